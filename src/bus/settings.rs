@@ -1,0 +1,141 @@
+//! What the core is told at the start: limits, pools, listeners and routing choices. The configuration file is one
+//! way to fill it (`crate::config`), the simulator is another.
+
+use std::time::Duration;
+
+/// Connections that may be open at once (spec 8.2, `MAX_CONNECTIONS`).
+pub const MAX_CONNECTIONS: usize = 1024;
+/// Sessions that may exist at once (spec 8.2, `STDIO_BUS_MAX_SESSIONS`).
+pub const MAX_SESSIONS: usize = 1024;
+/// Requests that may be unanswered at once, in each direction (spec 8.2, `STDIO_BUS_MAX_PENDING_REQUESTS`).
+pub const MAX_PENDING_REQUESTS: usize = 4096;
+/// Longest sessionId in bytes, decoded (spec 8.2, `STDIO_BUS_MAX_SESSION_ID_LEN`).
+pub const MAX_SESSION_ID_LEN: usize = 256;
+/// Longest request id in bytes, decoded (spec 8.2, `STDIO_BUS_MAX_REQUEST_ID_LEN`).
+pub const MAX_REQUEST_ID_LEN: usize = 128;
+/// Workers that may exist at once over all pools: a bound of ours, for the descriptors they need.
+pub const MAX_WORKERS: usize = 1024;
+
+/// Everything the core needs to know before the first event.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Resource limits (spec 8).
+    pub limits: Limits,
+    /// Worker pools; at least one.
+    pub pools: Vec<Pool>,
+    /// One entry for each place where clients come from.
+    pub listeners: Vec<Listener>,
+    /// How messages find their way where the spec leaves it open.
+    pub routing: Routing,
+    /// Seed of the hash tables: random in the daemon, fixed in a simulation.
+    pub hash_seed: u64,
+}
+
+/// The limits of spec section 8.1, and ours beside them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Longest line in bytes, without its newline.
+    pub max_input_buffer: usize,
+    /// Bytes queued for one connection above which its sources are paused.
+    pub max_output_queue: usize,
+    /// Restarts of one worker within `restart_window` before it is given up.
+    pub max_restarts: u32,
+    /// The window in which restarts are counted.
+    pub restart_window: Duration,
+    /// How long a drain waits for workers and unsent answers.
+    pub drain_timeout: Duration,
+    /// How long an output may stay full before its connection is closed.
+    pub backpressure_timeout: Duration,
+    /// How long a shutdown lets pending requests finish before workers are told to stop.
+    pub quiesce: Duration,
+}
+
+impl Default for Limits {
+    /// The defaults of spec section 8.1.
+    fn default() -> Self {
+        Self {
+            max_input_buffer: 1_048_576,
+            max_output_queue: 4_194_304,
+            max_restarts: 5,
+            restart_window: Duration::from_secs(60),
+            drain_timeout: Duration::from_secs(30),
+            backpressure_timeout: Duration::from_secs(60),
+            quiesce: Duration::ZERO,
+        }
+    }
+}
+
+/// A pool of equal workers.
+#[derive(Clone, Debug)]
+pub struct Pool {
+    /// The pool's `id`, unique.
+    pub id: String,
+    /// Workers to keep running; with [`Assignment::Dedicated`] the warm spares.
+    pub instances: usize,
+    /// Most workers at once; only [`Assignment::Dedicated`] goes beyond `instances`.
+    pub max_instances: usize,
+    /// How messages without a session choose a worker.
+    pub assignment: Assignment,
+    /// Whether workers are told with `session/cancel` when a client leaves with a request pending.
+    pub cancel_on_disconnect: bool,
+    /// How long a request may wait for its answer, if bounded.
+    pub request_timeout: Option<Duration>,
+}
+
+/// How a message without a known session chooses its worker (design 2.6).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Assignment {
+    /// Each message to the next running worker (spec 6.1.1, 6.1.3).
+    #[default]
+    RoundRobin,
+    /// All messages of one connection to one worker.
+    Client,
+    /// A worker of its own for each connection.
+    Dedicated,
+}
+
+/// A place where clients come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listener {
+    /// Index of the pool its clients use, unless a message names another; none means all pools.
+    pub pool: Option<usize>,
+    /// The one client of `--stdio`: its end of file starts the drain.
+    pub stdio: bool,
+}
+
+/// Choices that the spec leaves open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Routing {
+    /// What happens when one receiver would see one id twice at the same time.
+    pub id_collision: IdCollision,
+    /// Who may use a session.
+    pub session_access: SessionAccess,
+    /// Whether a request that cannot be answered any more gets an error (design 2.8).
+    pub error_replies: bool,
+}
+
+impl Default for Routing {
+    fn default() -> Self {
+        Self { id_collision: IdCollision::default(), session_access: SessionAccess::default(), error_replies: true }
+    }
+}
+
+/// What happens when one receiver would see one id twice at the same time (design 2.4).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum IdCollision {
+    /// The id is replaced on the way in and restored on the way back.
+    #[default]
+    Translate,
+    /// The request is answered with an error.
+    Reject,
+}
+
+/// Who may use a session (design 2.3).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SessionAccess {
+    /// Its owner alone.
+    #[default]
+    Owner,
+    /// Every client that names it: the literal spec 6.1.2.
+    Shared,
+}

@@ -1,0 +1,3 @@
+//! The `stdio_bus` program.
+
+fn main() {}

@@ -3,6 +3,16 @@
 //!
 //! The invariant, per connection: `consumed ≤ scanned ≤ received`. A line is given only when it is valid to its
 //! end; the first line that is not is found exactly.
+//!
+//! [`Scanner`] holds what all connections share, [`Partial`] what one connection remembers of a line whose end has
+//! not come yet.
+
+mod reference;
+mod string;
+
+pub use string::decode;
+
+use reference::{Machine, Verdict};
 
 /// Bytes that must be readable before the first and after the last received byte of a [`Window`]. What they hold
 /// does not matter.
@@ -66,6 +76,11 @@ impl Span {
     pub fn is_empty(self) -> bool {
         self.start == self.end
     }
+
+    /// The same token, counted from `by` bytes earlier; an absent one stays absent.
+    fn moved(self, by: u32) -> Self {
+        if self.is_some() { Self { start: self.start + by, end: self.end + by } } else { self }
+    }
 }
 
 /// One valid line, a JSON object, and where its routing fields stand. Tokens are raw: strings with their quotes and
@@ -106,6 +121,22 @@ impl Line {
     pub fn has(&self, bits: u32) -> bool {
         self.flags & bits == bits
     }
+
+    /// This line, whose fields are counted from its start, as it stands in a window: from `start`, `length` bytes.
+    fn placed(&self, start: usize, length: usize) -> Self {
+        let by = start as u32;
+        Self {
+            span: Span { start: by, end: by + length as u32 },
+            id: self.id.moved(by),
+            method: self.method.moved(by),
+            session: self.session.moved(by),
+            params_session: self.params_session.moved(by),
+            result_session: self.result_session.moved(by),
+            pool: self.pool.moved(by),
+            request_id: self.request_id.moved(by),
+            flags: self.flags,
+        }
+    }
 }
 
 /// Why a line is malformed.
@@ -140,4 +171,127 @@ pub enum Outcome {
         /// What is wrong.
         fault: Fault,
     },
+}
+
+/// Most lines that one [`Scanner::scan`] leaves in the batch.
+pub const BATCH: usize = 64;
+
+/// How the bytes are looked at. All sets give the same lines and the same faults; they differ in speed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InstructionSet {
+    /// Byte by byte: it defines the meaning and decides what the others doubt.
+    Reference,
+}
+
+/// What one bus needs to scan: the instruction set it chose at start and scratch that all its connections share.
+pub struct Scanner {
+    set: InstructionSet,
+}
+
+impl Default for Scanner {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Scanner {
+    /// A scanner with the fastest instruction set of this CPU.
+    pub fn new() -> Self {
+        Self { set: InstructionSet::Reference }
+    }
+
+    /// A scanner with this instruction set, or `None` if the CPU lacks it.
+    pub fn with(set: InstructionSet) -> Option<Self> {
+        Some(Self { set })
+    }
+
+    /// The instruction set in use.
+    pub fn set(&self) -> InstructionSet {
+        self.set
+    }
+
+    /// Scans what of `window` was not scanned yet and appends its complete lines to `lines`, at most until there are
+    /// [`BATCH`] of them. Blank lines are consumed and not given.
+    ///
+    /// `window` must begin where it began in the last call, less what [`Partial::consume`] returned since, and hold
+    /// at least the bytes it held then. The first line that is not a message ends the scan for good: each further
+    /// call finds it again.
+    pub fn scan(&mut self, partial: &mut Partial, window: Window<'_>, lines: &mut Vec<Line>) -> Outcome {
+        match self.set {
+            InstructionSet::Reference => partial.scan_by_byte(window, lines),
+        }
+    }
+}
+
+/// What one connection remembers between two scans: how far it got, and the state of a line whose end has not come.
+///
+/// Offsets of the unfinished line are kept relative to its start, which is [`Partial::consumed`], so that they stay
+/// right when the bytes before it are dropped.
+#[derive(Default)]
+pub struct Partial {
+    consumed: usize,
+    scanned: usize,
+    /// The byte machine, made when a line first needs it and kept from then on.
+    machine: Option<Box<Machine>>,
+}
+
+impl Partial {
+    /// Nothing received yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Where in the window the line begins that is not complete yet; all before it was given or is blank.
+    pub fn consumed(&self) -> usize {
+        self.consumed
+    }
+
+    /// Where in the window the next scan goes on.
+    pub fn scanned(&self) -> usize {
+        self.scanned
+    }
+
+    /// Says that the caller drops the first [`Partial::consumed`] bytes from the window, and how many they are.
+    pub fn consume(&mut self) -> usize {
+        let dropped = self.consumed;
+        self.consumed = 0;
+        self.scanned -= dropped;
+        dropped
+    }
+
+    /// Forgets everything: the next window is to be read from its first byte, which begins a line.
+    pub fn reset(&mut self) {
+        self.consumed = 0;
+        self.scanned = 0;
+        if let Some(machine) = &mut self.machine {
+            machine.begin();
+        }
+    }
+
+    fn scan_by_byte(&mut self, window: Window<'_>, lines: &mut Vec<Line>) -> Outcome {
+        let data = window.data();
+        debug_assert!(self.scanned <= data.len(), "a window never shrinks but by what was consumed");
+        let machine = self.machine.get_or_insert_default();
+        while lines.len() < BATCH {
+            let start = self.consumed;
+            match machine.read(&data[start..], self.scanned - start) {
+                Verdict::Unfinished => {
+                    self.scanned = data.len();
+                    return Outcome::More;
+                }
+                Verdict::Blank { length } => self.consumed = start + length + 1,
+                Verdict::Line { length } => {
+                    lines.push(machine.line(start, length));
+                    self.consumed = start + length + 1;
+                }
+                Verdict::Malformed { at, fault } => {
+                    self.scanned = start + at;
+                    return Outcome::Malformed { line: start, at: start + at, fault };
+                }
+            }
+            self.scanned = self.consumed;
+            machine.begin();
+        }
+        Outcome::Full
+    }
 }

@@ -1,0 +1,166 @@
+//! Which lines are messages, and which fields they have, by example.
+
+use super::{read, read_line, sets};
+use stdio_bus::bus::scan::{Fault, Line, Scanner, Span};
+
+/// The fields of a line as text, in the order in which [`Line`] has them.
+fn fields(line: &str) -> Vec<(&'static str, String)> {
+    let mut seen = None;
+    for set in sets() {
+        let found = read_line(&mut Scanner::with(set).unwrap(), line.as_bytes());
+        let found = found.unwrap_or_else(|fault| panic!("{line}: {fault:?}")).expect("the line is not blank");
+        assert_eq!(found.span, Span { start: 0, end: line.len() as u32 });
+        assert_eq!(*seen.get_or_insert(found), found, "{set:?}");
+    }
+    let found = seen.unwrap();
+    let tokens = [
+        ("id", found.id),
+        ("method", found.method),
+        ("session", found.session),
+        ("params_session", found.params_session),
+        ("result_session", found.result_session),
+        ("pool", found.pool),
+        ("request_id", found.request_id),
+    ];
+    let flags = [
+        ("RESULT", Line::RESULT),
+        ("ERROR", Line::ERROR),
+        ("ID_NULL", Line::ID_NULL),
+        ("ID_INVALID", Line::ID_INVALID),
+    ];
+    let tokens = tokens.iter().filter(|(_, span)| span.is_some());
+    let tokens = tokens.map(|&(name, span)| (name, line[span.start as usize..span.end as usize].to_owned()));
+    let flags = flags.iter().filter(|&&(_, bit)| found.has(bit)).map(|&(name, _)| (name, String::new()));
+    tokens.chain(flags).collect()
+}
+
+fn fault(line: &str) -> Fault {
+    let faults = sets().into_iter().map(|set| read_line(&mut Scanner::with(set).unwrap(), line.as_bytes()));
+    let mut faults: Vec<_> = faults.map(|found| found.expect_err(line)).collect();
+    faults.dedup();
+    assert_eq!(faults.len(), 1, "{line}");
+    faults[0]
+}
+
+#[track_caller]
+fn has(line: &str, expected: &[(&'static str, &str)]) {
+    let expected: Vec<_> = expected.iter().map(|&(name, token)| (name, token.to_owned())).collect();
+    assert_eq!(fields(line), expected, "{line}");
+}
+
+#[test]
+fn requests_answers_and_notifications_have_their_fields() {
+    has(
+        r#"{"jsonrpc":"2.0","id":7,"method":"session/prompt","params":{"sessionId":"s","prompt":[]}}"#,
+        &[("id", "7"), ("method", r#""session/prompt""#), ("params_session", r#""s""#)],
+    );
+    has(r#"{"jsonrpc":"2.0","id":"a","result":null}"#, &[("id", r#""a""#), ("RESULT", "")]);
+    has(
+        r#" { "result" : { "x" : { "sessionId" : "no" } , "sessionId" : "s" } , "id" : -1.5e+3 } "#,
+        &[("id", "-1.5e+3"), ("result_session", r#""s""#), ("RESULT", "")],
+    );
+    has(r#"{"id":1,"error":{"code":-32000,"sessionId":"no"}}"#, &[("id", "1"), ("ERROR", "")]);
+    has(
+        r#"{"method":"$/cancel_request","params":{"requestId":"r","a":{"requestId":1}},"sessionId":"t","pool":"p"}"#,
+        &[("method", r#""$/cancel_request""#), ("session", r#""t""#), ("pool", r#""p""#), ("request_id", r#""r""#)],
+    );
+    has(r#"{"params":{"requestId":12}}"#, &[("request_id", "12")]);
+    has("{}", &[]);
+    has("{}\r", &[]);
+}
+
+#[test]
+fn a_field_of_the_wrong_kind_is_absent() {
+    has(r#"{"id":null}"#, &[("ID_NULL", "")]);
+    for id in ["true", "false", "[1]", r#"{"id":2}"#, "[]", "{}"] {
+        has(&format!(r#"{{"id":{id}}}"#), &[("ID_INVALID", "")]);
+    }
+    has(r#"{"method":1,"sessionId":2,"pool":{},"params":{"sessionId":null,"requestId":true}}"#, &[]);
+    has(r#"{"params":[{"sessionId":"s"}],"result":["sessionId"]}"#, &[("RESULT", "")]);
+    has(r#"{"params":["sessionId","requestId"],"error":"sessionId"}"#, &[("ERROR", "")]);
+    has(r#"{"x":{"sessionId":"s","id":1},"jsonrpc":"id"}"#, &[]);
+}
+
+#[test]
+fn an_escaped_key_is_the_same_key() {
+    has(r#"{"\u0069d":1}"#, &[("id", "1")]);
+    has(r#"{"m\u0065thod":"m"}"#, &[("method", r#""m""#)]);
+    has(r#"{"p\u0061rams":{"\u0073ession\u0049d":"s"}}"#, &[("params_session", r#""s""#)]);
+    has(r#"{"\u0073\u0065\u0073\u0073\u0069\u006f\u006e\u0049\u0064":"\u0073"}"#, &[("session", r#""\u0073""#)]);
+    has(r#"{"id\u0000":1,"i\u0064\ud83d":2,"\/id":3,"sessionIdd":"x","poo":"l"}"#, &[]);
+}
+
+#[test]
+fn a_routing_key_that_stands_twice_is_refused() {
+    for key in ["id", "method", "params", "result", "error", "sessionId", "pool"] {
+        assert_eq!(fault(&format!(r#"{{"{key}":1,"x":2,"{key}":1}}"#)), Fault::DuplicateKey, "{key}");
+    }
+    assert_eq!(fault(r#"{"id":1,"\u0069d":2}"#), Fault::DuplicateKey);
+    assert_eq!(fault(r#"{"params":{"sessionId":1,"a":{},"session\u0049d":2}}"#), Fault::DuplicateKey);
+    assert_eq!(fault(r#"{"params":{"requestId":1,"requestId":2}}"#), Fault::DuplicateKey);
+    assert_eq!(fault(r#"{"result":{"sessionId":1,"sessionId":2}}"#), Fault::DuplicateKey);
+    has(r#"{"result":{"requestId":1,"requestId":2},"x":1,"x":2}"#, &[("RESULT", "")]);
+    has(r#"{"error":{"sessionId":1,"sessionId":2},"x":{"id":1,"id":2}}"#, &[("ERROR", "")]);
+    has(r#"{"params":[{"sessionId":1},{"sessionId":1}]}"#, &[]);
+}
+
+#[test]
+fn only_an_object_is_a_message() {
+    for line in ["[]", "[{}]", "1", "-0.5", "\"{}\"", "true", "null", " [ 1 ] "] {
+        assert_eq!(fault(line), Fault::NotAnObject, "{line}");
+    }
+    for line in ["\u{feff}{}", "{}{}", "{},", "{} x", "x", "}", "{", "{\"a\":1}}", "\u{a0}", "\x0b", "{}\x0c"] {
+        assert_eq!(fault(line), Fault::Syntax, "{line}");
+    }
+}
+
+#[test]
+fn bytes_that_are_not_utf8_are_told_from_bad_syntax() {
+    for set in sets() {
+        let scanner = &mut Scanner::with(set).unwrap();
+        assert_eq!(read_line(scanner, b"{\"a\":\"\xff\"}"), Err(Fault::Utf8));
+        assert_eq!(read_line(scanner, b"{\"a\":\"\xe4\xb8\"}"), Err(Fault::Utf8));
+        assert_eq!(read_line(scanner, b"{\"a\":\"\xe4\xb8"), Err(Fault::Utf8));
+        assert_eq!(read_line(scanner, b"{\"\xed\xa0\x80\":1}"), Err(Fault::Utf8));
+        assert_eq!(read_line(scanner, b"{\"a\":\"\\ud800\"}").map(|line| line.is_some()), Ok(true));
+    }
+}
+
+#[test]
+fn nesting_ends_at_512() {
+    for (open, close) in [("[", "]"), (r#"{"a":"#, "}")] {
+        let nested = |depth: usize| {
+            let inner = format!("{}1{}", open.repeat(depth - 1), close.repeat(depth - 1));
+            format!(r#"{{"id":1,"x":{inner}}}"#)
+        };
+        for depth in [1, 2, 60, 61, 62, 63, 64, 65, 66, 127, 128, 129, 511, 512] {
+            has(&nested(depth), &[("id", "1")]);
+        }
+        assert_eq!(fault(&nested(513)), Fault::Depth);
+        assert_eq!(fault(&nested(100_000)), Fault::Depth);
+    }
+}
+
+#[test]
+fn blank_lines_are_no_messages_and_the_first_bad_line_is_found() {
+    for set in sets() {
+        let stream = b"\n \t\r\n{}\r\n\n  {\"id\":1}\n\r\n{]\n{}\n";
+        let reading = read(&mut Scanner::with(set).unwrap(), stream, &[], b' ');
+        let spans: Vec<_> = reading.lines.iter().map(|line| (line.span.start, line.span.end)).collect();
+        assert_eq!(spans, [(5, 8), (10, 20)], "{set:?}");
+        assert_eq!(reading.malformed, Some((23, Fault::Syntax)), "{set:?}");
+    }
+}
+
+#[test]
+fn a_batch_ends_when_it_is_full_and_the_next_one_goes_on() {
+    for set in sets() {
+        for count in [63, 64, 65, 128, 1000] {
+            let stream: String = (0..count).map(|id| format!("{{\"id\":{id}}}\n")).collect();
+            let reading = read(&mut Scanner::with(set).unwrap(), stream.as_bytes(), &[], b'\n');
+            assert_eq!(reading.malformed, None);
+            let ids = reading.lines.iter().map(|line| &stream[line.id.start as usize..line.id.end as usize]);
+            assert!(ids.eq((0..count).map(|id| id.to_string())), "{set:?}");
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! An independent judge: serde_json on bytes that were checked to be UTF-8 accepts exactly the valid lines and gives
+//! their members in order, repeated keys included.
+
+use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde_json::value::RawValue;
+use stdio_bus::bus::scan::Line;
+
+/// What the judge says of a line.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Judgement {
+    /// Not a message, or one with a routing key that stands twice.
+    Malformed,
+    /// A message with these fields, in the order in which [`Line`] has them.
+    Message([Option<String>; 7], u32),
+    /// Valid, but with a key that serde_json cannot decode: a surrogate escape without its partner.
+    Undecided,
+}
+
+/// Judges one line that is not blank. serde_json stops at 128 levels, so deeper lines are not for it.
+pub fn judge(line: &[u8]) -> Judgement {
+    let Ok(text) = std::str::from_utf8(line) else { return Judgement::Malformed };
+    if serde_json::from_str::<IgnoredAny>(text).is_err() || !text.trim_ascii_start().starts_with('{') {
+        return Judgement::Malformed;
+    }
+    match members(text) {
+        None => Judgement::Undecided,
+        Some(top) => fields(&top).unwrap_or(Judgement::Malformed),
+    }
+}
+
+/// The fields of a message, or `None` for a routing key that stands twice.
+fn fields(top: &[(String, Box<RawValue>)]) -> Option<Judgement> {
+    // The one member of this name, `Err` if there are two.
+    fn one<'a>(members: &'a [(String, Box<RawValue>)], name: &str) -> Result<Option<&'a str>, ()> {
+        let mut found = members.iter().filter(|(key, _)| key == name).map(|(_, value)| value.get());
+        let first = found.next();
+        if found.next().is_some() { Err(()) } else { Ok(first) }
+    }
+    let inner = |name: &str| match one(top, name)? {
+        Some(object) if object.starts_with('{') => members(object).ok_or(()),
+        _ => Ok(Vec::new()),
+    };
+    let (params, result) = match (inner("params"), inner("result")) {
+        (Ok(params), Ok(result)) => (params, result),
+        // Either a key stands twice, or one cannot be decoded.
+        _ if one(top, "params").is_err() || one(top, "result").is_err() => return None,
+        _ => return Some(Judgement::Undecided),
+    };
+    let string = |value: Option<&str>| value.filter(|value| value.starts_with('"')).map(str::to_owned);
+    let name = |value: Option<&str>| {
+        value.filter(|value| value.starts_with(['"', '-']) || value.as_bytes()[0].is_ascii_digit()).map(str::to_owned)
+    };
+    let id = one(top, "id").ok()?;
+    let tokens = [
+        name(id),
+        string(one(top, "method").ok()?),
+        string(one(top, "sessionId").ok()?),
+        string(one(&params, "sessionId").ok()?),
+        string(one(&result, "sessionId").ok()?),
+        string(one(top, "pool").ok()?),
+        name(one(&params, "requestId").ok()?),
+    ];
+    let mut flags = 0;
+    if one(top, "result").ok()?.is_some() {
+        flags |= Line::RESULT;
+    }
+    if one(top, "error").ok()?.is_some() {
+        flags |= Line::ERROR;
+    }
+    match id {
+        Some("null") => flags |= Line::ID_NULL,
+        Some(_) if tokens[0].is_none() => flags |= Line::ID_INVALID,
+        _ => {}
+    }
+    Some(Judgement::Message(tokens, flags))
+}
+
+/// What the scanner said, in the judge's words.
+pub fn as_judged(stream: &[u8], line: &Line) -> Judgement {
+    let tokens =
+        [line.id, line.method, line.session, line.params_session, line.result_session, line.pool, line.request_id];
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("a valid line is UTF-8");
+    let token = |span: stdio_bus::bus::scan::Span| {
+        span.is_some().then(|| text(&stream[span.start as usize..span.end as usize]))
+    };
+    Judgement::Message(tokens.map(token), line.flags)
+}
+
+/// The members of an object in their order, or `None` if a key cannot be decoded.
+fn members(object: &str) -> Option<Vec<(String, Box<RawValue>)>> {
+    serde_json::from_str::<Members>(object).ok().map(|members| members.0)
+}
+
+struct Members(Vec<(String, Box<RawValue>)>);
+
+impl<'de> Deserialize<'de> for Members {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Collect;
+        impl<'de> Visitor<'de> for Collect {
+            type Value = Members;
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("an object")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members, A::Error> {
+                let mut members = Vec::new();
+                while let Some(member) = map.next_entry()? {
+                    members.push(member);
+                }
+                Ok(Members(members))
+            }
+        }
+        deserializer.deserialize_map(Collect)
+    }
+}

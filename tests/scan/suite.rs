@@ -1,0 +1,100 @@
+//! Nicolas Seriot's JSONTestSuite in the framings of a line.
+//!
+//! A case that holds newlines is several lines for the bus, so it has no verdict as one; those cases are run with
+//! each newline turned into a carriage return, which is white space outside strings and an error inside them, just
+//! as a newline is.
+
+use super::oracle::{Judgement, as_judged, judge};
+use super::{read, read_line, sets};
+use std::fs;
+use stdio_bus::bus::scan::{Fault, Scanner};
+
+/// Name, bytes and, where the suite has one, the verdict of each case.
+fn cases() -> Vec<(String, Vec<u8>, Option<bool>)> {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/JSONTestSuite/test_parsing");
+    let mut cases: Vec<_> = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+            let mut case = fs::read(&path).unwrap();
+            case.iter_mut().filter(|byte| **byte == b'\n').for_each(|byte| *byte = b'\r');
+            let verdict = match name.as_bytes()[0] {
+                b'y' => Some(true),
+                b'n' => Some(false),
+                _ => None,
+            };
+            (name, case, verdict)
+        })
+        .collect();
+    // Two cases that are too long to keep as files.
+    cases.push(("n_structure_100000_opening_arrays.json".into(), b"[".repeat(100_000), Some(false)));
+    cases.push(("n_structure_open_array_object.json".into(), b"[{\"\":".repeat(50_000), Some(false)));
+    cases.sort();
+    assert!(cases.len() > 300, "the suite is not complete");
+    cases
+}
+
+/// A case wherever a value can stand in a message: before and after it, keys long enough to put it at each place of
+/// a 64-byte block.
+fn framings(case: &[u8]) -> Vec<Vec<u8>> {
+    let pads = [0, 1, 2, 3, 15, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 60, 61, 62, 63, 64, 65, 100];
+    let mut framings = vec![[br#"{"jsonrpc":"2.0","id":1,"result":"#, case, b"}"].concat()];
+    for pad in pads {
+        let key = "k".repeat(pad);
+        framings.push([format!("{{\"{key}\":").as_bytes(), case, b"}"].concat());
+        framings.push([format!("{{\"{key}\":[").as_bytes(), case, b"]}"].concat());
+        framings.push([format!("{{\"{key}\":[0,").as_bytes(), case, b",{}],\"id\":1}"].concat());
+    }
+    framings
+}
+
+/// Cases deeper than serde_json looks.
+fn is_deep(name: &str) -> bool {
+    ["100000", "500_nested", "open_array_object"].iter().any(|part| name.contains(part))
+}
+
+#[test]
+fn the_suite_gets_its_verdicts() {
+    for set in sets() {
+        let scanner = &mut Scanner::with(set).unwrap();
+        for (name, case, verdict) in cases() {
+            let [message, ..] = &framings(&case)[..] else { unreachable!() };
+            let found = read_line(scanner, message);
+            if let Some(verdict) = verdict {
+                assert_eq!(found.is_ok(), verdict, "{set:?} {name}: {found:?}");
+            }
+            let found = read_line(scanner, &case);
+            match verdict {
+                Some(true) if case.trim_ascii().starts_with(b"{") => assert!(found.is_ok(), "{set:?} {name}"),
+                Some(true) => assert_eq!(found, Err(Fault::NotAnObject), "{set:?} {name}"),
+                // White space alone is no JSON text, but it is a blank line.
+                Some(false) if case.trim_ascii().is_empty() => assert_eq!(found, Ok(None), "{set:?} {name}"),
+                Some(false) => assert!(found.is_err(), "{set:?} {name}"),
+                None => {}
+            }
+        }
+    }
+}
+
+#[test]
+fn the_suite_in_every_framing_is_judged_as_serde_does() {
+    for set in sets() {
+        let scanner = &mut Scanner::with(set).unwrap();
+        for (name, case, _) in cases().into_iter().filter(|(name, ..)| !is_deep(name)) {
+            for message in framings(&case) {
+                let stream = [b"{}\n", &message[..], b"\n"].concat();
+                let reading = read(scanner, &stream, &[], b'\\');
+                let text = || format!("{set:?} {name}: {}", String::from_utf8_lossy(&message));
+                match judge(&message) {
+                    Judgement::Malformed => assert_eq!(reading.malformed.map(|it| it.0), Some(3), "{}", text()),
+                    Judgement::Undecided => assert_eq!(reading.lines.len(), 2, "{}", text()),
+                    judgement => {
+                        assert_eq!(reading.malformed, None, "{}", text());
+                        assert_eq!(as_judged(&stream, &reading.lines[1]), judgement, "{}", text());
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,5 +1,333 @@
 //! The core of the bus: it decides where every line goes and touches nothing of the world. No descriptor, no clock,
 //! no thread; the ring, a simulator, a fuzzer or a benchmark can run it and it cannot tell which.
+//!
+//! Reading order: [`port`] is the contract, [`settings`] what the core is told, this file the front door;
+//! `messages.rs` sends each line on its way with the tables of [`route`]; `clients.rs`, `crew.rs` and [`drain`] hold
+//! the lives of clients, workers and the daemon; [`pressure`] counts what waits where; [`scan`] and [`id`] read JSON.
 
+mod client;
+mod clients;
+mod crew;
+pub mod drain;
+mod endpoint;
+pub mod id;
+mod messages;
+pub mod port;
+pub mod pressure;
+mod reply;
+pub mod report;
+pub mod route;
 pub mod scan;
 pub mod settings;
+pub mod stats;
+pub mod table;
+pub mod worker;
+
+use std::collections::VecDeque;
+
+use client::{Client, Phase};
+use crew::{Group, Pool};
+use drain::Drain;
+use endpoint::Endpoint;
+use port::{ClientKey, Effect, Input, Moment, Next, Peer, Received, WorkerKey};
+use report::{Reason, Report, Reporter};
+use route::{Requests, Sessions};
+use scan::{BATCH, Line, Outcome, Scanner, Window};
+use settings::{MAX_CONNECTIONS, MAX_PENDING_REQUESTS, MAX_SESSIONS, MAX_WORKERS, Settings};
+use stats::Stats;
+use table::Table;
+use worker::Worker;
+
+/// The bus. After every call of [`connect`](Bus::connect), [`receive`](Bus::receive) or [`handle`](Bus::handle), take
+/// effects with [`next_effect`](Bus::next_effect) until there are none, and carry them out in order.
+pub struct Bus {
+    settings: Settings,
+    scanner: Scanner,
+    batch: Vec<Line>,
+    decoded: Vec<u8>,
+    clients: Table<Client>,
+    workers: Table<Worker>,
+    sessions: Sessions,
+    /// Requests of clients that workers have to answer.
+    to_workers: Requests,
+    /// Requests of workers that clients have to answer.
+    to_clients: Requests,
+    pools: Vec<Pool>,
+    groups: Vec<Group>,
+    effects: VecDeque<Effect>,
+    reporter: Reporter,
+    stats: Stats,
+    drain: Drain,
+    accept_paused: bool,
+    next_client_number: u32,
+    next_worker_number: u32,
+    next_serial: u64,
+    /// Nothing is due before this moment; it may be early, never late.
+    next_check: Option<Moment>,
+}
+
+/// What became of one line.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Flow {
+    /// It was dealt with.
+    Next,
+    /// Its receiver is full: its sender waits, and the line is presented again.
+    Blocked,
+    /// Its sender is not listened to any more.
+    Over,
+}
+
+impl Bus {
+    /// A bus whose workers are not started yet.
+    pub fn new(settings: Settings) -> Self {
+        let pools = settings.pools.iter().map(Pool::new).collect();
+        let groups = crew::groups(&settings);
+        Self {
+            scanner: Scanner::new(),
+            batch: Vec::with_capacity(BATCH),
+            decoded: Vec::new(),
+            clients: Table::new(MAX_CONNECTIONS),
+            workers: Table::new(MAX_WORKERS),
+            sessions: Sessions::new(MAX_SESSIONS),
+            to_workers: Requests::new(MAX_PENDING_REQUESTS),
+            to_clients: Requests::new(MAX_PENDING_REQUESTS),
+            pools,
+            groups,
+            effects: VecDeque::new(),
+            reporter: Reporter::default(),
+            stats: Stats::default(),
+            drain: Drain::default(),
+            accept_paused: false,
+            next_client_number: 0,
+            next_worker_number: 0,
+            next_serial: 0,
+            next_check: None,
+            settings,
+        }
+    }
+
+    /// Starts the workers of every pool.
+    pub fn start(&mut self, now: Moment) {
+        for pool in 0..self.pools.len() {
+            self.fill_seats(now, pool);
+        }
+    }
+
+    /// Bytes have come from `from`: `window` holds everything of it that was not consumed yet.
+    ///
+    /// Handles at most [`BATCH`] lines, so that one peer cannot hold up the others; [`Received::next`] says how to go
+    /// on. The effects refer to the window and must be drained before it changes.
+    pub fn receive(&mut self, now: Moment, from: Peer, window: Window<'_>) -> Received {
+        let received = window.data().len();
+        match self.listening(from) {
+            None => return Received { consumed: received, next: Next::Wait },
+            Some(end) if end.blocked_on.is_some() => return Received { consumed: 0, next: Next::Wait },
+            Some(_) => {}
+        }
+        let Some(end) = self.endpoint(from) else { return Received { consumed: received, next: Next::Wait } };
+        let mut partial = std::mem::take(&mut end.partial);
+        let mut batch = std::mem::take(&mut self.batch);
+        batch.clear();
+        let outcome = self.scanner.scan(&mut partial, window, &mut batch);
+
+        let limit = self.settings.limits.max_input_buffer;
+        let mut flow = Flow::Next;
+        let mut handled = 0;
+        for line in &batch {
+            flow = if line.span.len() > limit {
+                self.line_too_long(now, from)
+            } else {
+                match from {
+                    Peer::Client(client) => self.client_line(now, client, window, line),
+                    Peer::Worker(worker) => self.worker_line(now, worker, window, line),
+                }
+            };
+            if flow != Flow::Next {
+                break;
+            }
+            handled = line.span.end as usize + 1;
+        }
+        self.batch = batch;
+
+        if flow == Flow::Next {
+            match outcome {
+                Outcome::Malformed { line, at, fault } => flow = self.malformed(now, from, window, line, at, fault),
+                Outcome::More if received - partial.consumed() > limit => flow = self.line_too_long(now, from),
+                Outcome::More | Outcome::Full => {}
+            }
+        }
+        match flow {
+            Flow::Next => {
+                let consumed = partial.consume();
+                if let Some(end) = self.endpoint(from) {
+                    end.partial = partial;
+                }
+                Received { consumed, next: if outcome == Outcome::Full { Next::Again } else { Next::Read } }
+            }
+            // The rest of the batch is scanned again once the receiver has room: rare, and the bytes are bounded.
+            Flow::Blocked => Received { consumed: handled, next: Next::Wait },
+            Flow::Over => Received { consumed: received, next: Next::Wait },
+        }
+    }
+
+    /// Something other than bytes has happened.
+    pub fn handle(&mut self, now: Moment, input: Input) {
+        match input {
+            Input::Spawned { worker, pid } => self.spawned(now, worker, pid),
+            Input::SpawnFailed { worker, why } => self.spawn_failed(now, worker, &why),
+            Input::Exited { worker, exit } => self.exited(now, worker, exit),
+            Input::Ended { peer, partial } => {
+                if partial > 0 {
+                    self.report(now, Reason::PartialLine, Some(peer), || {
+                        format!("{partial} bytes of an unfinished line were dropped at the end of the input")
+                    });
+                }
+                match peer {
+                    Peer::Client(client) => self.client_ended(now, client),
+                    Peer::Worker(worker) => self.stdout_ended(now, worker),
+                }
+            }
+            Input::Broken { peer: Peer::Client(client), why } => self.client_broken(now, client, &why),
+            Input::Broken { peer: Peer::Worker(worker), why } => self.stdin_broken(now, worker, &why),
+            Input::Sent { peer, bytes } => self.sent(now, peer, bytes),
+            Input::Closed { client } => self.client_closed(now, client),
+            Input::Shutdown => self.shutdown(now),
+            Input::Tick => self.tick(now),
+        }
+    }
+
+    /// The next thing to do outside; none when all is done.
+    pub fn next_effect(&mut self) -> Option<Effect> {
+        self.effects.pop_front()
+    }
+
+    /// When [`Input::Tick`] is wanted at the latest.
+    pub fn next_deadline(&self) -> Option<Moment> {
+        [self.next_check, self.reporter.next_deadline()].into_iter().flatten().min()
+    }
+
+    /// Counters and gauges.
+    pub fn stats(&self) -> Stats {
+        Stats {
+            clients: self.clients.len(),
+            workers: self.workers.len(),
+            sessions: self.sessions.table.len(),
+            pending: self.to_workers.table.len() + self.to_clients.table.len(),
+            ..self.stats
+        }
+    }
+
+    /// How often something was dropped, closed or changed for this reason.
+    pub fn count(&self, reason: Reason) -> u64 {
+        self.reporter.count(reason)
+    }
+
+    /// The number that people know a client by.
+    pub fn client_number(&self, client: ClientKey) -> Option<u32> {
+        self.clients.get(client).map(|client| client.number)
+    }
+
+    fn endpoint(&mut self, peer: Peer) -> Option<&mut Endpoint> {
+        match peer {
+            Peer::Client(client) => self.clients.get_mut(client).map(|client| &mut client.end),
+            Peer::Worker(worker) => self.workers.get_mut(worker).map(|worker| &mut worker.end),
+        }
+    }
+
+    /// The endpoint of a peer whose lines still count.
+    fn listening(&self, peer: Peer) -> Option<&Endpoint> {
+        match peer {
+            Peer::Client(client) => {
+                self.clients.get(client).filter(|client| client.phase == Phase::Open).map(|c| &c.end)
+            }
+            Peer::Worker(worker) => self.workers.get(worker).filter(|worker| worker.stdout_open).map(|w| &w.end),
+        }
+    }
+
+    /// Makes sure that [`Input::Tick`] is asked for at `deadline`.
+    fn check_at(&mut self, deadline: Moment) {
+        self.next_check = Some(self.next_check.map_or(deadline, |next| next.min(deadline)));
+    }
+
+    /// Does what is due, and finds out when the next thing is. It looks at everything: deadlines are rare.
+    fn tick(&mut self, now: Moment) {
+        self.reporter.tick(now, &mut self.effects);
+        if self.next_check.is_none_or(|check| check > now) {
+            return;
+        }
+        self.next_check = None;
+        self.tick_requests(now);
+        self.tick_clients(now);
+        self.tick_workers(now);
+        self.tick_drain(now);
+    }
+
+    /// Counts and tells that something happened to `peer`.
+    fn report(&mut self, now: Moment, reason: Reason, peer: Option<Peer>, text: impl FnOnce() -> String) {
+        let (clients, workers) = (&self.clients, &self.workers);
+        self.reporter.report(now, reason, &mut self.effects, || {
+            let mut report = Report::new(reason, text());
+            match peer {
+                Some(Peer::Client(client)) => report.client = clients.get(client).map(|client| client.number),
+                Some(Peer::Worker(worker)) => report.worker = workers.get(worker).map(|w| (w.pool, w.number)),
+                None => {}
+            }
+            report
+        });
+    }
+
+    /// Panics if the tables, the lists and the counters disagree. For tests: it looks at everything.
+    pub fn check_invariants(&self) {
+        self.sessions.check_invariants();
+        self.to_workers.check_invariants();
+        self.to_clients.check_invariants();
+        for (key, session) in self.sessions.table.iter() {
+            let owner = self.clients.get(session.client).expect("a session has a live owner");
+            assert_eq!(owner.end.sessions.iter().nth(session.at_client as usize), Some(key));
+            let worker = self.workers.get(session.worker).expect("a session has a live worker");
+            assert_eq!(worker.end.sessions.iter().nth(session.at_worker as usize), Some(key));
+        }
+        for (requests, clients_answer) in [(&self.to_workers, false), (&self.to_clients, true)] {
+            for (key, request) in requests.table.iter() {
+                assert_eq!(matches!(request.answerer, Peer::Client(_)), clients_answer);
+                let answerer = self.peer_end(request.answerer).expect("an answerer is alive");
+                assert_eq!(answerer.owes.iter().nth(request.at_answerer as usize), Some(key));
+                if let Some(asker) = request.asker {
+                    let asker = self.peer_end(asker).expect("an asker is alive");
+                    assert_eq!(asker.asked.iter().nth(request.at_asker as usize), Some(key));
+                }
+            }
+        }
+        let ends = self.clients.iter().map(|(key, client)| (Peer::Client(key), &client.end));
+        let ends: Vec<_> =
+            ends.chain(self.workers.iter().map(|(key, worker)| (Peer::Worker(key), &worker.end))).collect();
+        for (peer, end) in &ends {
+            assert!(end.output.is_full() || end.output.waiters().is_empty(), "{peer:?} lets others wait for nothing");
+            for waiter in end.output.waiters() {
+                let waiter = self.peer_end(*waiter).expect("a waiter is alive");
+                assert_eq!(waiter.blocked_on, Some(*peer));
+            }
+            if let Some(blocker) = end.blocked_on {
+                let blocker = self.peer_end(blocker).expect("a blocker is alive");
+                assert_eq!(blocker.output.waiters().iter().filter(|waiter| *waiter == peer).count(), 1);
+            }
+        }
+        assert_eq!(ends.iter().map(|(_, end)| end.sessions.len()).sum::<usize>(), 2 * self.sessions.table.len());
+        for pool in &self.pools {
+            for seat in &pool.seats {
+                assert!(seat.worker.is_none_or(|worker| self.workers.get(worker).is_some()));
+            }
+        }
+    }
+
+    fn peer_end(&self, peer: Peer) -> Option<&Endpoint> {
+        match peer {
+            Peer::Client(client) => self.clients.get(client).map(|client| &client.end),
+            Peer::Worker(worker) => self.workers.get(worker).map(|worker| &worker.end),
+        }
+    }
+
+    fn worker_takes_messages(&self, worker: WorkerKey) -> bool {
+        self.workers.get(worker).is_some_and(Worker::takes_messages)
+    }
+}

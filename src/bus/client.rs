@@ -1,0 +1,50 @@
+//! A client connection as the core sees it.
+
+use super::endpoint::Endpoint;
+use super::port::{Moment, WorkerKey};
+
+/// How far a connection has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Phase {
+    /// Both directions are open.
+    Open,
+    /// It has sent its last line and waits for answers (design 2.10).
+    HalfClosed,
+    /// It is being closed after its last bytes are sent.
+    Flushing,
+    /// It is being closed at once.
+    Closing,
+}
+
+/// One client connection.
+pub struct Client {
+    /// Its number for people: unique in the life of the daemon.
+    pub number: u32,
+    /// The group of workers that its messages go to, unless they name a pool.
+    pub group: usize,
+    /// Whether it is the one client of `--stdio`.
+    pub stdio: bool,
+    /// How far it has come.
+    pub phase: Phase,
+    /// When its closing or its half-closed state has lasted long enough.
+    pub deadline: Option<Moment>,
+    /// Its worker in each group that assigns by client.
+    pub assigned: Vec<(usize, WorkerKey)>,
+    /// Lines, requests and sessions.
+    pub end: Endpoint,
+}
+
+impl Client {
+    /// A new connection.
+    pub fn new(number: u32, group: usize, stdio: bool) -> Self {
+        Self {
+            number,
+            group,
+            stdio,
+            phase: Phase::Open,
+            deadline: None,
+            assigned: Vec::new(),
+            end: Endpoint::default(),
+        }
+    }
+}

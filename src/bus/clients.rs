@@ -1,0 +1,247 @@
+//! The life of a client connection: it is taken in, it half-closes, it is closed, and what hung on it is settled
+//! (spec 4.1.2, 7.2, 7.3; design 2.9 to 2.11).
+
+use super::client::{Client, Phase};
+use super::messages::Direction;
+use super::port::{ClientKey, Close, Effect, Moment, Peer};
+use super::report::Reason;
+use super::settings::{Assignment, MAX_CONNECTIONS};
+use super::{Bus, reply};
+use std::time::Duration;
+
+/// Connections are taken again when this many are left, so that the limit does not flap.
+const ACCEPT_AGAIN_AT: usize = MAX_CONNECTIONS * 9 / 10;
+/// How long a connection that was shut down may still send before it is closed for good.
+const LINGER: Duration = Duration::from_secs(1);
+
+impl Bus {
+    /// A client has connected through the listener with this index. None when there is no room or no future for it:
+    /// close it.
+    pub fn connect(&mut self, now: Moment, listener: usize) -> Option<ClientKey> {
+        let listener = self.settings.listeners.get(listener)?;
+        if self.drain.refuses_clients() {
+            return None;
+        }
+        let number = self.next_client_number;
+        let group = self.group_of_listener(listener.pool);
+        let key = self.clients.insert(Client::new(number, group, listener.stdio)).ok()?;
+        self.next_client_number += 1;
+        self.report(now, Reason::ClientOpened, Some(Peer::Client(key)), || "connected".into());
+        if self.clients.is_full() && !self.accept_paused {
+            self.accept_paused = true;
+            self.effects.push_back(Effect::PauseAccept);
+            self.report(now, Reason::ConnectionLimit, None, || {
+                format!("all {MAX_CONNECTIONS} connections are in use; new ones wait until {ACCEPT_AGAIN_AT} are left")
+            });
+        }
+        Some(key)
+    }
+
+    /// It has sent everything. It is closed when it has its answers (design 2.10).
+    pub(super) fn client_ended(&mut self, now: Moment, key: ClientKey) {
+        let Some(client) = self.clients.get_mut(key) else { return };
+        match client.phase {
+            Phase::Open => {
+                let deadline = now.after(self.settings.limits.drain_timeout);
+                client.phase = Phase::HalfClosed;
+                client.deadline = Some(deadline);
+                self.check_at(deadline);
+                self.finish_half_closed(now, key);
+            }
+            Phase::Flushing if client.end.output.queued() == 0 => self.close_client(now, key, Close::Now),
+            Phase::Flushing | Phase::HalfClosed | Phase::Closing => {}
+        }
+    }
+
+    /// Closes a half-closed client that waits for nothing more.
+    pub(super) fn finish_half_closed(&mut self, now: Moment, key: ClientKey) {
+        let Some(client) = self.clients.get(key) else { return };
+        if client.phase == Phase::HalfClosed && client.end.asked.is_empty() {
+            self.close_client(now, key, Close::Flush);
+        }
+    }
+
+    /// It can be written to no more.
+    pub(super) fn client_broken(&mut self, now: Moment, key: ClientKey, why: &str) {
+        let Some(client) = self.clients.get(key) else { return };
+        if client.phase == Phase::Closing {
+            return;
+        }
+        let (pending, unsent) = (client.end.asked.len(), client.end.output.queued());
+        self.report(now, Reason::ClientBroken, Some(Peer::Client(key)), || {
+            format!("{why}; {pending} requests pending, {unsent} bytes unsent")
+        });
+        self.close_client(now, key, Close::Now);
+    }
+
+    /// Stops listening to a client and closes it; what hangs on it is settled at once (spec 7.2).
+    pub(super) fn close_client(&mut self, now: Moment, key: ClientKey, how: Close) {
+        let Some(client) = self.clients.get_mut(key) else { return };
+        let next = match how {
+            Close::Flush => Phase::Flushing,
+            Close::Now => Phase::Closing,
+        };
+        if client.phase >= next {
+            return;
+        }
+        let first = client.phase < Phase::Flushing;
+        let was_half_closed = client.phase == Phase::HalfClosed;
+        client.phase = next;
+        client.deadline = None;
+        if how == Close::Flush {
+            let limits = &self.settings.limits;
+            let patience = if client.end.output.queued() > 0 { limits.drain_timeout.max(LINGER) } else { LINGER };
+            let deadline = now.after(patience);
+            client.deadline = Some(deadline);
+            self.check_at(deadline);
+        }
+        if first {
+            self.stop_waiting(Peer::Client(key));
+            self.settle_client(now, key);
+        }
+        // Workers that waited for it can go on: what they send to it now has nowhere to go.
+        self.release_waiters(Peer::Client(key));
+        let nothing_left = self.clients.get(key).is_some_and(|client| client.end.output.queued() == 0);
+        if how == Close::Flush && was_half_closed && nothing_left {
+            return self.close_client(now, key, Close::Now);
+        }
+        self.effects.push_back(Effect::Close { client: key, how });
+    }
+
+    /// Sessions and requests of a client that leaves.
+    fn settle_client(&mut self, now: Moment, key: ClientKey) {
+        self.cancel_for(now, key);
+        let Some(client) = self.clients.get(key) else { return };
+        let asked: Vec<_> = client.end.asked.iter().collect();
+        for request in self.in_order(Direction::ToWorkers, asked) {
+            if let Some(pending) = self.to_workers.table.get(request) {
+                let id = pending.asker_id().to_string();
+                let number = self.clients.get(key).map(|client| client.number);
+                self.reporter.report(now, Reason::RequestDiscarded, &mut self.effects, || super::Report {
+                    client: number,
+                    id: Some(id),
+                    ..super::Report::new(Reason::RequestDiscarded, "the client left before its answer came")
+                });
+            }
+            self.orphan_request(Direction::ToWorkers, request);
+        }
+        let owes: Vec<_> = self.clients.get(key).map(|client| client.end.owes.iter().collect()).unwrap_or_default();
+        for request in self.in_order(Direction::ToClients, owes) {
+            self.answer_for_client(now, request);
+        }
+        while let Some(session) = self.clients.get(key).and_then(|client| client.end.sessions.first()) {
+            self.drop_session(session);
+        }
+        let assigned = self.clients.get_mut(key).map(|client| std::mem::take(&mut client.assigned)).unwrap_or_default();
+        for (group, worker) in assigned {
+            if self.groups[group].assignment == Assignment::Dedicated {
+                self.retire(now, worker);
+            }
+        }
+    }
+
+    /// `cancel_on_disconnect`: tells workers to stop working for a client that leaves (design 2.11).
+    fn cancel_for(&mut self, now: Moment, key: ClientKey) {
+        let Some(client) = self.clients.get(key) else { return };
+        let mut sessions = Vec::new();
+        for request in client.end.asked.iter() {
+            let Some(session) = self.to_workers.table.get(request).and_then(|request| request.session) else {
+                continue;
+            };
+            if !sessions.contains(&session) {
+                sessions.push(session);
+            }
+        }
+        for session in sessions {
+            let Some(session) = self.sessions.table.get(session) else { continue };
+            let worker = session.worker;
+            let wanted = self.workers.get(worker).is_some_and(|w| self.settings.pools[w.pool].cancel_on_disconnect);
+            if !wanted || !self.worker_takes_messages(worker) {
+                continue;
+            }
+            let mut bytes = b"{\"jsonrpc\":\"2.0\",\"method\":\"session/cancel\",\"params\":{\"sessionId\":".to_vec();
+            reply::write_string(&session.name, &mut bytes);
+            bytes.extend_from_slice(b"}}\n");
+            self.say_to_worker(now, worker, &bytes);
+        }
+    }
+
+    /// A request of a worker that its client will not answer any more: the worker is told.
+    fn answer_for_client(&mut self, now: Moment, key: super::table::Key<super::route::Request>) {
+        let Some(request) = self.drop_request(Direction::ToClients, key) else { return };
+        let Some(Peer::Worker(worker)) = request.asker else { return };
+        if !self.settings.routing.error_replies || !self.worker_takes_messages(worker) {
+            return;
+        }
+        let id = match &request.original {
+            Some(original) => original.token.as_bytes().to_vec(),
+            None => reply::id_token(&request.wire),
+        };
+        let reason = Reason::UnknownSession;
+        let bytes = reply::error(&id, None, reply::code(reason), "the client has left", "client_left");
+        self.stats.error_replies += 1;
+        self.say_to_worker(now, worker, &bytes);
+    }
+
+    /// Bytes have left for a client.
+    pub(super) fn client_sent(&mut self, now: Moment, key: ClientKey) {
+        let Some(client) = self.clients.get_mut(key) else { return };
+        if client.phase == Phase::Flushing && client.end.output.queued() == 0 {
+            // All is out: now only its own end is waited for.
+            let deadline = now.after(LINGER);
+            client.deadline = Some(deadline);
+            self.check_at(deadline);
+        }
+    }
+
+    /// Its descriptor is closed.
+    pub(super) fn client_closed(&mut self, now: Moment, key: ClientKey) {
+        let Some(client) = self.clients.get(key) else { return };
+        if client.phase != Phase::Closing {
+            self.close_client(now, key, Close::Now);
+        }
+        self.report(now, Reason::ClientClosed, Some(Peer::Client(key)), || "closed".into());
+        let Some(client) = self.clients.remove(key) else { return };
+        self.stats.bytes_unsent += client.end.output.queued() as u64;
+        if self.accept_paused && self.clients.len() <= ACCEPT_AGAIN_AT {
+            self.accept_paused = false;
+            self.effects.push_back(Effect::ResumeAccept);
+        }
+        if client.stdio {
+            self.begin_drain(now, "stdin has ended");
+        }
+        self.advance_drain(now);
+    }
+
+    /// Closes clients whose time is up.
+    pub(super) fn tick_clients(&mut self, now: Moment) {
+        let timeout = self.settings.limits.backpressure_timeout;
+        for key in self.clients.keys() {
+            let Some(client) = self.clients.get(key) else { continue };
+            let stalls_at = client.end.output.stalls_at(timeout).filter(|_| client.phase < Phase::Closing);
+            let (deadline, phase, queued) = (client.deadline, client.phase, client.end.output.queued());
+            if stalls_at.is_some_and(|at| at <= now) {
+                self.report(now, Reason::ClientStalled, Some(Peer::Client(key)), || {
+                    format!("it took no bytes for {} s; {queued} bytes were queued", timeout.as_secs_f32())
+                });
+                self.close_client(now, key, Close::Now);
+            } else if deadline.is_some_and(|at| at <= now) {
+                if phase == Phase::HalfClosed {
+                    self.close_client(now, key, Close::Flush);
+                } else {
+                    if queued > 0 {
+                        self.report(now, Reason::ClientOverdue, Some(Peer::Client(key)), || {
+                            format!("{queued} bytes were not taken in time")
+                        });
+                    }
+                    self.close_client(now, key, Close::Now);
+                }
+            }
+            let Some(client) = self.clients.get(key).filter(|client| client.phase < Phase::Closing) else { continue };
+            let next = [client.deadline, client.end.output.stalls_at(timeout)].into_iter().flatten().min();
+            if let Some(next) = next {
+                self.check_at(next);
+            }
+        }
+    }
+}

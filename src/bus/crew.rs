@@ -1,0 +1,457 @@
+//! The workers of all pools: who sits where, who is picked for a message, who is started again (spec 3.3, 6.1, 7.1;
+//! design 2.6, 2.7, 2.13).
+
+use super::Bus;
+use super::client::Phase;
+use super::messages::Direction;
+use super::port::{ClientKey, Effect, Exit, Moment, Peer, Signal, WorkerKey};
+use super::report::{Level, Reason, Report};
+use super::scan::{Line, Window, decode};
+use super::settings::{self, Assignment, Settings};
+use super::worker::{Action, Event, GRACE, Seat, State, Verdict, Worker, step};
+
+/// A pool's seats.
+pub struct Pool {
+    /// One for each instance; in a dedicated pool, one for each warm spare.
+    pub seats: Vec<Seat>,
+    /// Workers of the pool, seated or not.
+    pub live: usize,
+}
+
+impl Pool {
+    /// A pool with nobody in it.
+    pub fn new(pool: &settings::Pool) -> Self {
+        Self { seats: (0..pool.instances).map(|_| Seat::default()).collect(), live: 0 }
+    }
+}
+
+/// The workers that a message may go to: those of one pool, or of all.
+pub struct Group {
+    /// Seats as (pool, seat), in the order of the configuration.
+    seats: Vec<(usize, usize)>,
+    /// How one of them is chosen.
+    pub assignment: Assignment,
+    /// Where round robin goes on.
+    cursor: usize,
+}
+
+/// One group for each pool, and one behind them for messages that name none. That one leaves dedicated pools out
+/// where there are others, since joining one by accident would start a process.
+pub fn groups(settings: &Settings) -> Vec<Group> {
+    let seats = |pool: usize| (0..settings.pools[pool].instances).map(move |seat| (pool, seat));
+    let mut groups: Vec<Group> = (0..settings.pools.len())
+        .map(|pool| Group { seats: seats(pool).collect(), assignment: settings.pools[pool].assignment, cursor: 0 })
+        .collect();
+    let shared = |pool: &usize| settings.pools[*pool].assignment != Assignment::Dedicated;
+    let all: Vec<usize> = (0..settings.pools.len()).filter(shared).collect();
+    groups.push(if all.is_empty() {
+        Group { seats: seats(0).collect(), assignment: Assignment::Dedicated, cursor: 0 }
+    } else {
+        let sticky = all.iter().any(|pool| settings.pools[*pool].assignment == Assignment::Client);
+        let assignment = if sticky { Assignment::Client } else { Assignment::RoundRobin };
+        Group { seats: all.into_iter().flat_map(seats).collect(), assignment, cursor: 0 }
+    });
+    groups
+}
+
+impl Bus {
+    /// The group of messages that name no pool, from clients of a listener with this pool. One pool alone is the
+    /// same group whether it is named or not.
+    pub(super) fn group_of_listener(&self, pool: Option<usize>) -> usize {
+        pool.unwrap_or(if self.pools.len() == 1 { 0 } else { self.pools.len() })
+    }
+
+    /// The group that a client's line asks for (design 2.7).
+    pub(super) fn group_of_line(
+        &self,
+        client: ClientKey,
+        window: Window<'_>,
+        line: &Line,
+    ) -> Result<usize, (Reason, String)> {
+        if !line.pool.is_some() {
+            return Ok(self.clients.get(client).map_or(0, |client| client.group));
+        }
+        let mut name = Vec::new();
+        decode(window.get(line.pool), &mut name);
+        let found = self.settings.pools.iter().position(|pool| pool.id.as_bytes() == name);
+        found.ok_or_else(|| {
+            let shown = name[..name.len().min(64)].escape_ascii();
+            (Reason::UnknownPool, format!("no pool is called \"{shown}\""))
+        })
+    }
+
+    /// Everyone in a group.
+    pub(super) fn group_workers(&self, group: usize) -> Vec<WorkerKey> {
+        let seats = self.groups[group].seats.iter();
+        seats.filter_map(|(pool, seat)| self.pools[*pool].seats[*seat].worker).collect()
+    }
+
+    /// A worker for a client's message that belongs to no session yet.
+    pub(super) fn pick(&mut self, now: Moment, client: ClientKey, group: usize) -> Result<WorkerKey, (Reason, String)> {
+        if self.drain.refuses_requests() {
+            return Err((Reason::ShuttingDown, "the daemon is shutting down".into()));
+        }
+        let assignment = self.groups[group].assignment;
+        if assignment == Assignment::RoundRobin {
+            return self.next_in_turn(group).ok_or_else(|| self.nobody(group));
+        }
+        let assigned = self.clients.get(client).and_then(|client| client.assigned.iter().find(|(g, _)| *g == group));
+        if let Some((_, worker)) = assigned
+            && self.worker_takes_messages(*worker)
+        {
+            return Ok(*worker);
+        }
+        let worker = match assignment {
+            Assignment::Dedicated => self.claim(now, client, group),
+            _ => self.next_in_turn(group),
+        };
+        let worker = worker.ok_or_else(|| self.nobody(group))?;
+        if let Some(client) = self.clients.get_mut(client) {
+            client.assigned.retain(|(g, _)| *g != group);
+            client.assigned.push((group, worker));
+        }
+        Ok(worker)
+    }
+
+    fn nobody(&self, group: usize) -> (Reason, String) {
+        let text = match self.groups[group].assignment {
+            Assignment::Dedicated => "no worker is free, and max_instances of them are in use",
+            _ => "no worker is running",
+        };
+        (Reason::NoWorker, text.into())
+    }
+
+    /// Round robin over those that take messages (spec 6.1.1, 6.1.3).
+    fn next_in_turn(&mut self, group: usize) -> Option<WorkerKey> {
+        let count = self.groups[group].seats.len();
+        for _ in 0..count {
+            let group = &mut self.groups[group];
+            let (pool, seat) = group.seats[group.cursor];
+            group.cursor = (group.cursor + 1) % count;
+            if let Some(worker) = self.pools[pool].seats[seat].worker
+                && self.worker_takes_messages(worker)
+            {
+                return Some(worker);
+            }
+        }
+        None
+    }
+
+    /// Takes a warm spare out of its seat for one client, or starts a worker for it if the pool may grow.
+    fn claim(&mut self, now: Moment, client: ClientKey, group: usize) -> Option<WorkerKey> {
+        let pool = self.groups[group].seats.first()?.0;
+        let worker = match self.next_in_turn(group) {
+            Some(spare) => {
+                if let Some(seat) = self.workers.get_mut(spare)?.seat.take() {
+                    self.pools[pool].seats[seat].worker = None;
+                }
+                spare
+            }
+            None => self.spawn(now, pool, None)?,
+        };
+        self.workers.get_mut(worker)?.owner = Some(client);
+        self.fill_seats(now, pool);
+        Some(worker)
+    }
+
+    /// Starts a worker wherever a seat is empty and not waiting out its backoff.
+    pub(super) fn fill_seats(&mut self, now: Moment, pool: usize) {
+        if self.drain.refuses_requests() {
+            return;
+        }
+        for seat in 0..self.pools[pool].seats.len() {
+            let here = &self.pools[pool].seats[seat];
+            if here.worker.is_some() || here.given_up || here.restart_at.is_some_and(|at| at > now) {
+                continue;
+            }
+            if let Some(worker) = self.spawn(now, pool, Some(seat)) {
+                let here = &mut self.pools[pool].seats[seat];
+                here.restart_at = None;
+                here.worker = Some(worker);
+            }
+        }
+    }
+
+    fn spawn(&mut self, now: Moment, pool: usize, seat: Option<usize>) -> Option<WorkerKey> {
+        if self.pools[pool].live >= self.settings.pools[pool].max_instances {
+            return None;
+        }
+        let number = self.next_worker_number;
+        let worker = self.workers.insert(Worker::new(pool, seat, number, now)).ok()?;
+        self.next_worker_number += 1;
+        self.pools[pool].live += 1;
+        self.effects.push_back(Effect::Spawn { worker, pool, number });
+        Some(worker)
+    }
+
+    pub(super) fn spawned(&mut self, now: Moment, key: WorkerKey, pid: u32) {
+        let Some(worker) = self.workers.get_mut(key) else { return };
+        worker.has_process = true;
+        worker.started = now;
+        self.report(now, Reason::WorkerStarted, Some(Peer::Worker(key)), || format!("running as process {pid}"));
+        self.step(now, key, Event::Spawned);
+    }
+
+    pub(super) fn spawn_failed(&mut self, now: Moment, key: WorkerKey, why: &str) {
+        self.report(now, Reason::SpawnFailed, Some(Peer::Worker(key)), || why.to_owned());
+        if let Some(worker) = self.workers.get_mut(key) {
+            worker.stdout_open = false;
+            worker.stdin_open = false;
+        }
+        self.step(now, key, Event::SpawnFailed);
+    }
+
+    pub(super) fn stdout_ended(&mut self, now: Moment, key: WorkerKey) {
+        let Some(worker) = self.workers.get_mut(key) else { return };
+        worker.stdout_open = false;
+        self.step(now, key, Event::StdoutEnded);
+    }
+
+    pub(super) fn stdin_broken(&mut self, now: Moment, key: WorkerKey, _why: &str) {
+        let Some(worker) = self.workers.get_mut(key) else { return };
+        worker.stdin_open = false;
+        // What is queued for it goes nowhere, so nobody has to wait for it.
+        self.release_waiters(Peer::Worker(key));
+        self.step(now, key, Event::StdinBroken);
+    }
+
+    /// Its process was reaped (spec 7.1).
+    pub(super) fn exited(&mut self, now: Moment, key: WorkerKey, exit: Exit) {
+        let Some(worker) = self.workers.get_mut(key) else { return };
+        worker.exit = Some(exit);
+        worker.has_process = false;
+        worker.stdin_open = false;
+        let asked = worker.state == State::Stopping;
+        let (pending, sessions) = (worker.end.owes.len(), worker.end.sessions.len());
+        let reason = if asked { Reason::WorkerStopped } else { Reason::WorkerExited };
+        self.report(now, reason, Some(Peer::Worker(key)), || {
+            format!("ended with {exit}; {pending} requests pending, {sessions} sessions")
+        });
+        self.release_waiters(Peer::Worker(key));
+        self.step(now, key, Event::Exited);
+    }
+
+    /// A worker that broke the rules: its sessions are invalid at once, and it is told to stop (spec 5.3).
+    pub(super) fn stop_bad_worker(&mut self, now: Moment, key: WorkerKey, reason: Reason, text: &str) {
+        self.report(now, reason, Some(Peer::Worker(key)), || text.to_owned());
+        if let Some(worker) = self.workers.get_mut(key) {
+            worker.stdout_open = false;
+        }
+        self.effects.push_back(Effect::Pause { peer: Peer::Worker(key) });
+        self.settle_worker(now, key);
+        self.step(now, key, Event::Stop);
+    }
+
+    /// A worker that is wanted no more.
+    pub(super) fn retire(&mut self, now: Moment, key: WorkerKey) {
+        let Some(worker) = self.workers.get_mut(key) else { return };
+        worker.retired = true;
+        self.step(now, key, Event::Stop);
+    }
+
+    /// Applies the table of `worker.rs`.
+    fn step(&mut self, now: Moment, key: WorkerKey, event: Event) {
+        let Some(worker) = self.workers.get_mut(key) else { return };
+        let (state, action) = step(worker.state, event);
+        worker.state = state;
+        let timer = match action {
+            Action::None => return,
+            Action::Await | Action::ReadRest => Some(now.after(GRACE)),
+            Action::Terminate | Action::Kill => Some(now.after(self.settings.limits.drain_timeout)),
+            Action::Finish => None,
+        };
+        worker.timer = timer;
+        let has_process = worker.has_process;
+        let drained = !worker.stdout_open;
+        if let Some(timer) = timer {
+            self.check_at(timer);
+        }
+        match action {
+            Action::Terminate => {
+                self.effects.push_back(Effect::CloseStdin { worker: key });
+                if has_process {
+                    self.effects.push_back(Effect::Signal { worker: key, signal: Signal::Terminate });
+                }
+            }
+            Action::Kill => {
+                if has_process {
+                    self.report(now, Reason::WorkerKilled, Some(Peer::Worker(key)), || {
+                        "it did not stop in time".into()
+                    });
+                    self.effects.push_back(Effect::Signal { worker: key, signal: Signal::Kill });
+                }
+            }
+            Action::ReadRest if drained => self.finish_worker(now, key),
+            Action::Finish => self.finish_worker(now, key),
+            Action::None | Action::Await | Action::ReadRest => {}
+        }
+    }
+
+    /// Everything that hung on a worker ends with it (spec 7.1.2).
+    fn settle_worker(&mut self, now: Moment, key: WorkerKey) {
+        self.release_waiters(Peer::Worker(key));
+        self.stop_waiting(Peer::Worker(key));
+        let owes: Vec<_> = self.workers.get(key).map(|worker| worker.end.owes.iter().collect()).unwrap_or_default();
+        let (reason, text) = if self.drain.refuses_requests() {
+            (Reason::ShuttingDown, "the daemon shut down before the worker answered")
+        } else {
+            (Reason::WorkerGone, "the worker exited before it answered")
+        };
+        for request in self.in_order(Direction::ToWorkers, owes) {
+            self.give_up_request(now, request, reason, text);
+            self.drop_request(Direction::ToWorkers, request);
+        }
+        let asked: Vec<_> = self.workers.get(key).map(|worker| worker.end.asked.iter().collect()).unwrap_or_default();
+        for request in self.in_order(Direction::ToClients, asked) {
+            self.orphan_request(Direction::ToClients, request);
+        }
+        while let Some(session) = self.workers.get(key).and_then(|worker| worker.end.sessions.first()) {
+            self.drop_session(session);
+        }
+    }
+
+    /// It has exited and its last line was read.
+    fn finish_worker(&mut self, now: Moment, key: WorkerKey) {
+        self.settle_worker(now, key);
+        let Some(worker) = self.workers.remove(key) else { return };
+        let (pool, number) = (worker.pool, worker.number);
+        self.stats.bytes_unsent += worker.end.output.queued() as u64;
+        self.effects.push_back(Effect::Release { worker: key });
+        self.pools[pool].live -= 1;
+        if let Some(owner) = worker.owner.and_then(|owner| self.clients.get_mut(owner)) {
+            owner.assigned.retain(|(_, assigned)| *assigned != key);
+        }
+        if let Some(seat) = worker.seat {
+            if worker.retired || self.drain.refuses_requests() {
+                self.pools[pool].seats[seat].worker = None;
+            } else {
+                self.vacate(now, pool, seat, number, worker.started);
+            }
+        }
+        self.fill_seats(now, pool);
+        self.advance_drain(now);
+    }
+
+    fn vacate(&mut self, now: Moment, pool: usize, seat: usize, number: u32, started: Moment) {
+        let verdict = self.pools[pool].seats[seat].vacate(started, now, &self.settings.limits);
+        let id = &self.settings.pools[pool].id;
+        let mut report = match verdict {
+            Verdict::RestartAfter(delay) => {
+                self.check_at(now.after(delay));
+                Report::new(Reason::RestartScheduled, format!("restart in {} ms", delay.as_millis()))
+            }
+            Verdict::GiveUp => {
+                let left = self.pools[pool].seats.iter().filter(|seat| !seat.given_up).count();
+                let limits = &self.settings.limits;
+                Report::new(
+                    Reason::PoolDegraded,
+                    format!(
+                        "given up after {} restarts within {} s; pool \"{id}\" has {left} of {} workers left. Mend the \
+                         command and restart the daemon",
+                        limits.max_restarts,
+                        limits.restart_window.as_secs(),
+                        self.pools[pool].seats.len(),
+                    ),
+                )
+                .at(Level::Error)
+            }
+        };
+        report.worker = Some((pool, number));
+        self.reporter.report(now, report.reason, &mut self.effects, || report);
+    }
+
+    /// Queues a line of the bus' own for a worker.
+    pub(super) fn say_to_worker(&mut self, now: Moment, worker: WorkerKey, bytes: &[u8]) {
+        self.stats.lines_to_workers += 1;
+        self.effects.push_back(Effect::Insert { to: Peer::Worker(worker), text: bytes.into() });
+        self.queued(now, Peer::Worker(worker), bytes.len());
+    }
+
+    /// Restarts, timers and stalls of workers.
+    pub(super) fn tick_workers(&mut self, now: Moment) {
+        let timeout = self.settings.limits.backpressure_timeout;
+        for key in self.workers.keys() {
+            let Some(worker) = self.workers.get_mut(key) else { continue };
+            if worker.timer.is_some_and(|at| at <= now) {
+                worker.timer = None;
+                self.timer_ran_out(now, key);
+            }
+            let Some(worker) = self.workers.get(key) else { continue };
+            let stalls_at = worker.end.output.stalls_at(timeout).filter(|_| worker.takes_messages());
+            let queued = worker.end.output.queued();
+            if stalls_at.is_some_and(|at| at <= now) {
+                self.report(now, Reason::WorkerStalled, Some(Peer::Worker(key)), || {
+                    format!("it read nothing for {} s; {queued} bytes were queued", timeout.as_secs_f32())
+                });
+                self.step(now, key, Event::Stop);
+                self.settle_worker(now, key);
+            }
+            let Some(worker) = self.workers.get(key) else { continue };
+            let stalls_at = worker.end.output.stalls_at(timeout).filter(|_| worker.takes_messages());
+            if let Some(next) = [worker.timer, stalls_at].into_iter().flatten().min() {
+                self.check_at(next);
+            }
+        }
+        for pool in 0..self.pools.len() {
+            self.fill_seats(now, pool);
+            let next = self.pools[pool]
+                .seats
+                .iter()
+                .filter(|seat| seat.worker.is_none())
+                .filter_map(|seat| seat.restart_at)
+                .min();
+            if let Some(next) = next.filter(|next| *next > now) {
+                self.check_at(next);
+            }
+        }
+    }
+
+    fn timer_ran_out(&mut self, now: Moment, key: WorkerKey) {
+        let Some(worker) = self.workers.get_mut(key) else { return };
+        match worker.state {
+            // Its last lines wait for a slow client: the clock starts when they can be read again.
+            State::Stopped if worker.end.blocked_on.is_some() => {
+                let again = now.after(GRACE);
+                worker.timer = Some(again);
+                return self.check_at(again);
+            }
+            State::Stopped => {
+                self.report(now, Reason::WorkerHoldsPipe, Some(Peer::Worker(key)), || {
+                    "its stdout is closed now".into()
+                });
+            }
+            State::Running if !worker.stdout_open => {
+                self.report(now, Reason::WorkerClosedStdout, Some(Peer::Worker(key)), || "told to stop".into());
+            }
+            State::Running => {
+                self.report(now, Reason::WorkerClosedStdin, Some(Peer::Worker(key)), || "told to stop".into());
+            }
+            State::Starting | State::Stopping => {}
+        }
+        self.step(now, key, Event::Timer);
+    }
+
+    /// Whether any client still waits for an answer.
+    pub(super) fn has_pending(&self) -> bool {
+        self.clients.iter().any(|(_, client)| client.phase <= Phase::HalfClosed && !client.end.asked.is_empty())
+    }
+
+    /// Tells every worker to stop.
+    pub(super) fn stop_workers(&mut self, now: Moment) {
+        for key in self.workers.keys() {
+            self.retire(now, key);
+        }
+    }
+
+    /// Kills every worker that is left.
+    pub(super) fn kill_workers(&mut self, now: Moment) {
+        for key in self.workers.keys() {
+            let Some(worker) = self.workers.get(key).filter(|worker| worker.has_process) else { continue };
+            if worker.state == State::Stopping {
+                self.step(now, key, Event::Timer);
+            } else {
+                self.effects.push_back(Effect::Signal { worker: key, signal: Signal::Kill });
+            }
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! The end of the daemon: Running → Quiescing → Terminating → Killing → Flushing → Done (spec 10, design 2.14). It only ever goes
+//! forward.
+
+use std::time::Duration;
+
+use super::Bus;
+use super::port::{Close, Effect, Moment};
+use super::report::Reason;
+
+/// How long a killed worker may take to be reaped, and a client to take its last bytes after the drain's time is up.
+const LAST_GRACE: Duration = Duration::from_secs(1);
+
+/// How far the shutdown has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stage {
+    /// No shutdown.
+    #[default]
+    Running,
+    /// No new clients; pending requests may finish.
+    Quiescing,
+    /// Workers were told to stop; their last answers are still delivered.
+    Terminating,
+    /// Workers that did not stop were killed.
+    Killing,
+    /// Workers are gone; clients take their last bytes.
+    Flushing,
+    /// Nothing is left.
+    Done,
+}
+
+/// The shutdown.
+#[derive(Debug, Default)]
+pub struct Drain {
+    stage: Stage,
+    deadline: Option<Moment>,
+    /// When the time of the whole drain is up.
+    ends: Moment,
+    immediate: bool,
+}
+
+impl Drain {
+    /// Whether new connections are turned away.
+    pub fn refuses_clients(&self) -> bool {
+        self.stage > Stage::Running
+    }
+
+    /// Whether new requests are answered with an error, and nobody is started again.
+    pub fn refuses_requests(&self) -> bool {
+        self.stage > Stage::Quiescing
+    }
+}
+
+impl Bus {
+    /// How far the shutdown has come.
+    pub fn stage(&self) -> Stage {
+        self.drain.stage
+    }
+
+    /// SIGTERM or SIGINT: the first one drains, the second one ends it at once.
+    pub(super) fn shutdown(&mut self, now: Moment) {
+        if self.drain.stage == Stage::Running {
+            return self.begin_drain(now, "a signal asked for it");
+        }
+        if !self.drain.immediate {
+            self.drain.immediate = true;
+            self.report(now, Reason::Draining, None, || "a second signal: everything ends at once".into());
+            if self.drain.stage < Stage::Terminating {
+                self.terminate(now);
+            }
+            if self.drain.stage < Stage::Killing {
+                self.kill(now);
+            }
+            for client in self.clients.keys() {
+                self.close_client(now, client, Close::Now);
+            }
+            self.advance_drain(now);
+        }
+    }
+
+    /// Starts the shutdown, once.
+    pub(super) fn begin_drain(&mut self, now: Moment, why: &str) {
+        if self.drain.stage > Stage::Running {
+            return;
+        }
+        let quiesce = self.settings.limits.quiesce;
+        self.drain.stage = Stage::Quiescing;
+        self.effects.push_back(Effect::StopAccept);
+        self.report(now, Reason::Draining, None, || format!("shutting down: {why}"));
+        let deadline = now.after(quiesce);
+        self.drain.deadline = Some(deadline);
+        self.check_at(deadline);
+        self.advance_drain(now);
+    }
+
+    /// Goes as far as what is left allows.
+    pub(super) fn advance_drain(&mut self, now: Moment) {
+        let over = self.drain.deadline.is_some_and(|deadline| deadline <= now);
+        match self.drain.stage {
+            Stage::Quiescing if over || !self.has_pending() => self.terminate(now),
+            Stage::Terminating if self.workers.is_empty() => self.flush(now),
+            Stage::Terminating if over => self.kill(now),
+            Stage::Killing if over || self.workers.is_empty() => self.flush(now),
+            Stage::Flushing if over => {
+                self.drain.deadline = None;
+                for client in self.clients.keys() {
+                    self.close_client(now, client, Close::Now);
+                }
+            }
+            _ => {}
+        }
+        if self.drain.stage == Stage::Flushing && self.clients.is_empty() {
+            self.drain.stage = Stage::Done;
+            self.drain.deadline = None;
+            self.effects.push_back(Effect::Done);
+        }
+    }
+
+    fn terminate(&mut self, now: Moment) {
+        let deadline = now.after(self.settings.limits.drain_timeout);
+        self.drain.stage = Stage::Terminating;
+        self.drain.ends = deadline;
+        self.drain.deadline = Some(deadline);
+        self.check_at(deadline);
+        let left = self.workers.len();
+        self.report(now, Reason::Draining, None, || format!("{left} workers are told to stop"));
+        self.stop_workers(now);
+        self.advance_drain(now);
+    }
+
+    fn kill(&mut self, now: Moment) {
+        let deadline = now.after(LAST_GRACE);
+        self.drain.stage = Stage::Killing;
+        self.drain.deadline = Some(deadline);
+        self.check_at(deadline);
+        self.kill_workers(now);
+        self.advance_drain(now);
+    }
+
+    fn flush(&mut self, now: Moment) {
+        let deadline = self.drain.ends.max(now.after(LAST_GRACE));
+        self.drain.stage = Stage::Flushing;
+        self.drain.deadline = Some(deadline);
+        self.check_at(deadline);
+        let how = if self.drain.immediate { Close::Now } else { Close::Flush };
+        for client in self.clients.keys() {
+            self.close_client(now, client, how);
+        }
+        self.advance_drain(now);
+    }
+
+    pub(super) fn tick_drain(&mut self, now: Moment) {
+        self.advance_drain(now);
+        if let Some(deadline) = self.drain.deadline.filter(|deadline| *deadline > now) {
+            self.check_at(deadline);
+        }
+    }
+}

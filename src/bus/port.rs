@@ -1,0 +1,266 @@
+//! The whole contract between the core and whoever runs it: what comes in, what goes out, and who the peers are.
+//!
+//! The caller gives bytes to [`Bus::receive`](super::Bus::receive) and everything else to
+//! [`Bus::handle`](super::Bus::handle), and after each call takes effects with
+//! [`Bus::next_effect`](super::Bus::next_effect) until there are none. Time is an argument.
+
+use std::time::Duration;
+
+use super::client::Client;
+use super::report::Report;
+use super::scan::Span;
+use super::table::Key;
+use super::worker::Worker;
+
+/// Names one client connection.
+pub type ClientKey = Key<Client>;
+/// Names one incarnation of a worker; a restarted worker has a new key.
+pub type WorkerKey = Key<Worker>;
+
+/// One end of a conversation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peer {
+    /// A client connection.
+    Client(ClientKey),
+    /// A worker's pipes.
+    Worker(WorkerKey),
+}
+
+/// A point in time: nanoseconds on the caller's monotonic clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Moment(pub u64);
+
+impl Moment {
+    /// The moment `duration` later; the end of time when that overflows.
+    pub fn after(self, duration: Duration) -> Self {
+        Self(self.0.saturating_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)))
+    }
+
+    /// How long ago `earlier` was; zero if it is not earlier.
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+/// What happened outside.
+#[derive(Debug)]
+pub enum Input {
+    /// A worker's process runs, as [`Effect::Spawn`] asked.
+    Spawned {
+        /// The worker.
+        worker: WorkerKey,
+        /// Its process id.
+        pid: u32,
+    },
+    /// A worker's process could not be started.
+    SpawnFailed {
+        /// The worker.
+        worker: WorkerKey,
+        /// Why, for a person to read.
+        why: String,
+    },
+    /// A worker's process was reaped (spec 7.1.1).
+    Exited {
+        /// The worker.
+        worker: WorkerKey,
+        /// How it ended.
+        exit: Exit,
+    },
+    /// A peer will send nothing more, and everything it sent was given to `receive`.
+    Ended {
+        /// The peer.
+        peer: Peer,
+        /// Bytes of a line that never got its newline.
+        partial: usize,
+    },
+    /// A peer can be written to no more: reset, broken pipe.
+    Broken {
+        /// The peer.
+        peer: Peer,
+        /// Why, for a person to read.
+        why: String,
+    },
+    /// Bytes queued for a peer have left the daemon.
+    Sent {
+        /// The peer.
+        peer: Peer,
+        /// How many.
+        bytes: usize,
+    },
+    /// A client's descriptor is closed, and no operation of it is left in the kernel.
+    Closed {
+        /// The client.
+        client: ClientKey,
+    },
+    /// SIGTERM or SIGINT. The second one is immediate.
+    Shutdown,
+    /// Nothing but the time.
+    Tick,
+}
+
+/// How a worker's process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// It returned this code.
+    Code(i32),
+    /// This signal ended it.
+    Signal(i32),
+}
+
+impl std::fmt::Display for Exit {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Code(code) => write!(formatter, "exit code {code}"),
+            Self::Signal(signal) => write!(formatter, "signal {signal}"),
+        }
+    }
+}
+
+/// What has to be done outside.
+#[derive(Debug)]
+pub enum Effect {
+    /// Queue these bytes of the window that `receive` was called with. Must be done before the window goes.
+    Copy {
+        /// Where to.
+        to: Peer,
+        /// Which bytes; whole lines with their newline, or the pieces of one whose id is replaced.
+        span: Span,
+    },
+    /// Queue these bytes.
+    Insert {
+        /// Where to.
+        to: Peer,
+        /// The bytes.
+        text: Text,
+    },
+    /// Stop presenting this peer's bytes until [`Effect::Resume`]; keep what is not consumed.
+    Pause {
+        /// Who is read no more for now.
+        peer: Peer,
+    },
+    /// Present what was kept, then read on.
+    Resume {
+        /// Who is read again.
+        peer: Peer,
+    },
+    /// Start a worker's process; answer with [`Input::Spawned`] or [`Input::SpawnFailed`].
+    Spawn {
+        /// The worker.
+        worker: WorkerKey,
+        /// Index of its pool.
+        pool: usize,
+        /// The worker's id for people: unique in the life of the daemon.
+        number: u32,
+    },
+    /// Close a worker's stdin once everything queued is written.
+    CloseStdin {
+        /// The worker.
+        worker: WorkerKey,
+    },
+    /// Signal a worker's process group.
+    Signal {
+        /// The worker.
+        worker: WorkerKey,
+        /// Which signal.
+        signal: Signal,
+    },
+    /// Forget a worker: cancel what is in flight and close its descriptors. Its key is dead.
+    Release {
+        /// The worker.
+        worker: WorkerKey,
+    },
+    /// Close a client connection; answer with [`Input::Closed`].
+    Close {
+        /// The client.
+        client: ClientKey,
+        /// Whether queued bytes may go first.
+        how: Close,
+    },
+    /// Take no more connections for now: the table is full.
+    PauseAccept,
+    /// Take connections again.
+    ResumeAccept,
+    /// Close the listening sockets for good (spec 10.2.1).
+    StopAccept,
+    /// Something a person may want to know.
+    Report(Report),
+    /// The drain is over: exit.
+    Done,
+}
+
+/// How a client connection is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Close {
+    /// Read nothing more, send what is queued, then shut down the writing side and discard input until its end.
+    Flush,
+    /// Now. What is queued is lost.
+    Now,
+}
+
+/// Signals for a worker's process group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signal {
+    /// SIGTERM, then SIGCONT so that a stopped process sees it.
+    Terminate,
+    /// SIGKILL.
+    Kill,
+}
+
+/// A few bytes of the bus' own: an id that replaces another, or an error reply.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Text(Repr);
+
+#[derive(Clone, PartialEq, Eq)]
+enum Repr {
+    Inline(u8, [u8; Text::INLINE]),
+    Boxed(Box<[u8]>),
+}
+
+impl Text {
+    const INLINE: usize = 22;
+
+    /// The bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        match &self.0 {
+            Repr::Inline(len, bytes) => &bytes[..usize::from(*len)],
+            Repr::Boxed(bytes) => bytes,
+        }
+    }
+}
+
+impl From<&[u8]> for Text {
+    fn from(bytes: &[u8]) -> Self {
+        if bytes.len() > Self::INLINE {
+            return Self(Repr::Boxed(bytes.into()));
+        }
+        let mut inline = [0; Self::INLINE];
+        inline[..bytes.len()].copy_from_slice(bytes);
+        Self(Repr::Inline(bytes.len() as u8, inline))
+    }
+}
+
+impl std::fmt::Debug for Text {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "\"{}\"", self.as_bytes().escape_ascii())
+    }
+}
+
+/// What [`Bus::receive`](super::Bus::receive) did with a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// Bytes from the front that must not be presented again.
+    pub consumed: usize,
+    /// What to do next.
+    pub next: Next,
+}
+
+/// How to go on after [`Bus::receive`](super::Bus::receive).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Drain the effects, then present the rest of this window again: there are lines left.
+    Again,
+    /// Read more, and present the rest in front of it.
+    Read,
+    /// The peer is paused or being closed: present nothing before [`Effect::Resume`].
+    Wait,
+}

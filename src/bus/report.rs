@@ -1,0 +1,238 @@
+//! What a person is told: every drop, close and change of state, with who and why. Reasons are counted always and
+//! reported with restraint: a few at once, then one summary every ten seconds, so that no peer can flood the log.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::port::{Effect, Moment};
+
+/// How loud a report is (spec, appendix C).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// Verbose detail.
+    Debug,
+    /// The ordinary course of things.
+    Info,
+    /// Something was refused or lost, and the bus goes on.
+    Warn,
+    /// Something is broken and somebody should look.
+    Error,
+}
+
+/// Declares the reasons once: variant, name in logs and error data, level, help text.
+macro_rules! reasons {
+    ($($variant:ident $name:literal $level:ident $help:literal,)*) => {
+        /// Why something was dropped, closed or changed.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Reason { $(#[doc = $help] $variant,)* }
+
+        impl Reason {
+            /// All of them, in the order of their numbers.
+            pub const ALL: &'static [Reason] = &[$(Reason::$variant,)*];
+
+            /// The name that users see.
+            pub fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)* }
+            }
+
+            /// What it means, for people.
+            pub fn help(self) -> &'static str {
+                match self { $(Self::$variant => $help,)* }
+            }
+
+            /// How loud its reports are.
+            pub fn level(self) -> Level {
+                match self { $(Self::$variant => Level::$level,)* }
+            }
+        }
+    };
+}
+
+reasons! {
+    ClientOpened "client_opened" Debug "A client connected.",
+    ClientClosed "client_closed" Debug "A client connection was closed in the ordinary course.",
+    ClientBroken "client_broken" Info "A client's connection broke: reset, or closed while answers were on the way.",
+    RequestDiscarded "request_discarded" Warn "A request was pending when its client left or its worker exited.",
+    ClientMalformed "client_malformed" Warn "A client sent a line that is no message; its connection was closed.",
+    ClientLineTooLong "client_line_too_long" Error "A client sent a line above max_input_buffer; its connection was closed.",
+    ClientStalled "client_stalled" Warn "A client took no bytes for backpressure_timeout_sec; its connection was closed.",
+    ClientOverdue "client_overdue" Warn "A closing client did not take its last bytes in time.",
+    ConnectionLimit "connection_limit" Warn "Every connection slot is taken; new clients wait in the backlog.",
+    PartialLine "partial_line" Warn "A peer ended in the middle of a line; the part was dropped.",
+    NoWorker "no_worker" Warn "No worker of the pool is running.",
+    WorkerGone "worker_exited" Warn "The worker that the request or its session belonged to has exited.",
+    SessionLimit "session_limit" Warn "The session table is full.",
+    PendingLimit "pending_limit" Warn "The table of pending requests is full.",
+    SessionDenied "session_denied" Warn "A client named a session of another client.",
+    IdTooLong "id_too_long" Warn "A request id is longer than 128 bytes.",
+    SessionIdTooLong "session_id_too_long" Warn "A sessionId is longer than 256 bytes.",
+    UnknownPool "unknown_pool" Warn "A message named a pool that is not configured.",
+    IdCollision "id_collision" Warn "Another request with this id is pending at the same worker, and id_collision is reject.",
+    Timeout "timeout" Warn "A request was not answered within request_timeout_sec.",
+    ShuttingDown "shutting_down" Info "A request came, or was still pending, while the daemon shut down.",
+    UnknownId "unknown_id" Warn "A response carries an id that no request is pending for.",
+    LateAnswer "late_answer" Debug "A response came after the one who asked had gone or had been given an error.",
+    UnknownSession "unknown_session" Warn "A worker's message names a session that no client owns.",
+    SessionReused "session_reused" Warn "A worker gave one sessionId to two clients; the first one keeps it.",
+    Unroutable "unroutable" Warn "A worker's message has neither an id with a result or error nor a sessionId.",
+    UnknownRequest "unknown_request" Debug "A message is about a request that is not pending any more.",
+    WorkerStarted "worker_started" Info "A worker is running.",
+    WorkerExited "worker_ended" Warn "A worker's process ended although nobody asked it to.",
+    WorkerStopped "worker_stopped" Info "A worker's process ended as asked.",
+    WorkerKilled "worker_killed" Warn "A worker did not stop in time and was killed.",
+    WorkerHoldsPipe "worker_holds_pipe" Warn "A worker has exited, but a process it started keeps its stdout open.",
+    SpawnFailed "spawn_failed" Error "A worker could not be started.",
+    WorkerMalformed "worker_malformed" Error "A worker wrote something to stdout that is no message; it is restarted.",
+    WorkerLineTooLong "worker_line_too_long" Error "A worker wrote a line above max_input_buffer; it is restarted.",
+    WorkerClosedStdout "worker_closed_stdout" Warn "A worker closed its stdout and lives; it is restarted.",
+    WorkerClosedStdin "worker_closed_stdin" Warn "A worker closed its stdin and lives; it is restarted.",
+    WorkerStalled "worker_stalled" Error "A worker read nothing for backpressure_timeout_sec; it is restarted.",
+    RestartScheduled "restart_scheduled" Info "A worker will be restarted after its backoff.",
+    PoolDegraded "pool_degraded" Error "A worker exceeded max_restarts within restart_window_sec and is given up.",
+    Draining "draining" Info "The shutdown goes through its phases.",
+}
+
+/// One thing to tell.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// Why.
+    pub reason: Reason,
+    /// How loud.
+    pub level: Level,
+    /// The client's number, if one is concerned.
+    pub client: Option<u32>,
+    /// The worker's pool and number, if one is concerned.
+    pub worker: Option<(usize, u32)>,
+    /// The request id as it was written, if one is concerned; escaped.
+    pub id: Option<String>,
+    /// A sentence.
+    pub text: String,
+    /// Reports of the same reason that were kept back since the last one.
+    pub suppressed: u64,
+}
+
+impl Report {
+    /// A report about nobody yet.
+    pub fn new(reason: Reason, text: impl Into<String>) -> Self {
+        Self { reason, level: reason.level(), client: None, worker: None, id: None, text: text.into(), suppressed: 0 }
+    }
+
+    /// The same at another level.
+    pub fn at(mut self, level: Level) -> Self {
+        self.level = level;
+        self
+    }
+}
+
+/// Reports of one reason that pass at once before the rest is summed up.
+const BURST: u32 = 10;
+/// How often a summary comes while a reason keeps happening.
+const SUMMARY_EVERY: Duration = Duration::from_secs(10);
+
+#[derive(Clone, Copy, Default)]
+struct Bucket {
+    count: u64,
+    window_from: Moment,
+    passed: u32,
+    suppressed: u64,
+}
+
+/// Counts every reason and lets through what a person can read.
+pub struct Reporter {
+    buckets: Vec<Bucket>,
+    next_summary: Option<Moment>,
+}
+
+impl Default for Reporter {
+    fn default() -> Self {
+        Self { buckets: vec![Bucket::default(); Reason::ALL.len()], next_summary: None }
+    }
+}
+
+impl Reporter {
+    /// Counts `reason`; the text is made only if it is let through.
+    pub fn report(
+        &mut self,
+        now: Moment,
+        reason: Reason,
+        effects: &mut VecDeque<Effect>,
+        make: impl FnOnce() -> Report,
+    ) {
+        let bucket = &mut self.buckets[reason as usize];
+        bucket.count += 1;
+        if now.since(bucket.window_from) >= SUMMARY_EVERY && bucket.suppressed == 0 {
+            bucket.window_from = now;
+            bucket.passed = 0;
+        }
+        if bucket.passed < BURST {
+            bucket.passed += 1;
+            effects.push_back(Effect::Report(make()));
+            return;
+        }
+        bucket.suppressed += 1;
+        let due = bucket.window_from.after(SUMMARY_EVERY);
+        self.next_summary = Some(self.next_summary.map_or(due, |next| next.min(due)));
+    }
+
+    /// When [`Reporter::tick`] has a summary to give.
+    pub fn next_deadline(&self) -> Option<Moment> {
+        self.next_summary
+    }
+
+    /// Gives the summaries that are due.
+    pub fn tick(&mut self, now: Moment, effects: &mut VecDeque<Effect>) {
+        if self.next_summary.is_none_or(|due| due > now) {
+            return;
+        }
+        self.next_summary = None;
+        for (bucket, reason) in self.buckets.iter_mut().zip(Reason::ALL) {
+            if bucket.suppressed == 0 {
+                continue;
+            }
+            let due = bucket.window_from.after(SUMMARY_EVERY);
+            if due > now {
+                self.next_summary = Some(self.next_summary.map_or(due, |next| next.min(due)));
+                continue;
+            }
+            let mut report = Report::new(*reason, format!("the same {} times more", bucket.suppressed));
+            report.suppressed = std::mem::take(&mut bucket.suppressed);
+            bucket.window_from = now;
+            effects.push_back(Effect::Report(report));
+        }
+    }
+
+    /// How often a reason has happened.
+    pub fn count(&self, reason: Reason) -> u64 {
+        self.buckets[reason as usize].count
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flood_of_one_reason_is_counted_and_summed_up() {
+        let mut reporter = Reporter::default();
+        let mut effects = VecDeque::new();
+        for _ in 0..1000 {
+            reporter.report(Moment(1), Reason::Unroutable, &mut effects, || Report::new(Reason::Unroutable, "x"));
+        }
+        assert_eq!(effects.len(), BURST as usize);
+        assert_eq!(reporter.count(Reason::Unroutable), 1000);
+        let due = reporter.next_deadline().unwrap();
+        effects.clear();
+        reporter.tick(due, &mut effects);
+        let Some(Effect::Report(summary)) = effects.pop_front() else { panic!("no summary") };
+        assert_eq!(summary.suppressed, 1000 - u64::from(BURST));
+        assert_eq!(reporter.next_deadline(), None);
+    }
+
+    #[test]
+    fn names_are_unique() {
+        let mut names: Vec<_> = Reason::ALL.iter().map(|reason| reason.name()).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), Reason::ALL.len());
+    }
+}

@@ -1,3 +1,7 @@
 //! stdio-bus: a message bus for AI agents that speak JSON-RPC over stdin and stdout.
 
+pub mod address;
 pub mod bus;
+pub mod cli;
+pub mod config;
+pub mod error;

@@ -1,0 +1,213 @@
+//! Where a socket is: a TCP host and port, or a path in the file system. Written the same way on the command line, in
+//! the configuration file and in messages.
+//!
+//! Parsing never asks the resolver and never touches the file system. What [`Address`]'s `Display` writes,
+//! [`Address::from_url`] reads back to the same value.
+
+use std::fmt;
+use std::net::Ipv6Addr;
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+/// Longest path of a Unix socket in bytes: `sun_path` holds 108 with its final zero (unix(7)).
+pub const MAX_UNIX_PATH: usize = 107;
+
+/// Longest host name in bytes (RFC 1035 section 2.3.4).
+const MAX_HOST: usize = 253;
+
+/// The place of a listening socket.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Address {
+    /// A TCP port on a host.
+    Tcp {
+        /// A host name or an IP address; an IPv6 address stands here without its brackets.
+        host: String,
+        /// The port; 0 lets the kernel choose one, which is then reported.
+        port: u16,
+    },
+    /// A Unix socket at a path.
+    Unix {
+        /// At most [`MAX_UNIX_PATH`] bytes, without a zero byte.
+        path: PathBuf,
+    },
+}
+
+/// Why a text is not an address; the message says how to write it.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{0}")]
+pub struct AddressError(String);
+
+impl Address {
+    /// Reads `HOST:PORT`: `127.0.0.1:9000`, `localhost:9000`, `[::1]:9000`. Port 0 is allowed.
+    ///
+    /// An empty host is refused, because whether it means this machine or every network is a question of safety that
+    /// the one who starts the daemon has to answer.
+    pub fn from_tcp(text: &str) -> Result<Self, AddressError> {
+        let (host, port) = if let Some(rest) = text.strip_prefix('[') {
+            let (host, after) =
+                rest.split_once(']').ok_or_else(|| error("the bracket is not closed; write [::1]:9000"))?;
+            let port = after.strip_prefix(':').ok_or_else(|| no_port(text))?;
+            let numeric = host.split_once('%').map_or(host, |(numeric, _zone)| numeric);
+            if numeric.parse::<Ipv6Addr>().is_err() {
+                return Err(error(format!("{host:?} in brackets is not an IPv6 address; write [::1]:9000")));
+            }
+            (host, port)
+        } else {
+            let (host, port) = text.rsplit_once(':').ok_or_else(|| no_port(text))?;
+            if host.contains(':') {
+                return Err(error("an IPv6 address needs brackets, so that its port can be told; write [::1]:9000"));
+            }
+            (host, port)
+        };
+        if host.is_empty() || host == "*" {
+            return Err(error(format!(
+                "the host is missing; write 127.0.0.1:{port} for this machine alone, or [::]:{port} for every network"
+            )));
+        }
+        if host.len() > MAX_HOST || host.chars().any(|c| c.is_whitespace() || c.is_control() || "/@?#".contains(c)) {
+            return Err(error(format!("{host:?} is not a host name")));
+        }
+        if port.is_empty() {
+            return Err(no_port(text));
+        }
+        // `u16::from_str` alone would take "+80".
+        let digits = port.bytes().all(|byte| byte.is_ascii_digit());
+        let port = port.parse().ok().filter(|_| digits);
+        let port = port.ok_or_else(|| error("the port must be a number from 0 to 65535"))?;
+        Ok(Self::Tcp { host: host.to_owned(), port })
+    }
+
+    /// Takes a path for a Unix socket, after checking that the kernel can hold it.
+    pub fn from_unix(path: impl AsRef<Path>) -> Result<Self, AddressError> {
+        let path = path.as_ref();
+        let length = path.as_os_str().len();
+        if length == 0 {
+            return Err(error("the socket's path is empty"));
+        }
+        if path.as_os_str().as_encoded_bytes().contains(&0) {
+            return Err(error("the socket's path contains a zero byte"));
+        }
+        if length > MAX_UNIX_PATH {
+            return Err(error(format!(
+                "the socket's path has {length} bytes, and the kernel allows {MAX_UNIX_PATH}; choose a shorter one, \
+                 for example under /run or /tmp"
+            )));
+        }
+        Ok(Self::Unix { path: path.to_owned() })
+    }
+
+    /// Reads `tcp://HOST:PORT` or `unix:PATH`, the way `stdio_bus acp --connect` names a daemon.
+    pub fn from_url(text: &str) -> Result<Self, AddressError> {
+        if let Some(tcp) = text.strip_prefix("tcp://") {
+            Self::from_tcp(tcp)
+        } else if let Some(path) = text.strip_prefix("unix:") {
+            match path.strip_prefix("//") {
+                // `unix:///run/bus.sock` is how other programs write an absolute path.
+                Some(absolute) if absolute.starts_with('/') => Self::from_unix(absolute),
+                Some(_) => Err(error("a Unix socket has no host; write unix:/run/bus.sock")),
+                None => Self::from_unix(path),
+            }
+        } else {
+            Err(error("write tcp://HOST:PORT or unix:PATH, for example tcp://127.0.0.1:9000"))
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp { host, port } if host.contains(':') => write!(out, "tcp://[{host}]:{port}"),
+            Self::Tcp { host, port } => write!(out, "tcp://{host}:{port}"),
+            Self::Unix { path } => write!(out, "unix:{}", path.display()),
+        }
+    }
+}
+
+fn error(message: impl Into<String>) -> AddressError {
+    AddressError(message.into())
+}
+
+fn no_port(text: &str) -> AddressError {
+    error(format!("{text:?} has no port; write HOST:PORT, for example 127.0.0.1:9000"))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn tcp(host: &str, port: u16) -> Address {
+        Address::Tcp { host: host.to_owned(), port }
+    }
+
+    fn message(result: Result<Address, AddressError>) -> String {
+        result.expect_err("this text must be refused").to_string()
+    }
+
+    #[test]
+    fn hosts_of_every_kind_are_understood() {
+        assert_eq!(Address::from_tcp("127.0.0.1:9000"), Ok(tcp("127.0.0.1", 9000)));
+        assert_eq!(Address::from_tcp("localhost:0"), Ok(tcp("localhost", 0)));
+        assert_eq!(Address::from_tcp("[::1]:65535"), Ok(tcp("::1", 65535)));
+        assert_eq!(Address::from_tcp("[fe80::1%eth0]:80"), Ok(tcp("fe80::1%eth0", 80)));
+    }
+
+    #[test]
+    fn a_wrong_address_says_how_to_write_it() {
+        assert!(message(Address::from_tcp("9000")).contains("has no port"));
+        assert!(message(Address::from_tcp("localhost:")).contains("has no port"));
+        assert!(message(Address::from_tcp(":9000")).contains("127.0.0.1:9000 for this machine alone"));
+        assert!(message(Address::from_tcp("*:9000")).contains("the host is missing"));
+        assert!(message(Address::from_tcp("::1:9000")).contains("write [::1]:9000"));
+        assert!(message(Address::from_tcp("[::1")).contains("not closed"));
+        assert!(message(Address::from_tcp("[::1]9000")).contains("has no port"));
+        assert!(message(Address::from_tcp("[host]:9000")).contains("not an IPv6 address"));
+        for port in ["65536", "-1", "+80", "http", "80 ", "0x50"] {
+            assert!(message(Address::from_tcp(&format!("localhost:{port}"))).contains("from 0 to 65535"), "{port}");
+        }
+        assert!(message(Address::from_tcp("a b:9000")).contains("not a host name"));
+        assert!(message(Address::from_tcp("http://x:9000")).contains("brackets"));
+    }
+
+    #[test]
+    fn a_socket_path_must_fit_into_the_kernel() {
+        let longest = "x".repeat(MAX_UNIX_PATH);
+        assert!(Address::from_unix(&longest).is_ok());
+        assert!(message(Address::from_unix(longest + "x")).contains("has 108 bytes"));
+        assert!(message(Address::from_unix("")).contains("empty"));
+        assert!(message(Address::from_unix("a\0b")).contains("zero byte"));
+    }
+
+    #[test]
+    fn a_url_names_either_kind() {
+        assert_eq!(Address::from_url("tcp://[::1]:1"), Ok(tcp("::1", 1)));
+        assert_eq!(Address::from_url("unix:bus.sock"), Address::from_unix("bus.sock"));
+        assert_eq!(Address::from_url("unix:/run/bus.sock"), Address::from_unix("/run/bus.sock"));
+        assert_eq!(Address::from_url("unix:///run/bus.sock"), Address::from_unix("/run/bus.sock"));
+        assert!(message(Address::from_url("unix://host/bus.sock")).contains("has no host"));
+        assert!(message(Address::from_url("localhost:9000")).contains("tcp://HOST:PORT"));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read_back(
+            address in prop_oneof![
+                ("[a-z0-9.-]{1,40}", any::<u16>()).prop_map(|(host, port)| tcp(&host, port)),
+                (any::<u128>(), any::<u16>()).prop_map(|(bits, port)| tcp(&Ipv6Addr::from(bits).to_string(), port)),
+                "/?[a-z][a-z0-9/._ -]{0,60}".prop_map(|path| Address::Unix { path: path.into() }),
+            ],
+        ) {
+            prop_assert_eq!(Address::from_url(&address.to_string()), Ok(address));
+        }
+
+        #[test]
+        fn no_text_makes_it_panic(text in any::<String>()) {
+            if let Ok(address) = Address::from_tcp(&text) {
+                prop_assert_eq!(Address::from_url(&address.to_string()), Ok(address));
+            }
+            let _ = Address::from_url(&format!("unix:{text}"));
+        }
+    }
+}

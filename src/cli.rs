@@ -1,0 +1,333 @@
+//! The command line: what a person or a program may ask of `stdio_bus`, and help for both.
+//!
+//! One table, the derives below, makes the parser, the short help (`-h`), the long help (`--help`) and the usage
+//! errors. Parsing opens nothing and starts nothing. A clap error knows where it belongs: help and version go to stdout
+//! with exit code 0, usage errors to stderr with 2 (`error.exit()`).
+
+use std::ffi::OsString;
+use std::os::fd::RawFd;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::address::{Address, AddressError};
+use crate::config::{Config, Listen, LogFormat, LogLevel};
+use crate::error::StartError;
+
+/// What the program was asked to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// Be the daemon.
+    Run(Options),
+    /// Be the built-in worker of this name.
+    Worker(Worker),
+    /// Be the bridge between stdin/stdout and a running daemon.
+    Acp {
+        /// The daemon's address; never TCP port 0.
+        connect: Address,
+    },
+    /// Check a configuration, or without one the built-in configuration.
+    Check {
+        /// The file.
+        config: Option<PathBuf>,
+    },
+}
+
+/// The workers that the program has built in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Worker {
+    /// Answers each request with its own params
+    Echo,
+}
+
+/// How the daemon is to run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Where the configuration comes from.
+    pub config: Source,
+    /// The listener that was asked for beside those of the configuration.
+    pub listen: Option<Listen>,
+    /// `--log-level`, which comes before the configuration's.
+    pub log_level: Option<LogLevel>,
+    /// `--log-format`, which comes before the configuration's.
+    pub log_format: Option<LogFormat>,
+}
+
+/// Where the configuration comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// Nowhere: two built-in echo workers.
+    Embedded,
+    /// A file.
+    File(PathBuf),
+    /// A descriptor that the parent process passed.
+    Descriptor(RawFd),
+}
+
+impl Options {
+    /// The configuration with the command line applied: its listeners are complete and its log settings final.
+    ///
+    /// `program` is the daemon's own program file, for the built-in workers. To be called before anything is opened
+    /// (see [`Config::from_fd`]).
+    pub fn configuration(&self, program: &Path) -> Result<Config, StartError> {
+        if self.config == Source::Descriptor(0) && matches!(self.listen, None | Some(Listen::Stdio)) {
+            let message = "--config-fd 0 would read the client's messages as configuration; pass another descriptor";
+            return Err(StartError::Usage(message.to_owned()));
+        }
+        let mut config = match &self.config {
+            Source::Embedded => Config::embedded(program),
+            Source::File(path) => Config::load(path)?,
+            Source::Descriptor(number) => Config::from_fd(*number)?,
+        };
+        config.listen(self.listen.clone())?;
+        config.log.level = self.log_level.unwrap_or(config.log.level);
+        config.log.format = self.log_format.unwrap_or(config.log.format);
+        Ok(config)
+    }
+}
+
+/// Reads a command line; the first argument is the program's name.
+pub fn parse<I>(arguments: I) -> Result<Command, clap::Error>
+where
+    I: IntoIterator,
+    I::Item: Into<OsString> + Clone,
+{
+    Ok(match CommandLine::try_parse_from(arguments)? {
+        CommandLine { command: Some(Verb::Worker { name }), .. } => Command::Worker(name),
+        CommandLine { command: Some(Verb::Acp { connect }), .. } => Command::Acp { connect },
+        CommandLine { command: Some(Verb::Check { config }), .. } => Command::Check { config },
+        CommandLine { command: None, daemon } => Command::Run(daemon.into()),
+    })
+}
+
+/// The parser with its help texts, for completions and the manual page.
+pub fn command() -> clap::Command {
+    <CommandLine as clap::CommandFactory>::command()
+}
+
+const AFTER_HELP: &str = "\
+Examples:
+  stdio_bus --tcp 127.0.0.1:9000                        two built-in echo workers
+  stdio_bus --config agents.json --unix /run/bus.sock   your own workers
+  stdio_bus check --config agents.json                  what is wrong with a configuration
+
+Exit codes:
+  0 done, 1 failed at run time, 2 wrong usage, 69 no io_uring, 73 cannot listen, 78 wrong configuration";
+
+/// A message bus for AI agents that speak JSON-RPC over stdin and stdout.
+///
+/// Clients connect over stdin/stdout, a Unix socket or TCP and write one JSON object per line; supervised workers read
+/// them on stdin and answer on stdout. Without a configuration, two built-in echo workers run.
+#[derive(Debug, Parser)]
+#[command(name = "stdio_bus", version, max_term_width = 100, after_help = AFTER_HELP)]
+#[command(args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
+struct CommandLine {
+    #[command(flatten)]
+    daemon: DaemonArgs,
+    #[command(subcommand)]
+    command: Option<Verb>,
+}
+
+#[derive(Debug, Args)]
+struct DaemonArgs {
+    /// Read the configuration from this file
+    ///
+    /// JSON; docs/configuration.md lists every key, config/ has examples. Without a configuration, two built-in echo
+    /// workers run.
+    #[arg(long, value_name = "PATH", conflicts_with = "config_fd")]
+    config: Option<PathBuf>,
+
+    /// Read the configuration from this open descriptor
+    ///
+    /// For programs that start the daemon and make its configuration: it is read up to the end and then closed.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(0..=1_048_576))]
+    config_fd: Option<RawFd>,
+
+    /// Serve one client on stdin and stdout (the default)
+    #[arg(long, group = "listen")]
+    stdio: bool,
+
+    /// Serve many clients on a Unix socket
+    ///
+    /// A socket that a dead daemon left behind is replaced, one that is in use is not. Only its owner may connect;
+    /// listeners[].mode in the configuration can widen that.
+    #[arg(long, value_name = "PATH", group = "listen", value_parser = unix_address())]
+    unix: Option<Address>,
+
+    /// Serve many clients on a TCP port
+    ///
+    /// HOST is a name or an address, an IPv6 address in brackets: [::1]:9000. With port 0 the kernel chooses one, which
+    /// is reported on stderr.
+    #[arg(long, value_name = "HOST:PORT", group = "listen", value_parser = Address::from_tcp)]
+    tcp: Option<Address>,
+
+    /// Write this level and the more important ones to stderr [default: info]
+    #[arg(long, value_name = "LEVEL", value_enum, hide_possible_values = false)]
+    log_level: Option<LogLevel>,
+
+    /// How a line of the log looks [default: text]
+    #[arg(long, value_name = "FORMAT", value_enum)]
+    log_format: Option<LogFormat>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Be one of the built-in workers (the daemon starts these)
+    Worker {
+        /// Which one
+        #[arg(value_enum)]
+        name: Worker,
+    },
+    /// Connect an editor's stdin and stdout to a running daemon
+    ///
+    /// The bridge that ACP clients start as their agent. Nothing but protocol is written to stdout; the log goes to
+    /// stderr.
+    Acp {
+        /// The daemon: tcp://HOST:PORT or unix:PATH
+        #[arg(long, value_name = "ADDRESS", value_parser = connect_address)]
+        connect: Address,
+    },
+    /// Check a configuration and list everything that is wrong with it
+    ///
+    /// Exits with 0 and one line that sums it up, or with 78. Nothing is started.
+    Check {
+        /// The configuration file; without it, the built-in configuration
+        #[arg(long, value_name = "PATH")]
+        config: Option<PathBuf>,
+    },
+}
+
+impl From<DaemonArgs> for Options {
+    fn from(args: DaemonArgs) -> Self {
+        let config = match (args.config, args.config_fd) {
+            (Some(path), _) => Source::File(path),
+            (None, Some(number)) => Source::Descriptor(number),
+            (None, None) => Source::Embedded,
+        };
+        let listen = args.tcp.or(args.unix).map(Listen::from).or(args.stdio.then_some(Listen::Stdio));
+        Self { config, listen, log_level: args.log_level, log_format: args.log_format }
+    }
+}
+
+fn unix_address() -> impl clap::builder::TypedValueParser<Value = Address> {
+    // A path need not be UTF-8.
+    use clap::builder::TypedValueParser;
+    clap::builder::OsStringValueParser::new().try_map(|path| Address::from_unix(PathBuf::from(path)))
+}
+
+fn connect_address(text: &str) -> Result<Address, String> {
+    match Address::from_url(text).map_err(|error: AddressError| error.to_string())? {
+        Address::Tcp { port: 0, .. } => Err("port 0 cannot be connected to".to_owned()),
+        address => Ok(address),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::error::ErrorKind;
+
+    use super::*;
+
+    fn words(line: &str) -> Result<Command, clap::Error> {
+        parse(std::iter::once("stdio_bus").chain(line.split_whitespace()))
+    }
+
+    fn run(line: &str) -> Options {
+        match words(line) {
+            Ok(Command::Run(options)) => options,
+            other => panic!("{line:?} does not run the daemon: {other:?}"),
+        }
+    }
+
+    fn refused(line: &str) -> (ErrorKind, i32, String) {
+        let error = words(line).expect_err("this command line must be refused");
+        (error.kind(), error.exit_code(), error.to_string())
+    }
+
+    #[test]
+    fn the_table_has_no_contradiction() {
+        command().debug_assert();
+        assert_eq!(command().get_name(), "stdio_bus");
+    }
+
+    #[test]
+    fn nothing_means_the_embedded_default() {
+        let options = run("");
+        assert_eq!(options, Options { config: Source::Embedded, listen: None, log_level: None, log_format: None });
+        let config = options.configuration(Path::new("/proc/self/exe")).expect("the built-in configuration is good");
+        assert_eq!(config.listeners[0].listen, Listen::Stdio);
+        assert_eq!(config.settings(0).pools[0].instances, 2);
+        assert!(config.settings(0).listeners[0].stdio);
+    }
+
+    #[test]
+    fn every_flag_of_the_spec_is_understood() {
+        assert_eq!(run("--config a.json").config, Source::File("a.json".into()));
+        assert_eq!(run("--config-fd 3 --stdio").config, Source::Descriptor(3));
+        assert_eq!(run("--stdio").listen, Some(Listen::Stdio));
+        assert_eq!(run("--tcp [::1]:0").listen, Some(Listen::Tcp { host: "::1".to_owned(), port: 0 }));
+        let unix = Some(Listen::Unix { path: "/tmp/bus".into(), mode: 0o600 });
+        assert_eq!(run("--unix /tmp/bus").listen, unix);
+        let logged = run("--log-level warn --log-format json");
+        assert_eq!((logged.log_level, logged.log_format), (Some(LogLevel::Warn), Some(LogFormat::Json)));
+    }
+
+    #[test]
+    fn a_wrong_command_line_exits_with_2() {
+        for line in [
+            "--stdio --tcp localhost:1",
+            "--unix a --tcp localhost:1",
+            "--stdio --unix a",
+            "--config a --config-fd 3",
+            "--config",
+            "--config-fd x",
+            "--config-fd -1",
+            "--tcp 9000",
+            "--tcp :9000",
+            "--unix",
+            "--log-level loud",
+            "--no-such-flag",
+            "nonsense",
+            "worker",
+            "worker sleep",
+            "acp",
+            "acp --connect localhost:9000",
+            "acp --connect tcp://localhost:0",
+            "--tcp localhost:1 check",
+        ] {
+            let (_, code, message) = refused(line);
+            assert_eq!(code, 2, "{line:?}: {message}");
+        }
+        assert!(refused("--tcp :9000").2.contains("127.0.0.1:9000 for this machine alone"));
+        assert_eq!(refused("--stdio --tcp localhost:1").0, ErrorKind::ArgumentConflict);
+    }
+
+    #[test]
+    fn help_and_version_exit_with_0() {
+        assert_eq!(refused("--version").1, 0);
+        assert_eq!(refused("--version").2.trim(), concat!("stdio_bus ", env!("CARGO_PKG_VERSION")));
+        let (short, long) = (refused("-h"), refused("--help"));
+        assert_eq!((short.0, short.1, long.1), (ErrorKind::DisplayHelp, 0, 0));
+        assert!(short.2.len() < long.2.len());
+        for flag in ["--config ", "--config-fd", "--stdio", "--unix", "--tcp", "--log-level", "--log-format"] {
+            assert!(short.2.contains(flag) && long.2.contains(flag), "{flag} is missing in the help");
+        }
+    }
+
+    #[test]
+    fn the_other_programs_are_subcommands() {
+        assert_eq!(words("worker echo").ok(), Some(Command::Worker(Worker::Echo)));
+        let connect = Address::from_tcp("localhost:9000").expect("a good address");
+        assert_eq!(words("acp --connect tcp://localhost:9000").ok(), Some(Command::Acp { connect }));
+        assert_eq!(words("check").ok(), Some(Command::Check { config: None }));
+        assert_eq!(words("check --config a").ok(), Some(Command::Check { config: Some("a".into()) }));
+    }
+
+    #[test]
+    fn the_configuration_is_not_read_from_the_clients_stream() {
+        for line in ["--config-fd 0", "--config-fd 0 --stdio"] {
+            let error = run(line).configuration(Path::new("/proc/self/exe")).expect_err("stdin is the client's");
+            assert_eq!(error.exit_code(), 2);
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Finds out before the start whether a pool's command can be run: the file that it means, and what is in the way.
+//!
+//! It only looks; it never runs anything. What it accepts can still fail at the exec, for the file system may change.
+
+use std::env;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Access, AtFlags, CWD, accessat};
+
+/// Where commands are looked for without a PATH: what execvp does (exec(3)).
+const DEFAULT_PATH: &str = "/bin:/usr/bin";
+
+/// The absolute path of the program that `command` names.
+///
+/// A command with a slash is a path, relative to the working directory of the daemon (not to the pool's `cwd`). One
+/// without is looked for in `search_path`, which is the pool's own PATH if it sets one, else the daemon's. Symbolic
+/// links are not resolved, because programs such as busybox look at the name they were called by.
+pub(super) fn resolve(command: &str, search_path: Option<&str>) -> Result<PathBuf, String> {
+    if command.contains('/') {
+        let path = std::path::absolute(command).map_err(|error| reason(&error))?;
+        return check_program(&path).map(|()| path);
+    }
+    let inherited = env::var_os("PATH");
+    let search_path = search_path.map(Into::into).or(inherited).unwrap_or_else(|| DEFAULT_PATH.into());
+    // As execvp does, a file that may not be run is passed over, and named if nothing better comes.
+    let mut refused = None;
+    for directory in env::split_paths(&search_path) {
+        let Ok(path) = std::path::absolute(directory.join(command)) else { continue };
+        match fs::metadata(&path) {
+            Ok(metadata) if metadata.is_file() => match check_program(&path) {
+                Ok(()) => return Ok(path),
+                Err(why) => refused = refused.or_else(|| Some(format!("{} {why}", path.display()))),
+            },
+            _ => {}
+        }
+    }
+    Err(refused.unwrap_or_else(|| format!("is not in PATH ({})", search_path.display())))
+}
+
+/// The absolute path of a directory that a worker can be started in; relative to that of the daemon.
+pub(super) fn working_directory(directory: &str) -> Result<PathBuf, String> {
+    let path = std::path::absolute(directory).map_err(|error| reason(&error))?;
+    let metadata = fs::metadata(&path).map_err(|error| reason(&error))?;
+    if !metadata.is_dir() {
+        return Err("is not a directory".to_owned());
+    }
+    match accessat(CWD, &path, Access::EXEC_OK, AtFlags::EACCESS) {
+        Ok(()) => Ok(path),
+        Err(_) => Err("may not be entered; the daemon's user needs the x permission on it".to_owned()),
+    }
+}
+
+fn check_program(path: &Path) -> Result<(), String> {
+    let metadata = fs::metadata(path).map_err(|error| reason(&error))?;
+    if metadata.is_dir() {
+        return Err("is a directory".to_owned());
+    }
+    if !metadata.is_file() {
+        return Err("is not a file".to_owned());
+    }
+    if accessat(CWD, path, Access::EXEC_OK, AtFlags::EACCESS).is_err() {
+        return Err(format!("is not executable; chmod +x {}", path.display()));
+    }
+    check_interpreter(path)
+}
+
+/// A script whose interpreter is missing fails its exec with "no such file", which puzzles everyone.
+fn check_interpreter(path: &Path) -> Result<(), String> {
+    // The kernel reads this much of the first line (BINPRM_BUF_SIZE, execve(2)).
+    let mut head = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(256).read_to_end(&mut head));
+    // A program that may be run but not read is fine.
+    if read.is_err() {
+        return Ok(());
+    }
+    let Some(rest) = head.strip_prefix(b"#!") else { return Ok(()) };
+    let line = rest.split(|byte| *byte == b'\n').next().unwrap_or_default().trim_ascii_start();
+    let interpreter = line.split(|byte| matches!(byte, b' ' | b'\t')).next().unwrap_or_default();
+    let shown = String::from_utf8_lossy(interpreter).into_owned();
+    if shown.ends_with('\r') {
+        return Err(format!("has Windows line ends; sed -i 's/\\r$//' {}", path.display()));
+    }
+    match fs::metadata(std::ffi::OsStr::from_bytes(interpreter)) {
+        Ok(_) => Ok(()),
+        Err(_) => Err(format!("is a script whose interpreter {shown:?} does not exist")),
+    }
+}
+
+/// What an error of the operating system means, in the words of a message.
+pub(super) fn reason(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::NotFound => "does not exist".to_owned(),
+        io::ErrorKind::PermissionDenied => "may not be read by the user that runs stdio_bus".to_owned(),
+        io::ErrorKind::NotADirectory => "lies under something that is not a directory".to_owned(),
+        _ => format!("cannot be used: {error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn script(directory: &Path, name: &str, text: &str, mode: u32) -> PathBuf {
+        let path = directory.join(name);
+        fs::write(&path, text).expect("the test can write its file");
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("the test owns its file");
+        path
+    }
+
+    #[test]
+    fn a_plain_name_is_looked_for_in_the_path() {
+        let found = resolve("sh", None).expect("every machine has sh");
+        assert!(found.is_absolute() && found.ends_with("sh"));
+        let error = resolve("sh", Some("/nonexistent")).expect_err("there is no such directory");
+        assert_eq!(error, "is not in PATH (/nonexistent)");
+    }
+
+    #[test]
+    fn a_file_that_may_not_be_run_is_passed_over_and_then_named() {
+        let (first, second) = (tempfile::tempdir().expect("tmp"), tempfile::tempdir().expect("tmp"));
+        let plain = script(first.path(), "agent", "#!/bin/sh\n", 0o644);
+        let search = format!("{}:{}", first.path().display(), second.path().display());
+        let error = resolve("agent", Some(&search)).expect_err("the only agent is not executable");
+        assert!(error.starts_with(&plain.display().to_string()) && error.contains("chmod +x"), "{error}");
+        let good = script(second.path(), "agent", "#!/bin/sh\n", 0o755);
+        assert_eq!(resolve("agent", Some(&search)), Ok(good));
+    }
+
+    #[test]
+    fn what_is_in_the_way_is_named() {
+        let directory = tempfile::tempdir().expect("tmp");
+        let at = |name: &str| directory.path().join(name).display().to_string();
+        assert_eq!(resolve(&at("none"), None).unwrap_err(), "does not exist");
+        assert_eq!(resolve(&at(""), None).unwrap_err(), "is a directory");
+        script(directory.path(), "lost", "#! /no/such/node --x\n", 0o755);
+        assert!(resolve(&at("lost"), None).unwrap_err().contains("interpreter \"/no/such/node\" does not exist"));
+        script(directory.path(), "dos", "#!/bin/sh\r\n", 0o755);
+        assert!(resolve(&at("dos"), None).unwrap_err().contains("Windows line ends"));
+        assert_eq!(resolve(&at("dos/x"), None).unwrap_err(), "lies under something that is not a directory");
+    }
+
+    #[test]
+    fn a_working_directory_must_be_a_directory() {
+        assert_eq!(working_directory("/"), Ok(PathBuf::from("/")));
+        assert_eq!(working_directory("/dev/null").unwrap_err(), "is not a directory");
+        assert_eq!(working_directory("/no/such").unwrap_err(), "does not exist");
+        assert!(working_directory(".").is_ok_and(|path| path.is_absolute()));
+    }
+}

@@ -1,0 +1,329 @@
+//! A JSON text of which every value knows its place, and the list of what is wrong with it.
+//!
+//! serde_json does all the parsing: a value is kept as the slice of the text that it was read from, so its line and
+//! column follow from where the slice lies. Reading goes on after a problem, so that one run reports them all; a value
+//! that had a problem is `None`, and no problem is ever forgotten: who drops the reader takes the list.
+
+use std::fmt;
+use std::ops::RangeInclusive;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+/// One thing that is wrong in a configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// Line, counted from 1.
+    pub line: usize,
+    /// Column in characters, counted from 1.
+    pub column: usize,
+    /// Where in the document, as in `pools[1].instances`; empty at the top level.
+    pub path: String,
+    /// What is wrong.
+    pub message: String,
+    /// What to do about it, if we know.
+    pub hint: Option<String>,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}:{}: ", self.line, self.column)?;
+        if !self.path.is_empty() {
+            write!(out, "{}: ", self.path)?;
+        }
+        out.write_str(&self.message)?;
+        match &self.hint {
+            Some(hint) => write!(out, " ({hint})"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A value and where it stands. `raw` is always a slice of the reader's text.
+#[derive(Clone, Debug)]
+pub(super) struct Node<'t> {
+    raw: &'t str,
+    pub(super) path: String,
+}
+
+impl Node<'_> {
+    /// What kind of value this is, in the words of a message.
+    fn kind(&self) -> &'static str {
+        match self.raw.as_bytes().first() {
+            Some(b'{') => "an object",
+            Some(b'[') => "an array",
+            Some(b'"') => "a string",
+            Some(b't' | b'f') => "a boolean",
+            Some(b'n') => "null",
+            _ => "a number",
+        }
+    }
+}
+
+/// The members of an object, in the order of the text, without the comments.
+pub(super) struct Object<'t> {
+    pub(super) node: Node<'t>,
+    members: Vec<(String, Node<'t>)>,
+}
+
+impl<'t> Object<'t> {
+    pub(super) fn get(&self, key: &str) -> Option<&Node<'t>> {
+        self.members.iter().find(|(name, _)| name == key).map(|(_, node)| node)
+    }
+}
+
+/// Reads values out of one text and collects what is wrong with them.
+pub(super) struct Reader<'t> {
+    text: &'t str,
+    pub(super) problems: Vec<Problem>,
+}
+
+impl<'t> Reader<'t> {
+    pub(super) fn new(text: &'t str) -> Self {
+        Self { text, problems: Vec::new() }
+    }
+
+    /// The whole document, if it is one JSON value.
+    pub(super) fn root(&mut self) -> Option<Node<'t>> {
+        match serde_json::from_str::<&RawValue>(self.text) {
+            Ok(raw) => Some(Node { raw: raw.get(), path: String::new() }),
+            Err(error) => {
+                self.syntax(&error, 0, String::new());
+                None
+            }
+        }
+    }
+
+    /// Notes a problem with a value.
+    pub(super) fn fail(&mut self, node: &Node<'_>, message: impl Into<String>, hint: Option<String>) {
+        let (line, column) = self.place(self.offset(node.raw));
+        self.problems.push(Problem { line, column, path: node.path.clone(), message: message.into(), hint });
+    }
+
+    /// Notes that a value is missing in an object.
+    pub(super) fn missing(&mut self, object: &Object<'t>, key: &str, hint: &str) {
+        let node = Node { raw: object.node.raw, path: member_path(&object.node.path, key) };
+        self.fail(&node, "is missing", Some(hint.to_owned()));
+    }
+
+    /// An object of which the keys are known. Comments (keys that begin with `_`) are left out.
+    pub(super) fn object(&mut self, node: &Node<'t>, section: &str, known: &[&str]) -> Option<Object<'t>> {
+        // `$schema` is how editors find `config/schema.json`.
+        let members = self.members(node, |key| key.starts_with('_') || (section.is_empty() && key == "$schema"))?;
+        let mut object = Object { node: node.clone(), members: Vec::with_capacity(members.len()) };
+        for (key, key_raw, value) in members {
+            if known.contains(&key.as_str()) {
+                object.members.push((key, value));
+            } else {
+                let hint = super::keys::suggest(&key, section, known);
+                self.fail(&Node { raw: key_raw, path: value.path }, "is not a known key", Some(hint));
+            }
+        }
+        Some(object)
+    }
+
+    /// An object whose keys are the user's own, and each value a string.
+    pub(super) fn strings_by_name(&mut self, node: &Node<'t>) -> Option<Vec<(String, Node<'t>, String)>> {
+        // Only `_comment` is a comment here, for `_JAVA_OPTIONS` is the name of a real variable.
+        let members = self.members(node, |key| key == "_comment")?;
+        let mut strings = Vec::with_capacity(members.len());
+        for (key, key_raw, value) in members {
+            let text = self.string(&value)?;
+            strings.push((key, Node { raw: key_raw, path: value.path }, text));
+        }
+        Some(strings)
+    }
+
+    pub(super) fn members(
+        &mut self,
+        node: &Node<'t>,
+        is_comment: impl Fn(&str) -> bool,
+    ) -> Option<Vec<(String, &'t str, Node<'t>)>> {
+        if !node.raw.starts_with('{') {
+            self.fail(node, format!("must be an object {{…}}, not {}", node.kind()), None);
+            return None;
+        }
+        let Members(raw_members) = self.decode(node)?;
+        let mut members: Vec<(String, &'t str, Node<'t>)> = Vec::with_capacity(raw_members.len());
+        for (raw_key, raw_value) in raw_members {
+            let key_node = Node { raw: raw_key.get(), path: node.path.clone() };
+            let Some(key) = self.decode::<String>(&key_node) else { continue };
+            if is_comment(&key) {
+                continue;
+            }
+            let path = member_path(&node.path, &key);
+            if let Some((_, first, _)) = members.iter().find(|(name, ..)| *name == key) {
+                let (line, column) = self.place(self.offset(first));
+                let hint = format!("the first is at {line}:{column}; keep one of them");
+                self.fail(&Node { path, ..key_node }, "is given twice", Some(hint));
+            } else {
+                members.push((key, raw_key.get(), Node { raw: raw_value.get(), path }));
+            }
+        }
+        Some(members)
+    }
+
+    /// The elements of an array.
+    pub(super) fn array(&mut self, node: &Node<'t>) -> Option<Vec<Node<'t>>> {
+        if !node.raw.starts_with('[') {
+            self.fail(node, format!("must be an array […], not {}", node.kind()), None);
+            return None;
+        }
+        let elements: Vec<&RawValue> = self.decode(node)?;
+        let path = |index| format!("{}[{index}]", node.path);
+        Some(elements.iter().enumerate().map(|(index, raw)| Node { raw: raw.get(), path: path(index) }).collect())
+    }
+
+    /// A string.
+    pub(super) fn string(&mut self, node: &Node<'t>) -> Option<String> {
+        if !node.raw.starts_with('"') {
+            self.fail(node, format!("must be a string \"…\", not {}", node.kind()), None);
+            return None;
+        }
+        self.decode(node)
+    }
+
+    /// `true` or `false`.
+    pub(super) fn boolean(&mut self, node: &Node<'t>) -> Option<bool> {
+        match node.raw {
+            "true" => Some(true),
+            "false" => Some(false),
+            _ => {
+                let hint = node.raw.starts_with('"').then(|| "write it without quotes".to_owned());
+                self.fail(node, format!("must be true or false, not {}", node.kind()), hint);
+                None
+            }
+        }
+    }
+
+    /// A whole number within a range.
+    pub(super) fn integer(&mut self, node: &Node<'t>, range: RangeInclusive<u64>) -> Option<u64> {
+        let (low, high) = (*range.start(), *range.end());
+        let wanted = format!("must be a whole number from {low} to {high}");
+        if node.kind() != "a number" {
+            let hint = node.raw.starts_with('"').then(|| "write it without quotes".to_owned());
+            self.fail(node, format!("{wanted}, not {}", node.kind()), hint);
+            return None;
+        }
+        if node.raw.contains(['.', 'e', 'E']) {
+            // 1e6 is a million to some readers of JSON and an error to others, so it has to be written out.
+            let value =
+                node.raw.parse::<f64>().ok().filter(|value| value.fract() == 0.0 && (0.0..1e15).contains(value));
+            let hint = value.map(|value| format!("write {value:.0}"));
+            self.fail(node, format!("{wanted}, without a fraction or an exponent, not {}", node.raw), hint);
+            return None;
+        }
+        // A number too long for u64 is out of every range, too.
+        let value = node.raw.parse::<u64>().ok();
+        match value.filter(|value| range.contains(value)) {
+            Some(value) => Some(value),
+            None => {
+                let below = node.raw.starts_with('-') || value.is_some_and(|value| value < low);
+                let bound = if below { format!("at least {low}") } else { format!("at most {high}") };
+                self.fail(node, format!("must be {bound}, not {}", node.raw), None);
+                None
+            }
+        }
+    }
+
+    /// One of a few names.
+    pub(super) fn choice<T: Copy>(&mut self, node: &Node<'t>, choices: &[(&str, T)]) -> Option<T> {
+        let text = self.string(node)?;
+        if let Some((_, value)) = choices.iter().find(|(name, _)| *name == text) {
+            return Some(*value);
+        }
+        let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
+        let hint = super::keys::nearest(&text, &names).map(|name| format!("did you mean \"{name}\"?"));
+        let names: Vec<String> = names.iter().map(|name| format!("\"{name}\"")).collect();
+        self.fail(node, format!("must be {}, not {text:?}", names.join(" or ")), hint);
+        None
+    }
+
+    fn decode<T: Deserialize<'t>>(&mut self, node: &Node<'t>) -> Option<T> {
+        match serde_json::from_str(node.raw) {
+            Ok(value) => Some(value),
+            Err(error) => {
+                self.syntax(&error, self.offset(node.raw), node.path.clone());
+                None
+            }
+        }
+    }
+
+    /// Notes what serde_json could not read in the slice that begins at `base`.
+    fn syntax(&mut self, error: &serde_json::Error, base: usize, path: String) {
+        let slice = &self.text[base..];
+        let line_start: usize = slice.split_inclusive('\n').take(error.line().saturating_sub(1)).map(str::len).sum();
+        let mut offset = (base + line_start + error.column().saturating_sub(1)).min(self.text.len());
+        while !self.text.is_char_boundary(offset) {
+            offset -= 1;
+        }
+        let text = error.to_string();
+        let message = text.rsplit_once(" at line ").map_or(text.as_str(), |(message, _)| message);
+        let hint = if error.is_eof() {
+            Some("a bracket or a quotation mark is not closed; is the file complete?")
+        } else if message.starts_with("trailing comma") || self.text[offset..].starts_with(['}', ']']) {
+            Some("is there a comma too many before this place?")
+        } else if self.text[offset..].starts_with(['/', '#']) {
+            Some("JSON has no comments; a key that begins with _ is one here, as in \"_comment\": \"…\"")
+        } else if self.text[offset..].starts_with('\'') {
+            Some("strings need double quotes")
+        } else {
+            None
+        };
+        let (line, column) = self.place(offset);
+        let message = format!("is not valid JSON: {message}");
+        self.problems.push(Problem { line, column, path, message, hint: hint.map(str::to_owned) });
+    }
+
+    /// Where a slice of the text begins. Every `raw` is one, because serde_json borrows from the text.
+    fn offset(&self, raw: &str) -> usize {
+        let offset = raw.as_ptr().addr().wrapping_sub(self.text.as_ptr().addr());
+        debug_assert!(offset + raw.len() <= self.text.len());
+        offset.min(self.text.len())
+    }
+
+    fn place(&self, offset: usize) -> (usize, usize) {
+        place(&self.text[..offset])
+    }
+}
+
+/// Line and column of the place just behind `before`.
+pub(super) fn place(before: &str) -> (usize, usize) {
+    let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
+    (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
+}
+
+fn member_path(parent: &str, key: &str) -> String {
+    let plain = !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+    match (plain, parent.is_empty()) {
+        (true, true) => key.to_owned(),
+        (true, false) => format!("{parent}.{key}"),
+        (false, _) => format!("{parent}[{key:?}]"),
+    }
+}
+
+/// An object's members as slices, duplicates included, which a map would swallow.
+struct Members<'t>(Vec<(&'t RawValue, &'t RawValue)>);
+
+impl<'t> Deserialize<'t> for Members<'t> {
+    fn deserialize<D: Deserializer<'t>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Collect;
+        impl<'t> Visitor<'t> for Collect {
+            type Value = Members<'t>;
+
+            fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+                out.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'t>>(self, mut map: A) -> Result<Members<'t>, A::Error> {
+                let mut members = Vec::new();
+                while let Some(member) = map.next_entry()? {
+                    members.push(member);
+                }
+                Ok(Members(members))
+            }
+        }
+        deserializer.deserialize_map(Collect)
+    }
+}

@@ -1,0 +1,97 @@
+//! Every key that a configuration may have and the range of every number, once: the reader, the suggestions for
+//! misspelt keys and the test of `config/schema.json` all look here.
+
+use std::ops::RangeInclusive;
+
+use crate::bus::settings::MAX_WORKERS;
+
+pub(super) const TOP: &[&str] = &["pools", "limits", "routing", "error_replies", "listeners", "log", "transport"];
+pub(super) const POOL: &[&str] = &[
+    "id",
+    "command",
+    "args",
+    "instances",
+    "env",
+    "cwd",
+    "assignment",
+    "max_instances",
+    "cancel_on_disconnect",
+    "request_timeout_sec",
+];
+pub(super) const LIMITS: &[&str] = &[
+    "max_input_buffer",
+    "max_output_queue",
+    "max_restarts",
+    "restart_window_sec",
+    "drain_timeout_sec",
+    "backpressure_timeout_sec",
+    "quiesce_sec",
+];
+pub(super) const ROUTING: &[&str] = &["id_collision", "session_access"];
+pub(super) const LISTENER: &[&str] = &["tcp", "unix", "mode", "pool"];
+pub(super) const LOG: &[&str] = &["level", "format"];
+pub(super) const TRANSPORT: &[&str] = &["mode", "framing", "protocol", "options"];
+
+/// Each section by the path that a person would write.
+pub(super) const SECTIONS: &[(&str, &[&str])] = &[
+    ("", TOP),
+    ("pools[]", POOL),
+    ("limits", LIMITS),
+    ("routing", ROUTING),
+    ("listeners[]", LISTENER),
+    ("log", LOG),
+    ("transport", TRANSPORT),
+];
+
+const DAY: u64 = 24 * 60 * 60;
+const GIB: u64 = 1 << 30;
+
+/// The range of a number by its key; the keys are unique over all sections.
+pub(super) fn range(key: &str) -> RangeInclusive<u64> {
+    match key {
+        "instances" | "max_instances" => 1..=MAX_WORKERS as u64,
+        "request_timeout_sec" => 1..=7 * DAY,
+        "max_input_buffer" => 1..=GIB,
+        "max_output_queue" => 1..=4 * GIB,
+        // 0 gives a worker up at its first exit.
+        "max_restarts" => 0..=1_000_000,
+        "restart_window_sec" => 1..=30 * DAY,
+        // 0 kills at once.
+        "drain_timeout_sec" => 0..=DAY,
+        "backpressure_timeout_sec" => 1..=DAY,
+        "quiesce_sec" => 0..=DAY,
+        _ => unreachable!("no number has the key {key}"),
+    }
+}
+
+/// What to write instead of an unknown key.
+pub(super) fn suggest(key: &str, section: &str, known: &[&str]) -> String {
+    if let Some(name) = nearest(key, known) {
+        return format!("did you mean \"{name}\"?");
+    }
+    let elsewhere = SECTIONS.iter().filter(|(name, _)| *name != section);
+    for (name, keys) in elsewhere {
+        if keys.contains(&key) {
+            return match *name {
+                "" => format!("\"{key}\" belongs at the top level"),
+                name => format!("\"{key}\" belongs under {name}"),
+            };
+        }
+    }
+    format!("known here are {}; a key that begins with _ is a comment", known.join(", "))
+}
+
+/// The known name that a misspelt one was probably meant to be.
+pub(super) fn nearest<'n>(wrong: &str, known: &[&'n str]) -> Option<&'n str> {
+    // maxInstances and max-instances are max_instances to a person.
+    let plain = |name: &str| -> String {
+        name.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).take(64).collect()
+    };
+    let wrong = plain(wrong);
+    known
+        .iter()
+        .map(|name| (strsim::damerau_levenshtein(&wrong, &plain(name)), *name))
+        .filter(|(distance, name)| *distance <= (name.len() / 3).max(1))
+        .min()
+        .map(|(_, name)| name)
+}

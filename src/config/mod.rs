@@ -1,0 +1,396 @@
+//! The configuration: what the daemon is told by its file, its `--config-fd` or, without either, by itself.
+//!
+//! A [`Config`] that exists is valid: every command was found, every range checked, every name resolved. Loading never
+//! starts, binds or changes anything, and never stops at the first problem: a [`ConfigError`] has them all, each with
+//! its line, column and path. `docs/configuration.md` lists every key, `config/schema.json` describes them to editors.
+//!
+//! Reading order: `keys` (what there is), `document` (JSON with places), `read` (what it means), `command` (can it run).
+
+mod command;
+mod document;
+mod keys;
+mod read;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::path::{Path, PathBuf};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use thiserror::Error;
+
+use crate::address::Address;
+use crate::bus::settings::{self, Assignment, Limits, Routing, Settings};
+
+pub use document::Problem;
+
+/// Largest configuration in bytes: far above any real one, far below what would hurt.
+pub const MAX_CONFIG_BYTES: usize = 1 << 20;
+
+/// Most workers at once in a `dedicated` pool that does not say.
+pub const DEFAULT_DEDICATED_WORKERS: usize = 64;
+
+/// A valid configuration.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where it came from, in the words of a message: the file's path, `fd 3`, or `built-in configuration`.
+    pub origin: String,
+    /// Worker pools; at least one.
+    pub pools: Vec<Pool>,
+    /// Where clients come from. After loading these are the file's; [`Config::listen`] adds the command line's.
+    pub listeners: Vec<Listener>,
+    /// Resource limits.
+    pub limits: Limits,
+    /// How messages find their way where the spec leaves it open.
+    pub routing: Routing,
+    /// What is logged and how.
+    pub log: Log,
+    /// The mode that a `transport` section asked for; the command line's flags come before it.
+    wanted_mode: Option<Mode>,
+}
+
+/// A pool: how to start its workers, and what the core has to know of it.
+#[derive(Clone, Debug)]
+pub struct Pool {
+    /// What the core is told.
+    pub core: settings::Pool,
+    /// The command as it was written: the worker's `argv[0]`.
+    pub command: String,
+    /// The absolute path of the program to execute; symbolic links are not resolved.
+    pub program: PathBuf,
+    /// The arguments after `argv[0]`.
+    pub args: Vec<String>,
+    /// Variables that are set over the daemon's own environment.
+    pub env: BTreeMap<String, String>,
+    /// The absolute working directory, if it is not the daemon's.
+    pub cwd: Option<PathBuf>,
+}
+
+/// A place where clients come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listener {
+    /// What to listen on.
+    pub listen: Listen,
+    /// Index into [`Config::pools`] of the pool that its clients use, unless a message names another; none means all.
+    pub pool: Option<usize>,
+}
+
+/// What a listener listens on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Listen {
+    /// The one client on stdin and stdout.
+    Stdio,
+    /// A TCP port; the host may be a name, the port 0.
+    Tcp {
+        /// A name or an address, an IPv6 one without brackets.
+        host: String,
+        /// The port; 0 lets the kernel choose.
+        port: u16,
+    },
+    /// A Unix socket.
+    Unix {
+        /// At most [`crate::address::MAX_UNIX_PATH`] bytes.
+        path: PathBuf,
+        /// The permissions of the socket file.
+        mode: u32,
+    },
+}
+
+impl Listen {
+    /// Permissions of a socket file that nobody asked to be wider: its owner alone.
+    pub const DEFAULT_MODE: u32 = 0o600;
+}
+
+impl From<Address> for Listen {
+    fn from(address: Address) -> Self {
+        match address {
+            Address::Tcp { host, port } => Self::Tcp { host, port },
+            Address::Unix { path } => Self::Unix { path, mode: Self::DEFAULT_MODE },
+        }
+    }
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stdio => out.write_str("stdio"),
+            Self::Tcp { host, port } => Address::Tcp { host: host.clone(), port: *port }.fmt(out),
+            Self::Unix { path, .. } => Address::Unix { path: path.clone() }.fmt(out),
+        }
+    }
+}
+
+/// What is logged and how; the command line's flags come before the file, the file before the defaults.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Log {
+    /// The least important level that is written.
+    pub level: LogLevel,
+    /// How a line of the log looks.
+    pub format: LogFormat,
+}
+
+/// The levels of spec appendix C, in rising importance.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+pub enum LogLevel {
+    /// What happens to each message
+    Debug,
+    /// What happens to workers and clients
+    #[default]
+    Info,
+    /// What went wrong and was dealt with
+    Warn,
+    /// What needs a person
+    Error,
+}
+
+/// How a line of the log looks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum LogFormat {
+    /// For people
+    #[default]
+    Text,
+    /// One JSON object per line
+    Json,
+}
+
+impl From<LogLevel> for tracing::level_filters::LevelFilter {
+    fn from(level: LogLevel) -> Self {
+        match level {
+            LogLevel::Debug => Self::DEBUG,
+            LogLevel::Info => Self::INFO,
+            LogLevel::Warn => Self::WARN,
+            LogLevel::Error => Self::ERROR,
+        }
+    }
+}
+
+/// The operating modes of spec 4.1.1, as the C daemon's `transport.mode` names them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    Stdio,
+    Unix,
+    Tcp,
+}
+
+/// Why there is no configuration. Each line of the message stands for itself.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ConfigError {
+    /// It could not be read at all.
+    #[error("{origin}: {message}")]
+    Unreadable {
+        /// The file or descriptor.
+        origin: String,
+        /// What is wrong and what to do.
+        message: String,
+    },
+    /// It was read and is wrong.
+    #[error("{}", lines(origin, problems))]
+    Invalid {
+        /// The file or descriptor.
+        origin: String,
+        /// At least one, in the order of the text.
+        problems: Vec<Problem>,
+    },
+    /// What it asks for does not fit to the command line.
+    #[error("{origin}: {message}")]
+    Unfit {
+        /// The file or descriptor.
+        origin: String,
+        /// What is wrong and what to do.
+        message: String,
+    },
+}
+
+fn lines(origin: &str, problems: &[Problem]) -> String {
+    problems.iter().map(|problem| format!("{origin}:{problem}")).collect::<Vec<_>>().join("\n")
+}
+
+impl Config {
+    /// Reads a configuration file; a pipe will do as well.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let origin = path.display().to_string();
+        let read = || -> Result<Vec<u8>, String> {
+            let explain = |error: io::Error| match error.kind() {
+                io::ErrorKind::NotFound => "the file does not exist; start without --config for two built-in echo \
+                                            workers, or begin with config/minimal.json"
+                    .to_owned(),
+                _ => command::reason(&error),
+            };
+            if fs::metadata(path).map_err(explain)?.is_dir() {
+                return Err("is a directory; name the file in it".to_owned());
+            }
+            read_all(File::open(path).map_err(explain)?)
+        };
+        match read() {
+            Ok(bytes) => Self::from_bytes(&bytes, &origin),
+            Err(message) => Err(ConfigError::Unreadable { origin, message }),
+        }
+    }
+
+    /// Reads a configuration from a descriptor that the parent process passed, up to its end, and closes it.
+    ///
+    /// To be called before anything else is opened, so that the number cannot mean a descriptor of our own.
+    pub fn from_fd(number: RawFd) -> Result<Self, ConfigError> {
+        let origin = format!("fd {number}");
+        let unreadable = |message: String| ConfigError::Unreadable { origin: origin.clone(), message };
+        if number < 0 || number == 1 || number == 2 {
+            return Err(unreadable("cannot carry a configuration; pass 3 or above".to_owned()));
+        }
+        // SAFETY: F_GETFD takes no pointer and is defined for every number; it fails with EBADF for one that is closed.
+        if unsafe { libc::fcntl(number, libc::F_GETFD) } == -1 {
+            return Err(unreadable(
+                "is not open; the parent process has to pass it on (pass_fds in Python, stdio in Node)".to_owned(),
+            ));
+        }
+        // SAFETY: the descriptor is open (checked above) and nobody else here owns it: the parent passed it for this
+        // purpose, and our caller has opened none yet.
+        let descriptor = unsafe { OwnedFd::from_raw_fd(number) };
+        let bytes = read_all(File::from(descriptor)).map_err(unreadable)?;
+        Self::from_bytes(&bytes, &origin)
+    }
+
+    /// Reads a configuration from memory; `origin` is how messages call it.
+    pub fn from_bytes(bytes: &[u8], origin: &str) -> Result<Self, ConfigError> {
+        // A byte order mark is how some editors begin UTF-8.
+        let bytes = bytes.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(bytes);
+        if bytes.trim_ascii().is_empty() {
+            let message = "is empty; the least is {\"pools\":[{\"id\":\"echo\",\"command\":\"cat\",\"instances\":1}]}";
+            return Err(ConfigError::Unreadable { origin: origin.to_owned(), message: message.to_owned() });
+        }
+        let invalid = |problems| ConfigError::Invalid { origin: origin.to_owned(), problems };
+        let text = str::from_utf8(bytes).map_err(|error| {
+            let valid = str::from_utf8(&bytes[..error.valid_up_to()]).unwrap_or_default();
+            let (line, column) = document::place(valid);
+            let hint = Some("save the file as UTF-8".to_owned());
+            invalid(vec![Problem { line, column, path: String::new(), message: "is not UTF-8".to_owned(), hint }])
+        })?;
+        read::config(text, origin).map_err(invalid)
+    }
+
+    /// What runs without a configuration: two built-in echo workers, started from the daemon's own program file.
+    pub fn embedded(program: &Path) -> Self {
+        let core = settings::Pool {
+            id: "echo".to_owned(),
+            instances: 2,
+            max_instances: 2,
+            assignment: Assignment::default(),
+            cancel_on_disconnect: false,
+            request_timeout: None,
+        };
+        let pool = Pool {
+            core,
+            command: program.display().to_string(),
+            program: program.to_owned(),
+            args: vec!["worker".to_owned(), "echo".to_owned()],
+            env: BTreeMap::new(),
+            cwd: None,
+        };
+        Self {
+            origin: "built-in configuration".to_owned(),
+            pools: vec![pool],
+            listeners: Vec::new(),
+            limits: Limits::default(),
+            routing: Routing::default(),
+            log: Log::default(),
+            wanted_mode: None,
+        }
+    }
+
+    /// Adds the listener that the command line asks for; without one, the file's listeners stand, and where there are
+    /// none either it is stdio (spec 4.1.1). After this there is at least one listener and no two are the same.
+    pub fn listen(&mut self, flag: Option<Listen>) -> Result<(), ConfigError> {
+        let origin = self.origin.clone();
+        let unfit = |message: String| Err(ConfigError::Unfit { origin, message });
+        match flag {
+            Some(listen) => {
+                if self.listeners.iter().any(|known| same_place(&known.listen, &listen)) {
+                    return unfit(format!(
+                        "{listen} is among the listeners already; leave it out there or on the command line"
+                    ));
+                }
+                self.listeners.insert(0, Listener { listen, pool: None });
+            }
+            None if self.listeners.is_empty() => match self.wanted_mode {
+                Some(Mode::Tcp) => {
+                    return unfit("transport.mode is \"tcp\"; say where with --tcp HOST:PORT".to_owned());
+                }
+                Some(Mode::Unix) => return unfit("transport.mode is \"unix\"; say where with --unix PATH".to_owned()),
+                Some(Mode::Stdio) | None => self.listeners.push(Listener { listen: Listen::Stdio, pool: None }),
+            },
+            None => {}
+        }
+        Ok(())
+    }
+
+    /// What the core is told. `hash_seed` is random in the daemon.
+    pub fn settings(&self, hash_seed: u64) -> Settings {
+        let listener =
+            |one: &Listener| settings::Listener { pool: one.pool, stdio: matches!(one.listen, Listen::Stdio) };
+        Settings {
+            limits: self.limits.clone(),
+            pools: self.pools.iter().map(|pool| pool.core.clone()).collect(),
+            listeners: self.listeners.iter().map(listener).collect(),
+            routing: self.routing.clone(),
+            hash_seed,
+        }
+    }
+
+    /// Workers that may run at once, over all pools; at most [`settings::MAX_WORKERS`].
+    pub fn max_workers(&self) -> usize {
+        self.pools.iter().map(|pool| pool.core.max_instances).sum()
+    }
+
+    /// One line that says what this is, for `stdio_bus check` and the log.
+    pub fn summary(&self) -> String {
+        let pools: Vec<String> = self
+            .pools
+            .iter()
+            .map(|pool| {
+                let settings::Pool { id, instances, max_instances, .. } = &pool.core;
+                let most = if max_instances > instances { format!(" to {max_instances}") } else { String::new() };
+                format!("{id} ({instances}{most} × {})", pool.command)
+            })
+            .collect();
+        let listeners: Vec<String> = self.listeners.iter().map(|listener| listener.listen.to_string()).collect();
+        let listeners = if listeners.is_empty() { "none".to_owned() } else { listeners.join(", ") };
+        format!("{}: pools: {}; listeners: {listeners}", self.origin, pools.join(", "))
+    }
+}
+
+/// Whether two listeners would meet. Port 0 never does, for the kernel chooses another each time.
+fn same_place(one: &Listen, other: &Listen) -> bool {
+    match (one, other) {
+        (Listen::Stdio, Listen::Stdio) => true,
+        (Listen::Tcp { host, port }, Listen::Tcp { host: other_host, port: other_port }) => {
+            *port != 0 && port == other_port && host == other_host
+        }
+        (Listen::Unix { path, .. }, Listen::Unix { path: other_path, .. }) => path == other_path,
+        _ => false,
+    }
+}
+
+/// Everything up to the end of the file, which may be a pipe that does not block.
+fn read_all(mut file: File) -> Result<Vec<u8>, String> {
+    let mut bytes = Vec::new();
+    loop {
+        let room = (MAX_CONFIG_BYTES + 1 - bytes.len()) as u64;
+        match file.by_ref().take(room).read_to_end(&mut bytes) {
+            Ok(_) if bytes.len() > MAX_CONFIG_BYTES => {
+                return Err(format!("is larger than {MAX_CONFIG_BYTES} bytes; is it really a configuration?"));
+            }
+            Ok(_) => return Ok(bytes),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                match poll(&mut [PollFd::new(&file, PollFlags::IN)], None) {
+                    Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                    Err(errno) => return Err(command::reason(&errno.into())),
+                }
+            }
+            Err(error) => return Err(command::reason(&error)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

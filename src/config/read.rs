@@ -1,0 +1,378 @@
+//! What a configuration means: from JSON with places to a [`Config`], by the rules of spec section 9 and of
+//! `docs/configuration.md`.
+//!
+//! Each function reads one section and notes every problem in it. It falls back to a default where a value is wrong,
+//! which is safe because a reader with problems never gives a [`Config`].
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use super::document::{Node, Object, Problem, Reader};
+use super::{Config, DEFAULT_DEDICATED_WORKERS, Listen, Listener, Log, LogFormat, LogLevel, Mode, Pool, same_place};
+use super::{command, keys};
+use crate::address::Address;
+use crate::bus::settings::{self, Assignment, IdCollision, Limits, MAX_WORKERS, Routing, SessionAccess};
+
+/// Longest pool id in bytes: it stands in every line of its workers' stderr.
+const MAX_POOL_ID: usize = 64;
+
+/// Reads a whole configuration, or says everything that is wrong with it.
+pub(super) fn config(text: &str, origin: &str) -> Result<Config, Vec<Problem>> {
+    let mut reader = Reader::new(text);
+    let config = top(&mut reader, origin);
+    match config {
+        Some(config) if reader.problems.is_empty() => Ok(config),
+        _ => {
+            reader.problems.sort_by_key(|problem| (problem.line, problem.column));
+            Err(reader.problems)
+        }
+    }
+}
+
+fn top(reader: &mut Reader<'_>, origin: &str) -> Option<Config> {
+    let root = reader.root()?;
+    let top = reader.object(&root, "", keys::TOP)?;
+    let pools = pools(reader, &top);
+    let listeners = match top.get("listeners") {
+        Some(node) => listeners(reader, node, &pools),
+        None => Vec::new(),
+    };
+    let mut routing = top.get("routing").map(|node| routing(reader, node)).unwrap_or_default();
+    if let Some(error_replies) = top.get("error_replies").and_then(|node| reader.boolean(node)) {
+        routing.error_replies = error_replies;
+    }
+    let limits = top.get("limits").map(|node| limits(reader, node)).unwrap_or_default();
+    let log = top.get("log").map(|node| log(reader, node)).unwrap_or_default();
+    let wanted_mode = top.get("transport").and_then(|node| transport(reader, node));
+    Some(Config { origin: origin.to_owned(), pools, listeners, limits, routing, log, wanted_mode })
+}
+
+// Spec 9.3: at least one pool; unique ids.
+fn pools<'t>(reader: &mut Reader<'t>, top: &Object<'t>) -> Vec<Pool> {
+    let Some(node) = top.get("pools") else {
+        let known = Node::clone(&top.node);
+        reader.fail(&known, "pools is missing", Some("at least one pool is needed".to_owned()));
+        return Vec::new();
+    };
+    let Some(elements) = reader.array(node) else { return Vec::new() };
+    if elements.is_empty() {
+        reader.fail(node, "must hold at least one pool", None);
+    }
+    let mut pools: Vec<Pool> = Vec::with_capacity(elements.len());
+    let mut workers = 0;
+    for element in &elements {
+        let Some(object) = reader.object(element, "pools[]", keys::POOL) else { continue };
+        let pool = pool(reader, &object);
+        if let Some(first) = pools.iter().position(|other| other.core.id == pool.core.id)
+            && let Some(id) = object.get("id")
+        {
+            reader.fail(id, format!("{:?} is the id of pools[{first}] already", pool.core.id), None);
+        }
+        let before = workers;
+        workers += pool.core.max_instances;
+        if before <= MAX_WORKERS && workers > MAX_WORKERS {
+            let message = format!("makes {workers} workers over all pools, and {MAX_WORKERS} is the most");
+            let key = ["max_instances", "instances"].into_iter().find_map(|key| object.get(key));
+            reader.fail(key.unwrap_or(element), message, None);
+        }
+        pools.push(pool);
+    }
+    pools
+}
+
+fn pool<'t>(reader: &mut Reader<'t>, object: &Object<'t>) -> Pool {
+    let id = match object.get("id") {
+        Some(node) => pool_id(reader, node),
+        None => {
+            reader.missing(object, "id", "name the pool, as in \"id\": \"agents\"");
+            None
+        }
+    };
+    let id = id.unwrap_or_else(|| object.node.path.clone());
+    let args = object.get("args").map(|node| strings(reader, node)).unwrap_or_default();
+    let env = object.get("env").map(|node| environment(reader, node)).unwrap_or_default();
+    let cwd = object.get("cwd").and_then(|node| {
+        let directory = reader.string(node)?;
+        match checked(&directory).and_then(command::working_directory) {
+            Ok(path) => Some(path),
+            Err(why) => {
+                reader.fail(node, format!("the working directory {directory:?} of pool {id:?} {why}"), None);
+                None
+            }
+        }
+    });
+    let (command, program) = program(reader, object, &id, env.get("PATH").map(String::as_str)).unwrap_or_default();
+    let core = core(reader, object, id);
+    Pool { core, command, program, args, env, cwd }
+}
+
+fn core<'t>(reader: &mut Reader<'t>, object: &Object<'t>, id: String) -> settings::Pool {
+    let assignment = object.get("assignment").and_then(|node| {
+        reader.choice(
+            node,
+            &[
+                ("round_robin", Assignment::RoundRobin),
+                ("client", Assignment::Client),
+                ("dedicated", Assignment::Dedicated),
+            ],
+        )
+    });
+    let assignment = assignment.unwrap_or_default();
+    if object.get("instances").is_none() {
+        reader.missing(object, "instances", "say how many workers to keep running, as in \"instances\": 1");
+    }
+    let given = number(reader, object, "instances").map(|value| value as usize);
+    let instances = given.unwrap_or(1);
+    let mut max_instances = match assignment {
+        Assignment::Dedicated => instances.max(DEFAULT_DEDICATED_WORKERS),
+        Assignment::RoundRobin | Assignment::Client => instances,
+    };
+    if let Some(node) = object.get("max_instances") {
+        let most = number(reader, object, "max_instances").map(|value| value as usize);
+        if assignment != Assignment::Dedicated {
+            let hint = "set \"assignment\": \"dedicated\", or leave max_instances out".to_owned();
+            reader.fail(node, "is for pools that give each connection a worker of its own", Some(hint));
+        } else if let Some(most) = most {
+            if given.is_some() && most < instances {
+                let message = format!("must be at least instances, which is {instances}, not {most}");
+                reader.fail(node, message, None);
+            }
+            max_instances = most.max(instances);
+        }
+    }
+    let cancel = object.get("cancel_on_disconnect").and_then(|node| reader.boolean(node));
+    settings::Pool {
+        id,
+        instances,
+        max_instances,
+        assignment,
+        cancel_on_disconnect: cancel.unwrap_or(false),
+        request_timeout: number(reader, object, "request_timeout_sec").map(Duration::from_secs),
+    }
+}
+
+fn pool_id<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Option<String> {
+    let id = reader.string(node)?;
+    let problem = if id.is_empty() {
+        "must not be empty".to_owned()
+    } else if id.len() > MAX_POOL_ID {
+        format!("must be at most {MAX_POOL_ID} bytes long, not {}", id.len())
+    } else if id.chars().any(char::is_control) {
+        "must not contain control characters".to_owned()
+    } else {
+        return Some(id);
+    };
+    reader.fail(node, problem, None);
+    None
+}
+
+// Spec 9.3.3: a valid command path.
+fn program<'t>(
+    reader: &mut Reader<'t>,
+    object: &Object<'t>,
+    id: &str,
+    search_path: Option<&str>,
+) -> Option<(String, std::path::PathBuf)> {
+    let Some(node) = object.get("command") else {
+        reader.missing(object, "command", "name the program to run, as in \"command\": \"python3\"");
+        return None;
+    };
+    let command = reader.string(node)?;
+    match checked(&command).and_then(|command| command::resolve(command, search_path)) {
+        Ok(program) => Some((command, program)),
+        Err(why) => {
+            // A whole command line in `command` is the commonest mistake of all.
+            let words = command.split_whitespace().count();
+            let hint = (words > 1 && !Path::new(&command).exists())
+                .then(|| "the arguments belong into \"args\", one string each".to_owned());
+            reader.fail(node, format!("the command {command:?} of pool {id:?} {why}"), hint);
+            None
+        }
+    }
+}
+
+fn strings<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Vec<String> {
+    let elements = reader.array(node).unwrap_or_default();
+    let mut strings = Vec::with_capacity(elements.len());
+    for element in &elements {
+        let Some(text) = reader.string(element) else { continue };
+        if text.contains('\0') {
+            reader.fail(element, "must not contain a zero byte", None);
+        }
+        strings.push(text);
+    }
+    strings
+}
+
+fn environment<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> BTreeMap<String, String> {
+    let mut environment = BTreeMap::new();
+    for (name, name_node, value) in reader.strings_by_name(node).unwrap_or_default() {
+        if name.is_empty() || name.contains(['=', '\0']) {
+            reader.fail(&name_node, format!("{name:?} cannot be the name of a variable"), None);
+        } else if value.contains('\0') {
+            reader.fail(&name_node, "must not contain a zero byte", None);
+        }
+        environment.insert(name, value);
+    }
+    environment
+}
+
+fn checked(path: &str) -> Result<&str, String> {
+    match path {
+        "" => Err("must not be empty".to_owned()),
+        _ if path.contains('\0') => Err("must not contain a zero byte".to_owned()),
+        _ => Ok(path),
+    }
+}
+
+fn listeners<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[Pool]) -> Vec<Listener> {
+    let mut listeners: Vec<Listener> = Vec::new();
+    for element in reader.array(node).unwrap_or_default() {
+        let Some(object) = reader.object(&element, "listeners[]", keys::LISTENER) else { continue };
+        let pool = object.get("pool").and_then(|node| {
+            let id = reader.string(node)?;
+            let index = pools.iter().position(|pool| pool.core.id == id);
+            if index.is_none() {
+                let ids: Vec<&str> = pools.iter().map(|pool| pool.core.id.as_str()).collect();
+                let hint = match keys::nearest(&id, &ids) {
+                    Some(name) => format!("did you mean \"{name}\"?"),
+                    None => format!("the pools are {}", ids.join(", ")),
+                };
+                reader.fail(node, format!("there is no pool {id:?}"), Some(hint));
+            }
+            index
+        });
+        let Some((node, listen)) = listen(reader, &object) else { continue };
+        if listeners.iter().any(|other| same_place(&other.listen, &listen)) {
+            reader.fail(&node, format!("{listen} is listened on already"), None);
+        }
+        listeners.push(Listener { listen, pool });
+    }
+    listeners
+}
+
+fn listen<'t>(reader: &mut Reader<'t>, object: &Object<'t>) -> Option<(Node<'t>, Listen)> {
+    let mode = object.get("mode").map(|node| (node, socket_mode(reader, node)));
+    let (node, address) = match (object.get("tcp"), object.get("unix")) {
+        (Some(node), None) => (node, Address::from_tcp(&reader.string(node)?)),
+        (None, Some(node)) => (node, Address::from_unix(reader.string(node)?)),
+        (Some(_), Some(_)) => {
+            reader.fail(&object.node, "has both tcp and unix", Some("make two listeners of it".to_owned()));
+            return None;
+        }
+        (None, None) => {
+            let hint = "write \"tcp\": \"127.0.0.1:9000\" or \"unix\": \"/run/stdio_bus.sock\"".to_owned();
+            reader.fail(&object.node, "needs tcp or unix", Some(hint));
+            return None;
+        }
+    };
+    let mut listen = match address {
+        Ok(address) => Listen::from(address),
+        Err(error) => {
+            reader.fail(node, error.to_string(), None);
+            return None;
+        }
+    };
+    match (&mut listen, mode) {
+        (Listen::Unix { mode, .. }, Some((_, Some(given)))) => *mode = given,
+        (Listen::Tcp { .. }, Some((mode_node, _))) => {
+            reader.fail(mode_node, "is the permissions of a Unix socket; a TCP port has none", None);
+        }
+        _ => {}
+    }
+    Some((node.clone(), listen))
+}
+
+fn socket_mode<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Option<u32> {
+    let text = reader.string(node)?;
+    let octal = matches!(text.len(), 3 | 4) && text.bytes().all(|byte| matches!(byte, b'0'..=b'7'));
+    let mode = u32::from_str_radix(&text, 8).ok().filter(|mode| octal && *mode <= 0o777);
+    if mode.is_none() {
+        let hint = "\"0600\" is its owner alone, \"0660\" its group, too".to_owned();
+        reader.fail(node, format!("must be octal permissions from \"0000\" to \"0777\", not {text:?}"), Some(hint));
+    }
+    mode
+}
+
+// Spec 9.3.5 and 9.3.6: what is left out keeps its default.
+fn limits<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Limits {
+    let default = Limits::default();
+    let Some(object) = reader.object(node, "limits", keys::LIMITS) else { return default };
+    let bytes = |reader: &mut Reader<'t>, key, default| {
+        number(reader, &object, key).and_then(|value| usize::try_from(value).ok()).unwrap_or(default)
+    };
+    let seconds = |reader: &mut Reader<'t>, key, default| {
+        number(reader, &object, key).map(Duration::from_secs).unwrap_or(default)
+    };
+    Limits {
+        max_input_buffer: bytes(reader, "max_input_buffer", default.max_input_buffer),
+        max_output_queue: bytes(reader, "max_output_queue", default.max_output_queue),
+        max_restarts: number(reader, &object, "max_restarts")
+            .and_then(|value| u32::try_from(value).ok())
+            .unwrap_or(default.max_restarts),
+        restart_window: seconds(reader, "restart_window_sec", default.restart_window),
+        drain_timeout: seconds(reader, "drain_timeout_sec", default.drain_timeout),
+        backpressure_timeout: seconds(reader, "backpressure_timeout_sec", default.backpressure_timeout),
+        quiesce: seconds(reader, "quiesce_sec", default.quiesce),
+    }
+}
+
+fn routing<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Routing {
+    let default = Routing::default();
+    let Some(object) = reader.object(node, "routing", keys::ROUTING) else { return default };
+    let id_collision = object.get("id_collision").and_then(|node| {
+        reader.choice(node, &[("translate", IdCollision::Translate), ("reject", IdCollision::Reject)])
+    });
+    let session_access = object
+        .get("session_access")
+        .and_then(|node| reader.choice(node, &[("owner", SessionAccess::Owner), ("shared", SessionAccess::Shared)]));
+    Routing {
+        id_collision: id_collision.unwrap_or_default(),
+        session_access: session_access.unwrap_or_default(),
+        error_replies: default.error_replies,
+    }
+}
+
+fn log<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Log {
+    let Some(object) = reader.object(node, "log", keys::LOG) else { return Log::default() };
+    let levels =
+        [("debug", LogLevel::Debug), ("info", LogLevel::Info), ("warn", LogLevel::Warn), ("error", LogLevel::Error)];
+    let level = object.get("level").and_then(|node| reader.choice(node, &levels));
+    let formats = [("text", LogFormat::Text), ("json", LogFormat::Json)];
+    let format = object.get("format").and_then(|node| reader.choice(node, &formats));
+    Log { level: level.unwrap_or_default(), format: format.unwrap_or_default() }
+}
+
+/// The section that the C daemon has: accepted as far as it asks for what this bus does anyway.
+fn transport<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Option<Mode> {
+    let object = reader.object(node, "transport", keys::TRANSPORT)?;
+    for (key, only) in [("framing", "ndjson"), ("protocol", "json")] {
+        let Some(node) = object.get(key) else { continue };
+        let Some(value) = reader.string(node) else { continue };
+        if value != only {
+            let hint = format!("\"{only}\" is the only one; leave transport.{key} out, or use the C daemon for others");
+            reader.fail(node, format!("{value:?} is not supported"), Some(hint));
+        }
+    }
+    if let Some(node) = object.get("options") {
+        // They tune the C daemon's message queues, which no supported mode has; any object will do.
+        reader.members(node, |_| true);
+    }
+    let node = object.get("mode")?;
+    let mode = reader.string(node)?;
+    match mode.as_str() {
+        "stdio" => Some(Mode::Stdio),
+        "unix" => Some(Mode::Unix),
+        "tcp" => Some(Mode::Tcp),
+        _ => {
+            let hint = "use stdio, unix or tcp; the flags --stdio, --unix and --tcp come before it".to_owned();
+            reader.fail(node, format!("the transport {mode:?} is not supported"), Some(hint));
+            None
+        }
+    }
+}
+
+fn number<'t>(reader: &mut Reader<'t>, object: &Object<'t>, key: &'static str) -> Option<u64> {
+    object.get(key).and_then(|node| reader.integer(node, keys::range(key)))
+}

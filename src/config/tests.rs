@@ -1,0 +1,516 @@
+//! What a person sees of the configuration: what is accepted, what is refused, and how the refusal reads.
+
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::os::fd::IntoRawFd;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::bus::settings::{IdCollision, MAX_WORKERS, SessionAccess};
+
+fn read(text: &str) -> Result<Config, ConfigError> {
+    Config::from_bytes(text.as_bytes(), "bus.json")
+}
+
+fn good(text: &str) -> Config {
+    read(text).unwrap_or_else(|error| panic!("{text}\n{error}"))
+}
+
+/// All messages about a text that must be refused.
+fn refused(text: &str) -> String {
+    read(text).map(|config| config.summary()).expect_err("this configuration must be refused").to_string()
+}
+
+/// A configuration with one pool that has these members beside the required ones.
+fn pool(members: &str) -> String {
+    format!(r#"{{"pools":[{{"id":"a","command":"/bin/sh","instances":2{members}}}]}}"#)
+}
+
+/// A good pool and these members beside it.
+fn top(members: &str) -> String {
+    format!(r#"{{"pools":[{{"id":"a","command":"/bin/sh","instances":2}}]{members}}}"#)
+}
+
+#[test]
+fn the_least_configuration_has_the_defaults_of_the_spec() {
+    let config = good(&pool(""));
+    assert_eq!(config.limits, Limits::default());
+    assert_eq!(config.routing, Routing::default());
+    assert_eq!(config.log, Log::default());
+    let core = &config.pools[0].core;
+    assert_eq!((core.instances, core.max_instances, core.assignment), (2, 2, Assignment::RoundRobin));
+    assert_eq!((core.cancel_on_disconnect, core.request_timeout), (false, None));
+    assert_eq!((config.pools[0].program.as_path(), config.pools[0].cwd.as_deref()), (Path::new("/bin/sh"), None));
+}
+
+#[test]
+fn every_key_arrives() {
+    let config = good(
+        r#"{
+          "_comment": "a comment", "_comment": "and another",
+          "pools": [{
+            "id": "a", "command": "sh", "args": ["-c", "cat"], "instances": 2, "max_instances": 9, "_": 1,
+            "env": {"A": "1", "_JAVA_OPTIONS": "-Xmx1g", "_comment": "x"}, "cwd": "/", "assignment": "dedicated",
+            "cancel_on_disconnect": true, "request_timeout_sec": 7
+          }],
+          "limits": {"max_input_buffer": 10, "max_output_queue": 5, "max_restarts": 0, "restart_window_sec": 4,
+            "drain_timeout_sec": 3, "backpressure_timeout_sec": 2, "quiesce_sec": 1, "_why": {}},
+          "routing": {"id_collision": "reject", "session_access": "shared"},
+          "error_replies": false,
+          "listeners": [{"tcp": "[::1]:9000", "pool": "a"}, {"unix": "/run/b", "mode": "0660"}, {"unix": "c"}],
+          "log": {"level": "debug", "format": "json"},
+          "transport": {"mode": "tcp", "framing": "ndjson", "protocol": "json", "options": {"mqueue_depth": 1}}
+        }"#,
+    );
+    let pool = &config.pools[0];
+    assert!(pool.program.is_absolute() && pool.program.ends_with("sh"));
+    assert_eq!((pool.command.as_str(), pool.args.as_slice()), ("sh", &["-c".to_owned(), "cat".to_owned()][..]));
+    assert_eq!(pool.env.keys().map(String::as_str).collect::<Vec<_>>(), ["A", "_JAVA_OPTIONS"]);
+    assert_eq!(pool.cwd.as_deref(), Some(Path::new("/")));
+    let core = &pool.core;
+    assert_eq!((core.instances, core.max_instances, core.assignment), (2, 9, Assignment::Dedicated));
+    assert_eq!((core.cancel_on_disconnect, core.request_timeout), (true, Some(Duration::from_secs(7))));
+    let limits = Limits {
+        max_input_buffer: 10,
+        max_output_queue: 5,
+        max_restarts: 0,
+        restart_window: Duration::from_secs(4),
+        drain_timeout: Duration::from_secs(3),
+        backpressure_timeout: Duration::from_secs(2),
+        quiesce: Duration::from_secs(1),
+    };
+    assert_eq!(config.limits, limits);
+    let routing =
+        Routing { id_collision: IdCollision::Reject, session_access: SessionAccess::Shared, error_replies: false };
+    assert_eq!(config.routing, routing);
+    assert_eq!(config.log, Log { level: LogLevel::Debug, format: LogFormat::Json });
+    let unix = |path: &str, mode| Listener { listen: Listen::Unix { path: path.into(), mode }, pool: None };
+    let tcp = Listener { listen: Listen::Tcp { host: "::1".to_owned(), port: 9000 }, pool: Some(0) };
+    assert_eq!(config.listeners, [tcp, unix("/run/b", 0o660), unix("c", 0o600)]);
+    let settings = config.settings(7);
+    assert_eq!((settings.hash_seed, settings.listeners.len(), settings.listeners[0].pool), (7, 3, Some(0)));
+    assert_eq!(config.max_workers(), 9);
+}
+
+#[test]
+fn a_message_has_file_line_column_path_and_remedy() {
+    let text = "{\n  \"pools\": [\n    {\"id\": \"é\", \"command\": \"/bin/sh\", \"instances\": 1},\n    {\"id\": \"ü\", \
+                \"command\": \"/bin/sh\", \"instances\": 0}\n  ]\n}";
+    assert_eq!(refused(text), "bus.json:4:52: pools[1].instances: must be at least 1, not 0");
+    let text = "{\"pools\": [{\"id\": \"a\", \"comand\": \"sh\", \"instances\": 1}]}";
+    assert_eq!(
+        refused(text),
+        "bus.json:1:12: pools[0].command: is missing (name the program to run, as in \"command\": \"python3\")\n\
+         bus.json:1:24: pools[0].comand: is not a known key (did you mean \"command\"?)"
+    );
+}
+
+#[test]
+fn every_problem_is_reported_in_one_run() {
+    let message =
+        refused(r#"{"pools":[{"id":"","command":"/no/such","instances":"2"}],"limits":{"max_restarts":-1},"x":1}"#);
+    let paths = ["pools[0].id", "pools[0].command", "pools[0].instances", "limits.max_restarts", "x"];
+    assert_eq!(message.lines().count(), paths.len(), "{message}");
+    for (line, path) in message.lines().zip(paths) {
+        assert!(line.contains(&format!(": {path}: ")), "{line}");
+    }
+}
+
+#[test]
+fn broken_json_says_where_and_why() {
+    let cases = [
+        ("{\"pools\": [],}", "bus.json:1:14: is not valid JSON: key must be a string (is there a comma too many"),
+        ("{\n  // workers\n}", "bus.json:2:3: is not valid JSON: key must be a string (JSON has no comments"),
+        ("{\"pools\": [1,]}", "bus.json:1:14: is not valid JSON: expected value (is there a comma too many"),
+        ("{\"pools\": [", "is the file complete?"),
+        ("{'pools': []}", "strings need double quotes"),
+        ("{\"pools\": [1 2]}", "bus.json:1:14: is not valid JSON: expected `,` or `]`"),
+        ("{\"pools\": []} x", "bus.json:1:15: is not valid JSON: trailing characters"),
+        ("{\"pools\": [{\"id\": \"\\ud800\"}]}", "pools[0].id: is not valid JSON"),
+        ("{\"pools\": 01}", "is not valid JSON"),
+        ("[]", "bus.json:1:1: must be an object {…}, not an array"),
+        ("\"x\"", "must be an object {…}, not a string"),
+    ];
+    for (text, expected) in cases {
+        let message = refused(text);
+        assert!(message.contains(expected), "{text}: {message}");
+    }
+    let error = Config::from_bytes(b"{\"a\":\n \"\xff\"}", "bus.json").map(|_| ()).expect_err("not UTF-8");
+    assert_eq!(error.to_string(), "bus.json:2:3: is not UTF-8 (save the file as UTF-8)");
+    assert!(
+        Config::from_bytes(b"", "bus.json").is_err_and(|error| error.to_string().starts_with("bus.json: is empty"))
+    );
+    assert!(Config::from_bytes(b" \n", "bus.json").is_err());
+    let marked = [b"\xEF\xBB\xBF", pool("").as_bytes()].concat();
+    assert!(Config::from_bytes(&marked, "bus.json").is_ok());
+}
+
+#[test]
+fn a_key_is_given_once() {
+    let message =
+        refused("{\n\"limits\":{},\n\"limits\":{},\"pools\":[{\"id\":\"a\",\"command\":\"/bin/sh\",\"instances\":1}]}");
+    assert_eq!(message, "bus.json:3:1: limits: is given twice (the first is at 2:1; keep one of them)");
+    let message = refused(&pool(r#","\u0069d":"b""#));
+    assert!(message.contains("pools[0].id: is given twice"), "{message}");
+    assert!(refused(&pool(r#","env":{"A":"1","A":"2"}"#)).contains("pools[0].env.A: is given twice"));
+}
+
+#[test]
+fn an_unknown_key_brings_the_nearest_known_one() {
+    let cases = [
+        (pool(r#","maxInstances":2"#), "did you mean \"max_instances\"?"),
+        (pool(r#","arguments":[]"#), "known here are id, command"),
+        (pool(r#","max_restarts":2"#), "\"max_restarts\" belongs under limits"),
+        (top(r#","max_input_buffer":2"#), "\"max_input_buffer\" belongs under limits"),
+        (top(r#","limit":{}"#), "did you mean \"limits\"?"),
+        (top(r#","routing":{"error_replies":true}"#), "\"error_replies\" belongs at the top level"),
+        (top(r#","limits":{"drain_timeout":1}"#), "did you mean \"drain_timeout_sec\"?"),
+        (top(r#","listeners":[{"tpc":"x:1"}]"#), "did you mean \"tcp\"?"),
+        (top(r#","a b":1"#), "[\"a b\"]: is not a known key"),
+    ];
+    for (text, expected) in cases {
+        let message = refused(&text);
+        assert!(message.contains(expected), "{text}: {message}");
+    }
+}
+
+#[test]
+fn a_number_is_whole_and_in_its_range() {
+    let cases = [
+        ("1e6", "write 1000000"),
+        ("1.5", "without a fraction or an exponent, not 1.5"),
+        ("2.0", "write 2"),
+        ("-1", "must be at least 1, not -1"),
+        ("0", "must be at least 1, not 0"),
+        ("1073741825", "must be at most 1073741824, not 1073741825"),
+        ("99999999999999999999999", "must be at most 1073741824"),
+        ("1e999", "must be a whole number"),
+        ("\"5\"", "not a string (write it without quotes)"),
+        ("null", "must be a whole number from 1 to 1073741824, not null"),
+        ("[]", "not an array"),
+        ("true", "not a boolean"),
+    ];
+    for (number, expected) in cases {
+        let message = refused(&top(&format!(r#","limits":{{"max_input_buffer":{number}}}"#)));
+        assert!(message.contains("limits.max_input_buffer: ") && message.contains(expected), "{number}: {message}");
+    }
+    assert_eq!(good(&top(r#","limits":{"max_input_buffer":1073741824}"#)).limits.max_input_buffer, 1 << 30);
+}
+
+#[test]
+fn values_of_the_wrong_kind_are_named() {
+    let cases = [
+        (pool(r#","args":"-v""#), "pools[0].args: must be an array"),
+        (pool(r#","args":[1]"#), "pools[0].args[0]: must be a string"),
+        (pool(r#","args":["a\u0000b"]"#), "pools[0].args[0]: must not contain a zero byte"),
+        (pool(r#","env":{"A":1}"#), "pools[0].env.A: must be a string"),
+        (pool(r#","env":{"A=B":"1"}"#), "pools[0].env[\"A=B\"]: \"A=B\" cannot be the name of a variable"),
+        (pool(r#","env":{"":"1"}"#), "cannot be the name"),
+        (pool(r#","cancel_on_disconnect":"true""#), "must be true or false, not a string (write it without quotes)"),
+        (pool(r#","assignment":"robin""#), "must be \"round_robin\" or \"client\" or \"dedicated\", not \"robin\""),
+        (pool(r#","assignment":"Client""#), "did you mean \"client\"?"),
+        (top(r#","error_replies":1"#), "error_replies: must be true or false, not a number"),
+        (top(r#","limits":[]"#), "limits: must be an object"),
+        (top(r#","log":{"level":"warning"}"#), "log.level: must be"),
+        (r#"{"pools":{}}"#.to_owned(), "pools: must be an array"),
+        (r#"{"pools":[]}"#.to_owned(), "pools: must hold at least one pool"),
+        (r#"{"pools":[[]]}"#.to_owned(), "pools[0]: must be an object"),
+        ("{}".to_owned(), "pools is missing (at least one pool is needed)"),
+        (r#"{"pools":[{}]}"#.to_owned(), "pools[0].instances: is missing"),
+        (r#"{"pools":[{}]}"#.to_owned(), "pools[0].id: is missing"),
+        (r#"{"pools":[{"id":"a\n","command":"sh","instances":1}]}"#.to_owned(), "must not contain control characters"),
+    ];
+    for (text, expected) in cases {
+        let message = refused(&text);
+        assert!(message.contains(expected), "{text}: {message}");
+    }
+}
+
+#[test]
+fn pools_have_ids_of_their_own() {
+    let one = r#"{"id":"a","command":"/bin/sh","instances":1}"#;
+    let message = refused(&format!(r#"{{"pools":[{one},{one}]}}"#));
+    assert_eq!(message, "bus.json:1:62: pools[1].id: \"a\" is the id of pools[0] already");
+}
+
+#[test]
+fn only_dedicated_pools_grow() {
+    assert!(refused(&pool(r#","max_instances":4"#)).contains("set \"assignment\": \"dedicated\""));
+    let text = pool(r#","max_instances":1,"assignment":"dedicated""#);
+    assert!(refused(&text).contains("pools[0].max_instances: must be at least instances, which is 2, not 1"));
+    let core = |text: &str| good(text).pools[0].core.clone();
+    assert_eq!(core(&pool(r#","assignment":"dedicated""#)).max_instances, DEFAULT_DEDICATED_WORKERS);
+    assert_eq!(core(&pool(r#","max_instances":2,"assignment":"dedicated""#)).max_instances, 2);
+}
+
+#[test]
+fn there_are_only_so_many_workers() {
+    let pools = |second: usize| {
+        format!(
+            r#"{{"pools":[{{"id":"a","command":"/bin/sh","instances":1000}},
+                {{"id":"b","command":"/bin/sh","instances":1,"assignment":"dedicated","max_instances":{second}}}]}}"#
+        )
+    };
+    assert_eq!(good(&pools(24)).max_workers(), MAX_WORKERS);
+    let message = refused(&pools(25));
+    assert!(message.contains("pools[1].max_instances: makes 1025 workers over all pools, and 1024 is"), "{message}");
+}
+
+#[test]
+fn a_command_that_cannot_run_names_pool_command_and_reason() {
+    let with = |command: &str| format!(r#"{{"pools":[{{"id":"agents","command":{command:?},"instances":1}}]}}"#);
+    let cases = [
+        ("", "the command \"\" of pool \"agents\" must not be empty"),
+        ("/no/such", "the command \"/no/such\" of pool \"agents\" does not exist"),
+        ("no-such-command-here", "is not in PATH"),
+        ("/etc/passwd", "is not executable; chmod +x /etc/passwd"),
+        ("/", "is a directory"),
+        ("/dev/null", "is not a file"),
+        ("python3 worker.py", "the arguments belong into \"args\""),
+    ];
+    for (command, expected) in cases {
+        let message = refused(&with(command));
+        assert!(message.starts_with("bus.json:1:36: pools[0].command: "), "{message}");
+        assert!(message.contains(expected), "{command}: {message}");
+    }
+    assert!(refused(&pool(r#","cwd":"/no/such""#)).contains("directory \"/no/such\" of pool \"a\" does not exist"));
+    let message = refused(r#"{"pools":[{"id":"a","command":"sh","instances":1,"env":{"PATH":"/no/such"}}]}"#);
+    assert!(message.contains("is not in PATH (/no/such)"), "{message}");
+}
+
+#[test]
+fn a_listener_has_one_address_and_a_pool_that_exists() {
+    let with = |listener: &str| top(&format!(r#","listeners":[{listener}]"#));
+    let cases = [
+        (r#"{}"#, "listeners[0]: needs tcp or unix"),
+        (r#"{"tcp":"a:1","unix":"b"}"#, "listeners[0]: has both tcp and unix"),
+        (r#"{"tcp":":1"}"#, "listeners[0].tcp: the host is missing"),
+        (r#"{"unix":""}"#, "listeners[0].unix: the socket's path is empty"),
+        (r#"{"tcp":"a:1","pool":"b"}"#, "listeners[0].pool: there is no pool \"b\""),
+        (r#"{"tcp":"a:1","mode":"0600"}"#, "a TCP port has none"),
+        (r#"{"unix":"b","mode":"600x"}"#, "must be octal permissions"),
+        (r#"{"unix":"b","mode":"1777"}"#, "must be octal permissions"),
+        (r#"{"unix":"b","mode":600}"#, "listeners[0].mode: must be a string"),
+        (r#"{"tcp":"a:1"},{"tcp":"a:1"}"#, "listeners[1].tcp: tcp://a:1 is listened on already"),
+        (r#"{"unix":"b"},{"unix":"b","mode":"0660"}"#, "unix:b is listened on already"),
+    ];
+    for (listener, expected) in cases {
+        let message = refused(&with(listener));
+        assert!(message.contains(expected), "{listener}: {message}");
+    }
+    assert_eq!(good(&with(r#"{"tcp":"a:0"},{"tcp":"a:0"}"#)).listeners.len(), 2);
+}
+
+#[test]
+fn a_flag_adds_a_listener_and_stdio_is_the_default() {
+    let tcp = Listen::Tcp { host: "a".to_owned(), port: 1 };
+    let mut config = good(&top(r#","listeners":[{"unix":"b"}]"#));
+    config.listen(None).expect("the file has a listener");
+    assert_eq!(config.listeners.len(), 1);
+    config.listen(Some(tcp.clone())).expect("another one");
+    assert_eq!(config.listeners[0].listen, tcp);
+    let error = config.listen(Some(tcp)).expect_err("twice");
+    assert!(error.to_string().contains("tcp://a:1 is among the listeners already"), "{error}");
+    let mut config = good(&top(""));
+    config.listen(None).expect("stdio is always there");
+    assert_eq!(config.listeners, [Listener { listen: Listen::Stdio, pool: None }]);
+}
+
+#[test]
+fn a_transport_section_may_ask_for_what_the_bus_does() {
+    let with = |members: &str| top(&format!(r#","transport":{{{members}}}"#));
+    for members in ["", r#""mode":"stdio""#, r#""framing":"ndjson","protocol":"json","options":{}"#] {
+        assert!(good(&with(members)).listen(None).is_ok(), "{members}");
+    }
+    let cases = [
+        (r#""framing":"length""#, "transport.framing: \"length\" is not supported (\"ndjson\" is the only one"),
+        (r#""protocol":"binary""#, "transport.protocol: \"binary\" is not supported"),
+        (r#""mode":"shm""#, "transport.mode: the transport \"shm\" is not supported"),
+        (r#""options":1"#, "transport.options: must be an object"),
+        (r#""framin":1"#, "did you mean \"framing\"?"),
+    ];
+    for (members, expected) in cases {
+        let message = refused(&with(members));
+        assert!(message.contains(expected), "{members}: {message}");
+    }
+    let mut config = good(&with(r#""mode":"tcp""#));
+    assert!(config.listen(None).is_err_and(|error| error.to_string().contains("say where with --tcp HOST:PORT")));
+    assert!(config.listen(Some(Listen::Stdio)).is_ok());
+}
+
+#[test]
+fn a_file_that_cannot_be_read_says_why() {
+    let load = |path: &Path| Config::load(path).map(|_| ()).expect_err("must be refused").to_string();
+    let missing = load(Path::new("/no/such.json"));
+    assert!(missing.starts_with("/no/such.json: the file does not exist; start without --config"), "{missing}");
+    assert_eq!(load(Path::new("/")), "/: is a directory; name the file in it");
+    assert!(load(Path::new("/dev/null")).starts_with("/dev/null: is empty"));
+    let large = load(Path::new("/dev/zero"));
+    assert!(large.contains("larger than 1048576 bytes"), "{large}");
+}
+
+#[test]
+fn a_descriptor_is_read_to_its_end_and_closed() {
+    let (reader, mut writer) = io::pipe().expect("a pipe");
+    let number = reader.into_raw_fd();
+    writer.write_all(pool("").as_bytes()).expect("the pipe has room");
+    drop(writer);
+    let config = Config::from_fd(number).expect("a good configuration");
+    assert_eq!((config.origin, config.pools.len()), (format!("fd {number}"), 1));
+    for number in [-1, 1, 2, 1_000_000] {
+        assert!(Config::from_fd(number).is_err(), "{number}");
+    }
+}
+
+#[test]
+fn the_example_configurations_and_their_schema_agree_with_the_code() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("config");
+    let parse = |name: &str| -> Value {
+        let text = fs::read_to_string(root.join(name)).expect("the file is in the repository");
+        serde_json::from_str(&text).expect("the file is JSON")
+    };
+    let schema = parse("schema.json");
+    let mut seen = BTreeSet::new();
+    for (section, known) in keys::SECTIONS {
+        let object = match *section {
+            "" => &schema,
+            "pools[]" => &schema["properties"]["pools"]["items"],
+            "listeners[]" => &schema["properties"]["listeners"]["items"],
+            name => &schema["properties"][name],
+        };
+        let properties = object["properties"].as_object().expect("a section has properties");
+        let names = |keys: Vec<&str>| keys.into_iter().map(str::to_owned).collect::<BTreeSet<_>>();
+        let written = properties.keys().map(String::as_str).filter(|key| *key != "$schema").collect();
+        assert_eq!(names(written), names(known.to_vec()), "the keys of {section:?} in the schema");
+        assert_eq!(object["additionalProperties"], json!(false), "{section:?}");
+        assert_eq!(object["patternProperties"]["^_"], json!(true), "{section:?}");
+        for (key, value) in properties {
+            assert!(value["description"].is_string(), "{key} has no description");
+            if value["type"] == "integer" {
+                let range = keys::range(key);
+                assert_eq!(
+                    (&value["minimum"], &value["maximum"]),
+                    (&json!(range.start()), &json!(range.end())),
+                    "{key}"
+                );
+                seen.insert(key.clone());
+            }
+        }
+    }
+    assert_eq!(seen.len(), 10, "numbers in the schema: {seen:?}");
+    let limits = schema["properties"]["limits"]["properties"].as_object().expect("limits");
+    let empty = good(&top(r#","limits":{}"#)).limits;
+    let defaults = [
+        ("max_input_buffer", empty.max_input_buffer as u64),
+        ("max_output_queue", empty.max_output_queue as u64),
+        ("max_restarts", empty.max_restarts.into()),
+        ("restart_window_sec", empty.restart_window.as_secs()),
+        ("drain_timeout_sec", empty.drain_timeout.as_secs()),
+        ("backpressure_timeout_sec", empty.backpressure_timeout.as_secs()),
+        ("quiesce_sec", empty.quiesce.as_secs()),
+    ];
+    for (key, default) in defaults {
+        assert_eq!(limits[key]["default"], json!(default), "the default of {key} in the schema");
+    }
+}
+
+#[test]
+fn the_example_configurations_are_good() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("config");
+    assert_eq!(Config::load(&root.join("minimal.json")).map(|config| config.pools.len()), Ok(1));
+    let text = fs::read_to_string(root.join("full.json")).expect("the file is in the repository");
+    let config = good(&text);
+    assert_eq!(config.limits, Limits::default(), "the full example shows the defaults");
+    let shown: Value = serde_json::from_str(&text).expect("the file is JSON");
+    for (section, known) in keys::SECTIONS {
+        let has = |key: &str| match *section {
+            "" => shown.get(key).is_some(),
+            "pools[]" | "listeners[]" => {
+                let elements = shown[section.trim_end_matches("[]")].as_array().expect("an array");
+                elements.iter().any(|element| element.get(key).is_some())
+            }
+            name => shown[name].get(key).is_some(),
+        };
+        // `options` belongs to transports that the bus does not have.
+        for key in known.iter().filter(|key| **key != "options") {
+            assert!(has(key), "config/full.json does not show {section} {key}");
+        }
+    }
+}
+
+#[test]
+fn the_documentation_lists_every_key() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/configuration.md");
+    let text = fs::read_to_string(path).expect("the file is in the repository");
+    for (section, known) in keys::SECTIONS {
+        for key in *known {
+            assert!(text.contains(&format!("\n| `{key}` |")), "docs/configuration.md has no row for {section} {key}");
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        prop_assert!(Config::from_bytes(&bytes, "x").is_err());
+    }
+
+    /// Texts that are nearly right reach further than random bytes do.
+    #[test]
+    fn no_damage_makes_it_panic(
+        at in any::<prop::sample::Index>(),
+        length in 0usize..20,
+        insert in prop::collection::vec(prop::sample::select(&b"{}[]\",:\\u0019eE.-_ \n\xC3\xA9tn"[..]), 0..6),
+    ) {
+        let mut bytes = include_bytes!("../../config/full.json").to_vec();
+        let start = at.index(bytes.len());
+        let end = (start + length).min(bytes.len());
+        bytes.splice(start..end, insert);
+        if let Err(ConfigError::Invalid { problems, .. }) = Config::from_bytes(&bytes, "x") {
+            let lines = bytes.iter().filter(|byte| **byte == b'\n').count() + 1;
+            prop_assert!(!problems.is_empty());
+            for problem in problems {
+                prop_assert!((1..=lines).contains(&problem.line) && problem.column >= 1, "{}", problem);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_what_is_read(
+        ids in prop::collection::btree_set("[a-zé\"\\\\]{1,8}", 1..5),
+        instances in 1u64..50,
+        args in prop::collection::vec("[^\0]{0,12}", 0..4),
+        env in prop::collection::btree_map("[A-Z_][A-Z0-9_]{0,6}", "[^\0]{0,12}", 0..4),
+        buffer in keys::range("max_input_buffer"),
+        drain in keys::range("drain_timeout_sec"),
+        pretty in any::<bool>(),
+    ) {
+        let pools: Vec<Value> = ids
+            .iter()
+            .map(|id| json!({"id": id, "command": "/bin/sh", "args": args, "env": env, "instances": instances}))
+            .collect();
+        let value = json!({"pools": pools, "limits": {"max_input_buffer": buffer, "drain_timeout_sec": drain}});
+        let text = if pretty { format!("{value:#}") } else { value.to_string() };
+        let config = good(&text);
+        prop_assert_eq!(config.pools.len(), ids.len());
+        for (pool, id) in config.pools.iter().zip(&ids) {
+            prop_assert_eq!((&pool.core.id, &pool.args, &pool.env), (id, &args, &env));
+            prop_assert_eq!(pool.core.instances as u64, instances);
+        }
+        prop_assert_eq!(config.limits.max_input_buffer as u64, buffer);
+        prop_assert_eq!(config.limits.drain_timeout.as_secs(), drain);
+    }
+
+    #[test]
+    fn a_problem_points_at_the_value(spaces in "[ \n\t]{0,20}", filler in "[a-zé😀]{0,10}") {
+        let before = format!("{{\"_{filler}\":1,{spaces}\"pools\":[{{\"id\":\"a\",\"command\":\"/bin/sh\",\"instances\":");
+        let text = format!("{before}0}}]}}");
+        let line = before.split('\n').count();
+        let column = before.rsplit('\n').next().map_or(0, |last| last.chars().count()) + 1;
+        let expected = format!("bus.json:{line}:{column}: pools[0].instances: must be at least 1, not 0");
+        prop_assert_eq!(refused(&text), expected);
+    }
+}

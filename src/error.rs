@@ -1,0 +1,249 @@
+//! Why the daemon does not start or stops with an error: one variant for each cause that a person can act on.
+//!
+//! Each message names the likely cause and the remedy, and each variant has one exit code of the documented few
+//! ([`exit`]). What goes wrong with one client or one worker at run time is not here: the core deals with that.
+
+use std::io;
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+use crate::address::{Address, AddressError};
+use crate::config::ConfigError;
+
+/// The exit codes of the programs; the numbers from 64 up are those of sysexits.h.
+pub mod exit {
+    /// Done as asked, a graceful shutdown included.
+    pub const OK: u8 = 0;
+    /// Something failed at run time.
+    pub const FAILURE: u8 = 1;
+    /// The command line is wrong.
+    pub const USAGE: u8 = 2;
+    /// io_uring cannot be used here (EX_UNAVAILABLE).
+    pub const NO_IO_URING: u8 = 69;
+    /// An address cannot be listened on (EX_CANTCREAT).
+    pub const CANNOT_BIND: u8 = 73;
+    /// The configuration is wrong, or asks for more than this machine allows (EX_CONFIG).
+    pub const CONFIGURATION: u8 = 78;
+}
+
+/// Why the daemon does not start or stops with an error.
+#[derive(Debug, Error)]
+pub enum StartError {
+    /// The configuration cannot be used.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+
+    /// The command line contradicts itself in a way that its parser cannot see.
+    #[error("{0}")]
+    Usage(String),
+
+    /// The kernel refuses io_uring.
+    #[error("io_uring cannot be used here: {source}\n{}", ring_remedy(source))]
+    NoIoUring {
+        /// What io_uring_setup(2) said.
+        source: io::Error,
+    },
+
+    /// The kernel's io_uring is too old.
+    #[error(
+        "io_uring of this kernel lacks {missing}\nstdio_bus needs Linux {needed} or newer (uname -r says which one runs)"
+    )]
+    RingTooOld {
+        /// The operation or feature that is missing.
+        missing: String,
+        /// The first release that has it, such as `6.0`.
+        needed: &'static str,
+    },
+
+    /// The address cannot be listened on.
+    #[error("cannot listen on {address}: {source}\n{}", bind_remedy(address, source))]
+    Bind {
+        /// The address as it was asked for.
+        address: Address,
+        /// What socket(2), bind(2) or listen(2) said.
+        source: io::Error,
+    },
+
+    /// The host of an address has no IP address.
+    #[error(
+        "cannot listen on {address}: its host is not known: {source}\nwrite an IP address, or add the name to /etc/hosts"
+    )]
+    Resolve {
+        /// The address as it was asked for.
+        address: Address,
+        /// What the resolver said.
+        source: io::Error,
+    },
+
+    /// Someone listens on the Unix socket.
+    #[error(
+        "cannot listen on unix:{}: a running program listens on it already\nstop that program (ss -lxp shows it), or choose another path",
+        path.display()
+    )]
+    SocketInUse {
+        /// The socket's path.
+        path: PathBuf,
+    },
+
+    /// Something that is not a socket is in the way.
+    #[error(
+        "cannot listen on unix:{}: there is something else than a socket, and it is not ours to remove\nremove it, or choose another path",
+        path.display()
+    )]
+    NotASocket {
+        /// The path.
+        path: PathBuf,
+    },
+
+    /// The process may not open as many files as the configuration needs.
+    #[error(
+        "{needed} file descriptors are needed, and {allowed} are allowed (the hard limit of RLIMIT_NOFILE)\n{needed} = listeners + connections + 3 × workers + 32; allow more (LimitNOFILE={needed} in systemd, --ulimit nofile={needed} in Docker, ulimit -Hn {needed} in a shell), or lower pools[].instances and max_instances ({workers} workers now)"
+    )]
+    FileDescriptors {
+        /// Descriptors that can be in use at once.
+        needed: u64,
+        /// The hard limit.
+        allowed: u64,
+        /// Workers of all pools.
+        workers: usize,
+    },
+
+    /// Something that the daemon needs failed.
+    #[error("cannot {doing}: {source}")]
+    Io {
+        /// What was tried, as in `read the signal mask`.
+        doing: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+impl StartError {
+    /// What the program exits with.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Config(_) | Self::FileDescriptors { .. } => exit::CONFIGURATION,
+            Self::Usage(_) => exit::USAGE,
+            Self::NoIoUring { .. } | Self::RingTooOld { .. } => exit::NO_IO_URING,
+            Self::Bind { .. } | Self::Resolve { .. } | Self::SocketInUse { .. } | Self::NotASocket { .. } => {
+                exit::CANNOT_BIND
+            }
+            Self::Io { .. } => exit::FAILURE,
+        }
+    }
+
+    /// To be used with `map_err` on a failed system call.
+    pub fn io(doing: &str) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Io { doing: doing.to_owned(), source }
+    }
+}
+
+impl From<AddressError> for StartError {
+    fn from(error: AddressError) -> Self {
+        Self::Usage(error.to_string())
+    }
+}
+
+fn ring_remedy(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::ENOSYS) => {
+            "the kernel is older than 5.1 or built without it (uname -r), or a sandbox such as gVisor hides it"
+        }
+        Some(libc::EPERM) => {
+            "either it is switched off: sysctl kernel.io_uring_disabled should be 0 (sudo sysctl -w \
+             kernel.io_uring_disabled=0); or a container's seccomp profile blocks it: run with the profile \
+             config/seccomp.json, as in docker run --security-opt seccomp=config/seccomp.json"
+        }
+        Some(libc::ENOMEM) => {
+            "the limit on locked memory is too small: raise it (LimitMEMLOCK=infinity in systemd, --ulimit memlock=-1 \
+             in Docker, ulimit -l unlimited in a shell)"
+        }
+        Some(libc::EMFILE | libc::ENFILE) => "too many files are open: raise the limit (ulimit -n)",
+        _ => "stdio_bus doctor checks what the machine allows",
+    }
+}
+
+fn bind_remedy(address: &Address, error: &io::Error) -> String {
+    match (address, error.raw_os_error()) {
+        (Address::Tcp { port, .. }, Some(libc::EADDRINUSE)) => {
+            format!(
+                "another program listens there (ss -ltnp 'sport = :{port}' shows which); stop it, or choose another port"
+            )
+        }
+        (Address::Tcp { .. }, Some(libc::EADDRNOTAVAIL)) => {
+            "this machine has no such address (ip addr lists them); 127.0.0.1 and [::1] are always there".to_owned()
+        }
+        (Address::Tcp { port, .. }, Some(libc::EACCES)) => {
+            format!("port {port} may need the capability CAP_NET_BIND_SERVICE; choose one above 1023")
+        }
+        (Address::Tcp { .. }, Some(libc::EAFNOSUPPORT)) => {
+            "this kernel has no such protocol; for IPv6 that is common in containers, so try an IPv4 address".to_owned()
+        }
+        (Address::Unix { path }, Some(libc::ENOENT)) => {
+            let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+            format!("its directory does not exist; mkdir -p {}", parent.unwrap_or(path).display())
+        }
+        (Address::Unix { .. }, Some(libc::EACCES | libc::EPERM)) => {
+            "its directory may not be written; choose one of your own, such as $XDG_RUNTIME_DIR".to_owned()
+        }
+        (Address::Unix { .. }, Some(libc::EROFS)) => {
+            "its file system is read-only; choose a path under /run or /tmp".to_owned()
+        }
+        (Address::Unix { path }, Some(libc::EADDRINUSE)) => {
+            format!("a file is in the way; if no program uses it, rm {}", path.display())
+        }
+        _ => "choose another address".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tcp() -> Address {
+        Address::from_tcp("127.0.0.1:80").expect("a good address")
+    }
+
+    fn os(errno: i32) -> io::Error {
+        io::Error::from_raw_os_error(errno)
+    }
+
+    #[test]
+    fn every_cause_has_its_exit_code() {
+        let unreadable = ConfigError::Unreadable { origin: "f".to_owned(), message: "is empty".to_owned() };
+        let path = PathBuf::from("/run/x");
+        let cases = [
+            (StartError::from(unreadable), 78),
+            (StartError::Usage("x".to_owned()), 2),
+            (StartError::NoIoUring { source: os(libc::EPERM) }, 69),
+            (StartError::RingTooOld { missing: "x".to_owned(), needed: "6.0" }, 69),
+            (StartError::Bind { address: tcp(), source: os(libc::EADDRINUSE) }, 73),
+            (StartError::Resolve { address: tcp(), source: os(libc::ENOENT) }, 73),
+            (StartError::SocketInUse { path: path.clone() }, 73),
+            (StartError::NotASocket { path }, 73),
+            (StartError::FileDescriptors { needed: 1100, allowed: 256, workers: 8 }, 78),
+            (StartError::io("make a pipe")(os(libc::EMFILE)), 1),
+        ];
+        for (error, code) in cases {
+            assert_eq!(error.exit_code(), code, "{error}");
+        }
+    }
+
+    #[test]
+    fn a_message_says_what_to_do() {
+        let bind = |errno| StartError::Bind { address: tcp(), source: os(errno) }.to_string();
+        assert!(bind(libc::EADDRINUSE).contains("ss -ltnp 'sport = :80'"));
+        assert!(bind(libc::EACCES).contains("above 1023"));
+        assert!(bind(libc::EADDRNOTAVAIL).contains("no such address"));
+        let unix = Address::from_unix("/no/dir/x").expect("a good path");
+        let unix = StartError::Bind { address: unix, source: os(libc::ENOENT) }.to_string();
+        assert!(unix.starts_with("cannot listen on unix:/no/dir/x: ") && unix.ends_with("mkdir -p /no/dir"), "{unix}");
+        let ring = |errno| StartError::NoIoUring { source: os(errno) }.to_string();
+        assert!(ring(libc::EPERM).contains("kernel.io_uring_disabled") && ring(libc::EPERM).contains("seccomp"));
+        assert!(ring(libc::ENOSYS).contains("uname -r"));
+        assert!(ring(libc::ENOMEM).contains("memlock"));
+        let budget = StartError::FileDescriptors { needed: 1100, allowed: 256, workers: 8 }.to_string();
+        assert!(budget.contains("LimitNOFILE=1100") && budget.contains("pools[].instances"));
+    }
+}

@@ -27,8 +27,6 @@ pub struct Settings {
     pub listeners: Vec<Listener>,
     /// How messages find their way where the spec leaves it open.
     pub routing: Routing,
-    /// Seed of the hash tables: random in the daemon, fixed in a simulation.
-    pub hash_seed: u64,
 }
 
 /// The limits of spec section 8.1, and ours beside them.

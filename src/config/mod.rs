@@ -324,8 +324,8 @@ impl Config {
         Ok(())
     }
 
-    /// What the core is told. `hash_seed` is random in the daemon.
-    pub fn settings(&self, hash_seed: u64) -> Settings {
+    /// What the core is told.
+    pub fn settings(&self) -> Settings {
         let listener =
             |one: &Listener| settings::Listener { pool: one.pool, stdio: matches!(one.listen, Listen::Stdio) };
         Settings {
@@ -333,7 +333,6 @@ impl Config {
             pools: self.pools.iter().map(|pool| pool.core.clone()).collect(),
             listeners: self.listeners.iter().map(listener).collect(),
             routing: self.routing.clone(),
-            hash_seed,
         }
     }
 

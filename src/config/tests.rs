@@ -90,8 +90,8 @@ fn every_key_arrives() {
     let unix = |path: &str, mode| Listener { listen: Listen::Unix { path: path.into(), mode }, pool: None };
     let tcp = Listener { listen: Listen::Tcp { host: "::1".to_owned(), port: 9000 }, pool: Some(0) };
     assert_eq!(config.listeners, [tcp, unix("/run/b", 0o660), unix("c", 0o600)]);
-    let settings = config.settings(7);
-    assert_eq!((settings.hash_seed, settings.listeners.len(), settings.listeners[0].pool), (7, 3, Some(0)));
+    let settings = config.settings();
+    assert_eq!((settings.listeners.len(), settings.listeners[0].pool), (3, Some(0)));
     assert_eq!(config.max_workers(), 9);
 }
 

@@ -162,7 +162,7 @@ struct DaemonArgs {
     tcp: Option<Address>,
 
     /// Write this level and the more important ones to stderr [default: info]
-    #[arg(long, value_name = "LEVEL", value_enum, hide_possible_values = false)]
+    #[arg(long, value_name = "LEVEL", value_enum)]
     log_level: Option<LogLevel>,
 
     /// How a line of the log looks [default: text]

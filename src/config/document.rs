@@ -2,8 +2,9 @@
 //!
 //! serde_json does all the parsing: a value is kept as the slice of the text that it was read from, so its line and
 //! column follow from where the slice lies. Reading goes on after a problem, so that one run reports them all; a value
-//! that had a problem is `None`, and no problem is ever forgotten: who drops the reader takes the list.
+//! that had a problem is `None`, and every problem is listed or counted.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::RangeInclusive;
 
@@ -73,15 +74,20 @@ impl<'t> Object<'t> {
     }
 }
 
+/// Most problems that are listed; a file with more of them is not a configuration.
+const MAX_PROBLEMS: usize = 50;
+
 /// Reads values out of one text and collects what is wrong with them.
 pub(super) struct Reader<'t> {
     text: &'t str,
     pub(super) problems: Vec<Problem>,
+    /// How many more there were than are listed.
+    pub(super) omitted: usize,
 }
 
 impl<'t> Reader<'t> {
     pub(super) fn new(text: &'t str) -> Self {
-        Self { text, problems: Vec::new() }
+        Self { text, problems: Vec::new(), omitted: 0 }
     }
 
     /// The whole document, if it is one JSON value.
@@ -97,8 +103,16 @@ impl<'t> Reader<'t> {
 
     /// Notes a problem with a value.
     pub(super) fn fail(&mut self, node: &Node<'_>, message: impl Into<String>, hint: Option<String>) {
-        let (line, column) = self.place(self.offset(node.raw));
-        self.problems.push(Problem { line, column, path: node.path.clone(), message: message.into(), hint });
+        self.note(self.offset(node.raw), node.path.clone(), message.into(), hint);
+    }
+
+    fn note(&mut self, offset: usize, path: String, message: String, hint: Option<String>) {
+        if self.problems.len() == MAX_PROBLEMS {
+            self.omitted += 1;
+            return;
+        }
+        let (line, column) = self.place(offset);
+        self.problems.push(Problem { line, column, path, message, hint });
     }
 
     /// Notes that a value is missing in an object.
@@ -146,6 +160,7 @@ impl<'t> Reader<'t> {
         }
         let Members(raw_members) = self.decode(node)?;
         let mut members: Vec<(String, &'t str, Node<'t>)> = Vec::with_capacity(raw_members.len());
+        let mut first_places: BTreeMap<String, &'t str> = BTreeMap::new();
         for (raw_key, raw_value) in raw_members {
             let key_node = Node { raw: raw_key.get(), path: node.path.clone() };
             let Some(key) = self.decode::<String>(&key_node) else { continue };
@@ -153,7 +168,7 @@ impl<'t> Reader<'t> {
                 continue;
             }
             let path = member_path(&node.path, &key);
-            if let Some((_, first, _)) = members.iter().find(|(name, ..)| *name == key) {
+            if let Some(first) = first_places.insert(key.clone(), raw_key.get()) {
                 let (line, column) = self.place(self.offset(first));
                 let hint = format!("the first is at {line}:{column}; keep one of them");
                 self.fail(&Node { path, ..key_node }, "is given twice", Some(hint));
@@ -271,9 +286,7 @@ impl<'t> Reader<'t> {
         } else {
             None
         };
-        let (line, column) = self.place(offset);
-        let message = format!("is not valid JSON: {message}");
-        self.problems.push(Problem { line, column, path, message, hint: hint.map(str::to_owned) });
+        self.note(offset, path, format!("is not valid JSON: {message}"), hint.map(str::to_owned));
     }
 
     /// Where a slice of the text begins. Every `raw` is one, because serde_json borrows from the text.

@@ -186,12 +186,14 @@ pub enum ConfigError {
         message: String,
     },
     /// It was read and is wrong.
-    #[error("{}", lines(origin, problems))]
+    #[error("{}", lines(origin, problems, *omitted))]
     Invalid {
         /// The file or descriptor.
         origin: String,
         /// At least one, in the order of the text.
         problems: Vec<Problem>,
+        /// How many more there were.
+        omitted: usize,
     },
     /// What it asks for does not fit to the command line.
     #[error("{origin}: {message}")]
@@ -203,8 +205,12 @@ pub enum ConfigError {
     },
 }
 
-fn lines(origin: &str, problems: &[Problem]) -> String {
-    problems.iter().map(|problem| format!("{origin}:{problem}")).collect::<Vec<_>>().join("\n")
+fn lines(origin: &str, problems: &[Problem], omitted: usize) -> String {
+    let mut lines: Vec<String> = problems.iter().map(|problem| format!("{origin}:{problem}")).collect();
+    if omitted > 0 {
+        lines.push(format!("{origin}: and {omitted} more"));
+    }
+    lines.join("\n")
 }
 
 impl Config {
@@ -259,12 +265,13 @@ impl Config {
             let message = "is empty; the least is {\"pools\":[{\"id\":\"echo\",\"command\":\"cat\",\"instances\":1}]}";
             return Err(ConfigError::Unreadable { origin: origin.to_owned(), message: message.to_owned() });
         }
-        let invalid = |problems| ConfigError::Invalid { origin: origin.to_owned(), problems };
+        let invalid = |(problems, omitted)| ConfigError::Invalid { origin: origin.to_owned(), problems, omitted };
         let text = str::from_utf8(bytes).map_err(|error| {
             let valid = str::from_utf8(&bytes[..error.valid_up_to()]).unwrap_or_default();
             let (line, column) = document::place(valid);
             let hint = Some("save the file as UTF-8".to_owned());
-            invalid(vec![Problem { line, column, path: String::new(), message: "is not UTF-8".to_owned(), hint }])
+            let message = "is not UTF-8".to_owned();
+            invalid((vec![Problem { line, column, path: String::new(), message, hint }], 0))
         })?;
         read::config(text, origin).map_err(invalid)
     }
@@ -353,7 +360,7 @@ impl Config {
             })
             .collect();
         let listeners: Vec<String> = self.listeners.iter().map(|listener| listener.listen.to_string()).collect();
-        let listeners = if listeners.is_empty() { "none".to_owned() } else { listeners.join(", ") };
+        let listeners = if listeners.is_empty() { "from the command line".to_owned() } else { listeners.join(", ") };
         format!("{}: pools: {}; listeners: {listeners}", self.origin, pools.join(", "))
     }
 }

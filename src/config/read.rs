@@ -18,14 +18,14 @@ use crate::bus::settings::{self, Assignment, IdCollision, Limits, MAX_WORKERS, R
 const MAX_POOL_ID: usize = 64;
 
 /// Reads a whole configuration, or says everything that is wrong with it.
-pub(super) fn config(text: &str, origin: &str) -> Result<Config, Vec<Problem>> {
+pub(super) fn config(text: &str, origin: &str) -> Result<Config, (Vec<Problem>, usize)> {
     let mut reader = Reader::new(text);
     let config = top(&mut reader, origin);
     match config {
         Some(config) if reader.problems.is_empty() => Ok(config),
         _ => {
             reader.problems.sort_by_key(|problem| (problem.line, problem.column));
-            Err(reader.problems)
+            Err((reader.problems, reader.omitted))
         }
     }
 }

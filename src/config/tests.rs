@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::io::Write;
+use std::net::Shutdown;
 use std::os::fd::IntoRawFd;
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -93,6 +95,8 @@ fn every_key_arrives() {
     let settings = config.settings();
     assert_eq!((settings.listeners.len(), settings.listeners[0].pool), (3, Some(0)));
     assert_eq!(config.max_workers(), 9);
+    let summary = "bus.json: pools: a (2 to 9 × sh); listeners: tcp://[::1]:9000, unix:/run/b, unix:c";
+    assert_eq!(config.summary(), summary);
 }
 
 #[test]
@@ -354,15 +358,39 @@ fn a_file_that_cannot_be_read_says_why() {
 
 #[test]
 fn a_descriptor_is_read_to_its_end_and_closed() {
-    let (reader, mut writer) = io::pipe().expect("a pipe");
-    let number = reader.into_raw_fd();
-    writer.write_all(pool("").as_bytes()).expect("the pipe has room");
-    drop(writer);
+    let (mut parent, child) = UnixStream::pair().expect("a socket pair");
+    let number = child.into_raw_fd();
+    parent.write_all(pool("").as_bytes()).expect("the socket has room");
+    parent.shutdown(Shutdown::Write).expect("the socket is connected");
     let config = Config::from_fd(number).expect("a good configuration");
     assert_eq!((config.origin, config.pools.len()), (format!("fd {number}"), 1));
+    assert_eq!(parent.read(&mut [0]).expect("the other end is closed"), 0);
     for number in [-1, 1, 2, 1_000_000] {
         assert!(Config::from_fd(number).is_err(), "{number}");
     }
+}
+
+#[test]
+fn a_descriptor_that_does_not_block_is_waited_for() {
+    let (mut parent, child) = UnixStream::pair().expect("a socket pair");
+    child.set_nonblocking(true).expect("a socket can be set so");
+    let number = child.into_raw_fd();
+    let reader = std::thread::spawn(move || Config::from_fd(number).map(|config| config.pools.len()));
+    for byte in pool("").bytes() {
+        parent.write_all(&[byte]).expect("the other end reads");
+        std::thread::yield_now();
+    }
+    drop(parent);
+    assert_eq!(reader.join().expect("the reader does not panic"), Ok(1));
+}
+
+#[test]
+fn a_file_that_is_no_configuration_is_refused_quickly() {
+    let members: Vec<String> = (0..60_000).map(|number| format!("\"k{number}\":1")).collect();
+    let message = refused(&format!("{{{}}}", members.join(",")));
+    // One more than the keys, for the pools are missing.
+    assert_eq!(message.lines().count(), 51);
+    assert!(message.ends_with("bus.json: and 59951 more"), "{}", message.lines().last().unwrap_or_default());
 }
 
 #[test]

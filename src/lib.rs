@@ -5,3 +5,4 @@ pub mod bus;
 pub mod cli;
 pub mod config;
 pub mod error;
+pub mod shell;

@@ -1,3 +1,42 @@
-//! The `stdio_bus` program.
+//! The `stdio_bus` program: reads the command line and becomes what it asks for.
 
-fn main() {}
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use stdio_bus::cli::{self, Command};
+use stdio_bus::config::Config;
+use stdio_bus::error::{StartError, exit};
+use stdio_bus::shell;
+
+fn main() -> ExitCode {
+    let command = match cli::parse(std::env::args_os()) {
+        Ok(command) => command,
+        Err(error) => error.exit(),
+    };
+    let result = match command {
+        Command::Run(options) => program().and_then(|program| shell::run(&options, &program)),
+        Command::Check { config } => check(config),
+        Command::Worker(_) | Command::Acp { .. } => Err(StartError::Usage("not built in yet".to_owned())),
+    };
+    match result {
+        Ok(()) => ExitCode::from(exit::OK),
+        Err(error) => {
+            eprintln!("stdio_bus: {error}");
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+/// Our own program file, which the built-in workers are started from.
+fn program() -> Result<PathBuf, StartError> {
+    std::env::current_exe().map_err(StartError::io("find the daemon's own program file"))
+}
+
+fn check(path: Option<PathBuf>) -> Result<(), StartError> {
+    let config = match path {
+        Some(path) => Config::load(&path)?,
+        None => Config::embedded(&program()?),
+    };
+    println!("{}", config.summary());
+    Ok(())
+}

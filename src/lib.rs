@@ -4,4 +4,5 @@ pub mod address;
 pub mod bus;
 pub mod cli;
 pub mod config;
+pub mod echo;
 pub mod error;

@@ -1,3 +1,24 @@
 //! The `stdio_bus` program.
 
-fn main() {}
+use std::process::ExitCode;
+
+use stdio_bus::cli::{self, Command, Worker};
+use stdio_bus::echo;
+use stdio_bus::error::exit;
+
+fn main() -> ExitCode {
+    let command = cli::parse(std::env::args_os()).unwrap_or_else(|error| error.exit());
+    match command {
+        Command::Worker(Worker::Echo) => match echo::run() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("stdio_bus worker echo: {error}");
+                ExitCode::from(exit::FAILURE)
+            }
+        },
+        Command::Run(_) | Command::Acp { .. } | Command::Check { .. } => {
+            eprintln!("stdio_bus: this command is not part of this build");
+            ExitCode::from(exit::FAILURE)
+        }
+    }
+}

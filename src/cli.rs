@@ -256,8 +256,8 @@ mod tests {
         assert_eq!(options, Options { config: Source::Embedded, listen: None, log_level: None, log_format: None });
         let config = options.configuration(Path::new("/proc/self/exe")).expect("the built-in configuration is good");
         assert_eq!(config.listeners[0].listen, Listen::Stdio);
-        assert_eq!(config.settings(0).pools[0].instances, 2);
-        assert!(config.settings(0).listeners[0].stdio);
+        assert_eq!(config.settings().pools[0].instances, 2);
+        assert!(config.settings().listeners[0].stdio);
     }
 
     #[test]

@@ -4,5 +4,6 @@ pub mod address;
 pub mod bus;
 pub mod cli;
 pub mod config;
+pub mod echo;
 pub mod error;
 pub mod shell;

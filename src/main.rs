@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use stdio_bus::cli::{self, Command};
+use stdio_bus::cli::{self, Command, Worker};
 use stdio_bus::config::Config;
 use stdio_bus::error::{StartError, exit};
-use stdio_bus::shell;
+use stdio_bus::{echo, shell};
 
 fn main() -> ExitCode {
     let command = match cli::parse(std::env::args_os()) {
@@ -16,7 +16,8 @@ fn main() -> ExitCode {
     let result = match command {
         Command::Run(options) => program().and_then(|program| shell::run(&options, &program)),
         Command::Check { config } => check(config),
-        Command::Worker(_) | Command::Acp { .. } => Err(StartError::Usage("not built in yet".to_owned())),
+        Command::Worker(Worker::Echo) => echo::run().map_err(StartError::io("echo")),
+        Command::Acp { .. } => Err(StartError::Usage("acp is not built in yet".to_owned())),
     };
     match result {
         Ok(()) => ExitCode::from(exit::OK),

@@ -507,23 +507,20 @@ impl Shell {
 
     /// A read into the link's own memory has completed.
     fn read(&mut self, now: Moment, slot: usize, result: i32) {
+        if result > 0 {
+            self.links[slot].inbox.filled(result as usize);
+            self.present(now, slot);
+        }
         self.links[slot].reading = false;
         if self.gone(slot) {
             return;
         }
-        if result > 0 {
-            self.links[slot].inbox.filled(result as usize);
-            self.present(now, slot);
-            self.arm_read(slot);
-        } else {
-            self.input_over(now, slot, result);
-        }
+        if result > 0 { self.arm_read(slot) } else { self.input_over(now, slot, result) }
     }
 
     /// A receive into a provided buffer has completed.
     fn received(&mut self, now: Moment, slot: usize, completion: &Completion) {
         let link = &mut self.links[slot];
-        link.reading = false;
         link.more_to_read = completion.more_to_read();
         let buffer = completion.buffer();
         if completion.result > 0
@@ -536,6 +533,7 @@ impl Shell {
         if let Some(buffer) = buffer {
             self.buffers.return_received(buffer);
         }
+        self.links[slot].reading = false;
         if self.gone(slot) {
             return;
         }
@@ -575,7 +573,8 @@ impl Shell {
         }
     }
 
-    /// Gives the bytes of the inbox to the core.
+    /// Gives the bytes of the inbox to the core. The caller keeps `reading` set, so that the link stays even if the
+    /// core closes it over what it reads.
     fn present(&mut self, now: Moment, slot: usize) {
         if self.links[slot].discard {
             return self.links[slot].inbox.release(&mut self.buffers);
@@ -617,7 +616,6 @@ impl Shell {
             return self.broken(now, slot, peer, why);
         }
         self.tell_end(now, slot);
-        self.watch(slot);
     }
 
     /// Tells the core that a peer has sent everything, once everything was given to it.
@@ -648,9 +646,13 @@ impl Shell {
             if !self.links.contains(slot) || self.gone(slot) {
                 continue;
             }
-            self.links[slot].paused = false;
-            self.present(now, slot);
-            if self.links.contains(slot) {
+            let link = &mut self.links[slot];
+            link.paused = false;
+            if !std::mem::replace(&mut link.reading, true) {
+                self.present(now, slot);
+                self.links[slot].reading = false;
+            }
+            if !self.gone(slot) {
                 self.tell_end(now, slot);
                 self.arm_read(slot);
             }
@@ -723,12 +725,11 @@ impl Shell {
         }
     }
 
-    /// Watches for the other side's leaving where no read would show it: a paused or half-closed client, and a
-    /// worker's stdin.
+    /// Watches for the other side's leaving where no read would show it: a paused client, and a worker's stdin.
     fn watch(&mut self, slot: usize) {
         let link = &mut self.links[slot];
         let wanted = match link.kind {
-            Kind::Socket => link.paused || link.eof,
+            Kind::Socket => link.paused,
             Kind::Worker => true,
             Kind::Stdio => false,
         };
@@ -737,7 +738,7 @@ impl Shell {
             return;
         };
         link.watching = true;
-        // POLLERR and POLLHUP come without being asked for.
+        // POLLERR, POLLHUP and POLLRDHUP come without being asked for.
         let entry = opcode::PollAdd::new(types::Fd(descriptor), 0).build().user_data(Operation::Watch.token(slot));
         // SAFETY: a poll touches no memory, and the descriptor stays open while `watching` is set.
         unsafe { self.ring.submit(entry) };
@@ -753,8 +754,10 @@ impl Shell {
             return self.close_stdin_when_idle(slot);
         }
         let peer = link.peer;
-        // A socket that is read again will show its end by itself, after its last bytes.
-        if link.kind == Kind::Worker || link.paused || link.eof {
+        // A socket that is read again will show its end by itself, after its last bytes; and one that only will send
+        // nothing more may still wait for answers.
+        let has_gone = result & i32::from(libc::POLLERR | libc::POLLHUP) != 0;
+        if link.kind == Kind::Worker || (link.paused && has_gone) {
             self.broken(now, slot, peer, "the other side has gone".to_owned());
         }
     }

@@ -94,6 +94,13 @@ impl Operation {
     }
 }
 
+/// The bytes that effects copy from, and the block that they lie in with their offset there, if lines of it can be
+/// held in place.
+struct Source<'a> {
+    window: Window<'a>,
+    block: Option<(Arc<Block>, usize)>,
+}
+
 /// A listening socket and whether it is being accepted from.
 struct Gate {
     listening: Listening,
@@ -303,14 +310,13 @@ impl Shell {
         self.carry_out(None);
     }
 
-    /// Carries out the core's effects. `source` is the window that they may copy from, with the block that it lies in
-    /// if lines of it can be held.
-    fn carry_out(&mut self, source: Option<(Window<'_>, Option<&(Arc<Block>, usize)>)>) {
+    /// Carries out the core's effects; those that copy, from `source`.
+    fn carry_out(&mut self, source: Option<&Source<'_>>) {
         while let Some(effect) = self.bus.next_effect() {
             match effect {
                 Effect::Copy { to, span } => {
-                    if let Some((window, holdable)) = source {
-                        self.copy(to, window, span, holdable);
+                    if let Some(source) = source {
+                        self.copy(to, source, span);
                     }
                 }
                 Effect::Insert { to, text } => {
@@ -372,14 +378,14 @@ impl Shell {
         }
     }
 
-    fn copy(&mut self, to: Peer, window: Window<'_>, span: Span, holdable: Option<&(Arc<Block>, usize)>) {
+    fn copy(&mut self, to: Peer, source: &Source<'_>, span: Span) {
         let Some(slot) = self.slot(to) else { return };
-        match holdable {
+        match &source.block {
             Some((block, start)) if span.len() >= HOLD => {
                 let (from, to) = (start + span.start as usize, start + span.end as usize);
                 self.links[slot].outbox.push_held(link::hold(Arc::clone(block), from, to));
             }
-            _ => self.links[slot].outbox.push(window.get(span), &mut self.buffers),
+            _ => self.links[slot].outbox.push(source.window.get(span), &mut self.buffers),
         }
         self.mark_dirty(slot);
     }
@@ -561,7 +567,7 @@ impl Shell {
         let mut window = window;
         loop {
             let received = self.bus.receive(now, peer, window);
-            self.carry_out(Some((window, None)));
+            self.carry_out(Some(&Source { window, block: None }));
             window = window.without(received.consumed);
             if received.next != Next::Again {
                 break;
@@ -583,11 +589,9 @@ impl Shell {
         while !self.links[slot].paused && !self.links[slot].inbox.is_empty() {
             let keep = self.links[slot].kind != Kind::Socket;
             let mut inbox = std::mem::take(&mut self.links[slot].inbox);
-            let holdable = inbox.holdable();
             let Some(window) = inbox.window() else { return };
             let received = self.bus.receive(now, peer, window);
-            self.carry_out(Some((window, holdable.as_ref())));
-            drop(holdable);
+            self.carry_out(Some(&Source { window, block: inbox.holdable() }));
             inbox.consume(received.consumed, keep, &mut self.buffers);
             self.links[slot].inbox = inbox;
             if received.next != Next::Again {
@@ -828,11 +832,11 @@ impl Shell {
             return;
         }
         link.closing = Closing::Leaving;
-        if link.kind == Kind::Socket && !link.is_idle() {
-            if let Some(input) = &link.input {
-                // SAFETY: the descriptor is open. All operations on the socket complete after this.
-                unsafe { libc::shutdown(input.raw(), libc::SHUT_RDWR) };
-            }
+        if link.kind == Kind::Socket
+            && let Some(input) = &link.input
+        {
+            // SAFETY: the descriptor is open. All operations on the socket complete after this.
+            unsafe { libc::shutdown(input.raw(), libc::SHUT_RDWR) };
         }
         let flights = [
             (link.reading && link.kind != Kind::Socket, Operation::Read),

@@ -18,13 +18,17 @@ impl Bus {
     /// A client has connected through the listener with this index. None when there is no room or no future for it:
     /// close it.
     pub fn connect(&mut self, now: Moment, listener: usize) -> Option<ClientKey> {
-        let listener = self.settings.listeners.get(listener)?;
+        let listener = self.settings.listeners.get(listener)?.clone();
         if self.drain.refuses_clients() {
             return None;
         }
         let number = self.next_client_number;
         let group = self.group_of_listener(listener.pool);
-        let key = self.clients.insert(Client::new(number, group, listener.stdio)).ok()?;
+        let Ok(key) = self.clients.insert(Client::new(number, group, listener.stdio)) else {
+            // It was on its way when the last slot was taken.
+            self.report(now, Reason::ConnectionLimit, None, || "a client is turned away: no slot is left".into());
+            return None;
+        };
         self.next_client_number += 1;
         self.report(now, Reason::ClientOpened, Some(Peer::Client(key)), || "a client connected".into());
         if self.clients.is_full() && !self.accept_paused {

@@ -88,9 +88,6 @@ impl Bus {
 
     /// A worker for a client's message that belongs to no session yet.
     pub(super) fn pick(&mut self, now: Moment, client: ClientKey, group: usize) -> Result<WorkerKey, (Reason, String)> {
-        if self.drain.refuses_requests() {
-            return Err((Reason::ShuttingDown, "the daemon is shutting down".into()));
-        }
         let assignment = self.groups[group].assignment;
         if assignment == Assignment::RoundRobin {
             return self.next_in_turn(group).ok_or_else(|| self.nobody(group));
@@ -147,6 +144,8 @@ impl Bus {
                 }
                 spare
             }
+            // A pool whose workers do not stay is not started over and over by those who ask for one.
+            None if self.pools[pool].seats.iter().any(Seat::is_failing) => return None,
             None => self.spawn(now, pool, None)?,
         };
         self.workers.get_mut(worker)?.owner = Some(client);

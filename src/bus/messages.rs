@@ -72,6 +72,10 @@ impl Bus {
 
     fn client_message(&mut self, now: Moment, client: ClientKey, window: Window<'_>, line: &Line) -> Flow {
         let from = Peer::Client(client);
+        if self.drain.refuses_requests() {
+            let refusal = Refusal(Reason::ShuttingDown, "the daemon is shutting down".into());
+            return self.refuse(now, client, window, line, refusal);
+        }
         let id = match line.id.is_some().then(|| Id::parse(window.get(line.id))).transpose() {
             Ok(id) => id,
             Err(_) => {

@@ -17,6 +17,7 @@ mod member;
 mod messages;
 mod reference;
 mod scalar;
+mod shapes;
 mod string;
 mod tokens;
 

@@ -25,9 +25,9 @@
 //! Nothing is looked at again but the line in doubt: at the end of the bytes received, [`Strings`] and [`Draft`]
 //! keep what is known, and the next scan goes on from there.
 
-use super::grammar::Shapes;
 use super::isa::Isa;
 use super::messages::{Draft, Messages, Stop};
+use super::shapes::Shapes;
 use super::tokens::{Strings, Tokens};
 use super::{BATCH, Line, Outcome, Partial, Window};
 

@@ -117,6 +117,9 @@ pub(super) struct Keys {
 }
 
 impl Keys {
+    /// No key yet.
+    pub(super) const NONE: Self = Self { notes: [0; 16], seen: 0, twice: 0, top: 0, is_doubtful: false };
+
     /// Takes the key that begins at `at`; `is_inner` says that it stands one level below the message itself.
     #[inline(always)]
     pub(super) fn take(&mut self, window: Window<'_>, at: usize, is_inner: bool, note: u32) {
@@ -161,6 +164,38 @@ impl Keys {
     pub(super) fn note(&self, member: Member) -> u32 {
         self.notes[member as usize]
     }
+}
+
+/// Bytes of a key: a key with the same ones is the same member, or none as this one.
+#[derive(Clone, Copy)]
+pub(super) struct Sample {
+    /// Where they stand in the key.
+    from: u8,
+    word: u64,
+    mask: u64,
+}
+
+impl Sample {
+    /// No bytes at all.
+    pub(super) const ANY: Self = Self { from: 0, word: 0, mask: 0 };
+
+    /// Not 0 if the key that begins at `at` has other bytes.
+    #[inline(always)]
+    pub(super) fn differs(&self, window: Window<'_>, at: usize) -> u64 {
+        (window.word(at + self.from as usize) ^ self.word) & self.mask
+    }
+}
+
+/// The samples of the key that begins at `at`: its first eight bytes, fewer if it is shorter, and those from the
+/// fourth one on too if it begins as a long name does.
+pub(super) fn sample(window: Window<'_>, at: usize) -> impl Iterator<Item = Sample> {
+    let word = window.word(at);
+    let length = 1 + word.to_le_bytes()[1..].iter().take_while(|&&byte| byte != b'"').count();
+    let mask = if length < 7 { !(!0 << (8 * (length + 1))) } else { !0 };
+    let is_long = ENTRIES[hash(word)].tail_mask != 0;
+    let first = Sample { from: 0, word: word & mask, mask };
+    let second = Sample { from: 3, word: window.word(at + 3), mask: !0 };
+    [first].into_iter().chain(is_long.then_some(second))
 }
 
 /// Whether one of eight bytes is a backslash.

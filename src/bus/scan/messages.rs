@@ -1,10 +1,11 @@
 //! From tokens to lines: checks the grammar, the scalars and the keys of each message and tells where its fields are.
 //! What it cannot decide it leaves to the reference scanner; it never gives a line of its own mind.
 
-use super::grammar::{Grammar, Kinds, Shapes};
+use super::grammar::{Grammar, Kinds};
 use super::isa::{BLOCK, Isa};
 use super::keys::Keys;
 use super::member::Member;
+use super::shapes::Shapes;
 use super::tokens::{SCALAR, Tokens};
 use super::{BATCH, Line, Span, Window, scalar};
 
@@ -108,15 +109,9 @@ impl Messages<'_> {
     /// A whole line of up to 64 tokens.
     #[inline(always)]
     fn short<I: Isa>(&mut self, isa: I, at: usize, count: usize, end: usize) -> Option<Line> {
-        let shape = self.shapes.find(isa, self.tokens.kinds(at), count)?;
-        let mut keys = Keys::default();
-        let mut colons = shape.colons.outer | shape.colons.inner;
-        while colons != 0 {
-            let colon = colons.trailing_zeros() as usize;
-            let is_inner = shape.colons.inner >> colon & 1 != 0;
-            keys.take(self.window, self.tokens.place(at + colon - 1), is_inner, colon as u32);
-            colons &= colons - 1;
-        }
+        let shape = self.shapes.find(isa, self.tokens, at, count)?;
+        shape.read_keys(self.window, self.tokens, at);
+        let keys = &shape.keys;
         let mut scalars = shape.scalars;
         while scalars != 0 {
             if !scalar::is_valid(self.window, self.tokens.place(at + scalars.trailing_zeros() as usize)) {
@@ -133,27 +128,17 @@ impl Messages<'_> {
             (self.tokens.kind(token), start, next)
         };
         let fields = Fields {
-            keys: &keys,
+            keys,
             string: |member| {
                 let (kind, start, next) = value(member);
-                if kind == b'"' { self.token(start, next) } else { Span::default() }
+                if kind == b'"' { token(self.window, start, next) } else { Span::default() }
             },
             name: |member| {
                 let (kind, start, next) = value(member);
-                (kind, self.window.byte(start), self.token(start, next))
+                (kind, self.window.byte(start), token(self.window, start, next))
             },
         };
         Some(fields.line(*self.line, end))
-    }
-
-    /// The token that begins at `start`; after it comes white space at most before `next`.
-    #[inline(always)]
-    fn token(&self, start: usize, next: usize) -> Span {
-        let mut end = next;
-        while is_white(self.window.byte(end - 1)) {
-            end -= 1;
-        }
-        Span { start: start as u32, end: end as u32 }
     }
 
     /// The rest of a line that is long or began in an earlier chunk.
@@ -317,6 +302,16 @@ impl<S: Fn(Member) -> Span, N: Fn(Member) -> (u8, u8, Span)> Fields<'_, S, N> {
 #[inline(always)]
 fn is_name(kind: u8, first: u8) -> bool {
     kind == b'"' || kind == SCALAR && first <= b'9'
+}
+
+/// The token that begins at `start`; after it comes white space at most before `next`.
+#[inline(always)]
+fn token(window: Window<'_>, start: usize, next: usize) -> Span {
+    let mut end = next;
+    while is_white(window.byte(end - 1)) {
+        end -= 1;
+    }
+    Span { start: start as u32, end: end as u32 }
 }
 
 #[inline(always)]

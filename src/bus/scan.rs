@@ -8,6 +8,8 @@
 //! not come yet.
 
 #[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
 mod avx512;
 mod fast;
 mod grammar;
@@ -15,6 +17,7 @@ mod isa;
 mod keys;
 mod member;
 mod messages;
+mod portable;
 mod reference;
 mod scalar;
 mod shapes;
@@ -24,8 +27,9 @@ mod tokens;
 pub use string::decode;
 
 #[cfg(target_arch = "x86_64")]
-use avx512::Avx512;
-use isa::{BACK, BLOCK};
+use {avx2::Avx2, avx512::Avx512};
+
+use portable::Portable;
 use reference::{Machine, Verdict};
 
 /// Bytes that must be readable before the first and after the last received byte of a [`Window`]. What they hold
@@ -38,9 +42,9 @@ pub const MAX_DEPTH: usize = 512;
 /// Received bytes that the bus has not consumed yet, with [`PAD`] readable bytes on both sides.
 #[derive(Clone, Copy)]
 pub struct Window<'a> {
-    bytes: &'a [u8],
-    start: usize,
-    end: usize,
+    /// The received bytes and the pad after them.
+    padded: &'a [u8],
+    received: usize,
 }
 
 impl<'a> Window<'a> {
@@ -51,36 +55,18 @@ impl<'a> Window<'a> {
     pub fn new(bytes: &'a [u8], start: usize, end: usize) -> Self {
         assert!(start >= PAD && start <= end && bytes.len() - end >= PAD, "a window needs its pads");
         assert!(bytes.len() < u32::MAX as usize, "spans are 32 bits wide");
-        Self { bytes, start, end }
+        Self { padded: &bytes[start..], received: end - start }
     }
 
     /// The received bytes.
     pub fn data(&self) -> &'a [u8] {
-        &self.bytes[self.start..self.end]
+        &self.padded[..self.received]
     }
 
-    /// 64 bytes from the received byte `at` on; those after the last one are part of the pad.
-    #[inline(always)]
-    fn block(&self, at: usize) -> &'a [u8; BLOCK] {
-        self.array(at)
-    }
-
-    /// 128 bytes from the received byte `at` on.
-    #[inline(always)]
-    fn blocks(&self, at: usize) -> &'a [u8; 2 * BLOCK] {
-        self.array(at)
-    }
-
-    /// 64 bytes and those before them.
-    #[inline(always)]
-    fn block_and_back(&self, at: usize) -> &'a [u8; BACK + BLOCK] {
-        let from = self.start + at - BACK;
-        self.bytes[from..from + BACK + BLOCK].try_into().expect("the length fits")
-    }
-
+    /// The received byte at `at`, or one of the pad.
     #[inline(always)]
     fn byte(&self, at: usize) -> u8 {
-        self.bytes[self.start + at]
+        self.padded[at]
     }
 
     /// Eight bytes as a number, the first lowest.
@@ -89,10 +75,10 @@ impl<'a> Window<'a> {
         u64::from_le_bytes(*self.array(at))
     }
 
+    /// `N` bytes from the received byte `at` on; those after the last one are part of the pad.
     #[inline(always)]
     fn array<const N: usize>(&self, at: usize) -> &'a [u8; N] {
-        let from = self.start + at;
-        self.bytes[from..from + N].try_into().expect("the length fits")
+        self.padded[at..].first_chunk().expect("the pad is long enough")
     }
 
     /// The bytes of one span of this window.
@@ -231,7 +217,11 @@ pub const BATCH: usize = 64;
 pub enum InstructionSet {
     /// Byte by byte: it defines the meaning and decides what the others doubt.
     Reference,
-    /// 64 bytes at a time with AVX-512.
+    /// 64 bytes at a time in plain words; every CPU has it.
+    Portable,
+    /// 64 bytes at a time with AVX2.
+    Avx2,
+    /// 64 bytes at a time with AVX-512; it needs VBMI2.
     Avx512,
 }
 
@@ -245,6 +235,9 @@ pub struct Scanner {
 #[derive(Clone, Copy)]
 enum Engine {
     Reference,
+    Portable(Portable),
+    #[cfg(target_arch = "x86_64")]
+    Avx2(Avx2),
     #[cfg(target_arch = "x86_64")]
     Avx512(Avx512),
 }
@@ -258,20 +251,40 @@ impl Default for Scanner {
 impl Scanner {
     /// A scanner with the fastest instruction set of this CPU.
     pub fn new() -> Self {
-        let best = [InstructionSet::Avx512];
-        best.into_iter().find_map(Self::with).unwrap_or_else(|| Self::of(Engine::Reference))
+        #[cfg(target_arch = "x86_64")]
+        if let Some(isa) = Avx512::detect() {
+            return Self::of(Engine::Avx512(isa));
+        } else if let Some(isa) = Avx2::detect() {
+            return Self::of(Engine::Avx2(isa));
+        }
+        Self::of(Engine::Portable(Portable))
     }
 
     /// A scanner with this instruction set, or `None` if the CPU lacks it.
     pub fn with(set: InstructionSet) -> Option<Self> {
         let engine = match set {
             InstructionSet::Reference => Some(Engine::Reference),
+            InstructionSet::Portable => Some(Engine::Portable(Portable)),
+            #[cfg(target_arch = "x86_64")]
+            InstructionSet::Avx2 => Avx2::detect().map(Engine::Avx2),
             #[cfg(target_arch = "x86_64")]
             InstructionSet::Avx512 => Avx512::detect().map(Engine::Avx512),
             #[cfg(not(target_arch = "x86_64"))]
-            InstructionSet::Avx512 => None,
+            InstructionSet::Avx2 | InstructionSet::Avx512 => None,
         };
         engine.map(Self::of)
+    }
+
+    /// The instruction set in use.
+    pub fn set(&self) -> InstructionSet {
+        match self.engine {
+            Engine::Reference => InstructionSet::Reference,
+            Engine::Portable(_) => InstructionSet::Portable,
+            #[cfg(target_arch = "x86_64")]
+            Engine::Avx2(_) => InstructionSet::Avx2,
+            #[cfg(target_arch = "x86_64")]
+            Engine::Avx512(_) => InstructionSet::Avx512,
+        }
     }
 
     fn of(engine: Engine) -> Self {
@@ -288,6 +301,9 @@ impl Scanner {
         debug_assert!(partial.scanned <= window.data().len(), "a window never shrinks but by what was consumed");
         match self.engine {
             Engine::Reference => partial.scan_by_byte(window, lines),
+            Engine::Portable(isa) => fast::scan(isa, &mut self.scratch, partial, window, lines),
+            #[cfg(target_arch = "x86_64")]
+            Engine::Avx2(isa) => fast::scan(isa, &mut self.scratch, partial, window, lines),
             #[cfg(target_arch = "x86_64")]
             Engine::Avx512(isa) => fast::scan(isa, &mut self.scratch, partial, window, lines),
         }

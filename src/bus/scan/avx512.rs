@@ -1,7 +1,7 @@
 //! [`Isa`] with AVX-512: 64 bytes are one register, and an answer is a mask register. VBMI2 packs bytes.
 
 use super::Window;
-use super::isa::{BACK, BLOCK, Isa, Nibbles, escape_letters, operators, utf8, white};
+use super::isa::{BACK, BLOCK, INDEX, Isa, Nibbles, escape_letters, operators, utf8, white};
 use super::messages::{Messages, Stop};
 use super::tokens::{SCALAR, Strings, Tokens};
 use std::arch::x86_64::*;
@@ -75,9 +75,9 @@ impl Isa for Avx512 {
     }
 
     #[inline(always)]
-    fn keep(self, block: __m512i, mask: u64) -> __m512i {
+    fn first(self, block: __m512i, count: usize) -> __m512i {
         // SAFETY: `self` proves the features.
-        unsafe { _mm512_mask_mov_epi8(all(b' '), mask, block) }
+        unsafe { _mm512_mask_mov_epi8(all(b' '), !0 >> (BLOCK - count), block) }
     }
 
     #[inline(always)]
@@ -181,15 +181,6 @@ impl Isa for Avx512 {
         kinds: &mut [u8; BLOCK],
         places: &mut [u16; BLOCK],
     ) {
-        const INDEX: [u8; BLOCK] = {
-            let mut index = [0; BLOCK];
-            let mut at = 0;
-            while at < BLOCK {
-                index[at] = at as u8;
-                at += 1;
-            }
-            index
-        };
         // SAFETY: `self` proves the features; the stores are of 64 bytes and of two times 32 places.
         unsafe {
             let block = _mm512_mask_mov_epi8(block, scalars, all(SCALAR));

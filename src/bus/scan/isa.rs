@@ -5,13 +5,36 @@
 
 use super::Window;
 use super::messages::{Messages, Stop};
-use super::tokens::{Strings, Tokens};
+use super::tokens::{SCALAR, Strings, Tokens};
 
 /// Bytes in a block.
 pub(super) const BLOCK: usize = 64;
 
 /// Bytes before a block that the check for UTF-8 looks back on.
 pub(super) const BACK: usize = 3;
+
+/// The numbers of the bytes in a block.
+pub(super) static INDEX: [u8; BLOCK] = {
+    let mut index = [0; BLOCK];
+    let mut at = 0;
+    while at < BLOCK {
+        index[at] = at as u8;
+        at += 1;
+    }
+    index
+};
+
+/// The kind of the token that begins with each byte.
+static KINDS: [u8; 256] = {
+    let mut kinds = [SCALAR; 256];
+    let others = b"{}[]:,\"\n";
+    let mut index = 0;
+    while index < others.len() {
+        kinds[others[index] as usize] = others[index];
+        index += 1;
+    }
+    kinds
+};
 
 /// An instruction set that the CPU has.
 pub(super) trait Isa: Copy {
@@ -21,8 +44,8 @@ pub(super) trait Isa: Copy {
     /// The block that these bytes are.
     fn load(self, bytes: &[u8; BLOCK]) -> Self::Block;
 
-    /// The same block with spaces where `mask` has no bit.
-    fn keep(self, block: Self::Block, mask: u64) -> Self::Block;
+    /// The first `count` bytes of the block, at least one and at most 64, and spaces after them.
+    fn first(self, block: Self::Block, count: usize) -> Self::Block;
 
     /// Where the block has this byte.
     fn equal(self, block: Self::Block, byte: u8) -> u64;
@@ -59,19 +82,34 @@ pub(super) trait Isa: Copy {
     fn parity(self, mask: u64) -> u64;
 
     /// Writes for each bit of `mask`, in order, the kind of the token that begins there and its place, counted from
-    /// `first`. What stands after them in both arrays is undefined. `scalars` are the tokens whose kind is not their
-    /// byte but [`super::tokens::SCALAR`]; `bytes` and `block` are the same where `mask` has bits.
+    /// `first`. What stands after them in both arrays is undefined. Kinds are the bytes themselves but for `scalars`,
+    /// which have [`SCALAR`]. `bytes` and `block` are the same where `mask` has bits.
+    #[inline(always)]
     #[expect(clippy::too_many_arguments, reason = "some sets take the bytes from memory, some from a register")]
     fn pack(
         self,
         bytes: &[u8; BLOCK],
-        block: Self::Block,
+        _block: Self::Block,
         mask: u64,
-        scalars: u64,
+        _scalars: u64,
         first: u16,
         kinds: &mut [u8; BLOCK],
         places: &mut [u16; BLOCK],
-    );
+    ) {
+        let mut rest = mask;
+        // Eight at a time, some of them for nothing, so that the number of tokens makes few branches.
+        for (kinds, places) in kinds.as_chunks_mut::<8>().0.iter_mut().zip(places.as_chunks_mut::<8>().0) {
+            for (kind, place) in kinds.iter_mut().zip(places) {
+                let at = rest.trailing_zeros() as usize % BLOCK;
+                *kind = KINDS[bytes[at] as usize];
+                *place = first + at as u16;
+                rest &= rest.wrapping_sub(1);
+            }
+            if rest == 0 {
+                break;
+            }
+        }
+    }
 
     /// [`Tokens::read`], compiled for this instruction set.
     fn read_tokens(self, tokens: &mut Tokens, strings: &mut Strings, window: Window<'_>, from: usize, lines: usize);

@@ -169,33 +169,34 @@ impl Keys {
 /// Bytes of a key: a key with the same ones is the same member, or none as this one.
 #[derive(Clone, Copy)]
 pub(super) struct Sample {
+    word: u64,
     /// Where they stand in the key.
     from: u8,
-    word: u64,
-    mask: u64,
+    /// How many of the word's upper bits do not count.
+    unused: u8,
 }
 
 impl Sample {
-    /// No bytes at all.
-    pub(super) const ANY: Self = Self { from: 0, word: 0, mask: 0 };
+    /// Eight bytes that every key has.
+    pub(super) const NONE: Self = Self { word: 0, from: 0, unused: 0 };
+
+    /// The samples of the key that begins at `at`: its first eight bytes, fewer if it is shorter, and those from the
+    /// fourth one on too if it begins as a long name may.
+    pub(super) fn of(window: Window<'_>, at: usize) -> impl Iterator<Item = Self> {
+        let word = window.word(at);
+        let end = word.to_le_bytes()[1..].iter().position(|&byte| byte == b'"');
+        let unused = end.map_or(0, |end| 8 * (6 - end as u8));
+        let is_long = ENTRIES[hash(word)].tail_mask != 0;
+        let first = Self { word, from: 0, unused };
+        let second = Self { word: window.word(at + 3), from: 3, unused: 0 };
+        [first].into_iter().chain(is_long.then_some(second))
+    }
 
     /// Not 0 if the key that begins at `at` has other bytes.
     #[inline(always)]
     pub(super) fn differs(&self, window: Window<'_>, at: usize) -> u64 {
-        (window.word(at + self.from as usize) ^ self.word) & self.mask
+        (window.word(at + self.from as usize) ^ self.word) << (self.unused & 63)
     }
-}
-
-/// The samples of the key that begins at `at`: its first eight bytes, fewer if it is shorter, and those from the
-/// fourth one on too if it begins as a long name does.
-pub(super) fn sample(window: Window<'_>, at: usize) -> impl Iterator<Item = Sample> {
-    let word = window.word(at);
-    let length = 1 + word.to_le_bytes()[1..].iter().take_while(|&&byte| byte != b'"').count();
-    let mask = if length < 7 { !(!0 << (8 * (length + 1))) } else { !0 };
-    let is_long = ENTRIES[hash(word)].tail_mask != 0;
-    let first = Sample { from: 0, word: word & mask, mask };
-    let second = Sample { from: 3, word: window.word(at + 3), mask: !0 };
-    [first].into_iter().chain(is_long.then_some(second))
 }
 
 /// Whether one of eight bytes is a backslash.
@@ -211,6 +212,6 @@ fn has_backslash(word: u64) -> bool {
 #[inline(never)]
 fn is_escaped(window: Window<'_>, at: usize) -> bool {
     // Nine characters of at most six bytes each; the string was found valid, so the pad is never taken for a key.
-    let key = window.block(at + 1);
+    let key = window.array::<54>(at + 1);
     key.iter().find(|&&byte| byte == b'"' || byte == b'\\') == Some(&b'\\')
 }

@@ -8,11 +8,11 @@
 use super::Window;
 use super::grammar::{Colons, Grammar, Kinds};
 use super::isa::{BLOCK, Isa};
-use super::keys::{Keys, Sample, sample};
+use super::keys::{Keys, Sample};
 use super::tokens::Tokens;
 
 /// Number of shapes that are kept.
-const PLACES: usize = 128;
+const PLACES: usize = 256;
 
 /// Most samples that are kept of a shape's keys; a message with more is read key by key.
 const SAMPLES: usize = 14;
@@ -27,8 +27,9 @@ pub(super) struct Shape {
     colons: Colons,
     /// The members of the last message of this shape; noted are the numbers of the colons.
     pub(super) keys: Keys,
-    /// What the keys of a message must look like to be the same.
-    samples: [(u8, Sample); SAMPLES],
+    /// What the keys of a message must look like to be the same, and the numbers of their tokens.
+    samples: [Sample; SAMPLES],
+    sampled: [u8; SAMPLES],
     /// How many samples there are; more than fit if `keys` are not to be relied on.
     sample_count: usize,
 }
@@ -38,7 +39,8 @@ const EMPTY: Shape = Shape {
     scalars: 0,
     colons: Colons { outer: 0, inner: 0 },
     keys: Keys::NONE,
-    samples: [(0, Sample::ANY); SAMPLES],
+    samples: [Sample::NONE; SAMPLES],
+    sampled: [0; SAMPLES],
     sample_count: SAMPLES + 1,
 };
 
@@ -65,7 +67,7 @@ impl Shapes {
         // Two bits tell brackets, strings, scalars and separators apart.
         let (some, others) = (isa.bit(block, 4) & all, isa.bit(block, 1) & all);
         let mixed = some.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ others.wrapping_mul(0xC2B2_AE3D_27D4_EB4F);
-        let place = (mixed >> 57) as usize;
+        let place = (mixed >> 56) as usize;
         let shape = &mut self.shapes[place];
         let is_known = shape.count == count && isa.differ(block, isa.load(&self.kinds[place])) & all == 0;
         if !is_known {
@@ -102,10 +104,14 @@ impl Shape {
 
     #[inline(always)]
     fn has_same_keys(&self, window: Window<'_>, tokens: &Tokens, at: usize) -> bool {
-        let Some(samples) = self.samples.get(..self.sample_count) else { return false };
-        let differences = samples.iter().fold(0, |differences, (token, sample)| {
-            differences | sample.differs(window, tokens.place(at + *token as usize))
-        });
+        if self.sample_count > SAMPLES {
+            return false;
+        }
+        let mut differences = 0;
+        for index in 0..self.sample_count {
+            let key = tokens.place(at + self.sampled[index] as usize);
+            differences |= self.samples[index].differs(window, key);
+        }
         differences == 0
     }
 
@@ -118,9 +124,10 @@ impl Shape {
             let colon = colons.trailing_zeros() as usize;
             let key = tokens.place(at + colon - 1);
             self.keys.take(window, key, self.colons.inner >> colon & 1 != 0, colon as u32);
-            for sample in sample(window, key) {
-                if let Some(place) = self.samples.get_mut(self.sample_count) {
-                    *place = (colon as u8 - 1, sample);
+            for sample in Sample::of(window, key) {
+                if self.sample_count < SAMPLES {
+                    self.samples[self.sample_count] = sample;
+                    self.sampled[self.sample_count] = colon as u8 - 1;
                 }
                 self.sample_count += 1;
             }

@@ -124,7 +124,7 @@ impl Tokens {
         let mut errors = 0;
         let mut plain_blocks = 0;
         while at + BLOCK <= limit && newlines < lines {
-            let bytes = window.block(at);
+            let bytes = window.array(at);
             let block = isa.load(bytes);
             let found = state.read(isa, window, at, block, !0);
             errors |= found.errors;
@@ -143,13 +143,13 @@ impl Tokens {
             }
         }
         if limit == window.data().len() && at < limit && limit - at < BLOCK {
-            let bytes = window.block(at);
+            let bytes = window.array(at);
             let block = isa.load(bytes);
             let newlines = isa.equal(block, b'\n') & !(!0 << (limit - at));
             if newlines != 0 {
                 let length = BLOCK - newlines.leading_zeros() as usize;
                 let valid = !0 >> (BLOCK - length);
-                let block = isa.keep(block, valid);
+                let block = isa.first(block, length);
                 let found = state.read(isa, window, at, block, valid);
                 // A newline inside a string is a control byte in it, so no string is open now if nothing is wrong.
                 errors |= found.errors;
@@ -187,7 +187,7 @@ impl Tokens {
 /// Where the plain bytes from `at` on end, rounded down to whole pairs of blocks.
 #[inline(always)]
 fn skip_plain<I: Isa>(isa: I, window: Window<'_>, mut at: usize, limit: usize) -> usize {
-    while at + 2 * BLOCK <= limit && isa.is_plain(window.blocks(at)) {
+    while at + 2 * BLOCK <= limit && isa.is_plain(window.array(at)) {
         at += 2 * BLOCK;
     }
     at
@@ -263,11 +263,13 @@ impl Strings {
 
 #[inline(always)]
 fn not_utf8<I: Isa>(isa: I, window: Window<'_>, at: usize) -> u64 {
-    if at >= BACK {
-        return isa.not_utf8(window.block_and_back(at));
-    }
-    // What stands before the window does not matter, and may be anything.
-    let mut bytes = [b' '; BACK + BLOCK];
-    bytes[BACK - at..].copy_from_slice(&window.block_and_back(at)[BACK - at..]);
-    isa.not_utf8(&bytes)
+    let mut copy = [b' '; BACK + BLOCK];
+    let bytes = if at >= BACK {
+        window.array(at - BACK)
+    } else {
+        // What stands before the window does not matter, and may be anything.
+        copy[BACK - at..].copy_from_slice(&window.padded[..BLOCK + at]);
+        &copy
+    };
+    isa.not_utf8(bytes)
 }

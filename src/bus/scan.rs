@@ -83,8 +83,8 @@ impl<'a> Window<'a> {
 
     /// The same window without its first `bytes`.
     pub fn without(self, bytes: usize) -> Self {
-        debug_assert!(bytes <= self.end - self.start);
-        Self { start: self.start + bytes, ..self }
+        debug_assert!(bytes <= self.received);
+        Self { padded: &self.padded[bytes..], received: self.received - bytes }
     }
 
     /// The bytes of one span of this window.

@@ -295,7 +295,8 @@ impl Shell {
                 self.arm_children();
             }
             Operation::Stop => {
-                for _ in 0..completion.result.max(0) {
+                // Signals that came together are one: timeout(1) sends its signal to us and to our group.
+                if completion.result > 0 {
                     self.tell(now, Input::Shutdown);
                 }
                 self.arm_stop();

@@ -7,3 +7,4 @@ pub mod cli;
 pub mod config;
 pub mod echo;
 pub mod error;
+pub mod shell;

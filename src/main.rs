@@ -1,31 +1,47 @@
-//! The `stdio_bus` program.
+//! The `stdio_bus` program: reads the command line and becomes what it asks for.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use stdio_bus::cli::{self, Command, Worker};
-use stdio_bus::error::exit;
-use stdio_bus::{acp, echo};
+use stdio_bus::config::Config;
+use stdio_bus::error::{StartError, exit};
+use stdio_bus::{acp, echo, shell};
 
 fn main() -> ExitCode {
-    let command = cli::parse(std::env::args_os()).unwrap_or_else(|error| error.exit());
-    match command {
-        Command::Worker(Worker::Echo) => match echo::run() {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => {
-                eprintln!("stdio_bus worker echo: {error}");
-                ExitCode::from(exit::FAILURE)
-            }
-        },
+    let command = match cli::parse(std::env::args_os()) {
+        Ok(command) => command,
+        Err(error) => error.exit(),
+    };
+    let result = match command {
+        Command::Run(options) => program().and_then(|program| shell::run(&options, &program)),
+        Command::Check { config } => check(config),
+        Command::Worker(Worker::Echo) => echo::run().map_err(StartError::io("echo")),
         Command::Acp { connect } => match acp::run(&connect) {
-            Ok(code) => ExitCode::from(code),
-            Err(error) => {
-                eprintln!("stdio_bus acp: {error}");
-                ExitCode::from(error.exit_code())
-            }
+            // It has said what went wrong; the code is all that is left.
+            Ok(code) => return ExitCode::from(code),
+            Err(error) => Err(error),
         },
-        Command::Run(_) | Command::Check { .. } => {
-            eprintln!("stdio_bus: this command is not part of this build");
-            ExitCode::from(exit::FAILURE)
+    };
+    match result {
+        Ok(()) => ExitCode::from(exit::OK),
+        Err(error) => {
+            eprintln!("stdio_bus: {error}");
+            ExitCode::from(error.exit_code())
         }
     }
+}
+
+/// Our own program file, which the built-in workers are started from.
+fn program() -> Result<PathBuf, StartError> {
+    std::env::current_exe().map_err(StartError::io("find the daemon's own program file"))
+}
+
+fn check(path: Option<PathBuf>) -> Result<(), StartError> {
+    let config = match path {
+        Some(path) => Config::load(&path)?,
+        None => Config::embedded(&program()?),
+    };
+    println!("{}", config.summary());
+    Ok(())
 }

@@ -18,15 +18,19 @@ impl Bus {
     /// A client has connected through the listener with this index. None when there is no room or no future for it:
     /// close it.
     pub fn connect(&mut self, now: Moment, listener: usize) -> Option<ClientKey> {
-        let listener = self.settings.listeners.get(listener)?;
+        let listener = self.settings.listeners.get(listener)?.clone();
         if self.drain.refuses_clients() {
             return None;
         }
         let number = self.next_client_number;
         let group = self.group_of_listener(listener.pool);
-        let key = self.clients.insert(Client::new(number, group, listener.stdio)).ok()?;
+        let Ok(key) = self.clients.insert(Client::new(number, group, listener.stdio)) else {
+            // It was on its way when the last slot was taken.
+            self.report(now, Reason::ConnectionLimit, None, || "a client is turned away: no slot is left".into());
+            return None;
+        };
         self.next_client_number += 1;
-        self.report(now, Reason::ClientOpened, Some(Peer::Client(key)), || "connected".into());
+        self.report(now, Reason::ClientOpened, Some(Peer::Client(key)), || "a client connected".into());
         if self.clients.is_full() && !self.accept_paused {
             self.accept_paused = true;
             self.effects.push_back(Effect::PauseAccept);
@@ -69,7 +73,7 @@ impl Bus {
         }
         let (pending, unsent) = (client.end.asked.len(), client.end.output.queued());
         self.report(now, Reason::ClientBroken, Some(Peer::Client(key)), || {
-            format!("{why}; {pending} requests pending, {unsent} bytes unsent")
+            format!("a client broke off ({why}) with {pending} requests pending and {unsent} bytes unsent")
         });
         self.close_client(now, key, Close::Now);
     }
@@ -200,7 +204,7 @@ impl Bus {
         if client.phase != Phase::Closing {
             self.close_client(now, key, Close::Now);
         }
-        self.report(now, Reason::ClientClosed, Some(Peer::Client(key)), || "closed".into());
+        self.report(now, Reason::ClientClosed, Some(Peer::Client(key)), || "a client connection is closed".into());
         let Some(client) = self.clients.remove(key) else { return };
         self.stats.bytes_unsent += client.end.output.queued() as u64;
         if self.accept_paused && self.clients.len() <= ACCEPT_AGAIN_AT {
@@ -222,7 +226,10 @@ impl Bus {
             let (deadline, phase, queued) = (client.deadline, client.phase, client.end.output.queued());
             if stalls_at.is_some_and(|at| at <= now) {
                 self.report(now, Reason::ClientStalled, Some(Peer::Client(key)), || {
-                    format!("it took no bytes for {} s; {queued} bytes were queued", timeout.as_secs_f32())
+                    format!(
+                        "a client took no bytes for {} s, with {queued} bytes queued; it is closed",
+                        timeout.as_secs_f32()
+                    )
                 });
                 self.close_client(now, key, Close::Now);
             } else if deadline.is_some_and(|at| at <= now) {
@@ -231,7 +238,7 @@ impl Bus {
                 } else {
                     if queued > 0 {
                         self.report(now, Reason::ClientOverdue, Some(Peer::Client(key)), || {
-                            format!("{queued} bytes were not taken in time")
+                            format!("a closing client did not take its last {queued} bytes in time")
                         });
                     }
                     self.close_client(now, key, Close::Now);

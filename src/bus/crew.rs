@@ -88,9 +88,6 @@ impl Bus {
 
     /// A worker for a client's message that belongs to no session yet.
     pub(super) fn pick(&mut self, now: Moment, client: ClientKey, group: usize) -> Result<WorkerKey, (Reason, String)> {
-        if self.drain.refuses_requests() {
-            return Err((Reason::ShuttingDown, "the daemon is shutting down".into()));
-        }
         let assignment = self.groups[group].assignment;
         if assignment == Assignment::RoundRobin {
             return self.next_in_turn(group).ok_or_else(|| self.nobody(group));
@@ -147,6 +144,8 @@ impl Bus {
                 }
                 spare
             }
+            // A pool whose workers do not stay is not started over and over by those who ask for one.
+            None if self.pools[pool].seats.iter().any(Seat::is_failing) => return None,
             None => self.spawn(now, pool, None)?,
         };
         self.workers.get_mut(worker)?.owner = Some(client);
@@ -188,7 +187,7 @@ impl Bus {
         let Some(worker) = self.workers.get_mut(key) else { return };
         worker.has_process = true;
         worker.started = now;
-        self.report(now, Reason::WorkerStarted, Some(Peer::Worker(key)), || format!("running as process {pid}"));
+        self.report(now, Reason::WorkerStarted, Some(Peer::Worker(key)), || format!("a worker runs as process {pid}"));
         self.step(now, key, Event::Spawned);
     }
 
@@ -225,7 +224,7 @@ impl Bus {
         let (pending, sessions) = (worker.end.owes.len(), worker.end.sessions.len());
         let reason = if asked { Reason::WorkerStopped } else { Reason::WorkerExited };
         self.report(now, reason, Some(Peer::Worker(key)), || {
-            format!("ended with {exit}; {pending} requests pending, {sessions} sessions")
+            format!("a worker ended with {exit}; {pending} requests were pending, {sessions} sessions are gone")
         });
         self.release_waiters(Peer::Worker(key));
         self.step(now, key, Event::Exited);
@@ -276,7 +275,7 @@ impl Bus {
             Action::Kill => {
                 if has_process {
                     self.report(now, Reason::WorkerKilled, Some(Peer::Worker(key)), || {
-                        "it did not stop in time".into()
+                        "a worker did not stop in time and is killed".into()
                     });
                     self.effects.push_back(Effect::Signal { worker: key, signal: Signal::Kill });
                 }
@@ -338,7 +337,7 @@ impl Bus {
         let mut report = match verdict {
             Verdict::RestartAfter(delay) => {
                 self.check_at(now.after(delay));
-                Report::new(Reason::RestartScheduled, format!("restart in {} ms", delay.as_millis()))
+                Report::new(Reason::RestartScheduled, format!("the next one starts in {} ms", delay.as_millis()))
             }
             Verdict::GiveUp => {
                 let left = self.pools[pool].seats.iter().filter(|seat| !seat.given_up).count();
@@ -381,7 +380,10 @@ impl Bus {
             let queued = worker.end.output.queued();
             if stalls_at.is_some_and(|at| at <= now) {
                 self.report(now, Reason::WorkerStalled, Some(Peer::Worker(key)), || {
-                    format!("it read nothing for {} s; {queued} bytes were queued", timeout.as_secs_f32())
+                    format!(
+                        "a worker read nothing for {} s, with {queued} bytes queued; it is told to stop",
+                        timeout.as_secs_f32()
+                    )
                 });
                 self.step(now, key, Event::Stop);
                 self.settle_worker(now, key);
@@ -417,14 +419,18 @@ impl Bus {
             }
             State::Stopped => {
                 self.report(now, Reason::WorkerHoldsPipe, Some(Peer::Worker(key)), || {
-                    "its stdout is closed now".into()
+                    "a worker has exited, but another process keeps its stdout open; it is read no more".into()
                 });
             }
             State::Running if !worker.stdout_open => {
-                self.report(now, Reason::WorkerClosedStdout, Some(Peer::Worker(key)), || "told to stop".into());
+                self.report(now, Reason::WorkerClosedStdout, Some(Peer::Worker(key)), || {
+                    "a worker closed its stdout and lives; it is told to stop".into()
+                });
             }
             State::Running => {
-                self.report(now, Reason::WorkerClosedStdin, Some(Peer::Worker(key)), || "told to stop".into());
+                self.report(now, Reason::WorkerClosedStdin, Some(Peer::Worker(key)), || {
+                    "a worker closed its stdin and lives; it is told to stop".into()
+                });
             }
             State::Starting | State::Stopping => {}
         }

@@ -72,6 +72,10 @@ impl Bus {
 
     fn client_message(&mut self, now: Moment, client: ClientKey, window: Window<'_>, line: &Line) -> Flow {
         let from = Peer::Client(client);
+        if self.drain.refuses_requests() {
+            let refusal = Refusal(Reason::ShuttingDown, "the daemon is shutting down".into());
+            return self.refuse(now, client, window, line, refusal);
+        }
         let id = match line.id.is_some().then(|| Id::parse(window.get(line.id))).transpose() {
             Ok(id) => id,
             Err(_) => {
@@ -100,7 +104,9 @@ impl Bus {
             match named.and_then(|key| self.to_workers.table.get(key)).map(|request| request.answerer) {
                 Some(Peer::Worker(worker)) => (worker, None),
                 _ => {
-                    self.report(now, Reason::UnknownRequest, Some(from), || "it is not pending any more".into());
+                    self.report(now, Reason::UnknownRequest, Some(from), || {
+                        "a notification names a request that is not pending any more".into()
+                    });
                     return Flow::Next;
                 }
             }
@@ -765,7 +771,7 @@ impl Bus {
 
     /// Answers a client that cannot be understood, and closes it (design 2.9).
     fn turn_away(&mut self, now: Moment, client: ClientKey, reason: Reason, text: &str) {
-        self.report(now, reason, Some(Peer::Client(client)), || text.to_owned());
+        self.report(now, reason, Some(Peer::Client(client)), || format!("a client is closed: {text}"));
         if self.settings.routing.error_replies {
             let message = match reason {
                 Reason::ClientMalformed => format!("Parse error: {text}"),

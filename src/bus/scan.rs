@@ -45,6 +45,12 @@ impl<'a> Window<'a> {
         &self.bytes[self.start..self.end]
     }
 
+    /// The same window without its first `bytes`.
+    pub fn without(self, bytes: usize) -> Self {
+        debug_assert!(bytes <= self.end - self.start);
+        Self { start: self.start + bytes, ..self }
+    }
+
     /// The bytes of one span of this window.
     pub fn get(&self, span: Span) -> &'a [u8] {
         &self.data()[span.start as usize..span.end as usize]

@@ -176,6 +176,11 @@ pub enum Verdict {
 }
 
 impl Seat {
+    /// Whether its last worker exited and the next one is not due yet, or will never come.
+    pub fn is_failing(&self) -> bool {
+        self.given_up || self.restart_at.is_some()
+    }
+
     /// The worker of this seat, started at `started`, has exited unexpectedly.
     pub fn vacate(&mut self, started: Moment, now: Moment, limits: &Limits) -> Verdict {
         self.worker = None;

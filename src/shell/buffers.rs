@@ -1,0 +1,241 @@
+//! Memory that the kernel reads from and writes to: blocks with pads for the scanner, some of them registered, and
+//! the ring of provided buffers for the sockets. Blocks are lent and given back; idle connections hold none.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::io;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use io_uring::types::BufRingEntry;
+
+use super::ring::Ring;
+use crate::bus::scan::{PAD, Window};
+
+/// Bytes that fit into a chunk of an output.
+pub const CHUNK: usize = 64 * 1024;
+/// Bytes that one read of a worker's stdout may bring.
+pub const READ: usize = 128 * 1024;
+/// Bytes that one receive of a socket may bring.
+const RECEIVE: usize = 16 * 1024;
+/// Buffers that all sockets share: together a set that stays in the cache.
+const RECEIVE_BUFFERS: u16 = 64;
+/// The group that the kernel knows them by.
+pub const GROUP: u16 = 1;
+/// Registered blocks: registered memory is pinned, so what goes beyond uses ordinary memory.
+const REGISTERED_READS: usize = 16;
+const REGISTERED_CHUNKS: usize = 8;
+/// Ordinary chunks that are kept for the next output.
+const SPARE_CHUNKS: usize = 32;
+
+const PAGE: usize = 4096;
+
+/// Zeroed memory of its own.
+struct Memory {
+    start: NonNull<u8>,
+    layout: Layout,
+}
+
+impl Memory {
+    fn new(bytes: usize, align: usize) -> Self {
+        let layout = Layout::from_size_align(bytes, align).expect("sizes of buffers are bounded by the configuration");
+        // SAFETY: the layout is not empty.
+        let start = unsafe { alloc_zeroed(layout) };
+        Self { start: NonNull::new(start).unwrap_or_else(|| handle_alloc_error(layout)), layout }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new` with this layout.
+        unsafe { dealloc(self.start.as_ptr(), self.layout) };
+    }
+}
+
+// SAFETY: the memory is owned; who may look at it when is a matter of the types around it.
+unsafe impl Send for Memory {}
+// SAFETY: as above; shared access only reads.
+unsafe impl Sync for Memory {}
+
+/// Where a block goes when it is given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Home {
+    Reads,
+    Chunks,
+    Nowhere,
+}
+
+/// A stretch of memory with [`PAD`] bytes before and after it.
+pub struct Block {
+    memory: Memory,
+    capacity: usize,
+    home: Home,
+    registered: Option<u16>,
+}
+
+impl Block {
+    /// Ordinary memory for `capacity` bytes.
+    pub fn new(capacity: usize) -> Self {
+        Self::with_home(capacity, Home::Nowhere)
+    }
+
+    fn with_home(capacity: usize, home: Home) -> Self {
+        Self { memory: Memory::new(capacity + 2 * PAD, PAD), capacity, home, registered: None }
+    }
+
+    /// How many bytes fit.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// The index under which the memory is registered.
+    pub fn registered(&self) -> Option<u16> {
+        self.registered
+    }
+
+    /// The address of byte `offset`.
+    pub fn at(&self, offset: usize) -> *mut u8 {
+        assert!(offset <= self.capacity);
+        // SAFETY: the offset lies inside the allocation.
+        unsafe { self.memory.start.as_ptr().add(PAD + offset) }
+    }
+
+    /// The bytes `start..end`. The kernel must not be writing to them.
+    pub fn bytes(&self, start: usize, end: usize) -> &[u8] {
+        assert!(start <= end && end <= self.capacity);
+        // SAFETY: inside the allocation, which was zeroed, so every byte is initialized.
+        unsafe { std::slice::from_raw_parts(self.at(start), end - start) }
+    }
+
+    /// The bytes `start..end` with their pads. The kernel must not be writing to the block.
+    pub fn window(&self, start: usize, end: usize) -> Window<'_> {
+        // SAFETY: the whole allocation, which was zeroed, so every byte is initialized.
+        let all = unsafe { std::slice::from_raw_parts(self.memory.start.as_ptr(), self.capacity + 2 * PAD) };
+        Window::new(all, PAD + start, PAD + end)
+    }
+
+    /// Writes `bytes` at `offset`, where nobody reads.
+    pub fn write(&mut self, offset: usize, bytes: &[u8]) {
+        assert!(offset + bytes.len() <= self.capacity);
+        // SAFETY: the target lies inside the allocation, and a borrowed slice cannot overlap memory that we own
+        // alone but through this block, of which no slice is alive.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.at(offset), bytes.len()) };
+    }
+
+    /// Moves the bytes `start..end` to the front.
+    pub fn move_to_front(&mut self, start: usize, end: usize) {
+        assert!(start <= end && end <= self.capacity);
+        // SAFETY: both ranges lie inside the allocation; `copy` allows them to overlap.
+        unsafe { std::ptr::copy(self.at(start), self.at(0), end - start) };
+    }
+}
+
+/// All lendable memory.
+pub struct Buffers {
+    reads: Vec<Block>,
+    chunks: Vec<Block>,
+    receive: ReceiveRing,
+    /// What could not be registered and why, for the log.
+    pub unregistered: Option<io::Error>,
+}
+
+impl Buffers {
+    /// Allocates, and registers what the kernel lets us register. `workers` is how many may run at once.
+    ///
+    /// The caller drops the ring first.
+    pub fn new(ring: &Ring, workers: usize) -> io::Result<Self> {
+        let reads = (0..workers.min(REGISTERED_READS)).map(|_| Block::with_home(READ, Home::Reads));
+        let chunks = (0..REGISTERED_CHUNKS).map(|_| Block::with_home(CHUNK, Home::Chunks));
+        let mut blocks: Vec<Block> = reads.chain(chunks).collect();
+        let vectors: Vec<libc::iovec> =
+            blocks.iter().map(|block| libc::iovec { iov_base: block.at(0).cast(), iov_len: block.capacity }).collect();
+        // SAFETY: the blocks are kept, lent or queued until the ring is gone.
+        let registered = unsafe { ring.register_buffers(&vectors) };
+        if registered.is_ok() {
+            for (index, block) in blocks.iter_mut().enumerate() {
+                block.registered = Some(index as u16);
+            }
+        }
+        let (reads, chunks) = blocks.into_iter().partition(|block| block.home == Home::Reads);
+        Ok(Self { reads, chunks, receive: ReceiveRing::new(ring)?, unregistered: registered.err() })
+    }
+
+    /// Memory for a worker's stdout.
+    pub fn take_read(&mut self) -> Block {
+        self.reads.pop().unwrap_or_else(|| Block::new(READ))
+    }
+
+    /// Memory for an output.
+    pub fn take_chunk(&mut self) -> Block {
+        self.chunks.pop().unwrap_or_else(|| Block::with_home(CHUNK, Home::Chunks))
+    }
+
+    /// Takes a block back.
+    pub fn give_back(&mut self, block: Block) {
+        match block.home {
+            Home::Reads => self.reads.push(block),
+            Home::Chunks if block.registered.is_some() || self.chunks.len() < SPARE_CHUNKS => self.chunks.push(block),
+            Home::Chunks | Home::Nowhere => {}
+        }
+    }
+
+    /// What the kernel received into the provided buffer `buffer`.
+    pub fn received(&self, buffer: u16, bytes: usize) -> Window<'_> {
+        self.receive.window(buffer, bytes)
+    }
+
+    /// Lets the kernel use a provided buffer again.
+    pub fn return_received(&mut self, buffer: u16) {
+        self.receive.give(buffer);
+    }
+}
+
+/// The provided buffers, and the ring through which the kernel takes them.
+struct ReceiveRing {
+    entries: Memory,
+    memory: Memory,
+    tail: u16,
+}
+
+impl ReceiveRing {
+    const STRIDE: usize = RECEIVE + 2 * PAD;
+
+    fn new(ring: &Ring) -> io::Result<Self> {
+        let entries = Memory::new(usize::from(RECEIVE_BUFFERS) * size_of::<BufRingEntry>(), PAGE);
+        let memory = Memory::new(usize::from(RECEIVE_BUFFERS) * Self::STRIDE, PAGE);
+        // SAFETY: the array is page-aligned, large enough, and dropped after the ring.
+        unsafe { ring.register_buffer_ring(entries.start.as_ptr() as u64, RECEIVE_BUFFERS, GROUP)? };
+        let mut provided = Self { entries, memory, tail: 0 };
+        (0..RECEIVE_BUFFERS).for_each(|buffer| provided.give(buffer));
+        Ok(provided)
+    }
+
+    fn start(&self, buffer: u16) -> usize {
+        assert!(buffer < RECEIVE_BUFFERS);
+        usize::from(buffer) * Self::STRIDE
+    }
+
+    fn give(&mut self, buffer: u16) {
+        let address = self.memory.start.as_ptr() as usize + self.start(buffer) + PAD;
+        let base: *mut BufRingEntry = self.entries.start.as_ptr().cast();
+        // SAFETY: the slot at the tail belongs to us until the tail is moved past it; the array has a power of two
+        // entries, and the tail that the kernel reads lies in the first of them.
+        unsafe {
+            let entry = &mut *base.add(usize::from(self.tail & (RECEIVE_BUFFERS - 1)));
+            entry.set_addr(address as u64);
+            entry.set_len(RECEIVE as u32);
+            entry.set_bid(buffer);
+            self.tail = self.tail.wrapping_add(1);
+            let tail: *const AtomicU16 = BufRingEntry::tail(base).cast();
+            (*tail).store(self.tail, Ordering::Release);
+        }
+    }
+
+    fn window(&self, buffer: u16, bytes: usize) -> Window<'_> {
+        assert!(bytes <= RECEIVE);
+        // SAFETY: the buffer was handed to us by a completion, so the kernel does not write to it; the slice covers
+        // its pads, which nobody writes, and no other buffer.
+        let all =
+            unsafe { std::slice::from_raw_parts(self.memory.start.as_ptr().add(self.start(buffer)), Self::STRIDE) };
+        Window::new(all, PAD, PAD + bytes)
+    }
+}

@@ -1,0 +1,455 @@
+//! One peer's descriptors, what came in and was not consumed yet, and what waits to go out.
+//!
+//! The flags `reading`, `writing`, `watching` and `hearing` are true exactly while the kernel holds an operation of
+//! that kind. A descriptor is closed only when none is: a closed socket with a receive in flight sends no FIN, and the
+//! kernel goes on writing into our buffer.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::buffers::{Block, Buffers, CHUNK};
+use super::log::LONGEST_LINE;
+use crate::bus::port::Peer;
+use crate::bus::scan::Window;
+
+/// A line at least this long is not copied into the output when it lies in a block of its own: it is held there
+/// until it is sent.
+pub const HOLD: usize = 16 * 1024;
+/// Segments that one gathering write takes.
+const GATHER: usize = 16;
+
+/// Which end of the bus this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A connection accepted from a listening socket.
+    Socket,
+    /// The client of `--stdio`. Its descriptors belong to the parent: they are never closed, and never O_NONBLOCK.
+    Stdio,
+    /// A worker's three pipes.
+    Worker,
+}
+
+/// See the top of the file.
+pub struct Link {
+    /// Who it is.
+    pub peer: Peer,
+    /// What it is.
+    pub kind: Kind,
+    /// A worker's pool and number, for its stderr.
+    pub name: (usize, u32),
+    /// Where its bytes come from.
+    pub input: Option<Descriptor>,
+    /// Where its bytes go; none for a socket, which has one descriptor for both.
+    pub output: Option<Descriptor>,
+    /// A worker's stderr, with the unfinished line.
+    pub stderr: Option<Stderr>,
+    /// What came in.
+    pub inbox: Inbox,
+    /// What goes out.
+    pub outbox: Outbox,
+    /// A read or receive is in flight.
+    pub reading: bool,
+    /// A write or send is in flight.
+    pub writing: bool,
+    /// A poll for the other side's leaving is in flight.
+    pub watching: bool,
+    /// A read of stderr is in flight.
+    pub hearing: bool,
+    /// The core does not want its bytes for now.
+    pub paused: bool,
+    /// Its input has ended.
+    pub eof: bool,
+    /// The core was told so.
+    pub end_told: bool,
+    /// What still comes in is thrown away.
+    pub discard: bool,
+    /// It waits in the list of outputs to write.
+    pub dirty: bool,
+    /// How far it is being closed.
+    pub closing: Closing,
+    /// Whether the last receive left something in the socket.
+    pub more_to_read: bool,
+}
+
+/// How far a link is being closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Closing {
+    /// Not at all.
+    Open,
+    /// When everything queued is written, the output is shut down.
+    AfterFlush,
+    /// The output is shut down; the other side's end is awaited.
+    ShutDown,
+    /// Everything is cancelled; it goes when the last operation has completed.
+    Leaving,
+}
+
+/// A descriptor that is ours, or that we may use only.
+pub enum Descriptor {
+    /// Closed when dropped.
+    Owned(OwnedFd),
+    /// Left open.
+    Lent(RawFd),
+}
+
+impl Descriptor {
+    /// Its number.
+    pub fn raw(&self) -> RawFd {
+        match self {
+            Self::Owned(descriptor) => descriptor.as_raw_fd(),
+            Self::Lent(descriptor) => *descriptor,
+        }
+    }
+}
+
+/// A worker's stderr.
+pub struct Stderr {
+    /// The pipe.
+    pub pipe: OwnedFd,
+    /// Where the next read goes.
+    pub block: Box<[u8; 4096]>,
+    /// A line without its end yet.
+    pub line: Vec<u8>,
+}
+
+impl Stderr {
+    /// Takes the first `bytes` of the block; `line` is called for each complete line, and for pieces of one that is
+    /// too long.
+    pub fn take(&mut self, bytes: usize, mut line: impl FnMut(&[u8])) {
+        for piece in self.block[..bytes].split_inclusive(|byte| *byte == b'\n') {
+            self.line.extend_from_slice(piece);
+            if self.line.last() == Some(&b'\n') {
+                self.line.pop();
+            } else if self.line.len() < LONGEST_LINE {
+                continue;
+            }
+            line(&self.line);
+            self.line.clear();
+        }
+    }
+
+    /// Gives the last line, if it has no newline.
+    pub fn finish(&mut self, mut line: impl FnMut(&[u8])) {
+        if !self.line.is_empty() {
+            line(&self.line);
+            self.line.clear();
+        }
+    }
+}
+
+impl Link {
+    /// A link with nothing in flight.
+    pub fn new(peer: Peer, kind: Kind, input: Descriptor, output: Option<Descriptor>, stderr: Option<OwnedFd>) -> Self {
+        Self {
+            peer,
+            kind,
+            name: (0, 0),
+            input: Some(input),
+            output,
+            stderr: stderr.map(|pipe| Stderr { pipe, block: Box::new([0; 4096]), line: Vec::new() }),
+            inbox: Inbox::default(),
+            outbox: Outbox::default(),
+            reading: false,
+            writing: false,
+            watching: false,
+            hearing: false,
+            paused: false,
+            eof: false,
+            end_told: false,
+            discard: false,
+            dirty: false,
+            closing: Closing::Open,
+            more_to_read: false,
+        }
+    }
+
+    /// The link of the worker with this number in this pool.
+    pub fn with_name(self, pool: usize, number: u32) -> Self {
+        Self { name: (pool, number), ..self }
+    }
+
+    /// Nothing more of what came in matters.
+    pub fn inbox_is_over(&mut self, buffers: &mut Buffers) {
+        if !self.reading {
+            self.inbox.release(buffers);
+        }
+    }
+
+    /// The descriptor to write to.
+    pub fn out(&self) -> Option<RawFd> {
+        match self.kind {
+            Kind::Socket => self.input.as_ref(),
+            Kind::Stdio | Kind::Worker => self.output.as_ref(),
+        }
+        .map(Descriptor::raw)
+    }
+
+    /// Whether the kernel holds no operation of it.
+    pub fn is_idle(&self) -> bool {
+        !(self.reading || self.writing || self.watching || self.hearing)
+    }
+}
+
+/// Bytes that were received and not consumed: the beginning of a line, or what a paused peer has sent.
+#[derive(Default)]
+pub struct Inbox {
+    block: Option<Arc<Block>>,
+    start: usize,
+    end: usize,
+}
+
+impl Inbox {
+    /// Number of bytes.
+    pub fn len(&self) -> usize {
+        self.end - self.start
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+
+    /// The bytes, with their pads.
+    pub fn window(&self) -> Option<Window<'_>> {
+        self.block.as_ref().map(|block| block.window(self.start, self.end))
+    }
+
+    /// The block, to hold long lines of it; not a registered one, of which there are few.
+    pub fn holdable(&self) -> Option<(Arc<Block>, usize)> {
+        let block = self.block.as_ref().filter(|block| block.registered().is_none())?;
+        Some((Arc::clone(block), self.start))
+    }
+
+    /// The first `bytes` are consumed. An empty inbox keeps no memory unless `keep` says that it will be read into.
+    pub fn consume(&mut self, bytes: usize, keep: bool, buffers: &mut Buffers) {
+        self.start += bytes;
+        debug_assert!(self.start <= self.end);
+        if self.is_empty() {
+            (self.start, self.end) = (0, 0);
+            if !keep {
+                self.release(buffers);
+            }
+        }
+    }
+
+    /// Gives the memory back, with what is in it.
+    pub fn release(&mut self, buffers: &mut Buffers) {
+        (self.start, self.end) = (0, 0);
+        if let Some(block) = self.block.take().and_then(Arc::into_inner) {
+            buffers.give_back(block);
+        }
+    }
+
+    /// Adds bytes; `limit` is how much a line may hold.
+    pub fn append(&mut self, bytes: &[u8], limit: usize, buffers: &mut Buffers) {
+        self.reserve(bytes.len(), limit, buffers);
+        let end = self.end;
+        if let Some(block) = self.block.as_mut().and_then(Arc::get_mut) {
+            block.write(end, bytes);
+            self.end += bytes.len();
+        }
+    }
+
+    /// Room for the kernel to read at least `wanted` bytes into: the block's registration, the address and the size.
+    /// [`Inbox::filled`] says how many came.
+    pub fn room(&mut self, wanted: usize, limit: usize, buffers: &mut Buffers) -> (Option<u16>, *mut u8, usize) {
+        self.reserve(wanted, limit, buffers);
+        match &self.block {
+            Some(block) => (block.registered(), block.at(self.end), block.capacity() - self.end),
+            None => (None, std::ptr::null_mut(), 0),
+        }
+    }
+
+    /// The kernel has read `bytes` into the room.
+    pub fn filled(&mut self, bytes: usize) {
+        self.end += bytes;
+    }
+
+    /// Whether the memory is registered.
+    pub fn is_registered(&self) -> bool {
+        self.block.as_ref().is_some_and(|block| block.registered().is_some())
+    }
+
+    /// Puts a block under an inbox that has none.
+    pub fn begin(&mut self, block: Block) {
+        self.block = Some(Arc::new(block));
+        (self.start, self.end) = (0, 0);
+    }
+
+    /// Whether there is memory.
+    pub fn has_block(&self) -> bool {
+        self.block.is_some()
+    }
+
+    /// Makes room for `wanted` more bytes: by moving to the front, or into a larger block. Blocks grow fourfold, so
+    /// that a long line is moved a few times only, but never far beyond the longest line.
+    fn reserve(&mut self, wanted: usize, limit: usize, buffers: &mut Buffers) {
+        let held = self.len();
+        if let Some(block) = self.block.as_mut().and_then(Arc::get_mut) {
+            if block.capacity() - self.end >= wanted {
+                return;
+            }
+            if block.capacity() - held >= wanted && held <= block.capacity() / 2 {
+                block.move_to_front(self.start, self.end);
+                (self.start, self.end) = (0, held);
+                return;
+            }
+        }
+        let needed = held + wanted;
+        let generous = (4 * held).min(limit + CHUNK).max(needed);
+        let mut larger = if generous <= CHUNK { buffers.take_chunk() } else { Block::new(generous) };
+        if let Some(block) = self.block.take() {
+            larger.write(0, block.bytes(self.start, self.end));
+            if let Some(block) = Arc::into_inner(block) {
+                buffers.give_back(block);
+            }
+        }
+        self.block = Some(Arc::new(larger));
+        (self.start, self.end) = (0, held);
+    }
+}
+
+/// A held line: the block stays until it is sent.
+struct Held {
+    block: Arc<Block>,
+    start: usize,
+    end: usize,
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        // The kernel may be reading more into the block, but only behind these bytes.
+        self.block.bytes(self.start, self.end)
+    }
+}
+
+/// Bytes `start..end` of `block` as a message that outlives the inbox it came from.
+pub fn hold(block: Arc<Block>, start: usize, end: usize) -> Bytes {
+    Bytes::from_owner(Held { block, start, end })
+}
+
+enum Segment {
+    Chunk { block: Block, start: usize, end: usize },
+    Held(Bytes),
+}
+
+impl Segment {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Chunk { block, start, end } => block.bytes(*start, *end),
+            Self::Held(bytes) => bytes,
+        }
+    }
+}
+
+/// Bytes that wait to be written, in order.
+#[derive(Default)]
+pub struct Outbox {
+    segments: VecDeque<Segment>,
+    gather: Option<Box<Gather>>,
+}
+
+/// The arguments of a gathering write; they must stay where they are while it is in flight.
+struct Gather {
+    vectors: [libc::iovec; GATHER],
+    message: libc::msghdr,
+}
+
+/// What to write next.
+pub enum Next {
+    /// One stretch of memory, perhaps registered.
+    One {
+        /// The index it is registered under.
+        registered: Option<u16>,
+        /// Where it begins.
+        address: *const u8,
+        /// How long it is.
+        bytes: usize,
+    },
+    /// Several.
+    Many {
+        /// For writev(2).
+        vectors: *const libc::iovec,
+        /// How many.
+        count: usize,
+        /// For sendmsg(2).
+        message: *const libc::msghdr,
+    },
+}
+
+impl Outbox {
+    /// Copies bytes behind the others. A write in flight reads only what was there when it began.
+    pub fn push(&mut self, mut bytes: &[u8], buffers: &mut Buffers) {
+        while !bytes.is_empty() {
+            if !matches!(self.segments.back(), Some(Segment::Chunk { block, end, .. }) if *end < block.capacity()) {
+                self.segments.push_back(Segment::Chunk { block: buffers.take_chunk(), start: 0, end: 0 });
+            }
+            let Some(Segment::Chunk { block, end, .. }) = self.segments.back_mut() else { return };
+            let (now, later) = bytes.split_at(bytes.len().min(block.capacity() - *end));
+            block.write(*end, now);
+            *end += now.len();
+            bytes = later;
+        }
+    }
+
+    /// Puts a held message behind the others.
+    pub fn push_held(&mut self, bytes: Bytes) {
+        self.segments.push_back(Segment::Held(bytes));
+    }
+
+    /// What to write next; valid until the next call of [`Outbox::advance`] or [`Outbox::clear`].
+    pub fn next(&mut self) -> Option<Next> {
+        if self.segments.len() <= 1 {
+            let segment = self.segments.front()?;
+            let registered = match segment {
+                Segment::Chunk { block, .. } => block.registered(),
+                Segment::Held(_) => None,
+            };
+            let bytes = segment.bytes();
+            return Some(Next::One { registered, address: bytes.as_ptr(), bytes: bytes.len() });
+        }
+        let gather = self.gather.get_or_insert_with(|| {
+            // SAFETY: both are plain data for which zero is a value.
+            Box::new(unsafe { std::mem::zeroed() })
+        });
+        let mut count = 0;
+        for (vector, segment) in gather.vectors.iter_mut().zip(&self.segments) {
+            let bytes = segment.bytes();
+            *vector = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+            count += 1;
+        }
+        gather.message.msg_iov = gather.vectors.as_mut_ptr();
+        gather.message.msg_iovlen = count as _;
+        Some(Next::Many { vectors: gather.vectors.as_ptr(), count, message: &raw const gather.message })
+    }
+
+    /// The first `bytes` were written.
+    pub fn advance(&mut self, mut bytes: usize, buffers: &mut Buffers) {
+        while let Some(front) = self.segments.front_mut() {
+            let length = front.bytes().len();
+            if bytes < length {
+                match front {
+                    Segment::Chunk { start, .. } => *start += bytes,
+                    Segment::Held(held) => *held = held.slice(bytes..),
+                }
+                return;
+            }
+            bytes -= length;
+            if let Some(Segment::Chunk { block, .. }) = self.segments.pop_front() {
+                buffers.give_back(block);
+            }
+        }
+    }
+
+    /// Drops everything.
+    pub fn clear(&mut self, buffers: &mut Buffers) {
+        for segment in self.segments.drain(..) {
+            if let Segment::Chunk { block, .. } = segment {
+                buffers.give_back(block);
+            }
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! Listening sockets: made at the start, given up at the shutdown. Nobody accepts here.
+
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::{Mode, chmod};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, getsockname, listen, socket_with, sockopt,
+};
+use rustix::process::umask;
+
+use crate::address::Address;
+use crate::config::Listen;
+use crate::error::StartError;
+
+/// Connections that the kernel holds for us while the table is full; net.core.somaxconn cuts it.
+const BACKLOG: i32 = 4096;
+/// A silent peer is asked after this long whether it is still there, then every [`KEEPALIVE_EVERY`].
+const KEEPALIVE_AFTER: Duration = Duration::from_secs(60);
+const KEEPALIVE_EVERY: Duration = Duration::from_secs(10);
+const KEEPALIVE_TIMES: u32 = 6;
+/// Sent bytes that are not acknowledged for this long end the connection (TCP_USER_TIMEOUT, tcp(7)).
+const UNACKNOWLEDGED_MS: u32 = 120_000;
+/// Unsent bytes that the kernel takes for one connection. Without it a reader that has stopped would still be sent
+/// megabytes, and max_output_queue would not be what bounds memory.
+const UNSENT_BYTES: libc::c_int = 128 * 1024;
+
+/// A listening socket.
+pub struct Listening {
+    /// The socket.
+    pub socket: OwnedFd,
+    /// Where it listens, for people.
+    pub address: String,
+    /// Index of the listener in the configuration.
+    pub listener: usize,
+    /// The file that goes when the daemon does, if it is still ours.
+    _file: Option<SocketFile>,
+}
+
+struct SocketFile {
+    path: PathBuf,
+    device: u64,
+    inode: u64,
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        let ours = std::fs::symlink_metadata(&self.path).is_ok_and(|m| (m.dev(), m.ino()) == (self.device, self.inode));
+        if ours {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Opens every socket of one listener: a name may stand for several addresses.
+pub fn open(listen: &Listen, listener: usize) -> Result<Vec<Listening>, StartError> {
+    match listen {
+        Listen::Stdio => Ok(Vec::new()),
+        Listen::Tcp { host, port } => open_tcp(host, *port, listener),
+        Listen::Unix { path, mode } => Ok(vec![open_unix(path, *mode, listener)?]),
+    }
+}
+
+fn open_tcp(host: &str, port: u16, listener: usize) -> Result<Vec<Listening>, StartError> {
+    let asked = Address::Tcp { host: host.to_owned(), port };
+    let mut addresses: Vec<SocketAddr> = match (host, port).to_socket_addrs() {
+        Ok(found) => found.collect(),
+        Err(source) => return Err(StartError::Resolve { address: asked, source }),
+    };
+    addresses.dedup();
+    if port == 0 {
+        // Two addresses would be given two ports, and one was asked for.
+        addresses.truncate(1);
+    }
+    let mut opened = Vec::new();
+    let mut absent = None;
+    for address in addresses {
+        match tcp_socket(address) {
+            Ok((socket, address)) => {
+                opened.push(Listening { socket, address: format!("tcp://{address}"), listener, _file: None });
+            }
+            // localhost is ::1 too, also on machines without IPv6.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EADDRNOTAVAIL | libc::EAFNOSUPPORT)) => {
+                absent = Some(error);
+            }
+            Err(source) => return Err(StartError::Bind { address: asked, source }),
+        }
+    }
+    match absent {
+        Some(source) if opened.is_empty() => Err(StartError::Bind { address: asked, source }),
+        _ => Ok(opened),
+    }
+}
+
+fn tcp_socket(address: SocketAddr) -> io::Result<(OwnedFd, SocketAddr)> {
+    let family = if address.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
+    let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    if address.is_ipv6() {
+        sockopt::set_ipv6_v6only(&socket, true)?;
+    }
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    // Connections inherit these from the listening socket, which saves a call for each of them.
+    sockopt::set_tcp_nodelay(&socket, true)?;
+    sockopt::set_socket_keepalive(&socket, true)?;
+    sockopt::set_tcp_keepidle(&socket, KEEPALIVE_AFTER)?;
+    sockopt::set_tcp_keepintvl(&socket, KEEPALIVE_EVERY)?;
+    sockopt::set_tcp_keepcnt(&socket, KEEPALIVE_TIMES)?;
+    sockopt::set_tcp_user_timeout(&socket, UNACKNOWLEDGED_MS)?;
+    set_unsent_bytes(&socket)?;
+    bind(&socket, &address)?;
+    listen(&socket, BACKLOG)?;
+    let bound = SocketAddr::try_from(getsockname(&socket)?)?;
+    Ok((socket, bound))
+}
+
+fn set_unsent_bytes(socket: &OwnedFd) -> io::Result<()> {
+    use std::os::fd::AsRawFd;
+    let value = UNSENT_BYTES;
+    // SAFETY: the value lives during the call and its size is given.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_NOTSENT_LOWAT,
+            std::ptr::from_ref(&value).cast(),
+            size_of_val(&value) as libc::socklen_t,
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+fn open_unix(path: &Path, mode: u32, listener: usize) -> Result<Listening, StartError> {
+    let failed = |source: io::Error| StartError::Bind { address: Address::Unix { path: path.to_owned() }, source };
+    clear_stale(path)?;
+    let unix = || socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
+    let socket = unix().map_err(|error| failed(error.into()))?;
+    let address = SocketAddrUnix::new(path).map_err(|error| failed(error.into()))?;
+    // Nobody may connect before the mode is right.
+    let before = umask(Mode::from_raw_mode(0o177));
+    let bound = bind(&socket, &address);
+    umask(before);
+    bound.map_err(|error| failed(error.into()))?;
+    let metadata = std::fs::symlink_metadata(path).map_err(failed)?;
+    let file = SocketFile { path: path.to_owned(), device: metadata.dev(), inode: metadata.ino() };
+    chmod(path, Mode::from_raw_mode(mode)).map_err(|error| failed(error.into()))?;
+    listen(&socket, BACKLOG).map_err(|error| failed(error.into()))?;
+    Ok(Listening { socket, address: format!("unix:{}", path.display()), listener, _file: Some(file) })
+}
+
+/// Removes a socket file that nobody listens on any more.
+fn clear_stale(path: &Path) -> Result<(), StartError> {
+    use std::os::unix::fs::FileTypeExt;
+    let Ok(metadata) = std::fs::symlink_metadata(path) else { return Ok(()) };
+    if !metadata.file_type().is_socket() {
+        return Err(StartError::NotASocket { path: path.to_owned() });
+    }
+    let probe = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+        .map_err(|error| StartError::io("make a socket")(error.into()))?;
+    let Ok(address) = SocketAddrUnix::new(path) else { return Ok(()) };
+    match connect(&probe, &address) {
+        Err(rustix::io::Errno::CONNREFUSED) => {
+            std::fs::remove_file(path).map_err(StartError::io(&format!("remove the stale socket {}", path.display())))
+        }
+        _ => Err(StartError::SocketInUse { path: path.to_owned() }),
+    }
+}

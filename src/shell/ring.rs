@@ -1,0 +1,163 @@
+//! The ring: the only door to the kernel while the daemon runs. It submits what the other files build and hands back
+//! completions; it knows nothing of clients or workers.
+
+use std::io;
+use std::time::Duration;
+
+use io_uring::{EnterFlags, IoUring, cqueue, opcode, squeue, types};
+
+use crate::error::StartError;
+
+const SUBMISSIONS: u32 = 1024;
+const COMPLETIONS: u32 = 4096;
+
+/// A completed operation.
+#[derive(Clone, Copy, Debug)]
+pub struct Completion {
+    /// What the operation was submitted with.
+    pub token: u64,
+    /// Its result: a count, a descriptor, or a negative errno.
+    pub result: i32,
+    flags: u32,
+}
+
+impl Completion {
+    /// The provided buffer that the kernel chose.
+    pub fn buffer(&self) -> Option<u16> {
+        cqueue::buffer_select(self.flags)
+    }
+
+    /// Whether the socket had more to read when this receive completed.
+    pub fn more_to_read(&self) -> bool {
+        cqueue::sock_nonempty(self.flags)
+    }
+}
+
+/// The argument of io_uring_enter(2) with IORING_ENTER_EXT_ARG.
+#[repr(C)]
+struct GetEventsArgument {
+    signal_mask: u64,
+    signal_mask_bytes: u32,
+    min_wait_usec: u32,
+    timeout: u64,
+}
+
+/// An io_uring that one thread submits to.
+pub struct Ring {
+    ring: IoUring,
+    wait: EnterFlags,
+    /// What is in use, for the log.
+    pub description: String,
+}
+
+impl Ring {
+    /// Sets the ring up with the best flags that this kernel takes, and proves that it works.
+    ///
+    /// # Errors
+    /// [`StartError::NoIoUring`] when the kernel lacks io_uring or something blocks it, [`StartError::RingTooOld`]
+    /// when it lacks what the daemon cannot do without: DEFER_TASKRUN (6.1).
+    pub fn new() -> Result<Self, StartError> {
+        let mut builder = IoUring::builder();
+        builder.setup_cqsize(COMPLETIONS).setup_submit_all().setup_single_issuer().setup_defer_taskrun().dontfork();
+        let mut description = "DEFER_TASKRUN".to_owned();
+        let ring = match builder.clone().setup_no_sqarray().build(SUBMISSIONS) {
+            Ok(ring) => {
+                description.push_str(" NO_SQARRAY");
+                ring
+            }
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => match builder.build(SUBMISSIONS) {
+                Ok(ring) => ring,
+                Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                    return Err(StartError::RingTooOld { missing: "DEFER_TASKRUN".to_owned(), needed: "6.1" });
+                }
+                Err(source) => return Err(StartError::NoIoUring { source }),
+            },
+            Err(source) => return Err(StartError::NoIoUring { source }),
+        };
+        let mut wait = EnterFlags::GETEVENTS | EnterFlags::EXT_ARG;
+        if ring.params().is_feature_no_iowait() {
+            wait |= EnterFlags::NO_IOWAIT;
+            description.push_str(" NO_IOWAIT");
+        }
+        let mut ring = Self { ring, wait, description };
+        // SAFETY: a no-op touches no memory.
+        unsafe { ring.submit(opcode::Nop::new().build()) };
+        let mut completions = Vec::new();
+        ring.turn(Some(Duration::from_secs(5)), &mut completions).map_err(|source| StartError::NoIoUring { source })?;
+        Ok(ring)
+    }
+
+    /// Registers memory for READ_FIXED and WRITE_FIXED.
+    ///
+    /// # Safety
+    /// The memory must outlive the ring.
+    pub unsafe fn register_buffers(&self, buffers: &[libc::iovec]) -> io::Result<()> {
+        // SAFETY: as promised by the caller.
+        unsafe { self.ring.submitter().register_buffers(buffers) }
+    }
+
+    /// Registers a ring of provided buffers as group `group`.
+    ///
+    /// # Safety
+    /// `address` must point at a page-aligned array of `entries` buffer entries that outlives the ring.
+    pub unsafe fn register_buffer_ring(&self, address: u64, entries: u16, group: u16) -> io::Result<()> {
+        // SAFETY: as promised by the caller.
+        unsafe { self.ring.submitter().register_buf_ring_with_flags(address, entries, group, 0) }
+    }
+
+    /// Queues an operation for the next turn.
+    ///
+    /// # Safety
+    /// Memory and descriptors that the operation names must stay valid until its completion was taken.
+    pub unsafe fn submit(&mut self, entry: squeue::Entry) {
+        loop {
+            // SAFETY: as promised by the caller.
+            if unsafe { self.ring.submission().push(&entry) }.is_ok() {
+                return;
+            }
+            // The queue is full: hand it over and go on. What fails here fails again in the next turn, which reports.
+            let _ = self.ring.submit();
+        }
+    }
+
+    /// Asks the kernel to cancel the operation with this token; it completes with ECANCELED, or as usual.
+    pub fn cancel(&mut self, token: u64) {
+        let entry = opcode::AsyncCancel::new(token).build().user_data(IGNORE);
+        // SAFETY: a cancellation names no memory.
+        unsafe { self.submit(entry) };
+    }
+
+    /// Submits what is queued, waits for a completion or until `timeout` has passed (none: for ever), and adds all
+    /// completions to `completions`.
+    pub fn turn(&mut self, timeout: Option<Duration>, completions: &mut Vec<Completion>) -> io::Result<()> {
+        let timespec = timeout.map(types::Timespec::from);
+        let argument = GetEventsArgument {
+            signal_mask: 0,
+            signal_mask_bytes: 0,
+            min_wait_usec: 0,
+            timeout: timespec.as_ref().map_or(0, |timespec| std::ptr::from_ref(timespec) as u64),
+        };
+        let want = u32::from(timeout != Some(Duration::ZERO));
+        let queued = self.ring.submission().len() as u32;
+        // SAFETY: the argument and the time it points at live until the call returns.
+        let entered = unsafe { self.ring.submitter().enter(queued, want, self.wait.bits(), Some(&argument)) };
+        match entered {
+            Ok(_) => {}
+            Err(error) => match error.raw_os_error() {
+                // The time is up, a signal came, or completions wait to be taken first.
+                Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN) => {}
+                _ => return Err(error),
+            },
+        }
+        let queue = self.ring.completion();
+        completions.extend(queue.filter(|entry| entry.user_data() != IGNORE).map(|entry| Completion {
+            token: entry.user_data(),
+            result: entry.result(),
+            flags: entry.flags(),
+        }));
+        Ok(())
+    }
+}
+
+/// The token of operations whose completion means nothing.
+pub const IGNORE: u64 = u64::MAX;

@@ -1,0 +1,58 @@
+//! Signals become bytes in pipes that the ring reads: one pipe for dead children, one for the wish to stop. The
+//! handlers do nothing else.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
+use signal_hook::low_level::pipe;
+
+/// The reading ends.
+pub struct Signals {
+    /// A byte for each SIGCHLD, or fewer when it is full: then there is something to reap anyway.
+    pub children: OwnedFd,
+    /// A byte for each SIGTERM and SIGINT.
+    pub stop: OwnedFd,
+}
+
+/// Undoes what we may have inherited, so that neither we nor our workers start with it, and installs the handlers.
+///
+/// A blocked SIGTERM or an ignored SIGCHLD survives exec: a daemon started by a careless parent could not be stopped,
+/// or would never see a worker die.
+pub fn install() -> io::Result<Signals> {
+    let hangup_ignored = is_ignored(SIGHUP);
+    for signal in 1..=64 {
+        // SIGPIPE stays ignored: writing to a broken pipe is an error to handle, not a reason to die.
+        if signal != libc::SIGPIPE && is_ignored(signal) {
+            // SAFETY: setting a disposition to the default touches no memory of ours.
+            unsafe { libc::signal(signal, libc::SIG_DFL) };
+        }
+    }
+    // SAFETY: the set is initialized by sigemptyset and lives during the calls.
+    unsafe {
+        let mut none = std::mem::zeroed();
+        libc::sigemptyset(&mut none);
+        libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut());
+    }
+    if hangup_ignored {
+        // Started by nohup: stay deaf to SIGHUP by a handler, which workers do not inherit.
+        // SAFETY: the handler does nothing.
+        unsafe { signal_hook::low_level::register(SIGHUP, || ())? };
+    }
+    let (children, child_writer) = UnixStream::pair()?;
+    let (stop, stop_writer) = UnixStream::pair()?;
+    pipe::register(SIGCHLD, child_writer)?;
+    for signal in [SIGTERM, SIGINT] {
+        pipe::register(signal, stop_writer.try_clone()?)?;
+    }
+    Ok(Signals { children: children.into(), stop: stop.into() })
+}
+
+fn is_ignored(signal: i32) -> bool {
+    // SAFETY: the structure is plain data that sigaction fills; a null second argument changes nothing.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(signal, std::ptr::null(), &mut action) == 0 && action.sa_sigaction == libc::SIG_IGN
+    }
+}

@@ -1,0 +1,105 @@
+//! Starts workers: three pipes, a process group of their own, and nothing of ours that they did not ask for
+//! (spec 3.3, 5.1).
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::config::Pool;
+use crate::error::StartError;
+
+/// Bytes that a worker's pipes hold: fewer turns for large messages than with the kernel's 64 KiB.
+const PIPE_BYTES: usize = 256 * 1024;
+
+/// A running worker as the kernel knows it.
+pub struct Spawned {
+    /// The process id, and the id of its group.
+    pub pid: u32,
+    /// Where to write its messages.
+    pub stdin: OwnedFd,
+    /// Where its messages come from.
+    pub stdout: OwnedFd,
+    /// Where its diagnostics come from.
+    pub stderr: OwnedFd,
+}
+
+/// Marks every descriptor that we inherited, so that no worker inherits it from us. Our own are marked when made.
+pub fn keep_descriptors() -> io::Result<()> {
+    // SAFETY: the call changes flags of descriptors only.
+    let result = unsafe { libc::close_range(3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC as libc::c_int) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Raises the soft limit of descriptors to what `listeners`, all connections and `workers` need. Returns the limit
+/// that workers are to get back.
+pub fn allow_descriptors(listeners: usize, connections: usize, workers: usize) -> Result<Rlimit, StartError> {
+    let needed = (listeners + connections + 3 * workers + 32) as u64;
+    let original = getrlimit(Resource::Nofile);
+    let raised = match (original.current, original.maximum) {
+        (Some(current), _) if current >= needed => return Ok(original),
+        (None, _) => return Ok(original),
+        (_, Some(allowed)) if allowed < needed => {
+            return Err(StartError::FileDescriptors { needed, allowed, workers });
+        }
+        (_, maximum) => Rlimit { current: Some(needed), maximum },
+    };
+    setrlimit(Resource::Nofile, raised).map_err(|error| StartError::io("raise RLIMIT_NOFILE")(error.into()))?;
+    Ok(original)
+}
+
+/// Starts one worker of `pool`. It gets `descriptors` as its limit of open files.
+///
+/// # Errors
+/// What pipe2(2), fork(2) or execve(2) said, with the command.
+pub fn spawn(pool: &Pool, descriptors: &Rlimit) -> io::Result<Spawned> {
+    let (stdin_theirs, stdin) = pipe_with(PipeFlags::CLOEXEC)?;
+    let (stdout, stdout_theirs) = pipe_with(PipeFlags::CLOEXEC)?;
+    let (stderr, stderr_theirs) = pipe_with(PipeFlags::CLOEXEC)?;
+    for pipe in [&stdin, &stdout] {
+        // A user at the limit of pipe memory gets the kernel's default, which is slower but works.
+        let _ = fcntl_setpipe_size(pipe, PIPE_BYTES);
+    }
+    for ours in [&stdin, &stdout, &stderr] {
+        fcntl_setfl(ours, fcntl_getfl(ours)? | OFlags::NONBLOCK)?;
+    }
+    let mut command = Command::new(&pool.program);
+    command.arg0(&pool.command).args(&pool.args).envs(&pool.env);
+    command.stdin(Stdio::from(stdin_theirs)).stdout(Stdio::from(stdout_theirs)).stderr(Stdio::from(stderr_theirs));
+    command.process_group(0);
+    if let Some(cwd) = &pool.cwd {
+        command.current_dir(cwd);
+    }
+    let limit = libc::rlimit {
+        rlim_cur: descriptors.current.unwrap_or(libc::RLIM_INFINITY),
+        rlim_max: descriptors.maximum.unwrap_or(libc::RLIM_INFINITY),
+    };
+    let parent = std::process::id() as libc::pid_t;
+    // SAFETY: the closure runs between fork and exec and makes async-signal-safe calls only.
+    unsafe { command.pre_exec(move || prepare_child(parent, limit)) };
+    let child = command.spawn()?;
+    Ok(Spawned { pid: child.id(), stdin, stdout, stderr })
+}
+
+/// Runs in the child: it dies with us, and starts with the signals and limits of a fresh login.
+fn prepare_child(parent: libc::pid_t, limit: libc::rlimit) -> io::Result<()> {
+    // SAFETY: plain system calls on values of this frame.
+    unsafe {
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+        if libc::getppid() != parent {
+            libc::_exit(1);
+        }
+        for signal in 1..=64 {
+            libc::signal(signal, libc::SIG_DFL);
+        }
+        let mut none = std::mem::zeroed();
+        libc::sigemptyset(&mut none);
+        libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut());
+        libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
+    }
+    Ok(())
+}

@@ -1,5 +1,6 @@
 //! stdio-bus: a message bus for AI agents that speak JSON-RPC over stdin and stdout.
 
+pub mod acp;
 pub mod address;
 pub mod bus;
 pub mod cli;

@@ -7,11 +7,29 @@
 //! [`Scanner`] holds what all connections share, [`Partial`] what one connection remembers of a line whose end has
 //! not come yet.
 
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod fast;
+mod grammar;
+mod isa;
+mod keys;
+mod member;
+mod messages;
+mod portable;
 mod reference;
+mod scalar;
+mod shapes;
 mod string;
+mod tokens;
 
 pub use string::decode;
 
+#[cfg(target_arch = "x86_64")]
+use {avx2::Avx2, avx512::Avx512};
+
+use portable::Portable;
 use reference::{Machine, Verdict};
 
 /// Bytes that must be readable before the first and after the last received byte of a [`Window`]. What they hold
@@ -24,9 +42,9 @@ pub const MAX_DEPTH: usize = 512;
 /// Received bytes that the bus has not consumed yet, with [`PAD`] readable bytes on both sides.
 #[derive(Clone, Copy)]
 pub struct Window<'a> {
-    bytes: &'a [u8],
-    start: usize,
-    end: usize,
+    /// The received bytes and the pad after them.
+    padded: &'a [u8],
+    received: usize,
 }
 
 impl<'a> Window<'a> {
@@ -37,18 +55,36 @@ impl<'a> Window<'a> {
     pub fn new(bytes: &'a [u8], start: usize, end: usize) -> Self {
         assert!(start >= PAD && start <= end && bytes.len() - end >= PAD, "a window needs its pads");
         assert!(bytes.len() < u32::MAX as usize, "spans are 32 bits wide");
-        Self { bytes, start, end }
+        Self { padded: &bytes[start..], received: end - start }
     }
 
     /// The received bytes.
     pub fn data(&self) -> &'a [u8] {
-        &self.bytes[self.start..self.end]
+        &self.padded[..self.received]
+    }
+
+    /// The received byte at `at`, or one of the pad.
+    #[inline(always)]
+    fn byte(&self, at: usize) -> u8 {
+        self.padded[at]
+    }
+
+    /// Eight bytes as a number, the first lowest.
+    #[inline(always)]
+    fn word(&self, at: usize) -> u64 {
+        u64::from_le_bytes(*self.array(at))
+    }
+
+    /// `N` bytes from the received byte `at` on; those after the last one are part of the pad.
+    #[inline(always)]
+    fn array<const N: usize>(&self, at: usize) -> &'a [u8; N] {
+        self.padded[at..].first_chunk().expect("the pad is long enough")
     }
 
     /// The same window without its first `bytes`.
     pub fn without(self, bytes: usize) -> Self {
-        debug_assert!(bytes <= self.end - self.start);
-        Self { start: self.start + bytes, ..self }
+        debug_assert!(bytes <= self.received);
+        Self { padded: &self.padded[bytes..], received: self.received - bytes }
     }
 
     /// The bytes of one span of this window.
@@ -187,11 +223,29 @@ pub const BATCH: usize = 64;
 pub enum InstructionSet {
     /// Byte by byte: it defines the meaning and decides what the others doubt.
     Reference,
+    /// 64 bytes at a time in plain words; every CPU has it.
+    Portable,
+    /// 64 bytes at a time with AVX2.
+    Avx2,
+    /// 64 bytes at a time with AVX-512; it needs VBMI2.
+    Avx512,
 }
 
 /// What one bus needs to scan: the instruction set it chose at start and scratch that all its connections share.
 pub struct Scanner {
-    set: InstructionSet,
+    engine: Engine,
+    scratch: fast::Scratch,
+}
+
+/// An instruction set, and the proof that the CPU has it.
+#[derive(Clone, Copy)]
+enum Engine {
+    Reference,
+    Portable(Portable),
+    #[cfg(target_arch = "x86_64")]
+    Avx2(Avx2),
+    #[cfg(target_arch = "x86_64")]
+    Avx512(Avx512),
 }
 
 impl Default for Scanner {
@@ -203,17 +257,44 @@ impl Default for Scanner {
 impl Scanner {
     /// A scanner with the fastest instruction set of this CPU.
     pub fn new() -> Self {
-        Self { set: InstructionSet::Reference }
+        #[cfg(target_arch = "x86_64")]
+        if let Some(isa) = Avx512::detect() {
+            return Self::of(Engine::Avx512(isa));
+        } else if let Some(isa) = Avx2::detect() {
+            return Self::of(Engine::Avx2(isa));
+        }
+        Self::of(Engine::Portable(Portable))
     }
 
     /// A scanner with this instruction set, or `None` if the CPU lacks it.
     pub fn with(set: InstructionSet) -> Option<Self> {
-        Some(Self { set })
+        let engine = match set {
+            InstructionSet::Reference => Some(Engine::Reference),
+            InstructionSet::Portable => Some(Engine::Portable(Portable)),
+            #[cfg(target_arch = "x86_64")]
+            InstructionSet::Avx2 => Avx2::detect().map(Engine::Avx2),
+            #[cfg(target_arch = "x86_64")]
+            InstructionSet::Avx512 => Avx512::detect().map(Engine::Avx512),
+            #[cfg(not(target_arch = "x86_64"))]
+            InstructionSet::Avx2 | InstructionSet::Avx512 => None,
+        };
+        engine.map(Self::of)
     }
 
     /// The instruction set in use.
     pub fn set(&self) -> InstructionSet {
-        self.set
+        match self.engine {
+            Engine::Reference => InstructionSet::Reference,
+            Engine::Portable(_) => InstructionSet::Portable,
+            #[cfg(target_arch = "x86_64")]
+            Engine::Avx2(_) => InstructionSet::Avx2,
+            #[cfg(target_arch = "x86_64")]
+            Engine::Avx512(_) => InstructionSet::Avx512,
+        }
+    }
+
+    fn of(engine: Engine) -> Self {
+        Self { engine, scratch: fast::Scratch::default() }
     }
 
     /// Scans what of `window` was not scanned yet and appends its complete lines to `lines`, at most until there are
@@ -223,8 +304,14 @@ impl Scanner {
     /// at least the bytes it held then. The first line that is not a message ends the scan for good: each further
     /// call finds it again.
     pub fn scan(&mut self, partial: &mut Partial, window: Window<'_>, lines: &mut Vec<Line>) -> Outcome {
-        match self.set {
-            InstructionSet::Reference => partial.scan_by_byte(window, lines),
+        debug_assert!(partial.scanned <= window.data().len(), "a window never shrinks but by what was consumed");
+        match self.engine {
+            Engine::Reference => partial.scan_by_byte(window, lines),
+            Engine::Portable(isa) => fast::scan(isa, &mut self.scratch, partial, window, lines),
+            #[cfg(target_arch = "x86_64")]
+            Engine::Avx2(isa) => fast::scan(isa, &mut self.scratch, partial, window, lines),
+            #[cfg(target_arch = "x86_64")]
+            Engine::Avx512(isa) => fast::scan(isa, &mut self.scratch, partial, window, lines),
         }
     }
 }
@@ -237,8 +324,12 @@ impl Scanner {
 pub struct Partial {
     consumed: usize,
     scanned: usize,
+    /// The unfinished line is read byte by byte.
+    is_by_byte: bool,
     /// The byte machine, made when a line first needs it and kept from then on.
     machine: Option<Box<Machine>>,
+    /// What the fast scanner knows of the unfinished line.
+    memory: fast::Memory,
 }
 
 impl Partial {
@@ -268,36 +359,52 @@ impl Partial {
     /// Forgets everything: the next window is to be read from its first byte, which begins a line.
     pub fn reset(&mut self) {
         self.consumed = 0;
-        self.scanned = 0;
-        if let Some(machine) = &mut self.machine {
-            machine.begin();
-        }
+        self.restart();
+    }
+
+    /// Forgets what is known of the unfinished line: it is to be read from its start.
+    fn restart(&mut self) {
+        self.scanned = self.consumed;
+        self.is_by_byte = false;
+        self.memory = fast::Memory::default();
     }
 
     fn scan_by_byte(&mut self, window: Window<'_>, lines: &mut Vec<Line>) -> Outcome {
-        let data = window.data();
-        debug_assert!(self.scanned <= data.len(), "a window never shrinks but by what was consumed");
-        let machine = self.machine.get_or_insert_default();
         while lines.len() < BATCH {
-            let start = self.consumed;
-            match machine.read(&data[start..], self.scanned - start) {
-                Verdict::Unfinished => {
-                    self.scanned = data.len();
-                    return Outcome::More;
-                }
-                Verdict::Blank { length } => self.consumed = start + length + 1,
-                Verdict::Line { length } => {
-                    lines.push(machine.line(start, length));
-                    self.consumed = start + length + 1;
-                }
-                Verdict::Malformed { at, fault } => {
-                    self.scanned = start + at;
-                    return Outcome::Malformed { line: start, at: start + at, fault };
-                }
+            if let Some(outcome) = self.read_by_byte(window, lines) {
+                return outcome;
             }
-            self.scanned = self.consumed;
-            machine.begin();
         }
         Outcome::Full
+    }
+
+    /// Reads one line byte by byte, on from where the last call for it stopped. `None` says that it was given, or
+    /// was blank; the next line is not begun.
+    fn read_by_byte(&mut self, window: Window<'_>, lines: &mut Vec<Line>) -> Option<Outcome> {
+        let (data, start) = (window.data(), self.consumed);
+        let machine = self.machine.get_or_insert_default();
+        if !self.is_by_byte {
+            machine.begin();
+            self.is_by_byte = true;
+            self.scanned = start;
+        }
+        let length = match machine.read(&data[start..], self.scanned - start) {
+            Verdict::Unfinished => {
+                self.scanned = data.len();
+                return Some(Outcome::More);
+            }
+            Verdict::Malformed { at, fault } => {
+                self.scanned = start + at;
+                return Some(Outcome::Malformed { line: start, at: start + at, fault });
+            }
+            Verdict::Line { length } => {
+                lines.push(machine.line(start, length));
+                length
+            }
+            Verdict::Blank { length } => length,
+        };
+        self.consumed = start + length + 1;
+        self.restart();
+        None
     }
 }

@@ -10,7 +10,10 @@ use stdio_bus::bus::scan::{BATCH, Fault, InstructionSet, Line, Outcome, PAD, Par
 
 /// Every instruction set that this machine can run.
 fn sets() -> Vec<InstructionSet> {
-    [InstructionSet::Reference].into_iter().filter(|&set| Scanner::with(set).is_some()).collect()
+    [InstructionSet::Reference, InstructionSet::Avx512]
+        .into_iter()
+        .filter(|&set| Scanner::with(set).is_some())
+        .collect()
 }
 
 /// What a stream of bytes came to: its lines, counted from the first byte of the stream, and where and why it ended

@@ -4,6 +4,7 @@
 //! The invariant: all that is known of the bytes read so far is in the [`Machine`], so a line may come in any
 //! pieces. A byte that makes the line malformed leaves the machine as it was.
 
+use super::member::Member;
 use super::string::plain;
 use super::{Fault, Line, MAX_DEPTH, Span};
 
@@ -66,23 +67,6 @@ enum State {
     ExponentDigit,
     /// More digits of the exponent.
     Power,
-}
-
-/// A member that routing looks at.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
-enum Member {
-    #[default]
-    Other,
-    Id,
-    Method,
-    Params,
-    Result,
-    Error,
-    Session,
-    Pool,
-    ParamsSession,
-    ParamsRequest,
-    ResultSession,
 }
 
 /// The longest routing key has nine bytes; a tenth tells that a key is none.
@@ -331,20 +315,13 @@ impl Machine {
     }
 
     fn end_key(&mut self) -> Result<(), Fault> {
-        let member = match (self.depth, self.top, &self.key[..self.key_length]) {
-            (1, _, b"id") => Member::Id,
-            (1, _, b"method") => Member::Method,
-            (1, _, b"params") => Member::Params,
-            (1, _, b"result") => Member::Result,
-            (1, _, b"error") => Member::Error,
-            (1, _, b"sessionId") => Member::Session,
-            (1, _, b"pool") => Member::Pool,
-            (2, Member::Params, b"sessionId") => Member::ParamsSession,
-            (2, Member::Params, b"requestId") => Member::ParamsRequest,
-            (2, Member::Result, b"sessionId") => Member::ResultSession,
+        let name = &self.key[..self.key_length];
+        let member = match self.depth {
+            1 => Member::of_message(name),
+            2 => self.top.inside(name),
             _ => Member::Other,
         };
-        let bit = 1 << member as u16;
+        let bit = member.bit();
         if member != Member::Other && self.seen & bit != 0 {
             return Err(Fault::DuplicateKey);
         }

@@ -1,0 +1,107 @@
+//! The fast scanner: the same lines as the reference scanner gives, many bytes at a time. It decides nothing that is
+//! not plain: a line that is malformed, deep, or spells a key with an escape goes to the reference scanner.
+//!
+//! ```text
+//!            {"id":7,"result":{"text":"a \"b\" c"}}⏎{"method":"x"}⏎
+//!  strings    ▔▔▔▔   ▔▔▔▔▔▔▔▔  ▔▔▔▔▔▔ ▔▔▔▔▔▔▔▔▔▔▔    ▔▔▔▔▔▔▔▔ ▔▔▔       64 bytes → 64 bits, tokens.rs
+//!  kinds     {":0,":{":"}}⏎{":"}⏎                                     one byte a token
+//!  places    0 1 5 6 7 8 …                                            where each begins
+//!  colons      ↑    ↑  ·                                              at the two outer levels, grammar.rs
+//!  keys       id   result                                             keys.rs
+//!  line      id = 7, RESULT                                           messages.rs
+//! ```
+//!
+//! *Tokens.* A block of 64 bytes is asked where its quotes, backslashes, operators and so on are; each answer is a
+//! word with a bit for each byte. Which quotes are escaped follows from runs of backslashes by one subtraction, and
+//! what is inside strings is the parity of the quotes before it. Escapes, control bytes and UTF-8 are checked here,
+//! so strings are done with; what is left is packed into an array of kinds and one of places. This goes over a whole
+//! chunk of the window and knows nothing of lines.
+//!
+//! *Messages.* The kinds up to a newline are a message. Which kind may follow which is again a matter of words, now
+//! with a bit for each token; only brackets are followed one by one. All this depends on the kinds alone, and since
+//! messages come in few shapes, the shapes of short ones are kept. What remains is to look at each scalar, and at
+//! each key of the message and of the objects directly in it.
+//!
+//! Nothing is looked at again but the line in doubt: at the end of the bytes received, [`Strings`] and [`Draft`]
+//! keep what is known, and the next scan goes on from there.
+
+use super::isa::Isa;
+use super::messages::{Draft, Messages, Stop};
+use super::shapes::Shapes;
+use super::tokens::{Strings, Tokens};
+use super::{BATCH, Line, Outcome, Partial, Window};
+
+/// What all connections share.
+#[derive(Default)]
+pub(super) struct Scratch {
+    tokens: Tokens,
+    shapes: Shapes,
+}
+
+/// What one connection remembers.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Memory {
+    strings: Strings,
+    draft: Draft,
+}
+
+/// [`super::Scanner::scan`].
+pub(super) fn scan<I: Isa>(
+    isa: I,
+    scratch: &mut Scratch,
+    partial: &mut Partial,
+    window: Window<'_>,
+    lines: &mut Vec<Line>,
+) -> Outcome {
+    if partial.is_by_byte
+        && lines.len() < BATCH
+        && let Some(outcome) = partial.read_by_byte(window, lines)
+    {
+        return outcome;
+    }
+    let Scratch { tokens, shapes } = scratch;
+    while lines.len() < BATCH {
+        isa.read_tokens(tokens, &mut partial.memory.strings, window, partial.scanned, BATCH - lines.len());
+        if tokens.end == partial.scanned {
+            return Outcome::More;
+        }
+        partial.scanned = tokens.end;
+        while !tokens.is_faulty {
+            let stop = isa.read_messages(Messages {
+                window,
+                tokens: &mut *tokens,
+                shapes: &mut *shapes,
+                draft: &mut partial.memory.draft,
+                line: &mut partial.consumed,
+                ends_in_scalar: partial.memory.strings.ends_in_scalar(),
+                lines: &mut *lines,
+            });
+            match stop {
+                Stop::Empty => break,
+                Stop::Full => {
+                    partial.restart();
+                    return Outcome::Full;
+                }
+                Stop::Doubt => {
+                    let (strings, scanned) = (partial.memory.strings, partial.scanned);
+                    partial.restart();
+                    if let Some(outcome) = partial.read_by_byte(window, lines) {
+                        return outcome;
+                    }
+                    if partial.consumed > scanned {
+                        break;
+                    }
+                    // The line ended among the tokens, so the rest of them is as good as before.
+                    partial.memory.strings = strings;
+                    partial.scanned = scanned;
+                }
+            }
+        }
+        if tokens.is_faulty {
+            // Some line in these bytes is malformed; which one, and what is wrong first, is found byte by byte.
+            partial.restart();
+            return partial.scan_by_byte(window, lines);
+        }
+    }
+    Outcome::Full
+}

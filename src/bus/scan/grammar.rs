@@ -1,0 +1,194 @@
+//! The grammar of JSON over tokens, 64 at a time: which token may follow which, whether brackets match, and which
+//! colons belong to the message itself and to the objects in it. It looks at kinds only, never at bytes.
+//!
+//! The invariant: after a step that was not refused, the tokens so far can begin a valid line, and [`Grammar`] is
+//! all there is to know of them.
+
+use super::isa::{BLOCK, Isa};
+use super::tokens::SCALAR;
+
+/// No bracket is open. Below a leading one, the stack has a bit for each open bracket, the innermost lowest: whether
+/// it is a brace.
+const EMPTY: u64 = 1;
+
+/// Only the brace that opens the message is open.
+const OPEN: u64 = EMPTY << 1 | 1;
+
+/// Where the tokens of each kind are, among up to 64.
+#[derive(Clone, Copy)]
+pub(super) struct Kinds {
+    string: u64,
+    scalar: u64,
+    colon: u64,
+    comma: u64,
+    opening: u64,
+    closing: u64,
+    /// Braces, as opposed to square brackets.
+    brace: u64,
+    /// All tokens.
+    all: u64,
+    count: usize,
+}
+
+impl Kinds {
+    /// The first `count` of these tokens.
+    #[inline(always)]
+    pub(super) fn of<I: Isa>(isa: I, kinds: &[u8; BLOCK], count: usize) -> Self {
+        let all = !0 >> (BLOCK - count);
+        let block = isa.load(kinds);
+        let are = |kind| isa.equal(block, kind) & all;
+        let (left, right) = (are(b'{'), are(b'}'));
+        Self {
+            string: are(b'"'),
+            scalar: are(SCALAR),
+            colon: are(b':'),
+            comma: are(b','),
+            opening: left | are(b'['),
+            closing: right | are(b']'),
+            brace: left | right,
+            all,
+            count,
+        }
+    }
+
+    /// Where the scalars are.
+    #[inline(always)]
+    pub(super) fn scalars(&self) -> u64 {
+        self.scalar
+    }
+
+    /// Whether each token is of a kind that exists.
+    #[inline(always)]
+    fn are_known(&self) -> bool {
+        self.string | self.scalar | self.colon | self.comma | self.opening | self.closing == self.all
+    }
+}
+
+/// The colons, among up to 64 tokens, that follow keys which may be routing keys.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Colons {
+    /// In the message itself.
+    pub(super) outer: u64,
+    /// In an object that is a value of the message.
+    pub(super) inner: u64,
+}
+
+/// What the grammar must know of the tokens before the next one.
+#[derive(Clone, Copy)]
+pub(super) struct Grammar {
+    stack: u64,
+    last: Last,
+}
+
+/// What the last token was, each 0 or 1.
+#[derive(Clone, Copy, Default)]
+struct Last {
+    opening: u64,
+    /// An opening bracket or a comma.
+    separator: u64,
+    colon: u64,
+    /// The end of a value.
+    end: u64,
+    /// A string that is a key, if it stands in an object.
+    key: u64,
+}
+
+impl Grammar {
+    /// The grammar after the brace that opens a message.
+    pub(super) fn opened() -> Self {
+        Self { stack: OPEN, last: Last { opening: 1, separator: 1, ..Last::default() } }
+    }
+
+    /// Whether a line may end here.
+    #[inline(always)]
+    pub(super) fn is_complete(&self) -> bool {
+        self.stack == EMPTY && self.last.end != 0
+    }
+
+    /// Takes up to 64 tokens. `None` says that they are wrong, or nested too deep to tell.
+    #[inline(always)]
+    pub(super) fn step(&mut self, kinds: &Kinds) -> Option<Colons> {
+        let Kinds { string, scalar, colon, comma, opening, closing, all, .. } = *kinds;
+        let separator = opening | comma;
+        let end = string | scalar | closing;
+        let after_opening = opening << 1 | self.last.opening;
+        let after_separator = separator << 1 | self.last.separator;
+        let after_colon = colon << 1 | self.last.colon;
+        let after_end = end << 1 | self.last.end;
+        let key = string & after_separator;
+        let after_key = key << 1 | self.last.key;
+
+        let mut wrong = (string | scalar | opening) & !(after_separator | after_colon);
+        wrong |= comma & !after_end;
+        wrong |= closing & !(after_end | after_opening);
+        wrong |= colon & !after_key;
+
+        // A bare value, or a string where a key would stand and no colon after it, tells of an array.
+        let in_array = (after_key & !colon | (scalar | opening) & after_separator) & all;
+        let before = self.stack;
+        let objects = self.nest(kinds)?;
+        wrong |= colon & !objects | in_array & objects;
+        if wrong != 0 || !kinds.are_known() {
+            return None;
+        }
+
+        let last = kinds.count - 1;
+        let at_last = |mask: u64| mask >> last & 1;
+        self.last = Last {
+            opening: at_last(opening),
+            separator: at_last(separator),
+            colon: at_last(colon),
+            end: at_last(end),
+            key: at_last(key),
+        };
+        Some(levels(kinds, before))
+    }
+
+    /// Follows the brackets and tells which tokens stand in objects, a bracket itself in what is around it before it
+    /// opens and within before it closes. `None` if one does not match, or stands after the message, or if they are
+    /// deeper than the stack.
+    #[inline(always)]
+    fn nest(&mut self, kinds: &Kinds) -> Option<u64> {
+        let mut stack = self.stack;
+        let mut objects = (stack & 1).wrapping_neg();
+        let mut brackets = kinds.opening | kinds.closing;
+        let mut wrong = 0;
+        while brackets != 0 {
+            let bracket = brackets & brackets.wrapping_neg();
+            let after = !(brackets ^ (brackets - 1));
+            let is_brace = (kinds.brace & bracket != 0) as u64;
+            let is_closing = kinds.closing & bracket != 0;
+            let top = stack & 1;
+            wrong |= (stack == EMPTY) as u64;
+            wrong |= is_closing as u64 & (top ^ is_brace);
+            wrong |= stack >> 63;
+            stack = if is_closing { stack >> 1 } else { stack << 1 | is_brace };
+            objects ^= after & ((stack ^ top) & 1).wrapping_neg();
+            brackets &= brackets - 1;
+        }
+        self.stack = stack;
+        if wrong == 0 { Some(objects) } else { None }
+    }
+}
+
+/// The colons at the two outermost levels. `stack` is what was open before these tokens.
+#[inline(always)]
+fn levels(kinds: &Kinds, stack: u64) -> Colons {
+    let mut depth = stack.ilog2();
+    if depth > 2 + kinds.closing.count_ones() {
+        return Colons::default();
+    }
+    let mut brackets = kinds.opening | kinds.closing;
+    let fill = |is: bool| (is as u64).wrapping_neg();
+    let (mut first, mut second) = (fill(depth == 1), fill(depth == 2));
+    while brackets != 0 {
+        let bracket = brackets & brackets.wrapping_neg();
+        let after = !(brackets ^ (brackets - 1));
+        let (was_first, was_second) = (depth == 1, depth == 2);
+        depth = if kinds.closing & bracket != 0 { depth - 1 } else { depth + 1 };
+        first ^= after & fill(was_first != (depth == 1));
+        second ^= after & fill(was_second != (depth == 2));
+        brackets &= brackets - 1;
+    }
+    Colons { outer: kinds.colon & first, inner: kinds.colon & second }
+}

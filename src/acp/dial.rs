@@ -46,6 +46,8 @@ fn tcp(host: &str, port: u16, limit: Duration) -> io::Result<OwnedFd> {
 }
 
 /// Lets the kernel find out within two minutes that the daemon's machine is gone, which otherwise looks like silence.
+/// TCP_USER_TIMEOUT would shorten the wait while something is unsent, too, but also end a connection to a daemon that
+/// is merely slow to read.
 fn keep_alive(stream: &TcpStream) -> io::Result<()> {
     set_tcp_keepidle(stream, Duration::from_secs(60))?;
     set_tcp_keepintvl(stream, Duration::from_secs(10))?;
@@ -58,7 +60,7 @@ fn unix(path: &Path, limit: Duration) -> io::Result<OwnedFd> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     let address = SocketAddrUnix::new(path)?;
     // Connecting waits while the listener's queue is full, as that of a stopped daemon can be; the limit for sending
-    // is the limit for that too (unix(7) says nothing of it, socket(7) does).
+    // is the limit for that too.
     set_socket_timeout(&socket, Timeout::Send, Some(limit))?;
     match connect(&socket, &address) {
         Err(rustix::io::Errno::AGAIN) => {

@@ -24,3 +24,6 @@ pub mod config;
 pub mod echo;
 pub mod error;
 pub mod shell;
+
+#[cfg(feature = "agent")]
+pub mod agent;

@@ -218,7 +218,12 @@ impl Shell {
     /// The loop.
     fn serve(&mut self) -> Result<(), StartError> {
         let mut completions = Vec::with_capacity(256);
-        while !self.done {
+        loop {
+            self.write_dirty(self.clock.now());
+            self.write_log();
+            if self.done {
+                return Ok(());
+            }
             let planned = self.patience();
             completions.clear();
             self.ring.turn(planned, &mut completions).map_err(StartError::io("use the ring"))?;
@@ -235,10 +240,7 @@ impl Shell {
             for link in std::mem::take(&mut self.starved) {
                 self.arm_read(link);
             }
-            self.write_dirty(now);
-            self.write_log();
         }
-        Ok(())
     }
 
     /// How long the next turn may wait.

@@ -150,12 +150,12 @@ impl Client {
                 return line;
             }
             searched = self.buffer.len();
-            let rest = || String::from_utf8_lossy(&self.buffer[self.start..]).into_owned();
-            match self.fill(1 << 16) {
-                Ok(0) => panic!("end of file instead of a line, after {:?}", rest()),
-                Ok(_) => {}
-                Err(error) => panic!("{error} instead of a line, after {:?}", rest()),
-            }
+            let why = match self.fill(1 << 16) {
+                Ok(0) => "end of file".to_owned(),
+                Ok(_) => continue,
+                Err(error) => error.to_string(),
+            };
+            panic!("{why} instead of a line, after {:?}", String::from_utf8_lossy(&self.buffer[self.start..]));
         }
     }
 

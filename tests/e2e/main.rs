@@ -6,4 +6,6 @@
 mod client;
 mod harness;
 
+mod clients;
 mod startup;
+mod workers;

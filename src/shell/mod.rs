@@ -218,6 +218,8 @@ impl Shell {
     /// The loop.
     fn serve(&mut self) -> Result<(), StartError> {
         let mut completions = Vec::with_capacity(256);
+        // What the start had to say goes out before the first wait, which may be long.
+        self.write_log();
         while !self.done {
             let planned = self.patience();
             completions.clear();

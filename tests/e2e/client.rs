@@ -55,6 +55,12 @@ impl Client {
         Self::new(stream.into(), Some(writer.into()))
     }
 
+    /// The same connection, for another thread to write to.
+    pub fn second(&self) -> Self {
+        let again = |fd: &OwnedFd| fd.try_clone().expect("a second descriptor");
+        Self::new(again(&self.reader), self.writer.as_ref().map(again))
+    }
+
     /// Writes as much as goes without waiting.
     pub fn push(&mut self, bytes: &[u8]) -> Result<usize, Errno> {
         rustix::io::write(self.writer.as_ref().expect("the writing side is open"), bytes)

@@ -6,7 +6,7 @@ use std::fs;
 use serde_json::{Value, json};
 
 use crate::client::Client;
-use crate::harness::{Daemon, Gate, Setup, echo, lives, shell, with, worker};
+use crate::harness::{Daemon, Gate, Setup, echo, lives, sink, with, worker};
 
 #[test]
 fn each_of_the_three_modes_carries_a_request_and_its_answer() {
@@ -39,8 +39,7 @@ fn many_clients_are_served_at_once_and_each_gets_its_own_answers() {
 fn what_a_client_sends_reaches_the_worker_byte_for_byte() {
     let setup = Setup::new([]);
     let seen = setup.path("seen");
-    let script = format!("exec tee {} > /dev/null", seen.display());
-    let mut daemon = setup.set("pools", json!([shell("sink", &script)])).start();
+    let mut daemon = setup.set("pools", json!([sink("sink", &seen)])).start();
     let lines = concat!(
         "{ \"id\" : 1 ,\t\"method\":\"a\\u0062\\/\" , \"params\" : { \"b\":1e3, \"a\":1.0, \"a\":-0 } }\n",
         "{\"method\":\"é€😀\\ud83d\\ude00\\ud83d\",\"id\":\"\\u0031\",\"x\":[[],{}, \"\\\\\\\"\"]}\r\n",
@@ -74,8 +73,7 @@ fn what_a_worker_writes_reaches_the_client_byte_for_byte() {
 fn the_semantics_of_json_rpc_are_the_workers_business() {
     let setup = Setup::new([]);
     let seen = setup.path("seen");
-    let script = format!("exec tee {} > /dev/null", seen.display());
-    let mut daemon = setup.set("pools", json!([shell("sink", &script)])).start();
+    let mut daemon = setup.set("pools", json!([sink("sink", &seen)])).start();
     // No jsonrpc member, no method, a method that nobody knows, params of a wrong type.
     let lines = "{\"id\":1}\n{\"method\":\"\"}\n{\"id\":\"x\",\"method\":\"no/such\",\"params\":7}\n{}\n";
     let mut client = daemon.connect();
@@ -140,8 +138,7 @@ fn a_malformed_line_is_answered_and_closes_its_connection_alone() {
 fn lines_before_a_malformed_one_are_carried_and_lines_behind_it_are_not() {
     let setup = Setup::new([]);
     let seen = setup.path("seen");
-    let script = format!("exec tee {} > /dev/null", seen.display());
-    let mut daemon = setup.set("pools", json!([shell("sink", &script)])).start();
+    let mut daemon = setup.set("pools", json!([sink("sink", &seen)])).start();
     let mut client = daemon.connect();
     client.send_bytes(b"{\"method\":\"before\"}\nnonsense\n{\"method\":\"behind\"}\n");
     assert_eq!(client.message()["error"]["code"], -32700);
@@ -191,8 +188,7 @@ fn a_line_may_come_byte_by_byte_and_many_lines_in_one_piece() {
 fn blank_lines_are_ignored_and_never_passed_on() {
     let setup = Setup::new([]);
     let seen = setup.path("seen");
-    let script = format!("exec tee {} > /dev/null", seen.display());
-    let mut daemon = setup.set("pools", json!([shell("sink", &script)])).start();
+    let mut daemon = setup.set("pools", json!([sink("sink", &seen)])).start();
     let mut client = daemon.connect();
     client.send_bytes(b"\n\n  \n\t\r\n{\"method\":\"one\"}\n\n\r\n{\"method\":\"two\"}\n");
     daemon.until("both lines came", || fs::read_to_string(&seen).is_ok_and(|seen| seen.contains("two")));
@@ -278,7 +274,7 @@ fn the_sessions_and_requests_of_a_client_that_leaves_are_gone() {
     let mut second = daemon.connect();
     second.ask_in("s", 1, "who", json!({}));
     assert_eq!(second.error(1, "session_denied"), -32014);
-    drop(first);
+    first.reset();
     // Its end is seen soon; from then on the name is free.
     daemon.logs(&["request_discarded", "2"]);
     second.request_in("s", 3, "who", json!({}));
@@ -292,7 +288,7 @@ fn an_answer_for_a_client_that_has_left_is_discarded() {
     first.ask(1, "hold", json!({}));
     let mut second = daemon.connect();
     second.request(1, "who", json!({}));
-    drop(first);
+    first.reset();
     daemon.logs(&["request_discarded"]);
     second.ask(1, "release", json!({}));
     assert_eq!(second.answer(1)["result"]["method"], "release");
@@ -385,13 +381,12 @@ fn a_request_that_is_never_answered_ends_with_request_timeout() {
 fn cancel_on_disconnect_tells_the_worker_that_nobody_waits_any_more() {
     let setup = Setup::new([]);
     let seen = setup.path("seen");
-    let script = format!("exec tee {} > /dev/null", seen.display());
-    let pool = with(shell("sink", &script), "cancel_on_disconnect", true);
+    let pool = with(sink("sink", &seen), "cancel_on_disconnect", true);
     let mut daemon = setup.set("pools", json!([pool])).start();
     let mut client = daemon.connect();
     client.send_line(r#"{"id":1,"method":"session/prompt","params":{"sessionId":"a\"b"}}"#);
     daemon.until("the request came", || fs::read_to_string(&seen).is_ok_and(|seen| seen.contains("prompt")));
-    drop(client);
+    client.reset();
     daemon.until("the cancellation came", || {
         let seen = fs::read_to_string(&seen).unwrap();
         let last = seen.lines().last().and_then(|line| serde_json::from_str::<Value>(line).ok());

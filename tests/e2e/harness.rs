@@ -26,7 +26,7 @@ use tempfile::TempDir;
 use crate::client::Client;
 
 /// How long a condition may take to come true. Generous: a loaded machine is no failure.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(8);
 
 const MARK: &str = "STDIO_BUS_TEST_MARK";
 
@@ -84,6 +84,12 @@ pub fn echo(id: &str, instances: usize) -> Value {
 /// A pool whose workers are a line of shell.
 pub fn shell(id: &str, script: &str) -> Value {
     json!({ "id": id, "command": "sh", "args": ["-c", script], "instances": 1 })
+}
+
+/// A worker that keeps what it reads in a file and says nothing.
+pub fn sink(id: &str, file: &Path) -> Value {
+    // Not the shell's last command: it stays, and keeps stdout open.
+    shell(id, &format!("tee {} > /dev/null; :", file.display()))
 }
 
 /// The pool with one more key.

@@ -6,6 +6,8 @@
 mod client;
 mod harness;
 
+mod backpressure;
 mod clients;
+mod sessions;
 mod startup;
 mod workers;

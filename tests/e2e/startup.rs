@@ -370,21 +370,22 @@ fn as_another_user_with_little_locked_memory_it_runs_or_says_what_to_raise() {
 }
 
 #[test]
-fn a_command_whose_exec_fails_is_reported_with_pool_and_reason_and_others_go_on() {
+fn a_command_that_disappears_is_reported_with_pool_and_reason_and_others_go_on() {
     let setup = Setup::new([]);
-    let broken = setup.path("broken");
-    // Executable, and neither a program nor a script: only the exec finds out.
-    fs::write(&broken, b"\x7fELF\x00\x00\x00\x00").unwrap();
-    fs::set_permissions(&broken, fs::Permissions::from_mode(0o755)).unwrap();
-    let pools = json!([{ "id": "broken", "command": broken, "instances": 1 }, echo("good", 1)]);
+    let agent = setup.path("agent");
+    fs::write(&agent, "#!/bin/sh\nread line\nexit 1\n").unwrap();
+    fs::set_permissions(&agent, fs::Permissions::from_mode(0o755)).unwrap();
+    let pools = json!([{ "id": "moved", "command": agent, "instances": 1 }, echo("good", 1)]);
     let mut daemon = setup.set("pools", pools).limit("max_restarts", 2).start();
-    let line = daemon.logs(&["broken", "format error"]);
-    assert!(line.contains("spawn_failed") || line.to_lowercase().contains("error"), "{line}");
-    daemon.logs(&["given up after 2 restarts"]);
+    fs::remove_file(&agent).unwrap();
     let mut client = daemon.connect();
-    assert_eq!(client.request(1, "m", json!({}))["result"]["method"], "m");
-    client.send(&json!({ "jsonrpc": "2.0", "id": 2, "method": "m", "pool": "broken" }));
-    assert_eq!(client.error(2, "no_worker"), -32010);
+    client.send(&json!({ "id": 1, "method": "m", "pool": "moved" }));
+    client.error(1, "worker_exited");
+    daemon.logs(&["ERROR", "spawn_failed", "moved/", "No such file"]);
+    daemon.logs(&["given up after 2 restarts"]);
+    assert_eq!(client.request(2, "m", json!({}))["result"]["method"], "m");
+    client.send(&json!({ "id": 3, "method": "m", "pool": "moved" }));
+    assert_eq!(client.error(3, "no_worker"), -32010);
     daemon.stop();
 }
 

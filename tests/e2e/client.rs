@@ -1,6 +1,5 @@
 //! The client of the tests: it reads and writes lines or bytes, well or badly, and never waits for ever.
 
-use std::fs::File;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -218,14 +217,11 @@ impl Client {
             || poll(&mut [PollFd::new(&self.reader, PollFlags::IN)], Some(&now)).is_ok_and(|count| count > 0)
     }
 
-    /// Makes the receive buffer small, so that a client that does not read is felt soon.
-    pub fn narrow(self) -> Self {
-        rustix::net::sockopt::set_socket_recv_buffer_size(&self.reader, 4096).expect("a socket");
-        self
-    }
-
-    /// The reading side as a file.
-    pub fn into_file(self) -> File {
-        self.reader.into()
+    /// Stops reading for good, as a program that was the next in a pipeline and has ended.
+    pub fn close_reading(self) -> Self {
+        let writer = self.writer.as_ref().expect("the writing side is open").try_clone().expect("a second descriptor");
+        let writer_only = Self::new(writer.try_clone().expect("a third one"), Some(writer));
+        drop(self);
+        writer_only
     }
 }

@@ -435,6 +435,11 @@ impl Daemon {
         }
     }
 
+    /// The client on its stdin and stdout, when the test gave it a pipe.
+    pub fn pipes(&mut self) -> Client {
+        Client::over_pipes(self.child.stdin.take(), self.child.stdout.take().expect("stdout is a pipe"))
+    }
+
     /// A path in its directory.
     pub fn path(&self, name: &str) -> PathBuf {
         self.setup.path(name)

@@ -8,6 +8,9 @@ mod harness;
 
 mod backpressure;
 mod clients;
+mod logs;
 mod sessions;
+mod shutdown;
 mod startup;
+mod stdio;
 mod workers;

@@ -62,7 +62,9 @@ fn a_worker_inherits_no_descriptor_no_blocked_and_no_ignored_signal() {
     let status = fs::read_to_string(format!("/proc/{worker}/status")).unwrap();
     for name in ["SigBlk", "SigIgn"] {
         let line = status.lines().find(|line| line.starts_with(name)).expect("the line is always there");
-        assert!(line.ends_with("\t0000000000000000"), "{line}");
+        let mask = line.split_whitespace().nth(1).and_then(|mask| u64::from_str_radix(mask, 16).ok()).expect("a mask");
+        // The C library keeps signals 32 and 33 for itself and lets nobody change them.
+        assert_eq!(mask & !(0b11 << 31), 0, "{line}");
     }
     let environment = fs::read(format!("/proc/{worker}/environ")).unwrap();
     assert!(!String::from_utf8_lossy(&environment).contains("NOTIFY_SOCKET"), "it could speak for the daemon");

@@ -177,6 +177,7 @@ fn the_descriptors_of_the_parent_stay_in_blocking_mode() {
     client.request(1, "m", json!({}));
     let flags = rustix::fs::fcntl_getfl(&kept).unwrap();
     assert!(!flags.contains(rustix::fs::OFlags::NONBLOCK));
+    drop(kept);
     client.half_close();
     client.ends();
     daemon.ends_well();

@@ -10,7 +10,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 
 flags = argparse.ArgumentParser()
@@ -23,8 +22,6 @@ flags.add_argument("--orphan", action="store_true", help="start a process that o
 flags.add_argument("--name", default="", help="told in the answer to `who`")
 flags = flags.parse_args()
 
-out = sys.stdout.buffer
-write_lock = threading.Lock()
 held = []  # requests to answer later
 questions = {}  # our own requests: id -> the request that made us ask
 next_question = 0
@@ -39,9 +36,9 @@ def record(what):
 
 
 def write(data):
-    with write_lock:
-        out.write(data)
-        out.flush()
+    # Without a buffer and without a lock, so that a signal handler may write, too.
+    while data:
+        data = data[os.write(1, data):]
 
 
 def say(message):

@@ -234,6 +234,7 @@ impl Bus {
         let edit = self.settle(Direction::ToWorkers, key, line);
         self.forward(now, Peer::Client(client), line, [edit, None]);
         self.finish_half_closed(now, client);
+        self.finish_quiescing(now);
         Flow::Next
     }
 
@@ -829,6 +830,7 @@ impl Bus {
         self.orphan_request(Direction::ToWorkers, key);
         self.say_error(now, client, &token, session.as_deref(), reason, text);
         self.finish_half_closed(now, client);
+        self.finish_quiescing(now);
     }
 
     /// Requests in the order in which they were made.

@@ -21,6 +21,8 @@ pub mod scan;
 pub mod settings;
 pub mod stats;
 pub mod table;
+#[cfg(test)]
+mod tests;
 pub mod worker;
 
 use std::collections::VecDeque;

@@ -329,6 +329,13 @@ impl Bus {
         }
     }
 
+    fn takes_messages(&self, peer: Peer) -> bool {
+        match peer {
+            Peer::Client(client) => self.clients.get(client).is_some_and(|client| client.phase == Phase::Open),
+            Peer::Worker(worker) => self.worker_takes_messages(worker),
+        }
+    }
+
     fn worker_takes_messages(&self, worker: WorkerKey) -> bool {
         self.workers.get(worker).is_some_and(Worker::takes_messages)
     }

@@ -1,7 +1,16 @@
 //! The behaviour of the core, one rule a test, seen as its peers see it: what they wrote, what they read, what was
 //! done to them. `docs/conformance.md` says which test proves which sentence of the specification.
 
+mod backpressure;
+mod clients;
+mod drain;
+mod errors;
+mod ids;
+mod limits;
+mod pools;
+mod routing;
 mod sessions;
+mod workers;
 
 use std::collections::BTreeMap;
 use std::time::Duration;

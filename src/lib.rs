@@ -7,3 +7,5 @@ pub mod config;
 pub mod echo;
 pub mod error;
 pub mod shell;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;

@@ -12,7 +12,7 @@ impl Random {
     }
 
     /// The next number.
-    pub fn next(&mut self) -> u64 {
+    pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -22,7 +22,7 @@ impl Random {
 
     /// A number in a range that is not empty.
     pub fn range(&mut self, range: Range<usize>) -> usize {
-        range.start + (self.next() % (range.end - range.start) as u64) as usize
+        range.start + (self.number() % (range.end - range.start) as u64) as usize
     }
 
     /// True once in `times` on average.

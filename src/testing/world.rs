@@ -75,7 +75,6 @@ struct SimClient {
 struct SimWorker {
     key: WorkerKey,
     number: u32,
-    pool: usize,
     end: End,
     process: Process,
     waiting: Vec<(String, usize)>,
@@ -98,6 +97,9 @@ enum Process {
     Running,
     Exited,
 }
+
+/// Something that follows from what happened before.
+type Reaction = Box<dyn FnOnce(&mut World)>;
 
 /// One seed.
 pub struct World {
@@ -209,7 +211,7 @@ impl World {
         });
         let result = call(&mut self.bus, self.now);
         let effects: Vec<Effect> = std::iter::from_fn(|| self.bus.next_effect()).collect();
-        self.carry_out(effects, &[], None, VecDeque::new());
+        self.carry_out(effects, &[], None, VecDeque::new(), false);
         self.check();
         result
     }
@@ -238,7 +240,7 @@ impl World {
         self.bus.handle(self.now, Input::Tick);
         let effects: Vec<Effect> = std::iter::from_fn(|| self.bus.next_effect()).collect();
         self.model.refusing |= self.bus.stage() >= Stage::Terminating;
-        self.carry_out(effects, &[], None, VecDeque::new());
+        self.carry_out(effects, &[], None, VecDeque::new(), false);
         self.model.expire(self.now);
         self.model.check_stalls(self.now);
         self.check();
@@ -326,13 +328,14 @@ impl World {
             assert_eq!(consumed, 0, "part of a line of {who:?} was consumed");
         }
         end.kept.drain(..received.consumed);
-        self.carry_out(effects, window.data(), Some(who), due);
+        self.carry_out(effects, window.data(), Some(who), due, is_bad);
         match who {
             Who::Worker(worker) if is_bad => self.model.settled(worker),
             // A client that waits may have got a worker of its own before its first line could be queued for it.
             Who::Client(client) if received.next == Next::Wait => {
                 let key = self.clients[client].key;
-                let front = self.clients[client].end.lines.front().map(|(number, _)| *number);
+                let mut waiting = self.clients[client].end.lines.iter().map(|(number, _)| *number);
+                let front = waiting.find(|number| self.model.lines[*number].kind != Kind::Blank);
                 for at in 0..self.workers.len() {
                     let owned = !self.workers[at].released && self.bus.owner(self.workers[at].key) == Some(key);
                     if let (true, Some(front)) = (owned, front) {
@@ -365,16 +368,32 @@ impl World {
         self.note(format!("{who:?} has ended, {partial} bytes left"));
         self.bus.handle(self.now, Input::Ended { peer, partial });
         let effects: Vec<Effect> = std::iter::from_fn(|| self.bus.next_effect()).collect();
-        self.carry_out(effects, &[], None, VecDeque::new());
+        self.carry_out(effects, &[], None, VecDeque::new(), false);
         if let Who::Client(client) = who {
             self.model.leave_unanswered(client);
         }
         self.check();
     }
 
-    fn carry_out(&mut self, effects: Vec<Effect>, data: &[u8], hearing: Option<Who>, mut due: VecDeque<usize>) {
+    fn carry_out(
+        &mut self,
+        effects: Vec<Effect>,
+        data: &[u8],
+        hearing: Option<Who>,
+        mut due: VecDeque<usize>,
+        is_bad: bool,
+    ) {
         let mut stalled = Vec::new();
         for effect in effects {
+            // What ends a peer comes after all lines that were taken of it.
+            let ends = match &effect {
+                Effect::Close { client, .. } => hearing == Some(Who::Client(self.client(*client))),
+                Effect::Pause { peer } => is_bad && hearing == Some(self.who(*peer)),
+                _ => false,
+            };
+            if ends {
+                due.drain(..).for_each(|line| self.drop_line(line));
+            }
             match effect {
                 Effect::Copy { to, span } => {
                     let bytes = &data[span.start as usize..span.end as usize];
@@ -498,7 +517,6 @@ impl World {
         self.workers.push(SimWorker {
             key,
             number,
-            pool,
             end,
             process: Process::Starting,
             waiting: Vec::new(),
@@ -977,9 +995,9 @@ impl World {
         }
     }
 
-    /// Something that follows from what happened before.
+    /// Lets one thing happen that follows from what happened before; says whether there was any.
     fn react(&mut self) -> bool {
-        let mut todo: Vec<Box<dyn FnOnce(&mut Self)>> = Vec::new();
+        let mut todo: Vec<Reaction> = Vec::new();
         for (at, worker) in self.workers.iter().enumerate().filter(|(_, worker)| !worker.released) {
             let runs = worker.process == Process::Running;
             if runs && worker.killed {
@@ -1000,17 +1018,13 @@ impl World {
             match client.closing {
                 Some(Close::Now) => todo.push(Box::new(move |world| world.close(at))),
                 // The shell shuts its own side down, and then sees the end of the input, again if it had seen it.
-                Some(Close::Flush) if client.end.queue.is_empty() && !client.reset => {
-                    if !client.flush_told {
-                        todo.push(Box::new(move |world| {
-                            let end = &mut world.clients[at].end;
-                            (end.ended, end.end_told) = (true, true);
-                            world.clients[at].flush_told = true;
-                            let peer = Peer::Client(world.clients[at].key);
-                            let input = Input::Ended { peer, partial: 0 };
-                            world.handle("has ended after all", Some(Who::Client(at)), input);
-                        }));
-                    }
+                Some(Close::Flush) if client.end.queue.is_empty() && !client.reset && !client.flush_told => {
+                    todo.push(Box::new(move |world| {
+                        let client = &mut world.clients[at];
+                        (client.end.ended, client.end.end_told, client.flush_told) = (true, true, true);
+                        let input = Input::Ended { peer: Peer::Client(client.key), partial: 0 };
+                        world.handle("has ended after all", Some(Who::Client(at)), input);
+                    }));
                 }
                 _ => {}
             }

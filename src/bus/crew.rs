@@ -385,14 +385,11 @@ impl Bus {
             let stalls_at = worker.end.output.stalls_at(timeout).filter(|_| worker.takes_messages());
             let queued = worker.end.output.queued();
             if stalls_at.is_some_and(|at| at <= now) {
-                self.report(now, Reason::WorkerStalled, Some(Peer::Worker(key)), || {
-                    format!(
-                        "a worker read nothing for {} s, with {queued} bytes queued; it is told to stop",
-                        timeout.as_secs_f32()
-                    )
-                });
-                self.step(now, key, Event::Stop);
-                self.settle_worker(now, key);
+                let text = format!(
+                    "a worker read nothing for {} s, with {queued} bytes queued; it is told to stop",
+                    timeout.as_secs_f32()
+                );
+                self.stop_bad_worker(now, key, Reason::WorkerStalled, &text);
             }
             let Some(worker) = self.workers.get(key) else { continue };
             let stalls_at = worker.end.output.stalls_at(timeout).filter(|_| worker.takes_messages());

@@ -2,6 +2,7 @@
 //! (spec 4.1.2, 7.2, 7.3; design 2.9 to 2.11).
 
 use super::client::{Client, Phase};
+use super::drain::Stage;
 use super::messages::Direction;
 use super::port::{ClientKey, Close, Effect, Moment, Peer};
 use super::report::Reason;
@@ -58,8 +59,14 @@ impl Bus {
         }
     }
 
+    /// One of its requests was answered: a half-closed client, or a shutdown, may have waited for that.
+    pub(super) fn waits_less(&mut self, now: Moment, key: ClientKey) {
+        self.finish_half_closed(now, key);
+        self.quiesce_less(now);
+    }
+
     /// Closes a half-closed client that waits for nothing more.
-    pub(super) fn finish_half_closed(&mut self, now: Moment, key: ClientKey) {
+    fn finish_half_closed(&mut self, now: Moment, key: ClientKey) {
         let Some(client) = self.clients.get(key) else { return };
         if client.phase == Phase::HalfClosed && client.end.asked.is_empty() {
             self.close_client(now, key, Close::Flush);
@@ -111,6 +118,14 @@ impl Bus {
             return self.close_client(now, key, Close::Now);
         }
         self.effects.push_back(Effect::Close { client: key, how });
+        self.quiesce_less(now);
+    }
+
+    /// Somebody waits no more: a shutdown may have waited for that.
+    fn quiesce_less(&mut self, now: Moment) {
+        if self.stage() == Stage::Quiescing {
+            self.advance_drain(now);
+        }
     }
 
     /// Sessions and requests of a client that leaves.

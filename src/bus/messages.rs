@@ -280,7 +280,7 @@ impl Bus {
         }
         let edit = self.settle(Direction::ToWorkers, key, line);
         self.forward(now, Peer::Client(client), line, [edit, None]);
-        self.finish_half_closed(now, client);
+        self.waits_less(now, client);
         Flow::Next
     }
 
@@ -876,7 +876,7 @@ impl Bus {
         let session = session.map(|session| session.name.clone());
         self.orphan_request(Direction::ToWorkers, key);
         self.say_error(now, client, &token, session.as_deref(), reason, text);
-        self.finish_half_closed(now, client);
+        self.waits_less(now, client);
     }
 
     /// Requests in the order in which they were made.

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use super::line::{Kind, Line, Who, meaning};
+use crate::bus::drain::Stage;
 use crate::bus::port::Moment;
 use crate::bus::report::Reason;
 use crate::bus::settings::{Assignment, IdCollision, MAX_REQUEST_ID_LEN, MAX_SESSION_ID_LEN, SessionAccess, Settings};
@@ -819,6 +820,8 @@ impl Model {
         for worker in std::mem::take(&mut self.accused) {
             assert!(!self.workers[worker].takes, "requests of worker {worker} were given up, and it goes on");
         }
+        let waits = self.to_workers.iter().any(|request| request.asker.is_some());
+        assert!(bus.stage() != Stage::Quiescing || waits, "the shutdown waits for nothing");
         let stats = bus.stats();
         assert_eq!(stats.sessions, self.sessions.len(), "sessions: {:?}", self.sessions);
         let pending = self.to_workers.len() + self.to_clients.len();

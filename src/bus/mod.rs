@@ -79,6 +79,12 @@ enum Flow {
     Over,
 }
 
+/// How long the line is that begins at `line`, as far as it has come.
+fn length_of_line(window: Window<'_>, line: usize) -> usize {
+    let rest = &window.data()[line..];
+    memchr::memchr(b'\n', rest).unwrap_or(rest.len())
+}
+
 impl Bus {
     /// A bus whose workers are not started yet.
     pub fn new(settings: Settings) -> Self {
@@ -153,6 +159,10 @@ impl Bus {
 
         if flow == Flow::Next {
             match outcome {
+                // Read in pieces, it would have been too long before what is wrong with it was seen.
+                Outcome::Malformed { line, .. } if length_of_line(window, line) > limit => {
+                    flow = self.line_too_long(now, from);
+                }
                 Outcome::Malformed { line, at, fault } => flow = self.malformed(now, from, window, line, at, fault),
                 Outcome::More if received - partial.consumed() > limit => flow = self.line_too_long(now, from),
                 Outcome::More | Outcome::Full => {}

@@ -241,6 +241,15 @@ impl Bus {
         self.advance_drain(now);
     }
 
+    /// A half-closed client has waited long enough: it gets errors for answers, and with the last one it is closed.
+    fn give_up_on(&mut self, now: Moment, key: ClientKey) {
+        let asked = self.clients.get(key).map(|client| client.end.asked.iter().collect()).unwrap_or_default();
+        for request in self.in_order(Direction::ToWorkers, asked) {
+            let text = "the answer did not come within drain_timeout_sec after the end of the client's input";
+            self.give_up_request(now, request, Reason::Timeout, text);
+        }
+    }
+
     /// Closes clients whose time is up.
     pub(super) fn tick_clients(&mut self, now: Moment) {
         let timeout = self.settings.limits.backpressure_timeout;
@@ -258,7 +267,7 @@ impl Bus {
                 self.close_client(now, key, Close::Now);
             } else if deadline.is_some_and(|at| at <= now) {
                 if phase == Phase::HalfClosed {
-                    self.close_client(now, key, Close::Flush);
+                    self.give_up_on(now, key);
                 } else {
                     if queued > 0 {
                         self.report(now, Reason::ClientOverdue, Some(Peer::Client(key)), || {

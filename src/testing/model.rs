@@ -712,7 +712,11 @@ impl Model {
         request.asker = None;
         let Who::Worker(worker) = request.answerer else { panic!("{request:?}") };
         match reason {
-            Reason::Timeout => assert!(request.expires.is_some_and(|at| at <= now), "too early: {request:?}"),
+            Reason::Timeout => {
+                let Who::Client(client) = to else { panic!("{to:?} waits for a client") };
+                let overdue = request.expires.is_some_and(|at| at <= now) || self.clients[client].half_closed;
+                assert!(overdue, "too early: {request:?}");
+            }
             Reason::WorkerGone => {
                 assert!(!self.refused);
                 self.accused.push(worker);

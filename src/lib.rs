@@ -27,3 +27,5 @@ pub mod shell;
 
 #[cfg(feature = "agent")]
 pub mod agent;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;

@@ -2,6 +2,7 @@
 //! (spec 4.1.2, 7.2, 7.3; design 2.9 to 2.11).
 
 use super::client::{Client, Phase};
+use super::drain::Stage;
 use super::messages::Direction;
 use super::port::{ClientKey, Close, Effect, Moment, Peer};
 use super::report::Reason;
@@ -50,6 +51,7 @@ impl Bus {
                 client.phase = Phase::HalfClosed;
                 client.deadline = Some(deadline);
                 self.check_at(deadline);
+                self.answer_for_client(now, key);
                 self.finish_half_closed(now, key);
             }
             Phase::Flushing if client.end.output.queued() == 0 => self.close_client(now, key, Close::Now),
@@ -57,8 +59,14 @@ impl Bus {
         }
     }
 
+    /// One of its requests was answered: a half-closed client, or a shutdown, may have waited for that.
+    pub(super) fn waits_less(&mut self, now: Moment, key: ClientKey) {
+        self.finish_half_closed(now, key);
+        self.quiesce_less(now);
+    }
+
     /// Closes a half-closed client that waits for nothing more.
-    pub(super) fn finish_half_closed(&mut self, now: Moment, key: ClientKey) {
+    fn finish_half_closed(&mut self, now: Moment, key: ClientKey) {
         let Some(client) = self.clients.get(key) else { return };
         if client.phase == Phase::HalfClosed && client.end.asked.is_empty() {
             self.close_client(now, key, Close::Flush);
@@ -104,12 +112,20 @@ impl Bus {
             self.settle_client(now, key);
         }
         // Workers that waited for it can go on: what they send to it now has nowhere to go.
-        self.release_waiters(Peer::Client(key));
+        self.release_waiters(now, Peer::Client(key));
         let nothing_left = self.clients.get(key).is_some_and(|client| client.end.output.queued() == 0);
         if how == Close::Flush && was_half_closed && nothing_left {
             return self.close_client(now, key, Close::Now);
         }
         self.effects.push_back(Effect::Close { client: key, how });
+        self.quiesce_less(now);
+    }
+
+    /// Somebody waits no more: a shutdown may have waited for that.
+    fn quiesce_less(&mut self, now: Moment) {
+        if self.stage() == Stage::Quiescing {
+            self.advance_drain(now);
+        }
     }
 
     /// Sessions and requests of a client that leaves.
@@ -129,10 +145,7 @@ impl Bus {
             }
             self.orphan_request(Direction::ToWorkers, request);
         }
-        let owes: Vec<_> = self.clients.get(key).map(|client| client.end.owes.iter().collect()).unwrap_or_default();
-        for request in self.in_order(Direction::ToClients, owes) {
-            self.answer_for_client(now, request);
-        }
+        self.answer_for_client(now, key);
         while let Some(session) = self.clients.get(key).and_then(|client| client.end.sessions.first()) {
             self.drop_session(session);
         }
@@ -170,21 +183,32 @@ impl Bus {
         }
     }
 
-    /// A request of a worker that its client will not answer any more: the worker is told.
-    fn answer_for_client(&mut self, now: Moment, key: super::table::Key<super::route::Request>) {
-        let Some(request) = self.drop_request(Direction::ToClients, key) else { return };
-        let Some(Peer::Worker(worker)) = request.asker else { return };
-        if !self.settings.routing.error_replies || !self.worker_takes_messages(worker) {
-            return;
+    /// Requests of workers that this client will not answer any more: the workers are told.
+    fn answer_for_client(&mut self, now: Moment, key: ClientKey) {
+        let Some(client) = self.clients.get(key) else { return };
+        let (number, owes) = (client.number, client.end.owes.iter().collect());
+        for request in self.in_order(Direction::ToClients, owes) {
+            let Some(request) = self.drop_request(Direction::ToClients, request) else { continue };
+            let Some(Peer::Worker(asker)) = request.asker else { continue };
+            let worker = self.workers.get(asker).map(|worker| (worker.pool, worker.number));
+            self.reporter.report(now, Reason::RequestDiscarded, &mut self.effects, || super::Report {
+                client: Some(number),
+                worker,
+                id: Some(request.asker_id().to_string()),
+                ..super::Report::new(Reason::RequestDiscarded, "the client left before it answered a worker's request")
+            });
+            if !self.settings.routing.error_replies || !self.worker_takes_messages(asker) {
+                continue;
+            }
+            let id = match &request.original {
+                Some(original) => original.token.as_bytes().to_vec(),
+                None => reply::id_token(&request.wire),
+            };
+            let code = reply::code(Reason::UnknownSession);
+            let bytes = reply::error(&id, None, code, "the client has left", "client_left");
+            self.stats.error_replies += 1;
+            self.say_to_worker(now, asker, &bytes);
         }
-        let id = match &request.original {
-            Some(original) => original.token.as_bytes().to_vec(),
-            None => reply::id_token(&request.wire),
-        };
-        let reason = Reason::UnknownSession;
-        let bytes = reply::error(&id, None, reply::code(reason), "the client has left", "client_left");
-        self.stats.error_replies += 1;
-        self.say_to_worker(now, worker, &bytes);
     }
 
     /// Bytes have left for a client.
@@ -217,6 +241,15 @@ impl Bus {
         self.advance_drain(now);
     }
 
+    /// A half-closed client has waited long enough: it gets errors for answers, and with the last one it is closed.
+    fn give_up_on(&mut self, now: Moment, key: ClientKey) {
+        let asked = self.clients.get(key).map(|client| client.end.asked.iter().collect()).unwrap_or_default();
+        for request in self.in_order(Direction::ToWorkers, asked) {
+            let text = "the answer did not come within drain_timeout_sec after the end of the client's input";
+            self.give_up_request(now, request, Reason::Timeout, text);
+        }
+    }
+
     /// Closes clients whose time is up.
     pub(super) fn tick_clients(&mut self, now: Moment) {
         let timeout = self.settings.limits.backpressure_timeout;
@@ -234,7 +267,7 @@ impl Bus {
                 self.close_client(now, key, Close::Now);
             } else if deadline.is_some_and(|at| at <= now) {
                 if phase == Phase::HalfClosed {
-                    self.close_client(now, key, Close::Flush);
+                    self.give_up_on(now, key);
                 } else {
                     if queued > 0 {
                         self.report(now, Reason::ClientOverdue, Some(Peer::Client(key)), || {

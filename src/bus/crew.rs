@@ -3,6 +3,7 @@
 
 use super::Bus;
 use super::client::Phase;
+use super::drain::Stage;
 use super::messages::Direction;
 use super::port::{ClientKey, Effect, Exit, Moment, Peer, Signal, WorkerKey};
 use super::report::{Level, Reason, Report};
@@ -189,6 +190,10 @@ impl Bus {
         worker.started = now;
         self.report(now, Reason::WorkerStarted, Some(Peer::Worker(key)), || format!("a worker runs as process {pid}"));
         self.step(now, key, Event::Spawned);
+        // It was being started while the others were killed.
+        if self.stage() >= Stage::Killing {
+            self.step(now, key, Event::Timer);
+        }
     }
 
     pub(super) fn spawn_failed(&mut self, now: Moment, key: WorkerKey, why: &str) {
@@ -209,8 +214,6 @@ impl Bus {
     pub(super) fn stdin_broken(&mut self, now: Moment, key: WorkerKey, _why: &str) {
         let Some(worker) = self.workers.get_mut(key) else { return };
         worker.stdin_open = false;
-        // What is queued for it goes nowhere, so nobody has to wait for it.
-        self.release_waiters(Peer::Worker(key));
         self.step(now, key, Event::StdinBroken);
     }
 
@@ -226,7 +229,6 @@ impl Bus {
         self.report(now, reason, Some(Peer::Worker(key)), || {
             format!("a worker ended with {exit}; {pending} requests were pending, {sessions} sessions are gone")
         });
-        self.release_waiters(Peer::Worker(key));
         self.step(now, key, Event::Exited);
     }
 
@@ -265,6 +267,10 @@ impl Bus {
         if let Some(timer) = timer {
             self.check_at(timer);
         }
+        if !self.worker_takes_messages(key) {
+            // What is queued for it may go nowhere, and nothing is added to it, so nobody has to wait for it.
+            self.release_waiters(now, Peer::Worker(key));
+        }
         match action {
             Action::Terminate => {
                 self.effects.push_back(Effect::CloseStdin { worker: key });
@@ -288,7 +294,7 @@ impl Bus {
 
     /// Everything that hung on a worker ends with it (spec 7.1.2).
     fn settle_worker(&mut self, now: Moment, key: WorkerKey) {
-        self.release_waiters(Peer::Worker(key));
+        self.release_waiters(now, Peer::Worker(key));
         self.stop_waiting(Peer::Worker(key));
         let owes: Vec<_> = self.workers.get(key).map(|worker| worker.end.owes.iter().collect()).unwrap_or_default();
         let (reason, text) = if self.drain.refuses_requests() {
@@ -379,14 +385,11 @@ impl Bus {
             let stalls_at = worker.end.output.stalls_at(timeout).filter(|_| worker.takes_messages());
             let queued = worker.end.output.queued();
             if stalls_at.is_some_and(|at| at <= now) {
-                self.report(now, Reason::WorkerStalled, Some(Peer::Worker(key)), || {
-                    format!(
-                        "a worker read nothing for {} s, with {queued} bytes queued; it is told to stop",
-                        timeout.as_secs_f32()
-                    )
-                });
-                self.step(now, key, Event::Stop);
-                self.settle_worker(now, key);
+                let text = format!(
+                    "a worker read nothing for {} s, with {queued} bytes queued; it is told to stop",
+                    timeout.as_secs_f32()
+                );
+                self.stop_bad_worker(now, key, Reason::WorkerStalled, &text);
             }
             let Some(worker) = self.workers.get(key) else { continue };
             let stalls_at = worker.end.output.stalls_at(timeout).filter(|_| worker.takes_messages());
@@ -435,6 +438,19 @@ impl Bus {
             State::Starting | State::Stopping => {}
         }
         self.step(now, key, Event::Timer);
+    }
+
+    /// A worker's stdout is read again: if it has exited meanwhile, its last lines have their full time from now on.
+    pub(super) fn read_on(&mut self, now: Moment, key: WorkerKey) {
+        let Some(worker) = self.workers.get_mut(key).filter(|worker| worker.state == State::Stopped) else { return };
+        let timer = now.after(GRACE);
+        worker.timer = Some(timer);
+        self.check_at(timer);
+    }
+
+    /// The client that a worker of a dedicated pool belongs to.
+    pub fn owner(&self, worker: WorkerKey) -> Option<ClientKey> {
+        self.workers.get(worker).and_then(|worker| worker.owner)
     }
 
     /// Whether any client still waits for an answer.

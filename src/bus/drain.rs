@@ -115,14 +115,6 @@ impl Bus {
         }
     }
 
-    /// A request was settled: if it was the last one, there is nothing left to be quiet for. The next tick goes on,
-    /// because here a line may still be on its way.
-    pub(super) fn finish_quiescing(&mut self, now: Moment) {
-        if self.drain.stage == Stage::Quiescing {
-            self.check_at(now);
-        }
-    }
-
     fn terminate(&mut self, now: Moment) {
         let deadline = now.after(self.settings.limits.drain_timeout);
         self.drain.stage = Stage::Terminating;

@@ -25,6 +25,14 @@ struct Edit {
 /// Why a message goes nowhere.
 struct Refusal(Reason, String);
 
+/// The session that a message is in.
+enum InSession {
+    None,
+    Known(Key<Session>),
+    /// Nobody has it yet; its name stands in `Bus::decoded`.
+    New,
+}
+
 /// What a message is, by its members (design 2.2).
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -102,18 +110,13 @@ impl Bus {
         } else if id.is_none() && line.request_id.is_some() && line.method.is_some() {
             // A cancellation goes to whoever works on the request, and to nobody when the answer is out already.
             match named.and_then(|key| self.to_workers.table.get(key)).map(|request| request.answerer) {
-                Some(Peer::Worker(worker)) => (worker, None),
-                _ => {
-                    self.report(now, Reason::UnknownRequest, Some(from), || {
-                        "a notification names a request that is not pending any more".into()
-                    });
-                    return Flow::Next;
-                }
+                Some(Peer::Worker(worker)) if self.worker_takes_messages(worker) => (worker, InSession::None),
+                _ => return self.names_nothing(now, from),
             }
         } else {
             let picked = self.group_of_line(client, window, line).and_then(|group| self.pick(now, client, group));
             match picked {
-                Ok(worker) => (worker, None),
+                Ok(worker) => (worker, InSession::None),
                 Err((reason, text)) => return self.refuse(now, client, window, line, Refusal(reason, text)),
             }
         };
@@ -122,6 +125,37 @@ impl Bus {
         }
 
         let mut edits = [None, None];
+        if id.is_none() && line.request_id.is_some() {
+            let named = named.and_then(|key| self.to_workers.table.get(key));
+            match named.filter(|request| request.answerer == Peer::Worker(worker)) {
+                Some(request) if request.original.is_some() => {
+                    edits[1] =
+                        Some(Edit { at: line.request_id, with: reply::id_token(&request.wire).as_slice().into() });
+                }
+                Some(_) => {}
+                // As it stands it would cancel the request of another client.
+                None if self.is_wire_id(Peer::Worker(worker), window.get(line.request_id)) => {
+                    return self.names_nothing(now, from);
+                }
+                None => {}
+            }
+        }
+        // Only a message that is delivered makes a session: one that waits or is refused leaves nothing behind.
+        let (session, made) = match session {
+            InSession::None => (None, false),
+            InSession::Known(session) => (Some(session), false),
+            InSession::New => {
+                let name = std::mem::take(&mut self.decoded);
+                let session = self.new_session(client, worker, &name);
+                self.decoded = name;
+                // The worker of one client alone does without.
+                if session.is_none() && self.workers.get(worker).is_none_or(|worker| worker.owner.is_none()) {
+                    let refusal = Refusal(Reason::SessionLimit, "the session table is full".into());
+                    return self.refuse(now, client, window, line, refusal);
+                }
+                (session, true)
+            }
+        };
         if let Some(id) = id {
             let request = Request {
                 asker: Some(from),
@@ -144,17 +178,29 @@ impl Bus {
             };
             match self.ask(request, window.get(line.id)) {
                 Ok(edit) => edits[0] = edit.map(|with| Edit { at: line.id, with }),
-                Err(refusal) => return self.refuse(now, client, window, line, refusal),
+                Err(refusal) => {
+                    if let Some(session) = session.filter(|_| made) {
+                        self.drop_session(session);
+                    }
+                    return self.refuse(now, client, window, line, refusal);
+                }
             }
-        }
-        if let Some(request) = named.and_then(|key| self.to_workers.table.get(key))
-            && request.answerer == Peer::Worker(worker)
-            && request.original.is_some()
-        {
-            edits[1] = Some(Edit { at: line.request_id, with: reply::id_token(&request.wire).as_slice().into() });
         }
         self.forward(now, Peer::Worker(worker), line, edits);
         Flow::Next
+    }
+
+    /// A notification is about a request that is not pending.
+    fn names_nothing(&mut self, now: Moment, from: Peer) -> Flow {
+        self.report(now, Reason::UnknownRequest, Some(from), || {
+            "a notification names a request that is not pending any more".into()
+        });
+        Flow::Next
+    }
+
+    /// Whether `answerer` knows a request by this id.
+    fn is_wire_id(&self, answerer: Peer, token: &[u8]) -> bool {
+        Id::parse(token).is_ok_and(|id| self.to_workers.find(answerer, &id).is_some())
     }
 
     /// The answer of a client to a worker's request (design 2.5).
@@ -172,7 +218,8 @@ impl Bus {
             );
             return Flow::Next;
         };
-        let Some(worker) = self.to_clients.table.get(key).and_then(|request| request.asker) else {
+        let asker = self.to_clients.table.get(key).and_then(|request| request.asker);
+        let Some(worker) = asker.filter(|asker| self.takes_messages(*asker)) else {
             self.drop_request(Direction::ToClients, key);
             self.report_line(now, Reason::LateAnswer, from, window, line, "the worker that asked has gone");
             return Flow::Next;
@@ -233,8 +280,7 @@ impl Bus {
         }
         let edit = self.settle(Direction::ToWorkers, key, line);
         self.forward(now, Peer::Client(client), line, [edit, None]);
-        self.finish_half_closed(now, client);
-        self.finish_quiescing(now);
+        self.waits_less(now, client);
         Flow::Next
     }
 
@@ -259,7 +305,7 @@ impl Bus {
         });
         let named_client =
             named_request.and_then(|request| if id.is_none() { Some(request.answerer) } else { request.asker });
-        let named_token = named_request.and_then(|request| match (id, &request.original) {
+        let named_token: Option<Text> = named_request.and_then(|request| match (id, &request.original) {
             (_, None) => None,
             (None, Some(_)) => Some(reply::id_token(&request.wire).as_slice().into()),
             (Some(_), Some(original)) => Some(original.token.clone()),
@@ -281,10 +327,10 @@ impl Bus {
         } else {
             owner.ok_or(Reason::Unroutable)
         };
+        // One that has sent its last line can be told things, and asked nothing.
+        let last_phase = if id.is_some() { Phase::Open } else { Phase::HalfClosed };
         let to = match to {
-            Ok(Peer::Client(client))
-                if self.clients.get(client).is_some_and(|client| client.phase <= Phase::HalfClosed) =>
-            {
+            Ok(Peer::Client(client)) if self.clients.get(client).is_some_and(|client| client.phase <= last_phase) => {
                 client
             }
             Ok(_) => {
@@ -298,6 +344,8 @@ impl Bus {
         if self.wait_if_full(from, Peer::Client(to)) {
             return Flow::Blocked;
         }
+        // Another client knows nothing of that request.
+        let named_token = named_token.filter(|_| named_client == Some(Peer::Client(to)));
         let mut edits = [None, named_token.map(|with| Edit { at: line.request_id, with })];
         if let Some(id) = id {
             let request = Request {
@@ -323,7 +371,7 @@ impl Bus {
         Flow::Next
     }
 
-    /// The worker of the session `name`, which is made if nobody has it (spec 6.1, design 2.3).
+    /// The worker of the session `name`, or the one that it is to be made on if nobody has it (spec 6.1, design 2.3).
     fn worker_for_session(
         &mut self,
         now: Moment,
@@ -331,7 +379,7 @@ impl Bus {
         window: Window<'_>,
         line: &Line,
         name: &[u8],
-    ) -> Result<(WorkerKey, Option<Key<Session>>), Refusal> {
+    ) -> Result<(WorkerKey, InSession), Refusal> {
         if name.len() > MAX_SESSION_ID_LEN {
             let text = format!("the sessionId is longer than {MAX_SESSION_ID_LEN} bytes");
             return Err(Refusal(Reason::SessionIdTooLong, text));
@@ -340,37 +388,33 @@ impl Bus {
             && let Some(key) = self.sessions.of_client(client, name)
             && let Some(session) = self.sessions.table.get(key)
         {
-            return self.usable(session.worker).map(|worker| (worker, Some(key)));
+            return self.usable(session.worker).map(|worker| (worker, InSession::Known(key)));
         }
         let group = self.group_of_line(client, window, line).map_err(|(reason, text)| Refusal(reason, text))?;
         if self.groups[group].assignment == Assignment::Dedicated {
             // Its process serves no other client, so no other client's sessions are in reach.
             let worker = self.pick(now, client, group).map_err(|(reason, text)| Refusal(reason, text))?;
             let session = self.sessions.of_worker(worker, name);
-            let session = session.or_else(|| self.new_session(client, worker, name));
-            return Ok((worker, session));
+            return Ok((worker, session.map_or(InSession::New, InSession::Known)));
         }
         let mut foreign = None;
         for worker in self.group_workers(group) {
             let Some(key) = self.sessions.of_worker(worker, name) else { continue };
             if self.sessions.table.get(key).is_some_and(|session| session.client == client) {
-                return self.usable(worker).map(|worker| (worker, Some(key)));
+                return self.usable(worker).map(|worker| (worker, InSession::Known(key)));
             }
             foreign = foreign.or(Some(worker));
         }
         if let Some(worker) = foreign {
             return match self.settings.routing.session_access {
-                SessionAccess::Shared => self.usable(worker).map(|worker| (worker, None)),
+                SessionAccess::Shared => self.usable(worker).map(|worker| (worker, InSession::None)),
                 SessionAccess::Owner => {
                     Err(Refusal(Reason::SessionDenied, "this session is not available to this connection".into()))
                 }
             };
         }
         let worker = self.pick(now, client, group).map_err(|(reason, text)| Refusal(reason, text))?;
-        match self.new_session(client, worker, name) {
-            Some(session) => Ok((worker, Some(session))),
-            None => Err(Refusal(Reason::SessionLimit, "the session table is full".into())),
-        }
+        Ok((worker, InSession::New))
     }
 
     fn usable(&self, worker: WorkerKey) -> Result<WorkerKey, Refusal> {
@@ -607,7 +651,7 @@ impl Bus {
         let limit = self.settings.limits.max_output_queue;
         let Some(end) = self.endpoint(peer) else { return };
         if end.output.pop(bytes, limit, now) {
-            self.release_waiters(peer);
+            self.release_waiters(now, peer);
         }
         if let Peer::Client(client) = peer {
             self.client_sent(now, client);
@@ -615,12 +659,15 @@ impl Bus {
     }
 
     /// Those who waited for `peer` may go on.
-    pub(super) fn release_waiters(&mut self, peer: Peer) {
+    pub(super) fn release_waiters(&mut self, now: Moment, peer: Peer) {
         let waiters = self.endpoint(peer).map(|end| end.output.take_waiters()).unwrap_or_default();
         for waiter in waiters {
             if let Some(end) = self.endpoint(waiter) {
                 end.blocked_on = None;
                 self.effects.push_back(Effect::Resume { peer: waiter });
+            }
+            if let Peer::Worker(worker) = waiter {
+                self.read_on(now, worker);
             }
         }
     }
@@ -829,8 +876,7 @@ impl Bus {
         let session = session.map(|session| session.name.clone());
         self.orphan_request(Direction::ToWorkers, key);
         self.say_error(now, client, &token, session.as_deref(), reason, text);
-        self.finish_half_closed(now, client);
-        self.finish_quiescing(now);
+        self.waits_less(now, client);
     }
 
     /// Requests in the order in which they were made.

@@ -21,6 +21,8 @@ pub mod scan;
 pub mod settings;
 pub mod stats;
 pub mod table;
+#[cfg(test)]
+mod tests;
 pub mod worker;
 
 use std::collections::VecDeque;
@@ -75,6 +77,12 @@ enum Flow {
     Blocked,
     /// Its sender is not listened to any more.
     Over,
+}
+
+/// How long the line is that begins at `line`, as far as it has come.
+fn length_of_line(window: Window<'_>, line: usize) -> usize {
+    let rest = &window.data()[line..];
+    memchr::memchr(b'\n', rest).unwrap_or(rest.len())
 }
 
 impl Bus {
@@ -151,6 +159,10 @@ impl Bus {
 
         if flow == Flow::Next {
             match outcome {
+                // Read in pieces, it would have been too long before what is wrong with it was seen.
+                Outcome::Malformed { line, .. } if length_of_line(window, line) > limit => {
+                    flow = self.line_too_long(now, from);
+                }
                 Outcome::Malformed { line, at, fault } => flow = self.malformed(now, from, window, line, at, fault),
                 Outcome::More if received - partial.consumed() > limit => flow = self.line_too_long(now, from),
                 Outcome::More | Outcome::Full => {}
@@ -324,6 +336,13 @@ impl Bus {
         match peer {
             Peer::Client(client) => self.clients.get(client).map(|client| &client.end),
             Peer::Worker(worker) => self.workers.get(worker).map(|worker| &worker.end),
+        }
+    }
+
+    fn takes_messages(&self, peer: Peer) -> bool {
+        match peer {
+            Peer::Client(client) => self.clients.get(client).is_some_and(|client| client.phase == Phase::Open),
+            Peer::Worker(worker) => self.worker_takes_messages(worker),
         }
     }
 

@@ -21,9 +21,6 @@ pub struct Session {
     /// Whether the worker has acknowledged it: it gave out the name itself, or answered a request in it with a
     /// result. An unconfirmed session is a claim, and gives way to the client that the worker gives the name to.
     pub confirmed: bool,
-    /// Whether the owner finds it by name alone; its second session of the same name, on another worker, is found by
-    /// worker only.
-    named: bool,
     /// Its place among the client's sessions.
     pub at_client: u32,
     /// Its place among the worker's sessions.
@@ -49,10 +46,10 @@ impl Sessions {
         Self { table: Table::new(capacity), by_owner: Index::new(capacity), by_worker: Index::new(capacity) }
     }
 
-    /// The session of this name that a client owns.
+    /// The session of this name that a client owns; the first one, if it has several on different workers.
     pub fn of_client(&self, client: ClientKey, name: &[u8]) -> Option<Key<Session>> {
         let hash = self.by_owner.hash(client.to_bits(), OWNER, name);
-        self.by_owner.find(&self.table, hash, |session| session.client == client && *session.name == *name)
+        self.by_owner.find_oldest(&self.table, hash, |session| session.client == client && *session.name == *name)
     }
 
     /// The session of this name on a worker.
@@ -64,14 +61,10 @@ impl Sessions {
     /// Adds a session that [`Sessions::of_worker`] does not know yet; none if the table is full.
     pub fn insert(&mut self, client: ClientKey, worker: WorkerKey, name: &[u8]) -> Option<Key<Session>> {
         debug_assert!(self.of_worker(worker, name).is_none());
-        let named = self.of_client(client, name).is_none();
-        let session =
-            Session { client, worker, name: name.into(), confirmed: false, named, at_client: 0, at_worker: 0 };
+        let session = Session { client, worker, name: name.into(), confirmed: false, at_client: 0, at_worker: 0 };
         let key = self.table.insert(session).ok()?;
         self.by_worker.insert(self.by_worker.hash(worker.to_bits(), WORKER, name), key);
-        if named {
-            self.by_owner.insert(self.by_owner.hash(client.to_bits(), OWNER, name), key);
-        }
+        self.by_owner.insert(self.by_owner.hash(client.to_bits(), OWNER, name), key);
         Some(key)
     }
 
@@ -80,22 +73,18 @@ impl Sessions {
         let session = self.table.get(key)?;
         let hash = self.by_worker.hash(session.worker.to_bits(), WORKER, &session.name);
         self.by_worker.remove(hash, key);
-        if session.named {
-            let hash = self.by_owner.hash(session.client.to_bits(), OWNER, &session.name);
-            self.by_owner.remove(hash, key);
-        }
+        let hash = self.by_owner.hash(session.client.to_bits(), OWNER, &session.name);
+        self.by_owner.remove(hash, key);
         self.table.remove(key)
     }
 
     /// Panics if an index and the table disagree.
     pub fn check_invariants(&self) {
         assert_eq!(self.by_worker.len(), self.table.len());
-        assert_eq!(self.by_owner.len(), self.table.iter().filter(|(_, session)| session.named).count());
+        assert_eq!(self.by_owner.len(), self.table.len());
         for (key, session) in self.table.iter() {
             assert_eq!(self.of_worker(session.worker, &session.name), Some(key));
-            if session.named {
-                assert_eq!(self.of_client(session.client, &session.name), Some(key));
-            }
+            assert!(self.of_client(session.client, &session.name).is_some());
         }
     }
 }

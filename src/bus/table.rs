@@ -151,6 +151,13 @@ impl Index {
         self.slots.find(hash, matches).map(|(_, index)| table.key_at(*index))
     }
 
+    /// The oldest entry with this hash for which `same` holds, where there may be several.
+    pub fn find_oldest<T>(&self, table: &Table<T>, hash: u64, same: impl Fn(&T) -> bool) -> Option<Key<T>> {
+        let alike = self.slots.iter_hash(hash).filter(|(stored, _)| *stored == hash).map(|(_, index)| *index);
+        let found = alike.filter(|index| same(&table.slots[*index as usize].value)).map(|index| table.key_at(index));
+        found.min_by_key(|key| key.generation)
+    }
+
     /// Adds an entry.
     pub fn insert<T>(&mut self, hash: u64, key: Key<T>) {
         self.slots.insert_unique(hash, (hash, key.index), |(stored, _)| *stored);

@@ -26,7 +26,8 @@ fn two_thousand_requests_to_a_worker_that_is_not_ready_are_all_answered() {
 #[test]
 fn a_line_as_long_as_the_limit_passes_both_ways_and_one_byte_more_closes() {
     const LIMIT: usize = 300_000;
-    let mut daemon = Setup::new([echo("echo", 1), worker("agents", 1, &[])]).limit("max_input_buffer", LIMIT as u64).start();
+    let mut daemon =
+        Setup::new([echo("echo", 1), worker("agents", 1, &[])]).limit("max_input_buffer", LIMIT as u64).start();
     let line = |size: usize| {
         let frame = r#"{"id":1,"method":"write","pool":"agents","params":{"text":""}}"#.len();
         format!(r#"{{"id":1,"method":"write","pool":"agents","params":{{"text":"{}"}}}}"#, " ".repeat(size - frame))

@@ -10,7 +10,9 @@ use crate::harness::{Daemon, Gate, Setup, echo, lives, sink, with, worker};
 
 #[test]
 fn each_of_the_three_modes_carries_a_request_and_its_answer() {
-    for setup in [Setup::new([echo("echo", 1)]).stdio(), Setup::new([echo("echo", 1)]).unix(), Setup::new([echo("echo", 1)])] {
+    for setup in
+        [Setup::new([echo("echo", 1)]).stdio(), Setup::new([echo("echo", 1)]).unix(), Setup::new([echo("echo", 1)])]
+    {
         let mut daemon = setup.start();
         let mut client = daemon.connect();
         let answer = client.request("a", "hello", json!([1, "two", null]));

@@ -37,7 +37,8 @@ fn the_level_may_stand_in_the_configuration_and_the_flag_comes_before_it() {
 
 #[test]
 fn with_json_every_line_of_the_log_is_an_object() {
-    let mut daemon = Setup::new([worker("agents", 1, &[])]).unix().args(&["--log-format", "json", "--log-level", "debug"]).start();
+    let mut daemon =
+        Setup::new([worker("agents", 1, &[])]).unix().args(&["--log-format", "json", "--log-level", "debug"]).start();
     let mut client = daemon.connect();
     client.request(1, "stderr", json!({ "text": "a \"worker\" speaks \u{1b}[0m\n" }));
     client.ask(2, "write", json!({ "text": "{\"broken\": \"\u{1}\n" }));

@@ -40,7 +40,10 @@ fn workers_are_asked_with_sigterm_before_anything_harder() {
 
 #[test]
 fn the_listening_sockets_close_first_while_workers_still_finish() {
-    for setup in [Setup::new([worker("agents", 1, &["--ignore-term"])]), Setup::new([worker("agents", 1, &["--ignore-term"])]).unix()] {
+    for setup in [
+        Setup::new([worker("agents", 1, &["--ignore-term"])]),
+        Setup::new([worker("agents", 1, &["--ignore-term"])]).unix(),
+    ] {
         let mut daemon = setup.limit("drain_timeout_sec", 2).start();
         let mut client = daemon.connect();
         client.request(1, "m", json!({}));
@@ -223,7 +226,8 @@ fn as_process_1_of_a_container_it_reaps_everything_and_ends_on_sigterm() {
     if !possible.is_ok_and(|status| status.success()) {
         return eprintln!("skipped: process namespaces are not allowed here");
     }
-    let mut daemon = Setup::new([worker("agents", 2, &["--orphan"])]).limit("drain_timeout_sec", 1).under(&namespace).start();
+    let mut daemon =
+        Setup::new([worker("agents", 2, &["--orphan"])]).limit("drain_timeout_sec", 1).under(&namespace).start();
     let mut client = daemon.connect();
     for id in 0..2 {
         client.request(id, "m", json!({}));

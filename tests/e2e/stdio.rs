@@ -13,7 +13,9 @@ use crate::client::Client;
 use crate::harness::{Setup, echo, worker};
 
 fn requests(count: usize) -> String {
-    (0..count).map(|id| json!({ "jsonrpc": "2.0", "id": id, "method": "m", "params": [id] }).to_string() + "\n").collect()
+    (0..count)
+        .map(|id| json!({ "jsonrpc": "2.0", "id": id, "method": "m", "params": [id] }).to_string() + "\n")
+        .collect()
 }
 
 fn ids(answers: &str) -> Vec<i64> {
@@ -126,11 +128,8 @@ fn stdin_and_stdout_may_be_a_terminal() {
     unlockpt(&master).unwrap();
     let name = ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
     let terminal = File::options().read(true).write(true).open(name).unwrap();
-    let daemon = Setup::new([echo("echo", 1)])
-        .stdio()
-        .stdin(terminal.try_clone().unwrap())
-        .stdout(terminal)
-        .start_unheard();
+    let daemon =
+        Setup::new([echo("echo", 1)]).stdio().stdin(terminal.try_clone().unwrap()).stdout(terminal).start_unheard();
     let mut master = File::from(master);
     master.write_all(b"{\"id\":1,\"method\":\"typed\"}\n").unwrap();
     // The terminal echoes what is typed; the answer comes behind it.

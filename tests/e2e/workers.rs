@@ -144,7 +144,8 @@ fn what_a_worker_writes_to_stderr_is_passed_on_with_pool_and_number() {
 fn a_worker_that_floods_stderr_never_stalls_routing() {
     let mut daemon = Setup::new([worker("noisy", 1, &[]), echo("calm", 1)]).start();
     let mut client = daemon.connect();
-    client.send(&json!({ "id": "flood", "method": "stderr_flood", "pool": "noisy", "params": { "bytes": 30_000_000 } }));
+    client
+        .send(&json!({ "id": "flood", "method": "stderr_flood", "pool": "noisy", "params": { "bytes": 30_000_000 } }));
     for id in 0..300 {
         client.send(&json!({ "id": id, "method": "m", "pool": "calm" }));
         let message = client.message();
@@ -395,8 +396,7 @@ fn a_worker_that_is_stopped_by_a_signal_is_continued_to_hear_that_it_must_end() 
 
 #[test]
 fn a_worker_that_ignores_sigterm_is_killed_after_drain_timeout() {
-    let mut daemon =
-        Setup::new([worker("agents", 1, &["--ignore-term"])]).limit("drain_timeout_sec", 1).start();
+    let mut daemon = Setup::new([worker("agents", 1, &["--ignore-term"])]).limit("drain_timeout_sec", 1).start();
     let mut client = daemon.connect();
     let old = pid(&mut client);
     client.ask(1, "write", json!({ "text": "nonsense\n" }));

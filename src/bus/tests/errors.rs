@@ -1,0 +1,1 @@
+//! Written with the rules it proves.

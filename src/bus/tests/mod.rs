@@ -1,0 +1,350 @@
+//! The behaviour of the core, one rule a test, seen as its peers see it: what they wrote, what they read, what was
+//! done to them. `docs/conformance.md` says which test proves which sentence of the specification.
+
+mod backpressure;
+mod clients;
+mod drain;
+mod errors;
+mod ids;
+mod limits;
+mod pools;
+mod routing;
+mod sessions;
+mod workers;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::Bus;
+use super::port::{ClientKey, Close, Effect, Exit, Input, Moment, Next, Peer, Signal, WorkerKey};
+use super::report::{Reason, Report};
+use super::scan::{PAD, Window};
+use super::settings::{Assignment, Limits, Listener, Pool, Routing, Settings};
+
+/// A bus on a bench, with every wire at hand.
+struct Bench {
+    bus: Bus,
+    now: Moment,
+    wires: BTreeMap<u64, Wire>,
+    /// Workers that were started and not released, in the order of their start.
+    workers: Vec<WorkerKey>,
+    /// Started workers run at once.
+    spawns: bool,
+    reports: Vec<Report>,
+    closed: Vec<(ClientKey, Close)>,
+    signals: Vec<(WorkerKey, Signal)>,
+    stdin_closed: Vec<WorkerKey>,
+    released: Vec<WorkerKey>,
+    accepting: bool,
+    listening: bool,
+    done: bool,
+}
+
+#[derive(Default)]
+struct Wire {
+    kept: Vec<u8>,
+    paused: bool,
+    /// Queued and not sent.
+    queued: usize,
+    /// Everything queued since the last look.
+    read: Vec<u8>,
+    /// It takes no bytes.
+    stalls: bool,
+}
+
+fn pool(instances: usize, assignment: Assignment) -> Pool {
+    Pool {
+        id: "agents".into(),
+        instances,
+        max_instances: instances,
+        assignment,
+        cancel_on_disconnect: false,
+        request_timeout: None,
+    }
+}
+
+fn settings(pools: Vec<Pool>) -> Settings {
+    Settings {
+        limits: Limits::default(),
+        pools,
+        listeners: vec![Listener { pool: None, stdio: false }],
+        routing: Routing::default(),
+    }
+}
+
+/// A bus with one pool of so many workers that take turns.
+fn bench(workers: usize) -> Bench {
+    Bench::new(settings(vec![pool(workers, Assignment::RoundRobin)]))
+}
+
+fn wire_of(peer: Peer) -> u64 {
+    match peer {
+        Peer::Client(client) => client.to_bits(),
+        Peer::Worker(worker) => worker.to_bits() | 1 << 63,
+    }
+}
+
+impl Bench {
+    fn new(settings: Settings) -> Self {
+        let mut bench = Self::idle(settings);
+        bench.spawns = true;
+        bench.run(|bus, now| bus.start(now));
+        bench
+    }
+
+    /// A bus whose workers are asked for and do not run yet.
+    fn starting(settings: Settings) -> Self {
+        let mut bench = Self::idle(settings);
+        bench.run(|bus, now| bus.start(now));
+        bench
+    }
+
+    fn idle(settings: Settings) -> Self {
+        Self {
+            bus: Bus::new(settings),
+            now: Moment(0),
+            wires: BTreeMap::new(),
+            workers: Vec::new(),
+            spawns: false,
+            reports: Vec::new(),
+            closed: Vec::new(),
+            signals: Vec::new(),
+            stdin_closed: Vec::new(),
+            released: Vec::new(),
+            accepting: true,
+            listening: true,
+            done: false,
+        }
+    }
+
+    fn run<T>(&mut self, call: impl FnOnce(&mut Bus, Moment) -> T) -> T {
+        let result = call(&mut self.bus, self.now);
+        self.effects(&[]);
+        result
+    }
+
+    fn handle(&mut self, input: Input) {
+        self.run(|bus, now| bus.handle(now, input));
+    }
+
+    fn wire(&mut self, peer: Peer) -> &mut Wire {
+        self.wires.entry(wire_of(peer)).or_default()
+    }
+
+    fn effects(&mut self, data: &[u8]) {
+        let mut sent = Vec::new();
+        let mut resumed = Vec::new();
+        while let Some(effect) = self.bus.next_effect() {
+            match effect {
+                Effect::Copy { to, span } => {
+                    let bytes = &data[span.start as usize..span.end as usize];
+                    self.wire(to).read.extend_from_slice(bytes);
+                    self.wire(to).queued += bytes.len();
+                    sent.push(to);
+                }
+                Effect::Insert { to, text } => {
+                    self.wire(to).read.extend_from_slice(text.as_bytes());
+                    self.wire(to).queued += text.as_bytes().len();
+                    sent.push(to);
+                }
+                Effect::Pause { peer } => self.wire(peer).paused = true,
+                Effect::Resume { peer } => {
+                    self.wire(peer).paused = false;
+                    resumed.push(peer);
+                }
+                Effect::Spawn { worker, .. } => self.workers.push(worker),
+                Effect::CloseStdin { worker } => self.stdin_closed.push(worker),
+                Effect::Signal { worker, signal } => self.signals.push((worker, signal)),
+                Effect::Release { worker } => {
+                    self.workers.retain(|known| *known != worker);
+                    self.released.push(worker);
+                }
+                Effect::Close { client, how } => self.closed.push((client, how)),
+                Effect::PauseAccept => self.accepting = false,
+                Effect::ResumeAccept => self.accepting = true,
+                Effect::StopAccept => self.listening = false,
+                Effect::Report(report) => self.reports.push(report),
+                Effect::Done => self.done = true,
+            }
+        }
+        self.bus.check_invariants();
+        if self.spawns {
+            self.spawn_all();
+        }
+        for peer in sent {
+            if !self.wire(peer).stalls {
+                self.takes(peer, usize::MAX);
+            }
+        }
+        for peer in resumed {
+            self.present(peer);
+        }
+    }
+
+    /// Every worker that is being started runs.
+    fn spawn_all(&mut self) {
+        let starting: Vec<_> = self
+            .workers
+            .iter()
+            .copied()
+            .filter(|worker| !self.wires.contains_key(&wire_of(Peer::Worker(*worker))))
+            .collect();
+        for worker in starting {
+            self.wire(Peer::Worker(worker));
+            let pid = 100 + worker.index() as u32;
+            self.handle(Input::Spawned { worker, pid });
+        }
+    }
+
+    /// `peer` reads so many of the bytes that wait for it.
+    fn takes(&mut self, peer: Peer, bytes: usize) {
+        let bytes = bytes.min(self.wire(peer).queued);
+        if bytes > 0 {
+            self.wire(peer).queued -= bytes;
+            self.handle(Input::Sent { peer, bytes });
+        }
+    }
+
+    fn stalls(&mut self, peer: Peer) {
+        self.wire(peer).stalls = true;
+    }
+
+    fn client(&mut self) -> Peer {
+        self.client_of(0)
+    }
+
+    fn client_of(&mut self, listener: usize) -> Peer {
+        Peer::Client(self.run(|bus, now| bus.connect(now, listener)).expect("there is room"))
+    }
+
+    fn worker(&self, at: usize) -> Peer {
+        Peer::Worker(self.workers[at])
+    }
+
+    /// `peer` writes a line.
+    fn write(&mut self, peer: Peer, line: &str) {
+        self.write_bytes(peer, format!("{line}\n").as_bytes());
+    }
+
+    /// `peer` writes these bytes; they arrive at once, unless it is paused.
+    fn write_bytes(&mut self, peer: Peer, bytes: &[u8]) {
+        self.wire(peer).kept.extend_from_slice(bytes);
+        self.present(peer);
+    }
+
+    /// The bus looks at what it has of `peer`.
+    fn present(&mut self, peer: Peer) {
+        while !self.wire(peer).paused {
+            let mut buffer = vec![0; PAD];
+            buffer.extend_from_slice(&self.wire(peer).kept);
+            let end = buffer.len();
+            buffer.resize(end + PAD, 0);
+            let window = Window::new(&buffer, PAD, end);
+            let received = self.bus.receive(self.now, peer, window);
+            self.wire(peer).kept.drain(..received.consumed);
+            self.effects(window.data());
+            if received.next != Next::Again {
+                break;
+            }
+        }
+    }
+
+    /// What `peer` was sent since the last look, line by line.
+    fn read(&mut self, peer: Peer) -> Vec<String> {
+        let bytes = std::mem::take(&mut self.wire(peer).read);
+        let text = String::from_utf8(bytes).expect("the bus writes UTF-8");
+        assert!(text.is_empty() || text.ends_with('\n'), "every message ends with a newline");
+        text.lines().map(str::to_owned).collect()
+    }
+
+    /// The one line that `peer` was sent since the last look.
+    fn read_one(&mut self, peer: Peer) -> String {
+        let mut lines = self.read(peer);
+        assert_eq!(lines.len(), 1, "{peer:?} was sent {lines:?}");
+        lines.remove(0)
+    }
+
+    fn read_json(&mut self, peer: Peer) -> Value {
+        serde_json::from_str(&self.read_one(peer)).expect("the bus writes JSON")
+    }
+
+    /// `data.reason` and code of the one error that `peer` was sent.
+    fn read_error(&mut self, peer: Peer) -> (String, i64, Value) {
+        let value = self.read_json(peer);
+        let error = &value["error"];
+        let reason = error["data"]["reason"].as_str().unwrap_or_else(|| panic!("{value}")).to_owned();
+        (reason, error["code"].as_i64().expect("a code"), value["id"].clone())
+    }
+
+    fn ends(&mut self, peer: Peer) {
+        let partial = std::mem::take(&mut self.wire(peer).kept).len();
+        self.handle(Input::Ended { peer, partial });
+    }
+
+    fn breaks(&mut self, peer: Peer) {
+        self.handle(Input::Broken { peer, why: "reset by peer".into() });
+    }
+
+    fn exits(&mut self, peer: Peer, exit: Exit) {
+        let Peer::Worker(worker) = peer else { panic!("{peer:?} has no process") };
+        self.handle(Input::Exited { worker, exit });
+    }
+
+    /// A worker's process ends, and so does its stdout.
+    fn dies(&mut self, peer: Peer) {
+        self.exits(peer, Exit::Code(1));
+        self.ends(peer);
+    }
+
+    fn gone(&mut self, peer: Peer) {
+        let Peer::Client(client) = peer else { panic!("{peer:?} is no client") };
+        self.handle(Input::Closed { client });
+    }
+
+    fn shutdown(&mut self) {
+        self.handle(Input::Shutdown);
+    }
+
+    /// Time passes, and the bus is told exactly when it asked for it.
+    fn pass(&mut self, duration: Duration) {
+        let end = self.now.after(duration);
+        while let Some(deadline) = self.bus.next_deadline().filter(|deadline| *deadline <= end) {
+            self.now = self.now.max(deadline);
+            self.handle(Input::Tick);
+            assert!(self.bus.next_deadline().is_none_or(|next| next > self.now), "the bus asks for the same moment");
+        }
+        self.now = end;
+    }
+
+    fn how_closed(&self, peer: Peer) -> Option<Close> {
+        let found = self.closed.iter().rev().find(|(client, _)| Peer::Client(*client) == peer);
+        found.map(|(_, how)| *how)
+    }
+
+    fn signals_to(&self, peer: Peer) -> Vec<Signal> {
+        let signals = self.signals.iter().filter(|(worker, _)| Peer::Worker(*worker) == peer);
+        signals.map(|(_, signal)| *signal).collect()
+    }
+
+    fn is_released(&self, peer: Peer) -> bool {
+        self.released.iter().any(|worker| Peer::Worker(*worker) == peer)
+    }
+
+    fn is_paused(&mut self, peer: Peer) -> bool {
+        self.wire(peer).paused
+    }
+
+    fn count(&self, reason: Reason) -> u64 {
+        self.bus.count(reason)
+    }
+}
+
+const fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+const fn milliseconds(milliseconds: u64) -> Duration {
+    Duration::from_millis(milliseconds)
+}

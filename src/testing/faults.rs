@@ -1,0 +1,113 @@
+//! What the world of a seed is like: its configuration, and how often each thing happens in it.
+
+use std::time::Duration;
+
+use super::Random;
+use crate::bus::settings::{Assignment, IdCollision, Limits, Listener, Pool, Routing, SessionAccess, Settings};
+
+/// Something that the world can do next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// A client connects.
+    Connect,
+    /// A client writes some messages.
+    ClientWrites,
+    /// A worker answers, notifies or asks.
+    WorkerWrites,
+    /// Bytes that a peer wrote reach the bus.
+    Arrive,
+    /// Bytes that the bus queued reach a peer.
+    Leave,
+    /// A worker's process starts, or does not.
+    Spawn,
+    /// Time passes.
+    Wait,
+    /// Time passes up to the next deadline.
+    WaitForDeadline,
+    /// A peer begins or ends to read slowly or not at all.
+    ChangePace,
+    /// A client ends its input.
+    HalfClose,
+    /// A client's connection breaks.
+    Reset,
+    /// A client writes something that is no message, or too long.
+    ClientBad,
+    /// The same of a worker.
+    WorkerBad,
+    /// A worker's process ends, with half a line at times.
+    Exit,
+    /// A worker closes its stdout and lives.
+    CloseStdout,
+    /// A worker closes its stdin and lives.
+    CloseStdin,
+    /// SIGTERM.
+    Shutdown,
+}
+
+/// Each action and how often it happens beside the others.
+pub fn weights(random: &mut Random) -> Vec<(Action, usize)> {
+    use Action as A;
+    let mut weights = vec![
+        (A::Connect, random.range(1..6)),
+        (A::ClientWrites, random.range(10..40)),
+        (A::WorkerWrites, random.range(10..60)),
+        (A::Arrive, random.range(30..100)),
+        (A::Leave, random.range(20..100)),
+        (A::Spawn, random.range(3..20)),
+        (A::Wait, random.range(1..12)),
+        (A::WaitForDeadline, *random.pick(&[0, 1, 3])),
+        (A::ChangePace, *random.pick(&[0, 1, 4])),
+    ];
+    for fault in [A::HalfClose, A::Reset, A::ClientBad, A::WorkerBad, A::Exit, A::CloseStdout, A::CloseStdin] {
+        weights.push((fault, *random.pick(&[0, 0, 1, 2])));
+    }
+    weights
+}
+
+/// The configuration of a seed.
+pub fn settings(random: &mut Random) -> Settings {
+    let milliseconds = |random: &mut Random, range| Duration::from_millis(random.range(range) as u64);
+    let assignments = [Assignment::RoundRobin, Assignment::Client, Assignment::Dedicated];
+    let pools: Vec<Pool> = (0..random.range(1..4))
+        .map(|number| {
+            let instances = random.range(1..5);
+            let assignment = *random.pick(&assignments);
+            let grows = if assignment == Assignment::Dedicated { random.range(0..4) } else { 0 };
+            Pool {
+                id: format!("pool-{number}"),
+                instances,
+                max_instances: instances + grows,
+                assignment,
+                cancel_on_disconnect: random.one_in(2),
+                request_timeout: random.one_in(3).then(|| milliseconds(random, 500..5000)),
+            }
+        })
+        .collect();
+    let stdio = random.one_in(8);
+    let mut listeners = vec![Listener { pool: None, stdio }];
+    if !stdio {
+        for pool in 0..pools.len() {
+            if random.one_in(2) {
+                listeners.push(Listener { pool: Some(pool), stdio: false });
+            }
+        }
+    }
+    Settings {
+        limits: Limits {
+            max_input_buffer: *random.pick(&[600, 1500, 5000]),
+            max_output_queue: *random.pick(&[300, 1000, 4000, 100_000]),
+            max_restarts: *random.pick(&[0, 1, 5, 100]),
+            restart_window: milliseconds(random, 1000..60_000),
+            drain_timeout: milliseconds(random, 500..4000),
+            backpressure_timeout: milliseconds(random, 1000..6000),
+            quiesce: if random.one_in(3) { milliseconds(random, 100..3000) } else { Duration::ZERO },
+        },
+        pools,
+        listeners,
+        routing: Routing {
+            id_collision: if random.one_in(5) { IdCollision::Reject } else { IdCollision::Translate },
+            session_access: if random.one_in(5) { SessionAccess::Shared } else { SessionAccess::Owner },
+            error_replies: !random.one_in(8),
+        },
+    }
+}

@@ -1,0 +1,78 @@
+//! The simulator: the core of the bus in a world of clients, workers, pipes and time that is made from one number, the
+//! seed (`docs/conformance.md` says what it proves). It is not part of the daemon.
+//!
+//! Reading order: [`faults`] draws what a seed's world is like; [`line`] makes messages that can be recognised;
+//! [`world`] is the mock kernel with its peers, and drives the bus by its port alone; [`model`] knows what must become
+//! of each line, and panics when something else does.
+//!
+//! A seed that fails is printed with the command that repeats it and the last things that happened.
+
+pub mod faults;
+pub mod line;
+pub mod model;
+mod random;
+pub mod world;
+
+pub use random::Random;
+
+use crate::bus::report::Reason;
+
+/// How much the simulator does.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// The first seed.
+    pub seed: u64,
+    /// How many seeds.
+    pub seeds: u64,
+    /// Actions of each seed before the world heals.
+    pub steps: usize,
+}
+
+impl Plan {
+    /// `STDIO_BUS_SIM_SEED`, `STDIO_BUS_SIM_SEEDS` and `STDIO_BUS_SIM_STEPS`, or 256 seeds. A seed alone is run alone.
+    pub fn from_env() -> Self {
+        let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect(name));
+        let seed = number("STDIO_BUS_SIM_SEED");
+        let seeds = number("STDIO_BUS_SIM_SEEDS").unwrap_or(if seed.is_some() { 1 } else { 256 });
+        Self {
+            seed: seed.unwrap_or(1),
+            seeds,
+            steps: number("STDIO_BUS_SIM_STEPS").map_or(STEPS, |steps| steps as usize),
+        }
+    }
+
+    /// Runs all seeds; gives how often each reason was counted, in the order of [`Reason::ALL`].
+    pub fn run(self) -> Vec<u64> {
+        let mut counts = vec![0; Reason::ALL.len()];
+        for seed in self.seed..self.seed + self.seeds {
+            let seen = world::World::new(seed, self.steps).run();
+            counts.iter_mut().zip(seen).for_each(|(count, seen)| *count += seen);
+        }
+        counts
+    }
+}
+
+/// Actions of a seed unless the environment says otherwise.
+const STEPS: usize = 600;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_line_reaches_its_receiver_or_its_loss_is_counted_whatever_the_peers_do() {
+        let plan = Plan::from_env();
+        let counts = plan.run();
+        // A world that never reaches a fault proves nothing about it.
+        if plan.seeds >= 256 && plan.steps >= STEPS {
+            let unreached: Vec<_> = Reason::ALL
+                .iter()
+                .filter(|reason| counts[**reason as usize] == 0 && !UNREACHED.contains(reason))
+                .collect();
+            assert!(unreached.is_empty(), "no seed leads to {unreached:?}");
+        }
+    }
+
+    /// Tables of a thousand entries are filled by the tests of `bus::tests::limits`.
+    const UNREACHED: [Reason; 3] = [Reason::ConnectionLimit, Reason::SessionLimit, Reason::PendingLimit];
+}

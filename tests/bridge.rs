@@ -81,7 +81,7 @@ impl Reader {
     }
 }
 
-/// A running bridge. It is killed and reaped at the latest when it goes out of scope.
+/// A running bridge, or for one test a daemon. It is killed and reaped at the latest when it goes out of scope.
 struct Bridge {
     child: Child,
     stdin: Option<ChildStdin>,
@@ -665,6 +665,30 @@ fn a_signal_ends_the_bridge_at_once_and_closes_the_socket() {
             assert!(start.elapsed() < Duration::from_secs(1), "it took {:?}", start.elapsed());
         }
     }
+}
+
+#[test]
+fn an_editor_talks_to_the_real_daemon_until_that_shuts_down() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("bus");
+    let mut daemon = Command::new(env!("CARGO_BIN_EXE_stdio_bus"));
+    daemon.arg("--unix").arg(&path).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut daemon = Bridge::from(daemon);
+    let deadline = Instant::now() + PATIENCE;
+    while UnixStream::connect(&path).is_err() {
+        assert!(Instant::now() < deadline, "the daemon does not listen");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let (mut bridge, mut stdout) = Bridge::start(&format!("unix:{}", path.display()));
+    bridge.send(b"{\"jsonrpc\":\"2.0\",\"id\":\"a\",\"method\":\"m\",\"params\":[1]}\n");
+    let expected = json!({"jsonrpc": "2.0", "id": "a", "result": {"echo": [1], "method": "m"}});
+    assert_eq!(stdout.message(), expected);
+    // SAFETY: kill(2) takes integers alone, and the child has not been reaped, so the number is still its own.
+    assert_eq!(unsafe { libc::kill(daemon.child.id() as i32, libc::SIGTERM) }, 0);
+    assert_eq!(daemon.code(), Some(0));
+    assert_eq!(bridge.code(), Some(1));
+    assert_eq!(stdout.rest(), b"");
+    assert!(bridge.stderr.text().contains("is gone"));
 }
 
 #[test]

@@ -88,7 +88,7 @@ fn learn<I: Isa>(isa: I, kinds: &[u8; BLOCK], count: usize) -> Option<Shape> {
     rest[..count - 1].copy_from_slice(&kinds[1..count]);
     let mut grammar = Grammar::opened();
     let kinds = Kinds::of(isa, &rest, count - 1);
-    let colons = grammar.step(&kinds)?;
+    let colons = grammar.step(isa, &kinds)?;
     let colons = Colons { outer: colons.outer << 1, inner: colons.inner << 1 };
     grammar.is_complete().then_some(Shape { count, scalars: kinds.scalars() << 1, colons, ..EMPTY })
 }

@@ -14,7 +14,7 @@ use serde::de::IgnoredAny;
 use std::hint::black_box;
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
-use stdio_bus::bus::scan::{BATCH, InstructionSet, Outcome, PAD, Partial, Scanner, Window};
+use stdio_bus::bus::scan::{BATCH, InstructionSet, Line, Outcome, PAD, Partial, Scanner, Window};
 
 /// Bytes that arrive at once.
 const READ: usize = 64 << 10;
@@ -98,8 +98,22 @@ fn contenders() -> Vec<Contender> {
         let scanner = set.map_or_else(|| Some(Scanner::new()), Scanner::with);
         let Some(mut scanner) = scanner else { continue };
         let mut batch = Vec::with_capacity(BATCH);
-        contenders.push(Contender { name, run: Box::new(move |bytes| scan(&mut scanner, &mut batch, bytes)) });
+        let run = move |bytes: &mut [u8]| {
+            let reads = (PAD + READ..bytes.len() - PAD).step_by(READ).chain([bytes.len() - PAD]);
+            scan(&mut scanner, &mut batch, bytes, reads)
+        };
+        contenders.push(Contender { name, run: Box::new(run) });
     }
+    // Each line comes alone, as it does from a peer that waits for answers.
+    let (mut scanner, mut batch, mut ends) = (Scanner::new(), Vec::with_capacity(BATCH), Vec::new());
+    let run = move |bytes: &mut [u8]| {
+        if ends.is_empty() {
+            let length = bytes.len() - PAD;
+            ends.extend(memchr_iter(b'\n', &bytes[..length]).map(|end| end + 1).filter(|&end| end > PAD));
+        }
+        scan(&mut scanner, &mut batch, bytes, ends.iter().copied())
+    };
+    contenders.push(Contender { name: "bus by line", run: Box::new(run) });
     let mut buffers = simd_json::Buffers::default();
     contenders.push(Contender {
         name: "simd-json",
@@ -140,13 +154,11 @@ fn each_line(padded: &mut [u8], mut is_valid: impl FnMut(&mut [u8]) -> bool) -> 
     valid
 }
 
-/// Scans as the bus does: bytes come in reads, what was consumed is dropped.
-fn scan(scanner: &mut Scanner, batch: &mut Vec<stdio_bus::bus::scan::Line>, padded: &[u8]) -> usize {
-    let length = padded.len() - PAD;
+/// Scans as the bus does: reads end where `reads` says, and what was consumed is dropped after each.
+fn scan(scanner: &mut Scanner, batch: &mut Vec<Line>, padded: &[u8], reads: impl Iterator<Item = usize>) -> usize {
     let mut partial = Partial::new();
-    let (mut start, mut end, mut lines) = (PAD, PAD, 0);
-    while end < length {
-        end = (end + READ).min(length);
+    let (mut start, mut lines) = (PAD, 0);
+    for end in reads {
         loop {
             let outcome = scanner.scan(&mut partial, Window::new(padded, start, end), batch);
             lines += batch.len();

@@ -63,6 +63,9 @@ pub(super) fn scan<I: Isa>(
     }
     let Scratch { tokens, shapes } = scratch;
     while lines.len() < BATCH {
+        if partial.scanned == window.data().len() {
+            return Outcome::More;
+        }
         isa.read_tokens(tokens, &mut partial.memory.strings, window, partial.scanned, BATCH - lines.len());
         if tokens.end == partial.scanned {
             return Outcome::More;

@@ -3,7 +3,7 @@
 use super::Window;
 use super::isa::{BACK, BLOCK, INDEX, Isa, Nibbles, escape_letters, operators, utf8, white};
 use super::messages::{Messages, Stop};
-use super::tokens::{Strings, Tokens};
+use super::tokens::{SCALAR, Strings, Tokens};
 use std::arch::x86_64::*;
 
 /// The proof that this CPU has what the functions below are compiled for.
@@ -158,6 +158,34 @@ fn is_utf8(bytes: &[u8; BACK + BLOCK], from: usize) -> __m256i {
     }
 }
 
+/// For each set of eight bits their numbers in order, a byte each.
+static NUMBERS: [u64; 256] = {
+    let mut numbers = [0; 256];
+    let mut bits = 0;
+    while bits < numbers.len() {
+        let (mut bit, mut count) = (0, 0);
+        while bit < 8 {
+            if bits >> bit & 1 != 0 {
+                numbers[bits] |= bit << (8 * count);
+                count += 1;
+            }
+            bit += 1;
+        }
+        bits += 1;
+    }
+    numbers
+};
+
+/// Bytes that begin a token as they are, and [`SCALAR`] for all others.
+#[inline(always)]
+fn kinds_of(half: __m256i) -> __m256i {
+    // SAFETY: as in `all`.
+    unsafe {
+        let others = _mm256_or_si256(equal(half, b'"'), equal(half, b'\n'));
+        _mm256_blendv_epi8(all(SCALAR), half, _mm256_or_si256(own(half, 0x20, operators()), others))
+    }
+}
+
 impl Isa for Avx2 {
     type Block = Block;
 
@@ -244,6 +272,36 @@ impl Isa for Avx2 {
     fn parity(self, mask: u64) -> u64 {
         // SAFETY: `self` proves the features.
         unsafe { _mm_cvtsi128_si64(_mm_clmulepi64_si128(_mm_cvtsi64_si128(mask as i64), _mm_set1_epi8(-1), 0)) as u64 }
+    }
+
+    #[inline(always)]
+    fn pack(
+        self,
+        [first, second]: Block,
+        mask: u64,
+        _scalars: u64,
+        from: u16,
+        kinds: &mut [u8; BLOCK],
+        places: &mut [u16; BLOCK],
+    ) {
+        let mut bytes = [0_u8; BLOCK];
+        let mut count = 0;
+        // SAFETY: `self` proves the features. Each step writes eight kinds and eight places from number `count` on,
+        // which grows by no more than eight a step, so it is at most 56 in the last one.
+        unsafe {
+            _mm256_storeu_si256(bytes.as_mut_ptr().cast(), kinds_of(first));
+            _mm256_storeu_si256(bytes.as_mut_ptr().add(32).cast(), kinds_of(second));
+            for step in 0..8 {
+                let bits = (mask >> (8 * step)) as u8;
+                let numbers = _mm_cvtsi64_si128(NUMBERS[bits as usize] as i64);
+                let eight = _mm_loadl_epi64(bytes.as_ptr().add(8 * step).cast());
+                let base = _mm_set1_epi16((from + 8 * step as u16) as i16);
+                let eight_places = _mm_add_epi16(_mm_cvtepu8_epi16(numbers), base);
+                _mm_storel_epi64(kinds.as_mut_ptr().add(count).cast(), _mm_shuffle_epi8(eight, numbers));
+                _mm_storeu_si128(places.as_mut_ptr().add(count).cast(), eight_places);
+                count += bits.count_ones() as usize;
+            }
+        }
     }
 
     #[inline(always)]

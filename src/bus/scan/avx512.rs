@@ -173,11 +173,10 @@ impl Isa for Avx512 {
     #[inline(always)]
     fn pack(
         self,
-        _bytes: &[u8; BLOCK],
         block: __m512i,
         mask: u64,
         scalars: u64,
-        first: u16,
+        from: u16,
         kinds: &mut [u8; BLOCK],
         places: &mut [u16; BLOCK],
     ) {
@@ -186,8 +185,8 @@ impl Isa for Avx512 {
             let block = _mm512_mask_mov_epi8(block, scalars, all(SCALAR));
             _mm512_storeu_si512(kinds.as_mut_ptr().cast(), _mm512_maskz_compress_epi8(mask, block));
             let index = _mm512_maskz_compress_epi8(mask, self.load(&INDEX));
-            let first = _mm512_set1_epi16(first as i16);
-            let place = |half| _mm512_add_epi16(first, _mm512_cvtepu8_epi16(half));
+            let base = _mm512_set1_epi16(from as i16);
+            let place = |half| _mm512_add_epi16(base, _mm512_cvtepu8_epi16(half));
             _mm512_storeu_si512(places.as_mut_ptr().cast(), place(_mm512_castsi512_si256(index)));
             if mask.count_ones() > 32 {
                 let rest = place(_mm512_extracti64x4_epi64(index, 1));

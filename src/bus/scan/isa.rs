@@ -5,7 +5,7 @@
 
 use super::Window;
 use super::messages::{Messages, Stop};
-use super::tokens::{SCALAR, Strings, Tokens};
+use super::tokens::{Strings, Tokens};
 
 /// Bytes in a block.
 pub(super) const BLOCK: usize = 64;
@@ -22,18 +22,6 @@ pub(super) static INDEX: [u8; BLOCK] = {
         at += 1;
     }
     index
-};
-
-/// The kind of the token that begins with each byte.
-static KINDS: [u8; 256] = {
-    let mut kinds = [SCALAR; 256];
-    let others = b"{}[]:,\"\n";
-    let mut index = 0;
-    while index < others.len() {
-        kinds[others[index] as usize] = others[index];
-        index += 1;
-    }
-    kinds
 };
 
 /// An instruction set that the CPU has.
@@ -81,35 +69,18 @@ pub(super) trait Isa: Copy {
     /// For each bit the parity of the bits up to and with it.
     fn parity(self, mask: u64) -> u64;
 
-    /// Writes for each bit of `mask`, in order, the kind of the token that begins there and its place, counted from
-    /// `first`. What stands after them in both arrays is undefined. Kinds are the bytes themselves but for `scalars`,
-    /// which have [`SCALAR`]. `bytes` and `block` are the same where `mask` has bits.
-    #[inline(always)]
-    #[expect(clippy::too_many_arguments, reason = "some sets take the bytes from memory, some from a register")]
+    /// Writes for each bit of `mask`, in order, the kind of the token that begins there and its place, counted so that
+    /// the block begins at `from`. Kinds are the bytes themselves but for `scalars`, which have [`super::tokens::SCALAR`]. What the
+    /// arrays hold after them is undefined.
     fn pack(
         self,
-        bytes: &[u8; BLOCK],
-        _block: Self::Block,
+        block: Self::Block,
         mask: u64,
-        _scalars: u64,
-        first: u16,
+        scalars: u64,
+        from: u16,
         kinds: &mut [u8; BLOCK],
         places: &mut [u16; BLOCK],
-    ) {
-        let mut rest = mask;
-        // Eight at a time, some of them for nothing, so that the number of tokens makes few branches.
-        for (kinds, places) in kinds.as_chunks_mut::<8>().0.iter_mut().zip(places.as_chunks_mut::<8>().0) {
-            for (kind, place) in kinds.iter_mut().zip(places) {
-                let at = rest.trailing_zeros() as usize % BLOCK;
-                *kind = KINDS[bytes[at] as usize];
-                *place = first + at as u16;
-                rest &= rest.wrapping_sub(1);
-            }
-            if rest == 0 {
-                break;
-            }
-        }
-    }
+    );
 
     /// [`Tokens::read`], compiled for this instruction set.
     fn read_tokens(self, tokens: &mut Tokens, strings: &mut Strings, window: Window<'_>, from: usize, lines: usize);

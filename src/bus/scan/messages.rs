@@ -192,7 +192,7 @@ impl Messages<'_> {
         while count > 0 {
             let step = count.min(BLOCK);
             let kinds = Kinds::of(isa, tokens.kinds(at), step);
-            let Some(colons) = draft.grammar.step(&kinds) else { return false };
+            let Some(colons) = draft.grammar.step(isa, &kinds) else { return false };
             let mut both = colons.outer | colons.inner;
             while both != 0 {
                 let colon = both.trailing_zeros() as usize;

@@ -1,8 +1,9 @@
 //! [`Isa`] with AVX2: 64 bytes are two registers, and an answer is gathered from the upper bits of their bytes.
 
 use super::Window;
-use super::isa::{BACK, BLOCK, INDEX, Isa, Nibbles, escape_letters, operators, utf8, white};
+use super::isa::{BACK, BLOCK, Isa};
 use super::messages::{Messages, Stop};
+use super::tables::{ESCAPABLE, INDEX, Nibbles, OPERATORS, UTF8, WHITE};
 use super::tokens::{SCALAR, Strings, Tokens};
 use std::arch::x86_64::*;
 
@@ -41,7 +42,7 @@ type Block = [__m256i; 2];
 /// A byte in all places.
 #[inline(always)]
 fn all(byte: u8) -> __m256i {
-    // SAFETY: inlined only into functions that have the features.
+    // SAFETY: private to this file, and called only from methods, whose `self` proves the features.
     unsafe { _mm256_set1_epi8(byte as i8) }
 }
 
@@ -144,12 +145,11 @@ fn hex(half: __m256i) -> __m256i {
 fn is_utf8(bytes: &[u8; BACK + BLOCK], from: usize) -> __m256i {
     let (third, second) = (load(bytes, from), load(bytes, from + 1));
     let (first, half) = (load(bytes, from + 2), load(bytes, from + 3));
-    let tables = utf8();
     // SAFETY: as in `all`.
     unsafe {
-        let a = _mm256_shuffle_epi8(table(&tables.first_high), upper(first));
-        let b = _mm256_shuffle_epi8(table(&tables.first_low), lower(first));
-        let c = _mm256_shuffle_epi8(table(&tables.second_high), upper(half));
+        let a = _mm256_shuffle_epi8(table(&UTF8.first_high), upper(first));
+        let b = _mm256_shuffle_epi8(table(&UTF8.first_low), lower(first));
+        let c = _mm256_shuffle_epi8(table(&UTF8.second_high), upper(half));
         let pairs = _mm256_and_si256(_mm256_and_si256(a, b), c);
         let (third_byte, fourth_byte) =
             (_mm256_subs_epu8(second, all(0xE0 - 0x80)), _mm256_subs_epu8(third, all(0xF0 - 0x80)));
@@ -182,7 +182,7 @@ fn kinds_of(half: __m256i) -> __m256i {
     // SAFETY: as in `all`.
     unsafe {
         let others = _mm256_or_si256(equal(half, b'"'), equal(half, b'\n'));
-        _mm256_blendv_epi8(all(SCALAR), half, _mm256_or_si256(own(half, 0x20, operators()), others))
+        _mm256_blendv_epi8(all(SCALAR), half, _mm256_or_si256(own(half, 0x20, &OPERATORS), others))
     }
 }
 
@@ -234,17 +234,17 @@ impl Isa for Avx2 {
 
     #[inline(always)]
     fn white(self, [first, second]: Block) -> u64 {
-        upper_bits([own(first, 0, white()), own(second, 0, white())])
+        upper_bits([own(first, 0, &WHITE), own(second, 0, &WHITE)])
     }
 
     #[inline(always)]
     fn operator(self, [first, second]: Block) -> u64 {
-        upper_bits([own(first, 0x20, operators()), own(second, 0x20, operators())])
+        upper_bits([own(first, 0x20, &OPERATORS), own(second, 0x20, &OPERATORS)])
     }
 
     #[inline(always)]
     fn escapable(self, [first, second]: Block) -> u64 {
-        !upper_bits([miss(first, escape_letters()), miss(second, escape_letters())])
+        !upper_bits([miss(first, &ESCAPABLE), miss(second, &ESCAPABLE)])
     }
 
     #[inline(always)]

@@ -152,15 +152,16 @@ fn ring_remedy(error: &io::Error) -> &'static str {
         }
         Some(libc::EPERM) => {
             "either it is switched off: sysctl kernel.io_uring_disabled should be 0 (sudo sysctl -w \
-             kernel.io_uring_disabled=0); or a container's seccomp profile blocks it: run with the profile \
-             config/seccomp.json, as in docker run --security-opt seccomp=config/seccomp.json"
+             kernel.io_uring_disabled=0); or a container's seccomp profile blocks it: use one that allows \
+             io_uring_setup, io_uring_enter and io_uring_register (docker run --security-opt seccomp=PROFILE.json, or \
+             seccomp=unconfined)"
         }
         Some(libc::ENOMEM) => {
             "the limit on locked memory is too small: raise it (LimitMEMLOCK=infinity in systemd, --ulimit memlock=-1 \
              in Docker, ulimit -l unlimited in a shell)"
         }
         Some(libc::EMFILE | libc::ENFILE) => "too many files are open: raise the limit (ulimit -n)",
-        _ => "stdio_bus doctor checks what the machine allows",
+        _ => "strace -e trace=io_uring_setup,io_uring_register,io_uring_enter shows which call fails",
     }
 }
 

@@ -1,5 +1,22 @@
 //! stdio-bus: a message bus for AI agents that speak JSON-RPC over stdin and stdout.
+//!
+//! A pure core decides and a thin shell does:
+//!
+//! ```text
+//!             bytes, exits, signals, time            effects: copy, close, spawn, signal …
+//!   kernel ──▶ shell ───────────────────────▶ bus ───────────────────────▶ shell ──▶ kernel
+//!             (io_uring)                    (no fd, no clock)             (io_uring)
+//! ```
+//!
+//! Reading order:
+//! 1. [`bus::port`]: the whole contract between the two, and [`bus::settings`], what the core is told.
+//! 2. [`bus`]: the front door of the core; its own page leads through the rest of it.
+//! 3. [`bus::scan`]: how a line is validated and its routing fields are found.
+//! 4. [`shell`]: the loop. It decides nothing.
+//! 5. [`config`], [`cli`], [`error`]: what happens before the loop.
+//! 6. [`acp`] and [`echo`]: the bridge that editors spawn, and the built-in worker.
 
+pub mod acp;
 pub mod address;
 pub mod bus;
 pub mod cli;
@@ -7,5 +24,8 @@ pub mod config;
 pub mod echo;
 pub mod error;
 pub mod shell;
+
+#[cfg(feature = "agent")]
+pub mod agent;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;

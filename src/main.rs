@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use stdio_bus::cli::{self, Command, Worker};
 use stdio_bus::config::Config;
 use stdio_bus::error::{StartError, exit};
-use stdio_bus::{echo, shell};
+use stdio_bus::{acp, echo, shell};
 
 fn main() -> ExitCode {
     let command = match cli::parse(std::env::args_os()) {
@@ -17,7 +17,11 @@ fn main() -> ExitCode {
         Command::Run(options) => program().and_then(|program| shell::run(&options, &program)),
         Command::Check { config } => check(config),
         Command::Worker(Worker::Echo) => echo::run().map_err(StartError::io("echo")),
-        Command::Acp { .. } => Err(StartError::Usage("acp is not built in yet".to_owned())),
+        Command::Acp { connect } => match acp::run(&connect) {
+            // It has said what went wrong; the code is all that is left.
+            Ok(code) => return ExitCode::from(code),
+            Err(error) => Err(error),
+        },
     };
     match result {
         Ok(()) => ExitCode::from(exit::OK),

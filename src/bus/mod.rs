@@ -14,7 +14,7 @@ pub mod id;
 mod messages;
 pub mod port;
 pub mod pressure;
-mod reply;
+pub(crate) mod reply;
 pub mod report;
 pub mod route;
 pub mod scan;

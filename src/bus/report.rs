@@ -92,6 +92,15 @@ reasons! {
     Draining "draining" Info "The shutdown goes through its phases.",
 }
 
+impl Reason {
+    fn burst(self) -> u32 {
+        match self {
+            Self::WorkerStarted | Self::WorkerExited | Self::WorkerStopped | Self::RestartScheduled => LIFE_BURST,
+            _ => BURST,
+        }
+    }
+}
+
 /// One thing to tell.
 #[derive(Clone, Debug)]
 pub struct Report {
@@ -126,6 +135,8 @@ impl Report {
 
 /// Reports of one reason that pass at once before the rest is summed up.
 const BURST: u32 = 10;
+/// The same for the lives of workers: whoever runs many wants to see each of them start.
+const LIFE_BURST: u32 = 100;
 /// How often a summary comes while a reason keeps happening.
 const SUMMARY_EVERY: Duration = Duration::from_secs(10);
 
@@ -164,7 +175,7 @@ impl Reporter {
             bucket.window_from = now;
             bucket.passed = 0;
         }
-        if bucket.passed < BURST {
+        if bucket.passed < reason.burst() {
             bucket.passed += 1;
             effects.push_back(Effect::Report(make()));
             return;

@@ -103,7 +103,9 @@ struct Source<'a> {
 
 /// A listening socket and whether it is being accepted from.
 struct Gate {
-    listening: Listening,
+    /// Gone once the daemon takes no more clients.
+    listening: Option<Listening>,
+    address: String,
     accepting: bool,
     retry_at: Option<Moment>,
     delay: Duration,
@@ -124,6 +126,7 @@ struct Shell {
     workers: Vec<Option<usize>>,
     gates: Vec<Gate>,
     accept_paused: bool,
+    closed_for_good: bool,
     reaper: Reaper,
     signals: Signals,
     children_seen: Box<[u8; 64]>,
@@ -150,7 +153,9 @@ impl Shell {
         let mut gates = Vec::new();
         for (index, listener) in config.listeners.iter().enumerate() {
             for listening in listen::open(&listener.listen, index)? {
-                gates.push(Gate { listening, accepting: false, retry_at: None, delay: FIRST_ACCEPT_DELAY });
+                let address = listening.address.clone();
+                let listening = Some(listening);
+                gates.push(Gate { listening, address, accepting: false, retry_at: None, delay: FIRST_ACCEPT_DELAY });
             }
         }
         tracing::info!("stdio_bus {} {}", env!("CARGO_PKG_VERSION"), config.summary());
@@ -172,6 +177,7 @@ impl Shell {
             workers: Vec::new(),
             gates,
             accept_paused: false,
+            closed_for_good: false,
             reaper: Reaper::new(),
             signals,
             children_seen: Box::new([0; 64]),
@@ -195,7 +201,7 @@ impl Shell {
         self.bus.start(now);
         self.carry_out(None);
         for gate in &self.gates {
-            tracing::info!("listening on {}", gate.listening.address);
+            tracing::info!("listening on {}", gate.address);
         }
         for gate in 0..self.gates.len() {
             self.arm_accept(gate);
@@ -212,7 +218,12 @@ impl Shell {
     /// The loop.
     fn serve(&mut self) -> Result<(), StartError> {
         let mut completions = Vec::with_capacity(256);
-        while !self.done {
+        loop {
+            self.write_dirty(self.clock.now());
+            self.write_log();
+            if self.done {
+                return Ok(());
+            }
             let planned = self.patience();
             completions.clear();
             self.ring.turn(planned, &mut completions).map_err(StartError::io("use the ring"))?;
@@ -229,10 +240,7 @@ impl Shell {
             for link in std::mem::take(&mut self.starved) {
                 self.arm_read(link);
             }
-            self.write_dirty(now);
-            self.write_log();
         }
-        Ok(())
     }
 
     /// How long the next turn may wait.
@@ -295,7 +303,8 @@ impl Shell {
                 self.arm_children();
             }
             Operation::Stop => {
-                for _ in 0..completion.result.max(0) {
+                // Signals that came together are one: timeout(1) sends its signal to us and to our group.
+                if completion.result > 0 {
                     self.tell(now, Input::Shutdown);
                 }
                 self.arm_stop();
@@ -360,14 +369,9 @@ impl Shell {
                     }
                 }
                 Effect::StopAccept => {
-                    self.accept_paused = true;
-                    for (index, gate) in self.gates.iter().enumerate() {
-                        if gate.accepting {
-                            self.ring.cancel(Operation::Accept.token(index));
-                        }
-                        // Connections that nobody accepted yet are refused at once, not when the daemon ends.
-                        // SAFETY: the descriptor is open.
-                        unsafe { libc::shutdown(gate.listening.socket.as_raw_fd(), libc::SHUT_RDWR) };
+                    self.closed_for_good = true;
+                    for gate in 0..self.gates.len() {
+                        self.close_gate(gate);
                     }
                 }
                 Effect::Report(report) => {
@@ -417,11 +421,12 @@ impl Shell {
 
     fn arm_accept(&mut self, index: usize) {
         let gate = &mut self.gates[index];
+        let Some(listening) = &gate.listening else { return };
         if gate.accepting || self.accept_paused || gate.retry_at.is_some() {
             return;
         }
         gate.accepting = true;
-        let socket = types::Fd(gate.listening.socket.as_raw_fd());
+        let socket = types::Fd(listening.socket.as_raw_fd());
         let entry = opcode::Accept::new(socket, std::ptr::null_mut(), std::ptr::null_mut()).flags(libc::SOCK_CLOEXEC);
         // SAFETY: the socket stays open as long as the shell lives, and no address is asked for.
         unsafe { self.ring.submit(entry.build().user_data(Operation::Accept.token(index))) };
@@ -430,33 +435,34 @@ impl Shell {
     fn accepted(&mut self, now: Moment, index: usize, result: i32) {
         let gate = &mut self.gates[index];
         gate.accepting = false;
+        if self.closed_for_good {
+            if result >= 0 {
+                // SAFETY: the kernel has just made this descriptor for us; the client came too late.
+                drop(unsafe { OwnedFd::from_raw_fd(result) });
+            }
+            return self.close_gate(index);
+        }
+        let Some(listener) = gate.listening.as_ref().map(|listening| listening.listener) else { return };
         if result >= 0 {
             gate.delay = FIRST_ACCEPT_DELAY;
             // SAFETY: the kernel has just made this descriptor for us.
             let socket = unsafe { OwnedFd::from_raw_fd(result) };
-            let listener = gate.listening.listener;
             let client =
                 self.add_client(listener, |peer| Link::new(peer, Kind::Socket, Descriptor::Owned(socket), None, None));
             if let Some(number) = client.and_then(|client| self.bus.client_number(client)) {
-                tracing::debug!(
-                    client = number,
-                    descriptor = result,
-                    "accepted on {}",
-                    self.gates[index].listening.address
-                );
+                tracing::debug!(client = number, descriptor = result, "accepted on {}", self.gates[index].address);
             }
             return self.arm_accept(index);
         }
         let error = io::Error::from_raw_os_error(-result);
         match -result {
-            libc::ECANCELED | libc::EINVAL if self.accept_paused => {}
             libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM => {
                 if gate.delay == FIRST_ACCEPT_DELAY {
                     tracing::error!(
                         reason = "accept_paused",
                         "cannot accept on {}: {error}; trying again until it works. Raise RLIMIT_NOFILE (ulimit -n, \
                          LimitNOFILE)",
-                        gate.listening.address
+                        gate.address
                     );
                 }
                 gate.retry_at = Some(now.after(gate.delay));
@@ -464,6 +470,17 @@ impl Shell {
             }
             // The client gave up before it was accepted.
             _ => self.arm_accept(index),
+        }
+    }
+
+    /// Closes a listening socket, once nothing is accepted from it any more (spec 10.2.1).
+    fn close_gate(&mut self, index: usize) {
+        let gate = &mut self.gates[index];
+        gate.retry_at = None;
+        if gate.accepting {
+            self.ring.cancel(Operation::Accept.token(index));
+        } else {
+            gate.listening = None;
         }
     }
 

@@ -52,6 +52,11 @@ pub fn allow_descriptors(listeners: usize, connections: usize, workers: usize) -
     Ok(original)
 }
 
+/// What a service manager tells us alone: with these a worker could speak for the daemon (sd_notify(3),
+/// sd_listen_fds(3)).
+const OUR_OWN: [&str; 6] =
+    ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"];
+
 /// Starts one worker of `pool`. It gets `descriptors` as its limit of open files.
 ///
 /// # Errors
@@ -68,6 +73,9 @@ pub fn spawn(pool: &Pool, descriptors: &Rlimit) -> io::Result<Spawned> {
         fcntl_setfl(ours, fcntl_getfl(ours)? | OFlags::NONBLOCK)?;
     }
     let mut command = Command::new(&pool.program);
+    for variable in OUR_OWN {
+        command.env_remove(variable);
+    }
     command.arg0(&pool.command).args(&pool.args).envs(&pool.env);
     command.stdin(Stdio::from(stdin_theirs)).stdout(Stdio::from(stdout_theirs)).stderr(Stdio::from(stderr_theirs));
     command.process_group(0);

@@ -2,7 +2,12 @@
 //! whichever instruction set looks at them.
 
 mod chunks;
+#[path = "../../benches/support/corpus.rs"]
+mod corpus;
+mod differential;
+mod exhaustive;
 mod fields;
+mod guard;
 mod oracle;
 mod suite;
 

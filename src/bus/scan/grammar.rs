@@ -84,6 +84,7 @@ pub(super) struct Grammar {
 #[derive(Clone, Copy, Default)]
 struct Last {
     opening: u64,
+    closing: u64,
     /// An opening bracket or a comma.
     separator: u64,
     colon: u64,
@@ -99,10 +100,11 @@ impl Grammar {
         Self { stack: OPEN, last: Last { opening: 1, separator: 1, ..Last::default() } }
     }
 
-    /// Whether a line may end here.
+    /// Whether a line may end here: the bracket that closed the message was the last token. No bracket can stand
+    /// after it, so if the last token is one, nothing does.
     #[inline(always)]
     pub(super) fn is_complete(&self) -> bool {
-        self.stack == EMPTY && self.last.end != 0
+        self.stack == EMPTY && self.last.closing != 0
     }
 
     /// Takes up to 64 tokens. `None` says that they are wrong, or nested too deep to tell.
@@ -136,6 +138,7 @@ impl Grammar {
         let at_last = |mask: u64| mask >> last & 1;
         self.last = Last {
             opening: at_last(opening),
+            closing: at_last(closing),
             separator: at_last(separator),
             colon: at_last(colon),
             end: at_last(end),

@@ -1,0 +1,408 @@
+//! Reads along with a stream of lines and says which requests and responses went by. It holds back nothing, keeps no
+//! line and validates none: of a message of any size it remembers one key and the id.
+//!
+//! The bus's scanner is not used here because it needs a whole line in memory; the bridge passes a line on while it
+//! still arrives. A line that is no JSON object may be misread, but never beyond its newline.
+
+use memchr::memchr3;
+
+use crate::bus::id::Id;
+
+/// Longest raw key that is looked at: `method` with all its letters escaped has 38 bytes.
+const MAX_KEY: usize = 40;
+
+/// Longest raw id that is remembered: the longest that the bus takes, with all its letters escaped.
+const MAX_ID: usize = 6 * crate::bus::settings::MAX_REQUEST_ID_LEN + 2;
+
+/// What a line is, if it has an id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// `method` and `id`.
+    Request,
+    /// `result` or `error` and `id`.
+    Response,
+}
+
+/// Where in a line the last byte stood.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Place {
+    /// Before the object.
+    #[default]
+    Start,
+    /// Between members: a quote begins a key.
+    Members,
+    /// In a key.
+    Key,
+    /// Between a key and its colon.
+    Colon,
+    /// Between a colon and its value.
+    Value,
+    /// In a string that is a member's value.
+    Text,
+    /// In a number or a literal that is a member's value.
+    Scalar,
+    /// In an array or object that is a member's value, this deep.
+    Nested(usize),
+    /// In a string inside of that.
+    NestedText(usize),
+    /// After the object.
+    Over,
+    /// In a line that is no object.
+    Nothing,
+}
+
+/// Which member the walk is in, if it matters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Member {
+    #[default]
+    Other,
+    Id,
+}
+
+/// One direction of a connection.
+#[derive(Default)]
+pub struct Follower {
+    place: Place,
+    member: Member,
+    /// The last byte was a backslash that escapes the next one.
+    escaped: bool,
+    /// The raw key, as long as it is looked at; one byte more than [`MAX_KEY`] says that it is too long.
+    key: Vec<u8>,
+    /// The raw id; one byte more than [`MAX_ID`] says that it is too long.
+    id: Vec<u8>,
+    method: bool,
+    answer: bool,
+}
+
+impl Follower {
+    /// Reads the next bytes of the stream and calls `found` for each line that they complete and that has an id:
+    /// its kind, the id, and the id's raw token.
+    pub fn read(&mut self, mut bytes: &[u8], mut found: impl FnMut(Kind, Id, &[u8])) {
+        while let Some((&byte, rest)) = bytes.split_first() {
+            if byte == b'\n' {
+                self.end(&mut found);
+            } else if self.in_string() {
+                bytes = self.string(bytes);
+                continue;
+            } else if matches!(self.place, Place::Over | Place::Nothing) {
+                bytes = &bytes[memchr::memchr(b'\n', bytes).unwrap_or(bytes.len())..];
+                continue;
+            } else {
+                self.step(byte);
+            }
+            bytes = rest;
+        }
+    }
+
+    /// Says that the line ends here, as a newline or the stream's end does.
+    pub fn end(&mut self, mut found: impl FnMut(Kind, Id, &[u8])) {
+        let kind = match (self.method, self.answer) {
+            (true, _) => Some(Kind::Request),
+            (false, true) => Some(Kind::Response),
+            (false, false) => None,
+        };
+        if let (Place::Over, Some(kind), Some(id)) = (self.place, kind, parse(&self.id)) {
+            found(kind, id, &self.id);
+        }
+        self.place = Place::Start;
+        self.member = Member::Other;
+        self.escaped = false;
+        self.id.clear();
+        self.method = false;
+        self.answer = false;
+    }
+
+    /// Whether the stream stands between two lines.
+    pub fn at_line_start(&self) -> bool {
+        self.place == Place::Start
+    }
+
+    fn in_string(&self) -> bool {
+        matches!(self.place, Place::Key | Place::Text | Place::NestedText(_))
+    }
+
+    /// Reads on in a string, up to its end, its line's end or the end of `bytes`, and returns what is left.
+    fn string<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
+        let mut at = 0;
+        if self.escaped {
+            self.escaped = false;
+            at = 1;
+        }
+        let end = loop {
+            match memchr3(b'"', b'\\', b'\n', &bytes[at..]).map(|found| at + found) {
+                None => break bytes.len(),
+                Some(found) if bytes[found] == b'\\' => match bytes.get(found + 1) {
+                    None => {
+                        self.escaped = true;
+                        break bytes.len();
+                    }
+                    Some(b'\n') => break found + 1,
+                    Some(_) => at = found + 2,
+                },
+                Some(found) if bytes[found] == b'\n' => break found,
+                Some(found) => {
+                    self.keep(&bytes[..=found]);
+                    self.close_string();
+                    return &bytes[found + 1..];
+                }
+            }
+        };
+        self.keep(&bytes[..end]);
+        &bytes[end..]
+    }
+
+    /// Keeps the bytes of a key or of the id, one more than is looked at.
+    fn keep(&mut self, bytes: &[u8]) {
+        let (kept, limit) = match (self.place, self.member) {
+            (Place::Key, _) => (&mut self.key, MAX_KEY),
+            (Place::Text | Place::Scalar, Member::Id) => (&mut self.id, MAX_ID),
+            _ => return,
+        };
+        let room = (limit + 1).saturating_sub(kept.len());
+        kept.extend_from_slice(&bytes[..bytes.len().min(room)]);
+    }
+
+    fn close_string(&mut self) {
+        self.place = match self.place {
+            Place::Key => {
+                self.name();
+                Place::Colon
+            }
+            Place::NestedText(depth) => Place::Nested(depth),
+            _ => Place::Members,
+        };
+    }
+
+    /// Knows a key by its decoded name.
+    fn name(&mut self) {
+        let escaped = self.key.contains(&b'\\');
+        let decoded = escaped.then(|| serde_json::from_slice::<String>(&self.key).unwrap_or_default());
+        let name = match &decoded {
+            Some(decoded) => decoded.as_bytes(),
+            None => &self.key[1..self.key.len() - 1],
+        };
+        self.member = Member::Other;
+        match name {
+            b"id" => {
+                self.member = Member::Id;
+                self.id.clear();
+            }
+            b"method" => self.method = true,
+            b"result" | b"error" => self.answer = true,
+            _ => {}
+        }
+    }
+
+    /// One byte outside of strings.
+    fn step(&mut self, byte: u8) {
+        let space = matches!(byte, b' ' | b'\t' | b'\r');
+        self.place = match (self.place, byte) {
+            (Place::Start | Place::Members | Place::Colon | Place::Value, _) if space => return,
+            (Place::Start, b'{') => Place::Members,
+            (Place::Members, b'"') => {
+                self.key.clear();
+                self.key.push(b'"');
+                Place::Key
+            }
+            (Place::Members, b',') => Place::Members,
+            (Place::Colon, b':') => Place::Value,
+            (Place::Value, b'{' | b'[') => Place::Nested(1),
+            (Place::Value, b'"') => {
+                self.place = Place::Text;
+                self.keep(b"\"");
+                Place::Text
+            }
+            (Place::Nested(depth), b'{' | b'[') => Place::Nested(depth + 1),
+            (Place::Nested(1), b'}' | b']') => Place::Members,
+            (Place::Nested(depth), b'}' | b']') => Place::Nested(depth - 1),
+            (Place::Nested(depth), b'"') => Place::NestedText(depth),
+            (Place::Nested(depth), _) => Place::Nested(depth),
+            (Place::Scalar | Place::Members, b'}') => Place::Over,
+            (Place::Scalar, b',') => Place::Members,
+            (Place::Scalar, _) if space => Place::Members,
+            (Place::Scalar | Place::Value, _) => {
+                self.place = Place::Scalar;
+                self.keep(&[byte]);
+                Place::Scalar
+            }
+            _ => Place::Nothing,
+        };
+    }
+}
+
+/// The id that a raw token stands for. Nothing was validated so far, and null is no id.
+fn parse(token: &[u8]) -> Option<Id> {
+    if !matches!(token.first(), Some(b'"' | b'-' | b'0'..=b'9')) || token.len() > MAX_ID {
+        return None;
+    }
+    serde_json::from_slice::<&serde_json::value::RawValue>(token).ok()?;
+    Id::parse(token).ok()
+}
+
+#[cfg(test)]
+pub mod tests {
+    use proptest::prelude::*;
+    use serde_json::Value;
+
+    use super::*;
+
+    type Seen = Vec<(Kind, String)>;
+
+    fn follow(stream: &[u8], lengths: &[usize]) -> Seen {
+        let mut follower = Follower::default();
+        let mut seen = Vec::new();
+        let mut found = |kind, _, token: &[u8]| seen.push((kind, String::from_utf8_lossy(token).into_owned()));
+        let mut rest = stream;
+        for length in lengths.iter().cycle() {
+            let (piece, tail) = rest.split_at(rest.len().min(*length));
+            follower.read(piece, &mut found);
+            rest = tail;
+            if rest.is_empty() {
+                break;
+            }
+        }
+        follower.end(&mut found);
+        seen
+    }
+
+    fn request(token: &str) -> (Kind, String) {
+        (Kind::Request, token.to_owned())
+    }
+
+    #[test]
+    fn requests_and_responses_are_told_apart() {
+        let stream = concat!(
+            r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"id":9,"method":"no"}}"#,
+            "\n",
+            r#"{"jsonrpc":"2.0","method":"session/update","params":{"id":[{"id":1}]}}"#,
+            "\n\n \r\n",
+            r#" { "result" : null , "id" : "a\"b\\" } "#,
+            "\r\n",
+            r#"{"id":null,"method":"m"}"#,
+            "\n",
+            r#"{"id":-1.5e3,"error":{}}"#,
+            "\n",
+            r#"{"\u0069d":"\u0069","m\u0065thod":"x"}"#,
+        );
+        let expected = vec![
+            request("0"),
+            (Kind::Response, r#""a\"b\\""#.to_owned()),
+            (Kind::Response, "-1.5e3".to_owned()),
+            request(r#""\u0069""#),
+        ];
+        assert_eq!(follow(stream.as_bytes(), &[stream.len()]), expected);
+        assert_eq!(follow(stream.as_bytes(), &[1]), expected);
+    }
+
+    #[test]
+    fn a_line_that_is_no_message_does_not_hide_the_next_one() {
+        for bad in [
+            "{\"id\":1,\"method\":\"",
+            "{\"id\":\"1\\",
+            "[{\"id\":1,\"method\":\"m\"}]",
+            "{\"id\":1,\"method\":[[[",
+            "{\"\\u00",
+            "{\"\\u00\":1}",
+            "{\"id\":\"\\ud8\",\"method\":\"m\"}",
+            "{\"id\":1x,\"method\":\"m\"}",
+            "{\"id\":tru,\"method\":\"m\"}",
+            "}}}",
+            "\u{1}\"",
+            "{\"id\" 1",
+        ] {
+            let stream = format!("{bad}\n{{\"id\":2,\"method\":\"m\"}}\n");
+            for lengths in [vec![1], vec![2], vec![stream.len()]] {
+                assert_eq!(follow(stream.as_bytes(), &lengths), [request("2")], "{bad}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_remembered_of_a_line_is_bounded() {
+        let mut follower = Follower::default();
+        for _ in 0..10_000 {
+            follower.read(b"{\"id\":\"", |_, _, _| ());
+            follower.read(&[b'x'; 4096], |_, _, _| ());
+        }
+        assert!(follower.id.capacity() < 4 * MAX_ID);
+        let mut follower = Follower::default();
+        follower.read(b"{\"", |_, _, _| ());
+        follower.read(&[b'x'; 1 << 20], |_, _, _| ());
+        assert!(follower.key.capacity() < 4 * MAX_KEY);
+    }
+
+    /// Lines of every kind: messages with their members in any order and spelling, and things that are none.
+    pub fn line() -> impl Strategy<Value = String> {
+        let id = prop_oneof![
+            Just("null".to_owned()),
+            Just("true".to_owned()),
+            (0..30_i32).prop_map(|id| id.to_string()),
+            "-?[1-9][0-9]{0,3}(\\.[0-9]{1,2})?([eE][+-]?[0-9])?",
+            "\"([a-c \u{e9}]|\\\\\"|\\\\\\\\|\\\\u00e9){0,4}\"",
+            Just("[1,\"\\\"]\"]".to_owned()),
+        ];
+        let value = prop_oneof![
+            id.clone(),
+            Just(r#"{"id":1,"method":"x","a":["}",{"b":"\\"}]}"#.to_owned()),
+            Just("[]".to_owned()),
+            Just("\"\\\\\"".to_owned()),
+        ];
+        let member = prop_oneof![
+            4 => id.prop_map(|id| ("\"id\"".to_owned(), id)),
+            3 => Just(("\"method\"".to_owned(), "\"m\"".to_owned())),
+            1 => Just(("\"m\\u0065thod\"".to_owned(), "\"m\"".to_owned())),
+            2 => value.clone().prop_map(|value| ("\"result\"".to_owned(), value)),
+            1 => value.clone().prop_map(|value| ("\"error\"".to_owned(), value)),
+            3 => ("\"([a-z ]|\\\\\"|\\\\\\\\){0,50}\"", value),
+        ];
+        let object = (prop::collection::vec(member, 0..6), "[ \t]{0,2}").prop_map(|(members, space)| {
+            let mut seen = std::collections::HashSet::new();
+            let members: Vec<_> = members
+                .into_iter()
+                .filter(|(key, _)| seen.insert(serde_json::from_str::<String>(key).expect("a key")))
+                .map(|(key, value)| format!("{space}{key}{space}:{space}{value}{space}"))
+                .collect();
+            format!("{space}{{{}{space}}}{space}", members.join(","))
+        });
+        prop_oneof![8 => object, 1 => Just(" ".to_owned()), 1 => Just("[1]".to_owned())]
+    }
+
+    /// What a parser finds in a line.
+    fn parsed(line: &str) -> Option<(Kind, String)> {
+        let members: std::collections::BTreeMap<String, &serde_json::value::RawValue> =
+            serde_json::from_str(line).ok()?;
+        let id = members.get("id")?.get();
+        let named = matches!(serde_json::from_str(id).ok()?, Value::String(_) | Value::Number(_));
+        let kind = if members.contains_key("method") {
+            Kind::Request
+        } else if members.contains_key("result") || members.contains_key("error") {
+            Kind::Response
+        } else {
+            return None;
+        };
+        named.then(|| (kind, id.to_owned()))
+    }
+
+    proptest! {
+        #[test]
+        fn a_parser_sees_the_same_however_the_bytes_arrive(
+            lines in prop::collection::vec(line(), 0..10),
+            lengths in prop::collection::vec(1..40_usize, 1..6),
+        ) {
+            let expected: Seen = lines.iter().filter_map(|line| parsed(line)).collect();
+            prop_assert_eq!(follow(lines.join("\n").as_bytes(), &lengths), expected);
+        }
+
+        #[test]
+        fn no_bytes_make_it_panic_or_lose_the_next_line(
+            bytes in prop::collection::vec(prop_oneof![
+                any::<u8>(), prop::sample::select(br#"{}[]":,\u0idmethod"#.to_vec()),
+            ], 0..80),
+            lengths in prop::collection::vec(1..9_usize, 1..6),
+        ) {
+            let stream = [&bytes[..], b"\n{\"id\":7,\"method\":\"m\"}\n"].concat();
+            let seen = follow(&stream, &lengths);
+            prop_assert_eq!(seen.last(), Some(&request("7")));
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! One end of the bridge, whatever it is: a pipe, a terminal, a file or a socket. It reads and writes through the ring
+//! at the file's own position, and waits where another process has made the file non-blocking.
+
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio_uring::buf::BoundedBuf;
+use tokio_uring::fs::File;
+
+/// The position that means the file's own: 0 would read the start of a regular file again and again.
+const CURRENT: u64 = u64::MAX;
+
+/// One end of the bridge.
+pub struct Stream {
+    /// All kinds are read and written alike, so the runtime's file serves for sockets too.
+    file: File,
+    /// The same open file, for what the runtime does not offer.
+    fd: OwnedFd,
+}
+
+impl Stream {
+    /// Takes an open file.
+    ///
+    /// # Errors
+    /// What dup(2) said.
+    pub fn new(fd: OwnedFd) -> io::Result<Self> {
+        Ok(Self { file: File::from_std(fd.try_clone()?.into()), fd })
+    }
+
+    /// The file itself, to shut it down.
+    pub fn fd(&self) -> &OwnedFd {
+        &self.fd
+    }
+
+    /// Reads what is there, at most the capacity of `buffer`, whose old content is lost; 0 is the end.
+    pub async fn read(&self, mut buffer: Vec<u8>) -> (io::Result<usize>, Vec<u8>) {
+        loop {
+            buffer.clear();
+            let (result, returned) = self.file.read_at(buffer, CURRENT).await;
+            buffer = returned;
+            let result = match result {
+                Err(error) => self.patience(error, Interest::READABLE).await,
+                Ok(count) => return (Ok(count), buffer),
+            };
+            if let Err(error) = result {
+                return (Err(error), buffer);
+            }
+        }
+    }
+
+    /// Writes all of `buffer`.
+    pub async fn write(&self, mut buffer: Vec<u8>) -> (io::Result<()>, Vec<u8>) {
+        let mut written = 0;
+        while written < buffer.len() {
+            let (result, slice) = self.file.write_at(buffer.slice(written..), CURRENT).submit().await;
+            buffer = slice.into_inner();
+            let result = match result {
+                Ok(0) => Err(ErrorKind::WriteZero.into()),
+                Ok(count) => {
+                    written += count;
+                    Ok(())
+                }
+                Err(error) => self.patience(error, Interest::WRITABLE).await,
+            };
+            if let Err(error) = result {
+                return (Err(error), buffer);
+            }
+        }
+        (Ok(()), buffer)
+    }
+
+    /// Returns when the operation that failed so is to be tried again.
+    ///
+    /// # Errors
+    /// The failure itself if it is one.
+    async fn patience(&self, error: io::Error, interest: Interest) -> io::Result<()> {
+        match error.kind() {
+            ErrorKind::Interrupted => Ok(()),
+            // The ring does not wait for a file that is non-blocking, and the flag is not ours to change: it belongs
+            // to the open file, so to every process that has it.
+            ErrorKind::WouldBlock => {
+                self.watch(interest)?.ready(interest).await?.retain_ready();
+                Ok(())
+            }
+            _ => Err(error),
+        }
+    }
+
+    /// Has the runtime watch the file; it refuses regular files, which never make anybody wait.
+    fn watch(&self, interest: Interest) -> io::Result<AsyncFd<BorrowedFd<'_>>> {
+        // SAFETY: the descriptor is this object's, is never replaced, and is open for as long as it is borrowed here;
+        // a borrowed descriptor always gives the same number.
+        let watched = unsafe { AsyncFd::register_with_interest(self.fd.as_fd(), interest) };
+        watched.map_err(io::Error::from)
+    }
+
+    /// Waits until nobody is left who could read what is written here. It never returns for a regular file.
+    pub async fn reader_gone(&self) {
+        let gone = async {
+            let watched = self.watch(Interest::WRITABLE)?;
+            loop {
+                let mut ready = watched.ready(Interest::WRITABLE).await?;
+                if ready.ready().is_write_closed() {
+                    return Ok::<(), io::Error>(());
+                }
+                ready.clear_ready();
+            }
+        };
+        if gone.await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}

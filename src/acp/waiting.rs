@@ -1,0 +1,195 @@
+//! The requests that wait for their answers: noted when they leave for the daemon, forgotten when their answers have
+//! passed. What is left when the daemon goes is what its editor would wait for without end.
+
+use std::collections::HashMap;
+
+use super::follow::{Follower, Kind};
+use crate::bus::id::Id;
+
+/// Most requests that are remembered at a time, which bounds the memory that an editor can make the bridge use. The
+/// daemon itself lets far fewer wait.
+const MAX_WAITING: usize = 65_536;
+
+/// The requests of one connection that wait for their answers.
+#[derive(Default)]
+pub struct Waiting {
+    requests: Follower,
+    answers: Follower,
+    open: Open,
+}
+
+/// The table of what waits.
+#[derive(Default)]
+struct Open {
+    requests: HashMap<Key, Request>,
+    /// Requests in the table, each as often as it was sent.
+    count: usize,
+    next: u64,
+}
+
+/// An id's canonical text, and whether it is a string's.
+type Key = (bool, Box<[u8]>);
+
+struct Request {
+    /// Its place in the order of all requests.
+    order: u64,
+    /// The id as the editor wrote it.
+    token: Box<[u8]>,
+    /// How many requests with this id wait: an editor that uses one twice waits for two answers.
+    times: usize,
+}
+
+impl Waiting {
+    /// Takes bytes that are about to go to the daemon. To be called before they go, so that no answer is earlier.
+    pub fn sending(&mut self, bytes: &[u8]) {
+        let Self { requests, open, .. } = self;
+        requests.read(bytes, |kind, id, token| open.sent(kind, &id, token));
+    }
+
+    /// Says that nothing more goes to the daemon; a last line needs no newline.
+    pub fn sent_all(&mut self) {
+        let Self { requests, open, .. } = self;
+        requests.end(|kind, id, token| open.sent(kind, &id, token));
+    }
+
+    /// Takes bytes that have been written to the editor.
+    pub fn passed(&mut self, bytes: &[u8]) {
+        let Self { answers, open, .. } = self;
+        answers.read(bytes, |kind, id, _| open.answered(kind, &id));
+    }
+
+    /// Whether nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.open.count == 0
+    }
+
+    /// Whether what the editor got ends with a whole line.
+    pub fn at_line_start(&self) -> bool {
+        self.answers.at_line_start()
+    }
+
+    /// The raw ids of all requests that wait, in the order in which they were sent; none waits afterwards.
+    pub fn take(&mut self) -> Vec<Box<[u8]>> {
+        self.open.count = 0;
+        let mut requests: Vec<Request> = self.open.requests.drain().map(|(_, request)| request).collect();
+        requests.sort_by_key(|request| request.order);
+        requests.into_iter().flat_map(|request| vec![request.token; request.times]).collect()
+    }
+}
+
+impl Open {
+    fn sent(&mut self, kind: Kind, id: &Id, token: &[u8]) {
+        if kind != Kind::Request || self.count == MAX_WAITING {
+            return;
+        }
+        self.count += 1;
+        let order = self.next;
+        self.next += 1;
+        let new = || Request { order, token: token.into(), times: 0 };
+        self.requests.entry(key(id)).or_insert_with(new).times += 1;
+    }
+
+    fn answered(&mut self, kind: Kind, id: &Id) {
+        if kind != Kind::Response {
+            return;
+        }
+        let key = key(id);
+        let Some(request) = self.requests.get_mut(&key) else { return };
+        self.count -= 1;
+        request.times -= 1;
+        if request.times == 0 {
+            self.requests.remove(&key);
+        }
+    }
+}
+
+fn key(id: &Id) -> Key {
+    (id.is_string(), id.text().into())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn left(waiting: &mut Waiting) -> Vec<String> {
+        waiting.take().iter().map(|token| String::from_utf8_lossy(token).into_owned()).collect()
+    }
+
+    #[test]
+    fn a_request_waits_until_the_whole_of_its_answer_has_passed() {
+        let mut waiting = Waiting::default();
+        waiting.sending(b"{\"id\":1,\"method\":\"a\"}\n{\"id\":\"1\",\"method\":\"b\"}\n{\"method\":\"c\"}\n");
+        waiting.passed(b"{\"id\":0,\"method\":\"session/request_permission\"}\n{\"id\":1,\"method\":\"same id\"}\n");
+        waiting.passed(b"{\"id\":\"1\",\"result\":{}}");
+        assert!(!waiting.at_line_start());
+        waiting.passed(b"\n");
+        assert!(waiting.at_line_start() && !waiting.is_empty());
+        assert_eq!(left(&mut waiting), ["1"]);
+        assert!(waiting.is_empty());
+    }
+
+    #[test]
+    fn an_answer_to_the_daemon_does_not_wait() {
+        let mut waiting = Waiting::default();
+        waiting.sending(b"{\"id\":1,\"result\":{}}\n");
+        assert!(waiting.is_empty());
+    }
+
+    #[test]
+    fn the_same_id_in_another_spelling_is_the_answer() {
+        let mut waiting = Waiting::default();
+        waiting.sending(b"{\"id\":\"\\u0061\",\"method\":\"m\"}\n{\"id\":10,\"method\":\"m\"}\n");
+        waiting.passed(b"{\"id\":\"a\",\"result\":1}\n{\"id\":1e1,\"error\":{}}\n");
+        assert!(waiting.is_empty());
+    }
+
+    #[test]
+    fn the_last_line_needs_no_newline() {
+        let mut waiting = Waiting::default();
+        waiting.sending(b"{\"id\":1,\"method\":\"m\"}");
+        assert!(waiting.is_empty());
+        waiting.sent_all();
+        assert_eq!(left(&mut waiting), ["1"]);
+    }
+
+    #[test]
+    fn the_number_of_remembered_requests_is_bounded() {
+        let mut waiting = Waiting::default();
+        for id in 0..MAX_WAITING + 10 {
+            waiting.sending(format!("{{\"id\":{id},\"method\":\"m\"}}\n").as_bytes());
+        }
+        assert_eq!(left(&mut waiting).len(), MAX_WAITING);
+    }
+
+    proptest! {
+        /// The model is a list: a request is appended, an answer takes away the first one with its id.
+        #[test]
+        fn what_waits_is_what_was_asked_less_what_was_answered(
+            steps in prop::collection::vec((any::<bool>(), 0..6_u32, any::<bool>()), 0..60),
+            cut in 1..50_usize,
+        ) {
+            let mut waiting = Waiting::default();
+            let mut model: Vec<String> = Vec::new();
+            for (asks, number, string) in steps {
+                let id = if string { format!("\"{number}\"") } else { number.to_string() };
+                let member = if asks { "\"method\":\"m\"" } else { "\"result\":{\"id\":1}" };
+                let line = format!("{{\"id\":{id},{member}}}\n");
+                for piece in line.as_bytes().chunks(cut) {
+                    if asks { waiting.sending(piece) } else { waiting.passed(piece) }
+                }
+                if asks {
+                    model.push(id);
+                } else if let Some(found) = model.iter().position(|waits| *waits == id) {
+                    model.remove(found);
+                }
+                prop_assert_eq!(waiting.is_empty(), model.is_empty());
+            }
+            let mut rest = left(&mut waiting);
+            rest.sort();
+            model.sort();
+            prop_assert_eq!(rest, model);
+        }
+    }
+}

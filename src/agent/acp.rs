@@ -1,0 +1,970 @@
+//! The agent itself: ACP's methods, the sessions and the running turns. It decides and does no IO.
+//!
+//! The shell calls [`Agent::handle_line`] for every line of stdin and [`Agent::delta`], [`Agent::complete`] and
+//! [`Agent::fail`] for what an endpoint says; after each call it takes [`Agent::next_effect`] until there is none, and
+//! writes what [`Agent::outbox`] holds. Clock and dice are arguments.
+//!
+//! Invariants: a request is answered exactly once, and the answer to a prompt is the last line of its turn; a session
+//! has at most one turn; what comes for a turn that is over is dropped.
+
+use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
+use std::time::SystemTime;
+
+use serde_json::{Value as Json, json};
+use simd_json::prelude::*;
+use simd_json::tape::Value;
+
+use super::answer::{Ending, StopReason};
+use super::chunk::Kind;
+use super::config::{Config, ErrorStyle};
+use super::convert::{Request, assistant_message, request_body, user_message};
+use super::errors::Failure;
+use super::history::{Entry, Header, Listed, Stored};
+use super::json::{Reader, push_string, quoted};
+use super::outbox::Outbox;
+use super::rpc::{self, Message, Reply, RpcError, UPDATE_TAIL, push_error, push_result, update_head};
+use super::session::{Exchange, Session, TurnId};
+use super::time::rfc3339;
+use super::usage::Usage;
+
+/// Bytes of an answer that are held while the reader is slow; a turn that holds more stops reading its stream.
+pub const MOST_HELD: usize = 16 << 10;
+
+/// Sessions in one page of a list.
+const PAGE: usize = 100;
+
+/// Something for the shell to do.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Run this turn: ask the endpoint.
+    Start(TurnId),
+    /// Drop this turn and its connection at once.
+    Stop(TurnId),
+    /// This turn may read its stream again.
+    Resume(TurnId),
+    /// Read this session from the disk, then call [`Agent::loaded`].
+    Load(u64, String),
+    /// List the sessions on the disk, then call [`Agent::listed`].
+    List(u64),
+    /// Delete this session from the disk, then call [`Agent::deleted`].
+    Delete(u64, String),
+}
+
+/// What a turn needs to be stored.
+#[derive(Debug)]
+pub struct ToStore {
+    /// The session.
+    pub session_id: String,
+    /// Bytes of its file known here.
+    pub known: u64,
+    /// The line to add.
+    pub entry: Entry,
+}
+
+/// What the agent asks the disk for, waiting for the answer.
+enum Pending {
+    Load { reply: Reply, session_id: String, cwd: String, replay: bool },
+    List { reply: Reply, cwd: Option<String>, cursor: usize },
+    Delete { reply: Reply },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Running,
+    Storing,
+}
+
+struct Turn {
+    session_id: Rc<str>,
+    reply: Reply,
+    user: Rc<str>,
+    model: Rc<str>,
+    phase: Phase,
+    /// The beginning of its update lines.
+    head: Box<[u8]>,
+    message_id: Option<Box<str>>,
+    thought_id: Option<Box<str>>,
+    /// All text of the answer; up to `told` it is in the outbox.
+    answer: String,
+    told: usize,
+    held_thought: String,
+    is_queued: bool,
+    is_paused: bool,
+    ending: Option<Ending>,
+}
+
+enum Models {
+    Known(Option<Vec<String>>),
+    /// Being fetched; the answers that need them wait.
+    Fetching(Vec<(Reply, Rc<str>)>),
+}
+
+/// The agent.
+pub struct Agent {
+    config: Rc<Config>,
+    sessions: HashMap<Rc<str>, Session>,
+    turns: HashMap<TurnId, Turn>,
+    /// Turns that hold pieces, in the order in which they began to.
+    holding: VecDeque<TurnId>,
+    pending: HashMap<u64, Pending>,
+    models: Models,
+    outbox: Outbox,
+    effects: VecDeque<Effect>,
+    next_number: u64,
+    dice: Box<dyn FnMut() -> [u8; 16]>,
+    keeps_history: bool,
+}
+
+type Outcome = Result<Option<Json>, RpcError>;
+
+impl Agent {
+    /// An agent without sessions. `dice` gives random bytes for ids.
+    pub fn new(config: Rc<Config>, dice: Box<dyn FnMut() -> [u8; 16]>) -> Self {
+        let models =
+            if config.fetch_models { Models::Fetching(Vec::new()) } else { Models::Known(config.models.clone()) };
+        Self {
+            keeps_history: config.history_dir.is_some(),
+            config,
+            sessions: HashMap::new(),
+            turns: HashMap::new(),
+            holding: VecDeque::new(),
+            pending: HashMap::new(),
+            models,
+            outbox: Outbox::default(),
+            effects: VecDeque::new(),
+            next_number: 0,
+            dice,
+        }
+    }
+
+    /// What waits to be written.
+    pub fn outbox(&self) -> &Outbox {
+        &self.outbox
+    }
+
+    /// The next thing for the shell to do.
+    pub fn next_effect(&mut self) -> Option<Effect> {
+        self.effects.pop_front()
+    }
+
+    /// Whether anything is still being done for the client.
+    pub fn is_idle(&self) -> bool {
+        self.turns.is_empty() && self.pending.is_empty() && self.outbox.is_empty()
+    }
+
+    /// One line from the client, without its end. Its bytes are used as scratch space.
+    pub fn handle_line(&mut self, line: &mut [u8], reader: &mut Reader, now: SystemTime) {
+        let read = reader.read(line, |value| match rpc::classify(value) {
+            Message::Request(reply, method, params) => match self.request(&reply, method, params, now) {
+                Ok(Some(result)) => push_result(self.outbox.lines(), &reply, &result),
+                // It will be answered when it is done.
+                Ok(None) => {}
+                Err(error) => push_error(self.outbox.lines(), &reply, &error),
+            },
+            Message::Notification(method, params) => self.notification(method, params),
+            Message::Response => {}
+            Message::Invalid(reply, error) => push_error(self.outbox.lines(), &reply, &error),
+        });
+        if let Err(error) = read {
+            let reply = Reply { id: "null".into(), route: None };
+            let error = RpcError { code: -32700, message: format!("Parse error: {error}"), data: None };
+            push_error(self.outbox.lines(), &reply, &error);
+        }
+    }
+
+    /// A line that was longer than the configured limit, and was passed over.
+    pub fn handle_long_line(&mut self) {
+        let message = format!("A line is longer than the limit of {} bytes", self.config.max_line);
+        let reply = Reply { id: "null".into(), route: None };
+        push_error(self.outbox.lines(), &reply, &RpcError::invalid_request(message));
+    }
+
+    fn request(&mut self, reply: &Reply, method: &str, params: Value<'_, '_>, now: SystemTime) -> Outcome {
+        if !params.is_object() && !params.is_null() {
+            return Err(RpcError::invalid_params("params is not an object"));
+        }
+        match method {
+            "initialize" => Ok(Some(self.initialize())),
+            "authenticate" => match params.get_str("methodId") {
+                None | Some(AUTH_METHOD) => Ok(Some(json!({}))),
+                Some(other) => Err(RpcError::invalid_params(format!("{other:?} is not an authentication method"))),
+            },
+            "session/new" => self.new_session(reply, params, now),
+            "session/load" | "session/resume" | "session/delete" if !self.keeps_history => {
+                let message =
+                    format!("{method} is not supported: no history is kept (set OPENAI_HISTORY_DIR to keep it)");
+                Err(RpcError { message, ..RpcError::method_not_found(method) })
+            }
+            "session/load" | "session/resume" => self.load_session(reply, params, method == "session/load"),
+            "session/delete" => {
+                let session_id = text(params, "sessionId")?;
+                self.end_session(session_id);
+                let ticket = self.ticket(Pending::Delete { reply: reply.clone() });
+                self.effects.push_back(Effect::Delete(ticket, session_id.to_owned()));
+                Ok(None)
+            }
+            "session/list" => self.list_sessions(reply, params),
+            "session/close" => {
+                let session_id = text(params, "sessionId")?;
+                self.session(session_id)?;
+                self.end_session(session_id);
+                Ok(Some(json!({})))
+            }
+            "session/set_config_option" => {
+                let session_id = text(params, "sessionId")?;
+                self.session(session_id)?;
+                match text(params, "configId")? {
+                    "model" => {}
+                    other => return Err(RpcError::invalid_params(format!("{other:?} is not a configuration option"))),
+                }
+                self.set_model(session_id, text(params, "value")?)?;
+                Ok(Some(json!({ "configOptions": self.config_options(self.session(session_id)?) })))
+            }
+            "session/set_model" => {
+                let session_id = text(params, "sessionId")?;
+                self.session(session_id)?;
+                self.set_model(
+                    session_id,
+                    text(params, "modelId").or_else(|lack| text(params, "model").map_err(|_| lack))?,
+                )?;
+                Ok(Some(json!({})))
+            }
+            "session/prompt" => self.prompt(reply, params, now),
+            // A client that asks for it with an id wants to know that it was heard.
+            "session/cancel" => {
+                let session_id = text(params, "sessionId")?;
+                self.session(session_id)?;
+                self.cancel_session(session_id);
+                Ok(Some(json!({})))
+            }
+            _ => Err(RpcError::method_not_found(method)),
+        }
+    }
+
+    fn notification(&mut self, method: &str, params: Value<'_, '_>) {
+        match method {
+            "session/cancel" => {
+                if let Some(session_id) = params.get_str("sessionId") {
+                    self.cancel_session(session_id);
+                }
+            }
+            "$/cancel_request" => {
+                let id = params.get("requestId").and_then(super::json::scalar_token);
+                let named = |turn: &Turn| Some(&turn.reply.id) == id.as_ref() && turn.phase == Phase::Running;
+                let found = self.turns.iter().filter(|(_, turn)| named(turn)).map(|(number, _)| *number).min();
+                if let Some(number) = found {
+                    self.flush(number);
+                    if let Some(turn) = self.drop_turn(number) {
+                        let error = RpcError { code: -32800, message: "Request cancelled".into(), data: None };
+                        push_error(self.outbox.lines(), &turn.reply, &error);
+                    }
+                }
+            }
+            // A notification that we do not know is none of our business.
+            _ => {}
+        }
+    }
+
+    fn initialize(&self) -> Json {
+        let mut session = json!({ "list": {}, "close": {} });
+        if self.keeps_history {
+            session["resume"] = json!({});
+            session["delete"] = json!({});
+        }
+        json!({
+            "protocolVersion": 1,
+            "agentCapabilities": {
+                "loadSession": self.keeps_history,
+                "promptCapabilities": { "image": self.config.image_input, "audio": false, "embeddedContext": true },
+                "sessionCapabilities": session,
+            },
+            "agentInfo": { "name": "openai-agent", "title": "OpenAI Agent", "version": env!("CARGO_PKG_VERSION") },
+            "authMethods": [{
+                "id": AUTH_METHOD,
+                "name": "API key from OPENAI_API_KEY",
+                "description": "The agent reads the key of its endpoint from its environment; nothing has to be done here.",
+            }],
+        })
+    }
+
+    fn new_session(&mut self, reply: &Reply, params: Value<'_, '_>, now: SystemTime) -> Outcome {
+        let cwd = text(params, "cwd")?;
+        if self.sessions.len() >= self.config.max_sessions {
+            let message =
+                format!("No more than {} sessions may be open (OPENAI_MAX_SESSIONS)", self.config.max_sessions);
+            return Err(RpcError::internal(message));
+        }
+        let session_id: Rc<str> = self.uuid().into();
+        let session = Session::new(cwd, self.config.model.as_str().into(), now);
+        self.sessions.insert(session_id.clone(), session);
+        Ok(self.describe(reply, session_id))
+    }
+
+    /// The result of session/new, load or resume, now or when the models are known.
+    fn describe(&mut self, reply: &Reply, session_id: Rc<str>) -> Option<Json> {
+        if let Models::Fetching(waiting) = &mut self.models {
+            waiting.push((reply.clone(), session_id));
+            return None;
+        }
+        let session = self.sessions.get(&session_id)?;
+        let options = self.config_options(session);
+        let models: Vec<Json> =
+            self.offered(session).iter().map(|model| json!({ "modelId": model, "name": model })).collect();
+        // The spec leaves the id out of the answer to session/load; Open Design wants it there.
+        Some(json!({
+            "sessionId": &*session_id,
+            "configOptions": options,
+            "models": { "currentModelId": &*session.model, "availableModels": models },
+        }))
+    }
+
+    /// The models that can be chosen, or nothing if they could not be fetched.
+    pub fn models_known(&mut self, models: Option<Vec<String>>) {
+        let models = models.or_else(|| self.config.models.clone());
+        if let Models::Fetching(waiting) = std::mem::replace(&mut self.models, Models::Known(models)) {
+            for (reply, session_id) in waiting {
+                match self.describe(&reply, session_id.clone()) {
+                    Some(result) => push_result(self.outbox.lines(), &reply, &result),
+                    None => push_error(self.outbox.lines(), &reply, &RpcError::unknown_session(&session_id)),
+                }
+            }
+        }
+    }
+
+    fn offered(&self, session: &Session) -> Vec<String> {
+        let mut models = match &self.models {
+            Models::Known(Some(models)) => models.clone(),
+            _ => vec![self.config.model.clone()],
+        };
+        if !models.iter().any(|model| **model == *session.model) {
+            models.insert(0, session.model.to_string());
+        }
+        models
+    }
+
+    fn config_options(&self, session: &Session) -> Json {
+        let options: Vec<Json> =
+            self.offered(session).iter().map(|model| json!({ "value": model, "name": model })).collect();
+        json!([{
+            "id": "model",
+            "name": "Model",
+            "category": "model",
+            "type": "select",
+            "currentValue": &*session.model,
+            "options": options,
+        }])
+    }
+
+    fn set_model(&mut self, session_id: &str, model: &str) -> Result<(), RpcError> {
+        let mut model = model.trim();
+        // Some clients have an entry of this name that means "leave it".
+        if model == "default" {
+            model = &self.config.model;
+        }
+        if model.is_empty() {
+            return Err(RpcError::invalid_params("the name of the model is empty"));
+        }
+        // A list in the configuration is the operator's word on what may be used; without one any name goes.
+        if let Some(listed) = &self.config.models
+            && model != self.config.model
+            && !listed.iter().any(|known| known == model)
+        {
+            let message = format!("{model:?} is not one of the models offered: {}", listed.join(", "));
+            return Err(RpcError::invalid_params(message));
+        }
+        if let Some(session) = self.sessions.get_mut(session_id) {
+            session.model = model.into();
+        }
+        Ok(())
+    }
+
+    fn session(&self, session_id: &str) -> Result<&Session, RpcError> {
+        self.sessions.get(session_id).ok_or_else(|| RpcError::unknown_session(session_id))
+    }
+
+    /// Cancels what runs in a session and forgets it.
+    fn end_session(&mut self, session_id: &str) {
+        self.cancel_session(session_id);
+        self.sessions.remove(session_id);
+    }
+
+    fn load_session(&mut self, reply: &Reply, params: Value<'_, '_>, replay: bool) -> Outcome {
+        let session_id = text(params, "sessionId")?;
+        let cwd = text(params, "cwd")?;
+        let open = self.sessions.get(session_id);
+        if open.is_some_and(|session| session.turn.is_some()) {
+            return Err(RpcError::invalid_request("A prompt of this session is still running"));
+        }
+        if open.is_none() && self.sessions.len() >= self.config.max_sessions {
+            let message =
+                format!("No more than {} sessions may be open (OPENAI_MAX_SESSIONS)", self.config.max_sessions);
+            return Err(RpcError::internal(message));
+        }
+        let (session_id, cwd) = (session_id.to_owned(), cwd.to_owned());
+        let load = Pending::Load { reply: reply.clone(), session_id: session_id.clone(), cwd, replay };
+        let ticket = self.ticket(load);
+        self.effects.push_back(Effect::Load(ticket, session_id));
+        Ok(None)
+    }
+
+    /// What [`Effect::Load`] found.
+    pub fn loaded(&mut self, ticket: u64, found: Result<Option<Stored>, String>, reader: &mut Reader) {
+        let Some(Pending::Load { reply, session_id, cwd, replay }) = self.pending.remove(&ticket) else { return };
+        let open = self.sessions.get(session_id.as_str());
+        let error = match found {
+            Ok(_) if open.is_some_and(|session| session.turn.is_some()) => {
+                RpcError::invalid_request("A prompt of this session is still running")
+            }
+            Ok(Some(stored)) => {
+                let session_id: Rc<str> = session_id.into();
+                if replay {
+                    self.replay(&session_id, reply.route.as_deref(), &stored, reader);
+                }
+                let mut session = Session::new(&cwd, stored.header.model.as_str().into(), stored.updated);
+                adopt(&mut session, stored, self.config.max_history);
+                self.sessions.insert(session_id.clone(), session);
+                if let Some(result) = self.describe(&reply, session_id) {
+                    push_result(self.outbox.lines(), &reply, &result);
+                }
+                return;
+            }
+            // Open, but nothing was said in it so far: there is nothing to read.
+            Ok(None) if open.is_some() => {
+                if let Some(result) = self.describe(&reply, session_id.into()) {
+                    push_result(self.outbox.lines(), &reply, &result);
+                }
+                return;
+            }
+            Ok(None) => RpcError::unknown_session(&session_id),
+            Err(problem) => RpcError::internal(format!("The session cannot be read: {problem}")),
+        };
+        push_error(self.outbox.lines(), &reply, &error);
+    }
+
+    /// Tells the client what was said in a session, as session/load promises.
+    fn replay(&mut self, session_id: &str, route: Option<&str>, stored: &Stored, reader: &mut Reader) {
+        let head = update_head(session_id, route);
+        for entry in &stored.entries {
+            for (kind, message) in [("user_message_chunk", &entry.user), ("agent_message_chunk", &entry.assistant)] {
+                let message_id = self.uuid();
+                let out = self.outbox.lines();
+                // What we wrote ourselves and cannot read is left out rather than failing the whole.
+                let _ = reader.read(&mut message.clone().into_bytes(), |value| {
+                    let Some(content) = value.get("content") else { return };
+                    if let Some(text) = content.as_str() {
+                        push_chunk(out, &head, kind, &message_id, &text_content(text));
+                    }
+                    for part in content.as_array().iter().flat_map(|parts| parts.iter()) {
+                        let url =
+                            part.get("image_url").and_then(|image| image.get("url")).and_then(|url| url.into_string());
+                        let content = match (part.get_str("text"), url) {
+                            (Some(text), _) => text_content(text),
+                            (None, Some(url)) => image_content(url),
+                            (None, None) => continue,
+                        };
+                        push_chunk(out, &head, kind, &message_id, &content);
+                    }
+                });
+            }
+        }
+    }
+
+    fn list_sessions(&mut self, reply: &Reply, params: Value<'_, '_>) -> Outcome {
+        let cwd = params.get_str("cwd").map(str::to_owned);
+        let cursor = match params.get_str("cursor") {
+            None => 0,
+            Some(cursor) => cursor.parse().map_err(|_| RpcError::invalid_params("cursor is not one that was given"))?,
+        };
+        let list = Pending::List { reply: reply.clone(), cwd, cursor };
+        let ticket = self.ticket(list);
+        if self.keeps_history {
+            self.effects.push_back(Effect::List(ticket));
+        } else {
+            self.listed(ticket, Ok(Vec::new()));
+        }
+        Ok(None)
+    }
+
+    /// What [`Effect::List`] found; the open sessions are added to it.
+    pub fn listed(&mut self, ticket: u64, found: Result<Vec<Listed>, String>) {
+        let Some(Pending::List { reply, cwd, cursor }) = self.pending.remove(&ticket) else { return };
+        let stored = match found {
+            Ok(stored) => stored,
+            Err(problem) => {
+                let error = RpcError::internal(format!("The sessions cannot be listed: {problem}"));
+                return push_error(self.outbox.lines(), &reply, &error);
+            }
+        };
+        let mut all: Vec<(SystemTime, String, String, Option<String>)> = stored
+            .into_iter()
+            .filter(|listed| !self.sessions.contains_key(listed.header.session_id.as_str()))
+            .map(|listed| (listed.updated, listed.header.session_id, listed.header.cwd, listed.title))
+            .collect();
+        all.extend(self.sessions.iter().map(|(session_id, session)| {
+            (
+                session.updated,
+                session_id.to_string(),
+                session.cwd.to_string(),
+                session.title.as_deref().map(str::to_owned),
+            )
+        }));
+        all.retain(|(_, _, theirs, _)| cwd.as_ref().is_none_or(|cwd| cwd == theirs));
+        all.sort_by(|left, right| right.0.cmp(&left.0).then_with(|| left.1.cmp(&right.1)));
+        let page: Vec<Json> = all
+            .iter()
+            .skip(cursor)
+            .take(PAGE)
+            .map(|(updated, session_id, cwd, title)| {
+                let mut info = json!({ "sessionId": session_id, "cwd": cwd, "updatedAt": rfc3339(*updated) });
+                if let Some(title) = title {
+                    info["title"] = title.as_str().into();
+                }
+                info
+            })
+            .collect();
+        let mut result = json!({ "sessions": page });
+        if all.len() > cursor.saturating_add(PAGE) {
+            result["nextCursor"] = (cursor + PAGE).to_string().into();
+        }
+        push_result(self.outbox.lines(), &reply, &result);
+    }
+
+    /// What came of [`Effect::Delete`].
+    pub fn deleted(&mut self, ticket: u64, outcome: Result<(), String>) {
+        let Some(Pending::Delete { reply }) = self.pending.remove(&ticket) else { return };
+        match outcome {
+            Ok(()) => push_result(self.outbox.lines(), &reply, &json!({})),
+            Err(problem) => {
+                let error = RpcError::internal(format!("The session cannot be deleted: {problem}"));
+                push_error(self.outbox.lines(), &reply, &error);
+            }
+        }
+    }
+
+    fn prompt(&mut self, reply: &Reply, params: Value<'_, '_>, now: SystemTime) -> Outcome {
+        let session_id = text(params, "sessionId")?;
+        let Some((session_id, session)) = self.sessions.get_key_value(session_id) else {
+            return Err(RpcError::unknown_session(session_id));
+        };
+        if session.turn.is_some() {
+            let data = Some(json!({ "sessionId": &**session_id }));
+            let message = "A prompt of this session is still running; cancel it first".to_owned();
+            return Err(RpcError { code: -32600, message, data });
+        }
+        let prompt = params.get("prompt").ok_or_else(|| RpcError::invalid_params("prompt is missing"))?;
+        let user = user_message(prompt, self.config.image_input)?;
+        let (session_id, model) = (session_id.clone(), session.model.clone());
+        let number = self.number();
+        let turn = Turn {
+            head: update_head(&session_id, reply.route.as_deref()).into(),
+            session_id: session_id.clone(),
+            reply: reply.clone(),
+            user: Rc::from(user.json),
+            model,
+            phase: Phase::Running,
+            message_id: None,
+            thought_id: None,
+            answer: String::new(),
+            told: 0,
+            held_thought: String::new(),
+            is_queued: false,
+            is_paused: false,
+            ending: None,
+        };
+        self.turns.insert(number, turn);
+        if let Some(session) = self.sessions.get_mut(&session_id) {
+            session.turn = Some(number);
+            session.updated = now;
+            session.title.get_or_insert_with(|| user.title.into());
+        }
+        self.effects.push_back(Effect::Start(number));
+        Ok(None)
+    }
+
+    fn cancel_session(&mut self, session_id: &str) {
+        let Some(number) = self.sessions.get(session_id).and_then(|session| session.turn) else { return };
+        self.cancel(number);
+    }
+
+    fn cancel(&mut self, number: TurnId) {
+        // A turn that is being stored has been answered but for the last line, which is on its way.
+        if self.turns.get(&number).is_none_or(|turn| turn.phase == Phase::Storing) {
+            return;
+        }
+        self.flush(number);
+        if let Some(turn) = self.drop_turn(number) {
+            let result = json!({ "stopReason": StopReason::Cancelled.name() });
+            push_result(self.outbox.lines(), &turn.reply, &result);
+        }
+    }
+
+    /// Takes a running turn out and has its connection dropped.
+    fn drop_turn(&mut self, number: TurnId) -> Option<Turn> {
+        self.effects.push_back(Effect::Stop(number));
+        self.take_turn(number)
+    }
+
+    fn take_turn(&mut self, number: TurnId) -> Option<Turn> {
+        let turn = self.turns.remove(&number)?;
+        if let Some(session) = self.sessions.get_mut(&turn.session_id) {
+            session.turn = None;
+        }
+        Some(turn)
+    }
+
+    /// The end of the input, or of the process: cancels everything that can still be cancelled.
+    pub fn cancel_all(&mut self) {
+        let mut numbers: Vec<TurnId> = self.turns.keys().copied().collect();
+        numbers.sort_unstable();
+        for number in numbers {
+            self.cancel(number);
+        }
+    }
+
+    /// The first line of the session's file, if histories are kept and this turn is the first to need it; and the
+    /// bytes known of it.
+    pub fn store_header(&self, number: TurnId) -> Option<(Header, u64)> {
+        let turn = self.turns.get(&number)?;
+        let session = self.sessions.get(&turn.session_id)?;
+        let header = Header {
+            version: 1,
+            session_id: turn.session_id.to_string(),
+            cwd: session.cwd.to_string(),
+            model: turn.model.to_string(),
+        };
+        Some((header, session.stored))
+    }
+
+    /// The session's file was made, or read again because another process had added to it.
+    pub fn refreshed(&mut self, number: TurnId, length: u64, stored: Option<Stored>) {
+        let Some(turn) = self.turns.get(&number) else { return };
+        let Some(session) = self.sessions.get_mut(&turn.session_id) else { return };
+        let model = session.model.clone();
+        if let Some(stored) = stored {
+            adopt(session, stored, self.config.max_history);
+            session.model = model;
+        }
+        session.stored = length;
+    }
+
+    /// The model of a turn.
+    pub fn model(&self, number: TurnId) -> Option<Rc<str>> {
+        self.turns.get(&number).map(|turn| turn.model.clone())
+    }
+
+    /// The body of a turn's request.
+    pub fn request_body(&self, number: TurnId, include_usage: bool, new_max_tokens: bool) -> Option<Vec<u8>> {
+        let turn = self.turns.get(&number)?;
+        let session = self.sessions.get(&turn.session_id)?;
+        let said = session.history().flat_map(|exchange| [&*exchange.user, &*exchange.assistant]);
+        let messages: Vec<&str> = said.chain([&*turn.user]).collect();
+        Some(request_body(&Request {
+            model: &turn.model,
+            system_prompt: self.config.system_prompt.as_deref(),
+            messages: &messages,
+            max_tokens: self.config.max_tokens,
+            new_max_tokens,
+            temperature: self.config.temperature,
+            include_usage,
+        }))
+    }
+
+    /// A piece of a turn's answer.
+    pub fn delta(&mut self, number: TurnId, kind: Kind, text: &str) {
+        let Some(turn) = self.turns.get_mut(&number) else { return };
+        // Pieces of one kind are joined; what was held of the other kind goes first, to keep their order.
+        let is_congested = self.outbox.is_congested();
+        match kind {
+            Kind::Text => {
+                turn.answer.push_str(text);
+                if !turn.held_thought.is_empty() {
+                    turn.tell_thought(&mut self.outbox, &mut *self.dice);
+                }
+            }
+            Kind::Thought => {
+                if turn.told < turn.answer.len() {
+                    turn.tell_text(&mut self.outbox, &mut *self.dice);
+                }
+                turn.held_thought.push_str(text);
+            }
+        }
+        if !is_congested {
+            turn.tell(&mut self.outbox, &mut *self.dice);
+            return;
+        }
+        if !turn.is_queued {
+            turn.is_queued = true;
+            self.holding.push_back(number);
+        }
+        if turn.held() >= MOST_HELD {
+            turn.is_paused = true;
+        }
+    }
+
+    /// Bytes of a turn's answer so far.
+    pub fn answer_length(&self, number: TurnId) -> usize {
+        self.turns.get(&number).map_or(0, |turn| turn.answer.len())
+    }
+
+    /// Whether a turn has to stop reading its stream until [`Effect::Resume`].
+    pub fn is_paused(&self, number: TurnId) -> bool {
+        self.turns.get(&number).is_some_and(|turn| turn.is_paused)
+    }
+
+    /// The shell wrote `count` bytes of the outbox; `blocked` says that the reader takes no more for now.
+    pub fn wrote(&mut self, count: usize, blocked: bool) {
+        self.outbox.wrote(count, blocked);
+        while !self.outbox.is_congested() {
+            let Some(number) = self.holding.pop_front() else { break };
+            self.flush(number);
+        }
+    }
+
+    fn flush(&mut self, number: TurnId) {
+        let Some(turn) = self.turns.get_mut(&number) else { return };
+        turn.tell(&mut self.outbox, &mut *self.dice);
+        turn.is_queued = false;
+        if std::mem::take(&mut turn.is_paused) {
+            self.effects.push_back(Effect::Resume(number));
+        }
+    }
+
+    /// A turn's answer is complete. If it is to be stored, the shell does that and calls [`Self::stored`]; else the
+    /// prompt is answered now.
+    pub fn complete(&mut self, number: TurnId, ending: Ending, now: SystemTime) -> Option<ToStore> {
+        self.flush(number);
+        let turn = self.turns.get_mut(&number)?;
+        turn.ending = Some(ending);
+        let session = self.sessions.get_mut(&turn.session_id)?;
+        session.updated = now;
+        if let Some(usage) = &ending.usage {
+            session.count(usage);
+        }
+        // ACP: what was refused, and the refusal, are not part of the next prompt. Of an empty answer (a call of a
+        // tool that was not offered, perhaps) nothing can be remembered that endpoints would take back.
+        let is_kept = matches!(ending.stop, StopReason::EndTurn | StopReason::MaxTokens) && !turn.answer.is_empty();
+        if !is_kept {
+            self.answer(number);
+            return None;
+        }
+        let exchange = Exchange { user: turn.user.clone(), assistant: Rc::from(assistant_message(&turn.answer)) };
+        let to_store = self.keeps_history.then(|| ToStore {
+            session_id: turn.session_id.to_string(),
+            known: session.stored,
+            entry: Entry {
+                user: exchange.user.to_string(),
+                assistant: exchange.assistant.to_string(),
+                model: turn.model.to_string(),
+                usage: session.usage,
+                title: session.title.as_deref().map(str::to_owned),
+            },
+        });
+        session.remember(exchange, self.config.max_history);
+        match to_store {
+            Some(to_store) => {
+                turn.phase = Phase::Storing;
+                Some(to_store)
+            }
+            None => {
+                self.answer(number);
+                None
+            }
+        }
+    }
+
+    /// A turn was stored; `length` is the length of the file now, if it could be written.
+    pub fn stored(&mut self, number: TurnId, length: Option<u64>) {
+        let Some(turn) = self.turns.get(&number) else { return };
+        if let (Some(session), Some(length)) = (self.sessions.get_mut(&turn.session_id), length) {
+            session.stored = length;
+        }
+        self.answer(number);
+    }
+
+    /// Answers a prompt whose turn ended well.
+    fn answer(&mut self, number: TurnId) {
+        let Some(turn) = self.take_turn(number) else { return };
+        let Some(ending) = turn.ending else { return };
+        let mut result = json!({ "stopReason": ending.stop.name() });
+        if let Some(usage) = &ending.usage {
+            if self.config.context_window > 0 {
+                let out = self.outbox.lines();
+                out.extend_from_slice(&turn.head);
+                let update = format!(
+                    "\"sessionUpdate\":\"usage_update\",\"used\":{},\"size\":{}",
+                    usage.total_tokens, self.config.context_window
+                );
+                out.extend_from_slice(update.as_bytes());
+                out.extend_from_slice(UPDATE_TAIL);
+            }
+            let sum = self.sessions.get(&turn.session_id).and_then(|session| session.usage);
+            result["usage"] = usage_json(&sum.unwrap_or(*usage));
+        }
+        push_result(self.outbox.lines(), &turn.reply, &result);
+    }
+
+    /// A turn failed: it is told in the configured style, and the history stays as it was.
+    pub fn fail(&mut self, number: TurnId, failure: &Failure) {
+        self.flush(number);
+        let Some(mut turn) = self.take_turn(number) else { return };
+        let url = self.config.shown_url();
+        if self.config.errors == ErrorStyle::JsonRpc {
+            return push_error(self.outbox.lines(), &turn.reply, &failure.rpc_error(&url));
+        }
+        // A message of its own, so that nobody takes it for the end of what the model said.
+        turn.message_id = None;
+        let separator = if turn.answer.is_empty() { "" } else { "\n\n" };
+        turn.told = turn.answer.len();
+        turn.answer.push_str(separator);
+        turn.answer.push_str(&failure.text(&url));
+        turn.tell_text(&mut self.outbox, &mut *self.dice);
+        push_result(self.outbox.lines(), &turn.reply, &json!({ "stopReason": StopReason::EndTurn.name() }));
+    }
+
+    fn ticket(&mut self, pending: Pending) -> u64 {
+        let ticket = self.number();
+        self.pending.insert(ticket, pending);
+        ticket
+    }
+
+    fn number(&mut self) -> u64 {
+        self.next_number += 1;
+        self.next_number
+    }
+
+    fn uuid(&mut self) -> String {
+        uuid((self.dice)())
+    }
+
+    /// Every relation that must hold between two calls. For tests.
+    ///
+    /// # Panics
+    /// If one does not.
+    pub fn check_invariants(&self) {
+        for (number, turn) in &self.turns {
+            if let Some(session) = self.sessions.get(&turn.session_id) {
+                assert_eq!(session.turn, Some(*number), "a session knows its turn");
+            }
+            assert!(turn.told <= turn.answer.len());
+            assert!(turn.held() == 0 || turn.is_queued, "held pieces are let out some time");
+            assert!(!turn.is_paused || turn.is_queued, "who pauses is resumed");
+            assert!(!turn.is_queued || self.holding.contains(number));
+        }
+        for session in self.sessions.values() {
+            assert!(session.turn.is_none_or(|number| self.turns.contains_key(&number)));
+        }
+    }
+}
+
+/// The one way to authenticate.
+const AUTH_METHOD: &str = "env-api-key";
+
+impl Turn {
+    fn held(&self) -> usize {
+        self.answer.len() - self.told + self.held_thought.len()
+    }
+
+    /// Puts what is held into the outbox.
+    fn tell(&mut self, outbox: &mut Outbox, dice: &mut dyn FnMut() -> [u8; 16]) {
+        if !self.held_thought.is_empty() {
+            self.tell_thought(outbox, dice);
+        }
+        if self.told < self.answer.len() {
+            self.tell_text(outbox, dice);
+        }
+    }
+
+    fn tell_thought(&mut self, outbox: &mut Outbox, dice: &mut dyn FnMut() -> [u8; 16]) {
+        let message_id = self.thought_id.get_or_insert_with(|| uuid(dice()).into());
+        push_text(outbox.lines(), &self.head, "agent_thought_chunk", message_id, &self.held_thought);
+        self.held_thought.clear();
+        self.held_thought.shrink_to(1024);
+    }
+
+    fn tell_text(&mut self, outbox: &mut Outbox, dice: &mut dyn FnMut() -> [u8; 16]) {
+        let message_id = self.message_id.get_or_insert_with(|| uuid(dice()).into());
+        while self.told < self.answer.len() {
+            let (told, rest) = self.answer.split_at(self.told);
+            let piece = &rest[..piece_length(told, rest)];
+            push_text(outbox.lines(), &self.head, "agent_message_chunk", message_id, piece);
+            self.told += piece.len();
+        }
+    }
+}
+
+/// How much of `rest` goes into the next chunk. Open Design takes a chunk that begins with all text so far for a
+/// snapshot of the whole, and drops that beginning; such a piece is cut so that its chunks do not begin that way.
+/// After a single character nothing can be cut: that case is left as it is.
+fn piece_length(told: &str, rest: &str) -> usize {
+    if told.is_empty() || !rest.starts_with(told) {
+        return rest.len();
+    }
+    match told.char_indices().next_back() {
+        Some((last, _)) if last > 0 => last,
+        _ => rest.len(),
+    }
+}
+
+fn push_text(out: &mut Vec<u8>, head: &[u8], kind: &str, message_id: &str, text: &str) {
+    out.extend_from_slice(head);
+    out.extend_from_slice(b"\"sessionUpdate\":\"");
+    out.extend_from_slice(kind.as_bytes());
+    out.extend_from_slice(b"\",\"messageId\":\"");
+    out.extend_from_slice(message_id.as_bytes());
+    out.extend_from_slice(b"\",\"content\":{\"type\":\"text\",\"text\":");
+    push_string(out, text);
+    out.push(b'}');
+    out.extend_from_slice(UPDATE_TAIL);
+}
+
+fn push_chunk(out: &mut Vec<u8>, head: &[u8], kind: &str, message_id: &str, content: &str) {
+    out.extend_from_slice(head);
+    let members = format!("\"sessionUpdate\":\"{kind}\",\"messageId\":\"{message_id}\",\"content\":{content}");
+    out.extend_from_slice(members.as_bytes());
+    out.extend_from_slice(UPDATE_TAIL);
+}
+
+fn text_content(text: &str) -> String {
+    format!("{{\"type\":\"text\",\"text\":{}}}", quoted(text))
+}
+
+/// An image part as the content block that it was.
+fn image_content(url: &str) -> String {
+    let data = url.strip_prefix("data:").and_then(|rest| rest.split_once(";base64,"));
+    match data {
+        Some((mime, data)) => json!({ "type": "image", "mimeType": mime, "data": data }).to_string(),
+        None => json!({ "type": "resource_link", "name": "image", "uri": url }).to_string(),
+    }
+}
+
+/// Puts what a file says into a session.
+fn adopt(session: &mut Session, stored: Stored, max_history: usize) {
+    session.stored = stored.length;
+    session.updated = stored.updated;
+    if let Some(last) = stored.entries.last() {
+        session.model = last.model.as_str().into();
+        session.usage = last.usage;
+    }
+    session.title = stored.entries.first().and_then(|entry| entry.title.as_deref()).map(Into::into);
+    let exchanges = stored.entries.into_iter();
+    let exchanges = exchanges.map(|entry| Exchange { user: entry.user.into(), assistant: entry.assistant.into() });
+    session.replace_history(exchanges.collect(), max_history);
+}
+
+fn usage_json(usage: &Usage) -> Json {
+    serde_json::to_value(usage).unwrap_or(Json::Null)
+}
+
+fn text<'i>(params: Value<'_, 'i>, name: &str) -> Result<&'i str, RpcError> {
+    let found = params.get(name).and_then(|value| value.into_string());
+    found.ok_or_else(|| RpcError::invalid_params(format!("{name} is missing or not a string")))
+}
+
+fn uuid(mut bytes: [u8; 16]) -> String {
+    bytes[6] = (bytes[6] & 0x0f) | 0x40;
+    bytes[8] = (bytes[8] & 0x3f) | 0x80;
+    let hex = u128::from_be_bytes(bytes);
+    let hex = format!("{hex:032x}");
+    format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+}

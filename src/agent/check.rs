@@ -1,0 +1,93 @@
+//! `openai-agent check`: one tiny request, and a sentence on what came of it.
+
+use std::process::ExitCode;
+use std::rc::Rc;
+use std::time::Instant;
+
+use tokio::task::LocalSet;
+
+use super::answer::{Answer, Ending};
+use super::client::Client;
+use super::config::Config;
+use super::convert::{Request, request_body};
+use super::errors::Failure;
+use super::json::Reader;
+
+/// Asks the endpoint for a token and says how that went; success is exit code 0.
+pub fn check(mut config: Config) -> ExitCode {
+    // Whoever checks wants to know now.
+    config.max_retries = 0;
+    config.max_tokens = Some(config.max_tokens.unwrap_or(16).min(16));
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("openai-agent: The event loop cannot be started: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let config = Rc::new(config);
+    let began = Instant::now();
+    let outcome = LocalSet::new().block_on(&runtime, ask(config.clone()));
+    runtime.shutdown_background();
+    let (model, url) = (&config.model, config.shown_url());
+    match outcome {
+        Ok(_) => {
+            println!("OK: {model} at {url} answered in {} ms.", began.elapsed().as_millis());
+            ExitCode::SUCCESS
+        }
+        Err(failure) => {
+            println!("{}{}", failure.text(&url), advice(&failure, &config));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// What to do about it, if the words of the failure do not say so.
+fn advice(failure: &Failure, config: &Config) -> String {
+    let key_is_missing = config.api_key.0.is_empty();
+    match failure {
+        Failure::Status { status: 401 | 403, .. } if key_is_missing => " OPENAI_API_KEY is not set.".to_owned(),
+        Failure::Status { status: 404, .. } => {
+            format!(" Check OPENAI_BASE_URL ({}) and OPENAI_MODEL ({}).", config.base_url, config.model)
+        }
+        Failure::Status { status: 401 | 403 | 429 | 500.., detail } if !detail.is_empty() => {
+            format!(" It says: {detail}")
+        }
+        Failure::Network(_) => format!(" Is the endpoint running, and is OPENAI_BASE_URL ({}) right?", config.base_url),
+        _ => String::new(),
+    }
+}
+
+async fn ask(config: Rc<Config>) -> Result<Ending, Failure> {
+    let client = Client::new(config.clone()).map_err(Failure::Network)?;
+    let model: Rc<str> = config.model.as_str().into();
+    let body = |dialect: super::client::Dialect| {
+        Some(request_body(&Request {
+            model: &model,
+            system_prompt: None,
+            messages: &["{\"role\":\"user\",\"content\":\"ping\"}"],
+            max_tokens: config.max_tokens,
+            new_max_tokens: dialect.new_max_tokens,
+            temperature: None,
+            include_usage: dialect.include_usage,
+        }))
+    };
+    let mut opened = client.ask(&model, body).await?;
+    let (mut answer, mut reader) = (Answer::new(config.max_line), Reader::default());
+    let mut next = opened.first.take();
+    let mut trouble = None;
+    while let Some(bytes) = next {
+        answer.push(&bytes, &mut reader, |_| ());
+        if answer.is_over() {
+            break;
+        }
+        next = match opened.next().await {
+            Ok(bytes) => bytes,
+            Err(message) => {
+                trouble = Some(message);
+                None
+            }
+        };
+    }
+    answer.finish(trouble, &opened.content_type, &mut reader, |_| ())
+}

@@ -1,0 +1,282 @@
+//! From ACP to Chat Completions: content blocks become messages, a conversation becomes a request. Pure.
+//!
+//! | block | becomes |
+//! |---|---|
+//! | `text` | the text |
+//! | `resource_link` | `[Resource: {name}] {uri}` |
+//! | `resource` | `[Resource: {uri}]` and, on the next line, its text |
+//! | `image` | `[Image: {mimeType}]`, or an image part when images are on |
+//! | `audio` | `[Audio: {mimeType}]` |
+//!
+//! Blocks are joined by line breaks. A message is kept as the JSON text that is sent, so that a request is made by
+//! copying, and the history on disk holds the same text.
+
+use simd_json::prelude::*;
+use simd_json::tape::Value;
+
+use super::json::{push_string, quoted};
+use super::rpc::RpcError;
+
+/// A message of the user, converted.
+#[derive(Debug, PartialEq, Eq)]
+pub struct UserMessage {
+    /// The message as JSON.
+    pub json: Box<str>,
+    /// Its first words, for lists of sessions.
+    pub title: String,
+}
+
+/// Characters of a title.
+const TITLE: usize = 80;
+
+enum Part {
+    Text(String),
+    /// A URL: `data:` or what the client named.
+    Image(String),
+}
+
+/// Converts the blocks of a prompt.
+///
+/// # Errors
+/// -32602 with the place and the lack, if a block lacks what its type needs.
+pub fn user_message(prompt: Value<'_, '_>, images: bool) -> Result<UserMessage, RpcError> {
+    let Some(blocks) = prompt.as_array() else {
+        return Err(RpcError::invalid_params("prompt is not an array of content blocks"));
+    };
+    let mut parts: Vec<Part> = Vec::new();
+    for (index, block) in blocks.iter().enumerate() {
+        let part =
+            convert(block, images).map_err(|lack| RpcError::invalid_params(format!("prompt[{index}]: {lack}")))?;
+        match (part, parts.last_mut()) {
+            (Part::Text(more), Some(Part::Text(text))) => {
+                text.push('\n');
+                text.push_str(&more);
+            }
+            (part, _) => parts.push(part),
+        }
+    }
+    if parts.is_empty() {
+        return Err(RpcError::invalid_params("prompt has no content blocks"));
+    }
+    let first = parts.iter().find_map(|part| match part {
+        Part::Text(text) => Some(text.trim()),
+        Part::Image(_) => None,
+    });
+    let title = first.unwrap_or("[Image]").lines().next().unwrap_or_default().chars().take(TITLE).collect();
+    let mut json = b"{\"role\":\"user\",\"content\":".to_vec();
+    if let [Part::Text(text)] = &parts[..] {
+        push_string(&mut json, text);
+    } else {
+        for (index, part) in parts.iter().enumerate() {
+            json.push(if index == 0 { b'[' } else { b',' });
+            match part {
+                Part::Text(text) => {
+                    json.extend_from_slice(b"{\"type\":\"text\",\"text\":");
+                    push_string(&mut json, text);
+                    json.push(b'}');
+                }
+                Part::Image(url) => {
+                    json.extend_from_slice(b"{\"type\":\"image_url\",\"image_url\":{\"url\":");
+                    push_string(&mut json, url);
+                    json.extend_from_slice(b"}}");
+                }
+            }
+        }
+        json.push(b']');
+    }
+    json.push(b'}');
+    Ok(UserMessage { json: utf8(json), title })
+}
+
+fn convert(block: Value<'_, '_>, images: bool) -> Result<Part, String> {
+    let need = |value: Value<'_, '_>, name: &str| match value.get_str(name) {
+        Some(text) => Ok(text.to_owned()),
+        None => Err(format!("{name} is missing or not a string")),
+    };
+    let kind = need(block, "type")?;
+    Ok(match kind.as_str() {
+        "text" => Part::Text(need(block, "text")?),
+        "resource_link" => Part::Text(format!("[Resource: {}] {}", need(block, "name")?, need(block, "uri")?)),
+        "resource" => {
+            let resource = block.get("resource").filter(|resource| resource.is_object());
+            let resource = resource.ok_or("resource is missing or not an object")?;
+            let uri = need(resource, "uri")?;
+            let mime = resource.get_str("mimeType").unwrap_or_default();
+            match (resource.get_str("text"), resource.get_str("blob")) {
+                (Some(text), _) => Part::Text(format!("[Resource: {uri}]\n{text}")),
+                (None, Some(blob)) if images && mime.starts_with("image/") => {
+                    Part::Image(format!("data:{mime};base64,{blob}"))
+                }
+                (None, Some(_)) => Part::Text(format!("[Resource: {uri}]")),
+                (None, None) => return Err("resource has neither text nor blob".to_owned()),
+            }
+        }
+        "image" => {
+            let mime = need(block, "mimeType")?;
+            let data = need(block, "data")?;
+            match block.get_str("uri").filter(|uri| uri.starts_with("http://") || uri.starts_with("https://")) {
+                _ if !images => Part::Text(format!("[Image: {mime}]")),
+                Some(uri) if data.is_empty() => Part::Image(uri.to_owned()),
+                _ => Part::Image(format!("data:{mime};base64,{data}")),
+            }
+        }
+        "audio" => Part::Text(format!("[Audio: {}]", need(block, "mimeType")?)),
+        other => return Err(format!("{other:?} is not a type of content block")),
+    })
+}
+
+/// The model's answer as a message.
+pub fn assistant_message(text: &str) -> Box<str> {
+    format!("{{\"role\":\"assistant\",\"content\":{}}}", quoted(text)).into()
+}
+
+/// What a request is made of.
+pub struct Request<'a> {
+    /// The model.
+    pub model: &'a str,
+    /// The system prompt, if there is one.
+    pub system_prompt: Option<&'a str>,
+    /// The messages, as JSON, oldest first.
+    pub messages: &'a [&'a str],
+    /// The most tokens of the answer.
+    pub max_tokens: Option<u64>,
+    /// Whether that is called `max_completion_tokens`.
+    pub new_max_tokens: bool,
+    /// The temperature.
+    pub temperature: Option<f64>,
+    /// Whether the counts are asked for.
+    pub include_usage: bool,
+}
+
+/// The body of a request.
+pub fn request_body(request: &Request<'_>) -> Vec<u8> {
+    let length: usize = request.messages.iter().map(|message| message.len() + 1).sum();
+    let mut out = Vec::with_capacity(length + request.system_prompt.map_or(0, str::len) + 256);
+    out.extend_from_slice(b"{\"model\":");
+    push_string(&mut out, request.model);
+    out.extend_from_slice(b",\"messages\":[");
+    if let Some(prompt) = request.system_prompt {
+        out.extend_from_slice(b"{\"role\":\"system\",\"content\":");
+        push_string(&mut out, prompt);
+        out.push(b'}');
+    }
+    for (index, message) in request.messages.iter().enumerate() {
+        if index > 0 || request.system_prompt.is_some() {
+            out.push(b',');
+        }
+        out.extend_from_slice(message.as_bytes());
+    }
+    out.extend_from_slice(b"],\"stream\":true");
+    if request.include_usage {
+        out.extend_from_slice(b",\"stream_options\":{\"include_usage\":true}");
+    }
+    if let Some(tokens) = request.max_tokens {
+        let name = if request.new_max_tokens { "max_completion_tokens" } else { "max_tokens" };
+        out.extend_from_slice(format!(",\"{name}\":{tokens}").as_bytes());
+    }
+    if let Some(temperature) = request.temperature {
+        let number = serde_json::Value::from(temperature);
+        out.extend_from_slice(format!(",\"temperature\":{number}").as_bytes());
+    }
+    out.push(b'}');
+    out
+}
+
+fn utf8(json: Vec<u8>) -> Box<str> {
+    // Made of strings and ASCII only; were it not, a replacement character would be the harm.
+    match String::from_utf8(json) {
+        Ok(text) => text.into(),
+        Err(error) => String::from_utf8_lossy(error.as_bytes()).into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::json::Reader;
+    use proptest::prelude::*;
+    use serde_json::{Value as Json, json};
+
+    fn convert(prompt: &Json, images: bool) -> Result<Json, RpcError> {
+        let mut text = prompt.to_string().into_bytes();
+        let message = Reader::default().read(&mut text, |value| user_message(value, images)).unwrap()?;
+        Ok(serde_json::from_str(&message.json).unwrap())
+    }
+
+    #[test]
+    fn the_table_is_the_rfds() {
+        let prompt = json!([
+            {"type": "text", "text": "hi"},
+            {"type": "resource_link", "name": "a", "uri": "file:///a"},
+            {"type": "resource", "resource": {"uri": "file:///b", "text": "inside"}},
+            {"type": "image", "mimeType": "image/png", "data": "AAAA"},
+        ]);
+        let content = "hi\n[Resource: a] file:///a\n[Resource: file:///b]\ninside\n[Image: image/png]";
+        assert_eq!(convert(&prompt, false).unwrap(), json!({"role": "user", "content": content}));
+        let parts = json!([
+            {"type": "text", "text": "hi\n[Resource: a] file:///a\n[Resource: file:///b]\ninside"},
+            {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}},
+        ]);
+        assert_eq!(convert(&prompt, true).unwrap(), json!({"role": "user", "content": parts}));
+    }
+
+    #[test]
+    fn what_a_block_lacks_is_said() {
+        for (prompt, place) in [
+            (json!("text"), "prompt is not"),
+            (json!([]), "no content"),
+            (json!([{}]), "prompt[0]: type"),
+            (json!([{"type": "text", "text": "a"}, {"type": "text"}]), "prompt[1]: text"),
+            (json!([{"type": "resource", "resource": {"uri": "u"}}]), "neither text nor blob"),
+            (json!([{"type": "smell"}]), "smell"),
+        ] {
+            let error = convert(&prompt, false).unwrap_err();
+            assert_eq!(error.code, -32602);
+            assert!(error.message.contains(place), "{}", error.message);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn texts_arrive_unchanged(texts in proptest::collection::vec("\\PC*|[\\x00-\\x7f]*", 1..5), images: bool) {
+            let prompt: Json = texts.iter().map(|text| json!({"type": "text", "text": text})).collect();
+            prop_assert_eq!(convert(&prompt, images).unwrap(), json!({"role": "user", "content": texts.join("\n")}));
+        }
+
+        #[test]
+        fn links_and_resources_keep_their_words(name in "\\PC*", uri in "\\PC*", text in "\\PC*") {
+            let prompt = json!([{"type": "resource_link", "name": name, "uri": uri},
+                                {"type": "resource", "resource": {"uri": uri, "text": text}}]);
+            let content = format!("[Resource: {name}] {uri}\n[Resource: {uri}]\n{text}");
+            prop_assert_eq!(convert(&prompt, true).unwrap(), json!({"role": "user", "content": content}));
+        }
+
+        #[test]
+        fn a_request_says_what_was_asked(model in "\\PC{1,20}", system in proptest::option::of("\\PC{1,40}"),
+            answers in proptest::collection::vec("\\PC*", 0..4), tokens in proptest::option::of(1u64..),
+            new_name: bool, temperature in proptest::option::of((0u32..200).prop_map(|hundredths| f64::from(hundredths) / 100.0)), usage: bool)
+        {
+            let messages: Vec<Box<str>> = answers.iter().map(|text| assistant_message(text)).collect();
+            let body = request_body(&Request {
+                model: &model,
+                system_prompt: system.as_deref(),
+                messages: &messages.iter().map(|message| &**message).collect::<Vec<_>>(),
+                max_tokens: tokens,
+                new_max_tokens: new_name,
+                temperature,
+                include_usage: usage,
+            });
+            let body: Json = serde_json::from_slice(&body).unwrap();
+            let mut expected = json!({"model": model, "stream": true});
+            let said = answers.iter().map(|text| json!({"role": "assistant", "content": text}));
+            let system = system.map(|prompt| json!({"role": "system", "content": prompt}));
+            expected["messages"] = system.into_iter().chain(said).collect();
+            if usage { expected["stream_options"] = json!({"include_usage": true}); }
+            if let Some(tokens) = tokens {
+                expected[if new_name { "max_completion_tokens" } else { "max_tokens" }] = tokens.into();
+            }
+            if let Some(temperature) = temperature { expected["temperature"] = temperature.into(); }
+            prop_assert_eq!(body, expected);
+        }
+    }
+}

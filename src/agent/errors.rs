@@ -1,0 +1,139 @@
+//! What can go wrong with a turn, and the words for it: the RFD's texts, or JSON-RPC errors. Pure.
+
+use serde_json::json;
+
+use super::chunk::ServerError;
+use super::rpc::RpcError;
+
+/// Why a turn failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// The endpoint answered with a status that is not a success.
+    Status {
+        /// HTTP status.
+        status: u16,
+        /// What the body says of it, if it does.
+        detail: String,
+    },
+    /// No connection, or one that broke off, or silence: what happened.
+    Network(String),
+    /// An error object within a successful response.
+    Server(ServerError),
+    /// A successful response that is no completion: its content type.
+    NotACompletion(String),
+    /// An event or an answer was longer than the configured number of bytes.
+    TooLong(usize),
+    /// The kept history could not be read.
+    History(String),
+}
+
+impl Failure {
+    /// The words for people. `url` is the address that was called.
+    pub fn text(&self, url: &str) -> String {
+        match self {
+            Self::Status { status, detail } => status_text(*status, detail, url),
+            Self::Server(error) => match error.code {
+                Some(code) => status_text(code, &error.message, url),
+                None => format!("Error from {url}: {}", error.message),
+            },
+            Self::Network(message) => format!("Network error connecting to {url}: {message}"),
+            Self::NotACompletion(kind) => {
+                format!(
+                    "Unexpected answer from {url}: {kind} instead of a chat completion. Check your OPENAI_BASE_URL."
+                )
+            }
+            Self::TooLong(limit) => format!("Answer from {url} is longer than the limit of {limit} bytes."),
+            Self::History(message) => format!("The history of this session cannot be read: {message}"),
+        }
+    }
+
+    /// The HTTP status, if there was one.
+    pub fn status(&self) -> Option<u16> {
+        match self {
+            Self::Status { status, .. } => Some(*status),
+            Self::Server(error) => error.code,
+            _ => None,
+        }
+    }
+
+    /// What the server said beside the words of [`Self::text`], for the log.
+    pub fn detail(&self) -> &str {
+        match self {
+            Self::Status { detail, .. } => detail,
+            Self::Server(error) => &error.message,
+            _ => "",
+        }
+    }
+
+    /// The same as a JSON-RPC error: -32000 when the key is missing or wrong, else -32603.
+    pub fn rpc_error(&self, url: &str) -> RpcError {
+        let code = if matches!(self.status(), Some(401 | 403)) { -32000 } else { -32603 };
+        let mut data = json!({ "url": url });
+        if let Some(status) = self.status() {
+            data["status"] = status.into();
+        }
+        if !self.detail().is_empty() {
+            data["detail"] = self.detail().into();
+        }
+        RpcError { code, message: self.text(url), data: Some(data) }
+    }
+}
+
+fn status_text(status: u16, detail: &str, url: &str) -> String {
+    match status {
+        401 | 403 => format!("Authentication error (HTTP {status}) calling {url}. Check your OPENAI_API_KEY."),
+        429 => format!("Rate limit exceeded (HTTP 429) calling {url}. Please retry later."),
+        500.. => format!("Server error (HTTP {status}) from {url}."),
+        _ if detail.is_empty() => format!("Request refused (HTTP {status}) by {url}."),
+        _ => format!("Request refused (HTTP {status}) by {url}: {detail}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn status(status: u16) -> Failure {
+        Failure::Status { status, detail: String::new() }
+    }
+
+    #[test]
+    fn the_texts_are_the_rfds() {
+        let url = "http://h/v1/chat/completions";
+        for (failure, text) in [
+            (
+                status(401),
+                "Authentication error (HTTP 401) calling http://h/v1/chat/completions. Check your OPENAI_API_KEY.",
+            ),
+            (
+                status(403),
+                "Authentication error (HTTP 403) calling http://h/v1/chat/completions. Check your OPENAI_API_KEY.",
+            ),
+            (status(429), "Rate limit exceeded (HTTP 429) calling http://h/v1/chat/completions. Please retry later."),
+            (status(502), "Server error (HTTP 502) from http://h/v1/chat/completions."),
+            (Failure::Network("reset".into()), "Network error connecting to http://h/v1/chat/completions: reset"),
+        ] {
+            assert_eq!(failure.text(url), text);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_status_has_its_class(code in 300u16..600, detail in "\\PC{0,20}") {
+            let failure = Failure::Status { status: code, detail: detail.clone() };
+            let text = failure.text("U");
+            prop_assert_eq!(text.starts_with("Authentication error"), code == 401 || code == 403);
+            prop_assert_eq!(text.starts_with("Rate limit exceeded"), code == 429);
+            prop_assert_eq!(text.starts_with("Server error"), code >= 500);
+            let has_status = text.contains(&format!("HTTP {code}"));
+            prop_assert!(has_status && text.contains('U'));
+            prop_assert_eq!(failure.rpc_error("U").code, if code == 401 || code == 403 { -32000 } else { -32603 });
+            // An error told inside a stream reads like the same error told by a status.
+            let inside = Failure::Server(ServerError { code: Some(code), message: detail });
+            if code >= 400 {
+                prop_assert_eq!(inside.text("U"), text);
+            }
+        }
+    }
+}

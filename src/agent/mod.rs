@@ -1,0 +1,40 @@
+//! openai-agent: any Chat Completions endpoint as an ACP agent over stdin and stdout.
+//!
+//! ```text
+//!            ┌────────── decides, does no IO ──────────┐
+//! stdin  →   lines → rpc → acp (sessions, turns) → outbox     → stdout
+//!                            │ effects     ▲ deltas, outcomes
+//!                            ▼             │
+//! endpoint ← client ← convert, retry     answer ← chunk ← sse ← response body
+//!            └──── serve: one task per turn, one thread ────┘
+//! ```
+//!
+//! Reading order: [`config`] (what can be set), [`rpc`] and [`acp`] (the methods), [`convert`] (what is sent),
+//! [`sse`], [`chunk`] and [`answer`] (what comes back), [`errors`] and [`retry`] (what goes wrong), [`outbox`] (what
+//! happens when the reader is slow), [`serve`] (the only place where they meet the operating system).
+//!
+//! The invariant of the whole: every request is answered exactly once, after its last update, whatever the endpoint
+//! or the disk does; and a turn that did not end well leaves the history of its session as it was.
+
+pub mod acp;
+pub mod answer;
+pub mod check;
+pub mod chunk;
+pub mod cli;
+pub mod client;
+pub mod config;
+pub mod convert;
+pub mod errors;
+pub mod history;
+pub mod json;
+pub mod lines;
+pub mod log;
+pub mod outbox;
+pub mod retry;
+pub mod rpc;
+pub mod serve;
+pub mod session;
+pub mod sse;
+pub mod stdio;
+pub mod time;
+pub mod usage;

@@ -1,0 +1,469 @@
+//! The shell: the one place where the agent meets stdin, stdout, the network, the disk and the signals.
+//!
+//! One thread runs everything; each turn is a task of its own. What blocks (files of the history, name resolution)
+//! goes to a helper thread that lives as long as it is needed. The agent is borrowed only between two awaits.
+
+use std::cell::{OnceCell, RefCell};
+use std::collections::HashMap;
+use std::io;
+use std::process::ExitCode;
+use std::rc::Rc;
+use std::time::{Duration, SystemTime};
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Notify;
+use tokio::task::{AbortHandle, LocalSet, spawn_local};
+use tokio::time::timeout;
+
+use super::acp::{Agent, Effect};
+use super::answer::{Answer, Ending, Piece};
+use super::client::{Client, Opened};
+use super::config::Config;
+use super::errors::Failure;
+use super::history::Store;
+use super::json::Reader;
+use super::lines::{Line, Lines};
+use super::log::note;
+use super::outbox::STOP_READING;
+use super::session::TurnId;
+use super::stdio::Stdio;
+
+/// How long the last lines may take to be written when the process ends.
+const FAREWELL: Duration = Duration::from_millis(500);
+
+/// How long the end of a response may take after its answer is complete, for the connection to be used again.
+const TAIL: Duration = Duration::from_secs(1);
+
+/// How many tokens of one stream may pass before other streams get their turn, whatever is there to read.
+const BURST: usize = 32;
+
+/// Random bytes from the kernel.
+pub fn random() -> [u8; 16] {
+    let mut bytes = [0; 16];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        // It fails only where there is no such system call; then ids are merely unlikely to meet.
+        match rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty()) {
+            Ok(count) => filled += count,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(_) => {
+                use std::hash::{BuildHasher, RandomState};
+                let (low, high) = (RandomState::new().hash_one(1), RandomState::new().hash_one(2));
+                bytes[..8].copy_from_slice(&low.to_be_bytes());
+                bytes[8..].copy_from_slice(&high.to_be_bytes());
+                break;
+            }
+        }
+    }
+    bytes
+}
+
+struct Shell {
+    config: Rc<Config>,
+    agent: RefCell<Agent>,
+    reader: RefCell<Reader>,
+    client: OnceCell<Client>,
+    store: Option<Store>,
+    tasks: RefCell<HashMap<TurnId, Task>>,
+    /// Something was put into the outbox.
+    has_lines: Notify,
+    /// The outbox became shorter.
+    has_room: Notify,
+}
+
+struct Task {
+    abort: AbortHandle,
+    resume: Rc<Notify>,
+}
+
+/// Runs the agent on stdin and stdout until the input ends, a signal comes or the reader goes.
+pub fn serve(config: Config) -> ExitCode {
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            note!(Error, "The event loop cannot be started: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let tasks = LocalSet::new();
+    let code = tasks.block_on(&runtime, run(config));
+    // What is still being written to the disk has had its time; nothing else is worth waiting for.
+    runtime.shutdown_background();
+    code
+}
+
+async fn run(config: Config) -> ExitCode {
+    let config = Rc::new(config);
+    let store = match config.history_dir.as_deref().map(Store::open).transpose() {
+        Ok(store) => store,
+        Err(error) => {
+            note!(Error, "OPENAI_HISTORY_DIR cannot be used: {error}");
+            return ExitCode::from(78);
+        }
+    };
+    let (stdin, stdout) = match (Stdio::stdin(), Stdio::stdout()) {
+        (Ok(stdin), Ok(stdout)) => (stdin, stdout),
+        (Err(error), _) | (_, Err(error)) => {
+            note!(Error, "stdin and stdout have to be open: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+    else {
+        note!(Error, "Signals cannot be handled.");
+        return ExitCode::FAILURE;
+    };
+    let shell = Rc::new(Shell {
+        agent: RefCell::new(Agent::new(config.clone(), Box::new(random))),
+        reader: RefCell::default(),
+        client: OnceCell::new(),
+        store,
+        tasks: RefCell::default(),
+        has_lines: Notify::new(),
+        has_room: Notify::new(),
+        config,
+    });
+    // Certificates and proxies are looked at now, so that a mistake is told at the start and not at the first prompt.
+    if let Some(path) = &shell.config.ca_file
+        && let Err(problem) = shell.client()
+    {
+        note!(Error, "{problem} ({})", path.display());
+        return ExitCode::from(78);
+    }
+    if shell.config.fetch_models {
+        spawn_local(fetch_models(shell.clone()));
+    }
+    let writer = spawn_local(write(shell.clone(), stdout));
+    let code = tokio::select! {
+        outcome = read(&shell, &stdin) => match outcome {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                note!(Error, "stdin cannot be read: {error}");
+                ExitCode::FAILURE
+            }
+        },
+        _ = terminate.recv() => ExitCode::SUCCESS,
+        _ = interrupt.recv() => ExitCode::SUCCESS,
+        // The reader is gone: so is everybody who could be told.
+        _ = gone(&shell, &writer) => return ExitCode::SUCCESS,
+    };
+    shell.agent.borrow_mut().cancel_all();
+    shell.act();
+    let farewell = async {
+        while !shell.agent.borrow().is_idle() && !writer.is_finished() {
+            shell.has_room.notified().await;
+        }
+    };
+    let _ = timeout(FAREWELL, farewell).await;
+    code
+}
+
+/// Waits for the end of the writer, which comes only when stdout is broken.
+async fn gone(shell: &Shell, writer: &tokio::task::JoinHandle<()>) {
+    while !writer.is_finished() {
+        shell.has_room.notified().await;
+    }
+}
+
+impl Shell {
+    fn client(&self) -> Result<&Client, String> {
+        if let Some(client) = self.client.get() {
+            return Ok(client);
+        }
+        let client = Client::new(self.config.clone())?;
+        Ok(self.client.get_or_init(|| client))
+    }
+
+    /// Does what the agent asks for, and has its lines written.
+    fn act(self: &Rc<Self>) {
+        loop {
+            let effect = self.agent.borrow_mut().next_effect();
+            let Some(effect) = effect else { break };
+            match effect {
+                Effect::Start(turn) => {
+                    let resume = Rc::new(Notify::new());
+                    let task = spawn_local(run_turn(self.clone(), turn, resume.clone()));
+                    self.tasks.borrow_mut().insert(turn, Task { abort: task.abort_handle(), resume });
+                }
+                // Dropping the task drops the response, and with it the connection or the stream.
+                Effect::Stop(turn) => {
+                    if let Some(task) = self.tasks.borrow_mut().remove(&turn) {
+                        task.abort.abort();
+                    }
+                }
+                Effect::Resume(turn) => {
+                    if let Some(task) = self.tasks.borrow().get(&turn) {
+                        task.resume.notify_one();
+                    }
+                }
+                Effect::Load(ticket, session_id) => {
+                    self.on_disk(
+                        move |store| store.load(&session_id),
+                        move |shell, found| {
+                            let mut reader = shell.reader.borrow_mut();
+                            shell.agent.borrow_mut().loaded(ticket, found, &mut reader);
+                        },
+                    );
+                }
+                Effect::List(ticket) => {
+                    self.on_disk(Store::list, move |shell, found| shell.agent.borrow_mut().listed(ticket, found));
+                }
+                Effect::Delete(ticket, session_id) => {
+                    self.on_disk(
+                        move |store| store.delete(&session_id),
+                        move |shell, outcome| {
+                            shell.agent.borrow_mut().deleted(ticket, outcome);
+                        },
+                    );
+                }
+            }
+        }
+        if !self.agent.borrow().outbox().is_empty() {
+            self.has_lines.notify_one();
+        }
+    }
+
+    /// Works on the history beside this thread, and goes on with what came of it.
+    fn on_disk<T: Send + 'static>(
+        self: &Rc<Self>,
+        work: impl FnOnce(&Store) -> io::Result<T> + Send + 'static,
+        then: impl FnOnce(&Self, Result<T, String>) + 'static,
+    ) {
+        let shell = self.clone();
+        spawn_local(async move {
+            let outcome = shell.store_work(work).await;
+            then(&shell, outcome);
+            shell.act();
+        });
+    }
+
+    async fn store_work<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Store) -> io::Result<T> + Send + 'static,
+    ) -> Result<T, String> {
+        let Some(store) = self.store.clone() else { return Err("no history is kept".to_owned()) };
+        match tokio::task::spawn_blocking(move || work(&store)).await {
+            Ok(outcome) => outcome.map_err(|error| error.to_string()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+}
+
+/// Reads lines until the input ends.
+async fn read(shell: &Rc<Shell>, stdin: &Stdio) -> io::Result<()> {
+    let mut lines = Lines::new(shell.config.max_line);
+    loop {
+        // A client that asks without reading the answers is not listened to until it does.
+        while shell.agent.borrow().outbox().len() > STOP_READING {
+            shell.has_room.notified().await;
+        }
+        let count = stdin.read(lines.space()).await?;
+        lines.received(count);
+        while let Some(line) = lines.next_line() {
+            let now = SystemTime::now();
+            match line {
+                Line::Whole(range) => {
+                    let mut reader = shell.reader.borrow_mut();
+                    shell.agent.borrow_mut().handle_line(lines.bytes(range), &mut reader, now);
+                }
+                Line::TooLong => shell.agent.borrow_mut().handle_long_line(),
+            }
+            shell.act();
+        }
+        if count == 0 {
+            if let Some(range) = lines.last_line() {
+                let mut reader = shell.reader.borrow_mut();
+                shell.agent.borrow_mut().handle_line(lines.bytes(range), &mut reader, SystemTime::now());
+                drop(reader);
+                shell.act();
+            }
+            return Ok(());
+        }
+        // Lines that follow each other without a pause must not starve the streams.
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Writes the outbox, as much at once as the reader takes.
+async fn write(shell: Rc<Shell>, stdout: Stdio) {
+    loop {
+        let outcome = {
+            let agent = shell.agent.borrow();
+            let waiting = agent.outbox().waiting();
+            match waiting.is_empty() {
+                true => Ok(Some((0, 0))),
+                false => stdout.try_write(waiting).map(|count| count.map(|count| (count, waiting.len()))),
+            }
+        };
+        match outcome {
+            Ok(Some((0, 0))) => shell.has_lines.notified().await,
+            Ok(Some((count, asked))) => {
+                // A write that took only a part shows that the reader is behind, though it did not block.
+                shell.agent.borrow_mut().wrote(count, count < asked);
+                shell.has_room.notify_waiters();
+                shell.act();
+            }
+            Ok(None) => {
+                shell.agent.borrow_mut().wrote(0, true);
+                if stdout.writable().await.is_err() {
+                    break;
+                }
+            }
+            Err(error) => {
+                note!(Info, "stdout is closed: {error}");
+                break;
+            }
+        }
+    }
+    // Whoever waits for room looks whether we are still there; that is true only after this task has ended.
+    spawn_local(async move {
+        tokio::task::yield_now().await;
+        shell.has_room.notify_waiters();
+        shell.has_room.notify_one();
+    });
+}
+
+async fn fetch_models(shell: Rc<Shell>) {
+    let models = match shell.client() {
+        Ok(client) => client.models().await,
+        Err(problem) => Err(problem),
+    };
+    if let Err(problem) = &models {
+        note!(Warn, "The list of models cannot be fetched: {problem}");
+    }
+    shell.agent.borrow_mut().models_known(models.ok());
+    shell.act();
+}
+
+/// One turn, from the prompt to its answer.
+async fn run_turn(shell: Rc<Shell>, turn: TurnId, resume: Rc<Notify>) {
+    let outcome = match prepare(&shell, turn).await {
+        Ok(()) => ask(&shell, turn, &resume).await,
+        Err(failure) => Err(failure),
+    };
+    let tail = match outcome {
+        Ok((ending, opened)) => {
+            finish(&shell, turn, ending).await;
+            opened
+        }
+        Err(failure) => {
+            let (text, detail) = (failure.text(&shell.config.shown_url()), failure.detail());
+            let detail = if text.contains(detail) { "" } else { detail };
+            note!(Warn, "{text} {detail}");
+            shell.agent.borrow_mut().fail(turn, &failure);
+            None
+        }
+    };
+    shell.tasks.borrow_mut().remove(&turn);
+    shell.act();
+    // The answer is out. What little follows it on the wire is read so that the connection can be used again.
+    if let Some(mut opened) = tail {
+        let _ = timeout(TAIL, async { while let Ok(Some(_)) = opened.next().await {} }).await;
+    }
+}
+
+/// Makes sure that the session has its file, and that we know all that is in it.
+async fn prepare(shell: &Rc<Shell>, turn: TurnId) -> Result<(), Failure> {
+    if shell.store.is_none() {
+        return Ok(());
+    }
+    let Some((header, known)) = shell.agent.borrow().store_header(turn) else { return Ok(()) };
+    let work = move |store: &Store| {
+        let length = match known {
+            0 => store.create(&header)?,
+            _ => store.length(&header.session_id).unwrap_or(0),
+        };
+        match length == known || known == 0 {
+            true => Ok((length, None)),
+            // Another worker has gone on with this session, or a crash has torn its last line.
+            false => match store.load(&header.session_id)? {
+                Some(stored) => Ok((stored.length, Some(stored))),
+                None => Ok((store.create(&header)?, None)),
+            },
+        }
+    };
+    let (length, stored) = shell.store_work(work).await.map_err(Failure::History)?;
+    shell.agent.borrow_mut().refreshed(turn, length, stored);
+    Ok(())
+}
+
+/// Asks the endpoint and forwards its answer, piece by piece.
+async fn ask(shell: &Rc<Shell>, turn: TurnId, resume: &Notify) -> Result<(Ending, Option<Opened>), Failure> {
+    let client = shell.client().map_err(Failure::Network)?;
+    let model = shell.agent.borrow().model(turn).unwrap_or_else(|| "".into());
+    let body = |dialect: super::client::Dialect| {
+        shell.agent.borrow().request_body(turn, dialect.include_usage, dialect.new_max_tokens)
+    };
+    let mut opened = client.ask(&model, body).await?;
+    let mut answer = Answer::new(shell.config.max_line);
+    let mut next = opened.first.take();
+    let mut trouble = None;
+    let mut burst = 0;
+    while let Some(bytes) = next {
+        {
+            let mut agent = shell.agent.borrow_mut();
+            answer.push(&bytes, &mut shell.reader.borrow_mut(), |piece| match piece {
+                Piece::Delta(kind, text) => agent.delta(turn, kind, text),
+                Piece::Skipped(data) => {
+                    note!(Info, "An event that is no JSON is passed over: {}", String::from_utf8_lossy(data));
+                }
+            });
+        }
+        shell.act();
+        if shell.agent.borrow().answer_length(turn) > shell.config.max_history {
+            return Err(Failure::TooLong(shell.config.max_history));
+        }
+        if answer.is_over() {
+            break;
+        }
+        while shell.agent.borrow().is_paused(turn) {
+            resume.notified().await;
+        }
+        burst += 1;
+        if burst == BURST {
+            burst = 0;
+            tokio::task::yield_now().await;
+        }
+        next = match opened.next().await {
+            Ok(bytes) => bytes,
+            Err(message) => {
+                trouble = Some(message);
+                None
+            }
+        };
+    }
+    let has_tail = answer.is_over() && trouble.is_none();
+    let ending = {
+        let mut agent = shell.agent.borrow_mut();
+        let content_type = opened.content_type.clone();
+        answer.finish(trouble, &content_type, &mut shell.reader.borrow_mut(), |piece| {
+            if let Piece::Delta(kind, text) = piece {
+                agent.delta(turn, kind, text);
+            }
+        })
+    };
+    Ok((ending?, has_tail.then_some(opened)))
+}
+
+/// Stores a turn if histories are kept, and has its prompt answered.
+async fn finish(shell: &Rc<Shell>, turn: TurnId, ending: Ending) {
+    let to_store = shell.agent.borrow_mut().complete(turn, ending, SystemTime::now());
+    shell.act();
+    let Some(to_store) = to_store else { return };
+    let work = move |store: &Store| {
+        let session_id = &to_store.session_id;
+        match store.append(session_id, to_store.known, &to_store.entry)? {
+            Some(length) => Ok(length),
+            // Another worker added a turn meanwhile: ours goes after it.
+            None => {
+                let known = store.load(session_id)?.map_or(0, |stored| stored.length);
+                store.append(session_id, known, &to_store.entry)?.ok_or_else(|| io::Error::other("others write too"))
+            }
+        }
+    };
+    let length = shell.store_work(work).await;
+    if let Err(problem) = &length {
+        note!(Error, "A turn cannot be stored: {problem}");
+    }
+    shell.agent.borrow_mut().stored(turn, length.ok());
+}

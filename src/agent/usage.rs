@@ -1,0 +1,52 @@
+//! Token counts: what the endpoint says of one answer, and their sum over a session.
+
+use serde::{Deserialize, Serialize};
+use simd_json::prelude::*;
+use simd_json::tape::Value;
+
+/// Counts of tokens. What the endpoint did not say is absent, never zero.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[allow(missing_docs)]
+pub struct Usage {
+    pub total_tokens: u64,
+    pub input_tokens: u64,
+    pub output_tokens: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub thought_tokens: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cached_read_tokens: Option<u64>,
+}
+
+impl Usage {
+    /// Reads the `usage` member of a completion; nothing if it is null or says nothing.
+    pub fn read(value: Value<'_, '_>) -> Option<Self> {
+        let input = value.get_u64("prompt_tokens");
+        let output = value.get_u64("completion_tokens");
+        if input.is_none() && output.is_none() {
+            return None;
+        }
+        let (input_tokens, output_tokens) = (input.unwrap_or(0), output.unwrap_or(0));
+        let detail = |group: &str, name: &str| value.get(group).and_then(|group| group.get_u64(name));
+        Some(Self {
+            total_tokens: value.get_u64("total_tokens").unwrap_or(input_tokens.saturating_add(output_tokens)),
+            input_tokens,
+            output_tokens,
+            thought_tokens: detail("completion_tokens_details", "reasoning_tokens"),
+            cached_read_tokens: detail("prompt_tokens_details", "cached_tokens"),
+        })
+    }
+
+    /// Adds the counts of one more answer.
+    pub fn add(&mut self, more: &Self) {
+        let sum = |mine: Option<u64>, theirs: Option<u64>| match (mine, theirs) {
+            (None, None) => None,
+            (mine, theirs) => Some(mine.unwrap_or(0).saturating_add(theirs.unwrap_or(0))),
+        };
+        self.total_tokens = self.total_tokens.saturating_add(more.total_tokens);
+        self.input_tokens = self.input_tokens.saturating_add(more.input_tokens);
+        self.output_tokens = self.output_tokens.saturating_add(more.output_tokens);
+        self.thought_tokens = sum(self.thought_tokens, more.thought_tokens);
+        self.cached_read_tokens = sum(self.cached_read_tokens, more.cached_read_tokens);
+    }
+}

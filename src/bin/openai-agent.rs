@@ -1,0 +1,7 @@
+//! openai-agent: an ACP agent for any OpenAI-compatible Chat Completions endpoint.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    stdio_bus::agent::cli::main()
+}

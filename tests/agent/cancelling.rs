@@ -1,0 +1,232 @@
+//! The ways to stop: session/cancel, $/cancel_request, session/close, the end of the input, signals, a reader that goes.
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use super::client::{Client, PATIENCE};
+use super::endpoint::Endpoint;
+
+/// The limit for the end of the HTTP request.
+const SOON: Duration = Duration::from_millis(50);
+
+/// An endpoint that says "a" and then nothing ("mute" is not even answered), and tells how long after the cancelling
+/// its connection was closed. Prompts that contain "fine" are answered.
+fn stuck() -> (Endpoint, Receiver<Instant>) {
+    let (closed, closings): (Sender<Instant>, _) = channel();
+    let closed = Arc::new(Mutex::new(closed));
+    let endpoint = Endpoint::start(move |request, conn| {
+        match request.said().as_str() {
+            "fine" => return conn.say(&["ok"]),
+            "mute" => {}
+            _ => {
+                conn.begin();
+                conn.text("a");
+            }
+        }
+        conn.wait_closed();
+        closed.lock().unwrap().send(Instant::now()).unwrap();
+    });
+    (endpoint, closings)
+}
+
+fn closed_soon(closings: &Receiver<Instant>, cancelled: Instant) {
+    let closed = closings.recv_timeout(PATIENCE).expect("the endpoint sees the end of the request");
+    assert!(closed - cancelled < SOON, "it took {:?}", closed - cancelled);
+}
+
+#[test]
+fn cancel_stops_the_request_and_the_next_prompt_works() {
+    let (endpoint, closings) = stuck();
+    let mut client = Client::for_url(&endpoint.url());
+    let session = client.session();
+    for _ in 0..3 {
+        let id = client.ask_prompt(&session, "hi");
+        assert_eq!(client.line()["params"]["update"]["content"]["text"], "a");
+        let cancelled = Instant::now();
+        client.notify("session/cancel", json!({"sessionId": session}));
+        let answered = client.answer(id);
+        assert_eq!((answered.stop(), answered.updates.len()), ("cancelled", 0));
+        closed_soon(&closings, cancelled);
+    }
+    assert_eq!(client.prompt(&session, "fine").text(), "ok");
+    let messages = endpoint.requests().last().unwrap().body["messages"].clone();
+    assert_eq!(messages, json!([{"role": "user", "content": "fine"}]), "nothing of the cancelled turns is kept");
+}
+
+#[test]
+fn cancel_with_an_id_is_answered_too() {
+    let (endpoint, closings) = stuck();
+    let mut client = Client::for_url(&endpoint.url());
+    let session = client.session();
+    let prompt = client.ask_prompt(&session, "hi");
+    client.line();
+    let cancelled = Instant::now();
+    let cancel = client.ask("session/cancel", json!({"sessionId": session}));
+    assert_eq!(client.answer(prompt).stop(), "cancelled");
+    assert_eq!(client.answer(cancel).answer["result"], json!({}));
+    closed_soon(&closings, cancelled);
+    // Nothing runs any more: that is no error.
+    assert_eq!(client.result("session/cancel", json!({"sessionId": session})), json!({}));
+    client.notify("session/cancel", json!({"sessionId": "unknown"}));
+    client.notify("session/cancel", json!({}));
+    assert_eq!(client.prompt(&session, "fine").text(), "ok");
+}
+
+#[test]
+fn cancel_and_the_next_prompt_may_come_in_one_write() {
+    let (endpoint, _closings) = stuck();
+    let mut client = Client::for_url(&endpoint.url());
+    let session = client.session();
+    let prompt = |id: &str, text: &str| {
+        json!({"jsonrpc": "2.0", "id": id, "method": "session/prompt",
+            "params": {"sessionId": session, "prompt": [{"type": "text", "text": text}]}})
+    };
+    let cancel = json!({"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": session}});
+    client.write(format!("{}\n{cancel}\n{}\n", prompt("1", "hi"), prompt("2", "fine")).as_bytes());
+    let line = client.line();
+    assert_eq!((&line["id"], &line["result"]["stopReason"]), (&json!("1"), &json!("cancelled")));
+    loop {
+        let line = client.line();
+        if line["id"] == "2" {
+            assert_eq!(line["result"]["stopReason"], "end_turn");
+            break;
+        }
+    }
+}
+
+#[test]
+fn a_request_is_cancelled_by_its_id() {
+    let (endpoint, closings) = stuck();
+    let mut client = Client::for_url(&endpoint.url());
+    let session = client.session();
+    let id = client.ask_prompt(&session, "hi");
+    client.line();
+    client.notify("$/cancel_request", json!({"requestId": id.to_string()}));
+    let cancelled = Instant::now();
+    client.notify("$/cancel_request", json!({"requestId": id}));
+    assert_eq!(client.answer(id).answer["error"]["code"], -32800);
+    closed_soon(&closings, cancelled);
+    assert_eq!(client.prompt(&session, "fine").text(), "ok");
+}
+
+#[test]
+fn a_request_that_is_not_answered_yet_or_waits_for_a_retry_is_cancelled_too() {
+    let (endpoint, closings) = stuck();
+    let mut client = Client::for_url(&endpoint.url());
+    let session = client.session();
+    let id = client.ask_prompt(&session, "mute");
+    while endpoint.requests().is_empty() {
+        std::thread::yield_now();
+    }
+    let cancelled = Instant::now();
+    client.notify("session/cancel", json!({"sessionId": session}));
+    assert_eq!(client.answer(id).stop(), "cancelled");
+    closed_soon(&closings, cancelled);
+
+    let endpoint = Endpoint::start(|_, conn| conn.respond(429, &[("retry-after", "50")], ""));
+    let mut client = Client::for_url(&endpoint.url());
+    let session = client.session();
+    let id = client.ask_prompt(&session, "hi");
+    while endpoint.requests().is_empty() {
+        std::thread::yield_now();
+    }
+    client.notify("session/cancel", json!({"sessionId": session}));
+    assert_eq!(client.answer(id).stop(), "cancelled");
+}
+
+#[test]
+fn closing_a_session_cancels_what_runs_in_it() {
+    let (endpoint, closings) = stuck();
+    let mut client = Client::for_url(&endpoint.url());
+    let session = client.session();
+    let prompt = client.ask_prompt(&session, "hi");
+    client.line();
+    let cancelled = Instant::now();
+    let close = client.ask("session/close", json!({"sessionId": session}));
+    assert_eq!(client.answer(prompt).stop(), "cancelled");
+    assert_eq!(client.answer(close).answer["result"], json!({}));
+    closed_soon(&closings, cancelled);
+}
+
+#[test]
+fn the_end_of_the_input_aborts_and_exits() {
+    let (endpoint, closings) = stuck();
+    let mut client = Client::for_url(&endpoint.url());
+    let session = client.session();
+    let prompt = client.ask_prompt(&session, "hi");
+    client.line();
+    let ended = Instant::now();
+    client.close();
+    assert_eq!(client.answer(prompt).stop(), "cancelled");
+    closed_soon(&closings, ended);
+    let (code, took) = client.wait();
+    assert_eq!(code, Some(0));
+    assert!(took < Duration::from_secs(1), "{took:?}");
+}
+
+#[test]
+fn signals_end_the_process_within_a_second() {
+    for signal in [libc::SIGTERM, libc::SIGINT] {
+        let (endpoint, _closings) = stuck();
+        let mut client = Client::for_url(&endpoint.url());
+        let session = client.session();
+        let prompt = client.ask_prompt(&session, "hi");
+        client.line();
+        client.signal(signal);
+        assert_eq!(client.answer(prompt).stop(), "cancelled");
+        let (code, took) = client.wait();
+        assert_eq!(code, Some(0));
+        assert!(took < Duration::from_secs(1), "{took:?}");
+    }
+}
+
+#[test]
+fn a_reader_that_does_not_read_does_not_keep_the_process() {
+    use std::io::Write;
+    let endpoint = Endpoint::start(|_, conn| {
+        conn.begin();
+        conn.stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        let data = super::endpoint::delta(json!({"content": "x".repeat(1000)})).to_string();
+        let event = format!("data: {data}\n\n");
+        let chunk = format!("{:x}\r\n{event}\r\n", event.len());
+        // It goes on until the agent does not take any more, and then until the agent is gone.
+        while conn.stream.write_all(chunk.as_bytes()).is_ok() {}
+        conn.cut();
+    });
+    let mut command = super::client::program();
+    command.env("OPENAI_BASE_URL", endpoint.url());
+    command.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let mut stdout = std::io::BufReader::new(child.stdout.take().unwrap());
+    let new = json!({"jsonrpc": "2.0", "id": 0, "method": "session/new", "params": {"cwd": "/", "mcpServers": []}});
+    writeln!(stdin, "{new}").unwrap();
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut stdout, &mut line).unwrap();
+    let answer: serde_json::Value = serde_json::from_str(&line).unwrap();
+    let prompt = json!({"jsonrpc": "2.0", "id": 1, "method": "session/prompt",
+        "params": {"sessionId": answer["result"]["sessionId"], "prompt": [{"type": "text", "text": "hi"}]}});
+    writeln!(stdin, "{prompt}").unwrap();
+    line.clear();
+    std::io::BufRead::read_line(&mut stdout, &mut line).unwrap();
+    let began = Instant::now();
+    // SAFETY: kill(2) with the id of a child that has not been waited for.
+    assert_eq!(unsafe { libc::kill(child.id() as i32, libc::SIGTERM) }, 0);
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+}
+
+#[test]
+fn a_reader_that_goes_ends_the_process() {
+    let mut command = super::client::program();
+    command.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    drop(child.stdout.take());
+    use std::io::Write;
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(b"{\"jsonrpc\":\"2.0\",\"id\":0,\"method\":\"initialize\",\"params\":{}}\n").unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}

@@ -1,0 +1,205 @@
+//! A client: starts the agent, writes lines, reads lines. It waits for a line at most [`PATIENCE`].
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value as Json, json};
+
+/// How long anything may take that must come.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The program under test.
+pub fn program() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_openai-agent"));
+    for (name, _) in std::env::vars() {
+        let name_lower = name.to_ascii_lowercase();
+        if name.starts_with("OPENAI_") || name_lower.ends_with("_proxy") || name.starts_with("SSL_CERT_") {
+            command.env_remove(name);
+        }
+    }
+    // What the tests make go wrong is not worth a line of the log.
+    command.env("OPENAI_LOG", "error");
+    command
+}
+
+/// A running agent and the pipes to it.
+pub struct Client {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    lines: Receiver<Json>,
+    next_id: u64,
+}
+
+/// What came of a request.
+#[derive(Debug)]
+pub struct Answered {
+    /// The `update` members of what came before the answer.
+    pub updates: Vec<Json>,
+    /// The whole answer.
+    pub answer: Json,
+}
+
+impl Answered {
+    /// The text of all chunks of a kind.
+    pub fn text_of(&self, kind: &str) -> String {
+        let chunks = self.updates.iter().filter(|update| update["sessionUpdate"] == kind);
+        chunks.map(|update| update["content"]["text"].as_str().unwrap()).collect()
+    }
+
+    /// The text of the answer.
+    pub fn text(&self) -> String {
+        self.text_of("agent_message_chunk")
+    }
+
+    /// Why the turn ended.
+    pub fn stop(&self) -> &str {
+        self.answer["result"]["stopReason"].as_str().unwrap_or_else(|| panic!("no stop reason in {}", self.answer))
+    }
+}
+
+impl Client {
+    /// Starts the agent with these variables.
+    pub fn start(env: &[(&str, &str)]) -> Self {
+        let mut command = program();
+        command.arg("acp").envs(env.iter().copied());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+        let mut child = command.spawn().unwrap();
+        let stdout = child.stdout.take().unwrap();
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(stdout).lines() {
+                let Ok(line) = line else { return };
+                let json = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error} in {line:?}"));
+                if sender.send(json).is_err() {
+                    return;
+                }
+            }
+        });
+        let stdin = child.stdin.take();
+        Self { child, stdin, lines, next_id: 0 }
+    }
+
+    /// Starts the agent for an endpoint.
+    pub fn for_url(url: &str) -> Self {
+        Self::start(&[("OPENAI_BASE_URL", url)])
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Writes bytes as they are.
+    pub fn write(&mut self, bytes: &[u8]) {
+        self.stdin.as_mut().unwrap().write_all(bytes).unwrap();
+    }
+
+    /// Sends a message.
+    pub fn send(&mut self, message: &Json) {
+        self.write(format!("{message}\n").as_bytes());
+    }
+
+    /// Sends a request and gives its id.
+    pub fn ask(&mut self, method: &str, params: Json) -> u64 {
+        let id = self.next_id;
+        self.next_id += 1;
+        self.send(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}));
+        id
+    }
+
+    /// Sends a notification.
+    pub fn notify(&mut self, method: &str, params: Json) {
+        self.send(&json!({"jsonrpc": "2.0", "method": method, "params": params}));
+    }
+
+    /// The next line.
+    pub fn line(&mut self) -> Json {
+        match self.lines.recv_timeout(PATIENCE) {
+            Ok(line) => line,
+            Err(RecvTimeoutError::Timeout) => panic!("no line within {PATIENCE:?}"),
+            Err(RecvTimeoutError::Disconnected) => panic!("the agent has closed stdout"),
+        }
+    }
+
+    /// Everything up to the answer to `id`.
+    pub fn answer(&mut self, id: u64) -> Answered {
+        let mut updates = Vec::new();
+        loop {
+            let line = self.line();
+            if line["id"] == id && line.get("method").is_none() {
+                return Answered { updates, answer: line };
+            }
+            assert_eq!(line["method"], "session/update", "{line}");
+            updates.push(line["params"]["update"].clone());
+        }
+    }
+
+    /// A request and its answer.
+    pub fn call(&mut self, method: &str, params: Json) -> Answered {
+        let id = self.ask(method, params);
+        self.answer(id)
+    }
+
+    /// A request that must succeed, and its result.
+    pub fn result(&mut self, method: &str, params: Json) -> Json {
+        let answered = self.call(method, params);
+        answered.answer.get("result").unwrap_or_else(|| panic!("{}", answered.answer)).clone()
+    }
+
+    /// A request that must fail, and its error.
+    pub fn error(&mut self, method: &str, params: Json) -> Json {
+        let answered = self.call(method, params);
+        answered.answer.get("error").unwrap_or_else(|| panic!("{}", answered.answer)).clone()
+    }
+
+    /// A new session.
+    pub fn session(&mut self) -> String {
+        let result = self.result("session/new", json!({"cwd": "/work", "mcpServers": []}));
+        result["sessionId"].as_str().unwrap().to_owned()
+    }
+
+    /// Sends a prompt.
+    pub fn ask_prompt(&mut self, session: &str, text: &str) -> u64 {
+        self.ask("session/prompt", json!({"sessionId": session, "prompt": [{"type": "text", "text": text}]}))
+    }
+
+    /// A prompt and what came of it.
+    pub fn prompt(&mut self, session: &str, text: &str) -> Answered {
+        let id = self.ask_prompt(session, text);
+        self.answer(id)
+    }
+
+    /// Closes stdin.
+    pub fn close(&mut self) {
+        self.stdin = None;
+    }
+
+    /// Sends a signal.
+    pub fn signal(&self, signal: i32) {
+        // SAFETY: kill(2) with the id of a child that has not been waited for.
+        assert_eq!(unsafe { libc::kill(self.child.id() as i32, signal) }, 0);
+    }
+
+    /// Waits for the end of the process: its exit code and how long it took.
+    pub fn wait(&mut self) -> (Option<i32>, Duration) {
+        let began = Instant::now();
+        // Its stdout ends with it; whatever it still says is drained here.
+        while let Ok(line) = self.lines.recv_timeout(PATIENCE) {
+            self.unread(line);
+        }
+        (self.child.wait().unwrap().code(), began.elapsed())
+    }
+
+    fn unread(&self, line: Json) {
+        eprintln!("unread: {line}");
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

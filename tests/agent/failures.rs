@@ -1,0 +1,265 @@
+//! What goes wrong at the endpoint, and the words for it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use serde_json::{Value as Json, json};
+
+use super::client::Client;
+use super::endpoint::{Conn, Endpoint, Request, delta};
+
+/// Asks once in a fresh agent and gives (the text, the URL that was called, the number of requests).
+fn fail(
+    env: &[(&str, &str)],
+    handler: impl Fn(&Request, &mut Conn) + Send + Sync + 'static,
+) -> (String, String, usize) {
+    let endpoint = Endpoint::start(handler);
+    let url = endpoint.url();
+    let env: Vec<(&str, &str)> = env.iter().copied().chain([("OPENAI_BASE_URL", url.as_str())]).collect();
+    let mut client = Client::start(&env);
+    let session = client.session();
+    let answered = client.prompt(&session, "hi");
+    assert_eq!(answered.stop(), "end_turn");
+    (answered.text(), endpoint.chat_url(), endpoint.requests().len())
+}
+
+const NOW: (&str, &str) = ("retry-after-ms", "1");
+
+#[test]
+fn the_words_are_the_rfds() {
+    for status in [401, 403] {
+        let (text, url, requests) = fail(&[], move |_, conn| conn.refuse(status, "bad key"));
+        assert_eq!(text, format!("Authentication error (HTTP {status}) calling {url}. Check your OPENAI_API_KEY."));
+        assert_eq!(requests, 1);
+    }
+    let (text, url, requests) = fail(&[], |_, conn| conn.respond(429, &[NOW], "{}"));
+    assert_eq!(text, format!("Rate limit exceeded (HTTP 429) calling {url}. Please retry later."));
+    assert_eq!(requests, 3);
+    for status in [500, 502, 503, 529] {
+        let (text, url, requests) = fail(&[], move |_, conn| conn.respond(status, &[NOW], "oops"));
+        assert_eq!(text, format!("Server error (HTTP {status}) from {url}."));
+        assert_eq!(requests, 3);
+    }
+    let (text, url, requests) = fail(&[], |_, conn| conn.refuse(404, "no such model"));
+    assert_eq!(text, format!("Request refused (HTTP 404) by {url}: no such model"));
+    assert_eq!(requests, 1);
+    let (text, ..) = fail(&[], |_, conn| conn.respond(301, &[("location", "https://elsewhere/v1")], ""));
+    assert!(text.contains("redirects to https://elsewhere/v1"), "{text}");
+}
+
+#[test]
+fn nobody_listening_is_a_network_error() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let mut client = Client::start(&[("OPENAI_BASE_URL", &format!("http://{free}/v1")), ("OPENAI_MAX_RETRIES", "0")]);
+    let session = client.session();
+    let text = client.prompt(&session, "hi").text();
+    let expected = format!("Network error connecting to http://{free}/v1/chat/completions: ");
+    assert!(text.starts_with(&expected) && text.contains("refused"), "{text}");
+}
+
+#[test]
+fn retries_are_bounded_and_do_what_the_server_says() {
+    let (text, _, requests) = fail(&[("OPENAI_MAX_RETRIES", "4")], |_, conn| conn.respond(503, &[NOW], ""));
+    assert!(text.starts_with("Server error") && requests == 5);
+    let (_, _, requests) = fail(&[("OPENAI_MAX_RETRIES", "0")], |_, conn| conn.respond(503, &[NOW], ""));
+    assert_eq!(requests, 1);
+    let (_, _, requests) = fail(&[], |_, conn| conn.respond(429, &[NOW, ("x-should-retry", "false")], ""));
+    assert_eq!(requests, 1);
+    let (_, _, requests) = fail(&[], |_, conn| conn.respond(429, &[("retry-after", "3600")], ""));
+    assert_eq!(requests, 1);
+    for status in [408, 409, 429, 500] {
+        let (text, _, requests) = fail(&[], move |request, conn| match request.number {
+            0 => conn.respond(status, &[("retry-after", "0")], ""),
+            1 => conn.respond(status, &[("retry-after", "Thu, 01 Jan 1970 00:00:00 GMT")], ""),
+            _ => conn.say(&["at last"]),
+        });
+        assert_eq!((text.as_str(), requests), ("at last", 3), "{status}");
+    }
+}
+
+#[test]
+fn a_connection_that_closes_before_the_first_byte_is_tried_again() {
+    let (text, _, requests) = fail(&[], |request, conn| match request.number {
+        0 => conn.cut(),
+        1 => {
+            conn.begin();
+            conn.cut();
+        }
+        _ => conn.say(&["ok"]),
+    });
+    assert_eq!((text.as_str(), requests), ("ok", 3));
+}
+
+#[test]
+fn a_stream_that_breaks_off_is_an_error_and_is_not_tried_again() {
+    let cut: fn(&Request, &mut Conn) = |_, conn| {
+        conn.begin();
+        conn.text("half an ans");
+        conn.cut();
+    };
+    let ended: fn(&Request, &mut Conn) = |_, conn| {
+        conn.begin();
+        conn.text("half an ans");
+        conn.end();
+    };
+    for handler in [cut, ended] {
+        let (text, url, requests) = fail(&[], handler);
+        let expected = format!("half an ans\n\nNetwork error connecting to {url}: ");
+        assert!(text.starts_with(&expected), "{text}");
+        assert_eq!(requests, 1);
+    }
+}
+
+#[test]
+fn an_error_inside_the_stream_is_told_like_one_outside() {
+    for (error, expected) in [
+        (json!({"error": {"message": "slow down", "type": null, "code": "429"}}), "Rate limit exceeded (HTTP 429)"),
+        (json!({"error": {"message": "boom", "code": 500}}), "Server error (HTTP 500)"),
+        (json!({"object": "error", "message": "too long", "code": 400}), "Request refused (HTTP 400)"),
+        (json!({"error": "plain words"}), "Error from"),
+    ] {
+        let (text, ..) = fail(&[], move |_, conn| {
+            conn.begin();
+            conn.event(&error);
+            conn.done();
+        });
+        assert!(text.starts_with(expected), "{text}");
+    }
+    let body = json!({"error": {"message": "who are you", "code": 401}}).to_string();
+    let (text, ..) = fail(&[], move |_, conn| conn.respond(200, &[("content-type", "application/json")], &body));
+    assert!(text.starts_with("Authentication error (HTTP 401)"), "{text}");
+}
+
+#[test]
+fn what_is_no_completion_is_said_to_be_none() {
+    let (text, ..) = fail(&[], |_, conn| conn.respond(200, &[("content-type", "text/html")], "<html>log in</html>"));
+    assert!(text.contains("text/html instead of a chat completion") && text.contains("OPENAI_BASE_URL"), "{text}");
+    let (text, ..) = fail(&[], |_, conn| conn.respond(200, &[("content-type", "application/json")], "{\"ok\":true}"));
+    assert!(text.contains("instead of a chat completion"), "{text}");
+    let (text, ..) = fail(&[], |_, conn| conn.respond(200, &[], ""));
+    assert!(text.contains("the answer is empty"), "{text}");
+    let (text, ..) = fail(&[("OPENAI_MAX_RETRIES", "0")], |_, conn| {
+        conn.raw(b"SSH-2.0-OpenSSH_9.6\r\n");
+        conn.cut();
+    });
+    assert!(text.starts_with("Network error"), "{text}");
+}
+
+#[test]
+fn silence_and_slowness_have_limits() {
+    let (text, ..) = fail(&[("OPENAI_RESPONSE_TIMEOUT_SEC", "0.05")], |_, conn| {
+        conn.wait_closed();
+    });
+    assert!(text.contains("no answer within 0.05 s"), "{text}");
+    let (text, ..) = fail(&[("OPENAI_IDLE_TIMEOUT_SEC", "0.05")], |_, conn| {
+        conn.begin();
+        conn.text("so");
+        conn.wait_closed();
+    });
+    assert!(text.starts_with("so\n\nNetwork error") && text.contains("silence for 0.05 s"), "{text}");
+}
+
+#[test]
+fn errors_are_json_rpc_errors_when_that_is_wanted() {
+    for (status, code) in [(401, -32000), (403, -32000), (429, -32603), (400, -32603), (500, -32603)] {
+        let endpoint = Endpoint::start(move |_, conn| conn.refuse(status, "because"));
+        let env = [("OPENAI_BASE_URL", &*endpoint.url()), ("OPENAI_ERRORS", "jsonrpc"), ("OPENAI_MAX_RETRIES", "0")]
+            .map(|(name, value)| (name, value.to_owned()));
+        let env: Vec<(&str, &str)> = env.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        let mut client = Client::start(&env);
+        let session = client.session();
+        let answered = client.prompt(&session, "hi");
+        let error = &answered.answer["error"];
+        assert!(answered.updates.is_empty());
+        assert_eq!(
+            (error["code"].as_i64(), error["data"]["status"].as_u64()),
+            (Some(code), Some(status.into())),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn a_failed_turn_leaves_the_history_as_it_was() {
+    let endpoint = Endpoint::start(|request, conn| match request.said().as_str() {
+        "break" => {
+            conn.begin();
+            conn.text("half");
+            conn.cut();
+        }
+        "refuse" => conn.refuse(400, "no"),
+        _ => conn.say(&["fine"]),
+    });
+    let mut client = Client::for_url(&endpoint.url());
+    let session = client.session();
+    for text in ["one", "break", "refuse", "two"] {
+        client.prompt(&session, text);
+    }
+    let messages = endpoint.requests().last().unwrap().body["messages"].clone();
+    let said: Vec<&Json> = messages.as_array().unwrap().iter().map(|message| &message["content"]).collect();
+    assert_eq!(said, ["one", "fine", "two"]);
+}
+
+#[test]
+fn old_servers_are_asked_without_counts_and_new_models_with_the_new_limit() {
+    let refusals = Arc::new(AtomicUsize::new(0));
+    let seen = refusals.clone();
+    let endpoint = Endpoint::start(move |request, conn| {
+        let complaint = match &request.body {
+            body if body.get("stream_options").is_some() => "Unrecognized request argument supplied: stream_options",
+            body if body.get("max_tokens").is_some() => {
+                "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead."
+            }
+            _ => return conn.say(&["ok"]),
+        };
+        seen.fetch_add(1, Ordering::Relaxed);
+        conn.refuse(400, complaint);
+    });
+    let mut client = Client::start(&[("OPENAI_BASE_URL", &endpoint.url()), ("OPENAI_MAX_TOKENS", "9")]);
+    let session = client.session();
+    assert_eq!(client.prompt(&session, "one").text(), "ok");
+    assert_eq!(client.prompt(&session, "two").text(), "ok");
+    assert_eq!(refusals.load(Ordering::Relaxed), 2, "what was learned is remembered");
+    assert_eq!(endpoint.requests().last().unwrap().body["max_completion_tokens"], 9);
+    // A server that goes on complaining is believed in the end.
+    let (text, _, requests) = fail(&[("OPENAI_MAX_TOKENS", "9")], |_, conn| {
+        conn.refuse(400, "stream_options and max_completion_tokens are both bad");
+    });
+    assert!(text.starts_with("Request refused (HTTP 400)"), "{text}");
+    assert_eq!(requests, 3);
+}
+
+#[test]
+fn an_empty_key_sends_no_authentication() {
+    let endpoint = Endpoint::saying(&["ok"]);
+    let mut client = Client::for_url(&endpoint.url());
+    let session = client.session();
+    client.prompt(&session, "hi");
+    assert_eq!(endpoint.requests()[0].header("authorization"), None);
+    assert_eq!(endpoint.requests()[0].header("api-key"), None);
+}
+
+#[test]
+fn azure_gets_its_header_its_path_and_its_version() {
+    let endpoint = Endpoint::start(|_, conn| {
+        conn.begin();
+        conn.event(&json!({"choices": [], "prompt_filter_results": [{"prompt_index": 0}]}));
+        conn.event(&delta(json!({"content": "ok"})));
+        conn.done();
+    });
+    let url = format!("http://{}/openai/deployments/gpt?tier=x", endpoint.address);
+    let env = [
+        ("OPENAI_BASE_URL", url.as_str()),
+        ("OPENAI_API_KEY", "secret"),
+        ("OPENAI_API_VERSION", "2024-10-21"),
+        ("OPENAI_EXTRA_HEADERS", "X-Team: blue"),
+        ("OPENAI_ORG_ID", "org-1"),
+    ];
+    let mut client = Client::start(&env);
+    let session = client.session();
+    assert_eq!(client.prompt(&session, "hi").text(), "ok");
+    let request = &endpoint.requests()[0];
+    assert_eq!(request.target, "/openai/deployments/gpt/chat/completions?tier=x&api-version=2024-10-21");
+    assert_eq!((request.header("api-key"), request.header("authorization")), (Some("secret"), None));
+    assert_eq!((request.header("x-team"), request.header("openai-organization")), (Some("blue"), Some("org-1")));
+}

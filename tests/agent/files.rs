@@ -1,0 +1,94 @@
+//! The files that others read: BenchFlow's manifest, the ACP registry's entry, the example configurations.
+
+use serde_json::Value as Json;
+
+fn root(path: &str) -> String {
+    std::fs::read_to_string(format!("{}/{path}", env!("CARGO_MANIFEST_DIR")))
+        .unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+#[test]
+fn the_benchflow_manifest_has_the_published_fields_and_no_others() {
+    let manifest: toml::Table = root("config/benchflow/manifest.toml").parse().unwrap();
+    let text =
+        |name: &str| manifest.get(name).map(|value| value.as_str().unwrap_or_else(|| panic!("{name} is no string")));
+    for name in ["contract_version", "name", "install_cmd", "launch_cmd"] {
+        assert!(text(name).is_some_and(|value| !value.is_empty()), "{name} is required");
+    }
+    assert!(text("contract_version").unwrap().starts_with("1."));
+    assert_eq!(text("protocol").unwrap_or("acp"), "acp");
+    assert_eq!(text("api_protocol"), Some("openai-completions"));
+    assert!(["bare", "provider/model", "registered-provider/model"].contains(&text("acp_model_format").unwrap()));
+    for (name, value) in &manifest {
+        let is_right = match name.as_str() {
+            "contract_version" | "name" | "install_cmd" | "launch_cmd" | "description" | "protocol"
+            | "api_protocol" | "acp_model_format" | "default_model" => value.is_str(),
+            "install_timeout" => value.is_integer(),
+            "supports_acp_set_model" => value.is_bool(),
+            "skill_paths" | "home_dirs" | "requires_env" | "aliases" => {
+                value.as_array().is_some_and(|list| list.iter().all(toml::Value::is_str))
+            }
+            "env_mapping" => value.as_table().is_some_and(|table| table.values().all(toml::Value::is_str)),
+            _ => panic!("{name} is not a field of the contract"),
+        };
+        assert!(is_right, "{name} is of the wrong type");
+    }
+    let mapping = manifest["env_mapping"].as_table().unwrap();
+    for name in ["BASE_URL", "API_KEY", "MODEL"] {
+        assert_eq!(mapping[&format!("BENCHFLOW_PROVIDER_{name}")].as_str(), Some(&*format!("OPENAI_{name}")));
+    }
+}
+
+#[test]
+fn the_registry_entry_has_what_the_registry_asks_for() {
+    let agent: Json = serde_json::from_str(&root("config/registry/agent.json")).unwrap();
+    let id = agent["id"].as_str().unwrap();
+    assert!(id.starts_with(|first: char| first.is_ascii_lowercase()));
+    assert!(id.chars().all(|letter| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '-'));
+    for name in ["name", "version", "description"] {
+        assert!(agent[name].as_str().is_some_and(|text| !text.is_empty()), "{name}");
+    }
+    assert_eq!(agent["version"], env!("CARGO_PKG_VERSION"));
+    let distribution = agent["distribution"].as_object().unwrap();
+    assert!(!distribution.is_empty());
+    for (kind, platforms) in distribution {
+        assert_eq!(kind, "binary");
+        for (platform, build) in platforms.as_object().unwrap() {
+            let (system, processor) = platform.split_once('-').unwrap();
+            assert!(["darwin", "linux", "windows"].contains(&system) && ["aarch64", "x86_64"].contains(&processor));
+            assert!(build["archive"].as_str().unwrap().starts_with("https://") && build["cmd"].is_string());
+            assert!(
+                build
+                    .as_object()
+                    .unwrap()
+                    .keys()
+                    .all(|key| ["archive", "cmd", "args", "env", "sha256"].contains(&key.as_str()))
+            );
+        }
+    }
+}
+
+#[test]
+fn the_example_configurations_start_this_agent_with_variables_that_it_knows() {
+    let known: Vec<&str> =
+        stdio_bus::agent::config::VARIABLES.iter().flat_map(|variable| variable.name.split(", ")).collect();
+    for name in ["openai", "azure", "bedrock", "ollama", "vllm", "litellm"] {
+        let config: Json = serde_json::from_str(&root(&format!("config/{name}.json"))).unwrap();
+        let pools = config["pools"].as_array().unwrap();
+        for pool in pools {
+            assert_eq!(
+                (pool["command"].as_str(), &pool["args"][0]),
+                (Some("openai-agent"), &Json::from("acp")),
+                "{name}"
+            );
+            assert!(pool["instances"].as_u64().is_some_and(|instances| instances > 0));
+            let mut values: std::collections::HashMap<String, String> = std::collections::HashMap::new();
+            for (key, value) in pool["env"].as_object().unwrap() {
+                assert!(known.contains(&key.as_str()), "{name}: {key}");
+                values.insert(key.clone(), value.as_str().unwrap().to_owned());
+            }
+            let read = stdio_bus::agent::config::Config::from_env(&mut |name| values.get(name).cloned());
+            read.unwrap_or_else(|error| panic!("{name}: {error}"));
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! openai-agent as a user meets it: the program itself, a client on its pipes and an endpoint that misbehaves.
+//!
+//! The client and the endpoint are driven by each test; nothing sleeps, everything waits for what it wants to see.
+
+mod cancelling;
+mod client;
+mod commands;
+mod endpoint;
+mod failures;
+mod files;
+mod history;
+mod many;
+mod methods;
+mod network;
+mod streaming;

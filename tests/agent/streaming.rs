@@ -1,0 +1,242 @@
+//! What endpoints send, and what a client sees of it.
+
+use serde_json::json;
+
+use super::client::{Answered, Client};
+use super::endpoint::{Conn, Endpoint, Request, delta};
+
+fn ask(handler: impl Fn(&Request, &mut Conn) + Send + Sync + 'static) -> Answered {
+    let endpoint = Endpoint::start(handler);
+    let mut client = Client::for_url(&endpoint.url());
+    let session = client.session();
+    client.prompt(&session, "hi")
+}
+
+/// A body sent as it is, without a length, closed at its end.
+fn ask_raw(content_type: &'static str, body: &'static [u8]) -> Answered {
+    ask(move |_, conn| {
+        conn.raw(format!("HTTP/1.1 200 OK\r\ncontent-type: {content_type}\r\nconnection: close\r\n\r\n").as_bytes());
+        conn.raw(body);
+        conn.cut();
+    })
+}
+
+#[test]
+fn every_delta_is_an_update_of_one_message() {
+    let answered = ask(|_, conn| conn.say(&["Hel", "lo", " ", "wörld \u{1f600}\n\"\u{2028}"]));
+    let texts: Vec<&str> = answered.updates.iter().map(|update| update["content"]["text"].as_str().unwrap()).collect();
+    assert_eq!(texts, ["Hel", "lo", " ", "wörld \u{1f600}\n\"\u{2028}"]);
+    assert!(answered.updates.iter().all(|update| update["messageId"] == answered.updates[0]["messageId"]));
+    assert!(answered.updates[0]["messageId"].is_string());
+    assert_eq!(answered.stop(), "end_turn");
+    // No counts were sent: none are invented.
+    assert!(answered.answer["result"].get("usage").is_none());
+}
+
+#[test]
+fn the_history_goes_with_the_next_prompt() {
+    let endpoint = Endpoint::start(|request, conn| match request.number {
+        0 => conn.say(&["first", " answer"]),
+        _ => conn.say(&["second"]),
+    });
+    let env = [
+        ("OPENAI_BASE_URL", &*endpoint.url()),
+        ("OPENAI_SYSTEM_PROMPT", "Be brief."),
+        ("OPENAI_MAX_TOKENS", "50"),
+        ("OPENAI_TEMPERATURE", "0.5"),
+        ("OPENAI_API_KEY", "sk-1"),
+    ]
+    .map(|(name, value)| (name, value.to_owned()));
+    let env: Vec<(&str, &str)> = env.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    let mut client = Client::start(&env);
+    let session = client.session();
+    client.prompt(&session, "one");
+    client.prompt(&session, "two");
+    let requests = endpoint.requests();
+    assert_eq!(requests[0].target, "/v1/chat/completions");
+    assert_eq!(requests[0].header("authorization"), Some("Bearer sk-1"));
+    let expected = json!({
+        "model": "gpt-4o", "stream": true, "stream_options": {"include_usage": true}, "max_tokens": 50, "temperature": 0.5,
+        "messages": [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": "one"},
+            {"role": "assistant", "content": "first answer"},
+            {"role": "user", "content": "two"},
+        ],
+    });
+    assert_eq!(requests[1].body, expected);
+    assert_eq!(endpoint.connections(), 1, "the connection is used again");
+}
+
+#[test]
+fn reasoning_is_a_thought_and_stays_out_of_the_history() {
+    for name in ["reasoning_content", "reasoning"] {
+        let endpoint = Endpoint::start(move |_, conn| {
+            conn.begin();
+            conn.event(&delta(json!({"role": "assistant", "content": "", name: "hm"})));
+            conn.event(&delta(json!({"content": null, name: " well"})));
+            conn.text("yes");
+            conn.finish_reason("stop");
+            conn.done();
+        });
+        let mut client = Client::for_url(&endpoint.url());
+        let session = client.session();
+        let answered = client.prompt(&session, "hi");
+        assert_eq!((answered.text_of("agent_thought_chunk").as_str(), answered.text().as_str()), ("hm well", "yes"));
+        assert_ne!(answered.updates[0]["messageId"], answered.updates[2]["messageId"]);
+        client.prompt(&session, "again");
+        assert!(!endpoint.requests()[1].body.to_string().contains("well"));
+    }
+}
+
+#[test]
+fn counts_are_told_with_the_result_and_summed_over_the_session() {
+    let endpoint = Endpoint::start(|_, conn| {
+        conn.begin();
+        conn.text("x");
+        conn.finish_reason("stop");
+        conn.event(&json!({"choices": [], "usage": {"prompt_tokens": 50, "completion_tokens": 12, "total_tokens": 62,
+            "prompt_tokens_details": {"cached_tokens": 0}, "completion_tokens_details": {"reasoning_tokens": 4}}}));
+        conn.done();
+    });
+    let mut client = Client::for_url(&endpoint.url());
+    let session = client.session();
+    let answered = client.prompt(&session, "hi");
+    let usage =
+        json!({"totalTokens": 62, "inputTokens": 50, "outputTokens": 12, "thoughtTokens": 4, "cachedReadTokens": 0});
+    assert_eq!(answered.answer["result"]["usage"], usage);
+    let update = json!({"sessionUpdate": "usage_update", "used": 62, "size": 128_000});
+    assert_eq!(answered.updates.last(), Some(&update));
+    let answered = client.prompt(&session, "hi");
+    assert_eq!(answered.answer["result"]["usage"]["totalTokens"], 124);
+}
+
+#[test]
+fn the_reason_to_finish_is_translated() {
+    for (reason, stop) in [
+        ("stop", "end_turn"),
+        ("length", "max_tokens"),
+        ("content_filter", "refusal"),
+        ("tool_calls", "end_turn"),
+        ("function_call", "end_turn"),
+        ("eos", "end_turn"),
+    ] {
+        let answered = ask(move |_, conn| {
+            conn.begin();
+            conn.event(&delta(json!({"content": "x", "tool_calls": null})));
+            conn.finish_reason(reason);
+            conn.done();
+        });
+        assert_eq!(answered.stop(), stop, "{reason}");
+    }
+}
+
+#[test]
+fn a_refusal_is_told_and_forgotten() {
+    let endpoint = Endpoint::start(|request, conn| match request.number {
+        0 => {
+            conn.begin();
+            conn.event(&delta(json!({"refusal": "I will not."})));
+            conn.finish_reason("stop");
+            conn.done();
+        }
+        _ => conn.say(&["ok"]),
+    });
+    let mut client = Client::for_url(&endpoint.url());
+    let session = client.session();
+    let answered = client.prompt(&session, "bad");
+    assert_eq!((answered.text().as_str(), answered.stop()), ("I will not.", "refusal"));
+    client.prompt(&session, "good");
+    assert_eq!(endpoint.requests()[1].body["messages"], json!([{"role": "user", "content": "good"}]));
+}
+
+#[test]
+fn events_survive_every_way_of_writing_them() {
+    const CRLF: &[u8] = b"\xef\xbb\xbf: hello\r\nevent: message\r\nid: 1\r\nretry: 10\r\ndata:{\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\r\n\r\ndata: [DONE]\r\n\r\n";
+    const CR: &[u8] = b"data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\r\rdata: [DONE]\r\r";
+    const MULTI: &[u8] = b"data: {\"choices\":\ndata: [{\"delta\":{\"content\":\"a\"}}]}\n\ndata: [DONE]\n\n";
+    const KEEPALIVE: &[u8] = b"data: : keepalive\n\n: ping\n\ndata: {\"choices\":[],\"prompt_filter_results\":[]}\n\ndata: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\ndata: {broken\n\ndata: [DONE]\n\n";
+    const NO_END: &[u8] = b"data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\ndata: [DONE]";
+    const NO_DONE: &[u8] = b"data: {\"choices\":[{\"delta\":{\"content\":\"a\"},\"finish_reason\":\"stop\"}]}\n\n";
+    const PARTS: &[u8] =
+        b"data: {\"choices\":[{\"delta\":{\"content\":[{\"type\":\"text\",\"text\":\"a\"}]}}]}\n\ndata: [DONE]\n\n";
+    for body in [CRLF, CR, MULTI, KEEPALIVE, NO_END, NO_DONE, PARTS] {
+        let answered = ask_raw("text/event-stream", body);
+        assert_eq!((answered.text().as_str(), answered.stop()), ("a", "end_turn"), "{}", body.escape_ascii());
+    }
+    let litellm = ask_raw("text/event-stream", b"data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"}}]}\n\ndata: {\"choices\":[{\"index\":0,\"delta\":{}}],\"usage\":{\"prompt_tokens\":1,\"completion_tokens\":1}}\n\ndata: [DONE]\n\n");
+    assert_eq!((litellm.text().as_str(), litellm.answer["result"]["usage"]["totalTokens"].as_u64()), ("a", Some(2)));
+}
+
+#[test]
+fn bytes_may_come_one_by_one() {
+    let answered = ask(|_, conn| {
+        conn.begin();
+        for byte in format!("data: {}\r\n\r\ndata: [DONE]\r\n\r\n", delta(json!({"content": "é\u{1f600}"}))).bytes() {
+            conn.chunk(&[byte]);
+        }
+        conn.end();
+    });
+    assert_eq!(answered.text(), "é\u{1f600}");
+}
+
+#[test]
+fn a_server_that_does_not_stream_is_understood() {
+    let body = br#"{"id":"x","choices":[{"index":0,"message":{"role":"assistant","content":"all at once"},"finish_reason":"length"}],"usage":{"prompt_tokens":2,"completion_tokens":3,"total_tokens":5}}"#;
+    let answered = ask_raw("application/json", body);
+    assert_eq!((answered.text().as_str(), answered.stop()), ("all at once", "max_tokens"));
+    assert_eq!(answered.answer["result"]["usage"]["totalTokens"], 5);
+}
+
+#[test]
+fn long_events_are_read_and_too_long_ones_are_an_error() {
+    let long = "x".repeat(3 << 20);
+    let endpoint = Endpoint::start(move |_, conn| {
+        conn.begin();
+        conn.text(&long);
+        conn.done();
+    });
+    let mut client = Client::for_url(&endpoint.url());
+    let session = client.session();
+    assert_eq!(client.prompt(&session, "hi").text().len(), 3 << 20);
+    let mut client = Client::start(&[("OPENAI_BASE_URL", &endpoint.url()), ("OPENAI_MAX_LINE_BYTES", "1000000")]);
+    let session = client.session();
+    let text = client.prompt(&session, "hi").text();
+    assert!(text.contains("longer than the limit of 1000000 bytes"), "{text}");
+}
+
+#[test]
+fn images_are_sent_when_they_may_be() {
+    let endpoint = Endpoint::saying(&["ok"]);
+    let prompt = json!([{"type": "text", "text": "what is this?"}, {"type": "image", "mimeType": "image/png", "data": "QUJD"},
+        {"type": "resource_link", "uri": "file:///a", "name": "a"}]);
+    for (switch, expected) in [
+        ("0", json!("what is this?\n[Image: image/png]\n[Resource: a] file:///a")),
+        (
+            "1",
+            json!([{"type": "text", "text": "what is this?"},
+            {"type": "image_url", "image_url": {"url": "data:image/png;base64,QUJD"}},
+            {"type": "text", "text": "[Resource: a] file:///a"}]),
+        ),
+    ] {
+        let mut client = Client::start(&[("OPENAI_BASE_URL", &endpoint.url()), ("OPENAI_IMAGE_INPUT", switch)]);
+        let capabilities = client.result("initialize", json!({"protocolVersion": 1}))["agentCapabilities"].clone();
+        assert_eq!(capabilities["promptCapabilities"]["image"], switch == "1");
+        let session = client.session();
+        client.result("session/prompt", json!({"sessionId": session, "prompt": prompt}));
+        let body = endpoint.requests().last().unwrap().body.clone();
+        assert_eq!(body["messages"][0]["content"], expected);
+    }
+}
+
+#[test]
+fn a_chunk_never_looks_like_a_snapshot_of_the_whole() {
+    let answered = ask(|_, conn| conn.say(&["ha", "haha", "hahahahaha", "!"]));
+    assert_eq!(answered.text(), "hahahahahahahaha!");
+    let mut so_far = String::new();
+    for update in &answered.updates {
+        let text = update["content"]["text"].as_str().unwrap();
+        assert!(so_far.is_empty() || !text.starts_with(&so_far), "{text:?} after {so_far:?}");
+        so_far.push_str(text);
+    }
+}

@@ -1,0 +1,724 @@
+//! The bridge as an editor sees it: the real program between a test's pipes and a test's socket.
+
+use std::fs::File;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+/// What must happen at all happens within this time, on however busy a machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A stream that is read by a thread of its own, so that a test can wait for what it wants to see, with a limit.
+struct Reader {
+    pieces: Receiver<Vec<u8>>,
+    seen: Vec<u8>,
+    ended: bool,
+}
+
+impl Reader {
+    fn new(mut stream: impl Read + Send + 'static) -> Self {
+        let (sender, pieces) = channel();
+        // It ends with its stream, which ends with the bridge, which is always reaped.
+        std::thread::spawn(move || {
+            let mut buffer = vec![0; 64 * 1024];
+            while let Ok(count @ 1..) = stream.read(&mut buffer) {
+                if sender.send(buffer[..count].to_vec()).is_err() {
+                    return;
+                }
+            }
+        });
+        Self { pieces, seen: Vec::new(), ended: false }
+    }
+
+    /// Takes the next piece, or sees the end.
+    fn more(&mut self) {
+        match self.pieces.recv_timeout(PATIENCE) {
+            Ok(piece) => self.seen.extend(piece),
+            Err(RecvTimeoutError::Disconnected) => self.ended = true,
+            Err(RecvTimeoutError::Timeout) => panic!("nothing came; seen so far: {}", self.seen.escape_ascii()),
+        }
+    }
+
+    /// The next line, which must be JSON.
+    fn message(&mut self) -> Value {
+        let end = loop {
+            match self.seen.iter().position(|byte| *byte == b'\n') {
+                Some(end) => break end,
+                None => assert!(!self.ended, "it ended; seen so far: {}", self.seen.escape_ascii()),
+            }
+            self.more();
+        };
+        let line: Vec<u8> = self.seen.drain(..=end).collect();
+        serde_json::from_slice(&line).expect("each line is JSON")
+    }
+
+    /// All that comes up to the end.
+    fn rest(&mut self) -> Vec<u8> {
+        while !self.ended {
+            self.more();
+        }
+        std::mem::take(&mut self.seen)
+    }
+
+    fn text(&mut self) -> String {
+        String::from_utf8(self.rest()).expect("UTF-8")
+    }
+
+    fn exactly(&mut self, count: usize) -> Vec<u8> {
+        while self.seen.len() < count && !self.ended {
+            self.more();
+        }
+        assert!(self.seen.len() >= count, "only {} of {count} bytes came", self.seen.len());
+        self.seen.drain(..count).collect()
+    }
+}
+
+/// A running bridge, or for one test a daemon. It is killed and reaped at the latest when it goes out of scope.
+struct Bridge {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    stderr: Reader,
+}
+
+impl Drop for Bridge {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Bridge {
+    fn command(address: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_stdio_bus"));
+        command.args(["acp", "--connect", address]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    fn from(mut command: Command) -> Self {
+        let mut child = command.spawn().expect("the program starts");
+        let stderr = Reader::new(child.stderr.take().expect("stderr is a pipe"));
+        Self { stdin: child.stdin.take(), child, stderr }
+    }
+
+    fn start(address: &str) -> (Self, Reader) {
+        let mut bridge = Self::from(Self::command(address));
+        let stdout = Reader::new(bridge.child.stdout.take().expect("stdout is a pipe"));
+        (bridge, stdout)
+    }
+
+    fn send(&mut self, bytes: &[u8]) {
+        self.stdin.as_mut().expect("stdin is open").write_all(bytes).expect("the bridge reads");
+    }
+
+    fn end_input(&mut self) {
+        self.stdin = None;
+    }
+
+    /// Waits for its end, without closing its stdin.
+    fn status(&mut self) -> ExitStatus {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.child.try_wait().expect("it is our child") {
+                return status;
+            }
+            assert!(Instant::now() < deadline, "the bridge does not end");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    fn code(&mut self) -> Option<i32> {
+        self.status().code()
+    }
+}
+
+/// The daemon's side of a connection, of either kind.
+trait Peer: Read + Write + Send + AsFd + 'static {
+    fn end_output(&self);
+    fn copy(&self) -> Box<dyn Peer>;
+}
+
+impl Peer for TcpStream {
+    fn end_output(&self) {
+        self.shutdown(Shutdown::Write).expect("it is connected");
+    }
+    fn copy(&self) -> Box<dyn Peer> {
+        Box::new(self.try_clone().expect("a descriptor"))
+    }
+}
+
+impl Peer for UnixStream {
+    fn end_output(&self) {
+        self.shutdown(Shutdown::Write).expect("it is connected");
+    }
+    fn copy(&self) -> Box<dyn Peer> {
+        Box::new(self.try_clone().expect("a descriptor"))
+    }
+}
+
+/// A daemon that a test plays.
+enum Daemon {
+    Tcp(TcpListener),
+    Unix(UnixListener, tempfile::TempDir),
+}
+
+impl Daemon {
+    fn tcp() -> Self {
+        Self::Tcp(TcpListener::bind("127.0.0.1:0").expect("a port"))
+    }
+
+    fn unix() -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        Self::Unix(UnixListener::bind(directory.path().join("bus")).expect("a socket"), directory)
+    }
+
+    fn both() -> [Self; 2] {
+        [Self::tcp(), Self::unix()]
+    }
+
+    fn address(&self) -> String {
+        match self {
+            Self::Tcp(listener) => format!("tcp://{}", listener.local_addr().expect("it is bound")),
+            Self::Unix(_, directory) => format!("unix:{}", directory.path().join("bus").display()),
+        }
+    }
+
+    fn accept(&self) -> Box<dyn Peer> {
+        let listener = match self {
+            Self::Tcp(listener) => listener.as_fd(),
+            Self::Unix(listener, _) => listener.as_fd(),
+        };
+        ready(listener, libc::POLLIN);
+        match self {
+            Self::Tcp(listener) => Box::new(listener.accept().expect("a connection").0),
+            Self::Unix(listener, _) => Box::new(listener.accept().expect("a connection").0),
+        }
+    }
+
+    /// A bridge that is connected, its stdout, and the daemon's side.
+    fn bridge(&self) -> (Bridge, Reader, Box<dyn Peer>) {
+        let (bridge, stdout) = Bridge::start(&self.address());
+        (bridge, stdout, self.accept())
+    }
+}
+
+/// Waits for poll(2) to report one of these events, and returns what it reported.
+fn ready(fd: impl AsFd, events: i16) -> i16 {
+    let mut entry = libc::pollfd { fd: fd.as_fd().as_raw_fd(), events, revents: 0 };
+    // SAFETY: one entry is passed, and it outlives the call.
+    let count = unsafe { libc::poll(&mut entry, 1, PATIENCE.as_millis() as i32) };
+    assert_eq!(count, 1, "the event does not come: {}", io::Error::last_os_error());
+    entry.revents
+}
+
+fn pipe() -> (OwnedFd, OwnedFd) {
+    let mut ends = [0; 2];
+    // SAFETY: the array has room for the two descriptors.
+    assert_eq!(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) }, 0);
+    // SAFETY: both were just opened and belong to nobody else.
+    unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) }
+}
+
+/// The status flags of an open file, with O_NONBLOCK added or not.
+fn flags(fd: impl AsFd, add: i32) -> i32 {
+    let fd = fd.as_fd().as_raw_fd();
+    // SAFETY: these two commands take and give integers alone.
+    unsafe {
+        let flags = libc::fcntl(fd, libc::F_GETFL);
+        if add != 0 {
+            assert_eq!(libc::fcntl(fd, libc::F_SETFL, flags | add), 0);
+        }
+        flags | add
+    }
+}
+
+/// Lines with everything in them that must not be touched, until there are `size` bytes.
+fn lines(size: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed;
+    let mut bytes = Vec::with_capacity(size + 300_000);
+    while bytes.len() < size {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let length = if state >> 60 == 0 { 200_000 } else { (state >> 33) as usize % 500 };
+        bytes.extend_from_slice(
+            format!("{{ \"id\" : {} , \"method\":\"m\\u0000\",\"params\":\"", state >> 40).as_bytes(),
+        );
+        bytes.extend((0..length).map(|index| b"abc {}[]:,\\\\\xc3\xa9"[index % 11]));
+        bytes.extend_from_slice(b"\"}\r\n\n");
+    }
+    bytes
+}
+
+fn send_all(mut peer: Box<dyn Peer>, bytes: Vec<u8>) -> JoinHandle<()> {
+    std::thread::spawn(move || peer.write_all(&bytes).expect("the bridge reads"))
+}
+
+fn ids(messages: &[Value]) -> Vec<Value> {
+    messages.iter().map(|message| message["id"].clone()).collect()
+}
+
+#[test]
+fn megabytes_pass_in_both_directions_at_once_and_unchanged() {
+    for daemon in Daemon::both() {
+        let (mut bridge, mut stdout, peer) = daemon.bridge();
+        let (up, down) = (lines(8 << 20, 1), lines(8 << 20, 2));
+        let sender = send_all(peer.copy(), down.clone());
+        let mut received = Reader::new(peer.copy());
+        let mut stdin = bridge.stdin.take().expect("stdin is open");
+        let (sent, expected) = (up.clone(), up.len());
+        let editor = std::thread::spawn(move || stdin.write_all(&sent).map(|()| stdin));
+        assert!(stdout.exactly(down.len()) == down, "what the daemon said arrives unchanged");
+        assert!(received.exactly(expected) == up, "what the editor said arrives unchanged");
+        sender.join().expect("the daemon said it all");
+        let stdin = editor.join().expect("no panic").expect("the editor said it all");
+        drop(stdin);
+        assert_eq!(received.rest(), b"", "the end of stdin reaches the daemon");
+    }
+}
+
+#[test]
+fn answers_still_arrive_after_the_end_of_stdin() {
+    for daemon in Daemon::both() {
+        let (mut bridge, mut stdout, mut peer) = daemon.bridge();
+        bridge.send(b"{\"id\":1,\"method\":\"m\"}\n");
+        bridge.end_input();
+        let mut request = Vec::new();
+        peer.read_to_end(&mut request).expect("the daemon reads up to the end of stdin");
+        assert_eq!(request, b"{\"id\":1,\"method\":\"m\"}\n");
+        peer.write_all(b"{\"id\":1,\"result\":{}}\n").expect("the bridge still reads");
+        drop(peer);
+        assert_eq!(stdout.rest(), b"{\"id\":1,\"result\":{}}\n");
+        assert_eq!(bridge.code(), Some(0));
+        assert_eq!(bridge.stderr.text(), "");
+    }
+}
+
+#[test]
+fn each_waiting_request_gets_an_error_when_the_daemon_goes() {
+    for daemon in Daemon::both() {
+        let (mut bridge, mut stdout, mut peer) = daemon.bridge();
+        let requests = concat!(
+            "{\"id\":0,\"method\":\"initialize\"}\n{\"id\":\"\\u00e9\",\"method\":\"m\"}\n{\"method\":\"session/cancel\"}\n",
+            "{\"id\":5,\"result\":{}}\n{\"params\":{\"id\":3},\"id\":2.50,\"method\":\"m\"}\n"
+        );
+        bridge.send(requests.as_bytes());
+        let mut received = vec![0; requests.len()];
+        peer.read_exact(&mut received).expect("the requests arrive");
+        let answers = b"{\"id\":0,\"result\":{}}\n{\"id\":2.50,\"method\":\"session/request_permission\"}\n";
+        peer.write_all(answers).expect("the bridge reads");
+        assert_eq!(stdout.exactly(answers.len()), answers);
+        drop(peer);
+        let rest = stdout.text();
+        let messages: Vec<Value> =
+            rest.lines().map(|line| serde_json::from_str(line).expect("each line is JSON")).collect();
+        assert_eq!(ids(&messages), [json!("é"), json!(2.5)], "in the order in which they were sent");
+        assert!(rest.contains(r#""id":"\u00e9","#) && rest.contains(r#""id":2.50,"#), "to the byte: {rest}");
+        assert_eq!(messages[0]["jsonrpc"], "2.0");
+        assert_eq!(messages[0]["error"]["data"]["reason"], "daemon_gone");
+        assert_eq!(bridge.code(), Some(1));
+        let log = bridge.stderr.text();
+        assert!(log.contains(&daemon.address()) && log.contains("2 requests were not answered"), "{log}");
+    }
+}
+
+#[test]
+fn a_daemon_that_is_killed_is_noticed_like_one_that_closes() {
+    let daemon = Daemon::tcp();
+    let (mut bridge, mut stdout, peer) = daemon.bridge();
+    bridge.send(b"{\"id\":1,\"method\":\"m\"}\n");
+    ready(&*peer, libc::POLLIN);
+    // Closing with bytes that were not read resets the connection, as the end of a process does.
+    drop(peer);
+    assert_eq!(stdout.message()["error"]["data"]["reason"], "daemon_gone");
+    assert_eq!(bridge.code(), Some(1));
+}
+
+#[test]
+fn an_error_stands_on_a_line_of_its_own_when_the_daemon_breaks_off_within_a_line() {
+    let daemon = Daemon::unix();
+    let (mut bridge, mut stdout, mut peer) = daemon.bridge();
+    bridge.send(b"{\"id\":1,\"method\":\"m\"}\n");
+    ready(&*peer, libc::POLLIN);
+    peer.write_all(b"{\"id\":1,\"result\":\"unfinis").expect("the bridge reads");
+    drop(peer);
+    let text = stdout.text();
+    let (broken, error) = text.split_once('\n').expect("two lines");
+    assert_eq!(broken, "{\"id\":1,\"result\":\"unfinis");
+    let error: Value = serde_json::from_str(error).expect("the second line is JSON");
+    assert_eq!(error["id"], 1);
+    assert_eq!(bridge.code(), Some(1));
+}
+
+#[test]
+fn a_daemon_that_goes_while_nothing_waits_is_only_logged() {
+    for daemon in Daemon::both() {
+        let (mut bridge, mut stdout, peer) = daemon.bridge();
+        drop(peer);
+        assert_eq!(bridge.code(), Some(1));
+        assert_eq!(stdout.rest(), b"");
+        assert!(bridge.stderr.text().contains("is gone: it closed the connection"));
+    }
+}
+
+#[test]
+fn a_daemon_that_goes_before_answering_is_an_error_after_the_end_of_stdin_too() {
+    let daemon = Daemon::unix();
+    let (mut bridge, mut stdout, mut peer) = daemon.bridge();
+    bridge.send(b"{\"id\":1,\"method\":\"no newline\"}");
+    bridge.end_input();
+    let mut request = Vec::new();
+    peer.read_to_end(&mut request).expect("the daemon reads up to the end of stdin");
+    drop(peer);
+    assert_eq!(stdout.message()["id"], 1);
+    assert_eq!(bridge.code(), Some(1));
+}
+
+#[test]
+fn a_daemon_that_stops_listening_but_stays_connected_is_given_up() {
+    let daemon = Daemon::unix();
+    let (mut bridge, mut stdout, peer) = daemon.bridge();
+    // SAFETY: shutdown(2) takes integers alone.
+    assert_eq!(unsafe { libc::shutdown(peer.as_fd().as_raw_fd(), libc::SHUT_RD) }, 0);
+    bridge.send(b"{\"id\":1,\"method\":\"m\"}\n");
+    assert_eq!(stdout.message()["error"]["data"]["reason"], "daemon_gone");
+    assert_eq!(bridge.code(), Some(1));
+}
+
+/// Addresses where nobody answers, each with a word of the remedy.
+fn dead_addresses(directory: &tempfile::TempDir) -> Vec<(String, &'static str)> {
+    let free = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("it is bound");
+    let stale = directory.path().join("stale");
+    drop(UnixListener::bind(&stale).expect("a socket"));
+    vec![
+        (format!("tcp://{free}"), "--tcp"),
+        (format!("unix:{}", stale.display()), "does not run any more"),
+        (format!("unix:{}/missing", directory.path().display()), "--unix"),
+        ("tcp://no-such-host.invalid:9000".to_owned(), "is not known"),
+    ]
+}
+
+#[test]
+fn each_request_gets_an_error_when_the_daemon_cannot_be_reached() {
+    let directory = tempfile::tempdir().expect("a directory");
+    for (address, remedy) in dead_addresses(&directory) {
+        let (mut bridge, mut stdout) = Bridge::start(&address);
+        bridge.send(b"{\"id\":0,\"method\":\"initialize\"}\n{\"method\":\"n\"}\n");
+        let error = stdout.message();
+        assert_eq!((&error["id"], &error["error"]["data"]["reason"]), (&json!(0), &json!("daemon_unreachable")));
+        bridge.send(b"{\"id\":1,\"method\":\"session/new\"}\n");
+        assert_eq!(stdout.message()["id"], 1, "later requests too");
+        bridge.end_input();
+        assert_eq!(stdout.rest(), b"");
+        assert_eq!(bridge.code(), Some(1));
+        let log = bridge.stderr.text();
+        assert!(log.contains(&format!("cannot connect to {address}")) && log.contains(remedy), "{log}");
+    }
+}
+
+#[test]
+fn a_bridge_without_a_daemon_ends_by_itself_though_its_editor_keeps_stdin_open() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (mut bridge, mut stdout) = Bridge::start(&format!("unix:{}/missing", directory.path().display()));
+    bridge.send(b"{\"id\":0,\"method\":\"initialize\"}\n");
+    assert_eq!(stdout.message()["id"], 0);
+    assert_eq!(bridge.code(), Some(1));
+}
+
+#[test]
+fn the_other_addresses_of_a_name_are_tried() {
+    // `localhost` has an IPv6 address too on most machines, and nobody listens there.
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("it is bound").port();
+    let daemon = Daemon::Tcp(listener);
+    let (mut bridge, _stdout) = Bridge::start(&format!("tcp://localhost:{port}"));
+    drop(daemon.accept());
+    assert_eq!(bridge.code(), Some(1));
+}
+
+#[test]
+fn an_editor_that_stops_reading_ends_the_bridge_quietly() {
+    for daemon in Daemon::both() {
+        let mut bridge = Bridge::from(Bridge::command(&daemon.address()));
+        let mut peer = daemon.accept();
+        drop(bridge.child.stdout.take());
+        peer.write_all(b"{\"method\":\"m\"}\n").expect("the bridge reads");
+        assert_eq!(bridge.code(), Some(0));
+        assert_eq!(bridge.stderr.text(), "");
+    }
+}
+
+#[test]
+fn an_editor_that_dies_ends_the_bridge_though_a_request_waits() {
+    for daemon in Daemon::both() {
+        let mut bridge = Bridge::from(Bridge::command(&daemon.address()));
+        let mut peer = daemon.accept();
+        bridge.send(b"{\"id\":1,\"method\":\"session/prompt\"}\n");
+        drop(bridge.child.stdout.take());
+        bridge.end_input();
+        assert_eq!(bridge.code(), Some(0));
+        // What comes last is the end of stdin or, if that is quicker, the end of the connection.
+        let _ = peer.read_to_end(&mut Vec::new());
+        // Not half-closed but closed: the daemon is told that nobody wants the answer any more.
+        assert_ne!(ready(&*peer, libc::POLLOUT) & (libc::POLLHUP | libc::POLLERR), 0);
+    }
+}
+
+/// Writes until nothing has been taken for a while, and returns how much was.
+fn fill(mut stream: impl Write + AsFd) -> usize {
+    flags(&stream, libc::O_NONBLOCK);
+    let block = lines(64 * 1024, 3);
+    let mut taken = 0;
+    let mut last = Instant::now();
+    // The one thing a test cannot wait for is that something does not happen.
+    while last.elapsed() < Duration::from_millis(300) {
+        match stream.write(&block[taken % block.len()..]) {
+            Ok(count) => {
+                taken += count;
+                last = Instant::now();
+                assert!(taken < 64 << 20, "the bridge takes everything, though nobody reads");
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::sleep(Duration::from_millis(1)),
+            Err(error) => panic!("the bridge went away: {error}"),
+        }
+    }
+    taken
+}
+
+fn resident_kilobytes(bridge: &Bridge) -> usize {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", bridge.child.id())).expect("it runs");
+    let line = status.lines().find(|line| line.starts_with("VmHWM:")).expect("its high-water mark");
+    line.split_whitespace().nth(1).and_then(|number| number.parse().ok()).expect("a number")
+}
+
+#[test]
+fn an_editor_that_reads_slowly_slows_the_daemon_and_loses_nothing() {
+    for daemon in Daemon::both() {
+        let mut bridge = Bridge::from(Bridge::command(&daemon.address()));
+        let peer = daemon.accept();
+        // SAFETY: the descriptor is a copy that belongs to nobody else.
+        let writer = unsafe { File::from_raw_fd(libc::dup(peer.as_fd().as_raw_fd())) };
+        let taken = fill(&writer);
+        assert!(resident_kilobytes(&bridge) < 24 * 1024, "{} kB", resident_kilobytes(&bridge));
+        peer.end_output();
+        let mut stdout = Reader::new(bridge.child.stdout.take().expect("stdout is a pipe"));
+        let block = lines(64 * 1024, 3);
+        let expected: Vec<u8> = block.iter().copied().cycle().take(taken).collect();
+        let mut seen = stdout.rest();
+        seen.truncate(taken);
+        assert!(seen == expected, "{} of {taken} bytes came", seen.len());
+    }
+}
+
+#[test]
+fn a_daemon_that_reads_slowly_slows_the_editor_and_loses_nothing() {
+    for daemon in Daemon::both() {
+        let (mut bridge, _stdout, mut peer) = daemon.bridge();
+        let stdin = bridge.stdin.take().expect("stdin is open");
+        // SAFETY: the descriptor is a copy that belongs to nobody else.
+        let writer = unsafe { File::from_raw_fd(libc::dup(stdin.as_raw_fd())) };
+        let taken = fill(&writer);
+        assert!(resident_kilobytes(&bridge) < 24 * 1024, "{} kB", resident_kilobytes(&bridge));
+        drop((stdin, writer));
+        let mut seen = Vec::new();
+        peer.read_to_end(&mut seen).expect("the daemon reads all");
+        let expected: Vec<u8> = lines(64 * 1024, 3).iter().copied().cycle().take(taken).collect();
+        assert!(seen == expected, "{} of {taken} bytes came", seen.len());
+    }
+}
+
+#[test]
+fn the_flags_of_the_inherited_files_stay_as_they_are() {
+    let daemon = Daemon::unix();
+    let (input, editor) = pipe();
+    let (output, stdout) = pipe();
+    let mut command = Bridge::command(&daemon.address());
+    command.stdin(input.try_clone().expect("a descriptor")).stdout(stdout.try_clone().expect("a descriptor"));
+    let mut bridge = Bridge::from(command);
+    let mut peer = daemon.accept();
+    let before = (flags(&input, 0), flags(&stdout, 0));
+    assert_eq!((before.0 | before.1) & libc::O_NONBLOCK, 0);
+    let line = b"{\"id\":1,\"method\":\"m\"}\n";
+    let mut editor = File::from(editor);
+    editor.write_all(line).expect("the pipe has room");
+    let mut seen = vec![0; line.len()];
+    peer.read_exact(&mut seen).expect("the line arrives");
+    peer.write_all(line).expect("the bridge reads");
+    Reader::new(File::from(output)).exactly(line.len());
+    assert_eq!((flags(&input, 0), flags(&stdout, 0)), before, "while it runs");
+    drop(editor);
+    drop(peer);
+    assert_eq!(bridge.code(), Some(1));
+    assert_eq!((flags(&input, 0), flags(&stdout, 0)), before, "after its end");
+}
+
+#[test]
+fn files_that_another_process_made_non_blocking_are_waited_for() {
+    let daemon = Daemon::unix();
+    // A socket pair is what Node.js gives its children.
+    for sockets in [false, true] {
+        let ((input, editor), (output, stdout)) = if sockets {
+            let (first, second) = (UnixStream::pair().expect("sockets"), UnixStream::pair().expect("sockets"));
+            ((first.0.into(), first.1.into()), (second.0.into(), second.1.into()))
+        } else {
+            (pipe(), pipe())
+        };
+        flags(&input, libc::O_NONBLOCK);
+        flags(&stdout, libc::O_NONBLOCK);
+        let mut command = Bridge::command(&daemon.address());
+        command.stdin(input).stdout(stdout);
+        let mut bridge = Bridge::from(command);
+        let peer = daemon.accept();
+        let (up, down) = (lines(2 << 20, 4), lines(2 << 20, 5));
+        let sender = send_all(peer.copy(), down.clone());
+        let mut received = Reader::new(peer.copy());
+        let (sent, expected) = (up.clone(), up.len());
+        let writer = std::thread::spawn(move || File::from(editor).write_all(&sent));
+        let mut shown = Reader::new(File::from(output));
+        assert!(shown.exactly(down.len()) == down);
+        assert!(received.exactly(expected) == up);
+        sender.join().expect("the daemon said it all");
+        writer.join().expect("no panic").expect("the editor said it all");
+        assert_eq!(received.rest(), b"");
+        peer.end_output();
+        assert_eq!(bridge.code(), Some(1), "none of the requests was answered");
+    }
+}
+
+#[test]
+fn stdin_and_stdout_may_be_regular_files() {
+    let daemon = Daemon::tcp();
+    let directory = tempfile::tempdir().expect("a directory");
+    let (input, output) = (directory.path().join("input"), directory.path().join("output"));
+    let up = lines(300_000, 6);
+    std::fs::write(&input, &up).expect("the disk has room");
+    std::fs::write(&output, "before\n").expect("the disk has room");
+    let mut command = Bridge::command(&daemon.address());
+    let appended = File::options().append(true).open(&output).expect("it is there");
+    command.stdin(File::open(&input).expect("it is there")).stdout(appended);
+    let mut bridge = Bridge::from(command);
+    let mut peer = daemon.accept();
+    let mut received = Vec::new();
+    peer.read_to_end(&mut received).expect("the end of the file is the end of stdin");
+    assert!(received == up);
+    let down = lines(300_000, 7);
+    peer.write_all(&down).expect("the bridge reads");
+    drop(peer);
+    assert_eq!(bridge.code(), Some(1), "none of the requests was answered");
+    let seen = std::fs::read(&output).expect("it is there");
+    assert!(seen.starts_with(&[b"before\n", &down[..]].concat()), "{} bytes were written", seen.len());
+}
+
+#[test]
+fn stdin_may_be_a_terminal() {
+    let daemon = Daemon::unix();
+    let (mut keyboard, terminal) = terminal();
+    let mut command = Bridge::command(&daemon.address());
+    command.stdin(terminal);
+    let mut bridge = Bridge::from(command);
+    let mut peer = daemon.accept();
+    keyboard.write_all(b"{\"method\":\"m\"}\n").expect("the terminal takes it");
+    let mut seen = [0; 15];
+    peer.read_exact(&mut seen).expect("the line arrives");
+    assert_eq!(&seen, b"{\"method\":\"m\"}\n");
+    // Control-D at the start of a line is the end.
+    keyboard.write_all(&[4]).expect("the terminal takes it");
+    assert_eq!(peer.read(&mut seen).expect("the end arrives"), 0);
+    drop(peer);
+    assert_eq!(bridge.code(), Some(0));
+}
+
+/// A pseudo-terminal: the side of the person, and the side of the program.
+fn terminal() -> (File, OwnedFd) {
+    let keyboard = File::options().read(true).write(true).open("/dev/ptmx").expect("a terminal");
+    let unlocked: libc::c_int = 0;
+    // SAFETY: the first command reads one integer that outlives the call; the second takes flags and returns a new
+    // descriptor, which belongs to nobody else.
+    let program = unsafe {
+        assert_eq!(libc::ioctl(keyboard.as_raw_fd(), libc::TIOCSPTLCK, &unlocked), 0);
+        let flags = libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC;
+        let program = libc::ioctl(keyboard.as_raw_fd(), libc::TIOCGPTPEER, flags);
+        assert!(program >= 0, "{}", io::Error::last_os_error());
+        OwnedFd::from_raw_fd(program)
+    };
+    (keyboard, program)
+}
+
+#[test]
+fn a_signal_ends_the_bridge_at_once_and_closes_the_socket() {
+    for signal in [libc::SIGTERM, libc::SIGINT] {
+        for daemon in Daemon::both() {
+            let (mut bridge, _stdout, mut peer) = daemon.bridge();
+            bridge.send(b"{\"id\":1,\"method\":\"m\"}\n");
+            let mut seen = [0; 22];
+            peer.read_exact(&mut seen).expect("the line arrives");
+            let start = Instant::now();
+            // SAFETY: kill(2) takes integers alone, and the child has not been reaped, so the number is still its own.
+            assert_eq!(unsafe { libc::kill(bridge.child.id() as i32, signal) }, 0);
+            assert_eq!(peer.read(&mut seen).unwrap_or(0), 0, "the daemon sees the end");
+            assert_eq!(bridge.status().signal(), Some(signal));
+            assert!(start.elapsed() < Duration::from_secs(1), "it took {:?}", start.elapsed());
+        }
+    }
+}
+
+#[test]
+fn an_editor_talks_to_the_real_daemon_until_that_shuts_down() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("bus");
+    let mut daemon = Command::new(env!("CARGO_BIN_EXE_stdio_bus"));
+    daemon.arg("--unix").arg(&path).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut daemon = Bridge::from(daemon);
+    let deadline = Instant::now() + PATIENCE;
+    while UnixStream::connect(&path).is_err() {
+        assert!(Instant::now() < deadline, "the daemon does not listen");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let (mut bridge, mut stdout) = Bridge::start(&format!("unix:{}", path.display()));
+    bridge.send(b"{\"jsonrpc\":\"2.0\",\"id\":\"a\",\"method\":\"m\",\"params\":[1]}\n");
+    let expected = json!({"jsonrpc": "2.0", "id": "a", "result": {"echo": [1], "method": "m"}});
+    assert_eq!(stdout.message(), expected);
+    // SAFETY: kill(2) takes integers alone, and the child has not been reaped, so the number is still its own.
+    assert_eq!(unsafe { libc::kill(daemon.child.id() as i32, libc::SIGTERM) }, 0);
+    assert_eq!(daemon.code(), Some(0));
+    assert_eq!(bridge.code(), Some(1));
+    assert_eq!(stdout.rest(), b"");
+    assert!(bridge.stderr.text().contains("is gone"));
+}
+
+#[test]
+fn a_sandbox_without_io_uring_is_named() {
+    let daemon = Daemon::unix();
+    for call in [libc::SYS_io_uring_setup, libc::SYS_io_uring_enter] {
+        let mut command = Bridge::command(&daemon.address());
+        // SAFETY: between fork and exec it makes two system calls alone.
+        unsafe { command.pre_exec(move || forbid(call as u32)) };
+        let mut bridge = Bridge::from(command);
+        assert_eq!(bridge.code(), Some(69));
+        let log = bridge.stderr.text();
+        assert!(log.contains("io_uring cannot be used here") && log.contains("seccomp"), "{log}");
+    }
+}
+
+/// Lets one system call fail with EPERM from now on, as a container's seccomp profile does.
+fn forbid(call: u32) -> io::Result<()> {
+    let step = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
+    let filter = [
+        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, call),
+        step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+        step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut() };
+    // SAFETY: the program and its filter outlive the call, and the kernel does not write to them.
+    let failed = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0
+            || libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program) != 0
+    };
+    if failed { Err(io::Error::last_os_error()) } else { Ok(()) }
+}

@@ -1,0 +1,181 @@
+//! Big and slow (spec 7.3, 8.3; fault catalogue 19, 20, 24, 35, 40): nothing is lost for being too fast, and nobody
+//! waits for ever for one who does not read.
+
+use serde_json::json;
+
+use crate::client::Client;
+use crate::harness::{Gate, Setup, echo, worker};
+
+#[test]
+fn two_thousand_requests_to_a_worker_that_is_not_ready_are_all_answered() {
+    let setup = Setup::new([]);
+    let gate = Gate::new(setup.path("gate"));
+    let mut daemon = setup.set("pools", json!([worker("late", 1, &["--gate", &gate.path()])])).start();
+    let mut client = daemon.connect();
+    let fill = "x".repeat(185);
+    for id in 0..2000 {
+        client.send_line(&format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"m","params":"{fill}"}}"#));
+    }
+    gate.open();
+    for id in 0..2000 {
+        assert_eq!(client.answer(id)["result"]["echo"], fill);
+    }
+    daemon.stop();
+}
+
+#[test]
+fn a_line_as_long_as_the_limit_passes_both_ways_and_one_byte_more_closes() {
+    const LIMIT: usize = 300_000;
+    let mut daemon =
+        Setup::new([echo("echo", 1), worker("agents", 1, &[])]).limit("max_input_buffer", LIMIT as u64).start();
+    let line = |size: usize| {
+        let frame = r#"{"id":1,"method":"write","pool":"agents","params":{"text":""}}"#.len();
+        format!(r#"{{"id":1,"method":"write","pool":"agents","params":{{"text":"{}"}}}}"#, " ".repeat(size - frame))
+    };
+    let mut client = daemon.connect();
+    client.send_line(&line(LIMIT));
+    // The worker writes the blanks, and the next thing it is asked for makes them a line of exactly the limit.
+    let answer = r#"{"id":1,"result":""}"#;
+    let filled = LIMIT - (LIMIT - r#"{"id":1,"method":"write","pool":"agents","params":{"text":""}}"#.len());
+    let rest = format!("{}{answer}\n", " ".repeat(filled - answer.len()));
+    client.send(&json!({ "method": "write", "pool": "agents", "params": { "text": rest } }));
+    assert_eq!(client.line().len(), LIMIT);
+    client.send_line(&line(LIMIT + 1));
+    assert_eq!(client.error(json!(null), "client_line_too_long"), -32600);
+    client.ends();
+    // Without a newline too, as soon as it is certain.
+    let mut client = daemon.connect();
+    client.send_bytes(&vec![b' '; LIMIT + 1]);
+    client.send_bytes(b"x");
+    assert_eq!(client.error(json!(null), "client_line_too_long"), -32600);
+    daemon.logs(&["ERROR", "client_line_too_long", "client="]);
+    daemon.stop();
+}
+
+#[test]
+fn lines_of_a_megabyte_pass_in_both_directions_through_small_pipes() {
+    for setup in [Setup::new([echo("echo", 1)]), Setup::new([echo("echo", 1)]).unix()] {
+        let mut daemon = setup.limit("max_input_buffer", 4 << 20).start();
+        let mut client = daemon.connect();
+        for id in 0..8 {
+            let fill = char::from(b'a' + id).to_string().repeat(1 << 20);
+            client.ask(id, "m", json!(fill));
+            assert_eq!(client.answer(id)["result"]["echo"], fill);
+        }
+        daemon.stop();
+    }
+}
+
+#[test]
+fn many_big_lines_at_once_keep_their_order_and_their_bytes() {
+    let mut daemon = Setup::new([echo("echo", 1)]).limit("max_output_queue", 1 << 20).unix().start();
+    let mut client = daemon.connect();
+    let size = |id: usize| (id * 7919) % 200_000;
+    std::thread::scope(|scope| {
+        let mut writer = client.second();
+        scope.spawn(move || {
+            for id in 0..200 {
+                writer.ask(id, "m", json!("x".repeat(size(id))));
+            }
+        });
+        for id in 0..200 {
+            assert_eq!(client.answer(id)["result"]["echo"].as_str().map(str::len), Some(size(id)));
+        }
+    });
+    daemon.stop();
+}
+
+#[test]
+fn a_slow_reader_receives_everything() {
+    const LINES: usize = 20_000;
+    let mut daemon = Setup::new([worker("agents", 1, &[])]).limit("max_output_queue", 64 << 10).unix().start();
+    let mut client = daemon.connect();
+    client.ask_in("s", 1, "flood", json!({ "lines": LINES, "size": 200 }));
+    // A byte at a time at first, which is as slow as a reader can be.
+    for _ in 0..5000 {
+        assert_eq!(client.fill(1), Ok(1));
+    }
+    for _ in 0..LINES {
+        assert_eq!(client.message()["method"], "tick");
+    }
+    client.answer(1);
+    daemon.stop();
+}
+
+#[test]
+fn a_client_that_never_reads_is_closed_at_the_timeout_and_its_worker_lives() {
+    let mut daemon = Setup::new([worker("agents", 1, &[])])
+        .limit("max_output_queue", 100_000)
+        .limit("backpressure_timeout_sec", 1)
+        .unix()
+        .start();
+    let mut other = daemon.connect();
+    let pid = other.request("who", "who", json!({}))["result"]["pid"].clone();
+    let mut client = daemon.connect();
+    client.ask_in("s", 1, "flood", json!({ "lines": 20_000, "size": 500 }));
+    daemon.logs(&["client_stalled"]);
+    // The worker was held up by it and goes on; what it still says to that client goes nowhere.
+    assert_eq!(other.request("who", "who", json!({}))["result"]["pid"], pid);
+    let got = client.rest();
+    assert!(got.len() < 20_000 * 500, "the rest was lost with the connection");
+    daemon.stop();
+}
+
+#[test]
+fn a_client_that_asks_without_reading_is_not_listened_to_any_more() {
+    let mut daemon = Setup::new([echo("echo", 1)])
+        .limit("max_output_queue", 100_000)
+        .limit("backpressure_timeout_sec", 2)
+        .unix()
+        .start();
+    let mut client = daemon.connect();
+    let line = json!({ "id": 1, "method": "m", "params": "x".repeat(1000) }).to_string() + "\n";
+    let mut sent = 0;
+    // Until the daemon has had enough of it. What it takes before is bounded: two sockets, a pipe and a queue.
+    daemon.until("the client is closed", || {
+        while let Ok(written) = client.push(line.as_bytes()) {
+            sent += written;
+        }
+        daemon.log().contains("client_stalled")
+    });
+    assert!(sent < 8 << 20, "{sent} bytes went into a daemon that nobody reads from");
+    let resident = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid())).unwrap();
+    let resident = resident.lines().find(|line| line.starts_with("VmRSS")).expect("the line is always there");
+    let kilobytes: u64 = resident.split_whitespace().nth(1).and_then(|number| number.parse().ok()).expect("a number");
+    assert!(kilobytes < 100_000, "{resident}");
+    daemon.stop();
+}
+
+#[test]
+fn a_client_without_a_newline_costs_its_line_and_no_more() {
+    let mut daemon = Setup::new([echo("echo", 1)]).limit("max_input_buffer", 1000).start();
+    let mut endless: Vec<Client> = (0..20).map(|_| daemon.connect()).collect();
+    for _ in 0..1000 {
+        for client in &mut endless {
+            client.send_bytes(b" ");
+        }
+    }
+    assert_eq!(daemon.connect().request(1, "m", json!({}))["id"], 1);
+    for client in &mut endless {
+        client.send_bytes(b"  ");
+        assert_eq!(client.error(json!(null), "client_line_too_long"), -32600);
+        client.ends();
+    }
+    daemon.stop();
+}
+
+#[test]
+fn a_worker_that_floods_its_client_does_not_hold_up_the_others() {
+    let mut daemon = Setup::new([worker("loud", 1, &[]), echo("calm", 1)]).unix().start();
+    let (mut listener, mut other) = (daemon.connect(), daemon.connect());
+    listener.send(&json!({ "id": 1, "method": "flood", "sessionId": "s", "pool": "loud", "params": { "lines": 50_000, "size": 300 } }));
+    for id in 0..200 {
+        other.send(&json!({ "id": id, "method": "m", "pool": "calm" }));
+        other.answer(id);
+    }
+    for _ in 0..50_000 {
+        assert_eq!(listener.message()["method"], "tick");
+    }
+    listener.answer(1);
+    daemon.stop();
+}

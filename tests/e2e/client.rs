@@ -1,0 +1,227 @@
+//! The client of the tests: it reads and writes lines or bytes, well or badly, and never waits for ever.
+
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{ChildStdin, ChildStdout};
+
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+use serde_json::{Value, json};
+
+use crate::harness::ready;
+
+/// One connection.
+pub struct Client {
+    reader: OwnedFd,
+    writer: Option<OwnedFd>,
+    /// Read and not given out yet.
+    buffer: Vec<u8>,
+    /// Where the next line begins.
+    start: usize,
+}
+
+impl Client {
+    fn new(reader: OwnedFd, writer: Option<OwnedFd>) -> Self {
+        // Waiting happens in `ready` alone, which gives up some time.
+        for fd in std::iter::once(&reader).chain(&writer) {
+            rustix::io::ioctl_fionbio(fd, true).expect("a descriptor of ours");
+        }
+        Self { reader, writer, buffer: Vec::new(), start: 0 }
+    }
+
+    pub fn over_tcp(address: SocketAddr) -> Self {
+        let stream = TcpStream::connect(address).unwrap_or_else(|error| panic!("{address}: {error}"));
+        stream.set_nodelay(true).expect("a TCP socket");
+        let writer = stream.try_clone().expect("a second descriptor");
+        Self::new(stream.into(), Some(writer.into()))
+    }
+
+    pub fn over_unix(path: &Path) -> Self {
+        let stream = UnixStream::connect(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let writer = stream.try_clone().expect("a second descriptor");
+        Self::new(stream.into(), Some(writer.into()))
+    }
+
+    pub fn over_pipes(stdin: Option<ChildStdin>, stdout: ChildStdout) -> Self {
+        Self::new(stdout.into(), stdin.map(OwnedFd::from))
+    }
+
+    /// Over a socket that is there already.
+    pub fn over(stream: UnixStream) -> Self {
+        let writer = stream.try_clone().expect("a second descriptor");
+        Self::new(stream.into(), Some(writer.into()))
+    }
+
+    /// The same connection, for another thread to write to.
+    pub fn second(&self) -> Self {
+        let again = |fd: &OwnedFd| fd.try_clone().expect("a second descriptor");
+        Self::new(again(&self.reader), self.writer.as_ref().map(again))
+    }
+
+    /// Writes as much as goes without waiting.
+    pub fn push(&mut self, bytes: &[u8]) -> Result<usize, Errno> {
+        rustix::io::write(self.writer.as_ref().expect("the writing side is open"), bytes)
+    }
+
+    /// Writes everything.
+    pub fn send_bytes(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            match self.push(bytes) {
+                Ok(written) => bytes = &bytes[written..],
+                Err(Errno::AGAIN) => {
+                    let writer = self.writer.as_ref().expect("the writing side is open");
+                    assert!(ready(writer.as_fd(), PollFlags::OUT), "the daemon reads nothing any more");
+                }
+                Err(error) => panic!("writing to the daemon: {error}"),
+            }
+        }
+    }
+
+    /// Writes a line.
+    pub fn send_line(&mut self, line: &str) {
+        self.send_bytes(format!("{line}\n").as_bytes());
+    }
+
+    /// Writes a message.
+    pub fn send(&mut self, message: &Value) {
+        self.send_line(&message.to_string());
+    }
+
+    /// Sends a request and does not wait for its answer.
+    pub fn ask(&mut self, id: impl Into<Value>, method: &str, params: Value) {
+        self.send(&json!({ "jsonrpc": "2.0", "id": id.into(), "method": method, "params": params }));
+    }
+
+    /// The same in a session, at top level.
+    pub fn ask_in(&mut self, session: &str, id: impl Into<Value>, method: &str, params: Value) {
+        let id = id.into();
+        self.send(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "sessionId": session, "params": params }));
+    }
+
+    /// Sends a request and takes the next message, which has to answer it.
+    pub fn request(&mut self, id: impl Into<Value>, method: &str, params: Value) -> Value {
+        let id = id.into();
+        self.ask(id.clone(), method, params);
+        self.answer(id)
+    }
+
+    /// The same in a session, at top level.
+    pub fn request_in(&mut self, session: &str, id: impl Into<Value>, method: &str, params: Value) -> Value {
+        let id = id.into();
+        self.ask_in(session, id.clone(), method, params);
+        self.answer(id)
+    }
+
+    /// The next message, which has to answer `id`.
+    pub fn answer(&mut self, id: impl Into<Value>) -> Value {
+        let message = self.message();
+        assert_eq!(message["id"], id.into(), "{message}");
+        message
+    }
+
+    /// The next message, which has to be an error for `id` with this reason. Returns its code.
+    pub fn error(&mut self, id: impl Into<Value>, reason: &str) -> i64 {
+        let message = self.answer(id);
+        assert_eq!(message["error"]["data"]["reason"], reason, "{message}");
+        assert_eq!(message["jsonrpc"], "2.0");
+        message["error"]["code"].as_i64().unwrap_or_else(|| panic!("an error has a code: {message}"))
+    }
+
+    /// The next message.
+    pub fn message(&mut self) -> Value {
+        let line = self.line();
+        serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"))
+    }
+
+    /// The next line, without its newline.
+    pub fn line(&mut self) -> String {
+        String::from_utf8(self.bytes_of_line()).expect("UTF-8")
+    }
+
+    /// The next line as bytes.
+    pub fn bytes_of_line(&mut self) -> Vec<u8> {
+        let mut searched = self.start;
+        loop {
+            if let Some(length) = memchr::memchr(b'\n', &self.buffer[searched..]) {
+                let end = searched + length;
+                let line = self.buffer[self.start..end].to_vec();
+                self.start = end + 1;
+                if self.start == self.buffer.len() {
+                    self.buffer.clear();
+                    self.start = 0;
+                }
+                return line;
+            }
+            searched = self.buffer.len();
+            let why = match self.fill(1 << 16) {
+                Ok(0) => "end of file".to_owned(),
+                Ok(_) => continue,
+                Err(error) => error.to_string(),
+            };
+            panic!("{why} instead of a line, after {:?}", String::from_utf8_lossy(&self.buffer[self.start..]));
+        }
+    }
+
+    /// Waits for bytes and takes at most `most` of them; 0 at the end.
+    pub fn fill(&mut self, most: usize) -> Result<usize, Errno> {
+        let old = self.buffer.len();
+        self.buffer.resize(old + most, 0);
+        let result = loop {
+            match rustix::io::read(&self.reader, &mut self.buffer[old..]) {
+                Err(Errno::AGAIN) => {
+                    assert!(ready(self.reader.as_fd(), PollFlags::IN), "nothing comes from the daemon");
+                }
+                Err(Errno::INTR) => {}
+                other => break other,
+            }
+        };
+        self.buffer.truncate(old + *result.as_ref().unwrap_or(&0));
+        result
+    }
+
+    /// Reads what is left and checks that the connection ends. Returns what was left.
+    pub fn rest(&mut self) -> String {
+        while self.fill(1 << 16).unwrap_or(0) > 0 {}
+        let rest = self.buffer.split_off(self.start);
+        self.buffer.clear();
+        self.start = 0;
+        String::from_utf8_lossy(&rest).into_owned()
+    }
+
+    /// Checks that the daemon ends the connection without another byte.
+    pub fn ends(&mut self) {
+        assert_eq!(self.rest(), "", "the connection should have ended");
+    }
+
+    /// Ends the writing side and goes on reading.
+    pub fn half_close(&mut self) {
+        if let Some(writer) = self.writer.take() {
+            // A pipe cannot be shut down, only closed, which the drop does.
+            let _ = rustix::net::shutdown(&writer, rustix::net::Shutdown::Write);
+        }
+    }
+
+    /// Resets a TCP connection: what is on its way is lost.
+    pub fn reset(self) {
+        let linger = Some(std::time::Duration::ZERO);
+        rustix::net::sockopt::set_socket_linger(&self.reader, linger).expect("a TCP socket");
+    }
+
+    /// Whether something can be read now, the end included.
+    pub fn has_something(&self) -> bool {
+        use rustix::event::{PollFd, Timespec, poll};
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        self.start < self.buffer.len()
+            || poll(&mut [PollFd::new(&self.reader, PollFlags::IN)], Some(&now)).is_ok_and(|count| count > 0)
+    }
+
+    /// Stops reading for good, as a program that was the next in a pipeline and has ended.
+    pub fn close_reading(self) -> Self {
+        let writer = self.writer.as_ref().expect("the writing side is open").try_clone().expect("a second descriptor");
+        let writer_only = Self::new(writer.try_clone().expect("a third one"), Some(writer));
+        drop(self);
+        writer_only
+    }
+}

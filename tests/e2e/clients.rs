@@ -1,0 +1,437 @@
+//! What a client may expect of its connection (spec 4, 7.2; design 2.9, 2.10; fault catalogue 3, 35, 36, 38, 39, 41 to
+//! 50, 56).
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use crate::client::Client;
+use crate::harness::{Daemon, Gate, Setup, echo, lives, sink, with, worker};
+
+#[test]
+fn each_of_the_three_modes_carries_a_request_and_its_answer() {
+    for setup in
+        [Setup::new([echo("echo", 1)]).stdio(), Setup::new([echo("echo", 1)]).unix(), Setup::new([echo("echo", 1)])]
+    {
+        let mut daemon = setup.start();
+        let mut client = daemon.connect();
+        let answer = client.request("a", "hello", json!([1, "two", null]));
+        assert_eq!(answer["result"]["echo"], json!([1, "two", null]));
+        daemon.stop();
+    }
+}
+
+#[test]
+fn many_clients_are_served_at_once_and_each_gets_its_own_answers() {
+    let mut daemon = Setup::new([echo("echo", 3)]).unix().start();
+    let mut clients: Vec<Client> = (0..100).map(|_| daemon.connect()).collect();
+    for round in 0..5 {
+        for (number, client) in clients.iter_mut().enumerate() {
+            client.ask(round, "mine", json!({ "client": number, "round": round }));
+        }
+        for (number, client) in clients.iter_mut().enumerate() {
+            let answer = client.answer(round);
+            assert_eq!(answer["result"]["echo"], json!({ "client": number, "round": round }));
+        }
+    }
+    daemon.stop();
+}
+
+#[test]
+fn what_a_client_sends_reaches_the_worker_byte_for_byte() {
+    let setup = Setup::new([]);
+    let seen = setup.path("seen");
+    let mut daemon = setup.set("pools", json!([sink("sink", &seen)])).start();
+    let lines = concat!(
+        "{ \"id\" : 1 ,\t\"method\":\"a\\u0062\\/\" , \"params\" : { \"b\":1e3, \"a\":1.0, \"a\":-0 } }\n",
+        "{\"method\":\"é€😀\\ud83d\\ude00\\ud83d\",\"id\":\"\\u0031\",\"x\":[[],{}, \"\\\\\\\"\"]}\r\n",
+        "  {\"jsonrpc\":\"2.0\",\"method\":\"no id\"}  \n",
+        "{\"id\":123456789012345678901234567890,\"method\":\"m\"}\n",
+        "{\"id\":null,\"method\":\"m\"}\n",
+    );
+    let mut client = daemon.connect();
+    client.send_bytes(lines.as_bytes());
+    daemon.until("the worker has seen it all", || fs::read(&seen).is_ok_and(|seen| seen.len() >= lines.len()));
+    assert_eq!(fs::read_to_string(&seen).unwrap(), lines);
+    daemon.stop();
+}
+
+#[test]
+fn what_a_worker_writes_reaches_the_client_byte_for_byte() {
+    let mut daemon = Setup::new([worker("agents", 1, &[])]).start();
+    let mut client = daemon.connect();
+    for answer in [
+        "{ \"result\" : null ,\t\"id\" : 1 }",
+        "  {\"id\":1,\"error\":{\"code\":-1,\"message\":\"é€😀\\u00e9\\/\"},\"extra\":[1e3,1.0,-0]}\r",
+        "{\"result\":{\"b\":1,\"a\":2,\"b\":3},\"id\":1,\"jsonrpc\":\"1.0\"}",
+    ] {
+        client.ask(1, "write", json!({ "text": format!("{answer}\n") }));
+        assert_eq!(client.line(), answer);
+    }
+    daemon.stop();
+}
+
+#[test]
+fn the_semantics_of_json_rpc_are_the_workers_business() {
+    let setup = Setup::new([]);
+    let seen = setup.path("seen");
+    let mut daemon = setup.set("pools", json!([sink("sink", &seen)])).start();
+    // No jsonrpc member, no method, a method that nobody knows, params of a wrong type.
+    let lines = "{\"id\":1}\n{\"method\":\"\"}\n{\"id\":\"x\",\"method\":\"no/such\",\"params\":7}\n{}\n";
+    let mut client = daemon.connect();
+    client.send_bytes(lines.as_bytes());
+    daemon.until("the worker has seen it all", || fs::read(&seen).is_ok_and(|seen| seen.len() >= lines.len()));
+    assert_eq!(fs::read_to_string(&seen).unwrap(), lines);
+    daemon.stop();
+}
+
+/// Sends `bytes` on a connection of its own and checks that it is answered and closed.
+fn is_turned_away(daemon: &mut Daemon, bytes: &[u8], why: &str) {
+    let mut client = daemon.connect();
+    client.send_bytes(bytes);
+    let shown = bytes[..bytes.len().min(60)].escape_ascii();
+    let message = client.message();
+    assert_eq!(message["id"], Value::Null, "{shown}: {message}");
+    assert_eq!(message["error"]["code"], -32700, "{shown}: {message}");
+    assert!(message["error"]["message"].as_str().unwrap().contains(why), "{shown}: {message}");
+    client.ends();
+}
+
+#[test]
+fn a_malformed_line_is_answered_and_closes_its_connection_alone() {
+    let mut daemon = Setup::new([worker("agents", 1, &[])]).unix().start();
+    let mut bystander = daemon.connect();
+    bystander.ask(1, "hold", json!({}));
+    let deep = [b"{\"method\":\"m\",\"params\":".as_slice(), &b"[".repeat(600), &b"]".repeat(600), b"}\n"].concat();
+    for (bytes, why) in [
+        (b"hello\n".as_slice(), "not JSON"),
+        (b"{\"id\":1,\"method\":\"m\"\n", "not JSON"),
+        (b"{\"id\":1,\"method\":\"m\"} x\n", "not JSON"),
+        (b"{\"id\":1,\"method\":\"m\"}{\"id\":2}\n", "not JSON"),
+        (b"{'id':1}\n", "not JSON"),
+        (b"{\"id\":01}\n", "not JSON"),
+        (b"{\"id\":1,}\n", "not JSON"),
+        (b"[{\"id\":1,\"method\":\"m\"}]\n", "not a JSON object"),
+        (b"\"text\"\n", "not a JSON object"),
+        (b"17\n", "not a JSON object"),
+        (b"\xEF\xBB\xBF{\"id\":1}\n", "not"),
+        (b"{\"method\":\"\xff\"}\n", "not UTF-8"),
+        (b"{\"method\":\"\xed\xa0\x80\"}\n", "not UTF-8"),
+        (b"{\"method\":\"a\0b\"}\n", "not JSON"),
+        (b"{\"method\":\"\x1b[2J\"}\n", "not JSON"),
+        (b"{\"id\":1,\"method\":\"m\",\"id\":2}\n", "twice"),
+        (b"{\"id\":1,\"method\":\"m\",\"i\\u0064\":2}\n", "twice"),
+        (b"{\"id\":true,\"method\":\"m\"}\n", "id"),
+        (b"{\"id\":[1],\"method\":\"m\"}\n", "id"),
+        (b"{\"id\":{},\"method\":\"m\"}\n", "id"),
+        (&deep, "deep"),
+    ] {
+        is_turned_away(&mut daemon, bytes, why);
+    }
+    daemon.logs(&["not JSON, at byte"]);
+    assert!(!daemon.log().contains("hello"), "what a client sends is private");
+    bystander.ask(2, "release", json!({}));
+    bystander.answer(1);
+    bystander.answer(2);
+    daemon.stop();
+}
+
+#[test]
+fn lines_before_a_malformed_one_are_carried_and_lines_behind_it_are_not() {
+    let setup = Setup::new([]);
+    let seen = setup.path("seen");
+    let mut daemon = setup.set("pools", json!([sink("sink", &seen)])).start();
+    let mut client = daemon.connect();
+    client.send_bytes(b"{\"method\":\"before\"}\nnonsense\n{\"method\":\"behind\"}\n");
+    assert_eq!(client.message()["error"]["code"], -32700);
+    client.ends();
+    let mut next = daemon.connect();
+    next.send_bytes(b"{\"method\":\"next\"}\n");
+    daemon.until("the next client's line came", || fs::read_to_string(&seen).is_ok_and(|seen| seen.contains("next")));
+    assert_eq!(fs::read_to_string(&seen).unwrap(), "{\"method\":\"before\"}\n{\"method\":\"next\"}\n");
+    daemon.stop();
+}
+
+#[test]
+fn a_million_open_brackets_are_refused_without_harm() {
+    let mut daemon = Setup::new([echo("echo", 1)]).limit("max_input_buffer", 4 << 20).start();
+    let line = [b"[".repeat(1_000_000), b"\n".to_vec()].concat();
+    is_turned_away(&mut daemon, &line, "");
+    assert_eq!(daemon.connect().request(1, "m", json!({}))["id"], 1);
+    daemon.stop();
+}
+
+#[test]
+fn without_error_replies_a_malformed_line_closes_silently() {
+    let mut daemon = Setup::new([echo("echo", 1)]).set("error_replies", json!(false)).start();
+    let mut client = daemon.connect();
+    client.send_line("nonsense");
+    client.ends();
+    daemon.stop();
+}
+
+#[test]
+fn a_line_may_come_byte_by_byte_and_many_lines_in_one_piece() {
+    let mut daemon = Setup::new([echo("echo", 1)]).start();
+    let mut client = daemon.connect();
+    for byte in json!({ "id": 1, "method": "slow" }).to_string().bytes().chain([b'\n']) {
+        client.send_bytes(&[byte]);
+    }
+    client.answer(1);
+    let many: String = (0..1000).map(|id| json!({ "id": id, "method": "fast" }).to_string() + "\n").collect();
+    client.send_bytes(many.as_bytes());
+    for id in 0..1000 {
+        client.answer(id);
+    }
+    daemon.stop();
+}
+
+#[test]
+fn blank_lines_are_ignored_and_never_passed_on() {
+    let setup = Setup::new([]);
+    let seen = setup.path("seen");
+    let mut daemon = setup.set("pools", json!([sink("sink", &seen)])).start();
+    let mut client = daemon.connect();
+    client.send_bytes(b"\n\n  \n\t\r\n{\"method\":\"one\"}\n\n\r\n{\"method\":\"two\"}\n");
+    daemon.until("both lines came", || fs::read_to_string(&seen).is_ok_and(|seen| seen.contains("two")));
+    assert_eq!(fs::read_to_string(&seen).unwrap(), "{\"method\":\"one\"}\n{\"method\":\"two\"}\n");
+    daemon.stop();
+}
+
+#[test]
+fn a_part_of_a_line_at_the_end_is_dropped_and_its_length_is_logged() {
+    let mut daemon = Setup::new([echo("echo", 1)]).start();
+    let mut client = daemon.connect();
+    client.send_bytes(b"{\"id\":1,\"method\":\"m\"}\n{\"id\":2");
+    client.half_close();
+    client.answer(1);
+    client.ends();
+    daemon.logs(&["partial_line", "7"]);
+    daemon.stop();
+}
+
+#[test]
+fn a_client_that_half_closes_still_gets_its_answers() {
+    for setup in [Setup::new([worker("agents", 2, &[])]), Setup::new([worker("agents", 2, &[])]).unix()] {
+        let mut daemon = setup.start();
+        let mut client = daemon.connect();
+        for id in 0..200 {
+            client.ask(id, "m", json!({ "n": id }));
+        }
+        client.half_close();
+        let mut answers: Vec<i64> = (0..200).map(|_| client.message()["id"].as_i64().unwrap()).collect();
+        answers.sort_unstable();
+        assert_eq!(answers, (0..200).collect::<Vec<_>>());
+        client.ends();
+        daemon.stop();
+    }
+}
+
+#[test]
+fn a_half_closed_client_waits_no_longer_than_drain_timeout() {
+    let mut daemon = Setup::new([worker("agents", 1, &[])]).limit("drain_timeout_sec", 1).start();
+    let mut client = daemon.connect();
+    client.ask(1, "hold", json!({}));
+    client.half_close();
+    client.ends();
+    daemon.logs(&["request_discarded"]);
+    daemon.stop();
+}
+
+#[test]
+fn a_client_that_connects_and_says_nothing_is_left_in_peace() {
+    let mut daemon = Setup::new([echo("echo", 1)]).start();
+    let silent: Vec<Client> = (0..50).map(|_| daemon.connect()).collect();
+    assert_eq!(daemon.connect().request(1, "m", json!({}))["id"], 1);
+    assert!(silent.iter().all(|client| !client.has_something()));
+    for mut client in silent {
+        client.request(1, "m", json!({}));
+    }
+    daemon.stop();
+}
+
+#[test]
+fn a_client_that_resets_its_connection_disturbs_nobody() {
+    let mut daemon = Setup::new([worker("agents", 1, &[])]).start();
+    for _ in 0..20 {
+        let mut client = daemon.connect();
+        client.ask(1, "hold", json!({}));
+        client.send_bytes(b"{\"id\":");
+        client.reset();
+    }
+    daemon.logs_times("client", 1);
+    let mut client = daemon.connect();
+    // The worker answers the requests of the clients that have left first: nobody gets those.
+    client.ask("mine", "release", json!({}));
+    client.answer("mine");
+    daemon.stop();
+}
+
+#[test]
+fn the_sessions_and_requests_of_a_client_that_leaves_are_gone() {
+    let mut daemon = Setup::new([worker("agents", 2, &[])]).start();
+    let mut first = daemon.connect();
+    first.request_in("s", 1, "who", json!({}));
+    first.ask_in("s", 2, "hold", json!({}));
+    let mut second = daemon.connect();
+    second.ask_in("s", 1, "who", json!({}));
+    assert_eq!(second.error(1, "session_denied"), -32014);
+    first.reset();
+    // Its end is seen soon; from then on the name is free.
+    daemon.logs(&["request_discarded", "2"]);
+    second.request_in("s", 3, "who", json!({}));
+    daemon.stop();
+}
+
+#[test]
+fn an_answer_for_a_client_that_has_left_is_discarded() {
+    let mut daemon = Setup::new([worker("agents", 1, &[])]).args(&["--log-level", "debug"]).start();
+    let mut first = daemon.connect();
+    first.ask(1, "hold", json!({}));
+    let mut second = daemon.connect();
+    second.request(1, "who", json!({}));
+    first.reset();
+    daemon.logs(&["request_discarded"]);
+    second.ask(1, "release", json!({}));
+    assert_eq!(second.answer(1)["result"]["method"], "release");
+    daemon.logs(&["late_answer"]);
+    daemon.stop();
+}
+
+#[test]
+fn ids_and_session_ids_beyond_their_limits_are_refused_and_never_cut() {
+    let mut daemon = Setup::new([echo("echo", 1)]).start();
+    let mut client = daemon.connect();
+    let id = |length| "i".repeat(length);
+    client.request(id(128), "m", json!({}));
+    client.ask(id(129), "m", json!({}));
+    assert_eq!(client.error(id(129), "id_too_long"), -32602);
+    let name = |length| "s".repeat(length);
+    assert_eq!(client.request_in(&name(256), 1, "m", json!({}))["sessionId"], name(256));
+    client.ask_in(&name(257), 2, "m", json!({}));
+    assert_eq!(client.error(2, "session_id_too_long"), -32602);
+    // The limits are on the decoded text.
+    client.send_line(&format!("{{\"id\":\"{}\",\"method\":\"m\"}}", "\\u0069".repeat(128)));
+    client.answer(id(128));
+    daemon.stop();
+}
+
+#[test]
+fn ids_of_every_kind_come_back_as_they_were_written() {
+    let mut daemon = Setup::new([echo("echo", 1)]).start();
+    let mut client = daemon.connect();
+    for id in ["0", "-1", "1.5", "1e3", "12345678901234567890", "\"\"", "\"1\"", "\"a b\"", "\"\\u0061\"", "\"é\""] {
+        client.send_line(&format!("{{\"id\":{id},\"method\":\"m\"}}"));
+        let line = client.line();
+        assert!(line.contains(&format!("\"id\":{id},")), "{id}: {line}");
+    }
+    daemon.stop();
+}
+
+#[test]
+fn the_connection_after_the_last_slot_waits_until_clients_leave() {
+    let mut daemon = Setup::new([echo("echo", 1)]).unix().start();
+    let mut clients: Vec<Client> = (0..1024).map(|_| daemon.connect()).collect();
+    for client in &mut clients {
+        client.request(1, "m", json!({}));
+    }
+    let mut late = daemon.connect();
+    late.ask(1, "m", json!({}));
+    daemon.logs(&["connection_limit"]);
+    assert!(!late.has_something());
+    clients.truncate(900);
+    assert_eq!(late.answer(1)["result"]["method"], "m");
+    for client in &mut clients {
+        client.request(2, "m", json!({}));
+    }
+    daemon.stop();
+}
+
+#[test]
+fn a_storm_of_short_connections_leaves_nothing_behind() {
+    let mut daemon = Setup::new([echo("echo", 1)]).start();
+    let open = |pid: u32| fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count();
+    daemon.connect().request(1, "m", json!({}));
+    let before = open(daemon.pid());
+    for round in 0..1000 {
+        let mut client = daemon.connect();
+        match round % 3 {
+            0 => drop(client),
+            1 => client.ask(1, "m", json!({})),
+            _ => drop(client.request(1, "m", json!({}))),
+        }
+    }
+    daemon.until("the descriptors are closed", || open(daemon.pid()) <= before);
+    assert_eq!(daemon.connect().request(1, "m", json!({}))["id"], 1);
+    daemon.stop();
+}
+
+#[test]
+fn a_request_that_is_never_answered_ends_with_request_timeout() {
+    let pool = with(worker("agents", 1, &[]), "request_timeout_sec", 1);
+    let mut daemon = Setup::new([pool]).start();
+    let mut client = daemon.connect();
+    client.ask(1, "hold", json!({}));
+    assert_eq!(client.error(1, "timeout"), -32015);
+    // The late answer goes nowhere; the next one is the client's.
+    client.ask(2, "release", json!({}));
+    client.answer(2);
+    daemon.stop();
+}
+
+#[test]
+fn cancel_on_disconnect_tells_the_worker_that_nobody_waits_any_more() {
+    let setup = Setup::new([]);
+    let seen = setup.path("seen");
+    let pool = with(sink("sink", &seen), "cancel_on_disconnect", true);
+    let mut daemon = setup.set("pools", json!([pool])).start();
+    let mut client = daemon.connect();
+    client.send_line(r#"{"id":1,"method":"session/prompt","params":{"sessionId":"a\"b"}}"#);
+    daemon.until("the request came", || fs::read_to_string(&seen).is_ok_and(|seen| seen.contains("prompt")));
+    client.reset();
+    daemon.until("the cancellation came", || {
+        let seen = fs::read_to_string(&seen).unwrap();
+        let last = seen.lines().last().and_then(|line| serde_json::from_str::<Value>(line).ok());
+        last.is_some_and(|last| last["method"] == "session/cancel" && last["params"]["sessionId"] == "a\"b")
+    });
+    daemon.stop();
+}
+
+#[test]
+fn a_thousand_idle_clients_cost_no_processor_time() {
+    let mut daemon = Setup::new([echo("echo", 1)]).unix().start();
+    let mut clients: Vec<Client> = (0..1000).map(|_| daemon.connect()).collect();
+    for client in &mut clients {
+        client.request(1, "m", json!({}));
+    }
+    let ticks = |pid: u32| -> u64 {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        let fields: Vec<&str> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
+        fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+    };
+    let before = ticks(daemon.pid());
+    // A request with a timeout in another daemon is a clock that waits for a condition: a second goes by.
+    let mut clock = Setup::new([with(worker("clock", 1, &[]), "request_timeout_sec", 1)]).start();
+    let mut timed = clock.connect();
+    timed.ask(1, "hold", json!({}));
+    timed.error(1, "timeout");
+    assert!(ticks(daemon.pid()) - before <= 1, "an idle daemon uses no processor");
+    clock.stop();
+    daemon.stop();
+}
+
+#[test]
+fn a_stopped_worker_holds_up_only_those_who_need_it() {
+    let setup = Setup::new([]);
+    let gate = Gate::new(setup.path("gate"));
+    let pools = json!([worker("stuck", 1, &["--gate", &gate.path()]), echo("free", 1)]);
+    let mut daemon = setup.set("pools", pools).start();
+    let mut client = daemon.connect();
+    client.send(&json!({ "id": 1, "method": "m", "pool": "stuck" }));
+    client.send(&json!({ "id": 2, "method": "m", "pool": "free" }));
+    client.answer(2);
+    gate.open();
+    let pid = client.answer(1)["result"]["pid"].as_u64().unwrap();
+    assert!(lives(pid));
+    daemon.stop();
+}

@@ -1,0 +1,642 @@
+//! Starts the real daemon, watches it, and leaves nothing of it behind.
+//!
+//! Every daemon gets an environment variable of its own, which all its descendants inherit: whoever carries it after
+//! the daemon has ended was left behind. Nothing here waits for a time to pass: it waits for conditions, and a
+//! condition that does not come within [`PATIENCE`] fails the test with the daemon's log.
+
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Read};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::client::Client;
+
+/// How long a condition may take to come true. Generous: a loaded machine is no failure.
+pub const PATIENCE: Duration = Duration::from_secs(8);
+
+const MARK: &str = "STDIO_BUS_TEST_MARK";
+
+/// The daemon's program file.
+pub fn program() -> PathBuf {
+    std::env::var_os("STDIO_BUS_UNDER_TEST").map_or_else(|| env!("CARGO_BIN_EXE_stdio_bus").into(), PathBuf::from)
+}
+
+/// Waits until `fd` has one of `events`; false after [`PATIENCE`].
+pub fn ready(fd: BorrowedFd<'_>, events: PollFlags) -> bool {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = rustix::event::Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        match poll(&mut [PollFd::new(&fd, events)], Some(&timeout)) {
+            Ok(0) => return false,
+            Ok(_) => return true,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => panic!("poll: {error}"),
+        }
+    }
+}
+
+/// Waits for what sends no event when it comes true, such as the contents of /proc or of a file.
+pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(Instant::now() < deadline, "in vain: {what}");
+        std::thread::park_timeout(Duration::from_millis(2));
+    }
+}
+
+/// A Python that starts fast: the interpreter itself, without the wrappers that version managers put in front of it.
+fn python() -> &'static str {
+    static PYTHON: OnceLock<String> = OnceLock::new();
+    PYTHON.get_or_init(|| {
+        let asked = Command::new("python3").args(["-c", "import sys; print(sys.executable)"]).output();
+        let asked = asked.expect("the tests need python3");
+        String::from_utf8(asked.stdout).expect("a path").trim().to_owned()
+    })
+}
+
+/// A pool of misbehaving workers (tests/support/worker.py).
+pub fn worker(id: &str, instances: usize, flags: &[&str]) -> Value {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/worker.py");
+    let args: Vec<&str> = ["-I", "-S", script].iter().chain(flags).copied().collect();
+    json!({ "id": id, "command": python(), "args": args, "instances": instances })
+}
+
+/// A pool of built-in echo workers.
+pub fn echo(id: &str, instances: usize) -> Value {
+    json!({ "id": id, "command": program(), "args": ["worker", "echo"], "instances": instances })
+}
+
+/// A pool whose workers are a line of shell.
+pub fn shell(id: &str, script: &str) -> Value {
+    json!({ "id": id, "command": "sh", "args": ["-c", script], "instances": 1 })
+}
+
+/// A worker that keeps what it reads in a file and says nothing.
+pub fn sink(id: &str, file: &Path) -> Value {
+    // Not the shell's last command: it stays, and keeps stdout open.
+    shell(id, &format!("tee {} > /dev/null; :", file.display()))
+}
+
+/// The pool with one more key.
+pub fn with(mut pool: Value, key: &str, value: impl Into<Value>) -> Value {
+    pool[key] = value.into();
+    pool
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    Tcp,
+    Unix,
+    Stdio,
+    /// The test says it itself.
+    Given,
+}
+
+type BeforeExec = Box<dyn FnMut() -> io::Result<()> + Send + Sync>;
+
+/// A daemon that is about to be started.
+pub struct Setup {
+    config: Option<Value>,
+    mode: Mode,
+    arguments: Vec<String>,
+    wrapper: Vec<String>,
+    variables: Vec<(String, String)>,
+    stdin: Option<Stdio>,
+    stdout: Option<Stdio>,
+    stderr: Option<Stdio>,
+    own_group: bool,
+    before_exec: Vec<BeforeExec>,
+    dir: TempDir,
+}
+
+impl Setup {
+    /// With these pools, over TCP on a port that the kernel chooses.
+    pub fn new(pools: impl IntoIterator<Item = Value>) -> Self {
+        let pools: Vec<Value> = pools.into_iter().collect();
+        Self { config: Some(json!({ "pools": pools })), ..Self::bare().tcp() }
+    }
+
+    /// With nothing: no configuration, no flags.
+    pub fn bare() -> Self {
+        Self {
+            config: None,
+            mode: Mode::Given,
+            arguments: Vec::new(),
+            wrapper: Vec::new(),
+            variables: Vec::new(),
+            stdin: None,
+            stdout: None,
+            stderr: None,
+            own_group: false,
+            before_exec: Vec::new(),
+            dir: TempDir::new().expect("a temporary directory"),
+        }
+    }
+
+    /// The configuration as it stands, for what has no method here.
+    pub fn config(&mut self) -> &mut Value {
+        self.config.get_or_insert_with(|| json!({}))
+    }
+
+    /// Sets `limits.<key>`.
+    pub fn limit(mut self, key: &str, value: u64) -> Self {
+        self.config()["limits"][key] = value.into();
+        self
+    }
+
+    /// Sets a key of the configuration.
+    pub fn set(mut self, key: &str, value: Value) -> Self {
+        self.config()[key] = value;
+        self
+    }
+
+    pub fn tcp(mut self) -> Self {
+        self.mode = Mode::Tcp;
+        self
+    }
+
+    pub fn unix(mut self) -> Self {
+        self.mode = Mode::Unix;
+        self
+    }
+
+    pub fn stdio(mut self) -> Self {
+        self.mode = Mode::Stdio;
+        self
+    }
+
+    /// Without a flag that says where to listen.
+    pub fn no_listener(mut self) -> Self {
+        self.mode = Mode::Given;
+        self
+    }
+
+    pub fn args(mut self, arguments: &[&str]) -> Self {
+        self.arguments.extend(arguments.iter().map(|argument| (*argument).to_owned()));
+        self
+    }
+
+    /// Started by another program, which is given the daemon's command line.
+    pub fn under(mut self, wrapper: &[&str]) -> Self {
+        self.wrapper = wrapper.iter().map(|word| (*word).to_owned()).collect();
+        self
+    }
+
+    pub fn variable(mut self, name: &str, value: &str) -> Self {
+        self.variables.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    pub fn stdin(mut self, stdin: impl Into<Stdio>) -> Self {
+        self.stdin = Some(stdin.into());
+        self
+    }
+
+    pub fn stdout(mut self, stdout: impl Into<Stdio>) -> Self {
+        self.stdout = Some(stdout.into());
+        self
+    }
+
+    /// The log goes there instead of to the harness.
+    pub fn stderr(mut self, stderr: impl Into<Stdio>) -> Self {
+        self.stderr = Some(stderr.into());
+        self
+    }
+
+    /// As the leader of a process group, as a shell starts a job in the foreground.
+    pub fn own_group(mut self) -> Self {
+        self.own_group = true;
+        self
+    }
+
+    /// Runs this in the new process before the daemon. It may only make system calls.
+    pub fn before_exec(mut self, action: impl FnMut() -> io::Result<()> + Send + Sync + 'static) -> Self {
+        self.before_exec.push(Box::new(action));
+        self
+    }
+
+    /// A path in this daemon's own directory, which is removed with it.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// The same as text, for arguments.
+    pub fn text_path(&self, name: &str) -> String {
+        self.path(name).display().to_string()
+    }
+
+    fn spawn(&mut self) -> (Child, String) {
+        static STARTED: AtomicU32 = AtomicU32::new(0);
+        let mark = format!("{}-{}", std::process::id(), STARTED.fetch_add(1, Ordering::Relaxed));
+        let mut line = self.wrapper.clone();
+        line.push(program().display().to_string());
+        if let Some(config) = &self.config {
+            let path = self.path("config.json");
+            fs::write(&path, config.to_string()).expect("the configuration can be written");
+            line.extend(["--config".to_owned(), path.display().to_string()]);
+        }
+        match self.mode {
+            Mode::Tcp => line.extend(["--tcp".to_owned(), "127.0.0.1:0".to_owned()]),
+            Mode::Unix => line.extend(["--unix".to_owned(), self.text_path("socket")]),
+            Mode::Stdio => line.push("--stdio".to_owned()),
+            Mode::Given => {}
+        }
+        line.extend(self.arguments.iter().cloned());
+        let mut command = Command::new(&line[0]);
+        command.args(&line[1..]).env(MARK, &mark).envs(self.variables.drain(..));
+        let idle = if self.mode == Mode::Stdio { Stdio::piped } else { Stdio::null };
+        command.stdin(self.stdin.take().unwrap_or_else(idle));
+        command.stdout(self.stdout.take().unwrap_or_else(Stdio::piped));
+        command.stderr(self.stderr.take().unwrap_or_else(Stdio::piped));
+        if self.own_group {
+            command.process_group(0);
+        }
+        for action in self.before_exec.drain(..) {
+            // SAFETY: the actions make system calls only, as `before_exec` asks (fork(2), signal-safety(7)).
+            unsafe { command.pre_exec(action) };
+        }
+        (command.spawn().expect("the daemon's program can be started"), mark)
+    }
+
+    /// Starts it and waits until it can be talked to.
+    pub fn start(self) -> Daemon {
+        let mode = self.mode;
+        let daemon = self.start_unheard();
+        match mode {
+            Mode::Tcp => drop(daemon.address()),
+            Mode::Unix => {
+                daemon.until("the Unix socket is there", || UnixStream::connect(daemon.path("socket")).is_ok())
+            }
+            Mode::Stdio | Mode::Given => {}
+        }
+        daemon
+    }
+
+    /// Starts it and waits for nothing.
+    pub fn start_unheard(mut self) -> Daemon {
+        let (mut child, mark) = self.spawn();
+        let log = Arc::new(Log::default());
+        if let Some(stderr) = child.stderr.take() {
+            let log = Arc::clone(&log);
+            std::thread::spawn(move || log.follow(stderr));
+        }
+        let client = match (self.mode, child.stdin.take(), child.stdout.take()) {
+            (Mode::Stdio, stdin, Some(stdout)) => Some(Client::over_pipes(stdin, stdout)),
+            (_, _, stdout) => {
+                child.stdout = stdout;
+                None
+            }
+        };
+        Daemon { child, mark, log, client, setup: self, ended: None }
+    }
+
+    /// Runs it to its end: for starts that are refused, and programs that only print something.
+    pub fn run(self) -> Outcome {
+        let mut daemon = self.start_unheard();
+        let code = daemon.wait().code();
+        let mut stdout = String::new();
+        if let Some(mut pipe) = daemon.child.stdout.take() {
+            pipe.read_to_string(&mut stdout).expect("stdout is text");
+        }
+        daemon.log.until_end();
+        daemon.nothing_is_left();
+        Outcome { code, stdout, stderr: daemon.log.text() }
+    }
+}
+
+/// What a daemon that has ended left.
+#[derive(Debug)]
+pub struct Outcome {
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+/// What the daemon wrote to stderr so far.
+#[derive(Default)]
+struct Log {
+    state: Mutex<LogState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct LogState {
+    lines: Vec<String>,
+    ended: bool,
+}
+
+impl Log {
+    fn follow(&self, stderr: impl Read) {
+        let mut reader = BufReader::new(stderr);
+        let mut line = Vec::new();
+        while reader.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
+            let text = String::from_utf8_lossy(&line).trim_end_matches('\n').to_owned();
+            self.state.lock().expect("no panic in here").lines.push(text);
+            self.changed.notify_all();
+            line.clear();
+        }
+        self.state.lock().expect("no panic in here").ended = true;
+        self.changed.notify_all();
+    }
+
+    /// The first line that `wanted` accepts, as soon as there is one.
+    fn wait(&self, wanted: impl Fn(&str) -> bool) -> Option<String> {
+        let deadline = Instant::now() + PATIENCE;
+        let mut seen = 0;
+        let mut state = self.state.lock().expect("no panic in here");
+        loop {
+            if let Some(line) = state.lines[seen..].iter().find(|line| wanted(line)) {
+                return Some(line.clone());
+            }
+            seen = state.lines.len();
+            let left = deadline.saturating_duration_since(Instant::now());
+            if state.ended || left.is_zero() {
+                return None;
+            }
+            state = self.changed.wait_timeout(state, left).expect("no panic in here").0;
+        }
+    }
+
+    fn until_end(&self) {
+        let deadline = Instant::now() + PATIENCE;
+        let mut state = self.state.lock().expect("no panic in here");
+        while !state.ended && Instant::now() < deadline {
+            state = self.changed.wait_timeout(state, Duration::from_millis(100)).expect("no panic in here").0;
+        }
+    }
+
+    fn text(&self) -> String {
+        let state = self.state.lock().expect("no panic in here");
+        state.lines.iter().fold(String::new(), |mut text, line| {
+            let _ = writeln!(text, "{line}");
+            text
+        })
+    }
+}
+
+/// A running daemon. Dropping it kills it and everything it started.
+pub struct Daemon {
+    child: Child,
+    mark: String,
+    log: Arc<Log>,
+    client: Option<Client>,
+    setup: Setup,
+    ended: Option<ExitStatus>,
+}
+
+impl Daemon {
+    /// Where it listens on TCP: the first such address, as it tells on stderr.
+    pub fn address(&self) -> SocketAddr {
+        self.addresses(1)[0]
+    }
+
+    /// The first `count` TCP addresses that it tells.
+    pub fn addresses(&self, count: usize) -> Vec<SocketAddr> {
+        let find = || -> Vec<SocketAddr> {
+            let text = self.log();
+            let told = text.lines().filter_map(|line| line.split("listening on tcp://").nth(1));
+            told.map(|rest| {
+                let address = rest.split(|c: char| !(c.is_ascii_hexdigit() || ".:[]".contains(c))).next();
+                address.and_then(|address| address.parse().ok()).unwrap_or_else(|| panic!("no address: {rest}"))
+            })
+            .collect()
+        };
+        self.until("the daemon tells where it listens", || find().len() >= count || self.log_ended());
+        let found = find();
+        assert!(found.len() >= count, "the daemon ended before it listened:\n{}", self.log());
+        found
+    }
+
+    fn log_ended(&self) -> bool {
+        self.log.state.lock().expect("no panic in here").ended
+    }
+
+    /// A new connection, or in stdio mode the one client.
+    pub fn connect(&mut self) -> Client {
+        match self.setup.mode {
+            Mode::Tcp | Mode::Given => Client::over_tcp(self.address()),
+            Mode::Unix => Client::over_unix(&self.path("socket")),
+            Mode::Stdio => self.client.take().expect("stdio has one client"),
+        }
+    }
+
+    /// The client on its stdin and stdout, when the test gave it a pipe.
+    pub fn pipes(&mut self) -> Client {
+        Client::over_pipes(self.child.stdin.take(), self.child.stdout.take().expect("stdout is a pipe"))
+    }
+
+    /// A path in its directory.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.setup.path(name)
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it has logged so far.
+    pub fn log(&self) -> String {
+        self.log.text()
+    }
+
+    /// Waits for a line of the log that contains all of `parts`.
+    pub fn logs(&self, parts: &[&str]) -> String {
+        let found = self.log.wait(|line| parts.iter().all(|part| line.contains(part)));
+        found.unwrap_or_else(|| panic!("no line of the log has {parts:?}:\n{}", self.log()))
+    }
+
+    /// Waits until `count` lines of the log contain `part`.
+    pub fn logs_times(&self, part: &str, count: usize) {
+        self.until(&format!("{count} lines with {part:?}"), || {
+            self.log().lines().filter(|line| line.contains(part)).count() >= count
+        });
+    }
+
+    /// [`until`], with the log in the message of the failure.
+    pub fn until(&self, what: &str, mut condition: impl FnMut() -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        while !condition() {
+            assert!(Instant::now() < deadline, "in vain: {what}; the log:\n{}", self.log());
+            std::thread::park_timeout(Duration::from_millis(2));
+        }
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) {
+        let _ = kill_process(Pid::from_child(&self.child), signal);
+    }
+
+    /// Sends a signal to its process group, as a terminal does.
+    pub fn signal_group(&self, signal: Signal) {
+        assert!(self.setup.own_group, "it would hit the tests themselves");
+        kill_process_group(Pid::from_child(&self.child), signal).expect("the group is there");
+    }
+
+    /// Waits for its end.
+    pub fn wait(&mut self) -> ExitStatus {
+        if let Some(status) = self.ended {
+            return status;
+        }
+        let ended = match pidfd_open(Pid::from_child(&self.child), PidfdFlags::empty()) {
+            Ok(process) => ready(process.as_fd(), PollFlags::IN),
+            Err(_) => true,
+        };
+        assert!(ended, "the daemon does not end; the log:\n{}", self.log());
+        let status = self.child.wait().expect("it is our child");
+        self.ended = Some(status);
+        status
+    }
+
+    /// Whether it still runs.
+    pub fn runs(&mut self) -> bool {
+        self.child.try_wait().expect("it is our child").is_none()
+    }
+
+    /// Asks it to stop, and checks that it ends with 0 and leaves nothing behind.
+    pub fn stop(self) -> Outcome {
+        self.signal(Signal::TERM);
+        self.ends_well()
+    }
+
+    /// Checks that it ends with 0 and leaves nothing behind.
+    pub fn ends_well(mut self) -> Outcome {
+        let status = self.wait();
+        self.nothing_is_left();
+        self.log.until_end();
+        let mut stdout = Vec::new();
+        if let Some(mut pipe) = self.child.stdout.take() {
+            pipe.read_to_end(&mut stdout).expect("its stdout can be read");
+        }
+        let stdout = String::from_utf8_lossy(&stdout).into_owned();
+        assert_eq!(status.code(), Some(0), "{status}; the log:\n{}", self.log());
+        Outcome { code: status.code(), stdout, stderr: self.log() }
+    }
+
+    /// Checks that no process that it started is left.
+    pub fn nothing_is_left(&self) {
+        // A process that was killed a moment ago may still be on its way out.
+        self.until("nothing of the daemon's process tree is left", || self.descendants().is_empty());
+    }
+
+    /// The processes that carry its mark, but not itself: pid and command line.
+    pub fn descendants(&self) -> Vec<(u32, String)> {
+        let mark = format!("{MARK}={}", self.mark);
+        let own = if self.setup.wrapper.is_empty() { self.pid() } else { 0 };
+        processes()
+            .filter(|(pid, path)| {
+                let environment = fs::read(path.join("environ")).unwrap_or_default();
+                *pid != own && environment.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes())
+            })
+            .map(|(pid, path)| {
+                let line = fs::read(path.join("cmdline")).unwrap_or_default();
+                (pid, String::from_utf8_lossy(&line).replace('\0', " "))
+            })
+            .collect()
+    }
+
+    /// Its children that have ended and were not reaped.
+    pub fn zombies(&self) -> Vec<u32> {
+        children(self.pid()).into_iter().filter(|(_, state)| *state == 'Z').map(|(pid, _)| pid).collect()
+    }
+}
+
+fn processes() -> impl Iterator<Item = (u32, PathBuf)> {
+    let entries = fs::read_dir("/proc").expect("/proc is there").filter_map(Result::ok);
+    entries.filter_map(|entry| Some((entry.file_name().to_str()?.parse().ok()?, entry.path())))
+}
+
+/// The children of a process with their states.
+pub fn children(parent: u32) -> Vec<(u32, char)> {
+    let of_parent = |(pid, path): (u32, PathBuf)| {
+        let stat = fs::read_to_string(path.join("stat")).ok()?;
+        // The name may contain anything; what follows it is plain.
+        let mut fields = stat.rsplit_once(") ")?.1.split(' ');
+        let state = fields.next()?.chars().next()?;
+        (fields.next()?.parse() == Ok(parent)).then_some((pid, state))
+    };
+    processes().filter_map(of_parent).collect()
+}
+
+/// Whether a process is there and not a zombie.
+pub fn lives(pid: u64) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        if self.ended.is_none() {
+            self.signal(Signal::KILL);
+            let _ = self.child.wait();
+        }
+        for (pid, _) in self.descendants() {
+            let _ = Pid::from_raw(pid as i32).map(|pid| kill_process(pid, Signal::KILL));
+        }
+        if std::thread::panicking() {
+            eprintln!("--- the daemon's log\n{}---", self.log());
+        }
+    }
+}
+
+/// A FIFO that holds a worker back (`--gate`) until it is opened.
+pub struct Gate(PathBuf);
+
+impl Gate {
+    pub fn new(path: PathBuf) -> Self {
+        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("a FIFO");
+        Self(path)
+    }
+
+    pub fn path(&self) -> String {
+        self.0.display().to_string()
+    }
+
+    /// Lets the worker go on. Waits until it stands at the gate.
+    pub fn open(&self) {
+        drop(File::options().write(true).open(&self.0).expect("the FIFO is there"));
+    }
+}
+
+/// What a worker wrote to its `--record` file.
+pub fn recorded(path: &Path) -> Vec<String> {
+    fs::read_to_string(path).unwrap_or_default().lines().map(str::to_owned).collect()
+}
+
+/// A number behind `name=` in a line of a record.
+pub fn number_in(line: &str, name: &str) -> u64 {
+    let rest = line.split(&format!("{name}=")).nth(1).unwrap_or_else(|| panic!("no {name} in {line:?}"));
+    rest.split(|c: char| !c.is_ascii_digit()).next().and_then(|digits| digits.parse().ok()).expect("a number")
+}
+
+/// Whether a path is a socket.
+pub fn is_socket(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket())
+}
+
+/// A TCP port that nobody listens on now.
+pub fn refuses_connections(address: SocketAddr) -> bool {
+    TcpStream::connect(address).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+}
+
+/// The number of a descriptor, for a child process that inherits it.
+pub fn inheritable(file: &impl AsRawFd) -> i32 {
+    // SAFETY: fcntl with F_SETFD takes no pointer, and the descriptor is open while `file` is borrowed.
+    assert_ne!(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFD, 0) }, -1);
+    file.as_raw_fd()
+}

@@ -1,0 +1,16 @@
+//! The daemon as its users see it: a real process, real workers, real sockets and pipes.
+//!
+//! Each module is a part of the specification, each test a sentence of it, or a row of the fault catalogue. The
+//! harness and the client are for all of them; `tests/support/worker.py` is the one misbehaving worker.
+
+mod client;
+mod harness;
+
+mod backpressure;
+mod clients;
+mod logs;
+mod sessions;
+mod shutdown;
+mod startup;
+mod stdio;
+mod workers;

@@ -1,0 +1,243 @@
+//! The end (spec 10; design 2.14; fault catalogue 26 to 28, 67, 68, 73).
+
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
+
+use crate::harness::{Setup, children, echo, recorded, refuses_connections, worker};
+
+#[test]
+fn sigterm_and_sigint_end_the_daemon_with_exit_code_0() {
+    for signal in [Signal::TERM, Signal::INT] {
+        let mut daemon = Setup::new([worker("agents", 3, &[])]).start();
+        let mut client = daemon.connect();
+        client.request(1, "m", json!({}));
+        daemon.signal(signal);
+        client.ends();
+        let outcome = daemon.ends_well();
+        assert!(outcome.stderr.contains("reason=draining"), "{}", outcome.stderr);
+    }
+}
+
+#[test]
+fn workers_are_asked_with_sigterm_before_anything_harder() {
+    let setup = Setup::new([]);
+    let record = setup.path("record");
+    let pools = json!([worker("agents", 2, &["--record", record.to_str().unwrap()])]);
+    let mut daemon = setup.set("pools", pools).start();
+    let mut client = daemon.connect();
+    for id in 0..2 {
+        client.request(id, "m", json!({}));
+    }
+    daemon.signal(Signal::TERM);
+    daemon.wait();
+    let asked = recorded(&record).iter().filter(|line| line.starts_with("SIGTERM")).count();
+    assert_eq!(asked, 2);
+    let outcome = daemon.ends_well();
+    assert!(!outcome.stderr.contains("worker_killed"), "{}", outcome.stderr);
+}
+
+#[test]
+fn the_listening_sockets_close_first_while_workers_still_finish() {
+    for setup in [
+        Setup::new([worker("agents", 1, &["--ignore-term"])]),
+        Setup::new([worker("agents", 1, &["--ignore-term"])]).unix(),
+    ] {
+        let mut daemon = setup.limit("drain_timeout_sec", 2).start();
+        let mut client = daemon.connect();
+        client.request(1, "m", json!({}));
+        daemon.signal(Signal::TERM);
+        daemon.logs(&["workers are told to stop"]);
+        let socket = daemon.path("socket");
+        if socket.exists() {
+            daemon.until("no new clients", || std::os::unix::net::UnixStream::connect(&socket).is_err());
+        } else if daemon.log().contains("tcp://") {
+            let address = daemon.address();
+            daemon.until("no new clients", || refuses_connections(address));
+        }
+        assert!(daemon.runs(), "its worker has not ended yet");
+        daemon.ends_well();
+    }
+}
+
+#[test]
+fn workers_that_do_not_stop_are_killed_at_drain_timeout_and_the_exit_code_is_0() {
+    let mut daemon = Setup::new([worker("agents", 2, &["--ignore-term"])]).limit("drain_timeout_sec", 1).start();
+    let mut client = daemon.connect();
+    for id in 0..2 {
+        client.request(id, "m", json!({}));
+    }
+    let started = Instant::now();
+    daemon.signal(Signal::TERM);
+    daemon.wait();
+    assert!(started.elapsed() >= Duration::from_secs(1), "they were given their time");
+    let outcome = daemon.ends_well();
+    assert!(outcome.stderr.contains("worker_killed") && outcome.stderr.contains("signal 9"), "{}", outcome.stderr);
+}
+
+#[test]
+fn with_a_drain_timeout_of_zero_workers_are_killed_at_once() {
+    let mut daemon = Setup::new([worker("agents", 1, &["--ignore-term"])]).limit("drain_timeout_sec", 0).start();
+    daemon.connect().request(1, "m", json!({}));
+    daemon.stop();
+}
+
+#[test]
+fn answers_that_come_during_the_drain_are_delivered() {
+    let mut daemon = Setup::new([worker("agents", 1, &["--answer-late"])]).start();
+    let mut client = daemon.connect();
+    for id in 0..100 {
+        client.ask(id, "hold", json!({}));
+    }
+    client.request("sync", "who", json!({}));
+    daemon.signal(Signal::TERM);
+    for id in 0..100 {
+        assert_eq!(client.answer(id)["result"]["held"], true);
+    }
+    client.ends();
+    daemon.ends_well();
+}
+
+#[test]
+fn requests_that_no_answer_came_for_get_an_error_at_the_end() {
+    let mut daemon = Setup::new([worker("agents", 1, &[])]).start();
+    let mut client = daemon.connect();
+    client.ask(1, "hold", json!({}));
+    client.request(2, "who", json!({}));
+    daemon.signal(Signal::TERM);
+    assert_eq!(client.error(1, "shutting_down"), -32016);
+    client.ends();
+    daemon.ends_well();
+}
+
+#[test]
+fn a_request_during_the_drain_is_refused_at_once() {
+    let mut daemon = Setup::new([worker("agents", 1, &["--ignore-term"])]).limit("drain_timeout_sec", 1).start();
+    let mut client = daemon.connect();
+    client.request(1, "m", json!({}));
+    daemon.signal(Signal::TERM);
+    daemon.logs(&["workers are told to stop"]);
+    client.ask(2, "m", json!({}));
+    assert_eq!(client.error(2, "shutting_down"), -32016);
+    daemon.ends_well();
+}
+
+#[test]
+fn with_quiesce_pending_requests_may_finish_first() {
+    let setup = Setup::new([worker("agents", 1, &[])]).limit("quiesce_sec", 60);
+    let mut daemon = setup.start();
+    let mut client = daemon.connect();
+    client.ask(1, "hold", json!({}));
+    client.request(2, "who", json!({}));
+    daemon.signal(Signal::TERM);
+    daemon.logs(&["shutting down"]);
+    let address = daemon.address();
+    daemon.until("no new clients", || refuses_connections(address));
+    client.ask(3, "release", json!({}));
+    client.answer(1);
+    client.answer(3);
+    client.ends();
+    daemon.ends_well();
+}
+
+#[test]
+fn a_second_signal_ends_everything_at_once() {
+    for second in [Signal::TERM, Signal::INT] {
+        let mut daemon = Setup::new([worker("agents", 2, &["--ignore-term"])]).limit("drain_timeout_sec", 600).start();
+        let mut client = daemon.connect();
+        for id in 0..2 {
+            client.request(id, "m", json!({}));
+        }
+        daemon.signal(Signal::TERM);
+        daemon.logs(&["workers are told to stop"]);
+        assert!(daemon.runs());
+        daemon.signal(second);
+        daemon.ends_well();
+    }
+}
+
+#[test]
+fn ctrl_c_reaches_the_daemon_and_not_the_workers() {
+    let setup = Setup::new([]);
+    let record = setup.path("record");
+    let pools = json!([worker("agents", 2, &["--answer-late", "--record", record.to_str().unwrap()])]);
+    let mut daemon = setup.set("pools", pools).own_group().start();
+    let mut client = daemon.connect();
+    for id in 0..2 {
+        client.ask(id, "hold", json!({}));
+        client.request("sync", "who", json!({}));
+        client.request("sync", "who", json!({}));
+    }
+    daemon.signal_group(Signal::INT);
+    client.answer(0);
+    client.answer(1);
+    daemon.wait();
+    assert!(!recorded(&record).iter().any(|line| line.starts_with("SIGINT")), "{:?}", recorded(&record));
+    daemon.ends_well();
+}
+
+#[test]
+fn a_client_that_does_not_read_cannot_hold_up_the_end() {
+    let mut daemon = Setup::new([worker("agents", 1, &[])]).limit("drain_timeout_sec", 1).unix().start();
+    let mut client = daemon.connect();
+    client.ask_in("s", 1, "flood", json!({ "lines": 10_000, "size": 500 }));
+    daemon.until("something came", || client.has_something());
+    daemon.stop();
+}
+
+#[test]
+fn a_storm_of_signals_changes_nothing() {
+    let mut daemon = Setup::new([worker("agents", 2, &[])]).start();
+    let mut client = daemon.connect();
+    for id in 0..50 {
+        for signal in [Signal::HUP, Signal::PIPE, Signal::CHILD] {
+            if signal != Signal::HUP {
+                daemon.signal(signal);
+            }
+        }
+        client.request(id, "m", json!({}));
+    }
+    daemon.stop();
+}
+
+#[test]
+fn a_daemon_that_is_stopped_while_workers_start_leaves_nothing() {
+    // The signal comes at another moment of the start each time.
+    for turn in 0..20_u32 {
+        let daemon = Setup::new([echo("echo", 8)]).start_unheard();
+        for _ in 0..turn * 2000 {
+            std::hint::spin_loop();
+        }
+        daemon.logs(&["stdio_bus"]);
+        daemon.signal(Signal::TERM);
+        daemon.ends_well();
+    }
+}
+
+#[test]
+fn as_process_1_of_a_container_it_reaps_everything_and_ends_on_sigterm() {
+    // SAFETY: geteuid(2) cannot fail and takes nothing.
+    if unsafe { libc::geteuid() } != 0 {
+        return eprintln!("skipped: only root can make a process namespace");
+    }
+    let namespace = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"];
+    let possible = std::process::Command::new(namespace[0]).args(&namespace[1..]).arg("true").status();
+    if !possible.is_ok_and(|status| status.success()) {
+        return eprintln!("skipped: process namespaces are not allowed here");
+    }
+    let mut daemon =
+        Setup::new([worker("agents", 2, &["--orphan"])]).limit("drain_timeout_sec", 1).under(&namespace).start();
+    let mut client = daemon.connect();
+    for id in 0..2 {
+        client.request(id, "m", json!({}));
+    }
+    let first = children(daemon.pid())[0].0;
+    // The worker's death makes its orphan a child of process 1.
+    client.ask("x", "exit", json!({ "code": 1 }));
+    client.error("x", "worker_exited");
+    daemon.logs(&["worker_ended"]);
+    daemon.until("no zombies", || children(first).iter().all(|(_, state)| *state != 'Z'));
+    kill_process(Pid::from_raw(first as i32).unwrap(), Signal::TERM).unwrap();
+    daemon.ends_well();
+}

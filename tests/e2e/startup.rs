@@ -1,0 +1,417 @@
+//! How the daemon starts, or says why it does not: command line, configuration, listeners, and what it needs of the
+//! machine (spec 4.1.1, 9; design 2.15, 2.16; fault catalogue 2, 7, 12, 58, 59).
+
+use std::fs::{self, File};
+use std::io::{Read, Seek, Write};
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixDatagram, UnixListener};
+use std::process::{Command, Stdio};
+
+use rustix::process::Signal;
+use serde_json::json;
+
+use crate::client::Client;
+use crate::harness::{Setup, echo, inheritable, is_socket, program, shell, with, worker};
+
+/// Runs it with these arguments and nothing else.
+fn refused(arguments: &[&str]) -> (Option<i32>, String) {
+    let outcome = Setup::bare().args(arguments).run();
+    assert_eq!(outcome.stdout, "", "a refusal belongs on stderr");
+    (outcome.code, outcome.stderr)
+}
+
+#[test]
+fn without_a_configuration_two_echo_workers_answer_and_stderr_says_so() {
+    let mut daemon = Setup::bare().tcp().start();
+    daemon.logs(&["echo"]);
+    let mut client = daemon.connect();
+    let answer = client.request(1, "hello", json!({ "a": 1 }));
+    assert_eq!(answer["result"], json!({ "echo": { "a": 1 }, "method": "hello" }));
+    assert_eq!(daemon.descendants().len(), 2, "two workers: {:?}", daemon.descendants());
+    daemon.stop();
+}
+
+#[test]
+fn the_line_of_the_readme_prints_the_answer_and_ends() {
+    if Command::new("nc").arg("-h").output().is_err() {
+        return eprintln!("skipped: nc is not installed");
+    }
+    let daemon = Setup::bare().tcp().start();
+    let line = format!(
+        r#"printf '{{"jsonrpc":"2.0","id":1,"method":"hello","params":{{"a":1}}}}\n' | nc -N 127.0.0.1 {}"#,
+        daemon.address().port()
+    );
+    let printed = Command::new("sh").args(["-c", &line]).output().expect("a shell");
+    assert!(printed.status.success(), "{printed:?}");
+    let answer: serde_json::Value = serde_json::from_slice(&printed.stdout).expect("one line of JSON");
+    assert_eq!(answer["id"], 1);
+    assert_eq!(answer["result"]["echo"], json!({ "a": 1 }));
+    daemon.stop();
+}
+
+#[test]
+fn help_and_version_go_to_stdout_with_exit_code_0() {
+    for (flag, part) in [("--help", "--config"), ("-h", "--config"), ("--version", env!("CARGO_PKG_VERSION"))] {
+        let outcome = Setup::bare().args(&[flag]).run();
+        assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""), "{flag}");
+        assert!(outcome.stdout.contains(part), "{flag}: {}", outcome.stdout);
+    }
+}
+
+#[test]
+fn a_wrong_command_line_exits_with_2_and_says_what_is_wrong() {
+    for (arguments, part) in [
+        (&["--stdio", "--tcp", "127.0.0.1:0"][..], "--tcp"),
+        (&["--unix", "/tmp/a", "--tcp", "127.0.0.1:0"], "--tcp"),
+        (&["--tcp", "9000"], "9000"),
+        (&["--bogus"], "--bogus"),
+        (&["--log-level", "loud"], "loud"),
+    ] {
+        let (code, stderr) = refused(arguments);
+        assert_eq!(code, Some(2), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(part), "{arguments:?}: {stderr}");
+    }
+}
+
+#[test]
+fn a_wrong_configuration_exits_with_78_and_names_line_column_and_path() {
+    let setup = Setup::bare();
+    let path = setup.path("agents.json");
+    fs::write(&path, "{\n  \"pools\": [\n    {\"id\":\"a\", \"comand\":\"cat\", \"instances\":0}\n  ]\n}\n").unwrap();
+    let file = path.display().to_string();
+    let outcome = setup.args(&["--config", &file, "--tcp", "127.0.0.1:0"]).run();
+    assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(78), ""));
+    for part in ["agents.json:3:", "pools[0].comand", "did you mean \"command\"?", "pools[0].instances"] {
+        assert!(outcome.stderr.contains(part), "{part} is missing in\n{}", outcome.stderr);
+    }
+}
+
+#[test]
+fn every_validation_rule_of_the_spec_is_enforced_at_the_start() {
+    let pool = |id: &str| json!({ "id": id, "command": "cat", "instances": 1 });
+    for (pools, part) in [
+        (json!([]), "pools"),
+        (json!([pool("a"), pool("a")]), "pools[1].id"),
+        (json!([{ "id": "a", "command": "/no/such/program", "instances": 1 }]), "/no/such/program"),
+        (json!([{ "id": "a", "command": "no-such-program-in-path", "instances": 1 }]), "PATH"),
+        (json!([{ "id": "a", "command": "cat", "instances": 0 }]), "pools[0].instances"),
+        (json!([with(pool("a"), "cwd", "/no/such/directory")]), "pools[0].cwd"),
+    ] {
+        let outcome = Setup::new([]).set("pools", pools).run();
+        assert_eq!(outcome.code, Some(78), "{part}: {}", outcome.stderr);
+        assert!(outcome.stderr.contains(part), "{part} is missing in\n{}", outcome.stderr);
+    }
+}
+
+#[test]
+fn a_configuration_that_does_not_exist_exits_with_78() {
+    let (code, stderr) = refused(&["--config", "/no/such/agents.json"]);
+    assert_eq!(code, Some(78));
+    assert!(stderr.contains("/no/such/agents.json"), "{stderr}");
+}
+
+#[test]
+fn the_configuration_may_come_through_a_descriptor() {
+    let setup = Setup::bare().tcp();
+    let mut file = File::options().read(true).write(true).create(true).truncate(true).open(setup.path("c")).unwrap();
+    file.write_all(json!({ "pools": [worker("passed", 1, &["--name", "by descriptor"])] }).to_string().as_bytes())
+        .unwrap();
+    file.rewind().unwrap();
+    let number = inheritable(&file).to_string();
+    let mut daemon = setup.args(&["--config-fd", &number]).start();
+    let answer = daemon.connect().request(0, "who", json!({}));
+    assert_eq!(answer["result"]["name"], "by descriptor");
+    daemon.stop();
+}
+
+#[test]
+fn limits_may_be_left_out_and_then_have_their_defaults() {
+    // max_input_buffer is 1 MiB then: a line of that size passes, and one byte more does not.
+    let mut daemon = Setup::new([worker("agents", 1, &[])]).start();
+    let mut client = daemon.connect();
+    let line = |size: usize| {
+        let frame = json!({ "jsonrpc": "2.0", "id": 1, "method": "who", "params": { "x": "" } }).to_string().len();
+        json!({ "jsonrpc": "2.0", "id": 1, "method": "who", "params": { "x": "x".repeat(size - frame) } })
+    };
+    client.send(&line(1 << 20));
+    assert!(client.answer(1)["result"]["pid"].is_number());
+    client.send(&line((1 << 20) + 1));
+    assert_eq!(client.error(json!(null), "client_line_too_long"), -32600);
+    client.ends();
+    daemon.stop();
+}
+
+#[test]
+fn a_port_in_use_exits_with_73_and_names_the_address() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let (code, stderr) = refused(&["--tcp", &address]);
+    assert_eq!(code, Some(73), "{stderr}");
+    assert!(stderr.contains(&address) && stderr.contains("ss -ltnp"), "{stderr}");
+}
+
+#[test]
+fn a_port_is_free_again_as_soon_as_the_daemon_has_ended() {
+    let mut daemon = Setup::bare().tcp().start();
+    let address = daemon.address();
+    let mut client = daemon.connect();
+    client.request(1, "m", json!({}));
+    // The daemon closes first, so its end of the connection stays in TIME_WAIT.
+    daemon.stop();
+    client.ends();
+    let again = Setup::bare().args(&["--tcp", &address.to_string()]).start_unheard();
+    again.address();
+    again.stop();
+}
+
+#[test]
+fn a_host_may_be_a_name_or_an_ipv6_address() {
+    for host in ["localhost", "[::1]"] {
+        if host == "[::1]" && TcpListener::bind("[::1]:0").is_err() {
+            eprintln!("skipped: no IPv6 here");
+            continue;
+        }
+        let daemon = Setup::bare().args(&["--tcp", &format!("{host}:0")]).start_unheard();
+        assert_eq!(Client::over_tcp(daemon.address()).request(1, "m", json!({}))["id"], 1);
+        daemon.stop();
+    }
+}
+
+#[test]
+fn the_listeners_of_the_configuration_serve_beside_the_flag() {
+    let setup = Setup::new([worker("one", 1, &["--name", "1"]), worker("two", 1, &["--name", "2"])]);
+    let path = setup.path("second");
+    let listeners = json!([{ "tcp": "127.0.0.1:0", "pool": "one" }, { "unix": path, "pool": "two", "mode": "0660" }]);
+    let daemon = setup.set("listeners", listeners).no_listener().start_unheard();
+    let mut one = Client::over_tcp(daemon.address());
+    daemon.until("the Unix socket is there", || is_socket(&path));
+    let mut two = Client::over_unix(&path);
+    assert_eq!(one.request(1, "who", json!({}))["result"]["name"], "1");
+    assert_eq!(two.request(1, "who", json!({}))["result"]["name"], "2");
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o660);
+    daemon.stop();
+}
+
+#[test]
+fn a_unix_socket_is_for_its_owner_alone_and_is_removed_at_the_end() {
+    let daemon = Setup::bare().unix().start();
+    let path = daemon.path("socket");
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    daemon.signal(Signal::TERM);
+    let mut daemon = daemon;
+    daemon.wait();
+    assert!(!path.exists(), "the socket is removed");
+    daemon.ends_well();
+}
+
+#[test]
+fn a_socket_that_a_dead_daemon_left_is_replaced() {
+    let setup = Setup::bare().unix();
+    drop(UnixListener::bind(setup.path("socket")).unwrap());
+    assert!(is_socket(&setup.path("socket")), "the file stays when its listener has gone");
+    let mut daemon = setup.start();
+    assert_eq!(daemon.connect().request(1, "m", json!({}))["id"], 1);
+    daemon.stop();
+}
+
+#[test]
+fn a_socket_in_use_is_not_taken_over() {
+    let setup = Setup::bare().unix();
+    let path = setup.path("socket");
+    let _live = UnixListener::bind(&path).unwrap();
+    let outcome = setup.run();
+    assert_eq!(outcome.code, Some(73), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("a running program listens on it already"), "{}", outcome.stderr);
+}
+
+#[test]
+fn what_is_not_a_socket_is_not_removed() {
+    let setup = Setup::bare().unix();
+    fs::write(setup.path("socket"), "precious").unwrap();
+    let mut daemon = setup.start_unheard();
+    assert_eq!(daemon.wait().code(), Some(73));
+    assert_eq!(fs::read_to_string(daemon.path("socket")).unwrap(), "precious");
+    daemon.logs(&["not ours to remove"]);
+}
+
+#[test]
+fn a_socket_that_another_program_put_in_its_place_is_left_alone() {
+    let mut daemon = Setup::bare().unix().start();
+    let path = daemon.path("socket");
+    fs::remove_file(&path).unwrap();
+    let _other = UnixDatagram::bind(&path).unwrap();
+    daemon.signal(Signal::TERM);
+    daemon.wait();
+    assert!(is_socket(&path), "it is not the daemon's socket any more");
+    daemon.ends_well();
+}
+
+#[test]
+fn a_path_that_is_too_long_for_a_unix_socket_is_refused_with_the_length() {
+    let path = format!("/tmp/{}", "x".repeat(120));
+    let (code, stderr) = refused(&["--unix", &path]);
+    assert_eq!(code, Some(2), "{stderr}");
+    assert!(stderr.contains("107"), "{stderr}");
+}
+
+#[test]
+fn a_directory_that_does_not_exist_is_named_with_the_remedy() {
+    let setup = Setup::bare();
+    let path = setup.text_path("missing/socket");
+    let outcome = setup.args(&["--unix", &path]).run();
+    assert_eq!(outcome.code, Some(73), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("mkdir -p"), "{}", outcome.stderr);
+}
+
+/// Makes io_uring_setup(2) fail with `errno`, as a container's seccomp profile does.
+fn forbid_io_uring(errno: i32) -> std::io::Result<()> {
+    let load = libc::sock_filter { code: (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16, jt: 0, jf: 0, k: 0 };
+    let is_setup = libc::sock_filter {
+        code: (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16,
+        jt: 0,
+        jf: 1,
+        k: libc::SYS_io_uring_setup as u32,
+    };
+    let verdict = |k| libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k };
+    let fail = libc::SECCOMP_RET_ERRNO | errno as u32;
+    let mut filter = [load, is_setup, verdict(fail), verdict(libc::SECCOMP_RET_ALLOW)];
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: prctl(2) reads `program` and the filter it points to, which live until it returns.
+    let set = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+            && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0
+    };
+    if set { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+}
+
+#[test]
+fn where_io_uring_is_blocked_it_exits_with_69_and_says_how_to_allow_it() {
+    let outcome = Setup::bare().tcp().before_exec(|| forbid_io_uring(libc::EPERM)).run();
+    assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(69), ""), "{}", outcome.stderr);
+    for part in ["io_uring cannot be used here", "kernel.io_uring_disabled", "seccomp"] {
+        assert!(outcome.stderr.contains(part), "{part} is missing in\n{}", outcome.stderr);
+    }
+}
+
+#[test]
+fn where_io_uring_is_missing_it_exits_with_69_and_asks_for_the_kernel() {
+    let outcome = Setup::bare().tcp().before_exec(|| forbid_io_uring(libc::ENOSYS)).run();
+    assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(69), ""), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("uname -r"), "{}", outcome.stderr);
+}
+
+/// Sets both limits of a resource in the new process.
+fn allow(resource: libc::__rlimit_resource_t, soft: u64, hard: u64) -> std::io::Result<()> {
+    let limit = libc::rlimit { rlim_cur: soft, rlim_max: hard };
+    // SAFETY: setrlimit(2) reads `limit`, which lives until it returns.
+    if unsafe { libc::setrlimit(resource, &raw const limit) } == 0 {
+        Ok(())
+    } else {
+        Err(std::io::Error::last_os_error())
+    }
+}
+
+#[test]
+fn too_few_descriptors_are_refused_with_the_number_that_is_needed() {
+    let outcome = Setup::new([echo("echo", 2)]).before_exec(|| allow(libc::RLIMIT_NOFILE, 256, 256)).run();
+    assert_eq!(outcome.code, Some(78), "{}", outcome.stderr);
+    for part in ["256", "RLIMIT_NOFILE", "LimitNOFILE=", "pools[].instances"] {
+        assert!(outcome.stderr.contains(part), "{part} is missing in\n{}", outcome.stderr);
+    }
+}
+
+#[test]
+fn the_soft_limit_of_descriptors_is_raised_for_the_daemon_and_given_back_to_the_workers() {
+    let setup = Setup::new([]);
+    let limit = setup.text_path("limit");
+    let pool = shell("echo", &format!("ulimit -Sn > {limit}; exec \"$0\" worker echo"));
+    let args = json!([pool["args"][0], pool["args"][1], program()]);
+    let setup = setup.set("pools", json!([with(pool, "args", args)]));
+    let mut daemon = setup.before_exec(|| allow(libc::RLIMIT_NOFILE, 200, 4096)).start();
+    daemon.connect().request(1, "m", json!({}));
+    assert_eq!(fs::read_to_string(limit).unwrap().trim(), "200");
+    let limits = fs::read_to_string(format!("/proc/{}/limits", daemon.pid())).unwrap();
+    let files = limits.lines().find(|line| line.starts_with("Max open files")).expect("the line is always there");
+    let soft: u64 = files.split_whitespace().nth(3).and_then(|soft| soft.parse().ok()).expect("a number");
+    assert!(soft >= 1024, "the daemon needs one for each connection: {files}");
+    daemon.stop();
+}
+
+#[test]
+fn as_another_user_with_little_locked_memory_it_runs_or_says_what_to_raise() {
+    // SAFETY: geteuid(2) cannot fail and takes nothing.
+    if unsafe { libc::geteuid() } != 0 {
+        return eprintln!("skipped: only root can become another user");
+    }
+    let setup = Setup::bare().tcp();
+    let copy = setup.path("stdio_bus");
+    fs::copy(program(), &copy).unwrap();
+    fs::set_permissions(copy.parent().unwrap(), fs::Permissions::from_mode(0o755)).unwrap();
+    let copy = copy.display().to_string();
+    let wrapper = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "prlimit", "--memlock=0:0", &copy];
+    // The wrapper's last word is the program, so the daemon's own name becomes an argument that must not be there.
+    let mut command = Command::new(wrapper[0]);
+    command.args(&wrapper[1..]).args(["--tcp", "127.0.0.1:0"]).stdin(Stdio::null()).stderr(Stdio::piped());
+    let Ok(mut child) = command.spawn() else { return eprintln!("skipped: setpriv is not installed") };
+    let mut stderr = std::io::BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    while std::io::BufRead::read_line(&mut stderr, &mut line).unwrap() > 0 && !line.contains("listening on") {}
+    if line.contains("listening on") {
+        let pid = rustix::process::Pid::from_child(&child);
+        rustix::process::kill_process(pid, Signal::TERM).unwrap();
+        stderr.read_to_string(&mut line).unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(0), "{line}");
+    } else {
+        assert_eq!(child.wait().unwrap().code(), Some(69), "{line}");
+        assert!(line.contains("LimitMEMLOCK"), "{line}");
+    }
+    drop(setup);
+}
+
+#[test]
+fn a_command_that_disappears_is_reported_with_pool_and_reason_and_others_go_on() {
+    let setup = Setup::new([]);
+    let agent = setup.path("agent");
+    fs::write(&agent, "#!/bin/sh\nread line\nexit 1\n").unwrap();
+    fs::set_permissions(&agent, fs::Permissions::from_mode(0o755)).unwrap();
+    let pools = json!([{ "id": "moved", "command": agent, "instances": 1 }, echo("good", 1)]);
+    let mut daemon = setup.set("pools", pools).limit("max_restarts", 2).start();
+    fs::remove_file(&agent).unwrap();
+    let mut client = daemon.connect();
+    client.send(&json!({ "id": 1, "method": "m", "pool": "moved" }));
+    client.error(1, "worker_exited");
+    daemon.logs(&["ERROR", "spawn_failed", "moved/", "No such file"]);
+    daemon.logs(&["given up after 2 restarts"]);
+    assert_eq!(client.request(2, "m", json!({}))["result"]["method"], "m");
+    client.send(&json!({ "id": 3, "method": "m", "pool": "moved" }));
+    assert_eq!(client.error(3, "no_worker"), -32010);
+    daemon.stop();
+}
+
+#[test]
+fn check_says_whether_a_configuration_is_good_and_starts_nothing() {
+    let setup = Setup::bare();
+    let marker = setup.path("started");
+    let path = setup.path("c.json");
+    let config = json!({ "pools": [shell("a", &format!("touch {}", marker.display()))] });
+    fs::write(&path, config.to_string()).unwrap();
+    let file = path.display().to_string();
+    let outcome = setup.args(&["check", "--config", &file]).run();
+    assert_eq!(outcome.code, Some(0), "{outcome:?}");
+    assert!(!marker.exists());
+}
+
+#[test]
+fn a_closed_stdin_does_not_disturb_a_daemon_that_listens() {
+    let mut daemon = Setup::bare()
+        .tcp()
+        .before_exec(|| {
+            // SAFETY: close(2) takes a number; the new process has no other use for its stdin.
+            unsafe { libc::close(0) };
+            Ok(())
+        })
+        .start();
+    assert_eq!(daemon.connect().request(1, "m", json!({}))["id"], 1);
+    daemon.stop();
+}

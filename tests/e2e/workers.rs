@@ -1,0 +1,505 @@
+//! How workers are started, watched, ended and started again (spec 3.3, 5, 7.1; design 2.13; fault catalogue 10 to 12,
+//! 14 to 19, 22 to 28, 33, 34).
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+use crate::client::Client;
+use crate::harness::{Daemon, Setup, echo, inheritable, lives, number_in, recorded, shell, until, with, worker};
+
+/// The process id of the worker that answers.
+fn pid(client: &mut Client) -> u64 {
+    client.request("who", "who", json!({}))["result"]["pid"].as_u64().expect("a pid")
+}
+
+/// Asks until another worker than `old` answers: the one that was started in its place. Returns its process id.
+fn successor(client: &mut Client, old: u64) -> u64 {
+    let mut new = old;
+    until("a new worker answers", || {
+        client.ask("who", "who", json!({}));
+        new = client.answer("who")["result"]["pid"].as_u64().unwrap_or(old);
+        new != old
+    });
+    new
+}
+
+fn send_signal(pid: u64, signal: Signal) {
+    kill_process(Pid::from_raw(pid as i32).expect("a pid"), signal).expect("the worker is there");
+}
+
+#[test]
+fn a_worker_inherits_no_descriptor_no_blocked_and_no_ignored_signal() {
+    // A shell: it leaves the signals as they came, which neither Python nor Rust does.
+    let leaked = fs::File::open("/dev/null").unwrap();
+    let number = inheritable(&leaked);
+    let daemon = Setup::new([shell("plain", "read line; :")])
+        .variable("NOTIFY_SOCKET", "/run/nobody")
+        .before_exec(move || {
+            // SAFETY: system calls on values that live here; dup2 makes a descriptor that the daemon inherits.
+            unsafe {
+                let mut set = std::mem::zeroed();
+                libc::sigemptyset(&raw mut set);
+                libc::sigaddset(&raw mut set, libc::SIGUSR1);
+                libc::sigaddset(&raw mut set, libc::SIGTERM);
+                libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
+                libc::signal(libc::SIGPIPE, libc::SIG_IGN);
+                libc::signal(libc::SIGHUP, libc::SIG_IGN);
+                libc::signal(libc::SIGUSR2, libc::SIG_IGN);
+                libc::dup2(number, 57);
+            }
+            Ok(())
+        })
+        .start();
+    let (worker, _) = daemon.descendants()[0];
+    let files = fs::read_dir(format!("/proc/{worker}/fd")).unwrap();
+    let mut numbers: Vec<_> = files.map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
+    numbers.sort();
+    assert_eq!(numbers, ["0", "1", "2"]);
+    let status = fs::read_to_string(format!("/proc/{worker}/status")).unwrap();
+    for name in ["SigBlk", "SigIgn"] {
+        let line = status.lines().find(|line| line.starts_with(name)).expect("the line is always there");
+        let mask = line.split_whitespace().nth(1).and_then(|mask| u64::from_str_radix(mask, 16).ok()).expect("a mask");
+        // The C library keeps signals 32 and 33 for itself and lets nobody change them.
+        assert_eq!(mask & !(0b11 << 31), 0, "{line}");
+    }
+    let environment = fs::read(format!("/proc/{worker}/environ")).unwrap();
+    assert!(!String::from_utf8_lossy(&environment).contains("NOTIFY_SOCKET"), "it could speak for the daemon");
+    // The daemon hears SIGTERM although it was started with it blocked.
+    daemon.stop();
+}
+
+#[test]
+fn a_worker_leads_a_process_group_of_its_own() {
+    let mut daemon = Setup::new([worker("agents", 2, &[])]).start();
+    let mut client = daemon.connect();
+    for id in 0..2 {
+        let who = client.request(id, "who", json!({}));
+        assert_eq!(who["result"]["group"], who["result"]["pid"]);
+        assert_eq!(who["result"]["parent"], daemon.pid());
+    }
+    daemon.stop();
+}
+
+#[test]
+fn a_pool_sets_the_environment_and_the_directory_of_its_workers() {
+    let setup = Setup::new([]).variable("KEPT", "from the daemon").variable("CHANGED", "from the daemon");
+    let directory = setup.path("work");
+    fs::create_dir(&directory).unwrap();
+    let pool = with(worker("agents", 1, &[]), "env", json!({ "CHANGED": "by the pool", "ADDED": "é=1" }));
+    let mut daemon = setup.set("pools", json!([with(pool, "cwd", directory.to_str().unwrap())])).start();
+    let who = daemon.connect().request(1, "who", json!({ "KEPT": 0, "CHANGED": 0, "ADDED": 0, "MISSING": 0 }));
+    let variables = json!({ "KEPT": "from the daemon", "CHANGED": "by the pool", "ADDED": "é=1", "MISSING": null });
+    assert_eq!(who["result"]["variables"], variables);
+    let there = fs::canonicalize(&directory).unwrap();
+    assert_eq!(who["result"]["cwd"], there.to_str().unwrap());
+    daemon.stop();
+}
+
+#[test]
+fn a_command_is_looked_for_in_the_path_of_its_pool() {
+    let setup = Setup::new([]);
+    let directory = setup.path("bin");
+    fs::create_dir(&directory).unwrap();
+    let script = format!("#!/bin/sh\nexec {} worker echo\n", crate::harness::program().display());
+    fs::write(directory.join("my-agent"), script).unwrap();
+    fs::set_permissions(directory.join("my-agent"), fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:/usr/bin:/bin", directory.display());
+    let pool = json!({ "id": "a", "command": "my-agent", "instances": 1, "env": { "PATH": path } });
+    let mut daemon = setup.set("pools", json!([pool])).start();
+    assert_eq!(daemon.connect().request(1, "m", json!({}))["id"], 1);
+    daemon.stop();
+}
+
+#[test]
+fn arguments_reach_the_worker_as_they_are() {
+    let mut daemon = Setup::new([worker("agents", 1, &["--name", "a b\t'\"$HOME*\\"])]).start();
+    assert_eq!(daemon.connect().request(1, "who", json!({}))["result"]["name"], "a b\t'\"$HOME*\\");
+    daemon.stop();
+}
+
+#[test]
+fn what_a_worker_writes_to_stderr_is_passed_on_with_pool_and_number() {
+    let mut daemon = Setup::new([worker("agents", 1, &[])]).args(&["--log-level", "error"]).unix().start();
+    let mut client = daemon.connect();
+    client.request(1, "stderr", json!({ "text": "one\ntwo {\"id\":1}\n\u{1b}[31mred\nlast without an end" }));
+    let one = daemon.logs(&["one"]);
+    let (prefix, _) = one.split_once("one").unwrap();
+    let inside = prefix.rsplit_once('[').and_then(|(_, rest)| rest.split_once(']')).expect("a prefix in brackets").0;
+    let (pool, number) = inside.split_once('/').expect("pool and number");
+    assert_eq!(pool, "agents");
+    number.parse::<u32>().expect("the worker's number");
+    daemon.logs(&[prefix, "two {\"id\":1}"]);
+    daemon.logs(&[prefix, "\u{1b}[31mred"]);
+    daemon.signal(Signal::TERM);
+    daemon.logs(&[prefix, "last without an end"]);
+    let outcome = daemon.ends_well();
+    assert_eq!(outcome.stdout, "");
+}
+
+#[test]
+fn a_worker_that_floods_stderr_never_stalls_routing() {
+    let mut daemon = Setup::new([worker("noisy", 1, &[]), echo("calm", 1)]).start();
+    let mut client = daemon.connect();
+    client
+        .send(&json!({ "id": "flood", "method": "stderr_flood", "pool": "noisy", "params": { "bytes": 30_000_000 } }));
+    for id in 0..300 {
+        client.send(&json!({ "id": id, "method": "m", "pool": "calm" }));
+        let message = client.message();
+        if message["id"] == "flood" {
+            client.answer(id);
+        } else {
+            assert_eq!(message["id"], id);
+        }
+    }
+    daemon.stop();
+}
+
+#[test]
+fn an_exit_by_code_by_zero_or_by_signal_is_logged_and_the_worker_is_started_again() {
+    let mut daemon = Setup::new([worker("agents", 1, &[])]).start();
+    let mut client = daemon.connect();
+    let mut last = pid(&mut client);
+    for (method, params, logged) in [
+        ("exit", json!({ "code": 7 }), "exit code 7"),
+        ("exit", json!({ "code": 0 }), "exit code 0"),
+        ("die", json!({ "signal": 9 }), "signal 9"),
+        ("die", json!({ "signal": 6 }), "signal 6"),
+    ] {
+        client.ask(1, method, params);
+        assert_eq!(client.error(1, "worker_exited"), -32011);
+        daemon.logs(&["worker_ended", logged]);
+        assert!(!lives(last));
+        last = successor(&mut client, last);
+    }
+    assert!(daemon.zombies().is_empty());
+    daemon.stop();
+}
+
+#[test]
+fn whole_lines_that_a_worker_wrote_before_it_died_are_delivered() {
+    let mut daemon = Setup::new([worker("agents", 1, &[])]).start();
+    let mut client = daemon.connect();
+    client.ask(1, "half_line", json!({ "whole": "{\"id\":1,\"result\":\"whole\"}", "half": "{\"id\":1,\"res" }));
+    assert_eq!(client.answer(1)["result"], "whole");
+    daemon.logs(&["partial_line", "11"]);
+    daemon.stop();
+}
+
+#[test]
+fn restarts_wait_twice_as_long_each_time_and_stop_at_max_restarts() {
+    let setup = Setup::new([]);
+    let record = setup.path("record");
+    let crashing = worker("crashing", 1, &["--exit", "3", "--record", record.to_str().unwrap()]);
+    let mut daemon = setup.set("pools", json!([crashing, echo("good", 1)])).limit("max_restarts", 3).start();
+    daemon.logs(&["pool_degraded", "given up after 3 restarts"]);
+    let starts: Vec<u64> = recorded(&record).iter().map(|line| number_in(line, "at")).collect();
+    assert_eq!(starts.len(), 4, "one start and three restarts");
+    for (pair, delay) in starts.windows(2).zip([100, 200, 400]) {
+        let waited = Duration::from_nanos(pair[1] - pair[0]);
+        assert!(waited >= Duration::from_millis(delay), "restarted after {waited:?}, not {delay} ms");
+    }
+    for delay in [100, 200, 400] {
+        daemon.logs(&["restart_scheduled", &format!("{delay} ms")]);
+    }
+    // Requests for the pool fail at once, the other pool goes on.
+    let mut client = daemon.connect();
+    client.send(&json!({ "id": 1, "method": "m", "pool": "crashing" }));
+    assert_eq!(client.error(1, "no_worker"), -32010);
+    client.send(&json!({ "id": 2, "method": "m", "pool": "good" }));
+    client.answer(2);
+    daemon.signal(Signal::TERM);
+    daemon.wait();
+    assert_eq!(recorded(&record).len(), 4, "given up means given up");
+    daemon.ends_well();
+}
+
+#[test]
+fn without_restarts_a_worker_that_exits_is_not_started_again() {
+    let mut daemon = Setup::new([worker("agents", 1, &[])]).limit("max_restarts", 0).start();
+    let mut client = daemon.connect();
+    client.ask(1, "exit", json!({ "code": 1 }));
+    client.error(1, "worker_exited");
+    daemon.logs(&["pool_degraded"]);
+    client.ask(2, "who", json!({}));
+    client.error(2, "no_worker");
+    assert!(daemon.descendants().is_empty());
+    daemon.stop();
+}
+
+#[test]
+fn the_sessions_of_a_worker_end_with_it_and_its_requests_get_an_error() {
+    let mut daemon = Setup::new([worker("agents", 2, &[])]).start();
+    let mut client = daemon.connect();
+    let first = client.request_in("s", 1, "who", json!({}))["result"]["pid"].as_u64().unwrap();
+    for id in 10..13 {
+        client.ask_in("s", id, "hold", json!({}));
+    }
+    client.ask_in("s", 13, "exit", json!({ "code": 1 }));
+    for id in 10..14 {
+        let message = client.message();
+        assert_eq!((&message["id"], &message["sessionId"]), (&json!(id), &json!("s")), "in the order of the requests");
+        assert_eq!(message["error"]["data"]["reason"], "worker_exited");
+    }
+    // The name is free, and another worker may have it.
+    let second = client.request_in("s", 2, "who", json!({}))["result"]["pid"].as_u64().unwrap();
+    assert_ne!(first, second);
+    daemon.stop();
+}
+
+#[test]
+fn a_worker_that_writes_no_json_is_reported_ended_and_started_again() {
+    for (method, params, shown) in [
+        ("write", json!({ "text": "Debugger listening on port 9229\n" }), "Debugger listening"),
+        ("write_hex", json!({ "hex": "7b226d223a22ff227d0a" }), "\\xff"),
+        ("write", json!({ "text": "[1]\n" }), "[1]"),
+    ] {
+        let setup = Setup::new([]);
+        let record = setup.path("record");
+        let pool = worker("agents", 1, &["--record", record.to_str().unwrap()]);
+        let mut daemon = setup.set("pools", json!([pool])).start();
+        let mut client = daemon.connect();
+        let old = client.request_in("s", 1, "who", json!({}))["result"]["pid"].as_u64().unwrap();
+        client.ask_in("s", 2, method, params);
+        assert_eq!(client.error(2, "worker_exited"), -32011);
+        daemon.logs(&["worker_malformed", shown]);
+        daemon.until("it was told to stop", || recorded(&record).iter().any(|line| line.starts_with("SIGTERM")));
+        let new = successor(&mut client, old);
+        assert!(!lives(old) && lives(new));
+        daemon.stop();
+    }
+}
+
+#[test]
+fn a_worker_that_writes_too_long_a_line_is_ended_however_the_reads_cut_it() {
+    let mut daemon = Setup::new([worker("agents", 1, &[])]).limit("max_input_buffer", 100_000).start();
+    let mut client = daemon.connect();
+    // The longest that passes, with its frame.
+    let frame = client.request(1, "big", json!({ "size": 0 })).to_string().len();
+    let answer = client.request(1, "big", json!({ "size": 100_000 - frame }));
+    assert_eq!(answer.to_string().len(), 100_000);
+    client.ask(1, "big", json!({ "size": 100_001 - frame }));
+    client.error(1, "worker_exited");
+    daemon.logs(&["worker_line_too_long"]);
+    daemon.stop();
+}
+
+#[test]
+fn messages_that_can_go_nowhere_are_reported_and_the_worker_goes_on() {
+    let mut daemon = Setup::new([worker("agents", 1, &[])]).start();
+    let mut client = daemon.connect();
+    for (text, reason) in [
+        (r#"{"id":99,"result":1}"#, "unknown_id"),
+        (r#"{"method":"tick","params":{"sessionId":"nobody's"}}"#, "unknown_session"),
+        (r#"{"method":"tick"}"#, "unroutable"),
+    ] {
+        client.send(&json!({ "method": "write", "params": { "text": format!("{text}\n") } }));
+        daemon.logs(&[reason]);
+    }
+    assert_eq!(client.request(1, "m", json!({}))["id"], 1, "nothing of that reached the client");
+    daemon.stop();
+}
+
+#[test]
+fn an_answer_is_delivered_once() {
+    let mut daemon = Setup::new([worker("agents", 1, &[])]).start();
+    let mut client = daemon.connect();
+    client.ask(1, "write", json!({ "text": "{\"id\":1,\"result\":1}\n{\"id\":1,\"result\":2}\n" }));
+    assert_eq!(client.answer(1)["result"], 1);
+    daemon.logs(&["unknown_id"]);
+    client.request(2, "m", json!({}));
+    daemon.stop();
+}
+
+#[test]
+fn a_flood_of_messages_that_go_nowhere_is_summed_up_in_the_log() {
+    let mut daemon = Setup::new([worker("agents", 1, &[])]).start();
+    let mut client = daemon.connect();
+    client.request(1, "flood", json!({ "lines": 50_000, "size": 10 }));
+    daemon.logs(&["unroutable"]);
+    let told = daemon.log().lines().filter(|line| line.contains("unroutable")).count();
+    assert!(told <= 20, "{told} lines of the log");
+    daemon.stop();
+}
+
+#[test]
+fn a_worker_that_closes_its_stdout_and_lives_is_replaced() {
+    let mut daemon = Setup::new([worker("agents", 1, &[])]).start();
+    let mut client = daemon.connect();
+    let old = pid(&mut client);
+    client.ask(1, "close_stdout", json!({}));
+    client.error(1, "worker_exited");
+    daemon.logs(&["worker_closed_stdout"]);
+    successor(&mut client, old);
+    assert!(!lives(old));
+    daemon.stop();
+}
+
+#[test]
+fn a_worker_that_closes_its_stdin_and_lives_is_replaced() {
+    let mut daemon = Setup::new([worker("agents", 1, &[])]).start();
+    let mut client = daemon.connect();
+    let old = pid(&mut client);
+    client.ask(1, "close_stdin", json!({}));
+    client.error(1, "worker_exited");
+    daemon.logs(&["worker_closed_stdin"]);
+    successor(&mut client, old);
+    assert!(!lives(old));
+    daemon.stop();
+}
+
+#[test]
+fn a_worker_that_never_reads_is_replaced_and_its_requests_get_an_error() {
+    let mut daemon = Setup::new([worker("agents", 1, &[])])
+        .limit("max_output_queue", 100_000)
+        .limit("backpressure_timeout_sec", 1)
+        .start();
+    let mut client = daemon.connect();
+    let old = pid(&mut client);
+    client.ask("rest", "rest", json!({}));
+    let mut sent = 0;
+    let line = json!({ "id": "x", "method": "m", "params": "x".repeat(10_000) }).to_string();
+    // Its pipe and its queue are full after less than this.
+    for id in 0..80 {
+        client.send_line(&line.replacen("\"x\"", &id.to_string(), 1));
+        sent += 1;
+    }
+    daemon.logs(&["worker_stalled"]);
+    client.error("rest", "worker_exited");
+    let mut failed = 0;
+    for _ in 0..sent {
+        failed += usize::from(client.message()["error"]["code"].is_number());
+    }
+    assert!(failed > 0, "what was given to the old worker cannot be answered");
+    successor(&mut client, old);
+    assert!(!lives(old));
+    daemon.stop();
+}
+
+#[test]
+fn a_worker_that_is_stopped_by_a_signal_is_continued_to_hear_that_it_must_end() {
+    let setup = Setup::new([]);
+    let record = setup.path("record");
+    let pool = worker("agents", 1, &["--record", record.to_str().unwrap()]);
+    let mut daemon = setup.set("pools", json!([pool])).start();
+    let mut client = daemon.connect();
+    let old = pid(&mut client);
+    send_signal(old, Signal::STOP);
+    daemon.signal(Signal::TERM);
+    daemon.wait();
+    assert!(recorded(&record).iter().any(|line| line.starts_with("SIGTERM")), "TERM, then CONT");
+    daemon.ends_well();
+}
+
+#[test]
+fn a_worker_that_ignores_sigterm_is_killed_after_drain_timeout() {
+    let mut daemon = Setup::new([worker("agents", 1, &["--ignore-term"])]).limit("drain_timeout_sec", 1).start();
+    let mut client = daemon.connect();
+    let old = pid(&mut client);
+    client.ask(1, "write", json!({ "text": "nonsense\n" }));
+    client.error(1, "worker_exited");
+    daemon.logs(&["worker_killed"]);
+    successor(&mut client, old);
+    assert!(!lives(old));
+    daemon.stop();
+}
+
+#[test]
+fn a_grandchild_that_holds_stdout_open_does_not_hide_the_workers_death() {
+    let mut daemon = Setup::new([worker("agents", 1, &[])]).start();
+    let mut client = daemon.connect();
+    let old = pid(&mut client);
+    let params = json!({ "holds_stdout": true, "setsid": true });
+    let grandchild = client.request(1, "grandchild", params)["result"]["pid"].as_u64().unwrap();
+    client.ask(2, "exit", json!({ "code": 1 }));
+    client.error(2, "worker_exited");
+    daemon.logs(&["worker_holds_pipe"]);
+    successor(&mut client, old);
+    // It has left the worker's group; it ends with the daemon at the latest.
+    let outcome = daemon.stop();
+    assert!(!lives(grandchild), "{}", outcome.stderr);
+}
+
+#[test]
+fn a_workers_whole_process_group_ends_with_it() {
+    let mut daemon = Setup::new([worker("agents", 1, &[])]).limit("drain_timeout_sec", 1).start();
+    let mut client = daemon.connect();
+    // This one ignores SIGTERM.
+    let grandchild = client.request(1, "grandchild", json!({}))["result"]["pid"].as_u64().unwrap();
+    assert!(lives(grandchild));
+    daemon.stop();
+    assert!(!lives(grandchild));
+}
+
+#[test]
+fn a_process_that_left_its_workers_group_is_found_and_ended_at_the_shutdown() {
+    let mut daemon = Setup::new([worker("agents", 2, &["--orphan"])]).limit("drain_timeout_sec", 1).start();
+    let mut client = daemon.connect();
+    pid(&mut client);
+    pid(&mut client);
+    assert_eq!(daemon.descendants().len(), 4, "two workers and their orphans: {:?}", daemon.descendants());
+    daemon.stop();
+}
+
+#[test]
+fn orphans_of_workers_become_no_zombies() {
+    let mut daemon = Setup::new([shell("forks", "while read line; do (sh -c 'exit 0' &); done")]).start();
+    let mut client = daemon.connect();
+    for _ in 0..20 {
+        client.send(&json!({ "method": "fork" }));
+    }
+    // An orphan is adopted by the daemon, if at all; it must not stay a zombie there.
+    daemon.until("no zombies", || daemon.zombies().is_empty());
+    daemon.stop();
+}
+
+/// Kills the daemon without a chance to clean up, and checks that its workers end by themselves.
+fn dies_with_its_workers(mut daemon: Daemon) {
+    let mut client = daemon.connect();
+    client.request(1, "who", json!({}));
+    assert!(!daemon.descendants().is_empty());
+    daemon.signal(Signal::KILL);
+    daemon.wait();
+    daemon.nothing_is_left();
+}
+
+#[test]
+fn no_worker_survives_a_daemon_that_is_killed() {
+    dies_with_its_workers(Setup::new([worker("agents", 3, &[])]).start());
+}
+
+#[test]
+fn not_even_a_worker_that_ignores_everything_survives_a_daemon_that_is_killed() {
+    dies_with_its_workers(Setup::new([worker("agents", 2, &["--ignore-term"])]).start());
+}
+
+#[test]
+fn a_worker_killed_from_outside_is_an_ordinary_exit() {
+    let mut daemon = Setup::new([worker("agents", 1, &[])]).start();
+    let mut client = daemon.connect();
+    let old = pid(&mut client);
+    client.ask(1, "hold", json!({}));
+    client.request(2, "who", json!({}));
+    // As the kernel does when memory runs out.
+    send_signal(old, Signal::KILL);
+    assert_eq!(client.error(1, "worker_exited"), -32011);
+    successor(&mut client, old);
+    daemon.stop();
+}
+
+#[test]
+fn one_bad_worker_does_not_touch_the_others_of_its_pool() {
+    let mut daemon = Setup::new([worker("agents", 3, &[])]).start();
+    let mut client = daemon.connect();
+    let pids: Vec<Value> =
+        ["a", "b", "c"].map(|name| client.request_in(name, 1, "who", json!({}))["result"]["pid"].clone()).into();
+    client.ask_in("b", 2, "write", json!({ "text": "nonsense\n" }));
+    client.error(2, "worker_exited");
+    for (name, pid) in [("a", &pids[0]), ("c", &pids[2])] {
+        assert_eq!(&client.request_in(name, 3, "who", json!({}))["result"]["pid"], pid, "{name} stays where it was");
+    }
+    daemon.stop();
+}

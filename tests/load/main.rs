@@ -1,0 +1,100 @@
+//! A thousand clients that look like what SDKs make, on sixteen workers, all at once: every client counts its ids from
+//! 0, every worker counts its own from 0 and names its sessions 0 to 9. Each message says whose it is, so that one
+//! that is lost or reaches somebody else is found.
+//!
+//! `STDIO_BUS_LOAD_MESSAGES` is about how many lines go through the bus (default 100,000; the figure of the project is
+//! 1,000,000), `STDIO_BUS_LOAD_CLIENTS` how many clients there are (default 1,000).
+
+mod client;
+mod worker;
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+const WORKERS: usize = 16;
+
+fn main() -> ExitCode {
+    if std::env::args().nth(1).as_deref() == Some("worker") {
+        worker::run();
+        return ExitCode::SUCCESS;
+    }
+    let number =
+        |name: &str, default: usize| std::env::var(name).map_or(default, |text| text.parse().expect("a number"));
+    let clients = number("STDIO_BUS_LOAD_CLIENTS", 1000);
+    let messages = number("STDIO_BUS_LOAD_MESSAGES", 100_000);
+    let prompts = (messages / clients / client::LINES_PER_PROMPT).max(1);
+    let begun = Instant::now();
+    let failures = load(clients, prompts);
+    for failure in failures.iter().take(20) {
+        eprintln!("{failure}");
+    }
+    println!("test a_thousand_clients_never_see_each_other ... {}", if failures.is_empty() { "ok" } else { "FAILED" });
+    println!("took {:.1} s", begun.elapsed().as_secs_f32());
+    println!("{} passed, {} failed", usize::from(failures.is_empty()), usize::from(!failures.is_empty()));
+    ExitCode::from(u8::from(!failures.is_empty()))
+}
+
+/// Ends the daemon whatever happens.
+struct Daemon(Child);
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn load(clients: usize, prompts: usize) -> Vec<String> {
+    let program = std::env::current_exe().expect("this test has a program file");
+    let config = serde_json::json!({
+        "pools": [{"id": "agents", "command": program, "args": ["worker"], "instances": WORKERS, "assignment": "client"}],
+    });
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("load.json");
+    std::fs::write(&path, config.to_string()).expect("a file");
+    let mut daemon = Command::new(env!("CARGO_BIN_EXE_stdio_bus"));
+    daemon.arg("--config").arg(&path).args(["--tcp", "127.0.0.1:0"]).stdin(Stdio::null()).stderr(Stdio::piped());
+    let mut daemon = Daemon(daemon.spawn().expect("the daemon starts"));
+    let mut log = BufReader::new(daemon.0.stderr.take().expect("a pipe"));
+    let address = address(&mut log);
+    let complaints = std::thread::spawn(move || {
+        let loud = |line: &String| [" WARN ", " ERROR ", "panicked"].iter().any(|word| line.contains(word));
+        log.lines().map_while(Result::ok).filter(loud).collect::<Vec<_>>()
+    });
+
+    let lines = Arc::new(AtomicU64::new(0));
+    let threads: Vec<_> = (0..clients)
+        .map(|number| {
+            let (address, lines) = (address.clone(), Arc::clone(&lines));
+            let client = move || client::run(number, &address, prompts, &lines);
+            std::thread::Builder::new().stack_size(256 * 1024).spawn(client).expect("a thread")
+        })
+        .collect();
+    let mut failures: Vec<String> = threads
+        .into_iter()
+        .filter_map(|thread| thread.join().unwrap_or_else(|_| Err("a client panicked".into())).err())
+        .collect();
+
+    let ended = Command::new("kill").arg(daemon.0.id().to_string()).status().is_ok_and(|status| status.success());
+    let status = daemon.0.wait();
+    if !ended || !status.as_ref().is_ok_and(|status| status.success()) {
+        failures.push(format!("the daemon did not end well: {status:?}"));
+    }
+    failures.extend(complaints.join().unwrap_or_default().into_iter().map(|line| format!("the daemon says: {line}")));
+    println!("{clients} clients, {WORKERS} workers, {} lines seen by clients", lines.load(Ordering::Relaxed));
+    failures
+}
+
+fn address(log: &mut impl BufRead) -> String {
+    let mut line = String::new();
+    loop {
+        line.clear();
+        assert!(log.read_line(&mut line).expect("a log") > 0, "the daemon ended before it listened");
+        if let Some((_, address)) = line.trim().split_once("listening on tcp://") {
+            return address.to_owned();
+        }
+    }
+}

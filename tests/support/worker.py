@@ -1,0 +1,189 @@
+"""The misbehaving worker of the end-to-end tests: it obeys until it is told otherwise.
+
+Flags say how it lives from its start on, the method of a request what it does now. Whatever it is not told about it
+answers with {"result": {"echo": params, "method": method, "pid": pid}}, at once and in order.
+"""
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+flags = argparse.ArgumentParser()
+flags.add_argument("--gate", help="read nothing before this FIFO has been opened and closed for writing")
+flags.add_argument("--exit", type=int, help="exit with this code at once")
+flags.add_argument("--ignore-term", action="store_true", help="ignore SIGTERM and the end of stdin")
+flags.add_argument("--answer-late", action="store_true", help="answer what is held only when told to stop")
+flags.add_argument("--record", help="append what happens to this file")
+flags.add_argument("--orphan", action="store_true", help="start a process that outlives this one and ignores SIGTERM")
+flags.add_argument("--name", default="", help="told in the answer to `who`")
+flags = flags.parse_args()
+
+held = []  # requests to answer later
+questions = {}  # our own requests: id -> the request that made us ask
+next_question = 0
+
+SLEEPER = "import signal,sys,time\nsignal.signal(15, signal.SIG_IGN)\nsignal.signal(1, signal.SIG_IGN)\ntime.sleep(600)\n"
+
+
+def record(what):
+    if flags.record:
+        with open(flags.record, "a") as file:
+            file.write(f"{what} pid={os.getpid()} at={time.monotonic_ns()}\n")
+
+
+def write(data):
+    # Without a buffer and without a lock, so that a signal handler may write, too.
+    while data:
+        data = data[os.write(1, data):]
+
+
+def say(message):
+    write(json.dumps(message, separators=(",", ":"), ensure_ascii=False).encode() + b"\n")
+
+
+def answer(request, result):
+    reply = {"jsonrpc": "2.0", "id": request["id"], "result": result}
+    if "sessionId" in request:
+        reply["sessionId"] = request["sessionId"]
+    say(reply)
+
+
+def release():
+    for request in held:
+        answer(request, {"held": True, "echo": request.get("params")})
+    held.clear()
+
+
+def rest_for_ever():
+    while True:
+        signal.pause()
+
+
+def start_grandchild(options):
+    # What a careless agent does: a helper that keeps our stdout, or that leaves our process group.
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", SLEEPER],
+        stdin=subprocess.DEVNULL,
+        stdout=None if options.get("holds_stdout") else subprocess.DEVNULL,
+        start_new_session=options.get("setsid", False),
+    )
+    return process.pid
+
+
+def do(request):
+    """Does what a request, or a notification, asks for."""
+    global next_question
+    method, params = request.get("method"), request.get("params") or {}
+    if method == "exit":
+        os._exit(params.get("code", 0))
+    if method == "die":
+        os.kill(os.getpid(), params.get("signal", signal.SIGKILL))
+        rest_for_ever()
+    if method == "half_line":
+        write(params["whole"].encode() + b"\n" + params["half"].encode())
+        os._exit(0)
+    if method == "write":
+        write(params["text"].encode("utf-8", "surrogateescape"))
+        return
+    if method == "write_hex":
+        write(bytes.fromhex(params["hex"]))
+        return
+    if method == "close_stdout":
+        os.close(1)
+        return
+    if method == "close_stdin":
+        os.close(0)
+        rest_for_ever()
+    if method == "rest":
+        rest_for_ever()
+    if method == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    if method == "hold":
+        held.append(request)
+        return
+    if method == "release":
+        release()
+    if method == "stderr":
+        os.write(2, params["text"].encode())
+    if method == "stderr_flood":
+        line = b"noise " * 20 + b"\n"
+        for _ in range(params["bytes"] // len(line)):
+            os.write(2, line)
+    if method == "flood":
+        line = json.dumps({"jsonrpc": "2.0", "method": "tick", "params": {"fill": "x" * params["size"]}})
+        line = line[:-1] + (',"sessionId":%s}' % json.dumps(request["sessionId"]) if "sessionId" in request else "}")
+        for _ in range(params["lines"]):
+            write(line.encode() + b"\n")
+    if method == "ask":
+        question = params.get("id", next_question)
+        next_question += 1
+        questions[json.dumps(question)] = request
+        say({"jsonrpc": "2.0", "id": question, "method": params.get("method", "session/request_permission"),
+             "params": {"sessionId": params.get("session", request.get("sessionId")), "about": params.get("about")}})
+        return
+    if method == "session/new":
+        return answer(request, {"sessionId": params["name"], "pid": os.getpid()})
+    if method == "big":
+        return answer(request, {"fill": "x" * params["size"]})
+    if method == "grandchild":
+        return answer(request, {"pid": start_grandchild(params)})
+    if method == "who":
+        return answer(request, {"pid": os.getpid(), "name": flags.name, "cwd": os.getcwd(),
+                                "group": os.getpgrp(), "session": os.getsid(0), "parent": os.getppid(),
+                                "argv": sys.argv, "variables": {name: os.environ.get(name) for name in params}})
+    if "id" in request:
+        answer(request, {"echo": request.get("params"), "method": method, "pid": os.getpid()})
+
+
+def receive(line):
+    message = json.loads(line)
+    if "method" not in message and ("result" in message or "error" in message):
+        asked = questions.pop(json.dumps(message["id"]), None)
+        if asked is not None:
+            answer(asked, {"answered": message.get("result"), "error": message.get("error")})
+        return
+    do(message)
+
+
+def on_signal(number, _frame):
+    record(signal.Signals(number).name)
+    if flags.ignore_term and number == signal.SIGTERM:
+        return
+    if number == signal.SIGTERM:
+        if flags.answer_late:
+            release()
+        os._exit(0)
+
+
+def main():
+    signal.signal(signal.SIGINT, on_signal)
+    signal.signal(signal.SIGTERM, on_signal)
+    record("start")
+    if flags.exit is not None:
+        os._exit(flags.exit)
+    if flags.orphan:
+        start_grandchild({"setsid": True})
+    if flags.gate:
+        with open(flags.gate, "rb") as gate:
+            gate.read()
+    # Small reads by hand: a buffered reader would swallow lines that a stopped worker must leave in its pipe.
+    buffer = b""
+    while True:
+        chunk = os.read(0, 65536)
+        if not chunk:
+            break
+        *lines, buffer = (buffer + chunk).split(b"\n")
+        for line in lines:
+            receive(line)
+    record("eof")
+    if flags.ignore_term:
+        rest_for_ever()
+    if flags.answer_late:
+        release()
+
+
+main()

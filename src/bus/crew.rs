@@ -240,7 +240,12 @@ impl Bus {
         }
         self.effects.push_back(Effect::Pause { peer: Peer::Worker(key) });
         self.settle_worker(now, key);
-        self.step(now, key, Event::Stop);
+        // One that has exited was only read to its end, and that is here.
+        let event = match self.workers.get(key).map(|worker| worker.state) {
+            Some(State::Stopped) => Event::StdoutEnded,
+            _ => Event::Stop,
+        };
+        self.step(now, key, event);
     }
 
     /// A worker that is wanted no more.

@@ -234,9 +234,12 @@ impl Bus {
 
     /// A line from a worker.
     pub(super) fn worker_line(&mut self, now: Moment, worker: WorkerKey, window: Window<'_>, line: &Line) -> Flow {
-        let flow = match kind(line) {
-            Kind::Response => self.worker_response(now, worker, window, line),
-            Kind::Request | Kind::Notification => self.worker_message(now, worker, window, line),
+        // Some workers send the request back with a result in it: the spec calls that a response (6.3.1).
+        let answers = line.flags & (Line::RESULT | Line::ERROR) != 0;
+        let flow = if answers {
+            self.worker_response(now, worker, window, line)
+        } else {
+            self.worker_message(now, worker, window, line)
         };
         if flow == Flow::Next {
             self.stats.lines_from_workers += 1;

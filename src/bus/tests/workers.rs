@@ -52,3 +52,14 @@ fn a_stalled_worker_that_waits_for_a_client_is_not_resumed_only_to_be_forgotten(
     assert!(bench.is_released(worker));
     assert_eq!(bench.count(Reason::WorkerHoldsPipe), 0);
 }
+
+#[test]
+fn a_malformed_line_among_the_last_ones_of_a_dead_worker_ends_it_at_once() {
+    let mut bench = bench(1);
+    let worker = bench.worker(0);
+    bench.exits(worker, Exit::Code(0));
+    bench.write(worker, "Segmentation fault");
+    assert!(bench.is_released(worker));
+    assert_eq!((bench.count(Reason::WorkerMalformed), bench.count(Reason::WorkerHoldsPipe)), (1, 0));
+    assert!(bench.signals_to(worker).is_empty(), "it has been reaped");
+}

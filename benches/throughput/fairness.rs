@@ -36,7 +36,8 @@ pub struct Fairness {
 }
 
 /// Measures the daemon, with the flood on a pool of its own and on the pool of the polite.
-pub fn measure(options: &Options, placement: &Placement) -> io::Result<Vec<Fairness>> {
+pub fn measure(options: &Options) -> io::Result<Vec<Fairness>> {
+    let placement = &Placement::choose(false, options);
     let mut all = Vec::new();
     for (name, pool) in [("flood beside", "flood"), ("flood through the same workers", "bench")] {
         let flood_worker = Pool {

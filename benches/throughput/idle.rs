@@ -32,7 +32,8 @@ pub struct Idle {
 }
 
 /// Measures everybody but the relay.
-pub fn measure(options: &Options, placement: &Placement) -> io::Result<Vec<Idle>> {
+pub fn measure(options: &Options) -> io::Result<Vec<Idle>> {
+    let placement = &Placement::choose(true, options);
     let wait = Duration::from_secs(if options.quick { 1 } else { 5 });
     let mut all = Vec::new();
     for who in Contestant::all(options).into_iter().filter(|who| *who != Contestant::Relay) {

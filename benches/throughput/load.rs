@@ -332,8 +332,7 @@ impl Load {
             client.stamps[(client.sent % window) as usize] = now;
             client.sent += 1;
             self.sent += 1;
-            // Requests in flight at once know nothing of each other: each is a write of its own.
-            let at_once = if client.out.is_empty() { client.write_at_once()? } else { 0 };
+            let at_once = if client.out.is_empty() && !self.case.gathered { client.write_at_once()? } else { 0 };
             client.out.extend_from_slice(&client.request[at_once..]);
         }
         if client.waits_to_write || client.out.is_empty() { Ok(()) } else { self.write(number) }

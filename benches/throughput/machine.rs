@@ -9,10 +9,10 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::options::Options;
 
-/// Who runs where. All on one CPU, unless asked otherwise: then no wake-up crosses CPUs, which costs more than all that
-/// is to be measured and is as much the hypervisor's work as the kernel's, and batches are as large as the windows allow
-/// and the same for all contestants. With `--two-cpus` the daemon has a CPU for itself, and the share of waking up and
-/// the size of the batches depend on who is faster, the daemon or the clients.
+/// Who runs where. The daemon has a CPU for itself, as it mostly has in earnest; workers and clients share another one.
+///
+/// Where all but one of them always sleep, in ping-pong, everything is on one CPU: a wake-up that crosses CPUs costs
+/// several times what is to be measured there, and is as much the hypervisor's work as the kernel's.
 #[derive(Clone, Copy, Debug)]
 pub struct Placement {
     /// The daemon's CPU.
@@ -24,11 +24,11 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// The best for this machine.
-    pub fn choose(options: &Options) -> Self {
-        let count = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        match count {
-            2.. if options.two_cpus => Self { daemon: 0, workers: 1, clients: 1 },
+    /// For a case that wants all on one CPU, or not.
+    pub fn choose(one_cpu: bool, options: &Options) -> Self {
+        let count = cpus();
+        match options.one_cpu.unwrap_or(one_cpu) {
+            false if count > 1 => Self { daemon: 0, workers: 1, clients: 1 },
             _ => Self { daemon: count - 1, workers: count - 1, clients: count - 1 },
         }
     }
@@ -38,6 +38,12 @@ impl std::fmt::Display for Placement {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(out, "daemon on CPU {}, workers on CPU {}, clients on CPU {}", self.daemon, self.workers, self.clients)
     }
+}
+
+/// CPUs of the machine, however few of them this thread is bound to.
+pub fn cpus() -> usize {
+    // SAFETY: the call has no memory arguments.
+    unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }.max(1) as usize
 }
 
 /// Binds a process, or with 0 the calling thread, to one CPU.

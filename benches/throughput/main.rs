@@ -61,18 +61,17 @@ fn main() -> ExitCode {
 
 fn bench(options: &options::Options) -> io::Result<()> {
     machine::allow_descriptors()?;
-    let placement = machine::Placement::choose(options);
-    let mut report = report::Report::new(&placement, options);
+    let mut report = report::Report::new(options);
     report.print_head();
     for case in case::all().filter(|case| options.wants(case.name)) {
-        let rows = round::measure(&case, options, &placement)?;
+        let rows = round::measure(&case, options)?;
         report.add(&case, rows);
     }
     if options.wants("fairness") {
-        report.add_fairness(fairness::measure(options, &placement)?);
+        report.add_fairness(fairness::measure(options)?);
     }
     if options.wants("idle") {
-        report.add_idle(idle::measure(options, &placement)?);
+        report.add_idle(idle::measure(options)?);
     }
     report.finish()
 }

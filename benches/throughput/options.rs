@@ -10,7 +10,9 @@ usage: cargo bench --bench throughput -- [options] [words]
   --quick             under a minute: short rounds, and fewer of them
   --list              name the cases
   --rounds N          rounds for each case and contestant
-  --two-cpus          give the daemon a CPU of its own
+  --one-cpu           daemon, workers and clients on one CPU, always
+  --two-cpus          the daemon on a CPU of its own, always
+  --seconds N         length of a round
   --without-relay     leave the floor out
   --record FILE       write the table and the figures to FILE.md and FILE.json too
 
@@ -27,8 +29,8 @@ pub struct Options {
     pub round: Duration,
     /// How long the load runs before it is measured.
     pub warm_up: Duration,
-    /// The daemon has a CPU of its own.
-    pub two_cpus: bool,
+    /// Everything on one CPU or not, if it is not for the case to say.
+    pub one_cpu: Option<bool>,
     /// Whether the floor takes part.
     pub relay: bool,
     /// Whether this run is short.
@@ -52,7 +54,7 @@ impl Options {
             rounds: 7,
             round: Duration::from_millis(1000),
             warm_up: Duration::from_millis(150),
-            two_cpus: false,
+            one_cpu: None,
             relay: true,
             quick: false,
             record: None,
@@ -71,7 +73,11 @@ impl Options {
                     options.warm_up = Duration::from_millis(30);
                 }
                 "--rounds" => options.rounds = value()?.parse().map_err(|_| HELP.to_owned())?,
-                "--two-cpus" => options.two_cpus = true,
+                "--two-cpus" => options.one_cpu = Some(false),
+                "--one-cpu" => options.one_cpu = Some(true),
+                "--seconds" => {
+                    options.round = value()?.parse().map(Duration::from_secs_f64).map_err(|_| HELP.to_owned())?;
+                }
                 "--without-relay" => options.relay = false,
                 "--record" => options.record = Some(value()?.into()),
                 "--list" => {

@@ -30,11 +30,11 @@ const HEAD: &str = "\
 
 impl<'a> Report<'a> {
     /// An empty one.
-    pub fn new(placement: &Placement, options: &'a Options) -> Self {
+    pub fn new(options: &'a Options) -> Self {
         let peer = options.peer.as_ref().map_or_else(String::new, |peer| format!("; peer: {}", peer.display()));
         let head = vec![
-            format!("{}, {} CPUs, Linux {}", machine::cpu_name(), cpus(), machine::kernel()),
-            format!("{placement}"),
+            format!("{}, {} CPUs, Linux {}", machine::cpu_name(), machine::cpus(), machine::kernel()),
+            format!("{}; on one CPU where marked ¹", Placement::choose(false, options)),
             format!("{} rounds of {} ms, interleaved; medians{peer}", options.rounds, options.round.as_millis()),
         ];
         Self { options, head, table: format!("{HEAD}\n"), cases: Vec::new(), rest: serde_json::Map::new() }
@@ -54,12 +54,14 @@ impl<'a> Report<'a> {
     /// Adds a case.
     pub fn add(&mut self, case: &Case, rows: Vec<Row>) {
         let relay = rows.iter().find(|row| row.who == Contestant::Relay).map(|row| row.ratio);
+        let one_cpu = self.options.one_cpu.unwrap_or(case.one_cpu);
+        let name = format!("{}{}", case.name, if one_cpu { " ¹" } else { "" });
         for row in &rows {
             let line = match &row.failed {
                 Some(why) => format!("| {} | {} | failed: {why} |", case.name, row.who.name()),
                 None => format!(
                     "| {} | {} | {:.2} | {} | {} | {} | {:.3} | {:.0} | {:.0} | {:.0} | {:.0} | {} |",
-                    if row.who == Contestant::Bus { case.name } else { "" },
+                    if row.who == Contestant::Bus { name.as_str() } else { "" },
                     row.who.name(),
                     row.cpu_micros,
                     relay.map_or_else(|| "–".to_owned(), |relay| format!("{:.2}", row.ratio / relay)),
@@ -190,8 +192,4 @@ fn faults(row: &Row) -> String {
 
 fn times(ratio: f64) -> String {
     if ratio < 0.5 { format!("1/{:.1}", 1.0 / ratio) } else { format!("{ratio:.2}") }
-}
-
-fn cpus() -> usize {
-    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }

@@ -56,10 +56,11 @@ struct Round {
 }
 
 /// Runs a case.
-pub fn measure(case: &Case, options: &Options, placement: &Placement) -> io::Result<Vec<Row>> {
+pub fn measure(case: &Case, options: &Options) -> io::Result<Vec<Row>> {
+    let placement = Placement::choose(case.one_cpu, options);
     let mut entries = Vec::new();
     for who in Contestant::all(options) {
-        let server = Server::for_case(who, case, options, placement)?;
+        let server = Server::for_case(who, case, options, &placement)?;
         let load = Load::connect(case, &server.address, who != Contestant::Relay)?;
         let times = histogram();
         entries.push(Entry {

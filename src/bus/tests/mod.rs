@@ -192,16 +192,13 @@ impl Bench {
 
     /// Every worker that is being started runs.
     fn spawn_all(&mut self) {
-        let starting: Vec<_> = self
-            .workers
-            .iter()
-            .copied()
-            .filter(|worker| !self.wires.contains_key(&wire_of(Peer::Worker(*worker))))
-            .collect();
-        for worker in starting {
+        let wires = &self.wires;
+        let starting = self.workers.iter().copied().find(|worker| !wires.contains_key(&wire_of(Peer::Worker(*worker))));
+        if let Some(worker) = starting {
             self.wire(Peer::Worker(worker));
             let pid = 100 + worker.index() as u32;
             self.handle(Input::Spawned { worker, pid });
+            self.spawn_all();
         }
     }
 

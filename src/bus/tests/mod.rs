@@ -174,7 +174,7 @@ impl Bench {
         // It looks at everything, so with full tables not every time.
         let stats = self.bus.stats();
         self.steps += 1;
-        if stats.pending + stats.sessions + stats.clients < 100 || self.steps % 256 == 0 {
+        if stats.pending + stats.sessions + stats.clients < 100 || self.steps.is_multiple_of(256) {
             self.bus.check_invariants();
         }
         if self.spawns {

@@ -42,6 +42,34 @@ pub fn all(size: usize) -> Vec<Corpus> {
     classes.collect()
 }
 
+/// Lines that cost the most for their bytes, each class about `size` bytes.
+pub fn worst(size: usize) -> Vec<Corpus> {
+    type Class = (&'static str, fn(&mut Source) -> String);
+    let classes: [Class; 9] = [
+        ("empty objects", |_| "{}".into()),
+        ("blank lines", |source| if source.one_in(1000) { "{}".into() } else { String::new() }),
+        ("one-byte tokens", |_| format!(r#"{{"a":[{}0]}}"#, "0,".repeat(500))),
+        ("brackets", |_| format!(r#"{{"a":[{}0]}}"#, "{},".repeat(500))),
+        ("depth 60", |_| format!(r#"{{"id":1,"a":{}{}}}"#, "[".repeat(59), "]".repeat(59))),
+        ("depth 100", |_| format!(r#"{{"id":1,"a":{}{}}}"#, "[".repeat(99), "]".repeat(99))),
+        ("escapes", |_| format!(r#"{{"id":1,"a":"{}"}}"#, r"\u00e9\n\\".repeat(40))),
+        ("escaped keys", |_| r#"{"\u0069d":1,"method":"m"}"#.into()),
+        ("new shapes", Source::odd_shape),
+    ];
+    let classes = classes.into_iter().map(|(name, line)| {
+        let mut source = Source::new(99, 1);
+        let (mut bytes, mut lines) = (Vec::new(), 0);
+        while bytes.len() < size {
+            let line = line(&mut source);
+            lines += usize::from(!line.is_empty());
+            bytes.extend_from_slice(line.as_bytes());
+            bytes.push(b'\n');
+        }
+        Corpus { name, bytes, lines }
+    });
+    classes.collect()
+}
+
 const WORDS: &[&str] = &[
     "the",
     "of",
@@ -690,6 +718,15 @@ impl Source {
         } else {
             Json::List((0..branches).map(|_| self.tree(depth - 1, budget / branches)).collect())
         }
+    }
+
+    /// A short line that hardly any other looks like.
+    pub fn odd_shape(&mut self) -> String {
+        let mut line = r#"{"id":1,"params":["#.to_owned();
+        for _ in 0..20 {
+            line += self.pick(&["0,", "\"\",", "[],", "{},", "[0],"]);
+        }
+        line + "0]}"
     }
 
     /// What a bus carries in a day: nearly all token streams, some requests, little that is large.

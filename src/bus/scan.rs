@@ -22,6 +22,8 @@ mod reference;
 mod scalar;
 mod shapes;
 mod string;
+#[cfg(target_arch = "x86_64")]
+mod tables;
 mod tokens;
 
 pub use string::decode;

@@ -233,8 +233,9 @@ fn a_half_closed_client_waits_no_longer_than_drain_timeout() {
     let mut client = daemon.connect();
     client.ask(1, "hold", json!({}));
     client.half_close();
-    client.ends();
-    daemon.logs(&["request_discarded"]);
+    let answer: Value = serde_json::from_str(&client.rest()).expect("one line, then the end");
+    assert_eq!((&answer["id"], &answer["error"]["data"]["reason"]), (&json!(1), &json!("timeout")));
+    daemon.logs(&["reason=timeout"]);
     daemon.stop();
 }
 

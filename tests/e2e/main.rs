@@ -8,6 +8,7 @@ mod harness;
 
 mod backpressure;
 mod clients;
+mod figures;
 mod logs;
 mod sessions;
 mod shutdown;

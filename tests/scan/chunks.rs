@@ -202,6 +202,23 @@ fn a_fault_in_an_unfinished_line_is_told_before_its_end() {
 }
 
 #[test]
+fn a_malformed_line_is_found_again_and_again() {
+    for set in sets() {
+        let scanner = &mut Scanner::with(set).unwrap();
+        let text = b"{}\n{\"id\":1,\"id\":2}\n{}\n";
+        let buffer = [&[b'"'; PAD][..], text, &[b'"'; PAD]].concat();
+        let mut partial = Partial::new();
+        let mut lines = Vec::new();
+        let expected = scanner.scan(&mut partial, Window::new(&buffer, PAD, PAD + text.len()), &mut lines);
+        assert!(matches!(expected, Outcome::Malformed { line: 3, .. }), "{set:?} {expected:?}");
+        for _ in 0..3 {
+            let again = scanner.scan(&mut partial, Window::new(&buffer, PAD, PAD + text.len()), &mut lines);
+            assert_eq!((again, lines.len()), (expected, 1), "{set:?}");
+        }
+    }
+}
+
+#[test]
 fn a_reset_connection_reads_its_window_again() {
     for set in sets() {
         let scanner = &mut Scanner::with(set).unwrap();

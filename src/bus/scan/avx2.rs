@@ -1,9 +1,10 @@
 //! [`Isa`] with AVX2: 64 bytes are two registers, and an answer is gathered from the upper bits of their bytes.
 
 use super::Window;
-use super::isa::{BACK, BLOCK, INDEX, Isa, Nibbles, escape_letters, operators, utf8, white};
+use super::isa::{BACK, BLOCK, Isa};
 use super::messages::{Messages, Stop};
-use super::tokens::{Strings, Tokens};
+use super::tables::{ESCAPABLE, INDEX, Nibbles, OPERATORS, UTF8, WHITE};
+use super::tokens::{SCALAR, Strings, Tokens};
 use std::arch::x86_64::*;
 
 /// The proof that this CPU has what the functions below are compiled for.
@@ -41,7 +42,7 @@ type Block = [__m256i; 2];
 /// A byte in all places.
 #[inline(always)]
 fn all(byte: u8) -> __m256i {
-    // SAFETY: inlined only into functions that have the features.
+    // SAFETY: private to this file, and called only from methods, whose `self` proves the features.
     unsafe { _mm256_set1_epi8(byte as i8) }
 }
 
@@ -144,17 +145,44 @@ fn hex(half: __m256i) -> __m256i {
 fn is_utf8(bytes: &[u8; BACK + BLOCK], from: usize) -> __m256i {
     let (third, second) = (load(bytes, from), load(bytes, from + 1));
     let (first, half) = (load(bytes, from + 2), load(bytes, from + 3));
-    let tables = utf8();
     // SAFETY: as in `all`.
     unsafe {
-        let a = _mm256_shuffle_epi8(table(&tables.first_high), upper(first));
-        let b = _mm256_shuffle_epi8(table(&tables.first_low), lower(first));
-        let c = _mm256_shuffle_epi8(table(&tables.second_high), upper(half));
+        let a = _mm256_shuffle_epi8(table(&UTF8.first_high), upper(first));
+        let b = _mm256_shuffle_epi8(table(&UTF8.first_low), lower(first));
+        let c = _mm256_shuffle_epi8(table(&UTF8.second_high), upper(half));
         let pairs = _mm256_and_si256(_mm256_and_si256(a, b), c);
         let (third_byte, fourth_byte) =
             (_mm256_subs_epu8(second, all(0xE0 - 0x80)), _mm256_subs_epu8(third, all(0xF0 - 0x80)));
         let expected = _mm256_and_si256(_mm256_or_si256(third_byte, fourth_byte), all(0x80));
         _mm256_cmpeq_epi8(_mm256_xor_si256(expected, pairs), _mm256_setzero_si256())
+    }
+}
+
+/// For each set of eight bits their numbers in order, a byte each.
+static NUMBERS: [u64; 256] = {
+    let mut numbers = [0; 256];
+    let mut bits = 0;
+    while bits < numbers.len() {
+        let (mut bit, mut count) = (0, 0);
+        while bit < 8 {
+            if bits >> bit & 1 != 0 {
+                numbers[bits] |= bit << (8 * count);
+                count += 1;
+            }
+            bit += 1;
+        }
+        bits += 1;
+    }
+    numbers
+};
+
+/// Bytes that begin a token as they are, and [`SCALAR`] for all others.
+#[inline(always)]
+fn kinds_of(half: __m256i) -> __m256i {
+    // SAFETY: as in `all`.
+    unsafe {
+        let others = _mm256_or_si256(equal(half, b'"'), equal(half, b'\n'));
+        _mm256_blendv_epi8(all(SCALAR), half, _mm256_or_si256(own(half, 0x20, &OPERATORS), others))
     }
 }
 
@@ -206,17 +234,17 @@ impl Isa for Avx2 {
 
     #[inline(always)]
     fn white(self, [first, second]: Block) -> u64 {
-        upper_bits([own(first, 0, white()), own(second, 0, white())])
+        upper_bits([own(first, 0, &WHITE), own(second, 0, &WHITE)])
     }
 
     #[inline(always)]
     fn operator(self, [first, second]: Block) -> u64 {
-        upper_bits([own(first, 0x20, operators()), own(second, 0x20, operators())])
+        upper_bits([own(first, 0x20, &OPERATORS), own(second, 0x20, &OPERATORS)])
     }
 
     #[inline(always)]
     fn escapable(self, [first, second]: Block) -> u64 {
-        !upper_bits([miss(first, escape_letters()), miss(second, escape_letters())])
+        !upper_bits([miss(first, &ESCAPABLE), miss(second, &ESCAPABLE)])
     }
 
     #[inline(always)]
@@ -244,6 +272,36 @@ impl Isa for Avx2 {
     fn parity(self, mask: u64) -> u64 {
         // SAFETY: `self` proves the features.
         unsafe { _mm_cvtsi128_si64(_mm_clmulepi64_si128(_mm_cvtsi64_si128(mask as i64), _mm_set1_epi8(-1), 0)) as u64 }
+    }
+
+    #[inline(always)]
+    fn pack(
+        self,
+        [first, second]: Block,
+        mask: u64,
+        _scalars: u64,
+        from: u16,
+        kinds: &mut [u8; BLOCK],
+        places: &mut [u16; BLOCK],
+    ) {
+        let mut bytes = [0_u8; BLOCK];
+        let mut count = 0;
+        // SAFETY: `self` proves the features. Each step writes eight kinds and eight places from number `count` on,
+        // which grows by no more than eight a step, so it is at most 56 in the last one.
+        unsafe {
+            _mm256_storeu_si256(bytes.as_mut_ptr().cast(), kinds_of(first));
+            _mm256_storeu_si256(bytes.as_mut_ptr().add(32).cast(), kinds_of(second));
+            for step in 0..8 {
+                let bits = (mask >> (8 * step)) as u8;
+                let numbers = _mm_cvtsi64_si128(NUMBERS[bits as usize] as i64);
+                let eight = _mm_loadl_epi64(bytes.as_ptr().add(8 * step).cast());
+                let base = _mm_set1_epi16((from + 8 * step as u16) as i16);
+                let eight_places = _mm_add_epi16(_mm_cvtepu8_epi16(numbers), base);
+                _mm_storel_epi64(kinds.as_mut_ptr().add(count).cast(), _mm_shuffle_epi8(eight, numbers));
+                _mm_storeu_si128(places.as_mut_ptr().add(count).cast(), eight_places);
+                count += bits.count_ones() as usize;
+            }
+        }
     }
 
     #[inline(always)]

@@ -1,8 +1,9 @@
 //! [`Isa`] with AVX-512: 64 bytes are one register, and an answer is a mask register. VBMI2 packs bytes.
 
 use super::Window;
-use super::isa::{BACK, BLOCK, INDEX, Isa, Nibbles, escape_letters, operators, utf8, white};
+use super::isa::{BACK, BLOCK, Isa};
 use super::messages::{Messages, Stop};
+use super::tables::{ESCAPABLE, INDEX, Nibbles, OPERATORS, UTF8, WHITE};
 use super::tokens::{SCALAR, Strings, Tokens};
 use std::arch::x86_64::*;
 
@@ -43,7 +44,7 @@ fn read_messages(isa: Avx512, messages: Messages<'_>) -> Stop {
 /// A byte in all places.
 #[inline(always)]
 fn all(byte: u8) -> __m512i {
-    // SAFETY: inlined only into functions that have the features.
+    // SAFETY: private to this file, and called only from methods, whose `self` proves the features.
     unsafe { _mm512_set1_epi8(byte as i8) }
 }
 
@@ -108,21 +109,21 @@ impl Isa for Avx512 {
     #[inline(always)]
     fn white(self, block: __m512i) -> u64 {
         // SAFETY: `self` proves the features.
-        unsafe { _mm512_cmpeq_epi8_mask(block, _mm512_shuffle_epi8(table(white()), block)) }
+        unsafe { _mm512_cmpeq_epi8_mask(block, _mm512_shuffle_epi8(table(&WHITE), block)) }
     }
 
     #[inline(always)]
     fn operator(self, block: __m512i) -> u64 {
         // SAFETY: `self` proves the features.
         unsafe {
-            let expected = _mm512_shuffle_epi8(table(operators()), block);
+            let expected = _mm512_shuffle_epi8(table(&OPERATORS), block);
             _mm512_cmpeq_epi8_mask(_mm512_or_si512(block, all(0x20)), expected)
         }
     }
 
     #[inline(always)]
     fn escapable(self, block: __m512i) -> u64 {
-        look_up(block, escape_letters())
+        look_up(block, &ESCAPABLE)
     }
 
     #[inline(always)]
@@ -142,10 +143,9 @@ impl Isa for Avx512 {
             let at = |from: usize| _mm512_loadu_si512(bytes.as_ptr().add(from).cast());
             let (third, second, first, block) = (at(0), at(1), at(2), at(3));
             let upper = |block| _mm512_and_si512(_mm512_srli_epi16(block, 4), all(15));
-            let tables = utf8();
-            let a = _mm512_shuffle_epi8(table(&tables.first_high), upper(first));
-            let b = _mm512_shuffle_epi8(table(&tables.first_low), _mm512_and_si512(first, all(15)));
-            let c = _mm512_shuffle_epi8(table(&tables.second_high), upper(block));
+            let a = _mm512_shuffle_epi8(table(&UTF8.first_high), upper(first));
+            let b = _mm512_shuffle_epi8(table(&UTF8.first_low), _mm512_and_si512(first, all(15)));
+            let c = _mm512_shuffle_epi8(table(&UTF8.second_high), upper(block));
             let pairs = _mm512_and_si512(_mm512_and_si512(a, b), c);
             let third_or_fourth =
                 _mm512_or_si512(_mm512_subs_epu8(second, all(0xE0 - 0x80)), _mm512_subs_epu8(third, all(0xF0 - 0x80)));
@@ -173,11 +173,10 @@ impl Isa for Avx512 {
     #[inline(always)]
     fn pack(
         self,
-        _bytes: &[u8; BLOCK],
         block: __m512i,
         mask: u64,
         scalars: u64,
-        first: u16,
+        from: u16,
         kinds: &mut [u8; BLOCK],
         places: &mut [u16; BLOCK],
     ) {
@@ -186,8 +185,8 @@ impl Isa for Avx512 {
             let block = _mm512_mask_mov_epi8(block, scalars, all(SCALAR));
             _mm512_storeu_si512(kinds.as_mut_ptr().cast(), _mm512_maskz_compress_epi8(mask, block));
             let index = _mm512_maskz_compress_epi8(mask, self.load(&INDEX));
-            let first = _mm512_set1_epi16(first as i16);
-            let place = |half| _mm512_add_epi16(first, _mm512_cvtepu8_epi16(half));
+            let base = _mm512_set1_epi16(from as i16);
+            let place = |half| _mm512_add_epi16(base, _mm512_cvtepu8_epi16(half));
             _mm512_storeu_si512(places.as_mut_ptr().cast(), place(_mm512_castsi512_si256(index)));
             if mask.count_ones() > 32 {
                 let rest = place(_mm512_extracti64x4_epi64(index, 1));

@@ -2,13 +2,15 @@
 //! not plain: a line that is malformed, deep, or spells a key with an escape goes to the reference scanner.
 //!
 //! ```text
-//!            {"id":7,"result":{"text":"a \"b\" c"}}⏎{"method":"x"}⏎
-//!  strings    ▔▔▔▔   ▔▔▔▔▔▔▔▔  ▔▔▔▔▔▔ ▔▔▔▔▔▔▔▔▔▔▔    ▔▔▔▔▔▔▔▔ ▔▔▔       64 bytes → 64 bits, tokens.rs
-//!  kinds     {":0,":{":"}}⏎{":"}⏎                                     one byte a token
-//!  places    0 1 5 6 7 8 …                                            where each begins
-//!  colons      ↑    ↑  ·                                              at the two outer levels, grammar.rs
-//!  keys       id   result                                             keys.rs
-//!  line      id = 7, RESULT                                           messages.rs
+//!  bytes    {"id":7,"result":{"text":"a \"b\""}}⏎{"method":"x"}⏎
+//!  strings   ▔▔▔▔   ▔▔▔▔▔▔▔▔  ▔▔▔▔▔▔ ▔▔▔▔▔▔▔▔▔    ▔▔▔▔▔▔▔▔ ▔▔▔      64 bytes, 64 bits  tokens.rs
+//!  tokens   {"   :0,"       :{"     :"        }}⏎{"       :"  }⏎
+//!           └──────────────┬────────────────────┘
+//!  kinds    {":0,":{":"}}⏎{":"}⏎                                    packed, a byte each
+//!  places   0 1 5 6 7 8 16 17 18 24 25 34 35 36 37 …                and where they begin
+//!  colons     ↑   ↑  ·                                              at two levels      grammar.rs, shapes.rs
+//!  keys      id   result                                                               keys.rs
+//!  line     id = 7, RESULT                                                             messages.rs
 //! ```
 //!
 //! *Tokens.* A block of 64 bytes is asked where its quotes, backslashes, operators and so on are; each answer is a
@@ -45,7 +47,7 @@ pub(super) struct Memory {
     draft: Draft,
 }
 
-/// [`super::Scanner::scan`].
+/// [`super::Scanner::scan`]: chunk by chunk, tokens and then the lines that they are.
 pub(super) fn scan<I: Isa>(
     isa: I,
     scratch: &mut Scratch,
@@ -61,6 +63,9 @@ pub(super) fn scan<I: Isa>(
     }
     let Scratch { tokens, shapes } = scratch;
     while lines.len() < BATCH {
+        if partial.scanned == window.data().len() {
+            return Outcome::More;
+        }
         isa.read_tokens(tokens, &mut partial.memory.strings, window, partial.scanned, BATCH - lines.len());
         if tokens.end == partial.scanned {
             return Outcome::More;

@@ -14,6 +14,10 @@ const EMPTY: u64 = 1;
 /// Only the brace that opens the message is open.
 const OPEN: u64 = EMPTY << 1 | 1;
 
+/// Stacks with two brackets begin here, and those with three.
+const DEPTH_2: u64 = EMPTY << 2;
+const DEPTH_3: u64 = EMPTY << 3;
+
 /// Where the tokens of each kind are, among up to 64.
 #[derive(Clone, Copy)]
 pub(super) struct Kinds {
@@ -109,7 +113,7 @@ impl Grammar {
 
     /// Takes up to 64 tokens. `None` says that they are wrong, or nested too deep to tell.
     #[inline(always)]
-    pub(super) fn step(&mut self, kinds: &Kinds) -> Option<Colons> {
+    pub(super) fn step<I: Isa>(&mut self, isa: I, kinds: &Kinds) -> Option<Colons> {
         let Kinds { string, scalar, colon, comma, opening, closing, all, .. } = *kinds;
         let separator = opening | comma;
         let end = string | scalar | closing;
@@ -128,8 +132,8 @@ impl Grammar {
         // A bare value, or a string where a key would stand and no colon after it, tells of an array.
         let in_array = (after_key & !colon | (scalar | opening) & after_separator) & all;
         let before = self.stack;
-        let objects = self.nest(kinds)?;
-        wrong |= colon & !objects | in_array & objects;
+        let nesting = self.nest(isa, kinds)?;
+        wrong |= colon & !nesting.objects | in_array & nesting.objects;
         if wrong != 0 || !kinds.are_known() {
             return None;
         }
@@ -144,54 +148,64 @@ impl Grammar {
             end: at_last(end),
             key: at_last(key),
         };
-        Some(levels(kinds, before))
+        Some(if nesting.shallowest < DEPTH_3 { levels(isa, kinds, before) } else { Colons::default() })
     }
 
-    /// Follows the brackets and tells which tokens stand in objects, a bracket itself in what is around it before it
-    /// opens and within before it closes. `None` if one does not match, or stands after the message, or if they are
+    /// Follows the brackets, one by one. `None` if one does not match, or stands after the message, or if they are
     /// deeper than the stack.
     #[inline(always)]
-    fn nest(&mut self, kinds: &Kinds) -> Option<u64> {
+    fn nest<I: Isa>(&mut self, isa: I, kinds: &Kinds) -> Option<Nesting> {
         let mut stack = self.stack;
-        let mut objects = (stack & 1).wrapping_neg();
+        let mut shallowest = stack;
+        let (mut wrong, mut deepest) = (0, 0);
+        // The brackets after which a token stands in the other kind of container than before.
+        let mut turns = 0;
         let mut brackets = kinds.opening | kinds.closing;
-        let mut wrong = 0;
         while brackets != 0 {
             let bracket = brackets & brackets.wrapping_neg();
-            let after = !(brackets ^ (brackets - 1));
             let is_brace = (kinds.brace & bracket != 0) as u64;
             let is_closing = kinds.closing & bracket != 0;
-            let top = stack & 1;
-            wrong |= (stack == EMPTY) as u64;
-            wrong |= is_closing as u64 & (top ^ is_brace);
-            wrong |= stack >> 63;
-            stack = if is_closing { stack >> 1 } else { stack << 1 | is_brace };
-            objects ^= after & ((stack ^ top) & 1).wrapping_neg();
+            let around = stack;
+            // A bracket at depth 0 finds the stack empty, which is told below.
+            shallowest = shallowest.min(around);
+            wrong |= is_closing as u64 & (around ^ is_brace);
+            stack = if is_closing { around >> 1 } else { around << 1 | is_brace };
+            deepest |= around;
+            turns |= bracket & ((stack ^ around) & 1).wrapping_neg();
             brackets &= brackets - 1;
         }
+        let objects = isa.parity(turns) << 1 ^ (self.stack & 1).wrapping_neg();
         self.stack = stack;
-        if wrong == 0 { Some(objects) } else { None }
+        let is_right = wrong & 1 == 0 && shallowest > EMPTY && deepest >> 63 == 0;
+        is_right.then_some(Nesting { objects, shallowest: shallowest.min(stack) })
     }
+}
+
+/// What brackets make of up to 64 tokens.
+struct Nesting {
+    /// The tokens that stand in objects. A bracket stands in what is around it before it opens, and in what it closes.
+    objects: u64,
+    /// The smallest stack any token found.
+    shallowest: u64,
 }
 
 /// The colons at the two outermost levels. `stack` is what was open before these tokens.
 #[inline(always)]
-fn levels(kinds: &Kinds, stack: u64) -> Colons {
-    let mut depth = stack.ilog2();
-    if depth > 2 + kinds.closing.count_ones() {
-        return Colons::default();
-    }
+fn levels<I: Isa>(isa: I, kinds: &Kinds, mut stack: u64) -> Colons {
+    // Whether the next token is less deep than 2, and than 3; and the brackets where that changes.
+    let (outer, inner) = (stack < DEPTH_2, stack < DEPTH_3);
+    let (mut outer_turns, mut inner_turns) = (0, 0);
     let mut brackets = kinds.opening | kinds.closing;
-    let fill = |is: bool| (is as u64).wrapping_neg();
-    let (mut first, mut second) = (fill(depth == 1), fill(depth == 2));
     while brackets != 0 {
         let bracket = brackets & brackets.wrapping_neg();
-        let after = !(brackets ^ (brackets - 1));
-        let (was_first, was_second) = (depth == 1, depth == 2);
-        depth = if kinds.closing & bracket != 0 { depth - 1 } else { depth + 1 };
-        first ^= after & fill(was_first != (depth == 1));
-        second ^= after & fill(was_second != (depth == 2));
+        let around = stack;
+        stack = if kinds.closing & bracket != 0 { around >> 1 } else { around << 1 };
+        let turn = |limit: u64| bracket & (((around < limit) ^ (stack < limit)) as u64).wrapping_neg();
+        outer_turns |= turn(DEPTH_2);
+        inner_turns |= turn(DEPTH_3);
         brackets &= brackets - 1;
     }
-    Colons { outer: kinds.colon & first, inner: kinds.colon & second }
+    let fill = |turns: u64, at_first: bool| isa.parity(turns) << 1 ^ (at_first as u64).wrapping_neg();
+    let outer = kinds.colon & fill(outer_turns, outer);
+    Colons { outer, inner: kinds.colon & fill(inner_turns, inner) & !outer }
 }

@@ -5,36 +5,13 @@
 
 use super::Window;
 use super::messages::{Messages, Stop};
-use super::tokens::{SCALAR, Strings, Tokens};
+use super::tokens::{Strings, Tokens};
 
 /// Bytes in a block.
 pub(super) const BLOCK: usize = 64;
 
 /// Bytes before a block that the check for UTF-8 looks back on.
 pub(super) const BACK: usize = 3;
-
-/// The numbers of the bytes in a block.
-pub(super) static INDEX: [u8; BLOCK] = {
-    let mut index = [0; BLOCK];
-    let mut at = 0;
-    while at < BLOCK {
-        index[at] = at as u8;
-        at += 1;
-    }
-    index
-};
-
-/// The kind of the token that begins with each byte.
-static KINDS: [u8; 256] = {
-    let mut kinds = [SCALAR; 256];
-    let others = b"{}[]:,\"\n";
-    let mut index = 0;
-    while index < others.len() {
-        kinds[others[index] as usize] = others[index];
-        index += 1;
-    }
-    kinds
-};
 
 /// An instruction set that the CPU has.
 pub(super) trait Isa: Copy {
@@ -81,187 +58,22 @@ pub(super) trait Isa: Copy {
     /// For each bit the parity of the bits up to and with it.
     fn parity(self, mask: u64) -> u64;
 
-    /// Writes for each bit of `mask`, in order, the kind of the token that begins there and its place, counted from
-    /// `first`. What stands after them in both arrays is undefined. Kinds are the bytes themselves but for `scalars`,
-    /// which have [`SCALAR`]. `bytes` and `block` are the same where `mask` has bits.
-    #[inline(always)]
-    #[expect(clippy::too_many_arguments, reason = "some sets take the bytes from memory, some from a register")]
+    /// Writes for each bit of `mask`, in order, the kind of the token that begins there and its place, counted so
+    /// that the block begins at `from`. Kinds are the bytes themselves, but those of `scalars` are
+    /// [`super::tokens::SCALAR`]. What the arrays hold after them is undefined.
     fn pack(
         self,
-        bytes: &[u8; BLOCK],
-        _block: Self::Block,
+        block: Self::Block,
         mask: u64,
-        _scalars: u64,
-        first: u16,
+        scalars: u64,
+        from: u16,
         kinds: &mut [u8; BLOCK],
         places: &mut [u16; BLOCK],
-    ) {
-        let mut rest = mask;
-        // Eight at a time, some of them for nothing, so that the number of tokens makes few branches.
-        for (kinds, places) in kinds.as_chunks_mut::<8>().0.iter_mut().zip(places.as_chunks_mut::<8>().0) {
-            for (kind, place) in kinds.iter_mut().zip(places) {
-                let at = rest.trailing_zeros() as usize % BLOCK;
-                *kind = KINDS[bytes[at] as usize];
-                *place = first + at as u16;
-                rest &= rest.wrapping_sub(1);
-            }
-            if rest == 0 {
-                break;
-            }
-        }
-    }
+    );
 
     /// [`Tokens::read`], compiled for this instruction set.
     fn read_tokens(self, tokens: &mut Tokens, strings: &mut Strings, window: Window<'_>, from: usize, lines: usize);
 
     /// [`Messages::read`], compiled for this instruction set.
     fn read_messages(self, messages: Messages<'_>) -> Stop;
-}
-
-/// Two tables, indexed by the lower and the upper half of a byte; the byte belongs if what they have shares a bit.
-pub(super) struct Nibbles {
-    pub(super) low: [u8; 16],
-    pub(super) high: [u8; 16],
-}
-
-/// The letters that may follow a backslash: `"` and `/`, `\`, `b` and `f`, `n`, `r`, `t` and `u`. Each upper half has
-/// a bit of its own.
-#[inline(always)]
-pub(super) fn escape_letters() -> &'static Nibbles {
-    static LETTERS: Nibbles = {
-        let mut nibbles = Nibbles { low: [0; 16], high: [0; 16] };
-        let letters = b"\"/\\bfnrtu";
-        let mut index = 0;
-        while index < letters.len() {
-            let (high, low) = (letters[index] as usize >> 4, letters[index] as usize & 15);
-            nibbles.low[low] |= 1 << high;
-            nibbles.high[high] = 1 << high;
-            index += 1;
-        }
-        nibbles
-    };
-    &LETTERS
-}
-
-/// By its lower half, the white space that a byte can only be; no byte finds itself in the other places.
-#[inline(always)]
-pub(super) fn white() -> &'static [u8; 16] {
-    static WHITE: [u8; 16] = own_places(b" \t\n\r");
-    &WHITE
-}
-
-/// By the lower half of a byte, the operator that it can only be, once the bit 0x20 is set: that makes brackets
-/// braces, and leaves colons and commas as they are.
-#[inline(always)]
-pub(super) fn operators() -> &'static [u8; 16] {
-    static OPERATORS: [u8; 16] = own_places(b"{}:,");
-    &OPERATORS
-}
-
-/// A table with each byte where its lower half says, and elsewhere bytes that belong in another place. A shuffle
-/// gives zero for bytes that are not ASCII, so none of them finds itself either.
-const fn own_places(bytes: &[u8]) -> [u8; 16] {
-    let mut table = [0; 16];
-    let mut place = 0;
-    while place < 16 {
-        table[place] = place as u8 ^ 1;
-        place += 1;
-    }
-    let mut index = 0;
-    while index < bytes.len() {
-        table[bytes[index] as usize & 15] = bytes[index];
-        index += 1;
-    }
-    table
-}
-
-/// The tables of Keiser and Lemire, "Validating UTF-8 In Less Than One Instruction Per Byte" (2020): each bit is one
-/// way in which two neighbouring bytes are wrong, and remains if both halves of the first and the upper half of the
-/// second agree on it. [`utf8`] has one exception: two continuation bytes in a row are wrong only if neither of the
-/// bytes two and three before the second calls for it.
-pub(super) struct Utf8 {
-    pub(super) first_high: [u8; 16],
-    pub(super) first_low: [u8; 16],
-    pub(super) second_high: [u8; 16],
-}
-
-#[inline(always)]
-pub(super) fn utf8() -> &'static Utf8 {
-    /// A lead byte and no continuation.
-    const SHORT: u8 = 1;
-    /// ASCII and a continuation.
-    const LONG: u8 = 1 << 1;
-    /// Three bytes where two are enough.
-    const OVERLONG_3: u8 = 1 << 2;
-    /// Beyond U+10FFFF.
-    const LARGE: u8 = 1 << 3;
-    const SURROGATE: u8 = 1 << 4;
-    /// Two bytes where one is enough.
-    const OVERLONG_2: u8 = 1 << 5;
-    /// Far beyond U+10FFFF; or four bytes where three are enough.
-    const LARGE_1000: u8 = 1 << 6;
-    const OVERLONG_4: u8 = 1 << 6;
-    /// Two continuations.
-    const CONTINUED: u8 = 1 << 7;
-    /// What the lower half of the first byte does not matter for.
-    const ANY: u8 = SHORT | LONG | CONTINUED;
-    const BEYOND: u8 = ANY | LARGE | LARGE_1000;
-    const ANY_SECOND: u8 = LONG | OVERLONG_2 | CONTINUED;
-    static TABLES: Utf8 = Utf8 {
-        first_high: [
-            LONG,
-            LONG,
-            LONG,
-            LONG,
-            LONG,
-            LONG,
-            LONG,
-            LONG,
-            CONTINUED,
-            CONTINUED,
-            CONTINUED,
-            CONTINUED,
-            SHORT | OVERLONG_2,
-            SHORT,
-            SHORT | OVERLONG_3 | SURROGATE,
-            SHORT | LARGE | LARGE_1000 | OVERLONG_4,
-        ],
-        first_low: [
-            ANY | OVERLONG_3 | OVERLONG_2 | OVERLONG_4,
-            ANY | OVERLONG_2,
-            ANY,
-            ANY,
-            ANY | LARGE,
-            BEYOND,
-            BEYOND,
-            BEYOND,
-            BEYOND,
-            BEYOND,
-            BEYOND,
-            BEYOND,
-            BEYOND,
-            BEYOND | SURROGATE,
-            BEYOND,
-            BEYOND,
-        ],
-        second_high: [
-            SHORT,
-            SHORT,
-            SHORT,
-            SHORT,
-            SHORT,
-            SHORT,
-            SHORT,
-            SHORT,
-            ANY_SECOND | OVERLONG_3 | LARGE_1000 | OVERLONG_4,
-            ANY_SECOND | OVERLONG_3 | LARGE,
-            ANY_SECOND | SURROGATE | LARGE,
-            ANY_SECOND | SURROGATE | LARGE,
-            SHORT,
-            SHORT,
-            SHORT,
-            SHORT,
-        ],
-    };
-    &TABLES
 }

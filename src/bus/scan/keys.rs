@@ -131,7 +131,7 @@ impl Keys {
         let is_name = begins & ((tail ^ entry.tail) & entry.tail_mask == 0);
         // A key that is no name in its first eight bytes can be one in another spelling only if one of them is a
         // backslash; one that begins as a long name may go on with one.
-        if !is_name & (begins | has_backslash(word)) {
+        if !is_name & (begins | (marks(word, b'\\') != 0)) {
             self.is_doubtful |= is_escaped(window, at);
         }
         let row = if is_inner { self.top as usize } else { TOP };
@@ -184,8 +184,9 @@ impl Sample {
     /// fourth one on too if it begins as a long name may.
     pub(super) fn of(window: Window<'_>, at: usize) -> impl Iterator<Item = Self> {
         let word = window.word(at);
-        let end = word.to_le_bytes()[1..].iter().position(|&byte| byte == b'"');
-        let unused = end.map_or(0, |end| 8 * (6 - end as u8));
+        // The quote that begins the key is passed over.
+        let end = marks(word | 0xFF, b'"');
+        let unused = if end == 0 { 0 } else { 63 - end.trailing_zeros() as u8 };
         let is_long = ENTRIES[hash(word)].tail_mask != 0;
         let first = Self { word, from: 0, unused };
         let second = Self { word: window.word(at + 3), from: 3, unused: 0 };
@@ -199,12 +200,12 @@ impl Sample {
     }
 }
 
-/// Whether one of eight bytes is a backslash.
+/// The upper bit of each byte that has this value. A byte after the first such one may be marked too.
 #[inline(always)]
-fn has_backslash(word: u64) -> bool {
+fn marks(word: u64, byte: u8) -> u64 {
     const ONES: u64 = 0x0101_0101_0101_0101;
-    let bytes = word ^ (ONES * b'\\' as u64);
-    bytes.wrapping_sub(ONES) & !bytes & ONES << 7 != 0
+    let bytes = word ^ (ONES * byte as u64);
+    bytes.wrapping_sub(ONES) & !bytes & ONES << 7
 }
 
 /// Whether the key that begins at `at` has an escape early enough to be a routing key.

@@ -6,7 +6,7 @@ use super::isa::{BLOCK, Isa};
 use super::keys::Keys;
 use super::member::Member;
 use super::shapes::Shapes;
-use super::tokens::{SCALAR, Tokens};
+use super::tokens::Tokens;
 use super::{BATCH, Line, Span, Window, scalar};
 
 /// Why no more lines are read.
@@ -125,20 +125,9 @@ impl Messages<'_> {
         let value = |member| {
             let token = at + keys.note(member) as usize + 1;
             let (start, next) = (self.tokens.place(token), self.tokens.place(token + 1));
-            (self.tokens.kind(token), start, next)
+            Value { first: self.window.byte(start), token: trimmed(self.window, start, next) }
         };
-        let fields = Fields {
-            keys,
-            string: |member| {
-                let (kind, start, next) = value(member);
-                if kind == b'"' { token(self.window, start, next) } else { Span::default() }
-            },
-            name: |member| {
-                let (kind, start, next) = value(member);
-                (kind, self.window.byte(start), token(self.window, start, next))
-            },
-        };
-        Some(fields.line(*self.line, end))
+        Some(fields(keys, value, *self.line, end))
     }
 
     /// The rest of a line that is long or began in an earlier chunk.
@@ -150,23 +139,8 @@ impl Messages<'_> {
         let line = *self.line;
         let keys = self.draft.keys;
         *self.draft = Draft::default();
-        let value = |member| {
-            let start = skip_white(self.window, line + keys.note(member) as usize + 1);
-            (self.window.byte(start), start)
-        };
-        let fields = Fields {
-            keys: &keys,
-            string: |member| match value(member) {
-                (b'"', start) => string_at(self.window, start),
-                _ => Span::default(),
-            },
-            name: |member| match value(member) {
-                (b'"', start) => (b'"', b'"', string_at(self.window, start)),
-                (first @ (b'{' | b'['), _) => (first, first, Span::default()),
-                (first, start) => (SCALAR, first, scalar_at(self.window, start)),
-            },
-        };
-        Some(fields.line(line, end))
+        let value = |member| value_at(self.window, line + keys.note(member) as usize + 1);
+        Some(fields(&keys, value, line, end))
     }
 
     /// Takes `count` tokens of a line. `is_scalar_whole` says that the last one, if it is a scalar, ends in the bytes
@@ -192,7 +166,7 @@ impl Messages<'_> {
         while count > 0 {
             let step = count.min(BLOCK);
             let kinds = Kinds::of(isa, tokens.kinds(at), step);
-            let Some(colons) = draft.grammar.step(&kinds) else { return false };
+            let Some(colons) = draft.grammar.step(isa, &kinds) else { return false };
             let mut both = colons.outer | colons.inner;
             while both != 0 {
                 let colon = both.trailing_zeros() as usize;
@@ -222,16 +196,29 @@ impl Messages<'_> {
     }
 }
 
-/// The fields of a line: from the keys that were found and two ways to look at a member's value.
-struct Fields<'a, S, N> {
-    keys: &'a Keys,
-    /// The value, if it is a string.
-    string: S,
-    /// The kind of the value's token, its first byte, and the token.
-    name: N,
+/// The value of a member: its first byte, and the whole token, or anything if it is an array or an object.
+struct Value {
+    first: u8,
+    token: Span,
 }
 
-impl<S: Fn(Member) -> Span, N: Fn(Member) -> (u8, u8, Span)> Fields<'_, S, N> {
+impl Value {
+    /// The token, if it is a string.
+    #[inline(always)]
+    fn string(&self) -> Span {
+        if self.first == b'"' { self.token } else { Span::default() }
+    }
+
+    /// The token, if it is a string or a number.
+    #[inline(always)]
+    fn name(&self) -> Span {
+        if matches!(self.first, b'"' | b'-' | b'0'..=b'9') { self.token } else { Span::default() }
+    }
+}
+
+/// The line from `start` to `end`, its fields from the keys that were found and their values.
+#[inline(always)]
+fn fields(keys: &Keys, value: impl Fn(Member) -> Value, start: usize, end: usize) -> Line {
     /// Members that most messages do not have.
     const RARE: u16 = Member::Session.bit()
         | Member::Pool.bit()
@@ -239,74 +226,48 @@ impl<S: Fn(Member) -> Span, N: Fn(Member) -> (u8, u8, Span)> Fields<'_, S, N> {
         | Member::ResultSession.bit()
         | Member::Error.bit();
 
-    #[inline(always)]
-    fn line(&self, start: usize, end: usize) -> Line {
-        let keys = self.keys;
-        let mut line = Line { span: Span { start: start as u32, end: end as u32 }, ..Line::default() };
-        if keys.has(Member::Id) {
-            (line.id, line.flags) = self.id();
-        }
-        if keys.has(Member::Method) {
-            line.method = (self.string)(Member::Method);
-        }
-        if keys.has(Member::ParamsSession) {
-            line.params_session = (self.string)(Member::ParamsSession);
-        }
-        if keys.has(Member::Result) {
-            line.flags |= Line::RESULT;
-        }
-        if keys.has_any(Self::RARE) {
-            self.rare(&mut line);
-        }
-        line
+    let mut line = Line { span: Span { start: start as u32, end: end as u32 }, ..Line::default() };
+    if keys.has(Member::Id) {
+        let id = value(Member::Id);
+        line.id = id.name();
+        line.flags = match id.first {
+            b'n' => Line::ID_NULL,
+            b't' | b'f' | b'[' | b'{' => Line::ID_INVALID,
+            _ => 0,
+        };
     }
-
-    #[inline(always)]
-    fn rare(&self, line: &mut Line) {
-        let keys = self.keys;
+    if keys.has(Member::Method) {
+        line.method = value(Member::Method).string();
+    }
+    if keys.has(Member::ParamsSession) {
+        line.params_session = value(Member::ParamsSession).string();
+    }
+    if keys.has(Member::Result) {
+        line.flags |= Line::RESULT;
+    }
+    if keys.has_any(RARE) {
         if keys.has(Member::Error) {
             line.flags |= Line::ERROR;
         }
         if keys.has(Member::Session) {
-            line.session = (self.string)(Member::Session);
+            line.session = value(Member::Session).string();
         }
         if keys.has(Member::Pool) {
-            line.pool = (self.string)(Member::Pool);
+            line.pool = value(Member::Pool).string();
         }
         if keys.has(Member::ResultSession) {
-            line.result_session = (self.string)(Member::ResultSession);
+            line.result_session = value(Member::ResultSession).string();
         }
         if keys.has(Member::ParamsRequest) {
-            let (kind, first, token) = (self.name)(Member::ParamsRequest);
-            if is_name(kind, first) {
-                line.request_id = token;
-            }
+            line.request_id = value(Member::ParamsRequest).name();
         }
     }
-
-    /// The id, or the flag that says why there is none.
-    #[inline(always)]
-    fn id(&self) -> (Span, u32) {
-        let (kind, first, token) = (self.name)(Member::Id);
-        if is_name(kind, first) {
-            (token, 0)
-        } else if first == b'n' {
-            (Span::default(), Line::ID_NULL)
-        } else {
-            (Span::default(), Line::ID_INVALID)
-        }
-    }
-}
-
-/// Whether a value is a string or a number.
-#[inline(always)]
-fn is_name(kind: u8, first: u8) -> bool {
-    kind == b'"' || kind == SCALAR && first <= b'9'
+    line
 }
 
 /// The token that begins at `start`; after it comes white space at most before `next`.
 #[inline(always)]
-fn token(window: Window<'_>, start: usize, next: usize) -> Span {
+fn trimmed(window: Window<'_>, start: usize, next: usize) -> Span {
     let mut end = next;
     while is_white(window.byte(end - 1)) {
         end -= 1;
@@ -319,29 +280,30 @@ fn is_white(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\r')
 }
 
-fn skip_white(window: Window<'_>, mut at: usize) -> usize {
+/// The value, known to be valid, that begins at `at` or after white space there.
+fn value_at(window: Window<'_>, mut at: usize) -> Value {
     while is_white(window.byte(at)) {
         at += 1;
     }
-    at
+    let rest = &window.data()[at..];
+    let length = match rest[0] {
+        b'"' => string_length(rest),
+        b'[' | b'{' => 1,
+        _ => {
+            rest.iter().position(|byte| matches!(byte, b' ' | b'\t' | b'\r' | b'\n' | b',' | b']' | b'}')).unwrap_or(0)
+        }
+    };
+    Value { first: rest[0], token: Span { start: at as u32, end: (at + length) as u32 } }
 }
 
-/// The string, known to be valid, that begins at `start`.
-fn string_at(window: Window<'_>, start: usize) -> Span {
-    let mut at = start + 1;
-    loop {
-        let rest = &window.data()[at..];
-        let found = memchr::memchr2(b'"', b'\\', rest).expect("a valid string has an end");
-        if rest[found] == b'"' {
-            return Span { start: start as u32, end: (at + found + 1) as u32 };
+/// The length of the string, known to be valid, that `bytes` begin with.
+fn string_length(bytes: &[u8]) -> usize {
+    let mut at = 1;
+    while let Some(found) = memchr::memchr2(b'"', b'\\', &bytes[at..]) {
+        if bytes[at + found] == b'"' {
+            return at + found + 1;
         }
         at += found + 2;
     }
-}
-
-/// The scalar, known to be valid, that begins at `start`.
-fn scalar_at(window: Window<'_>, start: usize) -> Span {
-    let rest = &window.data()[start..];
-    let length = rest.iter().position(|byte| matches!(byte, b' ' | b'\t' | b'\r' | b'\n' | b',' | b']' | b'}'));
-    Span { start: start as u32, end: (start + length.expect("something follows a scalar")) as u32 }
+    unreachable!("a valid string has an end")
 }

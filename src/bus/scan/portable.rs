@@ -3,7 +3,7 @@
 use super::Window;
 use super::isa::{BACK, BLOCK, Isa};
 use super::messages::{Messages, Stop};
-use super::tokens::{Strings, Tokens};
+use super::tokens::{SCALAR, Strings, Tokens};
 
 /// Every CPU has this.
 #[derive(Clone, Copy)]
@@ -76,6 +76,18 @@ fn high_at_least(word: u64, limit: u8) -> u64 {
 fn between(word: u64, first: u8, last: u8) -> u64 {
     at_least(word, first) & !at_least(word, last + 1)
 }
+
+/// The kind of the token that begins with each byte.
+static KINDS: [u8; 256] = {
+    let mut kinds = [SCALAR; 256];
+    let others = b"{}[]:,\"\n";
+    let mut index = 0;
+    while index < others.len() {
+        kinds[others[index] as usize] = others[index];
+        index += 1;
+    }
+    kinds
+};
 
 impl Isa for Portable {
     type Block = Block;
@@ -184,6 +196,32 @@ impl Isa for Portable {
             parity ^= parity << shift;
         }
         parity
+    }
+
+    #[inline(always)]
+    fn pack(
+        self,
+        block: Block,
+        mask: u64,
+        _scalars: u64,
+        from: u16,
+        kinds: &mut [u8; BLOCK],
+        places: &mut [u16; BLOCK],
+    ) {
+        let bytes = block.map(u64::to_le_bytes);
+        let mut rest = mask;
+        // Eight at a time, some of them for nothing, so that the number of tokens makes few branches.
+        for (kinds, places) in kinds.as_chunks_mut::<8>().0.iter_mut().zip(places.as_chunks_mut::<8>().0) {
+            for (kind, place) in kinds.iter_mut().zip(places) {
+                let at = rest.trailing_zeros() as usize % BLOCK;
+                *kind = KINDS[bytes.as_flattened()[at] as usize];
+                *place = from + at as u16;
+                rest &= rest.wrapping_sub(1);
+            }
+            if rest == 0 {
+                break;
+            }
+        }
     }
 
     fn read_tokens(self, tokens: &mut Tokens, strings: &mut Strings, window: Window<'_>, from: usize, lines: usize) {

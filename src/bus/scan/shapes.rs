@@ -67,7 +67,7 @@ impl Shapes {
         // Two bits tell brackets, strings, scalars and separators apart.
         let (some, others) = (isa.bit(block, 4) & all, isa.bit(block, 1) & all);
         let mixed = some.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ others.wrapping_mul(0xC2B2_AE3D_27D4_EB4F);
-        let place = (mixed >> 56) as usize;
+        let place = (mixed >> (64 - PLACES.ilog2())) as usize;
         let shape = &mut self.shapes[place];
         let is_known = shape.count == count && isa.differ(block, isa.load(&self.kinds[place])) & all == 0;
         if !is_known {
@@ -88,7 +88,7 @@ fn learn<I: Isa>(isa: I, kinds: &[u8; BLOCK], count: usize) -> Option<Shape> {
     rest[..count - 1].copy_from_slice(&kinds[1..count]);
     let mut grammar = Grammar::opened();
     let kinds = Kinds::of(isa, &rest, count - 1);
-    let colons = grammar.step(&kinds)?;
+    let colons = grammar.step(isa, &kinds)?;
     let colons = Colons { outer: colons.outer << 1, inner: colons.inner << 1 };
     grammar.is_complete().then_some(Shape { count, scalars: kinds.scalars() << 1, colons, ..EMPTY })
 }

@@ -124,12 +124,11 @@ impl Tokens {
         let mut errors = 0;
         let mut plain_blocks = 0;
         while at + BLOCK <= limit && newlines < lines {
-            let bytes = window.array(at);
-            let block = isa.load(bytes);
+            let block = isa.load(window.array(at));
             let found = state.read(isa, window, at, block, !0);
             errors |= found.errors;
             if found.tokens != 0 {
-                self.push(isa, bytes, block, &found, count, at - from);
+                self.push(isa, block, &found, count, at - from);
                 count += found.tokens.count_ones() as usize;
                 newlines += found.newlines.count_ones() as usize;
             }
@@ -143,8 +142,7 @@ impl Tokens {
             }
         }
         if limit == window.data().len() && at < limit && limit - at < BLOCK {
-            let bytes = window.array(at);
-            let block = isa.load(bytes);
+            let block = isa.load(window.array(at));
             let newlines = isa.equal(block, b'\n') & !(!0 << (limit - at));
             if newlines != 0 {
                 let length = BLOCK - newlines.leading_zeros() as usize;
@@ -153,7 +151,7 @@ impl Tokens {
                 let found = state.read(isa, window, at, block, valid);
                 // A newline inside a string is a control byte in it, so no string is open now if nothing is wrong.
                 errors |= found.errors;
-                self.push(isa, bytes, block, &found, count, at - from);
+                self.push(isa, block, &found, count, at - from);
                 count += found.tokens.count_ones() as usize;
                 state = Strings::default();
                 at += length;
@@ -168,19 +166,13 @@ impl Tokens {
         self.is_faulty = errors != 0;
     }
 
+    /// Appends what was found in a block to the `count` tokens there are; `from` is where the block begins in the
+    /// chunk.
     #[inline(always)]
-    fn push<I: Isa>(
-        &mut self,
-        isa: I,
-        bytes: &[u8; BLOCK],
-        block: I::Block,
-        found: &Found,
-        count: usize,
-        first: usize,
-    ) {
+    fn push<I: Isa>(&mut self, isa: I, block: I::Block, found: &Found, count: usize, from: usize) {
         let kinds = (&mut self.kinds[count..count + BLOCK]).try_into().expect("64 bytes");
         let places = (&mut self.places[count..count + BLOCK]).try_into().expect("64 places");
-        isa.pack(bytes, block, found.tokens, found.scalars, first as u16, kinds, places);
+        isa.pack(block, found.tokens, found.scalars, from as u16, kinds, places);
     }
 }
 

@@ -1,0 +1,127 @@
+//! The core with nothing around it: peers that are there because somebody says so, and lines that come from memory.
+
+use std::hint::black_box;
+
+use stdio_bus::bus::Bus;
+use stdio_bus::bus::port::{ClientKey, Effect, Input, Moment, Next, Peer, WorkerKey};
+use stdio_bus::bus::scan::{PAD, Window};
+use stdio_bus::bus::settings::{Assignment, Limits, Listener, Pool, Routing, Settings};
+
+/// A bus with connected clients and running workers.
+pub struct Core {
+    /// The bus.
+    pub bus: Bus,
+    /// Its clients.
+    pub clients: Vec<ClientKey>,
+    /// Its workers.
+    pub workers: Vec<WorkerKey>,
+    now: u64,
+}
+
+/// Lines, with the pads that the scanner wants.
+pub struct Lines {
+    padded: Vec<u8>,
+}
+
+impl Lines {
+    /// Joins lines that have their newlines.
+    pub fn new(lines: impl IntoIterator<Item = String>) -> Self {
+        let mut padded = vec![0; PAD];
+        lines.into_iter().for_each(|line| padded.extend_from_slice(line.as_bytes()));
+        padded.resize(padded.len() + PAD, 0);
+        Self { padded }
+    }
+
+    /// As the core wants them.
+    pub fn window(&self) -> Window<'_> {
+        Window::new(&self.padded, PAD, self.padded.len() - PAD)
+    }
+}
+
+impl Core {
+    /// A bus with one pool.
+    pub fn new(clients: usize, workers: usize) -> Self {
+        let pool = Pool {
+            id: "bench".to_owned(),
+            instances: workers,
+            max_instances: workers,
+            assignment: Assignment::RoundRobin,
+            cancel_on_disconnect: false,
+            request_timeout: None,
+        };
+        // Nothing is ever sent here, so nothing may ever be full.
+        let limits = Limits { max_output_queue: usize::MAX / 2, ..Limits::default() };
+        let listeners = vec![Listener { pool: None, stdio: false }];
+        let mut bus = Bus::new(Settings { limits, pools: vec![pool], listeners, routing: Routing::default() });
+        let mut started = Vec::new();
+        bus.start(Moment(1));
+        while let Some(effect) = bus.next_effect() {
+            if let Effect::Spawn { worker, .. } = effect {
+                started.push(worker);
+            }
+        }
+        for (pid, worker) in started.iter().enumerate() {
+            bus.handle(Moment(1), Input::Spawned { worker: *worker, pid: pid as u32 + 1 });
+        }
+        let connected = (0..clients).map(|_| bus.connect(Moment(1), 0).expect("there is room"));
+        let clients = connected.collect();
+        while bus.next_effect().is_some() {}
+        Self { bus, clients, workers: started, now: 1 }
+    }
+
+    /// Gives lines to the core and takes its effects.
+    pub fn tell(&mut self, from: Peer, lines: &Lines) {
+        self.tell_window(from, lines.window(), |effect| {
+            black_box(effect);
+        });
+    }
+
+    /// The same for a client.
+    pub fn client(&mut self, client: usize, lines: &Lines) {
+        self.tell(Peer::Client(self.clients[client]), lines);
+    }
+
+    /// The same for a worker.
+    pub fn worker(&mut self, worker: usize, lines: &Lines) {
+        self.tell(Peer::Worker(self.workers[worker]), lines);
+    }
+
+    /// Gives a window to the core, and each effect to `take`. Returns how many bytes were consumed.
+    pub fn tell_window(&mut self, from: Peer, mut window: Window<'_>, mut take: impl FnMut(Effect)) -> usize {
+        self.now += 1000;
+        let mut consumed = 0;
+        loop {
+            let received = self.bus.receive(Moment(self.now), from, window);
+            while let Some(effect) = self.bus.next_effect() {
+                take(effect);
+            }
+            consumed += received.consumed;
+            if received.next != Next::Again {
+                return consumed;
+            }
+            window = window.without(received.consumed);
+        }
+    }
+}
+
+/// A request of 200 bytes or so.
+pub fn request(id: impl std::fmt::Display, session: &str) -> String {
+    let text = "x".repeat(90);
+    format!(
+        "{{\"jsonrpc\":\"2.0\",\"id\":{id},\"sessionId\":\"{session}\",\"method\":\"session/prompt\",\"params\":{{\"text\":\"{text}\"}}}}\n"
+    )
+}
+
+/// An answer of 200 bytes or so.
+pub fn answer(id: impl std::fmt::Display) -> String {
+    let text = "x".repeat(130);
+    format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{{\"stopReason\":\"end_turn\",\"text\":\"{text}\"}}}}\n")
+}
+
+/// A token line of 200 bytes or so.
+pub fn update(session: &str) -> String {
+    let text = "x".repeat(40);
+    format!(
+        "{{\"jsonrpc\":\"2.0\",\"method\":\"session/update\",\"params\":{{\"sessionId\":\"{session}\",\"update\":{{\"sessionUpdate\":\"agent_message_chunk\",\"content\":{{\"type\":\"text\",\"text\":\"{text}\"}}}}}}}}\n"
+    )
+}

@@ -1,0 +1,147 @@
+//! `cargo bench --bench router`: what the core alone needs for a message, from the bytes to the last effect. No system
+//! call is made; scanning is part of it.
+//!
+//! By kind: a request, the answer to it, a notification of a worker, and both halves of a request whose id has to be
+//! replaced. By population: sessions, pending requests, clients.
+
+#[allow(dead_code)]
+mod core;
+
+use std::time::{Duration, Instant};
+
+use criterion::{Bencher, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use stdio_bus::bus::port::{Effect, Peer};
+
+use core::{Core, Lines, answer, request, update};
+
+/// Lines that come with one read.
+const READ: usize = 8;
+
+/// Which half of a round trip counts.
+#[derive(Clone, Copy)]
+enum Half {
+    Request,
+    Answer,
+    Both,
+}
+
+/// Round trips: each turn a few requests of one client, and then the answers to them.
+struct Trips {
+    core: Core,
+    turns: Vec<(usize, Lines, Lines)>,
+    next: usize,
+}
+
+impl Trips {
+    /// `clients` with `sessions` in all, and `pending` other requests that wait all the time.
+    fn new(clients: usize, sessions: usize, pending: usize) -> Self {
+        let mut core = Core::new(clients, 1);
+        for number in 0..pending.saturating_sub(READ) {
+            let line = request(1_000_000 + number, &format!("session-{}", number % clients));
+            core.client(number % clients, &Lines::new([line]));
+        }
+        let turns = (0..sessions.max(clients)).map(|turn| {
+            let client = turn % clients;
+            let ids: Vec<_> = (0..READ).map(|line| 10_000 + turn * READ + line).collect();
+            let session = format!("session-{}", turn % sessions);
+            let session = if sessions < clients { format!("session-{client}") } else { session };
+            let requests = Lines::new(ids.iter().map(|id| request(id, &session)));
+            (client, requests, Lines::new(ids.iter().map(answer)))
+        });
+        let turns = turns.collect();
+        let mut trips = Self { core, turns, next: 0 };
+        for _ in 0..trips.turns.len() {
+            trips.turn(Half::Both);
+        }
+        trips
+    }
+
+    fn turn(&mut self, half: Half) -> Duration {
+        let (client, requests, answers) = &self.turns[self.next];
+        self.next = (self.next + 1) % self.turns.len();
+        let began = Instant::now();
+        self.core.client(*client, requests);
+        let asked = Instant::now();
+        self.core.worker(0, answers);
+        match half {
+            Half::Request => asked - began,
+            Half::Answer => asked.elapsed(),
+            Half::Both => began.elapsed(),
+        }
+    }
+
+    fn bench(mut self, bencher: &mut Bencher<'_>, half: Half) {
+        bencher.iter_custom(|turns| (0..turns).map(|_| self.turn(half)).sum());
+    }
+}
+
+/// A second client uses the ids of the first one, which are all pending.
+fn translated(bencher: &mut Bencher<'_>, half: Half) {
+    let mut core = Core::new(2, 1);
+    let requests = |session| Lines::new((0..READ).map(|id| request(id, session)));
+    core.client(0, &requests("first"));
+    let second = requests("second");
+    bencher.iter_custom(|turns| {
+        let mut time = Duration::ZERO;
+        for _ in 0..turns {
+            let mut made = Vec::with_capacity(READ);
+            let began = Instant::now();
+            core.tell_window(Peer::Client(core.clients[1]), second.window(), |effect| {
+                if let Effect::Insert { text, .. } = effect {
+                    made.push(text);
+                }
+            });
+            let asked = began.elapsed();
+            let answers = made.iter().map(|id| answer(std::str::from_utf8(id.as_bytes()).expect("ids are text")));
+            let answers = Lines::new(answers);
+            let began = Instant::now();
+            core.worker(0, &answers);
+            time += match half {
+                Half::Request => asked,
+                Half::Answer => began.elapsed(),
+                Half::Both => asked + began.elapsed(),
+            };
+        }
+        time
+    });
+}
+
+fn kinds(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("kind");
+    group.throughput(Throughput::Elements(READ as u64));
+    group.bench_function("request", |bencher| Trips::new(1, 1, 0).bench(bencher, Half::Request));
+    group.bench_function("answer", |bencher| Trips::new(1, 1, 0).bench(bencher, Half::Answer));
+    group.bench_function("request, id replaced", |bencher| translated(bencher, Half::Request));
+    group.bench_function("answer, id restored", |bencher| translated(bencher, Half::Answer));
+    group.bench_function("notification", |bencher| {
+        let mut core = Core::new(1, 1);
+        core.client(0, &Lines::new([request(1, "session-0")]));
+        let updates = Lines::new((0..READ).map(|_| update("session-0")));
+        bencher.iter(|| core.worker(0, &updates));
+    });
+    group.finish();
+}
+
+fn populations(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("round trip");
+    group.throughput(Throughput::Elements(READ as u64));
+    for count in [1, 32, 1024] {
+        group.bench_function(BenchmarkId::new("sessions", count), |bencher| {
+            Trips::new(1, count, 0).bench(bencher, Half::Both);
+        });
+    }
+    for count in [1, 64, 4096] {
+        group.bench_function(BenchmarkId::new("pending", count), |bencher| {
+            Trips::new(1, 1, count).bench(bencher, Half::Both);
+        });
+    }
+    for count in [1, 32, 1024] {
+        group.bench_function(BenchmarkId::new("clients", count), |bencher| {
+            Trips::new(count, count, 0).bench(bencher, Half::Both);
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, kinds, populations);
+criterion_main!(benches);

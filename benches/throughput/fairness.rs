@@ -1,0 +1,230 @@
+//! Fairness: how long polite clients wait while another client sends as fast as it can and a worker floods its stdout.
+//!
+//! Sixty-three clients send a hundred requests a second each, at fixed times whether or not answers have come; a
+//! request's time counts from the moment it was due. The flooding client is a process of its own that gives way to
+//! everybody else, so that what is measured is the daemon's fairness and not the scheduler's.
+
+use std::io::{self, Read, Write};
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::case::Transport;
+use crate::load;
+use crate::machine::Placement;
+use crate::options::Options;
+use crate::round::median;
+use crate::server::{Address, Contestant, Pool, Server};
+
+const CLIENTS: usize = 63;
+const EVERY: Duration = Duration::from_millis(10);
+const BYTES: usize = 200;
+
+/// What came out of one kind of flood.
+pub struct Fairness {
+    /// Which flood.
+    pub name: &'static str,
+    /// Microseconds without the flood: p50, p99, p99.9.
+    pub quiet: [f64; 3],
+    /// The same with it.
+    pub flooded: [f64; 3],
+    /// p99 with over p99 without, round by round: a median.
+    pub ratio: f64,
+    /// Lines a second that the flooding client received.
+    pub flood_rate: f64,
+}
+
+/// Measures the daemon, with the flood on a pool of its own and on the pool of the polite.
+pub fn measure(options: &Options) -> io::Result<Vec<Fairness>> {
+    let placement = &Placement::choose(false, options);
+    let mut all = Vec::new();
+    for (name, pool) in [("flood beside", "flood"), ("flood through the same workers", "bench")] {
+        let flood_worker = Pool {
+            id: "flood",
+            command: std::env::current_exe()?,
+            args: vec!["be-flood-worker".to_owned()],
+            instances: 1,
+        };
+        let beside = Pool { id: "beside", ..Pool::echo("", options, 1) };
+        let pools = [Pool::echo("bench", options, 2), beside, flood_worker];
+        let server = Server::start(Contestant::Bus, &pools, Transport::Tcp, options, placement)?;
+        let mut polite = Polite::connect(&server.address)?;
+        let length = if options.quick { Duration::from_millis(300) } else { Duration::from_secs(4) };
+        polite.run(length / 4)?;
+        let (mut quiet, mut flooded, mut ratios, mut rates) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for round in 0..options.rounds.min(3) {
+            eprint!("\r\x1b[Kfairness, {name}, round {}", round + 1);
+            quiet.push(polite.run(length)?);
+            let flooder = Flooder::start(&server.address, if pool == "bench" { "bench" } else { "beside" })?;
+            std::thread::sleep(Duration::from_millis(100));
+            for worker in server.workers() {
+                let command = std::fs::read(format!("/proc/{worker}/cmdline")).unwrap_or_default();
+                if command.windows(8).any(|word| word == b"be-flood") {
+                    yield_to_others(worker);
+                }
+            }
+            polite.run(length / 8)?;
+            flooded.push(polite.run(length)?);
+            rates.push(flooder.stop()?);
+            ratios.push(flooded[round][1] / quiet[round][1]);
+        }
+        let middle = |rounds: &[[f64; 3]]| {
+            [0, 1, 2].map(|index| median(rounds.iter().map(|times: &[f64; 3]| times[index]).collect()))
+        };
+        all.push(Fairness {
+            name,
+            quiet: middle(&quiet),
+            flooded: middle(&flooded),
+            ratio: median(ratios),
+            flood_rate: median(rates),
+        });
+    }
+    eprint!("\r\x1b[K");
+    Ok(all)
+}
+
+fn yield_to_others(process: u32) {
+    // SAFETY: the call has no memory arguments.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, process, 19) };
+}
+
+struct Polite {
+    clients: Vec<(std::os::fd::OwnedFd, Vec<u8>, u64)>,
+}
+
+impl Polite {
+    fn connect(address: &Address) -> io::Result<Self> {
+        let client = |number| -> io::Result<_> {
+            let socket = address.connect()?;
+            rustix::io::ioctl_fionbio(&socket, true)?;
+            let request = with_pool(load::request(number, BYTES - 15), "bench");
+            Ok((socket, request, 0))
+        };
+        Ok(Self { clients: (0..CLIENTS).map(client).collect::<io::Result<_>>()? })
+    }
+
+    /// Sends at fixed times for a while. Returns p50, p99 and p99.9 in microseconds.
+    fn run(&mut self, length: Duration) -> io::Result<[f64; 3]> {
+        let mut times = load::histogram();
+        let start = Instant::now();
+        // Client i sends at i/63 of each interval, so that they do not all send at once.
+        let step = EVERY / CLIENTS as u32;
+        let total = (length.as_nanos() / step.as_nanos()) as usize;
+        let mut due: Vec<std::collections::VecDeque<Instant>> = vec![Default::default(); CLIENTS];
+        let (mut sent, mut answered) = (0, 0);
+        let mut buffer = vec![0; 64 * 1024];
+        let mut received = [0; CLIENTS];
+        while answered < total {
+            while sent < total && start.elapsed() >= step * sent as u32 {
+                let number = sent % CLIENTS;
+                let (socket, request, count) = &mut self.clients[number];
+                load::set_id(request, number, *count);
+                *count += 1;
+                due[number].push_back(start + step * sent as u32);
+                rustix::io::write(&*socket, request)?;
+                sent += 1;
+            }
+            let next = (step * sent as u32).saturating_sub(start.elapsed());
+            let timeout = if sent < total { next } else { Duration::from_secs(5) };
+            let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
+            let mut polled: Vec<PollFd<'_>> =
+                self.clients.iter().map(|(socket, ..)| PollFd::new(socket, PollFlags::IN)).collect();
+            let ready = poll(&mut polled, Some(&timeout))?;
+            if ready == 0 && sent == total {
+                return Err(io::Error::other(format!("{} answers are missing", total - answered)));
+            }
+            let ready: Vec<_> = polled.iter().map(|polled| !polled.revents().is_empty()).collect();
+            for number in (0..CLIENTS).filter(|number| ready[*number]) {
+                let count = rustix::io::read(&self.clients[number].0, &mut buffer)?;
+                let lines = memchr::memchr_iter(b'\n', &buffer[..count]).count();
+                received[number] += lines;
+                answered += lines;
+                for _ in 0..lines {
+                    if let Some(due) = due[number].pop_front() {
+                        times.saturating_record(due.elapsed().as_nanos() as u64);
+                    }
+                }
+            }
+        }
+        Ok([0.5, 0.99, 0.999].map(|quantile| times.value_at_quantile(quantile) as f64 / 1e3))
+    }
+}
+
+/// Puts the name of a pool into a request.
+fn with_pool(mut request: Vec<u8>, pool: &str) -> Vec<u8> {
+    request.splice(1..1, format!("\"pool\":\"{pool}\",").into_bytes());
+    // The id has moved: what sets it expects it at the front.
+    let member = request.drain(1..format!("\"pool\":\"{pool}\",").len() + 1).collect::<Vec<_>>();
+    let end = request.len() - 2;
+    request.splice(end..end, [b",".as_slice(), &member[..member.len() - 1]].concat());
+    request
+}
+
+/// The flooding client's process.
+struct Flooder(Child);
+
+impl Flooder {
+    fn start(address: &Address, pool: &str) -> io::Result<Self> {
+        let Address::Tcp(port) = address else { return Err(io::ErrorKind::InvalidInput.into()) };
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["be-flooder", &port.to_string(), pool]);
+        command.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
+        Ok(Self(command.spawn()?))
+    }
+
+    /// Lines a second that it received.
+    fn stop(mut self) -> io::Result<f64> {
+        drop(self.0.stdin.take());
+        let mut text = String::new();
+        if let Some(output) = &mut self.0.stdout {
+            output.read_to_string(&mut text)?;
+        }
+        self.0.wait()?;
+        text.trim().parse().map_err(io::Error::other)
+    }
+}
+
+/// Sends requests as fast as the daemon takes them, reads whatever comes, and lets the flooding worker flood it, until
+/// its stdin ends.
+pub fn flooder(mut arguments: impl Iterator<Item = String>) -> io::Result<()> {
+    yield_to_others(0);
+    let port = arguments.next().and_then(|port| port.parse().ok()).ok_or(io::ErrorKind::InvalidInput)?;
+    let pool = arguments.next().unwrap_or_default();
+    let socket = Address::Tcp(port).connect()?;
+    let client = 5000;
+    let start = with_pool(load::request(client, BYTES), "flood");
+    let mut stream = std::net::TcpStream::from(socket);
+    stream.write_all(&start)?;
+    let mut writer = stream.try_clone()?;
+    let sending = std::thread::spawn(move || {
+        yield_to_others(0);
+        let mut request = with_pool(load::request(client + 1, BYTES), &pool);
+        let mut block = Vec::new();
+        for number in 0.. {
+            block.clear();
+            for step in 0..100 {
+                load::set_id(&mut request, client + 1, number * 100 + step);
+                block.extend_from_slice(&request);
+            }
+            if writer.write_all(&block).is_err() {
+                return;
+            }
+        }
+    });
+    let mut buffer = vec![0; 256 * 1024];
+    let (began, mut lines) = (Instant::now(), 0);
+    let stdin = io::stdin();
+    loop {
+        let count = stream.read(&mut buffer)?;
+        lines += memchr::memchr_iter(b'\n', &buffer[..count]).count();
+        let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+        if count == 0 || poll(&mut [PollFd::new(&stdin, PollFlags::IN)], Some(&zero))? > 0 {
+            break;
+        }
+    }
+    println!("{}", lines as f64 / began.elapsed().as_secs_f64());
+    stream.shutdown(std::net::Shutdown::Both)?;
+    let _ = sending.join();
+    Ok(())
+}

@@ -1,0 +1,362 @@
+//! The clients: many connections, one thread, as little work as possible for each message. All answers of a case are
+//! equally long, so they are cut by counting, and each one's id and place are checked.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::io::Errno;
+
+use crate::case::{Case, Traffic};
+use crate::server::Address;
+use crate::worker::{STAMP_AT, STAMP_LEN, wall_nanos};
+
+/// Every request and every answer to it begin with this, and then comes an id of [`ID_LEN`] digits.
+const HEAD: &[u8] = br#"{"jsonrpc":"2.0","id":"#;
+const ID_LEN: usize = 10;
+/// Ids of one client before they begin again.
+const IDS: u64 = 100_000;
+/// Bytes of a session's name.
+pub const SESSION_LEN: usize = 9;
+
+/// The name of a client's session.
+pub fn session(client: usize) -> String {
+    format!("sess-{client:04}")
+}
+
+/// What a request of a client looks like; the id is written over its first digits each time. Request and answer of the
+/// echo worker have the same length: a member that the worker ignores makes up for the difference.
+pub fn request(client: usize, bytes: usize) -> Vec<u8> {
+    let mut text = format!(
+        r#"{}{:0ID_LEN$},"sessionId":"{}","method":"bench/echo","wait":0,"params":{{"text":""#,
+        std::str::from_utf8(HEAD).unwrap_or_default(),
+        0,
+        session(client)
+    );
+    let end = "\"}}\n";
+    assert!(text.len() + end.len() <= bytes, "a request has at least {} bytes", text.len() + end.len());
+    while text.len() + end.len() < bytes {
+        text.push("the quick brown fox jumps over the lazy dog "[..].as_bytes()[text.len() % 44] as char);
+    }
+    text.push_str(end);
+    text.into_bytes()
+}
+
+/// Writes the id of a client's request number `number` over the one that stands in `request`.
+pub fn set_id(request: &mut [u8], client: usize, number: u64) {
+    let mut id = id(client, number);
+    for digit in request[HEAD.len()..HEAD.len() + ID_LEN].iter_mut().rev() {
+        *digit = b'0' + (id % 10) as u8;
+        id /= 10;
+    }
+}
+
+/// No two clients ever use the same id: not every daemon could tell them apart.
+fn id(client: usize, number: u64) -> u64 {
+    1_000_000_000 + client as u64 * IDS + number % IDS
+}
+
+/// What went wrong with answers. All of it must stay zero.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Faults {
+    /// Requests without an answer.
+    pub lost: u64,
+    /// Lines for another client.
+    pub misrouted: u64,
+    /// Answers out of order within a session.
+    pub reordered: u64,
+}
+
+impl Faults {
+    /// Adds them up.
+    pub fn add(&mut self, other: Self) {
+        self.lost += other.lost;
+        self.misrouted += other.misrouted;
+        self.reordered += other.reordered;
+    }
+}
+
+/// For times in nanoseconds, up to a minute.
+pub fn histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("the bounds are in order")
+}
+
+/// All clients of a case.
+pub struct Load {
+    case: Case,
+    /// Whether the contents of token lines are checked: the relay only counts.
+    strict: bool,
+    epoll: OwnedFd,
+    clients: Vec<Client>,
+    buffer: Vec<u8>,
+    sending: bool,
+    faults: Faults,
+    /// Round trips or token lines so far.
+    pub done: u64,
+    sent: u64,
+    answered: u64,
+    /// Times of those done since it was last taken.
+    pub times: Histogram<u64>,
+}
+
+struct Client {
+    socket: OwnedFd,
+    session: String,
+    request: Vec<u8>,
+    sent: u64,
+    answered: u64,
+    /// Token lines since the last answer.
+    lines: u64,
+    /// When each request in flight was sent, by its number modulo the window.
+    stamps: Vec<Instant>,
+    /// The beginning of an answer that has not come completely.
+    line: Vec<u8>,
+    /// How much of it has come; only its first bytes are kept.
+    received: usize,
+    out: Vec<u8>,
+    written: usize,
+    waits_to_write: bool,
+}
+
+/// How long the last answers may take.
+const PATIENCE: Duration = Duration::from_secs(2);
+impl Client {
+    /// Writes as much of the request as the socket takes.
+    fn write_at_once(&self) -> io::Result<usize> {
+        match rustix::io::write(&self.socket, &self.request) {
+            Err(Errno::AGAIN) => Ok(0),
+            other => Ok(other?),
+        }
+    }
+}
+
+/// As much of a line as the checks look at.
+const KEPT: usize = 256;
+
+impl Load {
+    /// Connects all clients.
+    pub fn connect(case: &Case, address: &Address, strict: bool) -> io::Result<Self> {
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        let request_bytes = match case.traffic {
+            Traffic::RoundTrips { bytes } => bytes,
+            Traffic::Tokens { .. } => 200,
+        };
+        let mut clients = Vec::new();
+        for number in 0..case.clients {
+            let socket = address.connect()?;
+            rustix::io::ioctl_fionbio(&socket, true)?;
+            epoll::add(&epoll, &socket, EventData::new_u64(number as u64), EventFlags::IN)?;
+            clients.push(Client {
+                socket,
+                session: session(number),
+                request: request(number, request_bytes),
+                sent: 0,
+                answered: 0,
+                lines: 0,
+                stamps: vec![Instant::now(); case.window],
+                line: Vec::with_capacity(KEPT),
+                received: 0,
+                out: Vec::new(),
+                written: 0,
+                waits_to_write: false,
+            });
+        }
+        Ok(Self {
+            case: *case,
+            strict,
+            epoll,
+            clients,
+            buffer: vec![0; 256 * 1024],
+            sending: false,
+            faults: Faults::default(),
+            done: 0,
+            sent: 0,
+            answered: 0,
+            times: histogram(),
+        })
+    }
+
+    /// Fills every window.
+    pub fn start(&mut self) -> io::Result<()> {
+        self.sending = true;
+        let now = Instant::now();
+        for number in 0..self.clients.len() {
+            self.refill(number, now)?;
+        }
+        Ok(())
+    }
+
+    /// Lets the clients work until `done` says so, which is asked after every turn.
+    pub fn run(&mut self, mut done: impl FnMut(&Self, Instant) -> bool) -> io::Result<()> {
+        let mut events = Vec::with_capacity(1024);
+        let mut last_progress = (Instant::now(), self.done);
+        loop {
+            events.clear();
+            let timeout = rustix::event::Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&timeout)) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            for event in &events {
+                let flags = event.flags;
+                let number = event.data.u64() as usize;
+                if flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) {
+                    self.receive(number)?;
+                }
+                if flags.contains(EventFlags::OUT) {
+                    self.write(number)?;
+                }
+            }
+            let now = Instant::now();
+            if done(self, now) {
+                return Ok(());
+            }
+            if self.done != last_progress.1 {
+                last_progress = (now, self.done);
+            } else if now - last_progress.0 > PATIENCE {
+                return Err(io::Error::other("no answer for two seconds"));
+            }
+        }
+    }
+
+    /// How many round trips the case has, if it says so.
+    pub fn total(&self) -> Option<u64> {
+        self.case.total
+    }
+
+    /// Sends nothing new, waits for what is in flight, and tells what went wrong so far.
+    pub fn finish(&mut self) -> io::Result<Faults> {
+        self.sending = false;
+        let patience = Instant::now();
+        // Nothing coming any more is what is being counted.
+        let _ = self.run(|load, now| load.answered == load.sent || now - patience > PATIENCE);
+        let lost = self.sent - self.answered;
+        // What is lost does not come any more; the next round begins with empty windows.
+        self.answered = self.sent;
+        self.clients.iter_mut().for_each(|client| client.answered = client.sent);
+        Ok(Faults { lost, ..std::mem::take(&mut self.faults) })
+    }
+
+    fn receive(&mut self, number: usize) -> io::Result<()> {
+        loop {
+            let count = match rustix::io::read(&self.clients[number].socket, &mut self.buffer) {
+                Ok(0) => return Err(io::Error::other("the daemon closed a connection")),
+                Ok(count) => count,
+                Err(Errno::AGAIN) => break,
+                Err(error) => return Err(error.into()),
+            };
+            let now = Instant::now();
+            let buffer = std::mem::take(&mut self.buffer);
+            self.take(number, &buffer[..count], now);
+            self.buffer = buffer;
+            if self.sending {
+                self.refill(number, now)?;
+            }
+            if count < self.buffer.len() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Cuts what came into answers.
+    fn take(&mut self, number: usize, mut bytes: &[u8], now: Instant) {
+        let (Traffic::RoundTrips { bytes: length } | Traffic::Tokens { bytes: length, .. }) = self.case.traffic;
+        while !bytes.is_empty() {
+            let client = &mut self.clients[number];
+            if client.received == 0 && bytes.len() >= length {
+                let (line, rest) = bytes.split_at(length);
+                bytes = rest;
+                self.check(number, &line[..length.min(KEPT)], line[length - 1], now);
+                continue;
+            }
+            let (part, rest) = bytes.split_at(bytes.len().min(length - client.received));
+            bytes = rest;
+            client.received += part.len();
+            let room = KEPT - client.line.len();
+            client.line.extend_from_slice(&part[..part.len().min(room)]);
+            if client.received == length {
+                client.received = 0;
+                let line = std::mem::take(&mut client.line);
+                self.check(number, &line, part[part.len() - 1], now);
+                self.clients[number].line = line;
+                self.clients[number].line.clear();
+            }
+        }
+    }
+
+    /// One whole line has come, of which `line` is the beginning.
+    fn check(&mut self, number: usize, line: &[u8], last: u8, now: Instant) {
+        let client = &mut self.clients[number];
+        self.done += 1;
+        if let Traffic::Tokens { lines, .. } = self.case.traffic
+            && client.lines < lines
+        {
+            client.lines += 1;
+            let stamp = std::str::from_utf8(&line[STAMP_AT..STAMP_AT + STAMP_LEN]);
+            let stamp = stamp.ok().and_then(|text| u64::from_str_radix(text, 16).ok());
+            self.times.saturating_record(stamp.map_or(0, |stamp| wall_nanos().saturating_sub(stamp)));
+            let start = STAMP_AT - crate::worker::SESSION_BEFORE_STAMP;
+            if self.strict && line[start..start + SESSION_LEN] != *client.session.as_bytes() {
+                self.faults.misrouted += 1;
+            }
+            return;
+        }
+        client.lines = 0;
+        self.answered += 1;
+        let expected = id(number, client.answered);
+        let sent = client.stamps[(client.answered % self.case.window as u64) as usize];
+        client.answered += 1;
+        if matches!(self.case.traffic, Traffic::RoundTrips { .. }) {
+            self.times.saturating_record((now - sent).as_nanos() as u64);
+        } else if !self.strict {
+            return;
+        }
+        let digits = &line[HEAD.len()..HEAD.len() + ID_LEN];
+        let found = digits.iter().fold(0, |id, digit| id * 10 + u64::from(digit.wrapping_sub(b'0')));
+        if found != expected || last != b'\n' {
+            if found / IDS == expected / IDS { self.faults.reordered += 1 } else { self.faults.misrouted += 1 }
+        }
+    }
+
+    fn refill(&mut self, number: usize, now: Instant) -> io::Result<()> {
+        let client = &mut self.clients[number];
+        let window = self.case.window as u64;
+        if client.sent - client.answered == window {
+            return Ok(());
+        }
+        while client.sent - client.answered < window && self.case.total.is_none_or(|total| self.sent < total) {
+            set_id(&mut client.request, number, client.sent);
+            client.stamps[(client.sent % window) as usize] = now;
+            client.sent += 1;
+            self.sent += 1;
+            let at_once = if client.out.is_empty() && !self.case.gathered { client.write_at_once()? } else { 0 };
+            client.out.extend_from_slice(&client.request[at_once..]);
+        }
+        if client.waits_to_write || client.out.is_empty() { Ok(()) } else { self.write(number) }
+    }
+
+    fn write(&mut self, number: usize) -> io::Result<()> {
+        let client = &mut self.clients[number];
+        while client.written < client.out.len() {
+            match rustix::io::write(&client.socket, &client.out[client.written..]) {
+                Ok(count) => client.written += count,
+                Err(Errno::AGAIN) => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let blocked = client.written < client.out.len();
+        if !blocked {
+            client.out.clear();
+            client.written = 0;
+        }
+        if blocked != client.waits_to_write {
+            client.waits_to_write = blocked;
+            let flags = if blocked { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
+            epoll::modify(&self.epoll, client.socket.as_fd(), EventData::new_u64(number as u64), flags)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,149 @@
+//! The machine: which CPUs there are, who runs where, and what the kernel counted for a process.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, setrlimit};
+use rustix::thread::{CpuSet, sched_setaffinity};
+
+use crate::options::Options;
+
+/// Who runs where. The daemon has a CPU for itself, as it mostly has in earnest; workers and clients share another one.
+///
+/// Where all but one of them always sleep, in ping-pong, everything is on one CPU: a wake-up that crosses CPUs costs
+/// several times what is to be measured there, and is as much the hypervisor's work as the kernel's.
+#[derive(Clone, Copy, Debug)]
+pub struct Placement {
+    /// The daemon's CPU.
+    pub daemon: usize,
+    /// The CPU of its workers.
+    pub workers: usize,
+    /// The CPU of the clients.
+    pub clients: usize,
+}
+
+impl Placement {
+    /// For a case that wants all on one CPU, or not.
+    pub fn choose(one_cpu: bool, options: &Options) -> Self {
+        let count = cpus();
+        match options.one_cpu.unwrap_or(one_cpu) {
+            false if count > 1 => Self { daemon: 0, workers: 1, clients: 1 },
+            _ => Self { daemon: count - 1, workers: count - 1, clients: count - 1 },
+        }
+    }
+}
+
+impl std::fmt::Display for Placement {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "daemon on CPU {}, workers on CPU {}, clients on CPU {}", self.daemon, self.workers, self.clients)
+    }
+}
+
+/// CPUs of the machine, however few of them this thread is bound to.
+pub fn cpus() -> usize {
+    // SAFETY: the call has no memory arguments.
+    unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }.max(1) as usize
+}
+
+/// Binds a process, or with 0 the calling thread, to one CPU.
+pub fn pin(process: u32, cpu: usize) -> io::Result<()> {
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    Ok(sched_setaffinity(Pid::from_raw(process as i32), &set)?)
+}
+
+/// A thousand clients need a thousand descriptors.
+pub fn allow_descriptors() -> io::Result<()> {
+    let limit = getrlimit(Resource::Nofile);
+    Ok(setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?)
+}
+
+/// The name of the CPU.
+pub fn cpu_name() -> String {
+    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let field = |name: &str| {
+        text.lines().find(|line| line.starts_with(name)).and_then(|line| line.split(": ").nth(1)).unwrap_or("?")
+    };
+    format!("{} (family {}, model {})", field("model name"), field("cpu family"), field("model\t"))
+}
+
+/// The kernel's release.
+pub fn kernel() -> String {
+    fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned()
+}
+
+/// What the kernel has counted for a process, over all its threads.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Usage {
+    /// Time on a CPU, from schedstat.
+    pub cpu_nanos: u64,
+    /// Times it gave the CPU away or lost it.
+    pub switches: u64,
+}
+
+impl Usage {
+    /// Of a process, now.
+    pub fn of(process: u32) -> io::Result<Self> {
+        let mut usage = Self::default();
+        for thread in fs::read_dir(format!("/proc/{process}/task"))? {
+            let thread = thread?.path();
+            let times = fs::read_to_string(thread.join("schedstat"))?;
+            usage.cpu_nanos += times.split(' ').next().and_then(|nanos| nanos.parse::<u64>().ok()).unwrap_or(0);
+            let status = fs::read_to_string(thread.join("status"))?;
+            let switches = status.lines().filter(|line| line.contains("ctxt_switches"));
+            usage.switches +=
+                switches.filter_map(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok()).sum::<u64>();
+        }
+        Ok(usage)
+    }
+
+    /// What has come since `before`.
+    pub fn since(self, before: Self) -> Self {
+        Self { cpu_nanos: self.cpu_nanos - before.cpu_nanos, switches: self.switches - before.switches }
+    }
+}
+
+/// Resident memory of a process in bytes.
+pub fn resident(process: u32) -> io::Result<u64> {
+    let status = fs::read_to_string(format!("/proc/{process}/status"))?;
+    let line = status.lines().find(|line| line.starts_with("VmRSS")).unwrap_or_default();
+    Ok(line.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) * 1024)
+}
+
+/// The children of a process.
+pub fn children(process: u32) -> Vec<u32> {
+    let text = fs::read_to_string(format!("/proc/{process}/task/{process}/children")).unwrap_or_default();
+    text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+}
+
+/// Counts the system calls that a process begins. It makes every system call of the machine a little slower, so it is
+/// never in use while CPU time is measured.
+pub struct SyscallCounter(OwnedFd);
+
+impl SyscallCounter {
+    /// None where the kernel does not let us: it takes root and tracefs.
+    pub fn of(process: u32) -> Option<Self> {
+        let id = fs::read_to_string("/sys/kernel/tracing/events/raw_syscalls/sys_enter/id").ok()?;
+        // struct perf_event_attr, first version: type, size, config; nothing else differs from zero.
+        let mut attributes = [0_u64; 8];
+        const TRACEPOINT: u64 = 2;
+        attributes[0] = TRACEPOINT | (size_of_val(&attributes) as u64) << 32;
+        attributes[1] = id.trim().parse().ok()?;
+        const CLOSE_ON_EXEC: libc::c_ulong = 8;
+        // SAFETY: the attributes are as long as they say, and the kernel only reads them.
+        let result = unsafe {
+            libc::syscall(libc::SYS_perf_event_open, attributes.as_ptr(), process as libc::pid_t, -1, -1, CLOSE_ON_EXEC)
+        };
+        // SAFETY: the kernel has just made this descriptor for us.
+        (result >= 0).then(|| Self(unsafe { OwnedFd::from_raw_fd(result as i32) }))
+    }
+
+    /// How many since it was made.
+    pub fn count(&self) -> u64 {
+        let mut count = 0_u64;
+        // SAFETY: a counter is read as eight bytes, and that many are there.
+        unsafe { libc::read(self.0.as_raw_fd(), (&raw mut count).cast(), 8) };
+        count
+    }
+}

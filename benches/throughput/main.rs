@@ -1,0 +1,77 @@
+//! `cargo bench --bench throughput`: the real daemon, with real workers behind real pipes and real clients before
+//! real sockets, beside a raw relay (the floor) and, if `STDIO_BUS_PEER` names one, another daemon with the same
+//! command line.
+//!
+//! What counts is the daemon's own CPU time for a round trip, from the scheduler's accounting, and its ratio to the
+//! others in the same run: rounds are interleaved, so that whatever else the machine does hits all alike. The medians
+//! of the rounds are reported.
+//!
+//! Reading order: [`case`] is what is measured, [`load`] the clients, [`server`] the processes, [`relay`] the floor,
+//! [`worker`] the workers that the daemon has not built in, [`round`] the measuring, [`fairness`] and [`idle`] the two
+//! cases that are no race, [`report`] what comes out.
+
+mod case;
+mod fairness;
+mod idle;
+mod load;
+mod machine;
+mod options;
+mod relay;
+mod report;
+mod round;
+mod server;
+mod worker;
+
+// The daemon's own ring and buffers, for the relay. They stand at the root because that is where they look for each
+// other, and see the library's modules as their own.
+#[allow(dead_code, unreachable_pub)]
+#[path = "../../src/shell/buffers.rs"]
+mod buffers;
+#[allow(dead_code, unreachable_pub)]
+#[path = "../../src/shell/ring.rs"]
+mod ring;
+use stdio_bus::{bus, error};
+
+use std::io;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args().skip(1);
+    let result = match arguments.next().as_deref() {
+        Some("be-relay") => relay::run(arguments),
+        Some("be-stream-worker") => worker::stream(arguments),
+        Some("be-flood-worker") => worker::flood(),
+        Some("be-flooder") => fairness::flooder(arguments),
+        first => match options::Options::parse(first.map(str::to_owned).into_iter().chain(arguments)) {
+            Ok(options) => bench(&options),
+            Err(message) => {
+                println!("{message}");
+                return ExitCode::from(2);
+            }
+        },
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("throughput: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn bench(options: &options::Options) -> io::Result<()> {
+    machine::allow_descriptors()?;
+    let mut report = report::Report::new(options);
+    report.print_head();
+    for case in case::all().filter(|case| options.wants(case.name)) {
+        let rows = round::measure(&case, options)?;
+        report.add(&case, rows);
+    }
+    if options.wants("fairness") {
+        report.add_fairness(fairness::measure(options)?);
+    }
+    if options.wants("idle") {
+        report.add_idle(idle::measure(options)?);
+    }
+    report.finish()
+}

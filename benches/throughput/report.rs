@@ -1,0 +1,195 @@
+//! What comes out: a table on the screen while it runs, figures in target/bench, and a record to be committed.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::case::Case;
+use crate::fairness::Fairness;
+use crate::idle::Idle;
+use crate::machine::{self, Placement};
+use crate::options::Options;
+use crate::round::{Row, unit};
+use crate::server::{self, Contestant};
+
+/// See the top of the file.
+pub struct Report<'a> {
+    options: &'a Options,
+    head: Vec<String>,
+    table: String,
+    cases: Vec<Value>,
+    rest: serde_json::Map<String, Value>,
+}
+
+const HEAD: &str = "\
+| case | who | CPU µs | × relay | bus is | syscalls | switches | messages/s | p50 µs | p99 | p99.9 | faults |
+|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|";
+
+impl<'a> Report<'a> {
+    /// An empty one.
+    pub fn new(options: &'a Options) -> Self {
+        let peer = options.peer.as_ref().map_or_else(String::new, |peer| format!("; peer: {}", peer.display()));
+        let head = vec![
+            format!("{}, {} CPUs, Linux {}", machine::cpu_name(), machine::cpus(), machine::kernel()),
+            format!("{}; on one CPU where marked ¹", Placement::choose(false, options)),
+            format!("{} rounds of {} ms, interleaved; medians{peer}", options.rounds, options.round.as_millis()),
+        ];
+        Self { options, head, table: format!("{HEAD}\n"), cases: Vec::new(), rest: serde_json::Map::new() }
+    }
+
+    /// Says what the table will mean.
+    pub fn print_head(&self) {
+        for line in &self.head {
+            println!("{line}");
+        }
+        println!(
+            "CPU: the daemon's own for a round trip (of a token stream: for a line). Bus is: its CPU to this one's.\n\
+             \n{HEAD}"
+        );
+    }
+
+    /// Adds a case.
+    pub fn add(&mut self, case: &Case, rows: Vec<Row>) {
+        let relay = rows.iter().find(|row| row.who == Contestant::Relay).map(|row| row.ratio);
+        let one_cpu = self.options.one_cpu.unwrap_or(case.one_cpu);
+        let name = format!("{}{}", case.name, if one_cpu { " ¹" } else { "" });
+        for row in &rows {
+            let line = match &row.failed {
+                Some(why) => format!("| {} | {} | failed: {why} |", case.name, row.who.name()),
+                None => format!(
+                    "| {} | {} | {:.2} | {} | {} | {} | {:.3} | {:.0} | {:.0} | {:.0} | {:.0} | {} |",
+                    if row.who == Contestant::Bus { name.as_str() } else { "" },
+                    row.who.name(),
+                    row.cpu_micros,
+                    relay.map_or_else(|| "–".to_owned(), |relay| format!("{:.2}", row.ratio / relay)),
+                    if row.who == Contestant::Bus { String::new() } else { times(1.0 / row.ratio) },
+                    row.syscalls.map_or_else(|| "–".to_owned(), |calls| format!("{calls:.3}")),
+                    row.switches,
+                    row.rate,
+                    row.times[0],
+                    row.times[1],
+                    row.times[2],
+                    faults(row),
+                ),
+            };
+            println!("{line}");
+            self.table.push_str(&line);
+            self.table.push('\n');
+        }
+        let figures: Vec<_> = rows.iter().map(figures).collect();
+        self.cases.push(json!({ "case": case.name, "unit": unit(case), "contestants": figures }));
+    }
+
+    /// Adds the fairness case.
+    pub fn add_fairness(&mut self, all: Vec<Fairness>) {
+        let mut text = String::new();
+        for fairness in &all {
+            let [quiet, flooded] =
+                [fairness.quiet, fairness.flooded].map(|t| format!("{:.0} / {:.0} / {:.0}", t[0], t[1], t[2]));
+            let _ = writeln!(
+                text,
+                "{}: 63 polite clients wait p50 / p99 / p99.9 {quiet} µs, with it {flooded} µs: p99 × {:.2}; the flooding \
+                 client receives {:.0} lines/s",
+                fairness.name, fairness.ratio, fairness.flood_rate
+            );
+        }
+        let figures = all.iter().map(|f| {
+            json!({ "flood": f.name, "quiet_micros": f.quiet, "flooded_micros": f.flooded, "p99_ratio": f.ratio,
+                    "flood_lines_per_second": f.flood_rate })
+        });
+        let figures = figures.collect();
+        self.add_text("fairness", &text, figures);
+    }
+
+    /// Adds the idle case.
+    pub fn add_idle(&mut self, all: Vec<Idle>) {
+        let mut text = String::new();
+        for idle in &all {
+            let _ = writeln!(
+                text,
+                "{} listens {:.1} ms after its start; idle it holds {:.1} MB, with {} clients {:.1} MB; with them it \
+                 uses {:.0} µs of CPU in {} s",
+                idle.who.name(),
+                idle.start_millis,
+                idle.resident as f64 / 1e6,
+                idle.clients,
+                idle.resident_with_clients as f64 / 1e6,
+                idle.cpu_micros,
+                idle.wait.as_secs(),
+            );
+        }
+        let figures = all.iter().map(|idle| {
+            json!({ "who": idle.who.name(), "start_millis": idle.start_millis, "resident_bytes": idle.resident,
+                    "clients": idle.clients, "resident_bytes_with_clients": idle.resident_with_clients,
+                    "cpu_micros": idle.cpu_micros, "seconds": idle.wait.as_secs() })
+        });
+        let figures = figures.collect();
+        self.add_text("idle", &text, figures);
+    }
+
+    fn add_text(&mut self, name: &str, text: &str, figures: Value) {
+        println!("\n{text}");
+        let _ = write!(self.table, "\n{}", text.replace('\n', "\n\n"));
+        self.rest.insert(name.to_owned(), figures);
+    }
+
+    /// Writes the files.
+    pub fn finish(self) -> io::Result<()> {
+        let mut figures = json!({ "machine": self.head, "cases": self.cases });
+        if let Some(object) = figures.as_object_mut() {
+            object.extend(self.rest);
+        }
+        let json = serde_json::to_string_pretty(&figures)?;
+        let path = server::target().join("bench/throughput.json");
+        write(&path, &json)?;
+        println!("\n{}", path.display());
+        if let Some(record) = &self.options.record {
+            let head = self.head.iter().map(|line| format!("- {line}\n")).collect::<String>();
+            let text = format!("# Throughput\n\n{head}\n{}", self.table);
+            write(&record.with_extension("md"), &text)?;
+            write(&record.with_extension("json"), &format!("{json}\n"))?;
+        }
+        Ok(())
+    }
+}
+
+fn write(path: &Path, text: &str) -> io::Result<()> {
+    if let Some(directory) = path.parent() {
+        fs::create_dir_all(directory)?;
+    }
+    fs::write(path, text)
+}
+
+fn figures(row: &Row) -> Value {
+    json!({
+        "who": row.who.name(),
+        "cpu_micros": row.cpu_micros,
+        "cpu_to_bus": row.ratio,
+        "syscalls": row.syscalls,
+        "context_switches": row.switches,
+        "messages_per_second": row.rate,
+        "p50_micros": row.times[0],
+        "p99_micros": row.times[1],
+        "p999_micros": row.times[2],
+        "messages": row.messages,
+        "lost": row.faults.lost,
+        "misrouted": row.faults.misrouted,
+        "reordered": row.faults.reordered,
+        "failed": row.failed,
+    })
+}
+
+fn faults(row: &Row) -> String {
+    let faults = row.faults;
+    match faults.lost + faults.misrouted + faults.reordered {
+        0 => "0".to_owned(),
+        _ => format!("{} lost, {} misrouted, {} reordered", faults.lost, faults.misrouted, faults.reordered),
+    }
+}
+
+fn times(ratio: f64) -> String {
+    if ratio < 0.5 { format!("1/{:.1}", 1.0 / ratio) } else { format!("{ratio:.2}") }
+}

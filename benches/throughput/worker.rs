@@ -1,0 +1,95 @@
+//! Workers that the daemon has not built in: one that streams tokens for its sessions as a model does, and one that
+//! floods its stdout.
+
+use std::io::{self, BufRead, Write};
+use std::os::fd::AsFd;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::load::SESSION_LEN;
+
+/// The parts of a token line atoken the session's name, which always has the same length, and the text.
+const UPDATE: [&str; 3] = [
+    r#"{"jsonrpc":"2.0","method":"session/update","sessionId":""#,
+    r#"","params":{"update":{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":""#,
+    "\"}}}}\n",
+];
+/// The parts of the last answer atoken the id, the session's name and the text.
+const ANSWER: [&str; 4] =
+    [r#"{"jsonrpc":"2.0","id":"#, r#","sessionId":""#, r#"","result":{"stopReason":"end_turn","text":""#, "\"}}\n"];
+
+/// Where the time of writing stands in a token line, in hexadecimal nanoseconds.
+pub const STAMP_AT: usize = UPDATE[0].len() + SESSION_LEN + UPDATE[1].len();
+/// Digits of the time.
+pub const STAMP_LEN: usize = 16;
+/// How far before the time the session's name begins.
+pub const SESSION_BEFORE_STAMP: usize = SESSION_LEN + UPDATE[1].len();
+
+/// Nanoseconds on a clock that all processes share.
+pub fn wall_nanos() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
+}
+
+/// Waits until each of its sessions has asked, gives one line after the other to each of them in turn, then answers,
+/// all in lines of the same length: a relay that parses nothing can tell by counting whose turn it is.
+///
+/// Each line is a write of its own, as with a model that gives one token after the other.
+pub fn stream(mut arguments: impl Iterator<Item = String>) -> io::Result<()> {
+    let mut number = || arguments.next().and_then(|text| text.parse::<usize>().ok()).ok_or(io::ErrorKind::InvalidInput);
+    let (sessions, lines, bytes) = (number()?, number()?, number()?);
+    let mut input = io::BufReader::new(io::stdin().lock());
+    // The standard library would gather lines.
+    let mut output = std::fs::File::from(io::stdout().as_fd().try_clone_to_owned()?);
+    let mut asked: Vec<(String, String)> = Vec::new();
+    let mut token = Vec::new();
+    let mut line = String::new();
+    loop {
+        let mut waiting = sessions;
+        while waiting > 0 {
+            line.clear();
+            if input.read_line(&mut line)? == 0 {
+                return Ok(());
+            }
+            let request: serde_json::Value = serde_json::from_str(&line)?;
+            let text = |key: &str| request[key].as_str().unwrap_or_default().to_owned();
+            let (session, id) = (text("sessionId"), request["id"].to_string());
+            match asked.iter_mut().find(|(known, _)| *known == session) {
+                Some(entry) => entry.1 = id,
+                None => asked.push((session, id)),
+            }
+            waiting -= 1;
+        }
+        for count in 0..=lines {
+            for (session, id) in &asked {
+                token.clear();
+                let end = if count < lines {
+                    let [head, middle, end] = UPDATE;
+                    write!(token, "{head}{session}{middle}{:0STAMP_LEN$x}", wall_nanos())?;
+                    end
+                } else {
+                    let [head, middle, result, end] = ANSWER;
+                    write!(token, "{head}{id}{middle}{session}{result}")?;
+                    end
+                };
+                token.resize(bytes - end.len(), b'x');
+                token.extend_from_slice(end.as_bytes());
+                output.write_all(&token)?;
+            }
+        }
+    }
+}
+
+/// Writes notifications of the first session it hears of as fast as it can.
+pub fn flood() -> io::Result<()> {
+    let mut line = String::new();
+    io::stdin().lock().read_line(&mut line)?;
+    let request: serde_json::Value = serde_json::from_str(&line)?;
+    let session = request["sessionId"].as_str().unwrap_or_default();
+    let text = "x".repeat(100);
+    let update = format!(
+        "{{\"jsonrpc\":\"2.0\",\"method\":\"session/update\",\"sessionId\":\"{session}\",\"params\":{{\"text\":\"{text}\"}}}}\n"
+    );
+    let updates = update.repeat(300);
+    let mut output = io::stdout().lock();
+    while output.write_all(updates.as_bytes()).is_ok() {}
+    Ok(())
+}

@@ -1,0 +1,97 @@
+"""The documents say the truth: the README's workers answer, and every configuration that is shown can be used.
+
+STDIO_BUS names the daemon's program.
+"""
+
+import glob
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+
+from daemon import Daemon
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def blocks(path, language):
+    with open(path) as file:
+        return [text for found, text in BLOCK.findall(file.read()) if found == language]
+
+
+def worker_answers(language, command, name):
+    """A worker of the README answers, with its own block as its program."""
+    (program,) = [text for text in blocks(os.path.join(ROOT, "README.md"), language) if "message" in text]
+    assert len([line for line in program.splitlines() if line.strip()]) <= 10, "ten lines are promised"
+    with tempfile.TemporaryDirectory() as directory:
+        with open(os.path.join(directory, name), "w") as file:
+            file.write(program)
+        pool = {"id": "readme", "command": command, "args": [name], "cwd": directory, "instances": 2}
+        with Daemon([pool]) as daemon, socket.create_connection(("127.0.0.1", daemon.ports["readme"])) as client:
+            client.settimeout(30)
+            reader = client.makefile("r")
+            for number in range(10):
+                request = {"jsonrpc": "2.0", "id": number, "method": "hello", "params": {"a": number}}
+                client.sendall(json.dumps(request).encode() + b"\n")
+                answer = json.loads(reader.readline())
+                assert answer["id"] == number and answer["result"], answer
+
+
+def configuration_passes(text, directory):
+    path = os.path.join(directory, "bus.json")
+    with open(path, "w") as file:
+        file.write(text)
+    # Programs that the documents only speak of stand in for what a reader has.
+    for pool in json.loads(text)["pools"]:
+        command = pool.get("command", "")
+        if "/" in command or not shutil.which(command):
+            place = os.path.join(directory, os.path.basename(command))
+            with open(place, "w") as file:
+                file.write("#!/bin/sh\nexec cat\n")
+            os.chmod(place, 0o755)
+            text = text.replace(json.dumps(command), json.dumps(place), 1)
+    with open(path, "w") as file:
+        file.write(text)
+    checked = subprocess.run([os.environ["STDIO_BUS"], "check", "--config", path], capture_output=True, text=True)
+    assert checked.returncode == 0, f"{text}\n{checked.stderr}"
+
+
+def cases():
+    yield "the_python_worker_of_the_readme_answers", lambda: worker_answers("python", "python3", "worker.py")
+    yield "the_node_worker_of_the_readme_answers", lambda: worker_answers("javascript", "node", "worker.js")
+    documents = [os.path.join(ROOT, "README.md"), *sorted(glob.glob(os.path.join(ROOT, "docs", "*.md")))]
+    shown = [(path, text) for path in documents for text in blocks(path, "json")]
+    for path in sorted(glob.glob(os.path.join(ROOT, "config", "**", "*.json"), recursive=True)):
+        with open(path) as file:
+            shown.append((path, file.read()))
+    for number, (path, text) in enumerate(shown):
+        # Fragments and other files, such as an editor's settings, are not configurations.
+        if re.match(r'\s*\{\s*("\$schema"[^\n]*\n\s*)?("_comment"[^\n]*\n\s*)?"pools"', text):
+            name = f"configuration_{number}_in_{os.path.relpath(path, ROOT)}_can_be_used"
+
+            def check(text=text):
+                with tempfile.TemporaryDirectory() as directory:
+                    configuration_passes(text, directory)
+
+            yield name, check
+
+
+def main():
+    passed = failed = 0
+    for name, case in cases():
+        try:
+            case()
+            passed, verdict = passed + 1, "ok"
+        except Exception as error:
+            failed, verdict = failed + 1, f"FAILED: {error!r}"
+        print(f"test {name} ... {verdict}", flush=True)
+    print(f"{passed} passed, {failed} failed")
+    sys.exit(1 if failed else 0)
+
+
+main()

@@ -183,9 +183,10 @@ impl Relay {
             READ if count == 0 => {}
             READ => {
                 if let Some(buffer) = completion.buffer() {
+                    let buffers = &raw const self.buffers;
                     // SAFETY: the window is looked at before the buffer is returned, and nothing on the way touches
                     // the ring of provided buffers.
-                    let bytes = unsafe { &*(&raw const self.buffers) }.received(buffer, count).data();
+                    let bytes = unsafe { &*buffers }.received(buffer, count).data();
                     self.forward(end, bytes);
                     self.buffers.return_received(buffer);
                 } else if let Some(block) = self.ends[end].reading.take() {

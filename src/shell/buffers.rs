@@ -179,8 +179,13 @@ impl Buffers {
     }
 
     /// What the kernel received into the provided buffer `buffer`.
-    pub fn received(&self, buffer: u16, bytes: usize) -> Window<'_> {
-        self.receive.window(buffer, bytes)
+    ///
+    /// # Safety
+    /// The window must not be looked at after [`Buffers::return_received`], nor after these buffers are gone. Its
+    /// lifetime is the caller's to choose, because other buffers are lent while it is in use.
+    pub unsafe fn received<'window>(&self, buffer: u16, bytes: usize) -> Window<'window> {
+        // SAFETY: as promised by the caller.
+        unsafe { self.receive.window(buffer, bytes) }
     }
 
     /// Lets the kernel use a provided buffer again.
@@ -230,10 +235,12 @@ impl ReceiveRing {
         }
     }
 
-    fn window(&self, buffer: u16, bytes: usize) -> Window<'_> {
+    /// # Safety
+    /// As for [`Buffers::received`].
+    unsafe fn window<'window>(&self, buffer: u16, bytes: usize) -> Window<'window> {
         assert!(bytes <= RECEIVE);
-        // SAFETY: the buffer was handed to us by a completion, so the kernel does not write to it; the slice covers
-        // its pads, which nobody writes, and no other buffer.
+        // SAFETY: the buffer was handed to us by a completion, so the kernel does not write to it until it is
+        // returned; the slice covers its pads, which nobody writes, and no other buffer.
         let all =
             unsafe { std::slice::from_raw_parts(self.memory.start.as_ptr().add(self.start(buffer)), Self::STRIDE) };
         Window::new(all, PAD, PAD + bytes)

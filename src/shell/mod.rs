@@ -571,17 +571,13 @@ impl Shell {
     fn present_received(&mut self, now: Moment, slot: usize, buffer: u16, bytes: usize) {
         let peer = self.links[slot].peer;
         let limit = self.longest_line;
-        // The buffer is ours until it is returned, and nothing below touches the receive ring.
-        let received: *const Buffers = &raw const self.buffers;
-        // SAFETY: the memory that the window shows is only freed with the shell, and `present_*` is the only place
-        // that looks at it; lending other buffers meanwhile does not move it.
-        let window = unsafe { &*received }.received(buffer, bytes);
+        // SAFETY: the buffer is returned by the caller, after this.
+        let mut window = unsafe { self.buffers.received(buffer, bytes) };
         if !self.links[slot].inbox.is_empty() || self.links[slot].paused {
             let data = window.data();
             self.links[slot].inbox.append(data, limit, &mut self.buffers);
             return self.present(now, slot);
         }
-        let mut window = window;
         loop {
             let received = self.bus.receive(now, peer, window);
             self.carry_out(Some(&Source { window, block: None }));

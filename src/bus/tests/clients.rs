@@ -32,3 +32,126 @@ fn a_half_closed_client_whose_answer_never_comes_is_told_so_and_closed() {
     assert!(errors.iter().all(|error| error.contains(r#""code":-32015"#)));
     assert_eq!(bench.how_closed(client), Some(Close::Flush));
 }
+
+#[test]
+fn a_client_that_half_closes_still_gets_its_answers() {
+    let mut bench = bench(1);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    bench.write(client, r#"{"id":1,"method":"x","sessionId":"s"}"#);
+    bench.write(client, r#"{"id":2,"method":"x","sessionId":"s"}"#);
+    bench.ends(client);
+    bench.write(worker, r#"{"method":"update","sessionId":"s"}"#);
+    bench.write(worker, r#"{"id":2,"result":2}"#);
+    assert_eq!(bench.how_closed(client), None);
+    bench.write(worker, r#"{"id":1,"result":1}"#);
+    assert_eq!(bench.read(client).len(), 3);
+    assert_eq!(bench.how_closed(client), Some(Close::Flush));
+}
+
+#[test]
+fn a_client_that_ends_with_nothing_pending_is_closed() {
+    let mut bench = bench(1);
+    let client = bench.client();
+    bench.ends(client);
+    assert_eq!(bench.how_closed(client), Some(Close::Now));
+    bench.gone(client);
+    assert_eq!(bench.bus.stats().clients, 0);
+}
+
+#[test]
+fn a_line_without_its_newline_at_the_end_is_no_message() {
+    let mut bench = bench(1);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    bench.write_bytes(client, br#"{"id":1,"method":"x"}"#);
+    bench.ends(client);
+    assert!(bench.read(worker).is_empty());
+    assert_eq!(bench.count(Reason::PartialLine), 1);
+    let told = bench.reports.iter().find(|report| report.reason == Reason::PartialLine).unwrap();
+    assert!(told.text.contains("21 bytes"), "{}", told.text);
+}
+
+#[test]
+fn a_client_that_leaves_takes_its_sessions_and_requests_with_it() {
+    let mut bench = bench(1);
+    let (client, other, worker) = (bench.client(), bench.client(), bench.worker(0));
+    bench.write(client, r#"{"id":1,"method":"x","sessionId":"s"}"#);
+    bench.write(other, r#"{"id":2,"method":"x","sessionId":"t"}"#);
+    bench.breaks(client);
+    assert_eq!(bench.how_closed(client), Some(Close::Now));
+    bench.gone(client);
+    assert_eq!((bench.bus.stats().sessions, bench.bus.stats().clients), (1, 1));
+    assert_eq!(bench.count(Reason::RequestDiscarded), 1);
+    bench.write(worker, r#"{"id":1,"result":1}"#);
+    bench.write(worker, r#"{"method":"update","sessionId":"s"}"#);
+    bench.write(worker, r#"{"id":2,"result":2}"#);
+    assert_eq!(bench.read(other).len(), 1);
+    assert_eq!((bench.count(Reason::LateAnswer), bench.count(Reason::UnknownSession)), (1, 1));
+    assert_eq!(bench.bus.stats().pending, 0);
+}
+
+#[test]
+fn a_question_to_a_client_that_leaves_is_answered_for_it() {
+    let mut bench = bench(1);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    bench.write(client, r#"{"method":"x","sessionId":"s"}"#);
+    bench.write(worker, r#"{"id":"q","method":"ask","sessionId":"s"}"#);
+    bench.read(worker);
+    bench.breaks(client);
+    let value = bench.read_json(worker);
+    assert_eq!((&value["id"], &value["error"]["data"]["reason"]), (&"q".into(), &"client_left".into()));
+    assert_eq!(bench.bus.stats().pending, 0);
+}
+
+#[test]
+fn workers_are_told_to_cancel_what_a_client_that_leaves_still_waits_for() {
+    let mut frugal = settings(vec![pool(1, Assignment::RoundRobin)]);
+    frugal.pools[0].cancel_on_disconnect = true;
+    let mut bench = Bench::new(frugal);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    bench.write(client, r#"{"id":1,"method":"session/prompt","params":{"sessionId":"bu\"sy"}}"#);
+    bench.write(client, r#"{"id":2,"method":"session/prompt","params":{"sessionId":"idle"}}"#);
+    bench.write(worker, r#"{"id":2,"result":1}"#);
+    bench.read(worker);
+    bench.breaks(client);
+    let cancel = r#"{"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"bu\"sy"}}"#;
+    assert_eq!(bench.read(worker), [cancel]);
+}
+
+#[test]
+fn without_cancel_on_disconnect_nothing_is_said() {
+    let mut bench = bench(1);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    bench.write(client, r#"{"id":1,"method":"session/prompt","params":{"sessionId":"s"}}"#);
+    bench.read(worker);
+    bench.breaks(client);
+    assert!(bench.read(worker).is_empty());
+}
+
+#[test]
+fn a_turned_away_client_that_does_not_go_is_closed_for_good() {
+    let mut bench = bench(1);
+    let client = bench.client();
+    bench.write(client, "hello");
+    assert_eq!(bench.how_closed(client), Some(Close::Flush));
+    bench.pass(seconds(1));
+    assert_eq!(bench.how_closed(client), Some(Close::Now));
+    let stuck = bench.client();
+    bench.stalls(stuck);
+    bench.write(stuck, "hello");
+    bench.pass(seconds(29));
+    assert_eq!(bench.how_closed(stuck), Some(Close::Flush));
+    bench.pass(seconds(1));
+    assert_eq!(bench.how_closed(stuck), Some(Close::Now));
+    assert_eq!(bench.count(Reason::ClientOverdue), 1);
+}
+
+#[test]
+fn a_client_may_have_several_sessions_and_clients_are_told_apart() {
+    let mut bench = bench(1);
+    let (first, second) = (bench.client(), bench.client());
+    for name in ["a", "b", "c"] {
+        bench.write(first, &format!(r#"{{"method":"x","sessionId":"{name}"}}"#));
+    }
+    bench.write(second, r#"{"method":"x","sessionId":"d"}"#);
+    assert_eq!((bench.bus.stats().sessions, bench.bus.stats().clients), (4, 2));
+}

@@ -28,3 +28,170 @@ fn quiescing_ends_with_the_last_pending_answer() {
     assert_eq!(bench.read_one(client), r#"{"id":1,"result":1}"#);
     assert_eq!(bench.signals_to(worker), [Signal::Terminate]);
 }
+
+#[test]
+fn a_shutdown_stops_accepting_tells_the_workers_and_ends_when_all_have_gone() {
+    let mut bench = bench(2);
+    let (client, first, second) = (bench.client(), bench.worker(0), bench.worker(1));
+    bench.shutdown();
+    assert!(!bench.listening);
+    assert!(bench.run(|bus, now| bus.connect(now, 0)).is_none());
+    assert_eq!(bench.stdin_closed.len(), 2);
+    for worker in [first, second] {
+        assert_eq!(bench.signals_to(worker), [Signal::Terminate]);
+        bench.exits(worker, Exit::Signal(15));
+        bench.ends(worker);
+    }
+    assert_eq!(bench.count(Reason::WorkerStopped), 2);
+    assert_eq!(bench.how_closed(client), Some(Close::Flush));
+    assert!(!bench.done);
+    bench.gone(client);
+    assert!(bench.done);
+    assert_eq!(bench.bus.stage(), Stage::Done);
+}
+
+#[test]
+fn workers_that_do_not_stop_are_killed_after_drain_timeout() {
+    let mut bench = bench(1);
+    let worker = bench.worker(0);
+    bench.shutdown();
+    bench.pass(milliseconds(29_999));
+    assert_eq!(bench.signals_to(worker), [Signal::Terminate]);
+    bench.pass(milliseconds(1));
+    assert_eq!(*bench.signals_to(worker).last().unwrap(), Signal::Kill);
+    assert!(bench.count(Reason::WorkerKilled) > 0);
+    bench.exits(worker, Exit::Signal(9));
+    bench.ends(worker);
+    assert!(bench.done);
+}
+
+#[test]
+fn a_killed_worker_that_is_never_reaped_does_not_hold_up_the_end() {
+    let mut bench = bench(1);
+    bench.shutdown();
+    bench.pass(seconds(32));
+    assert!(bench.done);
+}
+
+#[test]
+fn answers_that_come_during_the_shutdown_are_delivered_and_missing_ones_are_errors() {
+    let mut bench = bench(1);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    bench.write(client, r#"{"id":1,"method":"x","sessionId":"s"}"#);
+    bench.write(client, r#"{"id":2,"method":"x","sessionId":"s"}"#);
+    bench.shutdown();
+    bench.write(worker, r#"{"id":1,"result":1}"#);
+    assert_eq!(bench.read_one(client), r#"{"id":1,"result":1}"#);
+    bench.write(client, r#"{"id":3,"method":"x","sessionId":"s"}"#);
+    let (reason, code, id) = bench.read_error(client);
+    assert_eq!((reason.as_str(), code, id), ("shutting_down", -32016, Value::from(3)));
+    bench.exits(worker, Exit::Code(0));
+    bench.ends(worker);
+    assert_eq!(bench.read_error(client).2, Value::from(2));
+    assert_eq!(bench.how_closed(client), Some(Close::Flush));
+}
+
+#[test]
+fn nobody_is_restarted_during_the_shutdown() {
+    let mut bench = bench(2);
+    let (first, second) = (bench.worker(0), bench.worker(1));
+    bench.dies(first);
+    bench.shutdown();
+    bench.pass(seconds(10));
+    assert_eq!(bench.workers.len(), 1);
+    bench.exits(second, Exit::Code(0));
+    bench.ends(second);
+    assert!(bench.done && bench.workers.is_empty());
+}
+
+#[test]
+fn the_second_signal_is_immediate() {
+    let mut bench = bench(1);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    bench.stalls(client);
+    bench.write(client, r#"{"id":1,"method":"x","pool":"nowhere"}"#);
+    bench.shutdown();
+    bench.pass(milliseconds(10));
+    bench.shutdown();
+    assert_eq!(bench.signals_to(worker), [Signal::Terminate, Signal::Kill]);
+    assert_eq!(bench.how_closed(client), Some(Close::Now));
+    bench.gone(client);
+    bench.exits(worker, Exit::Signal(9));
+    bench.ends(worker);
+    assert!(bench.done);
+    bench.shutdown();
+}
+
+#[test]
+fn a_second_signal_ends_the_quiet_time_too() {
+    let mut patient = settings(vec![pool(1, Assignment::RoundRobin)]);
+    patient.limits.quiesce = seconds(1000);
+    let mut bench = Bench::new(patient);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    bench.write(client, r#"{"id":1,"method":"x"}"#);
+    bench.shutdown();
+    bench.shutdown();
+    assert_eq!(bench.signals_to(worker), [Signal::Terminate, Signal::Kill]);
+}
+
+#[test]
+fn the_quiet_time_takes_requests_of_those_who_are_there_and_is_bounded() {
+    let mut patient = settings(vec![pool(1, Assignment::RoundRobin)]);
+    patient.limits.quiesce = seconds(10);
+    let mut bench = Bench::new(patient);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    bench.write(client, r#"{"id":1,"method":"x"}"#);
+    bench.shutdown();
+    assert!(!bench.listening);
+    bench.write(client, r#"{"id":2,"method":"x"}"#);
+    assert_eq!(bench.read(worker).len(), 2);
+    bench.pass(milliseconds(9999));
+    assert!(bench.signals_to(worker).is_empty());
+    bench.pass(milliseconds(1));
+    assert_eq!(bench.signals_to(worker), [Signal::Terminate]);
+}
+
+#[test]
+fn a_client_that_does_not_take_its_last_bytes_is_left_behind() {
+    let mut bench = bench(1);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    bench.write(client, r#"{"id":1,"method":"x"}"#);
+    bench.stalls(client);
+    bench.shutdown();
+    bench.dies(worker);
+    assert_eq!(bench.how_closed(client), Some(Close::Flush));
+    bench.pass(seconds(30));
+    assert_eq!(bench.how_closed(client), Some(Close::Now));
+    bench.gone(client);
+    assert!(bench.done);
+    assert!(bench.bus.stats().bytes_unsent > 0);
+}
+
+#[test]
+fn in_stdio_mode_the_end_of_stdin_is_the_end_after_the_last_answer() {
+    let mut stdio = settings(vec![pool(1, Assignment::RoundRobin)]);
+    stdio.listeners[0].stdio = true;
+    let mut bench = Bench::new(stdio);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    bench.write(client, r#"{"id":1,"method":"x"}"#);
+    bench.ends(client);
+    assert_eq!(bench.bus.stage(), Stage::Running);
+    bench.write(worker, r#"{"id":1,"result":1}"#);
+    assert_eq!(bench.read_one(client), r#"{"id":1,"result":1}"#);
+    bench.ends(client);
+    bench.gone(client);
+    assert_eq!(bench.signals_to(worker), [Signal::Terminate]);
+    bench.exits(worker, Exit::Signal(15));
+    bench.ends(worker);
+    assert!(bench.done);
+}
+
+#[test]
+fn a_worker_that_was_asked_to_stop_before_it_ran_is_stopped_when_it_runs() {
+    let mut bench = Bench::starting(settings(vec![pool(1, Assignment::RoundRobin)]));
+    let worker = bench.worker(0);
+    bench.shutdown();
+    assert!(bench.signals_to(worker).is_empty(), "there is nobody to signal yet");
+    bench.spawn_all();
+    assert_eq!(bench.signals_to(worker), [Signal::Terminate]);
+}

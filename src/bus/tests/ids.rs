@@ -28,3 +28,187 @@ fn a_cancellation_for_a_worker_that_does_not_listen_any_more_is_dropped_and_coun
     assert!(bench.read(worker).is_empty());
     assert_eq!(bench.count(Reason::UnknownRequest), 1);
 }
+
+/// Two clients and one worker that has got a request of each with this id. Gives the ids that it saw.
+fn collide(token: &str) -> (Bench, Peer, Peer, Peer, Vec<String>) {
+    let mut bench = bench(1);
+    let (first, second, worker) = (bench.client(), bench.client(), bench.worker(0));
+    for client in [first, second] {
+        bench.write(client, &format!(r#"{{"id":{token},"method":"x","from":"{client:?}"}}"#));
+    }
+    let ids = bench.read(worker).iter().map(|line| id_of(line)).collect();
+    (bench, first, second, worker, ids)
+}
+
+/// The token of a top-level id that stands first.
+fn id_of(line: &str) -> String {
+    line[r#"{"id":"#.len()..line.find(r#","method"#).unwrap()].to_owned()
+}
+
+#[test]
+fn equal_ids_of_two_clients_are_told_apart_and_restored_exactly() {
+    for token in ["0", "1.0", "1e2", r#""a""#, r#""\u0061""#, r#""""#, "-0", "123456789012345678901234567890"] {
+        let (mut bench, first, second, worker, ids) = collide(token);
+        assert_eq!(ids[0], token, "the first one is unchanged");
+        assert_ne!(ids[1], token);
+        assert_eq!(ids[1].starts_with('"'), token.starts_with('"'), "a string stays a string");
+        bench.write(worker, &format!(r#"{{"result":{{"id":9}},"id":{}}}"#, ids[1]));
+        assert_eq!(bench.read_one(second), format!(r#"{{"result":{{"id":9}},"id":{token}}}"#));
+        bench.write(worker, &format!(r#"{{"result":{{"id":9}},"id":{}}}"#, ids[0]));
+        assert_eq!(bench.read_one(first), format!(r#"{{"result":{{"id":9}},"id":{token}}}"#));
+        assert_eq!(bench.bus.stats().pending, 0);
+    }
+}
+
+#[test]
+fn ids_of_equal_value_collide_however_they_are_written() {
+    for (one, other, same) in [
+        ("1", "1.0", true),
+        ("100", "1e2", true),
+        (r#""a""#, r#""\u0061""#, true),
+        ("1", r#""1""#, false),
+        (r#""a""#, r#""A""#, false),
+    ] {
+        let mut bench = bench(1);
+        let (first, second, worker) = (bench.client(), bench.client(), bench.worker(0));
+        bench.write(first, &format!(r#"{{"id":{one},"method":"x"}}"#));
+        bench.write(second, &format!(r#"{{"id":{other},"method":"x"}}"#));
+        assert_eq!(id_of(&bench.read(worker)[1]) != other, same, "{one} and {other}");
+    }
+}
+
+#[test]
+fn an_id_is_unchanged_again_as_soon_as_the_collision_is_over() {
+    let (mut bench, first, second, worker, ids) = collide("0");
+    bench.write(worker, &format!(r#"{{"id":{},"result":1}}"#, ids[0]));
+    bench.write(worker, &format!(r#"{{"id":{},"result":1}}"#, ids[1]));
+    for client in [first, second] {
+        bench.write(client, r#"{"id":0,"method":"x"}"#);
+        assert_eq!(bench.read_one(worker), r#"{"id":0,"method":"x"}"#);
+        bench.write(worker, r#"{"id":0,"result":1}"#);
+    }
+    assert_eq!(bench.bus.stats().ids_translated, 1);
+}
+
+#[test]
+fn a_client_that_uses_an_id_again_before_its_answer_gets_both_answers() {
+    let mut bench = bench(1);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    bench.write(client, r#"{"id":5,"method":"one"}"#);
+    bench.write(client, r#"{"id":5,"method":"two"}"#);
+    let ids: Vec<String> = bench.read(worker).iter().map(|line| id_of(line)).collect();
+    for id in ids.iter().rev() {
+        bench.write(worker, &format!(r#"{{"id":{id},"result":"to {id}"}}"#));
+    }
+    let expected: Vec<String> = ids.iter().rev().map(|id| format!(r#"{{"id":5,"result":"to {id}"}}"#)).collect();
+    assert_eq!(bench.read(client), expected);
+}
+
+#[test]
+fn questions_of_two_workers_with_one_id_are_told_apart_by_their_client() {
+    let mut bench = bench(2);
+    let (client, first, second) = (bench.client(), bench.worker(0), bench.worker(1));
+    bench.write(client, r#"{"id":0,"method":"x","sessionId":"a"}"#);
+    bench.write(client, r#"{"id":1,"method":"x","sessionId":"b"}"#);
+    bench.write(first, r#"{"id":0,"method":"ask","sessionId":"a"}"#);
+    bench.write(second, r#"{"id":0,"method":"ask","sessionId":"b"}"#);
+    let ids: Vec<String> = bench.read(client).iter().map(|line| id_of(line)).collect();
+    bench.read(first);
+    bench.read(second);
+    assert_eq!(ids[0], "0");
+    bench.write(client, &format!(r#"{{"id":{},"result":"b"}}"#, ids[1]));
+    bench.write(client, r#"{"id":0,"result":"a"}"#);
+    assert_eq!(bench.read_one(first), r#"{"id":0,"result":"a"}"#);
+    assert_eq!(bench.read_one(second), r#"{"id":0,"result":"b"}"#);
+}
+
+#[test]
+fn an_id_that_the_bus_made_does_not_hit_one_that_a_client_chose() {
+    let (mut bench, _, second, worker, ids) = collide("0");
+    bench.write(second, &format!(r#"{{"id":{},"method":"x"}}"#, ids[1]));
+    assert_ne!(id_of(&bench.read_one(worker)), ids[1]);
+}
+
+#[test]
+fn with_reject_the_second_request_is_answered_with_an_error() {
+    let mut strict = settings(vec![pool(1, Assignment::RoundRobin)]);
+    strict.routing.id_collision = IdCollision::Reject;
+    let mut bench = Bench::new(strict);
+    let (first, second, worker) = (bench.client(), bench.client(), bench.worker(0));
+    bench.write(first, r#"{"id":1,"method":"x","sessionId":"a"}"#);
+    bench.write(second, r#"{"id":1.0,"method":"x","sessionId":"b"}"#);
+    let (reason, code, id) = bench.read_error(second);
+    assert_eq!((reason.as_str(), code, id), ("id_collision", -32600, Value::from(1.0)));
+    assert_eq!(bench.read(worker).len(), 1);
+    assert_eq!((bench.bus.stats().pending, bench.bus.stats().sessions), (1, 1));
+}
+
+#[test]
+fn a_cancellation_follows_the_id_that_was_replaced() {
+    for method in ["$/cancel_request", "notifications/cancelled"] {
+        let (mut bench, first, second, worker, ids) = collide(r#""job""#);
+        let cancel = format!(r#"{{"method":"{method}","params":{{"requestId":"job","reason":"x"}}}}"#);
+        bench.write(second, &cancel);
+        assert_eq!(bench.read_one(worker), cancel.replace(r#""job""#, &ids[1]));
+        bench.write(first, &cancel);
+        assert_eq!(bench.read_one(worker), cancel, "the other one's id was not replaced");
+        bench.write(worker, &format!(r#"{{"id":{},"error":{{"code":-32800}}}}"#, ids[1]));
+        bench.read(second);
+        bench.write(second, &cancel);
+        assert!(bench.read(worker).is_empty(), "it would cancel the request of the first client");
+    }
+}
+
+#[test]
+fn a_cancellation_goes_to_the_worker_that_has_the_request() {
+    let mut bench = bench(3);
+    let client = bench.client();
+    for id in 0..3 {
+        bench.write(client, &format!(r#"{{"id":{id},"method":"x"}}"#));
+    }
+    for at in 0..3 {
+        let worker = bench.worker(at);
+        bench.read(worker);
+    }
+    let worker = bench.worker(1);
+    bench.write(client, r#"{"method":"$/cancel_request","params":{"requestId":1}}"#);
+    assert_eq!(bench.read(worker).len(), 1);
+}
+
+#[test]
+fn an_elicitation_without_a_session_finds_its_client_and_its_request() {
+    let (mut bench, first, second, worker, ids) = collide("3");
+    let question = |id: &str| format!(r#"{{"id":0,"method":"elicitation/create","params":{{"requestId":{id}}}}}"#);
+    bench.write(worker, &question(&ids[1]));
+    assert_eq!(bench.read_one(second), question("3"));
+    bench.write(worker, &question(&ids[0]).replace(r#""id":0"#, r#""id":1"#));
+    assert_eq!(bench.read_one(first), question("3").replace(r#""id":0"#, r#""id":1"#));
+    bench.write(second, r#"{"id":0,"result":{"action":"accept"}}"#);
+    assert_eq!(bench.read_one(worker), r#"{"id":0,"result":{"action":"accept"}}"#);
+}
+
+#[test]
+fn a_workers_cancellation_of_its_own_question_follows_too() {
+    let mut bench = bench(2);
+    let (client, first, second) = (bench.client(), bench.worker(0), bench.worker(1));
+    bench.write(client, r#"{"id":0,"method":"x","sessionId":"a"}"#);
+    bench.write(client, r#"{"id":1,"method":"x","sessionId":"b"}"#);
+    bench.write(first, r#"{"id":0,"method":"ask","sessionId":"a"}"#);
+    bench.write(second, r#"{"id":0,"method":"ask","sessionId":"b"}"#);
+    let id = id_of(&bench.read(client)[1]);
+    bench.write(second, r#"{"method":"$/cancel_request","params":{"requestId":0}}"#);
+    let expected = format!(r#"{{"method":"$/cancel_request","params":{{"requestId":{id}}}}}"#);
+    assert_eq!(bench.read_one(client), expected);
+}
+
+#[test]
+fn both_the_id_and_nothing_else_of_a_line_is_replaced() {
+    let (mut bench, first, second, worker, _) = collide("1");
+    let line = |id: &str| format!(r#"{{ "a":{{"id":1}}, "id" :{id} ,"method":"x","z":"id\":1" }}"#);
+    bench.write(second, &line("1"));
+    let seen = bench.read_one(worker);
+    let value: Value = serde_json::from_str(&seen).unwrap();
+    assert_eq!(seen, line(&value["id"].to_string()));
+    assert_ne!(value["id"], 1);
+    let _ = first;
+}

@@ -56,3 +56,106 @@ fn a_line_of_exactly_max_input_buffer_passes_and_one_byte_more_closes() {
         assert_eq!((told.level, told.client), (crate::bus::report::Level::Error, Some(0)));
     }
 }
+
+#[test]
+fn an_id_of_128_bytes_and_a_session_id_of_256_pass() {
+    let mut bench = bench(1);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    let line = format!(r#"{{"id":"{}","method":"x","sessionId":"{}"}}"#, "é".repeat(64), "s".repeat(256));
+    bench.write(client, &line);
+    assert_eq!(bench.read_one(worker), line);
+    let answer = format!(r#"{{"id":"{}","result":1}}"#, "é".repeat(64));
+    bench.write(worker, &answer);
+    assert_eq!(bench.read_one(client), answer);
+}
+
+#[test]
+fn a_worker_line_above_max_input_buffer_ends_the_worker() {
+    let mut bench = bench_with_limit(100);
+    let worker = bench.worker(0);
+    bench.write_bytes(worker, &[b' '; 101]);
+    assert_eq!(bench.signals_to(worker), [Signal::Terminate]);
+    assert_eq!(bench.count(Reason::WorkerLineTooLong), 1);
+}
+
+#[test]
+fn there_are_1024_sessions_and_the_next_one_is_refused() {
+    let mut bench = bench(1);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    for at in 0..1024 {
+        bench.write(client, &format!(r#"{{"method":"x","sessionId":"s{at}"}}"#));
+    }
+    assert_eq!(bench.read(worker).len(), 1024);
+    bench.write(client, r#"{"id":1,"method":"x","sessionId":"one more"}"#);
+    let (reason, code, _) = bench.read_error(client);
+    assert_eq!((reason.as_str(), code), ("session_limit", -32012));
+    bench.write(client, r#"{"id":2,"method":"x","sessionId":"s7"}"#);
+    bench.write(client, r#"{"id":3,"method":"session/new"}"#);
+    assert_eq!(bench.read(worker).len(), 2, "what needs no new session goes on");
+    bench.write(worker, r#"{"id":3,"result":{"sessionId":"learned"}}"#);
+    assert_eq!(bench.read_error(client).0, "session_limit", "a session that cannot be kept is no use to anybody");
+    bench.write(worker, r#"{"id":2,"result":1}"#);
+    assert_eq!(bench.read(client).len(), 1);
+}
+
+#[test]
+fn there_are_4096_pending_requests_and_the_next_one_is_refused() {
+    let mut bench = bench(1);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    for id in 0..4096 {
+        bench.write(client, &format!(r#"{{"id":{id},"method":"x"}}"#));
+    }
+    assert_eq!(bench.read(worker).len(), 4096);
+    bench.write(client, r#"{"id":"one more","method":"x","sessionId":"s"}"#);
+    let (reason, code, _) = bench.read_error(client);
+    assert_eq!((reason.as_str(), code), ("pending_limit", -32013));
+    assert_eq!((bench.bus.stats().pending, bench.bus.stats().sessions), (4096, 0));
+    bench.write(worker, r#"{"id":17,"result":1}"#);
+    assert_eq!(bench.read(client).len(), 1, "answers go on");
+    bench.write(client, r#"{"id":17,"method":"x"}"#);
+    assert_eq!(bench.read(worker).len(), 1, "and make room");
+}
+
+#[test]
+fn requests_whose_client_has_left_give_way_when_the_table_is_full() {
+    let mut bench = bench(1);
+    let (gone, client, worker) = (bench.client(), bench.client(), bench.worker(0));
+    for id in 0..4096 {
+        bench.write(gone, &format!(r#"{{"id":{id},"method":"x"}}"#));
+    }
+    bench.breaks(gone);
+    bench.read(worker);
+    bench.write(client, r#"{"id":"new","method":"x"}"#);
+    assert_eq!(bench.read(worker).len(), 1);
+    bench.write(worker, r#"{"id":"new","result":1}"#);
+    assert_eq!(bench.read(client).len(), 1);
+}
+
+#[test]
+fn there_are_1024_connections_and_then_no_more_are_taken_until_a_tenth_has_left() {
+    let mut bench = bench(1);
+    let clients: Vec<Peer> = (0..1024).map(|_| bench.client()).collect();
+    assert!(!bench.accepting);
+    assert!(bench.run(|bus, now| bus.connect(now, 0)).is_none());
+    for client in &clients[..102] {
+        bench.breaks(*client);
+        bench.gone(*client);
+    }
+    assert!(!bench.accepting, "{} are left", bench.bus.stats().clients);
+    bench.breaks(clients[102]);
+    bench.gone(clients[102]);
+    assert!(bench.accepting);
+    bench.client();
+}
+
+#[test]
+fn the_defaults_are_those_of_the_specification() {
+    let limits = Limits::default();
+    assert_eq!((limits.max_input_buffer, limits.max_output_queue), (1_048_576, 4_194_304));
+    assert_eq!((limits.max_restarts, limits.restart_window), (5, seconds(60)));
+    assert_eq!((limits.drain_timeout, limits.backpressure_timeout), (seconds(30), seconds(60)));
+    use super::super::settings;
+    assert_eq!((settings::MAX_CONNECTIONS, settings::MAX_SESSIONS), (1024, 1024));
+    assert_eq!(settings::MAX_PENDING_REQUESTS, 4096);
+    assert_eq!((settings::MAX_SESSION_ID_LEN, settings::MAX_REQUEST_ID_LEN), (256, 128));
+}

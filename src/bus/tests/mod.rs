@@ -21,7 +21,7 @@ use super::Bus;
 use super::port::{ClientKey, Close, Effect, Exit, Input, Moment, Next, Peer, Signal, WorkerKey};
 use super::report::{Reason, Report};
 use super::scan::{PAD, Window};
-use super::settings::{Assignment, Limits, Listener, Pool, Routing, Settings};
+use super::settings::{Assignment, IdCollision, Limits, Listener, Pool, Routing, SessionAccess, Settings};
 
 /// A bus on a bench, with every wire at hand.
 struct Bench {
@@ -40,6 +40,7 @@ struct Bench {
     accepting: bool,
     listening: bool,
     done: bool,
+    steps: usize,
 }
 
 #[derive(Default)]
@@ -116,6 +117,7 @@ impl Bench {
             accepting: true,
             listening: true,
             done: false,
+            steps: 0,
         }
     }
 
@@ -169,7 +171,12 @@ impl Bench {
                 Effect::Done => self.done = true,
             }
         }
-        self.bus.check_invariants();
+        // It looks at everything, so with full tables not every time.
+        let stats = self.bus.stats();
+        self.steps += 1;
+        if stats.pending + stats.sessions + stats.clients < 100 || self.steps.is_multiple_of(256) {
+            self.bus.check_invariants();
+        }
         if self.spawns {
             self.spawn_all();
         }
@@ -185,16 +192,13 @@ impl Bench {
 
     /// Every worker that is being started runs.
     fn spawn_all(&mut self) {
-        let starting: Vec<_> = self
-            .workers
-            .iter()
-            .copied()
-            .filter(|worker| !self.wires.contains_key(&wire_of(Peer::Worker(*worker))))
-            .collect();
-        for worker in starting {
+        let wires = &self.wires;
+        let starting = self.workers.iter().copied().find(|worker| !wires.contains_key(&wire_of(Peer::Worker(*worker))));
+        if let Some(worker) = starting {
             self.wire(Peer::Worker(worker));
             let pid = 100 + worker.index() as u32;
             self.handle(Input::Spawned { worker, pid });
+            self.spawn_all();
         }
     }
 

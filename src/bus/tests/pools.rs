@@ -1,1 +1,154 @@
-//! Written with the rules it proves.
+//! Which worker a message without a session goes to: pools, listeners and assignment (design 2.6, 2.7).
+
+use super::*;
+
+fn named(id: &str, instances: usize, assignment: Assignment) -> Pool {
+    Pool { id: id.into(), ..pool(instances, assignment) }
+}
+
+/// How many lines each worker was sent since the last look.
+fn shares(bench: &mut Bench) -> Vec<usize> {
+    (0..bench.workers.len()).map(|at| bench.read(bench.worker(at)).len()).collect()
+}
+
+fn asks(bench: &mut Bench, client: Peer, count: usize) {
+    for _ in 0..count {
+        bench.write(client, r#"{"method":"x"}"#);
+    }
+}
+
+#[test]
+fn round_robin_skips_workers_that_do_not_run() {
+    let mut bench = bench(3);
+    let client = bench.client();
+    let middle = bench.worker(1);
+    bench.breaks(middle);
+    asks(&mut bench, client, 4);
+    assert_eq!(shares(&mut bench), [2, 0, 2]);
+}
+
+#[test]
+fn with_client_assignment_all_messages_of_a_connection_meet_the_same_process() {
+    let mut bench = Bench::new(settings(vec![pool(2, Assignment::Client)]));
+    let (first, second, third) = (bench.client(), bench.client(), bench.client());
+    asks(&mut bench, first, 5);
+    assert_eq!(shares(&mut bench), [5, 0]);
+    asks(&mut bench, second, 5);
+    assert_eq!(shares(&mut bench), [0, 5]);
+    asks(&mut bench, third, 1);
+    bench.write(third, r#"{"id":1,"method":"x","sessionId":"new"}"#);
+    asks(&mut bench, first, 1);
+    assert_eq!(shares(&mut bench), [3, 0]);
+}
+
+#[test]
+fn with_client_assignment_a_connection_whose_worker_died_gets_another_one() {
+    let mut bench = Bench::new(settings(vec![pool(2, Assignment::Client)]));
+    let (client, first, second) = (bench.client(), bench.worker(0), bench.worker(1));
+    asks(&mut bench, client, 1);
+    bench.read_one(first);
+    bench.dies(first);
+    asks(&mut bench, client, 3);
+    assert_eq!(bench.read(second).len(), 3);
+}
+
+#[test]
+fn a_dedicated_worker_serves_one_connection_and_ends_with_it() {
+    let mut bench = Bench::new(settings(vec![Pool { max_instances: 3, ..pool(1, Assignment::Dedicated) }]));
+    let (first, second) = (bench.client(), bench.client());
+    assert_eq!(bench.workers.len(), 1, "one warm spare");
+    asks(&mut bench, first, 2);
+    assert_eq!(bench.workers.len(), 2, "and a new one when it is taken");
+    asks(&mut bench, second, 1);
+    assert_eq!(shares(&mut bench), [2, 1, 0]);
+    let (worker, other) = (bench.worker(0), bench.worker(1));
+    let update = r#"{"method":"update","params":{"no":"session"}}"#;
+    bench.write(worker, update);
+    assert_eq!(bench.read_one(first), update, "all its messages are for its client");
+    bench.breaks(first);
+    assert_eq!((bench.signals_to(worker), bench.signals_to(other)), (vec![Signal::Terminate], vec![]));
+    bench.dies(worker);
+    assert_eq!(bench.count(Reason::WorkerExited), 0, "it was asked to");
+    asks(&mut bench, second, 1);
+    assert_eq!(bench.read(other).len(), 1);
+}
+
+#[test]
+fn when_no_dedicated_worker_can_be_had_requests_get_an_error_at_once() {
+    let mut bench = Bench::new(settings(vec![Pool { max_instances: 2, ..pool(1, Assignment::Dedicated) }]));
+    let (first, second, third) = (bench.client(), bench.client(), bench.client());
+    asks(&mut bench, first, 1);
+    asks(&mut bench, second, 1);
+    bench.write(third, r#"{"id":1,"method":"initialize"}"#);
+    let (reason, code, _) = bench.read_error(third);
+    assert_eq!((reason.as_str(), code), ("no_worker", -32010));
+    let worker = bench.worker(0);
+    bench.breaks(first);
+    bench.dies(worker);
+    bench.write(third, r#"{"id":1,"method":"initialize"}"#);
+    assert!(bench.read(third).is_empty(), "there is room again");
+}
+
+#[test]
+fn dedicated_connections_may_use_the_same_session_names() {
+    let mut bench = Bench::new(settings(vec![Pool { max_instances: 3, ..pool(2, Assignment::Dedicated) }]));
+    for client in [bench.client(), bench.client()] {
+        bench.write(client, r#"{"id":0,"method":"x","params":{"sessionId":"0"}}"#);
+        assert!(bench.read(client).is_empty());
+    }
+    assert_eq!(shares(&mut bench), [1, 1, 0]);
+}
+
+#[test]
+fn a_pool_whose_workers_cannot_start_is_not_started_by_those_who_ask() {
+    let mut bench = Bench::starting(settings(vec![Pool { max_instances: 9, ..pool(1, Assignment::Dedicated) }]));
+    let client = bench.client();
+    let worker = bench.workers[0];
+    bench.handle(Input::SpawnFailed { worker, why: "no such file".into() });
+    for id in 0..5 {
+        bench.write(client, &format!(r#"{{"id":{id},"method":"x"}}"#));
+    }
+    assert_eq!(bench.read(client).len(), 5);
+    assert!(bench.workers.is_empty(), "the backoff applies");
+    bench.pass(milliseconds(100));
+    assert_eq!(bench.workers.len(), 1);
+}
+
+#[test]
+fn a_message_chooses_its_pool_by_name_then_by_listener_then_any() {
+    let mut three = settings(vec![
+        named("a", 1, Assignment::RoundRobin),
+        named("b", 1, Assignment::RoundRobin),
+        named("c", 1, Assignment::Dedicated),
+    ]);
+    three.listeners.push(Listener { pool: Some(1), stdio: false });
+    let mut bench = Bench::new(three);
+    let (any, bound) = (bench.client(), bench.client_of(1));
+    asks(&mut bench, any, 4);
+    assert_eq!(shares(&mut bench), [2, 2, 0], "a dedicated worker is not taken by accident");
+    asks(&mut bench, bound, 4);
+    assert_eq!(shares(&mut bench), [0, 4, 0]);
+    bench.write(bound, r#"{"method":"x","pool":"a"}"#);
+    bench.write(any, r#"{"method":"x","p\u006fol":"c"}"#);
+    assert_eq!(shares(&mut bench), [1, 0, 1]);
+}
+
+#[test]
+fn a_session_stays_where_it_is_whatever_pool_its_next_message_could_choose() {
+    let mut two = settings(vec![named("a", 1, Assignment::RoundRobin), named("b", 1, Assignment::RoundRobin)]);
+    two.listeners[0].pool = Some(1);
+    let mut bench = Bench::new(two);
+    let client = bench.client();
+    bench.write(client, r#"{"id":1,"method":"x","sessionId":"s","pool":"a"}"#);
+    bench.write(client, r#"{"id":2,"method":"x","sessionId":"s"}"#);
+    assert_eq!(shares(&mut bench), [2, 0]);
+}
+
+#[test]
+fn messages_wait_for_a_worker_that_is_starting() {
+    let mut bench = Bench::starting(settings(vec![pool(1, Assignment::RoundRobin)]));
+    let (client, worker) = (bench.client(), bench.worker(0));
+    bench.write(client, r#"{"id":1,"method":"x"}"#);
+    assert!(bench.read(client).is_empty());
+    assert_eq!(bench.read(worker).len(), 1);
+}

@@ -35,3 +35,159 @@ fn a_message_that_waits_for_its_worker_makes_no_session_yet() {
     bench.takes(worker, 1000);
     assert_eq!(bench.bus.stats().sessions, 1);
 }
+
+#[test]
+fn the_first_use_of_a_session_chooses_its_worker_in_turn_and_its_owner() {
+    let mut bench = bench(2);
+    let (client, first, second) = (bench.client(), bench.worker(0), bench.worker(1));
+    bench.write(client, r#"{"id":1,"method":"x","sessionId":"a"}"#);
+    bench.write(client, r#"{"id":2,"method":"x","sessionId":"b"}"#);
+    assert_eq!((bench.read(first).len(), bench.read(second).len()), (1, 1));
+    assert_eq!(bench.bus.stats().sessions, 2);
+    bench.write(second, r#"{"method":"update","sessionId":"b"}"#);
+    bench.write(second, r#"{"method":"update","sessionId":"a"}"#);
+    assert_eq!(bench.read_one(client), r#"{"method":"update","sessionId":"b"}"#, "a lives on the first one");
+}
+
+#[test]
+fn all_messages_of_a_session_go_to_its_worker() {
+    let mut bench = bench(3);
+    let (client, first) = (bench.client(), bench.worker(0));
+    for id in 0..10 {
+        bench.write(client, &format!(r#"{{"id":{id},"method":"x","sessionId":"s"}}"#));
+        bench.write(client, r#"{"method":"session/cancel","params":{"sessionId":"s"}}"#);
+    }
+    assert_eq!(bench.read(first).len(), 20);
+}
+
+#[test]
+fn a_session_is_learned_from_the_answer_that_makes_it() {
+    let mut bench = bench(2);
+    let (client, first, second) = (bench.client(), bench.worker(0), bench.worker(1));
+    bench.write(client, r#"{"id":0,"method":"session/new","params":{}}"#);
+    bench.write(client, r#"{"id":1,"method":"session/new","params":{}}"#);
+    bench.write(second, r#"{"id":1,"result":{"sessionId":"made"}}"#);
+    bench.read(first);
+    bench.read(second);
+    for at in 2..6 {
+        bench.write(client, &format!(r#"{{"id":{at},"method":"session/prompt","params":{{"sessionId":"made"}}}}"#));
+    }
+    assert_eq!((bench.read(first).len(), bench.read(second).len()), (0, 4));
+}
+
+#[test]
+fn two_workers_may_give_out_the_same_name() {
+    let mut bench = bench(2);
+    let (left, right) = (bench.client(), bench.client());
+    let (first, second) = (bench.worker(0), bench.worker(1));
+    bench.write(left, r#"{"id":0,"method":"session/new"}"#);
+    bench.write(right, r#"{"id":0,"method":"session/new"}"#);
+    bench.write(first, r#"{"id":0,"result":{"sessionId":"0"}}"#);
+    bench.write(second, r#"{"id":0,"result":{"sessionId":"0"}}"#);
+    for peer in [left, right, first, second] {
+        bench.read(peer);
+    }
+    for (client, worker) in [(left, first), (right, second)] {
+        bench.write(client, r#"{"id":1,"method":"session/prompt","params":{"sessionId":"0"}}"#);
+        assert_eq!(bench.read(worker).len(), 1);
+        bench.write(worker, r#"{"method":"session/update","params":{"sessionId":"0"}}"#);
+        assert_eq!(bench.read(client).len(), 1);
+    }
+}
+
+#[test]
+fn a_session_of_another_client_is_refused_without_saying_whose_it_is() {
+    let mut bench = bench(2);
+    let (owner, other) = (bench.client(), bench.client());
+    bench.write(owner, r#"{"id":1,"method":"x","sessionId":"mine"}"#);
+    for at in 0..2 {
+        let worker = bench.worker(at);
+        bench.read(worker);
+    }
+    bench.write(other, r#"{"id":7,"method":"x","sessionId":"mine"}"#);
+    bench.write(other, r#"{"method":"session/cancel","params":{"sessionId":"mine"}}"#);
+    let (reason, code, id) = bench.read_error(other);
+    assert_eq!((reason.as_str(), code, id), ("session_denied", -32014, Value::from(7)));
+    for at in 0..2 {
+        let worker = bench.worker(at);
+        assert!(bench.read(worker).is_empty());
+    }
+    assert_eq!(bench.count(Reason::SessionDenied), 2);
+}
+
+#[test]
+fn with_shared_access_every_client_may_use_a_session_and_its_owner_stays() {
+    let mut shared = settings(vec![pool(2, Assignment::RoundRobin)]);
+    shared.routing.session_access = SessionAccess::Shared;
+    let mut bench = Bench::new(shared);
+    let (owner, other, worker) = (bench.client(), bench.client(), bench.worker(0));
+    bench.write(owner, r#"{"id":1,"method":"x","sessionId":"ours"}"#);
+    bench.write(other, r#"{"id":2,"method":"x","sessionId":"ours"}"#);
+    assert_eq!(bench.read(worker).len(), 2);
+    bench.write(worker, r#"{"id":2,"result":1}"#);
+    bench.write(worker, r#"{"method":"update","sessionId":"ours"}"#);
+    assert_eq!(bench.read_one(other), r#"{"id":2,"result":1}"#);
+    assert_eq!(bench.read_one(owner), r#"{"method":"update","sessionId":"ours"}"#);
+}
+
+#[test]
+fn a_name_that_was_squatted_belongs_to_the_client_that_the_worker_gives_it_to() {
+    let mut bench = bench(1);
+    let (squatter, client, worker) = (bench.client(), bench.client(), bench.worker(0));
+    bench.write(squatter, r#"{"id":1,"method":"x","sessionId":"0"}"#);
+    bench.write(client, r#"{"id":2,"method":"session/new"}"#);
+    bench.write(worker, r#"{"id":2,"result":{"sessionId":"0"}}"#);
+    bench.read(client);
+    bench.write(worker, r#"{"method":"update","params":{"sessionId":"0","secret":true}}"#);
+    assert!(bench.read(squatter).is_empty());
+    assert_eq!(bench.read(client).len(), 1);
+    bench.write(squatter, r#"{"id":3,"method":"x","sessionId":"0"}"#);
+    assert_eq!(bench.read_error(squatter).0, "session_denied");
+}
+
+#[test]
+fn a_session_that_the_worker_has_confirmed_is_not_taken_away() {
+    let mut bench = bench(1);
+    let (owner, other, worker) = (bench.client(), bench.client(), bench.worker(0));
+    bench.write(owner, r#"{"id":1,"method":"session/new"}"#);
+    bench.write(worker, r#"{"id":1,"result":{"sessionId":"0"}}"#);
+    bench.write(other, r#"{"id":1,"method":"session/new"}"#);
+    bench.write(worker, r#"{"id":1,"result":{"sessionId":"0"}}"#);
+    bench.read(owner);
+    bench.write(worker, r#"{"method":"update","sessionId":"0"}"#);
+    assert_eq!(bench.read(owner).len(), 1);
+    assert_eq!(bench.count(Reason::SessionReused), 1);
+}
+
+#[test]
+fn a_session_ends_when_it_is_closed_when_its_owner_leaves_and_when_its_worker_exits() {
+    let mut bench = bench(1);
+    let (owner, other, worker) = (bench.client(), bench.client(), bench.worker(0));
+    bench.write(owner, r#"{"id":1,"method":"x","sessionId":"s"}"#);
+    bench.write(owner, r#"{"id":2,"method":"session/close","params":{"sessionId":"s"}}"#);
+    bench.write(worker, r#"{"id":2,"error":{"code":1,"message":"busy"}}"#);
+    assert_eq!(bench.bus.stats().sessions, 1, "it was not closed");
+    bench.write(owner, r#"{"id":3,"method":"session/close","params":{"sessionId":"s"}}"#);
+    bench.write(worker, r#"{"id":3,"result":{}}"#);
+    assert_eq!(bench.bus.stats().sessions, 0);
+    bench.write(owner, r#"{"id":4,"method":"x","sessionId":"s"}"#);
+    bench.breaks(owner);
+    assert_eq!(bench.bus.stats().sessions, 0);
+    bench.write(other, r#"{"id":5,"method":"x","sessionId":"s"}"#);
+    assert_eq!(bench.bus.stats().sessions, 1, "the name is free for others");
+    bench.dies(worker);
+    assert_eq!(bench.bus.stats().sessions, 0);
+}
+
+#[test]
+fn a_session_on_a_worker_that_is_ending_is_not_moved_to_another_one() {
+    let mut bench = bench(2);
+    let (client, first, second) = (bench.client(), bench.worker(0), bench.worker(1));
+    bench.write(client, r#"{"id":1,"method":"x","sessionId":"s"}"#);
+    bench.read(first);
+    bench.breaks(first);
+    bench.write(client, r#"{"id":2,"method":"x","sessionId":"s"}"#);
+    let (reason, code, id) = bench.read_error(client);
+    assert_eq!((reason.as_str(), code, id), ("worker_exited", -32011, Value::from(2)));
+    assert!(bench.read(second).is_empty());
+}

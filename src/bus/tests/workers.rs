@@ -63,3 +63,224 @@ fn a_malformed_line_among_the_last_ones_of_a_dead_worker_ends_it_at_once() {
     assert_eq!((bench.count(Reason::WorkerMalformed), bench.count(Reason::WorkerHoldsPipe)), (1, 0));
     assert!(bench.signals_to(worker).is_empty(), "it has been reaped");
 }
+
+#[test]
+fn what_is_not_json_on_stdout_ends_the_worker_and_all_that_hung_on_it() {
+    for bytes in [&b"Loading model...\n"[..], b"[]\n", b"{\"id\":1,\"id\":1}\n", b"\xff\n"] {
+        let mut bench = bench(1);
+        let (client, worker) = (bench.client(), bench.worker(0));
+        bench.write(client, r#"{"id":1,"method":"x","sessionId":"s"}"#);
+        bench.write_bytes(worker, bytes);
+        let error = bench.reports.iter().find(|report| report.reason == Reason::WorkerMalformed).unwrap();
+        assert_eq!((error.level, error.worker), (crate::bus::report::Level::Error, Some((0, 0))));
+        assert_eq!(bench.bus.stats().sessions, 0);
+        assert_eq!(bench.read_error(client).0, "worker_exited");
+        assert_eq!(bench.signals_to(worker), [Signal::Terminate]);
+        bench.write_bytes(worker, b"{\"id\":1,\"result\":1}\n");
+        assert!(bench.read(client).is_empty(), "it is not listened to any more");
+        bench.exits(worker, Exit::Signal(15));
+        assert!(bench.is_released(worker) && bench.workers.is_empty());
+        bench.pass(milliseconds(100));
+        assert_eq!(bench.workers.len(), 1, "it is restarted");
+    }
+}
+
+#[test]
+fn what_a_worker_printed_by_mistake_is_shown_escaped_and_short() {
+    let mut bench = bench(1);
+    let worker = bench.worker(0);
+    bench.write_bytes(worker, format!("Hi \x1b[31m{}\n", "x".repeat(500)).as_bytes());
+    let error = bench.reports.iter().find(|report| report.reason == Reason::WorkerMalformed).unwrap();
+    assert!(error.text.contains(r"Hi \x1b[31mxxx") && error.text.len() < 256, "{}", error.text);
+}
+
+#[test]
+fn every_unexpected_exit_restarts_the_worker_exit_0_too() {
+    for exit in [Exit::Code(0), Exit::Code(1), Exit::Signal(11)] {
+        let mut bench = bench(1);
+        let worker = bench.worker(0);
+        bench.exits(worker, exit);
+        bench.ends(worker);
+        assert_eq!(bench.count(Reason::WorkerExited), 1);
+        let told = bench.reports.iter().find(|report| report.reason == Reason::WorkerExited).unwrap();
+        assert!(told.text.contains(&exit.to_string()), "{}", told.text);
+        bench.pass(milliseconds(99));
+        assert!(bench.workers.is_empty());
+        bench.pass(milliseconds(1));
+        assert_eq!(bench.workers.len(), 1);
+    }
+}
+
+#[test]
+fn the_backoff_doubles_with_every_exit_and_starts_over_after_a_minute_of_running() {
+    let mut bench = bench(1);
+    for delay in [100, 200, 400, 800] {
+        let worker = bench.worker(0);
+        bench.dies(worker);
+        bench.pass(milliseconds(delay - 1));
+        assert!(bench.workers.is_empty(), "not before {delay} ms");
+        bench.pass(milliseconds(1));
+        assert_eq!(bench.workers.len(), 1, "after {delay} ms");
+    }
+    bench.pass(seconds(60));
+    let worker = bench.worker(0);
+    bench.dies(worker);
+    bench.pass(milliseconds(100));
+    assert_eq!(bench.workers.len(), 1);
+}
+
+#[test]
+fn the_sixth_exit_in_a_minute_is_the_last_one() {
+    let mut bench = bench(1);
+    let client = bench.client();
+    for _ in 0..5 {
+        let worker = bench.worker(0);
+        bench.dies(worker);
+        bench.pass(seconds(5));
+        assert_eq!(bench.workers.len(), 1);
+    }
+    let worker = bench.worker(0);
+    bench.dies(worker);
+    bench.pass(seconds(3600));
+    assert!(bench.workers.is_empty());
+    let error = bench.reports.iter().find(|report| report.reason == Reason::PoolDegraded).unwrap();
+    assert_eq!(error.level, crate::bus::report::Level::Error);
+    bench.write(client, r#"{"id":1,"method":"x"}"#);
+    assert_eq!(bench.read_error(client).0, "no_worker");
+}
+
+#[test]
+fn restarts_outside_the_window_do_not_count() {
+    let mut bench = bench(1);
+    for _ in 0..20 {
+        let worker = bench.worker(0);
+        bench.dies(worker);
+        bench.pass(seconds(61));
+        assert_eq!(bench.workers.len(), 1);
+    }
+}
+
+#[test]
+fn a_worker_that_cannot_be_started_is_tried_again_later_and_others_are_not_touched() {
+    let mut bench = Bench::starting(settings(vec![pool(2, Assignment::RoundRobin)]));
+    let (client, bad) = (bench.client(), bench.workers[0]);
+    bench.write(client, r#"{"id":1,"method":"x"}"#);
+    bench.handle(Input::SpawnFailed { worker: bad, why: "cannot fork".into() });
+    assert_eq!(bench.read_error(client).0, "worker_exited");
+    assert_eq!(bench.count(Reason::SpawnFailed), 1);
+    bench.spawn_all();
+    let good = bench.worker(0);
+    bench.write(client, r#"{"id":2,"method":"x"}"#);
+    assert_eq!(bench.read(good).len(), 1);
+    bench.pass(milliseconds(100));
+    assert_eq!(bench.workers.len(), 2);
+}
+
+#[test]
+fn what_a_worker_wrote_before_it_died_is_delivered() {
+    let mut bench = bench(1);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    bench.write(client, r#"{"id":1,"method":"x"}"#);
+    bench.exits(worker, Exit::Signal(9));
+    assert!(!bench.is_released(worker), "its stdout is still read");
+    bench.write_bytes(worker, b"{\"id\":1,\"result\":1}\n{\"id\":1,\"res");
+    bench.ends(worker);
+    assert_eq!(bench.read_one(client), r#"{"id":1,"result":1}"#);
+    assert!(bench.is_released(worker));
+    assert_eq!(bench.count(Reason::PartialLine), 1);
+}
+
+#[test]
+fn a_pipe_that_a_grandchild_holds_open_is_given_up_after_a_second() {
+    let mut bench = bench(1);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    bench.write(client, r#"{"id":1,"method":"x"}"#);
+    bench.exits(worker, Exit::Code(0));
+    bench.pass(milliseconds(999));
+    assert!(!bench.is_released(worker));
+    bench.pass(milliseconds(1));
+    assert!(bench.is_released(worker));
+    assert_eq!(bench.count(Reason::WorkerHoldsPipe), 1);
+    assert_eq!(bench.read_error(client).0, "worker_exited");
+}
+
+#[test]
+fn a_worker_that_closes_a_pipe_and_lives_is_told_to_stop() {
+    for (reason, stdout) in [(Reason::WorkerClosedStdout, true), (Reason::WorkerClosedStdin, false)] {
+        let mut bench = bench(1);
+        let (client, worker) = (bench.client(), bench.worker(0));
+        bench.write(client, r#"{"id":1,"method":"x"}"#);
+        if stdout {
+            bench.ends(worker)
+        } else {
+            bench.breaks(worker)
+        }
+        bench.write(client, r#"{"id":2,"method":"x"}"#);
+        assert_eq!(bench.read_error(client).0, "no_worker", "nothing is given to it any more");
+        bench.pass(milliseconds(999));
+        assert!(bench.signals_to(worker).is_empty(), "it may be about to exit by itself");
+        bench.pass(milliseconds(1));
+        assert_eq!(bench.signals_to(worker), [Signal::Terminate]);
+        assert_eq!(bench.count(reason), 1);
+        bench.pass(seconds(30));
+        assert_eq!(bench.signals_to(worker), [Signal::Terminate, Signal::Kill], "it ignored that");
+    }
+}
+
+#[test]
+fn the_answers_of_a_worker_that_closed_its_stdin_are_still_delivered() {
+    let mut bench = bench(1);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    bench.write(client, r#"{"id":1,"method":"x"}"#);
+    bench.breaks(worker);
+    bench.write(worker, r#"{"id":1,"result":1}"#);
+    assert_eq!(bench.read_one(client), r#"{"id":1,"result":1}"#);
+}
+
+#[test]
+fn the_sessions_of_a_restarted_worker_are_not_those_of_the_old_one() {
+    let mut bench = bench(1);
+    let (owner, other, worker) = (bench.client(), bench.client(), bench.worker(0));
+    bench.write(owner, r#"{"id":1,"method":"session/new"}"#);
+    bench.write(worker, r#"{"id":1,"result":{"sessionId":"0"}}"#);
+    bench.dies(worker);
+    bench.pass(milliseconds(100));
+    bench.read(owner);
+    let worker = bench.worker(0);
+    bench.write(other, r#"{"id":1,"method":"session/new"}"#);
+    bench.write(worker, r#"{"id":1,"result":{"sessionId":"0"}}"#);
+    bench.write(worker, r#"{"method":"update","params":{"sessionId":"0"}}"#);
+    assert_eq!((bench.read(owner).len(), bench.read(other).len()), (0, 2));
+}
+
+#[test]
+fn every_worker_has_a_number_of_its_own_for_ever() {
+    let mut bench = bench(2);
+    for _ in 0..3 {
+        let worker = bench.worker(0);
+        bench.dies(worker);
+        bench.pass(seconds(1));
+    }
+    let mut numbers: Vec<_> = bench
+        .reports
+        .iter()
+        .filter(|report| report.reason == Reason::WorkerStarted)
+        .map(|report| report.worker.unwrap().1)
+        .collect();
+    assert_eq!(numbers.len(), 5);
+    numbers.dedup();
+    assert_eq!(numbers, [0, 1, 2, 3, 4]);
+}
+
+#[test]
+fn a_flood_of_unroutable_lines_is_counted_in_full_and_logged_with_restraint() {
+    let mut bench = bench(1);
+    let worker = bench.worker(0);
+    for _ in 0..1000 {
+        bench.write(worker, r#"{"method":"noise"}"#);
+    }
+    assert_eq!(bench.count(Reason::Unroutable), 1000);
+    assert_eq!(bench.reports.iter().filter(|report| report.reason == Reason::Unroutable).count(), 10);
+    bench.pass(seconds(10));
+    assert_eq!(bench.reports.last().unwrap().suppressed, 990);
+}

@@ -11,7 +11,10 @@ use io_uring::types::BufRingEntry;
 use super::ring::Ring;
 use crate::bus::scan::{PAD, Window};
 
-/// Bytes that fit into a chunk of an output.
+/// Bytes that fit into the first block of an output: many clients get a few short lines each, and what is written for
+/// all of them in one turn has to stay in the cache.
+pub const SMALL: usize = 4 * 1024;
+/// Bytes that fit into the largest block of an output.
 pub const CHUNK: usize = 64 * 1024;
 /// Bytes that one read of a worker's stdout may bring.
 pub const READ: usize = 128 * 1024;
@@ -24,8 +27,11 @@ pub const GROUP: u16 = 1;
 /// Registered blocks: registered memory is pinned, so what goes beyond uses ordinary memory.
 const REGISTERED_READS: usize = 16;
 const REGISTERED_CHUNKS: usize = 8;
-/// Ordinary chunks that are kept for the next output.
-const SPARE_CHUNKS: usize = 32;
+/// Sizes of ordinary blocks, and how many of each are kept for the next one who wants one. They are kept because new
+/// memory has to be zeroed, and the kernel zeroes it once more.
+const SHELVES: [(usize, usize); 5] = [(SMALL, 512), (16 * 1024, 64), (CHUNK, 16), (READ, 8), (512 * 1024, 4)];
+/// Bytes of larger blocks that are kept.
+const SPARE_LARGE_BYTES: usize = 6 * 1024 * 1024;
 
 const PAGE: usize = 4096;
 
@@ -51,17 +57,17 @@ impl Drop for Memory {
     }
 }
 
-// SAFETY: the memory is owned; who may look at it when is a matter of the types around it.
-unsafe impl Send for Memory {}
-// SAFETY: as above; shared access only reads.
-unsafe impl Sync for Memory {}
-
 /// Where a block goes when it is given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Home {
+    /// Registered, for workers' stdout.
     Reads,
-    Chunks,
-    Nowhere,
+    /// Registered, for workers' stdin.
+    Pipes,
+    /// Ordinary memory of one of the sizes.
+    Shelf(usize),
+    /// Ordinary memory that is larger.
+    Large,
 }
 
 /// A stretch of memory with [`PAD`] bytes before and after it.
@@ -73,11 +79,6 @@ pub struct Block {
 }
 
 impl Block {
-    /// Ordinary memory for `capacity` bytes.
-    pub fn new(capacity: usize) -> Self {
-        Self::with_home(capacity, Home::Nowhere)
-    }
-
     fn with_home(capacity: usize, home: Home) -> Self {
         Self { memory: Memory::new(capacity + 2 * PAD, PAD), capacity, home, registered: None }
     }
@@ -132,7 +133,10 @@ impl Block {
 /// All lendable memory.
 pub struct Buffers {
     reads: Vec<Block>,
-    chunks: Vec<Block>,
+    pipes: Vec<Block>,
+    shelves: [Vec<Block>; SHELVES.len()],
+    large: Vec<Block>,
+    large_bytes: usize,
     receive: ReceiveRing,
     /// What could not be registered and why, for the log.
     pub unregistered: Option<io::Error>,
@@ -144,8 +148,8 @@ impl Buffers {
     /// The caller drops the ring first.
     pub fn new(ring: &Ring, workers: usize) -> io::Result<Self> {
         let reads = (0..workers.min(REGISTERED_READS)).map(|_| Block::with_home(READ, Home::Reads));
-        let chunks = (0..REGISTERED_CHUNKS).map(|_| Block::with_home(CHUNK, Home::Chunks));
-        let mut blocks: Vec<Block> = reads.chain(chunks).collect();
+        let pipes = (0..REGISTERED_CHUNKS).map(|_| Block::with_home(CHUNK, Home::Pipes));
+        let mut blocks: Vec<Block> = reads.chain(pipes).collect();
         let vectors: Vec<libc::iovec> =
             blocks.iter().map(|block| libc::iovec { iov_base: block.at(0).cast(), iov_len: block.capacity }).collect();
         // SAFETY: the blocks are kept, lent or queued until the ring is gone.
@@ -155,26 +159,54 @@ impl Buffers {
                 block.registered = Some(index as u16);
             }
         }
-        let (reads, chunks) = blocks.into_iter().partition(|block| block.home == Home::Reads);
-        Ok(Self { reads, chunks, receive: ReceiveRing::new(ring)?, unregistered: registered.err() })
+        let (reads, pipes) = blocks.into_iter().partition(|block| block.home == Home::Reads);
+        Ok(Self {
+            reads,
+            pipes,
+            shelves: Default::default(),
+            large: Vec::new(),
+            large_bytes: 0,
+            receive: ReceiveRing::new(ring)?,
+            unregistered: registered.err(),
+        })
     }
 
     /// Memory for a worker's stdout.
     pub fn take_read(&mut self) -> Block {
-        self.reads.pop().unwrap_or_else(|| Block::new(READ))
+        self.reads.pop().unwrap_or_else(|| self.take(READ))
     }
 
-    /// Memory for an output.
-    pub fn take_chunk(&mut self) -> Block {
-        self.chunks.pop().unwrap_or_else(|| Block::with_home(CHUNK, Home::Chunks))
+    /// Memory for what goes to a worker's stdin: [`CHUNK`] bytes.
+    pub fn take_pipe(&mut self) -> Block {
+        self.pipes.pop().unwrap_or_else(|| self.take(CHUNK))
+    }
+
+    /// Ordinary memory for at least `capacity` bytes.
+    pub fn take(&mut self, capacity: usize) -> Block {
+        if let Some(shelf) = SHELVES.iter().position(|(size, _)| *size >= capacity) {
+            return self.shelves[shelf].pop().unwrap_or_else(|| Block::with_home(SHELVES[shelf].0, Home::Shelf(shelf)));
+        }
+        match self.large.iter().position(|block| block.capacity >= capacity) {
+            Some(found) => {
+                let block = self.large.swap_remove(found);
+                self.large_bytes -= block.capacity;
+                block
+            }
+            None => Block::with_home(capacity, Home::Large),
+        }
     }
 
     /// Takes a block back.
     pub fn give_back(&mut self, block: Block) {
         match block.home {
             Home::Reads => self.reads.push(block),
-            Home::Chunks if block.registered.is_some() || self.chunks.len() < SPARE_CHUNKS => self.chunks.push(block),
-            Home::Chunks | Home::Nowhere => {}
+            Home::Pipes => self.pipes.push(block),
+            Home::Shelf(shelf) if self.shelves[shelf].len() < SHELVES[shelf].1 => self.shelves[shelf].push(block),
+            Home::Large if self.large_bytes + block.capacity <= SPARE_LARGE_BYTES => {
+                self.large_bytes += block.capacity;
+                self.large.push(block);
+            }
+            Home::Shelf(_) | Home::Large => {}
         }
     }
 

@@ -6,11 +6,9 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::sync::Arc;
+use std::rc::Rc;
 
-use bytes::Bytes;
-
-use super::buffers::{Block, Buffers, CHUNK};
+use super::buffers::{Block, Buffers, CHUNK, SMALL};
 use super::log::LONGEST_LINE;
 use crate::bus::port::Peer;
 use crate::bus::scan::Window;
@@ -151,7 +149,7 @@ impl Link {
             output,
             stderr: stderr.map(|pipe| Stderr { pipe, block: Box::new([0; 4096]), line: Vec::new() }),
             inbox: Inbox::default(),
-            outbox: Outbox::default(),
+            outbox: Outbox::new(kind == Kind::Worker),
             reading: false,
             writing: false,
             watching: false,
@@ -196,7 +194,7 @@ impl Link {
 /// Bytes that were received and not consumed: the beginning of a line, or what a paused peer has sent.
 #[derive(Default)]
 pub struct Inbox {
-    block: Option<Arc<Block>>,
+    block: Option<Rc<Block>>,
     start: usize,
     end: usize,
 }
@@ -217,10 +215,9 @@ impl Inbox {
         self.block.as_ref().map(|block| block.window(self.start, self.end))
     }
 
-    /// The block, to hold long lines of it; not a registered one, of which there are few.
-    pub fn holdable(&self) -> Option<(Arc<Block>, usize)> {
-        let block = self.block.as_ref().filter(|block| block.registered().is_none())?;
-        Some((Arc::clone(block), self.start))
+    /// The block, to hold long lines of it.
+    pub fn holdable(&self) -> Option<(Rc<Block>, usize)> {
+        Some((Rc::clone(self.block.as_ref()?), self.start))
     }
 
     /// The first `bytes` are consumed. An empty inbox keeps no memory unless `keep` says that it will be read into.
@@ -228,8 +225,10 @@ impl Inbox {
         self.start += bytes;
         debug_assert!(self.start <= self.end);
         if self.is_empty() {
-            (self.start, self.end) = (0, 0);
-            if !keep {
+            let is_held = self.block.as_ref().is_some_and(|block| Rc::strong_count(block) > 1);
+            if keep && !is_held {
+                (self.start, self.end) = (0, 0);
+            } else {
                 self.release(buffers);
             }
         }
@@ -238,7 +237,7 @@ impl Inbox {
     /// Gives the memory back, with what is in it.
     pub fn release(&mut self, buffers: &mut Buffers) {
         (self.start, self.end) = (0, 0);
-        if let Some(block) = self.block.take().and_then(Arc::into_inner) {
+        if let Some(block) = self.block.take().and_then(Rc::into_inner) {
             buffers.give_back(block);
         }
     }
@@ -247,16 +246,26 @@ impl Inbox {
     pub fn append(&mut self, bytes: &[u8], limit: usize, buffers: &mut Buffers) {
         self.reserve(bytes.len(), limit, buffers);
         let end = self.end;
-        if let Some(block) = self.block.as_mut().and_then(Arc::get_mut) {
+        if let Some(block) = self.block.as_mut().and_then(Rc::get_mut) {
             block.write(end, bytes);
             self.end += bytes.len();
         }
     }
 
-    /// Room for the kernel to read at least `wanted` bytes into: the block's registration, the address and the size.
-    /// [`Inbox::filled`] says how many came.
-    pub fn room(&mut self, wanted: usize, limit: usize, buffers: &mut Buffers) -> (Option<u16>, *mut u8, usize) {
-        self.reserve(wanted, limit, buffers);
+    /// Room for the kernel to read into: the block's registration, the address and the size. `enough` bytes will do if
+    /// they are there; otherwise there are `wanted`. [`Inbox::filled`] says how many came.
+    pub fn room(
+        &mut self,
+        enough: usize,
+        wanted: usize,
+        limit: usize,
+        buffers: &mut Buffers,
+    ) -> (Option<u16>, *mut u8, usize) {
+        let behind = self.block.as_ref().map_or(0, |block| block.capacity() - self.end);
+        // Behind lines that are held the kernel may write as well: nobody looks there.
+        if behind < enough {
+            self.reserve(wanted, limit, buffers);
+        }
         match &self.block {
             Some(block) => (block.registered(), block.at(self.end), block.capacity() - self.end),
             None => (None, std::ptr::null_mut(), 0),
@@ -275,7 +284,7 @@ impl Inbox {
 
     /// Puts a block under an inbox that has none.
     pub fn begin(&mut self, block: Block) {
-        self.block = Some(Arc::new(block));
+        self.block = Some(Rc::new(block));
         (self.start, self.end) = (0, 0);
     }
 
@@ -284,11 +293,11 @@ impl Inbox {
         self.block.is_some()
     }
 
-    /// Makes room for `wanted` more bytes: by moving to the front, or into a larger block. Blocks grow fourfold, so
-    /// that a long line is moved a few times only, but never far beyond the longest line.
+    /// Makes room for `wanted` more bytes: by moving to the front, or into a larger block. Blocks of long lines
+    /// grow eightfold, so that these are moved once or twice only, but never far beyond the longest line.
     fn reserve(&mut self, wanted: usize, limit: usize, buffers: &mut Buffers) {
         let held = self.len();
-        if let Some(block) = self.block.as_mut().and_then(Arc::get_mut) {
+        if let Some(block) = self.block.as_mut().and_then(Rc::get_mut) {
             if block.capacity() - self.end >= wanted {
                 return;
             }
@@ -299,55 +308,49 @@ impl Inbox {
             }
         }
         let needed = held + wanted;
-        let generous = (4 * held).min(limit + CHUNK).max(needed);
-        let mut larger = if generous <= CHUNK { buffers.take_chunk() } else { Block::new(generous) };
+        let generous = if held > CHUNK { 8 * held } else { 2 * held };
+        let mut larger = buffers.take(generous.min(limit + CHUNK).max(needed));
         if let Some(block) = self.block.take() {
             larger.write(0, block.bytes(self.start, self.end));
-            if let Some(block) = Arc::into_inner(block) {
+            if let Some(block) = Rc::into_inner(block) {
                 buffers.give_back(block);
             }
         }
-        self.block = Some(Arc::new(larger));
+        self.block = Some(Rc::new(larger));
         (self.start, self.end) = (0, held);
     }
 }
 
-/// A held line: the block stays until it is sent.
-struct Held {
-    block: Arc<Block>,
-    start: usize,
-    end: usize,
-}
-
-impl AsRef<[u8]> for Held {
-    fn as_ref(&self) -> &[u8] {
-        // The kernel may be reading more into the block, but only behind these bytes.
-        self.block.bytes(self.start, self.end)
-    }
-}
-
-/// Bytes `start..end` of `block` as a message that outlives the inbox it came from.
-pub fn hold(block: Arc<Block>, start: usize, end: usize) -> Bytes {
-    Bytes::from_owner(Held { block, start, end })
-}
-
+/// A piece of an output. A chunk is the output's own and filled from behind; a held line stays where it was received.
 enum Segment {
     Chunk { block: Block, start: usize, end: usize },
-    Held(Bytes),
+    Held { block: Rc<Block>, start: usize, end: usize },
 }
 
 impl Segment {
     fn bytes(&self) -> &[u8] {
         match self {
             Self::Chunk { block, start, end } => block.bytes(*start, *end),
-            Self::Held(bytes) => bytes,
+            // The kernel may be reading more into the block, but only behind these bytes.
+            Self::Held { block, start, end } => block.bytes(*start, *end),
+        }
+    }
+
+    fn give_back(self, buffers: &mut Buffers) {
+        let block = match self {
+            Self::Chunk { block, .. } => Some(block),
+            Self::Held { block, .. } => Rc::into_inner(block),
+        };
+        if let Some(block) = block {
+            buffers.give_back(block);
         }
     }
 }
 
 /// Bytes that wait to be written, in order.
-#[derive(Default)]
 pub struct Outbox {
+    /// It goes to a pipe, for which there is registered memory.
+    pipe: bool,
     segments: VecDeque<Segment>,
     gather: Option<Box<Gather>>,
 }
@@ -381,11 +384,17 @@ pub enum Next {
 }
 
 impl Outbox {
+    /// With nothing in it.
+    pub fn new(pipe: bool) -> Self {
+        Self { pipe, segments: VecDeque::new(), gather: None }
+    }
+
     /// Copies bytes behind the others. A write in flight reads only what was there when it began.
     pub fn push(&mut self, mut bytes: &[u8], buffers: &mut Buffers) {
         while !bytes.is_empty() {
             if !matches!(self.segments.back(), Some(Segment::Chunk { block, end, .. }) if *end < block.capacity()) {
-                self.segments.push_back(Segment::Chunk { block: buffers.take_chunk(), start: 0, end: 0 });
+                let block = if self.pipe { buffers.take_pipe() } else { buffers.take(self.next_size(bytes.len())) };
+                self.segments.push_back(Segment::Chunk { block, start: 0, end: 0 });
             }
             let Some(Segment::Chunk { block, end, .. }) = self.segments.back_mut() else { return };
             let (now, later) = bytes.split_at(bytes.len().min(block.capacity() - *end));
@@ -395,9 +404,20 @@ impl Outbox {
         }
     }
 
-    /// Puts a held message behind the others.
-    pub fn push_held(&mut self, bytes: Bytes) {
-        self.segments.push_back(Segment::Held(bytes));
+    /// The more is waiting, the larger the next block.
+    fn next_size(&self, bytes: usize) -> usize {
+        let size = match self.segments.len() {
+            0 => SMALL,
+            1 => CHUNK / 4,
+            _ => CHUNK,
+        };
+        size.max(bytes).min(CHUNK)
+    }
+
+    /// Puts the bytes `start..end` of a block behind the others, where they stand. The block outlives the inbox that it
+    /// came from.
+    pub fn hold(&mut self, block: Rc<Block>, start: usize, end: usize) {
+        self.segments.push_back(Segment::Held { block, start, end });
     }
 
     /// What to write next; valid until the next call of [`Outbox::advance`] or [`Outbox::clear`].
@@ -406,7 +426,7 @@ impl Outbox {
             let segment = self.segments.front()?;
             let registered = match segment {
                 Segment::Chunk { block, .. } => block.registered(),
-                Segment::Held(_) => None,
+                Segment::Held { block, .. } => block.registered(),
             };
             let bytes = segment.bytes();
             return Some(Next::One { registered, address: bytes.as_ptr(), bytes: bytes.len() });
@@ -432,14 +452,13 @@ impl Outbox {
             let length = front.bytes().len();
             if bytes < length {
                 match front {
-                    Segment::Chunk { start, .. } => *start += bytes,
-                    Segment::Held(held) => *held = held.slice(bytes..),
+                    Segment::Chunk { start, .. } | Segment::Held { start, .. } => *start += bytes,
                 }
                 return;
             }
             bytes -= length;
-            if let Some(Segment::Chunk { block, .. }) = self.segments.pop_front() {
-                buffers.give_back(block);
+            if let Some(segment) = self.segments.pop_front() {
+                segment.give_back(buffers);
             }
         }
     }
@@ -447,9 +466,7 @@ impl Outbox {
     /// Drops everything.
     pub fn clear(&mut self, buffers: &mut Buffers) {
         for segment in self.segments.drain(..) {
-            if let Segment::Chunk { block, .. } = segment {
-                buffers.give_back(block);
-            }
+            segment.give_back(buffers);
         }
     }
 }

@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
-use std::sync::Arc;
+use std::rc::Rc;
 use std::time::Duration;
 
 use io_uring::{opcode, squeue, types};
@@ -87,10 +87,11 @@ impl Operation {
 
     fn of(token: u64) -> Option<(Self, usize)> {
         use Operation as O;
-        let all =
+        const ALL: [Operation; 10] =
             [O::Accept, O::Read, O::Receive, O::Write, O::Watch, O::Hear, O::HearRest, O::Children, O::Stop, O::Log];
-        let operation = all.into_iter().find(|operation| *operation as u64 == token >> 32)?;
-        Some((operation, token as u32 as usize))
+        // They are numbered from one.
+        let operation = ALL.get(((token >> 32) as usize).wrapping_sub(1))?;
+        Some((*operation, token as u32 as usize))
     }
 }
 
@@ -98,7 +99,7 @@ impl Operation {
 /// held in place.
 struct Source<'a> {
     window: Window<'a>,
-    block: Option<(Arc<Block>, usize)>,
+    block: Option<(Rc<Block>, usize)>,
 }
 
 /// A listening socket and whether it is being accepted from.
@@ -387,7 +388,7 @@ impl Shell {
         match &source.block {
             Some((block, start)) if span.len() >= HOLD => {
                 let (from, to) = (start + span.start as usize, start + span.end as usize);
-                self.links[slot].outbox.push_held(link::hold(Arc::clone(block), from, to));
+                self.links[slot].outbox.hold(Rc::clone(block), from, to);
             }
             _ => self.links[slot].outbox.push(source.window.get(span), &mut self.buffers),
         }
@@ -509,8 +510,10 @@ impl Shell {
             if link.kind == Kind::Worker && !link.inbox.has_block() {
                 link.inbox.begin(self.buffers.take_read());
             }
-            let wanted = if link.inbox.len() >= LONG_LINE { CHUNK } else { CHUNK / 2 };
-            let (registered, address, room) = link.inbox.room(wanted, self.longest_line, &mut self.buffers);
+            // A long line goes on where it is as long as there is some room; moving it costs more than another read.
+            let (enough, wanted) =
+                if link.inbox.len() >= LONG_LINE { (CHUNK / 4, CHUNK) } else { (CHUNK / 2, CHUNK / 2) };
+            let (registered, address, room) = link.inbox.room(enough, wanted, self.longest_line, &mut self.buffers);
             let room = room.min(u32::MAX as usize) as u32;
             let token = Operation::Read.token(slot);
             match (link.kind, registered) {

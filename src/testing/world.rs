@@ -994,9 +994,15 @@ impl World {
     fn shutdown(&mut self) {
         if self.shutdowns < 2 {
             self.shutdowns += 1;
-            let ends_at_once = self.settings.limits.quiesce.is_zero() || self.shutdowns == 2;
-            self.model.refusing |= ends_at_once;
+            let again = self.bus.stage() > Stage::Running;
+            self.model.refusing |= again || self.settings.limits.quiesce.is_zero();
             self.handle("shutdown", None, Input::Shutdown);
+            if again {
+                assert!(self.bus.stage() >= Stage::Killing, "the second signal is not immediate");
+                let spared = |worker: &SimWorker| worker.process == Process::Running && !worker.killed;
+                assert!(!self.workers.iter().any(spared), "the second signal kills");
+                assert!(self.clients.iter().all(|client| client.closed || client.closing == Some(Close::Now)));
+            }
         }
     }
 

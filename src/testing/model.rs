@@ -660,11 +660,11 @@ impl Model {
         }
     }
 
-    /// The bus has taken line `number` and queued it for nobody.
-    pub fn dropped(&mut self, number: usize) {
+    /// The bus has taken line `number` and queued it for nobody. Gives the reason that it must have had.
+    pub fn dropped(&mut self, number: usize) -> Option<Reason> {
         let line = self.lines[number].clone();
         if line.kind == Kind::Blank {
-            return;
+            return None;
         }
         assert!(!matches!(line.kind, Kind::Malformed | Kind::TooLong), "a bad line passed: {line:?}");
         let fate = match line.from {
@@ -686,6 +686,7 @@ impl Model {
             let id = meaning(line.id.as_deref().expect("a request has an id"));
             self.expected_replies.push((line.from, id, reason.name()));
         }
+        Some(reason)
     }
 
     /// Whether this line of the bus refuses a message that it is just hearing.

@@ -405,6 +405,10 @@ impl World {
                 Effect::Pause { peer } => {
                     let who = self.who(peer);
                     self.end_mut(who).paused = true;
+                    if let (None, Who::Worker(worker)) = (hearing, who) {
+                        // Nobody is heard, so it does not wait for somebody: it has stalled, and is heard no more.
+                        stalled.push(worker);
+                    }
                 }
                 Effect::Resume { peer } => {
                     let who = self.who(peer);
@@ -452,9 +456,6 @@ impl World {
                     let restarts = report.reason == Reason::RestartScheduled && report.suppressed == 0;
                     assert!(!restarts || !self.model.refused, "a restart is scheduled during the shutdown");
                     self.note(format!("  reported: {} {}", report.reason.name(), report.text));
-                    if let (Reason::WorkerStalled, Some((_, number))) = (report.reason, report.worker) {
-                        stalled.extend(self.workers.iter().position(|worker| worker.number == number));
-                    }
                 }
                 Effect::Done => {
                     self.note("done".into());
@@ -508,8 +509,9 @@ impl World {
     }
 
     fn drop_line(&mut self, line: usize) {
-        self.note(format!("  line {line} is dropped: {:?}", self.model.lines[line].kind));
-        self.model.dropped(line);
+        let reason = self.model.dropped(line);
+        let kind = self.model.lines[line].kind;
+        self.note(format!("  line {line}, a {kind:?}, is dropped: {}", reason.map_or("blank", Reason::name)));
     }
 
     // ------------------------------------------------------------------------------------------------- the kernel

@@ -183,9 +183,8 @@ impl Relay {
             READ if count == 0 => {}
             READ => {
                 if let Some(buffer) = completion.buffer() {
-                    // SAFETY: the window is looked at before the buffer is returned, and nothing on the way touches
-                    // the ring of provided buffers.
-                    let bytes = unsafe { &*(&raw const self.buffers) }.received(buffer, count).data();
+                    // SAFETY: the window is looked at before the buffer is returned.
+                    let bytes = unsafe { self.buffers.received(buffer, count) }.data();
                     self.forward(end, bytes);
                     self.buffers.return_received(buffer);
                 } else if let Some(block) = self.ends[end].reading.take() {

@@ -2,7 +2,7 @@
 //!
 //! HTTP/1.1 on plain connections; over TLS HTTP/2 where the endpoint offers it. A server bounds the streams of one
 //! HTTP/2 connection (100 is usual), and a client that waits for a free one would make sessions wait for each other:
-//! so requests are spread over lanes of [`LANE`] requests, each with its own connections. Buffers and windows are
+//! so requests are spread over lanes of `LANE` requests, each with its own connections. Buffers and windows are
 //! small, so that a stream that is not read costs little and stops only its own sender.
 
 use std::cell::{Cell, RefCell};

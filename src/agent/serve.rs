@@ -76,8 +76,19 @@ struct Task {
     resume: Rc<Notify>,
 }
 
+/// Allows as many open files as the system lets us have: a session that streams over HTTP/1.1 has a socket, and the
+/// usual soft limit of 1,024 is no more than a habit.
+fn raise_open_files() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }) {
+        note!(Info, "The limit of open files stays at {:?}: {error}", limit.current);
+    }
+}
+
 /// Runs the agent on stdin and stdout until the input ends, a signal comes or the reader goes.
 pub fn serve(config: Config) -> ExitCode {
+    raise_open_files();
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {

@@ -1,21 +1,27 @@
 //! Request ids. Two tokens are one id when they are the same JSON value: `1`, `1.0` and `1e0` are, `1` and `"1"` are
 //! not (design 2.4). An [`Id`] holds the canonical form, so that comparing is comparing bytes.
 
+use std::borrow::Cow;
+
+use super::port::Text;
 use super::scan::decode;
 use super::settings::MAX_REQUEST_ID_LEN;
 
 /// Integers up to this many digits stand for themselves; longer ones are written with an exponent, like fractions.
 const PLAIN_DIGITS: usize = 40;
 
-/// Room for the longest canonical form: the longest id and an exponent of 64 bits.
-const CANONICAL_LEN: usize = MAX_REQUEST_ID_LEN + 24;
-
 /// The canonical form of an id.
-#[derive(Clone, Copy)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Id {
+    text: Text,
     string: bool,
-    len: u8,
-    bytes: [u8; CANONICAL_LEN],
+}
+
+/// The canonical form of an id that is only looked for: mostly the token itself, where it stands.
+#[derive(Debug)]
+pub struct View<'a> {
+    text: Cow<'a, [u8]>,
+    string: bool,
 }
 
 /// An id is longer than [`MAX_REQUEST_ID_LEN`] bytes.
@@ -29,22 +35,7 @@ impl Id {
     /// [`TooLong`] when the decoded string or the number's text has more than [`MAX_REQUEST_ID_LEN`] bytes
     /// (spec 8.2).
     pub fn parse(token: &[u8]) -> Result<Self, TooLong> {
-        if token.first() == Some(&b'"') {
-            let inner = &token[1..token.len() - 1];
-            if memchr::memchr(b'\\', inner).is_none() {
-                return Self::string(inner);
-            }
-            let mut decoded = Vec::new();
-            decode(token, &mut decoded);
-            return Self::string(&decoded);
-        }
-        if token.len() > MAX_REQUEST_ID_LEN {
-            return Err(TooLong);
-        }
-        if token.len() <= PLAIN_DIGITS && token.iter().all(u8::is_ascii_digit) {
-            return Ok(Self::from_text(false, token));
-        }
-        Ok(Self::from_text(false, &canonical_number(token)))
+        View::parse(token).map(|view| view.to_id())
     }
 
     /// An id that the bus makes itself.
@@ -52,14 +43,8 @@ impl Id {
         Self::from_text(string, number.to_string().as_bytes())
     }
 
-    fn string(decoded: &[u8]) -> Result<Self, TooLong> {
-        if decoded.len() > MAX_REQUEST_ID_LEN { Err(TooLong) } else { Ok(Self::from_text(true, decoded)) }
-    }
-
     fn from_text(string: bool, text: &[u8]) -> Self {
-        let mut bytes = [0; CANONICAL_LEN];
-        bytes[..text.len()].copy_from_slice(text);
-        Self { string, len: text.len() as u8, bytes }
+        Self { text: text.into(), string }
     }
 
     /// Whether the token was a string.
@@ -69,17 +54,59 @@ impl Id {
 
     /// The canonical text, without quotes.
     pub fn text(&self) -> &[u8] {
-        &self.bytes[..usize::from(self.len)]
+        self.text.as_bytes()
+    }
+
+    /// The same, borrowed.
+    pub fn view(&self) -> View<'_> {
+        View { text: Cow::Borrowed(self.text()), string: self.string }
     }
 }
 
-impl PartialEq for Id {
-    fn eq(&self, other: &Self) -> bool {
+impl<'a> View<'a> {
+    /// The id that a valid JSON token, a string or a number, stands for.
+    ///
+    /// # Errors
+    /// As [`Id::parse`].
+    pub fn parse(token: &'a [u8]) -> Result<Self, TooLong> {
+        if token.first() == Some(&b'"') {
+            let mut text = Cow::Borrowed(&token[1..token.len() - 1]);
+            if memchr::memchr(b'\\', &text).is_some() {
+                let mut decoded = Vec::new();
+                decode(token, &mut decoded);
+                text = Cow::Owned(decoded);
+            }
+            return if text.len() > MAX_REQUEST_ID_LEN { Err(TooLong) } else { Ok(Self { text, string: true }) };
+        }
+        if token.len() > MAX_REQUEST_ID_LEN {
+            return Err(TooLong);
+        }
+        let plain = token.len() <= PLAIN_DIGITS && token.iter().all(u8::is_ascii_digit);
+        let text = if plain { Cow::Borrowed(token) } else { Cow::Owned(canonical_number(token)) };
+        Ok(Self { text, string: false })
+    }
+
+    /// The id, to be kept.
+    pub fn to_id(&self) -> Id {
+        Id::from_text(self.string, &self.text)
+    }
+
+    /// Whether the token was a string.
+    pub fn is_string(&self) -> bool {
+        self.string
+    }
+
+    /// The canonical text, without quotes.
+    pub fn text(&self) -> &[u8] {
+        &self.text
+    }
+}
+
+impl PartialEq<View<'_>> for Id {
+    fn eq(&self, other: &View<'_>) -> bool {
         self.string == other.string && self.text() == other.text()
     }
 }
-
-impl Eq for Id {}
 
 impl std::fmt::Debug for Id {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

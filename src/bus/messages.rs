@@ -4,7 +4,7 @@
 //! Invariant: a line is queued for exactly one receiver, or its loss is reported, and a lost request is answered.
 
 use super::client::Phase;
-use super::id::Id;
+use super::id::{Id, View};
 use super::port::{ClientKey, Close, Effect, Moment, Peer, Text, WorkerKey};
 use super::report::Reason;
 use super::route::{Original, Request, Session};
@@ -175,6 +175,7 @@ impl Bus {
                     .map(|timeout| now.after(timeout)),
                 at_asker: 0,
                 at_answerer: 0,
+                hash: 0,
             };
             match self.ask(request, window.get(line.id)) {
                 Ok(edit) => edits[0] = edit.map(|with| Edit { at: line.id, with }),
@@ -200,7 +201,7 @@ impl Bus {
 
     /// Whether `answerer` knows a request by this id.
     fn is_wire_id(&self, answerer: Peer, token: &[u8]) -> bool {
-        Id::parse(token).is_ok_and(|id| self.to_workers.find(answerer, &id).is_some())
+        View::parse(token).is_ok_and(|id| self.to_workers.find(answerer, &id).is_some())
     }
 
     /// The answer of a client to a worker's request (design 2.5).
@@ -300,7 +301,7 @@ impl Bus {
         // A notification names a request of the worker's own (a cancellation), a request one of the client's.
         let named = line.request_id.is_some().then(|| window.get(line.request_id)).and_then(|token| match id {
             None => self.request_named(from, token),
-            Some(_) => Id::parse(token).ok().and_then(|id| self.to_workers.find(from, &id)),
+            Some(_) => View::parse(token).ok().and_then(|id| self.to_workers.find(from, &id)),
         });
         let named_request = named.and_then(|key| match id {
             None => self.to_clients.table.get(key),
@@ -308,7 +309,7 @@ impl Bus {
         });
         let named_client =
             named_request.and_then(|request| if id.is_none() { Some(request.answerer) } else { request.asker });
-        let named_token: Option<Text> = named_request.and_then(|request| match (id, &request.original) {
+        let named_token: Option<Text> = named_request.and_then(|request| match (&id, &request.original) {
             (_, None) => None,
             (None, Some(_)) => Some(reply::id_token(&request.wire).as_slice().into()),
             (Some(_), Some(original)) => Some(original.token.clone()),
@@ -364,6 +365,7 @@ impl Bus {
                 expires: None,
                 at_asker: 0,
                 at_answerer: 0,
+                hash: 0,
             };
             match self.ask(request, window.get(line.id)) {
                 Ok(edit) => edits[0] = edit.map(|with| Edit { at: line.id, with }),
@@ -494,14 +496,16 @@ impl Bus {
         let (Some(asker), answerer) = (request.asker, request.answerer) else { return Ok(None) };
         let requests = if matches!(answerer, Peer::Worker(_)) { &mut self.to_workers } else { &mut self.to_clients };
         let mut edit = None;
-        if requests.find(answerer, &request.wire).is_some() {
+        request.hash = requests.hash(answerer, &request.wire.view());
+        if requests.find_hashed(request.hash, answerer, &request.wire.view()).is_some() {
             if self.settings.routing.id_collision == IdCollision::Reject {
                 return Err(Refusal(Reason::IdCollision, "another request with this id is pending".into()));
             }
             let made = requests.make_id(answerer, &request.wire);
-            request.original = Some(Box::new(Original { id: request.wire, token: token.into() }));
-            request.wire = made;
             edit = Some(Text::from(reply::id_token(&made).as_slice()));
+            request.hash = requests.hash(answerer, &made.view());
+            let id = std::mem::replace(&mut request.wire, made);
+            request.original = Some(Box::new(Original { id, token: token.into() }));
         }
         let direction = Direction::of(answerer);
         if requests.table.is_full()
@@ -537,7 +541,7 @@ impl Bus {
 
     /// The pending request that a response of `from` answers.
     fn answered(&self, from: Peer, window: Window<'_>, line: &Line) -> Option<Key<Request>> {
-        let id = Id::parse(line.id.is_some().then(|| window.get(line.id))?).ok()?;
+        let id = View::parse(line.id.is_some().then(|| window.get(line.id))?).ok()?;
         match from {
             Peer::Worker(_) => self.to_workers.find(from, &id),
             Peer::Client(_) => self.to_clients.find(from, &id),
@@ -546,7 +550,7 @@ impl Bus {
 
     /// The pending request that `asker` made under the id `token`, looked for among its own: cancellations are rare.
     fn request_named(&self, asker: Peer, token: &[u8]) -> Option<Key<Request>> {
-        let id = Id::parse(token).ok()?;
+        let id = View::parse(token).ok()?;
         let requests = if matches!(asker, Peer::Client(_)) { &self.to_workers } else { &self.to_clients };
         let asked = &self.peer_end(asker)?.asked;
         asked.iter().find(|key| requests.table.get(*key).is_some_and(|request| *request.asker_id() == id))

@@ -206,7 +206,8 @@ pub enum Signal {
     Kill,
 }
 
-/// A few bytes of the bus' own: an id that replaces another, or an error reply.
+/// A few bytes of the bus' own: an id that replaces another, or an error reply. As many as a UUID in quotes has are
+/// kept without an allocation.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Text(Repr);
 
@@ -217,7 +218,7 @@ enum Repr {
 }
 
 impl Text {
-    const INLINE: usize = 22;
+    const INLINE: usize = 38;
 
     /// The bytes.
     pub fn as_bytes(&self) -> &[u8] {

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use super::id::Id;
+use super::id::{Id, View};
 use super::port::{ClientKey, Moment, Peer, Text, WorkerKey};
 use super::table::{Index, Key, Table};
 
@@ -115,6 +115,8 @@ pub struct Request {
     pub at_asker: u32,
     /// Its place among what the answerer owes.
     pub at_answerer: u32,
+    /// Of the answerer and the wire id.
+    pub hash: u64,
 }
 
 /// An id that was replaced.
@@ -157,7 +159,8 @@ impl Requests {
         }
     }
 
-    fn hash(&self, answerer: Peer, wire: &Id) -> u64 {
+    /// What [`Requests::find`] and [`Request::hash`] want.
+    pub fn hash(&self, answerer: Peer, wire: &View<'_>) -> u64 {
         let (bits, tag) = match answerer {
             Peer::Client(client) => (client.to_bits(), CLIENT_ANSWERS),
             Peer::Worker(worker) => (worker.to_bits(), WORKER_ANSWERS),
@@ -166,8 +169,12 @@ impl Requests {
     }
 
     /// The request that an answer with this id from `answerer` means.
-    pub fn find(&self, answerer: Peer, wire: &Id) -> Option<Key<Request>> {
-        let hash = self.hash(answerer, wire);
+    pub fn find(&self, answerer: Peer, wire: &View<'_>) -> Option<Key<Request>> {
+        self.find_hashed(self.hash(answerer, wire), answerer, wire)
+    }
+
+    /// The same for a known hash.
+    pub fn find_hashed(&self, hash: u64, answerer: Peer, wire: &View<'_>) -> Option<Key<Request>> {
         self.by_wire.find(&self.table, hash, |request| request.answerer == answerer && request.wire == *wire)
     }
 
@@ -176,16 +183,17 @@ impl Requests {
         loop {
             let made = Id::made(self.next_made, like.is_string());
             self.next_made = if self.next_made + 1 < MADE_TO { self.next_made + 1 } else { MADE_FROM };
-            if self.find(answerer, &made).is_none() {
+            if self.find(answerer, &made.view()).is_none() {
                 return made;
             }
         }
     }
 
-    /// Adds a request whose wire id `answerer` does not know yet; none if the table is full.
+    /// Adds a request, hash included, whose wire id `answerer` does not know yet; none if the table is full.
     pub fn insert(&mut self, request: Request) -> Option<Key<Request>> {
-        debug_assert!(self.find(request.answerer, &request.wire).is_none());
-        let hash = self.hash(request.answerer, &request.wire);
+        debug_assert!(self.find(request.answerer, &request.wire.view()).is_none());
+        debug_assert_eq!(request.hash, self.hash(request.answerer, &request.wire.view()));
+        let hash = request.hash;
         let key = self.table.insert(request).ok()?;
         self.by_wire.insert(hash, key);
         Some(key)
@@ -194,8 +202,7 @@ impl Requests {
     /// Takes a request out.
     pub fn remove(&mut self, key: Key<Request>) -> Option<Request> {
         let request = self.table.get(key)?;
-        let hash = self.hash(request.answerer, &request.wire);
-        self.by_wire.remove(hash, key);
+        self.by_wire.remove(request.hash, key);
         self.table.remove(key)
     }
 
@@ -223,7 +230,7 @@ impl Requests {
     pub fn check_invariants(&self) {
         assert_eq!(self.by_wire.len(), self.table.len());
         for (key, request) in self.table.iter() {
-            assert_eq!(self.find(request.answerer, &request.wire), Some(key));
+            assert_eq!(self.find(request.answerer, &request.wire.view()), Some(key));
         }
     }
 }

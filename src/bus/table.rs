@@ -1,7 +1,7 @@
 //! Fixed-capacity tables. A table never grows beyond the limit it was made with, a key carries a generation so that
 //! it never reaches a successor in the same slot, and iteration is in slot order, never in the order of a hash.
 
-use std::hash::BuildHasher;
+use std::hash::{BuildHasher, Hasher};
 use std::marker::PhantomData;
 
 use hashbrown::{DefaultHashBuilder, HashTable};
@@ -142,7 +142,11 @@ impl Index {
 
     /// The hash of a name under an owner.
     pub fn hash(&self, owner: u64, tag: u8, name: &[u8]) -> u64 {
-        self.hasher.hash_one((owner, tag, name))
+        // Who compares tells apart what the hash does not; one number for owner and tag is half a hash saved.
+        let mut hasher = self.hasher.build_hasher();
+        hasher.write_u64(owner.rotate_left(8) ^ u64::from(tag));
+        hasher.write(name);
+        hasher.finish()
     }
 
     /// The entry with this hash for which `same` holds.

@@ -13,6 +13,9 @@ use crate::bus::scan::{PAD, Window};
 
 /// Bytes that fit into a chunk of an output.
 pub const CHUNK: usize = 64 * 1024;
+/// Bytes that fit into the first chunk of a client's output, and into the beginning of a line: what a thousand
+/// connections may need at once should stay in the cache.
+pub const SMALL: usize = 2 * 1024;
 /// Bytes that one read of a worker's stdout may bring.
 pub const READ: usize = 128 * 1024;
 /// Bytes that one receive of a socket may bring.
@@ -21,11 +24,17 @@ const RECEIVE: usize = 16 * 1024;
 const RECEIVE_BUFFERS: u16 = 64;
 /// The group that the kernel knows them by.
 pub const GROUP: u16 = 1;
-/// Registered blocks: registered memory is pinned, so what goes beyond uses ordinary memory.
+/// Registered blocks: registered memory is pinned, so what goes beyond uses ordinary memory. A worker has two, so that
+/// it can be read on while a long line of it is being sent.
+const READS_PER_WORKER: usize = 2;
 const REGISTERED_READS: usize = 16;
 const REGISTERED_CHUNKS: usize = 8;
-/// Ordinary chunks that are kept for the next output.
+/// Ordinary blocks that are kept for the next one who needs them.
+const SPARE_SMALL: usize = 1024;
 const SPARE_CHUNKS: usize = 32;
+const SPARE_READS: usize = 16;
+/// Bytes in larger blocks that are kept.
+const SPARE_LONG_BYTES: usize = 8 * 1024 * 1024;
 
 const PAGE: usize = 4096;
 
@@ -59,9 +68,10 @@ unsafe impl Sync for Memory {}
 /// Where a block goes when it is given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Home {
-    Reads,
+    Small,
     Chunks,
-    Nowhere,
+    Reads,
+    Long,
 }
 
 /// A stretch of memory with [`PAD`] bytes before and after it.
@@ -75,7 +85,7 @@ pub struct Block {
 impl Block {
     /// Ordinary memory for `capacity` bytes.
     pub fn new(capacity: usize) -> Self {
-        Self::with_home(capacity, Home::Nowhere)
+        Self::with_home(capacity, Home::Long)
     }
 
     fn with_home(capacity: usize, home: Home) -> Self {
@@ -131,8 +141,11 @@ impl Block {
 
 /// All lendable memory.
 pub struct Buffers {
-    reads: Vec<Block>,
+    small: Vec<Block>,
     chunks: Vec<Block>,
+    /// Registered ones and ordinary ones.
+    reads: [Vec<Block>; 2],
+    long: Vec<Block>,
     receive: ReceiveRing,
     /// What could not be registered and why, for the log.
     pub unregistered: Option<io::Error>,
@@ -143,7 +156,8 @@ impl Buffers {
     ///
     /// The caller drops the ring first.
     pub fn new(ring: &Ring, workers: usize) -> io::Result<Self> {
-        let reads = (0..workers.min(REGISTERED_READS)).map(|_| Block::with_home(READ, Home::Reads));
+        let reads =
+            (0..(READS_PER_WORKER * workers).min(REGISTERED_READS)).map(|_| Block::with_home(READ, Home::Reads));
         let chunks = (0..REGISTERED_CHUNKS).map(|_| Block::with_home(CHUNK, Home::Chunks));
         let mut blocks: Vec<Block> = reads.chain(chunks).collect();
         let vectors: Vec<libc::iovec> =
@@ -155,13 +169,46 @@ impl Buffers {
                 block.registered = Some(index as u16);
             }
         }
-        let (reads, chunks) = blocks.into_iter().partition(|block| block.home == Home::Reads);
-        Ok(Self { reads, chunks, receive: ReceiveRing::new(ring)?, unregistered: registered.err() })
+        let receive = ReceiveRing::new(ring)?;
+        let mut buffers = Self {
+            small: Vec::new(),
+            chunks: Vec::new(),
+            reads: [Vec::new(), Vec::new()],
+            long: Vec::new(),
+            receive,
+            unregistered: registered.err(),
+        };
+        blocks.into_iter().for_each(|block| buffers.give_back(block));
+        Ok(buffers)
     }
 
     /// Memory for a worker's stdout.
     pub fn take_read(&mut self) -> Block {
-        self.reads.pop().unwrap_or_else(|| Block::new(READ))
+        self.reads[0].pop().unwrap_or_else(|| self.take_ordinary_read())
+    }
+
+    fn take_ordinary_read(&mut self) -> Block {
+        self.reads[1].pop().unwrap_or_else(|| Block::with_home(READ, Home::Reads))
+    }
+
+    /// Ordinary memory for `needed` bytes; where none of the kept blocks fits, for `generous` bytes.
+    pub fn take(&mut self, needed: usize, generous: usize) -> Block {
+        if needed <= SMALL {
+            return self.take_small();
+        }
+        if needed <= READ {
+            return self.take_ordinary_read();
+        }
+        let largest = (0..self.long.len()).max_by_key(|index| self.long[*index].capacity);
+        match largest.filter(|index| self.long[*index].capacity >= needed) {
+            Some(index) => self.long.swap_remove(index),
+            None => Block::new(generous),
+        }
+    }
+
+    /// Memory for an output that may stay short.
+    pub fn take_small(&mut self) -> Block {
+        self.small.pop().unwrap_or_else(|| Block::with_home(SMALL, Home::Small))
     }
 
     /// Memory for an output.
@@ -171,16 +218,30 @@ impl Buffers {
 
     /// Takes a block back.
     pub fn give_back(&mut self, block: Block) {
-        match block.home {
-            Home::Reads => self.reads.push(block),
-            Home::Chunks if block.registered.is_some() || self.chunks.len() < SPARE_CHUNKS => self.chunks.push(block),
-            Home::Chunks | Home::Nowhere => {}
+        let (kept, spare) = match block.home {
+            Home::Small => (&mut self.small, SPARE_SMALL),
+            Home::Chunks => (&mut self.chunks, SPARE_CHUNKS),
+            Home::Reads => (&mut self.reads[usize::from(block.registered.is_none())], SPARE_READS),
+            Home::Long => {
+                let kept: usize = self.long.iter().map(|block| block.capacity).sum();
+                let spare = if kept + block.capacity <= SPARE_LONG_BYTES { usize::MAX } else { 0 };
+                (&mut self.long, spare)
+            }
+        };
+        // Registered memory is never freed while the ring lives.
+        if block.registered.is_some() || kept.len() < spare {
+            kept.push(block);
         }
     }
 
     /// What the kernel received into the provided buffer `buffer`.
-    pub fn received(&self, buffer: u16, bytes: usize) -> Window<'_> {
-        self.receive.window(buffer, bytes)
+    ///
+    /// # Safety
+    /// The window must not be looked at after [`Buffers::return_received`], nor after these buffers are gone. Its
+    /// lifetime is the caller's to choose, because other buffers are lent while it is in use.
+    pub unsafe fn received<'window>(&self, buffer: u16, bytes: usize) -> Window<'window> {
+        // SAFETY: as promised by the caller.
+        unsafe { self.receive.window(buffer, bytes) }
     }
 
     /// Lets the kernel use a provided buffer again.
@@ -230,10 +291,12 @@ impl ReceiveRing {
         }
     }
 
-    fn window(&self, buffer: u16, bytes: usize) -> Window<'_> {
+    /// # Safety
+    /// As for [`Buffers::received`].
+    unsafe fn window<'window>(&self, buffer: u16, bytes: usize) -> Window<'window> {
         assert!(bytes <= RECEIVE);
-        // SAFETY: the buffer was handed to us by a completion, so the kernel does not write to it; the slice covers
-        // its pads, which nobody writes, and no other buffer.
+        // SAFETY: the buffer was handed to us by a completion, so the kernel does not write to it until it is
+        // returned; the slice covers its pads, which nobody writes, and no other buffer.
         let all =
             unsafe { std::slice::from_raw_parts(self.memory.start.as_ptr().add(self.start(buffer)), Self::STRIDE) };
         Window::new(all, PAD, PAD + bytes)

@@ -6,18 +6,17 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::sync::Arc;
+use std::rc::Rc;
 
-use bytes::Bytes;
-
-use super::buffers::{Block, Buffers, CHUNK};
+use super::buffers::{Block, Buffers, CHUNK, READ};
 use super::log::LONGEST_LINE;
 use crate::bus::port::Peer;
 use crate::bus::scan::Window;
 
-/// A line at least this long is not copied into the output when it lies in a block of its own: it is held there
-/// until it is sent.
+/// So many bytes in a row are not copied into the output when they lie in a block: they are held there until sent.
 pub const HOLD: usize = 16 * 1024;
+/// And it must be at least this part of its block, so that what is kept in memory stays near what is queued.
+pub const HOLD_PART: usize = 4;
 /// Segments that one gathering write takes.
 const GATHER: usize = 16;
 
@@ -150,8 +149,8 @@ impl Link {
             input: Some(input),
             output,
             stderr: stderr.map(|pipe| Stderr { pipe, block: Box::new([0; 4096]), line: Vec::new() }),
-            inbox: Inbox::default(),
-            outbox: Outbox::default(),
+            inbox: Inbox { of_worker: kind == Kind::Worker, ..Inbox::default() },
+            outbox: Outbox { begins_small: kind == Kind::Socket, ..Outbox::default() },
             reading: false,
             writing: false,
             watching: false,
@@ -196,7 +195,9 @@ impl Link {
 /// Bytes that were received and not consumed: the beginning of a line, or what a paused peer has sent.
 #[derive(Default)]
 pub struct Inbox {
-    block: Option<Arc<Block>>,
+    block: Option<Rc<Block>>,
+    /// Its memory is registered, if possible.
+    of_worker: bool,
     start: usize,
     end: usize,
 }
@@ -217,10 +218,9 @@ impl Inbox {
         self.block.as_ref().map(|block| block.window(self.start, self.end))
     }
 
-    /// The block, to hold long lines of it; not a registered one, of which there are few.
-    pub fn holdable(&self) -> Option<(Arc<Block>, usize)> {
-        let block = self.block.as_ref().filter(|block| block.registered().is_none())?;
-        Some((Arc::clone(block), self.start))
+    /// The block, to hold long lines of it, and where the inbox begins in it.
+    pub fn holdable(&self) -> Option<(Rc<Block>, usize)> {
+        Some((Rc::clone(self.block.as_ref()?), self.start))
     }
 
     /// The first `bytes` are consumed. An empty inbox keeps no memory unless `keep` says that it will be read into.
@@ -238,7 +238,7 @@ impl Inbox {
     /// Gives the memory back, with what is in it.
     pub fn release(&mut self, buffers: &mut Buffers) {
         (self.start, self.end) = (0, 0);
-        if let Some(block) = self.block.take().and_then(Arc::into_inner) {
+        if let Some(block) = self.block.take().and_then(Rc::into_inner) {
             buffers.give_back(block);
         }
     }
@@ -247,7 +247,7 @@ impl Inbox {
     pub fn append(&mut self, bytes: &[u8], limit: usize, buffers: &mut Buffers) {
         self.reserve(bytes.len(), limit, buffers);
         let end = self.end;
-        if let Some(block) = self.block.as_mut().and_then(Arc::get_mut) {
+        if let Some(block) = self.block.as_mut().and_then(Rc::get_mut) {
             block.write(end, bytes);
             self.end += bytes.len();
         }
@@ -268,27 +268,16 @@ impl Inbox {
         self.end += bytes;
     }
 
-    /// Whether the memory is registered.
-    pub fn is_registered(&self) -> bool {
-        self.block.as_ref().is_some_and(|block| block.registered().is_some())
-    }
-
-    /// Puts a block under an inbox that has none.
-    pub fn begin(&mut self, block: Block) {
-        self.block = Some(Arc::new(block));
-        (self.start, self.end) = (0, 0);
-    }
-
-    /// Whether there is memory.
-    pub fn has_block(&self) -> bool {
-        self.block.is_some()
+    /// Whether the memory was taken for a long line.
+    pub fn is_long(&self) -> bool {
+        self.block.as_ref().is_some_and(|block| block.capacity() > READ)
     }
 
     /// Makes room for `wanted` more bytes: by moving to the front, or into a larger block. Blocks grow fourfold, so
     /// that a long line is moved a few times only, but never far beyond the longest line.
     fn reserve(&mut self, wanted: usize, limit: usize, buffers: &mut Buffers) {
         let held = self.len();
-        if let Some(block) = self.block.as_mut().and_then(Arc::get_mut) {
+        if let Some(block) = self.block.as_mut().and_then(Rc::get_mut) {
             if block.capacity() - self.end >= wanted {
                 return;
             }
@@ -300,47 +289,41 @@ impl Inbox {
         }
         let needed = held + wanted;
         let generous = (4 * held).min(limit + CHUNK).max(needed);
-        let mut larger = if generous <= CHUNK { buffers.take_chunk() } else { Block::new(generous) };
+        let mut larger =
+            if self.of_worker && needed <= READ { buffers.take_read() } else { buffers.take(needed, generous) };
         if let Some(block) = self.block.take() {
             larger.write(0, block.bytes(self.start, self.end));
-            if let Some(block) = Arc::into_inner(block) {
+            if let Some(block) = Rc::into_inner(block) {
                 buffers.give_back(block);
             }
         }
-        self.block = Some(Arc::new(larger));
+        self.block = Some(Rc::new(larger));
         (self.start, self.end) = (0, held);
     }
 }
 
-/// A held line: the block stays until it is sent.
-struct Held {
-    block: Arc<Block>,
-    start: usize,
-    end: usize,
-}
-
-impl AsRef<[u8]> for Held {
-    fn as_ref(&self) -> &[u8] {
-        // The kernel may be reading more into the block, but only behind these bytes.
-        self.block.bytes(self.start, self.end)
-    }
-}
-
-/// Bytes `start..end` of `block` as a message that outlives the inbox it came from.
-pub fn hold(block: Arc<Block>, start: usize, end: usize) -> Bytes {
-    Bytes::from_owner(Held { block, start, end })
-}
-
 enum Segment {
+    /// Copied bytes; more may be added behind them.
     Chunk { block: Block, start: usize, end: usize },
-    Held(Bytes),
+    /// A long line where it was received; the block is read on behind it at most.
+    Held { block: Rc<Block>, start: usize, end: usize },
 }
 
 impl Segment {
+    fn give_back(self, buffers: &mut Buffers) {
+        let block = match self {
+            Self::Chunk { block, .. } => Some(block),
+            Self::Held { block, .. } => Rc::into_inner(block),
+        };
+        if let Some(block) = block {
+            buffers.give_back(block);
+        }
+    }
+
     fn bytes(&self) -> &[u8] {
         match self {
             Self::Chunk { block, start, end } => block.bytes(*start, *end),
-            Self::Held(bytes) => bytes,
+            Self::Held { block, start, end } => block.bytes(*start, *end),
         }
     }
 }
@@ -349,6 +332,7 @@ impl Segment {
 #[derive(Default)]
 pub struct Outbox {
     segments: VecDeque<Segment>,
+    begins_small: bool,
     gather: Option<Box<Gather>>,
 }
 
@@ -385,7 +369,10 @@ impl Outbox {
     pub fn push(&mut self, mut bytes: &[u8], buffers: &mut Buffers) {
         while !bytes.is_empty() {
             if !matches!(self.segments.back(), Some(Segment::Chunk { block, end, .. }) if *end < block.capacity()) {
-                self.segments.push_back(Segment::Chunk { block: buffers.take_chunk(), start: 0, end: 0 });
+                // A worker's input is written from registered memory; a client's begins small.
+                let small = self.begins_small && self.segments.is_empty();
+                let block = if small { buffers.take_small() } else { buffers.take_chunk() };
+                self.segments.push_back(Segment::Chunk { block, start: 0, end: 0 });
             }
             let Some(Segment::Chunk { block, end, .. }) = self.segments.back_mut() else { return };
             let (now, later) = bytes.split_at(bytes.len().min(block.capacity() - *end));
@@ -395,9 +382,9 @@ impl Outbox {
         }
     }
 
-    /// Puts a held message behind the others.
-    pub fn push_held(&mut self, bytes: Bytes) {
-        self.segments.push_back(Segment::Held(bytes));
+    /// Puts the bytes `start..end` of `block` behind the others, without copying them.
+    pub fn hold(&mut self, block: Rc<Block>, start: usize, end: usize) {
+        self.segments.push_back(Segment::Held { block, start, end });
     }
 
     /// What to write next; valid until the next call of [`Outbox::advance`] or [`Outbox::clear`].
@@ -406,7 +393,7 @@ impl Outbox {
             let segment = self.segments.front()?;
             let registered = match segment {
                 Segment::Chunk { block, .. } => block.registered(),
-                Segment::Held(_) => None,
+                Segment::Held { block, .. } => block.registered(),
             };
             let bytes = segment.bytes();
             return Some(Next::One { registered, address: bytes.as_ptr(), bytes: bytes.len() });
@@ -431,25 +418,19 @@ impl Outbox {
         while let Some(front) = self.segments.front_mut() {
             let length = front.bytes().len();
             if bytes < length {
-                match front {
-                    Segment::Chunk { start, .. } => *start += bytes,
-                    Segment::Held(held) => *held = held.slice(bytes..),
-                }
+                let (Segment::Chunk { start, .. } | Segment::Held { start, .. }) = front;
+                *start += bytes;
                 return;
             }
             bytes -= length;
-            if let Some(Segment::Chunk { block, .. }) = self.segments.pop_front() {
-                buffers.give_back(block);
+            if let Some(segment) = self.segments.pop_front() {
+                segment.give_back(buffers);
             }
         }
     }
 
     /// Drops everything.
     pub fn clear(&mut self, buffers: &mut Buffers) {
-        for segment in self.segments.drain(..) {
-            if let Segment::Chunk { block, .. } = segment {
-                buffers.give_back(block);
-            }
-        }
+        self.segments.drain(..).for_each(|segment| segment.give_back(buffers));
     }
 }

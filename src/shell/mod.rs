@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
-use std::sync::Arc;
+use std::rc::Rc;
 use std::time::Duration;
 
 use io_uring::{opcode, squeue, types};
@@ -34,7 +34,7 @@ use crate::config::{Config, Listen, Pool};
 use crate::error::StartError;
 use buffers::{Block, Buffers, CHUNK, GROUP};
 use clock::Clock;
-use link::{Closing, Descriptor, HOLD, Kind, Link};
+use link::{Closing, Descriptor, HOLD, HOLD_PART, Kind, Link};
 use listen::Listening;
 use reap::Reaper;
 use ring::{Completion, Ring};
@@ -98,7 +98,7 @@ impl Operation {
 /// held in place.
 struct Source<'a> {
     window: Window<'a>,
-    block: Option<(Arc<Block>, usize)>,
+    block: Option<(Rc<Block>, usize)>,
 }
 
 /// A listening socket and whether it is being accepted from.
@@ -385,9 +385,9 @@ impl Shell {
     fn copy(&mut self, to: Peer, source: &Source<'_>, span: Span) {
         let Some(slot) = self.slot(to) else { return };
         match &source.block {
-            Some((block, start)) if span.len() >= HOLD => {
+            Some((block, start)) if span.len() >= HOLD.max(block.capacity() / HOLD_PART) => {
                 let (from, to) = (start + span.start as usize, start + span.end as usize);
-                self.links[slot].outbox.push_held(link::hold(Arc::clone(block), from, to));
+                self.links[slot].outbox.hold(Rc::clone(block), from, to);
             }
             _ => self.links[slot].outbox.push(source.window.get(span), &mut self.buffers),
         }
@@ -506,9 +506,6 @@ impl Shell {
         let entry = if !direct {
             receive_entry(input, link.more_to_read).user_data(Operation::Receive.token(slot))
         } else {
-            if link.kind == Kind::Worker && !link.inbox.has_block() {
-                link.inbox.begin(self.buffers.take_read());
-            }
             let wanted = if link.inbox.len() >= LONG_LINE { CHUNK } else { CHUNK / 2 };
             let (registered, address, room) = link.inbox.room(wanted, self.longest_line, &mut self.buffers);
             let room = room.min(u32::MAX as usize) as u32;
@@ -571,17 +568,13 @@ impl Shell {
     fn present_received(&mut self, now: Moment, slot: usize, buffer: u16, bytes: usize) {
         let peer = self.links[slot].peer;
         let limit = self.longest_line;
-        // The buffer is ours until it is returned, and nothing below touches the receive ring.
-        let received: *const Buffers = &raw const self.buffers;
-        // SAFETY: the memory that the window shows is only freed with the shell, and `present_*` is the only place
-        // that looks at it; lending other buffers meanwhile does not move it.
-        let window = unsafe { &*received }.received(buffer, bytes);
+        // SAFETY: the buffer is returned by the caller, after this.
+        let mut window = unsafe { self.buffers.received(buffer, bytes) };
         if !self.links[slot].inbox.is_empty() || self.links[slot].paused {
             let data = window.data();
             self.links[slot].inbox.append(data, limit, &mut self.buffers);
             return self.present(now, slot);
         }
-        let mut window = window;
         loop {
             let received = self.bus.receive(now, peer, window);
             self.carry_out(Some(&Source { window, block: None }));
@@ -616,7 +609,7 @@ impl Shell {
             }
         }
         let link = &mut self.links[slot];
-        let small_again = link.inbox.is_empty() && link.kind == Kind::Worker && !link.inbox.is_registered();
+        let small_again = link.inbox.is_empty() && link.inbox.is_long();
         if link.discard || small_again {
             link.inbox.release(&mut self.buffers);
         }

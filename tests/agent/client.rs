@@ -64,6 +64,11 @@ impl Client {
     pub fn start(env: &[(&str, &str)]) -> Self {
         let mut command = program();
         command.arg("acp").envs(env.iter().copied());
+        Self::spawn(command)
+    }
+
+    /// Starts this command.
+    pub fn spawn(mut command: Command) -> Self {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
         let mut child = command.spawn().unwrap();
         let stdout = child.stdout.take().unwrap();

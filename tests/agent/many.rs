@@ -30,7 +30,11 @@ fn a_thousand_sessions_stream_at_once_on_one_thread() {
         conn.finish_reason("stop");
         conn.done();
     });
-    let mut client = Client::for_url(&endpoint.url());
+    // The agent gets along with the few open files that a login shell allows at first.
+    let mut command = std::process::Command::new("sh");
+    command.arg("-c").arg("ulimit -S -n 256; exec \"$0\" acp").arg(env!("CARGO_BIN_EXE_openai-agent"));
+    command.env("OPENAI_BASE_URL", endpoint.url()).env("OPENAI_LOG", "error");
+    let mut client = Client::spawn(command);
     let sessions: Vec<String> = (0..SESSIONS).map(|_| client.session()).collect();
     let mut expected = HashMap::new();
     for (index, session) in sessions.iter().enumerate() {

@@ -104,9 +104,9 @@ proptest! {
             }
         }
         // simd-json refuses some valid lines (huge numbers, lone surrogates) but accepts no bad one.
-        for line in stream.split(|&byte| byte == b'\n').take(judgements.len()) {
-            if simd_json::to_tape(&mut line.to_vec()).is_ok() && line.trim_ascii().starts_with(b"{") {
-                prop_assert!(std::str::from_utf8(line).is_ok() && judge(line) != Judgement::Malformed || is_refused(line));
+        for line in stream.split(|&byte| byte == b'\n') {
+            if simd_json::to_tape(&mut line.to_vec()).is_ok() {
+                prop_assert!(is_json(line));
             }
         }
         for set in sets() {
@@ -118,9 +118,9 @@ proptest! {
     }
 }
 
-/// Whether a line is valid JSON that the bus refuses: a routing key stands twice.
-fn is_refused(line: &[u8]) -> bool {
-    serde_json::from_slice::<serde::de::IgnoredAny>(line).is_ok()
+/// Whether a line is valid JSON, be it a message or not.
+fn is_json(line: &[u8]) -> bool {
+    std::str::from_utf8(line).is_ok_and(|text| serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok())
 }
 
 #[test]

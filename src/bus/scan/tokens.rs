@@ -6,6 +6,7 @@
 
 use super::Window;
 use super::isa::{BACK, BLOCK, Isa};
+use super::portable::Portable;
 
 /// Most bytes that are turned into tokens at once: few enough that tokens stay in the first-level cache until they
 /// are read, and that a place in them fits 16 bits.
@@ -253,15 +254,18 @@ impl Strings {
     }
 }
 
+/// Where UTF-8 is broken in the block at `at`.
 #[inline(always)]
 fn not_utf8<I: Isa>(isa: I, window: Window<'_>, at: usize) -> u64 {
-    let mut copy = [b' '; BACK + BLOCK];
-    let bytes = if at >= BACK {
-        window.array(at - BACK)
-    } else {
-        // What stands before the window does not matter, and may be anything.
-        copy[BACK - at..].copy_from_slice(&window.padded[..BLOCK + at]);
-        &copy
-    };
-    isa.not_utf8(bytes)
+    if at < BACK { not_utf8_at_start(window, at) } else { isa.not_utf8(window.array(at - BACK)) }
+}
+
+/// The same where the window begins. What stands before it may be anything, so spaces take its place.
+#[cold]
+#[inline(never)]
+fn not_utf8_at_start(window: Window<'_>, at: usize) -> u64 {
+    let mut bytes = [b' '; BACK + BLOCK];
+    bytes[BACK - at..].copy_from_slice(&window.padded[..BLOCK + at]);
+    // Not compiled for any set, so it asks the one that needs no instructions of its own.
+    Portable.not_utf8(&bytes)
 }

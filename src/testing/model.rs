@@ -129,6 +129,8 @@ pub struct Model {
     outputs: BTreeMap<Who, Output>,
     counts: Vec<u64>,
     given_up: u64,
+    /// Lines that were lost for one of several reasons: the client has sessions of one name in one pool.
+    doubts: Vec<Vec<Reason>>,
     expected_replies: Vec<(Who, String, &'static str)>,
     seen_replies: Vec<(Who, String, &'static str)>,
     /// Pools that a worker has left, and when.
@@ -162,6 +164,7 @@ impl Model {
             outputs: BTreeMap::new(),
             counts: vec![0; Reason::ALL.len()],
             given_up: 0,
+            doubts: Vec::new(),
             expected_replies: Vec::new(),
             seen_replies: Vec::new(),
             vacant: Vec::new(),
@@ -398,8 +401,8 @@ impl Model {
         }
         let mine = self.sessions.iter().filter(|session| session.client == client && session.name == name);
         let mine: Vec<usize> = mine.map(|session| session.worker).collect();
-        if line.pool.is_none() && !mine.is_empty() {
-            return self.usable(mine.into_iter());
+        if let (None, Some(first)) = (&line.pool, mine.first()) {
+            return self.usable(std::iter::once(*first));
         }
         let Some(group) = self.group_of(client, line) else { return Fate::lost(Reason::UnknownPool) };
         let (pools, assignment) = self.pools_of(group);
@@ -674,7 +677,11 @@ impl Model {
         let Some(reason) = fate.lost.first().copied() else {
             panic!("line {number} was lost; it should have gone to {:?}: {line:?}", fate.to)
         };
-        self.count(reason);
+        if fate.lost.len() > 1 {
+            self.doubts.push(fate.lost);
+        } else {
+            self.count(reason);
+        }
         if reason == Reason::LateAnswer {
             self.answered_by(number, matches!(line.from, Who::Worker(_)));
         }
@@ -867,6 +874,10 @@ impl Model {
         let pending = self.to_workers.len() + self.to_clients.len();
         assert_eq!(stats.pending, pending, "pending: {:?} {:?}", self.to_workers, self.to_clients);
         assert_eq!(stats.bytes_unsent, self.unsent, "bytes unsent");
+        for doubt in std::mem::take(&mut self.doubts) {
+            let likely = doubt.iter().find(|reason| bus.count(**reason) > self.counts[**reason as usize]);
+            self.count(*likely.unwrap_or(&doubt[0]));
+        }
         let replies = self.settings.routing.error_replies;
         for reason in FORESEEN {
             if replies || reason != Reason::Timeout {

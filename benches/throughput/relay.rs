@@ -300,9 +300,9 @@ impl Relay {
     /// Registered memory is for the pipes.
     fn block(&mut self, to: usize) -> Block {
         if self.ends[to].is_client {
-            return self.spare.pop().unwrap_or_else(|| self.buffers.take(CHUNK / 4));
+            return self.spare.pop().unwrap_or_else(|| Block::new(CHUNK / 4));
         }
-        self.buffers.take_pipe()
+        self.buffers.take_chunk()
     }
 
     fn mark_dirty(&mut self, end: usize) {
@@ -327,7 +327,7 @@ impl Relay {
         }
         let block = match self.ends[end].reading.take() {
             Some(block) => block,
-            None if self.way == Way::Pass => self.spare.pop().unwrap_or_else(|| self.buffers.take_pipe()),
+            None if self.way == Way::Pass => self.spare.pop().unwrap_or_else(|| self.buffers.take_chunk()),
             None => self.buffers.take_read(),
         };
         let (address, room) = (block.at(0), block.capacity() as u32);

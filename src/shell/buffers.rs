@@ -11,11 +11,11 @@ use io_uring::types::BufRingEntry;
 use super::ring::Ring;
 use crate::bus::scan::{PAD, Window};
 
-/// Bytes that fit into the first block of an output: many clients get a few short lines each, and what is written for
-/// all of them in one turn has to stay in the cache.
-pub const SMALL: usize = 4 * 1024;
-/// Bytes that fit into the largest block of an output.
+/// Bytes that fit into a chunk of an output.
 pub const CHUNK: usize = 64 * 1024;
+/// Bytes that fit into the first chunk of a client's output, and into the beginning of a line: what a thousand
+/// connections may need at once should stay in the cache.
+pub const SMALL: usize = 2 * 1024;
 /// Bytes that one read of a worker's stdout may bring.
 pub const READ: usize = 128 * 1024;
 /// Bytes that one receive of a socket may bring.
@@ -24,14 +24,17 @@ const RECEIVE: usize = 16 * 1024;
 const RECEIVE_BUFFERS: u16 = 64;
 /// The group that the kernel knows them by.
 pub const GROUP: u16 = 1;
-/// Registered blocks: registered memory is pinned, so what goes beyond uses ordinary memory.
+/// Registered blocks: registered memory is pinned, so what goes beyond uses ordinary memory. A worker has two, so that
+/// it can be read on while a long line of it is being sent.
+const READS_PER_WORKER: usize = 2;
 const REGISTERED_READS: usize = 16;
 const REGISTERED_CHUNKS: usize = 8;
-/// Sizes of ordinary blocks, and how many of each are kept for the next one who wants one. They are kept because new
-/// memory has to be zeroed, and the kernel zeroes it once more.
-const SHELVES: [(usize, usize); 5] = [(SMALL, 512), (16 * 1024, 64), (CHUNK, 16), (READ, 8), (512 * 1024, 4)];
-/// Bytes of larger blocks that are kept.
-const SPARE_LARGE_BYTES: usize = 6 * 1024 * 1024;
+/// Ordinary blocks that are kept for the next one who needs them.
+const SPARE_SMALL: usize = 1024;
+const SPARE_CHUNKS: usize = 32;
+const SPARE_READS: usize = 16;
+/// Bytes in larger blocks that are kept.
+const SPARE_LONG_BYTES: usize = 8 * 1024 * 1024;
 
 const PAGE: usize = 4096;
 
@@ -57,17 +60,18 @@ impl Drop for Memory {
     }
 }
 
+// SAFETY: the memory is owned; who may look at it when is a matter of the types around it.
+unsafe impl Send for Memory {}
+// SAFETY: as above; shared access only reads.
+unsafe impl Sync for Memory {}
+
 /// Where a block goes when it is given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Home {
-    /// Registered, for workers' stdout.
+    Small,
+    Chunks,
     Reads,
-    /// Registered, for workers' stdin.
-    Pipes,
-    /// Ordinary memory of one of the sizes.
-    Shelf(usize),
-    /// Ordinary memory that is larger.
-    Large,
+    Long,
 }
 
 /// A stretch of memory with [`PAD`] bytes before and after it.
@@ -79,6 +83,11 @@ pub struct Block {
 }
 
 impl Block {
+    /// Ordinary memory for `capacity` bytes.
+    pub fn new(capacity: usize) -> Self {
+        Self::with_home(capacity, Home::Long)
+    }
+
     fn with_home(capacity: usize, home: Home) -> Self {
         Self { memory: Memory::new(capacity + 2 * PAD, PAD), capacity, home, registered: None }
     }
@@ -132,11 +141,11 @@ impl Block {
 
 /// All lendable memory.
 pub struct Buffers {
-    reads: Vec<Block>,
-    pipes: Vec<Block>,
-    shelves: [Vec<Block>; SHELVES.len()],
-    large: Vec<Block>,
-    large_bytes: usize,
+    small: Vec<Block>,
+    chunks: Vec<Block>,
+    /// Registered ones and ordinary ones.
+    reads: [Vec<Block>; 2],
+    long: Vec<Block>,
     receive: ReceiveRing,
     /// What could not be registered and why, for the log.
     pub unregistered: Option<io::Error>,
@@ -147,9 +156,10 @@ impl Buffers {
     ///
     /// The caller drops the ring first.
     pub fn new(ring: &Ring, workers: usize) -> io::Result<Self> {
-        let reads = (0..workers.min(REGISTERED_READS)).map(|_| Block::with_home(READ, Home::Reads));
-        let pipes = (0..REGISTERED_CHUNKS).map(|_| Block::with_home(CHUNK, Home::Pipes));
-        let mut blocks: Vec<Block> = reads.chain(pipes).collect();
+        let reads =
+            (0..(READS_PER_WORKER * workers).min(REGISTERED_READS)).map(|_| Block::with_home(READ, Home::Reads));
+        let chunks = (0..REGISTERED_CHUNKS).map(|_| Block::with_home(CHUNK, Home::Chunks));
+        let mut blocks: Vec<Block> = reads.chain(chunks).collect();
         let vectors: Vec<libc::iovec> =
             blocks.iter().map(|block| libc::iovec { iov_base: block.at(0).cast(), iov_len: block.capacity }).collect();
         // SAFETY: the blocks are kept, lent or queued until the ring is gone.
@@ -159,54 +169,68 @@ impl Buffers {
                 block.registered = Some(index as u16);
             }
         }
-        let (reads, pipes) = blocks.into_iter().partition(|block| block.home == Home::Reads);
-        Ok(Self {
-            reads,
-            pipes,
-            shelves: Default::default(),
-            large: Vec::new(),
-            large_bytes: 0,
-            receive: ReceiveRing::new(ring)?,
+        let receive = ReceiveRing::new(ring)?;
+        let mut buffers = Self {
+            small: Vec::new(),
+            chunks: Vec::new(),
+            reads: [Vec::new(), Vec::new()],
+            long: Vec::new(),
+            receive,
             unregistered: registered.err(),
-        })
+        };
+        blocks.into_iter().for_each(|block| buffers.give_back(block));
+        Ok(buffers)
     }
 
     /// Memory for a worker's stdout.
     pub fn take_read(&mut self) -> Block {
-        self.reads.pop().unwrap_or_else(|| self.take(READ))
+        self.reads[0].pop().unwrap_or_else(|| self.take_ordinary_read())
     }
 
-    /// Memory for what goes to a worker's stdin: [`CHUNK`] bytes.
-    pub fn take_pipe(&mut self) -> Block {
-        self.pipes.pop().unwrap_or_else(|| self.take(CHUNK))
+    fn take_ordinary_read(&mut self) -> Block {
+        self.reads[1].pop().unwrap_or_else(|| Block::with_home(READ, Home::Reads))
     }
 
-    /// Ordinary memory for at least `capacity` bytes.
-    pub fn take(&mut self, capacity: usize) -> Block {
-        if let Some(shelf) = SHELVES.iter().position(|(size, _)| *size >= capacity) {
-            return self.shelves[shelf].pop().unwrap_or_else(|| Block::with_home(SHELVES[shelf].0, Home::Shelf(shelf)));
+    /// Ordinary memory for `needed` bytes; where none of the kept blocks fits, for `generous` bytes.
+    pub fn take(&mut self, needed: usize, generous: usize) -> Block {
+        if needed <= SMALL {
+            return self.take_small();
         }
-        match self.large.iter().position(|block| block.capacity >= capacity) {
-            Some(found) => {
-                let block = self.large.swap_remove(found);
-                self.large_bytes -= block.capacity;
-                block
-            }
-            None => Block::with_home(capacity, Home::Large),
+        if needed <= READ {
+            return self.take_ordinary_read();
         }
+        let largest = (0..self.long.len()).max_by_key(|index| self.long[*index].capacity);
+        match largest.filter(|index| self.long[*index].capacity >= needed) {
+            Some(index) => self.long.swap_remove(index),
+            None => Block::new(generous),
+        }
+    }
+
+    /// Memory for an output that may stay short.
+    pub fn take_small(&mut self) -> Block {
+        self.small.pop().unwrap_or_else(|| Block::with_home(SMALL, Home::Small))
+    }
+
+    /// Memory for an output.
+    pub fn take_chunk(&mut self) -> Block {
+        self.chunks.pop().unwrap_or_else(|| Block::with_home(CHUNK, Home::Chunks))
     }
 
     /// Takes a block back.
     pub fn give_back(&mut self, block: Block) {
-        match block.home {
-            Home::Reads => self.reads.push(block),
-            Home::Pipes => self.pipes.push(block),
-            Home::Shelf(shelf) if self.shelves[shelf].len() < SHELVES[shelf].1 => self.shelves[shelf].push(block),
-            Home::Large if self.large_bytes + block.capacity <= SPARE_LARGE_BYTES => {
-                self.large_bytes += block.capacity;
-                self.large.push(block);
+        let (kept, spare) = match block.home {
+            Home::Small => (&mut self.small, SPARE_SMALL),
+            Home::Chunks => (&mut self.chunks, SPARE_CHUNKS),
+            Home::Reads => (&mut self.reads[usize::from(block.registered.is_none())], SPARE_READS),
+            Home::Long => {
+                let kept: usize = self.long.iter().map(|block| block.capacity).sum();
+                let spare = if kept + block.capacity <= SPARE_LONG_BYTES { usize::MAX } else { 0 };
+                (&mut self.long, spare)
             }
-            Home::Shelf(_) | Home::Large => {}
+        };
+        // Registered memory is never freed while the ring lives.
+        if block.registered.is_some() || kept.len() < spare {
+            kept.push(block);
         }
     }
 

@@ -8,14 +8,15 @@ use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
 
-use super::buffers::{Block, Buffers, CHUNK, SMALL};
+use super::buffers::{Block, Buffers, CHUNK, READ};
 use super::log::LONGEST_LINE;
 use crate::bus::port::Peer;
 use crate::bus::scan::Window;
 
-/// A line at least this long is not copied into the output when it lies in a block of its own: it is held there
-/// until it is sent.
+/// So many bytes in a row are not copied into the output when they lie in a block: they are held there until sent.
 pub const HOLD: usize = 16 * 1024;
+/// And it must be at least this part of its block, so that what is kept in memory stays near what is queued.
+pub const HOLD_PART: usize = 4;
 /// Segments that one gathering write takes.
 const GATHER: usize = 16;
 
@@ -148,8 +149,8 @@ impl Link {
             input: Some(input),
             output,
             stderr: stderr.map(|pipe| Stderr { pipe, block: Box::new([0; 4096]), line: Vec::new() }),
-            inbox: Inbox::default(),
-            outbox: Outbox::new(kind == Kind::Worker),
+            inbox: Inbox { of_worker: kind == Kind::Worker, ..Inbox::default() },
+            outbox: Outbox { begins_small: kind == Kind::Socket, ..Outbox::default() },
             reading: false,
             writing: false,
             watching: false,
@@ -195,6 +196,8 @@ impl Link {
 #[derive(Default)]
 pub struct Inbox {
     block: Option<Rc<Block>>,
+    /// Its memory is registered, if possible.
+    of_worker: bool,
     start: usize,
     end: usize,
 }
@@ -215,7 +218,7 @@ impl Inbox {
         self.block.as_ref().map(|block| block.window(self.start, self.end))
     }
 
-    /// The block, to hold long lines of it.
+    /// The block, to hold long lines of it, and where the inbox begins in it.
     pub fn holdable(&self) -> Option<(Rc<Block>, usize)> {
         Some((Rc::clone(self.block.as_ref()?), self.start))
     }
@@ -225,10 +228,8 @@ impl Inbox {
         self.start += bytes;
         debug_assert!(self.start <= self.end);
         if self.is_empty() {
-            let is_held = self.block.as_ref().is_some_and(|block| Rc::strong_count(block) > 1);
-            if keep && !is_held {
-                (self.start, self.end) = (0, 0);
-            } else {
+            (self.start, self.end) = (0, 0);
+            if !keep {
                 self.release(buffers);
             }
         }
@@ -252,20 +253,10 @@ impl Inbox {
         }
     }
 
-    /// Room for the kernel to read into: the block's registration, the address and the size. `enough` bytes will do if
-    /// they are there; otherwise there are `wanted`. [`Inbox::filled`] says how many came.
-    pub fn room(
-        &mut self,
-        enough: usize,
-        wanted: usize,
-        limit: usize,
-        buffers: &mut Buffers,
-    ) -> (Option<u16>, *mut u8, usize) {
-        let behind = self.block.as_ref().map_or(0, |block| block.capacity() - self.end);
-        // Behind lines that are held the kernel may write as well: nobody looks there.
-        if behind < enough {
-            self.reserve(wanted, limit, buffers);
-        }
+    /// Room for the kernel to read at least `wanted` bytes into: the block's registration, the address and the size.
+    /// [`Inbox::filled`] says how many came.
+    pub fn room(&mut self, wanted: usize, limit: usize, buffers: &mut Buffers) -> (Option<u16>, *mut u8, usize) {
+        self.reserve(wanted, limit, buffers);
         match &self.block {
             Some(block) => (block.registered(), block.at(self.end), block.capacity() - self.end),
             None => (None, std::ptr::null_mut(), 0),
@@ -277,24 +268,13 @@ impl Inbox {
         self.end += bytes;
     }
 
-    /// Whether the memory is registered.
-    pub fn is_registered(&self) -> bool {
-        self.block.as_ref().is_some_and(|block| block.registered().is_some())
+    /// Whether the memory was taken for a long line.
+    pub fn is_long(&self) -> bool {
+        self.block.as_ref().is_some_and(|block| block.capacity() > READ)
     }
 
-    /// Puts a block under an inbox that has none.
-    pub fn begin(&mut self, block: Block) {
-        self.block = Some(Rc::new(block));
-        (self.start, self.end) = (0, 0);
-    }
-
-    /// Whether there is memory.
-    pub fn has_block(&self) -> bool {
-        self.block.is_some()
-    }
-
-    /// Makes room for `wanted` more bytes: by moving to the front, or into a larger block. Blocks of long lines
-    /// grow eightfold, so that these are moved once or twice only, but never far beyond the longest line.
+    /// Makes room for `wanted` more bytes: by moving to the front, or into a larger block. Blocks grow fourfold, so
+    /// that a long line is moved a few times only, but never far beyond the longest line.
     fn reserve(&mut self, wanted: usize, limit: usize, buffers: &mut Buffers) {
         let held = self.len();
         if let Some(block) = self.block.as_mut().and_then(Rc::get_mut) {
@@ -308,8 +288,9 @@ impl Inbox {
             }
         }
         let needed = held + wanted;
-        let generous = if held > CHUNK { 8 * held } else { 2 * held };
-        let mut larger = buffers.take(generous.min(limit + CHUNK).max(needed));
+        let generous = (4 * held).min(limit + CHUNK).max(needed);
+        let mut larger =
+            if self.of_worker && needed <= READ { buffers.take_read() } else { buffers.take(needed, generous) };
         if let Some(block) = self.block.take() {
             larger.write(0, block.bytes(self.start, self.end));
             if let Some(block) = Rc::into_inner(block) {
@@ -321,21 +302,14 @@ impl Inbox {
     }
 }
 
-/// A piece of an output. A chunk is the output's own and filled from behind; a held line stays where it was received.
 enum Segment {
+    /// Copied bytes; more may be added behind them.
     Chunk { block: Block, start: usize, end: usize },
+    /// A long line where it was received; the block is read on behind it at most.
     Held { block: Rc<Block>, start: usize, end: usize },
 }
 
 impl Segment {
-    fn bytes(&self) -> &[u8] {
-        match self {
-            Self::Chunk { block, start, end } => block.bytes(*start, *end),
-            // The kernel may be reading more into the block, but only behind these bytes.
-            Self::Held { block, start, end } => block.bytes(*start, *end),
-        }
-    }
-
     fn give_back(self, buffers: &mut Buffers) {
         let block = match self {
             Self::Chunk { block, .. } => Some(block),
@@ -345,13 +319,20 @@ impl Segment {
             buffers.give_back(block);
         }
     }
+
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Chunk { block, start, end } => block.bytes(*start, *end),
+            Self::Held { block, start, end } => block.bytes(*start, *end),
+        }
+    }
 }
 
 /// Bytes that wait to be written, in order.
+#[derive(Default)]
 pub struct Outbox {
-    /// It goes to a pipe, for which there is registered memory.
-    pipe: bool,
     segments: VecDeque<Segment>,
+    begins_small: bool,
     gather: Option<Box<Gather>>,
 }
 
@@ -384,16 +365,13 @@ pub enum Next {
 }
 
 impl Outbox {
-    /// With nothing in it.
-    pub fn new(pipe: bool) -> Self {
-        Self { pipe, segments: VecDeque::new(), gather: None }
-    }
-
     /// Copies bytes behind the others. A write in flight reads only what was there when it began.
     pub fn push(&mut self, mut bytes: &[u8], buffers: &mut Buffers) {
         while !bytes.is_empty() {
             if !matches!(self.segments.back(), Some(Segment::Chunk { block, end, .. }) if *end < block.capacity()) {
-                let block = if self.pipe { buffers.take_pipe() } else { buffers.take(self.next_size(bytes.len())) };
+                // A worker's input is written from registered memory; a client's begins small.
+                let small = self.begins_small && self.segments.is_empty();
+                let block = if small { buffers.take_small() } else { buffers.take_chunk() };
                 self.segments.push_back(Segment::Chunk { block, start: 0, end: 0 });
             }
             let Some(Segment::Chunk { block, end, .. }) = self.segments.back_mut() else { return };
@@ -404,18 +382,7 @@ impl Outbox {
         }
     }
 
-    /// The more is waiting, the larger the next block.
-    fn next_size(&self, bytes: usize) -> usize {
-        let size = match self.segments.len() {
-            0 => SMALL,
-            1 => CHUNK / 4,
-            _ => CHUNK,
-        };
-        size.max(bytes).min(CHUNK)
-    }
-
-    /// Puts the bytes `start..end` of a block behind the others, where they stand. The block outlives the inbox that it
-    /// came from.
+    /// Puts the bytes `start..end` of `block` behind the others, without copying them.
     pub fn hold(&mut self, block: Rc<Block>, start: usize, end: usize) {
         self.segments.push_back(Segment::Held { block, start, end });
     }
@@ -451,9 +418,8 @@ impl Outbox {
         while let Some(front) = self.segments.front_mut() {
             let length = front.bytes().len();
             if bytes < length {
-                match front {
-                    Segment::Chunk { start, .. } | Segment::Held { start, .. } => *start += bytes,
-                }
+                let (Segment::Chunk { start, .. } | Segment::Held { start, .. }) = front;
+                *start += bytes;
                 return;
             }
             bytes -= length;
@@ -465,8 +431,6 @@ impl Outbox {
 
     /// Drops everything.
     pub fn clear(&mut self, buffers: &mut Buffers) {
-        for segment in self.segments.drain(..) {
-            segment.give_back(buffers);
-        }
+        self.segments.drain(..).for_each(|segment| segment.give_back(buffers));
     }
 }

@@ -34,7 +34,7 @@ use crate::config::{Config, Listen, Pool};
 use crate::error::StartError;
 use buffers::{Block, Buffers, CHUNK, GROUP};
 use clock::Clock;
-use link::{Closing, Descriptor, HOLD, Kind, Link};
+use link::{Closing, Descriptor, HOLD, HOLD_PART, Kind, Link};
 use listen::Listening;
 use reap::Reaper;
 use ring::{Completion, Ring};
@@ -87,11 +87,10 @@ impl Operation {
 
     fn of(token: u64) -> Option<(Self, usize)> {
         use Operation as O;
-        const ALL: [Operation; 10] =
+        let all =
             [O::Accept, O::Read, O::Receive, O::Write, O::Watch, O::Hear, O::HearRest, O::Children, O::Stop, O::Log];
-        // They are numbered from one.
-        let operation = ALL.get(((token >> 32) as usize).wrapping_sub(1))?;
-        Some((*operation, token as u32 as usize))
+        let operation = all.into_iter().find(|operation| *operation as u64 == token >> 32)?;
+        Some((operation, token as u32 as usize))
     }
 }
 
@@ -386,7 +385,7 @@ impl Shell {
     fn copy(&mut self, to: Peer, source: &Source<'_>, span: Span) {
         let Some(slot) = self.slot(to) else { return };
         match &source.block {
-            Some((block, start)) if span.len() >= HOLD => {
+            Some((block, start)) if span.len() >= HOLD.max(block.capacity() / HOLD_PART) => {
                 let (from, to) = (start + span.start as usize, start + span.end as usize);
                 self.links[slot].outbox.hold(Rc::clone(block), from, to);
             }
@@ -507,13 +506,8 @@ impl Shell {
         let entry = if !direct {
             receive_entry(input, link.more_to_read).user_data(Operation::Receive.token(slot))
         } else {
-            if link.kind == Kind::Worker && !link.inbox.has_block() {
-                link.inbox.begin(self.buffers.take_read());
-            }
-            // A long line goes on where it is as long as there is some room; moving it costs more than another read.
-            let (enough, wanted) =
-                if link.inbox.len() >= LONG_LINE { (CHUNK / 4, CHUNK) } else { (CHUNK / 2, CHUNK / 2) };
-            let (registered, address, room) = link.inbox.room(enough, wanted, self.longest_line, &mut self.buffers);
+            let wanted = if link.inbox.len() >= LONG_LINE { CHUNK } else { CHUNK / 2 };
+            let (registered, address, room) = link.inbox.room(wanted, self.longest_line, &mut self.buffers);
             let room = room.min(u32::MAX as usize) as u32;
             let token = Operation::Read.token(slot);
             match (link.kind, registered) {
@@ -615,7 +609,7 @@ impl Shell {
             }
         }
         let link = &mut self.links[slot];
-        let small_again = link.inbox.is_empty() && link.kind == Kind::Worker && !link.inbox.is_registered();
+        let small_again = link.inbox.is_empty() && link.inbox.is_long();
         if link.discard || small_again {
             link.inbox.release(&mut self.buffers);
         }
@@ -636,6 +630,7 @@ impl Shell {
             return self.broken(now, slot, peer, why);
         }
         self.tell_end(now, slot);
+        self.watch(slot);
     }
 
     /// Tells the core that a peer has sent everything, once everything was given to it.
@@ -745,11 +740,12 @@ impl Shell {
         }
     }
 
-    /// Watches for the other side's leaving where no read would show it: a paused client, and a worker's stdin.
+    /// Watches for the other side's leaving where no read would show it: a paused or half-closed client, and a worker's
+    /// stdin.
     fn watch(&mut self, slot: usize) {
-        let link = &mut self.links[slot];
+        let Some(link) = self.links.get_mut(slot) else { return };
         let wanted = match link.kind {
-            Kind::Socket => link.paused,
+            Kind::Socket => link.paused || link.eof,
             Kind::Worker => true,
             Kind::Stdio => false,
         };
@@ -774,10 +770,10 @@ impl Shell {
             return self.close_stdin_when_idle(slot);
         }
         let peer = link.peer;
-        // A socket that is read again will show its end by itself, after its last bytes; and one that only will send
-        // nothing more may still wait for answers.
+        // A socket that is read again will show its end by itself, after its last bytes; and one that will only send
+        // nothing more may still wait for answers. Unix sockets tell that from a full close; on TCP the next send does.
         let has_gone = result & i32::from(libc::POLLERR | libc::POLLHUP) != 0;
-        if link.kind == Kind::Worker || (link.paused && has_gone) {
+        if link.kind == Kind::Worker || ((link.paused || link.eof) && has_gone) {
             self.broken(now, slot, peer, "the other side has gone".to_owned());
         }
     }

@@ -5,12 +5,15 @@
 //! the bus who was.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use super::line::{Kind, Line, Who, meaning};
 use crate::bus::drain::Stage;
 use crate::bus::port::Moment;
 use crate::bus::report::Reason;
-use crate::bus::settings::{Assignment, IdCollision, MAX_REQUEST_ID_LEN, MAX_SESSION_ID_LEN, SessionAccess, Settings};
+use crate::bus::settings::{
+    Assignment, IdCollision, MAX_REQUEST_ID_LEN, MAX_SESSION_ID_LEN, Pool, SessionAccess, Settings,
+};
 
 /// Reasons for which a single line or a single request is lost: the model foresees each of them.
 const FORESEEN: [Reason; 20] = [
@@ -38,6 +41,9 @@ const FORESEEN: [Reason; 20] = [
 
 /// Reasons for which a pending request is given up. Without error replies the model cannot see which of them it was.
 const GIVEN_UP: [Reason; 3] = [Reason::WorkerGone, Reason::ShuttingDown, Reason::RequestDiscarded];
+
+/// No worker is started again sooner than this.
+const FIRST_BACKOFF: Duration = Duration::from_millis(100);
 
 /// A client as the model sees it.
 struct Client {
@@ -123,8 +129,12 @@ pub struct Model {
     outputs: BTreeMap<Who, Output>,
     counts: Vec<u64>,
     given_up: u64,
+    /// Lines that were lost for one of several reasons: the client has sessions of one name in one pool.
+    doubts: Vec<Vec<Reason>>,
     expected_replies: Vec<(Who, String, &'static str)>,
     seen_replies: Vec<(Who, String, &'static str)>,
+    /// Pools that a worker has left, and when.
+    vacant: Vec<(usize, Moment)>,
     /// Workers whose requests were given up in this step: they must have stopped by its end.
     accused: Vec<usize>,
     /// Lines that went from one peer to another, to see that order is kept.
@@ -154,8 +164,10 @@ impl Model {
             outputs: BTreeMap::new(),
             counts: vec![0; Reason::ALL.len()],
             given_up: 0,
+            doubts: Vec::new(),
             expected_replies: Vec::new(),
             seen_replies: Vec::new(),
+            vacant: Vec::new(),
             accused: Vec::new(),
             last_line: BTreeMap::new(),
             refusing: false,
@@ -173,11 +185,27 @@ impl Model {
     }
 
     /// A worker is being started.
-    pub fn started(&mut self, pool: usize) {
+    pub fn started(&mut self, now: Moment, pool: usize) {
+        let Pool { instances, assignment, .. } = self.settings.pools[pool];
+        let before = self.workers.iter().filter(|worker| worker.pool == pool).count();
+        if before >= instances && assignment != Assignment::Dedicated {
+            let seat = self.vacant.iter().position(|(of, since)| *of == pool && now.since(*since) >= FIRST_BACKOFF);
+            self.vacant.remove(seat.expect("a seat is vacant for as long as the first backoff"));
+        }
         self.workers.push(Worker { pool, takes: true, owner: None, released: false });
         let live = self.workers.iter().filter(|worker| worker.pool == pool && !worker.released).count();
         assert!(live <= self.settings.pools[pool].max_instances, "pool {pool} has {live} workers");
         assert!(!self.refused, "a worker is started during the drain");
+    }
+
+    /// How many seats are empty that should not be.
+    pub fn seats_empty(&self) -> usize {
+        let empty = self.settings.pools.iter().enumerate().map(|(pool, settings)| {
+            let live = self.workers.iter().filter(|worker| worker.pool == pool && !worker.released);
+            let (owned, spare): (Vec<_>, Vec<_>) = live.partition(|worker| worker.owner.is_some());
+            settings.instances.min(settings.max_instances - owned.len()).saturating_sub(spare.len())
+        });
+        empty.sum()
     }
 
     /// Nothing may be sent to this worker any more.
@@ -219,8 +247,6 @@ impl Model {
         self.count(reason);
     }
 
-    // ---------------------------------------------------------------------------------------------------- outputs
-
     /// Bytes have left for a peer.
     pub fn left(&mut self, now: Moment, who: Who, bytes: usize) {
         let limit = self.settings.limits.max_output_queue;
@@ -257,8 +283,6 @@ impl Model {
             Who::Worker(worker) => self.workers[worker].takes,
         }
     }
-
-    // ------------------------------------------------------------------------------------------------- what may be
 
     fn pools_of(&self, group: usize) -> (Vec<usize>, Assignment) {
         let pools = &self.settings.pools;
@@ -373,8 +397,8 @@ impl Model {
         }
         let mine = self.sessions.iter().filter(|session| session.client == client && session.name == name);
         let mine: Vec<usize> = mine.map(|session| session.worker).collect();
-        if line.pool.is_none() && !mine.is_empty() {
-            return self.usable(mine.into_iter());
+        if let (None, Some(first)) = (&line.pool, mine.first()) {
+            return self.usable(std::iter::once(*first));
         }
         let Some(group) = self.group_of(client, line) else { return Fate::lost(Reason::UnknownPool) };
         let (pools, assignment) = self.pools_of(group);
@@ -452,8 +476,6 @@ impl Model {
         let id = line.request_id.as_deref().map(meaning)?;
         self.to_workers.iter().find(|request| request.answerer == me && request.wire == id)
     }
-
-    // ------------------------------------------------------------------------------------------------ what happens
 
     /// The bus has queued line `number` for `to`, as `text`.
     pub fn forwarded(&mut self, now: Moment, number: usize, to: Who, text: &[u8]) {
@@ -635,11 +657,11 @@ impl Model {
         }
     }
 
-    /// The bus has taken line `number` and queued it for nobody.
-    pub fn dropped(&mut self, number: usize) {
+    /// The bus has taken line `number` and queued it for nobody. Gives the reason that it must have had.
+    pub fn dropped(&mut self, number: usize) -> Option<Reason> {
         let line = self.lines[number].clone();
         if line.kind == Kind::Blank {
-            return;
+            return None;
         }
         assert!(!matches!(line.kind, Kind::Malformed | Kind::TooLong), "a bad line passed: {line:?}");
         let fate = match line.from {
@@ -649,7 +671,11 @@ impl Model {
         let Some(reason) = fate.lost.first().copied() else {
             panic!("line {number} was lost; it should have gone to {:?}: {line:?}", fate.to)
         };
-        self.count(reason);
+        if fate.lost.len() > 1 {
+            self.doubts.push(fate.lost);
+        } else {
+            self.count(reason);
+        }
         if reason == Reason::LateAnswer {
             self.answered_by(number, matches!(line.from, Who::Worker(_)));
         }
@@ -661,6 +687,7 @@ impl Model {
             let id = meaning(line.id.as_deref().expect("a request has an id"));
             self.expected_replies.push((line.from, id, reason.name()));
         }
+        Some(reason)
     }
 
     /// Whether this line of the bus refuses a message that it is just hearing.
@@ -730,9 +757,12 @@ impl Model {
         self.count(reason);
     }
 
-    /// A client is being closed: what hung on it is settled.
-    pub fn closing(&mut self, client: usize) {
+    /// A client is being closed: what hung on it is settled. One that waits for answers needs an `excuse` for it.
+    pub fn closing(&mut self, client: usize, excuse: bool) {
         let me = Who::Client(client);
+        let waits = self.to_workers.iter().any(|request| request.asker == Some(me));
+        let early = waits && self.clients[client].half_closed && self.settings.routing.error_replies;
+        assert!(!early || excuse, "client {client} is closed before its answers have come");
         if std::mem::replace(&mut self.clients[client].closed, true) {
             return;
         }
@@ -802,9 +832,10 @@ impl Model {
     }
 
     /// A worker is gone for good.
-    pub fn released(&mut self, worker: usize) {
+    pub fn released(&mut self, now: Moment, worker: usize) {
         self.settled(worker);
         self.workers[worker].released = true;
+        self.vacant.push((self.workers[worker].pool, now));
         self.unsent += self.outputs.remove(&Who::Worker(worker)).unwrap_or_default().queued as u64;
         for client in &mut self.clients {
             client.assigned.retain(|(_, assigned)| *assigned != worker);
@@ -824,6 +855,12 @@ impl Model {
         for worker in std::mem::take(&mut self.accused) {
             assert!(!self.workers[worker].takes, "requests of worker {worker} were given up, and it goes on");
         }
+        for (at, worker) in self.workers.iter().enumerate() {
+            let orphaned = worker.owner.is_some_and(|owner| self.clients[owner].closed);
+            assert!(!orphaned || !worker.takes, "worker {at} outlives the client that it belongs to");
+        }
+        let idle = bus.stage() == Stage::Terminating && self.workers.iter().all(|worker| worker.released);
+        assert!(!idle, "the shutdown waits for workers that are gone");
         let waits = self.to_workers.iter().any(|request| request.asker.is_some());
         assert!(bus.stage() != Stage::Quiescing || waits, "the shutdown waits for nothing");
         let stats = bus.stats();
@@ -831,6 +868,10 @@ impl Model {
         let pending = self.to_workers.len() + self.to_clients.len();
         assert_eq!(stats.pending, pending, "pending: {:?} {:?}", self.to_workers, self.to_clients);
         assert_eq!(stats.bytes_unsent, self.unsent, "bytes unsent");
+        for doubt in std::mem::take(&mut self.doubts) {
+            let likely = doubt.iter().find(|reason| bus.count(**reason) > self.counts[**reason as usize]);
+            self.count(*likely.unwrap_or(&doubt[0]));
+        }
         let replies = self.settings.routing.error_replies;
         for reason in FORESEEN {
             if replies || reason != Reason::Timeout {

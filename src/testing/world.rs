@@ -74,7 +74,6 @@ struct SimClient {
 
 struct SimWorker {
     key: WorkerKey,
-    number: u32,
     end: End,
     process: Process,
     waiting: Vec<(String, usize)>,
@@ -193,8 +192,6 @@ impl World {
         self.finish();
         Reason::ALL.iter().map(|reason| self.bus.count(*reason)).collect()
     }
-
-    // ------------------------------------------------------------------------------------------- driving the bus
 
     fn note(&mut self, text: String) {
         if self.log.len() == LOG {
@@ -384,6 +381,7 @@ impl World {
         is_bad: bool,
     ) {
         let mut stalled = Vec::new();
+        let mut is_stalled = false;
         for effect in effects {
             // What ends a peer comes after all lines that were taken of it.
             let ends = match &effect {
@@ -404,6 +402,10 @@ impl World {
                 Effect::Pause { peer } => {
                     let who = self.who(peer);
                     self.end_mut(who).paused = true;
+                    if let (None, Who::Worker(worker)) = (hearing, who) {
+                        // Nobody is heard, so it does not wait for somebody: it has stalled, and is heard no more.
+                        stalled.push(worker);
+                    }
                 }
                 Effect::Resume { peer } => {
                     let who = self.who(peer);
@@ -413,7 +415,7 @@ impl World {
                     end.paused = false;
                     end.resumed_at = now;
                 }
-                Effect::Spawn { worker, pool, number } => self.start_worker(worker, pool, number),
+                Effect::Spawn { worker, pool, .. } => self.start_worker(worker, pool),
                 Effect::CloseStdin { worker } => {
                     let at = self.worker(worker);
                     self.workers[at].stdin_closed = true;
@@ -436,7 +438,8 @@ impl World {
                     assert_ne!(self.clients[at].closing, Some(Close::Now), "closed twice");
                     self.clients[at].closing = Some(how);
                     self.clients[at].end.deaf = true;
-                    self.model.closing(at);
+                    let excuse = self.clients[at].reset || is_stalled || self.model.refusing;
+                    self.model.closing(at, excuse);
                 }
                 Effect::PauseAccept => self.accept_paused = true,
                 Effect::ResumeAccept => self.accept_paused = false,
@@ -446,10 +449,10 @@ impl World {
                 }
                 Effect::Report(report) => {
                     assert!(!report.text.is_empty());
+                    is_stalled |= report.reason == Reason::ClientStalled;
+                    let restarts = report.reason == Reason::RestartScheduled && report.suppressed == 0;
+                    assert!(!restarts || !self.model.refused, "a restart is scheduled during the shutdown");
                     self.note(format!("  reported: {} {}", report.reason.name(), report.text));
-                    if let (Reason::WorkerStalled, Some((_, number))) = (report.reason, report.worker) {
-                        stalled.extend(self.workers.iter().position(|worker| worker.number == number));
-                    }
                 }
                 Effect::Done => {
                     self.note("done".into());
@@ -503,20 +506,18 @@ impl World {
     }
 
     fn drop_line(&mut self, line: usize) {
-        self.note(format!("  line {line} is dropped: {:?}", self.model.lines[line].kind));
-        self.model.dropped(line);
+        let reason = self.model.dropped(line);
+        let kind = self.model.lines[line].kind;
+        self.note(format!("  line {line}, a {kind:?}, is dropped: {}", reason.map_or("blank", Reason::name)));
     }
 
-    // ------------------------------------------------------------------------------------------------- the kernel
-
-    fn start_worker(&mut self, key: WorkerKey, pool: usize, number: u32) {
-        self.model.started(pool);
+    fn start_worker(&mut self, key: WorkerKey, pool: usize) {
+        self.model.started(self.now, pool);
         let random = &mut self.random;
         let end = End { pace: Self::any_pace(random), ..End::default() };
         self.note(format!("worker {} is started in pool {pool}", self.workers.len()));
         self.workers.push(SimWorker {
             key,
-            number,
             end,
             process: Process::Starting,
             waiting: Vec::new(),
@@ -542,7 +543,7 @@ impl World {
         let lines_left = !worker.end.deaf && !worker.end.lines.is_empty();
         assert!(worker.process == Process::Exited, "worker {at} is released, and lives");
         assert!(!lines_left || quiet >= GRACE, "lines of worker {at} were lost");
-        self.model.released(at);
+        self.model.released(self.now, at);
     }
 
     fn spawned(&mut self, at: usize, runs: bool) {
@@ -606,8 +607,6 @@ impl World {
             self.read_line(who, &text);
         }
     }
-
-    // -------------------------------------------------------------------------------------------------- the peers
 
     /// A peer has read a whole line.
     fn read_line(&mut self, who: Who, text: &[u8]) {
@@ -847,8 +846,6 @@ impl World {
         self.write(who, line);
     }
 
-    // ------------------------------------------------------------------------------------------------- what comes
-
     fn act(&mut self) {
         let total: usize = self.weights.iter().map(|(_, weight)| weight).sum();
         let mut at = self.random.range(0..total);
@@ -989,9 +986,15 @@ impl World {
     fn shutdown(&mut self) {
         if self.shutdowns < 2 {
             self.shutdowns += 1;
-            let ends_at_once = self.settings.limits.quiesce.is_zero() || self.shutdowns == 2;
-            self.model.refusing |= ends_at_once;
+            let again = self.bus.stage() > Stage::Running;
+            self.model.refusing |= again || self.settings.limits.quiesce.is_zero();
             self.handle("shutdown", None, Input::Shutdown);
+            if again {
+                assert!(self.bus.stage() >= Stage::Killing, "the second signal is not immediate");
+                let spared = |worker: &SimWorker| worker.process == Process::Running && !worker.killed;
+                assert!(!self.workers.iter().any(spared), "the second signal kills");
+                assert!(self.clients.iter().all(|client| client.closed || client.closing == Some(Close::Now)));
+            }
         }
     }
 
@@ -1050,15 +1053,15 @@ impl World {
         self.handle("is closed", Some(Who::Client(at)), Input::Closed { client: key });
     }
 
-    // -------------------------------------------------------------------------------------------------- the end
-
     /// Everybody reads and answers until nobody waits for anything.
     fn heal(&mut self) {
         self.note("everybody heals".into());
         self.healing = true;
         for _ in 0..2000 {
             self.progress();
-            if self.done > 0 || self.model.is_idle() && self.nobody_is_paused() {
+            let empty = self.model.seats_empty() as u64;
+            let manned = self.model.refusing || empty <= self.bus.count(Reason::PoolDegraded);
+            if self.done > 0 || manned && self.model.is_idle() && self.nobody_is_paused() {
                 return;
             }
             if !self.wait_for_deadline() {
@@ -1150,8 +1153,6 @@ impl World {
         }
         self.model.check_end();
     }
-
-    // ------------------------------------------------------------------------------------------------- who is who
 
     fn any_pace(random: &mut Random) -> Pace {
         *random.pick(&[Pace::Fast, Pace::Fast, Pace::Fast, Pace::Slow, Pace::Never])

@@ -51,7 +51,8 @@ pub fn measure(options: &Options) -> io::Result<Vec<Idle>> {
             let Ok(client) = server.address.connect() else { break };
             clients.push(client);
         }
-        std::thread::sleep(Duration::from_millis(500));
+        // Taking the clients in must be over, log included.
+        std::thread::sleep(Duration::from_millis(1500));
         let before = Usage::of(server.process())?;
         std::thread::sleep(wait);
         let used = Usage::of(server.process())?.since(before);

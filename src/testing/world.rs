@@ -74,7 +74,6 @@ struct SimClient {
 
 struct SimWorker {
     key: WorkerKey,
-    number: u32,
     end: End,
     process: Process,
     waiting: Vec<(String, usize)>,
@@ -193,8 +192,6 @@ impl World {
         self.finish();
         Reason::ALL.iter().map(|reason| self.bus.count(*reason)).collect()
     }
-
-    // ------------------------------------------------------------------------------------------- driving the bus
 
     fn note(&mut self, text: String) {
         if self.log.len() == LOG {
@@ -418,7 +415,7 @@ impl World {
                     end.paused = false;
                     end.resumed_at = now;
                 }
-                Effect::Spawn { worker, pool, number } => self.start_worker(worker, pool, number),
+                Effect::Spawn { worker, pool, .. } => self.start_worker(worker, pool),
                 Effect::CloseStdin { worker } => {
                     let at = self.worker(worker);
                     self.workers[at].stdin_closed = true;
@@ -514,16 +511,13 @@ impl World {
         self.note(format!("  line {line}, a {kind:?}, is dropped: {}", reason.map_or("blank", Reason::name)));
     }
 
-    // ------------------------------------------------------------------------------------------------- the kernel
-
-    fn start_worker(&mut self, key: WorkerKey, pool: usize, number: u32) {
+    fn start_worker(&mut self, key: WorkerKey, pool: usize) {
         self.model.started(self.now, pool);
         let random = &mut self.random;
         let end = End { pace: Self::any_pace(random), ..End::default() };
         self.note(format!("worker {} is started in pool {pool}", self.workers.len()));
         self.workers.push(SimWorker {
             key,
-            number,
             end,
             process: Process::Starting,
             waiting: Vec::new(),
@@ -613,8 +607,6 @@ impl World {
             self.read_line(who, &text);
         }
     }
-
-    // -------------------------------------------------------------------------------------------------- the peers
 
     /// A peer has read a whole line.
     fn read_line(&mut self, who: Who, text: &[u8]) {
@@ -854,8 +846,6 @@ impl World {
         self.write(who, line);
     }
 
-    // ------------------------------------------------------------------------------------------------- what comes
-
     fn act(&mut self) {
         let total: usize = self.weights.iter().map(|(_, weight)| weight).sum();
         let mut at = self.random.range(0..total);
@@ -1063,8 +1053,6 @@ impl World {
         self.handle("is closed", Some(Who::Client(at)), Input::Closed { client: key });
     }
 
-    // -------------------------------------------------------------------------------------------------- the end
-
     /// Everybody reads and answers until nobody waits for anything.
     fn heal(&mut self) {
         self.note("everybody heals".into());
@@ -1165,8 +1153,6 @@ impl World {
         }
         self.model.check_end();
     }
-
-    // ------------------------------------------------------------------------------------------------- who is who
 
     fn any_pace(random: &mut Random) -> Pace {
         *random.pick(&[Pace::Fast, Pace::Fast, Pace::Fast, Pace::Slow, Pace::Never])

@@ -53,7 +53,7 @@ pub fn measure(options: &Options) -> io::Result<Vec<Fairness>> {
         let length = if options.quick { Duration::from_millis(300) } else { Duration::from_secs(4) };
         polite.run(length / 4)?;
         let (mut quiet, mut flooded, mut ratios, mut rates) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        for round in 0..options.rounds.min(3) {
+        for round in 0..if options.quick { 1 } else { 3 } {
             eprint!("\r\x1b[Kfairness, {name}, round {}", round + 1);
             quiet.push(polite.run(length)?);
             let flooder = Flooder::start(&server.address, if pool == "bench" { "bench" } else { "beside" })?;

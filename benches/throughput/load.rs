@@ -122,8 +122,8 @@ struct Client {
     waits_to_write: bool,
 }
 
-/// How long the last answers may take.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// What does not come for so long does not come any more.
+const PATIENCE: Duration = Duration::from_secs(1);
 impl Client {
     /// Writes as much of the request as the socket takes.
     fn write_at_once(&self) -> io::Result<usize> {
@@ -223,7 +223,7 @@ impl Load {
             if self.done != last_progress.1 {
                 last_progress = (now, self.done);
             } else if now - last_progress.0 > PATIENCE {
-                return Err(io::Error::other("no answer for two seconds"));
+                return Err(io::Error::other("no answer for a second"));
             }
         }
     }
@@ -236,9 +236,14 @@ impl Load {
     /// Sends nothing new, waits for what is in flight, and tells what went wrong so far.
     pub fn finish(&mut self) -> io::Result<Faults> {
         self.sending = false;
-        let patience = Instant::now();
+        let mut progress = (Instant::now(), self.done);
         // Nothing coming any more is what is being counted.
-        let _ = self.run(|load, now| load.answered == load.sent || now - patience > PATIENCE);
+        let _ = self.run(|load, now| {
+            if load.done != progress.1 {
+                progress = (now, load.done);
+            }
+            load.answered == load.sent || now - progress.0 > PATIENCE
+        });
         let lost = self.sent - self.answered;
         // What is lost does not come any more; the next round begins with empty windows.
         self.answered = self.sent;

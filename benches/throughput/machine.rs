@@ -73,6 +73,11 @@ pub fn kernel() -> String {
     fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned()
 }
 
+/// How TCP connections are paced.
+pub fn congestion_control() -> String {
+    fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control").unwrap_or_default().trim().to_owned()
+}
+
 /// What the kernel has counted for a process, over all its threads.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Usage {

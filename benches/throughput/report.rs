@@ -33,7 +33,13 @@ impl<'a> Report<'a> {
     pub fn new(options: &'a Options) -> Self {
         let peer = options.peer.as_ref().map_or_else(String::new, |peer| format!("; peer: {}", peer.display()));
         let head = vec![
-            format!("{}, {} CPUs, Linux {}", machine::cpu_name(), machine::cpus(), machine::kernel()),
+            format!(
+                "{}, {} CPUs, Linux {}, TCP congestion control {}",
+                machine::cpu_name(),
+                machine::cpus(),
+                machine::kernel(),
+                machine::congestion_control()
+            ),
             format!("{}; on one CPU where marked ¹", Placement::choose(false, options)),
             format!("{} rounds of {} ms, interleaved; medians{peer}", options.rounds, options.round.as_millis()),
         ];

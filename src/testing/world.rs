@@ -74,7 +74,6 @@ struct SimClient {
 
 struct SimWorker {
     key: WorkerKey,
-    number: u32,
     end: End,
     process: Process,
     waiting: Vec<(String, usize)>,
@@ -418,7 +417,7 @@ impl World {
                     end.paused = false;
                     end.resumed_at = now;
                 }
-                Effect::Spawn { worker, pool, number } => self.start_worker(worker, pool, number),
+                Effect::Spawn { worker, pool, .. } => self.start_worker(worker, pool),
                 Effect::CloseStdin { worker } => {
                     let at = self.worker(worker);
                     self.workers[at].stdin_closed = true;
@@ -516,14 +515,13 @@ impl World {
 
     // ------------------------------------------------------------------------------------------------- the kernel
 
-    fn start_worker(&mut self, key: WorkerKey, pool: usize, number: u32) {
+    fn start_worker(&mut self, key: WorkerKey, pool: usize) {
         self.model.started(self.now, pool);
         let random = &mut self.random;
         let end = End { pace: Self::any_pace(random), ..End::default() };
         self.note(format!("worker {} is started in pool {pool}", self.workers.len()));
         self.workers.push(SimWorker {
             key,
-            number,
             end,
             process: Process::Starting,
             waiting: Vec::new(),

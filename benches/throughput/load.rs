@@ -92,6 +92,8 @@ pub struct Load {
     clients: Vec<Client>,
     buffer: Vec<u8>,
     sending: bool,
+    /// The most requests that any client of each worker has sent.
+    sent_to: Vec<u64>,
     faults: Faults,
     /// Round trips or token lines so far.
     pub done: u64,
@@ -170,6 +172,7 @@ impl Load {
             clients,
             buffer: vec![0; 256 * 1024],
             sending: false,
+            sent_to: vec![0; case.workers],
             faults: Faults::default(),
             done: 0,
             sent: 0,
@@ -184,6 +187,10 @@ impl Load {
         let now = Instant::now();
         for number in 0..self.clients.len() {
             self.refill(number, now)?;
+            if self.sent <= self.clients.len() as u64 && matches!(self.case.traffic, Traffic::Tokens { .. }) {
+                // Sessions are given to workers in the order in which they are first heard of.
+                std::thread::sleep(Duration::from_millis(1));
+            }
         }
         Ok(())
     }
@@ -251,7 +258,7 @@ impl Load {
             let buffer = std::mem::take(&mut self.buffer);
             self.take(number, &buffer[..count], now);
             self.buffer = buffer;
-            if self.sending {
+            if self.sending || self.is_waited_for(number) {
                 self.refill(number, now)?;
             }
             if count < self.buffer.len() {
@@ -259,6 +266,12 @@ impl Load {
             }
         }
         Ok(())
+    }
+
+    /// A worker that streams tokens goes on when all its sessions have asked: nobody may stop before the others.
+    fn is_waited_for(&self, number: usize) -> bool {
+        let sent_to = self.sent_to[number % self.case.workers];
+        matches!(self.case.traffic, Traffic::Tokens { .. }) && self.clients[number].sent < sent_to
     }
 
     /// Cuts what came into answers.
@@ -332,6 +345,8 @@ impl Load {
             client.stamps[(client.sent % window) as usize] = now;
             client.sent += 1;
             self.sent += 1;
+            let sent_to = &mut self.sent_to[number % self.case.workers];
+            *sent_to = client.sent.max(*sent_to);
             let at_once = if client.out.is_empty() && !self.case.gathered { client.write_at_once()? } else { 0 };
             client.out.extend_from_slice(&client.request[at_once..]);
         }

@@ -205,8 +205,14 @@ impl Relay {
                 if let Some((_, start, filled)) = this.queue.front_mut() {
                     *start += count;
                     if start == filled {
-                        let block = this.queue.pop_front();
-                        self.spare.extend(block.map(|(block, ..)| block));
+                        let is_client = this.is_client;
+                        if let Some((block, ..)) = this.queue.pop_front() {
+                            if is_client || self.way == Way::Pass {
+                                self.spare.push(block);
+                            } else {
+                                self.buffers.give_back(block);
+                            }
+                        }
                     }
                 }
                 self.mark_dirty(end);
@@ -291,16 +297,12 @@ impl Relay {
         self.mark_dirty(to);
     }
 
+    /// Registered memory is for the pipes.
     fn block(&mut self, to: usize) -> Block {
-        // Registered memory is for the pipes; a client's answers are few and its memory small.
         if self.ends[to].is_client {
-            return self.spare.iter().rposition(|block| block.registered().is_none()).map_or_else(
-                || Block::new(if self.way == Way::Pass { CHUNK } else { CHUNK / 4 }),
-                |at| self.spare.swap_remove(at),
-            );
+            return self.spare.pop().unwrap_or_else(|| Block::new(CHUNK / 4));
         }
-        let registered = self.spare.iter().rposition(|block| block.registered().is_some());
-        registered.map_or_else(|| self.buffers.take_chunk(), |at| self.spare.swap_remove(at))
+        self.buffers.take_chunk()
     }
 
     fn mark_dirty(&mut self, end: usize) {

@@ -92,6 +92,7 @@ pub fn measure(case: &Case, options: &Options) -> io::Result<Vec<Row>> {
         }
     }
     if case.total.is_none() {
+        eprint!("\r\x1b[K{:<34} system calls", case.name);
         for entry in &mut entries {
             entry.count_syscalls(options)?;
         }

@@ -630,6 +630,7 @@ impl Shell {
             return self.broken(now, slot, peer, why);
         }
         self.tell_end(now, slot);
+        self.watch(slot);
     }
 
     /// Tells the core that a peer has sent everything, once everything was given to it.
@@ -739,11 +740,12 @@ impl Shell {
         }
     }
 
-    /// Watches for the other side's leaving where no read would show it: a paused client, and a worker's stdin.
+    /// Watches for the other side's leaving where no read would show it: a paused or half-closed client, and a worker's
+    /// stdin.
     fn watch(&mut self, slot: usize) {
-        let link = &mut self.links[slot];
+        let Some(link) = self.links.get_mut(slot) else { return };
         let wanted = match link.kind {
-            Kind::Socket => link.paused,
+            Kind::Socket => link.paused || link.eof,
             Kind::Worker => true,
             Kind::Stdio => false,
         };
@@ -768,10 +770,10 @@ impl Shell {
             return self.close_stdin_when_idle(slot);
         }
         let peer = link.peer;
-        // A socket that is read again will show its end by itself, after its last bytes; and one that only will send
-        // nothing more may still wait for answers.
+        // A socket that is read again will show its end by itself, after its last bytes; and one that will only send
+        // nothing more may still wait for answers. Unix sockets tell that from a full close; on TCP the next send does.
         let has_gone = result & i32::from(libc::POLLERR | libc::POLLHUP) != 0;
-        if link.kind == Kind::Worker || (link.paused && has_gone) {
+        if link.kind == Kind::Worker || ((link.paused || link.eof) && has_gone) {
             self.broken(now, slot, peer, "the other side has gone".to_owned());
         }
     }

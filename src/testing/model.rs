@@ -247,8 +247,6 @@ impl Model {
         self.count(reason);
     }
 
-    // ---------------------------------------------------------------------------------------------------- outputs
-
     /// Bytes have left for a peer.
     pub fn left(&mut self, now: Moment, who: Who, bytes: usize) {
         let limit = self.settings.limits.max_output_queue;
@@ -285,8 +283,6 @@ impl Model {
             Who::Worker(worker) => self.workers[worker].takes,
         }
     }
-
-    // ------------------------------------------------------------------------------------------------- what may be
 
     fn pools_of(&self, group: usize) -> (Vec<usize>, Assignment) {
         let pools = &self.settings.pools;
@@ -480,8 +476,6 @@ impl Model {
         let id = line.request_id.as_deref().map(meaning)?;
         self.to_workers.iter().find(|request| request.answerer == me && request.wire == id)
     }
-
-    // ------------------------------------------------------------------------------------------------ what happens
 
     /// The bus has queued line `number` for `to`, as `text`.
     pub fn forwarded(&mut self, now: Moment, number: usize, to: Who, text: &[u8]) {

@@ -193,8 +193,6 @@ impl World {
         Reason::ALL.iter().map(|reason| self.bus.count(*reason)).collect()
     }
 
-    // ------------------------------------------------------------------------------------------- driving the bus
-
     fn note(&mut self, text: String) {
         if self.log.len() == LOG {
             self.log.pop_front();
@@ -513,8 +511,6 @@ impl World {
         self.note(format!("  line {line}, a {kind:?}, is dropped: {}", reason.map_or("blank", Reason::name)));
     }
 
-    // ------------------------------------------------------------------------------------------------- the kernel
-
     fn start_worker(&mut self, key: WorkerKey, pool: usize) {
         self.model.started(self.now, pool);
         let random = &mut self.random;
@@ -611,8 +607,6 @@ impl World {
             self.read_line(who, &text);
         }
     }
-
-    // -------------------------------------------------------------------------------------------------- the peers
 
     /// A peer has read a whole line.
     fn read_line(&mut self, who: Who, text: &[u8]) {
@@ -852,8 +846,6 @@ impl World {
         self.write(who, line);
     }
 
-    // ------------------------------------------------------------------------------------------------- what comes
-
     fn act(&mut self) {
         let total: usize = self.weights.iter().map(|(_, weight)| weight).sum();
         let mut at = self.random.range(0..total);
@@ -1061,8 +1053,6 @@ impl World {
         self.handle("is closed", Some(Who::Client(at)), Input::Closed { client: key });
     }
 
-    // -------------------------------------------------------------------------------------------------- the end
-
     /// Everybody reads and answers until nobody waits for anything.
     fn heal(&mut self) {
         self.note("everybody heals".into());
@@ -1163,8 +1153,6 @@ impl World {
         }
         self.model.check_end();
     }
-
-    // ------------------------------------------------------------------------------------------------- who is who
 
     fn any_pace(random: &mut Random) -> Pace {
         *random.pick(&[Pace::Fast, Pace::Fast, Pace::Fast, Pace::Slow, Pace::Never])

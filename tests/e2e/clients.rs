@@ -228,6 +228,18 @@ fn a_client_that_half_closes_still_gets_its_answers() {
 }
 
 #[test]
+fn a_client_that_closes_its_unix_socket_is_not_waited_for() {
+    let mut daemon = Setup::new([worker("agents", 1, &[])]).limit("drain_timeout_sec", 600).unix().start();
+    let mut client = daemon.connect();
+    client.ask(1, "hold", json!({}));
+    drop(client);
+    daemon.logs(&["reason=client_broken"]);
+    daemon.logs(&["reason=request_discarded", "id=1"]);
+    daemon.connect().request(2, "m", json!({}));
+    daemon.stop();
+}
+
+#[test]
 fn a_half_closed_client_waits_no_longer_than_drain_timeout() {
     let mut daemon = Setup::new([worker("agents", 1, &[])]).limit("drain_timeout_sec", 1).start();
     let mut client = daemon.connect();

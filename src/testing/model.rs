@@ -671,7 +671,7 @@ impl Model {
         let Some(reason) = fate.lost.first().copied() else {
             panic!("line {number} was lost; it should have gone to {:?}: {line:?}", fate.to)
         };
-        if fate.lost.len() > 1 {
+        if fate.lost.iter().any(|other| *other != reason) {
             self.doubts.push(fate.lost);
         } else {
             self.count(reason);

@@ -1,0 +1,105 @@
+//! What goes out: one write at a time for each output, and the log.
+
+use std::io;
+
+use io_uring::{opcode, types};
+
+use super::link::{Closing, Kind, Next};
+use super::{Operation, Shell, log};
+use crate::bus::port::{Input, Moment};
+
+impl Shell {
+    /// Starts a write for every output that has something and is idle.
+    pub(super) fn write_dirty(&mut self, now: Moment) {
+        while let Some(slot) = self.dirty.pop() {
+            let Some(link) = self.links.get_mut(slot) else { continue };
+            link.dirty = false;
+            self.write(now, slot);
+        }
+    }
+
+    pub(super) fn write(&mut self, now: Moment, slot: usize) {
+        let link = &mut self.links[slot];
+        if link.writing || link.closing >= Closing::ShutDown {
+            return;
+        }
+        let (Some(out), Some(next)) = (link.out(), link.outbox.next()) else {
+            if link.closing == Closing::AfterFlush {
+                self.shut_down(now, slot);
+            }
+            return;
+        };
+        let descriptor = types::Fd(out);
+        let socket = link.kind == Kind::Socket;
+        let entry = match next {
+            Next::One { address, bytes, .. } if socket => {
+                opcode::Send::new(descriptor, address, bytes as u32).flags(libc::MSG_NOSIGNAL).build()
+            }
+            Next::One { registered: Some(index), address, bytes } => {
+                opcode::WriteFixed::new(descriptor, address, bytes as u32, index).offset(u64::MAX).build()
+            }
+            Next::One { registered: None, address, bytes } => {
+                opcode::Write::new(descriptor, address, bytes as u32).offset(u64::MAX).build()
+            }
+            Next::Many { message, .. } if socket => {
+                opcode::SendMsg::new(descriptor, message).flags(libc::MSG_NOSIGNAL as u32).build()
+            }
+            Next::Many { vectors, count, .. } => {
+                opcode::Writev::new(descriptor, vectors, count as u32).offset(u64::MAX).build()
+            }
+        };
+        link.writing = true;
+        // SAFETY: the outbox keeps the segments and the descriptor stays open while `writing` is set.
+        unsafe { self.ring.submit(entry.user_data(Operation::Write.token(slot))) };
+    }
+
+    pub(super) fn written(&mut self, now: Moment, slot: usize, result: i32) {
+        self.links[slot].writing = false;
+        if self.gone(slot) {
+            return;
+        }
+        self.close_stdin_when_idle(slot);
+        let peer = self.links[slot].peer;
+        if result >= 0 {
+            self.links[slot].outbox.advance(result as usize, &mut self.buffers);
+            self.tell(now, Input::Sent { peer, bytes: result as usize });
+            if self.links.contains(slot) {
+                self.mark_dirty(slot);
+            }
+            return;
+        }
+        match -result {
+            libc::EAGAIN | libc::EINTR => self.mark_dirty(slot),
+            libc::ECANCELED => {}
+            error => self.broken(now, slot, peer, io::Error::from_raw_os_error(error).to_string()),
+        }
+    }
+
+    /// Hands the log to the kernel, one write at a time.
+    pub(super) fn write_log(&mut self) {
+        if self.logging {
+            return;
+        }
+        if self.log_written >= self.log_line.len() {
+            self.log_written = 0;
+            if !log::take(&mut self.log_line) {
+                return;
+            }
+        }
+        let rest = &self.log_line[self.log_written..];
+        let entry = opcode::Write::new(types::Fd(2), rest.as_ptr(), rest.len() as u32).offset(u64::MAX).build();
+        self.logging = true;
+        // SAFETY: the line is not touched while `logging` is set.
+        unsafe { self.ring.submit(entry.user_data(Operation::Log.token(0))) };
+    }
+
+    pub(super) fn logged(&mut self, result: i32) {
+        self.logging = false;
+        match result {
+            0.. => self.log_written += result as usize,
+            _ if result == -libc::EAGAIN || result == -libc::EINTR => {}
+            // Nobody reads the log: it is dropped, and the daemon goes on.
+            _ => self.log_written = self.log_line.len(),
+        }
+    }
+}

@@ -309,7 +309,7 @@ impl Bus {
         };
         for request in self.in_order(Direction::ToWorkers, owes) {
             self.give_up_request(now, request, reason, text);
-            self.drop_request(Direction::ToWorkers, request);
+            self.forget_request(Direction::ToWorkers, request);
         }
         let asked: Vec<_> = self.workers.get(key).map(|worker| worker.end.asked.iter().collect()).unwrap_or_default();
         for request in self.in_order(Direction::ToClients, asked) {

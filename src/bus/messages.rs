@@ -4,7 +4,7 @@
 //! Invariant: a line is queued for exactly one receiver, or its loss is reported, and a lost request is answered.
 
 use super::client::Phase;
-use super::id::{Id, View};
+use super::id::View;
 use super::port::{ClientKey, Close, Effect, Moment, Peer, Text, WorkerKey};
 use super::report::Reason;
 use super::route::{Original, Request, Session};
@@ -84,7 +84,7 @@ impl Bus {
             let refusal = Refusal(Reason::ShuttingDown, "the daemon is shutting down".into());
             return self.refuse(now, client, window, line, refusal);
         }
-        let id = match line.id.is_some().then(|| Id::parse(window.get(line.id))).transpose() {
+        let id = match line.id.is_some().then(|| View::parse(window.get(line.id))).transpose() {
             Ok(id) => id,
             Err(_) => {
                 let text = format!("the id is longer than {MAX_REQUEST_ID_LEN} bytes");
@@ -160,7 +160,7 @@ impl Bus {
             let request = Request {
                 asker: Some(from),
                 answerer: Peer::Worker(worker),
-                wire: id,
+                wire: id.to_id(),
                 original: None,
                 session,
                 session_on_top: line.session.is_some(),
@@ -221,7 +221,7 @@ impl Bus {
         };
         let asker = self.to_clients.table.get(key).and_then(|request| request.asker);
         let Some(worker) = asker.filter(|asker| self.takes_messages(*asker)) else {
-            self.drop_request(Direction::ToClients, key);
+            self.forget_request(Direction::ToClients, key);
             self.report_line(now, Reason::LateAnswer, from, window, line, "the worker that asked has gone");
             return Flow::Next;
         };
@@ -258,7 +258,7 @@ impl Bus {
         let Some(request) = self.to_workers.table.get(key) else { return Flow::Next };
         let (session, ends_session) = (request.session, request.ends_session);
         let Some(Peer::Client(client)) = request.asker else {
-            self.drop_request(Direction::ToWorkers, key);
+            self.forget_request(Direction::ToWorkers, key);
             self.report_line(now, Reason::LateAnswer, from, window, line, "the client is not waiting any more");
             return Flow::Next;
         };
@@ -278,7 +278,7 @@ impl Bus {
             {
                 let text = "the session table is full, so the session that the worker made cannot be used";
                 self.give_up_request(now, key, Reason::SessionLimit, text);
-                self.drop_request(Direction::ToWorkers, key);
+                self.forget_request(Direction::ToWorkers, key);
                 return Flow::Next;
             }
         }
@@ -291,7 +291,7 @@ impl Bus {
     /// A request or a notification of a worker (spec 6.3.2, design 2.5).
     fn worker_message(&mut self, now: Moment, worker: WorkerKey, window: Window<'_>, line: &Line) -> Flow {
         let from = Peer::Worker(worker);
-        let id = match line.id.is_some().then(|| Id::parse(window.get(line.id))).transpose() {
+        let id = match line.id.is_some().then(|| View::parse(window.get(line.id))).transpose() {
             Ok(id) => id,
             Err(_) => {
                 let text = format!("the id is longer than {MAX_REQUEST_ID_LEN} bytes");
@@ -355,7 +355,7 @@ impl Bus {
             let request = Request {
                 asker: Some(from),
                 answerer: Peer::Client(to),
-                wire: id,
+                wire: id.to_id(),
                 original: None,
                 session,
                 session_on_top: false,
@@ -511,7 +511,7 @@ impl Bus {
         if requests.table.is_full()
             && let Some(orphan) = requests.oldest_orphan()
         {
-            self.drop_request(direction, orphan);
+            self.forget_request(direction, orphan);
         }
         request.serial = self.next_serial;
         self.next_serial += 1;
@@ -558,19 +558,32 @@ impl Bus {
 
     /// Takes an answered request out. Returns the edit that gives the answer its original id.
     fn settle(&mut self, direction: Direction, key: Key<Request>, line: &Line) -> Option<Edit> {
-        let original = self.drop_request(direction, key)?.original?;
+        let original = self.requests(direction).table.get_mut(key)?.original.take();
+        self.forget_request(direction, key);
+        let original = original?;
         Some(Edit { at: line.id, with: original.token })
     }
 
     /// Forgets a request, on both its ends.
+    pub(super) fn forget_request(&mut self, direction: Direction, key: Key<Request>) {
+        self.leave_ends(direction, key);
+        self.requests(direction).forget(key);
+    }
+
+    /// The same, for one who still needs it.
     pub(super) fn drop_request(&mut self, direction: Direction, key: Key<Request>) -> Option<Request> {
+        self.leave_ends(direction, key);
+        self.requests(direction).remove(key)
+    }
+
+    fn leave_ends(&mut self, direction: Direction, key: Key<Request>) {
         self.leave_asker(direction, key);
-        let request = self.requests(direction).remove(key)?;
-        let moved = self.endpoint(request.answerer).and_then(|end| end.owes.leave(request.at_answerer));
+        let Some(request) = self.requests(direction).table.get(key) else { return };
+        let (answerer, place) = (request.answerer, request.at_answerer);
+        let moved = self.endpoint(answerer).and_then(|end| end.owes.leave(place));
         if let Some(moved) = moved.and_then(|moved| self.requests(direction).table.get_mut(moved)) {
-            moved.at_answerer = request.at_answerer;
+            moved.at_answerer = place;
         }
-        Some(request)
     }
 
     /// The asker does not wait any more; the id stays taken until the answer comes.

@@ -206,6 +206,14 @@ impl Requests {
         self.table.remove(key)
     }
 
+    /// The same, for one who does not need it: it is not moved.
+    pub fn forget(&mut self, key: Key<Request>) {
+        if let Some(request) = self.table.get(key) {
+            self.by_wire.remove(request.hash, key);
+            self.table.forget(key);
+        }
+    }
+
     /// Remembers that nobody waits for this request any more. It keeps its id taken until the answer comes, so that
     /// a late answer cannot be mistaken for another one's.
     pub fn orphan(&mut self, key: Key<Request>) {

@@ -95,6 +95,13 @@ impl<T> Table<T> {
         Some(self.slots.remove(key.index()).value)
     }
 
+    /// Drops the entry where it is.
+    pub fn forget(&mut self, key: Key<T>) {
+        if self.get(key).is_some() {
+            drop(self.slots.remove(key.index()));
+        }
+    }
+
     /// The key of the entry in a slot that an index of this table named.
     fn key_at(&self, index: u32) -> Key<T> {
         Key { index, generation: self.slots[index as usize].generation, entry: PhantomData }

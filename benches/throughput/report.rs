@@ -31,7 +31,9 @@ const HEAD: &str = "\
 impl<'a> Report<'a> {
     /// An empty one.
     pub fn new(options: &'a Options) -> Self {
-        let peer = options.peer.as_ref().map_or_else(String::new, |peer| format!("; peer: {}", peer.file_name().unwrap_or(peer.as_os_str()).display()));
+        let peer = options.peer.as_ref().map_or_else(String::new, |peer| {
+            format!("; peer: {}", peer.file_name().unwrap_or(peer.as_os_str()).display())
+        });
         let head = vec![
             format!(
                 "{}, {} CPUs, Linux {}, TCP congestion control {}",

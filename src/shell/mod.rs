@@ -251,7 +251,8 @@ impl Shell {
         }
         let mut completions = Vec::new();
         for _ in 0..4 {
-            if self.links.is_empty() || self.ring.turn(Some(LAST_COMPLETIONS / 4), &mut completions).is_err() {
+            let settled = self.links.is_empty() && !self.logging;
+            if settled || self.ring.turn(Some(LAST_COMPLETIONS / 4), &mut completions).is_err() {
                 break;
             }
             for completion in std::mem::take(&mut completions) {
@@ -265,8 +266,8 @@ impl Shell {
             stats.lines_from_workers,
             stats.error_replies
         );
-        if self.logging {
-            // The write may have been cut short by the end of the ring; what it did not confirm is written again.
+        // What the kernel still holds it may write yet: written again, it would stand there twice.
+        if !self.logging {
             log::flush(&self.log_line[self.log_written..]);
         }
     }

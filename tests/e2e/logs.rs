@@ -128,11 +128,11 @@ fn peers_cannot_flood_the_log() {
 #[test]
 fn the_last_words_stand_in_a_log_file_once() {
     for _ in 0..10 {
-        let setup = Setup::new([echo("echo", 2)]).stdio().stdin(Stdio::null());
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("log");
-        let outcome = setup.stderr(std::fs::File::create(&path).unwrap()).run();
-        assert_eq!(outcome.code, Some(0));
+        let mut daemon = std::process::Command::new(crate::harness::program());
+        daemon.stdin(Stdio::null()).stdout(Stdio::null()).stderr(std::fs::File::create(&path).unwrap());
+        assert!(daemon.status().unwrap().success());
         let log = std::fs::read_to_string(&path).unwrap();
         let mut lines: Vec<&str> = log.lines().collect();
         assert!(lines.last().is_some_and(|line| line.contains(" stopped: ")), "{log}");

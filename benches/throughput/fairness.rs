@@ -33,6 +33,8 @@ pub struct Fairness {
     pub ratio: f64,
     /// Lines a second that the flooding client received.
     pub flood_rate: f64,
+    /// Requests of the polite that got an error during the flood, of all they made.
+    pub refused: f64,
 }
 
 /// Measures the daemon, with the flood on a pool of its own and on the pool of the polite.
@@ -40,21 +42,23 @@ pub fn measure(options: &Options) -> io::Result<Vec<Fairness>> {
     let placement = &Placement::choose(false, options);
     let mut all = Vec::new();
     for (name, pool) in [("flood beside", "flood"), ("flood through the same workers", "bench")] {
-        let flood_worker = Pool {
-            id: "flood",
-            command: std::env::current_exe()?,
-            args: vec!["be-flood-worker".to_owned()],
-            instances: 1,
-        };
-        let beside = Pool { id: "beside", ..Pool::echo("", options, 1) };
-        let pools = [Pool::echo("bench", options, 2), beside, flood_worker];
-        let server = Server::start(Contestant::Bus, &pools, Transport::Tcp, options, placement)?;
-        let mut polite = Polite::connect(&server.address)?;
         let length = if options.quick { Duration::from_millis(300) } else { Duration::from_secs(4) };
-        polite.run(length / 4)?;
-        let (mut quiet, mut flooded, mut ratios, mut rates) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        for round in 0..if options.quick { 1 } else { 3 } {
+        let (mut quiet, mut flooded) = (Vec::new(), Vec::new());
+        let (mut ratios, mut rates, mut refused) = (Vec::new(), Vec::new(), Vec::new());
+        for round in 0..if options.quick { 1 } else { 5 } {
             eprint!("\r\x1b[Kfairness, {name}, round {}", round + 1);
+            // Nothing ends the worker's flood but the end of the daemon: each round has its own.
+            let flood_worker = Pool {
+                id: "flood",
+                command: std::env::current_exe()?,
+                args: vec!["be-flood-worker".to_owned()],
+                instances: 1,
+            };
+            let beside = Pool { id: "beside", ..Pool::echo("", options, 1) };
+            let pools = [Pool::echo("bench", options, 2), beside, flood_worker];
+            let server = Server::start(Contestant::Bus, &pools, Transport::Tcp, options, placement)?;
+            let mut polite = Polite::connect(&server.address)?;
+            polite.run(length / 4)?;
             quiet.push(polite.run(length)?);
             let flooder = Flooder::start(&server.address, if pool == "bench" { "bench" } else { "beside" })?;
             std::thread::sleep(Duration::from_millis(100));
@@ -65,7 +69,9 @@ pub fn measure(options: &Options) -> io::Result<Vec<Fairness>> {
                 }
             }
             polite.run(length / 8)?;
+            (polite.answered, polite.refused) = (0, 0);
             flooded.push(polite.run(length)?);
+            refused.push(polite.refused as f64 / polite.answered as f64);
             rates.push(flooder.stop()?);
             ratios.push(flooded[round][1] / quiet[round][1]);
         }
@@ -78,6 +84,7 @@ pub fn measure(options: &Options) -> io::Result<Vec<Fairness>> {
             flooded: middle(&flooded),
             ratio: median(ratios),
             flood_rate: median(rates),
+            refused: median(refused),
         });
     }
     eprint!("\r\x1b[K");
@@ -91,6 +98,8 @@ fn yield_to_others(process: u32) {
 
 struct Polite {
     clients: Vec<(std::os::fd::OwnedFd, Vec<u8>, u64)>,
+    answered: u64,
+    refused: u64,
 }
 
 impl Polite {
@@ -101,7 +110,8 @@ impl Polite {
             let request = with_pool(load::request(number, BYTES - 15), "bench");
             Ok((socket, request, 0))
         };
-        Ok(Self { clients: (0..CLIENTS).map(client).collect::<io::Result<_>>()? })
+        let clients = (0..CLIENTS).map(client).collect::<io::Result<_>>()?;
+        Ok(Self { clients, answered: 0, refused: 0 })
     }
 
     /// Sends at fixed times for a while. Returns p50, p99 and p99.9 in microseconds.
@@ -114,7 +124,6 @@ impl Polite {
         let mut due: Vec<std::collections::VecDeque<Instant>> = vec![Default::default(); CLIENTS];
         let (mut sent, mut answered) = (0, 0);
         let mut buffer = vec![0; 64 * 1024];
-        let mut received = [0; CLIENTS];
         while answered < total {
             while sent < total && start.elapsed() >= step * sent as u32 {
                 let number = sent % CLIENTS;
@@ -138,8 +147,9 @@ impl Polite {
             for number in (0..CLIENTS).filter(|number| ready[*number]) {
                 let count = rustix::io::read(&self.clients[number].0, &mut buffer)?;
                 let lines = memchr::memchr_iter(b'\n', &buffer[..count]).count();
-                received[number] += lines;
                 answered += lines;
+                self.answered += lines as u64;
+                self.refused += memchr::memmem::find_iter(&buffer[..count], b"\"error\":{").count() as u64;
                 for _ in 0..lines {
                     if let Some(due) = due[number].pop_front() {
                         times.saturating_record(due.elapsed().as_nanos() as u64);
@@ -175,6 +185,9 @@ impl Flooder {
 
     /// Lines a second that it received.
     fn stop(mut self) -> io::Result<f64> {
+        if let Some(status) = self.0.try_wait()? {
+            return Err(io::Error::other(format!("the flooding client ended before the measurement: {status}")));
+        }
         drop(self.0.stdin.take());
         let mut text = String::new();
         if let Some(output) = &mut self.0.stdout {
@@ -193,7 +206,8 @@ pub fn flooder(mut arguments: impl Iterator<Item = String>) -> io::Result<()> {
     let pool = arguments.next().unwrap_or_default();
     let socket = Address::Tcp(port).connect()?;
     let client = 5000;
-    let start = with_pool(load::request(client, BYTES), "flood");
+    let mut start = with_pool(load::request(client, BYTES), "flood");
+    load::set_id(&mut start, client, 0);
     let mut stream = std::net::TcpStream::from(socket);
     stream.write_all(&start)?;
     let mut writer = stream.try_clone()?;
@@ -217,9 +231,12 @@ pub fn flooder(mut arguments: impl Iterator<Item = String>) -> io::Result<()> {
     let stdin = io::stdin();
     loop {
         let count = stream.read(&mut buffer)?;
+        if count == 0 {
+            return Err(io::Error::other("the daemon closed the flooding client: there is no flood"));
+        }
         lines += memchr::memchr_iter(b'\n', &buffer[..count]).count();
         let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
-        if count == 0 || poll(&mut [PollFd::new(&stdin, PollFlags::IN)], Some(&zero))? > 0 {
+        if poll(&mut [PollFd::new(&stdin, PollFlags::IN)], Some(&zero))? > 0 {
             break;
         }
     }

@@ -69,8 +69,8 @@ impl Options {
                 "--quick" => {
                     options.quick = true;
                     options.rounds = 3;
-                    options.round = Duration::from_millis(100);
-                    options.warm_up = Duration::from_millis(30);
+                    options.round = Duration::from_millis(80);
+                    options.warm_up = Duration::from_millis(20);
                 }
                 "--rounds" => options.rounds = value()?.parse().map_err(|_| HELP.to_owned())?,
                 "--two-cpus" => options.one_cpu = Some(false),

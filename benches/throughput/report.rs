@@ -99,13 +99,16 @@ impl<'a> Report<'a> {
                 [fairness.quiet, fairness.flooded].map(|t| format!("{:.0} / {:.0} / {:.0}", t[0], t[1], t[2]));
             let _ = writeln!(
                 text,
-                "{}: 63 polite clients wait p50 / p99 / p99.9 {quiet} µs, with it {flooded} µs: p99 × {:.2}; the flooding \
-                 client receives {:.0} lines/s",
-                fairness.name, fairness.ratio, fairness.flood_rate
+                "{}: 63 polite clients wait p50 / p99 / p99.9 {quiet} µs, with it {flooded} µs: p99 × {:.2}; {:.1} % of their \
+                 requests are refused; the flooding client receives {:.0} lines/s",
+                fairness.name,
+                fairness.ratio,
+                100.0 * fairness.refused,
+                fairness.flood_rate
             );
         }
         let figures = all.iter().map(|f| {
-            json!({ "flood": f.name, "quiet_micros": f.quiet, "flooded_micros": f.flooded, "p99_ratio": f.ratio,
+            json!({ "flood": f.name, "quiet_micros": f.quiet, "flooded_micros": f.flooded, "p99_ratio": f.ratio, "refused": f.refused,
                     "flood_lines_per_second": f.flood_rate })
         });
         let figures = figures.collect();

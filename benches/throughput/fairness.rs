@@ -2,7 +2,8 @@
 //!
 //! Sixty-three clients send a hundred requests a second each, at fixed times whether or not answers have come; a
 //! request's time counts from the moment it was due. The flooding client is a process of its own that gives way to
-//! everybody else, so that what is measured is the daemon's fairness and not the scheduler's.
+//! everybody else, as do the workers that only it uses, and the polite go before everybody else: what is measured is
+//! the daemon's fairness and not the scheduler's.
 
 use std::io::{self, Read, Write};
 use std::process::{Child, Command};
@@ -20,6 +21,8 @@ use crate::server::{Address, Contestant, Pool, Server};
 const CLIENTS: usize = 63;
 const EVERY: Duration = Duration::from_millis(10);
 const BYTES: usize = 200;
+/// Workers of the polite.
+const WORKERS: usize = 2;
 
 /// What came out of one kind of flood.
 pub struct Fairness {
@@ -55,18 +58,15 @@ pub fn measure(options: &Options) -> io::Result<Vec<Fairness>> {
                 instances: 1,
             };
             let beside = Pool { id: "beside", ..Pool::echo("", options, 1) };
-            let pools = [Pool::echo("bench", options, 2), beside, flood_worker];
+            let pools = [Pool::echo("bench", options, WORKERS), beside, flood_worker];
             let server = Server::start(Contestant::Bus, &pools, Transport::Tcp, options, placement)?;
             let mut polite = Polite::connect(&server.address)?;
             polite.run(length / 4)?;
             quiet.push(polite.run(length)?);
             let flooder = Flooder::start(&server.address, if pool == "bench" { "bench" } else { "beside" })?;
             std::thread::sleep(Duration::from_millis(100));
-            for worker in server.workers() {
-                let command = std::fs::read(format!("/proc/{worker}/cmdline")).unwrap_or_default();
-                if command.windows(8).any(|word| word == b"be-flood") {
-                    yield_to_others(worker);
-                }
+            for worker in server.workers().into_iter().skip(WORKERS) {
+                yield_to_others(worker);
             }
             polite.run(length / 8)?;
             (polite.answered, polite.refused) = (0, 0);
@@ -96,6 +96,15 @@ fn yield_to_others(process: u32) {
     unsafe { libc::setpriority(libc::PRIO_PROCESS, process, 19) };
 }
 
+/// Puts the measuring thread before all others of its CPU, or back among them. Without the right to it, the scheduler's
+/// part in the times is larger.
+fn measure_first(first: bool) {
+    let parameter = libc::sched_param { sched_priority: i32::from(first) };
+    let policy = if first { libc::SCHED_FIFO } else { libc::SCHED_OTHER };
+    // SAFETY: the parameter outlives the call.
+    unsafe { libc::sched_setscheduler(0, policy, &parameter) };
+}
+
 struct Polite {
     clients: Vec<(std::os::fd::OwnedFd, Vec<u8>, u64)>,
     answered: u64,
@@ -116,6 +125,13 @@ impl Polite {
 
     /// Sends at fixed times for a while. Returns p50, p99 and p99.9 in microseconds.
     fn run(&mut self, length: Duration) -> io::Result<[f64; 3]> {
+        measure_first(true);
+        let times = self.measure(length);
+        measure_first(false);
+        times
+    }
+
+    fn measure(&mut self, length: Duration) -> io::Result<[f64; 3]> {
         let mut times = load::histogram();
         let start = Instant::now();
         // Client i sends at i/63 of each interval, so that they do not all send at once.

@@ -6,7 +6,7 @@ use std::time::Duration;
 const HELP: &str = "\
 usage: cargo bench --bench throughput -- [options] [words]
 
-  words               run only the cases whose names contain one of them
+  words               run only the cases whose names contain one of them; =NAME is the case NAME
   --quick             under a minute: short rounds, and fewer of them
   --list              name the cases
   --rounds N          rounds for each case and contestant
@@ -93,6 +93,7 @@ impl Options {
 
     /// Whether the case of this name is to run.
     pub fn wants(&self, name: &str) -> bool {
-        self.words.is_empty() || self.words.iter().any(|word| name.contains(word.as_str()))
+        let means = |word: &String| word.strip_prefix('=').map_or(name.contains(word), |exact| name == exact);
+        self.words.is_empty() || self.words.iter().any(means)
     }
 }

@@ -2,6 +2,7 @@
 
 use super::endpoint::Endpoint;
 use super::port::{Moment, WorkerKey};
+use super::share::Pace;
 
 /// How far a connection has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -30,6 +31,8 @@ pub struct Client {
     pub deadline: Option<Moment>,
     /// Its worker in each group that assigns by client.
     pub assigned: Vec<(usize, WorkerKey)>,
+    /// Whether it is read as fast as it sends.
+    pub pace: Pace,
     /// Lines, requests and sessions.
     pub end: Endpoint,
 }
@@ -44,6 +47,7 @@ impl Client {
             phase: Phase::Open,
             deadline: None,
             assigned: Vec::new(),
+            pace: Pace::Free,
             end: Endpoint::default(),
         }
     }

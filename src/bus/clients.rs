@@ -61,6 +61,7 @@ impl Bus {
 
     /// One of its requests was answered: a half-closed client, or a shutdown, may have waited for that.
     pub(super) fn waits_less(&mut self, now: Moment, key: ClientKey) {
+        self.is_less_ahead(key);
         self.finish_half_closed(now, key);
         self.quiesce_less(now);
     }

@@ -508,9 +508,10 @@ impl Bus {
             request.original = Some(Box::new(Original { id, token: token.into() }));
         }
         let direction = Direction::of(answerer);
-        if requests.table.is_full()
-            && let Some(orphan) = requests.oldest_orphan()
-        {
+        if self.requests(direction).table.is_full() || self.slot_is_kept(direction, asker) {
+            let Some(orphan) = self.requests(direction).oldest_orphan() else {
+                return Err(Refusal(Reason::PendingLimit, "too many requests are pending".into()));
+            };
             self.forget_request(direction, orphan);
         }
         request.serial = self.next_serial;

@@ -19,6 +19,7 @@ pub mod report;
 pub mod route;
 pub mod scan;
 pub mod settings;
+mod share;
 pub mod stats;
 pub mod table;
 #[cfg(test)]
@@ -56,6 +57,7 @@ pub struct Bus {
     to_clients: Requests,
     pools: Vec<Pool>,
     groups: Vec<Group>,
+    turns: share::Turns,
     effects: VecDeque<Effect>,
     reporter: Reporter,
     stats: Stats,
@@ -101,6 +103,7 @@ impl Bus {
             to_clients: Requests::new(MAX_PENDING_REQUESTS),
             pools,
             groups,
+            turns: share::Turns::new(),
             effects: VecDeque::new(),
             reporter: Reporter::default(),
             stats: Stats::default(),
@@ -131,6 +134,11 @@ impl Bus {
             None => return Received { consumed: received, next: Next::Wait },
             Some(end) if end.blocked_on.is_some() => return Received { consumed: 0, next: Next::Wait },
             Some(_) => {}
+        }
+        if let Peer::Client(client) = from
+            && self.lets_others_go_first(now, client)
+        {
+            return Received { consumed: 0, next: Next::Wait };
         }
         let Some(end) = self.endpoint(from) else { return Received { consumed: received, next: Next::Wait } };
         let mut partial = std::mem::take(&mut end.partial);
@@ -215,7 +223,7 @@ impl Bus {
 
     /// When [`Input::Tick`] is wanted at the latest.
     pub fn next_deadline(&self) -> Option<Moment> {
-        [self.next_check, self.reporter.next_deadline()].into_iter().flatten().min()
+        [self.next_check, self.next_turn(), self.reporter.next_deadline()].into_iter().flatten().min()
     }
 
     /// Counters and gauges.
@@ -264,6 +272,7 @@ impl Bus {
     /// Does what is due, and finds out when the next thing is. It looks at everything: deadlines are rare.
     fn tick(&mut self, now: Moment) {
         self.reporter.tick(now, &mut self.effects);
+        self.give_turns(now);
         if self.next_check.is_none_or(|check| check > now) {
             return;
         }

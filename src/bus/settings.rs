@@ -46,6 +46,8 @@ pub struct Limits {
     pub backpressure_timeout: Duration,
     /// How long a shutdown lets pending requests finish before workers are told to stop.
     pub quiesce: Duration,
+    /// Requests that a client may have unanswered before the others go first (`share.rs`). Not in the configuration.
+    pub requests_ahead: usize,
 }
 
 impl Default for Limits {
@@ -59,6 +61,7 @@ impl Default for Limits {
             drain_timeout: Duration::from_secs(30),
             backpressure_timeout: Duration::from_secs(60),
             quiesce: Duration::ZERO,
+            requests_ahead: 256,
         }
     }
 }

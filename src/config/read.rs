@@ -315,6 +315,7 @@ fn limits<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Limits {
         drain_timeout: seconds(reader, "drain_timeout_sec", default.drain_timeout),
         backpressure_timeout: seconds(reader, "backpressure_timeout_sec", default.backpressure_timeout),
         quiesce: seconds(reader, "quiesce_sec", default.quiesce),
+        requests_ahead: default.requests_ahead,
     }
 }
 

@@ -59,6 +59,8 @@ pub struct Link {
     pub hearing: bool,
     /// The core does not want its bytes for now.
     pub paused: bool,
+    /// It waits in the list of links whose kept bytes are presented next.
+    pub resuming: bool,
     /// Its input has ended.
     pub eof: bool,
     /// The core was told so.
@@ -156,6 +158,7 @@ impl Link {
             watching: false,
             hearing: false,
             paused: false,
+            resuming: false,
             eof: false,
             end_told: false,
             discard: false,

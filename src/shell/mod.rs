@@ -126,7 +126,7 @@ struct Shell {
     logging: bool,
     /// Outputs that have something to write.
     dirty: Vec<usize>,
-    /// Links whose kept bytes the core wants now.
+    /// Links whose kept bytes are presented next, one after the other.
     resumed: VecDeque<usize>,
     /// Links whose receive found no buffer.
     starved: Vec<usize>,
@@ -328,7 +328,8 @@ impl Shell {
                 }
                 Effect::Resume { peer } => {
                     if let Some(slot) = self.slot(peer) {
-                        self.resumed.push_back(slot);
+                        self.links[slot].paused = false;
+                        self.resume_soon(slot);
                     }
                 }
                 Effect::Spawn { worker, pool, number } => self.spawn(worker, pool, number),

@@ -15,13 +15,17 @@ use crate::bus::port::{Input, Moment, Next, Peer};
 /// A socket whose unfinished line is at least this long is read straight into place.
 const LONG_LINE: usize = 8 * 1024;
 
+/// Batches of lines that a link gives to the core in a turn: while others wait, and while nobody does.
+const BATCHES: usize = 2;
+const BATCHES_ALONE: usize = 16;
+
 impl Shell {
     /// Starts the next read of a link, if its bytes are wanted.
     pub(super) fn arm_read(&mut self, slot: usize) {
         let Some(link) = self.links.get_mut(slot) else { return };
         let wanted = !link.paused || link.discard;
         let Some(input) = link.input.as_ref().map(Descriptor::raw) else { return };
-        if !wanted || link.reading || link.eof || link.closing == Closing::Leaving {
+        if !wanted || link.reading || link.resuming || link.eof || link.closing == Closing::Leaving {
             return;
         }
         link.reading = true;
@@ -98,11 +102,11 @@ impl Shell {
             self.links[slot].inbox.append(data, limit, &mut self.buffers);
             return self.present(now, slot);
         }
-        loop {
+        for batch in 1.. {
             let received = self.bus.receive(now, peer, window);
             self.carry_out(Some(&Source { window, block: None }));
             window = window.without(received.consumed);
-            if received.next != Next::Again {
+            if received.next != Next::Again || self.turn_is_over(slot, batch) {
                 break;
             }
         }
@@ -119,7 +123,10 @@ impl Shell {
             return self.links[slot].inbox.release(&mut self.buffers);
         }
         let peer = self.links[slot].peer;
-        while !self.links[slot].paused && !self.links[slot].inbox.is_empty() {
+        for batch in 1.. {
+            if self.links[slot].paused || self.links[slot].inbox.is_empty() {
+                break;
+            }
             let keep = self.links[slot].kind != Kind::Socket;
             let mut inbox = std::mem::take(&mut self.links[slot].inbox);
             let Some(window) = inbox.window() else { return };
@@ -127,7 +134,7 @@ impl Shell {
             self.carry_out(Some(&Source { window, block: inbox.holdable() }));
             inbox.consume(received.consumed, keep, &mut self.buffers);
             self.links[slot].inbox = inbox;
-            if received.next != Next::Again {
+            if received.next != Next::Again || self.turn_is_over(slot, batch) {
                 break;
             }
         }
@@ -135,6 +142,23 @@ impl Shell {
         let small_again = link.inbox.is_empty() && link.inbox.is_long();
         if link.discard || small_again {
             link.inbox.release(&mut self.buffers);
+        }
+    }
+
+    /// Whether a link that has given the core so many batches of lines and has more lets the others go first. If so,
+    /// it goes on after them.
+    fn turn_is_over(&mut self, slot: usize, batches: usize) -> bool {
+        let over = batches >= BATCHES_ALONE || batches >= BATCHES && self.ring.has_news();
+        if over {
+            self.resume_soon(slot);
+        }
+        over
+    }
+
+    /// What is kept of a link's bytes is presented when its turn comes.
+    pub(super) fn resume_soon(&mut self, slot: usize) {
+        if !std::mem::replace(&mut self.links[slot].resuming, true) {
+            self.resumed.push_back(slot);
         }
     }
 
@@ -159,7 +183,7 @@ impl Shell {
     /// Tells the core that a peer has sent everything, once everything was given to it.
     pub(super) fn tell_end(&mut self, now: Moment, slot: usize) {
         let link = &mut self.links[slot];
-        if !link.eof || link.end_told || link.paused {
+        if !link.eof || link.end_told || link.paused || link.resuming {
             return;
         }
         link.end_told = true;
@@ -181,11 +205,12 @@ impl Shell {
         // Only those that wait now: one that is resumed meanwhile has its turn after the next completions.
         for _ in 0..self.resumed.len() {
             let Some(slot) = self.resumed.pop_front() else { return };
-            if !self.links.contains(slot) || self.gone(slot) {
+            let Some(link) = self.links.get_mut(slot) else { continue };
+            link.resuming = false;
+            if self.gone(slot) {
                 continue;
             }
             let link = &mut self.links[slot];
-            link.paused = false;
             if !std::mem::replace(&mut link.reading, true) {
                 self.present(now, slot);
                 self.links[slot].reading = false;

@@ -58,7 +58,13 @@ impl Ring {
     /// when it lacks what the daemon cannot do without: DEFER_TASKRUN (6.1).
     pub fn new() -> Result<Self, StartError> {
         let mut builder = IoUring::builder();
-        builder.setup_cqsize(COMPLETIONS).setup_submit_all().setup_single_issuer().setup_defer_taskrun().dontfork();
+        builder
+            .setup_cqsize(COMPLETIONS)
+            .setup_submit_all()
+            .setup_single_issuer()
+            .setup_defer_taskrun()
+            .setup_taskrun_flag()
+            .dontfork();
         let mut description = "DEFER_TASKRUN".to_owned();
         let ring = match builder.clone().setup_no_sqarray().build(SUBMISSIONS) {
             Ok(ring) => {
@@ -118,6 +124,11 @@ impl Ring {
             // The queue is full: hand it over and go on. What fails here fails again in the next turn, which reports.
             let _ = self.ring.submit();
         }
+    }
+
+    /// Whether the next turn would bring something at once.
+    pub fn has_news(&mut self) -> bool {
+        !self.ring.completion().is_empty() || self.ring.submission().taskrun()
     }
 
     /// Asks the kernel to cancel the operation with this token; it completes with ECANCELED, or as usual.

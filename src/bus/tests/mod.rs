@@ -10,6 +10,7 @@ mod limits;
 mod pools;
 mod routing;
 mod sessions;
+mod share;
 mod workers;
 
 use std::collections::BTreeMap;

@@ -1,0 +1,94 @@
+//! What one connection may take of what all share, so that nobody's flood becomes everybody's wait.
+//!
+//! Who has many requests unanswered is read more slowly: what it sends stands in the same pipes as what the others
+//! send. It is never kept waiting for answers alone, because a worker may need its next line to give them: after
+//! [`PAUSE`] it has one turn, however many are unanswered. And the last free slots for pending requests are kept for
+//! those who hold few.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::messages::Direction;
+use super::port::{ClientKey, Effect, Moment, Peer};
+use super::{Bus, settings};
+
+/// How long it waits for answers at most, before it has its next turn.
+const PAUSE: Duration = Duration::from_millis(1);
+/// Slots for pending requests that are kept for each other connection, and for all of them together.
+const KEPT_FOR_EACH: usize = 4;
+const KEPT: usize = settings::MAX_PENDING_REQUESTS / 4;
+
+/// Whether a client is read as fast as it sends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pace {
+    /// It is.
+    #[default]
+    Free,
+    /// It waits for answers, or for its turn.
+    Waiting,
+    /// It has its turn.
+    Turn,
+}
+
+/// Clients that wait for their turn, the first one first. Some have gone, or have gone on already.
+pub type Turns = VecDeque<(Moment, ClientKey)>;
+
+impl Bus {
+    /// Whether a client has to let others go first. If so it waits, and is resumed.
+    pub(super) fn lets_others_go_first(&mut self, now: Moment, key: ClientKey) -> bool {
+        let (alone, ahead) = (self.clients.len() == 1, self.settings.limits.requests_ahead);
+        let Some(client) = self.clients.get_mut(key) else { return false };
+        match client.pace {
+            Pace::Waiting => return true,
+            Pace::Free if client.end.asked.len() < ahead || alone => return false,
+            Pace::Turn => {
+                client.pace = Pace::Free;
+                return false;
+            }
+            Pace::Free => {}
+        }
+        client.pace = Pace::Waiting;
+        self.turns.push_back((now.after(PAUSE), key));
+        self.effects.push_back(Effect::Pause { peer: Peer::Client(key) });
+        true
+    }
+
+    /// A client has one unanswered request less.
+    pub(super) fn is_less_ahead(&mut self, key: ClientKey) {
+        let ahead = self.settings.limits.requests_ahead;
+        let Some(client) = self.clients.get_mut(key) else { return };
+        if client.pace == Pace::Waiting && client.end.asked.len() < ahead.div_ceil(2) {
+            client.pace = Pace::Free;
+            self.effects.push_back(Effect::Resume { peer: Peer::Client(key) });
+        }
+    }
+
+    /// When the next client has its turn.
+    pub(super) fn next_turn(&self) -> Option<Moment> {
+        self.turns.front().map(|(at, _)| *at)
+    }
+
+    /// Gives those their turn who have waited long enough.
+    pub(super) fn give_turns(&mut self, now: Moment) {
+        while let Some((_, key)) = self.turns.front().copied().filter(|(at, _)| *at <= now) {
+            self.turns.pop_front();
+            let Some(client) = self.clients.get_mut(key) else { continue };
+            if client.pace == Pace::Waiting {
+                client.pace = Pace::Turn;
+                self.effects.push_back(Effect::Resume { peer: Peer::Client(key) });
+            }
+        }
+    }
+
+    /// Whether the next slot for a pending request is kept for connections that hold fewer than `asker` does.
+    pub(super) fn slot_is_kept(&self, direction: Direction, asker: Peer) -> bool {
+        let (requests, askers) = match direction {
+            Direction::ToWorkers => (&self.to_workers, self.clients.len()),
+            Direction::ToClients => (&self.to_clients, self.workers.len()),
+        };
+        let free = settings::MAX_PENDING_REQUESTS - requests.table.len();
+        let kept = KEPT.min(KEPT_FOR_EACH * askers.saturating_sub(1));
+        let own = self.peer_end(asker).map_or(0, |end| end.asked.len());
+        free <= kept && own >= settings::MAX_PENDING_REQUESTS / askers.max(1)
+    }
+}

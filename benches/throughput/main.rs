@@ -28,6 +28,9 @@ mod worker;
 #[path = "../../src/shell/buffers.rs"]
 mod buffers;
 #[allow(dead_code, unreachable_pub)]
+#[path = "../../src/shell/company.rs"]
+mod company;
+#[allow(dead_code, unreachable_pub)]
 #[path = "../../src/shell/ring.rs"]
 mod ring;
 use stdio_bus::{bus, error};

@@ -180,6 +180,8 @@ impl Relay {
                 self.read(self.ends.len() - 1);
                 self.accept();
             }
+            // All buffers were in use; those of this turn have been returned.
+            READ if completion.result == -libc::ENOBUFS => self.read(end),
             READ if count == 0 => {}
             READ => {
                 if let Some(buffer) = completion.buffer() {
@@ -351,7 +353,8 @@ impl Relay {
             (false, None) => opcode::Write::new(output, address, bytes).offset(u64::MAX).build(),
         };
         this.writing = true;
-        self.submit(entry, WRITE << 32 | end as u64);
+        // SAFETY: as in `submit`.
+        unsafe { self.ring.submit_write(entry.user_data(WRITE << 32 | end as u64)) };
     }
 
     fn submit(&mut self, entry: squeue::Entry, token: u64) {

@@ -11,6 +11,7 @@ mod buffers;
 mod children;
 mod clock;
 mod closing;
+mod company;
 mod gates;
 mod link;
 mod listen;

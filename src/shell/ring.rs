@@ -2,10 +2,11 @@
 //! completions; it knows nothing of clients or workers.
 
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use io_uring::{EnterFlags, IoUring, cqueue, opcode, squeue, types};
 
+use super::company::Company;
 use crate::error::StartError;
 
 const SUBMISSIONS: u32 = 1024;
@@ -46,6 +47,11 @@ struct GetEventsArgument {
 pub struct Ring {
     ring: IoUring,
     wait: EnterFlags,
+    /// Whether the kernel can wait for several completions for a while and then for one (6.12).
+    waits_for_company: bool,
+    company: Company,
+    /// Operations queued that mostly complete while they are submitted.
+    prompt: u32,
     /// What is in use, for the log.
     pub description: String,
 }
@@ -85,7 +91,11 @@ impl Ring {
             wait |= EnterFlags::NO_IOWAIT;
             description.push_str(" NO_IOWAIT");
         }
-        let mut ring = Self { ring, wait, description };
+        let waits_for_company = ring.params().is_feature_min_timeout();
+        if waits_for_company {
+            description.push_str(" MIN_TIMEOUT");
+        }
+        let mut ring = Self { ring, wait, waits_for_company, company: Company::new(), prompt: 0, description };
         // SAFETY: a no-op touches no memory.
         unsafe { ring.submit(opcode::Nop::new().build()) };
         let mut completions = Vec::new();
@@ -131,6 +141,16 @@ impl Ring {
         !self.ring.completion().is_empty() || self.ring.submission().taskrun()
     }
 
+    /// The same for a write, which mostly completes at once.
+    ///
+    /// # Safety
+    /// As for [`Ring::submit`].
+    pub unsafe fn submit_write(&mut self, entry: squeue::Entry) {
+        self.prompt += 1;
+        // SAFETY: as promised by the caller.
+        unsafe { self.submit(entry) };
+    }
+
     /// Asks the kernel to cancel the operation with this token; it completes with ECANCELED, or as usual.
     pub fn cancel(&mut self, token: u64) {
         let entry = opcode::AsyncCancel::new(token).build().user_data(IGNORE);
@@ -138,17 +158,24 @@ impl Ring {
         unsafe { self.submit(entry) };
     }
 
-    /// Submits what is queued, waits for a completion or until `timeout` has passed (none: for ever), and adds all
-    /// completions to `completions`.
+    /// Submits what is queued, waits for a completion, or for some when that pays ([`Company`]), or until `timeout` has
+    /// passed (none: for ever), and adds all completions to `completions`.
     pub fn turn(&mut self, timeout: Option<Duration>, completions: &mut Vec<Completion>) -> io::Result<()> {
         let timespec = timeout.map(types::Timespec::from);
+        let waits = timeout != Some(Duration::ZERO);
+        let company = if waits && self.waits_for_company { self.company.wanted(Instant::now()) } else { 0 };
         let argument = GetEventsArgument {
             signal_mask: 0,
             signal_mask_bytes: 0,
-            min_wait_usec: 0,
+            min_wait_usec: Company::patience(company).as_micros() as u32,
             timeout: timespec.as_ref().map_or(0, |timespec| std::ptr::from_ref(timespec) as u64),
         };
-        let want = u32::from(timeout != Some(Duration::ZERO));
+        let want = match company {
+            _ if !waits => 0,
+            0 => 1,
+            more => more + self.prompt,
+        };
+        self.prompt = 0;
         let queued = self.ring.submission().len() as u32;
         // SAFETY: the argument and the time it points at live until the call returns.
         let entered = unsafe { self.ring.submitter().enter(queued, want, self.wait.bits(), Some(&argument)) };
@@ -160,12 +187,18 @@ impl Ring {
                 _ => return Err(error),
             },
         }
-        let queue = self.ring.completion();
-        completions.extend(queue.filter(|entry| entry.user_data() != IGNORE).map(|entry| Completion {
+        let queue = self.ring.completion().filter(|entry| entry.user_data() != IGNORE);
+        let before = completions.len();
+        completions.extend(queue.map(|entry| Completion {
             token: entry.user_data(),
             result: entry.result(),
             flags: entry.flags(),
         }));
+        let new = &completions[before..];
+        self.company.moved(new.iter().map(|completion| completion.result.max(0) as u64).sum());
+        if company > 0 {
+            self.company.came((new.len() as u32 + company).saturating_sub(want));
+        }
         Ok(())
     }
 }

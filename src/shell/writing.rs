@@ -50,7 +50,7 @@ impl Shell {
         };
         link.writing = true;
         // SAFETY: the outbox keeps the segments and the descriptor stays open while `writing` is set.
-        unsafe { self.ring.submit(entry.user_data(Operation::Write.token(slot))) };
+        unsafe { self.ring.submit_write(entry.user_data(Operation::Write.token(slot))) };
     }
 
     pub(super) fn written(&mut self, now: Moment, slot: usize, result: i32) {

@@ -108,7 +108,10 @@ pub fn run(mut arguments: impl Iterator<Item = String>) -> io::Result<()> {
     let workers: usize = word()?.parse().map_err(io::Error::other)?;
     let (transport, address, program) = (word()?, word()?, word()?);
     let listener: OwnedFd = if transport == "--tcp" {
-        std::net::TcpListener::bind(address)?.into()
+        let listener = std::net::TcpListener::bind(address)?.into();
+        // What is accepted inherits it.
+        rustix::net::sockopt::set_tcp_nodelay(&listener, true)?;
+        listener
     } else {
         std::os::unix::net::UnixListener::bind(address)?.into()
     };

@@ -2,17 +2,26 @@
 //! for each output that several of them lead to.
 //!
 //! A turn that begins with the first completion handles one message where a few microseconds later it could handle
-//! ten, and whoever waits for the answers then wakes up ten times as well. But to wait is good only if somebody comes.
-//! So it is tried for a moment when turns follow one another closely and move little; if the completions come, more
-//! are waited for the next time, and if they do not, fewer, then none, and it is tried again ever more rarely. A
-//! client that talks alone with its worker waits for nobody, and messages that are far apart are never held up.
+//! ten, and whoever waits for the answers then wakes up ten times as well. But to wait is good only where there is
+//! much to do, and if somebody comes. So it is tried while the daemon uses a good part of its CPU in turns that move
+//! little; if the completions come, more are waited for the next time, and if they do not, fewer, then none, and it is
+//! tried again ever more rarely. Below that load nothing is ever held up, nor is a client that talks alone with its
+//! worker.
 
 use std::time::{Duration, Instant};
 
+use rustix::time::{ClockId, clock_gettime};
+
 /// How long each completion is waited for: where they come more slowly, to wait for them costs more than it saves.
 const EACH: Duration = Duration::from_micros(24);
-/// Turns that begin further apart are not busy.
-const BUSY: Duration = Duration::from_micros(100);
+/// How long the most are waited for. Where so many come, they come in waves, clients' and workers', and it pays to wait
+/// from one to the next.
+const LONGEST: Duration = Duration::from_micros(640);
+/// It begins above this part of the CPU's time and ends below that: where it helps, the daemon needs less.
+const BEGINS_ABOVE: u32 = 3;
+const ENDS_BELOW: u32 = 8;
+/// The load is looked at once in so many turns.
+const TURNS: u32 = 64;
 /// Turns that move more bytes than this, on the average, carry enough already.
 const ENOUGH: u64 = 1500;
 /// Turns that the average looks back on.
@@ -25,27 +34,39 @@ const FEWEST_SKIPPED: u32 = 64;
 const MOST_SKIPPED: u32 = 4096;
 
 /// See the top of the file.
+#[derive(Default)]
 pub struct Company {
     wanted: u32,
-    last_turn: Option<Instant>,
     bytes: u64,
     skip: u32,
     skip_next: u32,
+    turns: u32,
+    load: Option<Load>,
+    is_busy: bool,
+}
+
+/// Time on the CPU until some moment.
+#[derive(Clone, Copy)]
+struct Load {
+    used: Duration,
+    at: Instant,
+}
+
+impl Load {
+    fn now() -> Self {
+        let used = clock_gettime(ClockId::ThreadCPUTime);
+        Self { used: Duration::try_from(used).unwrap_or_default(), at: Instant::now() }
+    }
 }
 
 impl Company {
-    /// Nobody is waited for yet.
-    pub fn new() -> Self {
-        Self { wanted: 0, last_turn: None, bytes: 0, skip: FEWEST_SKIPPED, skip_next: FEWEST_SKIPPED }
-    }
-
     /// How many completions to wait for in the turn that begins now, beyond those that come at once.
-    pub fn wanted(&mut self, now: Instant) -> u32 {
-        let last = self.last_turn.replace(now);
-        if last.is_none_or(|last| now.saturating_duration_since(last) > BUSY) {
-            return 0;
+    pub fn wanted(&mut self) -> u32 {
+        self.turns += 1;
+        if self.turns.is_multiple_of(TURNS) {
+            self.look_at(Load::now());
         }
-        if self.wanted == 0 {
+        if self.wanted == 0 && self.is_busy {
             self.skip = self.skip.saturating_sub(1);
             if self.skip == 0 && self.bytes < ENOUGH {
                 self.wanted = FEWEST;
@@ -56,7 +77,7 @@ impl Company {
 
     /// How long to wait for so many.
     pub fn patience(wanted: u32) -> Duration {
-        EACH * wanted
+        if wanted < MOST { EACH * wanted } else { LONGEST }
     }
 
     /// A turn has moved so many bytes.
@@ -74,8 +95,17 @@ impl Company {
             if self.wanted < FEWEST {
                 self.wanted = 0;
                 self.skip = self.skip_next;
-                self.skip_next = (2 * self.skip_next).min(MOST_SKIPPED);
+                self.skip_next = (2 * self.skip_next).clamp(FEWEST_SKIPPED, MOST_SKIPPED);
             }
+        }
+    }
+
+    fn look_at(&mut self, load: Load) {
+        let Some(last) = self.load.replace(load) else { return };
+        let (used, passed) = (load.used.saturating_sub(last.used), load.at.saturating_duration_since(last.at));
+        self.is_busy = used * if self.wanted == 0 { BEGINS_ABOVE } else { ENDS_BELOW } > passed;
+        if !self.is_busy {
+            self.wanted = 0;
         }
     }
 }
@@ -84,12 +114,25 @@ impl Company {
 mod tests {
     use super::*;
 
-    /// So many busy turns in which `come` of those waited for come: how many of the turns wait.
+    /// Time passes, of which `percent` are used.
+    fn works(company: &mut Company, percent: u32) {
+        let last = *company.load.get_or_insert_with(|| Load { used: Duration::ZERO, at: Instant::now() });
+        let second = Duration::from_secs(1);
+        company.look_at(Load { used: last.used + second * percent / 100, at: last.at + second });
+    }
+
+    fn busy() -> Company {
+        let mut company = Company::default();
+        works(&mut company, 50);
+        company
+    }
+
+    /// So many turns in which `come` of those waited for come: how many of the turns wait.
     fn waits(company: &mut Company, turns: usize, come: impl Fn(u32) -> u32) -> usize {
-        let (mut now, mut waits) = (Instant::now(), 0);
+        let mut waits = 0;
         for _ in 0..turns {
-            now += BUSY / 10;
-            let wanted = company.wanted(now);
+            company.turns = 0;
+            let wanted = company.wanted();
             if wanted > 0 {
                 waits += 1;
                 company.came(come(wanted));
@@ -100,7 +143,7 @@ mod tests {
 
     #[test]
     fn more_are_waited_for_as_long_as_they_come() {
-        let mut company = Company::new();
+        let mut company = busy();
         let waited = waits(&mut company, 1000, |wanted| wanted);
         assert!(waited > 900, "{waited} turns of 1000");
         assert_eq!(company.wanted, MOST);
@@ -108,30 +151,35 @@ mod tests {
 
     #[test]
     fn as_many_are_waited_for_as_mostly_come() {
-        let mut company = Company::new();
+        let mut company = busy();
         waits(&mut company, 1000, |wanted| wanted.min(7));
         assert_eq!(company.wanted, 8);
     }
 
     #[test]
     fn who_talks_alone_hardly_ever_waits() {
-        let mut company = Company::new();
+        let mut company = busy();
         waits(&mut company, 10_000, |_| 1);
         let waited = waits(&mut company, 100_000, |_| 1);
         assert!((20..=30).contains(&waited), "{waited} turns of 100,000");
     }
 
     #[test]
-    fn nobody_is_waited_for_when_turns_are_far_apart() {
-        let mut company = Company::new();
-        waits(&mut company, 1000, |wanted| wanted);
-        let now = Instant::now() + Duration::from_secs(1);
-        assert_eq!((company.wanted(now), company.wanted(now + 2 * BUSY)), (0, 0));
+    fn nobody_is_waited_for_before_there_is_much_to_do_nor_when_it_is_over() {
+        let mut company = Company::default();
+        works(&mut company, 30);
+        assert_eq!(waits(&mut company, 1000, |wanted| wanted), 0);
+        works(&mut company, 40);
+        assert!(waits(&mut company, 1000, |wanted| wanted) > 0);
+        works(&mut company, 20);
+        assert!(waits(&mut company, 1000, |wanted| wanted) > 0, "less is needed because it helps");
+        works(&mut company, 10);
+        assert_eq!(waits(&mut company, 1000, |wanted| wanted), 0);
     }
 
     #[test]
     fn nobody_is_waited_for_when_turns_carry_enough() {
-        let mut company = Company::new();
+        let mut company = busy();
         (0..100).for_each(|_| company.moved(10 * ENOUGH));
         assert_eq!(waits(&mut company, 1000, |wanted| wanted), 0);
         (0..100).for_each(|_| company.moved(10));

@@ -2,7 +2,7 @@
 //! completions; it knows nothing of clients or workers.
 
 use std::io;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use io_uring::{EnterFlags, IoUring, cqueue, opcode, squeue, types};
 
@@ -95,7 +95,7 @@ impl Ring {
         if waits_for_company {
             description.push_str(" MIN_TIMEOUT");
         }
-        let mut ring = Self { ring, wait, waits_for_company, company: Company::new(), prompt: 0, description };
+        let mut ring = Self { ring, wait, waits_for_company, company: Company::default(), prompt: 0, description };
         // SAFETY: a no-op touches no memory.
         unsafe { ring.submit(opcode::Nop::new().build()) };
         let mut completions = Vec::new();
@@ -163,7 +163,7 @@ impl Ring {
     pub fn turn(&mut self, timeout: Option<Duration>, completions: &mut Vec<Completion>) -> io::Result<()> {
         let timespec = timeout.map(types::Timespec::from);
         let waits = timeout != Some(Duration::ZERO);
-        let company = if waits && self.waits_for_company { self.company.wanted(Instant::now()) } else { 0 };
+        let company = if waits && self.waits_for_company { self.company.wanted() } else { 0 };
         let argument = GetEventsArgument {
             signal_mask: 0,
             signal_mask_bytes: 0,

@@ -178,7 +178,7 @@ impl Bus {
                 continue;
             }
             let mut bytes = b"{\"jsonrpc\":\"2.0\",\"method\":\"session/cancel\",\"params\":{\"sessionId\":".to_vec();
-            reply::write_string(&session.name, &mut bytes);
+            reply::write_string(session.name.as_bytes(), &mut bytes);
             bytes.extend_from_slice(b"}}\n");
             self.say_to_worker(now, worker, &bytes);
         }

@@ -7,7 +7,7 @@ use super::drain::Stage;
 use super::messages::Direction;
 use super::port::{ClientKey, Effect, Exit, Moment, Peer, Signal, WorkerKey};
 use super::report::{Level, Reason, Report};
-use super::scan::{Line, Window, decode};
+use super::scan::{Line, Window, decoded};
 use super::settings::{self, Assignment, Settings};
 use super::worker::{Action, Event, GRACE, Seat, State, Verdict, Worker, step};
 
@@ -72,9 +72,8 @@ impl Bus {
         if !line.pool.is_some() {
             return Ok(self.clients.get(client).map_or(0, |client| client.group));
         }
-        let mut name = Vec::new();
-        decode(window.get(line.pool), &mut name);
-        let found = self.settings.pools.iter().position(|pool| pool.id.as_bytes() == name);
+        let name = decoded(window.get(line.pool));
+        let found = self.settings.pools.iter().position(|pool| pool.id.as_bytes() == &*name);
         found.ok_or_else(|| {
             let shown = name[..name.len().min(64)].escape_ascii();
             (Reason::UnknownPool, format!("no pool is called \"{shown}\""))

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 
 use super::port::Text;
-use super::scan::decode;
+use super::scan::decoded;
 use super::settings::MAX_REQUEST_ID_LEN;
 
 /// Integers up to this many digits stand for themselves; longer ones are written with an exponent, like fractions.
@@ -70,12 +70,7 @@ impl<'a> View<'a> {
     /// As [`Id::parse`].
     pub fn parse(token: &'a [u8]) -> Result<Self, TooLong> {
         if token.first() == Some(&b'"') {
-            let mut text = Cow::Borrowed(&token[1..token.len() - 1]);
-            if memchr::memchr(b'\\', &text).is_some() {
-                let mut decoded = Vec::new();
-                decode(token, &mut decoded);
-                text = Cow::Owned(decoded);
-            }
+            let text = decoded(token);
             return if text.len() > MAX_REQUEST_ID_LEN { Err(TooLong) } else { Ok(Self { text, string: true }) };
         }
         if token.len() > MAX_REQUEST_ID_LEN {

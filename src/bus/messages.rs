@@ -8,10 +8,11 @@ use super::id::View;
 use super::port::{ClientKey, Close, Effect, Moment, Peer, Text, WorkerKey};
 use super::report::Reason;
 use super::route::{Original, Request, Session};
-use super::scan::{Fault, Line, Span, Window, decode};
+use super::scan::{Fault, Line, Span, Window, decoded};
 use super::settings::{Assignment, IdCollision, MAX_REQUEST_ID_LEN, MAX_SESSION_ID_LEN, SessionAccess};
 use super::table::Key;
 use super::{Bus, Flow, reply};
+use std::borrow::Cow;
 
 /// An id longer than this is not repeated in the error that refuses it.
 const LONGEST_ECHOED_ID: usize = 1024;
@@ -26,11 +27,11 @@ struct Edit {
 struct Refusal(Reason, String);
 
 /// The session that a message is in.
-enum InSession {
+enum InSession<'a> {
     None,
     Known(Key<Session>),
-    /// Nobody has it yet; its name stands in `Bus::decoded`.
-    New,
+    /// Nobody has one of this name yet.
+    New(Cow<'a, [u8]>),
 }
 
 /// What a message is, by its members (design 2.2).
@@ -98,12 +99,7 @@ impl Bus {
         };
         let session_span = if line.session.is_some() { line.session } else { line.params_session };
         let (worker, session) = if session_span.is_some() {
-            let mut name = std::mem::take(&mut self.decoded);
-            name.clear();
-            decode(window.get(session_span), &mut name);
-            let found = self.worker_for_session(now, client, window, line, &name);
-            self.decoded = name;
-            match found {
+            match self.worker_for_session(now, client, window, line, decoded(window.get(session_span))) {
                 Ok((worker, session)) => (worker, session),
                 Err(refusal) => return self.refuse(now, client, window, line, refusal),
             }
@@ -144,10 +140,8 @@ impl Bus {
         let (session, made) = match session {
             InSession::None => (None, false),
             InSession::Known(session) => (Some(session), false),
-            InSession::New => {
-                let name = std::mem::take(&mut self.decoded);
+            InSession::New(name) => {
                 let session = self.new_session(client, worker, &name);
-                self.decoded = name;
                 // The worker of one client alone does without.
                 if session.is_none() && self.workers.get(worker).is_none_or(|worker| worker.owner.is_none()) {
                     let refusal = Refusal(Reason::SessionLimit, "the session table is full".into());
@@ -318,11 +312,7 @@ impl Bus {
         let owner = self.workers.get(worker).and_then(|worker| worker.owner).map(Peer::Client);
         let mut session = None;
         let to = if session_span.is_some() {
-            let mut name = std::mem::take(&mut self.decoded);
-            name.clear();
-            decode(window.get(session_span), &mut name);
-            session = self.sessions.of_worker(worker, &name);
-            self.decoded = name;
+            session = self.sessions.of_worker(worker, &decoded(window.get(session_span)));
             let found =
                 session.and_then(|key| self.sessions.table.get(key)).map(|session| Peer::Client(session.client));
             found.or(owner).ok_or(Reason::UnknownSession)
@@ -377,20 +367,20 @@ impl Bus {
     }
 
     /// The worker of the session `name`, or the one that it is to be made on if nobody has it (spec 6.1, design 2.3).
-    fn worker_for_session(
+    fn worker_for_session<'a>(
         &mut self,
         now: Moment,
         client: ClientKey,
         window: Window<'_>,
         line: &Line,
-        name: &[u8],
-    ) -> Result<(WorkerKey, InSession), Refusal> {
+        name: Cow<'a, [u8]>,
+    ) -> Result<(WorkerKey, InSession<'a>), Refusal> {
         if name.len() > MAX_SESSION_ID_LEN {
             let text = format!("the sessionId is longer than {MAX_SESSION_ID_LEN} bytes");
             return Err(Refusal(Reason::SessionIdTooLong, text));
         }
         if !line.pool.is_some()
-            && let Some(key) = self.sessions.of_client(client, name)
+            && let Some(key) = self.session_of_client(client, &name)
             && let Some(session) = self.sessions.table.get(key)
         {
             return self.usable(session.worker).map(|worker| (worker, InSession::Known(key)));
@@ -399,12 +389,12 @@ impl Bus {
         if self.groups[group].assignment == Assignment::Dedicated {
             // Its process serves no other client, so no other client's sessions are in reach.
             let worker = self.pick(now, client, group).map_err(|(reason, text)| Refusal(reason, text))?;
-            let session = self.sessions.of_worker(worker, name);
-            return Ok((worker, session.map_or(InSession::New, InSession::Known)));
+            let session = self.sessions.of_worker(worker, &name);
+            return Ok((worker, session.map_or(InSession::New(name), InSession::Known)));
         }
         let mut foreign = None;
         for worker in self.group_workers(group) {
-            let Some(key) = self.sessions.of_worker(worker, name) else { continue };
+            let Some(key) = self.sessions.of_worker(worker, &name) else { continue };
             if self.sessions.table.get(key).is_some_and(|session| session.client == client) {
                 return self.usable(worker).map(|worker| (worker, InSession::Known(key)));
             }
@@ -419,7 +409,19 @@ impl Bus {
             };
         }
         let worker = self.pick(now, client, group).map_err(|(reason, text)| Refusal(reason, text))?;
-        Ok((worker, InSession::New))
+        Ok((worker, InSession::New(name)))
+    }
+
+    /// The session of this name that a client owns. Most clients have one: that is found without its hash.
+    fn session_of_client(&self, client: ClientKey, name: &[u8]) -> Option<Key<Session>> {
+        let sessions = &self.clients.get(client)?.end.sessions;
+        match sessions.len() {
+            0 => None,
+            1 => sessions
+                .first()
+                .filter(|key| self.sessions.table.get(*key).is_some_and(|session| session.name.as_bytes() == name)),
+            _ => self.sessions.of_client(client, name),
+        }
     }
 
     fn usable(&self, worker: WorkerKey) -> Result<WorkerKey, Refusal> {
@@ -432,35 +434,27 @@ impl Bus {
 
     /// A worker's answer names a session: it belongs to the client that asked. False if there is no room for it.
     fn learn_session(&mut self, now: Moment, client: ClientKey, worker: WorkerKey, token: &[u8]) -> bool {
-        let mut name = std::mem::take(&mut self.decoded);
-        name.clear();
-        decode(token, &mut name);
-        let mut room = true;
-        if name.len() <= MAX_SESSION_ID_LEN {
-            if let Some(key) = self.sessions.of_worker(worker, &name)
-                && let Some(session) = self.sessions.table.get_mut(key)
-            {
-                if session.client == client {
-                    session.confirmed = true;
-                    self.decoded = name;
-                    return true;
-                }
-                if session.confirmed {
-                    self.report(now, Reason::SessionReused, Some(Peer::Worker(worker)), || {
-                        format!("session \"{}\" belongs to another client already", name.escape_ascii())
-                    });
-                    self.decoded = name;
-                    return true;
-                }
-                self.drop_session(key);
-            }
-            match self.new_session(client, worker, &name).and_then(|key| self.sessions.table.get_mut(key)) {
-                Some(session) => session.confirmed = true,
-                None => room = false,
-            }
+        let name = decoded(token);
+        if name.len() > MAX_SESSION_ID_LEN {
+            return true;
         }
-        self.decoded = name;
-        room
+        if let Some(key) = self.sessions.of_worker(worker, &name)
+            && let Some(session) = self.sessions.table.get_mut(key)
+        {
+            if session.client == client {
+                session.confirmed = true;
+                return true;
+            }
+            if session.confirmed {
+                self.report(now, Reason::SessionReused, Some(Peer::Worker(worker)), || {
+                    format!("session \"{}\" belongs to another client already", name.escape_ascii())
+                });
+                return true;
+            }
+            self.drop_session(key);
+        }
+        let made = self.new_session(client, worker, &name).and_then(|key| self.sessions.table.get_mut(key));
+        made.map(|session| session.confirmed = true).is_some()
     }
 
     fn new_session(&mut self, client: ClientKey, worker: WorkerKey, name: &[u8]) -> Option<Key<Session>> {
@@ -736,12 +730,9 @@ impl Bus {
         }
         self.report_line(now, reason, peer, window, line, &text);
         if answer {
-            let mut session = Vec::new();
-            if line.session.is_some() && line.session.len() <= LONGEST_ECHOED_ID {
-                decode(window.get(line.session), &mut session);
-            }
-            let session = (!session.is_empty()).then_some(session.as_slice());
-            self.say_error(now, client, echoed_id(window, line), session, reason, &text);
+            let echoed = line.session.is_some() && line.session.len() <= LONGEST_ECHOED_ID;
+            let session = echoed.then(|| decoded(window.get(line.session))).filter(|session| !session.is_empty());
+            self.say_error(now, client, echoed_id(window, line), session.as_deref(), reason, &text);
         }
         Flow::Next
     }
@@ -896,7 +887,7 @@ impl Bus {
         let session = request.session.filter(|_| request.session_on_top).and_then(|key| self.sessions.table.get(key));
         let session = session.map(|session| session.name.clone());
         self.orphan_request(Direction::ToWorkers, key);
-        self.say_error(now, client, &token, session.as_deref(), reason, text);
+        self.say_error(now, client, &token, session.as_ref().map(Text::as_bytes), reason, text);
         self.waits_less(now, client);
     }
 

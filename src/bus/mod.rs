@@ -47,7 +47,6 @@ pub struct Bus {
     settings: Settings,
     scanner: Scanner,
     batch: Vec<Line>,
-    decoded: Vec<u8>,
     clients: Table<Client>,
     workers: Table<Worker>,
     sessions: Sessions,
@@ -95,7 +94,6 @@ impl Bus {
         Self {
             scanner: Scanner::new(),
             batch: Vec::with_capacity(BATCH),
-            decoded: Vec::new(),
             clients: Table::new(MAX_CONNECTIONS),
             workers: Table::new(MAX_WORKERS),
             sessions: Sessions::new(MAX_SESSIONS),

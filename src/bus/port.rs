@@ -183,7 +183,7 @@ pub enum Effect {
     /// Close the listening sockets for good (spec 10.2.1).
     StopAccept,
     /// Something a person may want to know.
-    Report(Report),
+    Report(Box<Report>),
     /// The drain is over: exit.
     Done,
 }

@@ -177,7 +177,7 @@ impl Reporter {
         }
         if bucket.passed < reason.burst() {
             bucket.passed += 1;
-            effects.push_back(Effect::Report(make()));
+            effects.push_back(Effect::Report(Box::new(make())));
             return;
         }
         bucket.suppressed += 1;
@@ -208,7 +208,7 @@ impl Reporter {
             let mut report = Report::new(*reason, format!("the same {} times more", bucket.suppressed));
             report.suppressed = std::mem::take(&mut bucket.suppressed);
             bucket.window_from = now;
-            effects.push_back(Effect::Report(report));
+            effects.push_back(Effect::Report(Box::new(report)));
         }
     }
 

@@ -17,7 +17,7 @@ pub struct Session {
     /// The worker it is bound to.
     pub worker: WorkerKey,
     /// The decoded sessionId.
-    pub name: Box<[u8]>,
+    pub name: Text,
     /// Whether the worker has acknowledged it: it gave out the name itself, or answered a request in it with a
     /// result. An unconfirmed session is a claim, and gives way to the client that the worker gives the name to.
     pub confirmed: bool,
@@ -49,13 +49,14 @@ impl Sessions {
     /// The session of this name that a client owns; the first one, if it has several on different workers.
     pub fn of_client(&self, client: ClientKey, name: &[u8]) -> Option<Key<Session>> {
         let hash = self.by_owner.hash(client.to_bits(), OWNER, name);
-        self.by_owner.find_oldest(&self.table, hash, |session| session.client == client && *session.name == *name)
+        self.by_owner
+            .find_oldest(&self.table, hash, |session| session.client == client && session.name.as_bytes() == name)
     }
 
     /// The session of this name on a worker.
     pub fn of_worker(&self, worker: WorkerKey, name: &[u8]) -> Option<Key<Session>> {
         let hash = self.by_worker.hash(worker.to_bits(), WORKER, name);
-        self.by_worker.find(&self.table, hash, |session| session.worker == worker && *session.name == *name)
+        self.by_worker.find(&self.table, hash, |session| session.worker == worker && session.name.as_bytes() == name)
     }
 
     /// Adds a session that [`Sessions::of_worker`] does not know yet; none if the table is full.
@@ -71,9 +72,9 @@ impl Sessions {
     /// Takes a session out.
     pub fn remove(&mut self, key: Key<Session>) -> Option<Session> {
         let session = self.table.get(key)?;
-        let hash = self.by_worker.hash(session.worker.to_bits(), WORKER, &session.name);
+        let hash = self.by_worker.hash(session.worker.to_bits(), WORKER, session.name.as_bytes());
         self.by_worker.remove(hash, key);
-        let hash = self.by_owner.hash(session.client.to_bits(), OWNER, &session.name);
+        let hash = self.by_owner.hash(session.client.to_bits(), OWNER, session.name.as_bytes());
         self.by_owner.remove(hash, key);
         self.table.remove(key)
     }
@@ -83,8 +84,8 @@ impl Sessions {
         assert_eq!(self.by_worker.len(), self.table.len());
         assert_eq!(self.by_owner.len(), self.table.len());
         for (key, session) in self.table.iter() {
-            assert_eq!(self.of_worker(session.worker, &session.name), Some(key));
-            assert!(self.of_client(session.client, &session.name).is_some());
+            assert_eq!(self.of_worker(session.worker, session.name.as_bytes()), Some(key));
+            assert!(self.of_client(session.client, session.name.as_bytes()).is_some());
         }
     }
 }

@@ -26,7 +26,7 @@ mod string;
 mod tables;
 mod tokens;
 
-pub use string::decode;
+pub use string::{decode, decoded};
 
 #[cfg(target_arch = "x86_64")]
 use {avx2::Avx2, avx512::Avx512};

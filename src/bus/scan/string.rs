@@ -1,5 +1,7 @@
 //! Raw JSON strings: what their escapes stand for. It never validates; the scanner did.
 
+use std::borrow::Cow;
+
 /// Appends the decoded bytes of `token`, a valid string token with its quotes, to `out`. A surrogate escape without
 /// its partner, which JSON allows and UTF-8 does not, becomes the three bytes WTF-8 gives it.
 pub fn decode(token: &[u8], out: &mut Vec<u8>) {
@@ -23,6 +25,17 @@ pub fn decode(token: &[u8], out: &mut Vec<u8>) {
         }
     }
     out.extend_from_slice(rest);
+}
+
+/// The decoded bytes of `token`, which are mostly its own.
+pub fn decoded(token: &[u8]) -> Cow<'_, [u8]> {
+    let plain = &token[1..token.len() - 1];
+    if memchr::memchr(b'\\', plain).is_none() {
+        return Cow::Borrowed(plain);
+    }
+    let mut bytes = Vec::new();
+    decode(token, &mut bytes);
+    Cow::Owned(bytes)
 }
 
 /// The byte that `\` and this letter stand for.

@@ -168,7 +168,7 @@ impl Bench {
                 Effect::PauseAccept => self.accepting = false,
                 Effect::ResumeAccept => self.accepting = true,
                 Effect::StopAccept => self.listening = false,
-                Effect::Report(report) => self.reports.push(report),
+                Effect::Report(report) => self.reports.push(*report),
                 Effect::Done => self.done = true,
             }
         }

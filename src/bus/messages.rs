@@ -161,7 +161,6 @@ impl Bus {
                 ends_session: is_string(window, line.method, "session/close")
                     || is_string(window, line.method, "session/delete"),
                 serial: 0,
-                asked_at: now,
                 expires: self
                     .workers
                     .get(worker)
@@ -351,7 +350,6 @@ impl Bus {
                 session_on_top: false,
                 ends_session: false,
                 serial: 0,
-                asked_at: now,
                 expires: None,
                 at_asker: 0,
                 at_answerer: 0,

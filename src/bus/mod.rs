@@ -35,7 +35,7 @@ use endpoint::Endpoint;
 use port::{ClientKey, Effect, Input, Moment, Next, Peer, Received, WorkerKey};
 use report::{Reason, Report, Reporter};
 use route::{Requests, Sessions};
-use scan::{BATCH, Line, Outcome, Scanner, Window};
+use scan::{BATCH, Line, Outcome, Partial, Scanner, Window};
 use settings::{MAX_CONNECTIONS, MAX_PENDING_REQUESTS, MAX_SESSIONS, MAX_WORKERS, Settings};
 use stats::Stats;
 use table::Table;
@@ -138,11 +138,15 @@ impl Bus {
         {
             return Received { consumed: 0, next: Next::Wait };
         }
-        let Some(end) = self.endpoint(from) else { return Received { consumed: received, next: Next::Wait } };
-        let mut partial = std::mem::take(&mut end.partial);
-        let mut batch = std::mem::take(&mut self.batch);
-        batch.clear();
-        let outcome = self.scanner.scan(&mut partial, window, &mut batch);
+        self.batch.clear();
+        let partial = match from {
+            Peer::Client(client) => self.clients.get_mut(client).map(|client| &mut client.end.partial),
+            Peer::Worker(worker) => self.workers.get_mut(worker).map(|worker| &mut worker.end.partial),
+        };
+        let Some(partial) = partial else { return Received { consumed: received, next: Next::Wait } };
+        let outcome = self.scanner.scan(partial, window, &mut self.batch);
+        let unfinished = received - partial.consumed();
+        let batch = std::mem::take(&mut self.batch);
 
         let limit = self.settings.limits.max_input_buffer;
         let mut flow = Flow::Next;
@@ -170,22 +174,21 @@ impl Bus {
                     flow = self.line_too_long(now, from);
                 }
                 Outcome::Malformed { line, at, fault } => flow = self.malformed(now, from, window, line, at, fault),
-                Outcome::More if received - partial.consumed() > limit => flow = self.line_too_long(now, from),
+                Outcome::More if unfinished > limit => flow = self.line_too_long(now, from),
                 Outcome::More | Outcome::Full => {}
             }
         }
-        match flow {
-            Flow::Next => {
-                let consumed = partial.consume();
-                if let Some(end) = self.endpoint(from) {
-                    end.partial = partial;
-                }
-                Received { consumed, next: if outcome == Outcome::Full { Next::Again } else { Next::Read } }
-            }
+        let partial = self.endpoint(from).map(|end| &mut end.partial);
+        let (consumed, next) = match flow {
+            Flow::Next if outcome == Outcome::Full => (partial.map_or(received, Partial::consume), Next::Again),
+            Flow::Next => (partial.map_or(received, Partial::consume), Next::Read),
             // The rest of the batch is scanned again once the receiver has room: rare, and the bytes are bounded.
-            Flow::Blocked => Received { consumed: handled, next: Next::Wait },
-            Flow::Over => Received { consumed: received, next: Next::Wait },
-        }
+            Flow::Blocked | Flow::Over => {
+                partial.into_iter().for_each(Partial::reset);
+                (if flow == Flow::Over { received } else { handled }, Next::Wait)
+            }
+        };
+        Received { consumed, next }
     }
 
     /// Something other than bytes has happened.

@@ -108,8 +108,6 @@ pub struct Request {
     pub ends_session: bool,
     /// Counts up, so that requests can be put in order.
     pub serial: u64,
-    /// When it was made.
-    pub asked_at: Moment,
     /// When an answer is too late.
     pub expires: Option<Moment>,
     /// Its place among what the asker asked.
@@ -117,7 +115,7 @@ pub struct Request {
     /// Its place among what the answerer owes.
     pub at_answerer: u32,
     /// Of the answerer and the wire id.
-    pub hash: u64,
+    pub hash: u32,
 }
 
 /// An id that was replaced.
@@ -161,7 +159,7 @@ impl Requests {
     }
 
     /// What [`Requests::find`] and [`Request::hash`] want.
-    pub fn hash(&self, answerer: Peer, wire: &View<'_>) -> u64 {
+    pub fn hash(&self, answerer: Peer, wire: &View<'_>) -> u32 {
         let (bits, tag) = match answerer {
             Peer::Client(client) => (client.to_bits(), CLIENT_ANSWERS),
             Peer::Worker(worker) => (worker.to_bits(), WORKER_ANSWERS),
@@ -175,7 +173,7 @@ impl Requests {
     }
 
     /// The same for a known hash.
-    pub fn find_hashed(&self, hash: u64, answerer: Peer, wire: &View<'_>) -> Option<Key<Request>> {
+    pub fn find_hashed(&self, hash: u32, answerer: Peer, wire: &View<'_>) -> Option<Key<Request>> {
         self.by_wire.find(&self.table, hash, |request| request.answerer == answerer && request.wire == *wire)
     }
 

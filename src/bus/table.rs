@@ -137,8 +137,13 @@ impl<T> Table<T> {
 
 /// Finds entries of a [`Table`] by what they hold. The caller hashes and compares; the index keeps slots only.
 pub struct Index {
-    slots: HashTable<(u64, u32)>,
+    slots: HashTable<(u32, u32)>,
     hasher: DefaultHashBuilder,
+}
+
+/// The table looks at the highest and at the lowest bits.
+fn spread(hash: u32) -> u64 {
+    u64::from(hash).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
 impl Index {
@@ -147,36 +152,36 @@ impl Index {
         Self { slots: HashTable::with_capacity(capacity), hasher: DefaultHashBuilder::default() }
     }
 
-    /// The hash of a name under an owner.
-    pub fn hash(&self, owner: u64, tag: u8, name: &[u8]) -> u64 {
+    /// The hash of a name under an owner. It has half a word, so that more of the index stays in the cache.
+    pub fn hash(&self, owner: u64, tag: u8, name: &[u8]) -> u32 {
         // Who compares tells apart what the hash does not; one number for owner and tag is half a hash saved.
         let mut hasher = self.hasher.build_hasher();
         hasher.write_u64(owner.rotate_left(8) ^ u64::from(tag));
         hasher.write(name);
-        hasher.finish()
+        hasher.finish() as u32
     }
 
     /// The entry with this hash for which `same` holds.
-    pub fn find<T>(&self, table: &Table<T>, hash: u64, same: impl Fn(&T) -> bool) -> Option<Key<T>> {
-        let matches = |(stored, index): &(u64, u32)| *stored == hash && same(&table.slots[*index as usize].value);
-        self.slots.find(hash, matches).map(|(_, index)| table.key_at(*index))
+    pub fn find<T>(&self, table: &Table<T>, hash: u32, same: impl Fn(&T) -> bool) -> Option<Key<T>> {
+        let matches = |(stored, index): &(u32, u32)| *stored == hash && same(&table.slots[*index as usize].value);
+        self.slots.find(spread(hash), matches).map(|(_, index)| table.key_at(*index))
     }
 
     /// The oldest entry with this hash for which `same` holds, where there may be several.
-    pub fn find_oldest<T>(&self, table: &Table<T>, hash: u64, same: impl Fn(&T) -> bool) -> Option<Key<T>> {
-        let alike = self.slots.iter_hash(hash).filter(|(stored, _)| *stored == hash).map(|(_, index)| *index);
+    pub fn find_oldest<T>(&self, table: &Table<T>, hash: u32, same: impl Fn(&T) -> bool) -> Option<Key<T>> {
+        let alike = self.slots.iter_hash(spread(hash)).filter(|(stored, _)| *stored == hash).map(|(_, index)| *index);
         let found = alike.filter(|index| same(&table.slots[*index as usize].value)).map(|index| table.key_at(index));
         found.min_by_key(|key| key.generation)
     }
 
     /// Adds an entry.
-    pub fn insert<T>(&mut self, hash: u64, key: Key<T>) {
-        self.slots.insert_unique(hash, (hash, key.index), |(stored, _)| *stored);
+    pub fn insert<T>(&mut self, hash: u32, key: Key<T>) {
+        self.slots.insert_unique(spread(hash), (hash, key.index), |(stored, _)| spread(*stored));
     }
 
     /// Takes an entry out; says whether it was there.
-    pub fn remove<T>(&mut self, hash: u64, key: Key<T>) -> bool {
-        match self.slots.find_entry(hash, |(_, index)| *index == key.index) {
+    pub fn remove<T>(&mut self, hash: u32, key: Key<T>) -> bool {
+        match self.slots.find_entry(spread(hash), |(_, index)| *index == key.index) {
             Ok(found) => {
                 found.remove();
                 true

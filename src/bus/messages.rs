@@ -180,7 +180,7 @@ impl Bus {
                 }
             }
         }
-        self.forward(now, Peer::Worker(worker), line, edits);
+        self.forward(now, Peer::Worker(worker), line, &edits);
         Flow::Next
     }
 
@@ -222,7 +222,7 @@ impl Bus {
             return Flow::Blocked;
         }
         let edit = self.settle(Direction::ToClients, key, line);
-        self.forward(now, worker, line, [edit, None]);
+        self.forward(now, worker, line, &[edit, None]);
         Flow::Next
     }
 
@@ -276,7 +276,7 @@ impl Bus {
             }
         }
         let edit = self.settle(Direction::ToWorkers, key, line);
-        self.forward(now, Peer::Client(client), line, [edit, None]);
+        self.forward(now, Peer::Client(client), line, &[edit, None]);
         self.waits_less(now, client);
         Flow::Next
     }
@@ -360,7 +360,7 @@ impl Bus {
                 Err(refusal) => return self.refuse_worker(now, worker, window, line, refusal),
             }
         }
-        self.forward(now, Peer::Client(to), line, edits);
+        self.forward(now, Peer::Client(to), line, &edits);
         Flow::Next
     }
 
@@ -613,22 +613,19 @@ impl Bus {
     }
 
     /// Queues a line with its newline, with the given pieces replaced.
-    fn forward(&mut self, now: Moment, to: Peer, line: &Line, mut edits: [Option<Edit>; 2]) {
+    fn forward(&mut self, now: Moment, to: Peer, line: &Line, edits: &[Option<Edit>; 2]) {
         match to {
             Peer::Client(_) => self.stats.lines_to_clients += 1,
             Peer::Worker(_) => self.stats.lines_to_workers += 1,
         }
-        if let [Some(first), Some(second)] = &edits
-            && second.at.start < first.at.start
-        {
-            edits.swap(0, 1);
-        }
         let mut from = line.span.start;
         let mut bytes = 0;
-        for edit in edits.into_iter().flatten() {
+        let [first, second] = edits;
+        let swapped = matches!((first, second), (Some(first), Some(second)) if second.at.start < first.at.start);
+        for edit in if swapped { [second, first] } else { [first, second] }.into_iter().flatten() {
             bytes += self.copy(to, Span { start: from, end: edit.at.start });
             bytes += edit.with.as_bytes().len();
-            self.effects.push_back(Effect::Insert { to, text: edit.with });
+            self.effects.push_back(Effect::Insert { to, text: edit.with.clone() });
             from = edit.at.end;
         }
         bytes += self.copy(to, Span { start: from, end: line.span.end + 1 });

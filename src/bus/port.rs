@@ -229,13 +229,24 @@ impl Text {
     }
 }
 
+/// Eight to sixteen bytes as a number, the first lowest.
+fn word(bytes: &[u8]) -> Option<u128> {
+    let above = bytes.len().checked_sub(8).filter(|above| *above <= 8)?;
+    let (low, high) = (u64::from_le_bytes(*bytes.first_chunk()?), u64::from_le_bytes(*bytes.last_chunk()?));
+    Some(u128::from(low) | u128::from(high) << (8 * above))
+}
+
 impl From<&[u8]> for Text {
     fn from(bytes: &[u8]) -> Self {
         if bytes.len() > Self::INLINE {
             return Self(Repr::Boxed(bytes.into()));
         }
         let mut inline = [0; Self::INLINE];
-        inline[..bytes.len()].copy_from_slice(bytes);
+        match word(bytes) {
+            // Written at once, it can be read on at once: most ids are short, and are moved right after this.
+            Some(word) => inline[..16].copy_from_slice(&word.to_le_bytes()),
+            None => inline[..bytes.len()].copy_from_slice(bytes),
+        }
         Self(Repr::Inline(bytes.len() as u8, inline))
     }
 }
@@ -264,4 +275,18 @@ pub enum Next {
     Read,
     /// The peer is paused or being closed: present nothing before [`Effect::Resume`].
     Wait,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_holds_the_bytes_it_was_made_from() {
+        let bytes: Vec<u8> = (1..=100).collect();
+        for length in 0..=bytes.len() {
+            assert_eq!(Text::from(&bytes[..length]).as_bytes(), &bytes[..length]);
+            assert!(Text::from(&bytes[..length]) == Text::from(&bytes[..length]));
+        }
+    }
 }

@@ -100,6 +100,12 @@ impl Company {
         }
     }
 
+    /// So many came that buffers ran out.
+    pub fn is_too_much(&mut self) {
+        self.wanted = 0;
+        self.skip = MOST_SKIPPED;
+    }
+
     fn look_at(&mut self, load: Load) {
         let Some(last) = self.load.replace(load) else { return };
         let (used, passed) = (load.used.saturating_sub(last.used), load.at.saturating_duration_since(last.at));
@@ -174,6 +180,14 @@ mod tests {
         works(&mut company, 20);
         assert!(waits(&mut company, 1000, |wanted| wanted) > 0, "less is needed because it helps");
         works(&mut company, 10);
+        assert_eq!(waits(&mut company, 1000, |wanted| wanted), 0);
+    }
+
+    #[test]
+    fn nobody_is_waited_for_when_buffers_ran_out() {
+        let mut company = busy();
+        waits(&mut company, 1000, |wanted| wanted);
+        company.is_too_much();
         assert_eq!(waits(&mut company, 1000, |wanted| wanted), 0);
     }
 

@@ -198,6 +198,9 @@ impl Ring {
         self.company.moved(new.iter().map(|completion| completion.result.max(0) as u64).sum());
         if company > 0 {
             self.company.came((new.len() as u32 + company).saturating_sub(want));
+            if new.iter().any(|completion| completion.result == -libc::ENOBUFS) {
+                self.company.is_too_much();
+            }
         }
         Ok(())
     }

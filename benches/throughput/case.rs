@@ -35,6 +35,8 @@ pub struct Case {
     pub transport: Transport,
     /// Connections, each with one session.
     pub clients: usize,
+    /// Connections beside them that say nothing.
+    pub idle: usize,
     /// Requests that each of them has in flight.
     pub window: usize,
     /// Workers of the one pool.
@@ -65,6 +67,7 @@ const fn trips(name: &'static str, clients: usize, window: usize, workers: usize
         name,
         transport: Transport::Tcp,
         clients,
+        idle: 0,
         window,
         workers,
         traffic,
@@ -82,6 +85,10 @@ const fn gathered(case: Case) -> Case {
     Case { gathered: true, ..case }
 }
 
+const fn among(name: &'static str, idle: usize, case: Case) -> Case {
+    Case { name, idle, ..case }
+}
+
 const fn one_cpu(case: Case) -> Case {
     Case { one_cpu: true, ..case }
 }
@@ -93,8 +100,10 @@ const fn tokens(name: &'static str) -> Case {
 const CASES: &[Case] = &[
     one_cpu(trips("ping-pong", 1, 1, 1, SMALL)),
     one_cpu(unix("ping-pong unix", trips("", 1, 1, 1, SMALL))),
+    one_cpu(among("ping-pong among 1,023 idle", 1023, trips("", 1, 1, 1, SMALL))),
     trips("64 x 1", 64, 1, 1, SMALL),
     unix("64 x 1 unix", trips("", 64, 1, 1, SMALL)),
+    among("64 x 1 among 960 idle", 960, trips("", 64, 1, 1, SMALL)),
     trips("64 x 16", 64, 16, 1, SMALL),
     unix("64 x 16 unix", trips("", 64, 16, 1, SMALL)),
     trips("64 x 16, 4 workers", 64, 16, 4, SMALL),

@@ -90,6 +90,8 @@ pub struct Load {
     strict: bool,
     epoll: OwnedFd,
     clients: Vec<Client>,
+    /// Kept open.
+    _idle: Vec<OwnedFd>,
     buffer: Vec<u8>,
     sending: bool,
     /// The most requests that any client of each worker has sent.
@@ -165,8 +167,10 @@ impl Load {
                 waits_to_write: false,
             });
         }
+        let idle = (0..case.idle).map(|_| address.connect()).collect::<io::Result<_>>()?;
         Ok(Self {
             case: *case,
+            _idle: idle,
             strict,
             epoll,
             clients,

@@ -24,9 +24,9 @@ const RECEIVE: usize = 16 * 1024;
 const RECEIVE_BUFFERS: u16 = 64;
 /// The group that the kernel knows them by.
 pub const GROUP: u16 = 1;
-/// Registered blocks: registered memory is pinned, so what goes beyond uses ordinary memory. A worker has two, so that
-/// it can be read on while a long line of it is being sent.
-const READS_PER_WORKER: usize = 2;
+/// Registered blocks: registered memory is pinned, so what goes beyond uses ordinary memory. A worker has two of each:
+/// it can be read on while a long line of it is being sent, and what comes for it is gathered while it is written to.
+const BLOCKS_PER_WORKER: usize = 2;
 const REGISTERED_READS: usize = 16;
 const REGISTERED_CHUNKS: usize = 8;
 /// Ordinary blocks that are kept for the next one who needs them.
@@ -156,9 +156,9 @@ impl Buffers {
     ///
     /// The caller drops the ring first.
     pub fn new(ring: &Ring, workers: usize) -> io::Result<Self> {
-        let reads =
-            (0..(READS_PER_WORKER * workers).min(REGISTERED_READS)).map(|_| Block::with_home(READ, Home::Reads));
-        let chunks = (0..REGISTERED_CHUNKS).map(|_| Block::with_home(CHUNK, Home::Chunks));
+        let most = BLOCKS_PER_WORKER * workers;
+        let reads = (0..most.min(REGISTERED_READS)).map(|_| Block::with_home(READ, Home::Reads));
+        let chunks = (0..most.min(REGISTERED_CHUNKS)).map(|_| Block::with_home(CHUNK, Home::Chunks));
         let mut blocks: Vec<Block> = reads.chain(chunks).collect();
         let vectors: Vec<libc::iovec> =
             blocks.iter().map(|block| libc::iovec { iov_base: block.at(0).cast(), iov_len: block.capacity }).collect();

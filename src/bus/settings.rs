@@ -61,7 +61,7 @@ impl Default for Limits {
             drain_timeout: Duration::from_secs(30),
             backpressure_timeout: Duration::from_secs(60),
             quiesce: Duration::ZERO,
-            requests_ahead: 256,
+            requests_ahead: 128,
         }
     }
 }

@@ -83,7 +83,7 @@ fn every_key_arrives() {
         drain_timeout: Duration::from_secs(3),
         backpressure_timeout: Duration::from_secs(2),
         quiesce: Duration::from_secs(1),
-        requests_ahead: 256,
+        requests_ahead: 128,
     };
     assert_eq!(config.limits, limits);
     let routing =

@@ -101,7 +101,7 @@ pub fn settings(random: &mut Random) -> Settings {
             drain_timeout: milliseconds(random, 500..4000),
             backpressure_timeout: milliseconds(random, 1000..6000),
             quiesce: if random.one_in(3) { milliseconds(random, 100..3000) } else { Duration::ZERO },
-            requests_ahead: *random.pick(&[1, 4, 16, 256]),
+            requests_ahead: *random.pick(&[1, 4, 16, 128]),
         },
         pools,
         listeners,

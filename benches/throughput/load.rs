@@ -125,7 +125,7 @@ struct Client {
 }
 
 /// What does not come for so long does not come any more.
-const PATIENCE: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_millis(500);
 impl Client {
     /// Writes as much of the request as the socket takes.
     fn write_at_once(&self) -> io::Result<usize> {
@@ -227,7 +227,7 @@ impl Load {
             if self.done != last_progress.1 {
                 last_progress = (now, self.done);
             } else if now - last_progress.0 > PATIENCE {
-                return Err(io::Error::other("no answer for a second"));
+                return Err(io::Error::other("no answer for half a second"));
             }
         }
     }

@@ -15,7 +15,7 @@ use crate::bus::scan::{PAD, Window};
 pub const CHUNK: usize = 64 * 1024;
 /// Bytes that fit into the first chunk of a client's output, and into the beginning of a line: what a thousand
 /// connections may need at once should stay in the cache.
-pub const SMALL: usize = 2 * 1024;
+pub const SMALL: usize = 4 * 1024;
 /// Bytes that one read of a worker's stdout may bring.
 pub const READ: usize = 128 * 1024;
 /// Bytes that one receive of a socket may bring.

@@ -179,3 +179,25 @@ fn a_worker_that_floods_its_client_does_not_hold_up_the_others() {
     listener.answer(1);
     daemon.stop();
 }
+
+#[test]
+fn a_client_that_asks_without_end_gets_every_answer_and_so_do_the_others() {
+    const REQUESTS: usize = 20_000;
+    let mut daemon = Setup::new([echo("agents", 2)]).unix().start();
+    let (mut eager, mut polite) = (daemon.connect(), daemon.connect());
+    let mut writer = eager.second();
+    let asking = std::thread::spawn(move || {
+        (0..REQUESTS).for_each(|id| writer.send(&json!({ "id": id, "method": "m", "sessionId": "s" })));
+    });
+    let reading = std::thread::spawn(move || {
+        (0..REQUESTS).for_each(|id| {
+            eager.answer(id);
+        });
+    });
+    while !reading.is_finished() {
+        polite.request(1, "m", json!({}));
+    }
+    asking.join().expect("all requests were sent");
+    reading.join().expect("all answers came in order");
+    daemon.stop();
+}

@@ -85,6 +85,8 @@ struct Relay {
     buffers: Buffers,
     way: Way,
     bytes: usize,
+    /// Bytes that came since the last turn.
+    carried: usize,
     workers: usize,
     /// Clients that have said something.
     clients: usize,
@@ -124,6 +126,7 @@ pub fn run(mut arguments: impl Iterator<Item = String>) -> io::Result<()> {
         buffers,
         way,
         bytes,
+        carried: 0,
         workers,
         clients: 0,
         ends: Vec::new(),
@@ -163,6 +166,9 @@ impl Relay {
         let mut completions = Vec::with_capacity(256);
         loop {
             completions.clear();
+            // In the mean it carries as many messages as it moves bytes for.
+            self.ring.carried((self.carried / self.bytes) as u64);
+            self.carried %= self.bytes;
             self.ring.turn(None, &mut completions)?;
             for completion in &completions {
                 self.complete(completion);
@@ -187,6 +193,7 @@ impl Relay {
             READ if completion.result == -libc::ENOBUFS => self.read(end),
             READ if count == 0 => {}
             READ => {
+                self.carried += count;
                 if let Some(buffer) = completion.buffer() {
                     // SAFETY: the window is looked at before the buffer is returned.
                     let bytes = unsafe { self.buffers.received(buffer, count) }.data();

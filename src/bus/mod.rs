@@ -238,6 +238,11 @@ impl Bus {
         }
     }
 
+    /// Lines that were taken from clients and workers so far.
+    pub fn lines_taken(&self) -> u64 {
+        self.stats.lines_from_clients + self.stats.lines_from_workers
+    }
+
     /// How often something was dropped, closed or changed for this reason.
     pub fn count(&self, reason: Reason) -> u64 {
         self.reporter.count(reason)

@@ -16,14 +16,14 @@ use rustix::time::{ClockId, clock_gettime};
 const EACH: Duration = Duration::from_micros(24);
 /// How long the most are waited for. Where so many come, they come in waves, clients' and workers', and it pays to wait
 /// from one to the next.
-const LONGEST: Duration = Duration::from_micros(640);
+const LONGEST: Duration = Duration::from_micros(600);
 /// It begins above this part of the CPU's time and ends below that: where it helps, the daemon needs less.
 const BEGINS_ABOVE: u32 = 3;
 const ENDS_BELOW: u32 = 8;
 /// The load is looked at once in so many turns.
 const TURNS: u32 = 64;
-/// Turns that move more bytes than this, on the average, carry enough already.
-const ENOUGH: u64 = 1500;
+/// Turns that carry more lines than this, on the average, carry enough already.
+const ENOUGH: u64 = 7;
 /// Turns that the average looks back on.
 const AVERAGE: u64 = 16;
 /// The fewest completions that are worth it, and the most: of sixty clients that talk in lockstep, a quarter.
@@ -37,7 +37,8 @@ const MOST_SKIPPED: u32 = 4096;
 #[derive(Default)]
 pub struct Company {
     wanted: u32,
-    bytes: u64,
+    /// Lines that a turn carries on the average, times [`AVERAGE`].
+    lines: u64,
     skip: u32,
     skip_next: u32,
     turns: u32,
@@ -68,7 +69,7 @@ impl Company {
         }
         if self.wanted == 0 && self.is_busy {
             self.skip = self.skip.saturating_sub(1);
-            if self.skip == 0 && self.bytes < ENOUGH {
+            if self.skip == 0 && self.lines < ENOUGH * AVERAGE {
                 self.wanted = FEWEST;
             }
         }
@@ -80,9 +81,9 @@ impl Company {
         if wanted < MOST { EACH * wanted } else { LONGEST }
     }
 
-    /// A turn has moved so many bytes.
-    pub fn moved(&mut self, bytes: u64) {
-        self.bytes = (self.bytes * (AVERAGE - 1) + bytes) / AVERAGE;
+    /// A turn has carried so many lines.
+    pub fn carried(&mut self, lines: u64) {
+        self.lines = self.lines - self.lines / AVERAGE + lines;
     }
 
     /// How many came of those waited for.
@@ -194,9 +195,9 @@ mod tests {
     #[test]
     fn nobody_is_waited_for_when_turns_carry_enough() {
         let mut company = busy();
-        (0..100).for_each(|_| company.moved(10 * ENOUGH));
+        (0..100).for_each(|_| company.carried(2 * ENOUGH));
         assert_eq!(waits(&mut company, 1000, |wanted| wanted), 0);
-        (0..100).for_each(|_| company.moved(10));
+        (0..100).for_each(|_| company.carried(1));
         assert!(waits(&mut company, 1000, |wanted| wanted) > 0);
     }
 }

@@ -205,6 +205,7 @@ impl Shell {
     /// The loop.
     fn serve(&mut self) -> Result<(), StartError> {
         let mut completions = Vec::with_capacity(256);
+        let mut lines = 0;
         loop {
             self.write_dirty(self.clock.now());
             self.write_log();
@@ -213,6 +214,8 @@ impl Shell {
             }
             let planned = self.patience();
             completions.clear();
+            let so_far = self.bus.lines_taken();
+            self.ring.carried(so_far - std::mem::replace(&mut lines, so_far));
             self.ring.turn(planned, &mut completions).map_err(StartError::io("use the ring"))?;
             let now = self.clock.read(planned);
             for completion in &completions {

@@ -151,6 +151,11 @@ impl Ring {
         unsafe { self.submit(entry) };
     }
 
+    /// Says how many lines were carried since the last turn.
+    pub fn carried(&mut self, lines: u64) {
+        self.company.carried(lines);
+    }
+
     /// Asks the kernel to cancel the operation with this token; it completes with ECANCELED, or as usual.
     pub fn cancel(&mut self, token: u64) {
         let entry = opcode::AsyncCancel::new(token).build().user_data(IGNORE);
@@ -195,7 +200,6 @@ impl Ring {
             flags: entry.flags(),
         }));
         let new = &completions[before..];
-        self.company.moved(new.iter().map(|completion| completion.result.max(0) as u64).sum());
         if company > 0 {
             self.company.came((new.len() as u32 + company).saturating_sub(want));
             if new.iter().any(|completion| completion.result == -libc::ENOBUFS) {

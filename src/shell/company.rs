@@ -22,8 +22,9 @@ const BEGINS_ABOVE: u32 = 3;
 const ENDS_BELOW: u32 = 8;
 /// The load is looked at once in so many turns.
 const TURNS: u32 = 64;
-/// Turns that carry more lines than this, on the average, carry enough already.
-const ENOUGH: u64 = 7;
+/// Turns that carry more lines or move more bytes than this, on the average, carry enough already.
+const ENOUGH_LINES: u64 = 7;
+const ENOUGH_BYTES: u64 = 16 * 1024;
 /// Turns that the average looks back on.
 const AVERAGE: u64 = 16;
 /// The fewest completions that are worth it, and the most: of sixty clients that talk in lockstep, a quarter.
@@ -37,8 +38,9 @@ const MOST_SKIPPED: u32 = 4096;
 #[derive(Default)]
 pub struct Company {
     wanted: u32,
-    /// Lines that a turn carries on the average, times [`AVERAGE`].
+    /// What a turn carries and moves on the average, times [`AVERAGE`].
     lines: u64,
+    bytes: u64,
     skip: u32,
     skip_next: u32,
     turns: u32,
@@ -69,7 +71,7 @@ impl Company {
         }
         if self.wanted == 0 && self.is_busy {
             self.skip = self.skip.saturating_sub(1);
-            if self.skip == 0 && self.lines < ENOUGH * AVERAGE {
+            if self.skip == 0 && self.lines < ENOUGH_LINES * AVERAGE && self.bytes < ENOUGH_BYTES * AVERAGE {
                 self.wanted = FEWEST;
             }
         }
@@ -84,6 +86,11 @@ impl Company {
     /// A turn has carried so many lines.
     pub fn carried(&mut self, lines: u64) {
         self.lines = self.lines - self.lines / AVERAGE + lines;
+    }
+
+    /// A turn has moved so many bytes, in and out.
+    pub fn moved(&mut self, bytes: u64) {
+        self.bytes = self.bytes - self.bytes / AVERAGE + bytes;
     }
 
     /// How many came of those waited for.
@@ -194,10 +201,17 @@ mod tests {
 
     #[test]
     fn nobody_is_waited_for_when_turns_carry_enough() {
-        let mut company = busy();
-        (0..100).for_each(|_| company.carried(2 * ENOUGH));
-        assert_eq!(waits(&mut company, 1000, |wanted| wanted), 0);
-        (0..100).for_each(|_| company.carried(1));
-        assert!(waits(&mut company, 1000, |wanted| wanted) > 0);
+        for (lines, bytes) in [(2 * ENOUGH_LINES, 0), (1, 2 * ENOUGH_BYTES)] {
+            let mut company = busy();
+            let turns = |company: &mut Company, lines, bytes| {
+                (0..100).for_each(|_| {
+                    company.carried(lines);
+                    company.moved(bytes);
+                });
+                waits(company, 1000, |wanted| wanted)
+            };
+            assert_eq!(turns(&mut company, lines, bytes), 0);
+            assert!(turns(&mut company, 1, 100) > 0);
+        }
     }
 }

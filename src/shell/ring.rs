@@ -200,6 +200,7 @@ impl Ring {
             flags: entry.flags(),
         }));
         let new = &completions[before..];
+        self.company.moved(new.iter().map(|completion| completion.result.max(0) as u64).sum());
         if company > 0 {
             self.company.came((new.len() as u32 + company).saturating_sub(want));
             if new.iter().any(|completion| completion.result == -libc::ENOBUFS) {

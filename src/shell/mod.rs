@@ -5,7 +5,8 @@
 //! in, `children.rs` looks after worker processes, and `closing.rs` ends what they opened.
 //!
 //! A turn: enter the kernel once, take the completions, give their bytes to the core, carry out its effects into the
-//! outboxes, start one write for each output that has something and is idle, arm what is to be read next.
+//! outboxes, start one write for each output that has something and is idle, arm what is to be read next. A link that
+//! brings more lines than fit into its turn goes behind the others; a busy turn may wait for company (`company.rs`).
 
 mod buffers;
 mod children;

@@ -177,13 +177,10 @@ impl Polite {
     }
 }
 
-/// Puts the name of a pool into a request.
+/// Puts the name of a pool at the end of a request: what sets the id expects it at the front.
 fn with_pool(mut request: Vec<u8>, pool: &str) -> Vec<u8> {
-    request.splice(1..1, format!("\"pool\":\"{pool}\",").into_bytes());
-    // The id has moved: what sets it expects it at the front.
-    let member = request.drain(1..format!("\"pool\":\"{pool}\",").len() + 1).collect::<Vec<_>>();
-    let end = request.len() - 2;
-    request.splice(end..end, [b",".as_slice(), &member[..member.len() - 1]].concat());
+    let end = request.len() - "}\n".len();
+    request.splice(end..end, format!(",\"pool\":\"{pool}\"").into_bytes());
     request
 }
 

@@ -3,6 +3,8 @@
 //!
 //! Invariant: a line is queued for exactly one receiver, or its loss is reported, and a lost request is answered.
 
+use std::borrow::Cow;
+
 use super::client::Phase;
 use super::id::View;
 use super::port::{ClientKey, Close, Effect, Moment, Peer, Text, WorkerKey};
@@ -12,7 +14,6 @@ use super::scan::{Fault, Line, Span, Window, decoded};
 use super::settings::{Assignment, IdCollision, MAX_REQUEST_ID_LEN, MAX_SESSION_ID_LEN, SessionAccess};
 use super::table::Key;
 use super::{Bus, Flow, reply};
-use std::borrow::Cow;
 
 /// An id longer than this is not repeated in the error that refuses it.
 const LONGEST_ECHOED_ID: usize = 1024;

@@ -40,12 +40,11 @@ impl Bus {
         let Some(client) = self.clients.get_mut(key) else { return false };
         match client.pace {
             Pace::Waiting => return true,
-            Pace::Free if client.end.asked.len() < ahead || alone => return false,
-            Pace::Turn => {
+            Pace::Free if !alone && client.end.asked.len() >= ahead => {}
+            Pace::Free | Pace::Turn => {
                 client.pace = Pace::Free;
                 return false;
             }
-            Pace::Free => {}
         }
         client.pace = Pace::Waiting;
         self.turns.push_back((now.after(PAUSE), key));
@@ -88,7 +87,7 @@ impl Bus {
         };
         let free = settings::MAX_PENDING_REQUESTS - requests.table.len();
         let kept = KEPT.min(KEPT_FOR_EACH * askers.saturating_sub(1));
-        let own = self.peer_end(asker).map_or(0, |end| end.asked.len());
-        free <= kept && own >= settings::MAX_PENDING_REQUESTS / askers.max(1)
+        let holds = || self.peer_end(asker).map_or(0, |end| end.asked.len());
+        free <= kept && holds() >= settings::MAX_PENDING_REQUESTS / askers.max(1)
     }
 }

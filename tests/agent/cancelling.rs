@@ -38,6 +38,16 @@ fn closed(closings: &Receiver<Instant>, cancelled: Instant) -> Duration {
     closed - cancelled
 }
 
+/// A prompt that such an endpoint has begun to answer: the endpoint, what it tells, the client, the session and the id.
+fn stuck_in_a_prompt() -> (Endpoint, Receiver<Instant>, Client, String, u64) {
+    let (endpoint, closings) = stuck();
+    let mut client = Client::for_url(&endpoint.url());
+    let session = client.session();
+    let id = client.ask_prompt(&session, "hi");
+    client.line();
+    (endpoint, closings, client, session, id)
+}
+
 #[test]
 fn cancel_stops_the_request_and_the_next_prompt_works() {
     let (endpoint, closings) = stuck();
@@ -62,11 +72,7 @@ fn cancel_stops_the_request_and_the_next_prompt_works() {
 
 #[test]
 fn cancel_with_an_id_is_answered_too() {
-    let (endpoint, closings) = stuck();
-    let mut client = Client::for_url(&endpoint.url());
-    let session = client.session();
-    let prompt = client.ask_prompt(&session, "hi");
-    client.line();
+    let (_endpoint, closings, mut client, session, prompt) = stuck_in_a_prompt();
     let cancelled = Instant::now();
     let cancel = client.ask("session/cancel", json!({"sessionId": session}));
     assert_eq!(client.answer(prompt).stop(), "cancelled");
@@ -103,11 +109,7 @@ fn cancel_and_the_next_prompt_may_come_in_one_write() {
 
 #[test]
 fn a_request_is_cancelled_by_its_id() {
-    let (endpoint, closings) = stuck();
-    let mut client = Client::for_url(&endpoint.url());
-    let session = client.session();
-    let id = client.ask_prompt(&session, "hi");
-    client.line();
+    let (_endpoint, closings, mut client, session, id) = stuck_in_a_prompt();
     client.notify("$/cancel_request", json!({"requestId": id.to_string()}));
     let cancelled = Instant::now();
     client.notify("$/cancel_request", json!({"requestId": id}));
@@ -143,11 +145,7 @@ fn a_request_that_is_not_answered_yet_or_waits_for_a_retry_is_cancelled_too() {
 
 #[test]
 fn closing_a_session_cancels_what_runs_in_it() {
-    let (endpoint, closings) = stuck();
-    let mut client = Client::for_url(&endpoint.url());
-    let session = client.session();
-    let prompt = client.ask_prompt(&session, "hi");
-    client.line();
+    let (_endpoint, closings, mut client, session, prompt) = stuck_in_a_prompt();
     let cancelled = Instant::now();
     let close = client.ask("session/close", json!({"sessionId": session}));
     assert_eq!(client.answer(prompt).stop(), "cancelled");
@@ -157,11 +155,7 @@ fn closing_a_session_cancels_what_runs_in_it() {
 
 #[test]
 fn the_end_of_the_input_aborts_and_exits() {
-    let (endpoint, closings) = stuck();
-    let mut client = Client::for_url(&endpoint.url());
-    let session = client.session();
-    let prompt = client.ask_prompt(&session, "hi");
-    client.line();
+    let (_endpoint, closings, mut client, _session, prompt) = stuck_in_a_prompt();
     let ended = Instant::now();
     client.close();
     assert_eq!(client.answer(prompt).stop(), "cancelled");
@@ -174,11 +168,7 @@ fn the_end_of_the_input_aborts_and_exits() {
 #[test]
 fn signals_end_the_process_within_a_second() {
     for signal in [libc::SIGTERM, libc::SIGINT] {
-        let (endpoint, _closings) = stuck();
-        let mut client = Client::for_url(&endpoint.url());
-        let session = client.session();
-        let prompt = client.ask_prompt(&session, "hi");
-        client.line();
+        let (_endpoint, _closings, mut client, _session, prompt) = stuck_in_a_prompt();
         client.signal(signal);
         assert_eq!(client.answer(prompt).stop(), "cancelled");
         let (code, took) = client.wait();

@@ -3,6 +3,16 @@
 use super::super::drain::Stage;
 use super::*;
 
+/// A bus that lets requests finish for so long; its one client waits for its one worker.
+fn quiescing(quiesce: Duration) -> (Bench, Peer, Peer) {
+    let mut patient = settings(vec![pool(1, Assignment::RoundRobin)]);
+    patient.limits.quiesce = quiesce;
+    let mut bench = Bench::new(patient);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    bench.write(client, r#"{"id":1,"method":"x"}"#);
+    (bench, client, worker)
+}
+
 #[test]
 fn a_worker_that_starts_while_the_others_are_killed_is_killed() {
     let mut bench = Bench::starting(settings(vec![pool(1, Assignment::RoundRobin)]));
@@ -15,11 +25,7 @@ fn a_worker_that_starts_while_the_others_are_killed_is_killed() {
 
 #[test]
 fn quiescing_ends_with_the_last_pending_answer() {
-    let mut patient = settings(vec![pool(1, Assignment::RoundRobin)]);
-    patient.limits.quiesce = seconds(10);
-    let mut bench = Bench::new(patient);
-    let (client, worker) = (bench.client(), bench.worker(0));
-    bench.write(client, r#"{"id":1,"method":"x"}"#);
+    let (mut bench, client, worker) = quiescing(seconds(10));
     bench.shutdown();
     assert_eq!(bench.bus.stage(), Stage::Quiescing);
     bench.pass(seconds(1));
@@ -124,11 +130,7 @@ fn the_second_signal_is_immediate() {
 
 #[test]
 fn a_second_signal_ends_the_quiet_time_too() {
-    let mut patient = settings(vec![pool(1, Assignment::RoundRobin)]);
-    patient.limits.quiesce = seconds(1000);
-    let mut bench = Bench::new(patient);
-    let (client, worker) = (bench.client(), bench.worker(0));
-    bench.write(client, r#"{"id":1,"method":"x"}"#);
+    let (mut bench, _client, worker) = quiescing(seconds(1000));
     bench.shutdown();
     bench.shutdown();
     assert_eq!(bench.signals_to(worker), [Signal::Terminate, Signal::Kill]);
@@ -136,11 +138,7 @@ fn a_second_signal_ends_the_quiet_time_too() {
 
 #[test]
 fn the_quiet_time_takes_requests_of_those_who_are_there_and_is_bounded() {
-    let mut patient = settings(vec![pool(1, Assignment::RoundRobin)]);
-    patient.limits.quiesce = seconds(10);
-    let mut bench = Bench::new(patient);
-    let (client, worker) = (bench.client(), bench.worker(0));
-    bench.write(client, r#"{"id":1,"method":"x"}"#);
+    let (mut bench, client, worker) = quiescing(seconds(10));
     bench.shutdown();
     assert!(!bench.listening);
     bench.write(client, r#"{"id":2,"method":"x"}"#);

@@ -104,8 +104,8 @@ fn a_client_that_uses_an_id_again_before_its_answer_gets_both_answers() {
     assert_eq!(bench.read(client), expected);
 }
 
-#[test]
-fn questions_of_two_workers_with_one_id_are_told_apart_by_their_client() {
+/// Two workers ask one client under the id 0: the bench, the client, the workers, and the ids that the client sees.
+fn two_questions() -> (Bench, Peer, [Peer; 2], Vec<String>) {
     let mut bench = bench(2);
     let (client, first, second) = (bench.client(), bench.worker(0), bench.worker(1));
     bench.write(client, r#"{"id":0,"method":"x","sessionId":"a"}"#);
@@ -113,6 +113,12 @@ fn questions_of_two_workers_with_one_id_are_told_apart_by_their_client() {
     bench.write(first, r#"{"id":0,"method":"ask","sessionId":"a"}"#);
     bench.write(second, r#"{"id":0,"method":"ask","sessionId":"b"}"#);
     let ids: Vec<String> = bench.read(client).iter().map(|line| id_of(line)).collect();
+    (bench, client, [first, second], ids)
+}
+
+#[test]
+fn questions_of_two_workers_with_one_id_are_told_apart_by_their_client() {
+    let (mut bench, client, [first, second], ids) = two_questions();
     bench.read(first);
     bench.read(second);
     assert_eq!(ids[0], "0");
@@ -189,15 +195,9 @@ fn an_elicitation_without_a_session_finds_its_client_and_its_request() {
 
 #[test]
 fn a_workers_cancellation_of_its_own_question_follows_too() {
-    let mut bench = bench(2);
-    let (client, first, second) = (bench.client(), bench.worker(0), bench.worker(1));
-    bench.write(client, r#"{"id":0,"method":"x","sessionId":"a"}"#);
-    bench.write(client, r#"{"id":1,"method":"x","sessionId":"b"}"#);
-    bench.write(first, r#"{"id":0,"method":"ask","sessionId":"a"}"#);
-    bench.write(second, r#"{"id":0,"method":"ask","sessionId":"b"}"#);
-    let id = id_of(&bench.read(client)[1]);
+    let (mut bench, client, [_, second], ids) = two_questions();
     bench.write(second, r#"{"method":"$/cancel_request","params":{"requestId":0}}"#);
-    let expected = format!(r#"{{"method":"$/cancel_request","params":{{"requestId":{id}}}}}"#);
+    let expected = format!(r#"{{"method":"$/cancel_request","params":{{"requestId":{}}}}}"#, ids[1]);
     assert_eq!(bench.read_one(client), expected);
 }
 

@@ -3,7 +3,7 @@
 use std::hint::black_box;
 
 use stdio_bus::bus::Bus;
-use stdio_bus::bus::port::{ClientKey, Effect, Input, Moment, Next, Peer, WorkerKey};
+use stdio_bus::bus::port::{ClientKey, Effect, Input, Moment, Next, Peer, Source, WorkerKey};
 use stdio_bus::bus::scan::{PAD, Window};
 use stdio_bus::bus::settings::{Assignment, Limits, Listener, Pool, Routing, Settings};
 
@@ -48,10 +48,11 @@ impl Core {
             assignment: Assignment::RoundRobin,
             cancel_on_disconnect: false,
             request_timeout: None,
+            deny_methods: Vec::new(),
         };
         // Nothing is ever sent here, so nothing may ever be full.
         let limits = Limits { max_output_queue: usize::MAX / 2, ..Limits::default() };
-        let listeners = vec![Listener { pool: None, stdio: false }];
+        let listeners = vec![Listener::default()];
         let mut bus = Bus::new(Settings { limits, pools: vec![pool], listeners, routing: Routing::default() });
         let mut started = Vec::new();
         bus.start(Moment(1));
@@ -63,7 +64,7 @@ impl Core {
         for (pid, worker) in started.iter().enumerate() {
             bus.handle(Moment(1), Input::Spawned { worker: *worker, pid: pid as u32 + 1 });
         }
-        let connected = (0..clients).map(|_| bus.connect(Moment(1), 0).expect("there is room"));
+        let connected = (0..clients).map(|_| bus.connect(Moment(1), 0, Source::Inherited).expect("there is room"));
         let clients = connected.collect();
         while bus.next_effect().is_some() {}
         Self { bus, clients, workers: started, now: 1 }

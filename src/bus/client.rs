@@ -1,7 +1,7 @@
 //! A client connection as the core sees it.
 
 use super::endpoint::Endpoint;
-use super::port::{Moment, WorkerKey};
+use super::port::{Moment, Source, WorkerKey};
 use super::share::Pace;
 
 /// How far a connection has come.
@@ -25,6 +25,8 @@ pub struct Client {
     pub group: usize,
     /// Whether it is the one client of `--stdio`.
     pub stdio: bool,
+    /// Where it comes from.
+    pub source: Source,
     /// How far it has come.
     pub phase: Phase,
     /// When its closing or its half-closed state has lasted long enough.
@@ -39,11 +41,12 @@ pub struct Client {
 
 impl Client {
     /// A new connection.
-    pub fn new(number: u32, group: usize, stdio: bool) -> Self {
+    pub fn new(number: u32, group: usize, stdio: bool, source: Source) -> Self {
         Self {
             number,
             group,
             stdio,
+            source,
             phase: Phase::Open,
             deadline: None,
             assigned: Vec::new(),

@@ -4,7 +4,7 @@
 use super::client::{Client, Phase};
 use super::drain::Stage;
 use super::messages::Direction;
-use super::port::{ClientKey, Close, Effect, Moment, Peer};
+use super::port::{ClientKey, Close, Effect, Moment, Peer, Source};
 use super::report::Reason;
 use super::settings::{Assignment, MAX_CONNECTIONS};
 use super::{Bus, reply};
@@ -18,14 +18,14 @@ const LINGER: Duration = Duration::from_secs(1);
 impl Bus {
     /// A client has connected through the listener with this index. None when there is no room or no future for it:
     /// close it.
-    pub fn connect(&mut self, now: Moment, listener: usize) -> Option<ClientKey> {
+    pub fn connect(&mut self, now: Moment, listener: usize, source: Source) -> Option<ClientKey> {
         let listener = self.settings.listeners.get(listener)?.clone();
         if self.drain.refuses_clients() {
             return None;
         }
         let number = self.next_client_number;
         let group = self.group_of_listener(listener.pool);
-        let Ok(key) = self.clients.insert(Client::new(number, group, listener.stdio)) else {
+        let Ok(key) = self.clients.insert(Client::new(number, group, listener.stdio, source)) else {
             // It was on its way when the last slot was taken.
             self.report(now, Reason::ConnectionLimit, None, || "a client is turned away: no slot is left".into());
             return None;

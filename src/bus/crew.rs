@@ -195,7 +195,7 @@ impl Bus {
         }
     }
 
-    pub(super) fn spawn_failed(&mut self, now: Moment, key: WorkerKey, why: &str) {
+    pub(super) fn spawn_failed(&mut self, now: Moment, key: WorkerKey, why: &str, _short: bool) {
         self.report(now, Reason::SpawnFailed, Some(Peer::Worker(key)), || why.to_owned());
         if let Some(worker) = self.workers.get_mut(key) {
             worker.stdout_open = false;

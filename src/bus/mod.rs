@@ -195,7 +195,7 @@ impl Bus {
     pub fn handle(&mut self, now: Moment, input: Input) {
         match input {
             Input::Spawned { worker, pid } => self.spawned(now, worker, pid),
-            Input::SpawnFailed { worker, why } => self.spawn_failed(now, worker, &why),
+            Input::SpawnFailed { worker, why, short } => self.spawn_failed(now, worker, &why, short),
             Input::Exited { worker, exit } => self.exited(now, worker, exit),
             Input::Ended { peer, partial } => {
                 if partial > 0 {
@@ -211,6 +211,7 @@ impl Bus {
             Input::Broken { peer: Peer::Client(client), why } => self.client_broken(now, client, &why),
             Input::Broken { peer: Peer::Worker(worker), why } => self.stdin_broken(now, worker, &why),
             Input::Sent { peer, bytes } => self.sent(now, peer, bytes),
+            Input::Unread { .. } | Input::Memory { .. } => {}
             Input::Closed { client } => self.client_closed(now, client),
             Input::Shutdown => self.shutdown(now),
             Input::Tick => self.tick(now),

@@ -26,6 +26,19 @@ pub enum Peer {
     Worker(WorkerKey),
 }
 
+/// Where a client comes from. What all share is shared out by source first, then by connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Source {
+    /// It was there from the start: the client of `--stdio`, or nobody knows.
+    #[default]
+    Inherited,
+    /// A network address: an IPv4 address mapped into IPv6, or an IPv6 address of which the last 64 bits are zero,
+    /// since one host has as many of those as it likes.
+    Address([u8; 16]),
+    /// A user of this machine, at the other end of a Unix socket (SO_PEERCRED, unix(7)).
+    User(u32),
+}
+
 /// A point in time: nanoseconds on the caller's monotonic clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Moment(pub u64);
@@ -58,6 +71,8 @@ pub enum Input {
         worker: WorkerKey,
         /// Why, for a person to read.
         why: String,
+        /// The command is not to blame: descriptors, processes or memory were short (EMFILE, ENFILE, EAGAIN, ENOMEM).
+        short: bool,
     },
     /// A worker's process was reaped (spec 7.1.1).
     Exited {
@@ -86,6 +101,20 @@ pub enum Input {
         peer: Peer,
         /// How many.
         bytes: usize,
+    },
+    /// What [`Effect::Probe`] asked for.
+    Unread {
+        /// The worker.
+        worker: WorkerKey,
+        /// Bytes that were written to its stdin and that it has not read yet.
+        bytes: usize,
+    },
+    /// More than three quarters of [`max_memory`](super::settings::Limits::max_memory) are in use, or no more so many.
+    Memory {
+        /// Bytes of all blocks that are lent.
+        used: usize,
+        /// How many of them are held for whom; empty once fewer than three quarters are in use.
+        held: Vec<(Peer, usize)>,
     },
     /// A client's descriptor is closed, and no operation of it is left in the kernel.
     Closed {
@@ -163,6 +192,11 @@ pub enum Effect {
         worker: WorkerKey,
         /// Which signal.
         signal: Signal,
+    },
+    /// Find out how much a worker has not read of what was written to its stdin; answer with [`Input::Unread`].
+    Probe {
+        /// The worker.
+        worker: WorkerKey,
     },
     /// Forget a worker: cancel what is in flight and close its descriptors. Its key is dead.
     Release {

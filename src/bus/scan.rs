@@ -147,6 +147,8 @@ pub struct Line {
     pub pool: Span,
     /// `params.requestId`: a string or a number.
     pub request_id: Span,
+    /// `params.id`: a string or a number. Only cancellations of LSP name a request there.
+    pub params_id: Span,
     /// Any of the `Line::` bits.
     pub flags: u32,
 }
@@ -178,6 +180,7 @@ impl Line {
             result_session: self.result_session.moved(by),
             pool: self.pool.moved(by),
             request_id: self.request_id.moved(by),
+            params_id: self.params_id.moved(by),
             flags: self.flags,
         }
     }

@@ -48,6 +48,8 @@ pub struct Limits {
     pub quiesce: Duration,
     /// Requests that a client may have unanswered before the others go first (`share.rs`). Not in the configuration.
     pub requests_ahead: usize,
+    /// Bytes of memory for unfinished lines, queues and held lines of all connections together.
+    pub max_memory: usize,
 }
 
 impl Default for Limits {
@@ -62,6 +64,7 @@ impl Default for Limits {
             backpressure_timeout: Duration::from_secs(60),
             quiesce: Duration::ZERO,
             requests_ahead: 128,
+            max_memory: 256 << 20,
         }
     }
 }
@@ -81,6 +84,8 @@ pub struct Pool {
     pub cancel_on_disconnect: bool,
     /// How long a request may wait for its answer, if bounded.
     pub request_timeout: Option<Duration>,
+    /// Methods that clients may not use on its workers, decoded.
+    pub deny_methods: Vec<String>,
 }
 
 /// How a message without a known session chooses its worker (design 2.6).
@@ -96,12 +101,25 @@ pub enum Assignment {
 }
 
 /// A place where clients come from.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Listener {
     /// Index of the pool its clients use, unless a message names another; none means all pools.
     pub pool: Option<usize>,
     /// The one client of `--stdio`: its end of file starts the drain.
     pub stdio: bool,
+    /// Indexes of the pools that a message of its clients may name; none means all.
+    pub pools: Option<Vec<usize>>,
+    /// Connections that it takes at once, and of one source.
+    pub max_connections: MaxConnections,
+}
+
+/// How many connections a listener takes; the rest is refused with an error that says so.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MaxConnections {
+    /// All together.
+    pub total: Option<usize>,
+    /// From one source (see [`super::port::Source`]).
+    pub per_source: Option<usize>,
 }
 
 /// Choices that the spec leaves open.
@@ -129,6 +147,8 @@ pub enum IdCollision {
     Translate,
     /// The request is answered with an error.
     Reject,
+    /// On workers that several clients share, every id is replaced: for those who trust no worker.
+    Always,
 }
 
 /// Who may use a session (design 2.3).

@@ -285,6 +285,7 @@ impl Config {
             assignment: Assignment::default(),
             cancel_on_disconnect: false,
             request_timeout: None,
+            deny_methods: Vec::new(),
         };
         let pool = Pool {
             core,
@@ -333,8 +334,11 @@ impl Config {
 
     /// What the core is told.
     pub fn settings(&self) -> Settings {
-        let listener =
-            |one: &Listener| settings::Listener { pool: one.pool, stdio: matches!(one.listen, Listen::Stdio) };
+        let listener = |one: &Listener| settings::Listener {
+            pool: one.pool,
+            stdio: matches!(one.listen, Listen::Stdio),
+            ..settings::Listener::default()
+        };
         Settings {
             limits: self.limits.clone(),
             pools: self.pools.iter().map(|pool| pool.core.clone()).collect(),

@@ -149,6 +149,7 @@ fn core<'t>(reader: &mut Reader<'t>, object: &Object<'t>, id: String) -> setting
         assignment,
         cancel_on_disconnect: cancel.unwrap_or(false),
         request_timeout: number(reader, object, "request_timeout_sec").map(Duration::from_secs),
+        deny_methods: Vec::new(),
     }
 }
 
@@ -316,6 +317,7 @@ fn limits<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Limits {
         backpressure_timeout: seconds(reader, "backpressure_timeout_sec", default.backpressure_timeout),
         quiesce: seconds(reader, "quiesce_sec", default.quiesce),
         requests_ahead: default.requests_ahead,
+        max_memory: default.max_memory,
     }
 }
 

@@ -84,6 +84,7 @@ fn every_key_arrives() {
         backpressure_timeout: Duration::from_secs(2),
         quiesce: Duration::from_secs(1),
         requests_ahead: 128,
+        max_memory: 256 << 20,
     };
     assert_eq!(config.limits, limits);
     let routing =

@@ -35,7 +35,12 @@ impl Shell {
             Err(error) => {
                 let pool = &self.pools[pool];
                 let why = format!("cannot start \"{}\" ({}): {error}", pool.command, pool.program.display());
-                self.bus.handle(now, Input::SpawnFailed { worker, why });
+                // What is short now may be there again soon, whatever the command is like.
+                let short = matches!(
+                    error.raw_os_error(),
+                    Some(libc::EMFILE | libc::ENFILE | libc::EAGAIN | libc::ENOMEM | libc::ENOBUFS)
+                );
+                self.bus.handle(now, Input::SpawnFailed { worker, why, short });
             }
         }
     }

@@ -9,7 +9,7 @@ use io_uring::{opcode, types};
 use super::link::{Descriptor, Kind, Link};
 use super::listen::Listening;
 use super::{Operation, Shell};
-use crate::bus::port::{ClientKey, Moment, Peer};
+use crate::bus::port::{ClientKey, Moment, Peer, Source};
 
 /// After accept(2) failed for want of descriptors or memory: doubled up to the longest.
 const FIRST_ACCEPT_DELAY: Duration = Duration::from_millis(100);
@@ -35,7 +35,7 @@ impl Gate {
 
 impl Shell {
     pub(super) fn add_client(&mut self, listener: usize, link: impl FnOnce(Peer) -> Link) -> Option<ClientKey> {
-        let client = self.bus.connect(self.clock.now(), listener);
+        let client = self.bus.connect(self.clock.now(), listener, Source::Inherited);
         if let Some(client) = client {
             let slot = self.links.insert(link(Peer::Client(client)));
             self.clients[client.index()] = Some(slot);

@@ -344,6 +344,7 @@ impl Shell {
                     }
                 }
                 Effect::Signal { worker, signal } => self.reaper.signal(worker, signal),
+                Effect::Probe { .. } => {}
                 Effect::Release { worker } => {
                     if let Some(slot) = self.workers.get_mut(worker.index()).and_then(Option::take) {
                         self.leave(slot);

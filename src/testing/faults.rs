@@ -80,15 +80,16 @@ pub fn settings(random: &mut Random) -> Settings {
                 assignment,
                 cancel_on_disconnect: random.one_in(2),
                 request_timeout: random.one_in(3).then(|| milliseconds(random, 500..5000)),
+                deny_methods: Vec::new(),
             }
         })
         .collect();
     let stdio = random.one_in(8);
-    let mut listeners = vec![Listener { pool: None, stdio }];
+    let mut listeners = vec![Listener { stdio, ..Listener::default() }];
     if !stdio {
         for pool in 0..pools.len() {
             if random.one_in(2) {
-                listeners.push(Listener { pool: Some(pool), stdio: false });
+                listeners.push(Listener { pool: Some(pool), ..Listener::default() });
             }
         }
     }
@@ -102,6 +103,7 @@ pub fn settings(random: &mut Random) -> Settings {
             backpressure_timeout: milliseconds(random, 1000..6000),
             quiesce: if random.one_in(3) { milliseconds(random, 100..3000) } else { Duration::ZERO },
             requests_ahead: *random.pick(&[1, 4, 16, 128]),
+            max_memory: 256 << 20,
         },
         pools,
         listeners,

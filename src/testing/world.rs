@@ -10,7 +10,7 @@ use super::line::{Draft, Kind, Line, Who, meaning, number_of, spell_id};
 use super::model::Model;
 use crate::bus::Bus;
 use crate::bus::drain::Stage;
-use crate::bus::port::{ClientKey, Close, Effect, Exit, Input, Moment, Next, Peer, Signal, WorkerKey};
+use crate::bus::port::{ClientKey, Close, Effect, Exit, Input, Moment, Next, Peer, Signal, Source, WorkerKey};
 use crate::bus::report::Reason;
 use crate::bus::scan::{PAD, Window};
 use crate::bus::settings::{IdCollision, Settings};
@@ -435,6 +435,7 @@ impl World {
                     }
                     self.note(format!("worker {at} is signalled: {signal:?}"));
                 }
+                Effect::Probe { .. } => {}
                 Effect::Release { worker } => self.release(worker),
                 Effect::Close { client, how } => {
                     let at = self.client(client);
@@ -560,7 +561,11 @@ impl World {
             worker.process = Process::Exited;
             worker.end.deaf = true;
             self.model.stops(at);
-            self.handle("cannot be started", who, Input::SpawnFailed { worker: key, why: "no such file".into() });
+            self.handle(
+                "cannot be started",
+                who,
+                Input::SpawnFailed { worker: key, why: "no such file".into(), short: false },
+            );
         }
     }
 
@@ -943,7 +948,7 @@ impl World {
         if self.settings.listeners[listener].stdio && !self.clients.is_empty() {
             return;
         }
-        let key = self.bus.connect(self.now, listener);
+        let key = self.bus.connect(self.now, listener, Source::Inherited);
         assert_eq!(key.is_none(), self.stop_accept, "a connection was refused or taken wrongly");
         if let Some(key) = key {
             self.model.connected(listener);

@@ -75,6 +75,7 @@ fn counted_from(line: Line, by: usize) -> Line {
         result_session: moved(line.result_session),
         pool: moved(line.pool),
         request_id: moved(line.request_id),
+        params_id: moved(line.params_id),
         flags: line.flags,
     }
 }

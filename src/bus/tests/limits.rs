@@ -137,7 +137,7 @@ fn there_are_1024_connections_and_then_no_more_are_taken_until_a_tenth_has_left(
     let mut bench = bench(1);
     let clients: Vec<Peer> = (0..1024).map(|_| bench.client()).collect();
     assert!(!bench.accepting);
-    assert!(bench.run(|bus, now| bus.connect(now, 0)).is_none());
+    assert!(bench.run(|bus, now| bus.connect(now, 0, Source::Inherited)).is_none());
     for client in &clients[..102] {
         bench.breaks(*client);
         bench.gone(*client);

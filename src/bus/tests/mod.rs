@@ -19,7 +19,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::Bus;
-use super::port::{ClientKey, Close, Effect, Exit, Input, Moment, Next, Peer, Signal, WorkerKey};
+use super::port::{ClientKey, Close, Effect, Exit, Input, Moment, Next, Peer, Signal, Source, WorkerKey};
 use super::report::{Reason, Report};
 use super::scan::{PAD, Window};
 use super::settings::{Assignment, IdCollision, Limits, Listener, Pool, Routing, SessionAccess, Settings};
@@ -64,16 +64,12 @@ fn pool(instances: usize, assignment: Assignment) -> Pool {
         assignment,
         cancel_on_disconnect: false,
         request_timeout: None,
+        deny_methods: Vec::new(),
     }
 }
 
 fn settings(pools: Vec<Pool>) -> Settings {
-    Settings {
-        limits: Limits::default(),
-        pools,
-        listeners: vec![Listener { pool: None, stdio: false }],
-        routing: Routing::default(),
-    }
+    Settings { limits: Limits::default(), pools, listeners: vec![Listener::default()], routing: Routing::default() }
 }
 
 /// A bus with one pool of so many workers that take turns.
@@ -160,6 +156,7 @@ impl Bench {
                 Effect::Spawn { worker, .. } => self.workers.push(worker),
                 Effect::CloseStdin { worker } => self.stdin_closed.push(worker),
                 Effect::Signal { worker, signal } => self.signals.push((worker, signal)),
+                Effect::Probe { .. } => {}
                 Effect::Release { worker } => {
                     self.workers.retain(|known| *known != worker);
                     self.released.push(worker);
@@ -221,7 +218,7 @@ impl Bench {
     }
 
     fn client_of(&mut self, listener: usize) -> Peer {
-        Peer::Client(self.run(|bus, now| bus.connect(now, listener)).expect("there is room"))
+        Peer::Client(self.run(|bus, now| bus.connect(now, listener, Source::Inherited)).expect("there is room"))
     }
 
     fn worker(&self, at: usize) -> Peer {

@@ -104,7 +104,7 @@ fn a_pool_whose_workers_cannot_start_is_not_started_by_those_who_ask() {
     let mut bench = Bench::starting(settings(vec![Pool { max_instances: 9, ..pool(1, Assignment::Dedicated) }]));
     let client = bench.client();
     let worker = bench.workers[0];
-    bench.handle(Input::SpawnFailed { worker, why: "no such file".into() });
+    bench.handle(Input::SpawnFailed { worker, why: "no such file".into(), short: false });
     for id in 0..5 {
         bench.write(client, &format!(r#"{{"id":{id},"method":"x"}}"#));
     }
@@ -121,7 +121,7 @@ fn a_message_chooses_its_pool_by_name_then_by_listener_then_any() {
         named("b", 1, Assignment::RoundRobin),
         named("c", 1, Assignment::Dedicated),
     ]);
-    three.listeners.push(Listener { pool: Some(1), stdio: false });
+    three.listeners.push(Listener { pool: Some(1), ..Listener::default() });
     let mut bench = Bench::new(three);
     let (any, bound) = (bench.client(), bench.client_of(1));
     asks(&mut bench, any, 4);

@@ -165,7 +165,7 @@ fn a_worker_that_cannot_be_started_is_tried_again_later_and_others_are_not_touch
     let mut bench = Bench::starting(settings(vec![pool(2, Assignment::RoundRobin)]));
     let (client, bad) = (bench.client(), bench.workers[0]);
     bench.write(client, r#"{"id":1,"method":"x"}"#);
-    bench.handle(Input::SpawnFailed { worker: bad, why: "cannot fork".into() });
+    bench.handle(Input::SpawnFailed { worker: bad, why: "cannot fork".into(), short: false });
     assert_eq!(bench.read_error(client).0, "worker_exited");
     assert_eq!(bench.count(Reason::SpawnFailed), 1);
     bench.spawn_all();

@@ -4,7 +4,7 @@ use stdio_bus::bus::scan::{BATCH, Fault, InstructionSet, Line, Outcome, PAD, Par
 
 /// Every instruction set that this machine can run.
 pub fn sets() -> Vec<InstructionSet> {
-    [InstructionSet::Reference, InstructionSet::Avx512]
+    [InstructionSet::Reference, InstructionSet::Portable, InstructionSet::Avx2, InstructionSet::Avx512]
         .into_iter()
         .filter(|&set| Scanner::with(set).is_some())
         .collect()

@@ -198,7 +198,7 @@ pub enum Fault {
     /// Valid JSON, but not an object.
     NotAnObject,
     /// A routing key (`id`, `method`, `params`, `result`, `error`, `sessionId`, `pool`; in `params` and `result`
-    /// `sessionId`, in `params` `requestId`) stands twice: two parsers could choose differently.
+    /// `sessionId`, in `params` `requestId` and `id`) stands twice: two parsers could choose differently.
     DuplicateKey,
 }
 

@@ -60,6 +60,7 @@ fn key() -> impl Strategy<Value = String> {
         1 => Just(r#""pool""#.to_owned()),
         1 => Just(r#""m\u0065thod""#.to_owned()),
         1 => Just(r#""sessionI\u0064""#.to_owned()),
+        1 => Just(r#""i\u0064""#.to_owned()),
     ]
 }
 

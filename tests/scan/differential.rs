@@ -25,6 +25,9 @@ const PARTS: &[&[u8]] = &[
     b"\"params\":[1,2],",
     b"\"params\":{\"sessionId\":5},",
     b"\"params\":{\"requestId\":\"r\"},",
+    b"\"params\":{\"id\":12},",
+    b"\"params\":{\"i\\u0064\":\"r\",\"x\":1},",
+    b"\"par\\u0061ms\":{\"id\":-1,\"id\":2},",
     b"{}",
     b"[]",
     b"[[",
@@ -203,6 +206,10 @@ fn pool() -> Vec<Vec<u8>> {
     for length in (0..300).map(|step| 40 + step * 17) {
         let data = "Qm".repeat(length / 2);
         pool.push(format!(r#"{{"jsonrpc":"2.0","id":{length},"result":{{"data":"{data}"}}}}"#).into_bytes());
+    }
+    for id in 0..60 {
+        pool.push(format!(r#"{{"method":"$/cancelRequest","params":{{"id":{id}}}}}"#).into_bytes());
+        pool.push(format!(r#"{{"params":{{"x":{{"id":0}},"id":"{id}","requestId":{id}}},"id":{id}}}"#).into_bytes());
     }
     pool.push([b"{\"id\":9,\"x\":", &b"[".repeat(100)[..], &b"]".repeat(100), b"}"].concat());
     pool

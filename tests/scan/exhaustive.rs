@@ -1,7 +1,7 @@
 //! All short inputs of a kind, which random ones miss: strings of tokens, sequences of UTF-8, escapes, numbers. Each
 //! stands at many places of a block. A release build looks at more of them.
 
-use super::oracle::{Judgement, judge};
+use super::oracle::{Judgement, as_judged, judge};
 use super::{read_line, sets};
 use stdio_bus::bus::scan::{Fault, Line, Scanner};
 
@@ -28,6 +28,21 @@ impl Checker {
         }
         self.cases += 1;
         self.valid += usize::from(is_valid);
+    }
+
+    /// All sets find in a line what the judge finds in it.
+    fn check_fields(&mut self, line: &[u8]) {
+        let judgement = judge(line);
+        let text = String::from_utf8_lossy(line);
+        for scanner in &mut self.scanners {
+            let found = match read_line(scanner, line) {
+                Ok(found) => as_judged(line, &found.expect("the line is not blank")),
+                Err(_) => Judgement::Malformed,
+            };
+            assert_eq!(found, judgement, "{:?} {text}", scanner.set());
+        }
+        self.cases += 1;
+        self.valid += usize::from(judgement != Judgement::Malformed);
     }
 
     fn report(&self, what: &str) {
@@ -184,6 +199,45 @@ fn scalars() {
         check(scalar.as_bytes());
     }
     checker.report("scalars");
+}
+
+/// The name with the characters that have a bit in `escaped` spelled as escapes.
+fn spelled(name: &str, escaped: usize) -> String {
+    let spell = |(index, letter): (usize, char)| match escaped >> index & 1 {
+        0 => letter.to_string(),
+        _ => format!("\\u{:04x}", u32::from(letter)),
+    };
+    name.chars().enumerate().map(spell).collect()
+}
+
+#[test]
+fn fields_inside_params_however_their_keys_are_spelled() {
+    let mut checker = Checker::new();
+    let step = if cfg!(debug_assertions) { 13 } else { 1 };
+    let escapes = |name: &str| 0..1_usize << name.len().min(2);
+    for (outer, inner) in
+        [("params", "id"), ("params", "requestId"), ("params", "sessionId"), ("result", "id"), ("other", "id")]
+    {
+        for (outer_escapes, inner_escapes) in
+            escapes(outer).flat_map(|outer| escapes(inner).map(move |inner| (outer, inner)))
+        {
+            let (outer, inner) = (spelled(outer, outer_escapes), spelled(inner, inner_escapes));
+            for value in ["7", "-1.5e3 ", "\"r\"", " \"\\u0072\" ", "null", "true", "[1]", "{\"id\":1}"] {
+                for pad in (0..130).step_by(step).map(|length| "k".repeat(length)) {
+                    for line in [
+                        format!(r#"{{"{pad}":0,"{outer}":{{"{inner}":{value}}}}}"#),
+                        format!(r#"{{"id":1,"{outer}":{{"x":[],"{inner}" :{value},"{pad}":0}},"method":"m"}}"#),
+                        format!(r#"{{"{outer}":{{"{inner}":{value},"{pad}":0,"{inner}":0}}}}"#),
+                        format!(r#"{{"{outer}":[{{"{inner}":{value},"{pad}":0,"{inner}":0}}],"id":2}}"#),
+                        format!(r#"{{"{outer}":{{"{inner}":{value}}},"{pad}":[{}0]}}"#, "0,".repeat(40)),
+                    ] {
+                        checker.check_fields(line.as_bytes());
+                    }
+                }
+            }
+        }
+    }
+    checker.report("fields inside params");
 }
 
 #[test]

@@ -21,6 +21,7 @@ fn fields(line: &str) -> Vec<(&'static str, String)> {
         ("result_session", found.result_session),
         ("pool", found.pool),
         ("request_id", found.request_id),
+        ("params_id", found.params_id),
     ];
     let flags = [
         ("RESULT", Line::RESULT),
@@ -65,6 +66,11 @@ fn requests_answers_and_notifications_have_their_fields() {
         &[("method", r#""$/cancel_request""#), ("session", r#""t""#), ("pool", r#""p""#), ("request_id", r#""r""#)],
     );
     has(r#"{"params":{"requestId":12}}"#, &[("request_id", "12")]);
+    has(r#"{"method":"$/cancelRequest","params":{"id":7}}"#, &[("method", r#""$/cancelRequest""#), ("params_id", "7")]);
+    has(
+        r#"{"id":1,"params":{"x":{"id":2},"id" : "r" ,"requestId":-0.5},"result":{"id":3}}"#,
+        &[("id", "1"), ("request_id", "-0.5"), ("params_id", r#""r""#), ("RESULT", "")],
+    );
     has("{}", &[]);
     has("{}\r", &[]);
 }
@@ -76,6 +82,11 @@ fn a_field_of_the_wrong_kind_is_absent() {
         has(&format!(r#"{{"id":{id}}}"#), &[("ID_INVALID", "")]);
     }
     has(r#"{"method":1,"sessionId":2,"pool":{},"params":{"sessionId":null,"requestId":true}}"#, &[]);
+    for id in ["null", "true", "false", "[1]", r#"{"id":2}"#, "[]", "{}"] {
+        has(&format!(r#"{{"params":{{"id":{id}}}}}"#), &[]);
+    }
+    has(r#"{"params":[{"id":1}],"result":{"id":1},"error":{"id":1}}"#, &[("RESULT", ""), ("ERROR", "")]);
+    has(r#"{"params":["id"],"x":{"id":1}}"#, &[]);
     has(r#"{"params":[{"sessionId":"s"}],"result":["sessionId"]}"#, &[("RESULT", "")]);
     has(r#"{"params":["sessionId","requestId"],"error":"sessionId"}"#, &[("ERROR", "")]);
     has(r#"{"x":{"sessionId":"s","id":1},"jsonrpc":"id"}"#, &[]);
@@ -87,6 +98,9 @@ fn an_escaped_key_is_the_same_key() {
     has(r#"{"m\u0065thod":"m"}"#, &[("method", r#""m""#)]);
     has(r#"{"p\u0061rams":{"\u0073ession\u0049d":"s"}}"#, &[("params_session", r#""s""#)]);
     has(r#"{"\u0073\u0065\u0073\u0073\u0069\u006f\u006e\u0049\u0064":"\u0073"}"#, &[("session", r#""\u0073""#)]);
+    has(r#"{"params":{"\u0069\u0064":12}}"#, &[("params_id", "12")]);
+    has(r#"{"par\u0061ms":{"i\u0064":"\u0069d"}}"#, &[("params_id", r#""\u0069d""#)]);
+    has(r#"{"params":{"id\u0000":1,"i\u0064\ud83d":2,"\/id":3,"iD":4,"i":5}}"#, &[]);
     has(r#"{"id\u0000":1,"i\u0064\ud83d":2,"\/id":3,"sessionIdd":"x","poo":"l"}"#, &[]);
 }
 
@@ -98,7 +112,11 @@ fn a_routing_key_that_stands_twice_is_refused() {
     assert_eq!(fault(r#"{"id":1,"\u0069d":2}"#), Fault::DuplicateKey);
     assert_eq!(fault(r#"{"params":{"sessionId":1,"a":{},"session\u0049d":2}}"#), Fault::DuplicateKey);
     assert_eq!(fault(r#"{"params":{"requestId":1,"requestId":2}}"#), Fault::DuplicateKey);
+    assert_eq!(fault(r#"{"params":{"id":1,"x":{},"id":1}}"#), Fault::DuplicateKey);
+    assert_eq!(fault(r#"{"params":{"id":null,"\u0069d":[]}}"#), Fault::DuplicateKey);
     assert_eq!(fault(r#"{"result":{"sessionId":1,"sessionId":2}}"#), Fault::DuplicateKey);
+    has(r#"{"id":1,"params":{"id":2,"x":{"id":3,"id":4}}}"#, &[("id", "1"), ("params_id", "2")]);
+    has(r#"{"params":[{"id":1,"id":2}],"result":{"id":3,"id":4}}"#, &[("RESULT", "")]);
     has(r#"{"result":{"requestId":1,"requestId":2},"x":1,"x":2}"#, &[("RESULT", "")]);
     has(r#"{"error":{"sessionId":1,"sessionId":2},"x":{"id":1,"id":2}}"#, &[("ERROR", "")]);
     has(r#"{"params":[{"sessionId":1},{"sessionId":1}]}"#, &[]);

@@ -11,7 +11,7 @@ pub enum Judgement {
     /// Not a message, or one with a routing key that stands twice.
     Malformed,
     /// A message with these fields, in the order in which [`Line`] has them.
-    Message([Option<String>; 7], u32),
+    Message([Option<String>; 8], u32),
     /// Valid, but with a key that serde_json cannot decode: a surrogate escape without its partner.
     Undecided,
 }
@@ -59,6 +59,7 @@ fn fields(top: &[(String, Box<RawValue>)]) -> Option<Judgement> {
         string(one(&result, "sessionId").ok()?),
         string(one(top, "pool").ok()?),
         name(one(&params, "requestId").ok()?),
+        name(one(&params, "id").ok()?),
     ];
     let mut flags = 0;
     if one(top, "result").ok()?.is_some() {
@@ -77,8 +78,16 @@ fn fields(top: &[(String, Box<RawValue>)]) -> Option<Judgement> {
 
 /// What the scanner said, in the judge's words.
 pub fn as_judged(stream: &[u8], line: &Line) -> Judgement {
-    let tokens =
-        [line.id, line.method, line.session, line.params_session, line.result_session, line.pool, line.request_id];
+    let tokens = [
+        line.id,
+        line.method,
+        line.session,
+        line.params_session,
+        line.result_session,
+        line.pool,
+        line.request_id,
+        line.params_id,
+    ];
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("a valid line is UTF-8");
     let token = |span: stdio_bus::bus::scan::Span| {
         span.is_some().then(|| text(&stream[span.start as usize..span.end as usize]))

@@ -45,6 +45,7 @@ fn framings(case: &[u8]) -> Vec<Vec<u8>> {
         framings.push([format!("{{\"{key}\":").as_bytes(), case, b"}"].concat());
         framings.push([format!("{{\"{key}\":[").as_bytes(), case, b"]}"].concat());
         framings.push([format!("{{\"{key}\":[0,").as_bytes(), case, b",{}],\"id\":1}"].concat());
+        framings.push([format!("{{\"{key}\":0,\"params\":{{\"id\":").as_bytes(), case, b"}}"].concat());
     }
     framings
 }

@@ -58,8 +58,10 @@ static MEMBERS: [[Member; 16]; 16] = {
     members
 };
 
-/// The row of [`MEMBERS`] for the message itself.
+/// The row of [`MEMBERS`] for the message itself: a number that no member has.
 const TOP: usize = 15;
+
+const _: () = assert!((Member::LAST as usize) < TOP, "each member needs a row, a note and a bit of its own");
 
 /// Keys differ in their first four bytes, quote included, so a product of those can tell them apart.
 const fn hash(word: u64) -> usize {

@@ -16,10 +16,14 @@ pub(super) enum Member {
     Pool,
     ParamsSession,
     ParamsRequest,
+    ParamsId,
     ResultSession,
 }
 
 impl Member {
+    /// The member with the highest number.
+    pub(super) const LAST: Self = Self::ResultSession;
+
     /// The member of the message itself that has this name.
     pub(super) const fn of_message(name: &[u8]) -> Self {
         match name {
@@ -39,6 +43,7 @@ impl Member {
         match (self, name) {
             (Self::Params, b"sessionId") => Self::ParamsSession,
             (Self::Params, b"requestId") => Self::ParamsRequest,
+            (Self::Params, b"id") => Self::ParamsId,
             (Self::Result, b"sessionId") => Self::ResultSession,
             _ => Self::Other,
         }

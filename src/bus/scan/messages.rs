@@ -223,6 +223,7 @@ fn fields(keys: &Keys, value: impl Fn(Member) -> Value, start: usize, end: usize
     const RARE: u16 = Member::Session.bit()
         | Member::Pool.bit()
         | Member::ParamsRequest.bit()
+        | Member::ParamsId.bit()
         | Member::ResultSession.bit()
         | Member::Error.bit();
 
@@ -260,6 +261,9 @@ fn fields(keys: &Keys, value: impl Fn(Member) -> Value, start: usize, end: usize
         }
         if keys.has(Member::ParamsRequest) {
             line.request_id = value(Member::ParamsRequest).name();
+        }
+        if keys.has(Member::ParamsId) {
+            line.params_id = value(Member::ParamsId).name();
         }
     }
     line

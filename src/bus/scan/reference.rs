@@ -240,10 +240,10 @@ impl Machine {
             (Member::Id, b'{' | b'[' | b't' | b'f') => self.line.flags |= Line::ID_INVALID,
             _ => {}
         }
-        // Only an id may be a number; every other field that routing reads is a string.
+        // Only what names a request may be a number; every other field that routing reads is a string.
         let kept = match byte {
             b'"' => true,
-            b'-' | b'0'..=b'9' => matches!(self.member, Member::Id | Member::ParamsRequest),
+            b'-' | b'0'..=b'9' => matches!(self.member, Member::Id | Member::ParamsRequest | Member::ParamsId),
             _ => false,
         };
         if !kept {
@@ -262,6 +262,7 @@ impl Machine {
             Member::Pool => self.line.pool = span,
             Member::ParamsSession => self.line.params_session = span,
             Member::ParamsRequest => self.line.request_id = span,
+            Member::ParamsId => self.line.params_id = span,
             Member::ResultSession => self.line.result_session = span,
             Member::Other | Member::Params | Member::Result | Member::Error => {}
         }

@@ -125,6 +125,11 @@ impl Span {
     fn moved(self, by: u32) -> Self {
         if self.is_some() { Self { start: self.start + by, end: self.end + by } } else { self }
     }
+
+    /// The same token, counted from `by` bytes later; an absent one stays absent.
+    fn moved_back(self, by: u32) -> Self {
+        if self.is_some() { Self { start: self.start - by, end: self.end - by } } else { self }
+    }
 }
 
 /// One valid line, a JSON object, and where its routing fields stand. Tokens are raw: strings with their quotes and
@@ -168,19 +173,30 @@ impl Line {
         self.flags & bits == bits
     }
 
+    /// The same line in a window without its first `bytes`, which end before the line begins.
+    pub fn counted_after(&self, bytes: usize) -> Self {
+        debug_assert!(bytes <= self.span.start as usize, "a line that is dropped in part is none any more");
+        self.with_each(|span| span.moved_back(bytes as u32))
+    }
+
     /// This line, whose fields are counted from its start, as it stands in a window: from `start`, `length` bytes.
     fn placed(&self, start: usize, length: usize) -> Self {
         let by = start as u32;
+        Self { span: Span { start: by, end: by + length as u32 }, ..self.with_each(|span| span.moved(by)) }
+    }
+
+    /// This line with each of its spans as `moved` gives it.
+    fn with_each(&self, moved: impl Fn(Span) -> Span) -> Self {
         Self {
-            span: Span { start: by, end: by + length as u32 },
-            id: self.id.moved(by),
-            method: self.method.moved(by),
-            session: self.session.moved(by),
-            params_session: self.params_session.moved(by),
-            result_session: self.result_session.moved(by),
-            pool: self.pool.moved(by),
-            request_id: self.request_id.moved(by),
-            params_id: self.params_id.moved(by),
+            span: moved(self.span),
+            id: moved(self.id),
+            method: moved(self.method),
+            session: moved(self.session),
+            params_session: moved(self.params_session),
+            result_session: moved(self.result_session),
+            pool: moved(self.pool),
+            request_id: moved(self.request_id),
+            params_id: moved(self.params_id),
             flags: self.flags,
         }
     }
@@ -305,11 +321,11 @@ impl Scanner {
     /// Scans what of `window` was not scanned yet and appends its complete lines to `lines`, at most until there are
     /// [`BATCH`] of them. Blank lines are consumed and not given.
     ///
-    /// `window` must begin where it began in the last call, less what [`Partial::consume`] returned since, and hold
-    /// at least the bytes it held then. The first line that is not a message ends the scan for good: each further
+    /// `window` must begin where it began in the last call, less what [`Partial::consume`] and
+    /// [`Partial::drop_front`] told of since, and hold at least the bytes it held then. The first line that is not a message ends the scan for good: each further
     /// call finds it again.
     pub fn scan(&mut self, partial: &mut Partial, window: Window<'_>, lines: &mut Vec<Line>) -> Outcome {
-        debug_assert!(partial.scanned <= window.data().len(), "a window never shrinks but by what was consumed");
+        debug_assert!(partial.scanned <= window.data().len(), "a window never shrinks but by what was dropped");
         match self.engine {
             Engine::Reference => partial.scan_by_byte(window, lines),
             Engine::Portable(isa) => fast::scan(isa, &mut self.scratch, partial, window, lines),
@@ -356,9 +372,17 @@ impl Partial {
     /// Says that the caller drops the first [`Partial::consumed`] bytes from the window, and how many they are.
     pub fn consume(&mut self) -> usize {
         let dropped = self.consumed;
-        self.consumed = 0;
-        self.scanned -= dropped;
+        self.drop_front(dropped);
         dropped
+    }
+
+    /// Says that the caller drops the first `bytes` bytes from the window, at most [`Partial::consumed`]. Lines that
+    /// were given and stand after them may stay: they are not given again, and [`Line::counted_after`] tells where
+    /// they stand then.
+    pub fn drop_front(&mut self, bytes: usize) {
+        debug_assert!(bytes <= self.consumed, "an unfinished line is kept whole");
+        self.consumed -= bytes;
+        self.scanned -= bytes;
     }
 
     /// Forgets everything: the next window is to be read from its first byte, which begins a line.

@@ -1,5 +1,6 @@
 //! However the bytes are cut, the same lines come out; and no line is looked at again and again.
 
+use super::held::read_held;
 use super::oracle::{Judgement, as_judged, judge};
 use super::{read, sets};
 use proptest::prelude::*;
@@ -79,6 +80,7 @@ proptest! {
         messages in proptest::collection::vec(message(), 1..8),
         damage in proptest::option::weighted(0.3, (any::<prop::sample::Index>(), any::<u8>())),
         cuts in proptest::collection::vec(any::<prop::sample::Index>(), 0..12),
+        uses in 0..3_usize,
     ) {
         let mut stream: Vec<u8> = messages.iter().flat_map(|message| [message.as_bytes(), b"\n"].concat()).collect();
         if let Some((place, byte)) = damage {
@@ -114,6 +116,7 @@ proptest! {
             let scanner = &mut Scanner::with(set).unwrap();
             for garbage in [b'"', b'\n', 0xFF] {
                 prop_assert_eq!(&read(scanner, &stream, &cuts, garbage), &whole, "{:?}", set);
+                prop_assert_eq!(&read_held(scanner, &stream, &cuts, garbage, uses), &whole, "{:?}, used later", set);
             }
         }
     }

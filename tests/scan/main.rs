@@ -8,6 +8,7 @@ mod differential;
 mod exhaustive;
 mod fields;
 mod guard;
+mod held;
 mod oracle;
 mod reading;
 mod suite;

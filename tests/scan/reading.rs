@@ -61,7 +61,7 @@ pub fn read(scanner: &mut Scanner, stream: &[u8], cuts: &[usize], garbage: u8) -
 }
 
 /// The same line with its spans `by` bytes further on.
-fn counted_from(line: Line, by: usize) -> Line {
+pub fn counted_from(line: Line, by: usize) -> Line {
     let by = by as u32;
     let moved = |span: Span| {
         if span.is_some() { Span { start: span.start + by, end: span.end + by } } else { span }

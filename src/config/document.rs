@@ -49,6 +49,11 @@ pub(super) struct Node<'t> {
 }
 
 impl Node<'_> {
+    /// Whether it is to be read as an object: some values may be that or something plainer.
+    pub(super) fn is_object(&self) -> bool {
+        self.raw.starts_with('{')
+    }
+
     /// What kind of value this is, in the words of a message.
     fn kind(&self) -> &'static str {
         match self.raw.as_bytes().first() {

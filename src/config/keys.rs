@@ -3,7 +3,7 @@
 
 use std::ops::RangeInclusive;
 
-use crate::bus::settings::MAX_WORKERS;
+use crate::bus::settings::{MAX_CONNECTIONS, MAX_WORKERS};
 
 pub(super) const TOP: &[&str] = &["pools", "limits", "routing", "error_replies", "listeners", "log", "transport"];
 pub(super) const POOL: &[&str] = &[
@@ -17,6 +17,7 @@ pub(super) const POOL: &[&str] = &[
     "max_instances",
     "cancel_on_disconnect",
     "request_timeout_sec",
+    "deny_methods",
 ];
 pub(super) const LIMITS: &[&str] = &[
     "max_input_buffer",
@@ -26,9 +27,11 @@ pub(super) const LIMITS: &[&str] = &[
     "drain_timeout_sec",
     "backpressure_timeout_sec",
     "quiesce_sec",
+    "max_memory",
 ];
 pub(super) const ROUTING: &[&str] = &["id_collision", "session_access"];
-pub(super) const LISTENER: &[&str] = &["tcp", "unix", "mode", "pool"];
+pub(super) const LISTENER: &[&str] = &["tcp", "unix", "mode", "pool", "pools", "max_connections"];
+pub(super) const MAX_CONNECTIONS_OF: &[&str] = &["total", "per_source"];
 pub(super) const LOG: &[&str] = &["level", "format"];
 pub(super) const TRANSPORT: &[&str] = &["mode", "framing", "protocol", "options"];
 
@@ -39,11 +42,13 @@ pub(super) const SECTIONS: &[(&str, &[&str])] = &[
     ("limits", LIMITS),
     ("routing", ROUTING),
     ("listeners[]", LISTENER),
+    ("listeners[].max_connections", MAX_CONNECTIONS_OF),
     ("log", LOG),
     ("transport", TRANSPORT),
 ];
 
 const DAY: u64 = 24 * 60 * 60;
+const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
 /// The range of a number by its key; the keys are unique over all sections.
@@ -60,6 +65,9 @@ pub(super) fn range(key: &str) -> RangeInclusive<u64> {
         "drain_timeout_sec" => 0..=DAY,
         "backpressure_timeout_sec" => 1..=DAY,
         "quiesce_sec" => 0..=DAY,
+        // The least holds sixteen lines of the default length.
+        "max_memory" => 16 * MIB..=1024 * GIB,
+        "max_connections" | "total" | "per_source" => 1..=MAX_CONNECTIONS as u64,
         _ => unreachable!("no number has the key {key}"),
     }
 }

@@ -22,7 +22,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use thiserror::Error;
 
 use crate::address::Address;
-use crate::bus::settings::{self, Assignment, Limits, Routing, Settings};
+use crate::bus::settings::{self, Assignment, Limits, MaxConnections, Routing, Settings};
 
 pub use document::Problem;
 
@@ -75,6 +75,17 @@ pub struct Listener {
     pub listen: Listen,
     /// Index into [`Config::pools`] of the pool that its clients use, unless a message names another; none means all.
     pub pool: Option<usize>,
+    /// Indexes into [`Config::pools`] of the pools that a message of its clients may name; none means all.
+    pub pools: Option<Vec<usize>>,
+    /// Connections that it takes at once, and of one source.
+    pub max_connections: MaxConnections,
+}
+
+impl Listener {
+    /// One that keeps nothing from its clients.
+    pub fn open(listen: Listen) -> Self {
+        Self { listen, pool: None, pools: None, max_connections: MaxConnections::default() }
+    }
 }
 
 /// What a listener listens on.
@@ -318,14 +329,14 @@ impl Config {
                         "{listen} is among the listeners already; leave it out there or on the command line"
                     ));
                 }
-                self.listeners.insert(0, Listener { listen, pool: None });
+                self.listeners.insert(0, Listener::open(listen));
             }
             None if self.listeners.is_empty() => match self.wanted_mode {
                 Some(Mode::Tcp) => {
                     return unfit("transport.mode is \"tcp\"; say where with --tcp HOST:PORT".to_owned());
                 }
                 Some(Mode::Unix) => return unfit("transport.mode is \"unix\"; say where with --unix PATH".to_owned()),
-                Some(Mode::Stdio) | None => self.listeners.push(Listener { listen: Listen::Stdio, pool: None }),
+                Some(Mode::Stdio) | None => self.listeners.push(Listener::open(Listen::Stdio)),
             },
             None => {}
         }
@@ -337,7 +348,8 @@ impl Config {
         let listener = |one: &Listener| settings::Listener {
             pool: one.pool,
             stdio: matches!(one.listen, Listen::Stdio),
-            ..settings::Listener::default()
+            pools: one.pools.clone(),
+            max_connections: one.max_connections,
         };
         Settings {
             limits: self.limits.clone(),

@@ -12,7 +12,9 @@ use super::document::{Node, Object, Problem, Reader};
 use super::{Config, DEFAULT_DEDICATED_WORKERS, Listen, Listener, Log, LogFormat, LogLevel, Mode, Pool, same_place};
 use super::{command, keys};
 use crate::address::Address;
-use crate::bus::settings::{self, Assignment, IdCollision, Limits, MAX_WORKERS, Routing, SessionAccess};
+use crate::bus::settings::{
+    self, Assignment, IdCollision, Limits, MAX_WORKERS, MaxConnections, Routing, SessionAccess,
+};
 
 /// Longest pool id in bytes: it stands in every line of its workers' stderr.
 const MAX_POOL_ID: usize = 64;
@@ -149,7 +151,7 @@ fn core<'t>(reader: &mut Reader<'t>, object: &Object<'t>, id: String) -> setting
         assignment,
         cancel_on_disconnect: cancel.unwrap_or(false),
         request_timeout: number(reader, object, "request_timeout_sec").map(Duration::from_secs),
-        deny_methods: Vec::new(),
+        deny_methods: object.get("deny_methods").map(|node| methods(reader, node)).unwrap_or_default(),
     }
 }
 
@@ -206,6 +208,19 @@ fn strings<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Vec<String> {
     strings
 }
 
+fn methods<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Vec<String> {
+    let mut methods = Vec::new();
+    for element in reader.array(node).unwrap_or_default() {
+        let Some(method) = reader.string(&element) else { continue };
+        if method.is_empty() {
+            let hint = "name a method, as in \"session/list\"".to_owned();
+            reader.fail(&element, "must not be empty", Some(hint));
+        }
+        methods.push(method);
+    }
+    methods
+}
+
 fn environment<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> BTreeMap<String, String> {
     let mut environment = BTreeMap::new();
     for (name, name_node, value) in reader.strings_by_name(node).unwrap_or_default() {
@@ -231,26 +246,84 @@ fn listeners<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[Pool]) -> Ve
     let mut listeners: Vec<Listener> = Vec::new();
     for element in reader.array(node).unwrap_or_default() {
         let Some(object) = reader.object(&element, "listeners[]", keys::LISTENER) else { continue };
-        let pool = object.get("pool").and_then(|node| {
-            let id = reader.string(node)?;
-            let index = pools.iter().position(|pool| pool.core.id == id);
-            if index.is_none() {
-                let ids: Vec<&str> = pools.iter().map(|pool| pool.core.id.as_str()).collect();
-                let hint = match keys::nearest(&id, &ids) {
-                    Some(name) => format!("did you mean \"{name}\"?"),
-                    None => format!("the pools are {}", ids.join(", ")),
-                };
-                reader.fail(node, format!("there is no pool {id:?}"), Some(hint));
-            }
-            index
-        });
+        let pool = object.get("pool").and_then(|node| pool_index(reader, node, pools));
+        let named = object.get("pools").and_then(|node| pool_indexes(reader, node, pools));
+        if let (Some(node), Some(pool), Some(named)) = (object.get("pool"), pool, &named)
+            && !named.contains(&pool)
+        {
+            let id = &pools[pool].core.id;
+            let hint = format!("add {id:?} to pools, or leave pool out");
+            reader.fail(node, format!("{id:?} is not among the pools of this listener"), Some(hint));
+        }
+        let max_connections = object.get("max_connections").map(|node| max_connections(reader, node));
         let Some((node, listen)) = listen(reader, &object) else { continue };
         if listeners.iter().any(|other| same_place(&other.listen, &listen)) {
             reader.fail(&node, format!("{listen} is listened on already"), None);
         }
-        listeners.push(Listener { listen, pool });
+        // Who was given one pool was not given the others.
+        let named = named.or_else(|| pool.map(|pool| vec![pool]));
+        listeners.push(Listener { listen, pool, pools: named, max_connections: max_connections.unwrap_or_default() });
     }
     listeners
+}
+
+fn pool_index<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[Pool]) -> Option<usize> {
+    let id = reader.string(node)?;
+    let index = pools.iter().position(|pool| pool.core.id == id);
+    if index.is_none() {
+        let ids: Vec<&str> = pools.iter().map(|pool| pool.core.id.as_str()).collect();
+        let hint = match keys::nearest(&id, &ids) {
+            Some(name) => format!("did you mean \"{name}\"?"),
+            None => format!("the pools are {}", ids.join(", ")),
+        };
+        reader.fail(node, format!("there is no pool {id:?}"), Some(hint));
+    }
+    index
+}
+
+/// None if something is wrong with them, so that what follows from them is not reported as well.
+fn pool_indexes<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[Pool]) -> Option<Vec<usize>> {
+    let elements = reader.array(node)?;
+    if elements.is_empty() {
+        let hint = "leave it out for all pools".to_owned();
+        reader.fail(node, "must name at least one pool", Some(hint));
+        return None;
+    }
+    let mut indexes = Vec::with_capacity(elements.len());
+    let mut good = true;
+    for element in &elements {
+        match pool_index(reader, element, pools) {
+            Some(index) if indexes.contains(&index) => {
+                reader.fail(element, format!("{:?} is named twice", pools[index].core.id), None);
+            }
+            Some(index) => indexes.push(index),
+            None => good = false,
+        }
+    }
+    good.then_some(indexes)
+}
+
+fn max_connections<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> MaxConnections {
+    if !node.is_object() {
+        let total = reader.integer(node, keys::range("max_connections")).map(|value| value as usize);
+        return MaxConnections { total, per_source: None };
+    }
+    let section = "listeners[].max_connections";
+    let Some(object) = reader.object(node, section, keys::MAX_CONNECTIONS_OF) else {
+        return MaxConnections::default();
+    };
+    let count = |reader: &mut Reader<'t>, key| number(reader, &object, key).map(|value| value as usize);
+    let (total, per_source) = (count(reader, "total"), count(reader, "per_source"));
+    if keys::MAX_CONNECTIONS_OF.iter().all(|key| object.get(key).is_none()) {
+        let hint = "write a number, or {\"total\": 100, \"per_source\": 10}".to_owned();
+        reader.fail(node, "needs total or per_source", Some(hint));
+    }
+    if let (Some(total), Some(per_source), Some(node)) = (total, per_source, object.get("per_source"))
+        && per_source > total
+    {
+        reader.fail(node, format!("must be at most total, which is {total}, not {per_source}"), None);
+    }
+    MaxConnections { total, per_source }
 }
 
 fn listen<'t>(reader: &mut Reader<'t>, object: &Object<'t>) -> Option<(Node<'t>, Listen)> {
@@ -317,7 +390,7 @@ fn limits<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Limits {
         backpressure_timeout: seconds(reader, "backpressure_timeout_sec", default.backpressure_timeout),
         quiesce: seconds(reader, "quiesce_sec", default.quiesce),
         requests_ahead: default.requests_ahead,
-        max_memory: default.max_memory,
+        max_memory: bytes(reader, "max_memory", default.max_memory),
     }
 }
 
@@ -325,7 +398,9 @@ fn routing<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Routing {
     let default = Routing::default();
     let Some(object) = reader.object(node, "routing", keys::ROUTING) else { return default };
     let id_collision = object.get("id_collision").and_then(|node| {
-        reader.choice(node, &[("translate", IdCollision::Translate), ("reject", IdCollision::Reject)])
+        let choices =
+            [("translate", IdCollision::Translate), ("reject", IdCollision::Reject), ("always", IdCollision::Always)];
+        reader.choice(node, &choices)
     });
     let session_access = object
         .get("session_access")

@@ -45,6 +45,7 @@ fn the_least_configuration_has_the_defaults_of_the_spec() {
     let core = &config.pools[0].core;
     assert_eq!((core.instances, core.max_instances, core.assignment), (2, 2, Assignment::RoundRobin));
     assert_eq!((core.cancel_on_disconnect, core.request_timeout), (false, None));
+    assert_eq!((core.deny_methods.as_slice(), config.limits.max_memory), (&[][..], 268_435_456));
     assert_eq!((config.pools[0].program.as_path(), config.pools[0].cwd.as_deref()), (Path::new("/bin/sh"), None));
 }
 
@@ -56,13 +57,15 @@ fn every_key_arrives() {
           "pools": [{
             "id": "a", "command": "sh", "args": ["-c", "cat"], "instances": 2, "max_instances": 9, "_": 1,
             "env": {"A": "1", "_JAVA_OPTIONS": "-Xmx1g", "_comment": "x"}, "cwd": "/", "assignment": "dedicated",
-            "cancel_on_disconnect": true, "request_timeout_sec": 7
-          }],
+            "cancel_on_disconnect": true, "request_timeout_sec": 7, "deny_methods": ["session/list", "x\u002fy"]
+          }, {"id": "b", "command": "sh", "instances": 1}],
           "limits": {"max_input_buffer": 10, "max_output_queue": 5, "max_restarts": 0, "restart_window_sec": 4,
-            "drain_timeout_sec": 3, "backpressure_timeout_sec": 2, "quiesce_sec": 1, "_why": {}},
+            "drain_timeout_sec": 3, "backpressure_timeout_sec": 2, "quiesce_sec": 1, "max_memory": 16777216, "_why": {}},
           "routing": {"id_collision": "reject", "session_access": "shared"},
           "error_replies": false,
-          "listeners": [{"tcp": "[::1]:9000", "pool": "a"}, {"unix": "/run/b", "mode": "0660"}, {"unix": "c"}],
+          "listeners": [
+            {"tcp": "[::1]:9000", "pool": "a", "pools": ["b", "a"], "max_connections": {"total": 9, "per_source": 2}},
+            {"unix": "/run/b", "mode": "0660", "max_connections": 7}, {"unix": "c"}],
           "log": {"level": "debug", "format": "json"},
           "transport": {"mode": "tcp", "framing": "ndjson", "protocol": "json", "options": {"mqueue_depth": 1}}
         }"#,
@@ -75,6 +78,7 @@ fn every_key_arrives() {
     let core = &pool.core;
     assert_eq!((core.instances, core.max_instances, core.assignment), (2, 9, Assignment::Dedicated));
     assert_eq!((core.cancel_on_disconnect, core.request_timeout), (true, Some(Duration::from_secs(7))));
+    assert_eq!(core.deny_methods, ["session/list", "x/y"]);
     let limits = Limits {
         max_input_buffer: 10,
         max_output_queue: 5,
@@ -84,20 +88,28 @@ fn every_key_arrives() {
         backpressure_timeout: Duration::from_secs(2),
         quiesce: Duration::from_secs(1),
         requests_ahead: 128,
-        max_memory: 256 << 20,
+        max_memory: 16 << 20,
     };
     assert_eq!(config.limits, limits);
     let routing =
         Routing { id_collision: IdCollision::Reject, session_access: SessionAccess::Shared, error_replies: false };
     assert_eq!(config.routing, routing);
     assert_eq!(config.log, Log { level: LogLevel::Debug, format: LogFormat::Json });
-    let unix = |path: &str, mode| Listener { listen: Listen::Unix { path: path.into(), mode }, pool: None };
-    let tcp = Listener { listen: Listen::Tcp { host: "::1".to_owned(), port: 9000 }, pool: Some(0) };
-    assert_eq!(config.listeners, [tcp, unix("/run/b", 0o660), unix("c", 0o600)]);
-    let settings = config.settings();
-    assert_eq!((settings.listeners.len(), settings.listeners[0].pool), (3, Some(0)));
-    assert_eq!(config.max_workers(), 9);
-    let summary = "bus.json: pools: a (2 to 9 × sh); listeners: tcp://[::1]:9000, unix:/run/b, unix:c";
+    let unix = |path: &str, mode| Listener::open(Listen::Unix { path: path.into(), mode });
+    let tcp = Listener {
+        listen: Listen::Tcp { host: "::1".to_owned(), port: 9000 },
+        pool: Some(0),
+        pools: Some(vec![1, 0]),
+        max_connections: MaxConnections { total: Some(9), per_source: Some(2) },
+    };
+    let seven = MaxConnections { total: Some(7), per_source: None };
+    let bounded = Listener { max_connections: seven, ..unix("/run/b", 0o660) };
+    assert_eq!(config.listeners, [tcp, bounded, unix("c", 0o600)]);
+    let core = config.settings().listeners;
+    assert_eq!((core.len(), core[0].pool, core[0].pools.as_deref()), (3, Some(0), Some(&[1, 0][..])));
+    assert_eq!(core[0].max_connections, MaxConnections { total: Some(9), per_source: Some(2) });
+    assert_eq!(config.max_workers(), 10);
+    let summary = "bus.json: pools: a (2 to 9 × sh), b (1 × sh); listeners: tcp://[::1]:9000, unix:/run/b, unix:c";
     assert_eq!(config.summary(), summary);
 }
 
@@ -311,6 +323,75 @@ fn a_listener_has_one_address_and_a_pool_that_exists() {
 }
 
 #[test]
+fn a_listener_offers_the_pools_it_names_or_its_own_or_all() {
+    let pools = |listener: &str| {
+        let text = format!(
+            r#"{{"pools":[{{"id":"a","command":"/bin/sh","instances":1}},{{"id":"b","command":"/bin/sh","instances":1}}],
+                "listeners":[{{"unix":"x"{listener}}}]}}"#
+        );
+        read(&text).map(|config| (config.listeners[0].pool, config.listeners[0].pools.clone()))
+    };
+    assert_eq!(pools(""), Ok((None, None)));
+    assert_eq!(pools(r#","pool":"b""#), Ok((Some(1), Some(vec![1]))), "its own and no other");
+    assert_eq!(pools(r#","pools":["b"]"#), Ok((None, Some(vec![1]))));
+    assert_eq!(pools(r#","pool":"a","pools":["b","a"]"#), Ok((Some(0), Some(vec![1, 0]))));
+    let cases = [
+        (r#","pools":[]"#, "listeners[0].pools: must name at least one pool (leave it out for all pools)"),
+        (r#","pools":"a""#, "listeners[0].pools: must be an array"),
+        (r#","pools":["a","c"]"#, "listeners[0].pools[1]: there is no pool \"c\""),
+        (r#","pools":["a","a"]"#, "listeners[0].pools[1]: \"a\" is named twice"),
+        (r#","pool":"b","pools":["a"]"#, "listeners[0].pool: \"b\" is not among the pools of this listener (add \"b\""),
+    ];
+    for (listener, expected) in cases {
+        let message = pools(listener).expect_err("must be refused").to_string();
+        assert!(message.contains(expected), "{listener}: {message}");
+        assert_eq!(message.lines().count(), 1, "{message}");
+    }
+}
+
+#[test]
+fn a_listener_counts_its_connections_all_together_or_by_source() {
+    let with = |value: &str| top(&format!(r#","listeners":[{{"unix":"x","max_connections":{value}}}]"#));
+    let counts = |value: &str| good(&with(value)).listeners[0].max_connections;
+    assert_eq!(counts("1024"), MaxConnections { total: Some(1024), per_source: None });
+    assert_eq!(counts(r#"{"per_source":4,"_":1}"#), MaxConnections { total: None, per_source: Some(4) });
+    let cases = [
+        ("0", "listeners[0].max_connections: must be at least 1, not 0"),
+        ("1025", "listeners[0].max_connections: must be at most 1024, not 1025"),
+        ("\"4\"", "listeners[0].max_connections: must be a whole number from 1 to 1024, not a string"),
+        ("{}", "listeners[0].max_connections: needs total or per_source"),
+        (r#"{"total":0}"#, "listeners[0].max_connections.total: must be at least 1, not 0"),
+        (r#"{"per_sorce":4}"#, "max_connections.per_sorce: is not a known key (did you mean \"per_source\"?)"),
+        (r#"{"total":2,"per_source":3}"#, "max_connections.per_source: must be at most total, which is 2, not 3"),
+    ];
+    for (value, expected) in cases {
+        let message = refused(&with(value));
+        assert!(message.contains(expected), "{value}: {message}");
+    }
+    assert!(refused(&top(r#","per_source":4"#)).contains("belongs under listeners[].max_connections"));
+}
+
+#[test]
+fn methods_that_are_denied_have_names() {
+    let refused = |value: &str| refused(&pool(&format!(r#","deny_methods":{value}"#)));
+    assert!(refused(r#"["a",""]"#).contains("pools[0].deny_methods[1]: must not be empty (name a method"));
+    assert!(refused(r#""a""#).contains("pools[0].deny_methods: must be an array"));
+    assert!(refused("[1]").contains("pools[0].deny_methods[0]: must be a string"));
+}
+
+#[test]
+fn memory_and_id_collision_have_their_range_and_their_names() {
+    let limits = |bytes: u64| top(&format!(r#","limits":{{"max_memory":{bytes}}}"#));
+    assert_eq!(good(&limits(16 << 20)).limits.max_memory, 16 << 20);
+    assert_eq!(good(&limits(1 << 40)).limits.max_memory, 1 << 40);
+    assert!(refused(&limits(1 << 20)).contains("limits.max_memory: must be at least 16777216, not 1048576"));
+    assert!(refused(&limits(1 << 41)).contains("limits.max_memory: must be at most 1099511627776"));
+    let routing = |name: &str| top(&format!(r#","routing":{{"id_collision":"{name}"}}"#));
+    assert_eq!(good(&routing("always")).routing.id_collision, IdCollision::Always);
+    assert!(refused(&routing("alway")).contains("did you mean \"always\"?"));
+}
+
+#[test]
 fn a_flag_adds_a_listener_and_stdio_is_the_default() {
     let tcp = Listen::Tcp { host: "a".to_owned(), port: 1 };
     let mut config = good(&top(r#","listeners":[{"unix":"b"}]"#));
@@ -322,7 +403,7 @@ fn a_flag_adds_a_listener_and_stdio_is_the_default() {
     assert!(error.to_string().contains("tcp://a:1 is among the listeners already"), "{error}");
     let mut config = good(&top(""));
     config.listen(None).expect("stdio is always there");
-    assert_eq!(config.listeners, [Listener { listen: Listen::Stdio, pool: None }]);
+    assert_eq!(config.listeners, [Listener::open(Listen::Stdio)]);
 }
 
 #[test]
@@ -409,6 +490,15 @@ fn the_example_configurations_and_their_schema_agree_with_the_code() {
             "" => &schema,
             "pools[]" => &schema["properties"]["pools"]["items"],
             "listeners[]" => &schema["properties"]["listeners"]["items"],
+            "listeners[].max_connections" => {
+                let either = &schema["properties"]["listeners"]["items"]["properties"]["max_connections"]["anyOf"];
+                let range = keys::range("max_connections");
+                assert_eq!(
+                    (&either[0]["minimum"], &either[0]["maximum"]),
+                    (&json!(range.start()), &json!(range.end()))
+                );
+                &either[1]
+            }
             name => &schema["properties"][name],
         };
         let properties = object["properties"].as_object().expect("a section has properties");
@@ -430,7 +520,7 @@ fn the_example_configurations_and_their_schema_agree_with_the_code() {
             }
         }
     }
-    assert_eq!(seen.len(), 10, "numbers in the schema: {seen:?}");
+    assert_eq!(seen.len(), 13, "numbers in the schema: {seen:?}");
     let limits = schema["properties"]["limits"]["properties"].as_object().expect("limits");
     let empty = good(&top(r#","limits":{}"#)).limits;
     let defaults = [
@@ -441,6 +531,7 @@ fn the_example_configurations_and_their_schema_agree_with_the_code() {
         ("drain_timeout_sec", empty.drain_timeout.as_secs()),
         ("backpressure_timeout_sec", empty.backpressure_timeout.as_secs()),
         ("quiesce_sec", empty.quiesce.as_secs()),
+        ("max_memory", empty.max_memory as u64),
     ];
     for (key, default) in defaults {
         assert_eq!(limits[key]["default"], json!(default), "the default of {key} in the schema");
@@ -462,6 +553,7 @@ fn the_example_configurations_are_good() {
                 let elements = shown[section.trim_end_matches("[]")].as_array().expect("an array");
                 elements.iter().any(|element| element.get(key).is_some())
             }
+            "listeners[].max_connections" => shown["listeners"][0]["max_connections"].get(key).is_some(),
             name => shown[name].get(key).is_some(),
         };
         // `options` belongs to transports that the bus does not have.

@@ -9,6 +9,7 @@
 //! brings more lines than fit into its turn goes behind the others; a busy turn may wait for company (`company.rs`).
 
 mod buffers;
+mod cgroup;
 mod children;
 mod clock;
 mod closing;
@@ -151,6 +152,7 @@ impl Shell {
         if let Some(error) = &buffers.unregistered {
             tracing::info!("buffers are not registered ({error}); raise RLIMIT_MEMLOCK for a few percent less CPU");
         }
+        cgroup::check(config.limits.max_memory);
         let bus = Bus::new(config.settings());
         let mut shell = Self {
             ring,

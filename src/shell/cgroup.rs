@@ -1,0 +1,147 @@
+//! The memory limit of the daemon's control group (cgroups(7)), read once at the start: a budget above it would end
+//! in the kernel's killing the daemon.
+
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+
+/// The part of the limit that `max_memory` may be: the rest is for tables, code and what the kernel counts for us.
+const PARTS: (u64, u64) = (3, 4);
+
+/// Warns if `max_memory`, in bytes, is more than three quarters of the memory limit of our control group.
+pub fn check(max_memory: usize) {
+    let limit = limit(Path::new("/proc/self/cgroup"), Path::new("/sys/fs/cgroup"));
+    if let Some(text) = limit.and_then(|limit| warning(max_memory as u64, &limit)) {
+        tracing::warn!(reason = "memory_limit", "{text}");
+    }
+}
+
+/// A limit in bytes and the file that sets it.
+#[derive(Debug, PartialEq, Eq)]
+struct Limit {
+    bytes: u64,
+    file: PathBuf,
+}
+
+fn warning(max_memory: u64, limit: &Limit) -> Option<String> {
+    let most = limit.bytes / PARTS.1 * PARTS.0;
+    (max_memory > most).then(|| {
+        format!(
+            "limits.max_memory is {max_memory} bytes, and the control group of the daemon may use {} ({}), workers \
+             included if they run in it; set limits.max_memory to {most} or less, or allow more memory (MemoryMax in \
+             systemd, --memory in Docker)",
+            limit.bytes,
+            limit.file.display()
+        )
+    })
+}
+
+/// The lowest limit of the groups that `membership` (/proc/self/cgroup) names and of those around them. None without
+/// one. `root` is where the hierarchies are mounted: version 2 alone, or version 1 beside version 2.
+fn limit(membership: &Path, root: &Path) -> Option<Limit> {
+    let membership = fs::read_to_string(membership).ok()?;
+    let mut lowest: Option<Limit> = None;
+    for line in membership.lines() {
+        // hierarchy-ID:controllers:path, and the path may have colons.
+        let mut fields = line.splitn(3, ':');
+        let (Some(hierarchy), Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next()) else {
+            continue;
+        };
+        let (mount, name) = if hierarchy == "0" && controllers.is_empty() {
+            (root.to_owned(), "memory.max")
+        } else if controllers.split(',').any(|controller| controller == "memory") {
+            (root.join("memory"), "memory.limit_in_bytes")
+        } else {
+            continue;
+        };
+        for directory in around(&mount, path) {
+            let file = directory.join(name);
+            // "max" is no limit; version 1 writes a number that no machine has.
+            let bytes = fs::read_to_string(&file).ok().and_then(|text| text.trim().parse().ok());
+            if let Some(bytes) = bytes.filter(|bytes| lowest.as_ref().is_none_or(|lowest| *bytes < lowest.bytes)) {
+                lowest = Some(Limit { bytes, file });
+            }
+        }
+    }
+    lowest
+}
+
+/// The directories of a group and of all groups that it is in, from the mount point down. A group outside of our
+/// namespace, whose path begins with `..`, is not to be seen: the mount point alone is looked at.
+fn around(mount: &Path, group: &str) -> Vec<PathBuf> {
+    let mut directories = vec![mount.to_owned()];
+    for component in Path::new(group).components() {
+        match component {
+            Component::Normal(name) => {
+                let inner = directories.last().map(|outer| outer.join(name));
+                directories.extend(inner);
+            }
+            Component::ParentDir => return vec![mount.to_owned()],
+            Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
+        }
+    }
+    directories
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A machine's files: /proc/self/cgroup with `membership`, and limits by path.
+    fn machine(membership: &str, files: &[(&str, &str)]) -> (tempfile::TempDir, Option<Limit>) {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let (proc, root) = (directory.path().join("cgroup"), directory.path().join("sys"));
+        fs::write(&proc, membership).expect("a file");
+        for (path, text) in files {
+            let file = root.join(path);
+            fs::create_dir_all(file.parent().expect("it has a directory")).expect("a directory");
+            fs::write(&file, text).expect("a file");
+        }
+        let limit = limit(&proc, &root);
+        (directory, limit)
+    }
+
+    fn bytes(membership: &str, files: &[(&str, &str)]) -> Option<u64> {
+        machine(membership, files).1.map(|limit| limit.bytes)
+    }
+
+    #[test]
+    fn the_lowest_limit_of_the_groups_around_the_daemon_counts() {
+        let service = "0::/system.slice/bus.service\n";
+        let outer = ("system.slice/memory.max", "1000\n");
+        assert_eq!(bytes(service, &[outer, ("system.slice/bus.service/memory.max", "2000\n")]), Some(1000));
+        assert_eq!(bytes(service, &[outer, ("system.slice/bus.service/memory.max", "500\n")]), Some(500));
+        assert_eq!(bytes(service, &[outer, ("system.slice/bus.service/memory.max", "max\n")]), Some(1000));
+        assert_eq!(bytes(service, &[("system.slice/other.service/memory.max", "1\n")]), None);
+        let (directory, limit) = machine("0::/\n", &[("memory.max", "7\n")]);
+        let file = directory.path().join("sys/memory.max");
+        assert_eq!(limit, Some(Limit { bytes: 7, file }), "in a container the root is its own");
+    }
+
+    #[test]
+    fn a_limit_of_version_1_counts_as_well() {
+        let hybrid = "12:cpu,memory:/a:b\n3:cpuset:/c\n0::/d\n";
+        assert_eq!(bytes(hybrid, &[("memory/a:b/memory.limit_in_bytes", "300\n"), ("d/memory.max", "400")]), Some(300));
+        assert_eq!(
+            bytes(hybrid, &[("memory/memory.limit_in_bytes", "9223372036854771712\n")]),
+            Some(i64::MAX as u64 / 4096 * 4096)
+        );
+        assert_eq!(bytes("3:cpuset:/c\n", &[("memory/c/memory.limit_in_bytes", "1")]), None, "another hierarchy");
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_no_limit() {
+        assert_eq!(bytes("", &[("memory.max", "1")]), None);
+        assert_eq!(bytes("nonsense\n0::\n", &[("memory.max", "-1")]), None);
+        assert_eq!(bytes("0::/../../x\n", &[("x/memory.max", "1"), ("memory.max", "5")]), Some(5));
+        assert_eq!(limit(Path::new("/no/such/file"), Path::new("/no/such/directory")), None);
+    }
+
+    #[test]
+    fn more_than_three_quarters_is_told_with_both_figures_and_the_remedy() {
+        let limit = Limit { bytes: 400, file: "/sys/fs/cgroup/memory.max".into() };
+        assert_eq!(warning(300, &limit), None);
+        let text = warning(301, &limit).expect("a warning");
+        assert!(text.contains("is 301 bytes") && text.contains("may use 400 (/sys/fs/cgroup/memory.max)"), "{text}");
+        assert!(text.contains("set limits.max_memory to 300 or less"), "{text}");
+    }
+}

@@ -4,6 +4,7 @@
 //! [`Bus::handle`](super::Bus::handle), and after each call takes effects with
 //! [`Bus::next_effect`](super::Bus::next_effect) until there are none. Time is an argument.
 
+use std::net::Ipv6Addr;
 use std::time::Duration;
 
 use super::client::Client;
@@ -37,6 +38,22 @@ pub enum Source {
     Address([u8; 16]),
     /// A user of this machine, at the other end of a Unix socket (SO_PEERCRED, unix(7)).
     User(u32),
+}
+
+impl std::fmt::Display for Source {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Inherited => formatter.write_str("an unknown source"),
+            Self::Address(octets) => {
+                let address = Ipv6Addr::from(*octets);
+                match address.to_ipv4_mapped() {
+                    Some(address) => write!(formatter, "{address}"),
+                    None => write!(formatter, "{address}/64"),
+                }
+            }
+            Self::User(user) => write!(formatter, "user {user}"),
+        }
+    }
 }
 
 /// A point in time: nanoseconds on the caller's monotonic clock.
@@ -314,6 +331,17 @@ pub enum Next {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_source_is_shown_as_people_write_it() {
+        let address = |text: &str| Source::Address(text.parse::<Ipv6Addr>().unwrap().octets()).to_string();
+        assert_eq!(address("::ffff:192.0.2.7"), "192.0.2.7");
+        assert_eq!(address("2001:db8:1:2::"), "2001:db8:1:2::/64");
+        assert_eq!(
+            (Source::User(7).to_string(), Source::Inherited.to_string()),
+            ("user 7".into(), "an unknown source".into())
+        );
+    }
 
     #[test]
     fn a_text_holds_the_bytes_it_was_made_from() {

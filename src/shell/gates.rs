@@ -8,7 +8,7 @@ use io_uring::{opcode, types};
 
 use super::link::{Descriptor, Kind, Link};
 use super::listen::Listening;
-use super::{Operation, Shell};
+use super::{Operation, Shell, source};
 use crate::bus::port::{ClientKey, Moment, Peer, Source};
 
 /// After accept(2) failed for want of descriptors or memory: doubled up to the longest.
@@ -34,8 +34,13 @@ impl Gate {
 }
 
 impl Shell {
-    pub(super) fn add_client(&mut self, listener: usize, link: impl FnOnce(Peer) -> Link) -> Option<ClientKey> {
-        let client = self.bus.connect(self.clock.now(), listener, Source::Inherited);
+    pub(super) fn add_client(
+        &mut self,
+        listener: usize,
+        source: Source,
+        link: impl FnOnce(Peer) -> Link,
+    ) -> Option<ClientKey> {
+        let client = self.bus.connect(self.clock.now(), listener, source);
         if let Some(client) = client {
             let slot = self.links.insert(link(Peer::Client(client)));
             self.clients[client.index()] = Some(slot);
@@ -68,15 +73,23 @@ impl Shell {
             }
             return self.close_gate(index);
         }
-        let Some(listener) = gate.listening.as_ref().map(|listening| listening.listener) else { return };
+        let Some(listening) = &gate.listening else { return };
+        let (listener, is_unix) = (listening.listener, listening.is_unix());
         if result >= 0 {
             gate.delay = FIRST_ACCEPT_DELAY;
             // SAFETY: the kernel has just made this descriptor for us.
             let socket = unsafe { OwnedFd::from_raw_fd(result) };
-            let client =
-                self.add_client(listener, |peer| Link::new(peer, Kind::Socket, Descriptor::Owned(socket), None, None));
+            let source = source::of(&socket, is_unix);
+            let client = self.add_client(listener, source, |peer| {
+                Link::new(peer, Kind::Socket, Descriptor::Owned(socket), None, None)
+            });
             if let Some(number) = client.and_then(|client| self.bus.client_number(client)) {
-                tracing::debug!(client = number, descriptor = result, "accepted on {}", self.gates[index].address);
+                tracing::debug!(
+                    client = number,
+                    descriptor = result,
+                    "accepted on {} from {source}",
+                    self.gates[index].address
+                );
             }
             return self.arm_accept(index);
         }

@@ -38,7 +38,14 @@ pub struct Listening {
     /// Index of the listener in the configuration.
     pub listener: usize,
     /// The file that goes when the daemon does, if it is still ours.
-    _file: Option<SocketFile>,
+    file: Option<SocketFile>,
+}
+
+impl Listening {
+    /// Whether its clients are users of this machine and not network addresses.
+    pub fn is_unix(&self) -> bool {
+        self.file.is_some()
+    }
 }
 
 struct SocketFile {
@@ -81,7 +88,7 @@ fn open_tcp(host: &str, port: u16, listener: usize) -> Result<Vec<Listening>, St
     for address in addresses {
         match tcp_socket(address) {
             Ok((socket, address)) => {
-                opened.push(Listening { socket, address: format!("tcp://{address}"), listener, _file: None });
+                opened.push(Listening { socket, address: format!("tcp://{address}"), listener, file: None });
             }
             // localhost is ::1 too, also on machines without IPv6.
             Err(error) if matches!(error.raw_os_error(), Some(libc::EADDRNOTAVAIL | libc::EAFNOSUPPORT)) => {
@@ -148,7 +155,7 @@ fn open_unix(path: &Path, mode: u32, listener: usize) -> Result<Listening, Start
     let file = SocketFile { path: path.to_owned(), device: metadata.dev(), inode: metadata.ino() };
     chmod(path, Mode::from_raw_mode(mode)).map_err(|error| failed(error.into()))?;
     listen(&socket, BACKLOG).map_err(|error| failed(error.into()))?;
-    Ok(Listening { socket, address: format!("unix:{}", path.display()), listener, _file: Some(file) })
+    Ok(Listening { socket, address: format!("unix:{}", path.display()), listener, file: Some(file) })
 }
 
 /// Removes a socket file that nobody listens on any more.

@@ -22,6 +22,7 @@ mod reading;
 mod reap;
 mod ring;
 mod signals;
+mod source;
 mod spawn;
 mod writing;
 
@@ -33,10 +34,10 @@ use std::time::Duration;
 use rustix::process::Rlimit;
 use slab::Slab;
 
-use crate::bus::Bus;
 use crate::bus::port::{Effect, Input, Moment, Peer};
 use crate::bus::scan::{Span, Window};
 use crate::bus::settings::MAX_CONNECTIONS;
+use crate::bus::{self, Bus};
 use crate::cli::Options;
 use crate::config::{Config, Listen, Pool};
 use crate::error::StartError;
@@ -199,7 +200,7 @@ impl Shell {
         for (index, listen) in listeners.iter().enumerate() {
             if matches!(listen, Listen::Stdio) {
                 let link = |peer| Link::new(peer, Kind::Stdio, Descriptor::Lent(0), Some(Descriptor::Lent(1)), None);
-                self.add_client(index, link);
+                self.add_client(index, bus::port::Source::Inherited, link);
                 tracing::info!("serving one client on stdin and stdout");
             }
         }

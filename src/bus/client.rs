@@ -25,6 +25,8 @@ pub struct Client {
     pub group: usize,
     /// Whether it is the one client of `--stdio`.
     pub stdio: bool,
+    /// Index of the listener that it came through.
+    pub listener: usize,
     /// Where it comes from.
     pub source: Source,
     /// How far it has come.
@@ -41,11 +43,12 @@ pub struct Client {
 
 impl Client {
     /// A new connection.
-    pub fn new(number: u32, group: usize, stdio: bool, source: Source) -> Self {
+    pub fn new(number: u32, listener: usize, group: usize, stdio: bool, source: Source) -> Self {
         Self {
             number,
             group,
             stdio,
+            listener,
             source,
             phase: Phase::Open,
             deadline: None,

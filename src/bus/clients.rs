@@ -19,13 +19,13 @@ impl Bus {
     /// A client has connected through the listener with this index. None when there is no room or no future for it:
     /// close it.
     pub fn connect(&mut self, now: Moment, listener: usize, source: Source) -> Option<ClientKey> {
-        let listener = self.settings.listeners.get(listener)?.clone();
+        let stdio = self.settings.listeners.get(listener)?.stdio;
         if self.drain.refuses_clients() {
             return None;
         }
         let number = self.next_client_number;
-        let group = self.group_of_listener(listener.pool);
-        let Ok(key) = self.clients.insert(Client::new(number, group, listener.stdio, source)) else {
+        let client = Client::new(number, listener, self.listener_groups[listener], stdio, source);
+        let Ok(key) = self.clients.insert(client) else {
             // It was on its way when the last slot was taken.
             self.report(now, Reason::ConnectionLimit, None, || "a client is turned away: no slot is left".into());
             return None;

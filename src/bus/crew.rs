@@ -36,32 +36,51 @@ pub struct Group {
     cursor: usize,
 }
 
-/// One group for each pool, and one behind them for messages that name none. That one leaves dedicated pools out
-/// where there are others, since joining one by accident would start a process.
-pub fn groups(settings: &Settings) -> Vec<Group> {
-    let seats = |pool: usize| (0..settings.pools[pool].instances).map(move |seat| (pool, seat));
-    let mut groups: Vec<Group> = (0..settings.pools.len())
-        .map(|pool| Group { seats: seats(pool).collect(), assignment: settings.pools[pool].assignment, cursor: 0 })
-        .collect();
-    let shared = |pool: &usize| settings.pools[*pool].assignment != Assignment::Dedicated;
-    let all: Vec<usize> = (0..settings.pools.len()).filter(shared).collect();
-    groups.push(if all.is_empty() {
-        Group { seats: seats(0).collect(), assignment: Assignment::Dedicated, cursor: 0 }
-    } else {
-        let sticky = all.iter().any(|pool| settings.pools[*pool].assignment == Assignment::Client);
+impl Group {
+    fn of_pool(settings: &Settings, pool: usize) -> Self {
+        let seats = (0..settings.pools[pool].instances).map(|seat| (pool, seat)).collect();
+        Self { seats, assignment: settings.pools[pool].assignment, cursor: 0 }
+    }
+
+    /// Leaves dedicated pools out where there are others, since joining one by accident would start a process.
+    fn of_pools(settings: &Settings, pools: &[usize]) -> Self {
+        let assignment = |pool: &usize| settings.pools[*pool].assignment;
+        let shared: Vec<usize> =
+            pools.iter().copied().filter(|pool| assignment(pool) != Assignment::Dedicated).collect();
+        if let ([], Some(pool)) = (&shared[..], pools.first()) {
+            return Self::of_pool(settings, *pool);
+        }
+        let sticky = shared.iter().any(|pool| assignment(pool) == Assignment::Client);
         let assignment = if sticky { Assignment::Client } else { Assignment::RoundRobin };
-        Group { seats: all.into_iter().flat_map(seats).collect(), assignment, cursor: 0 }
-    });
-    groups
+        let seats = shared.into_iter().flat_map(|pool| Self::of_pool(settings, pool).seats).collect();
+        Self { seats, assignment, cursor: 0 }
+    }
+}
+
+/// One group for each pool, one behind them for messages that name none, and one for each listener that offers some
+/// pools and prefers none; and the group of each listener. One pool alone is the same group whether it is named or not.
+pub fn groups(settings: &Settings) -> (Vec<Group>, Vec<usize>) {
+    let all: Vec<usize> = (0..settings.pools.len()).collect();
+    let mut groups: Vec<Group> = all.iter().map(|pool| Group::of_pool(settings, *pool)).collect();
+    groups.push(Group::of_pools(settings, &all));
+    let is_dedicated = |pool: &usize| settings.pools[*pool].assignment == Assignment::Dedicated;
+    let of_listener = |listener: &settings::Listener| match (listener.pool, listener.pools.as_deref()) {
+        (Some(pool), _) => pool,
+        (None, None) if all.len() == 1 => 0,
+        (None, None) => all.len(),
+        (None, Some([pool])) => *pool,
+        // Of these the first one is taken: named or not, a client has one worker there.
+        (None, Some(some @ [pool, ..])) if some.iter().all(is_dedicated) => *pool,
+        (None, Some(some)) => {
+            groups.push(Group::of_pools(settings, some));
+            groups.len() - 1
+        }
+    };
+    let of_listeners = settings.listeners.iter().map(of_listener).collect();
+    (groups, of_listeners)
 }
 
 impl Bus {
-    /// The group of messages that name no pool, from clients of a listener with this pool. One pool alone is the
-    /// same group whether it is named or not.
-    pub(super) fn group_of_listener(&self, pool: Option<usize>) -> usize {
-        pool.unwrap_or(if self.pools.len() == 1 { 0 } else { self.pools.len() })
-    }
-
     /// The group that a client's line asks for (design 2.7).
     pub(super) fn group_of_line(
         &self,
@@ -69,12 +88,18 @@ impl Bus {
         window: Window<'_>,
         line: &Line,
     ) -> Result<usize, (Reason, String)> {
-        if !line.pool.is_some() {
-            return Ok(self.clients.get(client).map_or(0, |client| client.group));
+        if line.pool.is_some() {
+            return self.named_pool(client, &decoded(window.get(line.pool)));
         }
-        let name = decoded(window.get(line.pool));
-        let found = self.settings.pools.iter().position(|pool| pool.id.as_bytes() == &*name);
-        found.ok_or_else(|| {
+        Ok(self.clients.get(client).map_or(0, |client| client.group))
+    }
+
+    /// The pool of this name. One that the client's listener does not offer is not told from one that does not exist.
+    fn named_pool(&self, client: ClientKey, name: &[u8]) -> Result<usize, (Reason, String)> {
+        let listener = self.clients.get(client).and_then(|client| self.settings.listeners.get(client.listener));
+        let offered = listener.and_then(|listener| listener.pools.as_ref());
+        let found = self.settings.pools.iter().position(|pool| pool.id.as_bytes() == name);
+        found.filter(|pool| offered.is_none_or(|offered| offered.contains(pool))).ok_or_else(|| {
             let shown = name[..name.len().min(64)].escape_ascii();
             (Reason::UnknownPool, format!("no pool is called \"{shown}\""))
         })

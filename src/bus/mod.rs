@@ -56,6 +56,8 @@ pub struct Bus {
     to_clients: Requests,
     pools: Vec<Pool>,
     groups: Vec<Group>,
+    /// The group that the clients of each listener use, unless a message names a pool.
+    listener_groups: Vec<usize>,
     turns: share::Turns,
     effects: VecDeque<Effect>,
     reporter: Reporter,
@@ -90,7 +92,7 @@ impl Bus {
     /// A bus whose workers are not started yet.
     pub fn new(settings: Settings) -> Self {
         let pools = settings.pools.iter().map(Pool::new).collect();
-        let groups = crew::groups(&settings);
+        let (groups, listener_groups) = crew::groups(&settings);
         Self {
             scanner: Scanner::new(),
             batch: Vec::with_capacity(BATCH),
@@ -101,6 +103,7 @@ impl Bus {
             to_clients: Requests::new(MAX_PENDING_REQUESTS),
             pools,
             groups,
+            listener_groups,
             turns: share::Turns::new(),
             effects: VecDeque::new(),
             reporter: Reporter::default(),

@@ -134,6 +134,52 @@ fn a_message_chooses_its_pool_by_name_then_by_listener_then_any() {
 }
 
 #[test]
+fn a_pool_that_the_listener_does_not_offer_is_answered_like_one_that_does_not_exist() {
+    let mut three = settings(vec![
+        named("a", 1, Assignment::RoundRobin),
+        named("b", 1, Assignment::RoundRobin),
+        named("c", 1, Assignment::RoundRobin),
+    ]);
+    three.listeners[0] = Listener { pool: Some(0), pools: Some(vec![0, 1]), ..Listener::default() };
+    let mut bench = Bench::new(three);
+    let client = bench.client();
+    for line in [r#"{"id":1,"method":"x","pool":"NAME"}"#, r#"{"id":1,"method":"x","pool":"NAME","sessionId":"s"}"#] {
+        let mut answer = |name: &str| {
+            bench.write(client, &line.replace("NAME", name));
+            bench.read_one(client).replace(&format!(r#"\"{name}\""#), "NAME")
+        };
+        let (kept, unknown) = (answer("c"), answer("zzz"));
+        assert!(kept.contains("unknown_pool") && kept == unknown, "{kept} {unknown}");
+    }
+    assert_eq!(shares(&mut bench), [0, 0, 0]);
+    bench.write(client, r#"{"method":"x","pool":"b"}"#);
+    asks(&mut bench, client, 2);
+    assert_eq!(shares(&mut bench), [2, 1, 0]);
+}
+
+#[test]
+fn a_listener_that_offers_some_pools_uses_these_for_messages_that_name_none() {
+    let mut four = settings(vec![
+        named("a", 1, Assignment::RoundRobin),
+        named("b", 1, Assignment::RoundRobin),
+        named("c", 1, Assignment::RoundRobin),
+        named("d", 1, Assignment::Dedicated),
+    ]);
+    four.pools[3].max_instances = 2;
+    let offers = |pools: &[usize]| Listener { pools: Some(pools.to_vec()), ..Listener::default() };
+    four.listeners = vec![offers(&[0, 2, 3]), offers(&[1]), offers(&[3])];
+    let mut bench = Bench::new(four);
+    let (some, one, own) = (bench.client_of(0), bench.client_of(1), bench.client_of(2));
+    asks(&mut bench, some, 4);
+    assert_eq!(shares(&mut bench), [2, 0, 2, 0], "a dedicated worker is not taken by accident");
+    asks(&mut bench, one, 4);
+    assert_eq!(shares(&mut bench), [0, 4, 0, 0]);
+    asks(&mut bench, own, 1);
+    bench.write(own, r#"{"method":"x","pool":"d"}"#);
+    assert_eq!(shares(&mut bench), [0, 0, 0, 2, 0], "named or not, it is the client's own worker");
+}
+
+#[test]
 fn a_session_stays_where_it_is_whatever_pool_its_next_message_could_choose() {
     let mut two = settings(vec![named("a", 1, Assignment::RoundRobin), named("b", 1, Assignment::RoundRobin)]);
     two.listeners[0].pool = Some(1);

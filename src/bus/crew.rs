@@ -115,7 +115,7 @@ impl Bus {
     pub(super) fn pick(&mut self, now: Moment, client: ClientKey, group: usize) -> Result<WorkerKey, (Reason, String)> {
         let assignment = self.groups[group].assignment;
         if assignment == Assignment::RoundRobin {
-            return self.next_in_turn(group).ok_or_else(|| self.nobody(group));
+            return self.next_in_turn(group).ok_or_else(|| self.nobody(now, group));
         }
         let assigned = self.clients.get(client).and_then(|client| client.assigned.iter().find(|(g, _)| *g == group));
         if let Some((_, worker)) = assigned
@@ -127,7 +127,7 @@ impl Bus {
             Assignment::Dedicated => self.claim(now, client, group),
             _ => self.next_in_turn(group),
         };
-        let worker = worker.ok_or_else(|| self.nobody(group))?;
+        let worker = worker.ok_or_else(|| self.nobody(now, group))?;
         if let Some(client) = self.clients.get_mut(client) {
             client.assigned.retain(|(g, _)| *g != group);
             client.assigned.push((group, worker));
@@ -135,12 +135,35 @@ impl Bus {
         Ok(worker)
     }
 
-    fn nobody(&self, group: usize) -> (Reason, String) {
-        let text = match self.groups[group].assignment {
-            Assignment::Dedicated => "no worker is free, and max_instances of them are in use",
-            _ => "no worker is running",
+    fn nobody(&self, now: Moment, group: usize) -> (Reason, String) {
+        let group = &self.groups[group];
+        let text = match group.seats.first() {
+            Some((pool, _)) if group.assignment == Assignment::Dedicated => self.nobody_free(now, *pool),
+            _ => "no worker is running".into(),
         };
-        (Reason::NoWorker, text.into())
+        (Reason::NoWorker, text)
+    }
+
+    /// Why [`Bus::claim`] finds nobody in a dedicated pool.
+    fn nobody_free(&self, now: Moment, pool: usize) -> String {
+        let most = self.settings.pools[pool].max_instances;
+        let pool = &self.pools[pool];
+        if pool.live >= most {
+            return format!("no worker is free: all {most} of max_instances workers are in use");
+        }
+        if let Some(at) = pool.seats.iter().filter_map(|seat| seat.restart_at).min() {
+            let wait = at.since(now).as_millis();
+            return format!("no worker is free: the spare one has exited, and the next one starts in {wait} ms");
+        }
+        if pool.seats.iter().any(|seat| seat.given_up) {
+            let limits = &self.settings.limits;
+            let (restarts, window) = (limits.max_restarts, limits.restart_window.as_secs());
+            return format!(
+                "no worker is free: the spare one was given up after {restarts} restarts within {window} s \
+                 (max_restarts)"
+            );
+        }
+        "no worker is free".into()
     }
 
     /// Round robin over those that take messages (spec 6.1.1, 6.1.3).

@@ -80,8 +80,9 @@ fn when_no_dedicated_worker_can_be_had_requests_get_an_error_at_once() {
     asks(&mut bench, first, 1);
     asks(&mut bench, second, 1);
     bench.write(third, r#"{"id":1,"method":"initialize"}"#);
-    let (reason, code, _) = bench.read_error(third);
-    assert_eq!((reason.as_str(), code), ("no_worker", -32010));
+    let error = bench.read_json(third)["error"].take();
+    assert_eq!((&error["data"]["reason"], &error["code"]), (&Value::from("no_worker"), &Value::from(-32010)));
+    assert_eq!(error["message"], "no worker is free: all 2 of max_instances workers are in use");
     let worker = bench.worker(0);
     bench.breaks(first);
     bench.dies(worker);
@@ -108,10 +109,25 @@ fn a_pool_whose_workers_cannot_start_is_not_started_by_those_who_ask() {
     for id in 0..5 {
         bench.write(client, &format!(r#"{{"id":{id},"method":"x"}}"#));
     }
-    assert_eq!(bench.read(client).len(), 5);
+    let answers = bench.read(client);
+    assert_eq!(answers.len(), 5);
+    assert!(answers[0].contains("the spare one has exited, and the next one starts in 100 ms"), "{}", answers[0]);
     assert!(bench.workers.is_empty(), "the backoff applies");
     bench.pass(milliseconds(100));
     assert_eq!(bench.workers.len(), 1);
+}
+
+#[test]
+fn a_pool_whose_spare_was_given_up_says_so() {
+    let mut failing = settings(vec![Pool { max_instances: 9, ..pool(1, Assignment::Dedicated) }]);
+    failing.limits.max_restarts = 0;
+    let mut bench = Bench::new(failing);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    bench.dies(worker);
+    bench.write(client, r#"{"id":1,"method":"x"}"#);
+    let message = bench.read_json(client)["error"]["message"].take();
+    let expected = "no worker is free: the spare one was given up after 0 restarts within 60 s (max_restarts)";
+    assert_eq!(message, expected);
 }
 
 #[test]

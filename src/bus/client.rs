@@ -29,6 +29,8 @@ pub struct Client {
     pub listener: usize,
     /// Where it comes from.
     pub source: Source,
+    /// It found no room, and is only here to be told so.
+    pub turned_away: bool,
     /// How far it has come.
     pub phase: Phase,
     /// When its closing or its half-closed state has lasted long enough.
@@ -50,6 +52,7 @@ impl Client {
             stdio,
             listener,
             source,
+            turned_away: false,
             phase: Phase::Open,
             deadline: None,
             assigned: Vec::new(),

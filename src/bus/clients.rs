@@ -17,14 +17,22 @@ const LINGER: Duration = Duration::from_secs(1);
 
 impl Bus {
     /// A client has connected through the listener with this index. None when there is no room or no future for it:
-    /// close it.
+    /// close it. One that is taken may still be refused by the effects that follow (`admission.rs`).
     pub fn connect(&mut self, now: Moment, listener: usize, source: Source) -> Option<ClientKey> {
         let stdio = self.settings.listeners.get(listener)?.stdio;
         if self.drain.refuses_clients() {
             return None;
         }
+        let no_room = self.no_room(listener, source);
+        if let Some(no_room) = &no_room
+            && !self.has_farewell()
+        {
+            self.refuse_client(now, None, no_room);
+            return None;
+        }
         let number = self.next_client_number;
-        let client = Client::new(number, listener, self.listener_groups[listener], stdio, source);
+        let mut client = Client::new(number, listener, self.listener_groups[listener], stdio, source);
+        client.turned_away = no_room.is_some();
         let Ok(key) = self.clients.insert(client) else {
             // It was on its way when the last slot was taken.
             self.report(now, Reason::ConnectionLimit, None, || "a client is turned away: no slot is left".into());
@@ -38,6 +46,9 @@ impl Bus {
             self.report(now, Reason::ConnectionLimit, None, || {
                 format!("all {MAX_CONNECTIONS} connections are in use; new ones wait until {ACCEPT_AGAIN_AT} are left")
             });
+        }
+        if let Some(no_room) = &no_room {
+            self.refuse_client(now, Some(key), no_room);
         }
         Some(key)
     }

@@ -734,7 +734,7 @@ impl Bus {
     }
 
     /// Says an error to a client that still listens. `id` is a JSON token.
-    fn say_error(
+    pub(super) fn say_error(
         &mut self,
         now: Moment,
         client: ClientKey,

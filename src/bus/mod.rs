@@ -3,8 +3,10 @@
 //!
 //! Reading order: [`port`] is the contract, [`settings`] what the core is told, this file the front door;
 //! `messages.rs` sends each line on its way with the tables of [`route`]; `clients.rs`, `crew.rs` and [`drain`] hold
-//! the lives of clients, workers and the daemon; [`pressure`] counts what waits where; [`scan`] and [`id`] read JSON.
+//! the lives of clients, workers and the daemon, and `admission.rs` counts who comes in; [`pressure`] counts what
+//! waits where; [`scan`] and [`id`] read JSON.
 
+mod admission;
 mod client;
 mod clients;
 mod crew;

@@ -13,6 +13,7 @@ pub fn code(reason: Reason) -> i32 {
         Reason::SessionDenied => -32014,
         Reason::Timeout => -32015,
         Reason::ShuttingDown => -32016,
+        Reason::ConnectionLimit => -32019,
         Reason::IdTooLong | Reason::SessionIdTooLong | Reason::UnknownPool => -32602,
         Reason::ClientMalformed => -32700,
         Reason::ClientLineTooLong | Reason::IdCollision => -32600,

@@ -57,7 +57,7 @@ reasons! {
     ClientLineTooLong "client_line_too_long" Error "A client sent a line above max_input_buffer; its connection was closed.",
     ClientStalled "client_stalled" Warn "A client took no bytes for backpressure_timeout_sec; its connection was closed.",
     ClientOverdue "client_overdue" Warn "A closing client did not take its last bytes in time.",
-    ConnectionLimit "connection_limit" Warn "Every connection slot is taken; new clients wait in the backlog.",
+    ConnectionLimit "connection_limit" Warn "Every connection slot is taken, or all that a listener or a source may have.",
     PartialLine "partial_line" Warn "A peer ended in the middle of a line; the part was dropped.",
     NoWorker "no_worker" Warn "No worker of the pool is running.",
     WorkerGone "worker_exited" Warn "The worker that the request or its session belonged to has exited.",

@@ -1,6 +1,7 @@
 //! The behaviour of the core, one rule a test, seen as its peers see it: what they wrote, what they read, what was
 //! done to them. `docs/conformance.md` says which test proves which sentence of the specification.
 
+mod admission;
 mod backpressure;
 mod clients;
 mod drain;

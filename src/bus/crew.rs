@@ -55,6 +55,12 @@ impl Group {
         let seats = shared.into_iter().flat_map(|pool| Self::of_pool(settings, pool).seats).collect();
         Self { seats, assignment, cursor: 0 }
     }
+
+    /// The pool that all its workers are of, if they are: the seats of a pool stand together.
+    fn only_pool(&self) -> Option<usize> {
+        let (first, last) = (self.seats.first()?.0, self.seats.last()?.0);
+        (first == last).then_some(first)
+    }
 }
 
 /// One group for each pool, one behind them for messages that name none, and one for each listener that offers some
@@ -88,10 +94,19 @@ impl Bus {
         window: Window<'_>,
         line: &Line,
     ) -> Result<usize, (Reason, String)> {
-        if line.pool.is_some() {
-            return self.named_pool(client, &decoded(window.get(line.pool)));
+        let group = if line.pool.is_some() {
+            self.named_pool(client, &decoded(window.get(line.pool)))?
+        } else {
+            self.clients.get(client).map_or(0, |client| client.group)
+        };
+        // Nobody is picked, and no worker started, for one who asks for what it may not have.
+        if self.denies_methods
+            && let Some(pool) = self.groups[group].only_pool()
+            && let Some(denied) = self.denied_in(pool, window, line)
+        {
+            return Err(denied);
         }
-        Ok(self.clients.get(client).map_or(0, |client| client.group))
+        Ok(group)
     }
 
     /// The pool of this name. One that the client's listener does not offer is not told from one that does not exist.

@@ -117,6 +117,9 @@ impl Bus {
                 Err((reason, text)) => return self.refuse(now, client, window, line, Refusal(reason, text)),
             }
         };
+        if let Some((reason, text)) = self.denied_at(worker, window, line) {
+            return self.refuse(now, client, window, line, Refusal(reason, text));
+        }
         if self.wait_if_full(from, Peer::Worker(worker)) {
             return Flow::Blocked;
         }

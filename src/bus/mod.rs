@@ -2,14 +2,15 @@
 //! no thread; the ring, a simulator, a fuzzer or a benchmark can run it and it cannot tell which.
 //!
 //! Reading order: [`port`] is the contract, [`settings`] what the core is told, this file the front door;
-//! `messages.rs` sends each line on its way with the tables of [`route`]; `clients.rs`, `crew.rs` and [`drain`] hold
-//! the lives of clients, workers and the daemon, and `admission.rs` counts who comes in; [`pressure`] counts what
-//! waits where; [`scan`] and [`id`] read JSON.
+//! `messages.rs` sends each line on its way with the tables of [`route`], unless `deny.rs` keeps it back; `clients.rs`,
+//! `crew.rs` and [`drain`] hold the lives of clients, workers and the daemon, and `admission.rs` counts who comes in;
+//! [`pressure`] counts what waits where; [`scan`] and [`id`] read JSON.
 
 mod admission;
 mod client;
 mod clients;
 mod crew;
+mod deny;
 pub mod drain;
 mod endpoint;
 pub mod id;
@@ -60,6 +61,8 @@ pub struct Bus {
     groups: Vec<Group>,
     /// The group that the clients of each listener use, unless a message names a pool.
     listener_groups: Vec<usize>,
+    /// Whether any pool denies any method.
+    denies_methods: bool,
     turns: share::Turns,
     effects: VecDeque<Effect>,
     reporter: Reporter,
@@ -106,6 +109,7 @@ impl Bus {
             pools,
             groups,
             listener_groups,
+            denies_methods: deny::denies_methods(&settings),
             turns: share::Turns::new(),
             effects: VecDeque::new(),
             reporter: Reporter::default(),

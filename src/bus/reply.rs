@@ -14,6 +14,7 @@ pub fn code(reason: Reason) -> i32 {
         Reason::Timeout => -32015,
         Reason::ShuttingDown => -32016,
         Reason::ConnectionLimit => -32019,
+        Reason::MethodDenied => -32601,
         Reason::IdTooLong | Reason::SessionIdTooLong | Reason::UnknownPool => -32602,
         Reason::ClientMalformed => -32700,
         Reason::ClientLineTooLong | Reason::IdCollision => -32600,

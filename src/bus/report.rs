@@ -67,6 +67,7 @@ reasons! {
     IdTooLong "id_too_long" Warn "A request id is longer than 128 bytes.",
     SessionIdTooLong "session_id_too_long" Warn "A sessionId is longer than 256 bytes.",
     UnknownPool "unknown_pool" Warn "A message named a pool that is not configured, or that its listener does not offer.",
+    MethodDenied "method_denied" Warn "A client used a method that deny_methods of the pool keeps from clients.",
     IdCollision "id_collision" Warn "Another request with this id is pending at the same worker, and id_collision is reject.",
     Timeout "timeout" Warn "A request was not answered within request_timeout_sec.",
     ShuttingDown "shutting_down" Info "A request came, or was still pending, while the daemon shut down.",

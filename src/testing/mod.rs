@@ -73,6 +73,8 @@ mod tests {
         }
     }
 
-    /// Tables of a thousand entries are filled by the tests of `bus::tests::limits`.
-    const UNREACHED: [Reason; 3] = [Reason::ConnectionLimit, Reason::SessionLimit, Reason::PendingLimit];
+    /// Tables of a thousand entries are filled by the tests of `bus::tests::limits`, and methods are denied by those of
+    /// `bus::tests::deny`.
+    const UNREACHED: [Reason; 4] =
+        [Reason::ConnectionLimit, Reason::SessionLimit, Reason::PendingLimit, Reason::MethodDenied];
 }

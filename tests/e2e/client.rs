@@ -1,6 +1,6 @@
 //! The client of the tests: it reads and writes lines or bytes, well or badly, and never waits for ever.
 
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -8,6 +8,7 @@ use std::process::{ChildStdin, ChildStdout};
 
 use rustix::event::PollFlags;
 use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
 use serde_json::{Value, json};
 
 use crate::harness::ready;
@@ -36,6 +37,16 @@ impl Client {
         stream.set_nodelay(true).expect("a TCP socket");
         let writer = stream.try_clone().expect("a second descriptor");
         Self::new(stream.into(), Some(writer.into()))
+    }
+
+    /// From an address of this machine that the test chooses.
+    pub fn over_tcp_from(source: IpAddr, address: SocketAddr) -> Self {
+        let family = if address.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
+        let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None).expect("a socket");
+        bind(&socket, &SocketAddr::new(source, 0)).unwrap_or_else(|error| panic!("{source}: {error}"));
+        connect(&socket, &address).unwrap_or_else(|error| panic!("{address}: {error}"));
+        let writer = socket.try_clone().expect("a second descriptor");
+        Self::new(socket, Some(writer))
     }
 
     pub fn over_unix(path: &Path) -> Self {

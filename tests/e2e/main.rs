@@ -6,6 +6,7 @@
 mod client;
 mod harness;
 
+mod access;
 mod backpressure;
 mod clients;
 mod figures;

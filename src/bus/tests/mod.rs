@@ -4,6 +4,7 @@
 mod admission;
 mod backpressure;
 mod clients;
+mod deny;
 mod drain;
 mod errors;
 mod ids;

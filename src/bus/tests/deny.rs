@@ -1,0 +1,105 @@
+//! `deny_methods`: what a pool keeps from its clients reaches none of its workers, whatever way it would take.
+
+use super::*;
+
+/// Two pools, of which the first denies two methods.
+fn denying(assignment: Assignment) -> Bench {
+    let first =
+        Pool { max_instances: 3, deny_methods: vec!["session/list".into(), "é\"".into()], ..pool(1, assignment) };
+    let second = Pool { id: "open".into(), ..pool(1, Assignment::RoundRobin) };
+    Bench::new(settings(vec![first, second]))
+}
+
+#[test]
+fn a_denied_request_is_answered_as_a_method_that_is_not_there() {
+    let mut bench = denying(Assignment::RoundRobin);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    for method in ["session/list", r"session\u002flist", r"session\/list", r#"\u00e9\""#] {
+        bench.write(client, &format!(r#"{{"id":7,"method":"{method}","pool":"agents","sessionId":"s"}}"#));
+        let message = bench.read_json(client);
+        assert_eq!((&message["id"], &message["error"]["code"]), (&Value::from(7), &Value::from(-32601)), "{method}");
+        assert_eq!(message["error"]["data"]["reason"], "method_denied");
+        assert!(message["error"]["message"].as_str().expect("text").starts_with("Method not found"), "{message}");
+    }
+    assert_eq!((bench.bus.stats().sessions, bench.bus.stats().pending), (0, 0), "nothing is left behind");
+    for method in ["session/lis", "session/list/", "Session/list"] {
+        bench.write(client, &format!(r#"{{"id":7,"method":"{method}","pool":"agents"}}"#));
+        assert_eq!(bench.read(worker).len(), 1, "{method}");
+    }
+    assert_eq!(bench.count(Reason::MethodDenied), 4);
+}
+
+#[test]
+fn a_denied_notification_is_dropped_and_reported() {
+    let mut bench = denying(Assignment::RoundRobin);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    bench.write(client, r#"{"method":"session/list","pool":"agents"}"#);
+    assert!(bench.read(client).is_empty() && bench.read(worker).is_empty());
+    assert_eq!(bench.count(Reason::MethodDenied), 1);
+}
+
+#[test]
+fn a_method_is_denied_in_a_session_and_as_a_cancellation_too() {
+    let mut bench = denying(Assignment::RoundRobin);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    bench.write(client, r#"{"id":1,"method":"x","sessionId":"s","pool":"agents"}"#);
+    bench.read_one(worker);
+    bench.write(client, r#"{"id":2,"method":"session/list","params":{"sessionId":"s"}}"#);
+    assert_eq!(bench.read_error(client), ("method_denied".into(), -32601, Value::from(2)));
+    bench.write(client, r#"{"method":"session/list","params":{"requestId":1}}"#);
+    assert!(bench.read(worker).is_empty());
+    assert_eq!(bench.count(Reason::MethodDenied), 2);
+}
+
+#[test]
+fn another_pool_and_the_workers_themselves_may_use_the_method() {
+    let mut bench = denying(Assignment::RoundRobin);
+    let (client, worker, open) = (bench.client(), bench.worker(0), bench.worker(1));
+    bench.write(client, r#"{"id":1,"method":"session/list","pool":"open"}"#);
+    bench.read_one(open);
+    bench.write(client, r#"{"id":2,"method":"x","sessionId":"s","pool":"agents"}"#);
+    bench.write(worker, r#"{"id":3,"method":"session/list","sessionId":"s"}"#);
+    bench.read_one(client);
+    bench.write(client, r#"{"id":3,"result":{}}"#);
+    assert_eq!(bench.read(worker).len(), 2);
+    assert_eq!(bench.count(Reason::MethodDenied), 0);
+}
+
+#[test]
+fn a_method_is_denied_where_the_pool_is_known_by_its_worker_alone() {
+    let mut bench = denying(Assignment::RoundRobin);
+    let (client, open) = (bench.client(), bench.worker(1));
+    for id in 0..4 {
+        bench.write(client, &format!(r#"{{"id":{id},"method":"session/list"}}"#));
+    }
+    assert_eq!((bench.read(client).len(), bench.read(open).len()), (2, 2), "the turns go on over both pools");
+}
+
+#[test]
+fn a_denied_request_takes_nobodys_turn() {
+    let first = Pool { deny_methods: vec!["x".into()], ..pool(2, Assignment::RoundRobin) };
+    let mut bench = Bench::new(settings(vec![first]));
+    let (client, worker) = (bench.client(), bench.worker(0));
+    bench.write(client, r#"{"id":1,"method":"x"}"#);
+    bench.read_one(client);
+    bench.write(client, r#"{"method":"y"}"#);
+    bench.read_one(worker);
+}
+
+#[test]
+fn a_denied_request_starts_no_dedicated_worker() {
+    let mut bench = denying(Assignment::Dedicated);
+    let client = bench.client();
+    for line in [
+        r#"{"id":1,"method":"session/list","pool":"agents"}"#,
+        r#"{"id":2,"method":"session/list","pool":"agents","sessionId":"s"}"#,
+    ] {
+        bench.write(client, line);
+        assert_eq!(bench.read_error(client).0, "method_denied");
+    }
+    assert_eq!(bench.workers.len(), 2, "the spare is where it was");
+    bench.write(client, r#"{"id":3,"method":"x","pool":"agents"}"#);
+    assert_eq!(bench.workers.len(), 3);
+    bench.write(client, r#"{"id":4,"method":"session/list","pool":"agents"}"#);
+    assert_eq!(bench.read_error(client).0, "method_denied");
+}

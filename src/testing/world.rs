@@ -119,6 +119,8 @@ pub struct World {
     accept_paused: bool,
     done: usize,
     shutdowns: usize,
+    /// How often the bus had closed a client that took nothing, when its effects were last carried out.
+    stalls: u64,
     log: VecDeque<String>,
 }
 
@@ -169,6 +171,7 @@ impl World {
             accept_paused: false,
             done: 0,
             shutdowns: 0,
+            stalls: 0,
             log: VecDeque::new(),
             settings,
             random,
@@ -385,12 +388,16 @@ impl World {
         is_bad: bool,
     ) {
         let mut stalled = Vec::new();
-        let mut is_stalled = false;
+        // The count tells what a report may keep back.
+        let stalls = self.bus.count(Reason::ClientStalled);
+        let stalls_before = std::mem::replace(&mut self.stalls, stalls);
         for effect in effects {
             // What ends a peer comes after all lines that were taken of it.
             let ends = match &effect {
                 Effect::Close { client, .. } => hearing == Some(Who::Client(self.client(*client))),
                 Effect::Pause { peer } => is_bad && hearing == Some(self.who(*peer)),
+                // A client's own worker ends with it, and may be told so first.
+                Effect::Signal { .. } | Effect::CloseStdin { .. } => matches!(hearing, Some(Who::Client(_))),
                 _ => false,
             };
             if ends {
@@ -443,6 +450,7 @@ impl World {
                     assert_ne!(self.clients[at].closing, Some(Close::Now), "closed twice");
                     self.clients[at].closing = Some(how);
                     self.clients[at].end.deaf = true;
+                    let is_stalled = stalls > stalls_before && self.model.is_full(Who::Client(at));
                     let excuse = self.clients[at].reset || is_stalled || self.model.refusing;
                     self.model.closing(at, excuse);
                 }
@@ -454,7 +462,6 @@ impl World {
                 }
                 Effect::Report(report) => {
                     assert!(!report.text.is_empty());
-                    is_stalled |= report.reason == Reason::ClientStalled;
                     let restarts = report.reason == Reason::RestartScheduled && report.suppressed == 0;
                     assert!(!restarts || !self.model.refused, "a restart is scheduled during the shutdown");
                     self.note(format!("  reported: {} {}", report.reason.name(), report.text));

@@ -13,7 +13,7 @@
 //! 2. [`bus`]: the front door of the core; its own page leads through the rest of it.
 //! 3. [`bus::scan`]: how a line is validated and its routing fields are found.
 //! 4. [`shell`]: the loop. It decides nothing.
-//! 5. [`config`], [`cli`], [`error`]: what happens before the loop.
+//! 5. [`config`], [`cli`], [`error`]: what happens before the loop; [`reserve`]: memory for when there is none left.
 //! 6. [`acp`] and [`echo`]: the bridge that editors spawn, and the built-in worker.
 
 pub mod acp;
@@ -23,6 +23,7 @@ pub mod cli;
 pub mod config;
 pub mod echo;
 pub mod error;
+pub mod reserve;
 pub mod shell;
 
 #[cfg(feature = "agent")]

@@ -6,7 +6,12 @@ use std::process::ExitCode;
 use stdio_bus::cli::{self, Command, Worker};
 use stdio_bus::config::Config;
 use stdio_bus::error::{StartError, exit};
+use stdio_bus::reserve::Allocator;
 use stdio_bus::{acp, echo, shell};
+
+/// What peers send must not end the daemon, however little memory there is.
+#[global_allocator]
+static ALLOCATOR: Allocator = Allocator;
 
 fn main() -> ExitCode {
     let command = match cli::parse(std::env::args_os()) {

@@ -7,6 +7,9 @@ use stdio_bus::bus::port::{ClientKey, Effect, Input, Moment, Next, Peer, Source,
 use stdio_bus::bus::scan::{PAD, Window};
 use stdio_bus::bus::settings::{Assignment, Limits, Listener, Pool, Routing, Settings};
 
+/// Bytes that a worker leaves unread at most.
+const UNREAD: usize = 8 * 1024;
+
 /// A bus with connected clients and running workers.
 pub struct Core {
     /// The bus.
@@ -16,6 +19,8 @@ pub struct Core {
     /// Its workers.
     pub workers: Vec<WorkerKey>,
     now: u64,
+    /// Bytes queued for the first worker since it read.
+    unread: usize,
 }
 
 /// Lines, with the pads that the scanner wants.
@@ -67,7 +72,7 @@ impl Core {
         let connected = (0..clients).map(|_| bus.connect(Moment(1), 0, Source::Inherited).expect("there is room"));
         let clients = connected.collect();
         while bus.next_effect().is_some() {}
-        Self { bus, clients, workers: started, now: 1 }
+        Self { bus, clients, workers: started, now: 1, unread: 0 }
     }
 
     /// Gives lines to the core and takes its effects.
@@ -87,13 +92,33 @@ impl Core {
         self.tell(Peer::Worker(self.workers[worker]), lines);
     }
 
+    /// The worker reads what was queued for it, before its clients would have to take turns.
+    fn workers_read(&mut self) {
+        if self.unread < UNREAD {
+            return;
+        }
+        let (now, worker) = (Moment(self.now), self.workers[0]);
+        let bytes = std::mem::take(&mut self.unread);
+        self.bus.handle(now, Input::Sent { peer: Peer::Worker(worker), bytes });
+        self.bus.handle(now, Input::Unread { worker, bytes: 0 });
+        while self.bus.next_effect().is_some() {}
+    }
+
     /// Gives a window to the core, and each effect to `take`. Returns how many bytes were consumed.
     pub fn tell_window(&mut self, from: Peer, mut window: Window<'_>, mut take: impl FnMut(Effect)) -> usize {
         self.now += 1000;
+        self.workers_read();
         let mut consumed = 0;
         loop {
             let received = self.bus.receive(Moment(self.now), from, window);
             while let Some(effect) = self.bus.next_effect() {
+                match &effect {
+                    Effect::Copy { to, span } if *to == Peer::Worker(self.workers[0]) => self.unread += span.len(),
+                    Effect::Insert { to, text } if *to == Peer::Worker(self.workers[0]) => {
+                        self.unread += text.as_bytes().len();
+                    }
+                    _ => {}
+                }
                 take(effect);
             }
             consumed += received.consumed;

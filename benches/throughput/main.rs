@@ -33,7 +33,7 @@ mod company;
 #[allow(dead_code, unreachable_pub)]
 #[path = "../../src/shell/ring.rs"]
 mod ring;
-use stdio_bus::{bus, error};
+use stdio_bus::{bus, error, reserve};
 
 use std::io;
 use std::process::ExitCode;

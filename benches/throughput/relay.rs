@@ -17,7 +17,7 @@ use std::process::{Child, Command, Stdio};
 
 use io_uring::{opcode, squeue, types};
 
-use crate::buffers::{Block, Buffers, CHUNK, GROUP};
+use crate::buffers::{Block, Buffers, GROUP};
 use crate::error::StartError;
 use crate::ring::{Completion, Ring};
 
@@ -31,6 +31,9 @@ enum Way {
     /// All to the one client of the worker.
     Pass,
 }
+
+/// Why memory is there.
+const ENOUGH: &str = "the relay has all the memory it asks for";
 
 const ACCEPT: u64 = 1;
 const READ: u64 = 2;
@@ -312,9 +315,9 @@ impl Relay {
     /// Registered memory is for the pipes.
     fn block(&mut self, to: usize) -> Block {
         if self.ends[to].is_client {
-            return self.spare.pop().unwrap_or_else(|| Block::new(CHUNK / 4));
+            return self.spare.pop().unwrap_or_else(|| self.buffers.take_medium().expect(ENOUGH));
         }
-        self.buffers.take_chunk()
+        self.buffers.take_registered_chunk().expect(ENOUGH)
     }
 
     fn mark_dirty(&mut self, end: usize) {
@@ -339,8 +342,10 @@ impl Relay {
         }
         let block = match self.ends[end].reading.take() {
             Some(block) => block,
-            None if self.way == Way::Pass => self.spare.pop().unwrap_or_else(|| self.buffers.take_chunk()),
-            None => self.buffers.take_read(),
+            None if self.way == Way::Pass => {
+                self.spare.pop().unwrap_or_else(|| self.buffers.take_registered_chunk().expect(ENOUGH))
+            }
+            None => self.buffers.take_read().expect(ENOUGH),
         };
         let (address, room) = (block.at(0), block.capacity() as u32);
         let entry = match (block.registered(), self.ends[end].is_client) {

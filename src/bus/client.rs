@@ -2,7 +2,8 @@
 
 use super::endpoint::Endpoint;
 use super::port::{Moment, Source, WorkerKey};
-use super::share::Pace;
+use super::sessions::Lost;
+use super::share::{Pace, UseKey};
 
 /// How far a connection has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -25,6 +26,8 @@ pub struct Client {
     pub group: usize,
     /// Whether it is the one client of `--stdio`.
     pub stdio: bool,
+    /// What it and the other connections of its source use together.
+    pub source_use: UseKey,
     /// Index of the listener that it came through.
     pub listener: usize,
     /// Where it comes from.
@@ -39,17 +42,43 @@ pub struct Client {
     pub assigned: Vec<(usize, WorkerKey)>,
     /// Whether it is read as fast as it sends.
     pub pace: Pace,
+    /// Bytes of the line that it waits to send.
+    pub waits_with: usize,
+    /// Bytes that it may send when its turn comes.
+    pub credit: usize,
+    /// The worker before which it has its turn.
+    pub granted: Option<WorkerKey>,
+    /// Names of sessions that went with their workers.
+    pub lost: Lost,
+    /// Workers in a row that ended while they had a request of it.
+    pub crashes: u32,
+    /// It is not read before this moment, since workers keep ending over what it asks.
+    pub read_after: Option<Moment>,
+    /// It was paused for that.
+    pub is_slowed_down: bool,
+    /// When its last line came.
+    pub heard: Moment,
     /// Lines, requests and sessions.
     pub end: Endpoint,
 }
 
 impl Client {
     /// A new connection.
-    pub fn new(number: u32, listener: usize, group: usize, stdio: bool, source: Source) -> Self {
+    #[allow(clippy::too_many_arguments)]
+    pub fn new(
+        now: Moment,
+        number: u32,
+        listener: usize,
+        group: usize,
+        stdio: bool,
+        source: Source,
+        source_use: UseKey,
+    ) -> Self {
         Self {
             number,
             group,
             stdio,
+            source_use,
             listener,
             source,
             turned_away: false,
@@ -57,7 +86,15 @@ impl Client {
             deadline: None,
             assigned: Vec::new(),
             pace: Pace::Free,
-            end: Endpoint::default(),
+            waits_with: 0,
+            credit: 0,
+            granted: None,
+            lost: Lost::default(),
+            crashes: 0,
+            read_after: None,
+            is_slowed_down: false,
+            heard: Moment::default(),
+            end: Endpoint { progress_at: now, ..Endpoint::default() },
         }
     }
 }

@@ -3,15 +3,13 @@
 
 use super::client::{Client, Phase};
 use super::drain::Stage;
-use super::messages::Direction;
 use super::port::{ClientKey, Close, Effect, Moment, Peer, Source};
 use super::report::Reason;
+use super::requests::Direction;
 use super::settings::{Assignment, MAX_CONNECTIONS};
 use super::{Bus, reply};
 use std::time::Duration;
 
-/// Connections are taken again when this many are left, so that the limit does not flap.
-const ACCEPT_AGAIN_AT: usize = MAX_CONNECTIONS * 9 / 10;
 /// How long a connection that was shut down may still send before it is closed for good.
 const LINGER: Duration = Duration::from_secs(1);
 
@@ -31,9 +29,13 @@ impl Bus {
             return None;
         }
         let number = self.next_client_number;
-        let mut client = Client::new(number, listener, self.listener_groups[listener], stdio, source);
-        client.turned_away = no_room.is_some();
-        let Ok(key) = self.clients.insert(client) else {
+        let group = self.listener_groups[listener];
+        let room = if self.clients.is_full() { None } else { self.sources.enter(source) };
+        let client = room.map(|source_use| Client {
+            turned_away: no_room.is_some(),
+            ..Client::new(now, number, listener, group, stdio, source, source_use)
+        });
+        let Some(key) = client.and_then(|client| self.clients.insert(client).ok()) else {
             // It was on its way when the last slot was taken.
             self.report(now, Reason::ConnectionLimit, None, || "a client is turned away: no slot is left".into());
             return None;
@@ -44,7 +46,7 @@ impl Bus {
             self.accept_paused = true;
             self.effects.push_back(Effect::PauseAccept);
             self.report(now, Reason::ConnectionLimit, None, || {
-                format!("all {MAX_CONNECTIONS} connections are in use; new ones wait until {ACCEPT_AGAIN_AT} are left")
+                format!("all {MAX_CONNECTIONS} connections are in use; new ones wait until one leaves")
             });
         }
         if let Some(no_room) = &no_room {
@@ -120,7 +122,7 @@ impl Bus {
             self.check_at(deadline);
         }
         if first {
-            self.stop_waiting(Peer::Client(key));
+            self.stop_waiting(now, Peer::Client(key));
             self.settle_client(now, key);
         }
         // Workers that waited for it can go on: what they send to it now has nowhere to go.
@@ -159,7 +161,7 @@ impl Bus {
         }
         self.answer_for_client(now, key);
         while let Some(session) = self.clients.get(key).and_then(|client| client.end.sessions.first()) {
-            self.drop_session(session);
+            self.hold_session(session);
         }
         let assigned = self.clients.get_mut(key).map(|client| std::mem::take(&mut client.assigned)).unwrap_or_default();
         for (group, worker) in assigned {
@@ -212,10 +214,7 @@ impl Bus {
             if !self.settings.routing.error_replies || !self.worker_takes_messages(asker) {
                 continue;
             }
-            let id = match &request.original {
-                Some(original) => original.token.as_bytes().to_vec(),
-                None => reply::id_token(&request.wire),
-            };
+            let id = request.asker_token();
             let code = reply::code(Reason::UnknownSession);
             let bytes = reply::error(&id, None, code, "the client has left", "client_left");
             self.stats.error_replies += 1;
@@ -242,8 +241,9 @@ impl Bus {
         }
         self.report(now, Reason::ClientClosed, Some(Peer::Client(key)), || "a client connection is closed".into());
         let Some(client) = self.clients.remove(key) else { return };
+        self.sources.leave(client.source_use);
         self.stats.bytes_unsent += client.end.output.queued() as u64;
-        if self.accept_paused && self.clients.len() <= ACCEPT_AGAIN_AT {
+        if self.accept_paused {
             self.accept_paused = false;
             self.effects.push_back(Effect::ResumeAccept);
         }
@@ -262,10 +262,23 @@ impl Bus {
         }
     }
 
+    /// A client is read again that was slowed down for what its requests did.
+    pub(super) fn forgive(&mut self, key: ClientKey) {
+        let Some(client) = self.clients.get_mut(key) else { return };
+        client.read_after = None;
+        if std::mem::take(&mut client.is_slowed_down) {
+            self.read_again(Peer::Client(key));
+        }
+    }
+
     /// Closes clients whose time is up.
     pub(super) fn tick_clients(&mut self, now: Moment) {
         let timeout = self.settings.limits.backpressure_timeout;
         for key in self.clients.keys() {
+            let Some(client) = self.clients.get(key) else { continue };
+            if client.read_after.is_some_and(|at| at <= now) {
+                self.forgive(key);
+            }
             let Some(client) = self.clients.get(key) else { continue };
             let stalls_at = client.end.output.stalls_at(timeout).filter(|_| client.phase < Phase::Closing);
             let (deadline, phase, queued) = (client.deadline, client.phase, client.end.output.queued());
@@ -290,7 +303,8 @@ impl Bus {
                 }
             }
             let Some(client) = self.clients.get(key).filter(|client| client.phase < Phase::Closing) else { continue };
-            let next = [client.deadline, client.end.output.stalls_at(timeout)].into_iter().flatten().min();
+            let next = [client.deadline, client.end.output.stalls_at(timeout), client.read_after];
+            let next = next.into_iter().flatten().min();
             if let Some(next) = next {
                 self.check_at(next);
             }

@@ -1,15 +1,26 @@
 //! The workers of all pools: who sits where, who is picked for a message, who is started again (spec 3.3, 6.1, 7.1;
 //! design 2.6, 2.7, 2.13).
 
+use std::time::Duration;
+
 use super::Bus;
 use super::client::Phase;
 use super::drain::Stage;
-use super::messages::Direction;
 use super::port::{ClientKey, Effect, Exit, Moment, Peer, Signal, WorkerKey};
 use super::report::{Level, Reason, Report};
+use super::requests::Direction;
 use super::scan::{Line, Window, decoded};
 use super::settings::{self, Assignment, Settings};
 use super::worker::{Action, Event, GRACE, Seat, State, Verdict, Worker, step};
+
+/// So many workers in a row that end while they have a request of one client are no accident.
+const SUSPECT_AFTER: u32 = 3;
+/// How long such a client is not read; it doubles each time.
+const FIRST_PENALTY: Duration = Duration::from_secs(1);
+/// How long at most.
+const LONGEST_PENALTY: Duration = Duration::from_secs(30);
+/// A worker that could not be started for want of descriptors, processes or memory is tried again after this long.
+const SHORTAGE: Duration = Duration::from_secs(1);
 
 /// A pool's seats.
 pub struct Pool {
@@ -17,12 +28,14 @@ pub struct Pool {
     pub seats: Vec<Seat>,
     /// Workers of the pool, seated or not.
     pub live: usize,
+    /// One of its workers has given out the name of a session.
+    pub issues_names: bool,
 }
 
 impl Pool {
     /// A pool with nobody in it.
     pub fn new(pool: &settings::Pool) -> Self {
-        Self { seats: (0..pool.instances).map(|_| Seat::default()).collect(), live: 0 }
+        Self { seats: (0..pool.instances).map(|_| Seat::default()).collect(), live: 0, issues_names: false }
     }
 }
 
@@ -37,6 +50,11 @@ pub struct Group {
 }
 
 impl Group {
+    /// How many seats it has.
+    pub fn len(&self) -> usize {
+        self.seats.len()
+    }
+
     fn of_pool(settings: &Settings, pool: usize) -> Self {
         let seats = (0..settings.pools[pool].instances).map(|seat| (pool, seat)).collect();
         Self { seats, assignment: settings.pools[pool].assignment, cursor: 0 }
@@ -120,10 +138,10 @@ impl Bus {
         })
     }
 
-    /// Everyone in a group.
-    pub(super) fn group_workers(&self, group: usize) -> Vec<WorkerKey> {
-        let seats = self.groups[group].seats.iter();
-        seats.filter_map(|(pool, seat)| self.pools[*pool].seats[*seat].worker).collect()
+    /// Who sits on a seat of a group.
+    pub(super) fn group_worker(&self, group: usize, at: usize) -> Option<WorkerKey> {
+        let (pool, seat) = *self.groups[group].seats.get(at)?;
+        self.pools[pool].seats[seat].worker
     }
 
     /// A worker for a client's message that belongs to no session yet.
@@ -223,12 +241,17 @@ impl Bus {
         }
         for seat in 0..self.pools[pool].seats.len() {
             let here = &self.pools[pool].seats[seat];
-            if here.worker.is_some() || here.given_up || here.restart_at.is_some_and(|at| at > now) {
+            let waits = match here.restart_at {
+                Some(at) => at > now,
+                None => here.given_up,
+            };
+            if here.worker.is_some() || waits {
                 continue;
             }
             if let Some(worker) = self.spawn(now, pool, Some(seat)) {
                 let here = &mut self.pools[pool].seats[seat];
                 here.restart_at = None;
+                here.given_up = false;
                 here.worker = Some(worker);
             }
         }
@@ -258,11 +281,12 @@ impl Bus {
         }
     }
 
-    pub(super) fn spawn_failed(&mut self, now: Moment, key: WorkerKey, why: &str, _short: bool) {
+    pub(super) fn spawn_failed(&mut self, now: Moment, key: WorkerKey, why: &str, short: bool) {
         self.report(now, Reason::SpawnFailed, Some(Peer::Worker(key)), || why.to_owned());
         if let Some(worker) = self.workers.get_mut(key) {
             worker.stdout_open = false;
             worker.stdin_open = false;
+            worker.was_short = short;
         }
         self.step(now, key, Event::SpawnFailed);
     }
@@ -286,6 +310,7 @@ impl Bus {
         worker.has_process = false;
         worker.stdin_open = false;
         let asked = worker.state == State::Stopping;
+        worker.was_told = asked;
         let (pending, sessions) = (worker.end.owes.len(), worker.end.sessions.len());
         let reason = if asked { Reason::WorkerStopped } else { Reason::WorkerExited };
         self.report(now, reason, Some(Peer::Worker(key)), || {
@@ -362,13 +387,14 @@ impl Bus {
     /// Everything that hung on a worker ends with it (spec 7.1.2).
     fn settle_worker(&mut self, now: Moment, key: WorkerKey) {
         self.release_waiters(now, Peer::Worker(key));
-        self.stop_waiting(Peer::Worker(key));
+        self.stop_waiting(now, Peer::Worker(key));
         let owes: Vec<_> = self.workers.get(key).map(|worker| worker.end.owes.iter().collect()).unwrap_or_default();
         let (reason, text) = if self.drain.refuses_requests() {
             (Reason::ShuttingDown, "the daemon shut down before the worker answered")
         } else {
             (Reason::WorkerGone, "the worker exited before it answered")
         };
+        self.blame(now, key, &owes);
         for request in self.in_order(Direction::ToWorkers, owes) {
             self.give_up_request(now, request, reason, text);
             self.forget_request(Direction::ToWorkers, request);
@@ -378,7 +404,35 @@ impl Bus {
             self.orphan_request(Direction::ToClients, request);
         }
         while let Some(session) = self.workers.get(key).and_then(|worker| worker.end.sessions.first()) {
-            self.drop_session(session);
+            self.lose_session(session);
+        }
+    }
+
+    /// A worker has ended although nobody asked it to: whoever had a request pending there may have caused it, and who
+    /// had one each time is slowed down.
+    fn blame(&mut self, now: Moment, key: WorkerKey, owes: &[super::table::Key<super::requests::Request>]) {
+        let unexpected = self.workers.get(key).is_some_and(|worker| worker.exit.is_some() && !worker.was_told);
+        if !unexpected || self.drain.refuses_requests() {
+            return;
+        }
+        for (asker, request) in self.askers_of(owes.iter().copied()) {
+            let Some(client) = self.clients.get_mut(asker) else { continue };
+            client.crashes += 1;
+            let Some(more) = client.crashes.checked_sub(SUSPECT_AFTER) else { continue };
+            let pause = FIRST_PENALTY.saturating_mul(1 << more.min(16)).min(LONGEST_PENALTY);
+            client.read_after = Some(now.after(pause));
+            let (crashes, number) = (client.crashes, client.number);
+            self.check_at(now.after(pause));
+            let id = self.to_workers.table.get(request).map(|request| request.asker_id().to_string());
+            let worker = self.workers.get(key).map(|worker| (worker.pool, worker.number));
+            self.reporter.report(now, Reason::CrashSuspect, &mut self.effects, || {
+                let text = format!(
+                    "{crashes} workers in a row have ended while they had a request of this client; it is read again in \
+                     {} s",
+                    pause.as_secs()
+                );
+                Report { client: Some(number), worker, id, ..Report::new(Reason::CrashSuspect, text) }
+            });
         }
     }
 
@@ -396,6 +450,10 @@ impl Bus {
         if let Some(seat) = worker.seat {
             if worker.retired || self.drain.refuses_requests() {
                 self.pools[pool].seats[seat].worker = None;
+            } else if worker.was_short {
+                // That is no failure of the command.
+                self.pools[pool].seats[seat].wait(now.after(SHORTAGE));
+                self.check_at(now.after(SHORTAGE));
             } else {
                 self.vacate(now, pool, seat, number, worker.started);
             }
@@ -406,10 +464,12 @@ impl Bus {
 
     fn vacate(&mut self, now: Moment, pool: usize, seat: usize, number: u32, started: Moment) {
         let verdict = self.pools[pool].seats[seat].vacate(started, now, &self.settings.limits);
+        if let Some(at) = self.pools[pool].seats[seat].restart_at {
+            self.check_at(at);
+        }
         let id = &self.settings.pools[pool].id;
         let mut report = match verdict {
             Verdict::RestartAfter(delay) => {
-                self.check_at(now.after(delay));
                 Report::new(Reason::RestartScheduled, format!("the next one starts in {} ms", delay.as_millis()))
             }
             Verdict::GiveUp => {
@@ -419,10 +479,14 @@ impl Bus {
                     Reason::PoolDegraded,
                     format!(
                         "given up after {} restarts within {} s; pool \"{id}\" has {left} of {} workers left. Mend the \
-                         command and restart the daemon",
+                         command; {}",
                         limits.max_restarts,
                         limits.restart_window.as_secs(),
                         self.pools[pool].seats.len(),
+                        match limits.max_restarts {
+                            0 => "the daemon has to be restarted".to_owned(),
+                            _ => format!("it is tried again in {} s", limits.restart_window.as_secs()),
+                        },
                     ),
                 )
                 .at(Level::Error)
@@ -432,17 +496,11 @@ impl Bus {
         self.reporter.report(now, report.reason, &mut self.effects, || report);
     }
 
-    /// Queues a line of the bus' own for a worker.
-    pub(super) fn say_to_worker(&mut self, now: Moment, worker: WorkerKey, bytes: &[u8]) {
-        self.stats.lines_to_workers += 1;
-        self.effects.push_back(Effect::Insert { to: Peer::Worker(worker), text: bytes.into() });
-        self.queued(now, Peer::Worker(worker), bytes.len());
-    }
-
     /// Restarts, timers and stalls of workers.
     pub(super) fn tick_workers(&mut self, now: Moment) {
         let timeout = self.settings.limits.backpressure_timeout;
         for key in self.workers.keys() {
+            self.end_patience(now, key);
             let Some(worker) = self.workers.get_mut(key) else { continue };
             if worker.timer.is_some_and(|at| at <= now) {
                 worker.timer = None;
@@ -460,7 +518,7 @@ impl Bus {
             }
             let Some(worker) = self.workers.get(key) else { continue };
             let stalls_at = worker.end.output.stalls_at(timeout).filter(|_| worker.takes_messages());
-            if let Some(next) = [worker.timer, stalls_at].into_iter().flatten().min() {
+            if let Some(next) = [worker.timer, stalls_at, worker.patience.ends()].into_iter().flatten().min() {
                 self.check_at(next);
             }
         }

@@ -1,14 +1,19 @@
-//! The end of the daemon: Running → Quiescing → Terminating → Killing → Flushing → Done (spec 10, design 2.14). It only ever goes
-//! forward.
+//! The end of the daemon: Running → Quiescing → Terminating → Killing → Flushing → Done (spec 10, design 2.14). It only
+//! ever goes forward. From Terminating on everything that clients send is refused, and before a client is closed it is
+//! read until it is silent: what was received is answered or refused.
 
 use std::time::Duration;
 
 use super::Bus;
-use super::port::{Close, Effect, Moment};
+use super::client::Phase;
+use super::port::{ClientKey, Close, Effect, Moment, Peer};
 use super::report::Reason;
 
 /// How long a killed worker may take to be reaped, and a client to take its last bytes after the drain's time is up.
 const LAST_GRACE: Duration = Duration::from_secs(1);
+
+/// A client that has sent nothing for so long is taken to have been read to the end.
+const SILENCE: Duration = Duration::from_millis(100);
 
 /// How far the shutdown has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -36,6 +41,8 @@ pub struct Drain {
     /// When the time of the whole drain is up.
     ends: Moment,
     immediate: bool,
+    /// When the workers were gone.
+    flushes_from: Moment,
 }
 
 impl Drain {
@@ -103,9 +110,11 @@ impl Bus {
             Stage::Flushing if over => {
                 self.drain.deadline = None;
                 for client in self.clients.keys() {
+                    self.leave_unread(now, client);
                     self.close_client(now, client, Close::Now);
                 }
             }
+            Stage::Flushing => self.flush_silent(now),
             _ => {}
         }
         if self.drain.stage == Stage::Flushing && self.clients.is_empty() {
@@ -121,6 +130,9 @@ impl Bus {
         self.drain.ends = deadline;
         self.drain.deadline = Some(deadline);
         self.check_at(deadline);
+        for client in self.clients.keys() {
+            self.forgive(client);
+        }
         let left = self.workers.len();
         self.report(now, Reason::Draining, None, || format!("{left} workers are told to stop"));
         self.stop_workers(now);
@@ -139,13 +151,46 @@ impl Bus {
     fn flush(&mut self, now: Moment) {
         let deadline = self.drain.ends.max(now.after(LAST_GRACE));
         self.drain.stage = Stage::Flushing;
+        self.drain.flushes_from = now;
         self.drain.deadline = Some(deadline);
         self.check_at(deadline);
-        let how = if self.drain.immediate { Close::Now } else { Close::Flush };
-        for client in self.clients.keys() {
-            self.close_client(now, client, how);
+        if self.drain.immediate {
+            for client in self.clients.keys() {
+                self.close_client(now, client, Close::Now);
+            }
         }
         self.advance_drain(now);
+    }
+
+    /// Tells what of a client is neither answered nor refused, since it takes no answers.
+    fn leave_unread(&mut self, now: Moment, key: ClientKey) {
+        let waiting = self.clients.get(key).map_or(0, |client| client.end.waiting.len());
+        if waiting > 0 {
+            self.report(now, Reason::ClientOverdue, Some(Peer::Client(key)), || {
+                format!(
+                    "a client did not read in time: {waiting} lines of it, or more, are neither answered nor refused"
+                )
+            });
+        }
+    }
+
+    /// Closes those who were read to the end.
+    fn flush_silent(&mut self, now: Moment) {
+        for key in self.clients.keys() {
+            let Some(client) = self.clients.get(key).filter(|client| client.phase <= Phase::HalfClosed) else {
+                continue;
+            };
+            // One that is not read, since it does not take its errors, is not silent.
+            if client.end.blocked_on.is_some() || !client.end.waiting.is_empty() {
+                continue;
+            }
+            let silent_at = client.heard.max(self.drain.flushes_from).after(SILENCE);
+            if client.phase == Phase::HalfClosed || silent_at <= now {
+                self.close_client(now, key, Close::Flush);
+            } else {
+                self.check_at(silent_at);
+            }
+        }
     }
 
     pub(super) fn tick_drain(&mut self, now: Moment) {

@@ -1,10 +1,11 @@
 //! What a client connection and a worker's pipes have in common: the line they are in the middle of, what is queued
 //! for them, and the requests and sessions that hang on them.
 
-use super::port::Peer;
+use super::port::{Moment, Peer};
 use super::pressure::Output;
-use super::route::{Request, Session};
-use super::scan::Partial;
+use super::requests::Request;
+use super::scan::{Line, Partial};
+use super::sessions::Session;
 use super::table::Members;
 
 /// One end of the bus.
@@ -12,14 +13,24 @@ use super::table::Members;
 pub struct Endpoint {
     /// What is known of the line it is in the middle of.
     pub partial: Partial,
+    /// Lines that were found in its bytes and wait, counted from the first byte that is kept of it.
+    pub waiting: Vec<Line>,
     /// What is queued for it.
     pub output: Output,
     /// The output that it waits for; it is not read meanwhile.
     pub blocked_on: Option<Peer>,
+    /// It holds much while memory is short, and is not read.
+    pub held_back: bool,
+    /// When a line was taken from it, or it took bytes, for the last time.
+    pub progress_at: Moment,
     /// Its requests that nobody has answered yet.
     pub asked: Members<Request>,
     /// Requests that it has not answered yet.
     pub owes: Members<Request>,
+    /// Every id of a request to it is one that it has never seen.
+    pub fresh_ids: bool,
+    /// Requests to it that were forgotten before it answered them.
+    pub retired: u64,
     /// Sessions that it owns (a client) or that are bound to it (a worker).
     pub sessions: Members<Session>,
 }

@@ -22,7 +22,16 @@ pub struct Id {
 pub struct View<'a> {
     text: Cow<'a, [u8]>,
     string: bool,
+    plain: bool,
 }
+
+/// The ids that the bus makes lie here: whole numbers that doubles hold exactly, and that no client counts up to. Ids
+/// of clients in this range are replaced, so one that was made was never seen by a worker before.
+const MADE: std::ops::Range<u64> = 5_000_000_000_000_000..6_000_000_000_000_000;
+/// Digits of each number in [`MADE`].
+const MADE_DIGITS: usize = 16;
+/// Largest whole number up to which doubles tell all whole numbers apart, 2⁵³ − 1 (Number.MAX_SAFE_INTEGER).
+const LARGEST_EXACT: u64 = (1 << 53) - 1;
 
 /// An id is longer than [`MAX_REQUEST_ID_LEN`] bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,9 +47,10 @@ impl Id {
         View::parse(token).map(|view| view.to_id())
     }
 
-    /// An id that the bus makes itself.
-    pub fn made(number: u32, string: bool) -> Self {
-        Self::from_text(string, number.to_string().as_bytes())
+    /// The id that the bus makes as its `count`th: no other id is equal to it.
+    pub fn made(count: u64, string: bool) -> Self {
+        debug_assert!(count < MADE.end - MADE.start);
+        Self::from_text(string, (MADE.start + count).to_string().as_bytes())
     }
 
     fn from_text(string: bool, text: &[u8]) -> Self {
@@ -59,7 +69,7 @@ impl Id {
 
     /// The same, borrowed.
     pub fn view(&self) -> View<'_> {
-        View { text: Cow::Borrowed(self.text()), string: self.string }
+        View { text: Cow::Borrowed(self.text()), string: self.string, plain: true }
     }
 }
 
@@ -71,14 +81,28 @@ impl<'a> View<'a> {
     pub fn parse(token: &'a [u8]) -> Result<Self, TooLong> {
         if token.first() == Some(&b'"') {
             let text = decoded(token);
-            return if text.len() > MAX_REQUEST_ID_LEN { Err(TooLong) } else { Ok(Self { text, string: true }) };
+            if text.len() > MAX_REQUEST_ID_LEN {
+                return Err(TooLong);
+            }
+            // What was written without an escape has no half of a pair.
+            let whole = matches!(text, Cow::Borrowed(_)) || !has_lone_surrogate(&text);
+            let plain = whole && !is_made(&text);
+            return Ok(Self { text, string: true, plain });
         }
         if token.len() > MAX_REQUEST_ID_LEN {
             return Err(TooLong);
         }
-        let plain = token.len() <= PLAIN_DIGITS && token.iter().all(u8::is_ascii_digit);
-        let text = if plain { Cow::Borrowed(token) } else { Cow::Owned(canonical_number(token)) };
-        Ok(Self { text, string: false })
+        let digits = token.len() <= PLAIN_DIGITS && token.iter().all(u8::is_ascii_digit);
+        let short = digits && token.len() < MADE_DIGITS;
+        let plain = short || (is_exact(token) && !is_made(token));
+        let text = if digits { Cow::Borrowed(token) } else { Cow::Owned(canonical_number(token)) };
+        Ok(Self { text, string: false, plain })
+    }
+
+    /// Whether every parser reads this id as the same value, and the bus never makes it: a whole number between
+    /// ±(2⁵³ − 1), or a string without half a surrogate pair. Others are always replaced on their way.
+    pub fn is_plain(&self) -> bool {
+        self.plain
     }
 
     /// The id, to be kept.
@@ -114,6 +138,25 @@ impl std::fmt::Display for Id {
         let text = self.text().escape_ascii();
         if self.string { write!(formatter, "\"{text}\"") } else { write!(formatter, "{text}") }
     }
+}
+
+/// Whether a JSON number is written as a whole number that doubles hold exactly.
+fn is_exact(token: &[u8]) -> bool {
+    let digits = token.strip_prefix(b"-").unwrap_or(token);
+    let number = std::str::from_utf8(digits).ok().filter(|text| text.len() <= MADE_DIGITS);
+    let number = number.and_then(|text| text.parse::<u64>().ok());
+    // -0 is 0 to some, and something else to others.
+    number.is_some_and(|number| number <= LARGEST_EXACT && (number > 0 || token == b"0"))
+}
+
+/// Whether this text is a number that the bus makes.
+fn is_made(text: &[u8]) -> bool {
+    text.len() == MADE_DIGITS && text[0] == b'5' && text.iter().all(u8::is_ascii_digit)
+}
+
+/// Whether a decoded string has half a surrogate pair in it (WTF-8).
+fn has_lone_surrogate(text: &[u8]) -> bool {
+    text.windows(2).any(|pair| pair[0] == 0xed && pair[1] >= 0xa0)
 }
 
 /// Digits without zeros at either end, and the power of ten of the last one. A number whose exponent does not fit in
@@ -200,6 +243,38 @@ mod tests {
         assert_eq!(Id::parse(long.as_bytes()), Err(TooLong));
         assert_eq!(Id::parse("1".repeat(129).as_bytes()), Err(TooLong));
         assert!(Id::parse("1".repeat(128).as_bytes()).is_ok());
+    }
+
+    fn is_plain(token: &str) -> bool {
+        View::parse(token.as_bytes()).unwrap().is_plain()
+    }
+
+    #[test]
+    fn only_what_every_parser_reads_alike_is_plain() {
+        for token in ["0", "1", "-1", "4999999999999999", "6000000000000000", "9007199254740991", "-9007199254740991"] {
+            assert!(is_plain(token), "{token}");
+        }
+        for token in [r#""1""#, r#""\u0061""#, r#""\ud83d\ude00""#, r#""é""#, "\"\""] {
+            assert!(is_plain(token), "{token}");
+        }
+        for token in ["-0", "1.0", "1e0", "1.5", "1.00000000000000000001", "1e-400", "9007199254740992"] {
+            assert!(!is_plain(token), "{token}");
+        }
+        for token in ["-9007199254740992", "99999999999999999999", r#""\ud83d""#, r#""a\udc00b""#] {
+            assert!(!is_plain(token), "{token}");
+        }
+    }
+
+    #[test]
+    fn what_the_bus_makes_is_never_plain_when_a_client_writes_it() {
+        for string in [false, true] {
+            for count in [0, 1, 999_999_999_999_999] {
+                let made = Id::made(count, string);
+                let token = crate::bus::reply::id_token(&made);
+                assert!(!View::parse(&token).unwrap().is_plain(), "{made}");
+            }
+        }
+        assert!(!is_plain("5000000000000000") && !is_plain("5999999999999999"));
     }
 
     #[test]

@@ -2,25 +2,34 @@
 //! no thread; the ring, a simulator, a fuzzer or a benchmark can run it and it cannot tell which.
 //!
 //! Reading order: [`port`] is the contract, [`settings`] what the core is told, this file the front door;
-//! `messages.rs` sends each line on its way with the tables of [`route`], unless `deny.rs` keeps it back; `clients.rs`,
+//! `from_client.rs` and `from_worker.rs` send each line on its way with the tables of [`sessions`] and [`requests`],
+//! unless `deny.rs` keeps it back; `delivery.rs` queues it, `refusals.rs` says why it went nowhere; `clients.rs`,
 //! `crew.rs` and [`drain`] hold the lives of clients, workers and the daemon, and `admission.rs` counts who comes in;
-//! [`pressure`] counts what waits where; [`scan`] and [`id`] read JSON.
+//! [`pressure`], [`feed`] and `share.rs` say who has to wait, `memory.rs` sheds who holds too much; [`scan`] and [`id`]
+//! read JSON.
 
 mod admission;
 mod client;
 mod clients;
 mod crew;
+mod delivery;
 mod deny;
 pub mod drain;
 mod endpoint;
+pub mod feed;
+mod from_client;
+mod from_worker;
 pub mod id;
-mod messages;
+mod memory;
+mod message;
 pub mod port;
 pub mod pressure;
+mod refusals;
 pub(crate) mod reply;
 pub mod report;
-pub mod route;
+pub mod requests;
 pub mod scan;
+pub mod sessions;
 pub mod settings;
 mod share;
 pub mod stats;
@@ -37,9 +46,10 @@ use drain::Drain;
 use endpoint::Endpoint;
 use port::{ClientKey, Effect, Input, Moment, Next, Peer, Received, WorkerKey};
 use report::{Reason, Report, Reporter};
-use route::{Requests, Sessions};
-use scan::{BATCH, Line, Outcome, Partial, Scanner, Window};
-use settings::{MAX_CONNECTIONS, MAX_PENDING_REQUESTS, MAX_SESSIONS, MAX_WORKERS, Settings};
+use requests::Requests;
+use scan::{BATCH, Line, Outcome, Scanner, Window};
+use sessions::Sessions;
+use settings::{MAX_CONNECTIONS, MAX_PENDING_REQUESTS, MAX_WORKERS, Settings};
 use stats::Stats;
 use table::Table;
 use worker::Worker;
@@ -63,7 +73,14 @@ pub struct Bus {
     listener_groups: Vec<usize>,
     /// Whether any pool denies any method.
     denies_methods: bool,
+    /// Whether any pool bounds the time of its requests.
+    times_out: bool,
     turns: share::Turns,
+    sources: share::Sources,
+    /// Workers before which clients take turns, and when they are looked after next.
+    fed_in_turns: Vec<WorkerKey>,
+    turns_due: Option<Moment>,
+    shortage: memory::Shortage,
     effects: VecDeque<Effect>,
     reporter: Reporter,
     stats: Stats,
@@ -72,6 +89,7 @@ pub struct Bus {
     next_client_number: u32,
     next_worker_number: u32,
     next_serial: u64,
+    ids_made: u64,
     /// Nothing is due before this moment; it may be early, never late.
     next_check: Option<Moment>,
 }
@@ -103,14 +121,19 @@ impl Bus {
             batch: Vec::with_capacity(BATCH),
             clients: Table::new(MAX_CONNECTIONS),
             workers: Table::new(MAX_WORKERS),
-            sessions: Sessions::new(MAX_SESSIONS),
+            sessions: Sessions::default(),
             to_workers: Requests::new(MAX_PENDING_REQUESTS),
             to_clients: Requests::new(MAX_PENDING_REQUESTS),
             pools,
             groups,
             listener_groups,
             denies_methods: deny::denies_methods(&settings),
+            times_out: settings.pools.iter().any(|pool| pool.request_timeout.is_some()),
             turns: share::Turns::new(),
+            sources: share::Sources::default(),
+            fed_in_turns: Vec::new(),
+            turns_due: None,
+            shortage: memory::Shortage::default(),
             effects: VecDeque::new(),
             reporter: Reporter::default(),
             stats: Stats::default(),
@@ -119,6 +142,7 @@ impl Bus {
             next_client_number: 0,
             next_worker_number: 0,
             next_serial: 0,
+            ids_made: 0,
             next_check: None,
             settings,
         }
@@ -139,27 +163,38 @@ impl Bus {
         let received = window.data().len();
         match self.listening(from) {
             None => return Received { consumed: received, next: Next::Wait },
-            Some(end) if end.blocked_on.is_some() => return Received { consumed: 0, next: Next::Wait },
+            Some(end) if end.blocked_on.is_some() || end.held_back => {
+                return Received { consumed: 0, next: Next::Wait };
+            }
             Some(_) => {}
         }
         if let Peer::Client(client) = from
-            && self.lets_others_go_first(now, client)
+            && (self.is_slowed_down(client) || self.lets_others_go_first(now, client))
         {
             return Received { consumed: 0, next: Next::Wait };
         }
-        self.batch.clear();
-        let partial = match from {
-            Peer::Client(client) => self.clients.get_mut(client).map(|client| &mut client.end.partial),
-            Peer::Worker(worker) => self.workers.get_mut(worker).map(|worker| &mut worker.end.partial),
+        let end = match from {
+            Peer::Client(client) => self.clients.get_mut(client).map(|client| {
+                client.heard = now;
+                &mut client.end
+            }),
+            Peer::Worker(worker) => self.workers.get_mut(worker).map(|worker| &mut worker.end),
         };
-        let Some(partial) = partial else { return Received { consumed: received, next: Next::Wait } };
-        let outcome = self.scanner.scan(partial, window, &mut self.batch);
-        let unfinished = received - partial.consumed();
-        let batch = std::mem::take(&mut self.batch);
+        let Some(end) = end else { return Received { consumed: received, next: Next::Wait } };
+        let mut batch = std::mem::take(&mut self.batch);
+        batch.clear();
+        // Lines that waited were found before.
+        let outcome = if end.waiting.is_empty() {
+            self.scanner.scan(&mut end.partial, window, &mut batch)
+        } else {
+            batch.append(&mut end.waiting);
+            Outcome::Full
+        };
+        let unfinished = received - end.partial.consumed();
 
         let limit = self.settings.limits.max_input_buffer;
         let mut flow = Flow::Next;
-        let mut handled = 0;
+        let (mut handled, mut taken) = (0, 0);
         for line in &batch {
             flow = if line.span.len() > limit {
                 self.line_too_long(now, from)
@@ -173,8 +208,8 @@ impl Bus {
                 break;
             }
             handled = line.span.end as usize + 1;
+            taken += 1;
         }
-        self.batch = batch;
 
         if flow == Flow::Next {
             match outcome {
@@ -187,16 +222,26 @@ impl Bus {
                 Outcome::More | Outcome::Full => {}
             }
         }
-        let partial = self.endpoint(from).map(|end| &mut end.partial);
+        let mut end = self.endpoint(from);
+        if let Some(end) = end.as_deref_mut().filter(|_| taken > 0) {
+            end.progress_at = now;
+        }
         let (consumed, next) = match flow {
-            Flow::Next if outcome == Outcome::Full => (partial.map_or(received, Partial::consume), Next::Again),
-            Flow::Next => (partial.map_or(received, Partial::consume), Next::Read),
-            // The rest of the batch is scanned again once the receiver has room: rare, and the bytes are bounded.
-            Flow::Blocked | Flow::Over => {
-                partial.into_iter().for_each(Partial::reset);
-                (if flow == Flow::Over { received } else { handled }, Next::Wait)
+            Flow::Next if outcome == Outcome::Full => (end.map_or(received, |end| end.partial.consume()), Next::Again),
+            Flow::Next => (end.map_or(received, |end| end.partial.consume()), Next::Read),
+            Flow::Blocked => {
+                if let Some(end) = end {
+                    end.waiting = batch[taken..].iter().map(|line| line.counted_after(handled)).collect();
+                    end.partial.drop_front(handled);
+                }
+                (handled, Next::Wait)
+            }
+            Flow::Over => {
+                end.into_iter().for_each(|end| end.partial.reset());
+                (received, Next::Wait)
             }
         };
+        self.batch = batch;
         Received { consumed, next }
     }
 
@@ -220,7 +265,9 @@ impl Bus {
             Input::Broken { peer: Peer::Client(client), why } => self.client_broken(now, client, &why),
             Input::Broken { peer: Peer::Worker(worker), why } => self.stdin_broken(now, worker, &why),
             Input::Sent { peer, bytes } => self.sent(now, peer, bytes),
-            Input::Unread { .. } | Input::Memory { .. } => {}
+            Input::Unread { worker, bytes } => self.unread(now, worker, bytes),
+            Input::Memory { used, held } => self.memory(now, used, &held),
+            Input::Refused { client, held } => self.memory_refused(now, client, &held),
             Input::Closed { client } => self.client_closed(now, client),
             Input::Shutdown => self.shutdown(now),
             Input::Tick => self.tick(now),
@@ -234,7 +281,15 @@ impl Bus {
 
     /// When [`Input::Tick`] is wanted at the latest.
     pub fn next_deadline(&self) -> Option<Moment> {
-        [self.next_check, self.next_turn(), self.reporter.next_deadline()].into_iter().flatten().min()
+        let due = [
+            self.next_check,
+            self.next_turn(),
+            self.turns_due,
+            self.to_workers.next_deadline(),
+            self.sessions.next_deadline(),
+            self.reporter.next_deadline(),
+        ];
+        due.into_iter().flatten().min()
     }
 
     /// Counters and gauges.
@@ -242,7 +297,7 @@ impl Bus {
         Stats {
             clients: self.clients.len(),
             workers: self.workers.len(),
-            sessions: self.sessions.table.len(),
+            sessions: self.sessions.owned(),
             pending: self.to_workers.table.len() + self.to_clients.table.len(),
             ..self.stats
         }
@@ -289,11 +344,15 @@ impl Bus {
     fn tick(&mut self, now: Moment) {
         self.reporter.tick(now, &mut self.effects);
         self.give_turns(now);
+        if self.turns_due.is_some_and(|due| due <= now) {
+            self.tick_turns(now);
+        }
+        self.tick_requests(now);
+        self.tick_sessions(now);
         if self.next_check.is_none_or(|check| check > now) {
             return;
         }
         self.next_check = None;
-        self.tick_requests(now);
         self.tick_clients(now);
         self.tick_workers(now);
         self.tick_drain(now);
@@ -318,9 +377,26 @@ impl Bus {
         self.sessions.check_invariants();
         self.to_workers.check_invariants();
         self.to_clients.check_invariants();
+        let mut pending = Vec::new();
+        for (_, request) in self.to_workers.table.iter().chain(self.to_clients.table.iter()) {
+            for session in [request.session, request.second_session].into_iter().flatten() {
+                if self.sessions.table.get(session).is_some() {
+                    pending.resize(pending.len().max(session.index() + 1), 0);
+                    pending[session.index()] += 1;
+                }
+            }
+        }
         for (key, session) in self.sessions.table.iter() {
-            let owner = self.clients.get(session.client).expect("a session has a live owner");
-            assert_eq!(owner.end.sessions.iter().nth(session.at_client as usize), Some(key));
+            if let Some(owner) = session.client {
+                let owner = self.clients.get(owner).expect("a session has a live owner, or none");
+                assert_eq!(owner.end.sessions.iter().nth(session.at_client as usize), Some(key));
+            }
+            let counted = pending.get(key.index()).copied().unwrap_or_default();
+            assert_eq!(counted, session.pending, "requests in a session are counted");
+            assert!(
+                session.client.is_some() || session.pending > 0 || session.rank == sessions::Rank::Issued,
+                "a name is held for nothing"
+            );
             let worker = self.workers.get(session.worker).expect("a session has a live worker");
             assert_eq!(worker.end.sessions.iter().nth(session.at_worker as usize), Some(key));
         }
@@ -339,7 +415,11 @@ impl Bus {
         let ends: Vec<_> =
             ends.chain(self.workers.iter().map(|(key, worker)| (Peer::Worker(key), &worker.end))).collect();
         for (peer, end) in &ends {
-            assert!(end.output.is_full() || end.output.waiters().is_empty(), "{peer:?} lets others wait for nothing");
+            let in_turns = matches!(peer, Peer::Worker(worker) if self.fed_in_turns.contains(worker));
+            assert!(
+                end.output.is_full() || in_turns || end.output.waiters().is_empty(),
+                "{peer:?} lets others wait for nothing"
+            );
             for waiter in end.output.waiters() {
                 let waiter = self.peer_end(*waiter).expect("a waiter is alive");
                 assert_eq!(waiter.blocked_on, Some(*peer));
@@ -349,7 +429,14 @@ impl Bus {
                 assert_eq!(blocker.output.waiters().iter().filter(|waiter| *waiter == peer).count(), 1);
             }
         }
-        assert_eq!(ends.iter().map(|(_, end)| end.sessions.len()).sum::<usize>(), 2 * self.sessions.table.len());
+        let counted = ends.iter().map(|(_, end)| end.sessions.len()).sum::<usize>();
+        assert_eq!(counted, self.sessions.table.len() + self.sessions.owned());
+        let asked = self.clients.iter().map(|(_, client)| client.end.asked.len()).sum();
+        assert_eq!(self.sources.totals(), (self.clients.len(), asked, self.sessions.owned()));
+        for (key, worker) in self.workers.iter() {
+            let creates = |key| self.to_workers.table.get(key).is_some_and(|request| request.effect.creates);
+            assert_eq!(worker.end.owes.iter().filter(|key| creates(*key)).count(), worker.creating as usize, "{key:?}");
+        }
         for pool in &self.pools {
             for seat in &pool.seats {
                 assert!(seat.worker.is_none_or(|worker| self.workers.get(worker).is_some()));

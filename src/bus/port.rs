@@ -133,6 +133,13 @@ pub enum Input {
         /// How many of them are held for whom; empty once fewer than three quarters are in use.
         held: Vec<(Peer, usize)>,
     },
+    /// The system has refused memory.
+    Refused {
+        /// Whose bytes could not be kept or queued, and are lost; none if nothing is.
+        client: Option<ClientKey>,
+        /// How many bytes are held for whom; with a client, at most for that one.
+        held: Vec<(Peer, usize)>,
+    },
     /// A client's descriptor is closed, and no operation of it is left in the kernel.
     Closed {
         /// The client.

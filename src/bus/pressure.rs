@@ -1,8 +1,9 @@
 //! Backpressure (spec 7.3): how many bytes each output holds, who waits for it to drain, and how long it has stood
 //! still. It counts bytes that others keep.
 //!
-//! Invariant: there are waiters only while the output is full, and a peer waits for one output at a time.
+//! Invariant: a peer waits for one output at a time.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::port::{Moment, Peer};
@@ -16,7 +17,7 @@ const PROGRESS_PARTS: usize = 16;
 pub struct Output {
     queued: usize,
     full: Option<Full>,
-    waiters: Vec<Peer>,
+    waiters: VecDeque<Peer>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -68,12 +69,17 @@ impl Output {
 
     /// Remembers who must be resumed.
     pub fn wait(&mut self, peer: Peer) {
-        self.waiters.push(peer);
+        self.waiters.push_back(peer);
     }
 
     /// Those to resume, in the order in which they came.
-    pub fn take_waiters(&mut self) -> Vec<Peer> {
+    pub fn take_waiters(&mut self) -> VecDeque<Peer> {
         std::mem::take(&mut self.waiters)
+    }
+
+    /// The one that has waited longest.
+    pub fn take_waiter(&mut self) -> Option<Peer> {
+        self.waiters.pop_front()
     }
 
     /// A waiter has gone.
@@ -82,7 +88,7 @@ impl Output {
     }
 
     /// Who waits for this output.
-    pub fn waiters(&self) -> &[Peer] {
+    pub fn waiters(&self) -> &VecDeque<Peer> {
         &self.waiters
     }
 

@@ -3,13 +3,16 @@
 //! Who has many requests unanswered is read more slowly: what it sends stands in the same pipes as what the others
 //! send. It is never kept waiting for answers alone, because a worker may need its next line to give them: after
 //! [`PAUSE`] it has one turn, however many are unanswered. And the last free slots for pending requests are kept for
-//! those who hold few.
+//! those who hold few. When a table is full all the same, the source that holds most, and within it the connection
+//! that holds most, has to give something up, whoever came first.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::messages::Direction;
-use super::port::{ClientKey, Effect, Moment, Peer};
+use super::client::Client;
+use super::port::{ClientKey, Effect, Moment, Peer, Source};
+use super::requests::Direction;
+use super::table::{Key, Table};
 use super::{Bus, settings};
 
 /// How long it waits for answers at most, before it has its next turn.
@@ -28,6 +31,66 @@ pub enum Pace {
     Waiting,
     /// It has its turn.
     Turn,
+}
+
+/// What the connections of one source have in use together.
+#[derive(Default)]
+pub struct Uses {
+    source: Source,
+    connections: usize,
+    /// Requests of theirs that are not answered.
+    pub pending: usize,
+    /// Sessions that they own.
+    pub sessions: usize,
+}
+
+/// Names what one source uses, for as long as it has a connection.
+pub type UseKey = Key<Uses>;
+
+/// The sources of all connections.
+pub struct Sources {
+    table: Table<Uses>,
+}
+
+impl Default for Sources {
+    fn default() -> Self {
+        Self { table: Table::new(settings::MAX_CONNECTIONS) }
+    }
+}
+
+impl Sources {
+    /// One more connection of `source`.
+    pub fn enter(&mut self, source: Source) -> Option<UseKey> {
+        let known = self.table.iter().find(|(_, uses)| uses.source == source).map(|(key, _)| key);
+        let key = match known {
+            Some(key) => key,
+            None => self.table.insert(Uses { source, ..Uses::default() }).ok()?,
+        };
+        self.uses(key).connections += 1;
+        Some(key)
+    }
+
+    /// One connection less.
+    pub fn leave(&mut self, key: UseKey) {
+        let uses = self.uses(key);
+        uses.connections -= 1;
+        if uses.connections == 0 {
+            debug_assert_eq!((uses.pending, uses.sessions), (0, 0));
+            self.table.remove(key);
+        }
+    }
+
+    /// What a source uses; its key is kept by its connections, which live shorter.
+    pub fn uses(&mut self, key: UseKey) -> &mut Uses {
+        self.table.get_mut(key).expect("a source lives as long as its connections")
+    }
+
+    /// For tests: what all sources together use.
+    pub fn totals(&self) -> (usize, usize, usize) {
+        self.table
+            .iter()
+            .fold((0, 0, 0), |sum, (_, uses)| (sum.0 + uses.connections, sum.1 + uses.pending, sum.2 + uses.sessions))
+    }
 }
 
 /// Clients that wait for their turn, the first one first. Some have gone, or have gone on already.
@@ -52,13 +115,22 @@ impl Bus {
         true
     }
 
+    /// Whether a client is not read for a while, since workers keep ending over what it asks.
+    pub(super) fn is_slowed_down(&mut self, key: ClientKey) -> bool {
+        let Some(client) = self.clients.get_mut(key).filter(|client| client.read_after.is_some()) else { return false };
+        if !std::mem::replace(&mut client.is_slowed_down, true) {
+            self.effects.push_back(Effect::Pause { peer: Peer::Client(key) });
+        }
+        true
+    }
+
     /// A client has one unanswered request less.
     pub(super) fn is_less_ahead(&mut self, key: ClientKey) {
         let ahead = self.settings.limits.requests_ahead;
         let Some(client) = self.clients.get_mut(key) else { return };
         if client.pace == Pace::Waiting && client.end.asked.len() < ahead.div_ceil(2) {
             client.pace = Pace::Free;
-            self.effects.push_back(Effect::Resume { peer: Peer::Client(key) });
+            self.read_again(Peer::Client(key));
         }
     }
 
@@ -74,9 +146,36 @@ impl Bus {
             let Some(client) = self.clients.get_mut(key) else { continue };
             if client.pace == Pace::Waiting {
                 client.pace = Pace::Turn;
-                self.effects.push_back(Effect::Resume { peer: Peer::Client(key) });
+                self.read_again(Peer::Client(key));
             }
         }
+    }
+
+    /// The connection that holds most, if that is not `asker`: of the source that holds most, its own if no other one
+    /// holds more. `of` counts what a connection holds, `together` what a source does.
+    pub(super) fn heaviest(
+        &self,
+        asker: ClientKey,
+        of: impl Fn(&Client) -> usize,
+        together: impl Fn(&Uses) -> usize,
+    ) -> Option<ClientKey> {
+        let own = self.clients.get(asker)?;
+        let mut source = own.source_use;
+        let mut most = self.sources.table.get(source).map_or(0, &together);
+        for (key, uses) in self.sources.table.iter() {
+            if together(uses) > most {
+                (source, most) = (key, together(uses));
+            }
+        }
+        // Who would hold as many as the other one afterwards gets nothing from it.
+        let mut least = if source == own.source_use { of(own) + 1 } else { 0 };
+        let mut heaviest = None;
+        for (key, client) in self.clients.iter().filter(|(_, client)| client.source_use == source) {
+            if of(client) > least {
+                (heaviest, least) = (Some(key), of(client));
+            }
+        }
+        heaviest
     }
 
     /// Whether the next slot for a pending request is kept for connections that hold fewer than `asker` does.

@@ -231,6 +231,11 @@ impl<T> Members<T> {
         self.keys.first().copied()
     }
 
+    /// The member that joined last, unless others have left since.
+    pub fn last(&self) -> Option<Key<T>> {
+        self.keys.last().copied()
+    }
+
     /// All members.
     pub fn iter(&self) -> impl Iterator<Item = Key<T>> {
         self.keys.iter().copied()

@@ -6,7 +6,9 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use super::delivery::Patience;
 use super::endpoint::Endpoint;
+use super::feed::Feed;
 use super::port::{ClientKey, Exit, Moment, WorkerKey};
 use super::settings::Limits;
 
@@ -114,8 +116,20 @@ pub struct Worker {
     pub stdout_open: bool,
     /// How it ended.
     pub exit: Option<Exit>,
+    /// It ended because it was told to.
+    pub was_told: bool,
+    /// It could not be started for want of descriptors, processes or memory.
+    pub was_short: bool,
     /// Whether we asked it to end and do not want it back in its seat.
     pub retired: bool,
+    /// Requests of `session/new` and the like that it has not answered.
+    pub creating: u32,
+    /// It was told about that it answers what nobody asked.
+    pub answers_twice: bool,
+    /// How much longer it may be held up by slow readers.
+    pub patience: Patience,
+    /// What is on its way to it.
+    pub feed: Feed,
     /// Lines, requests and sessions.
     pub end: Endpoint,
 }
@@ -135,7 +149,13 @@ impl Worker {
             stdin_open: true,
             stdout_open: true,
             exit: None,
+            was_told: false,
+            was_short: false,
             retired: false,
+            creating: 0,
+            answers_twice: false,
+            patience: Patience::default(),
+            feed: Feed::default(),
             end: Endpoint::default(),
         }
     }
@@ -160,7 +180,7 @@ pub struct Seat {
     pub worker: Option<WorkerKey>,
     /// When the next one is to be started.
     pub restart_at: Option<Moment>,
-    /// Set once max_restarts was exceeded: nobody is started any more.
+    /// max_restarts was exceeded: nobody is started before the window has passed; never, if there are no restarts.
     pub given_up: bool,
     restarts: VecDeque<Moment>,
     failures: u32,
@@ -181,6 +201,12 @@ impl Seat {
         self.given_up || self.restart_at.is_some()
     }
 
+    /// Nobody is started here before `at`; it counts for nothing.
+    pub fn wait(&mut self, at: Moment) {
+        self.worker = None;
+        self.restart_at = Some(at);
+    }
+
     /// The worker of this seat, started at `started`, has exited unexpectedly.
     pub fn vacate(&mut self, started: Moment, now: Moment, limits: &Limits) -> Verdict {
         self.worker = None;
@@ -192,7 +218,7 @@ impl Seat {
         }
         if self.restarts.len() >= limits.max_restarts as usize {
             self.given_up = true;
-            self.restart_at = None;
+            self.restart_at = (limits.max_restarts > 0).then(|| now.after(limits.restart_window));
             return Verdict::GiveUp;
         }
         let delay = FIRST_BACKOFF.saturating_mul(1 << self.failures.min(16)).min(LONGEST_BACKOFF);

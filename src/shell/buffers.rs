@@ -1,21 +1,29 @@
 //! Memory that the kernel reads from and writes to: blocks with pads for the scanner, some of them registered, and
 //! the ring of provided buffers for the sockets. Blocks are lent and given back; idle connections hold none.
+//!
+//! One count says how much is lent. All of it comes from the system by the page, around the allocator, so that what
+//! is given back can go back: spare blocks serve a busy daemon, and go when nobody has needed them for a while.
+//! Lending fails when the system has no memory left, and then it is for the caller to do without.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::io;
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
+use std::rc::Rc;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use io_uring::types::BufRingEntry;
 
 use super::ring::Ring;
 use crate::bus::scan::{PAD, Window};
+use crate::reserve;
 
 /// Bytes that fit into a chunk of an output.
 pub const CHUNK: usize = 64 * 1024;
 /// Bytes that fit into the first chunk of a client's output, and into the beginning of a line: what a thousand
 /// connections may need at once should stay in the cache.
 pub const SMALL: usize = 4 * 1024;
+/// Bytes that fit into the second chunk of a client's output, and twice as many as into what a line goes on in: most
+/// of what does not fit into the first is far from filling a whole chunk.
+pub const MEDIUM: usize = 16 * 1024;
 /// Bytes that one read of a worker's stdout may bring.
 pub const READ: usize = 128 * 1024;
 /// Bytes that one receive of a socket may bring.
@@ -29,72 +37,90 @@ pub const GROUP: u16 = 1;
 const BLOCKS_PER_WORKER: usize = 2;
 const REGISTERED_READS: usize = 16;
 const REGISTERED_CHUNKS: usize = 8;
+/// Small and medium blocks that are cut from one stretch of pages.
+const SMALL_TOGETHER: u32 = 31;
+const MEDIUM_TOGETHER: u32 = 15;
 /// Ordinary blocks that are kept for the next one who needs them.
-const SPARE_SMALL: usize = 1024;
 const SPARE_CHUNKS: usize = 32;
 const SPARE_READS: usize = 16;
 /// Bytes in larger blocks that are kept.
 const SPARE_LONG_BYTES: usize = 8 * 1024 * 1024;
+/// Chunks, reads and stretches of smaller blocks that are kept even when nobody has needed them for a while: with no
+/// more than these nobody has to look after them.
+const KEPT: usize = 8;
+const KEPT_STRETCHES: usize = 3;
 
 const PAGE: usize = 4096;
 
-/// Zeroed memory of its own.
-struct Memory {
+/// Zeroed pages of their own.
+struct Pages {
     start: NonNull<u8>,
-    layout: Layout,
+    bytes: usize,
 }
 
-impl Memory {
-    fn new(bytes: usize, align: usize) -> Self {
-        let layout = Layout::from_size_align(bytes, align).expect("sizes of buffers are bounded by the configuration");
-        // SAFETY: the layout is not empty.
-        let start = unsafe { alloc_zeroed(layout) };
-        Self { start: NonNull::new(start).unwrap_or_else(|| handle_alloc_error(layout)), layout }
+impl Pages {
+    fn new(bytes: usize) -> io::Result<Self> {
+        let bytes = bytes.next_multiple_of(PAGE);
+        let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a new mapping at an address of the kernel's choice overlaps no other.
+        let start = unsafe { libc::mmap(ptr::null_mut(), bytes, access, kind, -1, 0) };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self { start, bytes })
     }
 }
 
-impl Drop for Memory {
+impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: allocated in `new` with this layout.
-        unsafe { dealloc(self.start.as_ptr(), self.layout) };
+        // SAFETY: mapped in `new` with this length, and whoever has a pointer into it holds it, too.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
     }
 }
-
-// SAFETY: the memory is owned; who may look at it when is a matter of the types around it.
-unsafe impl Send for Memory {}
-// SAFETY: as above; shared access only reads.
-unsafe impl Sync for Memory {}
 
 /// Where a block goes when it is given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Home {
-    Small,
+    /// Its stretch and its place there: see [`Place`].
+    Small(Place),
+    Medium(Place),
     Chunks,
     Reads,
     Long,
 }
 
+/// The number of a stretch, times 64, and the number of a block in it.
+type Place = u32;
+
 /// A stretch of memory with [`PAD`] bytes before and after it.
 pub struct Block {
-    memory: Memory,
+    /// The memory that it lies in, alone or beside others.
+    pages: Rc<Pages>,
+    /// Where its first pad begins.
+    start: NonNull<u8>,
     capacity: usize,
     home: Home,
     registered: Option<u16>,
 }
 
 impl Block {
-    /// Ordinary memory for `capacity` bytes.
-    pub fn new(capacity: usize) -> Self {
-        Self::with_home(capacity, Home::Long)
-    }
-
-    fn with_home(capacity: usize, home: Home) -> Self {
-        Self { memory: Memory::new(capacity + 2 * PAD, PAD), capacity, home, registered: None }
+    fn with_home(capacity: usize, home: Home) -> io::Result<Self> {
+        let pages = Rc::new(Pages::new(capacity + 2 * PAD)?);
+        Ok(Self { start: pages.start, pages, capacity, home, registered: None })
     }
 
     /// How many bytes fit.
     pub fn capacity(&self) -> usize {
         self.capacity
+    }
+
+    /// How many bytes of memory it takes up.
+    pub fn weight(&self) -> usize {
+        match self.home {
+            Home::Small(_) | Home::Medium(_) => self.capacity + 2 * PAD,
+            Home::Chunks | Home::Reads | Home::Long => self.pages.bytes,
+        }
     }
 
     /// The index under which the memory is registered.
@@ -105,51 +131,224 @@ impl Block {
     /// The address of byte `offset`.
     pub fn at(&self, offset: usize) -> *mut u8 {
         assert!(offset <= self.capacity);
-        // SAFETY: the offset lies inside the allocation.
-        unsafe { self.memory.start.as_ptr().add(PAD + offset) }
+        // SAFETY: the offset lies inside the block, and the block inside its pages.
+        unsafe { self.start.as_ptr().add(PAD + offset) }
     }
 
     /// The bytes `start..end`. The kernel must not be writing to them.
     pub fn bytes(&self, start: usize, end: usize) -> &[u8] {
         assert!(start <= end && end <= self.capacity);
-        // SAFETY: inside the allocation, which was zeroed, so every byte is initialized.
+        // SAFETY: inside the block, which was zeroed, so every byte is initialized.
         unsafe { std::slice::from_raw_parts(self.at(start), end - start) }
     }
 
     /// The bytes `start..end` with their pads. The kernel must not be writing to the block.
     pub fn window(&self, start: usize, end: usize) -> Window<'_> {
-        // SAFETY: the whole allocation, which was zeroed, so every byte is initialized.
-        let all = unsafe { std::slice::from_raw_parts(self.memory.start.as_ptr(), self.capacity + 2 * PAD) };
+        // SAFETY: the whole block, which was zeroed, so every byte is initialized.
+        let all = unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.capacity + 2 * PAD) };
         Window::new(all, PAD + start, PAD + end)
     }
 
     /// Writes `bytes` at `offset`, where nobody reads.
     pub fn write(&mut self, offset: usize, bytes: &[u8]) {
         assert!(offset + bytes.len() <= self.capacity);
-        // SAFETY: the target lies inside the allocation, and a borrowed slice cannot overlap memory that we own
-        // alone but through this block, of which no slice is alive.
+        // SAFETY: the target lies inside the block, and a borrowed slice cannot overlap memory that we own alone but
+        // through this block, of which no slice is alive.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.at(offset), bytes.len()) };
     }
 
     /// Moves the bytes `start..end` to the front.
     pub fn move_to_front(&mut self, start: usize, end: usize) {
         assert!(start <= end && end <= self.capacity);
-        // SAFETY: both ranges lie inside the allocation; `copy` allows them to overlap.
+        // SAFETY: both ranges lie inside the block; `copy` allows them to overlap.
         unsafe { std::ptr::copy(self.at(start), self.at(0), end - start) };
+    }
+}
+
+/// Spare blocks of one size, the last one given back first.
+struct Shelf {
+    blocks: Vec<Block>,
+    /// So few there were at the least since the last look: so many nobody has needed.
+    least: usize,
+}
+
+impl Shelf {
+    fn new() -> Self {
+        Self { blocks: Vec::new(), least: 0 }
+    }
+
+    fn take(&mut self) -> Option<Block> {
+        let block = self.blocks.pop();
+        self.least = self.least.min(self.blocks.len());
+        block
+    }
+
+    /// Frees what nobody has needed, but for `kept` blocks. True if more than those are left.
+    fn trim(&mut self, kept: usize) -> bool {
+        let unneeded = self.least.min(self.blocks.len().saturating_sub(kept));
+        self.blocks.drain(..unneeded);
+        self.least = self.blocks.len();
+        self.blocks.len() > kept
+    }
+
+    fn clear(&mut self) {
+        self.blocks.clear();
+        self.least = 0;
+    }
+}
+
+/// Blocks of one small size, cut from stretches of pages, so that they lie close together and the pages can go back
+/// when all of a stretch are free. The stretch that was used last is used first.
+struct Stretches {
+    capacity: usize,
+    together: u32,
+    home: fn(Place) -> Home,
+    stretches: Vec<Stretch>,
+    /// Stretches with free blocks.
+    open: Vec<u32>,
+    /// Numbers of stretches that are gone.
+    vacant: Vec<u32>,
+    /// Free blocks in all of them, now and at the least since the last look.
+    free: usize,
+    least: usize,
+}
+
+struct Stretch {
+    /// None once it is gone.
+    pages: Option<Rc<Pages>>,
+    /// A bit for each block.
+    free: u64,
+}
+
+impl Stretches {
+    fn new(capacity: usize, together: u32, home: fn(Place) -> Home) -> Self {
+        assert!((1..u64::BITS).contains(&together));
+        let (stretches, open, vacant) = (Vec::new(), Vec::new(), Vec::new());
+        Self { capacity, together, home, stretches, open, vacant, free: 0, least: 0 }
+    }
+
+    fn stride(&self) -> usize {
+        self.capacity + 2 * PAD
+    }
+
+    fn all(&self) -> u64 {
+        (1 << self.together) - 1
+    }
+
+    /// A free block, if there is one.
+    fn take(&mut self) -> Option<Block> {
+        let number = *self.open.last()?;
+        let stride = self.stride();
+        let stretch = &mut self.stretches[number as usize];
+        let pages = Rc::clone(stretch.pages.as_ref()?);
+        let at = stretch.free.trailing_zeros();
+        stretch.free &= stretch.free - 1;
+        if stretch.free == 0 {
+            self.open.pop();
+        }
+        self.free -= 1;
+        self.least = self.least.min(self.free);
+        // SAFETY: the stretch has `together` blocks of `stride` bytes, and a bit below `together` was set.
+        let start = unsafe { pages.start.add(at as usize * stride) };
+        Some(Block {
+            pages,
+            start,
+            capacity: self.capacity,
+            home: (self.home)(number * u64::BITS + at),
+            registered: None,
+        })
+    }
+
+    /// How many bytes of pages a stretch has.
+    fn length(&self) -> usize {
+        self.together as usize * self.stride()
+    }
+
+    /// Adds a stretch with these pages, all of it free.
+    fn add(&mut self, pages: Rc<Pages>) {
+        assert!(pages.bytes >= self.length());
+        let stretch = Stretch { pages: Some(pages), free: self.all() };
+        let number = match self.vacant.pop() {
+            Some(number) => {
+                self.stretches[number as usize] = stretch;
+                number
+            }
+            None => {
+                self.stretches.push(stretch);
+                self.stretches.len() as u32 - 1
+            }
+        };
+        self.open.push(number);
+        self.free += self.together as usize;
+    }
+
+    fn give_back(&mut self, place: Place) {
+        let (number, at) = (place / u64::BITS, place % u64::BITS);
+        let stretch = &mut self.stretches[number as usize];
+        if stretch.free == 0 {
+            self.open.push(number);
+        }
+        debug_assert_eq!(stretch.free & 1 << at, 0, "it is given back once");
+        stretch.free |= 1 << at;
+        self.free += 1;
+    }
+
+    /// Frees stretches that nobody has needed, but for some blocks. True if more than those are left.
+    fn trim(&mut self) -> bool {
+        self.release(self.least.min(self.free.saturating_sub(self.kept())));
+        self.least = self.free;
+        self.has_spares()
+    }
+
+    /// Blocks that are kept even when nobody has needed them for a while.
+    fn kept(&self) -> usize {
+        KEPT_STRETCHES * self.together as usize
+    }
+
+    fn has_spares(&self) -> bool {
+        self.free > self.kept()
+    }
+
+    /// Frees stretches with at most so many blocks together.
+    fn release(&mut self, mut blocks: usize) {
+        let (all, together) = (self.all(), self.together as usize);
+        let (stretches, vacant, free) = (&mut self.stretches, &mut self.vacant, &mut self.free);
+        self.open.retain(|number| {
+            let stretch = &mut stretches[*number as usize];
+            if stretch.free != all || blocks < together {
+                return true;
+            }
+            blocks -= together;
+            *free -= together;
+            *stretch = Stretch { pages: None, free: 0 };
+            vacant.push(*number);
+            false
+        });
+        self.least = self.least.min(self.free);
     }
 }
 
 /// All lendable memory.
 pub struct Buffers {
-    small: Vec<Block>,
-    chunks: Vec<Block>,
+    small: Stretches,
+    medium: Stretches,
     /// Registered ones and ordinary ones.
-    reads: [Vec<Block>; 2],
-    long: Vec<Block>,
+    chunks: [Shelf; 2],
+    reads: [Shelf; 2],
+    long: Shelf,
     receive: ReceiveRing,
+    /// Bytes that are lent.
+    used: usize,
+    /// While more is lent, nothing is kept as a spare.
+    plenty: usize,
+    /// There may be spares that nobody needs.
+    has_spares: bool,
     /// What could not be registered and why, for the log.
     pub unregistered: Option<io::Error>,
 }
+
+const REGISTERED: usize = 0;
+const ORDINARY: usize = 1;
 
 impl Buffers {
     /// Allocates, and registers what the kernel lets us register. `workers` is how many may run at once.
@@ -159,7 +358,7 @@ impl Buffers {
         let most = BLOCKS_PER_WORKER * workers;
         let reads = (0..most.min(REGISTERED_READS)).map(|_| Block::with_home(READ, Home::Reads));
         let chunks = (0..most.min(REGISTERED_CHUNKS)).map(|_| Block::with_home(CHUNK, Home::Chunks));
-        let mut blocks: Vec<Block> = reads.chain(chunks).collect();
+        let mut blocks: Vec<Block> = reads.chain(chunks).collect::<io::Result<_>>()?;
         let vectors: Vec<libc::iovec> =
             blocks.iter().map(|block| libc::iovec { iov_base: block.at(0).cast(), iov_len: block.capacity }).collect();
         // SAFETY: the blocks are kept, lent or queued until the ring is gone.
@@ -169,68 +368,205 @@ impl Buffers {
                 block.registered = Some(index as u16);
             }
         }
-        let receive = ReceiveRing::new(ring)?;
         let mut buffers = Self {
-            small: Vec::new(),
-            chunks: Vec::new(),
-            reads: [Vec::new(), Vec::new()],
-            long: Vec::new(),
-            receive,
+            small: Stretches::new(SMALL, SMALL_TOGETHER, Home::Small),
+            medium: Stretches::new(MEDIUM, MEDIUM_TOGETHER, Home::Medium),
+            chunks: [Shelf::new(), Shelf::new()],
+            reads: [Shelf::new(), Shelf::new()],
+            long: Shelf::new(),
+            receive: ReceiveRing::new(ring)?,
+            used: 0,
+            plenty: usize::MAX,
+            has_spares: false,
             unregistered: registered.err(),
         };
-        blocks.into_iter().for_each(|block| buffers.give_back(block));
+        blocks.into_iter().for_each(|block| buffers.put_away(block));
         Ok(buffers)
     }
 
-    /// Memory for a worker's stdout.
-    pub fn take_read(&mut self) -> Block {
-        self.reads[0].pop().unwrap_or_else(|| self.take_ordinary_read())
+    /// Bytes of all blocks that are lent.
+    pub fn used(&self) -> usize {
+        self.used
     }
 
-    fn take_ordinary_read(&mut self) -> Block {
-        self.reads[1].pop().unwrap_or_else(|| Block::with_home(READ, Home::Reads))
+    /// While more than `bytes` are lent, nothing is kept as a spare.
+    pub fn keep_spares_below(&mut self, bytes: usize) {
+        self.plenty = bytes;
+    }
+
+    /// Whether [`Buffers::trim`] might free something.
+    pub fn has_spares(&self) -> bool {
+        self.has_spares
+    }
+
+    /// Frees what nobody has needed since the last call.
+    pub fn trim(&mut self) {
+        let left = [
+            self.small.trim(),
+            self.medium.trim(),
+            self.chunks[ORDINARY].trim(KEPT),
+            self.reads[ORDINARY].trim(KEPT),
+            self.long.trim(0),
+        ];
+        self.has_spares = left.contains(&true);
+    }
+
+    /// Frees all that is not lent. Registered memory stays: the kernel has it.
+    pub fn drop_spares(&mut self) {
+        self.small.release(usize::MAX);
+        self.medium.release(usize::MAX);
+        self.chunks[ORDINARY].clear();
+        self.reads[ORDINARY].clear();
+        self.long.clear();
+    }
+
+    /// Memory for a worker's stdout.
+    pub fn take_read(&mut self) -> Option<Block> {
+        let block = match self.reads[REGISTERED].take() {
+            Some(block) => block,
+            None => self.ordinary_read(Need::Urgent)?,
+        };
+        Some(self.lend(block))
     }
 
     /// Ordinary memory for `needed` bytes; where none of the kept blocks fits, for `generous` bytes.
-    pub fn take(&mut self, needed: usize, generous: usize) -> Block {
+    pub fn take(&mut self, needed: usize, generous: usize) -> Option<Block> {
         if needed <= SMALL {
             return self.take_small();
         }
-        if needed <= READ {
-            return self.take_ordinary_read();
+        // A line that fills more than half of it is likely to go on.
+        if needed <= MEDIUM / 2 {
+            return self.take_medium();
         }
-        let largest = (0..self.long.len()).max_by_key(|index| self.long[*index].capacity);
-        match largest.filter(|index| self.long[*index].capacity >= needed) {
-            Some(index) => self.long.swap_remove(index),
-            None => Block::new(generous),
-        }
+        // Who has filled a buffer has more to send, and where there is plenty one read may bring all of it.
+        let block = if needed > READ {
+            self.long_block(needed, generous)
+        } else if needed < RECEIVE || (needed <= CHUNK && self.used > self.plenty) {
+            self.ordinary_chunk(Need::Large)
+        } else {
+            let read = self.ordinary_read(Need::Large);
+            if needed <= CHUNK { read.or_else(|| self.ordinary_chunk(Need::Large)) } else { read }
+        };
+        block.map(|block| self.lend(block))
     }
 
     /// Memory for an output that may stay short.
-    pub fn take_small(&mut self) -> Block {
-        self.small.pop().unwrap_or_else(|| Block::with_home(SMALL, Home::Small))
+    pub fn take_small(&mut self) -> Option<Block> {
+        if self.small.free == 0 {
+            let pages = self.pages(self.small.length(), Need::Urgent)?;
+            self.small.add(pages);
+        }
+        let block = self.small.take()?;
+        Some(self.lend(block))
     }
 
-    /// Memory for an output.
-    pub fn take_chunk(&mut self) -> Block {
-        self.chunks.pop().unwrap_or_else(|| Block::with_home(CHUNK, Home::Chunks))
+    /// Memory for an output that is not so short after all.
+    pub fn take_medium(&mut self) -> Option<Block> {
+        if self.medium.free == 0 {
+            let pages = self.pages(self.medium.length(), Need::Urgent)?;
+            self.medium.add(pages);
+        }
+        let block = self.medium.take()?;
+        Some(self.lend(block))
+    }
+
+    /// Memory for a client's output.
+    pub fn take_chunk(&mut self) -> Option<Block> {
+        let block = self.ordinary_chunk(Need::Large)?;
+        Some(self.lend(block))
+    }
+
+    /// Memory for a worker's stdin.
+    pub fn take_registered_chunk(&mut self) -> Option<Block> {
+        let block = match self.chunks[REGISTERED].take() {
+            Some(block) => block,
+            None => self.ordinary_chunk(Need::Urgent)?,
+        };
+        Some(self.lend(block))
+    }
+
+    fn lend(&mut self, block: Block) -> Block {
+        self.used += block.weight();
+        block
+    }
+
+    fn ordinary_chunk(&mut self, need: Need) -> Option<Block> {
+        self.chunks[ORDINARY].take().or_else(|| self.block(CHUNK, Home::Chunks, need))
+    }
+
+    fn ordinary_read(&mut self, need: Need) -> Option<Block> {
+        self.reads[ORDINARY].take().or_else(|| self.block(READ, Home::Reads, need))
+    }
+
+    fn long_block(&mut self, needed: usize, generous: usize) -> Option<Block> {
+        let blocks = &self.long.blocks;
+        let largest = (0..blocks.len()).max_by_key(|index| blocks[*index].capacity);
+        match largest.filter(|index| blocks[*index].capacity >= needed) {
+            Some(index) => {
+                let last = blocks.len() - 1;
+                self.long.blocks.swap(index, last);
+                self.long.take()
+            }
+            None => {
+                let block = self.block(generous, Home::Long, Need::Large);
+                block.or_else(|| self.block(needed, Home::Long, Need::Large))
+            }
+        }
+    }
+
+    fn block(&mut self, capacity: usize, home: Home, need: Need) -> Option<Block> {
+        let pages = self.pages(capacity + 2 * PAD, need)?;
+        Some(Block { start: pages.start, pages, capacity, home, registered: None })
+    }
+
+    /// New memory, at the cost of all spares and at last of the reserve.
+    fn pages(&mut self, bytes: usize, need: Need) -> Option<Rc<Pages>> {
+        if need == Need::Large && reserve::is_spent() {
+            return None;
+        }
+        let found = Pages::new(bytes).or_else(|_| {
+            self.drop_spares();
+            Pages::new(bytes)
+        });
+        let found = found.or_else(|error| match need {
+            Need::Urgent if reserve::give_up() => Pages::new(bytes),
+            _ => Err(error),
+        });
+        found.ok().map(Rc::new)
     }
 
     /// Takes a block back.
     pub fn give_back(&mut self, block: Block) {
-        let (kept, spare) = match block.home {
-            Home::Small => (&mut self.small, SPARE_SMALL),
-            Home::Chunks => (&mut self.chunks, SPARE_CHUNKS),
-            Home::Reads => (&mut self.reads[usize::from(block.registered.is_none())], SPARE_READS),
+        debug_assert!(self.used >= block.weight());
+        self.used -= block.weight();
+        self.put_away(block);
+    }
+
+    fn put_away(&mut self, block: Block) {
+        let which = if block.registered.is_some() { REGISTERED } else { ORDINARY };
+        let (shelf, spare) = match block.home {
+            Home::Small(place) => {
+                self.small.give_back(place);
+                self.has_spares |= self.small.has_spares();
+                return;
+            }
+            Home::Medium(place) => {
+                self.medium.give_back(place);
+                self.has_spares |= self.medium.has_spares();
+                return;
+            }
+            Home::Chunks => (&mut self.chunks[which], SPARE_CHUNKS),
+            Home::Reads => (&mut self.reads[which], SPARE_READS),
             Home::Long => {
-                let kept: usize = self.long.iter().map(|block| block.capacity).sum();
+                let kept: usize = self.long.blocks.iter().map(|block| block.capacity).sum();
                 let spare = if kept + block.capacity <= SPARE_LONG_BYTES { usize::MAX } else { 0 };
                 (&mut self.long, spare)
             }
         };
         // Registered memory is never freed while the ring lives.
-        if block.registered.is_some() || kept.len() < spare {
-            kept.push(block);
+        if which == REGISTERED || (shelf.blocks.len() < spare && self.used <= self.plenty) {
+            shelf.blocks.push(block);
+            self.has_spares |= which == ORDINARY && (shelf.blocks.len() > KEPT || spare == usize::MAX);
         }
     }
 
@@ -250,10 +586,19 @@ impl Buffers {
     }
 }
 
+/// How much depends on a piece of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Need {
+    /// Little is asked for, or a worker cannot do without: the reserve is there for this.
+    Urgent,
+    /// One peer has much to keep, and can be told to wait.
+    Large,
+}
+
 /// The provided buffers, and the ring through which the kernel takes them.
 struct ReceiveRing {
-    entries: Memory,
-    memory: Memory,
+    entries: Pages,
+    memory: Pages,
     tail: u16,
 }
 
@@ -261,8 +606,8 @@ impl ReceiveRing {
     const STRIDE: usize = RECEIVE + 2 * PAD;
 
     fn new(ring: &Ring) -> io::Result<Self> {
-        let entries = Memory::new(usize::from(RECEIVE_BUFFERS) * size_of::<BufRingEntry>(), PAGE);
-        let memory = Memory::new(usize::from(RECEIVE_BUFFERS) * Self::STRIDE, PAGE);
+        let entries = Pages::new(usize::from(RECEIVE_BUFFERS) * size_of::<BufRingEntry>())?;
+        let memory = Pages::new(usize::from(RECEIVE_BUFFERS) * Self::STRIDE)?;
         // SAFETY: the array is page-aligned, large enough, and dropped after the ring.
         unsafe { ring.register_buffer_ring(entries.start.as_ptr() as u64, RECEIVE_BUFFERS, GROUP)? };
         let mut provided = Self { entries, memory, tail: 0 };
@@ -300,5 +645,121 @@ impl ReceiveRing {
         let all =
             unsafe { std::slice::from_raw_parts(self.memory.start.as_ptr().add(self.start(buffer)), Self::STRIDE) };
         Window::new(all, PAD, PAD + bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn buffers() -> (Ring, Buffers) {
+        let ring = Ring::new().expect("the tests need io_uring");
+        let buffers = Buffers::new(&ring, 0).expect("there is memory");
+        (ring, buffers)
+    }
+
+    /// Takes so many blocks that hold `bytes` each.
+    fn take(buffers: &mut Buffers, count: usize, bytes: usize) -> Vec<Block> {
+        let mut one = || if bytes == CHUNK { buffers.take_chunk() } else { buffers.take(bytes, bytes) };
+        (0..count).map(|_| one().expect("there is memory")).collect()
+    }
+
+    #[test]
+    fn what_is_lent_is_counted_until_it_is_given_back() {
+        let (_ring, mut buffers) = buffers();
+        let mut lent = Vec::new();
+        for bytes in [1, SMALL, SMALL + 1, MEDIUM, CHUNK, READ, 3 * READ] {
+            let before = buffers.used();
+            let block = buffers.take(bytes, bytes).expect("there is memory");
+            assert!(block.capacity() >= bytes);
+            assert!(block.weight() >= block.capacity() + 2 * PAD);
+            assert_eq!(buffers.used(), before + block.weight());
+            lent.push(block);
+        }
+        lent.into_iter().for_each(|block| buffers.give_back(block));
+        assert_eq!(buffers.used(), 0);
+    }
+
+    #[test]
+    fn blocks_of_one_stretch_do_not_overlap_and_keep_their_bytes() {
+        let (_ring, mut buffers) = buffers();
+        let mut lent = take(&mut buffers, 100, SMALL);
+        for (number, block) in lent.iter_mut().enumerate() {
+            block.write(0, &[number as u8; SMALL]);
+        }
+        for (number, block) in lent.iter().enumerate() {
+            assert!(block.bytes(0, SMALL).iter().all(|byte| *byte == number as u8));
+            assert_eq!(block.window(0, SMALL).data().len(), SMALL);
+        }
+        lent.into_iter().for_each(|block| buffers.give_back(block));
+    }
+
+    #[test]
+    fn a_block_that_was_given_back_is_lent_again() {
+        let (_ring, mut buffers) = buffers();
+        for bytes in [SMALL, MEDIUM / 2, CHUNK, READ, 2 * READ] {
+            let block = buffers.take(bytes, bytes).expect("there is memory");
+            let address = block.at(0);
+            buffers.give_back(block);
+            let block = buffers.take(bytes, bytes).expect("there is memory");
+            assert_eq!(block.at(0), address);
+            buffers.give_back(block);
+        }
+    }
+
+    #[test]
+    fn spares_that_nobody_has_needed_go_back_and_those_in_use_stay() {
+        let (_ring, mut buffers) = buffers();
+        for bytes in [SMALL, MEDIUM / 2, CHUNK, READ, 2 * READ] {
+            let lent = take(&mut buffers, 200, bytes);
+            lent.into_iter().for_each(|block| buffers.give_back(block));
+        }
+        let spares = |buffers: &Buffers| {
+            (buffers.small.free, buffers.medium.free, buffers.chunks[ORDINARY].blocks.len(), buffers.long.blocks.len())
+        };
+        assert!(buffers.has_spares());
+        buffers.trim();
+        let kept = spares(&buffers);
+        assert!(kept.0 >= 200 && kept.1 >= 200 && kept.2 == SPARE_CHUNKS, "all of it was needed: {kept:?}");
+        let lent = take(&mut buffers, 120, SMALL);
+        lent.into_iter().for_each(|block| buffers.give_back(block));
+        buffers.trim();
+        assert!((120..200).contains(&buffers.small.free), "120 were needed: {:?}", spares(&buffers));
+        buffers.trim();
+        assert!(!buffers.has_spares());
+        assert_eq!(spares(&buffers), (buffers.small.kept(), buffers.medium.kept(), KEPT, 0));
+    }
+
+    #[test]
+    fn a_stretch_of_which_one_block_is_lent_stays_and_its_others_are_lent_first() {
+        let (_ring, mut buffers) = buffers();
+        let mut lent = take(&mut buffers, 10 * SMALL_TOGETHER as usize, SMALL);
+        let stays = lent.swap_remove(0);
+        lent.into_iter().for_each(|block| buffers.give_back(block));
+        buffers.drop_spares();
+        assert_eq!(buffers.small.free, SMALL_TOGETHER as usize - 1);
+        let lent = take(&mut buffers, SMALL_TOGETHER as usize - 1, SMALL);
+        assert!(lent.iter().all(|block| Rc::ptr_eq(&block.pages, &stays.pages)));
+        lent.into_iter().chain([stays]).for_each(|block| buffers.give_back(block));
+        buffers.drop_spares();
+        assert_eq!((buffers.small.free, buffers.used()), (0, 0));
+    }
+
+    #[test]
+    fn while_much_is_lent_nothing_is_kept() {
+        let (_ring, mut buffers) = buffers();
+        buffers.keep_spares_below(10 * CHUNK);
+        let mut lent = take(&mut buffers, 20, CHUNK);
+        buffers.give_back(lent.remove(0));
+        assert_eq!(buffers.chunks[ORDINARY].blocks.len(), 0);
+        lent.into_iter().for_each(|block| buffers.give_back(block));
+        assert!(!buffers.chunks[ORDINARY].blocks.is_empty());
+    }
+
+    #[test]
+    fn what_the_system_refuses_is_none() {
+        let (_ring, mut buffers) = buffers();
+        assert!(buffers.take(usize::MAX / 4, usize::MAX / 4).is_none());
+        assert_eq!(buffers.used(), 0);
     }
 }

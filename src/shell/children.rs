@@ -27,7 +27,7 @@ impl Shell {
                     self.workers.resize(worker.index() + 1, None);
                 }
                 self.workers[worker.index()] = Some(slot);
-                self.bus.handle(now, Input::Spawned { worker, pid: spawned.pid });
+                self.tell(now, Input::Spawned { worker, pid: spawned.pid });
                 self.arm_read(slot);
                 self.watch(slot);
                 self.hear(slot, Operation::Hear);
@@ -40,7 +40,7 @@ impl Shell {
                     error.raw_os_error(),
                     Some(libc::EMFILE | libc::ENFILE | libc::EAGAIN | libc::ENOMEM | libc::ENOBUFS)
                 );
-                self.bus.handle(now, Input::SpawnFailed { worker, why, short });
+                self.tell(now, Input::SpawnFailed { worker, why, short });
             }
         }
     }

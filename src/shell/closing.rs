@@ -92,7 +92,13 @@ impl Shell {
     pub(super) fn close(&mut self, slot: usize, how: Close) {
         let link = &mut self.links[slot];
         link.discard = true;
+        // What it sends is thrown away, so nobody has to be spared it.
+        link.paused = false;
         link.inbox_is_over(&mut self.buffers);
+        if link.reading && link.inbox.weight() > 0 {
+            // It goes on without the memory of its line.
+            self.ring.cancel(Operation::Read.token(slot));
+        }
         match how {
             Close::Flush => {
                 self.close_after_flush(slot);
@@ -157,8 +163,7 @@ impl Shell {
             && self.clients[client.index()] == Some(slot)
         {
             self.clients[client.index()] = None;
-            self.bus.handle(self.clock.now(), Input::Closed { client });
-            self.carry_out(None);
+            self.tell(self.clock.now(), Input::Closed { client });
         }
         true
     }

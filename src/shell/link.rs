@@ -246,24 +246,41 @@ impl Inbox {
         }
     }
 
-    /// Adds bytes; `limit` is how much a line may hold.
-    pub fn append(&mut self, bytes: &[u8], limit: usize, buffers: &mut Buffers) {
-        self.reserve(bytes.len(), limit, buffers);
+    /// Adds bytes; `limit` is how much a line may hold. False if there is no memory for them.
+    #[must_use]
+    pub fn append(&mut self, bytes: &[u8], limit: usize, buffers: &mut Buffers) -> bool {
+        let there_is_room = self.reserve(bytes.len(), limit, buffers);
         let end = self.end;
-        if let Some(block) = self.block.as_mut().and_then(Rc::get_mut) {
+        if there_is_room && let Some(block) = self.block.as_mut().and_then(Rc::get_mut) {
             block.write(end, bytes);
             self.end += bytes.len();
         }
+        there_is_room
     }
 
     /// Room for the kernel to read at least `wanted` bytes into: the block's registration, the address and the size.
-    /// [`Inbox::filled`] says how many came.
-    pub fn room(&mut self, wanted: usize, limit: usize, buffers: &mut Buffers) -> (Option<u16>, *mut u8, usize) {
-        self.reserve(wanted, limit, buffers);
-        match &self.block {
-            Some(block) => (block.registered(), block.at(self.end), block.capacity() - self.end),
-            None => (None, std::ptr::null_mut(), 0),
+    /// [`Inbox::filled`] says how many came. None if there is no memory for them.
+    pub fn room(
+        &mut self,
+        wanted: usize,
+        limit: usize,
+        buffers: &mut Buffers,
+    ) -> Option<(Option<u16>, *mut u8, usize)> {
+        if !self.reserve(wanted, limit, buffers) {
+            return None;
         }
+        let block = self.block.as_ref()?;
+        Some((block.registered(), block.at(self.end), block.capacity() - self.end))
+    }
+
+    /// Whether room for `wanted` more bytes takes more memory than it has.
+    pub fn would_grow(&self, wanted: usize) -> bool {
+        self.block.as_ref().is_none_or(|block| block.capacity() < self.len() + wanted)
+    }
+
+    /// Bytes of memory that it takes up.
+    pub fn weight(&self) -> usize {
+        self.block.as_ref().map_or(0, |block| block.weight())
     }
 
     /// The kernel has read `bytes` into the room.
@@ -277,23 +294,26 @@ impl Inbox {
     }
 
     /// Makes room for `wanted` more bytes: by moving to the front, or into a larger block. Blocks grow fourfold, so
-    /// that a long line is moved a few times only, but never far beyond the longest line.
-    fn reserve(&mut self, wanted: usize, limit: usize, buffers: &mut Buffers) {
+    /// that a long line is moved a few times only, but never far beyond the longest line. False if there is no memory;
+    /// then everything is as it was.
+    #[must_use]
+    fn reserve(&mut self, wanted: usize, limit: usize, buffers: &mut Buffers) -> bool {
         let held = self.len();
         if let Some(block) = self.block.as_mut().and_then(Rc::get_mut) {
             if block.capacity() - self.end >= wanted {
-                return;
+                return true;
             }
             if block.capacity() - held >= wanted && held <= block.capacity() / 2 {
                 block.move_to_front(self.start, self.end);
                 (self.start, self.end) = (0, held);
-                return;
+                return true;
             }
         }
         let needed = held + wanted;
         let generous = (4 * held).min(limit + CHUNK).max(needed);
-        let mut larger =
+        let larger =
             if self.of_worker && needed <= READ { buffers.take_read() } else { buffers.take(needed, generous) };
+        let Some(mut larger) = larger else { return false };
         if let Some(block) = self.block.take() {
             larger.write(0, block.bytes(self.start, self.end));
             if let Some(block) = Rc::into_inner(block) {
@@ -302,6 +322,7 @@ impl Inbox {
         }
         self.block = Some(Rc::new(larger));
         (self.start, self.end) = (0, held);
+        true
     }
 }
 
@@ -323,11 +344,16 @@ impl Segment {
         }
     }
 
-    fn bytes(&self) -> &[u8] {
+    fn block(&self) -> &Block {
         match self {
-            Self::Chunk { block, start, end } => block.bytes(*start, *end),
-            Self::Held { block, start, end } => block.bytes(*start, *end),
+            Self::Chunk { block, .. } => block,
+            Self::Held { block, .. } => block,
         }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        let (Self::Chunk { start, end, .. } | Self::Held { start, end, .. }) = self;
+        self.block().bytes(*start, *end)
     }
 }
 
@@ -336,6 +362,8 @@ impl Segment {
 pub struct Outbox {
     segments: VecDeque<Segment>,
     begins_small: bool,
+    /// Bytes are missing behind the last one, up to the end of a line.
+    torn: bool,
     gather: Option<Box<Gather>>,
 }
 
@@ -369,35 +397,88 @@ pub enum Next {
 
 impl Outbox {
     /// Copies bytes behind the others. A write in flight reads only what was there when it began.
-    pub fn push(&mut self, mut bytes: &[u8], buffers: &mut Buffers) {
-        while !bytes.is_empty() {
+    ///
+    /// # Errors
+    /// There is no memory. Then the line that they belong to is lost as a whole, with all behind it in `bytes` and
+    /// with what is pushed yet of its last line; so many bytes less than were ever pushed are there.
+    pub fn push(&mut self, bytes: &[u8], buffers: &mut Buffers) -> Result<(), usize> {
+        if self.torn {
+            self.torn = bytes.last() != Some(&b'\n');
+            return Err(bytes.len());
+        }
+        let mut rest = bytes;
+        while !rest.is_empty() {
             if !matches!(self.segments.back(), Some(Segment::Chunk { block, end, .. }) if *end < block.capacity()) {
                 // A worker's input is written from registered memory; a client's begins small.
-                let small = self.begins_small && self.segments.is_empty();
-                let block = if small { buffers.take_small() } else { buffers.take_chunk() };
+                let block = match self.segments.len() {
+                    _ if !self.begins_small => buffers.take_registered_chunk(),
+                    0 => buffers.take_small(),
+                    1 => buffers.take_medium(),
+                    _ => buffers.take_chunk(),
+                };
+                let Some(block) = block else {
+                    self.torn = bytes.last() != Some(&b'\n');
+                    return Err(rest.len() + self.tear_off(buffers));
+                };
                 self.segments.push_back(Segment::Chunk { block, start: 0, end: 0 });
             }
-            let Some(Segment::Chunk { block, end, .. }) = self.segments.back_mut() else { return };
-            let (now, later) = bytes.split_at(bytes.len().min(block.capacity() - *end));
+            let Some(Segment::Chunk { block, end, .. }) = self.segments.back_mut() else { return Err(rest.len()) };
+            let (now, later) = rest.split_at(rest.len().min(block.capacity() - *end));
             block.write(*end, now);
             *end += now.len();
-            bytes = later;
+            rest = later;
         }
+        Ok(())
+    }
+
+    /// Takes back what stands behind the last newline, and says how much that was. It is not in flight: a write begins
+    /// when the lines of a turn are complete.
+    fn tear_off(&mut self, buffers: &mut Buffers) -> usize {
+        let mut torn_off = 0;
+        while let Some(segment) = self.segments.back_mut() {
+            let kept = memchr::memrchr(b'\n', segment.bytes()).map_or(0, |newline| newline + 1);
+            torn_off += segment.bytes().len() - kept;
+            let (Segment::Chunk { start, end, .. } | Segment::Held { start, end, .. }) = segment;
+            *end = *start + kept;
+            if kept > 0 {
+                break;
+            }
+            if let Some(segment) = self.segments.pop_back() {
+                segment.give_back(buffers);
+            }
+        }
+        torn_off
     }
 
     /// Puts the bytes `start..end` of `block` behind the others, without copying them.
-    pub fn hold(&mut self, block: Rc<Block>, start: usize, end: usize) {
-        self.segments.push_back(Segment::Held { block, start, end });
+    ///
+    /// # Errors
+    /// As for [`Outbox::push`]: the beginning of the line is missing.
+    pub fn hold(&mut self, block: Rc<Block>, start: usize, end: usize) -> Result<(), usize> {
+        let segment = Segment::Held { block, start, end };
+        if self.torn {
+            self.torn = segment.bytes().last() != Some(&b'\n');
+            return Err(end - start);
+        }
+        self.segments.push_back(segment);
+        Ok(())
+    }
+
+    /// Bytes of memory that it takes up: a block that is held counts in full, once.
+    pub fn weight(&self) -> usize {
+        let mut before: *const Block = std::ptr::null();
+        let weights = self.segments.iter().map(|segment| {
+            let same = std::ptr::eq(std::mem::replace(&mut before, segment.block()), segment.block());
+            if same { 0 } else { segment.block().weight() }
+        });
+        weights.sum()
     }
 
     /// What to write next; valid until the next call of [`Outbox::advance`] or [`Outbox::clear`].
     pub fn next(&mut self) -> Option<Next> {
         if self.segments.len() <= 1 {
             let segment = self.segments.front()?;
-            let registered = match segment {
-                Segment::Chunk { block, .. } => block.registered(),
-                Segment::Held { block, .. } => block.registered(),
-            };
+            let registered = segment.block().registered();
             let bytes = segment.bytes();
             return Some(Next::One { registered, address: bytes.as_ptr(), bytes: bytes.len() });
         }
@@ -435,5 +516,63 @@ impl Outbox {
     /// Drops everything.
     pub fn clear(&mut self, buffers: &mut Buffers) {
         self.segments.drain(..).for_each(|segment| segment.give_back(buffers));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::ring::Ring;
+    use super::*;
+
+    /// Everything that an outbox would write.
+    fn text(outbox: &Outbox) -> Vec<u8> {
+        outbox.segments.iter().flat_map(|segment| segment.bytes().to_vec()).collect()
+    }
+
+    #[test]
+    fn a_line_that_cannot_be_queued_is_lost_as_a_whole_and_the_next_ones_are_there() {
+        let ring = Ring::new().expect("the tests need io_uring");
+        let mut buffers = Buffers::new(&ring, 0).expect("there is memory");
+        let mut outbox = Outbox::default();
+        outbox.push(b"first\nsecond\nthe begin", &mut buffers).expect("there is memory");
+        assert_eq!(outbox.tear_off(&mut buffers), 9);
+        outbox.torn = true;
+        assert_eq!(outbox.push(b" of the third, ", &mut buffers), Err(15));
+        assert_eq!(outbox.push(b"and its end\n", &mut buffers), Err(12));
+        assert_eq!(outbox.push(b"fourth\n", &mut buffers), Ok(()));
+        assert_eq!(text(&outbox), b"first\nsecond\nfourth\n");
+        outbox.clear(&mut buffers);
+        assert_eq!(buffers.used(), 0);
+    }
+
+    #[test]
+    fn a_line_without_its_begin_is_lost_over_all_its_blocks() {
+        let ring = Ring::new().expect("the tests need io_uring");
+        let mut buffers = Buffers::new(&ring, 0).expect("there is memory");
+        let mut outbox = Outbox { begins_small: true, ..Outbox::default() };
+        let long = vec![b'x'; 3 * CHUNK];
+        outbox.push(b"first\n", &mut buffers).expect("there is memory");
+        outbox.push(&long, &mut buffers).expect("there is memory");
+        assert_eq!(outbox.weight(), buffers.used());
+        assert_eq!(outbox.tear_off(&mut buffers), long.len());
+        assert_eq!(text(&outbox), b"first\n");
+        outbox.clear(&mut buffers);
+        assert_eq!(buffers.used(), 0);
+    }
+
+    #[test]
+    fn a_held_block_counts_in_full_once_for_each_output_that_holds_it() {
+        let ring = Ring::new().expect("the tests need io_uring");
+        let mut buffers = Buffers::new(&ring, 0).expect("there is memory");
+        let block = Rc::new(buffers.take(READ, READ).expect("there is memory"));
+        let (mut one, mut other) = (Outbox::default(), Outbox::default());
+        one.hold(Rc::clone(&block), 0, HOLD).expect("nothing is torn");
+        one.hold(Rc::clone(&block), HOLD, 2 * HOLD).expect("nothing is torn");
+        other.hold(block, 2 * HOLD, 3 * HOLD).expect("nothing is torn");
+        assert_eq!((one.weight(), other.weight()), (buffers.used(), buffers.used()));
+        one.clear(&mut buffers);
+        assert_eq!(buffers.used(), other.weight());
+        other.clear(&mut buffers);
+        assert_eq!(buffers.used(), 0);
     }
 }

@@ -2,7 +2,7 @@
 //! core's effects.
 //!
 //! This file has the loop and carries out effects; `reading.rs` and `writing.rs` move bytes, `gates.rs` takes clients
-//! in, `children.rs` looks after worker processes, and `closing.rs` ends what they opened.
+//! in, `children.rs` looks after worker processes, `memory.rs` after memory, and `closing.rs` ends what they opened.
 //!
 //! A turn: enter the kernel once, take the completions, give their bytes to the core, carry out its effects into the
 //! outboxes, start one write for each output that has something and is idle, arm what is to be read next. A link that
@@ -18,6 +18,7 @@ mod gates;
 mod link;
 mod listen;
 mod log;
+mod memory;
 mod reading;
 mod reap;
 mod ring;
@@ -41,10 +42,12 @@ use crate::bus::{self, Bus};
 use crate::cli::Options;
 use crate::config::{Config, Listen, Pool};
 use crate::error::StartError;
+use crate::reserve;
 use buffers::{Block, Buffers};
 use clock::Clock;
 use gates::Gate;
 use link::{Descriptor, HOLD, HOLD_PART, Kind, Link};
+use memory::Memory;
 use reap::Reaper;
 use ring::{Completion, Ring};
 use signals::Signals;
@@ -98,9 +101,10 @@ impl Operation {
     }
 }
 
-/// The bytes that effects copy from, and the block that they lie in with their offset there, if lines of it can be
-/// held in place.
+/// Whose bytes effects copy from, and the block that they lie in with their offset there, if lines of it can be held
+/// in place.
 struct Source<'a> {
+    from: Peer,
     window: Window<'a>,
     block: Option<(Rc<Block>, usize)>,
 }
@@ -134,6 +138,10 @@ struct Shell {
     resumed: VecDeque<usize>,
     /// Links whose receive found no buffer.
     starved: Vec<usize>,
+    /// What has happened and was not told to the core yet.
+    news: VecDeque<(Moment, Input)>,
+    is_carrying_out: bool,
+    memory: Memory,
     done: bool,
 }
 
@@ -143,7 +151,11 @@ impl Shell {
         let signals = signals::install().map_err(StartError::io("install signal handlers"))?;
         let descriptors = spawn::allow_descriptors(config.listeners.len(), MAX_CONNECTIONS, config.max_workers())?;
         let ring = Ring::new()?;
-        let buffers = Buffers::new(&ring, config.max_workers()).map_err(|source| StartError::NoIoUring { source })?;
+        let mut buffers =
+            Buffers::new(&ring, config.max_workers()).map_err(|source| StartError::NoIoUring { source })?;
+        let memory = Memory::new(config.limits.max_memory);
+        buffers.keep_spares_below(memory.short_above());
+        reserve::keep();
         let mut gates = Vec::new();
         for (index, listener) in config.listeners.iter().enumerate() {
             gates.extend(listen::open(&listener.listen, index)?.into_iter().map(Gate::new));
@@ -179,6 +191,9 @@ impl Shell {
             dirty: Vec::new(),
             resumed: VecDeque::new(),
             starved: Vec::new(),
+            news: VecDeque::new(),
+            is_carrying_out: false,
+            memory,
             done: false,
         };
         shell.open_doors(&config.listeners.iter().map(|listener| &listener.listen).collect::<Vec<_>>());
@@ -231,6 +246,7 @@ impl Shell {
                 self.resume_links(now);
             }
             self.retry_gates(now);
+            self.mind_memory(now);
             for link in std::mem::take(&mut self.starved) {
                 self.arm_read(link);
             }
@@ -243,7 +259,7 @@ impl Shell {
             return Some(Duration::ZERO);
         }
         let retry = self.gates.iter().filter_map(|gate| gate.retry_at).min();
-        let deadline = [self.bus.next_deadline(), retry].into_iter().flatten().min()?;
+        let deadline = [self.bus.next_deadline(), retry, self.memory_due()].into_iter().flatten().min()?;
         Some(deadline.since(self.clock.now()))
     }
 
@@ -308,25 +324,43 @@ impl Shell {
         }
     }
 
-    /// Tells the core something, and does what it says.
+    /// Tells the core something, and does what it says. What happens while effects are carried out is told after the
+    /// last of them: the core is never called before.
     fn tell(&mut self, now: Moment, input: Input) {
-        self.bus.handle(now, input);
-        self.carry_out(None);
+        self.news.push_back((now, input));
+        if !self.is_carrying_out {
+            self.carry_out(None);
+        }
     }
 
-    /// Carries out the core's effects; those that copy, from `source`.
+    /// Carries out the core's effects, those that copy from `source`, and tells the core what happened meanwhile.
     fn carry_out(&mut self, source: Option<&Source<'_>>) {
+        debug_assert!(!self.is_carrying_out);
+        self.is_carrying_out = true;
+        self.take_effects(source);
+        while let Some((now, input)) = self.news.pop_front() {
+            self.bus.handle(now, input);
+            self.take_effects(None);
+        }
+        self.is_carrying_out = false;
+    }
+
+    fn take_effects(&mut self, source: Option<&Source<'_>>) {
         while let Some(effect) = self.bus.next_effect() {
             match effect {
                 Effect::Copy { to, span } => {
+                    debug_assert!(source.is_some(), "a copy has a window");
                     if let Some(source) = source {
                         self.copy(to, source, span);
                     }
                 }
                 Effect::Insert { to, text } => {
                     let Some(slot) = self.slot(to) else { continue };
-                    self.links[slot].outbox.push(text.as_bytes(), &mut self.buffers);
+                    let pushed = self.links[slot].outbox.push(text.as_bytes(), &mut self.buffers);
                     self.mark_dirty(slot);
+                    if let Err(lost) = pushed {
+                        self.has_lost(source.map(|source| source.from), to, lost);
+                    }
                 }
                 Effect::Pause { peer } => {
                     if let Some(slot) = self.slot(peer) {
@@ -347,7 +381,7 @@ impl Shell {
                     }
                 }
                 Effect::Signal { worker, signal } => self.reaper.signal(worker, signal),
-                Effect::Probe { .. } => {}
+                Effect::Probe { worker } => self.tell_unread(worker),
                 Effect::Release { worker } => {
                     if let Some(slot) = self.workers.get_mut(worker.index()).and_then(Option::take) {
                         self.leave(slot);
@@ -381,14 +415,17 @@ impl Shell {
 
     fn copy(&mut self, to: Peer, source: &Source<'_>, span: Span) {
         let Some(slot) = self.slot(to) else { return };
-        match &source.block {
+        let outbox = &mut self.links[slot].outbox;
+        let queued = match &source.block {
             Some((block, start)) if span.len() >= HOLD.max(block.capacity() / HOLD_PART) => {
-                let (from, to) = (start + span.start as usize, start + span.end as usize);
-                self.links[slot].outbox.hold(Rc::clone(block), from, to);
+                outbox.hold(Rc::clone(block), start + span.start as usize, start + span.end as usize)
             }
-            _ => self.links[slot].outbox.push(source.window.get(span), &mut self.buffers),
-        }
+            _ => outbox.push(source.window.get(span), &mut self.buffers),
+        };
         self.mark_dirty(slot);
+        if let Err(lost) = queued {
+            self.has_lost(Some(source.from), to, lost);
+        }
     }
 
     fn mark_dirty(&mut self, slot: usize) {

@@ -20,21 +20,43 @@ const BATCHES: usize = 2;
 const BATCHES_ALONE: usize = 16;
 
 impl Shell {
-    /// Starts the next read of a link, if its bytes are wanted.
+    /// Starts the next read of a link, if its bytes are wanted. Where memory is short, a client's line grows after the
+    /// core has had its say.
     pub(super) fn arm_read(&mut self, slot: usize) {
+        self.arm(slot, false);
+    }
+
+    /// The same for one that has waited for that.
+    pub(super) fn arm_thirsty(&mut self, slot: usize) {
+        self.arm(slot, true);
+    }
+
+    fn arm(&mut self, slot: usize, may_grow: bool) {
         let Some(link) = self.links.get_mut(slot) else { return };
         let wanted = !link.paused || link.discard;
         let Some(input) = link.input.as_ref().map(Descriptor::raw) else { return };
         if !wanted || link.reading || link.resuming || link.eof || link.closing == Closing::Leaving {
             return;
         }
-        link.reading = true;
         let direct = link.kind != Kind::Socket || link.inbox.len() >= LONG_LINE;
         let entry = if !direct {
             receive_entry(input, link.more_to_read).user_data(Operation::Receive.token(slot))
         } else {
-            let wanted = if link.inbox.len() >= LONG_LINE { CHUNK } else { CHUNK / 2 };
-            let (registered, address, room) = link.inbox.room(wanted, self.longest_line, &mut self.buffers);
+            let kept = link.inbox.len();
+            let short = link.kind == Kind::Socket && self.is_short_of_memory();
+            let link = &mut self.links[slot];
+            let wanted = match kept {
+                LONG_LINE.. if short => CHUNK.min(2 * kept),
+                LONG_LINE.. => CHUNK,
+                _ => CHUNK / 2,
+            };
+            if short && !may_grow && link.inbox.would_grow(wanted) {
+                return self.memory.thirsty.push(slot);
+            }
+            let Some((registered, address, room)) = link.inbox.room(wanted, self.longest_line, &mut self.buffers)
+            else {
+                return self.is_refused_room(slot);
+            };
             let room = room.min(u32::MAX as usize) as u32;
             let token = Operation::Read.token(slot);
             match (link.kind, registered) {
@@ -48,6 +70,7 @@ impl Shell {
                 }
             }
         };
+        self.links[slot].reading = true;
         // SAFETY: the inbox keeps its block and the link its descriptor while `reading` is set.
         unsafe { self.ring.submit(entry) };
     }
@@ -61,6 +84,9 @@ impl Shell {
         self.links[slot].reading = false;
         if self.gone(slot) {
             return;
+        }
+        if self.links[slot].discard {
+            self.links[slot].inbox.release(&mut self.buffers);
         }
         if result > 0 { self.arm_read(slot) } else { self.input_over(now, slot, result) }
     }
@@ -99,12 +125,14 @@ impl Shell {
         let mut window = unsafe { self.buffers.received(buffer, bytes) };
         if !self.links[slot].inbox.is_empty() || self.links[slot].paused {
             let data = window.data();
-            self.links[slot].inbox.append(data, limit, &mut self.buffers);
+            if !self.links[slot].inbox.append(data, limit, &mut self.buffers) {
+                return self.cannot_keep(now, slot);
+            }
             return self.present(now, slot);
         }
         for batch in 1.. {
             let received = self.bus.receive(now, peer, window);
-            self.carry_out(Some(&Source { window, block: None }));
+            self.carry_out(Some(&Source { from: peer, window, block: None }));
             window = window.without(received.consumed);
             if received.next != Next::Again || self.turn_is_over(slot, batch) {
                 break;
@@ -112,7 +140,9 @@ impl Shell {
         }
         if !window.data().is_empty() {
             let data = window.data();
-            self.links[slot].inbox.append(data, limit, &mut self.buffers);
+            if !self.links[slot].inbox.append(data, limit, &mut self.buffers) {
+                self.cannot_keep(now, slot);
+            }
         }
     }
 
@@ -131,7 +161,7 @@ impl Shell {
             let mut inbox = std::mem::take(&mut self.links[slot].inbox);
             let Some(window) = inbox.window() else { return };
             let received = self.bus.receive(now, peer, window);
-            self.carry_out(Some(&Source { window, block: inbox.holdable() }));
+            self.carry_out(Some(&Source { from: peer, window, block: inbox.holdable() }));
             inbox.consume(received.consumed, keep, &mut self.buffers);
             self.links[slot].inbox = inbox;
             if received.next != Next::Again || self.turn_is_over(slot, batch) {
@@ -166,6 +196,7 @@ impl Shell {
     pub(super) fn input_over(&mut self, now: Moment, slot: usize, result: i32) {
         match -result {
             libc::EAGAIN | libc::EINTR => return self.arm_read(slot),
+            libc::ECANCELED if self.links[slot].discard => return self.arm_read(slot),
             libc::ECANCELED if self.links[slot].paused => return,
             _ => {}
         }

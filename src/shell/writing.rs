@@ -1,12 +1,14 @@
 //! What goes out: one write at a time for each output, and the log.
 
 use std::io;
+use std::os::fd::BorrowedFd;
 
 use io_uring::{opcode, types};
+use rustix::io::ioctl_fionread;
 
 use super::link::{Closing, Kind, Next};
 use super::{Operation, Shell, log};
-use crate::bus::port::{Input, Moment};
+use crate::bus::port::{Input, Moment, Peer, WorkerKey};
 
 impl Shell {
     /// Starts a write for every output that has something and is idle.
@@ -73,6 +75,16 @@ impl Shell {
             libc::ECANCELED => {}
             error => self.broken(now, slot, peer, io::Error::from_raw_os_error(error).to_string()),
         }
+    }
+
+    /// Tells the core how much a worker has in its pipe.
+    pub(super) fn tell_unread(&mut self, worker: WorkerKey) {
+        let slot = self.slot(Peer::Worker(worker));
+        let Some(stdin) = slot.and_then(|slot| self.links[slot].output.as_ref()) else { return };
+        // SAFETY: the descriptor is open as long as the link has it, and is borrowed for this call only.
+        let stdin = unsafe { BorrowedFd::borrow_raw(stdin.raw()) };
+        let bytes = ioctl_fionread(stdin).unwrap_or(0) as usize;
+        self.tell(self.clock.now(), Input::Unread { worker, bytes });
     }
 
     /// Hands the log to the kernel, one write at a time.

@@ -40,6 +40,8 @@ pub enum Action {
     CloseStdout,
     /// A worker closes its stdin and lives.
     CloseStdin,
+    /// Memory runs short, or not any more.
+    Crowd,
     /// SIGTERM.
     Shutdown,
 }
@@ -58,8 +60,15 @@ pub fn weights(random: &mut Random) -> Vec<(Action, usize)> {
         (A::WaitForDeadline, *random.pick(&[0, 1, 3])),
         (A::ChangePace, *random.pick(&[0, 1, 4])),
     ];
-    for fault in [A::HalfClose, A::Reset, A::ClientBad, A::WorkerBad, A::Exit, A::CloseStdout, A::CloseStdin] {
+    for fault in [A::HalfClose, A::Reset, A::ClientBad, A::WorkerBad, A::Exit, A::CloseStdout, A::CloseStdin, A::Crowd]
+    {
         weights.push((fault, *random.pick(&[0, 0, 1, 2])));
+    }
+    // Workers that end again and again while they are asked, and clients that read nothing while they are told much.
+    match random.range(0..8) {
+        0 => weights.push((A::Exit, 6)),
+        1 | 2 => weights.extend([(A::WorkerWrites, 60), (A::ClientWrites, 30), (A::Wait, 12)]),
+        _ => {}
     }
     weights
 }
@@ -80,23 +89,26 @@ pub fn settings(random: &mut Random) -> Settings {
                 assignment,
                 cancel_on_disconnect: random.one_in(2),
                 request_timeout: random.one_in(3).then(|| milliseconds(random, 500..5000)),
-                deny_methods: Vec::new(),
+                deny_methods: if random.one_in(4) { vec!["session/list".into()] } else { Vec::new() },
             }
         })
         .collect();
     let stdio = random.one_in(8);
-    let mut listeners = vec![Listener { stdio, ..Listener::default() }];
+    let first = random.range(0..pools.len());
+    let some = random.one_in(6).then(|| (first..pools.len()).collect());
+    let mut listeners = vec![Listener { stdio, pools: some, ..Listener::default() }];
     if !stdio {
         for pool in 0..pools.len() {
             if random.one_in(2) {
-                listeners.push(Listener { pool: Some(pool), ..Listener::default() });
+                let only = random.one_in(2).then(|| vec![pool]);
+                listeners.push(Listener { pool: Some(pool), pools: only, ..Listener::default() });
             }
         }
     }
     Settings {
         limits: Limits {
             max_input_buffer: *random.pick(&[600, 1500, 5000]),
-            max_output_queue: *random.pick(&[300, 1000, 4000, 100_000]),
+            max_output_queue: *random.pick(&[100, 300, 1000, 4000, 100_000]),
             max_restarts: *random.pick(&[0, 1, 5, 100]),
             restart_window: milliseconds(random, 1000..60_000),
             drain_timeout: milliseconds(random, 500..4000),
@@ -108,8 +120,12 @@ pub fn settings(random: &mut Random) -> Settings {
         pools,
         listeners,
         routing: Routing {
-            id_collision: if random.one_in(5) { IdCollision::Reject } else { IdCollision::Translate },
-            session_access: if random.one_in(5) { SessionAccess::Shared } else { SessionAccess::Owner },
+            id_collision: match random.range(0..10) {
+                0 | 1 => IdCollision::Reject,
+                2 => IdCollision::Always,
+                _ => IdCollision::Translate,
+            },
+            session_access: if random.one_in(8) { SessionAccess::Shared } else { SessionAccess::Owner },
             error_replies: !random.one_in(8),
         },
     }

@@ -40,11 +40,13 @@ pub enum Piece {
     Id(String),
     /// The token of `params.requestId`.
     RequestId(String),
+    /// The token of `params.id`, in a cancellation.
+    ParamsId(String),
 }
 
 impl Piece {
     fn text(&self) -> &str {
-        let (Self::Text(text) | Self::Id(text) | Self::RequestId(text)) = self;
+        let (Self::Text(text) | Self::Id(text) | Self::RequestId(text) | Self::ParamsId(text)) = self;
         text
     }
 }
@@ -60,8 +62,12 @@ pub struct Line {
     pub id: Option<String>,
     /// The token of its `params.requestId`.
     pub request_id: Option<String>,
-    /// Its sessionId, wherever it stands.
-    pub session: Option<String>,
+    /// The token of its `params.id`, if it is a cancellation.
+    pub params_id: Option<String>,
+    /// The name that its sessionId at top level is, if it is one.
+    pub top: Option<String>,
+    /// The same in params.
+    pub inner: Option<String>,
     /// The pool it names.
     pub pool: Option<String>,
     /// It is a response with a result.
@@ -70,6 +76,12 @@ pub struct Line {
     pub result_session: Option<String>,
     /// Its method.
     pub method: &'static str,
+    /// The line that a worker answers with this one; none if nobody asked.
+    pub answers: Option<usize>,
+    /// A worker has answered the same before.
+    pub again: bool,
+    /// The session that a worker speaks in, and the client for which it keeps that session.
+    pub meant_for: Option<(String, usize)>,
     /// All of it, without the newline.
     pub pieces: Vec<Piece>,
 }
@@ -81,10 +93,16 @@ pub struct Draft {
     pub id: Option<String>,
     /// See [`Line::request_id`].
     pub request_id: Option<String>,
-    /// See [`Line::session`].
-    pub session: Option<String>,
-    /// The sessionId stands at top level.
-    pub session_on_top: bool,
+    /// See [`Line::params_id`].
+    pub params_id: Option<String>,
+    /// See [`Line::top`].
+    pub top: Option<String>,
+    /// A token at top level in its place.
+    pub junk_on_top: Option<&'static str>,
+    /// See [`Line::inner`].
+    pub inner: Option<String>,
+    /// A token in params in its place.
+    pub junk_inside: Option<&'static str>,
     /// See [`Line::pool`].
     pub pool: Option<String>,
     /// See [`Line::method`]; empty for a response.
@@ -93,6 +111,12 @@ pub struct Draft {
     pub result: bool,
     /// See [`Line::result_session`].
     pub result_session: Option<String>,
+    /// See [`Line::answers`].
+    pub answers: Option<usize>,
+    /// See [`Line::again`].
+    pub again: bool,
+    /// See [`Line::meant_for`].
+    pub meant_for: Option<(String, usize)>,
     /// Bytes that only make it longer.
     pub padding: usize,
 }
@@ -100,7 +124,7 @@ pub struct Draft {
 impl Line {
     /// The line number `number`, of `from`.
     pub fn new(number: usize, from: Who, draft: Draft, random: &mut Random) -> Self {
-        use Piece::{Id, RequestId, Text};
+        use Piece::{Id, ParamsId, RequestId, Text};
         let text = |text: String| vec![Text(text)];
         let mut members: Vec<(&str, Vec<Piece>)> = vec![("tag", text(format!("\"{number};\"")))];
         if let Some(id) = &draft.id {
@@ -110,10 +134,16 @@ impl Line {
             members.push(("pool", text(format!("\"{pool}\""))));
         }
         let padding = text(format!("\"{}\"", "é{[\\\"".repeat(draft.padding / 7)));
-        let mut inner = vec![("padding", padding), ("id", text(format!("{}", random.range(0..9))))];
-        if let Some(session) = &draft.session {
-            let spelled = spell_string(session, random);
-            if draft.session_on_top { &mut members } else { &mut inner }.push(("sessionId", text(spelled)));
+        let mut inner = vec![("padding", padding)];
+        if let Some(id) = &draft.params_id {
+            inner.push(("id", vec![ParamsId(id.clone())]));
+        } else if !is_cancellation(draft.method) {
+            inner.push(("id", text(format!("{}", random.range(0..9)))));
+        }
+        let places = [(&draft.top, draft.junk_on_top, &mut members), (&draft.inner, draft.junk_inside, &mut inner)];
+        for (name, junk, members) in places {
+            let spelled = name.as_ref().map(|name| spell_string(name, random)).or(junk.map(str::to_owned));
+            members.extend(spelled.map(|spelled| ("sessionId", text(spelled))));
         }
         if let Some(session) = &draft.result_session {
             inner.push(("sessionId", text(spell_string(session, random))));
@@ -127,7 +157,9 @@ impl Line {
             members.push((if draft.result { "result" } else { "error" }, inner));
             Kind::Response
         } else {
-            members.push(("method", text(format!("\"{}\"", draft.method))));
+            let plain = format!("\"{}\"", draft.method);
+            let spelled = if random.one_in(12) { spell_string(draft.method, random) } else { plain };
+            members.push(("method", text(spelled)));
             members.push(("params", inner));
             if draft.id.is_some() { Kind::Request } else { Kind::Notification }
         };
@@ -138,11 +170,16 @@ impl Line {
             kind,
             id: draft.id,
             request_id: draft.request_id,
-            session: draft.session,
+            params_id: draft.params_id,
+            top: draft.top.filter(|name| !name.is_empty()),
+            inner: draft.inner.filter(|name| !name.is_empty()),
             pool: draft.pool,
             result: draft.result && draft.method.is_empty(),
             result_session: draft.result_session,
             method: draft.method,
+            answers: draft.answers,
+            again: draft.again,
+            meant_for: draft.meant_for,
             pieces: merged(object(members, random)),
         }
     }
@@ -154,11 +191,16 @@ impl Line {
             kind,
             id: None,
             request_id: None,
-            session: None,
+            params_id: None,
+            top: None,
+            inner: None,
             pool: None,
             result: false,
             result_session: None,
             method: "",
+            answers: None,
+            again: false,
+            meant_for: None,
             pieces: vec![Piece::Text(text)],
         }
     }
@@ -192,43 +234,173 @@ impl Line {
         (rest == b"\n").then_some(ids)
     }
 
-    /// The id of `received` and its requestId.
-    pub fn ids_of(&self, received: &[u8]) -> Option<(Option<String>, Option<String>)> {
-        let mut ids = (None, None);
+    /// The ids of `received`, if all else is as it was written.
+    pub fn ids_of(&self, received: &[u8]) -> Option<Ids> {
+        let mut ids = Ids::default();
         let mut found = self.ids_in(received)?.into_iter();
         for piece in &self.pieces {
             match piece {
-                Piece::Id(_) => ids.0 = found.next(),
-                Piece::RequestId(_) => ids.1 = found.next(),
+                Piece::Id(_) => ids.id = found.next(),
+                Piece::RequestId(_) => ids.request_id = found.next(),
+                Piece::ParamsId(_) => ids.params_id = found.next(),
                 Piece::Text(_) => {}
             }
         }
         Some(ids)
     }
+
+    /// The session that decides the way: the one at top level, if there is one.
+    pub fn way(&self) -> Option<&String> {
+        self.top.as_ref().or(self.inner.as_ref())
+    }
+
+    /// Every session that it names, once.
+    pub fn names(&self) -> Vec<&String> {
+        let inner = self.inner.as_ref().filter(|inner| self.top.as_ref() != Some(inner));
+        self.top.iter().chain(inner).collect()
+    }
+
+    /// What it is, for people.
+    pub fn about(&self) -> String {
+        let mut about = format!("{:?} {}", self.kind, self.method);
+        let members = [
+            ("id", &self.id),
+            ("pool", &self.pool),
+            ("on top", &self.top),
+            ("in params", &self.inner),
+            ("requestId", &self.request_id),
+            ("params.id", &self.params_id),
+            ("result", &self.result_session),
+        ];
+        for (what, member) in members {
+            about.extend(member.iter().map(|member| format!(" {what} {member}")));
+        }
+        about
+    }
+
+    /// It asks the worker to go on with a session that it has kept.
+    pub fn loads(&self) -> bool {
+        self.kind == Kind::Request && matches!(self.method, "session/load" | "session/resume" | "session/fork")
+    }
+
+    /// It ends a session.
+    pub fn closes(&self) -> bool {
+        matches!(self.method, "session/close" | "session/delete")
+    }
+
+    /// The tokens that a cancellation gives for the request to cancel. None means that it is no cancellation.
+    pub fn targets(&self) -> Vec<&String> {
+        let targets = self.request_id.iter().chain(&self.params_id);
+        if is_cancellation(self.method) { targets.collect() } else { Vec::new() }
+    }
+}
+
+/// The tokens of a line that has arrived.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ids {
+    /// Of `id`.
+    pub id: Option<String>,
+    /// Of `params.requestId`.
+    pub request_id: Option<String>,
+    /// Of `params.id`, in a cancellation.
+    pub params_id: Option<String>,
+}
+
+/// Whether a message of this method asks to give a request up.
+pub fn is_cancellation(method: &str) -> bool {
+    matches!(method, "$/cancel_request" | "$/cancelRequest" | "notifications/cancelled")
+}
+
+/// The value of a line. Half a surrogate pair is read as most parsers do that do not refuse it.
+pub fn value_of(received: &[u8]) -> Value {
+    let text = std::str::from_utf8(received).expect("the bus writes UTF-8").replace(HALF, REPLACED);
+    serde_json::from_str(&text).expect("the bus writes JSON")
 }
 
 /// The number of the line that these bytes are; none for one that the bus made itself.
 pub fn number_of(received: &[u8]) -> Option<usize> {
-    let value: Value = serde_json::from_slice(received).expect("the bus writes JSON");
-    value["tag"].as_str().map(|tag| tag.trim_end_matches(';').parse().expect("a tag is a number"))
+    value_of(received)["tag"].as_str().map(|tag| tag.trim_end_matches(';').parse().expect("a tag is a number"))
 }
 
-/// What an id token means: equal texts are equal ids.
+/// The token of the id in a line that the bus made itself, where nothing is nested before it.
+pub fn own_id_of(received: &[u8]) -> Option<String> {
+    let text = std::str::from_utf8(received).expect("the bus writes UTF-8");
+    let rest = &text[text.find("\"id\":")? + 5..];
+    let mut escaped = false;
+    let end = rest.char_indices().skip(1).find(|(_, letter)| {
+        let ends = if rest.starts_with('"') { *letter == '"' && !escaped } else { matches!(letter, ',' | '}') };
+        escaped = *letter == '\\' && !escaped;
+        ends
+    });
+    let end = end.map_or(rest.len(), |(at, _)| at + usize::from(rest.starts_with('"')));
+    Some(rest[..end].to_owned()).filter(|token| token != "null")
+}
+
+/// Half a surrogate pair, and what many a parser makes of it.
+const HALF: &str = "\\ud83d";
+const REPLACED: &str = "\\ufffd";
+
+/// What an id token means exactly: equal texts are equal ids.
 pub fn meaning(token: &str) -> String {
-    match serde_json::from_str(token).expect("an id is JSON") {
-        Value::String(text) => format!("\"{text}\""),
-        Value::Number(number) => format!("{}", number.as_f64().expect("an id fits")),
-        other => panic!("{other} is no id"),
+    if token.starts_with('"') {
+        if token.contains(HALF) {
+            return token.to_owned();
+        }
+        let text: String = serde_json::from_str(token).expect("an id is JSON");
+        return format!("\"{text}\"");
     }
+    let (sign, rest) = token.strip_prefix('-').map_or(("", token), |rest| ("-", rest));
+    let (digits, exponent) = rest.split_once(['e', 'E']).unwrap_or((rest, "0"));
+    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
+    let exponent = exponent.parse::<i64>().expect("an exponent fits") - fraction.len() as i64;
+    let digits = format!("{whole}{fraction}");
+    let digits = digits.trim_start_matches('0');
+    let short = digits.trim_end_matches('0');
+    if short.is_empty() {
+        return "0".into();
+    }
+    format!("{sign}{short}e{}", exponent + (digits.len() - short.len()) as i64)
 }
 
-/// One of the ways to write an id.
+/// What a program that keeps numbers as doubles writes for an id that it has read.
+pub fn reencoded(token: &str) -> String {
+    if token.starts_with('"') {
+        let text: String = serde_json::from_str(&token.replace(HALF, REPLACED)).expect("an id is JSON");
+        return serde_json::to_string(&text).expect("a string is JSON");
+    }
+    let number: f64 = token.parse().expect("an id is JSON");
+    // Display of a double is the shortest text that is read as the same double, without an exponent.
+    if number == 0.0 { "0".into() } else { format!("{number}") }
+}
+
+/// Ids that the bus makes lie here.
+pub const MADE: std::ops::Range<u64> = 5_000_000_000_000_000..6_000_000_000_000_000;
+
+/// Whether every parser reads an id alike, and the bus does not make it.
+pub fn is_plain(token: &str) -> bool {
+    if token.starts_with('"') {
+        let made = |text: &str| text.parse::<u64>().is_ok_and(|number| MADE.contains(&number) && text.len() == 16);
+        return !token.contains(HALF) && !made(meaning(token).trim_matches('"'));
+    }
+    let whole = token.strip_prefix('-').unwrap_or(token);
+    let spelled = whole.bytes().all(|byte| byte.is_ascii_digit()) && (whole == "0" || !whole.starts_with('0'));
+    let number = whole.parse::<u64>().ok().filter(|number| *number < 1 << 53);
+    spelled && token != "-0" && number.is_some_and(|number| token.starts_with('-') || !MADE.contains(&number))
+}
+
+/// One of the ways to write an id: some parsers read the odd ones as another one.
 pub fn spell_id(number: usize, random: &mut Random) -> String {
-    match random.range(0..12) {
-        0 => format!("{number}.0"),
-        1 => format!("{number}e0"),
-        2 | 3 => format!("\"{number}\""),
-        4 => spell_string(&number.to_string(), random),
+    match random.range(0..32) {
+        0 | 1 => format!("{number}.0"),
+        2 | 3 => format!("{number}e0"),
+        4..8 => format!("\"{number}\""),
+        8..10 => spell_string(&number.to_string(), random),
+        10 => format!("{number}.00000000000000000001"),
+        11 => (*random.pick(&["1e-400", "-0", "0.99999999999999999999", "\"5000000000000001\""])).into(),
+        12 => (9_007_199_254_740_990 + number).to_string(),
+        13 => (MADE.start + number as u64).to_string(),
+        14 => format!("\"{HALF}{number}\""),
+        15 => format!("-{number}"),
         _ => number.to_string(),
     }
 }

@@ -3,12 +3,17 @@
 //!
 //! Reading order: [`faults`] draws what a seed's world is like; [`line`] makes messages that can be recognised;
 //! [`world`] is the mock kernel with its peers, and drives the bus by its port alone; [`model`] knows what must become
-//! of each line, and panics when something else does.
+//! of each line, and panics when something else does; [`mind`] knows what real peers make of what reaches them, and
+//! panics when a line of one client is taken for another's. `crowd` is a smaller world for hundreds of clients and full
+//! tables.
 //!
 //! A seed that fails is printed with the command that repeats it and the last things that happened.
 
+#[cfg(test)]
+mod crowd;
 pub mod faults;
 pub mod line;
+pub mod mind;
 pub mod model;
 mod random;
 pub mod world;
@@ -73,8 +78,13 @@ mod tests {
         }
     }
 
-    /// Tables of a thousand entries are filled by the tests of `bus::tests::limits`, and methods are denied by those of
-    /// `bus::tests::deny`.
-    const UNREACHED: [Reason; 4] =
-        [Reason::ConnectionLimit, Reason::SessionLimit, Reason::PendingLimit, Reason::MethodDenied];
+    /// Tables of a thousand entries are filled by the tests of `bus::tests::limits` and of `crowd`, and slow readers are
+    /// closed in those of `crowd`.
+    const UNREACHED: [Reason; 5] = [
+        Reason::ClientSlow,
+        Reason::ConnectionLimit,
+        Reason::SessionLimit,
+        Reason::SessionEvicted,
+        Reason::PendingLimit,
+    ];
 }

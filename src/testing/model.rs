@@ -4,10 +4,10 @@
 //! Where the bus has a choice (which worker takes a new session), the model knows who may be chosen and learns from
 //! the bus who was.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::line::{Kind, Line, Who, meaning};
+use super::line::{Ids, Kind, Line, MADE, Who, is_plain, meaning, own_id_of, value_of};
 use crate::bus::drain::Stage;
 use crate::bus::port::Moment;
 use crate::bus::report::Reason;
@@ -16,7 +16,7 @@ use crate::bus::settings::{
 };
 
 /// Reasons for which a single line or a single request is lost: the model foresees each of them.
-const FORESEEN: [Reason; 20] = [
+const FORESEEN: [Reason; 23] = [
     Reason::NoWorker,
     Reason::SessionLimit,
     Reason::PendingLimit,
@@ -37,10 +37,34 @@ const FORESEEN: [Reason; 20] = [
     Reason::WorkerMalformed,
     Reason::WorkerLineTooLong,
     Reason::Timeout,
+    Reason::SessionLost,
+    Reason::MethodDenied,
+    Reason::WorkerAnswersTwice,
 ];
 
 /// Reasons for which a pending request is given up. Without error replies the model cannot see which of them it was.
-const GIVEN_UP: [Reason; 3] = [Reason::WorkerGone, Reason::ShuttingDown, Reason::RequestDiscarded];
+const GIVEN_UP: [Reason; 4] = [Reason::WorkerGone, Reason::ShuttingDown, Reason::RequestDiscarded, Reason::Cancelled];
+
+/// How long a request that nobody waits for, or that its client has cancelled, keeps its slot.
+const SLOT_KEPT: Duration = Duration::from_secs(5);
+
+/// It keeps it a little longer, so that several go together.
+const SLOT_ROUND: Duration = Duration::from_millis(100);
+
+/// For how long it may be believed that clients share a worker.
+pub const BELIEVED: Duration = Duration::from_millis(10);
+
+/// A claim that is not used for so long is forgotten.
+const CLAIM_KEPT: Duration = Duration::from_secs(60);
+
+/// Names of lost sessions that are remembered for each client.
+const LOST_NAMES: usize = 64;
+
+/// A client is read with pauses after so many crashes of its workers in a row.
+const SUSPECT_AFTER: usize = 3;
+/// The first pause; each one is twice as long as the one before, up to the longest.
+const PENALTY: Duration = Duration::from_secs(1);
+const LONGEST_PENALTY: Duration = Duration::from_secs(30);
 
 /// No worker is started again sooner than this.
 const FIRST_BACKOFF: Duration = Duration::from_millis(100);
@@ -48,8 +72,19 @@ const FIRST_BACKOFF: Duration = Duration::from_millis(100);
 /// A client as the model sees it.
 struct Client {
     group: usize,
+    /// Pools that its messages may name.
+    may_name: Option<Vec<usize>>,
+    /// Names of sessions that it lost with their workers, oldest first, and whether it is sure that it has not asked
+    /// for them since.
+    lost: Vec<(String, bool)>,
+    /// Workers that exited in a row while it waited for them.
+    crashes: usize,
+    /// It is not read before this moment.
+    slowed_until: Option<Moment>,
     half_closed: bool,
     closed: bool,
+    /// The line that it waits to send.
+    waits_with: Option<usize>,
     assigned: Vec<(usize, usize)>,
 }
 
@@ -60,6 +95,22 @@ struct Worker {
     takes: bool,
     owner: Option<usize>,
     released: bool,
+    /// Every id that it is sent is replaced.
+    fresh: bool,
+    /// It has answered what nobody waited for.
+    answers_twice: bool,
+    /// When clients shared it last.
+    shared_at: Option<Moment>,
+    /// Requests that have left the table, and that it may answer still.
+    retired: usize,
+}
+
+/// How sure it is that a session belongs to its client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    Claimed,
+    Confirmed,
+    Issued,
 }
 
 #[derive(Debug)]
@@ -68,7 +119,23 @@ struct Session {
     client: usize,
     worker: usize,
     name: String,
-    confirmed: bool,
+    rank: Rank,
+    used: Moment,
+    /// The worker gave it out before, and its present owner has asked for it.
+    was_issued: bool,
+    /// The worker knows it already, and has not said yet whether its present owner gets it.
+    lent: bool,
+    /// It may be gone.
+    in_doubt: bool,
+}
+
+/// A name whose owner has left: it is kept from others.
+#[derive(Debug)]
+struct Held {
+    worker: usize,
+    name: String,
+    /// The session that it was, as long as that matters: until none of its requests is pending.
+    until_answered: Option<usize>,
 }
 
 /// A request that waits for its answer.
@@ -77,14 +144,18 @@ struct Request {
     line: usize,
     asker: Option<Who>,
     answerer: Who,
-    /// What the answerer knows it by.
+    /// What the answerer knows it by: the meaning of its id.
     wire: String,
-    /// The token to restore, if that is another one.
-    original: Option<String>,
-    /// What the asker knows it by.
-    id: String,
-    session: Option<usize>,
+    /// What the asker knows it by: the token.
+    token: String,
+    /// The id was replaced.
+    replaced: bool,
+    sessions: Vec<usize>,
     expires: Option<Moment>,
+    /// When its client gave it up, and whether that is told when the slot goes.
+    cancelled: Option<(Moment, bool)>,
+    /// Since when nobody waits for it.
+    orphaned: Option<Moment>,
 }
 
 /// What is queued for a peer.
@@ -124,6 +195,11 @@ pub struct Model {
     workers: Vec<Worker>,
     sessions: Vec<Session>,
     next_session: usize,
+    held: Vec<Held>,
+    /// Pools of which a worker has given out a name.
+    issuing: Vec<usize>,
+    /// Ids that the bus has made.
+    made: BTreeSet<String>,
     to_workers: Vec<Request>,
     to_clients: Vec<Request>,
     outputs: BTreeMap<Who, Output>,
@@ -133,10 +209,16 @@ pub struct Model {
     doubts: Vec<Vec<Reason>>,
     expected_replies: Vec<(Who, String, &'static str)>,
     seen_replies: Vec<(Who, String, &'static str)>,
+    /// Why the next request that is dropped is refused.
+    refused_for: Option<Reason>,
+    /// Requests that were cancelled and are given up in this step, which their clients have to be told.
+    cancelled: Vec<(Who, String)>,
     /// Pools that a worker has left, and when.
     vacant: Vec<(usize, Moment)>,
     /// Workers whose requests were given up in this step: they must have stopped by its end.
     accused: Vec<usize>,
+    /// Workers that ended, and who waited for them.
+    blamed: Vec<(usize, Who)>,
     /// Lines that went from one peer to another, to see that order is kept.
     last_line: BTreeMap<(Who, Who), usize>,
     /// The bus refuses new requests, since it shuts down, at the end of this step.
@@ -159,6 +241,9 @@ impl Model {
             workers: Vec::new(),
             sessions: Vec::new(),
             next_session: 0,
+            held: Vec::new(),
+            issuing: Vec::new(),
+            made: BTreeSet::new(),
             to_workers: Vec::new(),
             to_clients: Vec::new(),
             outputs: BTreeMap::new(),
@@ -167,8 +252,11 @@ impl Model {
             doubts: Vec::new(),
             expected_replies: Vec::new(),
             seen_replies: Vec::new(),
+            refused_for: None,
+            cancelled: Vec::new(),
             vacant: Vec::new(),
             accused: Vec::new(),
+            blamed: Vec::new(),
             last_line: BTreeMap::new(),
             refusing: false,
             refused: false,
@@ -178,10 +266,31 @@ impl Model {
     }
 
     /// A client has connected.
-    pub fn connected(&mut self, listener: usize) {
+    pub fn connected(&mut self, at: usize) {
         let pools = self.settings.pools.len();
-        let group = self.settings.listeners[listener].pool.unwrap_or(if pools == 1 { 0 } else { pools });
-        self.clients.push(Client { group, half_closed: false, closed: false, assigned: Vec::new() });
+        let listener = &self.settings.listeners[at];
+        let group = match (listener.pool, listener.pools.as_deref()) {
+            (Some(pool), _) | (None, Some(&[pool])) => pool,
+            (None, None) if pools == 1 => 0,
+            (None, None) => pools,
+            (None, Some(some)) if some.iter().all(|pool| self.is_dedicated(*pool)) => some[0],
+            (None, Some(_)) => pools + 1 + at,
+        };
+        self.clients.push(Client {
+            group,
+            may_name: listener.pools.clone(),
+            lost: Vec::new(),
+            crashes: 0,
+            slowed_until: None,
+            half_closed: false,
+            closed: false,
+            waits_with: None,
+            assigned: Vec::new(),
+        });
+    }
+
+    fn is_dedicated(&self, pool: usize) -> bool {
+        self.settings.pools[pool].assignment == Assignment::Dedicated
     }
 
     /// A worker is being started.
@@ -192,7 +301,16 @@ impl Model {
             let seat = self.vacant.iter().position(|(of, since)| *of == pool && now.since(*since) >= FIRST_BACKOFF);
             self.vacant.remove(seat.expect("a seat is vacant for as long as the first backoff"));
         }
-        self.workers.push(Worker { pool, takes: true, owner: None, released: false });
+        self.workers.push(Worker {
+            pool,
+            takes: true,
+            owner: None,
+            released: false,
+            fresh: false,
+            answers_twice: false,
+            shared_at: None,
+            retired: 0,
+        });
         let live = self.workers.iter().filter(|worker| worker.pool == pool && !worker.released).count();
         assert!(live <= self.settings.pools[pool].max_instances, "pool {pool} has {live} workers");
         assert!(!self.refused, "a worker is started during the drain");
@@ -218,16 +336,21 @@ impl Model {
         self.workers[worker].takes
     }
 
-    /// A client that waits to send line `number` has got a worker of its own.
-    pub fn claimed(&mut self, client: usize, worker: usize, number: usize) {
-        if self.workers[worker].owner.is_none()
-            && let Some(group) = self.group_of(client, &self.lines[number])
-        {
-            assert_eq!(self.pools_of(group).1, Assignment::Dedicated);
-            self.workers[worker].owner = Some(client);
-            self.clients[client].assigned.retain(|(of, _)| *of != group);
-            self.clients[client].assigned.push((group, worker));
+    /// A client has got a worker of its own, by one of the lines `numbers` that was not delivered.
+    pub fn claimed(&mut self, client: usize, worker: usize, numbers: &[usize]) {
+        if self.workers[worker].owner.is_some() {
+            return;
         }
+        let groups = numbers.iter().filter_map(|number| self.group_of(client, &self.lines[*number]));
+        let is_it = |group: &usize| {
+            let (pools, assignment) = self.pools_of(*group);
+            let has = self.clients[client].assigned.iter().any(|(of, has)| of == group && self.workers[*has].takes);
+            assignment == Assignment::Dedicated && pools.contains(&self.workers[worker].pool) && !has
+        };
+        let group = groups.into_iter().find(is_it).expect("a client gets a worker of its own for a line");
+        self.workers[worker].owner = Some(client);
+        self.clients[client].assigned.retain(|(of, _)| *of != group);
+        self.clients[client].assigned.push((group, worker));
     }
 
     /// A client has ended its input.
@@ -290,10 +413,12 @@ impl Model {
         if group < pools.len() {
             return (vec![group], pools[group].assignment);
         }
-        let shared: Vec<usize> =
-            (0..pools.len()).filter(|pool| pools[*pool].assignment != Assignment::Dedicated).collect();
+        let of_listener = group.checked_sub(pools.len() + 1).and_then(|at| self.settings.listeners[at].pools.clone());
+        let all = of_listener.unwrap_or((0..pools.len()).collect());
+        let is_shared = |pool: &usize| pools[*pool].assignment != Assignment::Dedicated;
+        let shared: Vec<usize> = all.iter().copied().filter(is_shared).collect();
         if shared.is_empty() {
-            return (vec![0], Assignment::Dedicated);
+            return (vec![all[0]], Assignment::Dedicated);
         }
         let sticky = shared.iter().any(|pool| pools[*pool].assignment == Assignment::Client);
         (shared, if sticky { Assignment::Client } else { Assignment::RoundRobin })
@@ -345,61 +470,175 @@ impl Model {
         if line.id.as_deref().is_some_and(|id| meaning(id).len() > MAX_REQUEST_ID_LEN + 2) {
             return Fate::lost(Reason::IdTooLong);
         }
-        let mut fate = match &line.session {
-            Some(name) => self.fate_in_session(client, line, name),
-            None if line.request_id.is_some() && line.id.is_none() => {
-                let mine = self.named(&self.to_workers, me, line);
-                let there = mine.into_iter().map(|request| request.answerer).filter(|who| self.is_there(*who));
-                let to: Vec<Who> = there.collect();
-                if to.is_empty() { Fate::lost(Reason::UnknownRequest) } else { Fate { to, ..Fate::default() } }
-            }
-            None => match self.group_of(client, line) {
+        let mut fate = if !line.targets().is_empty() {
+            self.fate_of_cancellation(client, line)
+        } else if let Some(name) = line.way() {
+            self.fate_in_session(client, line, name)
+        } else {
+            match self.group_of(client, line) {
                 Some(group) => self.anybody(client, group),
                 None => Fate::lost(Reason::UnknownPool),
-            },
-        };
-        if line.session.is_some() && line.kind == Kind::Notification && line.request_id.is_some() {
-            // It must not cancel a request of somebody else.
-            let id = line.request_id.as_deref().map(meaning).unwrap_or_default();
-            let mine = self.named(&self.to_workers, me, line);
-            let hits_another = |to: &Who| {
-                !mine.iter().any(|request| request.answerer == *to)
-                    && self.to_workers.iter().any(|request| request.answerer == *to && request.wire == id)
-            };
-            let before = fate.to.len();
-            fate.to.retain(|to| !hits_another(to));
-            if fate.to.len() < before {
-                fate.lost.push(Reason::UnknownRequest);
             }
+        };
+        fate = self.keep(fate, Reason::SessionDenied, |worker| self.may_use(client, line, worker));
+        fate = self.keep(fate, Reason::MethodDenied, |worker| {
+            let denied = &self.settings.pools[self.workers[worker].pool].deny_methods;
+            denied.iter().all(|method| method != line.method)
+        });
+        // Which of several faults is told is all the same. And a session that the worker knows already may be refused
+        // before the worker has said who gets it.
+        let lent = |at: &Session| at.client == client && at.lent && line.names().contains(&&at.name);
+        if !line.names().is_empty() && !fate.lost.is_empty() || self.sessions.iter().any(lent) {
+            fate.lost.push(Reason::SessionDenied);
+        }
+        let denied = |pool: &Pool| pool.deny_methods.iter().any(|method| method == line.method);
+        if !fate.lost.is_empty() && self.settings.pools.iter().any(denied) {
+            fate.lost.push(Reason::MethodDenied);
+        }
+        if line.targets().is_empty() && line.request_id.is_some() {
+            fate = self.keep(fate, Reason::UnknownRequest, |worker| self.may_mean(client, line, worker));
         }
         self.reject_collisions(line, &self.to_workers, fate)
     }
 
+    /// Leaves only those workers in the fate of a line that `may` get it.
+    fn keep(&self, mut fate: Fate, reason: Reason, may: impl Fn(usize) -> bool) -> Fate {
+        let before = fate.to.len();
+        fate.to.retain(|to| matches!(to, Who::Worker(worker) if may(*worker)));
+        if fate.to.len() < before {
+            fate.lost.push(reason);
+        }
+        fate
+    }
+
+    /// A cancellation goes to the worker that has the request, if that is the sender's own.
+    fn fate_of_cancellation(&self, client: usize, line: &Line) -> Fate {
+        let mut fate = Fate::default();
+        for request in self.targets(client, line) {
+            match request.answerer {
+                Who::Worker(worker) if self.workers[worker].takes => fate.to.push(request.answerer),
+                _ => fate.lost.extend([Reason::UnknownRequest, Reason::WorkerGone]),
+            }
+        }
+        if fate.to.is_empty() && fate.lost.is_empty() {
+            fate.lost.push(Reason::UnknownRequest);
+        }
+        // What else is wrong with it may be told in place of that.
+        if line.names().iter().any(|name| name.len() > MAX_SESSION_ID_LEN) {
+            fate.lost.push(Reason::SessionIdTooLong);
+        }
+        if !line.names().is_empty() && fate.to.is_empty() {
+            fate.lost.push(Reason::SessionDenied);
+        }
+        if self.group_of(client, line).is_none() {
+            fate.lost.push(Reason::UnknownPool);
+        }
+        fate
+    }
+
+    /// The requests of its sender that a cancellation means.
+    fn targets(&self, client: usize, line: &Line) -> Vec<&Request> {
+        let meant: Vec<String> = line.targets().into_iter().map(|token| meaning(token)).collect();
+        let is_meant = |request: &&Request| {
+            let id = meaning(&request.token);
+            request.asker == Some(Who::Client(client)) && meant.iter().all(|meant| *meant == id)
+        };
+        self.to_workers.iter().filter(is_meant).collect()
+    }
+
+    /// Whether the sessions that a line names may be named to this worker.
+    fn may_use(&self, client: usize, line: &Line, worker: usize) -> bool {
+        let shared = self.settings.routing.session_access == SessionAccess::Shared;
+        if shared || self.workers[worker].owner == Some(client) {
+            return true;
+        }
+        let on_worker = |name: &String| self.sessions.iter().find(|at| at.worker == worker && at.name == *name);
+        let is_held = |name: &String| self.held.iter().any(|held| held.worker == worker && held.name == *name);
+        let is_mine = |name: &String| on_worker(name).is_some_and(|at| at.client == client);
+        let cancels = !line.targets().is_empty();
+        // What is loaded stands in params, if something stands there.
+        let may_load = |name: &String| line.loads() && (line.names().len() < 2 || line.inner.as_ref() == Some(name));
+        let is_free = |name: &String| on_worker(name).is_none() && (may_load(name) || !is_held(name));
+        let issues = self.issues(worker) && !line.loads();
+        // Who only claimed a name may be waiting for the worker to give it to somebody else.
+        let is_given = |name: &String| is_mine(name) && on_worker(name).is_some_and(|at| at.rank == Rank::Issued);
+        line.names().iter().all(|name| is_mine(name) || is_free(name))
+            && line.inner.as_ref().is_none_or(|name| is_given(name) || !issues || cancels && is_mine(name))
+    }
+
+    /// Whether a worker gives out names, as far as others of its pool tell, or may be just doing so: then a client may
+    /// name in params only what it was given. The worker of one client alone may do as it likes.
+    fn issues(&self, worker: usize) -> bool {
+        let creates = |request: &Request| {
+            let method = self.lines[request.line].method;
+            request.answerer == Who::Worker(worker) && matches!(method, "session/new" | "session/fork")
+        };
+        let pool = self.workers[worker].pool;
+        let shared = self.settings.pools[pool].assignment != Assignment::Dedicated;
+        shared && (self.issuing.contains(&pool) || self.to_workers.iter().any(creates))
+    }
+
+    /// Whether the request that a line is about may be named to this worker: it must not be somebody else's.
+    fn may_mean(&self, client: usize, line: &Line, worker: usize) -> bool {
+        let Some(token) = &line.request_id else { return true };
+        let mine = self.named(&self.to_workers, Who::Client(client), line);
+        let taken = |at: &Request| at.answerer == Who::Worker(worker) && at.wire == meaning(token);
+        mine.iter().any(|request| request.answerer == Who::Worker(worker))
+            || is_plain(token) && meaning(token).len() <= MAX_REQUEST_ID_LEN + 2 && !self.to_workers.iter().any(taken)
+    }
+
+    /// Adds to the fate of a line that it may name a session that its client lost with its worker.
+    fn may_be_lost(&self, client: usize, line: &Line, fate: &mut Fate) {
+        let has = |name: &String| self.sessions.iter().any(|at| at.client == client && at.name == *name);
+        for (lost, sure) in self.clients[client].lost.iter().filter(|(lost, _)| line.names().contains(&lost)) {
+            if !line.loads() {
+                fate.lost.push(Reason::SessionLost);
+                if *sure && !has(lost) {
+                    fate.to.clear();
+                }
+            }
+        }
+    }
+
     fn reject_collisions(&self, line: &Line, requests: &[Request], mut fate: Fate) -> Fate {
         if let (Some(id), IdCollision::Reject) = (&line.id, self.settings.routing.id_collision) {
-            let id = meaning(id);
-            let before = fate.to.len();
-            fate.to.retain(|to| !requests.iter().any(|request| request.answerer == *to && request.wire == id));
-            if fate.to.len() < before {
+            let (plain, id) = (is_plain(id), meaning(id));
+            let known = |to: &Who| requests.iter().any(|request| request.answerer == *to && request.wire == id);
+            let alike =
+                |to: &Who| requests.iter().any(|request| request.answerer == *to && meaning(&request.token) == id);
+            if fate.to.iter().any(|to| known(to) || alike(to)) {
                 fate.lost.push(Reason::IdCollision);
             }
+            fate.to.retain(|to| !plain || !known(to));
         }
         fate
     }
 
     fn group_of(&self, client: usize, line: &Line) -> Option<usize> {
         let Some(name) = &line.pool else { return Some(self.clients[client].group) };
-        self.settings.pools.iter().position(|pool| pool.id == *name)
+        let pool = self.settings.pools.iter().position(|pool| pool.id == *name)?;
+        let may = self.clients[client].may_name.as_ref().is_none_or(|pools| pools.contains(&pool));
+        may.then_some(pool)
     }
 
     fn fate_in_session(&self, client: usize, line: &Line, name: &str) -> Fate {
         if name.len() > MAX_SESSION_ID_LEN {
-            return Fate::lost(Reason::SessionIdTooLong);
+            return Fate { lost: vec![Reason::SessionIdTooLong, Reason::SessionDenied], ..Fate::default() };
         }
+        let mut fate = self.fate_of_name(client, line, name);
+        if line.inner.as_ref().is_some_and(|inner| inner.len() > MAX_SESSION_ID_LEN) {
+            fate.to.clear();
+            fate.lost.extend([Reason::SessionIdTooLong, Reason::SessionDenied]);
+        }
+        self.may_be_lost(client, line, &mut fate);
+        fate
+    }
+
+    fn fate_of_name(&self, client: usize, line: &Line, name: &str) -> Fate {
         let mine = self.sessions.iter().filter(|session| session.client == client && session.name == name);
         let mine: Vec<usize> = mine.map(|session| session.worker).collect();
-        if let (None, Some(first)) = (&line.pool, mine.first()) {
-            return self.usable(std::iter::once(*first));
+        if line.pool.is_none() && !mine.is_empty() {
+            return self.usable(mine.into_iter());
         }
         let Some(group) = self.group_of(client, line) else { return Fate::lost(Reason::UnknownPool) };
         let (pools, assignment) = self.pools_of(group);
@@ -413,17 +652,32 @@ impl Model {
         }
         let theirs = self.sessions.iter().filter(|session| session.name == name).map(|session| session.worker);
         let theirs: Vec<usize> = theirs.filter(within).collect();
-        match (theirs.is_empty(), self.settings.routing.session_access) {
-            (true, _) => self.anybody(client, group),
-            (false, SessionAccess::Owner) => Fate::lost(Reason::SessionDenied),
-            (false, SessionAccess::Shared) => self.usable(theirs.into_iter()),
+        let held = self.held.iter().filter(|held| held.name == name).map(|held| held.worker);
+        let held: Vec<usize> = held.filter(within).collect();
+        let shared = self.settings.routing.session_access == SessionAccess::Shared;
+        match (theirs.is_empty(), held.is_empty()) {
+            (true, true) => match (&line.pool, self.worker_of_inner(client, line)) {
+                // A new name at top level joins the session that it comes with.
+                (None, Some(worker)) => self.usable(std::iter::once(worker)),
+                _ => self.anybody(client, group),
+            },
+            (false, _) if shared => self.usable(theirs.into_iter()),
+            (true, false) if shared || line.loads() => self.usable(held.into_iter()),
+            _ => Fate::lost(Reason::SessionDenied),
         }
+    }
+
+    /// The worker of the session that a line names in its params, if that is its sender's.
+    fn worker_of_inner(&self, client: usize, line: &Line) -> Option<usize> {
+        let inner = line.top.as_ref().and(line.inner.as_ref())?;
+        self.sessions.iter().find(|at| at.client == client && at.name == *inner).map(|session| session.worker)
     }
 
     /// The requests of `asker` that a line's requestId means.
     fn named<'a>(&self, requests: &'a [Request], asker: Who, line: &Line) -> Vec<&'a Request> {
         let Some(id) = line.request_id.as_deref().map(meaning) else { return Vec::new() };
-        requests.iter().filter(|request| request.asker == Some(asker) && request.id == id).collect()
+        let is_named = |request: &&Request| request.asker == Some(asker) && meaning(&request.token) == id;
+        requests.iter().filter(is_named).collect()
     }
 
     fn fate_of_worker_line(&self, worker: usize, line: &Line) -> Fate {
@@ -431,6 +685,7 @@ impl Model {
         if line.kind == Kind::Response {
             let id = line.id.as_deref().map(meaning).unwrap_or_default();
             return match self.to_workers.iter().find(|request| request.answerer == me && request.wire == id) {
+                None if self.workers[worker].retired > 0 => Fate::lost(Reason::LateAnswer),
                 None => Fate::lost(Reason::UnknownId),
                 Some(Request { asker: Some(asker), .. }) => Fate::to(*asker),
                 Some(_) => Fate::lost(Reason::LateAnswer),
@@ -440,8 +695,9 @@ impl Model {
             return Fate::lost(Reason::IdTooLong);
         }
         let owner = self.workers[worker].owner;
-        let target = if let Some(name) = &line.session {
+        let target = if let Some(name) = line.way() {
             let session = self.sessions.iter().find(|session| session.worker == worker && session.name == *name);
+            let session = session.filter(|session| !self.may_be_anothers(session));
             session.map(|session| session.client).or(owner).ok_or(Reason::UnknownSession)
         } else if line.request_id.is_some() {
             let about = self.request_meant_by(worker, line);
@@ -468,6 +724,21 @@ impl Model {
         self.reject_collisions(line, &self.to_clients, fate)
     }
 
+    /// A name that its owner has only used may be one that the worker is just giving to somebody else, or one that it
+    /// still works for somebody else in, who has left.
+    fn may_be_anothers(&self, session: &Session) -> bool {
+        let creates = |request: &Request| {
+            let method = self.lines[request.line].method;
+            request.answerer == Who::Worker(session.worker) && matches!(method, "session/new" | "session/fork")
+        };
+        let me = Who::Worker(session.worker);
+        let all = self.to_workers.iter().chain(&self.to_clients);
+        let here = all.filter(|request| request.answerer == me || request.asker == Some(me));
+        let pending = here.filter(|request| self.lines[request.line].names().contains(&&session.name)).count();
+        let may = session.lent && pending > 1 || self.to_workers.iter().any(creates);
+        session.rank == Rank::Claimed && may
+    }
+
     /// A worker's notification is about a request of its own, its request about one of a client.
     fn request_meant_by(&self, worker: usize, line: &Line) -> Option<&Request> {
         let me = Who::Worker(worker);
@@ -486,24 +757,30 @@ impl Model {
             Who::Worker(worker) => self.fate_of_worker_line(worker, &line),
         };
         assert!(fate.to.contains(&to), "line {number} went to {to:?}, but {fate:?}: {line:?}");
-        assert!(!self.is_full(to), "line {number} was queued for {to:?}, which is full");
-        let Some((id, request_id)) = line.ids_of(text) else {
+        // What is for a slow reader must not hold up those with whom it shares a worker.
+        let limit = self.settings.limits.max_output_queue;
+        let queued = self.outputs.get(&to).map_or(0, |output| output.queued);
+        let may_be_full = matches!((line.from, to), (Who::Worker(worker), Who::Client(client))
+            if queued <= 4 * limit && (self.is_shared(worker, client)
+                || self.workers[worker].shared_at.is_some_and(|at| now.since(at) <= BELIEVED)));
+        assert!(may_be_full || !self.is_full(to), "line {number} was queued for {to:?}, which is full");
+        let Some(ids) = line.ids_of(text) else {
             panic!("line {number} was changed:\n{line:?}\n{}", text.escape_ascii());
         };
         let last = self.last_line.insert((line.from, to), number);
         assert!(last.is_none_or(|last| last < number), "line {number} came to {to:?} after {last:?}");
         match (line.from, to) {
             (Who::Client(client), Who::Worker(worker)) if line.kind != Kind::Response => {
-                self.client_message(now, number, client, worker, &fate, id, request_id)
+                self.client_message(now, number, client, worker, &fate, &ids)
             }
             (Who::Worker(worker), Who::Client(client)) if line.kind != Kind::Response => {
-                self.worker_message(number, worker, client, id, request_id)
+                self.worker_message(number, worker, client, &ids)
             }
-            (Who::Worker(worker), Who::Client(client)) => self.worker_response(number, worker, client, id),
+            (Who::Worker(worker), Who::Client(client)) => self.worker_response(now, number, worker, client, &ids),
             (Who::Client(_), Who::Worker(_)) => {
                 let request = self.answered_by(number, false);
-                let expected = request.original.as_ref().or(line.id.as_ref());
-                assert_eq!(id.as_ref(), expected, "the id of a worker was not restored");
+                let expected = if request.replaced { Some(&request.token) } else { line.id.as_ref() };
+                assert_eq!(ids.id.as_ref(), expected, "the id of a worker was not restored");
             }
             _ => panic!("{:?} spoke to {to:?}", line.from),
         }
@@ -519,17 +796,7 @@ impl Model {
         requests.remove(at.expect("a request was pending"))
     }
 
-    #[allow(clippy::too_many_arguments)]
-    fn client_message(
-        &mut self,
-        now: Moment,
-        number: usize,
-        client: usize,
-        worker: usize,
-        fate: &Fate,
-        id: Option<String>,
-        request_id: Option<String>,
-    ) {
+    fn client_message(&mut self, now: Moment, number: usize, client: usize, worker: usize, fate: &Fate, ids: &Ids) {
         let line = self.lines[number].clone();
         if let Some(group) = fate.group {
             let assignment = self.pools_of(group).1;
@@ -542,75 +809,124 @@ impl Model {
                 assert!(owner.is_none_or(|owner| owner == client), "worker {worker} has two clients");
             }
         }
-        let session = line.session.as_ref().and_then(|name| self.session_used(client, worker, name));
+        self.check_named(&line, client, worker, ids);
+        let mut sessions = Vec::new();
+        if line.targets().is_empty() {
+            for name in line.names() {
+                sessions.extend(self.session_used(now, client, worker, name, &line));
+            }
+            if line.loads() {
+                self.clients[client].lost.retain(|(lost, _)| !line.names().contains(&lost));
+            }
+        } else {
+            let loud = line.method != "notifications/cancelled";
+            let target = self.targets(client, &line).into_iter().find(|at| at.answerer == Who::Worker(worker));
+            let target = target.map(|request| request.line).expect("it has a target");
+            let found = self.to_workers.iter_mut().find(|request| request.line == target);
+            found.expect("it was found").cancelled.get_or_insert((now, loud));
+        }
         if line.kind == Kind::Notification {
-            let mine = self.named(&self.to_workers, Who::Client(client), &line);
-            let mut mine = mine.into_iter().filter(|request| request.answerer == Who::Worker(worker)).peekable();
-            let seen = request_id.as_deref();
-            let right = match mine.peek() {
-                None => seen == line.request_id.as_deref(),
-                Some(_) => mine.any(|request| match request.original {
-                    None => seen == line.request_id.as_deref(),
-                    Some(_) => seen.map(meaning).as_ref() == Some(&request.wire),
-                }),
-            };
-            assert!(right, "a cancellation names {seen:?}: {line:?}");
             return;
         }
-        assert_eq!(request_id, line.request_id, "only a notification cancels");
         let timeout = self.settings.pools[self.workers[worker].pool].request_timeout;
         let request = Request {
             line: number,
             asker: Some(Who::Client(client)),
             answerer: Who::Worker(worker),
             wire: String::new(),
-            original: None,
-            id: String::new(),
-            session,
+            token: String::new(),
+            replaced: false,
+            sessions,
             expires: timeout.map(|timeout| now.after(timeout)),
+            cancelled: None,
+            orphaned: None,
         };
-        let request = translated(request, &line, id, &self.to_workers);
+        let worker = &self.workers[worker];
+        let always = self.settings.routing.id_collision == IdCollision::Always
+            && self.settings.pools[worker.pool].assignment != Assignment::Dedicated;
+        let request = translated(request, &line, ids, &self.to_workers, &mut self.made, worker.fresh || always);
         self.to_workers.push(request);
     }
 
-    fn session_used(&mut self, client: usize, worker: usize, name: &str) -> Option<usize> {
-        if let Some(session) = self.sessions.iter().find(|session| session.worker == worker && session.name == *name) {
-            let shared = self.settings.routing.session_access == SessionAccess::Shared;
-            assert!(session.client == client || shared, "a foreign session was used");
-            return (session.client == client).then_some(session.serial);
+    /// The requests that a client's line names arrive as its worker knows them.
+    fn check_named(&self, line: &Line, client: usize, worker: usize, ids: &Ids) {
+        let is_there = |request: &&&Request| request.answerer == Who::Worker(worker);
+        let cancels = !line.targets().is_empty();
+        let mine =
+            if cancels { self.targets(client, line) } else { self.named(&self.to_workers, Who::Client(client), line) };
+        let mine: Vec<_> = mine.iter().filter(is_there).collect();
+        for (written, seen) in [(&line.request_id, &ids.request_id), (&line.params_id, &ids.params_id)] {
+            let Some(seen) = seen else { continue };
+            let right = if mine.is_empty() {
+                written.as_ref() == Some(seen)
+            } else {
+                mine.iter().any(|request| {
+                    request.wire == meaning(seen) && (request.replaced || Some(seen) == written.as_ref())
+                })
+            };
+            assert!(right, "a request is named {seen}, but it is {mine:?}: {line:?}");
         }
-        Some(self.new_session(client, worker, name))
     }
 
-    fn new_session(&mut self, client: usize, worker: usize, name: &str) -> usize {
+    /// The session of this name is used, or claimed if it is nobody's.
+    fn session_used(&mut self, now: Moment, client: usize, worker: usize, name: &str, line: &Line) -> Option<usize> {
+        let found = self.sessions.iter_mut().find(|session| session.worker == worker && session.name == *name);
+        let shared = self.settings.routing.session_access == SessionAccess::Shared;
+        if let Some(session) = found {
+            assert!(session.client == client || shared, "a foreign session was used");
+            session.used = now;
+            return (session.client == client).then_some(session.serial);
+        }
+        let held = self.held.iter().position(|held| held.worker == worker && held.name == name);
+        // A fork leaves the session alone that it comes from, and a worker of one client needs no second name.
+        let second = self.workers[worker].owner.is_some() && line.way().is_some_and(|way| way != name);
+        if line.method == "session/fork" || second || held.is_some() && (shared || !line.loads()) {
+            return None;
+        }
+        let held = held.map(|held| self.held.remove(held));
+        let serial = self.new_session(now, client, worker, name, Rank::Claimed);
+        let session = self.sessions.last_mut().expect("it was pushed");
+        session.lent = held.is_some();
+        session.was_issued = held.is_some_and(|held| held.until_answered.is_none());
+        Some(serial)
+    }
+
+    fn new_session(&mut self, now: Moment, client: usize, worker: usize, name: &str, rank: Rank) -> usize {
         let serial = self.next_session;
         self.next_session += 1;
-        self.sessions.push(Session { serial, client, worker, name: name.into(), confirmed: false });
+        let session = Session {
+            serial,
+            client,
+            worker,
+            name: name.into(),
+            rank,
+            used: now,
+            was_issued: false,
+            lent: false,
+            in_doubt: false,
+        };
+        self.sessions.push(session);
         serial
     }
 
-    fn worker_message(
-        &mut self,
-        number: usize,
-        worker: usize,
-        client: usize,
-        id: Option<String>,
-        request_id: Option<String>,
-    ) {
+    /// The owner of a session has gone, or has been refused it: nobody else gets it as long as something of it may come.
+    fn hold(&mut self, session: Session) {
+        let until_answered = (session.rank < Rank::Issued && !session.was_issued).then_some(session.serial);
+        self.held.push(Held { worker: session.worker, name: session.name, until_answered });
+    }
+
+    fn worker_message(&mut self, number: usize, worker: usize, client: usize, ids: &Ids) {
         let line = self.lines[number].clone();
         let about = self.request_meant_by(worker, &line);
-        let expected = match (line.kind, about) {
-            (Kind::Notification, Some(request))
-                if request.answerer == Who::Client(client) && request.original.is_some() =>
-            {
-                Some(request.wire.clone())
+        let seen = ids.request_id.as_deref();
+        match (line.kind, about) {
+            (Kind::Notification, Some(request)) if request.answerer == Who::Client(client) && request.replaced => {
+                assert_eq!(seen.map(meaning).as_ref(), Some(&request.wire), "{line:?}");
             }
-            (Kind::Request, Some(request)) if request.asker == Some(Who::Client(client)) => request.original.clone(),
-            _ => None,
-        };
-        match expected {
-            Some(expected) => assert_eq!(request_id.as_deref().map(meaning), Some(meaning(&expected)), "{line:?}"),
-            None => assert_eq!(request_id, line.request_id, "{line:?}"),
+            (Kind::Request, Some(request)) if request.asker == Some(Who::Client(client)) && request.replaced => {
+                assert_eq!(seen, Some(request.token.as_str()), "{line:?}");
+            }
+            _ => assert_eq!(seen, line.request_id.as_deref(), "{line:?}"),
         }
         if line.kind == Kind::Request {
             let request = Request {
@@ -618,48 +934,96 @@ impl Model {
                 asker: Some(Who::Worker(worker)),
                 answerer: Who::Client(client),
                 wire: String::new(),
-                original: None,
-                id: String::new(),
-                session: None,
+                token: String::new(),
+                replaced: false,
+                sessions: Vec::new(),
                 expires: None,
+                cancelled: None,
+                orphaned: None,
             };
-            let request = translated(request, &line, id, &self.to_clients);
+            let request = translated(request, &line, ids, &self.to_clients, &mut self.made, false);
             self.to_clients.push(request);
         }
     }
 
-    fn worker_response(&mut self, number: usize, worker: usize, client: usize, id: Option<String>) {
+    fn worker_response(&mut self, now: Moment, number: usize, worker: usize, client: usize, ids: &Ids) {
         let line = self.lines[number].clone();
         let request = self.answered_by(number, true);
         self.answered += 1;
-        let expected = request.original.as_ref().or(line.id.as_ref());
-        assert_eq!(id.as_ref(), expected, "the id of {:?} was not restored", request.line);
-        if !line.result {
-            return;
-        }
-        let method = self.lines[request.line].method;
-        if let Some(session) = request.session {
-            if method == "session/close" || method == "session/delete" {
-                self.sessions.retain(|known| known.serial != session);
-            } else if let Some(session) = self.sessions.iter_mut().find(|known| known.serial == session) {
-                session.confirmed = true;
+        self.clients[client].crashes = 0;
+        let expected = if request.replaced { Some(&request.token) } else { line.id.as_ref() };
+        assert_eq!(ids.id.as_ref(), expected, "the id of {:?} was not restored", request.line);
+        let asked = self.lines[request.line].clone();
+        let only_asks = matches!(asked.method, "session/load" | "session/resume");
+        for session in std::mem::take(&mut self.sessions) {
+            let mut session = session;
+            if !request.sessions.contains(&session.serial) {
+                self.sessions.push(session);
+            } else if !line.result && only_asks && session.rank == Rank::Claimed {
+                // It is gone, unless others of its requests keep it.
+                session.in_doubt = true;
+                self.sessions.push(session);
+            } else {
+                let is_loaded =
+                    only_asks && (request.sessions.len() < 2 || asked.inner.as_ref() == Some(&session.name));
+                let rank = if is_loaded { Rank::Issued } else { Rank::Confirmed };
+                session.rank = session.rank.max(if line.result { rank } else { Rank::Claimed });
+                if session.rank == Rank::Issued {
+                    self.clients[client].lost.retain(|(lost, _)| *lost != session.name);
+                }
+                self.sessions.push(session);
             }
         }
-        let Some(name) = line.result_session else { return };
+        if let Some(name) = line.result_session.filter(|_| line.result) {
+            self.learns(now, client, worker, &name, matches!(asked.method, "session/new" | "session/fork"));
+        }
+        if line.result && asked.closes() {
+            self.sessions.retain(|session| !request.sessions.contains(&session.serial));
+        }
+    }
+
+    /// An answer to a client names a session. `creates` says that the client asked for a new one.
+    fn learns(&mut self, now: Moment, client: usize, worker: usize, name: &str, creates: bool) {
         match self.sessions.iter_mut().find(|session| session.worker == worker && session.name == name) {
-            Some(session) if session.client == client => session.confirmed = true,
-            Some(session) if session.confirmed => self.count(Reason::SessionReused),
-            squatted => {
-                let squatted = squatted.map(|session| session.serial);
-                self.sessions.retain(|session| Some(session.serial) != squatted);
-                self.new_session(client, worker, &name);
-                self.sessions.last_mut().expect("it was pushed").confirmed = true;
+            // A worker that repeats what it is sent gives out nothing by that.
+            Some(session) if session.client == client && !creates => {
+                session.rank = session.rank.max(Rank::Confirmed);
+                return;
             }
+            Some(session) if session.client == client => session.rank = Rank::Issued,
+            Some(session) if session.rank == Rank::Issued => return self.count(Reason::SessionReused),
+            _ => {
+                self.sessions.retain(|session| session.worker != worker || session.name != name);
+                self.new_session(now, client, worker, name, Rank::Issued);
+            }
+        }
+        self.gives_out(worker, name);
+        self.clients[client].lost.retain(|(lost, _)| *lost != name);
+    }
+
+    /// A worker has given out a name: from now on its pool does so, and the name is held for nobody else.
+    fn gives_out(&mut self, worker: usize, name: &str) {
+        self.held.retain(|held| held.worker != worker || held.name != name);
+        self.issuing.push(self.workers[worker].pool);
+    }
+
+    /// An answer comes for a client that has gone: what it names is kept from others.
+    fn holds_late(&mut self, number: usize) {
+        let line = self.lines[number].clone();
+        let (Who::Worker(worker), Some(name)) = (line.from, line.result_session.filter(|_| line.result)) else {
+            return;
+        };
+        let is_it = |of: usize, called: &str| of == worker && called == name;
+        self.issuing.push(self.workers[worker].pool);
+        if !self.sessions.iter().any(|at| is_it(at.worker, &at.name) && at.rank == Rank::Issued) {
+            self.sessions.retain(|at| !is_it(at.worker, &at.name));
+            self.gives_out(worker, &name);
+            self.held.push(Held { worker, name, until_answered: None });
         }
     }
 
     /// The bus has taken line `number` and queued it for nobody. Gives the reason that it must have had.
-    pub fn dropped(&mut self, number: usize) -> Option<Reason> {
+    pub fn dropped(&mut self, now: Moment, number: usize) -> Option<Reason> {
         let line = self.lines[number].clone();
         if line.kind == Kind::Blank {
             return None;
@@ -669,38 +1033,85 @@ impl Model {
             Who::Client(client) => self.fate_of_client_line(client, &line),
             Who::Worker(worker) => self.fate_of_worker_line(worker, &line),
         };
-        let Some(reason) = fate.lost.first().copied() else {
+        let told = self.refused_for.take().filter(|_| line.kind == Kind::Request);
+        let Some(reason) = told.or(fate.lost.first().copied()) else {
             panic!("line {number} was lost; it should have gone to {:?}: {line:?}", fate.to)
         };
-        if fate.lost.iter().any(|other| *other != reason) {
+        assert!(fate.lost.contains(&reason), "line {number} is refused: {reason:?}, but {fate:?}: {line:?}");
+        if told.is_none() && fate.lost.iter().any(|other| *other != reason) {
             self.doubts.push(fate.lost);
         } else {
             self.count(reason);
         }
         if reason == Reason::LateAnswer {
-            self.answered_by(number, matches!(line.from, Who::Worker(_)));
+            self.late_answer(number);
+        }
+        if let Who::Client(client) = line.from {
+            // It was looked at before it was refused.
+            let names = line.names();
+            for session in self.sessions.iter_mut().filter(|at| at.client == client && names.contains(&&at.name)) {
+                session.used = now;
+            }
+            for (name, sure) in &mut self.clients[client].lost {
+                *sure &= !(line.loads() && names.contains(&&*name));
+            }
+        }
+        if let (Reason::UnknownId, Who::Worker(worker)) = (reason, line.from) {
+            let worker = &mut self.workers[worker];
+            worker.fresh = true;
+            if !std::mem::replace(&mut worker.answers_twice, true) {
+                self.count(Reason::WorkerAnswersTwice);
+            }
         }
         let told = match line.from {
             Who::Client(_) => true,
             Who::Worker(worker) => self.workers[worker].takes,
         };
         if line.kind == Kind::Request && told && self.settings.routing.error_replies {
-            let id = meaning(line.id.as_deref().expect("a request has an id"));
-            self.expected_replies.push((line.from, id, reason.name()));
+            let token = line.id.clone().expect("a request has an id");
+            self.expected_replies.push((line.from, token, reason.name()));
         }
         Some(reason)
     }
 
+    fn late_answer(&mut self, number: usize) {
+        let line = &self.lines[number];
+        let id = line.id.as_deref().map(meaning).unwrap_or_default();
+        if let Who::Worker(worker) = line.from {
+            let pending = self.to_workers.iter().any(|request| request.answerer == line.from && request.wire == id);
+            if pending {
+                let request = self.answered_by(number, true);
+                let asked = &self.lines[request.line];
+                // The worker has loaded it, although for nobody: it keeps it as long as it lives.
+                if self.lines[number].result && matches!(asked.method, "session/load" | "session/resume") {
+                    for held in &mut self.held {
+                        held.until_answered = held.until_answered.filter(|serial| !request.sessions.contains(serial));
+                    }
+                }
+            } else {
+                self.workers[worker].retired -= 1;
+            }
+            self.holds_late(number);
+            self.let_go();
+        } else {
+            self.answered_by(number, false);
+        }
+    }
+
     /// Whether this line of the bus refuses a message that it is just hearing.
-    pub fn said_refusal(&self, hearing: Option<Who>, to: Who, text: &[u8]) -> bool {
-        let value: serde_json::Value = serde_json::from_slice(text).expect("the bus writes JSON");
-        hearing == Some(to) && !value["id"].is_null() && value["error"]["data"]["reason"] != "client_left"
+    pub fn said_refusal(&mut self, hearing: Option<Who>, to: Who, text: &[u8]) -> bool {
+        let value = value_of(text);
+        let refuses =
+            hearing == Some(to) && !value["id"].is_null() && value["error"]["data"]["reason"] != "client_left";
+        self.refused_for =
+            Reason::ALL.iter().find(|known| refuses && value["error"]["data"]["reason"] == known.name()).copied();
+        refuses
     }
 
     /// The bus has queued a line of its own for `to`. `hearing` is the peer whose bytes it was given.
     pub fn said(&mut self, now: Moment, hearing: Option<Who>, to: Who, text: &[u8]) {
         self.queued(now, to, text.len());
-        let value: serde_json::Value = serde_json::from_slice(text).expect("the bus writes JSON");
+        let value = value_of(text);
         if value["method"] == "session/cancel" {
             let Who::Worker(worker) = to else { panic!("a client was told to cancel") };
             let name = value["params"]["sessionId"].as_str().expect("a session has a name");
@@ -715,9 +1126,9 @@ impl Model {
             assert!(matches!(to, Who::Client(_)) && value["error"]["code"].is_i64());
             return;
         }
-        let id = meaning(&value["id"].to_string());
+        let id = own_id_of(text).expect("an error has an id");
         if reason == "client_left" {
-            let at = self.to_clients.iter().position(|request| request.asker == Some(to) && request.id == id);
+            let at = self.to_clients.iter().position(|request| request.asker == Some(to) && request.token == id);
             let request = self.to_clients.remove(at.expect("a request of a worker was pending"));
             let Who::Client(client) = request.answerer else { panic!("{request:?}") };
             self.count(Reason::RequestDiscarded);
@@ -735,9 +1146,15 @@ impl Model {
 
     /// A pending request was answered with an error.
     fn gave_up(&mut self, now: Moment, to: Who, id: &str, reason: Reason) {
-        let request = self.to_workers.iter_mut().find(|request| request.asker == Some(to) && request.id == id);
+        if reason == Reason::Cancelled {
+            let at = self.cancelled.iter().position(|(asker, token)| *asker == to && token == id);
+            self.cancelled.remove(at.expect("a request was cancelled, and its grace is over"));
+            return self.count(reason);
+        }
+        let request = self.to_workers.iter_mut().find(|request| request.asker == Some(to) && request.token == id);
         let Some(request) = request else { panic!("{to:?} was told {reason:?} about {id}, which is not pending") };
         request.asker = None;
+        request.orphaned = Some(now);
         let Who::Worker(worker) = request.answerer else { panic!("{request:?}") };
         match reason {
             Reason::Timeout => {
@@ -748,6 +1165,7 @@ impl Model {
             Reason::WorkerGone => {
                 assert!(!self.refused);
                 self.accused.push(worker);
+                self.blamed.push((worker, to));
             }
             Reason::ShuttingDown => {
                 assert!(self.refusing);
@@ -759,7 +1177,7 @@ impl Model {
     }
 
     /// A client is being closed: what hung on it is settled. One that waits for answers needs an `excuse` for it.
-    pub fn closing(&mut self, client: usize, excuse: bool) {
+    pub fn closing(&mut self, now: Moment, client: usize, excuse: bool) {
         let me = Who::Client(client);
         let waits = self.to_workers.iter().any(|request| request.asker == Some(me));
         let early = waits && self.clients[client].half_closed && self.settings.routing.error_replies;
@@ -770,11 +1188,84 @@ impl Model {
         for at in 0..self.to_workers.len() {
             if self.to_workers[at].asker == Some(me) {
                 self.to_workers[at].asker = None;
+                self.to_workers[at].orphaned = Some(now);
                 self.count(Reason::RequestDiscarded);
             }
         }
         self.leave_unanswered(client);
-        self.sessions.retain(|session| session.client != client);
+        for session in std::mem::take(&mut self.sessions) {
+            if session.client == client {
+                self.hold(session);
+            } else {
+                self.sessions.push(session);
+            }
+        }
+        self.let_go();
+    }
+
+    /// Names that were only claimed are free when nothing of them can come any more.
+    fn let_go(&mut self) {
+        let pending = |serial: usize| self.to_workers.iter().any(|request| request.sessions.contains(&serial));
+        self.held.retain(|held| held.until_answered.is_none_or(pending));
+    }
+
+    /// When a request gives its slot back, if it was cancelled or nobody waits for it.
+    fn leaves_at(request: &Request) -> Option<Moment> {
+        let round = |at: Moment| Moment(at.0.next_multiple_of(SLOT_ROUND.as_nanos() as u64));
+        if let Some((at, _)) = request.cancelled {
+            let due = round(at.after(SLOT_KEPT));
+            return Some(request.expires.map_or(due, |expires| expires.min(due)));
+        }
+        request.orphaned.map(|at| round(at.after(SLOT_KEPT)))
+    }
+
+    /// Requests that were cancelled, or that nobody waits for, give their slots back. Their answers may still come, so
+    /// their workers are sent ids from now on that they have never seen.
+    pub fn leave_slots(&mut self, now: Moment) {
+        for request in std::mem::take(&mut self.to_workers) {
+            if request.cancelled.is_none() || Self::leaves_at(&request).is_none_or(|at| at > now) {
+                self.to_workers.push(request);
+            } else {
+                self.leaves(request);
+            }
+        }
+        self.let_go();
+    }
+
+    /// Of those that nobody waits for so many have given their slots back. The bus may let them keep theirs until
+    /// somebody needs one.
+    fn orphans_leave(&mut self, now: Moment, how_many: usize) {
+        for _ in 0..how_many {
+            let due = |request: &Request| Self::leaves_at(request).filter(|at| *at <= now && request.asker.is_none());
+            let due = self.to_workers.iter().enumerate().filter_map(|(at, request)| Some((due(request)?, at))).min();
+            let Some((_, at)) = due else { return };
+            let request = self.to_workers.remove(at);
+            self.leaves(request);
+        }
+        self.let_go();
+    }
+
+    fn leaves(&mut self, request: Request) {
+        if let Who::Worker(worker) = request.answerer {
+            self.workers[worker].fresh = true;
+            self.workers[worker].retired += 1;
+        }
+        // The worker may load it yet.
+        if matches!(self.lines[request.line].method, "session/load" | "session/resume") {
+            let its = |serial: &usize| request.sessions.contains(serial);
+            for session in self.sessions.iter_mut().filter(|at| its(&at.serial) && at.rank == Rank::Claimed) {
+                (session.was_issued, session.lent) = (true, true);
+            }
+            for held in &mut self.held {
+                held.until_answered = held.until_answered.filter(|serial| !its(serial));
+            }
+        }
+        let loud = self.settings.routing.error_replies && request.cancelled.is_some_and(|(_, loud)| loud);
+        match request.asker {
+            Some(asker) if loud => self.cancelled.push((asker, request.token)),
+            Some(_) => self.count(Reason::Cancelled),
+            None => {}
+        }
     }
 
     /// A client will answer nothing more.
@@ -795,12 +1286,70 @@ impl Model {
     pub fn expire(&mut self, now: Moment) {
         for at in 0..self.to_workers.len() {
             let request = &mut self.to_workers[at];
-            if request.asker.is_some() && request.expires.is_some_and(|expires| expires <= now) {
+            let waits = request.asker.is_some() && request.cancelled.is_none();
+            if waits && request.expires.is_some_and(|expires| expires <= now) {
                 assert!(!self.settings.routing.error_replies, "it is overdue: {request:?}");
                 request.asker = None;
+                request.orphaned = Some(now);
                 self.count(Reason::Timeout);
             }
         }
+    }
+
+    /// So many claims were forgotten.
+    pub fn claims_expired(&mut self, now: Moment, how_many: u64) {
+        for _ in 0..how_many {
+            let pending = |serial: usize| self.to_workers.iter().any(|request| request.sessions.contains(&serial));
+            let unused =
+                self.sessions.iter().filter(|at| at.rank == Rank::Claimed && !at.was_issued && !pending(at.serial));
+            let oldest = unused.min_by_key(|session| session.used);
+            let (serial, used) = oldest.map(|session| (session.serial, session.used)).expect("a claim was there");
+            assert!(now.since(used) >= CLAIM_KEPT, "a claim is forgotten that was used at {used:?}");
+            self.sessions.retain(|session| session.serial != serial);
+        }
+    }
+
+    /// A client waits until it may send a line, or waits no more.
+    pub fn waits(&mut self, client: usize, line: Option<usize>) {
+        self.clients[client].waits_with = line;
+    }
+
+    fn waits_for(&self, client: usize, worker: usize) -> bool {
+        let line = self.clients[client].waits_with.filter(|_| !self.clients[client].closed);
+        line.is_some_and(|line| self.fate_of_client_line(client, &self.lines[line]).to.contains(&Who::Worker(worker)))
+    }
+
+    /// Whether a worker's line waits for a client that is full, while others use that worker.
+    pub fn holds_up(&self, worker: usize, line: usize) -> bool {
+        let fate = self.fate_of_worker_line(worker, &self.lines[line]);
+        let slow = |to: &Who| matches!(to, Who::Client(client) if self.is_full(*to) && self.is_used(worker, *client));
+        self.workers[worker].owner.is_none() && fate.to.iter().any(slow)
+    }
+
+    /// Whether others than this client have a session or an unanswered request on a worker.
+    fn is_used(&self, worker: usize, client: usize) -> bool {
+        let others = |who: Option<Who>| who.is_some_and(|who| who != Who::Client(client));
+        let asked = self.to_workers.iter().any(|at| at.answerer == Who::Worker(worker) && others(at.asker));
+        asked || self.sessions.iter().any(|at| at.worker == worker && at.client != client)
+    }
+
+    /// Whether others than this client use a worker, or may be waiting for it.
+    pub fn is_shared(&self, worker: usize, client: usize) -> bool {
+        let waits = (0..self.clients.len()).any(|other| other != client && self.waits_for(other, worker));
+        waits || self.is_used(worker, client)
+    }
+
+    /// How many clients have something to expect of a worker.
+    fn clients_of(&self, worker: usize) -> usize {
+        let asked = self.to_workers.iter().filter(|at| at.answerer == Who::Worker(worker)).filter_map(|at| at.asker);
+        let owners = self.sessions.iter().filter(|at| at.worker == worker).map(|at| Who::Client(at.client));
+        let waiting = (0..self.clients.len()).filter(|client| self.waits_for(*client, worker)).map(Who::Client);
+        asked.chain(owners).chain(waiting).collect::<BTreeSet<Who>>().len()
+    }
+
+    /// Whether a client is read with pauses, since its requests seem to end their workers.
+    pub fn is_suspect(&self, now: Moment, client: usize) -> bool {
+        self.clients[client].slowed_until.is_some_and(|until| now < until)
     }
 
     /// No peer may be stuck for longer than the timeout.
@@ -817,6 +1366,9 @@ impl Model {
         let me = Who::Worker(worker);
         self.workers[worker].takes = false;
         for request in std::mem::take(&mut self.to_workers) {
+            if let (true, Some(asker)) = (request.answerer == me, request.asker) {
+                self.blamed.push((worker, asker));
+            }
             if request.answerer != me {
                 self.to_workers.push(request);
             } else if request.asker.is_some() {
@@ -829,12 +1381,32 @@ impl Model {
                 request.asker = None;
             }
         }
-        self.sessions.retain(|session| session.worker != worker);
+        for session in std::mem::take(&mut self.sessions) {
+            if session.worker != worker {
+                self.sessions.push(session);
+            } else if session.rank == Rank::Issued || session.was_issued {
+                let lost = &mut self.clients[session.client].lost;
+                lost.retain(|(name, _)| *name != session.name);
+                lost.push((session.name, true));
+                lost.drain(..lost.len().saturating_sub(LOST_NAMES));
+            }
+        }
+        self.held.retain(|held| held.worker != worker);
+        self.let_go();
     }
 
     /// A worker is gone for good.
     pub fn released(&mut self, now: Moment, worker: usize) {
         self.settled(worker);
+        for (at, client) in self.clients.iter_mut().enumerate() {
+            if self.blamed.contains(&(worker, Who::Client(at))) {
+                client.crashes += 1;
+                if let Some(more) = client.crashes.checked_sub(SUSPECT_AFTER) {
+                    let pause = PENALTY.saturating_mul(1 << more.min(16)).min(LONGEST_PENALTY);
+                    client.slowed_until = Some(now.after(pause));
+                }
+            }
+        }
         self.workers[worker].released = true;
         self.vacant.push((self.workers[worker].pool, now));
         self.unsent += self.outputs.remove(&Who::Worker(worker)).unwrap_or_default().queued as u64;
@@ -849,7 +1421,7 @@ impl Model {
     }
 
     /// Compares with the bus, after each step.
-    pub fn check(&mut self, bus: &crate::bus::Bus) {
+    pub fn check(&mut self, now: Moment, bus: &crate::bus::Bus) {
         assert_eq!(self.seen_replies, self.expected_replies, "error replies");
         self.seen_replies.clear();
         self.expected_replies.clear();
@@ -860,21 +1432,43 @@ impl Model {
             let orphaned = worker.owner.is_some_and(|owner| self.clients[owner].closed);
             assert!(!orphaned || !worker.takes, "worker {at} outlives the client that it belongs to");
         }
+        for worker in 0..self.workers.len() {
+            if self.clients_of(worker) > 1 {
+                self.workers[worker].shared_at = Some(now);
+            }
+        }
         let idle = bus.stage() == Stage::Terminating && self.workers.iter().all(|worker| worker.released);
         assert!(!idle, "the shutdown waits for workers that are gone");
         let waits = self.to_workers.iter().any(|request| request.asker.is_some());
         assert!(bus.stage() != Stage::Quiescing || waits, "the shutdown waits for nothing");
         let stats = bus.stats();
+        let gone = self.sessions.len().saturating_sub(stats.sessions);
+        assert!(self.cancelled.is_empty(), "nobody was told that these were cancelled: {:?}", self.cancelled);
+        // Those go first of which no request is left.
+        let is_used = |serial: &usize| {
+            let mut requests = self.to_workers.iter().chain(&self.to_clients);
+            requests.any(|request| request.sessions.contains(serial))
+        };
+        let doubtful = self.sessions.iter().filter(|session| session.in_doubt).map(|session| session.serial);
+        let (mut going, used): (Vec<usize>, Vec<usize>) = doubtful.partition(|serial| !is_used(serial));
+        going.extend(used);
+        going.truncate(gone);
+        for mut session in std::mem::take(&mut self.sessions) {
+            session.in_doubt = false;
+            let goes = going.contains(&session.serial);
+            if !goes {
+                self.sessions.push(session);
+            } else if session.was_issued {
+                self.hold(session);
+            }
+        }
         assert_eq!(stats.sessions, self.sessions.len(), "sessions: {:?}", self.sessions);
+        let pending = self.to_workers.len() + self.to_clients.len();
+        self.orphans_leave(now, pending.saturating_sub(stats.pending));
         let pending = self.to_workers.len() + self.to_clients.len();
         assert_eq!(stats.pending, pending, "pending: {:?} {:?}", self.to_workers, self.to_clients);
         assert_eq!(stats.bytes_unsent, self.unsent, "bytes unsent");
-        for mut doubt in std::mem::take(&mut self.doubts) {
-            // What is known in sum only says nothing about this line as long as another reason can be the one.
-            doubt.sort_by_key(|reason| GIVEN_UP.contains(reason));
-            let likely = doubt.iter().find(|reason| bus.count(**reason) > self.counts[**reason as usize]);
-            self.count(*likely.unwrap_or(&doubt[0]));
-        }
+        self.settle_doubts(bus);
         let replies = self.settings.routing.error_replies;
         for reason in FORESEEN {
             if replies || reason != Reason::Timeout {
@@ -888,6 +1482,54 @@ impl Model {
             for reason in GIVEN_UP {
                 assert_eq!(counted(reason), self.counts[reason as usize], "{}", reason.name());
             }
+        }
+    }
+
+    /// Finds for each line that was lost for one of several reasons one that the bus has counted.
+    fn settle_doubts(&mut self, bus: &crate::bus::Bus) {
+        let doubts = std::mem::take(&mut self.doubts);
+        // Reasons that are known in sum only are one.
+        let in_sum = |reason: Reason| !self.settings.routing.error_replies && GIVEN_UP.contains(&reason);
+        let key = |reason: Reason| if in_sum(reason) { GIVEN_UP[0] } else { reason };
+        let left = |reason: Reason| {
+            let sum: u64 = GIVEN_UP.iter().map(|reason| bus.count(*reason)).sum();
+            let timeouts = if in_sum(reason) { bus.count(Reason::Timeout) } else { 0 };
+            let (there, here) = match in_sum(reason) {
+                true => (sum + timeouts, self.given_up),
+                false => (bus.count(reason), self.counts[reason as usize]),
+            };
+            there.saturating_sub(here) as usize
+        };
+        let mut chosen: Vec<Option<Reason>> = vec![None; doubts.len()];
+        for at in 0..doubts.len() {
+            // Whoever has a reason that is used up may take another one for it.
+            let mut tried: Vec<Reason> = Vec::new();
+            let mut ways = vec![(at, Vec::new())];
+            while let Some((doubt, way)) = ways.pop() {
+                let open = doubts[doubt]
+                    .iter()
+                    .map(|reason| key(*reason))
+                    .find(|reason| chosen.iter().flatten().filter(|chosen| *chosen == reason).count() < left(*reason));
+                if open.is_some() {
+                    chosen[doubt] = open;
+                    way.into_iter().for_each(|(at, reason): (usize, Reason)| chosen[at] = Some(reason));
+                    break;
+                }
+                for reason in doubts[doubt].iter().map(|reason| key(*reason)) {
+                    if tried.contains(&reason) {
+                        continue;
+                    }
+                    tried.push(reason);
+                    for other in (0..chosen.len()).filter(|other| chosen[*other] == Some(reason)) {
+                        let mut way = way.clone();
+                        way.push((doubt, reason));
+                        ways.push((other, way));
+                    }
+                }
+            }
+        }
+        for (doubt, chosen) in doubts.iter().zip(chosen) {
+            self.count(chosen.unwrap_or(doubt[0]));
         }
     }
 
@@ -908,19 +1550,29 @@ impl Model {
     }
 }
 
-/// The id that the answerer sees: another one exactly when it knows this one already.
-fn translated(mut request: Request, line: &Line, seen: Option<String>, pending: &[Request]) -> Request {
+/// The id that the answerer sees: another one, never seen before, where it knows this one already, where parsers read
+/// this one differently, and where it may be answered by mistake (`fresh`).
+fn translated(
+    mut request: Request,
+    line: &Line,
+    ids: &Ids,
+    pending: &[Request],
+    made: &mut BTreeSet<String>,
+    fresh: bool,
+) -> Request {
     let token = line.id.clone().expect("a request has an id");
-    let seen = seen.expect("an id arrives");
-    request.id = meaning(&token);
+    let seen = ids.id.clone().expect("an id arrives");
     request.wire = meaning(&seen);
     let known = |id: &str| pending.iter().any(|other| other.answerer == request.answerer && other.wire == id);
-    if known(&request.id) {
-        assert!(!known(&request.wire), "two requests have the id {seen}: {line:?}");
+    request.replaced = fresh || !is_plain(&token) || known(&meaning(&token));
+    if request.replaced {
+        let number: u64 = seen.trim_matches('"').parse().unwrap_or_default();
+        assert!(MADE.contains(&number), "the id {token} was replaced by {seen}: {line:?}");
+        assert!(made.insert(number.to_string()), "the id {seen} was made twice: {line:?}");
         assert_eq!(seen.starts_with('"'), token.starts_with('"'), "the type of an id changed");
-        request.original = Some(token);
     } else {
         assert_eq!(seen, token, "an id was changed without need");
     }
+    request.token = token;
     request
 }

@@ -8,7 +8,9 @@ pub struct Random(u64);
 impl Random {
     /// The sequence of this seed.
     pub fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+        // Without this the next seed would give the same numbers, but for the first one.
+        let mut mixed = Self(seed);
+        Self(mixed.number())
     }
 
     /// The next number.

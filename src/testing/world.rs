@@ -1,22 +1,29 @@
 //! The mock kernel, the clients and the workers of one seed. It carries out the effects of the bus as the shell does,
 //! tells the model what happens, and at the end heals: everybody reads and answers, and nothing may be left over.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use super::Random;
 use super::faults::{self, Action};
-use super::line::{Draft, Kind, Line, Who, meaning, number_of, spell_id};
-use super::model::Model;
+use super::line::{
+    Draft, Ids, Kind, Line, Who, is_cancellation, is_plain, meaning, number_of, own_id_of, spell_id, value_of,
+};
+use super::mind::{Heard, Mind};
+use super::model::{BELIEVED, Model};
 use crate::bus::Bus;
 use crate::bus::drain::Stage;
 use crate::bus::port::{ClientKey, Close, Effect, Exit, Input, Moment, Next, Peer, Signal, Source, WorkerKey};
 use crate::bus::report::Reason;
 use crate::bus::scan::{PAD, Window};
-use crate::bus::settings::{IdCollision, Settings};
+use crate::bus::settings::{IdCollision, SessionAccess, Settings};
 
 /// How long the stdout of a worker that has exited is read at least.
 const GRACE: Duration = Duration::from_secs(1);
+/// How long a worker may be held up in all by slow readers while others use it, and which part of the time that passes
+/// comes back.
+const PATIENCE: Duration = Duration::from_millis(500);
+const PATIENCE_RETURNS: u32 = 100;
 /// Things that a failing seed shows.
 const LOG: usize = 50;
 
@@ -41,7 +48,7 @@ struct End {
     queue: VecDeque<u8>,
     /// The tail of what was queued: half a line.
     half_queued: Vec<u8>,
-    /// The tail of what was sent: half a line.
+    /// What was sent and not read: half a line, or what waits in a worker's pipe.
     half_read: Vec<u8>,
     /// The peer can be written to no more.
     broken: bool,
@@ -60,12 +67,14 @@ enum Pace {
 struct SimClient {
     key: ClientKey,
     end: End,
-    /// Ids of requests without an answer, and their lines.
+    /// Tokens of requests without an answer, and their lines.
     waiting: Vec<(String, usize)>,
     /// Tokens of requests it was asked, with their lines.
     todo: VecDeque<(String, usize)>,
     sessions: Vec<String>,
     closing: Option<Close>,
+    /// When it was told that it is closed, or was closed.
+    left: Option<Moment>,
     reset: bool,
     /// The bus was told that all is sent and that the input has ended.
     flush_told: bool,
@@ -76,11 +85,16 @@ struct SimWorker {
     key: WorkerKey,
     end: End,
     process: Process,
+    mind: Mind,
     waiting: Vec<(String, usize)>,
-    todo: VecDeque<(String, usize)>,
-    sessions: Vec<String>,
+    todo: VecDeque<Todo>,
     next_id: usize,
-    next_session: usize,
+    /// How many lines had been passed on when it first answered what nobody asked.
+    exposed: Option<usize>,
+    /// How long it was held up by slow readers while others used it, as far as that has not come back.
+    waited: Duration,
+    /// The bus wants to know how much it has not read.
+    probed: bool,
     stdin_closed: bool,
     terminated: bool,
     killed: bool,
@@ -88,6 +102,26 @@ struct SimWorker {
     holds_pipe: bool,
     exited_at: Moment,
     released: bool,
+}
+
+/// A request that a worker will answer.
+#[derive(Clone)]
+struct Todo {
+    token: String,
+    line: usize,
+    /// The session that it has made for it.
+    made: Option<String>,
+    /// It was answered once.
+    again: bool,
+}
+
+/// A line of a client that named a session to a worker.
+struct Visit {
+    worker: usize,
+    name: String,
+    client: usize,
+    at: Moment,
+    loads: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,12 +149,25 @@ pub struct World {
     /// Clients use an id again before it is answered.
     reuses_ids: bool,
     healing: bool,
+    /// Memory is short.
+    is_crowded: bool,
+    /// The bus was just told so, and may close anybody.
+    sheds: bool,
     stop_accept: bool,
     accept_paused: bool,
     done: usize,
     shutdowns: usize,
-    /// How often the bus had closed a client that took nothing, when its effects were last carried out.
+    /// Clients that may be connected at once.
+    crowd: usize,
+    /// When each line was passed on, and as which one.
+    sent: BTreeMap<usize, (Moment, usize)>,
+    visits: Vec<Visit>,
+    /// Lines that were dropped in this step.
+    dropped: Vec<usize>,
+    /// How often the bus had closed a client that took nothing, or too little, when its effects were last carried out.
     stalls: u64,
+    /// How many claims it had forgotten then.
+    expired: u64,
     log: VecDeque<String>,
 }
 
@@ -149,6 +196,7 @@ impl World {
             // With one worker there is no doubt which of two equal requests the bus means.
             settings.pools.truncate(1);
             settings.listeners.truncate(1);
+            settings.listeners[0].pools = None;
             let pool = &mut settings.pools[0];
             (pool.instances, pool.max_instances, pool.request_timeout) = (1, 1, None);
         }
@@ -167,11 +215,18 @@ impl World {
             weights,
             reuses_ids,
             healing: false,
+            is_crowded: false,
+            sheds: false,
             stop_accept: false,
             accept_paused: false,
             done: 0,
             shutdowns: 0,
+            crowd: if random.one_in(8) { 40 } else { 12 },
+            sent: BTreeMap::new(),
+            visits: Vec::new(),
+            dropped: Vec::new(),
             stalls: 0,
+            expired: 0,
             log: VecDeque::new(),
             settings,
             random,
@@ -185,7 +240,8 @@ impl World {
             if self.done > 0 {
                 break;
             }
-            self.now = self.now.after(Duration::from_micros(self.random.range(0..3000) as u64));
+            let pause = Duration::from_micros(self.random.range(0..3000) as u64);
+            self.pass(self.now.after(pause));
             self.tick_if_due();
             if !self.random.one_in(3) || !self.react() {
                 self.act();
@@ -224,13 +280,22 @@ impl World {
         self.bus.check_invariants();
         self.model.refusing = self.bus.stage() >= Stage::Terminating;
         self.model.refused = self.model.refusing;
-        self.model.check(&self.bus);
-        let paused = self.everybody().into_iter().find(|who| self.end(*who).paused && !self.end(*who).deaf);
-        // A client that is far ahead lets others go first, and has its turn soon.
+        self.model.check(self.now, &self.bus);
         let soon = self.now.after(Duration::from_millis(1));
-        let has_turn = matches!(paused, Some(Who::Client(_))) && self.bus.next_deadline().is_some_and(|at| at <= soon);
-        let may_wait = paused.is_none() || has_turn || self.model.somebody_is_full();
-        assert!(may_wait, "{paused:?} is paused, and nobody's output is full");
+        let turns = self.bus.next_deadline().is_some_and(|at| at <= soon);
+        for who in self.everybody() {
+            let excused = match who {
+                // A client that is far ahead, or whose lines stand before a worker, lets others go first, and has its
+                // turn soon. One whose requests seem to end workers has to wait.
+                Who::Client(client) => turns || self.model.is_suspect(self.now, client),
+                Who::Worker(_) => false,
+            };
+            let waits = self.end(who).paused && !self.end(who).deaf;
+            assert!(
+                !waits || excused || self.is_crowded || self.model.somebody_is_full(),
+                "{who:?} is paused, and nobody's output is full"
+            );
+        }
     }
 
     fn tick_if_due(&mut self) {
@@ -244,6 +309,7 @@ impl World {
         self.bus.handle(self.now, Input::Tick);
         let effects: Vec<Effect> = std::iter::from_fn(|| self.bus.next_effect()).collect();
         self.model.refusing |= self.bus.stage() >= Stage::Terminating;
+        self.model.leave_slots(self.now);
         self.carry_out(effects, &[], None, VecDeque::new(), false);
         self.model.expire(self.now);
         self.model.check_stalls(self.now);
@@ -254,9 +320,32 @@ impl World {
 
     fn wait_for_deadline(&mut self) -> bool {
         let Some(deadline) = self.bus.next_deadline() else { return false };
-        self.now = self.now.max(deadline);
+        self.pass(self.now.max(deadline));
         self.tick();
         true
+    }
+
+    /// Time passes. A worker that several clients use may not stand still for one of them for long in all.
+    fn pass(&mut self, until: Moment) {
+        // If the bus is told the time late, what happens meanwhile is no fault of it.
+        let due = self.bus.next_deadline().map_or(until, |deadline| deadline.max(self.now).min(until));
+        for at in 0..self.workers.len() {
+            let held_up = if self.is_held_up(at) { due.since(self.now) } else { Duration::ZERO };
+            let worker = &mut self.workers[at];
+            let returns = until.since(self.now) / PATIENCE_RETURNS;
+            worker.waited = (worker.waited + held_up).saturating_sub(returns);
+            assert!(worker.waited <= PATIENCE + BELIEVED, "worker {at} was held up for {:?}", worker.waited);
+        }
+        self.now = until;
+    }
+
+    /// Whether a worker waits for a client that reads slowly, while others have something to expect of it.
+    fn is_held_up(&self, at: usize) -> bool {
+        let worker = &self.workers[at];
+        let waits = worker.end.paused && !worker.end.deaf && !worker.released;
+        let mut lines = worker.end.lines.iter().map(|(number, _)| *number);
+        let front = lines.find(|number| self.model.lines[*number].kind != Kind::Blank).filter(|_| waits);
+        front.is_some_and(|front| self.model.holds_up(at, front))
     }
 
     /// Presents what was read of a peer, after reading at most `bytes` more.
@@ -297,6 +386,7 @@ impl World {
         if length > 0 {
             self.note(format!("{who:?} present {length} bytes"));
         }
+        self.dropped.clear();
         let peer = self.peer(who);
         let received = self.bus.receive(self.now, peer, window);
         let effects: Vec<Effect> = std::iter::from_fn(|| self.bus.next_effect()).collect();
@@ -335,22 +425,24 @@ impl World {
         self.carry_out(effects, window.data(), Some(who), due, is_bad);
         match who {
             Who::Worker(worker) if is_bad => self.model.settled(worker),
-            // A client that waits may have got a worker of its own before its first line could be queued for it.
-            Who::Client(client) if received.next == Next::Wait => {
-                let key = self.clients[client].key;
-                let mut waiting = self.clients[client].end.lines.iter().map(|(number, _)| *number);
-                let front = waiting.find(|number| self.model.lines[*number].kind != Kind::Blank);
-                for at in 0..self.workers.len() {
-                    let owned = !self.workers[at].released && self.bus.owner(self.workers[at].key) == Some(key);
-                    if let (true, Some(front)) = (owned, front) {
-                        self.model.claimed(client, at, front);
-                    }
-                }
-            }
+            Who::Client(client) => self.learn_owners(client),
             _ => {}
         }
         self.check();
         received.next
+    }
+
+    /// A client that waits, or was refused, may have got a worker of its own before a line could be queued for it.
+    fn learn_owners(&mut self, client: usize) {
+        let mut lines = std::mem::take(&mut self.dropped);
+        let mut waiting = self.clients[client].end.lines.iter().map(|(number, _)| *number);
+        lines.extend(waiting.find(|number| self.model.lines[*number].kind != Kind::Blank));
+        let key = self.clients[client].key;
+        for at in 0..self.workers.len() {
+            if !self.workers[at].released && self.bus.owner(self.workers[at].key) == Some(key) {
+                self.model.claimed(client, at, &lines);
+            }
+        }
     }
 
     /// Tells the bus that a peer's input has ended, once it has all of it.
@@ -389,8 +481,10 @@ impl World {
     ) {
         let mut stalled = Vec::new();
         // The count tells what a report may keep back.
-        let stalls = self.bus.count(Reason::ClientStalled);
+        let stalls = self.bus.count(Reason::ClientStalled) + self.bus.count(Reason::ClientSlow);
         let stalls_before = std::mem::replace(&mut self.stalls, stalls);
+        let expired = self.bus.count(Reason::ClaimExpired);
+        self.model.claims_expired(self.now, expired - std::mem::replace(&mut self.expired, expired));
         for effect in effects {
             // What ends a peer comes after all lines that were taken of it.
             let ends = match &effect {
@@ -413,6 +507,9 @@ impl World {
                 Effect::Pause { peer } => {
                     let who = self.who(peer);
                     self.end_mut(who).paused = true;
+                    if let Who::Client(client) = who {
+                        self.model.waits(client, self.clients[client].end.lines.front().map(|(number, _)| *number));
+                    }
                     if let (None, Who::Worker(worker)) = (hearing, who) {
                         // Nobody is heard, so it does not wait for somebody: it has stalled, and is heard no more.
                         stalled.push(worker);
@@ -421,6 +518,9 @@ impl World {
                 Effect::Resume { peer } => {
                     let who = self.who(peer);
                     let now = self.now;
+                    if let Who::Client(client) = who {
+                        self.model.waits(client, None);
+                    }
                     let end = self.end_mut(who);
                     assert!(end.paused, "{who:?} is resumed, and was not paused");
                     end.paused = false;
@@ -442,17 +542,21 @@ impl World {
                     }
                     self.note(format!("worker {at} is signalled: {signal:?}"));
                 }
-                Effect::Probe { .. } => {}
+                Effect::Probe { worker } => {
+                    let at = self.worker(worker);
+                    self.workers[at].probed = true;
+                }
                 Effect::Release { worker } => self.release(worker),
                 Effect::Close { client, how } => {
                     let at = self.client(client);
                     self.note(format!("client {at} is closed: {how:?}"));
                     assert_ne!(self.clients[at].closing, Some(Close::Now), "closed twice");
                     self.clients[at].closing = Some(how);
+                    self.clients[at].left.get_or_insert(self.now);
                     self.clients[at].end.deaf = true;
                     let is_stalled = stalls > stalls_before && self.model.is_full(Who::Client(at));
-                    let excuse = self.clients[at].reset || is_stalled || self.model.refusing;
-                    self.model.closing(at, excuse);
+                    let excuse = self.clients[at].reset || is_stalled || self.sheds || self.model.refusing;
+                    self.model.closing(self.now, at, excuse);
                 }
                 Effect::PauseAccept => self.accept_paused = true,
                 Effect::ResumeAccept => self.accept_paused = false,
@@ -509,7 +613,9 @@ impl World {
                 let line = due.pop_front();
                 let Some(line) = line else { panic!("line {number} came to {who:?} unasked") };
                 if line == number {
-                    self.note(format!("  line {number} is queued for {who:?}"));
+                    let about = self.model.lines[number].about();
+                    self.note(format!("  line {number}, {about}, is queued for {who:?}"));
+                    self.passed_on(number, who, &text);
                     break self.model.forwarded(now, number, who, &text);
                 }
                 self.drop_line(line);
@@ -517,26 +623,85 @@ impl World {
         }
     }
 
+    /// Looks at a line that was queued for `to` as its peers would, whatever the model says of it.
+    fn passed_on(&mut self, number: usize, to: Who, text: &[u8]) {
+        let (now, order) = (self.now, self.sent.len());
+        self.sent.insert(number, (now, order));
+        let line = &self.model.lines[number];
+        match (line.from, to) {
+            (Who::Client(client), Who::Worker(worker)) => {
+                let visit =
+                    |name: &&String| Visit { worker, name: (*name).clone(), client, at: now, loads: line.loads() };
+                self.visits.extend(line.names().iter().map(visit));
+            }
+            (Who::Worker(worker), Who::Client(client)) if line.kind == Kind::Response => {
+                let token = line.ids_of(text).and_then(|ids| ids.id);
+                if let (Some(asked), false) = (line.answers, line.again) {
+                    let asked = &self.model.lines[asked];
+                    assert_eq!(asked.from, to, "breach: {to:?} has the answer {line:?} to {asked:?}");
+                    let same = asked.id == token || asked.id.as_deref().is_some_and(is_plain);
+                    let alike = asked.id.as_deref().map(meaning) == token.as_deref().map(meaning);
+                    assert!(same && alike, "{to:?} has the id {token:?} in the answer to {asked:?}");
+                    if let Some(name) = &line.result_session {
+                        self.workers[worker].mind.told(name, now);
+                    }
+                    return;
+                }
+                // Nobody asked for this. The first time nothing gives it away, but for requests sent before.
+                let alike = |waiting: &str| Some(meaning(waiting)) == token.as_deref().map(meaning);
+                let asked = self.clients[client].waiting.iter().find(|(waiting, _)| alike(waiting));
+                let sent = asked.and_then(|(_, asked)| self.sent.get(asked)).map_or(usize::MAX, |(_, order)| *order);
+                let known = self.workers[worker].exposed.is_some_and(|exposed| sent >= exposed);
+                assert!(!known, "breach: {to:?} has the answer {line:?} of a worker that is known to answer twice");
+            }
+            (Who::Worker(worker), Who::Client(client)) => {
+                let Some((name, owner)) = line.meant_for.as_ref().filter(|(_, owner)| *owner != client) else { return };
+                let left = self.clients[*owner].left;
+                let visits = self.visits.iter().filter(|visit| visit.worker == worker && visit.name == *name);
+                let issued = self.workers[worker].mind.is_issued(name);
+                let last = |of: usize| visits.clone().filter(|visit| visit.client == of).map(|visit| visit.at).max();
+                let forgotten =
+                    |at: Moment| !issued && last(*owner).is_some_and(|last| at.since(last) >= Duration::from_secs(60));
+                let inherits = |visit: &Visit| {
+                    let free = left.is_some_and(|left| left <= visit.at) || forgotten(visit.at);
+                    visit.client == client && free && (visit.loads || !issued)
+                };
+                let shared = self.settings.routing.session_access == SessionAccess::Shared;
+                let mind = &self.workers[worker].mind;
+                let inherited = mind.is_closed(name, *owner) || mind.is_untold(name) || visits.clone().any(inherits);
+                assert!(shared || inherited, "breach: {to:?} hears of a session of client {owner}: {line:?}");
+            }
+            _ => {}
+        }
+    }
+
     fn drop_line(&mut self, line: usize) {
-        let reason = self.model.dropped(line);
-        let kind = self.model.lines[line].kind;
-        self.note(format!("  line {line}, a {kind:?}, is dropped: {}", reason.map_or("blank", Reason::name)));
+        let reason = self.model.dropped(self.now, line);
+        self.dropped.push(line);
+        if let (Who::Worker(worker), Some(Reason::UnknownId)) = (self.model.lines[line].from, reason) {
+            self.workers[worker].exposed.get_or_insert(self.sent.len());
+        }
+        let about = self.model.lines[line].about();
+        self.note(format!("  line {line}, {about}, is dropped: {}", reason.map_or("blank", Reason::name)));
     }
 
     fn start_worker(&mut self, key: WorkerKey, pool: usize) {
         self.model.started(self.now, pool);
         let random = &mut self.random;
         let end = End { pace: Self::any_pace(random), ..End::default() };
-        self.note(format!("worker {} is started in pool {pool}", self.workers.len()));
+        let mind = Mind::new(random, self.settings.pools[pool].request_timeout.is_some());
+        self.note(format!("worker {} is started in pool {pool}: {mind:?}", self.workers.len()));
         self.workers.push(SimWorker {
             key,
             end,
             process: Process::Starting,
+            mind,
             waiting: Vec::new(),
             todo: VecDeque::new(),
-            sessions: Vec::new(),
             next_id: 0,
-            next_session: 0,
+            exposed: None,
+            waited: Duration::ZERO,
+            probed: false,
             stdin_closed: false,
             terminated: false,
             killed: false,
@@ -559,6 +724,7 @@ impl World {
     }
 
     fn spawned(&mut self, at: usize, runs: bool) {
+        let short = self.random.one_in(3);
         let worker = &mut self.workers[at];
         let (key, who) = (worker.key, Some(Who::Worker(at)));
         if runs {
@@ -571,7 +737,7 @@ impl World {
             self.handle(
                 "cannot be started",
                 who,
-                Input::SpawnFailed { worker: key, why: "no such file".into(), short: false },
+                Input::SpawnFailed { worker: key, why: "no such file".into(), short },
             );
         }
     }
@@ -590,6 +756,7 @@ impl World {
         }
         worker.end.ended |= !worker.holds_pipe;
         worker.end.broken = true;
+        worker.end.half_read.clear();
         let key = worker.key;
         self.model.stops(at);
         self.handle("exits", Some(Who::Worker(at)), Input::Exited { worker: key, exit });
@@ -618,6 +785,14 @@ impl World {
         self.model.left(now, who, bytes);
         let peer = self.peer(who);
         self.handle(&format!("takes {bytes} bytes"), Some(who), Input::Sent { peer, bytes });
+        // A worker reads its pipe when it likes.
+        if matches!(who, Who::Client(_)) || self.healing || self.random.one_in(2) {
+            self.read_lines(who);
+        }
+    }
+
+    /// A peer reads all lines that have reached it.
+    fn read_lines(&mut self, who: Who) {
         while let Some(at) = memchr::memchr(b'\n', &self.end(who).half_read) {
             let text: Vec<u8> = self.end_mut(who).half_read.drain(..=at).collect();
             self.read_line(who, &text);
@@ -626,33 +801,53 @@ impl World {
 
     /// A peer has read a whole line.
     fn read_line(&mut self, who: Who, text: &[u8]) {
-        let value: serde_json::Value = serde_json::from_slice(text).expect("the bus writes JSON");
-        let id = value.get("id").filter(|id| !id.is_null()).map(|id| id.to_string());
-        let request = value.get("method").is_some() && id.is_some();
-        let learned = value["result"]["sessionId"].as_str().map(str::to_owned);
-        let named = value["params"]["sessionId"].as_str().or(value["sessionId"].as_str()).map(str::to_owned);
+        let value = value_of(text);
         let number = number_of(text);
+        let ids = number.map(|number| {
+            let ids = self.model.lines[number].ids_of(text);
+            ids.expect("a line arrives as it was written")
+        });
         // The token as it was written, since the answer repeats it.
-        let token = number.and_then(|number| self.model.lines[number].ids_of(text)).and_then(|ids| ids.0);
-        let (waiting, todo) = match who {
+        let token = ids.as_ref().map_or_else(|| own_id_of(text), |ids| ids.id.clone());
+        let request = value.get("method").is_some() && token.is_some();
+        match who {
             Who::Client(client) => {
                 let client = &mut self.clients[client];
-                client.sessions.extend(learned);
-                (&mut client.waiting, &mut client.todo)
+                client.sessions.extend(value["result"]["sessionId"].as_str().map(str::to_owned));
+                if let (true, Some(token), Some(number)) = (request, &token, number) {
+                    client.todo.push_back((token.clone(), number));
+                }
             }
-            Who::Worker(worker) => {
-                let worker = &mut self.workers[worker];
-                worker.sessions.extend(named);
-                (&mut worker.waiting, &mut worker.todo)
-            }
+            Who::Worker(worker) => self.worker_reads(worker, number, ids.unwrap_or_default()),
+        }
+        let waiting = match who {
+            Who::Client(client) => &mut self.clients[client].waiting,
+            Who::Worker(worker) => &mut self.workers[worker].waiting,
         };
-        if request {
-            todo.push_back((token.expect("a request has an id"), number.expect("the bus asks nothing itself")));
-        } else if let Some(id) = id {
-            let id = meaning(&id);
-            let at = waiting.iter().position(|(waiting, _)| *waiting == id);
-            assert!(at.is_some() || number.is_none_or(|_| false), "{who:?} was answered {id}, which it did not ask");
+        if let (false, Some(token)) = (request, token) {
+            let alike = |waiting: &str| is_plain(waiting) && meaning(waiting) == meaning(&token);
+            let at = waiting.iter().position(|(waiting, _)| *waiting == token);
+            let at = at.or_else(|| waiting.iter().position(|(waiting, _)| alike(waiting)));
+            assert!(at.is_some(), "{who:?} was answered {token}, which it did not ask");
             at.map(|at| waiting.remove(at));
+        }
+    }
+
+    fn worker_reads(&mut self, worker: usize, number: Option<usize>, ids: Ids) {
+        // What the bus says itself is about a session that the worker keeps, or an answer.
+        let Some(number) = number else { return };
+        let line = self.model.lines[number].clone();
+        let (Who::Client(client), false) = (line.from, line.kind == Kind::Response) else { return };
+        let sent = self.sent[&number].0;
+        let shared = self.settings.routing.session_access == SessionAccess::Shared;
+        let heard = Heard { client, number, line: &line, ids: &ids, sent };
+        let clients = &self.clients;
+        let at = &mut self.workers[worker];
+        at.mind.hears(&heard, shared, |client| clients[client].left);
+        if let Some(token) = ids.id {
+            let makes = matches!(line.method, "session/new" | "session/fork");
+            let made = if makes { at.mind.makes(worker, client, &mut self.random) } else { None };
+            at.todo.push_back(Todo { token, line: number, made, again: false });
         }
     }
 
@@ -673,8 +868,7 @@ impl World {
     fn draft(&mut self, who: Who, draft: Draft) {
         let number = self.model.lines.len();
         let line = Line::new(number, who, draft, &mut self.random);
-        if let (Kind::Request, Some(id)) = (line.kind, &line.id) {
-            let id = meaning(id);
+        if let (Kind::Request, Some(id)) = (line.kind, line.id.clone()) {
             match who {
                 Who::Client(client) => self.clients[client].waiting.push((id, number)),
                 Who::Worker(worker) => self.workers[worker].waiting.push((id, number)),
@@ -704,49 +898,99 @@ impl World {
         }
         let mut number = random.range(0..client.waiting.len() + 3);
         let mut token = spell_id(number, random);
-        while !self.reuses_ids && client.waiting.iter().any(|(id, _)| *id == meaning(&token)) {
+        while !self.reuses_ids && client.waiting.iter().any(|(id, _)| meaning(id) == meaning(&token)) {
             number += 1;
             token = spell_id(number, random);
         }
-        let session = match random.range(0..10) {
-            0 => Some(random.range(0..3).to_string()),
-            1 => Some(format!("s{}", random.range(0..4))),
-            2..6 if !client.sessions.is_empty() => Some(random.pick(&client.sessions).clone()),
-            6 if random.one_in(20) => Some("s".repeat(257)),
-            _ => None,
-        };
         let pool = match random.range(0..20) {
             0 | 1 => Some(random.pick(&self.settings.pools).id.clone()),
             2 if random.one_in(4) => Some("nowhere".into()),
             _ => None,
         };
-        let mut draft =
-            Draft { id: Some(token), session, session_on_top: random.one_in(2), pool, padding, ..Draft::default() };
-        match random.range(0..20) {
-            0..3 => (draft.method, draft.session) = ("session/new", None),
-            3..5 if draft.session.is_some() => draft.method = "session/close",
+        let mut draft = Draft { id: Some(token), pool, padding, ..Draft::default() };
+        let what = self.random.range(0..24);
+        if !matches!(what, 0..3) && self.random.one_in(2) {
+            self.name_sessions(at, &mut draft);
+        }
+        let named = draft.top.is_some() || draft.inner.is_some();
+        let random = &mut self.random;
+        match what {
+            0..3 => draft.method = "session/new",
+            3..5 if named => draft.method = *random.pick(&["session/close", "session/delete"]),
             5..8 => (draft.method, draft.id) = ("session/update", None),
-            8..10 => {
-                let known = client.waiting.iter().map(|(id, _)| id.clone());
-                let ids: Vec<String> = known.chain([spell_id(number, random)]).collect();
-                draft.request_id = Some(random.pick(&ids).clone());
-                (draft.method, draft.id) = ("$/cancel_request", None);
-            }
-            10 if random.one_in(10) => {
+            8..12 => self.name_requests(at, number, &mut draft),
+            12 if random.one_in(10) => {
                 draft.method = "long/id";
                 draft.id = Some(format!("\"{}\"", "i".repeat(129)));
             }
-            11 => return self.write(who, Line::raw(who, Kind::Blank, " \t\r".into())),
-            12 if random.one_in(4) => {
+            13 => return self.write(who, Line::raw(who, Kind::Blank, " \t\r".into())),
+            14 if random.one_in(4) => {
                 // An answer that nobody waits for.
                 draft = Draft { id: draft.id, result: true, ..Draft::default() };
             }
+            15 | 16 if named => draft.method = *random.pick(&["session/load", "session/resume", "session/fork"]),
+            17 => draft.method = "session/list",
             _ => draft.method = "session/prompt",
         }
-        if let Some(name) = draft.session.clone().filter(|_| draft.id.is_some() && self.random.one_in(2)) {
-            self.clients[at].sessions.push(name);
+        if draft.id.is_some() && self.random.one_in(2) {
+            let names = draft.top.iter().chain(&draft.inner).cloned();
+            self.clients[at].sessions.extend(names.filter(|name| !name.is_empty()));
         }
         self.draft(who, draft);
+    }
+
+    /// A name that a client may try: one of its own, one that it can guess, or one that it has seen elsewhere.
+    fn any_name(&mut self, at: usize) -> String {
+        let random = &mut self.random;
+        let other = random.range(0..self.clients.len());
+        match random.range(0..20) {
+            0 | 1 => random.range(0..4).to_string(),
+            2 | 3 => format!("s{}", random.range(0..4)),
+            4..7 if !self.clients[other].sessions.is_empty() => random.pick(&self.clients[other].sessions).clone(),
+            7 if random.one_in(20) => "s".repeat(257),
+            _ if self.clients[at].sessions.is_empty() => format!("s{}", random.range(0..4)),
+            _ => random.pick(&self.clients[at].sessions).clone(),
+        }
+    }
+
+    /// Lets a client's message name sessions: at top level, in params, or different ones in both places.
+    fn name_sessions(&mut self, at: usize, draft: &mut Draft) {
+        let (name, other) = (self.any_name(at), self.any_name(at));
+        let junk = *self.random.pick(&["\"\"", "7", "null", "[\"0\"]", "{\"sessionId\":\"0\"}"]);
+        match self.random.range(0..12) {
+            0..4 => draft.top = Some(name),
+            4..8 => draft.inner = Some(name),
+            8 => (draft.top, draft.inner) = (Some(name.clone()), Some(name)),
+            9 => (draft.top, draft.inner) = (Some(name), Some(other)),
+            10 => (draft.junk_on_top, draft.inner) = (Some(junk), Some(name)),
+            _ => (draft.top, draft.junk_inside) = (Some(name), Some(junk)),
+        }
+    }
+
+    /// Makes a message name a request: one of the client's own, or of somebody else.
+    fn name_requests(&mut self, at: usize, number: usize, draft: &mut Draft) {
+        let random = &mut self.random;
+        let of = if random.one_in(3) { random.range(0..self.clients.len()) } else { at };
+        let known = self.clients[of].waiting.iter().map(|(id, _)| id.clone());
+        let ids: Vec<String> = known.chain([spell_id(number, random)]).collect();
+        let (target, other) = (random.pick(&ids).clone(), random.pick(&ids).clone());
+        draft.method = *random.pick(&[
+            "$/cancel_request",
+            "$/cancel_request",
+            "$/cancelRequest",
+            "notifications/cancelled",
+            "request/about",
+        ]);
+        if !random.one_in(4) {
+            draft.id = None;
+        }
+        match random.range(0..10) {
+            _ if !is_cancellation(draft.method) => draft.request_id = Some(target),
+            0..5 => draft.request_id = Some(target),
+            5..8 => draft.params_id = Some(target),
+            8 => (draft.request_id, draft.params_id) = (Some(target.clone()), Some(target)),
+            _ => (draft.request_id, draft.params_id) = (Some(target), Some(other)),
+        }
     }
 
     fn client_answers(&mut self, at: usize) {
@@ -770,38 +1014,49 @@ impl World {
             return;
         }
         let padding = self.padding();
-        if !self.workers[at].todo.is_empty() && self.random.one_in(2) {
+        self.read_lines(who);
+        let busy = if self.workers[at].mind.slow { 12 } else { 2 };
+        if !self.workers[at].todo.is_empty() && self.random.one_in(busy) {
             return self.worker_answers(at);
         }
         let (random, worker) = (&mut self.random, &mut self.workers[at]);
         let token = worker.next_id.to_string();
+        let mut draft = Draft { id: Some(token), padding, ..Draft::default() };
         let session = match random.range(0..10) {
             0 => None,
             1 => Some("nobody's".to_owned()),
-            _ if worker.sessions.is_empty() => None,
-            _ => Some(random.pick(&worker.sessions).clone()),
+            _ => worker.mind.any_session(random).map(|(name, owner)| {
+                draft.meant_for = Some((name.clone(), owner));
+                name
+            }),
         };
-        let mut draft =
-            Draft { id: Some(token), session, session_on_top: random.one_in(3), padding, ..Draft::default() };
+        match random.range(0..6) {
+            0 | 1 => draft.top = session,
+            2 => (draft.junk_on_top, draft.inner) = (Some("\"\""), session),
+            _ => draft.inner = session,
+        }
+        let unnamed = |draft: &mut Draft| (draft.top, draft.inner, draft.meant_for) = (None, None, None);
         match random.range(0..20) {
             0..10 => (draft.method, draft.id) = ("session/update", None),
             10 | 11 if !worker.todo.is_empty() => {
                 draft.method = "elicitation/create";
-                draft.request_id = Some(random.range(0..worker.todo.len())).map(|of| worker.todo[of].0.clone());
+                let of = random.range(0..worker.todo.len());
+                draft.request_id = Some(worker.mind.write_id(&worker.todo[of].token));
                 if random.one_in(2) {
-                    draft.session = None;
+                    unnamed(&mut draft);
                 }
             }
             12 if !worker.waiting.is_empty() => {
                 (draft.method, draft.id) = ("$/cancel_request", None);
                 draft.request_id = Some(random.pick(&worker.waiting).0.clone());
                 if random.one_in(2) {
-                    draft.session = None;
+                    unnamed(&mut draft);
                 }
             }
-            13 => {
-                let result = random.one_in(2);
-                draft = Draft { id: Some(spell_id(random.range(0..50), random)), result, ..Draft::default() };
+            13 if worker.mind.careless => {
+                let (result, number) = (random.one_in(2), random.range(0..50));
+                let token = if random.one_in(2) { number.to_string() } else { format!("\"{number}\"") };
+                draft = Draft { id: Some(token), result, ..Draft::default() };
             }
             14 => return self.write(who, Line::raw(who, Kind::Blank, String::new())),
             15 if random.one_in(5) => {
@@ -828,19 +1083,31 @@ impl World {
         let padding = self.padding();
         let (random, worker) = (&mut self.random, &mut self.workers[at]);
         let which = if random.one_in(2) { 0 } else { random.range(0..worker.todo.len()) };
-        let Some((token, number)) = worker.todo.remove(if self.healing { 0 } else { which }) else { return };
-        if !self.healing && random.one_in(20) {
-            worker.todo.push_back((token.clone(), number));
+        let Some(todo) = worker.todo.remove(if self.healing { 0 } else { which }) else { return };
+        if worker.mind.careless && !self.healing && random.one_in(8) {
+            worker.todo.push_back(Todo { again: true, ..todo.clone() });
         }
-        let result = !random.one_in(5);
-        let mut result_session = None;
-        if result && (self.model.lines[number].method == "session/new" || random.one_in(15)) {
-            let name = if random.one_in(6) { random.range(0..3) } else { worker.next_session };
-            worker.next_session += 1;
-            worker.sessions.push(name.to_string());
-            result_session = Some(name.to_string());
+        let asked = &self.model.lines[todo.line];
+        let result = !random.one_in(5) && (!asked.loads() || worker.mind.can_load(asked));
+        let mut result_session = todo.made.filter(|_| result);
+        if result && worker.mind.careless && random.one_in(4) {
+            let name = random.range(0..3).to_string();
+            worker.mind.muddles(name.clone());
+            result_session = Some(name);
+        } else if result && asked.loads() && random.one_in(3) {
+            result_session = result_session.or(asked.inner.clone());
         }
-        self.draft(Who::Worker(at), Draft { id: Some(token), result, result_session, padding, ..Draft::default() });
+        worker.mind.answered(todo.line, asked, result, result_session.as_deref());
+        let draft = Draft {
+            id: Some(worker.mind.write_id(&todo.token)),
+            result,
+            result_session,
+            padding,
+            answers: Some(todo.line),
+            again: todo.again,
+            ..Draft::default()
+        };
+        self.draft(Who::Worker(at), draft);
     }
 
     fn write_bad(&mut self, who: Who) {
@@ -918,8 +1185,14 @@ impl World {
                 }
             }
             (Action::Wait, ..) => {
-                let longest = if self.random.one_in(10) { 2000 } else { 100 };
-                self.now = self.now.after(Duration::from_millis(self.random.range(0..longest) as u64));
+                let longest = match self.random.range(0..100) {
+                    0 => 70_000,
+                    1..3 => 8000,
+                    3..12 => 2000,
+                    _ => 100,
+                };
+                let pause = Duration::from_millis(self.random.range(0..longest) as u64);
+                self.pass(self.now.after(pause));
                 self.tick_if_due();
             }
             (Action::WaitForDeadline, ..) => {
@@ -942,20 +1215,41 @@ impl World {
             }
             (Action::CloseStdout, _, Some(worker)) if self.can_write(worker) => self.workers[worker].end.ended = true,
             (Action::CloseStdin, _, Some(worker)) => self.break_stdin(worker),
+            (Action::Crowd, ..) => self.crowd(),
             (Action::Shutdown, ..) => self.shutdown(),
             _ => {}
         }
     }
 
+    /// Tells the bus that memory is short, with holders of any size; or that it is not any more.
+    fn crowd(&mut self) {
+        let most = self.settings.limits.max_memory;
+        let clients: Vec<_> = self.clients.iter().filter(|client| !client.closed).map(|client| client.key).collect();
+        let goes_on = !self.is_crowded || self.random.one_in(2);
+        self.is_crowded = goes_on && !clients.is_empty();
+        let random = &mut self.random;
+        let (used, held) = if self.is_crowded {
+            let sizes = [1 << 10, 100 << 10, most / 4, most];
+            let held = clients.into_iter().map(|key| (Peer::Client(key), *random.pick(&sizes))).collect();
+            (if random.one_in(4) { random.range(most..2 * most) } else { most - 1 }, held)
+        } else {
+            (0, Vec::new())
+        };
+        self.sheds = true;
+        self.handle("memory", None, Input::Memory { used, held });
+        self.sheds = false;
+    }
+
     fn connect(&mut self) {
-        if self.accept_paused || self.clients.iter().filter(|client| !client.closed).count() > 12 {
+        if self.accept_paused || self.clients.iter().filter(|client| !client.closed).count() > self.crowd {
             return;
         }
         let listener = self.random.range(0..self.settings.listeners.len());
         if self.settings.listeners[listener].stdio && !self.clients.is_empty() {
             return;
         }
-        let key = self.bus.connect(self.now, listener, Source::Inherited);
+        let source = Source::User(self.random.range(0..4) as u32);
+        let key = self.bus.connect(self.now, listener, source);
         assert_eq!(key.is_none(), self.stop_accept, "a connection was refused or taken wrongly");
         if let Some(key) = key {
             self.model.connected(listener);
@@ -967,6 +1261,7 @@ impl World {
                 todo: VecDeque::new(),
                 sessions: Vec::new(),
                 closing: None,
+                left: None,
                 reset: false,
                 flush_told: false,
                 closed: false,
@@ -1018,6 +1313,14 @@ impl World {
     fn react(&mut self) -> bool {
         let mut todo: Vec<Reaction> = Vec::new();
         for (at, worker) in self.workers.iter().enumerate().filter(|(_, worker)| !worker.released) {
+            if worker.probed {
+                todo.push(Box::new(move |world| {
+                    let worker = &mut world.workers[at];
+                    worker.probed = false;
+                    let input = Input::Unread { worker: worker.key, bytes: worker.end.half_read.len() };
+                    world.handle("is looked at", Some(Who::Worker(at)), input);
+                }));
+            }
             let runs = worker.process == Process::Running;
             if runs && worker.killed {
                 todo.push(Box::new(move |world| world.exit(at, Exit::Signal(9))));
@@ -1073,6 +1376,10 @@ impl World {
     fn heal(&mut self) {
         self.note("everybody heals".into());
         self.healing = true;
+        if self.is_crowded {
+            self.is_crowded = false;
+            self.handle("memory", None, Input::Memory { used: 0, held: Vec::new() });
+        }
         for _ in 0..2000 {
             self.progress();
             let empty = self.model.seats_empty() as u64;
@@ -1100,6 +1407,7 @@ impl World {
                 if self.workers[at].process == Process::Starting && !self.workers[at].released {
                     self.spawned(at, true);
                 }
+                self.read_lines(Who::Worker(at));
                 while !self.workers[at].todo.is_empty() && self.can_write(at) {
                     self.worker_answers(at);
                 }

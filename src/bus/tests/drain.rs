@@ -49,6 +49,8 @@ fn a_shutdown_stops_accepting_tells_the_workers_and_ends_when_all_have_gone() {
         bench.ends(worker);
     }
     assert_eq!(bench.count(Reason::WorkerStopped), 2);
+    assert_eq!(bench.how_closed(client), None, "it is read until it is silent");
+    bench.pass(milliseconds(100));
     assert_eq!(bench.how_closed(client), Some(Close::Flush));
     assert!(!bench.done);
     bench.gone(client);
@@ -94,6 +96,12 @@ fn answers_that_come_during_the_shutdown_are_delivered_and_missing_ones_are_erro
     bench.exits(worker, Exit::Code(0));
     bench.ends(worker);
     assert_eq!(bench.read_error(client).2, Value::from(2));
+    bench.pass(milliseconds(60));
+    bench.write(client, r#"{"id":4,"method":"x","sessionId":"s"}"#);
+    assert_eq!(bench.read_error(client).0, "shutting_down");
+    bench.pass(milliseconds(60));
+    assert_eq!(bench.how_closed(client), None, "it may send more");
+    bench.pass(milliseconds(40));
     assert_eq!(bench.how_closed(client), Some(Close::Flush));
 }
 
@@ -157,6 +165,7 @@ fn a_client_that_does_not_take_its_last_bytes_is_left_behind() {
     bench.stalls(client);
     bench.shutdown();
     bench.dies(worker);
+    bench.pass(milliseconds(100));
     assert_eq!(bench.how_closed(client), Some(Close::Flush));
     bench.pass(seconds(30));
     assert_eq!(bench.how_closed(client), Some(Close::Now));

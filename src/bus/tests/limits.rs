@@ -126,24 +126,21 @@ fn requests_whose_client_has_left_give_way_when_the_table_is_full() {
     let client = bench.client();
     bench.breaks(gone);
     bench.read(worker);
-    bench.write(client, r#"{"id":"new","method":"x"}"#);
-    assert_eq!(bench.read(worker).len(), 1);
-    bench.write(worker, r#"{"id":"new","result":1}"#);
-    assert_eq!(bench.read(client).len(), 1);
+    bench.write(client, r#"{"id":"0","method":"x"}"#);
+    let seen: Value = serde_json::from_str(&bench.read_one(worker)).unwrap();
+    assert!(seen["id"].is_string() && seen["id"] != "0", "the answer to what gave way may still come");
+    bench.write(worker, &format!(r#"{{"id":{},"result":1}}"#, seen["id"]));
+    assert_eq!(bench.read_one(client), r#"{"id":"0","result":1}"#);
 }
 
 #[test]
-fn there_are_1024_connections_and_then_no_more_are_taken_until_a_tenth_has_left() {
+fn there_are_1024_connections_and_then_no_more_are_taken_until_one_leaves() {
     let mut bench = bench(1);
     let clients: Vec<Peer> = (0..1024).map(|_| bench.client()).collect();
     assert!(!bench.accepting);
     assert!(bench.run(|bus, now| bus.connect(now, 0, Source::Inherited)).is_none());
-    for client in &clients[..102] {
-        bench.breaks(*client);
-        bench.gone(*client);
-    }
-    assert!(!bench.accepting, "{} are left", bench.bus.stats().clients);
     bench.breaks(clients[102]);
+    assert!(!bench.accepting);
     bench.gone(clients[102]);
     assert!(bench.accepting);
     bench.client();

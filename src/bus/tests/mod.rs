@@ -8,11 +8,14 @@ mod deny;
 mod drain;
 mod errors;
 mod ids;
+mod isolation;
 mod limits;
+mod memory;
 mod pools;
 mod routing;
 mod sessions;
 mod share;
+mod turns;
 mod workers;
 
 use std::collections::BTreeMap;
@@ -54,6 +57,10 @@ struct Wire {
     queued: usize,
     /// Everything queued since the last look.
     read: Vec<u8>,
+    /// Sent to a worker and not read by it.
+    unread: usize,
+    /// What it wrote is not presented yet.
+    is_late: bool,
     /// It takes no bytes.
     stalls: bool,
 }
@@ -137,6 +144,7 @@ impl Bench {
     fn effects(&mut self, data: &[u8]) {
         let mut sent = Vec::new();
         let mut resumed = Vec::new();
+        let mut probed = Vec::new();
         while let Some(effect) = self.bus.next_effect() {
             match effect {
                 Effect::Copy { to, span } => {
@@ -158,7 +166,7 @@ impl Bench {
                 Effect::Spawn { worker, .. } => self.workers.push(worker),
                 Effect::CloseStdin { worker } => self.stdin_closed.push(worker),
                 Effect::Signal { worker, signal } => self.signals.push((worker, signal)),
-                Effect::Probe { .. } => {}
+                Effect::Probe { worker } => probed.push(worker),
                 Effect::Release { worker } => {
                     self.workers.retain(|known| *known != worker);
                     self.released.push(worker);
@@ -174,7 +182,7 @@ impl Bench {
         // It looks at everything, so with full tables not every time.
         let stats = self.bus.stats();
         self.steps += 1;
-        if stats.pending + stats.sessions + stats.clients < 100 || self.steps.is_multiple_of(256) {
+        if stats.pending + self.bus.sessions.table.len() + stats.clients < 100 || self.steps.is_multiple_of(256) {
             self.bus.check_invariants();
         }
         if self.spawns {
@@ -184,6 +192,10 @@ impl Bench {
             if !self.wire(peer).stalls {
                 self.takes(peer, usize::MAX);
             }
+        }
+        for worker in probed {
+            let bytes = self.wire(Peer::Worker(worker)).unread;
+            self.handle(Input::Unread { worker, bytes });
         }
         for peer in resumed {
             self.present(peer);
@@ -240,7 +252,7 @@ impl Bench {
 
     /// The bus looks at what it has of `peer`.
     fn present(&mut self, peer: Peer) {
-        while !self.wire(peer).paused {
+        while !self.wire(peer).paused && !self.wire(peer).is_late {
             let mut buffer = vec![0; PAD];
             buffer.extend_from_slice(&self.wire(peer).kept);
             let end = buffer.len();

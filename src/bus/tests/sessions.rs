@@ -174,6 +174,10 @@ fn a_session_ends_when_it_is_closed_when_its_owner_leaves_and_when_its_worker_ex
     bench.breaks(owner);
     assert_eq!(bench.bus.stats().sessions, 0);
     bench.write(other, r#"{"id":5,"method":"x","sessionId":"s"}"#);
+    assert_eq!(bench.read_error(other).0, "session_denied", "the worker has still to do for its owner");
+    bench.write(worker, r#"{"id":1,"result":1}"#);
+    bench.write(worker, r#"{"id":4,"result":1}"#);
+    bench.write(other, r#"{"id":5,"method":"x","sessionId":"s"}"#);
     assert_eq!(bench.bus.stats().sessions, 1, "the name is free for others");
     bench.dies(worker);
     assert_eq!(bench.bus.stats().sessions, 0);

@@ -70,5 +70,8 @@ fn the_last_slots_for_pending_requests_are_kept_for_those_who_hold_few() {
     assert_eq!(bench.read(worker).len(), 4);
     assert_eq!(bench.read(polite), Vec::<String>::new());
     bench.write(polite, &request(4));
-    assert_eq!(bench.read_error(polite).0, "pending_limit", "now the table is full");
+    assert_eq!(bench.read(worker).len(), 1, "the table is full, and who holds most gives one up");
+    assert_eq!(bench.read(polite), Vec::<String>::new());
+    let (reason, _, id) = bench.read_error(eager);
+    assert_eq!((reason.as_str(), id), ("pending_limit", Value::from(4091)));
 }

@@ -18,10 +18,10 @@ fn the_last_lines_of_a_worker_are_read_even_if_a_slow_client_held_them_up() {
     bench.pass(milliseconds(1999));
     // It is read again just before its time would be up; the shell needs a moment to do so.
     let queued = bench.wire(client).queued;
-    let kept = std::mem::take(&mut bench.wire(worker).kept);
+    bench.wire(worker).is_late = true;
     bench.takes(client, queued);
     bench.pass(milliseconds(500));
-    bench.wire(worker).kept = kept;
+    bench.wire(worker).is_late = false;
     bench.present(worker);
     bench.takes(client, 1000);
     assert_eq!(bench.read(client).last().unwrap(), r#"{"id":1,"result":2}"#);
@@ -130,7 +130,7 @@ fn the_backoff_doubles_with_every_exit_and_starts_over_after_a_minute_of_running
 }
 
 #[test]
-fn the_sixth_exit_in_a_minute_is_the_last_one() {
+fn the_sixth_exit_in_a_minute_is_the_last_one_until_the_minute_has_passed() {
     let mut bench = bench(1);
     let client = bench.client();
     for _ in 0..5 {
@@ -141,12 +141,41 @@ fn the_sixth_exit_in_a_minute_is_the_last_one() {
     }
     let worker = bench.worker(0);
     bench.dies(worker);
-    bench.pass(seconds(3600));
+    bench.pass(milliseconds(59_999));
     assert!(bench.workers.is_empty());
     let error = bench.reports.iter().find(|report| report.reason == Reason::PoolDegraded).unwrap();
     assert_eq!(error.level, crate::bus::report::Level::Error);
     bench.write(client, r#"{"id":1,"method":"x"}"#);
     assert_eq!(bench.read_error(client).0, "no_worker");
+    bench.pass(milliseconds(1));
+    assert_eq!(bench.workers.len(), 1, "the command may have been mended");
+    bench.write(client, r#"{"id":2,"method":"x"}"#);
+    let worker = bench.worker(0);
+    assert_eq!(bench.read(worker).len(), 1);
+}
+
+#[test]
+fn a_worker_that_may_not_be_restarted_is_never_started_again() {
+    let mut strict = settings(vec![pool(1, Assignment::RoundRobin)]);
+    strict.limits.max_restarts = 0;
+    let mut bench = Bench::new(strict);
+    let worker = bench.worker(0);
+    bench.dies(worker);
+    bench.pass(seconds(3600));
+    assert!(bench.workers.is_empty());
+}
+
+#[test]
+fn a_spawn_that_failed_for_want_of_descriptors_is_tried_again_and_counts_for_nothing() {
+    let mut bench = Bench::starting(settings(vec![pool(1, Assignment::RoundRobin)]));
+    for _ in 0..100 {
+        let Peer::Worker(worker) = bench.worker(0) else { unreachable!() };
+        bench.handle(Input::SpawnFailed { worker, why: "Too many open files".into(), short: true });
+        assert!(bench.workers.is_empty());
+        bench.pass(seconds(1));
+        assert_eq!(bench.workers.len(), 1);
+    }
+    assert_eq!(bench.count(Reason::PoolDegraded), 0);
 }
 
 #[test]

@@ -1,0 +1,318 @@
+//! What was queued for one worker and is not read by it, and how much that may be before its clients take turns.
+//!
+//! Lines that wait in a pipe stand in the order in which they came: behind a client that sends without end everybody
+//! waits. So no more is put before a worker that several clients share than it reads in some milliseconds; the rest
+//! waits with those who sent it, and they take turns. How much that is follows from how long bytes have waited. A
+//! worker that is slow to begin, since others use its CPU, is not fed less for that: what a single line has waited does
+//! not count.
+//!
+//! Invariant: `read ≤ sent ≤ queued`, in bytes since the worker was started.
+
+use std::time::Duration;
+
+use super::port::Moment;
+
+/// How long a byte may wait before the worker reads it: what it reads at a time waits as long again inside it.
+const TARGET: Duration = Duration::from_millis(4);
+/// The window of a worker about which nothing is known yet, in bytes.
+const FIRST_WINDOW: u64 = 16 * 1024;
+/// The window for one client alone: as much as the pipe holds (`shell/spawn.rs`).
+const WINDOW_ALONE: u64 = 256 * 1024;
+/// A window never needs to be larger: the limit of an output comes before it.
+const LARGEST_WINDOW: u64 = 1 << 40;
+/// A window that has closed opens with so many bytes.
+const SMALLEST_STEP: u64 = 64;
+/// How soon it is looked again how far a worker has read, while so much is queued that somebody may have to wait: who
+/// waits for what has been read already waits in vain.
+const LOOK_AGAIN_AFTER: Duration = Duration::from_micros(100);
+/// How often it is looked while somebody waits.
+const LOOK_EVERY: Duration = Duration::from_millis(1);
+
+/// How long the time counts that a single line has waited.
+const DELAY_COUNTS: Duration = Duration::from_secs(5);
+
+/// A place in the stream, when it was queued, and the window then.
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    place: u64,
+    at: Moment,
+    window: u64,
+    /// When it was not read yet. The time between two looks is not the worker's fault.
+    unread_at: Moment,
+    /// No more than a line was on its way.
+    is_single: bool,
+    /// So much was on its way that a larger window could have let more through.
+    is_limited: bool,
+}
+
+/// The bytes on their way to one worker.
+#[derive(Debug)]
+pub struct Feed {
+    queued: u64,
+    sent: u64,
+    read: u64,
+    window: u64,
+    mark: Option<Mark>,
+    looked_at: Moment,
+    moved_at: Moment,
+    /// It reads nothing at all.
+    is_stuck: bool,
+    /// How long a single line waits, and until when that counts.
+    delay: Duration,
+    delay_ends: Moment,
+    /// Where the last line of each client ends, by the index of its key.
+    ends: Vec<u64>,
+}
+
+impl Default for Feed {
+    fn default() -> Self {
+        Self {
+            queued: 0,
+            sent: 0,
+            read: 0,
+            window: FIRST_WINDOW,
+            mark: None,
+            looked_at: Moment::default(),
+            moved_at: Moment::default(),
+            is_stuck: false,
+            delay: Duration::ZERO,
+            delay_ends: Moment::default(),
+            ends: Vec::new(),
+        }
+    }
+}
+
+impl Feed {
+    /// Bytes queued and not read, as far as is known.
+    pub fn backlog(&self) -> u64 {
+        self.queued - self.read
+    }
+
+    /// Bytes that may be queued before clients have to wait for their turn.
+    pub fn room(&self, alone: bool) -> u64 {
+        if self.is_stuck { LARGEST_WINDOW } else { self.limit(alone).saturating_sub(self.backlog()) }
+    }
+
+    /// Bytes that may be on their way. One client alone keeps nobody waiting, but the next one that comes.
+    fn limit(&self, alone: bool) -> u64 {
+        if alone { self.window.max(WINDOW_ALONE) } else { self.window }
+    }
+
+    /// Whether the client with this index may queue a line: there is room and nobody waits for it, or nothing of this
+    /// client is on its way yet.
+    pub fn takes_line_of(&self, index: usize, others_wait: bool, alone: bool) -> bool {
+        ((self.backlog() <= self.limit(alone) || self.is_stuck) && !others_wait)
+            || self.ends.get(index).is_none_or(|end| *end <= self.read)
+    }
+
+    /// Bytes are queued. `in_turns` says that more than one client uses the worker: nobody else is to be measured.
+    pub fn push(&mut self, now: Moment, bytes: usize, in_turns: bool) {
+        if self.backlog() == 0 {
+            self.moved_at = now;
+        }
+        self.queued += bytes as u64;
+        if !in_turns {
+            return;
+        }
+        match &mut self.mark {
+            None => self.set_mark(now, bytes),
+            // What is queued at one time waits behind each other: the last of it tells how long.
+            Some(mark) if mark.at == now => {
+                mark.place = self.queued;
+                mark.is_single = false;
+                mark.is_limited = self.queued - self.read > self.window / 2;
+            }
+            Some(_) => {}
+        }
+    }
+
+    /// What is queued next is a line of so many bytes, of the client with this index.
+    pub fn ends_line_of(&mut self, index: usize, bytes: usize) {
+        if self.ends.len() <= index {
+            self.ends.resize(index + 1, 0);
+        }
+        self.ends[index] = self.queued + bytes as u64;
+    }
+
+    /// Bytes have left the daemon.
+    pub fn sent(&mut self, bytes: usize) {
+        self.sent += bytes as u64;
+    }
+
+    /// Whether it is time to find out how far the worker has read: somebody waits for it, or may soon have to.
+    pub fn wants_look(&self, now: Moment) -> bool {
+        self.sent > self.read && self.backlog() > self.window / 2 && now.since(self.looked_at) >= LOOK_AGAIN_AFTER
+    }
+
+    /// It is being found out.
+    pub fn looks(&mut self, now: Moment) {
+        self.looked_at = now;
+    }
+
+    /// The worker has `unread` bytes in front of it.
+    pub fn read_up_to(&mut self, now: Moment, unread: usize) {
+        let read = self.sent.saturating_sub(unread as u64).max(self.read);
+        if read > self.read {
+            self.read = read;
+            self.moved_at = now;
+            self.is_stuck = false;
+        }
+        let Some(mark) = &mut self.mark else { return };
+        let is_read = self.read >= mark.place;
+        if !is_read {
+            mark.unread_at = now;
+        }
+        let mark = *mark;
+        let waited = mark.unread_at.since(mark.at);
+        if is_read && mark.is_single {
+            (self.delay, self.delay_ends) = (waited, now.after(DELAY_COUNTS));
+        }
+        let delay = if now < self.delay_ends { self.delay } else { Duration::ZERO };
+        let longest = TARGET + delay;
+        if waited > longest {
+            self.window = (u128::from(mark.window) * longest.as_nanos() / waited.as_nanos()) as u64;
+        } else if is_read && mark.is_limited && waited <= delay + TARGET / 2 {
+            self.window = (self.window * 2).clamp(SMALLEST_STEP, LARGEST_WINDOW);
+        }
+        if is_read {
+            self.mark = None;
+            if self.backlog() > 0 {
+                self.set_mark(now, usize::MAX);
+            }
+        }
+    }
+
+    /// Remembers what was queued last; `bytes` is how much that is.
+    fn set_mark(&mut self, now: Moment, bytes: usize) {
+        self.mark = Some(Mark {
+            place: self.queued,
+            at: now,
+            window: self.window,
+            unread_at: now,
+            is_single: self.backlog() == bytes as u64 && self.window < bytes as u64,
+            is_limited: self.backlog() > self.window / 2,
+        });
+    }
+
+    /// The worker has read nothing for so long: turns make no sense, and its output may fill up.
+    pub fn look_if_stuck(&mut self, now: Moment, patience: Duration) {
+        self.is_stuck = self.backlog() > 0 && now.since(self.moved_at) >= patience;
+    }
+
+    /// When it is looked at next while somebody waits.
+    pub fn next_look(now: Moment) -> Moment {
+        now.after(LOOK_EVERY)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    /// A worker that reads `rate` bytes a millisecond in pieces of `chunk`, always fed up to its window, for so many
+    /// milliseconds: the window in the end.
+    fn settles(rate: u64, chunk: u64, milliseconds: u64) -> u64 {
+        let mut feed = Feed::default();
+        let (mut has, mut unread) = (0, 0);
+        for at in 1..milliseconds {
+            let now = Moment(at * MS);
+            let room = feed.room(false).min(256 * 1024 - unread);
+            if room > 0 || feed.backlog() == 0 {
+                let line = room.max(200);
+                feed.push(now, line as usize, true);
+                feed.sent(line as usize);
+                unread += line;
+            }
+            for _ in 0..100 {
+                if has == 0 {
+                    has = unread.min(chunk);
+                    unread -= has;
+                }
+                has -= has.min(rate / 100);
+            }
+            feed.read_up_to(now, unread as usize);
+        }
+        feed.window
+    }
+
+    #[test]
+    fn the_window_of_a_slow_worker_is_what_it_reads_in_some_milliseconds() {
+        // 0.2 ms for a line of 200 bytes, read in the pieces that Node and Python read.
+        for chunk in [200, 8 * 1024, 64 * 1024] {
+            let window = settles(1000, chunk, 2000);
+            assert!((1_000..10_000).contains(&window), "{window} bytes, read in pieces of {chunk}");
+        }
+    }
+
+    #[test]
+    fn a_worker_that_waits_long_for_its_cpu_is_not_fed_a_line_at_a_time() {
+        let mut feed = Feed::default();
+        let (mut unread, mut read) = (0, 0);
+        for at in 1..4000 {
+            let now = Moment(at * MS);
+            while feed.backlog() == 0 || (feed.room(false) > 0 && unread < 200_000) {
+                feed.push(now, 200, true);
+                feed.sent(200);
+                unread += 200;
+            }
+            // Each 12 ms it reads all that is there.
+            if at % 12 == 0 {
+                read += std::mem::take(&mut unread);
+            }
+            feed.read_up_to(now, unread);
+        }
+        assert!(read > 10_000_000, "{read} bytes in 4 s");
+    }
+
+    #[test]
+    fn a_worker_that_takes_long_for_each_line_has_no_more_than_two_before_it() {
+        let mut feed = Feed::default();
+        let (mut unread, mut most) = (0_usize, 0);
+        for at in 1..4000 {
+            let now = Moment(at * MS);
+            while feed.backlog() == 0 || feed.room(false) > 0 {
+                feed.push(now, 200, true);
+                feed.sent(200);
+                unread += 200;
+            }
+            most = if at > 2000 { most.max(unread / 200) } else { 0 };
+            if at % 10 == 0 {
+                unread = unread.saturating_sub(200);
+            }
+            feed.read_up_to(now, unread);
+        }
+        assert!(most <= 3, "{most} lines of 10 ms wait");
+    }
+
+    #[test]
+    fn the_window_of_a_fast_worker_is_no_limit() {
+        assert!(settles(1 << 20, 64 * 1024, 100) > 256 * 1024);
+    }
+
+    #[test]
+    fn the_first_line_of_a_client_is_taken_whatever_waits() {
+        let mut feed = Feed::default();
+        feed.ends_line_of(3, 1 << 20);
+        feed.push(Moment(0), 1 << 20, true);
+        assert!(!feed.takes_line_of(3, false, false));
+        assert!(feed.takes_line_of(4, true, false) && feed.takes_line_of(0, true, false));
+        feed.sent(1 << 20);
+        feed.read_up_to(Moment(MS), 1 << 10);
+        assert_eq!(feed.backlog(), 1 << 10);
+        assert!(!feed.takes_line_of(3, true, false) && feed.takes_line_of(3, false, false));
+        feed.read_up_to(Moment(MS), 0);
+        assert!(feed.takes_line_of(3, true, false));
+    }
+
+    #[test]
+    fn a_worker_that_reads_nothing_is_not_waited_for_in_turns() {
+        let mut feed = Feed::default();
+        feed.push(Moment(0), 1 << 20, true);
+        feed.look_if_stuck(Moment(999 * MS), Duration::from_secs(1));
+        assert_eq!(feed.room(false), 0);
+        feed.look_if_stuck(Moment(1000 * MS), Duration::from_secs(1));
+        assert!(feed.room(false) > 1 << 30);
+    }
+}

@@ -1,0 +1,526 @@
+//! The way of a line from a client to a worker (spec 6.1, 6.2; design 2.1 to 2.7).
+//!
+//! Invariant: a line is queued for exactly one worker, or its loss is reported, and a lost request is answered. Whatever
+//! session or request a line names is its sender's own, or nobody's.
+
+use std::borrow::Cow;
+
+use super::id::View;
+use super::message::{Edit, Edits, Kind, Refusal, Verb, kind, session_name, verb};
+use super::port::{ClientKey, Moment, Peer, Text, WorkerKey};
+use super::report::Reason;
+use super::requests::{Asked, Direction, Effect, Request};
+use super::scan::{Line, Span, Window};
+use super::sessions::{Rank, Session};
+use super::settings::{Assignment, MAX_REQUEST_ID_LEN, MAX_SESSION_ID_LEN, SessionAccess};
+use super::table::Key;
+use super::{Bus, Flow};
+
+/// A session that a message names.
+enum Named<'a> {
+    /// None, or one that it does not use.
+    None,
+    /// One that its sender owns.
+    Known(Key<Session>),
+    /// Nobody has one of this name yet.
+    New(Cow<'a, [u8]>),
+    /// Its owner has left, and the sender asks the worker for it.
+    Held(Key<Session>),
+}
+
+/// Where a message goes, and in which sessions.
+struct Way<'a> {
+    worker: WorkerKey,
+    session: Named<'a>,
+    /// The one in its params, where another one stands at top level.
+    second_session: Named<'a>,
+    /// The request that it cancels.
+    cancels: Option<Key<Request>>,
+}
+
+/// Sessions that a message is in now, and whether it was the first to name them.
+#[derive(Clone, Copy, Default)]
+struct Entered {
+    session: Option<Key<Session>>,
+    is_new: bool,
+}
+
+impl Bus {
+    /// A line from a client.
+    pub(super) fn client_line(&mut self, now: Moment, client: ClientKey, window: Window<'_>, line: &Line) -> Flow {
+        if line.has(Line::ID_INVALID) {
+            return self.malformed_text(now, Peer::Client(client), "the id is neither a string, a number nor null");
+        }
+        let flow = match kind(line) {
+            Kind::Response => self.client_response(now, client, window, line),
+            Kind::Request | Kind::Notification => self.client_message(now, client, window, line),
+        };
+        if flow == Flow::Next {
+            self.stats.lines_from_clients += 1;
+        }
+        flow
+    }
+
+    fn client_message(&mut self, now: Moment, client: ClientKey, window: Window<'_>, line: &Line) -> Flow {
+        if self.drain.refuses_requests() {
+            let refusal = Refusal(Reason::ShuttingDown, "the daemon is shutting down".into());
+            return self.refuse(now, client, window, line, refusal);
+        }
+        let id = match line.id.is_some().then(|| View::parse(window.get(line.id))).transpose() {
+            Ok(id) => id,
+            Err(_) => {
+                let text = format!("the id is longer than {MAX_REQUEST_ID_LEN} bytes");
+                return self.refuse(now, client, window, line, Refusal(Reason::IdTooLong, text));
+            }
+        };
+        let verb = match verb(window, line) {
+            // Without an answer nothing is given away.
+            Verb::Load | Verb::Fork if id.is_none() => Verb::Other,
+            verb => verb,
+        };
+        if let Some((worker, session)) = self.known_way(now, client, window, line) {
+            if self.waits_for_worker(now, client, worker, line.span.len() + 1) {
+                return Flow::Blocked;
+            }
+            let entered = [Entered { session: Some(session), is_new: false }, Entered::default()];
+            return match self.record(now, client, worker, window, line, id.as_ref(), verb, entered) {
+                Ok(None) => {
+                    self.forward_as_it_is(now, Peer::Worker(worker), line);
+                    Flow::Next
+                }
+                Ok(Some(with)) => {
+                    let mut edits = [Some(Edit { at: line.id, with }), None, None];
+                    self.forward(now, Peer::Worker(worker), line, &mut edits);
+                    Flow::Next
+                }
+                Err(refusal) => self.refuse(now, client, window, line, refusal),
+            };
+        }
+        let way = match self.way_of(now, client, window, line, verb) {
+            Ok(way) => way,
+            Err(refusal) => return self.refuse(now, client, window, line, refusal),
+        };
+        let worker = way.worker;
+        if let Some((reason, text)) = self.denied_at(worker, window, line) {
+            return self.refuse(now, client, window, line, Refusal(reason, text));
+        }
+        if self.waits_for_worker(now, client, worker, line.span.len() + 1) {
+            return Flow::Blocked;
+        }
+        let mut edits: Edits = match self.name_requests(client, window, line, &way) {
+            Ok(edits) => edits,
+            Err(refusal) => return self.refuse(now, client, window, line, refusal),
+        };
+        let cancels = way.cancels;
+        // Only a message that is delivered makes a session: one that waits or is refused leaves nothing behind.
+        let entered = match self.enter_sessions(now, client, way.worker, way.session, way.second_session) {
+            Ok(entered) => entered,
+            Err(refusal) => return self.refuse(now, client, window, line, refusal),
+        };
+        match self.record(now, client, worker, window, line, id.as_ref(), verb, entered) {
+            Ok(edit) => edits[0] = edit.map(|with| Edit { at: line.id, with }),
+            Err(refusal) => return self.refuse(now, client, window, line, refusal),
+        }
+        self.forward(now, Peer::Worker(worker), line, &mut edits);
+        if let (Verb::Cancel(how), Some(key)) = (verb, cancels) {
+            self.cancel_request(now, key, how);
+        }
+        Flow::Next
+    }
+
+    /// The way of most messages: in a session that their sender owns, with nothing else to look at.
+    fn known_way(
+        &mut self,
+        now: Moment,
+        client: ClientKey,
+        window: Window<'_>,
+        line: &Line,
+    ) -> Option<(WorkerKey, Key<Session>)> {
+        let span = match (line.session.is_some(), line.params_session.is_some()) {
+            (true, false) => line.session,
+            (false, true) => line.params_session,
+            _ => return None,
+        };
+        if line.request_id.is_some() || line.params_id.is_some() || line.pool.is_some() || self.denies_methods {
+            return None;
+        }
+        let key = self.session_of_client(client, &session_name(window, span)?)?;
+        let session = self.sessions.table.get_mut(key)?;
+        session.used = now;
+        let (worker, is_issued, is_lent) = (session.worker, session.rank == Rank::Issued, session.is_lent);
+        if !is_issued && (is_lent || self.issues_names(worker)) {
+            return None;
+        }
+        self.worker_takes_messages(worker).then_some((worker, key))
+    }
+
+    /// Records a request, if the line is one. Gives the token to replace its id with, if it may not pass.
+    #[allow(clippy::too_many_arguments)]
+    fn record(
+        &mut self,
+        now: Moment,
+        client: ClientKey,
+        worker: WorkerKey,
+        window: Window<'_>,
+        line: &Line,
+        id: Option<&View<'_>>,
+        verb: Verb,
+        entered: [Entered; 2],
+    ) -> Result<Option<Text>, Refusal> {
+        let Some(id) = id else { return Ok(None) };
+        let request = Asked {
+            asker: Peer::Client(client),
+            answerer: Peer::Worker(worker),
+            session: entered[0].session,
+            second_session: entered[1].session,
+            session_on_top: line.session.len() > 2,
+            effect: Effect {
+                creates: matches!(verb, Verb::New | Verb::Fork),
+                loads: verb == Verb::Load,
+                ends: verb == Verb::Close,
+            },
+            expires: self.request_expires(now, worker),
+        };
+        let recorded = self.ask(now, &request, id, window.get(line.id));
+        if recorded.is_err() {
+            for entered in entered.iter().filter(|entered| entered.is_new) {
+                entered.session.into_iter().for_each(|session| self.unclaim_session(session));
+            }
+        }
+        recorded
+    }
+
+    fn request_expires(&self, now: Moment, worker: WorkerKey) -> Option<Moment> {
+        if !self.times_out {
+            return None;
+        }
+        let pool = self.workers.get(worker)?.pool;
+        self.settings.pools[pool].request_timeout.map(|timeout| now.after(timeout))
+    }
+
+    /// Where a message goes. Nothing is changed by it but whose turn it is.
+    fn way_of<'a>(
+        &mut self,
+        now: Moment,
+        client: ClientKey,
+        window: Window<'a>,
+        line: &Line,
+        verb: Verb,
+    ) -> Result<Way<'a>, Refusal> {
+        if matches!(verb, Verb::Cancel(_)) {
+            return self.way_of_cancellation(client, window, line);
+        }
+        let top = session_name(window, line.session);
+        let inner = session_name(window, line.params_session);
+        let (worker, session) = match (&top, &inner) {
+            (Some(name), _) => {
+                self.worker_for_session(now, client, window, line, verb, name.clone(), inner.as_deref())?
+            }
+            (None, Some(name)) => self.worker_for_session(now, client, window, line, verb, name.clone(), None)?,
+            (None, None) => {
+                let picked = self.group_of_line(client, window, line).and_then(|group| self.pick(now, client, group));
+                (picked.map_err(|(reason, text)| Refusal(reason, text))?, Named::None)
+            }
+        };
+        let second_session = match (&top, &inner) {
+            (Some(top), Some(inner)) if top != inner => self.second_session(client, worker, verb, inner.clone())?,
+            _ => Named::None,
+        };
+        if let Some(inner) = &inner {
+            self.refuse_unissued(client, worker, verb, inner)?;
+        }
+        for named in [&session, &second_session] {
+            self.refuse_lent(worker, verb, named)?;
+        }
+        Ok(Way { worker, session, second_session, cancels: None })
+    }
+
+    /// A cancellation goes to whoever works on the request, and to nobody when the answer is out already, or it is
+    /// somebody else's.
+    fn way_of_cancellation<'a>(&self, client: ClientKey, window: Window<'_>, line: &Line) -> Result<Way<'a>, Refusal> {
+        let unknown = || Refusal(Reason::UnknownRequest, "it names no pending request of this connection".into());
+        let mut named = [line.request_id, line.params_id].into_iter().filter(|span| span.is_some());
+        let target = |span: Span| self.request_named(Peer::Client(client), window.get(span));
+        let key = named.next().and_then(target).ok_or_else(unknown)?;
+        if named.any(|span| target(span) != Some(key)) {
+            return Err(unknown());
+        }
+        let Some(Peer::Worker(worker)) = self.to_workers.table.get(key).map(|request| request.answerer) else {
+            return Err(unknown());
+        };
+        if !self.worker_takes_messages(worker) {
+            return Err(unknown());
+        }
+        if self.settings.routing.session_access == SessionAccess::Owner {
+            for (span, on_top) in [(line.session, true), (line.params_session, false)] {
+                let Some(name) = session_name(window, span) else { continue };
+                match self.sessions.of_worker(worker, &name).and_then(|key| self.sessions.table.get(key)) {
+                    Some(session) if session.client != Some(client) => return Err(Self::denied()),
+                    None if !on_top => self.refuse_guess(worker, false)?,
+                    _ => {}
+                }
+            }
+        }
+        Ok(Way { worker, session: Named::None, second_session: Named::None, cancels: Some(key) })
+    }
+
+    /// The worker of the session `name`, or the one that it is to be made on if nobody has it (spec 6.1, design 2.3).
+    /// `inner` is what stands in the params if `name` stands at top level.
+    #[allow(clippy::too_many_arguments)]
+    fn worker_for_session<'a>(
+        &mut self,
+        now: Moment,
+        client: ClientKey,
+        window: Window<'_>,
+        line: &Line,
+        verb: Verb,
+        name: Cow<'a, [u8]>,
+        inner: Option<&[u8]>,
+    ) -> Result<(WorkerKey, Named<'a>), Refusal> {
+        if name.len() > MAX_SESSION_ID_LEN {
+            let text = format!("the sessionId is longer than {MAX_SESSION_ID_LEN} bytes");
+            return Err(Refusal(Reason::SessionIdTooLong, text));
+        }
+        if !line.pool.is_some()
+            && let Some(key) = self.session_of_client(client, &name)
+            && let Some(session) = self.sessions.table.get_mut(key)
+        {
+            session.used = now;
+            let worker = session.worker;
+            return self.usable(worker).map(|worker| (worker, Named::Known(key)));
+        }
+        let loads = matches!(verb, Verb::Load | Verb::Fork);
+        self.refuse_lost(client, &name, loads)?;
+        let refusal = |(reason, text)| Refusal(reason, text);
+        let group = self.group_of_line(client, window, line).map_err(refusal)?;
+        if self.groups[group].assignment == Assignment::Dedicated {
+            // Its process serves no other client, so no other client's sessions are in reach.
+            let worker = self.pick(now, client, group).map_err(refusal)?;
+            let session = match self.sessions.of_worker(worker, &name) {
+                Some(session) => Named::Known(session),
+                None if verb == Verb::Fork => Named::None,
+                None => Named::New(name),
+            };
+            return Ok((worker, session));
+        }
+        let (mut foreign, mut held) = (None, None);
+        for at in 0..self.groups[group].len() {
+            let Some(worker) = self.group_worker(group, at) else { continue };
+            let Some(key) = self.sessions.of_worker(worker, &name) else { continue };
+            match self.sessions.table.get(key).and_then(|session| session.client) {
+                Some(owner) if owner == client => {
+                    return self.usable(worker).map(|worker| (worker, Named::Known(key)));
+                }
+                Some(_) => foreign = foreign.or(Some(worker)),
+                None => held = held.or(Some((worker, key))),
+            }
+        }
+        if self.settings.routing.session_access == SessionAccess::Shared {
+            if let Some(worker) = foreign.or(held.map(|(worker, _)| worker)) {
+                return self.usable(worker).map(|worker| (worker, Named::None));
+            }
+        } else if foreign.is_some() {
+            return Err(Self::denied());
+        } else if let Some((worker, key)) = held {
+            return match verb {
+                // What is loaded is the session in the params.
+                _ if inner.is_some_and(|inner| *inner != *name) => Err(Self::denied()),
+                Verb::Load => self.usable(worker).map(|worker| (worker, Named::Held(key))),
+                Verb::Fork => self.usable(worker).map(|worker| (worker, Named::None)),
+                _ => Err(Self::denied()),
+            };
+        }
+        // A name at top level that is new joins the session in the params.
+        let known = inner.filter(|_| !line.pool.is_some()).and_then(|inner| self.session_of_client(client, inner));
+        let worker = match known.and_then(|key| self.sessions.table.get(key)).map(|session| session.worker) {
+            // It may be outside of the group, where nobody has looked yet.
+            Some(worker) if self.sessions.of_worker(worker, &name).is_some() => return Err(Self::denied()),
+            Some(worker) => self.usable(worker)?,
+            None => self.pick(now, client, group).map_err(refusal)?,
+        };
+        Ok((worker, if verb == Verb::Fork { Named::None } else { Named::New(name) }))
+    }
+
+    /// The session in the params of a message that another one leads: its sender's own, or nobody's.
+    fn second_session<'a>(
+        &mut self,
+        client: ClientKey,
+        worker: WorkerKey,
+        verb: Verb,
+        name: Cow<'a, [u8]>,
+    ) -> Result<Named<'a>, Refusal> {
+        if name.len() > MAX_SESSION_ID_LEN {
+            let text = format!("the sessionId is longer than {MAX_SESSION_ID_LEN} bytes");
+            return Err(Refusal(Reason::SessionIdTooLong, text));
+        }
+        let known = self.sessions.of_worker(worker, &name);
+        let owner = known.and_then(|key| self.sessions.table.get(key)).and_then(|session| session.client);
+        if let Some(key) = known.filter(|_| owner == Some(client)) {
+            return Ok(Named::Known(key));
+        }
+        let loads = matches!(verb, Verb::Load | Verb::Fork);
+        self.refuse_lost(client, &name, loads)?;
+        let Some(key) = known else {
+            let is_its_own = self.workers.get(worker).is_some_and(|worker| worker.owner.is_some());
+            return Ok(if is_its_own || verb == Verb::Fork { Named::None } else { Named::New(name) });
+        };
+        match owner {
+            _ if self.settings.routing.session_access == SessionAccess::Shared => Ok(Named::None),
+            None if verb == Verb::Load => Ok(Named::Held(key)),
+            None if verb == Verb::Fork => Ok(Named::None),
+            _ => Err(Self::denied()),
+        }
+    }
+
+    /// A session that went with its worker is an error for its old owner, unless it asks a worker for it.
+    fn refuse_lost(&mut self, client: ClientKey, name: &[u8], loads: bool) -> Result<(), Refusal> {
+        let Some(client) = self.clients.get_mut(client).filter(|client| client.lost.has(name)) else { return Ok(()) };
+        if loads {
+            client.lost.forget(name);
+            return Ok(());
+        }
+        Err(Refusal(Reason::SessionLost, "the worker of this session has ended, and the session with it".into()))
+    }
+
+    /// Where workers give out the names of their sessions, a name that was not given to this client is a guess.
+    fn refuse_guess(&self, worker: WorkerKey, loads: bool) -> Result<(), Refusal> {
+        let is_guess =
+            !loads && self.settings.routing.session_access == SessionAccess::Owner && self.issues_names(worker);
+        if is_guess { Err(Self::denied()) } else { Ok(()) }
+    }
+
+    /// The session in the params is the one that a worker reads: where workers give out names it has to be one that was
+    /// given to this client. A claim is none, though it decides the way of a message.
+    fn refuse_unissued(&self, client: ClientKey, worker: WorkerKey, verb: Verb, name: &[u8]) -> Result<(), Refusal> {
+        let session = self.sessions.of_worker(worker, name).and_then(|key| self.sessions.table.get(key));
+        match session {
+            Some(session) if session.client == Some(client) && session.rank == Rank::Issued => Ok(()),
+            _ => self.refuse_guess(worker, matches!(verb, Verb::Load | Verb::Fork)),
+        }
+    }
+
+    /// A session that a client has asked a shared worker to load is not its own before the worker has answered.
+    fn refuse_lent(&self, worker: WorkerKey, verb: Verb, named: &Named<'_>) -> Result<(), Refusal> {
+        let Named::Known(key) = named else { return Ok(()) };
+        let is_shared = self.workers.get(worker).is_some_and(|worker| worker.owner.is_none());
+        let waits = |session: &Session| session.is_lent && session.rank < Rank::Issued;
+        let may_not = is_shared
+            && !matches!(verb, Verb::Load | Verb::Fork)
+            && self.settings.routing.session_access == SessionAccess::Owner
+            && self.sessions.table.get(*key).is_some_and(waits);
+        if may_not { Err(Self::denied()) } else { Ok(()) }
+    }
+
+    fn usable(&self, worker: WorkerKey) -> Result<WorkerKey, Refusal> {
+        if self.worker_takes_messages(worker) {
+            Ok(worker)
+        } else {
+            Err(Refusal(Reason::WorkerGone, "the worker of this session has exited or is stopping".into()))
+        }
+    }
+
+    /// Makes the sessions of a message that is about to be delivered.
+    fn enter_sessions(
+        &mut self,
+        now: Moment,
+        client: ClientKey,
+        worker: WorkerKey,
+        first: Named<'_>,
+        second: Named<'_>,
+    ) -> Result<[Entered; 2], Refusal> {
+        let first = self.enter_session(now, client, worker, first)?;
+        match self.enter_session(now, client, worker, second) {
+            Ok(second) => Ok([first, second]),
+            Err(refusal) => {
+                first.session.filter(|_| first.is_new).into_iter().for_each(|session| self.unclaim_session(session));
+                Err(refusal)
+            }
+        }
+    }
+
+    fn enter_session(
+        &mut self,
+        now: Moment,
+        client: ClientKey,
+        worker: WorkerKey,
+        named: Named<'_>,
+    ) -> Result<Entered, Refusal> {
+        let full = || Refusal(Reason::SessionLimit, "the session table is full".into());
+        match named {
+            Named::None => Ok(Entered::default()),
+            Named::Known(key) => {
+                if let Some(session) = self.sessions.table.get_mut(key) {
+                    session.used = now;
+                }
+                Ok(Entered { session: Some(key), is_new: false })
+            }
+            Named::New(name) => {
+                let session = self.claim_session(now, client, worker, &name);
+                // The worker of one client alone does without.
+                if session.is_none() && self.workers.get(worker).is_none_or(|worker| worker.owner.is_none()) {
+                    return Err(full());
+                }
+                Ok(Entered { session, is_new: true })
+            }
+            Named::Held(key) if self.lend_session(now, client, key) => Ok(Entered { session: Some(key), is_new: true }),
+            Named::Held(_) => Err(full()),
+        }
+    }
+
+    /// What a message names other requests by, as the worker knows them. What would hit a request of somebody else is
+    /// refused.
+    fn name_requests(
+        &self,
+        client: ClientKey,
+        window: Window<'_>,
+        line: &Line,
+        way: &Way<'_>,
+    ) -> Result<Edits, Refusal> {
+        if let Some(request) = way.cancels.and_then(|key| self.to_workers.table.get(key)) {
+            let edit = |span: Span| {
+                let with = request.wire_token().filter(|_| span.is_some());
+                with.map(|with| Edit { at: span, with })
+            };
+            return Ok([None, edit(line.request_id), edit(line.params_id)]);
+        }
+        if !line.request_id.is_some() {
+            return Ok([None, None, None]);
+        }
+        let token = window.get(line.request_id);
+        let answerer = Peer::Worker(way.worker);
+        let own = self.request_named(Peer::Client(client), token).and_then(|key| self.to_workers.table.get(key));
+        if let Some(request) = own.filter(|request| request.answerer == answerer) {
+            let edit = request.wire_token().map(|with| Edit { at: line.request_id, with });
+            return Ok([None, edit, None]);
+        }
+        // A name that some parser changes may become that of another client's request.
+        let is_safe = View::parse(token).is_ok_and(|id| id.is_plain() && self.to_workers.find(answerer, &id).is_none());
+        if is_safe {
+            Ok([None, None, None])
+        } else {
+            Err(Refusal(Reason::UnknownRequest, "its requestId is no pending request of this connection".into()))
+        }
+    }
+
+    /// The answer of a client to a worker's request (design 2.5).
+    fn client_response(&mut self, now: Moment, client: ClientKey, window: Window<'_>, line: &Line) -> Flow {
+        let from = Peer::Client(client);
+        let found = self.answered(from, window, line);
+        let Some(key) = found else {
+            let text = "no request of a worker is pending under this id";
+            self.report_line(now, Reason::UnknownId, from, window, line, text);
+            return Flow::Next;
+        };
+        let asker = self.to_clients.table.get(key).and_then(|request| request.asker);
+        let Some(Peer::Worker(worker)) = asker.filter(|asker| self.takes_messages(*asker)) else {
+            self.forget_request(Direction::ToClients, key);
+            self.report_line(now, Reason::LateAnswer, from, window, line, "the worker that asked has gone");
+            return Flow::Next;
+        };
+        if self.waits_for_worker(now, client, worker, line.span.len() + 1) {
+            return Flow::Blocked;
+        }
+        self.settle(now, Direction::ToClients, key, Peer::Worker(worker), line);
+        Flow::Next
+    }
+}

@@ -1,0 +1,248 @@
+//! The way of a line from a worker to a client: answers to their askers, everything else to the owner of its session
+//! (spec 6.3, design 2.5).
+//!
+//! Invariant: a line is queued for exactly one client, or its loss is reported, and a lost request is answered.
+
+use super::client::Phase;
+use super::delivery::Room;
+use super::id::View;
+use super::message::{Cancel, Edit, Refusal, Verb, session_name, verb};
+use super::port::{ClientKey, Moment, Peer, Text, WorkerKey};
+use super::report::Reason;
+use super::requests::{Asked, Direction, Effect};
+use super::scan::{Line, Window};
+use super::sessions::{Learned, Rank, Session};
+use super::settings::MAX_REQUEST_ID_LEN;
+use super::table::Key;
+use super::{Bus, Flow};
+
+impl Bus {
+    /// A line from a worker.
+    pub(super) fn worker_line(&mut self, now: Moment, worker: WorkerKey, window: Window<'_>, line: &Line) -> Flow {
+        // Some workers send the request back with a result in it: the spec calls that a response (6.3.1).
+        let answers = line.flags & (Line::RESULT | Line::ERROR) != 0;
+        let flow = if answers {
+            self.worker_response(now, worker, window, line)
+        } else {
+            self.worker_message(now, worker, window, line)
+        };
+        if flow == Flow::Next {
+            self.stats.lines_from_workers += 1;
+        }
+        flow
+    }
+
+    /// An answer to a client's request (spec 6.3.1).
+    fn worker_response(&mut self, now: Moment, worker: WorkerKey, window: Window<'_>, line: &Line) -> Flow {
+        let from = Peer::Worker(worker);
+        let Some(key) = self.answered(from, window, line) else {
+            return self.unexpected_answer(now, worker, window, line);
+        };
+        let Some(request) = self.to_workers.table.get(key) else { return Flow::Next };
+        let Some(Peer::Client(client)) = request.asker else {
+            let (effect, sessions) = (request.effect, [request.session, request.second_session]);
+            if effect.loads && line.has(Line::RESULT) {
+                sessions.into_iter().flatten().for_each(|session| self.confirm_held(session));
+            }
+            self.learn_from_late_answer(worker, window, line);
+            self.forget_request(Direction::ToWorkers, key);
+            self.report_line(now, Reason::LateAnswer, from, window, line, "the client is not waiting any more");
+            return Flow::Next;
+        };
+        let (effect, sessions) = (request.effect, [request.session, request.second_session]);
+        match self.room_at_client(now, worker, client) {
+            Room::Free => {}
+            Room::Wait => return Flow::Blocked,
+            // Nobody waits for this answer now.
+            Room::Closed => return self.worker_response(now, worker, window, line),
+        }
+        let named = session_name(window, line.result_session).filter(|_| line.has(Line::RESULT));
+        if line.has(Line::RESULT) {
+            let loaded = if effect.loads { Rank::Issued } else { Rank::Confirmed };
+            // What a worker loads is the session in the params.
+            let [first, second] = sessions;
+            if let Some(first) = first {
+                self.confirm_session(first, if second.is_some() { Rank::Confirmed } else { loaded });
+            }
+            if let Some(second) = second {
+                self.confirm_session(second, loaded);
+            }
+            if let Some(name) = named
+                && let Learned::NoRoom = self.learn_session(now, client, worker, &name, effect.creates)
+            {
+                let text = "the session table is full, so the session that the worker made cannot be used";
+                self.give_up_request(now, key, Reason::SessionLimit, text);
+                self.forget_request(Direction::ToWorkers, key);
+                return Flow::Next;
+            }
+        }
+        self.settle(now, Direction::ToWorkers, key, Peer::Client(client), line);
+        if effect != Effect::default() {
+            self.end_sessions(effect, line.has(Line::RESULT), sessions);
+        }
+        self.waits_less(now, client);
+        Flow::Next
+    }
+
+    /// What an answer ends: a session that was closed, or one that was not loaded.
+    fn end_sessions(&mut self, effect: Effect, succeeded: bool, sessions: [Option<Key<Session>>; 2]) {
+        for session in sessions.into_iter().flatten() {
+            if effect.ends && succeeded {
+                self.drop_session(session);
+            } else if effect.loads
+                && !succeeded
+                && self.sessions.table.get(session).is_some_and(|session| session.pending == 0)
+            {
+                self.unclaim_session(session);
+            }
+        }
+    }
+
+    /// An answer that no request waits for: it is late, or the worker has answered twice. Then the next answer of that
+    /// kind may hit another client's request, unless ids are never used again.
+    fn unexpected_answer(&mut self, now: Moment, key: WorkerKey, window: Window<'_>, line: &Line) -> Flow {
+        let from = Peer::Worker(key);
+        let Some(worker) = self.workers.get_mut(key) else { return Flow::Next };
+        if worker.end.retired > 0 {
+            worker.end.retired -= 1;
+            self.learn_from_late_answer(key, window, line);
+            self.report_line(now, Reason::LateAnswer, from, window, line, "the request was given up before");
+            return Flow::Next;
+        }
+        worker.end.fresh_ids = true;
+        let is_first = !std::mem::replace(&mut worker.answers_twice, true);
+        self.report_line(now, Reason::UnknownId, from, window, line, "no request is pending under this id");
+        if is_first {
+            let text = "a worker answers what nobody waits for; every id of a request to it is replaced from now on";
+            self.report_line(now, Reason::WorkerAnswersTwice, from, window, line, text);
+        }
+        Flow::Next
+    }
+
+    /// A session that was made for a client that has gone belongs to nobody.
+    fn learn_from_late_answer(&mut self, worker: WorkerKey, window: Window<'_>, line: &Line) {
+        if line.has(Line::RESULT)
+            && let Some(name) = session_name(window, line.result_session)
+        {
+            self.learn_of_nobody(worker, &name);
+        }
+    }
+
+    /// A request or a notification of a worker (spec 6.3.2, design 2.5).
+    fn worker_message(&mut self, now: Moment, worker: WorkerKey, window: Window<'_>, line: &Line) -> Flow {
+        let from = Peer::Worker(worker);
+        let id = match line.id.is_some().then(|| View::parse(window.get(line.id))).transpose() {
+            Ok(id) => id,
+            Err(_) => {
+                let text = format!("the id is longer than {MAX_REQUEST_ID_LEN} bytes");
+                return self.refuse_worker(now, worker, window, line, Refusal(Reason::IdTooLong, text));
+            }
+        };
+        let named = self.request_of_worker_message(from, window, line, id.is_some());
+        let (to, session) = match self.client_for_worker_message(worker, window, line, named.client, id.is_some()) {
+            Ok(found) => found,
+            Err(refusal) => return self.refuse_worker(now, worker, window, line, refusal),
+        };
+        match self.room_at_client(now, worker, to) {
+            Room::Free => {}
+            Room::Wait => return Flow::Blocked,
+            Room::Closed => return self.worker_message(now, worker, window, line),
+        }
+        if id.is_none() && named.token.is_none() {
+            self.forward_as_it_is(now, Peer::Client(to), line);
+            return Flow::Next;
+        }
+        // Another client knows nothing of that request.
+        let token = named.token.filter(|_| named.client == Some(Peer::Client(to)));
+        let mut edits = [None, token.map(|with| Edit { at: named.at, with }), None];
+        if let Some(id) = &id {
+            let request = Asked {
+                asker: from,
+                answerer: Peer::Client(to),
+                session,
+                second_session: None,
+                session_on_top: false,
+                effect: Effect::default(),
+                expires: None,
+            };
+            match self.ask(now, &request, id, window.get(line.id)) {
+                Ok(edit) => edits[0] = edit.map(|with| Edit { at: line.id, with }),
+                Err(refusal) => return self.refuse_worker(now, worker, window, line, refusal),
+            }
+        }
+        self.forward(now, Peer::Client(to), line, &mut edits);
+        Flow::Next
+    }
+
+    /// What a worker's message says of another request: a notification names one of the worker's own (a cancellation),
+    /// a request one of the client's (`elicitation/create`).
+    fn request_of_worker_message(&self, from: Peer, window: Window<'_>, line: &Line, is_request: bool) -> NamedRequest {
+        let is_lsp = || matches!(verb(window, line), Verb::Cancel(Cancel::Answered));
+        let in_id = !line.request_id.is_some() && line.params_id.is_some() && is_lsp();
+        let at = if in_id { line.params_id } else { line.request_id };
+        let nobody = NamedRequest { client: None, token: None, at };
+        if !at.is_some() {
+            return nobody;
+        }
+        let token = window.get(at);
+        if is_request {
+            let found = View::parse(token).ok().and_then(|id| self.to_workers.find(from, &id));
+            let Some(request) = found.and_then(|key| self.to_workers.table.get(key)) else { return nobody };
+            let original = request.original.as_ref().filter(|original| original.is_replaced);
+            let token = original.map(|original| original.token.clone());
+            return NamedRequest { client: request.asker, token, at };
+        }
+        let found = self.request_named(from, token).and_then(|key| self.to_clients.table.get(key));
+        found.map_or(nobody, |request| NamedRequest { client: Some(request.answerer), token: request.wire_token(), at })
+    }
+
+    /// Whether a worker may mean somebody else by a session that its owner has only named: one who is just being given
+    /// that name, or one who has left and for whom it still works.
+    fn may_be_anothers(&self, worker: WorkerKey, session: &Session) -> bool {
+        let is_being_made = || self.workers.get(worker).is_some_and(|worker| worker.creating > 0);
+        session.rank == Rank::Claimed && (session.is_lent && session.pending > 1 || is_being_made())
+    }
+
+    /// Whom a worker's message is for.
+    fn client_for_worker_message(
+        &self,
+        worker: WorkerKey,
+        window: Window<'_>,
+        line: &Line,
+        named: Option<Peer>,
+        is_request: bool,
+    ) -> Result<(ClientKey, Option<Key<Session>>), Refusal> {
+        let owner = self.workers.get(worker).and_then(|worker| worker.owner).map(Peer::Client);
+        let name = session_name(window, line.session).or_else(|| session_name(window, line.params_session));
+        let mut session = None;
+        let to = if let Some(name) = name {
+            session = self.sessions.of_worker(worker, &name);
+            let found = session.and_then(|key| self.sessions.table.get(key));
+            let owned = found.filter(|session| !self.may_be_anothers(worker, session)).and_then(|found| found.client);
+            owned.map(Peer::Client).or(owner).ok_or(Reason::UnknownSession)
+        } else if line.request_id.is_some() {
+            named.or(owner).ok_or(Reason::UnknownRequest)
+        } else {
+            named.or(owner).ok_or(Reason::Unroutable)
+        };
+        // One that has sent its last line can be told things, and asked nothing.
+        let last_phase = if is_request { Phase::Open } else { Phase::HalfClosed };
+        match to {
+            Ok(Peer::Client(client)) if self.clients.get(client).is_some_and(|client| client.phase <= last_phase) => {
+                Ok((client, session))
+            }
+            Ok(_) => Err(Refusal(Reason::UnknownSession, "the client that owns it is leaving".into())),
+            Err(reason) => Err(Refusal(reason, reason.help().into())),
+        }
+    }
+}
+
+/// Another request that a worker's message is about.
+struct NamedRequest {
+    /// The client at its other end.
+    client: Option<Peer>,
+    /// What that client knows it by, if that is another token.
+    token: Option<Text>,
+    /// Where it is named.
+    at: super::scan::Span,
+}

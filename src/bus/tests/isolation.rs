@@ -1,0 +1,361 @@
+//! What keeps clients of one worker apart: names of sessions, ids, answers and cancellations (docs/threat-model.md).
+
+use super::*;
+
+/// A worker that has given a session to each of two clients: `s0` and `s1`.
+fn two_owners() -> (Bench, [Peer; 2], Peer) {
+    let mut bench = bench(1);
+    let (clients, worker) = ([bench.client(), bench.client()], bench.worker(0));
+    for (at, client) in clients.into_iter().enumerate() {
+        bench.write(client, &format!(r#"{{"id":"new{at}","method":"session/new","params":{{}}}}"#));
+        bench.write(worker, &format!(r#"{{"id":"new{at}","result":{{"sessionId":"s{at}"}}}}"#));
+        bench.read(client);
+    }
+    bench.read(worker);
+    (bench, clients, worker)
+}
+
+fn prompt(id: usize, session: &str) -> String {
+    format!(r#"{{"id":{id},"method":"session/prompt","params":{{"sessionId":"{session}"}}}}"#)
+}
+
+fn load(id: usize, session: &str) -> String {
+    prompt(id, session).replace("prompt", "load")
+}
+
+#[test]
+fn whatever_stands_at_top_level_the_session_in_the_params_has_to_be_its_senders() {
+    let (mut bench, [_, attacker], worker) = two_owners();
+    for top in [r#""anything""#, r#""s1""#, r#""""#, "7", "null", "[]", r#""s0""#, r#""\u00730""#] {
+        let line = format!(r#"{{"id":1,"method":"session/prompt","sessionId":{top},"params":{{"sessionId":"s0"}}}}"#);
+        bench.write(attacker, &line);
+        assert!(bench.read(worker).is_empty(), "{line}");
+        assert_eq!(bench.read_error(attacker).0, "session_denied", "{line}");
+    }
+    assert_eq!(bench.bus.stats().sessions, 2, "nothing is left of what was refused");
+}
+
+#[test]
+fn a_message_may_lead_with_a_name_of_its_own_for_a_session_that_it_was_given() {
+    let (mut bench, [owner, other], worker) = two_owners();
+    let line = |id, inner| {
+        format!(r#"{{"id":{id},"method":"session/prompt","sessionId":"mine","params":{{"sessionId":"{inner}"}}}}"#)
+    };
+    bench.write(owner, &line(1, "s0"));
+    assert_eq!(bench.read_one(worker), line(1, "s0"));
+    bench.write(other, &line(2, "s1"));
+    assert_eq!(bench.read_error(other).0, "session_denied", "the name at top level is taken too");
+}
+
+#[test]
+fn ids_that_some_parser_changes_are_replaced_and_restored_to_the_byte() {
+    for (token, victim) in [
+        ("1.00000000000000000001", "1"),
+        ("0.99999999999999999999", "1"),
+        ("1e-400", "0"),
+        ("9007199254740993", "9007199254740991"),
+        (r#""\ud800""#, r#""a""#),
+        ("5000000000000000", "1"),
+    ] {
+        let mut bench = bench(1);
+        let (owner, attacker, worker) = (bench.client(), bench.client(), bench.worker(0));
+        bench.write(owner, &format!(r#"{{"id":{victim},"method":"x"}}"#));
+        assert_eq!(bench.read_one(worker), format!(r#"{{"id":{victim},"method":"x"}}"#), "a plain id passes");
+        bench.write(attacker, &format!(r#"{{"id":{token},"method":"x"}}"#));
+        let seen: Value = serde_json::from_str(&bench.read_one(worker)).unwrap();
+        assert_eq!(seen["id"].is_string(), token.starts_with('"'));
+        assert!(!seen["id"].is_f64(), "{seen}");
+        bench.write(worker, &format!(r#"{{"id":{},"result":1}}"#, seen["id"]));
+        assert_eq!(bench.read_one(attacker), format!(r#"{{"id":{token},"result":1}}"#));
+        let cancel = format!(r#"{{"method":"$/cancel_request","params":{{"requestId":{token}}}}}"#);
+        bench.write(attacker, &cancel);
+        assert!(bench.read(worker).is_empty(), "a double makes it the other client's");
+    }
+}
+
+#[test]
+fn an_id_whose_answer_may_still_come_is_never_given_to_another_request() {
+    let mut bench = bench(1);
+    let (gone, worker) = (bench.client(), bench.worker(0));
+    for id in 0..4096 {
+        bench.write(gone, &format!(r#"{{"id":{id},"method":"x"}}"#));
+    }
+    bench.read(worker);
+    let (busy, client) = (bench.client(), bench.client());
+    bench.breaks(gone);
+    bench.gone(gone);
+    for id in 0..70 {
+        bench.write(busy, &format!(r#"{{"id":"b{id}","method":"x"}}"#));
+    }
+    bench.read(worker);
+    bench.write(client, r#"{"id":1,"method":"x"}"#);
+    let seen: Value = serde_json::from_str(&bench.read_one(worker)).unwrap();
+    assert_ne!(seen["id"], 1);
+    bench.write(worker, r#"{"id":1,"result":"of the one that left"}"#);
+    assert!(bench.read(client).is_empty());
+    assert_eq!((bench.count(Reason::LateAnswer), bench.count(Reason::UnknownId)), (1, 0));
+    bench.write(worker, &format!(r#"{{"id":{},"result":"its own"}}"#, seen["id"]));
+    assert_eq!(bench.read_one(client), r#"{"id":1,"result":"its own"}"#);
+}
+
+#[test]
+fn a_worker_that_answers_twice_gets_ids_that_it_has_never_seen_and_is_told_about_once() {
+    let mut bench = bench(1);
+    let (first, second, worker) = (bench.client(), bench.client(), bench.worker(0));
+    for _ in 0..3 {
+        bench.write(first, r#"{"id":7,"method":"x"}"#);
+        let seen: Value = serde_json::from_str(&bench.read_one(worker)).unwrap();
+        let answer = format!(r#"{{"id":{},"result":"of the first"}}"#, seen["id"]);
+        bench.write(worker, &answer);
+        bench.write(worker, &answer);
+        bench.write(second, r#"{"id":7,"method":"x"}"#);
+        let again: Value = serde_json::from_str(&bench.read_one(worker)).unwrap();
+        assert!(again["id"] != 7 && again["id"] != seen["id"]);
+        bench.write(worker, &answer);
+        assert!(bench.read(second).is_empty());
+        assert_eq!(bench.read(first).len(), 1);
+        bench.write(worker, &format!(r#"{{"id":{},"result":2}}"#, again["id"]));
+        assert_eq!(bench.read_one(second), r#"{"id":7,"result":2}"#);
+    }
+    assert_eq!(bench.count(Reason::WorkerAnswersTwice), 1);
+    assert_eq!(bench.count(Reason::UnknownId), 6);
+}
+
+#[test]
+fn with_always_every_id_on_a_shared_worker_is_replaced_and_none_on_a_dedicated_one() {
+    for (assignment, replaced) in [(Assignment::Client, true), (Assignment::Dedicated, false)] {
+        let mut settings = settings(vec![Pool { max_instances: 2, ..pool(1, assignment) }]);
+        settings.routing.id_collision = IdCollision::Always;
+        let mut bench = Bench::new(settings);
+        let (client, worker) = (bench.client(), bench.worker(0));
+        bench.write(client, r#"{"id":1,"method":"x"}"#);
+        let seen: Value = serde_json::from_str(&bench.read_one(worker)).unwrap();
+        assert_eq!(seen["id"] != 1, replaced);
+        bench.write(worker, &format!(r#"{{"id":{},"result":1}}"#, seen["id"]));
+        assert_eq!(bench.read_one(client), r#"{"id":1,"result":1}"#);
+    }
+}
+
+#[test]
+fn a_name_that_the_worker_gives_out_outranks_one_that_it_has_only_confirmed() {
+    let mut bench = bench(1);
+    let (squatter, client, worker) = (bench.client(), bench.client(), bench.worker(0));
+    bench.write(squatter, &prompt(1, "0"));
+    bench.write(worker, r#"{"id":1,"result":"no such session"}"#);
+    bench.write(client, r#"{"id":2,"method":"session/new"}"#);
+    bench.write(worker, r#"{"id":2,"result":{"sessionId":"0"}}"#);
+    bench.read(client);
+    bench.write(worker, r#"{"method":"update","params":{"sessionId":"0"}}"#);
+    assert_eq!(bench.read(client).len(), 1);
+    bench.read(squatter);
+    bench.write(squatter, &prompt(3, "0"));
+    assert_eq!(bench.read_error(squatter).0, "session_denied");
+}
+
+#[test]
+fn a_name_that_was_not_given_out_is_a_guess_while_a_session_is_made_and_ever_after() {
+    let mut bench = bench(1);
+    let (owner, guesser, worker) = (bench.client(), bench.client(), bench.worker(0));
+    bench.write(owner, r#"{"id":1,"method":"session/new"}"#);
+    bench.read(worker);
+    for _ in 0..2 {
+        bench.write(guesser, &prompt(1, "0"));
+        assert_eq!(bench.read_error(guesser).0, "session_denied");
+        assert!(bench.read(worker).is_empty());
+        bench.write(worker, r#"{"id":1,"result":{"sessionId":"1"}}"#);
+    }
+    // A name at top level is the bus' own business, as long as it is nobody's.
+    bench.write(guesser, r#"{"id":2,"method":"x","sessionId":"mine"}"#);
+    assert_eq!(bench.read(worker).len(), 1);
+    bench.write(guesser, r#"{"id":3,"method":"x","sessionId":"1"}"#);
+    assert_eq!(bench.read_error(guesser).0, "session_denied");
+}
+
+#[test]
+fn a_worker_that_repeats_what_it_is_sent_gives_out_no_names_by_that() {
+    let mut bench = bench(1);
+    let (first, second, worker) = (bench.client(), bench.client(), bench.worker(0));
+    bench.write(first, &prompt(1, "mine"));
+    bench.write(worker, r#"{"id":1,"result":{"sessionId":"mine"}}"#);
+    bench.read(worker);
+    bench.write(second, &prompt(2, "another"));
+    assert_eq!(bench.read(worker).len(), 1);
+}
+
+#[test]
+fn a_session_that_went_with_its_worker_is_lost_to_its_owner_and_claimed_by_nobody() {
+    let (mut bench, [owner, other], worker) = two_owners();
+    bench.dies(worker);
+    bench.pass(seconds(1));
+    let worker = bench.worker(0);
+    bench.read(owner);
+    bench.write(other, r#"{"id":1,"method":"session/new"}"#);
+    bench.write(worker, r#"{"id":1,"result":{"sessionId":"s0"}}"#);
+    bench.read(worker);
+    bench.read(other);
+    for line in [prompt(5, "s0"), prompt(5, "s0").replace(r#""params":{"#, r#""sessionId":"top","params":{"#)] {
+        bench.write(owner, &line);
+        let (reason, code, _) = bench.read_error(owner);
+        assert_eq!((reason.as_str(), code), ("session_lost", -32017));
+        assert!(bench.read(worker).is_empty());
+    }
+    bench.write(other, &prompt(2, "s1"));
+    assert_eq!(bench.read_error(other).0, "session_lost");
+    bench.write(other, &load(3, "s1"));
+    bench.write(worker, r#"{"id":3,"result":null}"#);
+    bench.read(worker);
+    bench.read(other);
+    bench.write(other, &prompt(4, "s1"));
+    assert_eq!(bench.read_one(worker), prompt(4, "s1"));
+}
+
+#[test]
+fn a_name_is_held_when_its_owner_leaves_until_it_comes_back_and_loads_it() {
+    let (mut bench, [owner, stranger], worker) = two_owners();
+    bench.write(owner, &prompt(1, "s0"));
+    bench.breaks(owner);
+    bench.gone(owner);
+    bench.read(worker);
+    bench.write(stranger, &prompt(1, "s0"));
+    bench.write(stranger, r#"{"id":2,"method":"x","sessionId":"s0"}"#);
+    for error in bench.read(stranger) {
+        assert!(error.contains("session_denied"), "{error}");
+    }
+    bench.write(worker, r#"{"method":"session/update","params":{"sessionId":"s0"}}"#);
+    assert!(bench.read(stranger).is_empty() && bench.read(worker).is_empty());
+    assert_eq!(bench.count(Reason::UnknownSession), 1);
+    let back = bench.client();
+    bench.write(back, &load(10, "s0"));
+    bench.write(worker, r#"{"method":"session/update","params":{"sessionId":"s0"}}"#);
+    assert!(bench.read(back).is_empty(), "the worker still works for the owner that has left");
+    bench.write(worker, r#"{"id":10,"error":{"code":-32002}}"#);
+    bench.write(worker, r#"{"id":1,"result":"of the owner that has left"}"#);
+    assert_eq!(bench.read(back).len(), 1);
+    bench.write(back, &load(11, "s0"));
+    bench.read(worker);
+    bench.write(worker, r#"{"method":"session/update","params":{"sessionId":"s0"}}"#);
+    assert_eq!(bench.read(back).len(), 1, "what is told again while it is loaded is for who loads it");
+    bench.write(worker, r#"{"id":11,"error":{"code":-32002}}"#);
+    bench.read(back);
+    bench.write(back, &prompt(2, "s0"));
+    assert_eq!(bench.read_error(back).0, "session_denied", "the worker did not give it away");
+    bench.write(back, &load(3, "s0"));
+    let seen: Value = serde_json::from_str(&bench.read_one(worker)).unwrap();
+    bench.write(worker, &format!(r#"{{"id":{},"result":{{}}}}"#, seen["id"]));
+    bench.read(back);
+    bench.write(back, &prompt(4, "s0"));
+    assert_eq!(bench.read(worker).len(), 1);
+}
+
+#[test]
+fn a_session_that_is_made_for_a_client_that_has_gone_is_nobodys() {
+    let mut bench = bench(1);
+    let (gone, guesser, worker) = (bench.client(), bench.client(), bench.worker(0));
+    bench.write(gone, r#"{"id":1,"method":"session/new"}"#);
+    bench.breaks(gone);
+    bench.gone(gone);
+    bench.write(worker, r#"{"id":1,"result":{"sessionId":"made"}}"#);
+    bench.read(worker);
+    bench.write(guesser, r#"{"id":1,"method":"x","sessionId":"made"}"#);
+    assert_eq!(bench.read_error(guesser).0, "session_denied");
+    assert_eq!(bench.bus.stats().sessions, 0);
+}
+
+#[test]
+fn at_most_4096_names_are_held_and_the_oldest_goes_first() {
+    let mut bench = bench(1);
+    let (stranger, worker) = (bench.client(), bench.worker(0));
+    for round in 0..5 {
+        let owner = bench.client();
+        for at in 0..1000 {
+            let name = round * 1000 + at;
+            bench.write(owner, &format!(r#"{{"id":{at},"method":"session/new"}}"#));
+            bench.write(worker, &format!(r#"{{"id":{at},"result":{{"sessionId":"n{name}"}}}}"#));
+        }
+        bench.breaks(owner);
+        bench.gone(owner);
+    }
+    bench.read(worker);
+    let mut held = 0;
+    for name in 0..5000 {
+        bench.write(stranger, &format!(r#"{{"id":{name},"method":"x","sessionId":"n{name}"}}"#));
+        let is_held = !bench.read(stranger).is_empty();
+        assert!(is_held || name < 1000, "n{name} is not among the oldest");
+        held += u32::from(is_held);
+        bench.write(worker, &format!(r#"{{"id":{name},"result":1}}"#));
+    }
+    assert_eq!(held, 4096);
+    bench.bus.check_invariants();
+}
+
+#[test]
+fn a_claim_that_no_worker_has_acknowledged_is_forgotten_after_a_minute_without_use() {
+    let mut bench = bench(1);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    for name in ["unused", "used", "pending", "confirmed"] {
+        bench.write(client, &format!(r#"{{"method":"x","sessionId":"{name}"}}"#));
+    }
+    bench.write(client, r#"{"id":1,"method":"x","sessionId":"pending"}"#);
+    bench.write(client, r#"{"id":2,"method":"x","sessionId":"confirmed"}"#);
+    bench.write(worker, r#"{"id":2,"result":1}"#);
+    bench.pass(seconds(30));
+    bench.write(client, r#"{"method":"x","sessionId":"used"}"#);
+    bench.pass(milliseconds(29_999));
+    assert_eq!(bench.bus.stats().sessions, 4);
+    bench.pass(milliseconds(2));
+    assert_eq!((bench.bus.stats().sessions, bench.count(Reason::ClaimExpired)), (3, 1));
+    bench.pass(seconds(31));
+    assert_eq!(bench.bus.stats().sessions, 2);
+}
+
+#[test]
+fn every_form_of_cancellation_hits_its_senders_request_and_nobody_elses() {
+    for method in ["$/cancel_request", "$/cancelRequest", "notifications/cancelled", r"$\/cancel\u0052equest"] {
+        for members in [r#""requestId":7"#, r#""id":7"#, r#""requestId":7,"id":7"#] {
+            for own_id in ["", r#""id":"c","#] {
+                let mut bench = bench(1);
+                let (victim, client, worker) = (bench.client(), bench.client(), bench.worker(0));
+                bench.write(victim, r#"{"id":7,"method":"x"}"#);
+                let cancel = format!(r#"{{{own_id}"method":"{method}","params":{{{members}}}}}"#);
+                bench.read(worker);
+                bench.write(client, &cancel);
+                assert!(bench.read(worker).is_empty(), "{cancel}");
+                if own_id.is_empty() {
+                    assert!(bench.read(client).is_empty());
+                } else {
+                    let (reason, code, id) = bench.read_error(client);
+                    assert_eq!((reason.as_str(), code, id), ("unknown_request", -32602, Value::from("c")));
+                }
+                bench.write(client, r#"{"id":7,"method":"x"}"#);
+                let seen: Value = serde_json::from_str(&bench.read_one(worker)).unwrap();
+                bench.write(client, &cancel);
+                let expected = cancel.replace(":7", &format!(":{}", seen["id"]));
+                assert_eq!(bench.read_one(worker), expected);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_cancellation_that_names_two_requests_is_dropped() {
+    let mut bench = bench(1);
+    let (victim, client, worker) = (bench.client(), bench.client(), bench.worker(0));
+    bench.write(victim, r#"{"id":7,"method":"x"}"#);
+    bench.write(client, r#"{"id":8,"method":"x"}"#);
+    bench.read(worker);
+    bench.write(client, r#"{"method":"$/cancelRequest","params":{"requestId":8,"id":7}}"#);
+    assert!(bench.read(worker).is_empty());
+    assert_eq!(bench.count(Reason::UnknownRequest), 1);
+}
+
+#[test]
+fn an_error_repeats_the_id_as_its_client_wrote_it() {
+    for token in ["-1.5", r#""\u0066""#, "1.0", "1e2", r#""\ud800\"""#, "-0", "7"] {
+        let mut bench = bench(1);
+        let (client, worker) = (bench.client(), bench.worker(0));
+        bench.write(client, &format!(r#"{{"id":{token},"method":"x"}}"#));
+        bench.dies(worker);
+        let error = bench.read_one(client);
+        assert!(error.contains(&format!(r#""id":{token},"#)), "{error}");
+    }
+}

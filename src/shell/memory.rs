@@ -1,0 +1,193 @@
+//! Memory as the shell sees it: it counts, and tells the core when too much is lent or the system has none left; who
+//! is held back or closed for it is decided there (`bus/memory.rs`).
+//!
+//! While memory is short, no client's line takes a larger block before the core has been told: what a turn can add is
+//! bounded by what is lent already, whatever the kernel brings.
+
+use std::time::Duration;
+
+use super::Shell;
+use crate::bus::port::{Input, Moment, Peer};
+use crate::reserve;
+
+/// How often the core is told while memory stays short.
+const AGAIN: Duration = Duration::from_millis(10);
+/// Lines may go on growing while at most this part of max_memory is lent; the others wait until there is more room.
+const ROOM_TO_GROW: (usize, usize) = (15, 16);
+/// Spares that nobody has needed for so long go back to the system.
+const TRIM_EVERY: Duration = Duration::from_secs(1);
+
+/// How short memory is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    Enough,
+    /// Above three quarters.
+    Short,
+    /// Above max_memory.
+    Over,
+}
+
+/// What the shell remembers about it.
+pub(super) struct Memory {
+    most: usize,
+    /// What the core was told last, and when it may be told of each stage again.
+    told: Stage,
+    short_at: Moment,
+    over_at: Moment,
+    /// The system has refused memory since the core was told so, and when it is told again.
+    refused: bool,
+    refused_at: Moment,
+    trim_at: Option<Moment>,
+    /// Links whose next read needs a larger block, and waits.
+    pub thirsty: Vec<usize>,
+}
+
+impl Memory {
+    /// `most` is max_memory.
+    pub fn new(most: usize) -> Self {
+        Self {
+            most,
+            told: Stage::Enough,
+            short_at: Moment(0),
+            over_at: Moment(0),
+            refused: false,
+            refused_at: Moment(0),
+            trim_at: None,
+            thirsty: Vec::new(),
+        }
+    }
+
+    /// Memory is short when more than this is lent.
+    pub fn short_above(&self) -> usize {
+        self.most / 4 * 3
+    }
+
+    fn stage(&self, used: usize) -> Stage {
+        match used {
+            used if used > self.most => Stage::Over,
+            used if used > self.short_above() => Stage::Short,
+            _ => Stage::Enough,
+        }
+    }
+}
+
+impl Shell {
+    pub(super) fn is_short_of_memory(&self) -> bool {
+        self.buffers.used() > self.memory.short_above() || self.memory.refused || reserve::is_spent()
+    }
+
+    /// When [`Shell::mind_memory`] has something to do although nothing happens.
+    pub(super) fn memory_due(&self) -> Option<Moment> {
+        let memory = &self.memory;
+        let tell = match memory.stage(self.buffers.used()) {
+            Stage::Enough => None,
+            Stage::Short => Some(memory.short_at),
+            Stage::Over => Some(memory.over_at),
+        };
+        let refused = (memory.refused || reserve::is_spent()).then_some(memory.refused_at);
+        [tell, refused, memory.trim_at].into_iter().flatten().min()
+    }
+
+    /// Looks once a turn whether memory is short, and gives back what is not needed.
+    pub(super) fn mind_memory(&mut self, now: Moment) {
+        let stage = self.memory.stage(self.buffers.used());
+        if stage > Stage::Enough || self.memory.told > Stage::Enough {
+            self.tell_memory(now, stage);
+        }
+        if self.memory.refused || reserve::is_spent() {
+            self.tell_refused(now);
+        }
+        if !self.memory.thirsty.is_empty() && !self.is_short_of_memory() {
+            self.water();
+        }
+        if self.buffers.has_spares() {
+            let due = *self.memory.trim_at.get_or_insert(now.after(TRIM_EVERY));
+            if due <= now {
+                self.buffers.trim();
+                self.memory.trim_at = self.buffers.has_spares().then(|| now.after(TRIM_EVERY));
+            }
+        } else {
+            self.memory.trim_at = None;
+        }
+    }
+
+    fn tell_memory(&mut self, now: Moment, stage: Stage) {
+        match stage {
+            Stage::Enough => {
+                self.memory.told = stage;
+                return self.tell(now, Input::Memory { used: self.buffers.used(), held: Vec::new() });
+            }
+            Stage::Short if self.memory.short_at > now => return,
+            Stage::Over if self.memory.over_at > now => return,
+            Stage::Short => {}
+            Stage::Over => self.memory.over_at = now.after(AGAIN),
+        }
+        self.memory.told = stage;
+        self.memory.short_at = now.after(AGAIN);
+        self.buffers.drop_spares();
+        let (used, held) = (self.buffers.used(), self.holders());
+        self.tell(now, Input::Memory { used, held });
+        self.water();
+    }
+
+    fn tell_refused(&mut self, now: Moment) {
+        if self.memory.refused_at > now {
+            return;
+        }
+        self.memory.refused_at = now.after(AGAIN);
+        self.buffers.drop_spares();
+        let has_reserve = reserve::keep();
+        if !std::mem::take(&mut self.memory.refused) && has_reserve {
+            return;
+        }
+        let held = self.holders();
+        self.tell(now, Input::Refused { client: None, held });
+        self.water();
+    }
+
+    /// Those who have waited for memory try again, the first one first.
+    fn water(&mut self) {
+        let enough = self.memory.most / ROOM_TO_GROW.1 * ROOM_TO_GROW.0;
+        let mut waiting = std::mem::take(&mut self.memory.thirsty).into_iter();
+        while self.buffers.used() < enough
+            && let Some(slot) = waiting.next()
+        {
+            self.arm_thirsty(slot);
+        }
+        self.memory.thirsty.extend(waiting);
+    }
+
+    /// Who holds how much. A block that several outputs hold counts for each of them.
+    fn holders(&self) -> Vec<(Peer, usize)> {
+        let weights = self.links.iter().map(|(_, link)| (link.peer, link.inbox.weight() + link.outbox.weight()));
+        weights.filter(|(_, weight)| *weight > 0).collect()
+    }
+
+    /// There is no room for the next read of a link: it waits until somebody else has made some.
+    pub(super) fn is_refused_room(&mut self, slot: usize) {
+        self.memory.refused = true;
+        self.memory.thirsty.push(slot);
+    }
+
+    /// What came from a client cannot be kept.
+    pub(super) fn cannot_keep(&mut self, now: Moment, slot: usize) {
+        self.memory.refused = true;
+        if let Peer::Client(client) = self.links[slot].peer {
+            let held = self.links[slot].inbox.weight() + self.links[slot].outbox.weight();
+            self.tell(now, Input::Refused { client: Some(client), held: vec![(Peer::Client(client), held)] });
+        }
+    }
+
+    /// `lost` bytes of `from`, or of the bus' own, could not be queued for `to`.
+    pub(super) fn has_lost(&mut self, from: Option<Peer>, to: Peer, lost: usize) {
+        self.memory.refused = true;
+        let now = self.clock.now();
+        let client = match (to, from) {
+            (Peer::Client(client), _) | (_, Some(Peer::Client(client))) => client,
+            _ => return self.bus.handle(now, Input::Sent { peer: to, bytes: lost }),
+        };
+        // Nobody is told of them any more, and nobody waits until they have left.
+        self.bus.handle(now, Input::Refused { client: Some(client), held: Vec::new() });
+        self.bus.handle(now, Input::Sent { peer: to, bytes: lost });
+    }
+}

@@ -1,0 +1,290 @@
+//! What real peers make of what reaches them, whatever the bus and its model think: each worker keeps its sessions and
+//! the requests that it works on by itself, reads ids and sessionIds in its own way, and knows for which client it
+//! does so. A line of one client that it takes for another's is a breach, and panics.
+
+use std::time::Duration;
+
+use super::Random;
+use super::line::{Ids, Kind, Line, meaning, reencoded};
+use crate::bus::port::Moment;
+
+/// A session that was never given out may be had by another client after so long without a line of its owner's.
+const CLAIM: Duration = Duration::from_secs(60);
+/// What is still worked on for a client that has left protects its session for so long.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Which sessionId a worker reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Params,
+    Top,
+    Either,
+}
+
+/// What a worker calls the sessions that it makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Names {
+    /// It makes none.
+    None,
+    /// 0, 1, 2: everybody knows the next one.
+    Counted,
+    /// Nobody knows them before they are given out.
+    Secret,
+}
+
+/// A session as its worker keeps it.
+#[derive(Debug)]
+struct Kept {
+    name: String,
+    owner: usize,
+    /// The worker gave the name out, or has loaded it.
+    issued: bool,
+    /// When its owner was told the name.
+    told: Option<Moment>,
+    /// The worker may speak in it.
+    open: bool,
+    /// When the last line of its owner was sent.
+    used: Moment,
+}
+
+/// A request that a worker works on.
+#[derive(Debug)]
+struct Work {
+    /// Its id as the worker reads it.
+    id: String,
+    line: usize,
+    client: usize,
+    session: Option<String>,
+    cancelled: bool,
+}
+
+/// A line that a client sent a worker.
+pub struct Heard<'a> {
+    /// The client.
+    pub client: usize,
+    /// Its number.
+    pub number: usize,
+    /// The line as it was written.
+    pub line: &'a Line,
+    /// Its ids as they arrived.
+    pub ids: &'a Ids,
+    /// When the bus passed it on.
+    pub sent: Moment,
+}
+
+/// One worker's view of the world.
+#[derive(Debug)]
+pub struct Mind {
+    place: Place,
+    names: Names,
+    /// Takes a name that it does not know for a new session.
+    trusting: bool,
+    /// Keeps ids as doubles and writes them anew.
+    pub doubles: bool,
+    /// Answers a request twice at times, or one that it was never asked.
+    pub careless: bool,
+    /// Leaves most requests unanswered for long.
+    pub slow: bool,
+    /// Its requests are given up when they are late.
+    hurried: bool,
+    made: usize,
+    sessions: Vec<Kept>,
+    /// Sessions that their owners have closed: what they send behind that may begin the session anew, and the bus
+    /// knows of its end only.
+    closed: Vec<(String, usize)>,
+    /// Names that it gave out twice: nobody can say whose they are.
+    muddled: Vec<String>,
+    work: Vec<Work>,
+}
+
+impl Mind {
+    /// Any worker's. `hurried` says that the bus gives its requests up after a while.
+    pub fn new(random: &mut Random, hurried: bool) -> Self {
+        let place = *random.pick(&[Place::Params, Place::Params, Place::Top, Place::Either]);
+        let names = match place {
+            Place::Params => *random.pick(&[Names::None, Names::Counted, Names::Counted, Names::Secret]),
+            // A name at top level may be claimed before it is given out, so a worker that goes by those keeps them secret.
+            Place::Top | Place::Either => *random.pick(&[Names::None, Names::Secret]),
+        };
+        Self {
+            place,
+            names,
+            trusting: names != Names::Counted,
+            doubles: random.one_in(2),
+            careless: random.one_in(4),
+            slow: random.one_in(4),
+            hurried,
+            made: 0,
+            sessions: Vec::new(),
+            closed: Vec::new(),
+            muddled: Vec::new(),
+            work: Vec::new(),
+        }
+    }
+
+    /// How it reads an id.
+    fn read_id(&self, token: &str) -> String {
+        meaning(&if self.doubles { reencoded(token) } else { token.to_owned() })
+    }
+
+    /// How it writes an id that it has read.
+    pub fn write_id(&self, token: &str) -> String {
+        if self.doubles { reencoded(token) } else { token.to_owned() }
+    }
+
+    /// Whether it finds the session that it is to load.
+    pub fn can_load(&self, line: &Line) -> bool {
+        self.session_of(line).is_some()
+    }
+
+    fn session_of(&self, line: &Line) -> Option<String> {
+        let name = match self.place {
+            Place::Params => line.inner.as_ref(),
+            Place::Top => line.top.as_ref(),
+            Place::Either => line.inner.as_ref().or(line.top.as_ref()),
+        };
+        name.cloned()
+    }
+
+    fn kept(&mut self, name: &str) -> Option<&mut Kept> {
+        self.sessions.iter_mut().find(|kept| kept.name == name)
+    }
+
+    /// It reads a request or a notification. `left` says when a client has gone, and `shared` whether everybody may
+    /// use every session.
+    pub fn hears(&mut self, heard: &Heard<'_>, shared: bool, left: impl Fn(usize) -> Option<Moment>) {
+        let Heard { client, number, line, ids, sent } = heard;
+        for target in line.targets().iter().zip([&ids.request_id, &ids.params_id].into_iter().flatten()) {
+            let id = self.read_id(target.1);
+            for work in self.work.iter_mut().filter(|work| work.id == id) {
+                assert_eq!(work.client, *client, "breach: line {number} cancels line {}: {line:?}", work.line);
+                work.cancelled = true;
+            }
+        }
+        let session = self.session_of(line);
+        if let (Kind::Request, Some(token)) = (line.kind, &ids.id) {
+            let id = self.read_id(token);
+            let same = self.work.iter().find(|work| work.id == id);
+            assert!(same.is_none(), "breach: line {number} came with the id {token}, which is {same:?}");
+            // Where two are named, the bus counts the request to the one that decided its way.
+            let session = session.clone().filter(|_| line.names().len() == 1);
+            self.work.push(Work { id, line: *number, client: *client, session, cancelled: false });
+        }
+        if line.closes() {
+            self.closed.extend(line.names().into_iter().map(|name| (name.clone(), *client)));
+        }
+        if self.place == Place::Top && line.loads() && line.names().len() > 1 {
+            // The bus takes what stands in params for what is loaded.
+            self.muddled.extend(line.inner.clone());
+        }
+        let Some(name) = session.filter(|_| line.targets().is_empty()) else { return };
+        if shared || self.muddled.contains(&name) {
+            return;
+        }
+        // A fork does not change whose session it is.
+        let stays = line.method == "session/fork";
+        let works_for = |owner: usize| {
+            let of_session = |work: &&Work| work.client == owner && work.session.as_ref() == Some(&name);
+            self.work.iter().filter(of_session).any(|work| !work.cancelled)
+        };
+        let Some(at) = self.sessions.iter().position(|kept| kept.name == name) else {
+            if !stays && (self.trusting || line.loads()) {
+                let (issued, told) = (line.loads(), line.loads().then_some(*sent));
+                self.sessions.push(Kept { name, owner: *client, issued, told, open: true, used: *sent });
+            }
+            return;
+        };
+        let kept = &self.sessions[at];
+        if kept.owner != *client {
+            let gone = left(kept.owner).filter(|left| left <= sent);
+            let free = if kept.issued {
+                line.loads() && gone.is_some()
+            } else {
+                let forgotten = sent.since(kept.used) >= CLAIM;
+                let busy = !self.hurried && works_for(kept.owner);
+                forgotten || gone.is_some_and(|left| line.loads() || !busy || sent.since(left) >= GRACE)
+            };
+            // Who loads a name that nobody was told yet may be the first to say it: the worker refuses that itself.
+            let guessed = line.loads() && kept.issued && kept.told.is_none_or(|told| told > *sent);
+            let closed = self.closed.contains(&(name, kept.owner));
+            assert!(free || guessed || closed, "breach: line {number} of client {client} is in {kept:?}: {line:?}");
+            if !free {
+                return;
+            }
+        }
+        if stays {
+            return;
+        }
+        let kept = &mut self.sessions[at];
+        (kept.owner, kept.used) = (*client, kept.used.max(*sent));
+        if line.loads() {
+            (kept.issued, kept.told) = (true, kept.told.or(Some(*sent)));
+        }
+        kept.open |= line.loads() || !kept.issued;
+    }
+
+    /// The name of the session that it makes for a client that asks for one.
+    pub fn makes(&mut self, worker: usize, client: usize, random: &mut Random) -> Option<String> {
+        let name = match self.names {
+            Names::None => return None,
+            Names::Secret => format!("w{worker}-{}-{}", self.made, random.range(0..1000)),
+            Names::Counted => {
+                while self.kept(&self.made.to_string()).is_some() || self.muddled.contains(&self.made.to_string()) {
+                    self.made += 1;
+                }
+                self.made.to_string()
+            }
+        };
+        self.made += 1;
+        let kept = Kept { name, owner: client, issued: true, told: None, open: false, used: Moment(0) };
+        self.sessions.push(kept);
+        self.sessions.last().map(|kept| kept.name.clone())
+    }
+
+    /// It gives out a name that may be somebody's already.
+    pub fn muddles(&mut self, name: String) {
+        self.sessions.retain(|kept| kept.name != name);
+        self.muddled.push(name);
+    }
+
+    /// It has answered line `number` with a result, or with an error.
+    pub fn answered(&mut self, number: usize, line: &Line, result: bool, made: Option<&str>) {
+        self.work.retain(|work| work.line != number);
+        if let Some(kept) = made.and_then(|name| self.kept(name)) {
+            kept.open = true;
+        }
+        let super::line::Who::Client(client) = line.from else { return };
+        let ends = if result { line.closes() } else { line.loads() };
+        if ends {
+            self.sessions.retain(|kept| kept.owner != client || !line.names().contains(&&kept.name));
+        }
+    }
+
+    /// The owner of a session has been told its name.
+    pub fn told(&mut self, name: &str, now: Moment) {
+        if let Some(kept) = self.kept(name) {
+            kept.told.get_or_insert(now);
+        }
+    }
+
+    /// A session that it may speak in, and for whom it keeps it.
+    pub fn any_session(&self, random: &mut Random) -> Option<(String, usize)> {
+        let open: Vec<_> = self.sessions.iter().filter(|kept| kept.open).collect();
+        (!open.is_empty()).then(|| random.pick(&open)).map(|kept| (kept.name.clone(), kept.owner))
+    }
+
+    /// Whether the owner of a session has closed it, or tried to.
+    pub fn is_closed(&self, name: &str, owner: usize) -> bool {
+        self.closed.iter().any(|(closed, by)| closed == name && *by == owner)
+    }
+
+    /// Whether it made this session for somebody who was never told its name.
+    pub fn is_untold(&self, name: &str) -> bool {
+        self.sessions.iter().any(|kept| kept.name == name && kept.issued && kept.told.is_none())
+    }
+
+    /// Whether it gave this name out itself.
+    pub fn is_issued(&self, name: &str) -> bool {
+        self.sessions.iter().any(|kept| kept.name == name && kept.issued)
+    }
+}

@@ -1,0 +1,469 @@
+//! What one greedy client costs the others: their answers come, whatever it floods, fills or breaks. Nothing here is
+//! judged by the clock. Answers and lines are counted, and what would be held up by a greedy client would be held up
+//! for longer than the harness waits.
+
+use std::ops::Range;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
+use serde_json::{Value, json};
+
+use crate::client::Client;
+use crate::harness::{Daemon, Setup, echo, until, with, worker};
+
+/// Tells another thread that it may end, also when this one has failed.
+struct SetAtTheEnd<'a>(&'a AtomicBool);
+
+impl Drop for SetAtTheEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+const TABLE: usize = 4096;
+const SESSIONS: usize = 1024;
+
+/// Sixty requests of three clients at once, of which none is answered before all are pending: all get results.
+fn sixty_requests_are_all_answered(polite: &mut [Client; 3], pool: &str) {
+    let ask = |client: &mut Client, id: usize, method: &str| {
+        client.send(&json!({ "id": id, "method": method, "pool": pool, "params": {} }));
+    };
+    for client in polite.iter_mut() {
+        (0..20).for_each(|id| ask(client, id, "hold"));
+    }
+    for client in polite.iter_mut() {
+        ask(client, 99, "who");
+        let answer = client.answer(99);
+        assert!(answer["result"].is_object(), "{answer}");
+    }
+    ask(&mut polite[0], 99, "release");
+    for client in polite.iter_mut() {
+        for id in 0..20 {
+            let answer = client.answer(id);
+            assert!(answer["result"].is_object(), "{answer}");
+        }
+    }
+    polite[0].answer(99);
+}
+
+/// Sends requests that are held in a pool, and waits after some of them each time until they have got there, so that
+/// a slow machine is seen to go on.
+fn holds(client: &mut Client, ids: Range<usize>, pool: &str) {
+    let end = ids.end;
+    for id in ids {
+        client.send(&json!({ "id": id, "method": "hold", "pool": pool, "params": {} }));
+        if id % 256 == 255 || id + 1 == end {
+            client.send(&json!({ "id": "sync", "method": "who", "pool": pool }));
+            client.find_answer("sync");
+        }
+    }
+}
+
+// A client that never reads, or hardly ever.
+
+/// Asks for far more than its queue takes.
+fn floods_itself(client: &mut Client, session: &str, lines: usize) {
+    client.ask_in(session, 1, "flood", json!({ "lines": lines, "size": 500 }));
+}
+
+/// A worker for all, and a timeout for stalled readers that no test waits for.
+fn patient() -> Setup {
+    let setup = Setup::new([worker("agents", 1, &[])]).limit("max_output_queue", 100_000);
+    setup.limit("backpressure_timeout_sec", 600).unix()
+}
+
+#[test]
+fn clients_that_never_read_do_not_hold_up_the_others_of_their_worker() {
+    let mut daemon = patient().start();
+    let mut polite = daemon.connect();
+    let pid = polite.request_in("polite", 0, "who", json!({}))["result"]["pid"].clone();
+    let mut deaf: Vec<Client> = (0..6).map(|_| daemon.connect()).collect();
+    for (number, client) in deaf.iter_mut().enumerate() {
+        floods_itself(client, &format!("s{number}"), 5000);
+    }
+    for id in 0..50 {
+        assert_eq!(polite.request(id, "who", json!({}))["result"]["pid"], pid);
+    }
+    daemon.logs(&["WARN", "client_slow"]);
+    for client in &mut deaf {
+        let got = client.rest();
+        assert!(got.len() < 5000 * 500, "it is the slow one that is closed");
+    }
+    assert_eq!(polite.request(99, "who", json!({}))["result"]["pid"], pid);
+    daemon.stop();
+}
+
+#[test]
+fn a_client_that_reads_a_few_bytes_now_and_then_does_not_hold_up_the_others() {
+    let mut daemon = patient().start();
+    let (mut polite, mut slow) = (daemon.connect(), daemon.connect());
+    polite.request_in("polite", 0, "who", json!({}));
+    floods_itself(&mut slow, "slow", 20_000);
+    daemon.until("the flood has begun", || slow.has_something());
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            until("the polite client has its answers", || {
+                // Some bytes each time: it is slow, and it never stands still.
+                let _ = slow.fill(64);
+                done.load(Ordering::Relaxed)
+            });
+        });
+        let _end = SetAtTheEnd(&done);
+        for id in 0..50 {
+            polite.request(id, "who", json!({}));
+        }
+    });
+    daemon.stop();
+}
+
+// The table of pending requests.
+
+#[test]
+fn clients_that_fill_the_table_of_pending_requests_leave_room_for_the_others() {
+    for hogs in [1, 2] {
+        let mut daemon = Setup::new([worker("agents", 2, &[]), worker("calm", 1, &[])]).start();
+        let mut polite = [daemon.connect(), daemon.connect(), daemon.connect()];
+        let mut hogs: Vec<Client> = (0..hogs).map(|_| daemon.connect()).collect();
+        let (each, over) = (TABLE / hogs.len(), 100);
+        let mut refused = vec![0; hogs.len()];
+        for client in &mut hogs {
+            // None of these is refused yet.
+            holds(client, 0..each - 256, "agents");
+        }
+        for client in &mut hogs {
+            for id in each - 256..each + over {
+                client.send(&json!({ "id": id, "method": "hold", "pool": "agents", "params": {} }));
+            }
+        }
+        // Whoever reads its refusals knows that the table is full.
+        let last = hogs.last_mut().expect("there is one");
+        assert_eq!(last.message()["error"]["data"]["reason"], "pending_limit");
+        *refused.last_mut().expect("there is one") += 1;
+        sixty_requests_are_all_answered(&mut polite, "calm");
+        for client in &mut polite {
+            for id in 0..20 {
+                client.send(&json!({ "id": id, "method": "m", "pool": "agents" }));
+                let answer = client.answer(id);
+                assert!(answer["result"].is_object(), "{answer}");
+            }
+        }
+        // Nothing is lost in silence: each request of the greedy ones has an answer or an error.
+        for _ in 0..2 {
+            polite[0].send(&json!({ "id": 99, "method": "release", "pool": "agents" }));
+            polite[0].answer(99);
+        }
+        for (client, refused) in hogs.iter_mut().zip(refused) {
+            let mut held = 0;
+            for _ in refused..each + over {
+                let answer = client.message();
+                match answer["error"]["data"]["reason"].as_str() {
+                    Some(reason) => assert_eq!(reason, "pending_limit"),
+                    None => held += 1,
+                }
+            }
+            assert!(held > each / 2, "a greedy client keeps most of its own: {held}");
+        }
+        daemon.stop();
+    }
+}
+
+#[test]
+fn requests_that_their_own_client_cancelled_do_not_fill_the_table_for_good() {
+    let mut daemon = Setup::new([worker("agents", 1, &[]), worker("calm", 1, &[])]).start();
+    let mut polite = [daemon.connect(), daemon.connect(), daemon.connect()];
+    let mut greedy = daemon.connect();
+    // As MCP servers do, the worker says nothing to a request that was cancelled.
+    for id in 0..TABLE + 204 {
+        greedy.send(&json!({ "id": id, "method": "hold", "pool": "agents", "params": {} }));
+        greedy.send(&json!({ "method": "notifications/cancelled", "params": { "requestId": id } }));
+        if id % 256 == 0 || id + 1 == TABLE + 204 {
+            greedy.send(&json!({ "id": "sync", "method": "who", "pool": "agents" }));
+            greedy.find_answer("sync");
+        }
+    }
+    sixty_requests_are_all_answered(&mut polite, "calm");
+    // Half of the table at once, as soon as it may have it again. Errors of the requests before come in between.
+    let mut round = 1;
+    daemon.until("the slots are free again", || {
+        round += 1;
+        for id in 0..TABLE / 2 {
+            greedy.send(&json!({ "id": round * TABLE + id, "method": "hold", "pool": "agents", "params": {} }));
+        }
+        greedy.send(&json!({ "id": "sync", "method": "who", "pool": "agents" }));
+        let (mut results, mut refusals, mut released) = (0, 0, false);
+        while !released || results + refusals < TABLE / 2 {
+            let message = greedy.message();
+            if message["id"] == "sync" {
+                polite[0].send(&json!({ "id": 99, "method": "release", "pool": "agents" }));
+                assert!(polite[0].answer(99)["result"].is_object());
+                released = true;
+            } else if message["id"].as_u64().is_some_and(|id| id as usize / TABLE == round) {
+                results += usize::from(message["result"].is_object());
+                refusals += usize::from(message["error"].is_object());
+            }
+        }
+        refusals == 0
+    });
+    daemon.stop();
+}
+
+#[test]
+fn a_half_closed_client_does_not_wait_for_a_request_that_it_has_cancelled() {
+    let mut daemon = Setup::new([worker("agents", 1, &[])]).limit("drain_timeout_sec", 600).start();
+    let mut client = daemon.connect();
+    client.ask(1, "hold", json!({}));
+    client.send(&json!({ "method": "notifications/cancelled", "params": { "requestId": 1 } }));
+    client.half_close();
+    client.ends();
+    daemon.stop();
+}
+
+#[test]
+fn the_requests_of_a_client_that_has_left_give_their_slots_back() {
+    let mut daemon = Setup::new([worker("agents", 1, &[])]).limit("drain_timeout_sec", 600).start();
+    let mut leaver = daemon.connect();
+    holds(&mut leaver, 0..TABLE - 1, "agents");
+    leaver.ask("last", "hold", json!({}));
+    leaver.ask("over", "hold", json!({}));
+    leaver.error("over", "pending_limit");
+    leaver.reset();
+    let mut polite = [daemon.connect(), daemon.connect(), daemon.connect()];
+    daemon.logs(&["request_discarded"]);
+    sixty_requests_are_all_answered(&mut polite, "agents");
+    daemon.stop();
+}
+
+// The table of sessions.
+
+#[test]
+fn a_client_that_claims_every_session_name_leaves_room_for_the_others() {
+    for method in [None, Some("m")] {
+        let mut daemon = Setup::new([worker("agents", 2, &[])]).start();
+        let (mut greedy, mut polite) = (daemon.connect(), daemon.connect());
+        for name in 0..SESSIONS {
+            // Notifications claim as well, and nothing ever confirms those.
+            match method {
+                Some(method) => greedy.ask_in(&name.to_string(), name, method, json!({})),
+                None => greedy.send(&json!({ "method": "n", "sessionId": name.to_string() })),
+            }
+        }
+        for _ in 0..if method.is_some() { SESSIONS } else { 0 } {
+            assert!(greedy.message()["result"].is_object());
+        }
+        greedy.ask_in("one too many", "full", "m", json!({}));
+        assert_eq!(greedy.error("full", "session_limit"), -32012, "its own flood is refused first");
+        for name in 0..60 {
+            let answer = polite.request_in(&format!("polite {name}"), name, "m", json!({}));
+            assert!(answer["result"].is_object(), "{answer}");
+        }
+        daemon.logs(&["WARN", "session_evicted"]);
+        for name in 0..60 {
+            let answer = polite.request_in(&format!("polite {name}"), name, "m", json!({}));
+            assert!(answer["result"].is_object(), "{answer}");
+        }
+        daemon.stop();
+    }
+}
+
+#[test]
+fn a_client_with_every_session_loses_the_ones_that_it_used_longest_ago_and_is_told() {
+    let mut daemon = Setup::new([worker("agents", 1, &[])]).start();
+    let (mut greedy, mut polite) = (daemon.connect(), daemon.connect());
+    for id in 0..SESSIONS {
+        greedy.ask(id, "session/new", json!({}));
+    }
+    for id in 0..SESSIONS {
+        assert_eq!(greedy.answer(id)["result"]["sessionId"], format!("session-{id}"));
+    }
+    // The first one is used again, and has a request pending.
+    greedy.ask("pending", "hold", json!({ "sessionId": "session-1" }));
+    assert!(greedy.request("used", "m", json!({ "sessionId": "session-0" }))["result"].is_object());
+    let made = polite.request(1, "session/new", json!({ "name": "polite" }));
+    assert_eq!(made["result"]["sessionId"], "polite");
+    assert!(polite.request(2, "m", json!({ "sessionId": "polite" }))["result"].is_object());
+    daemon.logs(&["WARN", "session_evicted"]);
+    greedy.ask(2, "m", json!({ "sessionId": "session-2" }));
+    assert_eq!(greedy.error(2, "session_lost"), -32017);
+    for id in [0, 1, 3, SESSIONS - 1] {
+        let answer = greedy.request(id, "m", json!({ "sessionId": format!("session-{id}") }));
+        assert!(answer["result"].is_object(), "{answer}");
+    }
+    daemon.stop();
+}
+
+// Connections.
+
+#[test]
+fn when_every_connection_is_taken_each_that_leaves_makes_room_for_the_next() {
+    let mut daemon = Setup::new([echo("echo", 1)]).unix().start();
+    let path = daemon.path("socket");
+    let mut idle: Vec<UnixStream> =
+        (0..1024).map(|_| UnixStream::connect(&path).expect("the daemon listens")).collect();
+    let mut newcomers: Vec<Client> = (0..5).map(|_| daemon.connect()).collect();
+    newcomers.iter_mut().for_each(|client| client.ask(1, "m", json!({})));
+    daemon.logs(&["connection_limit"]);
+    for client in &mut newcomers {
+        assert!(!client.has_something());
+        idle.pop();
+        assert!(client.answer(1)["result"].is_object());
+    }
+    daemon.stop();
+}
+
+// Requests that crash their worker.
+
+#[test]
+fn a_client_that_repeats_a_request_that_crashes_its_worker_does_not_use_up_the_pool() {
+    let mut daemon = Setup::new([worker("agents", 4, &[])]).start();
+    let (mut polite, mut poisoner) = (daemon.connect(), daemon.connect());
+    // Enough for each worker to be given up.
+    let poisoning = std::thread::spawn(move || {
+        for id in 0..24 {
+            let poison = format!("{}\n", json!({ "id": id, "method": "exit", "params": { "code": 1 } }));
+            if poisoner.try_send(poison.as_bytes()).is_err() || poisoner.message_or_end().is_none() {
+                break;
+            }
+        }
+    });
+    daemon.until("the poisoner is told apart", || {
+        daemon.log().contains("crash_suspect") || poisoning.is_finished() || daemon.log().contains("pool_degraded")
+    });
+    let line = daemon.logs(&["WARN", "crash_suspect", "client="]);
+    assert!(line.contains("id="), "{line}");
+    // Some of them may have met a worker that was just poisoned.
+    let mut answered = 0;
+    daemon.until("the polite client has sixty answers", || {
+        answered += u32::from(polite.request(1, "who", json!({}))["result"].is_object());
+        answered == 60
+    });
+    let outcome = daemon.stop();
+    assert!(!outcome.stderr.contains("pool_degraded"), "{}", outcome.stderr);
+    poisoning.join().expect("it ends with the daemon");
+}
+
+#[test]
+fn a_client_whose_requests_are_answered_between_crashes_is_no_suspect() {
+    let mut daemon = Setup::new([worker("agents", 1, &[])]).limit("max_restarts", 100).start();
+    let mut client = daemon.connect();
+    for id in 0..4 {
+        client.ask(id, "exit", json!({ "code": 1 }));
+        client.error(id, "worker_exited");
+        daemon.until("the worker runs again", || client.request(99, "who", json!({}))["result"].is_object());
+    }
+    let outcome = daemon.stop();
+    assert!(!outcome.stderr.contains("crash_suspect"), "{}", outcome.stderr);
+}
+
+#[test]
+fn a_worker_that_was_given_up_is_tried_again_when_the_window_has_passed() {
+    let setup = Setup::new([worker("agents", 1, &[])]);
+    let mut daemon = setup.limit("max_restarts", 1).limit("restart_window_sec", 8).start();
+    let mut client = daemon.connect();
+    daemon.until("it is given up", || {
+        client.request(1, "exit", json!({ "code": 1 }));
+        daemon.log().contains("pool_degraded")
+    });
+    daemon.until("it is tried again", || client.request(2, "who", json!({}))["result"].is_object());
+    daemon.stop();
+}
+
+/// Sets how many descriptors the daemon may have.
+fn set_descriptors(daemon: &Daemon, current: u64) {
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    let process = Pid::from_raw(daemon.pid() as i32);
+    prlimit(process, Resource::Nofile, Rlimit { current: Some(current), maximum }).expect("it is our child");
+}
+
+#[test]
+fn a_worker_that_could_not_start_for_want_of_descriptors_starts_when_there_are_some() {
+    let mut daemon = Setup::new([worker("agents", 1, &[])]).limit("max_restarts", 1).start();
+    let mut client = daemon.connect();
+    client.request(1, "who", json!({}));
+    let before = getrlimit(Resource::Nofile).current.unwrap_or(4096);
+    set_descriptors(&daemon, 3);
+    client.ask(2, "exit", json!({ "code": 1 }));
+    client.error(2, "worker_exited");
+    daemon.logs_times("spawn_failed", 2);
+    set_descriptors(&daemon, before);
+    daemon.until("the worker runs", || client.request(3, "who", json!({}))["result"].is_object());
+    let outcome = daemon.stop();
+    assert!(!outcome.stderr.contains("pool_degraded"), "{}", outcome.stderr);
+}
+
+// Floods before a slow worker.
+
+/// Lets a client flood a worker that takes 0.2 ms a line, and counts the answers of a polite one by the lines that the
+/// worker has read meanwhile.
+fn shares_a_slow_worker(flood: &Value) {
+    const LINES: u64 = 10_000;
+    let mut daemon = Setup::new([worker("slow", 1, &["--slow", "200"])]).unix().start();
+    let (mut polite, flooder) = (daemon.connect(), daemon.connect());
+    let line = |client: &mut Client| client.request(1, "m", json!({}))["result"]["line"].as_u64().expect("a number");
+    let first = line(&mut polite);
+    let (flooding, done) = (AtomicBool::new(false), AtomicBool::new(false));
+    let mut writer = flooder.second();
+    let mut reader = flooder;
+    let mut answers = 0;
+    let bytes = format!("{flood}\n").repeat(100);
+    std::thread::scope(|scope| {
+        let _end = SetAtTheEnd(&done);
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) && writer.try_send(bytes.as_bytes()).is_ok() {
+                flooding.store(true, Ordering::Relaxed);
+            }
+            // The reader's end.
+            writer.half_close();
+        });
+        if flood.get("id").is_some() {
+            scope.spawn(|| while reader.message_or_end().is_some() {});
+        }
+        until("the flood has begun", || flooding.load(Ordering::Relaxed));
+        while line(&mut polite) < first + LINES {
+            answers += 1;
+        }
+        // It is not waited for: what it has sent would keep the worker busy for long.
+        done.store(true, Ordering::Relaxed);
+        daemon.signal(Signal::TERM);
+    });
+    assert!(answers >= 50, "{answers} answers while the worker read {LINES} lines");
+    daemon.ends_well();
+}
+
+#[test]
+fn a_flood_of_notifications_takes_turns_with_the_others_before_a_slow_worker() {
+    shares_a_slow_worker(&json!({ "method": "n", "params": { "fill": "x".repeat(60) } }));
+}
+
+#[test]
+fn a_flood_of_requests_takes_turns_with_the_others_before_a_slow_worker() {
+    shares_a_slow_worker(&json!({ "id": 1, "method": "m", "params": { "fill": "x".repeat(60) } }));
+}
+
+// The seats of a dedicated pool.
+
+#[test]
+fn when_every_seat_of_a_dedicated_pool_is_taken_the_next_is_told_and_its_neighbours_go_on() {
+    let seats = with(with(worker("seats", 1, &[]), "assignment", "dedicated"), "max_instances", 3);
+    let mut daemon = Setup::new([seats, worker("calm", 1, &[])]).start();
+    let ask = |client: &mut Client, pool: &str| {
+        client.send(&json!({ "id": 1, "method": "who", "pool": pool }));
+        client.answer(1)
+    };
+    let mut taken: Vec<Client> = (0..3).map(|_| daemon.connect()).collect();
+    let pids: Vec<Value> = taken.iter_mut().map(|client| ask(client, "seats")["result"]["pid"].clone()).collect();
+    let mut late = daemon.connect();
+    for _ in 0..5 {
+        let refused = ask(&mut late, "seats");
+        assert_eq!(refused["error"]["data"]["reason"], "no_worker", "{refused}");
+        assert!(refused["error"]["message"].as_str().is_some_and(|text| text.contains('3')), "{refused}");
+        assert!(ask(&mut late, "calm")["result"].is_object());
+    }
+    for (client, pid) in taken.iter_mut().zip(&pids) {
+        assert_eq!(&ask(client, "seats")["result"]["pid"], pid, "who has a seat keeps it");
+    }
+    drop(taken.pop());
+    daemon.until("the seat is free", || ask(&mut late, "seats")["result"].is_object());
+    daemon.stop();
+}

@@ -66,7 +66,7 @@ pub fn measure(options: &Options) -> io::Result<Vec<Fairness>> {
             let flooder = Flooder::start(&server.address, if pool == "bench" { "bench" } else { "beside" })?;
             std::thread::sleep(Duration::from_millis(100));
             for worker in server.workers().into_iter().skip(WORKERS) {
-                yield_to_others(worker);
+                give_way(worker, 19);
             }
             polite.run(length / 8)?;
             (polite.answered, polite.refused) = (0, 0);
@@ -91,14 +91,15 @@ pub fn measure(options: &Options) -> io::Result<Vec<Fairness>> {
     Ok(all)
 }
 
-fn yield_to_others(process: u32) {
+/// Lets others go before a process, or with 0 before the calling thread: with 19 all others.
+pub fn give_way(process: u32, nice: i32) {
     // SAFETY: the call has no memory arguments.
-    unsafe { libc::setpriority(libc::PRIO_PROCESS, process, 19) };
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, process, nice) };
 }
 
 /// Puts the measuring thread before all others of its CPU, or back among them. Without the right to it, the scheduler's
 /// part in the times is larger.
-fn measure_first(first: bool) {
+pub fn measure_first(first: bool) {
     let parameter = libc::sched_param { sched_priority: i32::from(first) };
     let policy = if first { libc::SCHED_FIFO } else { libc::SCHED_OTHER };
     // SAFETY: the parameter outlives the call.
@@ -214,7 +215,7 @@ impl Flooder {
 /// Sends requests as fast as the daemon takes them, reads whatever comes, and lets the flooding worker flood it, until
 /// its stdin ends.
 pub fn flooder(mut arguments: impl Iterator<Item = String>) -> io::Result<()> {
-    yield_to_others(0);
+    give_way(0, 19);
     let port = arguments.next().and_then(|port| port.parse().ok()).ok_or(io::ErrorKind::InvalidInput)?;
     let pool = arguments.next().unwrap_or_default();
     let socket = Address::Tcp(port).connect()?;
@@ -225,7 +226,7 @@ pub fn flooder(mut arguments: impl Iterator<Item = String>) -> io::Result<()> {
     stream.write_all(&start)?;
     let mut writer = stream.try_clone()?;
     let sending = std::thread::spawn(move || {
-        yield_to_others(0);
+        give_way(0, 19);
         let mut request = with_pool(load::request(client + 1, BYTES), &pool);
         let mut block = Vec::new();
         for number in 0.. {

@@ -7,10 +7,13 @@
 //! of the rounds are reported.
 //!
 //! Reading order: [`case`] is what is measured, [`load`] the clients, [`server`] the processes, [`relay`] the floor,
-//! [`worker`] the workers that the daemon has not built in, [`round`] the measuring, [`fairness`] and [`idle`] the two
-//! cases that are no race, [`report`] what comes out.
+//! [`worker`] the workers that the daemon has not built in, [`round`] the measuring, [`fairness`], [`attacks`] and
+//! [`idle`] the cases that are no race, [`report`] what comes out.
 
+mod attack;
+mod attacks;
 mod case;
+mod client;
 mod fairness;
 mod idle;
 mod load;
@@ -44,6 +47,7 @@ fn main() -> ExitCode {
         Some("be-relay") => relay::run(arguments),
         Some("be-stream-worker") => worker::stream(arguments),
         Some("be-flood-worker") => worker::flood(),
+        Some("be-agent-worker") => worker::agent(arguments),
         Some("be-flooder") => fairness::flooder(arguments),
         first => match options::Options::parse(first.map(str::to_owned).into_iter().chain(arguments)) {
             Ok(options) => bench(&options),
@@ -74,6 +78,9 @@ fn bench(options: &options::Options) -> io::Result<()> {
     }
     if options.wants("fairness") {
         report.add_fairness(fairness::measure(options)?);
+    }
+    for attack in attacks::all().filter(|attack| options.wants(attack.name)) {
+        report.add_attack(attack.measure(options)?);
     }
     if options.wants("idle") {
         report.add_idle(idle::measure(options)?);

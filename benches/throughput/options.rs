@@ -7,7 +7,7 @@ const HELP: &str = "\
 usage: cargo bench --bench throughput -- [options] [words]
 
   words               run only the cases whose names contain one of them; =NAME is the case NAME
-  --quick             under a minute: short rounds, and fewer of them
+  --quick             short rounds, and fewer of them: a minute, and another one for the attacks of fairness
   --list              name the cases
   --rounds N          rounds for each case and contestant
   --one-cpu           daemon, workers and clients on one CPU, always
@@ -81,7 +81,12 @@ impl Options {
                 "--without-relay" => options.relay = false,
                 "--record" => options.record = Some(value()?.into()),
                 "--list" => {
-                    let names: Vec<_> = crate::case::all().map(|case| case.name).chain(["fairness", "idle"]).collect();
+                    let names: Vec<_> = crate::case::all()
+                        .map(|case| case.name)
+                        .chain(["fairness"])
+                        .chain(crate::attacks::all().map(|attack| attack.name))
+                        .chain(["idle"])
+                        .collect();
                     return Err(names.join("\n"));
                 }
                 word if !word.starts_with('-') => options.words.push(word.to_owned()),

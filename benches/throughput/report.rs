@@ -7,6 +7,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
+use crate::attack;
 use crate::case::Case;
 use crate::fairness::Fairness;
 use crate::idle::Idle;
@@ -23,6 +24,8 @@ pub struct Report<'a> {
     cases: Vec<Value>,
     rest: serde_json::Map<String, Value>,
 }
+
+const ATTACKS_HEAD: &str = "| attack | goal | peer | stdio_bus |\n|---|---|---|---|";
 
 const HEAD: &str = "\
 | case | who | CPU µs | × relay | bus is | syscalls | switches | messages/s | p50 µs | p99 | p99.9 | faults |
@@ -113,6 +116,33 @@ impl<'a> Report<'a> {
         });
         let figures = figures.collect();
         self.add_text("fairness", &text, figures);
+    }
+
+    /// Adds what came of an attack. The first one begins the table.
+    pub fn add_attack(&mut self, row: attack::Row) {
+        let cell = |who| match row.cells.iter().find(|(contestant, _)| *contestant == who) {
+            Some((_, outcome)) if outcome.reached => outcome.text.clone(),
+            Some((_, outcome)) => format!("**{}**", outcome.text),
+            None => "–".to_owned(),
+        };
+        let name = row.name.trim_start_matches("fairness, ");
+        let mut line = format!("| {name} | {} | {} | {} |", row.goal, cell(Contestant::Peer), cell(Contestant::Bus));
+        let all = self.rest.entry("attacks").or_insert_with(|| {
+            line.insert_str(
+                0,
+                &format!("\nHow polite clients fare; in bold where the goal is missed:\n\n{ATTACKS_HEAD}\n"),
+            );
+            json!([])
+        });
+        println!("{line}");
+        let _ = writeln!(self.table, "{line}");
+        let cells = row.cells.iter().map(|(who, outcome)| {
+            json!({ "who": who.name(), "reached": outcome.reached, "text": outcome.text, "figures": outcome.figures })
+        });
+        let figures = json!({ "attack": name, "goal": row.goal, "contestants": cells.collect::<Value>() });
+        if let Some(all) = all.as_array_mut() {
+            all.push(figures);
+        }
     }
 
     /// Adds the idle case.

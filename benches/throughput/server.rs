@@ -135,10 +135,6 @@ impl Server {
         options: &Options,
         placement: &Placement,
     ) -> io::Result<Self> {
-        let program = match who {
-            Contestant::Peer => options.peer.as_ref().unwrap_or(&options.bus),
-            Contestant::Bus | Contestant::Relay => &options.bus,
-        };
         let pools: Vec<_> = pools
             .iter()
             .map(|pool| {
@@ -147,10 +143,25 @@ impl Server {
                 })
             })
             .collect();
+        Self::start_with(who, &serde_json::json!({ "pools": pools }), transport, options, placement)
+    }
+
+    /// Starts a daemon with this configuration.
+    pub fn start_with(
+        who: Contestant,
+        configuration: &serde_json::Value,
+        transport: Transport,
+        options: &Options,
+        placement: &Placement,
+    ) -> io::Result<Self> {
+        let program = match who {
+            Contestant::Peer => options.peer.as_ref().unwrap_or(&options.bus),
+            Contestant::Bus | Contestant::Relay => &options.bus,
+        };
         let mut command = Command::new(program);
         let files = scratch()?;
         let config = files.join("config.json");
-        fs::write(&config, serde_json::json!({ "pools": pools }).to_string())?;
+        fs::write(&config, configuration.to_string())?;
         command.arg("--config").arg(&config);
         let server = Self::launch(command, Vec::new(), transport, placement);
         fs::remove_dir_all(files)?;

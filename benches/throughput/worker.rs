@@ -1,9 +1,13 @@
-//! Workers that the daemon has not built in: one that streams tokens for its sessions as a model does, and one that
-//! floods its stdout.
+//! Workers that the daemon has not built in: one that streams tokens for its sessions as a model does, one that floods
+//! its stdout, and one that does what attacks ask of it.
 
+use std::borrow::Cow;
 use std::io::{self, BufRead, Write};
 use std::os::fd::AsFd;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
 
 use crate::load::SESSION_LEN;
 
@@ -93,3 +97,75 @@ pub fn flood() -> io::Result<()> {
     while output.write_all(updates.as_bytes()).is_ok() {}
     Ok(())
 }
+
+/// What the worker for attacks reads of a line.
+#[derive(Deserialize)]
+struct Asked<'a> {
+    #[serde(borrow)]
+    id: Option<&'a RawValue>,
+    #[serde(borrow)]
+    method: Option<Cow<'a, str>>,
+    #[serde(borrow, rename = "sessionId")]
+    session: Option<Cow<'a, str>>,
+    /// How many lines a flood has.
+    lines: Option<usize>,
+}
+
+/// A worker that takes so many microseconds for each line, and then goes by its method:
+///
+/// | method | what it does |
+/// |---|---|
+/// | `never` | gives no answer |
+/// | `hold` | answers when the notification `release` comes |
+/// | `flood` | writes as many notifications of the session as `lines` says, then answers |
+/// | `exit` | ends with an error |
+/// | any other | answers |
+///
+/// It reads as much as a pipe gives at once, as the runtimes do that real agents are written for, and sleeps for the
+/// time of a line, because a CPU that it kept busy would be the CPU of those who are measured.
+pub fn agent(mut arguments: impl Iterator<Item = String>) -> io::Result<()> {
+    let micros = arguments.next().and_then(|text| text.parse().ok()).ok_or(io::ErrorKind::InvalidInput)?;
+    let time_of_a_line = Duration::from_micros(micros);
+    // The kernel would add up to fifty microseconds to each sleep.
+    // SAFETY: the call has no memory arguments.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
+    let mut input = io::BufReader::with_capacity(64 * 1024, io::stdin().lock());
+    let mut output =
+        io::BufWriter::with_capacity(64 * 1024, std::fs::File::from(io::stdout().as_fd().try_clone_to_owned()?));
+    let mut held: Vec<String> = Vec::new();
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        if input.read_until(b'\n', &mut line)? == 0 {
+            return Ok(());
+        }
+        if !time_of_a_line.is_zero() {
+            std::thread::sleep(time_of_a_line);
+        }
+        let asked: Asked<'_> = serde_json::from_slice(&line)?;
+        let mut answer = |id: &str| writeln!(output, r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#);
+        match (asked.method.as_deref(), asked.id) {
+            (Some("exit"), _) => std::process::exit(1),
+            (Some("release"), None) => held.drain(..).try_for_each(|id| answer(&id))?,
+            (Some("never"), _) | (_, None) => {}
+            (Some("hold"), Some(id)) => held.push(id.get().to_owned()),
+            (Some("flood"), Some(id)) => {
+                let [head, middle, end] = UPDATE;
+                let session = asked.session.unwrap_or_default();
+                let update = format!("{head}{session}{middle}{}{end}", "x".repeat(FLOOD_LINE));
+                for _ in 0..asked.lines.unwrap_or_default() {
+                    output.write_all(update.as_bytes())?;
+                }
+                writeln!(output, r#"{{"jsonrpc":"2.0","id":{},"result":{{}}}}"#, id.get())?;
+            }
+            (_, Some(id)) => answer(id.get())?,
+        }
+        // Nothing stays here while the worker waits, not even if a line has come in part.
+        if !time_of_a_line.is_zero() || memchr::memchr(b'\n', input.buffer()).is_none() {
+            output.flush()?;
+        }
+    }
+}
+
+/// Bytes of text in a line of a flood that was asked for.
+pub const FLOOD_LINE: usize = 500;

@@ -1,0 +1,131 @@
+//! One connection of an attack, or of a polite client beside it. It takes its time over nothing: whatever it waits for
+//! has a limit, because the daemons that are attacked may keep it waiting for good.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use serde_json::Value;
+
+use crate::server::Address;
+
+/// How often a client that waits looks whether it has waited long enough.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// See the top of the file.
+pub struct Client {
+    socket: OwnedFd,
+    received: Vec<u8>,
+    /// Up to where `received` has been used.
+    used: usize,
+    buffer: Vec<u8>,
+}
+
+impl Client {
+    /// A new connection.
+    pub fn connect(address: &Address) -> io::Result<Self> {
+        Self::of(address.connect()?)
+    }
+
+    fn of(socket: OwnedFd) -> io::Result<Self> {
+        set_socket_timeout(&socket, Timeout::Recv, Some(LOOK))?;
+        set_socket_timeout(&socket, Timeout::Send, Some(LOOK))?;
+        Ok(Self { socket, received: Vec::new(), used: 0, buffer: vec![0; 16 * 1024] })
+    }
+
+    /// The same connection once more, for a thread that writes while this one reads.
+    pub fn second(&self) -> io::Result<Self> {
+        Self::of(self.socket.try_clone()?)
+    }
+
+    /// Writes these bytes.
+    ///
+    /// # Errors
+    /// `TimedOut` when they are not all written in time.
+    pub fn send(&mut self, mut bytes: &[u8], until: Instant) -> io::Result<()> {
+        while !bytes.is_empty() {
+            match self.send_some(bytes)? {
+                0 => in_time(until)?,
+                count => bytes = &bytes[count..],
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes as many of these bytes as are taken at once or soon. Returns how many.
+    pub fn send_some(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match rustix::net::send(&self.socket, bytes, rustix::net::SendFlags::NOSIGNAL) {
+            Ok(count) => Ok(count),
+            Err(Errno::AGAIN | Errno::INTR) => Ok(0),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Writes a request without params.
+    pub fn ask(&mut self, id: usize, method: &str, pool: &str, until: Instant) -> io::Result<()> {
+        self.send(request(id, method, pool).as_bytes(), until)
+    }
+
+    /// Reads what there is, at most so many bytes, and forgets it. Returns how many; 0 at the end.
+    pub fn skim(&mut self, most: usize, until: Instant) -> io::Result<usize> {
+        let most = most.min(self.buffer.len());
+        loop {
+            match rustix::io::read(&self.socket, &mut self.buffer[..most]) {
+                Ok(count) => return Ok(count),
+                Err(Errno::AGAIN | Errno::INTR) => in_time(until)?,
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// The next line.
+    ///
+    /// # Errors
+    /// `TimedOut` when none comes in time, `UnexpectedEof` when none will come.
+    pub fn line(&mut self, until: Instant) -> io::Result<Value> {
+        let mut searched = self.used;
+        loop {
+            if let Some(end) = memchr::memchr(b'\n', &self.received[searched..]) {
+                let end = searched + end;
+                let line = serde_json::from_slice(&self.received[self.used..end])?;
+                self.used = end + 1;
+                return Ok(line);
+            }
+            self.received.drain(..std::mem::take(&mut self.used));
+            searched = self.received.len();
+            match self.skim(usize::MAX, until)? {
+                0 => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the daemon closed a connection")),
+                count => self.received.extend_from_slice(&self.buffer[..count]),
+            }
+        }
+    }
+
+    /// The answer to the request with this id; other lines before it are dropped.
+    pub fn answer(&mut self, id: usize, until: Instant) -> io::Result<Value> {
+        loop {
+            let line = self.line(until)?;
+            if line["id"] == id && line.get("method").is_none() {
+                return Ok(line);
+            }
+        }
+    }
+
+    /// Whether the daemon has closed the connection, told without reading what came before.
+    pub fn is_closed(&self) -> bool {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let mut polled = [PollFd::new(&self.socket, PollFlags::RDHUP)];
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut polled, Some(&at_once)).is_ok() && !polled[0].revents().is_empty()
+    }
+}
+
+fn in_time(until: Instant) -> io::Result<()> {
+    if Instant::now() < until { Ok(()) } else { Err(io::ErrorKind::TimedOut.into()) }
+}
+
+/// A line with a request.
+pub fn request(id: usize, method: &str, pool: &str) -> String {
+    format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"{method}\",\"pool\":\"{pool}\"}}\n")
+}

@@ -78,7 +78,7 @@ impl Bus {
             Verb::Load | Verb::Fork if id.is_none() => Verb::Other,
             verb => verb,
         };
-        if let Some((worker, session)) = self.known_way(now, client, window, line) {
+        if let Some((worker, session)) = self.known_way(now, client, window, line, verb) {
             if self.waits_for_worker(now, client, worker, line.span.len() + 1) {
                 return Flow::Blocked;
             }
@@ -135,7 +135,11 @@ impl Bus {
         client: ClientKey,
         window: Window<'_>,
         line: &Line,
+        verb: Verb,
     ) -> Option<(WorkerKey, Key<Session>)> {
+        if matches!(verb, Verb::Cancel(_)) {
+            return None;
+        }
         let span = match (line.session.is_some(), line.params_session.is_some()) {
             (true, false) => line.session,
             (false, true) => line.params_session,

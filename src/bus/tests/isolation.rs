@@ -349,6 +349,16 @@ fn a_cancellation_that_names_two_requests_is_dropped() {
 }
 
 #[test]
+fn a_cancellation_that_names_no_request_goes_nowhere_also_in_a_session_of_its_sender() {
+    let (mut bench, [owner, _], worker) = two_owners();
+    for session in ["", r#","sessionId":"s0""#] {
+        bench.write(owner, &format!(r#"{{"method":"$/cancel_request","params":{{"requestId":[7]{session}}}}}"#));
+        assert!(bench.read(worker).is_empty(), "some workers take [7] for 7");
+    }
+    assert_eq!(bench.count(Reason::UnknownRequest), 2);
+}
+
+#[test]
 fn an_error_repeats_the_id_as_its_client_wrote_it() {
     for token in ["-1.5", r#""\u0066""#, "1.0", "1e2", r#""\ud800\"""#, "-0", "7"] {
         let mut bench = bench(1);

@@ -26,7 +26,7 @@ pub struct Client {
     pub group: usize,
     /// Whether it is the one client of `--stdio`.
     pub stdio: bool,
-    /// What it and the other connections of its source use together.
+    /// What it has in common with the other connections of its source.
     pub source_use: UseKey,
     /// Index of the listener that it came through.
     pub listener: usize,

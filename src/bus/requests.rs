@@ -291,13 +291,10 @@ impl Bus {
         Ok(edit)
     }
 
-    /// Adds a request to what its ends ask and owe, and counts it for its client's source.
+    /// Adds a request to what its ends ask and owe.
     fn join_ends(&mut self, direction: Direction, asker: Peer, answerer: Peer, key: Key<Request>, effect: Effect) {
         let at_asker = match asker {
-            Peer::Client(client) => self.clients.get_mut(client).map(|client| {
-                self.sources.uses(client.source_use).pending += 1;
-                client.end.asked.join(key)
-            }),
+            Peer::Client(client) => self.clients.get_mut(client).map(|client| client.end.asked.join(key)),
             Peer::Worker(worker) => self.workers.get_mut(worker).map(|worker| worker.end.asked.join(key)),
         };
         let at_answerer = match answerer {
@@ -340,7 +337,7 @@ impl Bus {
         if !is_full {
             return Err(refusal());
         }
-        let holder = self.heaviest(client, |client| client.end.asked.len(), |uses| uses.pending).ok_or_else(refusal)?;
+        let holder = self.heaviest(client, |client| client.end.asked.len()).ok_or_else(refusal)?;
         let newest = self.clients.get(holder).and_then(|client| client.end.asked.last()).ok_or_else(refusal)?;
         let text = format!(
             "all {MAX_PENDING_REQUESTS} slots for pending requests are in use, and this connection holds most of them"
@@ -485,10 +482,7 @@ impl Bus {
         let Some(request) = self.requests(direction).table.get(key) else { return };
         let (Some(asker), place) = (request.asker, request.at_asker) else { return };
         let moved = match asker {
-            Peer::Client(client) => self.clients.get_mut(client).and_then(|client| {
-                self.sources.uses(client.source_use).pending -= 1;
-                client.end.asked.leave(place)
-            }),
+            Peer::Client(client) => self.clients.get_mut(client).and_then(|client| client.end.asked.leave(place)),
             Peer::Worker(worker) => self.workers.get_mut(worker).and_then(|worker| worker.end.asked.leave(place)),
         };
         if let Some(moved) = moved.and_then(|moved| self.requests(direction).table.get_mut(moved)) {

@@ -307,7 +307,6 @@ impl Bus {
     fn join_owner(&mut self, client: ClientKey, key: Key<Session>) {
         let Some(client) = self.clients.get_mut(client) else { return };
         let at_client = client.end.sessions.join(key);
-        self.sources.uses(client.source_use).sessions += 1;
         if let Some(session) = self.sessions.table.get_mut(key) {
             session.at_client = at_client;
         }
@@ -317,7 +316,6 @@ impl Bus {
         let Some(session) = self.sessions.table.get(key) else { return };
         let (Some(owner), place) = (session.client, session.at_client) else { return };
         let Some(client) = self.clients.get_mut(owner) else { return };
-        self.sources.uses(client.source_use).sessions -= 1;
         let moved = client.end.sessions.leave(place);
         if let Some(moved) = moved.and_then(|moved| self.sessions.table.get_mut(moved)) {
             moved.at_client = place;
@@ -524,7 +522,7 @@ impl Bus {
     /// Makes room for a session of `asker` at the cost of whoever holds most; false if that is the asker itself, or
     /// nothing can go.
     fn evict_session_for(&mut self, now: Moment, asker: ClientKey) -> bool {
-        let Some(holder) = self.heaviest(asker, |client| client.end.sessions.len(), |uses| uses.sessions) else {
+        let Some(holder) = self.heaviest(asker, |client| client.end.sessions.len()) else {
             return false;
         };
         let held = self.clients.get(holder).into_iter().flat_map(|client| client.end.sessions.iter());

@@ -33,15 +33,11 @@ pub enum Pace {
     Turn,
 }
 
-/// What the connections of one source have in use together.
+/// A source and how many connections it has.
 #[derive(Default)]
 pub struct Uses {
     source: Source,
     connections: usize,
-    /// Requests of theirs that are not answered.
-    pub pending: usize,
-    /// Sessions that they own.
-    pub sessions: usize,
 }
 
 /// Names what one source uses, for as long as it has a connection.
@@ -75,21 +71,17 @@ impl Sources {
         let uses = self.uses(key);
         uses.connections -= 1;
         if uses.connections == 0 {
-            debug_assert_eq!((uses.pending, uses.sessions), (0, 0));
             self.table.remove(key);
         }
     }
 
-    /// What a source uses; its key is kept by its connections, which live shorter.
-    pub fn uses(&mut self, key: UseKey) -> &mut Uses {
+    fn uses(&mut self, key: UseKey) -> &mut Uses {
         self.table.get_mut(key).expect("a source lives as long as its connections")
     }
 
-    /// For tests: what all sources together use.
-    pub fn totals(&self) -> (usize, usize, usize) {
-        self.table
-            .iter()
-            .fold((0, 0, 0), |sum, (_, uses)| (sum.0 + uses.connections, sum.1 + uses.pending, sum.2 + uses.sessions))
+    /// For tests: how many connections all sources have together.
+    pub fn connections(&self) -> usize {
+        self.table.iter().map(|(_, uses)| uses.connections).sum()
     }
 }
 
@@ -152,19 +144,17 @@ impl Bus {
     }
 
     /// The connection that holds most, if that is not `asker`: of the source that holds most, its own if no other one
-    /// holds more. `of` counts what a connection holds, `together` what a source does.
-    pub(super) fn heaviest(
-        &self,
-        asker: ClientKey,
-        of: impl Fn(&Client) -> usize,
-        together: impl Fn(&Uses) -> usize,
-    ) -> Option<ClientKey> {
+    /// holds more. `of` counts what a connection holds. Tables are rarely full, so nothing is counted before.
+    pub(super) fn heaviest(&self, asker: ClientKey, of: impl Fn(&Client) -> usize) -> Option<ClientKey> {
         let own = self.clients.get(asker)?;
+        let mut together = vec![0; settings::MAX_CONNECTIONS];
+        for (_, client) in self.clients.iter() {
+            together[client.source_use.index()] += of(client);
+        }
         let mut source = own.source_use;
-        let mut most = self.sources.table.get(source).map_or(0, &together);
-        for (key, uses) in self.sources.table.iter() {
-            if together(uses) > most {
-                (source, most) = (key, together(uses));
+        for (key, _) in self.sources.table.iter() {
+            if together[key.index()] > together[source.index()] {
+                source = key;
             }
         }
         // Who would hold as many as the other one afterwards gets nothing from it.

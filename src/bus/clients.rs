@@ -5,7 +5,7 @@ use super::client::{Client, Phase};
 use super::drain::Stage;
 use super::port::{ClientKey, Close, Effect, Moment, Peer, Source};
 use super::report::Reason;
-use super::requests::Direction;
+use super::requests::{Direction, in_order};
 use super::settings::{Assignment, MAX_CONNECTIONS};
 use super::{Bus, reply};
 use std::time::Duration;
@@ -35,7 +35,7 @@ impl Bus {
             turned_away: no_room.is_some(),
             ..Client::new(now, number, listener, group, stdio, source, source_use)
         });
-        let Some(key) = client.and_then(|client| self.clients.insert(client).ok()) else {
+        let Some(key) = client.and_then(|client| self.clients.insert(client)) else {
             // It was on its way when the last slot was taken.
             self.report(now, Reason::ConnectionLimit, None, || "a client is turned away: no slot is left".into());
             return None;
@@ -147,7 +147,7 @@ impl Bus {
         self.cancel_for(now, key);
         let Some(client) = self.clients.get(key) else { return };
         let asked: Vec<_> = client.end.asked.iter().collect();
-        for request in self.in_order(Direction::ToWorkers, asked) {
+        for request in in_order(asked) {
             if let Some(pending) = self.to_workers.table.get(request) {
                 let id = pending.asker_id().to_string();
                 let number = self.clients.get(key).map(|client| client.number);
@@ -201,9 +201,9 @@ impl Bus {
     fn answer_for_client(&mut self, now: Moment, key: ClientKey) {
         let Some(client) = self.clients.get(key) else { return };
         let (number, owes) = (client.number, client.end.owes.iter().collect());
-        for request in self.in_order(Direction::ToClients, owes) {
-            let Some(request) = self.drop_request(Direction::ToClients, request) else { continue };
-            let Some(Peer::Worker(asker)) = request.asker else { continue };
+        for request in in_order(owes) {
+            let Some(request) = self.forget_request(Direction::ToClients, request) else { continue };
+            let Some(Peer::Worker(asker)) = request.asker() else { continue };
             let worker = self.workers.get(asker).map(|worker| (worker.pool, worker.number));
             self.reporter.report(now, Reason::RequestDiscarded, &mut self.effects, || super::Report {
                 client: Some(number),
@@ -256,7 +256,7 @@ impl Bus {
     /// A half-closed client has waited long enough: it gets errors for answers, and with the last one it is closed.
     fn give_up_on(&mut self, now: Moment, key: ClientKey) {
         let asked = self.clients.get(key).map(|client| client.end.asked.iter().collect()).unwrap_or_default();
-        for request in self.in_order(Direction::ToWorkers, asked) {
+        for request in in_order(asked) {
             let text = "the answer did not come within drain_timeout_sec after the end of the client's input";
             self.give_up_request(now, request, Reason::Timeout, text);
         }

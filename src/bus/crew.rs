@@ -8,7 +8,7 @@ use super::client::Phase;
 use super::drain::Stage;
 use super::port::{ClientKey, Effect, Exit, Moment, Peer, Signal, WorkerKey};
 use super::report::{Level, Reason, Report};
-use super::requests::Direction;
+use super::requests::{Direction, in_order};
 use super::scan::{Line, Window, decoded};
 use super::settings::{self, Assignment, Settings};
 use super::worker::{Action, Event, GRACE, Seat, State, Verdict, Worker, step};
@@ -262,7 +262,7 @@ impl Bus {
             return None;
         }
         let number = self.next_worker_number;
-        let worker = self.workers.insert(Worker::new(pool, seat, number, now)).ok()?;
+        let worker = self.workers.insert(Worker::new(pool, seat, number, now))?;
         self.next_worker_number += 1;
         self.pools[pool].live += 1;
         self.effects.push_back(Effect::Spawn { worker, pool, number });
@@ -395,12 +395,12 @@ impl Bus {
             (Reason::WorkerGone, "the worker exited before it answered")
         };
         self.blame(now, key, &owes);
-        for request in self.in_order(Direction::ToWorkers, owes) {
+        for request in in_order(owes) {
             self.give_up_request(now, request, reason, text);
             self.forget_request(Direction::ToWorkers, request);
         }
         let asked: Vec<_> = self.workers.get(key).map(|worker| worker.end.asked.iter().collect()).unwrap_or_default();
-        for request in self.in_order(Direction::ToClients, asked) {
+        for request in in_order(asked) {
             self.orphan_request(Direction::ToClients, request);
         }
         while let Some(session) = self.workers.get(key).and_then(|worker| worker.end.sessions.first()) {

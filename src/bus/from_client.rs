@@ -152,10 +152,11 @@ impl Bus {
         let session = self.sessions.table.get_mut(key)?;
         session.used = now;
         let (worker, is_issued, is_lent) = (session.worker, session.rank == Rank::Issued, session.is_lent);
-        if !is_issued && (is_lent || self.issues_names(worker)) {
+        let binds_to = self.workers.get(session.worker)?;
+        if !is_issued && (is_lent || self.gives_out_names(binds_to)) {
             return None;
         }
-        self.worker_takes_messages(worker).then_some((worker, key))
+        binds_to.takes_messages().then_some((worker, key))
     }
 
     /// Records a request, if the line is one. Gives the token to replace its id with, if it may not pass.
@@ -249,7 +250,7 @@ impl Bus {
         if named.any(|span| target(span) != Some(key)) {
             return Err(unknown());
         }
-        let Some(Peer::Worker(worker)) = self.to_workers.table.get(key).map(|request| request.answerer) else {
+        let Some(Peer::Worker(worker)) = self.to_workers.table.get(key).map(Request::answerer) else {
             return Err(unknown());
         };
         if !self.worker_takes_messages(worker) {
@@ -493,7 +494,7 @@ impl Bus {
         let token = window.get(line.request_id);
         let answerer = Peer::Worker(way.worker);
         let own = self.request_named(Peer::Client(client), token).and_then(|key| self.to_workers.table.get(key));
-        if let Some(request) = own.filter(|request| request.answerer == answerer) {
+        if let Some(request) = own.filter(|request| request.answerer() == answerer) {
             let edit = request.wire_token().map(|with| Edit { at: line.request_id, with });
             return Ok([None, edit, None]);
         }
@@ -515,7 +516,7 @@ impl Bus {
             self.report_line(now, Reason::UnknownId, from, window, line, text);
             return Flow::Next;
         };
-        let asker = self.to_clients.table.get(key).and_then(|request| request.asker);
+        let asker = self.to_clients.table.get(key).and_then(Request::asker);
         let Some(Peer::Worker(worker)) = asker.filter(|asker| self.takes_messages(*asker)) else {
             self.forget_request(Direction::ToClients, key);
             self.report_line(now, Reason::LateAnswer, from, window, line, "the worker that asked has gone");

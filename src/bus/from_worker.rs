@@ -39,7 +39,7 @@ impl Bus {
             return self.unexpected_answer(now, worker, window, line);
         };
         let Some(request) = self.to_workers.table.get(key) else { return Flow::Next };
-        let Some(Peer::Client(client)) = request.asker else {
+        let Some(Peer::Client(client)) = request.asker() else {
             let (effect, sessions) = (request.effect, [request.session, request.second_session]);
             if effect.loads && line.has(Line::RESULT) {
                 sessions.into_iter().flatten().for_each(|session| self.confirm_held(session));
@@ -190,10 +190,14 @@ impl Bus {
             let Some(request) = found.and_then(|key| self.to_workers.table.get(key)) else { return nobody };
             let original = request.original.as_ref().filter(|original| original.is_replaced);
             let token = original.map(|original| original.token.clone());
-            return NamedRequest { client: request.asker, token, at };
+            return NamedRequest { client: request.asker(), token, at };
         }
         let found = self.request_named(from, token).and_then(|key| self.to_clients.table.get(key));
-        found.map_or(nobody, |request| NamedRequest { client: Some(request.answerer), token: request.wire_token(), at })
+        found.map_or(nobody, |request| NamedRequest {
+            client: Some(request.answerer()),
+            token: request.wire_token(),
+            at,
+        })
     }
 
     /// Whether a worker may mean somebody else by a session that its owner has only named: one who is just being given

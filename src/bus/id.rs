@@ -78,7 +78,16 @@ impl<'a> View<'a> {
     ///
     /// # Errors
     /// As [`Id::parse`].
+    #[inline]
     pub fn parse(token: &'a [u8]) -> Result<Self, TooLong> {
+        // Most ids are counted.
+        if token.len() < MADE_DIGITS && token.iter().all(u8::is_ascii_digit) {
+            return Ok(Self { text: Cow::Borrowed(token), string: false, plain: true });
+        }
+        Self::parse_any(token)
+    }
+
+    fn parse_any(token: &'a [u8]) -> Result<Self, TooLong> {
         if token.first() == Some(&b'"') {
             let text = decoded(token);
             if text.len() > MAX_REQUEST_ID_LEN {
@@ -93,8 +102,7 @@ impl<'a> View<'a> {
             return Err(TooLong);
         }
         let digits = token.len() <= PLAIN_DIGITS && token.iter().all(u8::is_ascii_digit);
-        let short = digits && token.len() < MADE_DIGITS;
-        let plain = short || (is_exact(token) && !is_made(token));
+        let plain = is_exact(token) && !is_made(token);
         let text = if digits { Cow::Borrowed(token) } else { Cow::Owned(canonical_number(token)) };
         Ok(Self { text, string: false, plain })
     }

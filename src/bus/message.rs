@@ -74,20 +74,30 @@ pub(super) fn verb(window: Window<'_>, line: &Line) -> Verb {
         return Verb::Other;
     }
     let token = window.get(line.method);
-    // Whoever escapes a letter means the same method.
-    if has_escape(token) { verb_named(&decoded(token)) } else { verb_named(&token[1..token.len() - 1]) }
+    match verb_named(&token[1..token.len() - 1]) {
+        // Whoever escapes a letter means the same method.
+        Verb::Other if has_escape(token) => verb_named(&decoded(token)),
+        verb => verb,
+    }
 }
 
-/// Whether a short string is written with an escape.
+/// Whether a string is written with an escape.
 #[inline]
 pub(super) fn has_escape(token: &[u8]) -> bool {
-    token.iter().fold(false, |found, byte| found | (*byte == b'\\'))
+    // Eight bytes at a time: most strings that are asked about are short.
+    const ONES: u64 = u64::MAX / 255;
+    let escapes = |bytes: [u8; 8]| {
+        let differs = u64::from_ne_bytes(bytes) ^ (ONES * u64::from(b'\\'));
+        differs.wrapping_sub(ONES) & !differs & (ONES << 7) != 0
+    };
+    match token.last_chunk() {
+        Some(last) => token.as_chunks().0.iter().any(|chunk| escapes(*chunk)) || escapes(*last),
+        None => token.contains(&b'\\'),
+    }
 }
 
+#[inline]
 fn verb_named(name: &[u8]) -> Verb {
-    if !matches!(name.len(), 11..=16 | 23) {
-        return Verb::Other;
-    }
     match name {
         b"session/new" => Verb::New,
         b"session/load" | b"session/resume" => Verb::Load,

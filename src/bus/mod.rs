@@ -88,7 +88,6 @@ pub struct Bus {
     accept_paused: bool,
     next_client_number: u32,
     next_worker_number: u32,
-    next_serial: u64,
     ids_made: u64,
     /// Nothing is due before this moment; it may be early, never late.
     next_check: Option<Moment>,
@@ -141,7 +140,6 @@ impl Bus {
             accept_paused: false,
             next_client_number: 0,
             next_worker_number: 0,
-            next_serial: 0,
             ids_made: 0,
             next_check: None,
             settings,
@@ -402,10 +400,10 @@ impl Bus {
         }
         for (requests, clients_answer) in [(&self.to_workers, false), (&self.to_clients, true)] {
             for (key, request) in requests.table.iter() {
-                assert_eq!(matches!(request.answerer, Peer::Client(_)), clients_answer);
-                let answerer = self.peer_end(request.answerer).expect("an answerer is alive");
+                assert_eq!(matches!(request.answerer(), Peer::Client(_)), clients_answer);
+                let answerer = self.peer_end(request.answerer()).expect("an answerer is alive");
                 assert_eq!(answerer.owes.iter().nth(request.at_answerer as usize), Some(key));
-                if let Some(asker) = request.asker {
+                if let Some(asker) = request.asker() {
                     let asker = self.peer_end(asker).expect("an asker is alive");
                     assert_eq!(asker.asked.iter().nth(request.at_asker as usize), Some(key));
                 }

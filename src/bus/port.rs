@@ -5,6 +5,7 @@
 //! [`Bus::next_effect`](super::Bus::next_effect) until there are none. Time is an argument.
 
 use std::net::Ipv6Addr;
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use super::client::Client;
@@ -25,6 +26,37 @@ pub enum Peer {
     Client(ClientKey),
     /// A worker's pipes.
     Worker(WorkerKey),
+}
+
+/// A [`Peer`] in eight bytes, where many are kept.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct PeerBits(NonZeroU64);
+
+impl PeerBits {
+    const WORKER: NonZeroU64 = NonZeroU64::new(1 << 63).unwrap();
+
+    /// As a number.
+    pub fn get(self) -> u64 {
+        self.0.get()
+    }
+}
+
+impl From<Peer> for PeerBits {
+    fn from(peer: Peer) -> Self {
+        match peer {
+            Peer::Client(client) => Self(client.to_bits()),
+            Peer::Worker(worker) => Self(worker.to_bits() | Self::WORKER),
+        }
+    }
+}
+
+impl From<PeerBits> for Peer {
+    fn from(bits: PeerBits) -> Self {
+        match NonZeroU64::new(bits.get() & !PeerBits::WORKER.get()) {
+            Some(worker) if bits.get() & PeerBits::WORKER.get() != 0 => Self::Worker(Key::of_bits(worker)),
+            _ => Self::Client(Key::of_bits(bits.0)),
+        }
+    }
 }
 
 /// Where a client comes from. What all share is shared out by source first, then by connection.
@@ -61,6 +93,9 @@ impl std::fmt::Display for Source {
 pub struct Moment(pub u64);
 
 impl Moment {
+    /// Never comes.
+    pub const NEVER: Self = Self(u64::MAX);
+
     /// The moment `duration` later; the end of time when that overflows.
     pub fn after(self, duration: Duration) -> Self {
         Self(self.0.saturating_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)))

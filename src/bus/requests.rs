@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::id::{Id, View};
 use super::message::{Cancel, Edit, Refusal, has_escape};
-use super::port::{ClientKey, Moment, Peer, Text};
+use super::port::{ClientKey, Moment, Peer, PeerBits, Text};
 use super::report::{Reason, Report};
 use super::scan::{Line, Window};
 use super::sessions::Session;
@@ -51,10 +51,8 @@ pub struct Effect {
 
 /// A request that waits for its answer.
 pub struct Request {
-    /// Who asked; none once it has gone or was given an error, and then the answer is discarded.
-    pub asker: Option<Peer>,
-    /// Who has to answer.
-    pub answerer: Peer,
+    asker: Option<PeerBits>,
+    answerer: PeerBits,
     /// The id that the answerer sees.
     pub wire: Id,
     /// The id that the asker sees, where it is another one, or another spelling.
@@ -63,23 +61,23 @@ pub struct Request {
     pub session: Option<Key<Session>>,
     /// The session in its params, where that is another one.
     pub second_session: Option<Key<Session>>,
+    expires: Moment,
+    /// Its place among what the asker asked.
+    pub at_asker: u32,
+    /// Its place among what the answerer owes.
+    pub at_answerer: u32,
+    /// Of the answerer and the wire id.
+    hash: u32,
     /// Whether the sessionId stood at top level, where an answer repeats it (spec 5.2.2).
     pub session_on_top: bool,
     /// What an answer does.
     pub effect: Effect,
     /// Its asker does not want the answer any more.
     pub cancelled: Option<Cancel>,
-    /// Counts up, so that requests can be put in order.
-    pub serial: u64,
-    /// When an answer is too late.
-    pub expires: Option<Moment>,
-    /// Its place among what the asker asked.
-    pub at_asker: u32,
-    /// Its place among what the answerer owes.
-    pub at_answerer: u32,
-    /// Of the answerer and the wire id.
-    pub hash: u32,
 }
+
+// With its key a request fills two cache lines.
+const _: () = assert!(size_of::<Request>() <= 120);
 
 /// The id as its asker wrote it.
 pub struct Original {
@@ -103,6 +101,21 @@ pub(super) struct Asked {
 }
 
 impl Request {
+    /// Who asked; none once it has gone or was given an error, and then the answer is discarded.
+    pub fn asker(&self) -> Option<Peer> {
+        self.asker.map(Peer::from)
+    }
+
+    /// Who has to answer.
+    pub fn answerer(&self) -> Peer {
+        self.answerer.into()
+    }
+
+    /// When an answer is too late.
+    pub fn expires(&self) -> Option<Moment> {
+        (self.expires != Moment::NEVER).then_some(self.expires)
+    }
+
     /// The id that the asker knows it by.
     pub fn asker_id(&self) -> &Id {
         self.original.as_ref().map_or(&self.wire, |original| &original.id)
@@ -134,9 +147,6 @@ pub struct Requests {
     due: Option<Moment>,
 }
 
-const CLIENT_ANSWERS: u8 = 2;
-const WORKER_ANSWERS: u8 = 3;
-
 impl Requests {
     /// Room for `capacity` requests.
     pub fn new(capacity: usize) -> Self {
@@ -144,47 +154,39 @@ impl Requests {
     }
 
     /// What [`Requests::find`] and [`Request::hash`] want.
-    pub fn hash(&self, answerer: Peer, wire: &View<'_>) -> u32 {
-        let (bits, tag) = match answerer {
-            Peer::Client(client) => (client.to_bits(), CLIENT_ANSWERS),
-            Peer::Worker(worker) => (worker.to_bits(), WORKER_ANSWERS),
-        };
-        self.by_wire.hash(bits, tag | u8::from(wire.is_string()) << 7, wire.text())
+    fn hash(&self, answerer: PeerBits, wire: &View<'_>) -> u32 {
+        self.by_wire.hash(answerer.get(), u8::from(wire.is_string()), wire.text())
     }
 
     /// The request that an answer with this id from `answerer` means.
     pub fn find(&self, answerer: Peer, wire: &View<'_>) -> Option<Key<Request>> {
+        let answerer = PeerBits::from(answerer);
         self.find_hashed(self.hash(answerer, wire), answerer, wire)
     }
 
     /// The same for a known hash.
-    pub fn find_hashed(&self, hash: u32, answerer: Peer, wire: &View<'_>) -> Option<Key<Request>> {
+    fn find_hashed(&self, hash: u32, answerer: PeerBits, wire: &View<'_>) -> Option<Key<Request>> {
         self.by_wire.find(&self.table, hash, |request| request.answerer == answerer && request.wire == *wire)
     }
 
-    /// Adds a request, hash included, whose wire id `answerer` does not know yet; none if the table is full.
-    pub fn insert(&mut self, request: Request) -> Option<Key<Request>> {
-        debug_assert!(self.find(request.answerer, &request.wire.view()).is_none());
-        debug_assert_eq!(request.hash, self.hash(request.answerer, &request.wire.view()));
-        let hash = request.hash;
-        let key = self.table.insert(request).ok()?;
+    /// Adds a request, made for its key with this hash, whose wire id `answerer` does not know yet; none if the table is
+    /// full.
+    fn insert(&mut self, hash: u32, request: impl FnOnce(Key<Request>) -> Request) -> Option<Key<Request>> {
+        let key = self.table.insert_with(request)?;
+        debug_assert!(self.table.get(key).is_some_and(|request| {
+            let id = request.wire.view();
+            self.find(request.answerer(), &id).is_none() && hash == self.hash(request.answerer, &id)
+        }));
         self.by_wire.insert(hash, key);
         Some(key)
     }
 
     /// Takes a request out.
-    pub fn remove(&mut self, key: Key<Request>) -> Option<Request> {
-        let request = self.table.get(key)?;
+    #[inline]
+    fn take(&mut self, key: Key<Request>) -> Option<Request> {
+        let request = self.table.remove(key)?;
         self.by_wire.remove(request.hash, key);
-        self.table.remove(key)
-    }
-
-    /// The same, for one who does not need it: it is not moved.
-    pub fn forget(&mut self, key: Key<Request>) {
-        if let Some(request) = self.table.get(key) {
-            self.by_wire.remove(request.hash, key);
-            self.table.forget(key);
-        }
+        Some(request)
     }
 
     /// Remembers that nobody wants the answer to this request any more. It keeps its id taken until the answer comes,
@@ -221,10 +223,16 @@ impl Requests {
     pub fn check_invariants(&self) {
         assert_eq!(self.by_wire.len(), self.table.len());
         for (key, request) in self.table.iter() {
-            assert_eq!(self.find(request.answerer, &request.wire.view()), Some(key));
-            assert!(request.expires.is_none_or(|at| self.due.is_some_and(|due| due <= at)), "nobody looks for it");
+            assert_eq!(self.find(request.answerer(), &request.wire.view()), Some(key));
+            assert!(request.expires().is_none_or(|at| self.due.is_some_and(|due| due <= at)), "nobody looks for it");
         }
     }
+}
+
+/// Requests in the order in which they were made.
+pub(super) fn in_order(mut keys: Vec<Key<Request>>) -> Vec<Key<Request>> {
+    keys.sort_by_key(|key| key.serial());
+    keys
 }
 
 impl Bus {
@@ -240,8 +248,8 @@ impl Bus {
         let Asked { asker, answerer, session, second_session, effect, expires, session_on_top } = *asked;
         let direction = Direction::of(answerer);
         let requests = if direction == Direction::ToWorkers { &self.to_workers } else { &self.to_clients };
-        let mut hash = requests.hash(answerer, id);
-        let collides = requests.find_hashed(hash, answerer, id).is_some();
+        let mut hash = requests.hash(answerer.into(), id);
+        let collides = requests.find_hashed(hash, answerer.into(), id).is_some();
         if collides && self.settings.routing.id_collision == IdCollision::Reject {
             return Err(Refusal(Reason::IdCollision, "another request with this id is pending".into()));
         }
@@ -251,34 +259,44 @@ impl Bus {
             let made = Id::made(self.ids_made, id.is_string());
             self.ids_made += 1;
             edit = Some(Text::from(reply::id_token(&made).as_slice()));
-            hash = self.requests(direction).hash(answerer, &made.view());
+            hash = self.requests(direction).hash(answerer.into(), &made.view());
             original = Some(Box::new(Original { id: id.to_id(), token: token.into(), is_replaced: true }));
             wire = Some(made);
         } else if token[0] == b'"' && has_escape(token) {
             // It passes as it is; an error in place of the answer has to repeat the spelling.
             original = Some(Box::new(Original { id: id.to_id(), token: token.into(), is_replaced: false }));
         }
-        let serial = self.next_serial;
-        self.next_serial += 1;
-        let inserted = self.requests(direction).insert(Request {
-            asker: Some(asker),
-            answerer,
+        let (clients, workers) = (&mut self.clients, &mut self.workers);
+        let requests = if direction == Direction::ToWorkers { &mut self.to_workers } else { &mut self.to_clients };
+        let inserted = requests.insert(hash, |key| Request {
+            asker: Some(asker.into()),
+            answerer: answerer.into(),
             wire: wire.unwrap_or_else(|| id.to_id()),
             original,
             session,
             second_session,
+            expires: expires.unwrap_or(Moment::NEVER),
+            at_asker: match asker {
+                Peer::Client(client) => clients.get_mut(client).map(|client| client.end.asked.join(key)),
+                Peer::Worker(worker) => workers.get_mut(worker).map(|worker| worker.end.asked.join(key)),
+            }
+            .unwrap_or_default(),
+            at_answerer: match answerer {
+                Peer::Client(client) => clients.get_mut(client).map(|client| client.end.owes.join(key)),
+                Peer::Worker(worker) => workers.get_mut(worker).map(|worker| {
+                    worker.creating += u32::from(effect.creates);
+                    worker.end.owes.join(key)
+                }),
+            }
+            .unwrap_or_default(),
+            hash,
             session_on_top,
             effect,
             cancelled: None,
-            serial,
-            expires,
-            at_asker: 0,
-            at_answerer: 0,
-            hash,
         });
-        let Some(key) = inserted else {
+        if inserted.is_none() {
             return Err(Refusal(Reason::PendingLimit, "the table of pending requests is full".into()));
-        };
+        }
         self.stats.ids_translated += u64::from(edit.is_some());
         if let Some(expires) = expires {
             self.requests(direction).check_at(expires);
@@ -287,27 +305,7 @@ impl Bus {
         if second_session.is_some() {
             self.session_waits_more(second_session);
         }
-        self.join_ends(direction, asker, answerer, key, effect);
         Ok(edit)
-    }
-
-    /// Adds a request to what its ends ask and owe.
-    fn join_ends(&mut self, direction: Direction, asker: Peer, answerer: Peer, key: Key<Request>, effect: Effect) {
-        let at_asker = match asker {
-            Peer::Client(client) => self.clients.get_mut(client).map(|client| client.end.asked.join(key)),
-            Peer::Worker(worker) => self.workers.get_mut(worker).map(|worker| worker.end.asked.join(key)),
-        };
-        let at_answerer = match answerer {
-            Peer::Client(client) => self.clients.get_mut(client).map(|client| client.end.owes.join(key)),
-            Peer::Worker(worker) => self.workers.get_mut(worker).map(|worker| {
-                worker.creating += u32::from(effect.creates);
-                worker.end.owes.join(key)
-            }),
-        };
-        if let Some(request) = self.requests(direction).table.get_mut(key) {
-            request.at_asker = at_asker.unwrap_or_default();
-            request.at_answerer = at_answerer.unwrap_or_default();
-        }
     }
 
     /// Whether every id of a request to `answerer` is replaced.
@@ -373,8 +371,7 @@ impl Bus {
 
     /// Takes an answered request out, and sends its answer to who asked, with the original id.
     pub(super) fn settle(&mut self, now: Moment, direction: Direction, key: Key<Request>, to: Peer, line: &Line) {
-        let original = self.requests(direction).table.get_mut(key).and_then(|request| request.original.take());
-        self.forget_request(direction, key);
+        let original = self.forget_request(direction, key).and_then(|request| request.original);
         match original.filter(|original| original.is_replaced) {
             None => self.forward_as_it_is(now, to, line),
             Some(original) => {
@@ -390,8 +387,8 @@ impl Bus {
         let Some(request) = self.to_workers.table.get_mut(key) else { return };
         if request.cancelled.is_none() {
             request.cancelled = Some(how);
-            let due = request.expires.map_or(Moment(due), |expires| expires.min(Moment(due)));
-            request.expires = Some(due);
+            let due = request.expires.min(Moment(due));
+            request.expires = due;
             self.to_workers.check_at(due);
             self.to_workers.is_unwanted(key);
         }
@@ -401,7 +398,7 @@ impl Bus {
     /// it has cancelled the request gets an error.
     fn let_go(&mut self, now: Moment, direction: Direction, key: Key<Request>) {
         let Some(request) = self.requests(direction).table.get(key) else { return };
-        let (asker, cancelled) = (request.asker, request.cancelled);
+        let (asker, cancelled) = (request.asker(), request.cancelled);
         if asker.is_some() && cancelled == Some(Cancel::Answered) {
             let text = "the request was cancelled, and the worker did not answer it";
             self.give_up_request(now, key, Reason::Cancelled, text);
@@ -417,15 +414,46 @@ impl Bus {
     }
 
     /// Forgets a request, on both its ends.
-    pub(super) fn forget_request(&mut self, direction: Direction, key: Key<Request>) {
-        self.leave_ends(direction, key);
-        self.requests(direction).forget(key);
+    pub(super) fn forget_request(&mut self, direction: Direction, key: Key<Request>) -> Option<Request> {
+        let requests = if direction == Direction::ToWorkers { &mut self.to_workers } else { &mut self.to_clients };
+        let request = requests.take(key)?;
+        let moved = match request.asker() {
+            Some(Peer::Client(client)) => {
+                self.clients.get_mut(client).and_then(|client| client.end.asked.leave(request.at_asker))
+            }
+            Some(Peer::Worker(worker)) => {
+                self.workers.get_mut(worker).and_then(|worker| worker.end.asked.leave(request.at_asker))
+            }
+            None => None,
+        };
+        if let Some(moved) = moved.and_then(|moved| requests.table.get_mut(moved)) {
+            moved.at_asker = request.at_asker;
+        }
+        let moved = match request.answerer() {
+            Peer::Client(client) => {
+                self.clients.get_mut(client).and_then(|client| client.end.owes.leave(request.at_answerer))
+            }
+            Peer::Worker(worker) => self.workers.get_mut(worker).and_then(|worker| {
+                worker.creating -= u32::from(request.effect.creates);
+                worker.end.owes.leave(request.at_answerer)
+            }),
+        };
+        if let Some(moved) = moved.and_then(|moved| requests.table.get_mut(moved)) {
+            moved.at_answerer = request.at_answerer;
+        }
+        if let Some(session) = request.session {
+            self.session_waits_less(session);
+        }
+        if let Some(session) = request.second_session {
+            self.session_waits_less(session);
+        }
+        Some(request)
     }
 
     /// Forgets a request whose answer may still come: no other request of its answerer ever gets its id.
     pub(super) fn retire_request(&mut self, direction: Direction, key: Key<Request>) {
         let Some(request) = self.requests(direction).table.get(key) else { return };
-        let (answerer, effect) = (request.answerer, request.effect);
+        let (answerer, effect) = (request.answerer(), request.effect);
         if effect.loads {
             let sessions = [request.session, request.second_session];
             sessions.into_iter().flatten().for_each(|session| self.may_be_loaded(session));
@@ -437,42 +465,13 @@ impl Bus {
         }
     }
 
-    /// Forgets a request, for one who still needs it.
-    pub(super) fn drop_request(&mut self, direction: Direction, key: Key<Request>) -> Option<Request> {
-        self.leave_ends(direction, key);
-        self.requests(direction).remove(key)
-    }
-
-    fn leave_ends(&mut self, direction: Direction, key: Key<Request>) {
-        self.leave_asker(direction, key);
-        let Some(request) = self.requests(direction).table.get(key) else { return };
-        let (answerer, place) = (request.answerer, request.at_answerer);
-        let (creates, session, second_session) = (request.effect.creates, request.session, request.second_session);
-        let moved = match answerer {
-            Peer::Client(client) => self.clients.get_mut(client).and_then(|client| client.end.owes.leave(place)),
-            Peer::Worker(worker) => self.workers.get_mut(worker).and_then(|worker| {
-                worker.creating -= u32::from(creates);
-                worker.end.owes.leave(place)
-            }),
-        };
-        if let Some(moved) = moved.and_then(|moved| self.requests(direction).table.get_mut(moved)) {
-            moved.at_answerer = place;
-        }
-        if let Some(session) = session {
-            self.session_waits_less(session);
-        }
-        if let Some(session) = second_session {
-            self.session_waits_less(session);
-        }
-    }
-
     /// The asker does not wait any more; the id stays taken until the answer comes.
     pub(super) fn orphan_request(&mut self, direction: Direction, key: Key<Request>) {
         self.leave_asker(direction, key);
         if let Some(request) = self.requests(direction).table.get_mut(key) {
             request.asker = None;
             if request.cancelled.is_none() {
-                request.expires = None;
+                request.expires = Moment::NEVER;
             }
             self.requests(direction).is_unwanted(key);
         }
@@ -480,7 +479,7 @@ impl Bus {
 
     fn leave_asker(&mut self, direction: Direction, key: Key<Request>) {
         let Some(request) = self.requests(direction).table.get(key) else { return };
-        let (Some(asker), place) = (request.asker, request.at_asker) else { return };
+        let (Some(asker), place) = (request.asker(), request.at_asker) else { return };
         let moved = match asker {
             Peer::Client(client) => self.clients.get_mut(client).and_then(|client| client.end.asked.leave(place)),
             Peer::Worker(worker) => self.workers.get_mut(worker).and_then(|worker| worker.end.asked.leave(place)),
@@ -495,14 +494,9 @@ impl Bus {
         if self.to_workers.due.is_none_or(|due| due > now) {
             return;
         }
-        let expired: Vec<_> = self
-            .to_workers
-            .table
-            .iter()
-            .filter(|(_, r)| r.expires.is_some_and(|at| at <= now))
-            .map(|(key, _)| key)
-            .collect();
-        for key in self.in_order(Direction::ToWorkers, expired) {
+        let expired: Vec<_> =
+            self.to_workers.table.iter().filter(|(_, request)| request.expires <= now).map(|(key, _)| key).collect();
+        for key in in_order(expired) {
             let Some(request) = self.to_workers.table.get(key) else { continue };
             if request.cancelled.is_some() {
                 self.let_go(now, Direction::ToWorkers, key);
@@ -511,16 +505,16 @@ impl Bus {
                 self.give_up_request(now, key, Reason::Timeout, text);
             }
         }
-        self.to_workers.due = self.to_workers.table.iter().filter_map(|(_, request)| request.expires).min();
+        self.to_workers.due = self.to_workers.table.iter().filter_map(|(_, request)| request.expires()).min();
     }
 
     /// The asker of a request is told that no answer will come, and the loss is reported.
     pub(super) fn give_up_request(&mut self, now: Moment, key: Key<Request>, reason: Reason, text: &str) {
         let Some(request) = self.to_workers.table.get(key) else { return };
-        let Some(Peer::Client(client)) = request.asker else { return };
+        let Some(Peer::Client(client)) = request.asker() else { return };
         let id = request.asker_id().to_string();
         let number = self.clients.get(client).map(|client| client.number);
-        let worker = match request.answerer {
+        let worker = match request.answerer() {
             Peer::Worker(worker) => self.workers.get(worker).map(|worker| (worker.pool, worker.number)),
             Peer::Client(_) => None,
         };
@@ -538,18 +532,11 @@ impl Bus {
         self.waits_less(now, client);
     }
 
-    /// Requests in the order in which they were made.
-    pub(super) fn in_order(&mut self, direction: Direction, mut keys: Vec<Key<Request>>) -> Vec<Key<Request>> {
-        let table = &self.requests(direction).table;
-        keys.sort_by_key(|key| table.get(*key).map(|request| request.serial));
-        keys
-    }
-
     /// The clients that wait for answers to these requests, each with the first one of its requests.
     pub(super) fn askers_of(&self, requests: impl Iterator<Item = Key<Request>>) -> Vec<(ClientKey, Key<Request>)> {
         let mut askers: Vec<(ClientKey, Key<Request>)> = Vec::new();
         for key in requests {
-            if let Some(Peer::Client(client)) = self.to_workers.table.get(key).and_then(|request| request.asker)
+            if let Some(Peer::Client(client)) = self.to_workers.table.get(key).and_then(Request::asker)
                 && !askers.iter().any(|(known, _)| *known == client)
             {
                 askers.push((client, key));

@@ -15,6 +15,7 @@ use super::port::{ClientKey, Moment, Peer, Text, WorkerKey};
 use super::report::{Reason, Report};
 use super::settings::{MAX_SESSION_ID_LEN, MAX_SESSIONS};
 use super::table::{Index, Key, Table};
+use super::worker::Worker;
 
 /// Names that are held after their owners have left, over all workers; beyond them the oldest one goes.
 const MAX_HELD: usize = 4096;
@@ -99,14 +100,14 @@ impl Sessions {
 
     /// The session of this name that a client owns; the first one, if it has several on different workers.
     pub fn of_client(&self, client: ClientKey, name: &[u8]) -> Option<Key<Session>> {
-        let hash = self.by_owner.hash(client.to_bits(), OWNER, name);
+        let hash = self.by_owner.hash(client.to_bits().get(), OWNER, name);
         self.by_owner
             .find_oldest(&self.table, hash, |session| session.client == Some(client) && session.name.as_bytes() == name)
     }
 
     /// The session of this name on a worker, owned or held.
     pub fn of_worker(&self, worker: WorkerKey, name: &[u8]) -> Option<Key<Session>> {
-        let hash = self.by_worker.hash(worker.to_bits(), WORKER, name);
+        let hash = self.by_worker.hash(worker.to_bits().get(), WORKER, name);
         self.by_worker.find(&self.table, hash, |session| session.worker == worker && session.name.as_bytes() == name)
     }
 
@@ -131,10 +132,10 @@ impl Sessions {
             at_client: 0,
             at_worker: 0,
         };
-        let key = self.table.insert(session).ok()?;
-        self.by_worker.insert(self.by_worker.hash(worker.to_bits(), WORKER, name), key);
+        let key = self.table.insert(session)?;
+        self.by_worker.insert(self.by_worker.hash(worker.to_bits().get(), WORKER, name), key);
         if let Some(client) = client {
-            self.by_owner.insert(self.by_owner.hash(client.to_bits(), OWNER, name), key);
+            self.by_owner.insert(self.by_owner.hash(client.to_bits().get(), OWNER, name), key);
             self.owned += 1;
         }
         Some(key)
@@ -144,12 +145,12 @@ impl Sessions {
     fn change_owner(&mut self, key: Key<Session>, client: Option<ClientKey>) {
         let Some(session) = self.table.get(key) else { return };
         if let Some(before) = session.client {
-            let hash = self.by_owner.hash(before.to_bits(), OWNER, session.name.as_bytes());
+            let hash = self.by_owner.hash(before.to_bits().get(), OWNER, session.name.as_bytes());
             self.by_owner.remove(hash, key);
             self.owned -= 1;
         }
         if let Some(after) = client {
-            let hash = self.by_owner.hash(after.to_bits(), OWNER, session.name.as_bytes());
+            let hash = self.by_owner.hash(after.to_bits().get(), OWNER, session.name.as_bytes());
             self.by_owner.insert(hash, key);
             self.owned += 1;
         }
@@ -162,7 +163,7 @@ impl Sessions {
     fn remove(&mut self, key: Key<Session>) -> Option<Session> {
         self.change_owner(key, None);
         let session = self.table.get(key)?;
-        let hash = self.by_worker.hash(session.worker.to_bits(), WORKER, session.name.as_bytes());
+        let hash = self.by_worker.hash(session.worker.to_bits().get(), WORKER, session.name.as_bytes());
         self.by_worker.remove(hash, key);
         self.table.remove(key)
     }
@@ -265,7 +266,10 @@ impl Bus {
     /// Whether the workers of this one's pool give out the names of their sessions, so that only what was given out
     /// may be named.
     pub(super) fn issues_names(&self, worker: WorkerKey) -> bool {
-        let Some(worker) = self.workers.get(worker) else { return false };
+        self.workers.get(worker).is_some_and(|worker| self.gives_out_names(worker))
+    }
+
+    pub(super) fn gives_out_names(&self, worker: &Worker) -> bool {
         worker.owner.is_none() && (worker.creating > 0 || self.pools[worker.pool].issues_names)
     }
 

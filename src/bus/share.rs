@@ -60,7 +60,7 @@ impl Sources {
         let known = self.table.iter().find(|(_, uses)| uses.source == source).map(|(key, _)| key);
         let key = match known {
             Some(key) => key,
-            None => self.table.insert(Uses { source, ..Uses::default() }).ok()?,
+            None => self.table.insert(Uses { source, ..Uses::default() })?,
         };
         self.uses(key).connections += 1;
         Some(key)

@@ -3,26 +3,48 @@
 
 use std::hash::{BuildHasher, Hasher};
 use std::marker::PhantomData;
+use std::num::NonZeroU64;
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 use slab::Slab;
 
-/// Names one entry of a [`Table`] for as long as that entry lives.
+/// Names one entry of a [`Table`] for as long as that entry lives: its slot, and a number that counts up with each entry
+/// of the table. At a million entries a second that number lasts for four years.
 pub struct Key<T> {
-    index: u32,
-    generation: u32,
+    /// The highest bit is left free for [`Peer`](super::port::Peer).
+    bits: NonZeroU64,
     entry: PhantomData<fn() -> T>,
 }
 
+/// Bits of a key that name the slot.
+const INDEX_BITS: u32 = 16;
+/// Bits that number the entry.
+const GENERATION_BITS: u32 = 47;
+
 impl<T> Key<T> {
-    /// The slot; below the table's capacity. Two live keys of one table never share it.
-    pub fn index(self) -> usize {
-        self.index as usize
+    fn new(index: usize, generation: u64) -> Self {
+        let bits = generation << INDEX_BITS | index as u64;
+        Self { bits: NonZeroU64::new(bits).expect("generations begin with 1"), entry: PhantomData }
     }
 
-    /// A number that fits any key, to carry through a completion queue.
-    pub fn to_bits(self) -> u64 {
-        u64::from(self.generation) << 32 | u64::from(self.index)
+    /// The slot; below the table's capacity. Two live keys of one table never share it.
+    pub fn index(self) -> usize {
+        (self.bits.get() & ((1 << INDEX_BITS) - 1)) as usize
+    }
+
+    /// Grows from entry to entry of one table.
+    pub fn serial(self) -> u64 {
+        self.bits.get() >> INDEX_BITS
+    }
+
+    /// The key as a number, in 63 bits.
+    pub(super) fn to_bits(self) -> NonZeroU64 {
+        self.bits
+    }
+
+    /// The key that [`Key::to_bits`] has given.
+    pub(super) fn of_bits(bits: NonZeroU64) -> Self {
+        Self { bits, entry: PhantomData }
     }
 }
 
@@ -36,7 +58,7 @@ impl<T> Copy for Key<T> {}
 
 impl<T> PartialEq for Key<T> {
     fn eq(&self, other: &Self) -> bool {
-        self.to_bits() == other.to_bits()
+        self.bits == other.bits
     }
 }
 
@@ -44,12 +66,12 @@ impl<T> Eq for Key<T> {}
 
 impl<T> std::fmt::Debug for Key<T> {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "{}.{}", self.index, self.generation)
+        write!(formatter, "{}.{}", self.index(), self.serial())
     }
 }
 
 struct Entry<T> {
-    generation: u32,
+    key: Key<T>,
     value: T,
 }
 
@@ -57,61 +79,62 @@ struct Entry<T> {
 pub struct Table<T> {
     slots: Slab<Entry<T>>,
     capacity: usize,
-    next_generation: u32,
+    next_generation: u64,
 }
 
 impl<T> Table<T> {
     /// An empty table for at most `capacity` entries.
     pub fn new(capacity: usize) -> Self {
-        assert!(capacity <= u32::MAX as usize);
+        assert!(capacity <= 1 << INDEX_BITS);
         Self { slots: Slab::new(), capacity, next_generation: 1 }
     }
 
-    /// The key of the new entry, or the value back when the table is full.
-    pub fn insert(&mut self, value: T) -> Result<Key<T>, T> {
+    /// The key of the new entry; none when the table is full, and then the value is dropped.
+    pub fn insert(&mut self, value: T) -> Option<Key<T>> {
+        self.insert_with(|_| value)
+    }
+
+    /// The same for an entry that has to know its key.
+    #[inline]
+    pub fn insert_with(&mut self, value: impl FnOnce(Key<T>) -> T) -> Option<Key<T>> {
         if self.is_full() {
-            return Err(value);
+            return None;
         }
-        let generation = self.next_generation;
-        self.next_generation = self.next_generation.wrapping_add(1).max(1);
-        let index = self.slots.insert(Entry { generation, value });
-        Ok(Key { index: index as u32, generation, entry: PhantomData })
+        assert!(self.next_generation < 1 << GENERATION_BITS, "a key is never given twice");
+        let slot = self.slots.vacant_entry();
+        let key = Key::new(slot.key(), self.next_generation);
+        self.next_generation += 1;
+        slot.insert(Entry { key, value: value(key) });
+        Some(key)
     }
 
     /// The entry, if it still lives.
+    #[inline]
     pub fn get(&self, key: Key<T>) -> Option<&T> {
-        self.slots.get(key.index()).filter(|entry| entry.generation == key.generation).map(|entry| &entry.value)
+        self.slots.get(key.index()).filter(|entry| entry.key == key).map(|entry| &entry.value)
     }
 
     /// The entry, if it still lives.
+    #[inline]
     pub fn get_mut(&mut self, key: Key<T>) -> Option<&mut T> {
-        let entry = self.slots.get_mut(key.index()).filter(|entry| entry.generation == key.generation);
-        entry.map(|entry| &mut entry.value)
+        self.slots.get_mut(key.index()).filter(|entry| entry.key == key).map(|entry| &mut entry.value)
     }
 
     /// Takes the entry out.
+    #[inline]
     pub fn remove(&mut self, key: Key<T>) -> Option<T> {
         self.get(key)?;
         Some(self.slots.remove(key.index()).value)
     }
 
-    /// Drops the entry where it is.
-    pub fn forget(&mut self, key: Key<T>) {
-        if self.get(key).is_some() {
-            drop(self.slots.remove(key.index()));
-        }
-    }
-
     /// The key of the entry in a slot that an index of this table named.
     fn key_at(&self, index: u32) -> Key<T> {
-        Key { index, generation: self.slots[index as usize].generation, entry: PhantomData }
+        self.slots[index as usize].key
     }
 
     /// Entries in slot order.
     pub fn iter(&self) -> impl Iterator<Item = (Key<T>, &T)> {
-        self.slots.iter().map(|(index, entry)| {
-            (Key { index: index as u32, generation: entry.generation, entry: PhantomData }, &entry.value)
-        })
+        self.slots.iter().map(|(_, entry)| (entry.key, &entry.value))
     }
 
     /// Keys in slot order, detached from the table so that it may change meanwhile.
@@ -171,17 +194,17 @@ impl Index {
     pub fn find_oldest<T>(&self, table: &Table<T>, hash: u32, same: impl Fn(&T) -> bool) -> Option<Key<T>> {
         let alike = self.slots.iter_hash(spread(hash)).filter(|(stored, _)| *stored == hash).map(|(_, index)| *index);
         let found = alike.filter(|index| same(&table.slots[*index as usize].value)).map(|index| table.key_at(index));
-        found.min_by_key(|key| key.generation)
+        found.min_by_key(|key| key.serial())
     }
 
     /// Adds an entry.
     pub fn insert<T>(&mut self, hash: u32, key: Key<T>) {
-        self.slots.insert_unique(spread(hash), (hash, key.index), |(stored, _)| spread(*stored));
+        self.slots.insert_unique(spread(hash), (hash, key.index() as u32), |(stored, _)| spread(*stored));
     }
 
     /// Takes an entry out; says whether it was there.
     pub fn remove<T>(&mut self, hash: u32, key: Key<T>) -> bool {
-        match self.slots.find_entry(spread(hash), |(_, index)| *index == key.index) {
+        match self.slots.find_entry(spread(hash), |(_, index)| *index == key.index() as u32) {
             Ok(found) => {
                 found.remove();
                 true
@@ -257,13 +280,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_table_refuses_and_gives_the_value_back() {
+    fn a_full_table_refuses() {
         let mut table = Table::new(2);
         let first = table.insert("a").unwrap();
         table.insert("b").unwrap();
-        assert_eq!(table.insert("c"), Err("c"));
+        assert_eq!(table.insert("c"), None);
         assert_eq!(table.remove(first), Some("a"));
-        assert!(table.insert("c").is_ok());
+        assert!(table.insert("c").is_some());
     }
 
     #[test]

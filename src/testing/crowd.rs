@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::bus::Bus;
-use crate::bus::port::{ClientKey, Close, Effect, Input, Moment, Next, Peer, Source, WorkerKey};
+use crate::bus::port::{ClientKey, Close, Effect, Input, Moment, Next, Peer, PeerBits, Source, WorkerKey};
 use crate::bus::scan::{PAD, Window};
 use crate::bus::settings::{Assignment, Limits, Listener, Pool, Routing, Settings};
 
@@ -46,10 +46,7 @@ pub struct Crowd {
 }
 
 fn number_of(peer: Peer) -> u64 {
-    match peer {
-        Peer::Client(client) => client.to_bits(),
-        Peer::Worker(worker) => worker.to_bits() | 1 << 63,
-    }
+    PeerBits::from(peer).get()
 }
 
 impl Crowd {

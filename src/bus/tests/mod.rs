@@ -24,7 +24,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::Bus;
-use super::port::{ClientKey, Close, Effect, Exit, Input, Moment, Next, Peer, Signal, Source, WorkerKey};
+use super::port::{ClientKey, Close, Effect, Exit, Input, Moment, Next, Peer, PeerBits, Signal, Source, WorkerKey};
 use super::report::{Reason, Report};
 use super::scan::{PAD, Window};
 use super::settings::{Assignment, IdCollision, Limits, Listener, Pool, Routing, SessionAccess, Settings};
@@ -87,10 +87,7 @@ fn bench(workers: usize) -> Bench {
 }
 
 fn wire_of(peer: Peer) -> u64 {
-    match peer {
-        Peer::Client(client) => client.to_bits(),
-        Peer::Worker(worker) => worker.to_bits() | 1 << 63,
-    }
+    PeerBits::from(peer).get()
 }
 
 impl Bench {

@@ -52,11 +52,16 @@ pub struct Client {
     pub lost: Lost,
     /// Workers in a row that ended while they had a request of it.
     pub crashes: u32,
-    /// It is not read before this moment, since workers keep ending over what it asks.
+    /// Refusals in a row because a table is full of what it holds.
+    pub refusals: u32,
+    /// When the last of them was.
+    pub refused_at: Moment,
+    /// It is not read before this moment, since workers keep ending over what it asks, or a table is full of what it
+    /// holds.
     pub read_after: Option<Moment>,
     /// It was paused for that.
     pub is_slowed_down: bool,
-    /// When its last line came.
+    /// When its last bytes came.
     pub heard: Moment,
     /// Lines, requests and sessions.
     pub end: Endpoint,
@@ -91,6 +96,8 @@ impl Client {
             granted: None,
             lost: Lost::default(),
             crashes: 0,
+            refusals: 0,
+            refused_at: Moment::default(),
             read_after: None,
             is_slowed_down: false,
             heard: Moment::default(),

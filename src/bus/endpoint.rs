@@ -13,6 +13,8 @@ use super::table::Members;
 pub struct Endpoint {
     /// What is known of the line it is in the middle of.
     pub partial: Partial,
+    /// Bytes that were presented and not consumed.
+    pub kept: usize,
     /// Lines that were found in its bytes and wait, counted from the first byte that is kept of it.
     pub waiting: Vec<Line>,
     /// What is queued for it.

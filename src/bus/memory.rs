@@ -53,6 +53,7 @@ struct Holder {
     client: ClientKey,
     bytes: usize,
     moves: bool,
+    heard: Moment,
 }
 
 /// How much one client may hold before it is held back or closed.
@@ -62,7 +63,7 @@ fn share(max_memory: usize, clients: usize, least: usize) -> usize {
 
 impl Bus {
     /// Memory is short, or not any more if nobody is named.
-    pub(super) fn memory(&mut self, now: Moment, used: usize, held: &[(Peer, usize)]) {
+    pub(super) fn memory(&mut self, now: Moment, used: usize, held: &[(Peer, usize)], waiting: &[Peer]) {
         if held.is_empty() {
             self.shortage.chances.clear();
             for client in self.clients.keys() {
@@ -76,13 +77,13 @@ impl Bus {
         }
         self.shortage.last = now;
         let since = *self.shortage.since.get_or_insert(now);
-        let (holders, leaving) = self.holders(now, held);
+        let (mut holders, leaving) = self.holders(now, held);
         let share_to_read = share(most, self.clients.len(), SMALL_SHARE);
         let mut too_much: Vec<ClientKey> =
             holders.iter().filter(|holder| holder.bytes > share_to_read).map(|holder| holder.client).collect();
         too_much.sort_unstable_by_key(|client| client.index());
         let lasts = now >= since.after(PATIENCE);
-        let missed = if lasts { self.give_chances(now, &too_much) } else { Vec::new() };
+        let missed = if lasts { self.give_chances(now, &too_much, waiting) } else { Vec::new() };
         for client in self.clients.keys() {
             let holds_too_much = too_much.binary_search_by_key(&client.index(), |client| client.index()).is_ok();
             let has_chance = self.shortage.chances.iter().any(|(lucky, _)| *lucky == client);
@@ -98,30 +99,32 @@ impl Bus {
             self.close_holder(now, holder, &text(holder.bytes));
         }
         let share_to_keep = share(most, self.clients.len(), TRIFLE);
-        if used > most {
-            let enough = most / 8 * 7;
-            let mut left = used.saturating_sub(leaving);
-            for holder in holders.iter().filter(|holder| holder.bytes > share_to_keep) {
-                if left <= enough {
-                    break;
-                }
-                self.close_holder(now, holder, &text(holder.bytes));
-                left = left.saturating_sub(holder.bytes);
+        let due = lasts && self.shortage.closed_at.is_none_or(|at| now >= at.after(CLOSE_EVERY));
+        let (enough, mut left) = (most / 8 * 7, used.saturating_sub(leaving));
+        // While it is only short, one at least goes, and as many as it takes that those who have a chance can finish
+        // their lines: they need larger blocks for it. Who was silent for longest goes first.
+        let mut one_goes = used <= most && due;
+        if one_goes {
+            holders.sort_by_key(|holder| (holder.moves, holder.heard));
+        }
+        for holder in holders.iter().filter(|holder| holder.bytes > share_to_keep) {
+            let may_go = used > most || due && !holder.moves;
+            if !may_go || (left <= enough && !one_goes) {
+                break;
             }
-        } else if lasts
-            && self.shortage.closed_at.is_none_or(|at| now >= at.after(CLOSE_EVERY))
-            && let Some(holder) = holders.first().filter(|holder| !holder.moves && holder.bytes > share_to_keep)
-        {
             self.shortage.closed_at = Some(now);
+            one_goes = false;
             self.close_holder(now, holder, &text(holder.bytes));
+            left = left.saturating_sub(holder.bytes);
         }
     }
 
     /// Lets some of those who are held back be read for a while, one after the other. Gives those who had their turn and
-    /// sent nothing.
-    fn give_chances(&mut self, now: Moment, held_back: &[ClientKey]) -> Vec<ClientKey> {
-        let (over, mut running): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut self.shortage.chances).into_iter().partition(|(_, since)| now >= since.after(CHANCE));
+    /// sent nothing; who waits for memory keeps it until there is some.
+    fn give_chances(&mut self, now: Moment, held_back: &[ClientKey], waiting: &[Peer]) -> Vec<ClientKey> {
+        let (over, mut running): (Vec<_>, Vec<_>) = std::mem::take(&mut self.shortage.chances)
+            .into_iter()
+            .partition(|(client, since)| now >= since.after(CHANCE) && !waiting.contains(&Peer::Client(*client)));
         running.retain(|(client, _)| held_back.contains(client));
         let missed = over.iter().filter(|(client, since)| {
             held_back.contains(client) && self.clients.get(*client).is_some_and(|client| client.heard < *since)
@@ -155,7 +158,7 @@ impl Bus {
         let (holders, leaving) = self.holders(now, held);
         if let Some(client) = client {
             let bytes = holders.first().map_or(0, |holder| holder.bytes);
-            return self.close_holder(now, &Holder { client, bytes, moves: false }, &text(bytes));
+            return self.close_holder(now, &Holder { client, bytes, moves: false, heard: now }, &text(bytes));
         }
         let all: usize = held.iter().map(|(_, bytes)| bytes).sum();
         let mut freed = leaving;
@@ -179,7 +182,7 @@ impl Bus {
                 Some(client) if client.phase < Phase::Closing => {
                     // Who waits for a worker has sent whole lines, and it is not in its hands when they are taken.
                     let moves = now.since(client.end.progress_at) < PATIENCE || client.end.blocked_on.is_some();
-                    holders.push(Holder { client: *key, bytes: *bytes, moves });
+                    holders.push(Holder { client: *key, bytes: *bytes, moves, heard: client.heard });
                 }
                 _ => leaving += bytes,
             }

@@ -76,6 +76,8 @@ pub struct Bus {
     /// Whether any pool bounds the time of its requests.
     times_out: bool,
     turns: share::Turns,
+    /// Whose line was just dealt with is not read on.
+    sender_rests: bool,
     sources: share::Sources,
     /// Workers before which clients take turns, and when they are looked after next.
     fed_in_turns: Vec<WorkerKey>,
@@ -129,6 +131,7 @@ impl Bus {
             denies_methods: deny::denies_methods(&settings),
             times_out: settings.pools.iter().any(|pool| pool.request_timeout.is_some()),
             turns: share::Turns::new(),
+            sender_rests: false,
             sources: share::Sources::default(),
             fed_in_turns: Vec::new(),
             turns_due: None,
@@ -173,7 +176,10 @@ impl Bus {
         }
         let end = match from {
             Peer::Client(client) => self.clients.get_mut(client).map(|client| {
-                client.heard = now;
+                // What was kept is presented again.
+                if received > client.end.kept {
+                    client.heard = now;
+                }
                 &mut client.end
             }),
             Peer::Worker(worker) => self.workers.get_mut(worker).map(|worker| &mut worker.end),
@@ -207,6 +213,14 @@ impl Bus {
             }
             handled = line.span.end as usize + 1;
             taken += 1;
+            if std::mem::take(&mut self.sender_rests)
+                && taken < batch.len()
+                && let Peer::Client(client) = from
+                && self.is_slowed_down(client)
+            {
+                flow = Flow::Blocked;
+                break;
+            }
         }
 
         if flow == Flow::Next {
@@ -240,6 +254,9 @@ impl Bus {
             }
         };
         self.batch = batch;
+        if let Some(end) = self.endpoint(from) {
+            end.kept = received - consumed;
+        }
         Received { consumed, next }
     }
 
@@ -264,7 +281,7 @@ impl Bus {
             Input::Broken { peer: Peer::Worker(worker), why } => self.stdin_broken(now, worker, &why),
             Input::Sent { peer, bytes } => self.sent(now, peer, bytes),
             Input::Unread { worker, bytes } => self.unread(now, worker, bytes),
-            Input::Memory { used, held } => self.memory(now, used, &held),
+            Input::Memory { used, held, waiting } => self.memory(now, used, &held, &waiting),
             Input::Refused { client, held } => self.memory_refused(now, client, &held),
             Input::Closed { client } => self.client_closed(now, client),
             Input::Shutdown => self.shutdown(now),

@@ -167,6 +167,8 @@ pub enum Input {
         used: usize,
         /// How many of them are held for whom; empty once fewer than three quarters are in use.
         held: Vec<(Peer, usize)>,
+        /// Those whose next bytes are there, but not the memory for them.
+        waiting: Vec<Peer>,
     },
     /// The system has refused memory.
     Refused {

@@ -332,11 +332,13 @@ impl Bus {
         }
         let refusal = || Refusal(Reason::PendingLimit, "too many requests are pending".into());
         let Peer::Client(client) = asker else { return Err(refusal()) };
-        if !is_full {
+        let holder = if is_full { self.heaviest(client, |client| client.end.asked.len()) } else { None };
+        let Some(newest) =
+            holder.and_then(|holder| self.clients.get(holder)).and_then(|client| client.end.asked.last())
+        else {
+            self.rests(now, client);
             return Err(refusal());
-        }
-        let holder = self.heaviest(client, |client| client.end.asked.len()).ok_or_else(refusal)?;
-        let newest = self.clients.get(holder).and_then(|client| client.end.asked.last()).ok_or_else(refusal)?;
+        };
         let text = format!(
             "all {MAX_PENDING_REQUESTS} slots for pending requests are in use, and this connection holds most of them"
         );

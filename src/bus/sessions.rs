@@ -297,6 +297,7 @@ impl Bus {
         rank: Rank,
     ) -> Option<Key<Session>> {
         if self.sessions.is_full() && !self.evict_session_for(now, client) {
+            self.rests(now, client);
             return None;
         }
         let key = self.sessions.insert(Some(client), worker, name, rank)?;

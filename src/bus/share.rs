@@ -20,6 +20,13 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// Slots for pending requests that are kept for each other connection, and for all of them together.
 const KEPT_FOR_EACH: usize = 4;
 const KEPT: usize = settings::MAX_PENDING_REQUESTS / 4;
+/// How long a client is not read after a table was full of what it holds. It doubles with each refusal, up to the
+/// longest, and begins anew after this time without one.
+const FIRST_REST: Duration = Duration::from_millis(1);
+const LONGEST_REST: Duration = Duration::from_millis(32);
+const RESTS_ARE_FORGIVEN_AFTER: Duration = Duration::from_secs(1);
+/// The ends of such pauses are looked at together, in nanoseconds.
+const REST_ROUND: u64 = 4_000_000;
 
 /// Whether a client is read as fast as it sends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -107,13 +114,30 @@ impl Bus {
         true
     }
 
-    /// Whether a client is not read for a while, since workers keep ending over what it asks.
+    /// Whether a client is not read for a while, since workers keep ending over what it asks, or it has to rest.
     pub(super) fn is_slowed_down(&mut self, key: ClientKey) -> bool {
         let Some(client) = self.clients.get_mut(key).filter(|client| client.read_after.is_some()) else { return false };
         if !std::mem::replace(&mut client.is_slowed_down, true) {
             self.effects.push_back(Effect::Pause { peer: Peer::Client(key) });
         }
         true
+    }
+
+    /// A table was full of what this client and its source hold: it rests for a while. Refusing costs more than asking,
+    /// and a thousand connections that are refused at full speed would leave no time for the others.
+    pub(super) fn rests(&mut self, now: Moment, key: ClientKey) {
+        let alone = self.clients.len() == 1;
+        let Some(client) = self.clients.get_mut(key).filter(|_| !alone) else { return };
+        if now.since(client.refused_at) > RESTS_ARE_FORGIVEN_AFTER {
+            client.refusals = 0;
+        }
+        let rest = FIRST_REST.saturating_mul(1 << client.refusals.min(16)).min(LONGEST_REST);
+        client.refusals += 1;
+        client.refused_at = now;
+        let ends = Moment(now.after(rest).0.next_multiple_of(REST_ROUND));
+        client.read_after = Some(client.read_after.map_or(ends, |before| before.max(ends)));
+        self.check_at(ends);
+        self.sender_rests = true;
     }
 
     /// A client has one unanswered request less.

@@ -115,7 +115,8 @@ impl Shell {
         match stage {
             Stage::Enough => {
                 self.memory.told = stage;
-                return self.tell(now, Input::Memory { used: self.buffers.used(), held: Vec::new() });
+                return self
+                    .tell(now, Input::Memory { used: self.buffers.used(), held: Vec::new(), waiting: Vec::new() });
             }
             Stage::Short if self.memory.short_at > now => return,
             Stage::Over if self.memory.over_at > now => return,
@@ -126,7 +127,9 @@ impl Shell {
         self.memory.short_at = now.after(AGAIN);
         self.buffers.drop_spares();
         let (used, held) = (self.buffers.used(), self.holders());
-        self.tell(now, Input::Memory { used, held });
+        let waiting = self.memory.thirsty.iter().filter_map(|slot| self.links.get(*slot)).map(|link| link.peer);
+        let waiting = waiting.collect();
+        self.tell(now, Input::Memory { used, held, waiting });
         self.water();
     }
 

@@ -1236,7 +1236,7 @@ impl World {
             (0, Vec::new())
         };
         self.sheds = true;
-        self.handle("memory", None, Input::Memory { used, held });
+        self.handle("memory", None, Input::Memory { used, held, waiting: Vec::new() });
         self.sheds = false;
     }
 
@@ -1378,7 +1378,7 @@ impl World {
         self.healing = true;
         if self.is_crowded {
             self.is_crowded = false;
-            self.handle("memory", None, Input::Memory { used: 0, held: Vec::new() });
+            self.handle("memory", None, Input::Memory { used: 0, held: Vec::new(), waiting: Vec::new() });
         }
         for _ in 0..2000 {
             self.progress();

@@ -157,3 +157,33 @@ fn the_defaults_are_those_of_the_specification() {
     assert_eq!(settings::MAX_PENDING_REQUESTS, 4096);
     assert_eq!((settings::MAX_SESSION_ID_LEN, settings::MAX_REQUEST_ID_LEN), (256, 128));
 }
+
+#[test]
+fn who_is_refused_because_a_table_is_full_of_its_own_is_read_more_slowly_and_the_others_are_not() {
+    let mut settings = settings(vec![pool(1, Assignment::RoundRobin)]);
+    settings.limits.requests_ahead = usize::MAX;
+    let mut bench = Bench::new(settings);
+    let (greedy, polite) = (bench.client(), bench.client());
+    for id in 0..4096 {
+        bench.write(greedy, &format!(r#"{{"id":{id},"method":"x"}}"#));
+        bench.pass(milliseconds(4));
+    }
+    bench.read(greedy);
+    let more: String = (0..8).map(|id| format!("{{\"id\":\"{id}\",\"method\":\"x\"}}\n")).collect();
+    let mut refused = bench.read(greedy).len();
+    let mut rests = 0;
+    bench.write_bytes(greedy, more.as_bytes());
+    while refused < 8 {
+        let answers = bench.read(greedy);
+        assert!(answers.len() <= 1, "no more than one before it rests: {answers:?}");
+        refused += answers.len();
+        bench.write(polite, r#"{"id":"p","method":"x"}"#);
+        assert_eq!(bench.read(bench.worker(0)).len(), if rests == 0 { 4096 - 4 + 1 } else { 1 });
+        bench.write(bench.worker(0), r#"{"id":"p","result":1}"#);
+        assert_eq!(bench.read(polite).len(), 1, "nobody else rests");
+        rests += 1;
+        assert!(rests < 60, "it goes on");
+        bench.pass(milliseconds(4));
+    }
+    assert!(rests > 16, "the pauses grow: {rests}");
+}

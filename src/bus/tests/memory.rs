@@ -20,11 +20,11 @@ fn crowded() -> Bench {
 impl Bench {
     /// Memory is short: `used` bytes, of which these peers hold so many.
     fn crowd(&mut self, used: usize, held: &[(Peer, usize)]) {
-        self.handle(Input::Memory { used, held: held.to_vec() });
+        self.handle(Input::Memory { used, held: held.to_vec(), waiting: Vec::new() });
     }
 
     fn relieve(&mut self) {
-        self.handle(Input::Memory { used: 0, held: Vec::new() });
+        self.handle(Input::Memory { used: 0, held: Vec::new(), waiting: Vec::new() });
     }
 
     fn refuse(&mut self, client: Option<Peer>, held: &[(Peer, usize)]) {
@@ -265,6 +265,40 @@ fn who_is_held_back_is_read_in_turn_while_memory_stays_short() {
     }
     for (client, seen) in clients.iter().zip(seen) {
         assert!(seen || bench.how_closed(*client).is_some(), "each has its turn, or is the largest that moves nothing");
+    }
+}
+
+#[test]
+fn while_memory_stays_short_so_many_go_at_once_that_the_others_can_finish_their_lines() {
+    let mut bench = crowded();
+    let clients: Vec<Peer> = (0..100).map(|_| bench.client()).collect();
+    let each = MOST / 100;
+    let held: Vec<(Peer, usize)> = clients.iter().map(|client| (*client, each)).collect();
+    bench.pass(milliseconds(1));
+    bench.write_bytes(clients[0], b" ");
+    while bench.closed.is_empty() {
+        bench.crowd(MOST, &held);
+        bench.pass(milliseconds(10));
+    }
+    let left = (100 - bench.closed.len()) * each;
+    assert!((MOST / 4 * 3..=MOST / 8 * 7).contains(&left), "{} have gone", bench.closed.len());
+    assert_eq!(bench.how_closed(clients[0]), None, "those who were silent for longest go");
+}
+
+#[test]
+fn who_waits_for_memory_is_not_taken_for_one_who_sends_nothing() {
+    for is_waiting in [true, false] {
+        let mut bench = crowded();
+        let (patient, silent) = (bench.client(), bench.client());
+        let held = [(patient, 5 << 20), (silent, 6 << 20)];
+        // A second until somebody goes, and then as long as a chance lasts.
+        for _ in 0..107 {
+            let waiting = if is_waiting { vec![patient] } else { Vec::new() };
+            bench.handle(Input::Memory { used: SHORT, held: held.to_vec(), waiting });
+            bench.pass(milliseconds(10));
+        }
+        assert!(bench.how_closed(silent).is_some());
+        assert_eq!(bench.how_closed(patient).is_none(), is_waiting);
     }
 }
 

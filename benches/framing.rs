@@ -8,7 +8,7 @@ use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use stdio_bus::bus::port::Peer;
-use stdio_bus::bus::scan::{PAD, Window};
+use stdio_bus::scan::{PAD, Window};
 
 use core::{Core, Lines, request, update};
 

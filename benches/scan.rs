@@ -15,7 +15,7 @@ use serde::de::IgnoredAny;
 use std::hint::black_box;
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
-use stdio_bus::bus::scan::{BATCH, InstructionSet, Line, Outcome, PAD, Partial, Scanner, Window};
+use stdio_bus::scan::{BATCH, InstructionSet, Line, Outcome, PAD, Partial, Scanner, Window};
 
 /// Bytes that arrive at once.
 const READ: usize = 64 << 10;

@@ -17,7 +17,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::event::{PollFd, PollFlags, poll};
 
-use crate::bus::scan::{BATCH, Fault, Line, Outcome, PAD, Partial, Scanner, Window, decode};
+use crate::scan::{BATCH, Fault, Line, Outcome, PAD, Partial, Scanner, Window, decode};
 
 /// Bytes that one read can bring at least.
 const BLOCK: usize = 256 * 1024;

@@ -11,19 +11,21 @@
 //! Reading order:
 //! 1. [`bus::port`]: the whole contract between the two, and [`bus::settings`], what the core is told.
 //! 2. [`bus`]: the front door of the core; its own page leads through the rest of it.
-//! 3. [`bus::scan`]: how a line is validated and its routing fields are found.
+//! 3. [`scan`]: how a line is validated and its routing fields are found.
 //! 4. [`shell`]: the loop. It decides nothing.
 //! 5. [`config`], [`cli`], [`error`]: what happens before the loop; [`reserve`]: memory for when there is none left.
-//! 6. [`acp`] and [`echo`]: the bridge that editors spawn, and the built-in worker.
+//! 6. [`bridge`] and [`echo`]: the bridge that editors spawn, and the built-in worker.
 
-pub mod acp;
 pub mod address;
+pub mod bridge;
 pub mod bus;
 pub mod cli;
 pub mod config;
 pub mod echo;
 pub mod error;
+pub mod io;
 pub mod reserve;
+pub mod scan;
 pub mod shell;
 
 #[cfg(feature = "agent")]

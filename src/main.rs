@@ -7,7 +7,7 @@ use stdio_bus::cli::{self, Command, Worker};
 use stdio_bus::config::Config;
 use stdio_bus::error::{StartError, exit};
 use stdio_bus::reserve::Allocator;
-use stdio_bus::{acp, echo, shell};
+use stdio_bus::{bridge, echo, shell};
 
 /// What peers send must not end the daemon, however little memory there is.
 #[global_allocator]
@@ -22,7 +22,7 @@ fn main() -> ExitCode {
         Command::Run(options) => program().and_then(|program| shell::run(&options, &program)),
         Command::Check { config } => check(config),
         Command::Worker(Worker::Echo) => echo::run().map_err(StartError::io("echo")),
-        Command::Acp { connect } => match acp::run(&connect) {
+        Command::Acp { connect } => match bridge::run(&connect) {
             // It has said what went wrong; the code is all that is left.
             Ok(code) => return ExitCode::from(code),
             Err(error) => Err(error),

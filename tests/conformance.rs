@@ -47,7 +47,7 @@ fn every_part_of_the_specification_is_in_the_conformance_table() {
 
 #[test]
 fn the_daemon_starts_no_thread() {
-    for directory in ["src/bus", "src/shell"] {
+    for directory in ["src/bus", "src/io", "src/scan", "src/shell"] {
         search(&root().join(directory));
     }
     fn search(directory: &Path) {

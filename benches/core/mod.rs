@@ -4,8 +4,8 @@ use std::hint::black_box;
 
 use stdio_bus::bus::Bus;
 use stdio_bus::bus::port::{ClientKey, Effect, Input, Moment, Next, Peer, Source, WorkerKey};
-use stdio_bus::bus::scan::{PAD, Window};
 use stdio_bus::bus::settings::{Assignment, Limits, Listener, Pool, Routing, Settings};
+use stdio_bus::scan::{PAD, Window};
 
 /// Bytes that a worker leaves unread at most.
 const UNREAD: usize = 8 * 1024;

@@ -25,19 +25,6 @@ mod round;
 mod server;
 mod worker;
 
-// The daemon's own ring and buffers, for the relay. They stand at the root because that is where they look for each
-// other, and see the library's modules as their own.
-#[allow(dead_code, unreachable_pub)]
-#[path = "../../src/shell/buffers.rs"]
-mod buffers;
-#[allow(dead_code, unreachable_pub)]
-#[path = "../../src/shell/company.rs"]
-mod company;
-#[allow(dead_code, unreachable_pub)]
-#[path = "../../src/shell/ring.rs"]
-mod ring;
-use stdio_bus::{bus, error, reserve};
-
 use std::io;
 use std::process::ExitCode;
 

@@ -17,9 +17,9 @@ use std::process::{Child, Command, Stdio};
 
 use io_uring::{opcode, squeue, types};
 
-use crate::buffers::{Block, Buffers, GROUP};
-use crate::error::StartError;
-use crate::ring::{Completion, Ring};
+use stdio_bus::error::StartError;
+use stdio_bus::io::buffers::{Block, Buffers, GROUP};
+use stdio_bus::io::ring::{Completion, Ring};
 
 /// How answers find their clients.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -10,7 +10,7 @@ mod reading;
 use libfuzzer_sys::fuzz_target;
 use reading::{read, sets};
 use std::cell::RefCell;
-use stdio_bus::bus::scan::{InstructionSet, Scanner};
+use stdio_bus::scan::{InstructionSet, Scanner};
 
 thread_local! {
     // Kept between inputs, as between connections: what a scanner remembers must not change what it says.

@@ -1,9 +1,9 @@
 //! A client connection as the core sees it.
 
 use super::endpoint::Endpoint;
+use super::fairness::{Pace, UseKey};
 use super::port::{Moment, Source, WorkerKey};
 use super::sessions::Lost;
-use super::share::{Pace, UseKey};
 
 /// How far a connection has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -2,11 +2,11 @@
 //! (spec 4.1.2, 7.2, 7.3; design 2.9 to 2.11).
 
 use super::client::{Client, Phase};
-use super::drain::Stage;
 use super::port::{ClientKey, Close, Effect, Moment, Peer, Source};
 use super::report::Reason;
 use super::requests::{Direction, in_order};
 use super::settings::{Assignment, MAX_CONNECTIONS};
+use super::shutdown::Stage;
 use super::{Bus, reply};
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ impl Bus {
     /// close it. One that is taken may still be refused by the effects that follow (`admission.rs`).
     pub fn connect(&mut self, now: Moment, listener: usize, source: Source) -> Option<ClientKey> {
         let stdio = self.settings.listeners.get(listener)?.stdio;
-        if self.drain.refuses_clients() {
+        if self.shutdown.refuses_clients() {
             return None;
         }
         let no_room = self.no_room(listener, source);

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use super::Bus;
 use super::client::Phase;
-use super::drain::Stage;
 use super::port::{ClientKey, Effect, Exit, Moment, Peer, Signal, WorkerKey};
 use super::report::{Level, Reason, Report};
 use super::requests::{Direction, in_order};
-use super::scan::{Line, Window, decoded};
 use super::settings::{self, Assignment, Settings};
+use super::shutdown::Stage;
 use super::worker::{Action, Event, GRACE, Seat, State, Verdict, Worker, step};
+use crate::scan::{Line, Window, decoded};
 
 /// So many workers in a row that end while they have a request of one client are no accident.
 const SUSPECT_AFTER: u32 = 3;
@@ -236,7 +236,7 @@ impl Bus {
 
     /// Starts a worker wherever a seat is empty and not waiting out its backoff.
     pub(super) fn fill_seats(&mut self, now: Moment, pool: usize) {
-        if self.drain.refuses_requests() {
+        if self.shutdown.refuses_requests() {
             return;
         }
         for seat in 0..self.pools[pool].seats.len() {
@@ -389,7 +389,7 @@ impl Bus {
         self.release_waiters(now, Peer::Worker(key));
         self.stop_waiting(now, Peer::Worker(key));
         let owes: Vec<_> = self.workers.get(key).map(|worker| worker.end.owes.iter().collect()).unwrap_or_default();
-        let (reason, text) = if self.drain.refuses_requests() {
+        let (reason, text) = if self.shutdown.refuses_requests() {
             (Reason::ShuttingDown, "the daemon shut down before the worker answered")
         } else {
             (Reason::WorkerGone, "the worker exited before it answered")
@@ -412,7 +412,7 @@ impl Bus {
     /// had one each time is slowed down.
     fn blame(&mut self, now: Moment, key: WorkerKey, owes: &[super::table::Key<super::requests::Request>]) {
         let unexpected = self.workers.get(key).is_some_and(|worker| worker.exit.is_some() && !worker.was_told);
-        if !unexpected || self.drain.refuses_requests() {
+        if !unexpected || self.shutdown.refuses_requests() {
             return;
         }
         for (asker, request) in self.askers_of(owes.iter().copied()) {
@@ -448,7 +448,7 @@ impl Bus {
             owner.assigned.retain(|(_, assigned)| *assigned != key);
         }
         if let Some(seat) = worker.seat {
-            if worker.retired || self.drain.refuses_requests() {
+            if worker.retired || self.shutdown.refuses_requests() {
                 self.pools[pool].seats[seat].worker = None;
             } else if worker.was_short {
                 // That is no failure of the command.

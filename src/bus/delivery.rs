@@ -9,7 +9,7 @@ use super::Bus;
 use super::message::Edits;
 use super::port::{ClientKey, Close, Effect, Moment, Peer, WorkerKey};
 use super::report::Reason;
-use super::scan::{Line, Span};
+use crate::scan::{Line, Span};
 
 /// What is queued for a client that reads more slowly than a shared worker writes may grow to so many times
 /// max_output_queue; then the client is closed.
@@ -102,8 +102,8 @@ impl Bus {
         }
         let has_turn = from.granted.take() == Some(worker);
         let others_wait = !to.end.output.waiters().is_empty();
-        if !is_full && (!in_turns || has_turn || to.feed.takes_line_of(client.index(), others_wait, alone)) {
-            to.feed.ends_line_of(client.index(), bytes);
+        if !is_full && (!in_turns || has_turn || to.window.takes_line_of(client.index(), others_wait, alone)) {
+            to.window.ends_line_of(client.index(), bytes);
             if to.end.blocked_on.is_some() {
                 self.hurries(now, worker, client);
             }
@@ -262,7 +262,7 @@ impl Bus {
         let output = match to {
             Peer::Client(client) => self.clients.get_mut(client).map(|client| &mut client.end.output),
             Peer::Worker(worker) => self.workers.get_mut(worker).map(|worker| {
-                worker.feed.push(now, bytes, !alone && worker.owner.is_none());
+                worker.window.push(now, bytes, !alone && worker.owner.is_none());
                 &mut worker.end.output
             }),
         };
@@ -289,9 +289,9 @@ impl Bus {
             }
             Peer::Worker(worker) => {
                 let Some(to) = self.workers.get_mut(worker) else { return };
-                to.feed.sent(bytes);
+                to.window.sent(bytes);
                 let has_room = to.end.output.pop(bytes, limit, now);
-                if shared && to.owner.is_none() && to.feed.wants_look(now) {
+                if shared && to.owner.is_none() && to.window.wants_look(now) {
                     self.look_at_feed(now, worker);
                 }
                 if has_room {
@@ -304,7 +304,7 @@ impl Bus {
     /// Asks how far a worker has read.
     fn look_at_feed(&mut self, now: Moment, key: WorkerKey) {
         if let Some(worker) = self.workers.get_mut(key) {
-            worker.feed.looks(now);
+            worker.window.looks(now);
             self.effects.push_back(Effect::Probe { worker: key });
         }
     }
@@ -312,7 +312,7 @@ impl Bus {
     /// A worker has so many bytes in front of it.
     pub(super) fn unread(&mut self, now: Moment, key: WorkerKey, bytes: usize) {
         let Some(worker) = self.workers.get_mut(key) else { return };
-        worker.feed.read_up_to(now, bytes);
+        worker.window.read_up_to(now, bytes);
         self.give_turns_before(now, key);
     }
 
@@ -334,10 +334,10 @@ impl Bus {
         let Some(worker) = self.workers.get_mut(key) else { return };
         let mut room = limit.saturating_sub(worker.end.output.queued() as u64);
         if worker.owner.is_none() {
-            room = room.min(worker.feed.room(alone));
+            room = room.min(worker.window.room(alone));
         }
         // With nothing before it, the worker takes a line however long it is.
-        let mut first = worker.feed.backlog() == 0;
+        let mut first = worker.window.backlog() == 0;
         while room > 0 || first {
             let Some(waiter) = self.workers.get_mut(key).and_then(|worker| worker.end.output.take_waiter()) else {
                 break;
@@ -381,7 +381,7 @@ impl Bus {
     fn takes_turns(&mut self, now: Moment, key: WorkerKey) {
         if !self.fed_in_turns.contains(&key) {
             self.fed_in_turns.push(key);
-            self.turns_due.get_or_insert(super::feed::Feed::next_look(now));
+            self.turns_due.get_or_insert(super::send_window::SendWindow::next_look(now));
             self.look_at_feed(now, key);
         }
     }
@@ -394,12 +394,12 @@ impl Bus {
             if worker.end.output.waiters().is_empty() {
                 continue;
             }
-            worker.feed.look_if_stuck(now, stuck_after);
+            worker.window.look_if_stuck(now, stuck_after);
             self.fed_in_turns.push(key);
             self.look_at_feed(now, key);
             self.give_turns_before(now, key);
         }
-        self.turns_due = (!self.fed_in_turns.is_empty()).then(|| super::feed::Feed::next_look(now));
+        self.turns_due = (!self.fed_in_turns.is_empty()).then(|| super::send_window::SendWindow::next_look(now));
     }
 
     /// All who waited for `peer` may go on.

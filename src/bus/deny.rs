@@ -3,8 +3,8 @@
 use super::Bus;
 use super::port::WorkerKey;
 use super::report::Reason;
-use super::scan::{Line, Window, decoded};
 use super::settings::Settings;
+use crate::scan::{Line, Window, decoded};
 
 /// Whether any pool denies anything: where none does, no message is looked at for it.
 pub(super) fn denies_methods(settings: &Settings) -> bool {

@@ -1,12 +1,12 @@
 //! What a client connection and a worker's pipes have in common: the line they are in the middle of, what is queued
 //! for them, and the requests and sessions that hang on them.
 
+use super::output::Output;
 use super::port::{Moment, Peer};
-use super::pressure::Output;
 use super::requests::Request;
-use super::scan::{Line, Partial};
 use super::sessions::Session;
 use super::table::Members;
+use crate::scan::{Line, Partial};
 
 /// One end of the bus.
 #[derive(Default)]

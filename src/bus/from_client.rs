@@ -10,11 +10,11 @@ use super::message::{Edit, Edits, Kind, Refusal, Verb, kind, session_name, verb}
 use super::port::{ClientKey, Moment, Peer, Text, WorkerKey};
 use super::report::Reason;
 use super::requests::{Asked, Direction, Effect, Request};
-use super::scan::{Line, Span, Window};
 use super::sessions::{Rank, Session};
 use super::settings::{Assignment, MAX_REQUEST_ID_LEN, MAX_SESSION_ID_LEN, SessionAccess};
 use super::table::Key;
 use super::{Bus, Flow};
+use crate::scan::{Line, Span, Window};
 
 /// A session that a message names.
 enum Named<'a> {
@@ -62,7 +62,7 @@ impl Bus {
     }
 
     fn client_message(&mut self, now: Moment, client: ClientKey, window: Window<'_>, line: &Line) -> Flow {
-        if self.drain.refuses_requests() {
+        if self.shutdown.refuses_requests() {
             let refusal = Refusal(Reason::ShuttingDown, "the daemon is shutting down".into());
             return self.refuse(now, client, window, line, refusal);
         }

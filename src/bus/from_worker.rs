@@ -10,11 +10,11 @@ use super::message::{Cancel, Edit, Refusal, Verb, session_name, verb};
 use super::port::{ClientKey, Moment, Peer, Text, WorkerKey};
 use super::report::Reason;
 use super::requests::{Asked, Direction, Effect};
-use super::scan::{Line, Window};
 use super::sessions::{Learned, Rank, Session};
 use super::settings::MAX_REQUEST_ID_LEN;
 use super::table::Key;
 use super::{Bus, Flow};
+use crate::scan::{Line, Window};
 
 impl Bus {
     /// A line from a worker.
@@ -248,5 +248,5 @@ struct NamedRequest {
     /// What that client knows it by, if that is another token.
     token: Option<Text>,
     /// Where it is named.
-    at: super::scan::Span,
+    at: crate::scan::Span,
 }

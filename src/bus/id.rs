@@ -4,8 +4,8 @@
 use std::borrow::Cow;
 
 use super::port::Text;
-use super::scan::decoded;
 use super::settings::MAX_REQUEST_ID_LEN;
+use crate::scan::decoded;
 
 /// Integers up to this many digits stand for themselves; longer ones are written with an exponent, like fractions.
 const PLAIN_DIGITS: usize = 40;

@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use super::Bus;
 use super::client::{Client, Phase};
+use super::fairness::Pace;
 use super::port::{ClientKey, Close, Effect, Moment, Peer};
 use super::report::Reason;
-use super::share::Pace;
 
 /// Nobody is held back who holds no more than a chunk and some small blocks.
 const SMALL_SHARE: usize = 80 << 10;

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use super::port::Text;
 use super::report::Reason;
-use super::scan::{Line, Span, Window, decoded};
+use crate::scan::{Line, Span, Window, decoded};
 
 /// An id longer than this is not repeated in the error that refuses it.
 const LONGEST_ECHOED_ID: usize = 1024;
@@ -137,12 +137,12 @@ mod tests {
     fn a_method_means_the_same_however_it_is_spelled() {
         assert_eq!(verb_named(b"session/load"), Verb::Load);
         assert_eq!(verb_named(b"session/loads"), Verb::Other);
-        let mut bytes = vec![0; crate::bus::scan::PAD];
+        let mut bytes = vec![0; crate::scan::PAD];
         bytes.extend_from_slice(br#""$\/cancel\u0052equest""#);
         let end = bytes.len();
-        bytes.resize(end + crate::bus::scan::PAD, 0);
-        let window = Window::new(&bytes, crate::bus::scan::PAD, end);
-        let whole = Span { start: 0, end: (end - crate::bus::scan::PAD) as u32 };
+        bytes.resize(end + crate::scan::PAD, 0);
+        let window = Window::new(&bytes, crate::scan::PAD, end);
+        let whole = Span { start: 0, end: (end - crate::scan::PAD) as u32 };
         let line = Line { span: whole, method: whole, ..Line::default() };
         assert_eq!(verb(window, &line), Verb::Cancel(Cancel::Answered));
     }

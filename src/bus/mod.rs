@@ -14,24 +14,23 @@ mod clients;
 mod crew;
 mod delivery;
 mod deny;
-pub mod drain;
 mod endpoint;
-pub mod feed;
+mod fairness;
 mod from_client;
 mod from_worker;
 pub mod id;
 mod memory;
 mod message;
+pub mod output;
 pub mod port;
-pub mod pressure;
 mod refusals;
 pub(crate) mod reply;
 pub mod report;
 pub mod requests;
-pub mod scan;
+pub mod send_window;
 pub mod sessions;
 pub mod settings;
-mod share;
+pub mod shutdown;
 pub mod stats;
 pub mod table;
 #[cfg(test)]
@@ -40,16 +39,16 @@ pub mod worker;
 
 use std::collections::VecDeque;
 
+use crate::scan::{BATCH, Line, Outcome, Scanner, Window};
 use client::{Client, Phase};
 use crew::{Group, Pool};
-use drain::Drain;
 use endpoint::Endpoint;
 use port::{ClientKey, Effect, Input, Moment, Next, Peer, Received, WorkerKey};
 use report::{Reason, Report, Reporter};
 use requests::Requests;
-use scan::{BATCH, Line, Outcome, Scanner, Window};
 use sessions::Sessions;
 use settings::{MAX_CONNECTIONS, MAX_PENDING_REQUESTS, MAX_WORKERS, Settings};
+use shutdown::Shutdown;
 use stats::Stats;
 use table::Table;
 use worker::Worker;
@@ -75,10 +74,10 @@ pub struct Bus {
     denies_methods: bool,
     /// Whether any pool bounds the time of its requests.
     times_out: bool,
-    turns: share::Turns,
+    turns: fairness::Turns,
     /// Whose line was just dealt with is not read on.
     sender_rests: bool,
-    sources: share::Sources,
+    sources: fairness::Sources,
     /// Workers before which clients take turns, and when they are looked after next.
     fed_in_turns: Vec<WorkerKey>,
     turns_due: Option<Moment>,
@@ -86,7 +85,7 @@ pub struct Bus {
     effects: VecDeque<Effect>,
     reporter: Reporter,
     stats: Stats,
-    drain: Drain,
+    shutdown: Shutdown,
     accept_paused: bool,
     next_client_number: u32,
     next_worker_number: u32,
@@ -130,16 +129,16 @@ impl Bus {
             listener_groups,
             denies_methods: deny::denies_methods(&settings),
             times_out: settings.pools.iter().any(|pool| pool.request_timeout.is_some()),
-            turns: share::Turns::new(),
+            turns: fairness::Turns::new(),
             sender_rests: false,
-            sources: share::Sources::default(),
+            sources: fairness::Sources::default(),
             fed_in_turns: Vec::new(),
             turns_due: None,
             shortage: memory::Shortage::default(),
             effects: VecDeque::new(),
             reporter: Reporter::default(),
             stats: Stats::default(),
-            drain: Drain::default(),
+            shutdown: Shutdown::default(),
             accept_paused: false,
             next_client_number: 0,
             next_worker_number: 0,

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use super::client::Client;
 use super::report::Report;
-use super::scan::Span;
 use super::table::Key;
 use super::worker::Worker;
+use crate::scan::Span;
 
 /// Names one client connection.
 pub type ClientKey = Key<Client>;

@@ -5,9 +5,9 @@ use super::client::Phase;
 use super::message::{Refusal, echoed_id, echoed_session};
 use super::port::{ClientKey, Close, Moment, Peer, WorkerKey};
 use super::report::{Reason, Report};
-use super::scan::{Fault, Line, Window};
 use super::settings::MAX_REQUEST_ID_LEN;
 use super::{Bus, Flow, reply};
+use crate::scan::{Fault, Line, Window};
 
 impl Bus {
     /// Tells that a line of `from` was dropped, with its id.

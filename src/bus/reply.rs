@@ -77,7 +77,7 @@ pub fn write_string(decoded: &[u8], out: &mut Vec<u8>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bus::scan::decode;
+    use crate::scan::decode;
 
     #[test]
     fn an_error_reply_is_one_line_of_json_with_the_reason() {

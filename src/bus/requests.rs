@@ -11,11 +11,11 @@ use super::id::{Id, View};
 use super::message::{Cancel, Edit, Refusal, has_escape};
 use super::port::{ClientKey, Moment, Peer, PeerBits, Text};
 use super::report::{Reason, Report};
-use super::scan::{Line, Window};
 use super::sessions::Session;
 use super::settings::{IdCollision, MAX_PENDING_REQUESTS};
 use super::table::{Index, Key, Table};
 use super::{Bus, reply};
+use crate::scan::{Line, Window};
 
 /// How long the answer to a cancelled request is waited for.
 const CANCEL_GRACE: Duration = Duration::from_secs(5);

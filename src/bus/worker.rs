@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use super::delivery::Patience;
 use super::endpoint::Endpoint;
-use super::feed::Feed;
 use super::port::{ClientKey, Exit, Moment, WorkerKey};
+use super::send_window::SendWindow;
 use super::settings::Limits;
 
 /// How long a worker whose pipe broke may take to exit by itself, and how long the stdout of one that has exited is
@@ -129,7 +129,7 @@ pub struct Worker {
     /// How much longer it may be held up by slow readers.
     pub patience: Patience,
     /// What is on its way to it.
-    pub feed: Feed,
+    pub window: SendWindow,
     /// Lines, requests and sessions.
     pub end: Endpoint,
 }
@@ -155,7 +155,7 @@ impl Worker {
             creating: 0,
             answers_twice: false,
             patience: Patience::default(),
-            feed: Feed::default(),
+            window: SendWindow::default(),
             end: Endpoint::default(),
         }
     }

@@ -8,24 +8,19 @@
 //! outboxes, start one write for each output that has something and is idle, arm what is to be read next. A link that
 //! brings more lines than fit into its turn goes behind the others; a busy turn may wait for company (`company.rs`).
 
-mod buffers;
+mod accept;
 mod cgroup;
-mod children;
 mod clock;
-mod closing;
-mod company;
-mod gates;
-mod link;
+mod close;
+mod connection;
 mod listen;
 mod log;
 mod memory;
-mod reading;
-mod reap;
-mod ring;
+mod read;
 mod signals;
 mod source;
-mod spawn;
-mod writing;
+mod workers;
+mod write;
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -36,21 +31,21 @@ use rustix::process::Rlimit;
 use slab::Slab;
 
 use crate::bus::port::{Effect, Input, Moment, Peer};
-use crate::bus::scan::{Span, Window};
 use crate::bus::settings::MAX_CONNECTIONS;
 use crate::bus::{self, Bus};
 use crate::cli::Options;
 use crate::config::{Config, Listen, Pool};
 use crate::error::StartError;
+use crate::io::buffers::{Block, Buffers};
+use crate::io::ring::{Completion, Ring};
 use crate::reserve;
-use buffers::{Block, Buffers};
+use crate::scan::{Span, Window};
+use accept::Gate;
 use clock::Clock;
-use gates::Gate;
-use link::{Descriptor, HOLD, HOLD_PART, Kind, Link};
+use connection::{Descriptor, HOLD, HOLD_PART, Kind, Link};
 use memory::Memory;
-use reap::Reaper;
-use ring::{Completion, Ring};
 use signals::Signals;
+use workers::reap::Reaper;
 
 /// How long the last cancelled operations may take at the end.
 const LAST_COMPLETIONS: Duration = Duration::from_millis(200);
@@ -147,9 +142,10 @@ struct Shell {
 
 impl Shell {
     fn start(config: Config) -> Result<Self, StartError> {
-        spawn::keep_descriptors().map_err(StartError::io("mark inherited descriptors"))?;
+        workers::spawn::keep_descriptors().map_err(StartError::io("mark inherited descriptors"))?;
         let signals = signals::install().map_err(StartError::io("install signal handlers"))?;
-        let descriptors = spawn::allow_descriptors(config.listeners.len(), MAX_CONNECTIONS, config.max_workers())?;
+        let descriptors =
+            workers::spawn::allow_descriptors(config.listeners.len(), MAX_CONNECTIONS, config.max_workers())?;
         let ring = Ring::new()?;
         let mut buffers =
             Buffers::new(&ring, config.max_workers()).map_err(|source| StartError::NoIoUring { source })?;

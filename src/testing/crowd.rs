@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use crate::bus::Bus;
 use crate::bus::port::{ClientKey, Close, Effect, Input, Moment, Next, Peer, PeerBits, Source, WorkerKey};
-use crate::bus::scan::{PAD, Window};
 use crate::bus::settings::{Assignment, Limits, Listener, Pool, Routing, Settings};
+use crate::scan::{PAD, Window};
 
 /// The bytes between the bus and one peer.
 #[derive(Default)]

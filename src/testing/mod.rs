@@ -1,10 +1,10 @@
-//! The simulator: the core of the bus in a world of clients, workers, pipes and time that is made from one number, the
+//! The simulator: the core of the bus in a simulator of clients, workers, pipes and time that is made from one number, the
 //! seed (`docs/conformance.md` says what it proves). It is not part of the daemon.
 //!
-//! Reading order: [`faults`] draws what a seed's world is like; [`line`] makes messages that can be recognised;
-//! [`world`] is the mock kernel with its peers, and drives the bus by its port alone; [`model`] knows what must become
+//! Reading order: [`faults`] draws what a seed's simulator is like; [`line`] makes messages that can be recognised;
+//! [`simulator`] is the mock kernel with its peers, and drives the bus by its port alone; [`model`] knows what must become
 //! of each line, and panics when something else does; [`mind`] knows what real peers make of what reaches them, and
-//! panics when a line of one client is taken for another's. `crowd` is a smaller world for hundreds of clients and full
+//! panics when a line of one client is taken for another's. `crowd` is a smaller simulator for hundreds of clients and full
 //! tables.
 //!
 //! A seed that fails is printed with the command that repeats it and the last things that happened.
@@ -13,10 +13,10 @@
 mod crowd;
 pub mod faults;
 pub mod line;
-pub mod mind;
 pub mod model;
+pub mod peers;
 mod random;
-pub mod world;
+pub mod simulator;
 
 pub use random::Random;
 
@@ -29,7 +29,7 @@ pub struct Plan {
     pub seed: u64,
     /// How many seeds.
     pub seeds: u64,
-    /// Actions of each seed before the world heals.
+    /// Actions of each seed before the simulator heals.
     pub steps: usize,
 }
 
@@ -50,7 +50,7 @@ impl Plan {
     pub fn run(self) -> Vec<u64> {
         let mut counts = vec![0; Reason::ALL.len()];
         for seed in self.seed..self.seed + self.seeds {
-            let seen = world::World::new(seed, self.steps).run();
+            let seen = simulator::World::new(seed, self.steps).run();
             counts.iter_mut().zip(seen).for_each(|(count, seen)| *count += seen);
         }
         counts
@@ -68,7 +68,7 @@ mod tests {
     fn every_line_reaches_its_receiver_or_its_loss_is_counted_whatever_the_peers_do() {
         let plan = Plan::from_env();
         let counts = plan.run();
-        // A world that never reaches a fault proves nothing about it.
+        // A simulator that never reaches a fault proves nothing about it.
         if plan.seeds >= 256 && plan.steps >= STEPS {
             let unreached: Vec<_> = Reason::ALL
                 .iter()

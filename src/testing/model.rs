@@ -8,12 +8,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::line::{Ids, Kind, Line, MADE, Who, is_plain, meaning, own_id_of, value_of};
-use crate::bus::drain::Stage;
 use crate::bus::port::Moment;
 use crate::bus::report::Reason;
 use crate::bus::settings::{
     Assignment, IdCollision, MAX_REQUEST_ID_LEN, MAX_SESSION_ID_LEN, Pool, SessionAccess, Settings,
 };
+use crate::bus::shutdown::Stage;
 
 /// Reasons for which a single line or a single request is lost: the model foresees each of them.
 const FORESEEN: [Reason; 23] = [

@@ -5,7 +5,7 @@ use super::oracle::{Judgement, as_judged, judge};
 use super::{read, sets};
 use proptest::prelude::*;
 use std::time::{Duration, Instant};
-use stdio_bus::bus::scan::{BATCH, Outcome, PAD, Partial, Scanner, Window};
+use stdio_bus::scan::{BATCH, Outcome, PAD, Partial, Scanner, Window};
 
 /// A JSON value as text, with white space here and there, of every kind and with every kind of escape.
 fn value() -> impl Strategy<Value = String> {

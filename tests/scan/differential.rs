@@ -5,7 +5,7 @@
 use super::corpus::Source;
 use super::oracle::{Judgement, as_judged, judge};
 use super::{Reading, read, sets};
-use stdio_bus::bus::scan::{InstructionSet, Scanner};
+use stdio_bus::scan::{InstructionSet, Scanner};
 
 const PARTS: &[&[u8]] = &[
     b"\"id\":1,",

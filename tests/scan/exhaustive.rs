@@ -3,7 +3,7 @@
 
 use super::oracle::{Judgement, as_judged, judge};
 use super::{read_line, sets};
-use stdio_bus::bus::scan::{Fault, Line, Scanner};
+use stdio_bus::scan::{Fault, Line, Scanner};
 
 struct Checker {
     scanners: Vec<Scanner>,

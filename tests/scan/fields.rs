@@ -1,7 +1,7 @@
 //! Which lines are messages, and which fields they have, by example.
 
 use super::{read, read_line, sets};
-use stdio_bus::bus::scan::{Fault, Line, Scanner, Span};
+use stdio_bus::scan::{Fault, Line, Scanner, Span};
 
 /// The fields of a line as text, in the order in which [`Line`] has them.
 fn fields(line: &str) -> Vec<(&'static str, String)> {

@@ -2,7 +2,7 @@
 
 use super::sets;
 use std::ptr;
-use stdio_bus::bus::scan::{BATCH, Outcome, PAD, Partial, Scanner, Window};
+use stdio_bus::scan::{BATCH, Outcome, PAD, Partial, Scanner, Window};
 
 /// Some pages of memory with one before and one after them that trap.
 struct Guarded {

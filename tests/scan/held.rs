@@ -4,7 +4,7 @@
 use super::reading::{counted_from, read};
 use super::{Reading, sets};
 use std::collections::VecDeque;
-use stdio_bus::bus::scan::{BATCH, Line, Outcome, PAD, Partial, Scanner, Window};
+use stdio_bus::scan::{BATCH, Line, Outcome, PAD, Partial, Scanner, Window};
 
 /// A window that moves over a stream, and the lines in it that were given and not used yet.
 struct Caller<'a> {

@@ -14,7 +14,7 @@ mod reading;
 mod suite;
 
 use reading::{Reading, read, sets};
-use stdio_bus::bus::scan::{Fault, Line, Scanner};
+use stdio_bus::scan::{Fault, Line, Scanner};
 
 /// What one line, given without its newline, comes to: itself, nothing if it is blank, or its fault.
 fn read_line(scanner: &mut Scanner, line: &[u8]) -> Result<Option<Line>, Fault> {

@@ -3,7 +3,7 @@
 
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
-use stdio_bus::bus::scan::Line;
+use stdio_bus::scan::Line;
 
 /// What the judge says of a line.
 #[derive(Debug, PartialEq, Eq)]
@@ -89,9 +89,8 @@ pub fn as_judged(stream: &[u8], line: &Line) -> Judgement {
         line.params_id,
     ];
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("a valid line is UTF-8");
-    let token = |span: stdio_bus::bus::scan::Span| {
-        span.is_some().then(|| text(&stream[span.start as usize..span.end as usize]))
-    };
+    let token =
+        |span: stdio_bus::scan::Span| span.is_some().then(|| text(&stream[span.start as usize..span.end as usize]));
     Judgement::Message(tokens.map(token), line.flags)
 }
 

@@ -1,6 +1,6 @@
 //! A connection as the scanner sees it: bytes that come in pieces, between pads that hold anything.
 
-use stdio_bus::bus::scan::{BATCH, Fault, InstructionSet, Line, Outcome, PAD, Partial, Scanner, Span, Window};
+use stdio_bus::scan::{BATCH, Fault, InstructionSet, Line, Outcome, PAD, Partial, Scanner, Span, Window};
 
 /// Every instruction set that this machine can run.
 pub fn sets() -> Vec<InstructionSet> {

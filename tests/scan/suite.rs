@@ -7,7 +7,7 @@
 use super::oracle::{Judgement, as_judged, judge};
 use super::{read, read_line, sets};
 use std::fs;
-use stdio_bus::bus::scan::{Fault, Scanner};
+use stdio_bus::scan::{Fault, Scanner};
 
 /// Name, bytes and, where the suite has one, the verdict of each case.
 fn cases() -> Vec<(String, Vec<u8>, Option<bool>)> {

@@ -5,8 +5,8 @@ mod admission;
 mod backpressure;
 mod clients;
 mod deny;
-mod drain;
 mod errors;
+mod fairness;
 mod ids;
 mod isolation;
 mod limits;
@@ -14,7 +14,7 @@ mod memory;
 mod pools;
 mod routing;
 mod sessions;
-mod share;
+mod shutdown;
 mod turns;
 mod workers;
 
@@ -26,8 +26,8 @@ use serde_json::Value;
 use super::Bus;
 use super::port::{ClientKey, Close, Effect, Exit, Input, Moment, Next, Peer, PeerBits, Signal, Source, WorkerKey};
 use super::report::{Reason, Report};
-use super::scan::{PAD, Window};
 use super::settings::{Assignment, IdCollision, Limits, Listener, Pool, Routing, SessionAccess, Settings};
+use crate::scan::{PAD, Window};
 
 /// A bus on a bench, with every wire at hand.
 struct Bench {

@@ -1,6 +1,6 @@
 //! The shutdown (spec 10; design 2.14).
 
-use super::super::drain::Stage;
+use super::super::shutdown::Stage;
 use super::*;
 
 /// A bus that lets requests finish for so long; its one client waits for its one worker.

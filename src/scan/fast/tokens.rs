@@ -4,42 +4,42 @@
 //! It works in blocks of 64 bytes and knows no lines. The invariant: between two blocks, [`Strings`] is all there is
 //! to know of what came before.
 
-use super::Window;
-use super::isa::{BACK, BLOCK, Isa};
-use super::portable::Portable;
+use crate::scan::Window;
+use crate::scan::isa::portable::Portable;
+use crate::scan::isa::{BACK, BLOCK, Isa};
 
 /// Most bytes that are turned into tokens at once: few enough that tokens stay in the first-level cache until they
 /// are read, and that a place in them fits 16 bits.
 const CHUNK: usize = 16 << 10;
 
 /// The kind of a number or a literal. Every other token has its first byte as its kind.
-pub(super) const SCALAR: u8 = b'0';
+pub(in crate::scan) const SCALAR: u8 = b'0';
 
 /// Blocks without a special byte after which the rest of a string is probably long and plain.
 const PLAIN_BLOCKS: u32 = 3;
 
 /// The tokens of a chunk.
-pub(super) struct Tokens {
+pub(in crate::scan) struct Tokens {
     /// [`BLOCK`] more than a chunk can have, because blocks are packed whole, and as many again, because they are
     /// read in blocks from any token on.
     kinds: Box<[u8; CHUNK + 2 * BLOCK]>,
     places: Box<[u16; CHUNK + 2 * BLOCK]>,
     /// Where in the window the chunk begins: places are counted from there.
-    pub(super) start: usize,
+    pub(in crate::scan) start: usize,
     /// Where in the window it ends.
-    pub(super) end: usize,
+    pub(in crate::scan) end: usize,
     /// How many tokens it has.
-    pub(super) count: usize,
+    pub(in crate::scan) count: usize,
     /// How many of them were used up.
-    pub(super) used: usize,
+    pub(in crate::scan) used: usize,
     /// Whether one of its strings is invalid, a newline inside a string included. Then a malformed line begins before
     /// `end`.
-    pub(super) is_faulty: bool,
+    pub(in crate::scan) is_faulty: bool,
 }
 
 /// What a block must know of those before it.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Strings {
+pub(in crate::scan) struct Strings {
     /// All bits if the next byte is inside a string.
     inside: u64,
     /// 1 if the next byte is escaped.
@@ -54,7 +54,7 @@ pub(super) struct Strings {
 
 impl Strings {
     /// Whether the last byte is part of a number or a literal, which may go on.
-    pub(super) fn ends_in_scalar(&self) -> bool {
+    pub(in crate::scan) fn ends_in_scalar(&self) -> bool {
         self.scalar != 0
     }
 }
@@ -89,19 +89,19 @@ impl Default for Tokens {
 impl Tokens {
     /// The kinds of 64 tokens from number `at` on. After the last token stand zeros.
     #[inline(always)]
-    pub(super) fn kinds(&self, at: usize) -> &[u8; BLOCK] {
+    pub(in crate::scan) fn kinds(&self, at: usize) -> &[u8; BLOCK] {
         self.kinds[at..at + BLOCK].try_into().expect("64 bytes")
     }
 
     /// The kind of one token.
     #[inline(always)]
-    pub(super) fn kind(&self, at: usize) -> u8 {
+    pub(in crate::scan) fn kind(&self, at: usize) -> u8 {
         self.kinds[at]
     }
 
     /// Where in the window one token begins.
     #[inline(always)]
-    pub(super) fn place(&self, at: usize) -> usize {
+    pub(in crate::scan) fn place(&self, at: usize) -> usize {
         self.start + self.places[at] as usize
     }
 
@@ -109,7 +109,7 @@ impl Tokens {
     /// newlines already. What is left at the window's end is cut after its last newline; bytes after that wait for
     /// more.
     #[inline(always)]
-    pub(super) fn read<I: Isa>(
+    pub(in crate::scan) fn read<I: Isa>(
         &mut self,
         isa: I,
         strings: &mut Strings,

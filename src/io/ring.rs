@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use io_uring::{EnterFlags, IoUring, cqueue, opcode, squeue, types};
 
-use super::company::Company;
 use crate::error::StartError;
+use crate::io::batching::Company;
 
 const SUBMISSIONS: u32 = 1024;
 const COMPLETIONS: u32 = 4096;

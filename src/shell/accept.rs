@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use io_uring::{opcode, types};
 
-use super::link::{Descriptor, Kind, Link};
+use super::connection::{Descriptor, Kind, Link};
 use super::listen::Listening;
 use super::{Operation, Shell, source};
 use crate::bus::port::{ClientKey, Moment, Peer, Source};

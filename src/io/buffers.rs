@@ -12,9 +12,9 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 use io_uring::types::BufRingEntry;
 
-use super::ring::Ring;
-use crate::bus::scan::{PAD, Window};
+use crate::io::ring::Ring;
 use crate::reserve;
+use crate::scan::{PAD, Window};
 
 /// Bytes that fit into a chunk of an output.
 pub const CHUNK: usize = 64 * 1024;

@@ -5,11 +5,11 @@
 //! tells that the keys are the same again. It is a cache: no answer depends on what it holds, since a shape is found
 //! by comparing all kinds, and keys are taken as known only after comparing all that decides what they are.
 
-use super::Window;
 use super::grammar::{Colons, Grammar, Kinds};
-use super::isa::{BLOCK, Isa};
 use super::keys::{Keys, Sample};
 use super::tokens::Tokens;
+use crate::scan::Window;
+use crate::scan::isa::{BLOCK, Isa};
 
 /// Number of shapes that are kept.
 const PLACES: usize = 256;
@@ -19,14 +19,14 @@ const SAMPLES: usize = 14;
 
 /// All messages of up to 64 tokens with the same kinds.
 #[derive(Clone, Copy)]
-pub(super) struct Shape {
+pub(in crate::scan) struct Shape {
     /// How many tokens; 0 in a place that is not taken.
     count: usize,
     /// Where scalars stand.
-    pub(super) scalars: u64,
+    pub(in crate::scan) scalars: u64,
     colons: Colons,
     /// The members of the last message of this shape; noted are the numbers of the colons.
-    pub(super) keys: Keys,
+    pub(in crate::scan) keys: Keys,
     /// What the keys of a message must look like to be the same, and the numbers of their tokens.
     samples: [Sample; SAMPLES],
     sampled: [u8; SAMPLES],
@@ -45,7 +45,7 @@ const EMPTY: Shape = Shape {
 };
 
 /// The shapes met last, one in each place.
-pub(super) struct Shapes {
+pub(in crate::scan) struct Shapes {
     kinds: Box<[[u8; BLOCK]; PLACES]>,
     shapes: Box<[Shape; PLACES]>,
 }
@@ -60,7 +60,13 @@ impl Shapes {
     /// The shape of the message that consists of `count` tokens from number `at` on, at least one and at most 64;
     /// `None` if they are no message.
     #[inline(always)]
-    pub(super) fn find<I: Isa>(&mut self, isa: I, tokens: &Tokens, at: usize, count: usize) -> Option<&mut Shape> {
+    pub(in crate::scan) fn find<I: Isa>(
+        &mut self,
+        isa: I,
+        tokens: &Tokens,
+        at: usize,
+        count: usize,
+    ) -> Option<&mut Shape> {
         let all = !0 >> (BLOCK - count);
         let kinds = tokens.kinds(at);
         let block = isa.load(kinds);
@@ -96,7 +102,7 @@ fn learn<I: Isa>(isa: I, kinds: &[u8; BLOCK], count: usize) -> Option<Shape> {
 impl Shape {
     /// Makes `keys` those of the message of this shape whose tokens begin at number `at`.
     #[inline(always)]
-    pub(super) fn read_keys(&mut self, window: Window<'_>, tokens: &Tokens, at: usize) {
+    pub(in crate::scan) fn read_keys(&mut self, window: Window<'_>, tokens: &Tokens, at: usize) {
         if !self.has_same_keys(window, tokens, at) {
             self.learn_keys(window, tokens, at);
         }

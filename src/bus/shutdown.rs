@@ -35,7 +35,7 @@ pub enum Stage {
 
 /// The shutdown.
 #[derive(Debug, Default)]
-pub struct Drain {
+pub struct Shutdown {
     stage: Stage,
     deadline: Option<Moment>,
     /// When the time of the whole drain is up.
@@ -45,7 +45,7 @@ pub struct Drain {
     flushes_from: Moment,
 }
 
-impl Drain {
+impl Shutdown {
     /// Whether new connections are turned away.
     pub fn refuses_clients(&self) -> bool {
         self.stage > Stage::Running
@@ -60,21 +60,21 @@ impl Drain {
 impl Bus {
     /// How far the shutdown has come.
     pub fn stage(&self) -> Stage {
-        self.drain.stage
+        self.shutdown.stage
     }
 
     /// SIGTERM or SIGINT: the first one drains, the second one ends it at once.
     pub(super) fn shutdown(&mut self, now: Moment) {
-        if self.drain.stage == Stage::Running {
+        if self.shutdown.stage == Stage::Running {
             return self.begin_drain(now, "a signal asked for it");
         }
-        if !self.drain.immediate {
-            self.drain.immediate = true;
+        if !self.shutdown.immediate {
+            self.shutdown.immediate = true;
             self.report(now, Reason::Draining, None, || "a second signal: everything ends at once".into());
-            if self.drain.stage < Stage::Terminating {
+            if self.shutdown.stage < Stage::Terminating {
                 self.terminate(now);
             }
-            if self.drain.stage < Stage::Killing {
+            if self.shutdown.stage < Stage::Killing {
                 self.kill(now);
             }
             for client in self.clients.keys() {
@@ -86,29 +86,29 @@ impl Bus {
 
     /// Starts the shutdown, once.
     pub(super) fn begin_drain(&mut self, now: Moment, why: &str) {
-        if self.drain.stage > Stage::Running {
+        if self.shutdown.stage > Stage::Running {
             return;
         }
         let quiesce = self.settings.limits.quiesce;
-        self.drain.stage = Stage::Quiescing;
+        self.shutdown.stage = Stage::Quiescing;
         self.effects.push_back(Effect::StopAccept);
         self.report(now, Reason::Draining, None, || format!("shutting down: {why}"));
         let deadline = now.after(quiesce);
-        self.drain.deadline = Some(deadline);
+        self.shutdown.deadline = Some(deadline);
         self.check_at(deadline);
         self.advance_drain(now);
     }
 
     /// Goes as far as what is left allows.
     pub(super) fn advance_drain(&mut self, now: Moment) {
-        let over = self.drain.deadline.is_some_and(|deadline| deadline <= now);
-        match self.drain.stage {
+        let over = self.shutdown.deadline.is_some_and(|deadline| deadline <= now);
+        match self.shutdown.stage {
             Stage::Quiescing if over || !self.has_pending() => self.terminate(now),
             Stage::Terminating if self.workers.is_empty() => self.flush(now),
             Stage::Terminating if over => self.kill(now),
             Stage::Killing if over || self.workers.is_empty() => self.flush(now),
             Stage::Flushing if over => {
-                self.drain.deadline = None;
+                self.shutdown.deadline = None;
                 for client in self.clients.keys() {
                     self.leave_unread(now, client);
                     self.close_client(now, client, Close::Now);
@@ -117,18 +117,18 @@ impl Bus {
             Stage::Flushing => self.flush_silent(now),
             _ => {}
         }
-        if self.drain.stage == Stage::Flushing && self.clients.is_empty() {
-            self.drain.stage = Stage::Done;
-            self.drain.deadline = None;
+        if self.shutdown.stage == Stage::Flushing && self.clients.is_empty() {
+            self.shutdown.stage = Stage::Done;
+            self.shutdown.deadline = None;
             self.effects.push_back(Effect::Done);
         }
     }
 
     fn terminate(&mut self, now: Moment) {
         let deadline = now.after(self.settings.limits.drain_timeout);
-        self.drain.stage = Stage::Terminating;
-        self.drain.ends = deadline;
-        self.drain.deadline = Some(deadline);
+        self.shutdown.stage = Stage::Terminating;
+        self.shutdown.ends = deadline;
+        self.shutdown.deadline = Some(deadline);
         self.check_at(deadline);
         for client in self.clients.keys() {
             self.forgive(client);
@@ -141,20 +141,20 @@ impl Bus {
 
     fn kill(&mut self, now: Moment) {
         let deadline = now.after(LAST_GRACE);
-        self.drain.stage = Stage::Killing;
-        self.drain.deadline = Some(deadline);
+        self.shutdown.stage = Stage::Killing;
+        self.shutdown.deadline = Some(deadline);
         self.check_at(deadline);
         self.kill_workers(now);
         self.advance_drain(now);
     }
 
     fn flush(&mut self, now: Moment) {
-        let deadline = self.drain.ends.max(now.after(LAST_GRACE));
-        self.drain.stage = Stage::Flushing;
-        self.drain.flushes_from = now;
-        self.drain.deadline = Some(deadline);
+        let deadline = self.shutdown.ends.max(now.after(LAST_GRACE));
+        self.shutdown.stage = Stage::Flushing;
+        self.shutdown.flushes_from = now;
+        self.shutdown.deadline = Some(deadline);
         self.check_at(deadline);
-        if self.drain.immediate {
+        if self.shutdown.immediate {
             for client in self.clients.keys() {
                 self.close_client(now, client, Close::Now);
             }
@@ -184,7 +184,7 @@ impl Bus {
             if client.end.blocked_on.is_some() || !client.end.waiting.is_empty() {
                 continue;
             }
-            let silent_at = client.heard.max(self.drain.flushes_from).after(SILENCE);
+            let silent_at = client.heard.max(self.shutdown.flushes_from).after(SILENCE);
             if client.phase == Phase::HalfClosed || silent_at <= now {
                 self.close_client(now, key, Close::Flush);
             } else {
@@ -195,7 +195,7 @@ impl Bus {
 
     pub(super) fn tick_drain(&mut self, now: Moment) {
         self.advance_drain(now);
-        if let Some(deadline) = self.drain.deadline.filter(|deadline| *deadline > now) {
+        if let Some(deadline) = self.shutdown.deadline.filter(|deadline| *deadline > now) {
             self.check_at(deadline);
         }
     }

@@ -1,11 +1,14 @@
 //! Workers as processes: they are started, their stderr is passed on, their deaths and our signals are heard.
 
+pub(super) mod reap;
+pub(super) mod spawn;
+
 use std::os::fd::{AsRawFd, RawFd};
 
 use io_uring::{opcode, squeue, types};
 
-use super::link::{Closing, Descriptor, Kind, Link};
-use super::{Operation, Shell, log, spawn};
+use super::connection::{Closing, Descriptor, Kind, Link};
+use super::{Operation, Shell, log};
 use crate::bus::port::{Input, Peer, WorkerKey};
 
 impl Shell {

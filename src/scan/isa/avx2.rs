@@ -1,19 +1,19 @@
 //! [`Isa`] with AVX2: 64 bytes are two registers, and an answer is gathered from the upper bits of their bytes.
 
-use super::Window;
-use super::isa::{BACK, BLOCK, Isa};
-use super::messages::{Messages, Stop};
 use super::tables::{ESCAPABLE, INDEX, Nibbles, OPERATORS, UTF8, WHITE};
-use super::tokens::{SCALAR, Strings, Tokens};
+use super::{BACK, BLOCK, Isa};
+use crate::scan::Window;
+use crate::scan::fast::messages::{Messages, Stop};
+use crate::scan::fast::tokens::{SCALAR, Strings, Tokens};
 use std::arch::x86_64::*;
 
 /// The proof that this CPU has what the functions below are compiled for.
 #[derive(Clone, Copy)]
-pub(super) struct Avx2(());
+pub(in crate::scan) struct Avx2(());
 
 impl Avx2 {
     /// The instruction set, if the CPU has it.
-    pub(super) fn detect() -> Option<Self> {
+    pub(in crate::scan) fn detect() -> Option<Self> {
         let has = is_x86_feature_detected!("avx2")
             && is_x86_feature_detected!("bmi1")
             && is_x86_feature_detected!("bmi2")

@@ -27,28 +27,34 @@
 //! Nothing is looked at again but the line in doubt: at the end of the bytes received, [`Strings`] and [`Draft`]
 //! keep what is known, and the next scan goes on from there.
 
-use super::isa::Isa;
-use super::messages::{Draft, Messages, Stop};
-use super::shapes::Shapes;
-use super::tokens::{Strings, Tokens};
-use super::{BATCH, Line, Outcome, Partial, Window};
+mod grammar;
+mod keys;
+pub(in crate::scan) mod messages;
+mod shapes;
+pub(in crate::scan) mod tokens;
+
+use crate::scan::isa::Isa;
+use crate::scan::{BATCH, Line, Outcome, Partial, Window};
+use messages::{Draft, Messages, Stop};
+use shapes::Shapes;
+use tokens::{Strings, Tokens};
 
 /// What all connections share.
 #[derive(Default)]
-pub(super) struct Scratch {
+pub(in crate::scan) struct Scratch {
     tokens: Tokens,
     shapes: Shapes,
 }
 
 /// What one connection remembers.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Memory {
+pub(in crate::scan) struct Memory {
     strings: Strings,
     draft: Draft,
 }
 
 /// [`super::Scanner::scan`]: chunk by chunk, tokens and then the lines that they are.
-pub(super) fn scan<I: Isa>(
+pub(in crate::scan) fn scan<I: Isa>(
     isa: I,
     scratch: &mut Scratch,
     partial: &mut Partial,

@@ -6,11 +6,11 @@ use std::os::fd::RawFd;
 
 use io_uring::{opcode, squeue, types};
 
-use super::buffers::{CHUNK, GROUP};
-use super::link::{Closing, Descriptor, Kind};
-use super::ring::Completion;
+use super::connection::{Closing, Descriptor, Kind};
 use super::{Operation, Shell, Source};
 use crate::bus::port::{Input, Moment, Next, Peer};
+use crate::io::buffers::{CHUNK, GROUP};
+use crate::io::ring::Completion;
 
 /// A socket whose unfinished line is at least this long is read straight into place.
 const LONG_LINE: usize = 8 * 1024;

@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 use io_uring::{opcode, types};
 use rustix::io::ioctl_fionread;
 
-use super::link::{Closing, Kind, Next};
+use super::connection::{Closing, Kind, Next};
 use super::{Operation, Shell, log};
 use crate::bus::port::{Input, Moment, Peer, WorkerKey};
 

@@ -1,13 +1,13 @@
 //! Numbers and literals: whether the token that begins at a place is a whole valid one. It looks at eight bytes at
 //! once and never past the token by more than eight.
 
-use super::Window;
+use crate::scan::Window;
 
 const DIGITS: u64 = 0x3030_3030_3030_3030;
 
 /// Whether a valid number or literal begins at `at` and ends before a byte that can stand after one.
 #[inline(always)]
-pub(super) fn is_valid(window: Window<'_>, at: usize) -> bool {
+pub(in crate::scan) fn is_valid(window: Window<'_>, at: usize) -> bool {
     let word = window.word(at);
     let digits = digits(word);
     if 0 < digits && digits < 8 && ends(window, at + digits) {

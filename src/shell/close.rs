@@ -2,7 +2,7 @@
 
 use io_uring::{opcode, types};
 
-use super::link::{Closing, Kind};
+use super::connection::{Closing, Kind};
 use super::{Operation, Shell};
 use crate::bus::port::{Close, Input, Moment, Peer};
 

@@ -16,7 +16,7 @@ use super::port::Moment;
 const TARGET: Duration = Duration::from_millis(4);
 /// The window of a worker about which nothing is known yet, in bytes.
 const FIRST_WINDOW: u64 = 16 * 1024;
-/// The window for one client alone: as much as the pipe holds (`shell/spawn.rs`).
+/// The window for one client alone: as much as the pipe holds (`shell/workers/spawn.rs`).
 const WINDOW_ALONE: u64 = 256 * 1024;
 /// A window never needs to be larger: the limit of an output comes before it.
 const LARGEST_WINDOW: u64 = 1 << 40;
@@ -47,7 +47,7 @@ struct Mark {
 
 /// The bytes on their way to one worker.
 #[derive(Debug)]
-pub struct Feed {
+pub struct SendWindow {
     queued: u64,
     sent: u64,
     read: u64,
@@ -64,7 +64,7 @@ pub struct Feed {
     ends: Vec<u64>,
 }
 
-impl Default for Feed {
+impl Default for SendWindow {
     fn default() -> Self {
         Self {
             queued: 0,
@@ -82,7 +82,7 @@ impl Default for Feed {
     }
 }
 
-impl Feed {
+impl SendWindow {
     /// Bytes queued and not read, as far as is known.
     pub fn backlog(&self) -> u64 {
         self.queued - self.read
@@ -214,7 +214,7 @@ mod tests {
     /// A worker that reads `rate` bytes a millisecond in pieces of `chunk`, always fed up to its window, for so many
     /// milliseconds: the window in the end.
     fn settles(rate: u64, chunk: u64, milliseconds: u64) -> u64 {
-        let mut feed = Feed::default();
+        let mut feed = SendWindow::default();
         let (mut has, mut unread) = (0, 0);
         for at in 1..milliseconds {
             let now = Moment(at * MS);
@@ -248,7 +248,7 @@ mod tests {
 
     #[test]
     fn a_worker_that_waits_long_for_its_cpu_is_not_fed_a_line_at_a_time() {
-        let mut feed = Feed::default();
+        let mut feed = SendWindow::default();
         let (mut unread, mut read) = (0, 0);
         for at in 1..4000 {
             let now = Moment(at * MS);
@@ -268,7 +268,7 @@ mod tests {
 
     #[test]
     fn a_worker_that_takes_long_for_each_line_has_no_more_than_two_before_it() {
-        let mut feed = Feed::default();
+        let mut feed = SendWindow::default();
         let (mut unread, mut most) = (0_usize, 0);
         for at in 1..4000 {
             let now = Moment(at * MS);
@@ -293,7 +293,7 @@ mod tests {
 
     #[test]
     fn the_first_line_of_a_client_is_taken_whatever_waits() {
-        let mut feed = Feed::default();
+        let mut feed = SendWindow::default();
         feed.ends_line_of(3, 1 << 20);
         feed.push(Moment(0), 1 << 20, true);
         assert!(!feed.takes_line_of(3, false, false));
@@ -308,7 +308,7 @@ mod tests {
 
     #[test]
     fn a_worker_that_reads_nothing_is_not_waited_for_in_turns() {
-        let mut feed = Feed::default();
+        let mut feed = SendWindow::default();
         feed.push(Moment(0), 1 << 20, true);
         feed.look_if_stuck(Moment(999 * MS), Duration::from_secs(1));
         assert_eq!(feed.room(false), 0);

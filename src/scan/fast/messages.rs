@@ -2,16 +2,17 @@
 //! What it cannot decide it leaves to the reference scanner; it never gives a line of its own mind.
 
 use super::grammar::{Grammar, Kinds};
-use super::isa::{BLOCK, Isa};
 use super::keys::Keys;
-use super::member::Member;
 use super::shapes::Shapes;
 use super::tokens::Tokens;
-use super::{BATCH, Line, Span, Window, scalar};
+use crate::scan::isa::scalar;
+use crate::scan::isa::{BLOCK, Isa};
+use crate::scan::member::Member;
+use crate::scan::{BATCH, Line, Span, Window};
 
 /// Why no more lines are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stop {
+pub(in crate::scan) enum Stop {
     /// All tokens were used.
     Empty,
     /// The batch is full; tokens are left.
@@ -22,23 +23,23 @@ pub(super) enum Stop {
 }
 
 /// The work at hand: tokens to use, lines to give.
-pub(super) struct Messages<'a> {
-    pub(super) window: Window<'a>,
-    pub(super) tokens: &'a mut Tokens,
-    pub(super) shapes: &'a mut Shapes,
+pub(in crate::scan) struct Messages<'a> {
+    pub(in crate::scan) window: Window<'a>,
+    pub(in crate::scan) tokens: &'a mut Tokens,
+    pub(in crate::scan) shapes: &'a mut Shapes,
     /// The line that the tokens go on with.
-    pub(super) draft: &'a mut Draft,
+    pub(in crate::scan) draft: &'a mut Draft,
     /// Where that line begins.
-    pub(super) line: &'a mut usize,
+    pub(in crate::scan) line: &'a mut usize,
     /// The last token is a scalar that may go on after the bytes it was found in.
-    pub(super) ends_in_scalar: bool,
-    pub(super) lines: &'a mut Vec<Line>,
+    pub(in crate::scan) ends_in_scalar: bool,
+    pub(in crate::scan) lines: &'a mut Vec<Line>,
 }
 
 /// A line that is long, or whose end has not come: what is known of its tokens so far. Places are counted from the
 /// line's start.
 #[derive(Clone, Copy)]
-pub(super) struct Draft {
+pub(in crate::scan) struct Draft {
     is_begun: bool,
     grammar: Grammar,
     /// The members seen; noted are the places of their colons.
@@ -58,7 +59,7 @@ impl Default for Draft {
 impl Messages<'_> {
     /// Reads lines until the tokens are used up, the batch is full or a line is doubtful.
     #[inline(always)]
-    pub(super) fn read<I: Isa>(mut self, isa: I) -> Stop {
+    pub(in crate::scan) fn read<I: Isa>(mut self, isa: I) -> Stop {
         while self.tokens.used < self.tokens.count {
             let at = self.tokens.used;
             let count = self.count(isa, at);

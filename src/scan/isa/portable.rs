@@ -1,13 +1,13 @@
 //! [`Isa`] for any CPU: eight bytes at a time in plain words, which compilers turn into whatever vectors there are.
 
-use super::Window;
-use super::isa::{BACK, BLOCK, Isa};
-use super::messages::{Messages, Stop};
-use super::tokens::{SCALAR, Strings, Tokens};
+use super::{BACK, BLOCK, Isa};
+use crate::scan::Window;
+use crate::scan::fast::messages::{Messages, Stop};
+use crate::scan::fast::tokens::{SCALAR, Strings, Tokens};
 
 /// Every CPU has this.
 #[derive(Clone, Copy)]
-pub(super) struct Portable;
+pub(in crate::scan) struct Portable;
 
 /// 64 bytes, the first lowest in each word.
 type Block = [u64; 8];

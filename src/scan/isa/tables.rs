@@ -1,9 +1,9 @@
 //! What byte shuffles look up: tables of 16 bytes, indexed by one half of a byte.
 
-use super::isa::BLOCK;
+use super::BLOCK;
 
 /// The numbers of the bytes in a block.
-pub(super) static INDEX: [u8; BLOCK] = {
+pub(in crate::scan) static INDEX: [u8; BLOCK] = {
     let mut index = [0; BLOCK];
     let mut at = 0;
     while at < BLOCK {
@@ -14,14 +14,14 @@ pub(super) static INDEX: [u8; BLOCK] = {
 };
 
 /// Two tables, indexed by the lower and the upper half of a byte; the byte belongs if what they have shares a bit.
-pub(super) struct Nibbles {
-    pub(super) low: [u8; 16],
-    pub(super) high: [u8; 16],
+pub(in crate::scan) struct Nibbles {
+    pub(in crate::scan) low: [u8; 16],
+    pub(in crate::scan) high: [u8; 16],
 }
 
 /// The letters that may follow a backslash: `"` and `/`, `\`, `b` and `f`, `n`, `r`, `t` and `u`. Each upper half has
 /// a bit of its own.
-pub(super) static ESCAPABLE: Nibbles = {
+pub(in crate::scan) static ESCAPABLE: Nibbles = {
     let mut nibbles = Nibbles { low: [0; 16], high: [0; 16] };
     let letters = b"\"/\\bfnrtu";
     let mut index = 0;
@@ -35,11 +35,11 @@ pub(super) static ESCAPABLE: Nibbles = {
 };
 
 /// By the lower half of a byte, the white space that it can only be; no byte finds itself in the other places.
-pub(super) static WHITE: [u8; 16] = own_places(b" \t\n\r");
+pub(in crate::scan) static WHITE: [u8; 16] = own_places(b" \t\n\r");
 
 /// By the lower half of a byte, the operator that it can only be, once the bit 0x20 is set: that makes brackets
 /// braces, and leaves colons and commas as they are.
-pub(super) static OPERATORS: [u8; 16] = own_places(b"{}:,");
+pub(in crate::scan) static OPERATORS: [u8; 16] = own_places(b"{}:,");
 
 /// A table with each byte where its lower half says, and elsewhere bytes that belong in another place. A shuffle
 /// gives zero for bytes that are not ASCII, so none of them finds itself either.
@@ -59,16 +59,16 @@ const fn own_places(bytes: &[u8]) -> [u8; 16] {
 }
 
 /// Three tables, each bit of which is one way in which two neighbouring bytes break UTF-8.
-pub(super) struct Utf8 {
-    pub(super) first_high: [u8; 16],
-    pub(super) first_low: [u8; 16],
-    pub(super) second_high: [u8; 16],
+pub(in crate::scan) struct Utf8 {
+    pub(in crate::scan) first_high: [u8; 16],
+    pub(in crate::scan) first_low: [u8; 16],
+    pub(in crate::scan) second_high: [u8; 16],
 }
 
 /// The tables of Keiser and Lemire, "Validating UTF-8 In Less Than One Instruction Per Byte" (2020). A bit remains if
 /// both halves of the first byte and the upper half of the second agree on it. One bit, the topmost, says that both
 /// are continuations: that is right where one of the bytes two and three before calls for it, and wrong elsewhere.
-pub(super) static UTF8: Utf8 = {
+pub(in crate::scan) static UTF8: Utf8 = {
     /// A lead byte and no continuation.
     const SHORT: u8 = 1;
     /// ASCII and a continuation.

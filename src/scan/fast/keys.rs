@@ -1,8 +1,8 @@
 //! Which routing key a string is, told from its first bytes without a branch. It never reads an escape: a key that
 //! could be a routing key in another spelling is left to the reference scanner.
 
-use super::Window;
-use super::member::Member;
+use crate::scan::Window;
+use crate::scan::member::Member;
 
 /// The routing keys, wherever they count.
 const NAMES: [&[u8]; 8] = [b"id", b"method", b"params", b"result", b"error", b"sessionId", b"pool", b"requestId"];
@@ -106,7 +106,7 @@ const fn quoted(name: &[u8]) -> u128 {
 
 /// The members of one message that routing looks at, found key by key.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Keys {
+pub(in crate::scan) struct Keys {
     /// Where each member is: what the scanner noted for it.
     notes: [u32; 16],
     /// The members seen, and those seen twice.
@@ -120,11 +120,11 @@ pub(super) struct Keys {
 
 impl Keys {
     /// No key yet.
-    pub(super) const NONE: Self = Self { notes: [0; 16], seen: 0, twice: 0, top: 0, is_doubtful: false };
+    pub(in crate::scan) const NONE: Self = Self { notes: [0; 16], seen: 0, twice: 0, top: 0, is_doubtful: false };
 
     /// Takes the key that begins at `at`; `is_inner` says that it stands one level below the message itself.
     #[inline(always)]
-    pub(super) fn take(&mut self, window: Window<'_>, at: usize, is_inner: bool, note: u32) {
+    pub(in crate::scan) fn take(&mut self, window: Window<'_>, at: usize, is_inner: bool, note: u32) {
         let word = window.word(at);
         let tail = window.word(at + 3);
         let place = hash(word);
@@ -146,31 +146,31 @@ impl Keys {
 
     /// Whether the fields can be told from what was taken. If not, the reference scanner has to.
     #[inline(always)]
-    pub(super) fn are_certain(&self) -> bool {
+    pub(in crate::scan) fn are_certain(&self) -> bool {
         !self.is_doubtful && self.twice & !Member::Other.bit() == 0
     }
 
     #[inline(always)]
-    pub(super) fn has(&self, member: Member) -> bool {
+    pub(in crate::scan) fn has(&self, member: Member) -> bool {
         self.seen & member.bit() != 0
     }
 
     /// Whether any of these members was seen.
     #[inline(always)]
-    pub(super) fn has_any(&self, members: u16) -> bool {
+    pub(in crate::scan) fn has_any(&self, members: u16) -> bool {
         self.seen & members != 0
     }
 
     /// What was noted when this member was taken.
     #[inline(always)]
-    pub(super) fn note(&self, member: Member) -> u32 {
+    pub(in crate::scan) fn note(&self, member: Member) -> u32 {
         self.notes[member as usize]
     }
 }
 
 /// Bytes of a key: a key with the same ones is the same member, or none as this one.
 #[derive(Clone, Copy)]
-pub(super) struct Sample {
+pub(in crate::scan) struct Sample {
     word: u64,
     /// Where they stand in the key.
     from: u8,
@@ -180,11 +180,11 @@ pub(super) struct Sample {
 
 impl Sample {
     /// Eight bytes that every key has.
-    pub(super) const NONE: Self = Self { word: 0, from: 0, unused: 0 };
+    pub(in crate::scan) const NONE: Self = Self { word: 0, from: 0, unused: 0 };
 
     /// The samples of the key that begins at `at`: its first eight bytes, fewer if it is shorter, and those from the
     /// fourth one on too if it begins as a long name may.
-    pub(super) fn of(window: Window<'_>, at: usize) -> impl Iterator<Item = Self> {
+    pub(in crate::scan) fn of(window: Window<'_>, at: usize) -> impl Iterator<Item = Self> {
         let word = window.word(at);
         // The quote that begins the key is passed over.
         let end = marks(word | 0xFF, b'"');
@@ -197,7 +197,7 @@ impl Sample {
 
     /// Not 0 if the key that begins at `at` has other bytes.
     #[inline(always)]
-    pub(super) fn differs(&self, window: Window<'_>, at: usize) -> u64 {
+    pub(in crate::scan) fn differs(&self, window: Window<'_>, at: usize) -> u64 {
         (window.word(at + self.from as usize) ^ self.word) << (self.unused & 63)
     }
 }

@@ -3,18 +3,27 @@
 //!
 //! A value that implements [`Isa`] exists only if the CPU has the instructions, so its methods are safe to call.
 
-use super::Window;
-use super::messages::{Messages, Stop};
-use super::tokens::{Strings, Tokens};
+#[cfg(target_arch = "x86_64")]
+pub(in crate::scan) mod avx2;
+#[cfg(target_arch = "x86_64")]
+pub(in crate::scan) mod avx512;
+pub(in crate::scan) mod portable;
+pub(in crate::scan) mod scalar;
+#[cfg(target_arch = "x86_64")]
+mod tables;
+
+use crate::scan::Window;
+use crate::scan::fast::messages::{Messages, Stop};
+use crate::scan::fast::tokens::{Strings, Tokens};
 
 /// Bytes in a block.
-pub(super) const BLOCK: usize = 64;
+pub(in crate::scan) const BLOCK: usize = 64;
 
 /// Bytes before a block that the check for UTF-8 looks back on.
-pub(super) const BACK: usize = 3;
+pub(in crate::scan) const BACK: usize = 3;
 
 /// An instruction set that the CPU has.
-pub(super) trait Isa: Copy {
+pub(in crate::scan) trait Isa: Copy {
     /// 64 bytes.
     type Block: Copy;
 

@@ -4,8 +4,8 @@
 //! The invariant: after a step that was not refused, the tokens so far can begin a valid line, and [`Grammar`] is
 //! all there is to know of them.
 
-use super::isa::{BLOCK, Isa};
 use super::tokens::SCALAR;
+use crate::scan::isa::{BLOCK, Isa};
 
 /// No bracket is open. Below a leading one, the stack has a bit for each open bracket, the innermost lowest: whether
 /// it is a brace.
@@ -20,7 +20,7 @@ const DEPTH_3: u64 = EMPTY << 3;
 
 /// Where the tokens of each kind are, among up to 64.
 #[derive(Clone, Copy)]
-pub(super) struct Kinds {
+pub(in crate::scan) struct Kinds {
     string: u64,
     scalar: u64,
     colon: u64,
@@ -37,7 +37,7 @@ pub(super) struct Kinds {
 impl Kinds {
     /// The first `count` of these tokens.
     #[inline(always)]
-    pub(super) fn of<I: Isa>(isa: I, kinds: &[u8; BLOCK], count: usize) -> Self {
+    pub(in crate::scan) fn of<I: Isa>(isa: I, kinds: &[u8; BLOCK], count: usize) -> Self {
         let all = !0 >> (BLOCK - count);
         let block = isa.load(kinds);
         let are = |kind| isa.equal(block, kind) & all;
@@ -57,7 +57,7 @@ impl Kinds {
 
     /// Where the scalars are.
     #[inline(always)]
-    pub(super) fn scalars(&self) -> u64 {
+    pub(in crate::scan) fn scalars(&self) -> u64 {
         self.scalar
     }
 
@@ -70,16 +70,16 @@ impl Kinds {
 
 /// The colons, among up to 64 tokens, that follow keys which may be routing keys.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Colons {
+pub(in crate::scan) struct Colons {
     /// In the message itself.
-    pub(super) outer: u64,
+    pub(in crate::scan) outer: u64,
     /// In an object that is a value of the message.
-    pub(super) inner: u64,
+    pub(in crate::scan) inner: u64,
 }
 
 /// What the grammar must know of the tokens before the next one.
 #[derive(Clone, Copy)]
-pub(super) struct Grammar {
+pub(in crate::scan) struct Grammar {
     stack: u64,
     last: Last,
 }
@@ -100,20 +100,20 @@ struct Last {
 
 impl Grammar {
     /// The grammar after the brace that opens a message.
-    pub(super) fn opened() -> Self {
+    pub(in crate::scan) fn opened() -> Self {
         Self { stack: OPEN, last: Last { opening: 1, separator: 1, ..Last::default() } }
     }
 
     /// Whether a line may end here: the bracket that closed the message was the last token. No bracket can stand
     /// after it, so if the last token is one, nothing does.
     #[inline(always)]
-    pub(super) fn is_complete(&self) -> bool {
+    pub(in crate::scan) fn is_complete(&self) -> bool {
         self.stack == EMPTY && self.last.closing != 0
     }
 
     /// Takes up to 64 tokens. `None` says that they are wrong, or nested too deep to tell.
     #[inline(always)]
-    pub(super) fn step<I: Isa>(&mut self, isa: I, kinds: &Kinds) -> Option<Colons> {
+    pub(in crate::scan) fn step<I: Isa>(&mut self, isa: I, kinds: &Kinds) -> Option<Colons> {
         let Kinds { string, scalar, colon, comma, opening, closing, all, .. } = *kinds;
         let separator = opening | comma;
         let end = string | scalar | closing;

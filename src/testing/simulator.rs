@@ -9,14 +9,14 @@ use super::faults::{self, Action};
 use super::line::{
     Draft, Ids, Kind, Line, Who, is_cancellation, is_plain, meaning, number_of, own_id_of, spell_id, value_of,
 };
-use super::mind::{Heard, Mind};
 use super::model::{BELIEVED, Model};
+use super::peers::{Heard, Mind};
 use crate::bus::Bus;
-use crate::bus::drain::Stage;
 use crate::bus::port::{ClientKey, Close, Effect, Exit, Input, Moment, Next, Peer, Signal, Source, WorkerKey};
 use crate::bus::report::Reason;
-use crate::bus::scan::{PAD, Window};
 use crate::bus::settings::{IdCollision, SessionAccess, Settings};
+use crate::bus::shutdown::Stage;
+use crate::scan::{PAD, Window};
 
 /// How long the stdout of a worker that has exited is read at least.
 const GRACE: Duration = Duration::from_secs(1);

@@ -8,10 +8,10 @@ use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
 
-use super::buffers::{Block, Buffers, CHUNK, READ};
 use super::log::LONGEST_LINE;
 use crate::bus::port::Peer;
-use crate::bus::scan::Window;
+use crate::io::buffers::{Block, Buffers, CHUNK, READ};
+use crate::scan::Window;
 
 /// So many bytes in a row are not copied into the output when they lie in a block: they are held there until sent.
 pub const HOLD: usize = 16 * 1024;
@@ -521,8 +521,8 @@ impl Outbox {
 
 #[cfg(test)]
 mod tests {
-    use super::super::ring::Ring;
     use super::*;
+    use crate::io::ring::Ring;
 
     /// Everything that an outbox would write.
     fn text(outbox: &Outbox) -> Vec<u8> {

@@ -1,19 +1,19 @@
 //! [`Isa`] with AVX-512: 64 bytes are one register, and an answer is a mask register. VBMI2 packs bytes.
 
-use super::Window;
-use super::isa::{BACK, BLOCK, Isa};
-use super::messages::{Messages, Stop};
 use super::tables::{ESCAPABLE, INDEX, Nibbles, OPERATORS, UTF8, WHITE};
-use super::tokens::{SCALAR, Strings, Tokens};
+use super::{BACK, BLOCK, Isa};
+use crate::scan::Window;
+use crate::scan::fast::messages::{Messages, Stop};
+use crate::scan::fast::tokens::{SCALAR, Strings, Tokens};
 use std::arch::x86_64::*;
 
 /// The proof that this CPU has what the functions below are compiled for.
 #[derive(Clone, Copy)]
-pub(super) struct Avx512(());
+pub(in crate::scan) struct Avx512(());
 
 impl Avx512 {
     /// The instruction set, if the CPU has it.
-    pub(super) fn detect() -> Option<Self> {
+    pub(in crate::scan) fn detect() -> Option<Self> {
         let has = is_x86_feature_detected!("avx512f")
             && is_x86_feature_detected!("avx512bw")
             && is_x86_feature_detected!("avx512vl")

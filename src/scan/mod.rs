@@ -7,31 +7,17 @@
 //! [`Scanner`] holds what all connections share, [`Partial`] what one connection remembers of a line whose end has
 //! not come yet.
 
-#[cfg(target_arch = "x86_64")]
-mod avx2;
-#[cfg(target_arch = "x86_64")]
-mod avx512;
 mod fast;
-mod grammar;
 mod isa;
-mod keys;
 mod member;
-mod messages;
-mod portable;
 mod reference;
-mod scalar;
-mod shapes;
 mod string;
-#[cfg(target_arch = "x86_64")]
-mod tables;
-mod tokens;
 
 pub use string::{decode, decoded};
 
+use isa::portable::Portable;
 #[cfg(target_arch = "x86_64")]
-use {avx2::Avx2, avx512::Avx512};
-
-use portable::Portable;
+use isa::{avx2::Avx2, avx512::Avx512};
 use reference::{Machine, Verdict};
 
 /// Bytes that must be readable before the first and after the last received byte of a [`Window`]. What they hold

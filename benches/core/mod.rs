@@ -60,18 +60,20 @@ impl Core {
         let listeners = vec![Listener::default()];
         let mut bus = Bus::new(Settings { limits, pools: vec![pool], listeners, routing: Routing::default() });
         let mut started = Vec::new();
-        bus.start(Moment(1));
-        while let Some(effect) = bus.next_effect() {
+        for effect in bus.start(Moment(1)) {
             if let Effect::Spawn { worker, .. } = effect {
                 started.push(worker);
             }
         }
         for (pid, worker) in started.iter().enumerate() {
-            bus.handle(Moment(1), Input::Spawned { worker: *worker, pid: pid as u32 + 1 });
+            bus.handle(Moment(1), Input::Spawned { worker: *worker, pid: pid as u32 + 1 }).for_each(drop);
         }
-        let connected = (0..clients).map(|_| bus.connect(Moment(1), 0, Source::Inherited).expect("there is room"));
+        let connected = (0..clients).map(|_| {
+            let (client, effects) = bus.connect(Moment(1), 0, Source::Inherited);
+            effects.for_each(drop);
+            client.expect("there is room")
+        });
         let clients = connected.collect();
-        while bus.next_effect().is_some() {}
         Self { bus, clients, workers: started, now: 1, unread: 0 }
     }
 
@@ -99,9 +101,8 @@ impl Core {
         }
         let (now, worker) = (Moment(self.now), self.workers[0]);
         let bytes = std::mem::take(&mut self.unread);
-        self.bus.handle(now, Input::Sent { peer: Peer::Worker(worker), bytes });
-        self.bus.handle(now, Input::Unread { worker, bytes: 0 });
-        while self.bus.next_effect().is_some() {}
+        self.bus.handle(now, Input::Sent { peer: Peer::Worker(worker), bytes }).for_each(drop);
+        self.bus.handle(now, Input::Unread { worker, bytes: 0 }).for_each(drop);
     }
 
     /// Gives a window to the core, and each effect to `take`. Returns how many bytes were consumed.
@@ -110,8 +111,8 @@ impl Core {
         self.workers_read();
         let mut consumed = 0;
         loop {
-            let received = self.bus.receive(Moment(self.now), from, window);
-            while let Some(effect) = self.bus.next_effect() {
+            let (received, effects) = self.bus.receive(Moment(self.now), from, window);
+            for effect in effects {
                 match &effect {
                     Effect::Copy { to, span } if *to == Peer::Worker(self.workers[0]) => self.unread += span.len(),
                     Effect::Insert { to, text } if *to == Peer::Worker(self.workers[0]) => {

@@ -2,7 +2,7 @@
 //! (spec 4.1.2, 7.2, 7.3; design 2.9 to 2.11).
 
 use super::client::{Client, Phase};
-use super::port::{ClientKey, Close, Effect, Moment, Peer, Source};
+use super::port::{ClientKey, Close, Effect, Effects, Moment, Peer, Source};
 use super::report::Reason;
 use super::requests::{Direction, in_order};
 use super::settings::{Assignment, MAX_CONNECTIONS};
@@ -16,7 +16,12 @@ const LINGER: Duration = Duration::from_secs(1);
 impl Bus {
     /// A client has connected through the listener with this index. None when there is no room or no future for it:
     /// close it. One that is taken may still be refused by the effects that follow (`admission.rs`).
-    pub fn connect(&mut self, now: Moment, listener: usize, source: Source) -> Option<ClientKey> {
+    pub fn connect(&mut self, now: Moment, listener: usize, source: Source) -> (Option<ClientKey>, Effects<'_>) {
+        let client = self.enter(now, listener, source);
+        (client, self.effects())
+    }
+
+    fn enter(&mut self, now: Moment, listener: usize, source: Source) -> Option<ClientKey> {
         let stdio = self.settings.listeners.get(listener)?.stdio;
         if self.shutdown.refuses_clients() {
             return None;

@@ -43,7 +43,7 @@ use crate::scan::{BATCH, Line, Outcome, Scanner, Window};
 use client::{Client, Phase};
 use crew::{Group, Pool};
 use endpoint::Endpoint;
-use port::{ClientKey, Effect, Input, Moment, Next, Peer, Received, WorkerKey};
+use port::{ClientKey, Effect, Effects, Input, Moment, Next, Peer, Received, WorkerKey};
 use report::{Reason, Report, Reporter};
 use requests::Requests;
 use sessions::Sessions;
@@ -53,8 +53,7 @@ use stats::Stats;
 use table::Table;
 use worker::Worker;
 
-/// The bus. After every call of [`connect`](Bus::connect), [`receive`](Bus::receive) or [`handle`](Bus::handle), take
-/// effects with [`next_effect`](Bus::next_effect) until there are none, and carry them out in order.
+/// The bus. Whatever it is told, it answers with [`Effects`], which are carried out in order.
 pub struct Bus {
     settings: Settings,
     scanner: Scanner,
@@ -87,6 +86,8 @@ pub struct Bus {
     stats: Stats,
     shutdown: Shutdown,
     accept_paused: bool,
+    #[cfg(debug_assertions)]
+    calls: u64,
     next_client_number: u32,
     next_worker_number: u32,
     ids_made: u64,
@@ -140,6 +141,8 @@ impl Bus {
             stats: Stats::default(),
             shutdown: Shutdown::default(),
             accept_paused: false,
+            #[cfg(debug_assertions)]
+            calls: 0,
             next_client_number: 0,
             next_worker_number: 0,
             ids_made: 0,
@@ -149,17 +152,23 @@ impl Bus {
     }
 
     /// Starts the workers of every pool.
-    pub fn start(&mut self, now: Moment) {
+    pub fn start(&mut self, now: Moment) -> Effects<'_> {
         for pool in 0..self.pools.len() {
             self.fill_seats(now, pool);
         }
+        self.effects()
     }
 
     /// Bytes have come from `from`: `window` holds everything of it that was not consumed yet.
     ///
     /// Handles at most [`BATCH`] lines, so that one peer cannot hold up the others; [`Received::next`] says how to go
-    /// on. The effects refer to the window and must be drained before it changes.
-    pub fn receive(&mut self, now: Moment, from: Peer, window: Window<'_>) -> Received {
+    /// on. The effects refer to the window.
+    pub fn receive(&mut self, now: Moment, from: Peer, window: Window<'_>) -> (Received, Effects<'_>) {
+        let received = self.take_lines(now, from, window);
+        (received, self.effects())
+    }
+
+    fn take_lines(&mut self, now: Moment, from: Peer, window: Window<'_>) -> Received {
         let received = window.data().len();
         match self.listening(from) {
             None => return Received { consumed: received, next: Next::Wait },
@@ -260,7 +269,12 @@ impl Bus {
     }
 
     /// Something other than bytes has happened.
-    pub fn handle(&mut self, now: Moment, input: Input) {
+    pub fn handle(&mut self, now: Moment, input: Input) -> Effects<'_> {
+        self.dispatch(now, input);
+        self.effects()
+    }
+
+    fn dispatch(&mut self, now: Moment, input: Input) {
         match input {
             Input::Spawned { worker, pid } => self.spawned(now, worker, pid),
             Input::SpawnFailed { worker, why, short } => self.spawn_failed(now, worker, &why, short),
@@ -288,9 +302,17 @@ impl Bus {
         }
     }
 
-    /// The next thing to do outside; none when all is done.
-    pub fn next_effect(&mut self) -> Option<Effect> {
-        self.effects.pop_front()
+    /// What a call has led to. In debug builds everything is checked first: with full tables not every time.
+    fn effects(&mut self) -> Effects<'_> {
+        #[cfg(debug_assertions)]
+        {
+            let entries = self.stats().pending + self.sessions.table.len() + self.clients.len();
+            self.calls += 1;
+            if entries < 100 || self.calls.is_multiple_of(256) {
+                self.check_invariants();
+            }
+        }
+        Effects(&mut self.effects)
     }
 
     /// When [`Input::Tick`] is wanted at the latest.

@@ -1,9 +1,9 @@
 //! The whole contract between the core and whoever runs it: what comes in, what goes out, and who the peers are.
 //!
 //! The caller gives bytes to [`Bus::receive`](super::Bus::receive) and everything else to
-//! [`Bus::handle`](super::Bus::handle), and after each call takes effects with
-//! [`Bus::next_effect`](super::Bus::next_effect) until there are none. Time is an argument.
+//! [`Bus::handle`](super::Bus::handle), and carries out the [`Effects`] that each call returns. Time is an argument.
 
+use std::collections::VecDeque;
 use std::net::Ipv6Addr;
 use std::num::NonZeroU64;
 use std::time::Duration;
@@ -349,6 +349,24 @@ impl From<&[u8]> for Text {
 impl std::fmt::Debug for Text {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(formatter, "\"{}\"", self.as_bytes().escape_ascii())
+    }
+}
+
+/// What is to be done, in this order. It borrows the bus, so that nobody calls the core before the last effect is taken.
+#[must_use = "lines are lost with the effects that nobody carries out"]
+pub struct Effects<'a>(pub(super) &'a mut VecDeque<Effect>);
+
+impl Iterator for Effects<'_> {
+    type Item = Effect;
+
+    fn next(&mut self) -> Option<Effect> {
+        self.0.pop_front()
+    }
+}
+
+impl Drop for Effects<'_> {
+    fn drop(&mut self) {
+        debug_assert!(self.0.is_empty() || std::thread::panicking(), "effects were left behind: {:?}", self.0);
     }
 }
 

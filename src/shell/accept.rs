@@ -40,13 +40,14 @@ impl Shell {
         source: Source,
         link: impl FnOnce(Peer) -> Link,
     ) -> Option<ClientKey> {
-        let client = self.bus.connect(self.clock.now(), listener, source);
+        let (client, effects) = self.bus.connect(self.clock.now(), listener, source);
+        let effects = effects.collect();
         if let Some(client) = client {
             let slot = self.links.insert(link(Peer::Client(client)));
             self.clients[client.index()] = Some(slot);
             self.arm_read(slot);
         }
-        self.carry_out(None);
+        self.carry_out(effects, None);
         client
     }
 

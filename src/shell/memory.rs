@@ -187,10 +187,10 @@ impl Shell {
         let now = self.clock.now();
         let client = match (to, from) {
             (Peer::Client(client), _) | (_, Some(Peer::Client(client))) => client,
-            _ => return self.bus.handle(now, Input::Sent { peer: to, bytes: lost }),
+            _ => return self.tell(now, Input::Sent { peer: to, bytes: lost }),
         };
         // Nobody is told of them any more, and nobody waits until they have left.
-        self.bus.handle(now, Input::Refused { client: Some(client), held: Vec::new() });
-        self.bus.handle(now, Input::Sent { peer: to, bytes: lost });
+        self.tell(now, Input::Refused { client: Some(client), held: Vec::new() });
+        self.tell(now, Input::Sent { peer: to, bytes: lost });
     }
 }

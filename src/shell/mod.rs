@@ -200,8 +200,8 @@ impl Shell {
         let now = self.clock.now();
         self.arm_children();
         self.arm_stop();
-        self.bus.start(now);
-        self.carry_out(None);
+        let effects = self.bus.start(now).collect();
+        self.carry_out(effects, None);
         for gate in &self.gates {
             tracing::info!("listening on {}", gate.address);
         }
@@ -325,24 +325,24 @@ impl Shell {
     fn tell(&mut self, now: Moment, input: Input) {
         self.news.push_back((now, input));
         if !self.is_carrying_out {
-            self.carry_out(None);
+            self.carry_out(Vec::new(), None);
         }
     }
 
     /// Carries out the core's effects, those that copy from `source`, and tells the core what happened meanwhile.
-    fn carry_out(&mut self, source: Option<&Source<'_>>) {
+    fn carry_out(&mut self, effects: Vec<Effect>, source: Option<&Source<'_>>) {
         debug_assert!(!self.is_carrying_out);
         self.is_carrying_out = true;
-        self.take_effects(source);
+        self.take_effects(effects, source);
         while let Some((now, input)) = self.news.pop_front() {
-            self.bus.handle(now, input);
-            self.take_effects(None);
+            let effects = self.bus.handle(now, input).collect();
+            self.take_effects(effects, None);
         }
         self.is_carrying_out = false;
     }
 
-    fn take_effects(&mut self, source: Option<&Source<'_>>) {
-        while let Some(effect) = self.bus.next_effect() {
+    fn take_effects(&mut self, effects: Vec<Effect>, source: Option<&Source<'_>>) {
+        for effect in effects {
             match effect {
                 Effect::Copy { to, span } => {
                     debug_assert!(source.is_some(), "a copy has a window");

@@ -131,8 +131,9 @@ impl Shell {
             return self.present(now, slot);
         }
         for batch in 1.. {
-            let received = self.bus.receive(now, peer, window);
-            self.carry_out(Some(&Source { from: peer, window, block: None }));
+            let (received, effects) = self.bus.receive(now, peer, window);
+            let effects = effects.collect();
+            self.carry_out(effects, Some(&Source { from: peer, window, block: None }));
             window = window.without(received.consumed);
             if received.next != Next::Again || self.turn_is_over(slot, batch) {
                 break;
@@ -160,8 +161,9 @@ impl Shell {
             let keep = self.links[slot].kind != Kind::Socket;
             let mut inbox = std::mem::take(&mut self.links[slot].inbox);
             let Some(window) = inbox.window() else { return };
-            let received = self.bus.receive(now, peer, window);
-            self.carry_out(Some(&Source { from: peer, window, block: inbox.holdable() }));
+            let (received, effects) = self.bus.receive(now, peer, window);
+            let effects = effects.collect();
+            self.carry_out(effects, Some(&Source { from: peer, window, block: inbox.holdable() }));
             inbox.consume(received.consumed, keep, &mut self.buffers);
             self.links[slot].inbox = inbox;
             if received.next != Next::Again || self.turn_is_over(slot, batch) {

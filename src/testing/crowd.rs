@@ -70,8 +70,8 @@ impl Crowd {
             workers: Vec::new(),
             accepts: true,
         };
-        crowd.bus.start(crowd.now);
-        crowd.carry_out(&[]);
+        let effects = crowd.bus.start(crowd.now).collect();
+        crowd.carry_out(effects, &[]);
         for worker in crowd.workers.clone() {
             crowd.handle(Input::Spawned { worker, pid: 1 });
         }
@@ -85,10 +85,11 @@ impl Crowd {
 
     /// A client of this user connects.
     pub fn client(&mut self, user: u32) -> Peer {
-        let key: ClientKey = self.bus.connect(self.now, 0, Source::User(user)).expect("there is room");
-        self.carry_out(&[]);
+        let (key, effects) = self.bus.connect(self.now, 0, Source::User(user));
+        let (key, effects): (ClientKey, _) = (key.expect("there is room"), effects.collect());
         let peer = Peer::Client(key);
         self.wires.insert(number_of(peer), Wire::default());
+        self.carry_out(effects, &[]);
         self.peers.push(peer);
         peer
     }
@@ -98,12 +99,13 @@ impl Crowd {
     }
 
     fn handle(&mut self, input: Input) {
-        self.bus.handle(self.now, input);
-        self.carry_out(&[]);
+        let effects = self.bus.handle(self.now, input).collect();
+        self.carry_out(effects, &[]);
     }
 
-    fn carry_out(&mut self, data: &[u8]) {
-        while let Some(effect) = self.bus.next_effect() {
+    fn carry_out(&mut self, effects: Vec<Effect>, data: &[u8]) {
+        let mut news = Vec::new();
+        for effect in effects {
             match effect {
                 Effect::Copy { to, span } => {
                     self.wire(to).queued.extend_from_slice(&data[span.start as usize..span.end as usize]);
@@ -117,19 +119,22 @@ impl Crowd {
                 }
                 Effect::Probe { worker } => {
                     let bytes = self.wire(Peer::Worker(worker)).pipe.len();
-                    self.bus.handle(self.now, Input::Unread { worker, bytes });
+                    news.push(Input::Unread { worker, bytes });
                 }
                 Effect::Close { client, how } => {
                     let wire = self.wire(Peer::Client(client));
                     let first = !std::mem::replace(&mut wire.gone, true);
                     if how == Close::Now && first {
-                        self.bus.handle(self.now, Input::Closed { client });
+                        news.push(Input::Closed { client });
                     }
                 }
                 Effect::PauseAccept => self.accepts = false,
                 Effect::ResumeAccept => self.accepts = true,
                 _ => {}
             }
+        }
+        for input in news {
+            self.handle(input);
         }
     }
 
@@ -186,10 +191,11 @@ impl Crowd {
             let end = buffer.len();
             buffer.resize(end + PAD, 0);
             let window = Window::new(&buffer, PAD, end);
-            let received = self.bus.receive(self.now, peer, window);
+            let (received, effects) = self.bus.receive(self.now, peer, window);
+            let effects = effects.collect();
             self.wire(peer).written.drain(..received.consumed);
             moved |= received.consumed > 0;
-            self.carry_out(window.data());
+            self.carry_out(effects, window.data());
             if received.next != Next::Again {
                 return moved;
             }

@@ -12,7 +12,7 @@ use super::line::{
 use super::model::{BELIEVED, Model};
 use super::peers::{Heard, Mind};
 use crate::bus::Bus;
-use crate::bus::port::{ClientKey, Close, Effect, Exit, Input, Moment, Next, Peer, Signal, Source, WorkerKey};
+use crate::bus::port::{ClientKey, Close, Effect, Effects, Exit, Input, Moment, Next, Peer, Signal, Source, WorkerKey};
 use crate::bus::report::Reason;
 use crate::bus::settings::{IdCollision, SessionAccess, Settings};
 use crate::bus::shutdown::Stage;
@@ -260,16 +260,14 @@ impl World {
     }
 
     /// Calls the bus and carries out what it wants.
-    fn step<T>(&mut self, what: &str, about: Option<Who>, call: impl FnOnce(&mut Bus, Moment) -> T) -> T {
+    fn step(&mut self, what: &str, about: Option<Who>, call: impl for<'a> FnOnce(&'a mut Bus, Moment) -> Effects<'a>) {
         self.note(match about {
             Some(who) => format!("{who:?} {what}"),
             None => what.to_owned(),
         });
-        let result = call(&mut self.bus, self.now);
-        let effects: Vec<Effect> = std::iter::from_fn(|| self.bus.next_effect()).collect();
+        let effects = call(&mut self.bus, self.now).collect();
         self.carry_out(effects, &[], None, VecDeque::new(), false);
         self.check();
-        result
     }
 
     fn handle(&mut self, what: &str, about: Option<Who>, input: Input) {
@@ -306,8 +304,7 @@ impl World {
 
     fn tick(&mut self) {
         self.note("the time".into());
-        self.bus.handle(self.now, Input::Tick);
-        let effects: Vec<Effect> = std::iter::from_fn(|| self.bus.next_effect()).collect();
+        let effects: Vec<Effect> = self.bus.handle(self.now, Input::Tick).collect();
         self.model.refusing |= self.bus.stage() >= Stage::Terminating;
         self.model.leave_slots(self.now);
         self.carry_out(effects, &[], None, VecDeque::new(), false);
@@ -388,8 +385,8 @@ impl World {
         }
         self.dropped.clear();
         let peer = self.peer(who);
-        let received = self.bus.receive(self.now, peer, window);
-        let effects: Vec<Effect> = std::iter::from_fn(|| self.bus.next_effect()).collect();
+        let (received, effects) = self.bus.receive(self.now, peer, window);
+        let effects: Vec<Effect> = effects.collect();
         let is_bad = bad.iter().map(|reason| self.bus.count(*reason)).sum::<u64>() > bad_before;
 
         let mut due = VecDeque::new();
@@ -462,8 +459,7 @@ impl World {
         }
         let peer = self.peer(who);
         self.note(format!("{who:?} has ended, {partial} bytes left"));
-        self.bus.handle(self.now, Input::Ended { peer, partial });
-        let effects: Vec<Effect> = std::iter::from_fn(|| self.bus.next_effect()).collect();
+        let effects: Vec<Effect> = self.bus.handle(self.now, Input::Ended { peer, partial }).collect();
         self.carry_out(effects, &[], None, VecDeque::new(), false);
         if let Who::Client(client) = who {
             self.model.leave_unanswered(client);
@@ -1249,7 +1245,8 @@ impl World {
             return;
         }
         let source = Source::User(self.random.range(0..4) as u32);
-        let key = self.bus.connect(self.now, listener, source);
+        let (key, effects) = self.bus.connect(self.now, listener, source);
+        let effects = effects.collect();
         assert_eq!(key.is_none(), self.stop_accept, "a connection was refused or taken wrongly");
         if let Some(key) = key {
             self.model.connected(listener);
@@ -1267,7 +1264,9 @@ impl World {
                 closed: false,
             });
         }
-        self.step("connect", None, |_, _| ());
+        self.note("connect".into());
+        self.carry_out(effects, &[], None, VecDeque::new(), false);
+        self.check();
     }
 
     fn reset(&mut self, at: usize) {

@@ -15,7 +15,7 @@ fn counting(total: Option<usize>, per_source: Option<usize>) -> Bench {
 }
 
 fn comes(bench: &mut Bench, listener: usize, source: Source) -> Peer {
-    Peer::Client(bench.run(|bus, now| bus.connect(now, listener, source)).expect("it is taken"))
+    Peer::Client(bench.connect(listener, source).expect("it is taken"))
 }
 
 /// Checks that a client is served.
@@ -99,7 +99,7 @@ fn a_refused_client_is_reported_with_its_source_and_closed_if_it_stays() {
 fn a_flood_of_refused_clients_takes_no_slots_from_others() {
     let mut bench = counting(Some(1), None);
     comes(&mut bench, 0, HOME);
-    let taken = (0..2000).filter(|_| bench.run(|bus, now| bus.connect(now, 0, HOME)).is_some()).count();
+    let taken = (0..2000).filter(|_| bench.connect(0, HOME).is_some()).count();
     assert_eq!((taken, bench.bus.stats().clients), (16, 17), "the others are closed without a word");
     assert_eq!(bench.count(Reason::ConnectionLimit), 2000);
     assert!(bench.accepting);
@@ -114,6 +114,6 @@ fn without_error_replies_a_client_too_many_is_closed_without_a_word() {
     silent.listeners[0].max_connections.total = Some(1);
     let mut bench = Bench::new(silent);
     bench.client();
-    assert!(bench.run(|bus, now| bus.connect(now, 0, HOME)).is_none());
+    assert!(bench.connect(0, HOME).is_none());
     assert_eq!(bench.count(Reason::ConnectionLimit), 1);
 }

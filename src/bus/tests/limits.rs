@@ -138,7 +138,7 @@ fn there_are_1024_connections_and_then_no_more_are_taken_until_one_leaves() {
     let mut bench = bench(1);
     let clients: Vec<Peer> = (0..1024).map(|_| bench.client()).collect();
     assert!(!bench.accepting);
-    assert!(bench.run(|bus, now| bus.connect(now, 0, Source::Inherited)).is_none());
+    assert!(bench.connect(0, Source::Inherited).is_none());
     bench.breaks(clients[102]);
     assert!(!bench.accepting);
     bench.gone(clients[102]);

@@ -41,7 +41,7 @@ fn a_shutdown_stops_accepting_tells_the_workers_and_ends_when_all_have_gone() {
     let (client, first, second) = (bench.client(), bench.worker(0), bench.worker(1));
     bench.shutdown();
     assert!(!bench.listening);
-    assert!(bench.run(|bus, now| bus.connect(now, 0, Source::Inherited)).is_none());
+    assert!(bench.connect(0, Source::Inherited).is_none());
     assert_eq!(bench.stdin_closed.len(), 2);
     for worker in [first, second] {
         assert_eq!(bench.signals_to(worker), [Signal::Terminate]);

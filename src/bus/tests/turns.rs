@@ -6,7 +6,7 @@ use crate::bus::port::Source;
 impl Bench {
     fn client_from(&mut self, address: u8) -> Peer {
         let source = Source::Address([address; 16]);
-        Peer::Client(self.run(|bus, now| bus.connect(now, 0, source)).expect("there is room"))
+        Peer::Client(self.connect(0, source).expect("there is room"))
     }
 
     /// The worker has so many bytes in its pipe from now on.

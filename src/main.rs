@@ -19,7 +19,7 @@ fn main() -> ExitCode {
         Err(error) => error.exit(),
     };
     let result = match command {
-        Command::Run(options) => program().and_then(|program| shell::run(&options, &program)),
+        Command::Run(options) => program().and_then(|program| options.configuration(&program)).and_then(shell::run),
         Command::Check { config } => check(config),
         Command::Worker(Worker::Echo) => echo::run().map_err(StartError::io("echo")),
         Command::Acp { connect } => match bridge::run(&connect) {

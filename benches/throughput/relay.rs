@@ -123,7 +123,7 @@ pub fn run(mut arguments: impl Iterator<Item = String>) -> io::Result<()> {
     rustix::net::listen(&listener, 1024)?;
     let other = |error: StartError| io::Error::other(error.to_string());
     let ring = Ring::new().map_err(other)?;
-    let buffers = Buffers::new(&ring, workers)?;
+    let buffers = Buffers::new(Some(&ring), workers)?;
     let mut relay = Relay {
         ring,
         buffers,

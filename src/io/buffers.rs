@@ -27,9 +27,9 @@ pub const MEDIUM: usize = 16 * 1024;
 /// Bytes that one read of a worker's stdout may bring.
 pub const READ: usize = 128 * 1024;
 /// Bytes that one receive of a socket may bring.
-const RECEIVE: usize = 16 * 1024;
+pub const RECEIVE: usize = 16 * 1024;
 /// Buffers that all sockets share: together a set that stays in the cache.
-const RECEIVE_BUFFERS: u16 = 64;
+pub const RECEIVE_BUFFERS: u16 = 64;
 /// The group that the kernel knows them by.
 pub const GROUP: u16 = 1;
 /// Registered blocks: registered memory is pinned, so what goes beyond uses ordinary memory. A worker has two of each:
@@ -351,10 +351,11 @@ const REGISTERED: usize = 0;
 const ORDINARY: usize = 1;
 
 impl Buffers {
-    /// Allocates, and registers what the kernel lets us register. `workers` is how many may run at once.
+    /// Allocates, and registers with a ring, if there is one, what the kernel lets us register. `workers` is how many may
+    /// run at once.
     ///
     /// The caller drops the ring first.
-    pub fn new(ring: &Ring, workers: usize) -> io::Result<Self> {
+    pub fn new(ring: Option<&Ring>, workers: usize) -> io::Result<Self> {
         let most = BLOCKS_PER_WORKER * workers;
         let reads = (0..most.min(REGISTERED_READS)).map(|_| Block::with_home(READ, Home::Reads));
         let chunks = (0..most.min(REGISTERED_CHUNKS)).map(|_| Block::with_home(CHUNK, Home::Chunks));
@@ -362,8 +363,8 @@ impl Buffers {
         let vectors: Vec<libc::iovec> =
             blocks.iter().map(|block| libc::iovec { iov_base: block.at(0).cast(), iov_len: block.capacity }).collect();
         // SAFETY: the blocks are kept, lent or queued until the ring is gone.
-        let registered = unsafe { ring.register_buffers(&vectors) };
-        if registered.is_ok() {
+        let registered = ring.map(|ring| unsafe { ring.register_buffers(&vectors) });
+        if let Some(Ok(())) = registered {
             for (index, block) in blocks.iter_mut().enumerate() {
                 block.registered = Some(index as u16);
             }
@@ -378,7 +379,7 @@ impl Buffers {
             used: 0,
             plenty: usize::MAX,
             has_spares: false,
-            unregistered: registered.err(),
+            unregistered: registered.and_then(Result::err),
         };
         blocks.into_iter().for_each(|block| buffers.put_away(block));
         Ok(buffers)
@@ -580,6 +581,13 @@ impl Buffers {
         unsafe { self.receive.window(buffer, bytes) }
     }
 
+    /// Where a provided buffer begins, for a kernel that is none.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn provided(&self, buffer: u16) -> *mut u8 {
+        // SAFETY: the buffer lies within the memory.
+        unsafe { self.receive.memory.start.as_ptr().add(self.receive.start(buffer) + PAD) }
+    }
+
     /// Lets the kernel use a provided buffer again.
     pub fn return_received(&mut self, buffer: u16) {
         self.receive.give(buffer);
@@ -605,11 +613,13 @@ struct ReceiveRing {
 impl ReceiveRing {
     const STRIDE: usize = RECEIVE + 2 * PAD;
 
-    fn new(ring: &Ring) -> io::Result<Self> {
+    fn new(ring: Option<&Ring>) -> io::Result<Self> {
         let entries = Pages::new(usize::from(RECEIVE_BUFFERS) * size_of::<BufRingEntry>())?;
         let memory = Pages::new(usize::from(RECEIVE_BUFFERS) * Self::STRIDE)?;
-        // SAFETY: the array is page-aligned, large enough, and dropped after the ring.
-        unsafe { ring.register_buffer_ring(entries.start.as_ptr() as u64, RECEIVE_BUFFERS, GROUP)? };
+        if let Some(ring) = ring {
+            // SAFETY: the array is page-aligned, large enough, and dropped after the ring.
+            unsafe { ring.register_buffer_ring(entries.start.as_ptr() as u64, RECEIVE_BUFFERS, GROUP)? };
+        }
         let mut provided = Self { entries, memory, tail: 0 };
         (0..RECEIVE_BUFFERS).for_each(|buffer| provided.give(buffer));
         Ok(provided)
@@ -652,10 +662,8 @@ impl ReceiveRing {
 mod tests {
     use super::*;
 
-    fn buffers() -> (Ring, Buffers) {
-        let ring = Ring::new().expect("the tests need io_uring");
-        let buffers = Buffers::new(&ring, 0).expect("there is memory");
-        (ring, buffers)
+    fn buffers() -> Buffers {
+        Buffers::new(None, 0).expect("there is memory")
     }
 
     /// Takes so many blocks that hold `bytes` each.
@@ -666,7 +674,7 @@ mod tests {
 
     #[test]
     fn what_is_lent_is_counted_until_it_is_given_back() {
-        let (_ring, mut buffers) = buffers();
+        let mut buffers = buffers();
         let mut lent = Vec::new();
         for bytes in [1, SMALL, SMALL + 1, MEDIUM, CHUNK, READ, 3 * READ] {
             let before = buffers.used();
@@ -682,7 +690,7 @@ mod tests {
 
     #[test]
     fn blocks_of_one_stretch_do_not_overlap_and_keep_their_bytes() {
-        let (_ring, mut buffers) = buffers();
+        let mut buffers = buffers();
         let mut lent = take(&mut buffers, 100, SMALL);
         for (number, block) in lent.iter_mut().enumerate() {
             block.write(0, &[number as u8; SMALL]);
@@ -696,7 +704,7 @@ mod tests {
 
     #[test]
     fn a_block_that_was_given_back_is_lent_again() {
-        let (_ring, mut buffers) = buffers();
+        let mut buffers = buffers();
         for bytes in [SMALL, MEDIUM / 2, CHUNK, READ, 2 * READ] {
             let block = buffers.take(bytes, bytes).expect("there is memory");
             let address = block.at(0);
@@ -709,7 +717,7 @@ mod tests {
 
     #[test]
     fn spares_that_nobody_has_needed_go_back_and_those_in_use_stay() {
-        let (_ring, mut buffers) = buffers();
+        let mut buffers = buffers();
         for bytes in [SMALL, MEDIUM / 2, CHUNK, READ, 2 * READ] {
             let lent = take(&mut buffers, 200, bytes);
             lent.into_iter().for_each(|block| buffers.give_back(block));
@@ -732,7 +740,7 @@ mod tests {
 
     #[test]
     fn a_stretch_of_which_one_block_is_lent_stays_and_its_others_are_lent_first() {
-        let (_ring, mut buffers) = buffers();
+        let mut buffers = buffers();
         let mut lent = take(&mut buffers, 10 * SMALL_TOGETHER as usize, SMALL);
         let stays = lent.swap_remove(0);
         lent.into_iter().for_each(|block| buffers.give_back(block));
@@ -747,7 +755,7 @@ mod tests {
 
     #[test]
     fn while_much_is_lent_nothing_is_kept() {
-        let (_ring, mut buffers) = buffers();
+        let mut buffers = buffers();
         buffers.keep_spares_below(10 * CHUNK);
         let mut lent = take(&mut buffers, 20, CHUNK);
         buffers.give_back(lent.remove(0));
@@ -758,7 +766,7 @@ mod tests {
 
     #[test]
     fn what_the_system_refuses_is_none() {
-        let (_ring, mut buffers) = buffers();
+        let mut buffers = buffers();
         assert!(buffers.take(usize::MAX / 4, usize::MAX / 4).is_none());
         assert_eq!(buffers.used(), 0);
     }

@@ -1,6 +1,145 @@
-//! What the kernel may touch: the ring, the blocks that it reads into and writes from, and how long to wait for more
-//! completions.
+//! The door to the kernel: what the shell may ask of it ([`Io`]), and who answers: the ring ([`uring`]), or in tests a
+//! kernel whose order of things follows from a seed (`testing/kernel.rs`).
+//!
+//! Whoever answers owns all memory that the kernel may touch on its own account, so that none of it is given back while
+//! an operation may still write there.
 
 pub mod batching;
 pub mod buffers;
 pub mod ring;
+pub mod uring;
+
+use std::io;
+use std::os::fd::RawFd;
+use std::time::Duration;
+
+use crate::scan::Window;
+use buffers::Buffers;
+use ring::Completion;
+
+/// One operation. Files are pipes and terminals here: nobody seeks in them.
+#[derive(Clone, Copy, Debug)]
+pub enum Submission {
+    /// accept4(2) without an address; the result is a descriptor that is closed on exec.
+    Accept {
+        /// A listening socket.
+        socket: RawFd,
+    },
+    /// recv(2) into a provided buffer, which the completion names.
+    Receive {
+        /// A connected socket.
+        socket: RawFd,
+        /// It was empty the last time: it is waited for before it is tried.
+        was_empty: bool,
+    },
+    /// recv(2) into memory of the caller.
+    ReceiveInto {
+        /// A connected socket.
+        socket: RawFd,
+        /// Where to.
+        into: *mut u8,
+        /// How much fits.
+        bytes: u32,
+    },
+    /// read(2).
+    Read {
+        /// A pipe or a terminal.
+        from: RawFd,
+        /// Where to.
+        into: *mut u8,
+        /// How much fits.
+        bytes: u32,
+        /// The index that the memory is registered under.
+        registered: Option<u16>,
+        /// Take what is there; EAGAIN if that is nothing (RWF_NOWAIT, preadv2(2)).
+        now_or_never: bool,
+    },
+    /// send(2) without SIGPIPE.
+    Send {
+        /// A connected socket.
+        socket: RawFd,
+        /// From where.
+        from: *const u8,
+        /// How much.
+        bytes: u32,
+    },
+    /// sendmsg(2) without SIGPIPE.
+    SendMany {
+        /// A connected socket.
+        socket: RawFd,
+        /// The vectors.
+        message: *const libc::msghdr,
+    },
+    /// write(2).
+    Write {
+        /// A pipe, a file or a terminal.
+        to: RawFd,
+        /// From where.
+        from: *const u8,
+        /// How much.
+        bytes: u32,
+        /// The index that the memory is registered under.
+        registered: Option<u16>,
+    },
+    /// writev(2).
+    WriteMany {
+        /// A pipe or a terminal.
+        to: RawFd,
+        /// The vectors.
+        vectors: *const libc::iovec,
+        /// How many.
+        count: u32,
+    },
+    /// Completes when the other side has gone: poll(2) for nothing but POLLERR, POLLHUP and POLLRDHUP.
+    Watch {
+        /// Any descriptor.
+        descriptor: RawFd,
+    },
+}
+
+/// What the shell needs of a kernel. Each submission completes once, whatever happens.
+pub trait Io {
+    /// Queues an operation for the next turn.
+    ///
+    /// # Safety
+    /// Memory and descriptors that it names stay valid until its completion was taken.
+    unsafe fn submit(&mut self, submission: Submission, token: u64);
+
+    /// Asks for the end of the operation with this token; it completes with ECANCELED, or as usual.
+    fn cancel(&mut self, token: u64);
+
+    /// Submits what is queued, waits for a completion or until `timeout` has passed (none: for ever), and adds all
+    /// completions to `completions`.
+    ///
+    /// # Errors
+    /// Only when no operation will ever complete again.
+    fn turn(&mut self, timeout: Option<Duration>, completions: &mut Vec<Completion>) -> io::Result<()>;
+
+    /// Whether the next turn would bring something at once.
+    fn has_news(&mut self) -> bool;
+
+    /// Says how many lines were carried since the last turn: whether waiting for more completions pays depends on it.
+    fn carried(&mut self, lines: u64);
+
+    /// Time since some moment, on a clock that nobody sets.
+    fn elapsed(&self) -> Duration;
+
+    /// The memory to read into and to write from.
+    fn buffers(&mut self) -> &mut Buffers;
+
+    /// Bytes of this memory that are lent.
+    fn lent(&self) -> usize;
+
+    /// What was received into a provided buffer.
+    ///
+    /// # Safety
+    /// The window is not looked at after [`Io::return_received`], nor after this is gone. Its lifetime is the caller's
+    /// to choose, because other memory is lent while it is in use.
+    unsafe fn received<'window>(&self, buffer: u16, bytes: usize) -> Window<'window>;
+
+    /// Lets a provided buffer be used again.
+    fn return_received(&mut self, buffer: u16);
+
+    /// For the log: what is in use, and why memory is not registered if it is not.
+    fn describe(&self) -> (String, Option<String>);
+}

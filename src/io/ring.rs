@@ -12,6 +12,12 @@ use crate::io::batching::Company;
 const SUBMISSIONS: u32 = 1024;
 const COMPLETIONS: u32 = 4096;
 
+/// IORING_CQE_F_BUFFER and IORING_CQE_F_SOCK_NONEMPTY (io_uring_enter(2)).
+#[cfg(any(test, feature = "testing"))]
+const CQE_F_BUFFER: u32 = 1;
+#[cfg(any(test, feature = "testing"))]
+const CQE_F_SOCK_NONEMPTY: u32 = 4;
+
 /// A completed operation.
 #[derive(Clone, Copy, Debug)]
 pub struct Completion {
@@ -23,6 +29,15 @@ pub struct Completion {
 }
 
 impl Completion {
+    /// One that no ring has brought.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn made(token: u64, result: i32, buffer: Option<u16>, more_to_read: bool) -> Self {
+        let buffer = buffer.map_or(0, |buffer| CQE_F_BUFFER | u32::from(buffer) << 16);
+        let completion = Self { token, result, flags: buffer | if more_to_read { CQE_F_SOCK_NONEMPTY } else { 0 } };
+        debug_assert_eq!(completion.more_to_read(), more_to_read);
+        completion
+    }
+
     /// The provided buffer that the kernel chose.
     pub fn buffer(&self) -> Option<u16> {
         cqueue::buffer_select(self.flags)

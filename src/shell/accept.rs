@@ -4,12 +4,13 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
-use io_uring::{opcode, types};
-
 use super::connection::{Descriptor, Kind, Link};
+use super::effects::Hands;
 use super::listen::Listening;
-use super::{Operation, Shell, source};
+use super::operation::Operation;
+use super::{Shell, source};
 use crate::bus::port::{ClientKey, Moment, Peer, Source};
+use crate::io::{Io, Submission};
 
 /// After accept(2) failed for want of descriptors or memory: doubled up to the longest.
 const FIRST_ACCEPT_DELAY: Duration = Duration::from_millis(100);
@@ -33,46 +34,39 @@ impl Gate {
     }
 }
 
-impl Shell {
+impl<I: Io> Shell<I> {
     pub(super) fn add_client(
         &mut self,
         listener: usize,
         source: Source,
         link: impl FnOnce(Peer) -> Link,
     ) -> Option<ClientKey> {
-        let (client, effects) = self.bus.connect(self.clock.now(), listener, source);
-        let effects = effects.collect();
-        if let Some(client) = client {
-            let slot = self.links.insert(link(Peer::Client(client)));
-            self.clients[client.index()] = Some(slot);
-            self.arm_read(slot);
+        let hands = &mut self.hands;
+        let (client, effects) = self.bus.connect(hands.clock.now(), listener, source);
+        let slot = client.map(|client| {
+            let slot = hands.links.insert(link(Peer::Client(client)));
+            hands.clients[client.index()] = Some(slot);
+            slot
+        });
+        hands.carry_out(effects, None);
+        if let Some(slot) = slot {
+            hands.arm_read(slot);
         }
-        self.carry_out(effects, None);
+        self.tell_news();
         client
     }
 
-    pub(super) fn arm_accept(&mut self, index: usize) {
-        let gate = &mut self.gates[index];
-        let Some(listening) = &gate.listening else { return };
-        if gate.accepting || self.accept_paused || gate.retry_at.is_some() {
-            return;
-        }
-        gate.accepting = true;
-        let socket = types::Fd(listening.socket.as_raw_fd());
-        let entry = opcode::Accept::new(socket, std::ptr::null_mut(), std::ptr::null_mut()).flags(libc::SOCK_CLOEXEC);
-        // SAFETY: the socket stays open as long as the shell lives, and no address is asked for.
-        unsafe { self.ring.submit(entry.build().user_data(Operation::Accept.token(index))) };
-    }
-
     pub(super) fn accepted(&mut self, now: Moment, index: usize, result: i32) {
-        let gate = &mut self.gates[index];
+        let hands = &mut self.hands;
+        let gate = &mut hands.gates[index];
+        debug_assert!(gate.accepting);
         gate.accepting = false;
-        if self.closed_for_good {
+        if hands.closed_for_good {
             if result >= 0 {
                 // SAFETY: the kernel has just made this descriptor for us; the client came too late.
                 drop(unsafe { OwnedFd::from_raw_fd(result) });
             }
-            return self.close_gate(index);
+            return hands.close_gate(index);
         }
         let Some(listening) = &gate.listening else { return };
         let (listener, is_unix) = (listening.listener, listening.is_unix());
@@ -89,10 +83,10 @@ impl Shell {
                     client = number,
                     descriptor = result,
                     "accepted on {} from {source}",
-                    self.gates[index].address
+                    self.hands.gates[index].address
                 );
             }
-            return self.arm_accept(index);
+            return self.hands.arm_accept(index);
         }
         let error = io::Error::from_raw_os_error(-result);
         match -result {
@@ -109,8 +103,22 @@ impl Shell {
                 gate.delay = (2 * gate.delay).min(LONGEST_ACCEPT_DELAY);
             }
             // The client gave up before it was accepted.
-            _ => self.arm_accept(index),
+            _ => self.hands.arm_accept(index),
         }
+    }
+}
+
+impl<I: Io> Hands<I> {
+    pub(super) fn arm_accept(&mut self, index: usize) {
+        let gate = &mut self.gates[index];
+        let Some(listening) = &gate.listening else { return };
+        if gate.accepting || self.accept_paused || gate.retry_at.is_some() {
+            return;
+        }
+        gate.accepting = true;
+        let accept = Submission::Accept { socket: listening.socket.as_raw_fd() };
+        // SAFETY: the socket stays open while `accepting` is set.
+        unsafe { self.io.submit(accept, Operation::Accept.token(index)) };
     }
 
     /// Closes a listening socket, once nothing is accepted from it any more (spec 10.2.1).
@@ -118,7 +126,7 @@ impl Shell {
         let gate = &mut self.gates[index];
         gate.retry_at = None;
         if gate.accepting {
-            self.ring.cancel(Operation::Accept.token(index));
+            self.io.cancel(Operation::Accept.token(index));
         } else {
             gate.listening = None;
         }

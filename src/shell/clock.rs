@@ -1,7 +1,7 @@
 //! The daemon's clock: monotonic, and standing still while the machine or the process was asleep, so that timers do
 //! not all run out at once when it wakes up.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::bus::port::Moment;
 
@@ -10,7 +10,6 @@ const TOLERANCE: Duration = Duration::from_secs(1);
 
 /// See the top of the file.
 pub struct Clock {
-    origin: Instant,
     asleep: Duration,
     now: Duration,
 }
@@ -18,7 +17,7 @@ pub struct Clock {
 impl Clock {
     /// A clock that starts now.
     pub fn new() -> Self {
-        Self { origin: Instant::now(), asleep: Duration::ZERO, now: Duration::ZERO }
+        Self { asleep: Duration::ZERO, now: Duration::ZERO }
     }
 
     /// The moment of the last reading.
@@ -26,9 +25,9 @@ impl Clock {
         Moment(self.now.as_nanos() as u64)
     }
 
-    /// Reads the clock after a wait that was planned to take `planned` at most.
-    pub fn read(&mut self, planned: Option<Duration>) -> Moment {
-        self.advance(self.origin.elapsed(), planned);
+    /// So much time has passed since the beginning, after a wait that was planned to take `planned` at most.
+    pub fn read(&mut self, elapsed: Duration, planned: Option<Duration>) -> Moment {
+        self.advance(elapsed, planned);
         self.now()
     }
 

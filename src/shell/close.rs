@@ -1,18 +1,18 @@
 //! How links end: shut down or cancel, wait until the kernel holds nothing of them, then close.
 
-use io_uring::{opcode, types};
-
-use super::connection::{Closing, Kind};
-use super::{Operation, Shell};
+use super::connection::{Closing, End, Kind};
+use super::effects::Hands;
+use super::operation::Operation;
 use crate::bus::port::{Close, Input, Moment, Peer};
+use crate::io::{Io, Submission};
 
-impl Shell {
+impl<I: Io> Hands<I> {
     /// Watches for the other side's leaving where no read would show it: a paused or half-closed client, and a worker's
     /// stdin.
     pub(super) fn watch(&mut self, slot: usize) {
         let Some(link) = self.links.get_mut(slot) else { return };
         let wanted = match link.kind {
-            Kind::Socket => link.paused || link.eof,
+            Kind::Socket => link.paused || link.end != End::Open,
             Kind::Worker => true,
             Kind::Stdio => false,
         };
@@ -21,13 +21,12 @@ impl Shell {
             return;
         };
         link.watching = true;
-        // POLLERR, POLLHUP and POLLRDHUP come without being asked for.
-        let entry = opcode::PollAdd::new(types::Fd(descriptor), 0).build().user_data(Operation::Watch.token(slot));
-        // SAFETY: a poll touches no memory, and the descriptor stays open while `watching` is set.
-        unsafe { self.ring.submit(entry) };
+        // SAFETY: the descriptor stays open while `watching` is set.
+        unsafe { self.io.submit(Submission::Watch { descriptor }, Operation::Watch.token(slot)) };
     }
 
     pub(super) fn watched(&mut self, now: Moment, slot: usize, result: i32) {
+        debug_assert!(self.links[slot].watching);
         self.links[slot].watching = false;
         if self.gone(slot) {
             return;
@@ -40,7 +39,7 @@ impl Shell {
         // A socket that is read again will show its end by itself, after its last bytes; and one that will only send
         // nothing more may still wait for answers. Unix sockets tell that from a full close; on TCP the next send does.
         let has_gone = result & i32::from(libc::POLLERR | libc::POLLHUP) != 0;
-        if link.kind == Kind::Worker || ((link.paused || link.eof) && has_gone) {
+        if link.kind == Kind::Worker || ((link.paused || link.end != End::Open) && has_gone) {
             self.broken(now, slot, peer, "the other side has gone".to_owned());
         }
     }
@@ -58,7 +57,7 @@ impl Shell {
         match link.kind {
             Kind::Worker => {
                 if link.watching {
-                    self.ring.cancel(Operation::Watch.token(slot));
+                    self.io.cancel(Operation::Watch.token(slot));
                 }
                 self.close_stdin_when_idle(slot);
             }
@@ -67,7 +66,7 @@ impl Shell {
                     // SAFETY: the descriptor is open.
                     unsafe { libc::shutdown(descriptor, libc::SHUT_WR) };
                 }
-                if link.eof {
+                if link.end != End::Open {
                     let peer = link.peer;
                     self.tell(now, Input::Ended { peer, partial: 0 });
                 } else {
@@ -94,10 +93,10 @@ impl Shell {
         link.discard = true;
         // What it sends is thrown away, so nobody has to be spared it.
         link.paused = false;
-        link.inbox_is_over(&mut self.buffers);
+        link.inbox_is_over(self.io.buffers());
         if link.reading && link.inbox.weight() > 0 {
             // It goes on without the memory of its line.
-            self.ring.cancel(Operation::Read.token(slot));
+            self.io.cancel(Operation::Read.token(slot));
         }
         match how {
             Close::Flush => {
@@ -127,16 +126,16 @@ impl Shell {
             (link.reading && link.kind != Kind::Socket, Operation::Read),
             (link.writing && link.kind != Kind::Socket, Operation::Write),
             (link.watching, Operation::Watch),
-            (link.hearing, Operation::Hear),
+            (link.reading_stderr, Operation::ReadStderr),
         ];
-        let hears = link.stderr.is_some() && !link.hearing;
+        let has_stderr = link.stderr.is_some() && !link.reading_stderr;
         for (in_flight, operation) in flights {
             if in_flight {
-                self.ring.cancel(operation.token(slot));
+                self.io.cancel(operation.token(slot));
             }
         }
-        if hears {
-            self.hear_rest(slot);
+        if has_stderr {
+            self.read_stderr(slot, Operation::ReadRestOfStderr);
         }
         self.gone(slot);
     }
@@ -154,8 +153,8 @@ impl Shell {
         };
         if link.is_idle() {
             let mut link = self.links.remove(slot);
-            link.outbox.clear(&mut self.buffers);
-            link.inbox.release(&mut self.buffers);
+            link.outbox.clear(self.io.buffers());
+            link.inbox.release(self.io.buffers());
             drop(link);
             self.free_descriptor();
         }

@@ -1,8 +1,8 @@
 //! One peer's descriptors, what came in and was not consumed yet, and what waits to go out.
 //!
-//! The flags `reading`, `writing`, `watching` and `hearing` are true exactly while the kernel holds an operation of
-//! that kind. A descriptor is closed only when none is: a closed socket with a receive in flight sends no FIN, and the
-//! kernel goes on writing into our buffer.
+//! The flags `reading`, `writing`, `watching` and `reading_stderr` are true exactly while the kernel holds an operation
+//! of that kind. A descriptor is closed only when none is: a closed socket with a receive in flight sends no FIN, and
+//! the kernel goes on writing into our buffer.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -56,15 +56,15 @@ pub struct Link {
     /// A poll for the other side's leaving is in flight.
     pub watching: bool,
     /// A read of stderr is in flight.
-    pub hearing: bool,
+    pub reading_stderr: bool,
+    /// The core is looking at its bytes: it stays, and is not read, until that is over.
+    pub presenting: bool,
     /// The core does not want its bytes for now.
     pub paused: bool,
     /// It waits in the list of links whose kept bytes are presented next.
     pub resuming: bool,
-    /// Its input has ended.
-    pub eof: bool,
-    /// The core was told so.
-    pub end_told: bool,
+    /// Whether its input has ended.
+    pub end: End,
     /// What still comes in is thrown away.
     pub discard: bool,
     /// It waits in the list of outputs to write.
@@ -73,6 +73,17 @@ pub struct Link {
     pub closing: Closing,
     /// Whether the last receive left something in the socket.
     pub more_to_read: bool,
+}
+
+/// How far the end of an input has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// There may be more.
+    Open,
+    /// There is no more, and the core does not know it yet: it has not seen all.
+    Seen,
+    /// The core knows it.
+    Told,
 }
 
 /// How far a link is being closed.
@@ -156,11 +167,11 @@ impl Link {
             reading: false,
             writing: false,
             watching: false,
-            hearing: false,
+            reading_stderr: false,
+            presenting: false,
             paused: false,
             resuming: false,
-            eof: false,
-            end_told: false,
+            end: End::Open,
             discard: false,
             dirty: false,
             closing: Closing::Open,
@@ -189,9 +200,9 @@ impl Link {
         .map(Descriptor::raw)
     }
 
-    /// Whether the kernel holds no operation of it.
+    /// Whether the kernel holds no operation of it, and the core none of its bytes.
     pub fn is_idle(&self) -> bool {
-        !(self.reading || self.writing || self.watching || self.hearing)
+        !(self.reading || self.writing || self.watching || self.reading_stderr || self.presenting)
     }
 }
 
@@ -522,7 +533,6 @@ impl Outbox {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::io::ring::Ring;
 
     /// Everything that an outbox would write.
     fn text(outbox: &Outbox) -> Vec<u8> {
@@ -531,8 +541,7 @@ mod tests {
 
     #[test]
     fn a_line_that_cannot_be_queued_is_lost_as_a_whole_and_the_next_ones_are_there() {
-        let ring = Ring::new().expect("the tests need io_uring");
-        let mut buffers = Buffers::new(&ring, 0).expect("there is memory");
+        let mut buffers = Buffers::new(None, 0).expect("there is memory");
         let mut outbox = Outbox::default();
         outbox.push(b"first\nsecond\nthe begin", &mut buffers).expect("there is memory");
         assert_eq!(outbox.tear_off(&mut buffers), 9);
@@ -547,8 +556,7 @@ mod tests {
 
     #[test]
     fn a_line_without_its_begin_is_lost_over_all_its_blocks() {
-        let ring = Ring::new().expect("the tests need io_uring");
-        let mut buffers = Buffers::new(&ring, 0).expect("there is memory");
+        let mut buffers = Buffers::new(None, 0).expect("there is memory");
         let mut outbox = Outbox { begins_small: true, ..Outbox::default() };
         let long = vec![b'x'; 3 * CHUNK];
         outbox.push(b"first\n", &mut buffers).expect("there is memory");
@@ -562,8 +570,7 @@ mod tests {
 
     #[test]
     fn a_held_block_counts_in_full_once_for_each_output_that_holds_it() {
-        let ring = Ring::new().expect("the tests need io_uring");
-        let mut buffers = Buffers::new(&ring, 0).expect("there is memory");
+        let mut buffers = Buffers::new(None, 0).expect("there is memory");
         let block = Rc::new(buffers.take(READ, READ).expect("there is memory"));
         let (mut one, mut other) = (Outbox::default(), Outbox::default());
         one.hold(Rc::clone(&block), 0, HOLD).expect("nothing is torn");

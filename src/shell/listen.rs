@@ -42,6 +42,12 @@ pub struct Listening {
 }
 
 impl Listening {
+    /// A socket that nobody has bound.
+    #[cfg(test)]
+    pub fn without_file(socket: OwnedFd, address: &str) -> Self {
+        Self { socket, address: address.to_owned(), listener: 0, file: None }
+    }
+
     /// Whether its clients are users of this machine and not network addresses.
     pub fn is_unix(&self) -> bool {
         self.file.is_some()

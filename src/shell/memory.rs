@@ -7,7 +7,9 @@
 use std::time::Duration;
 
 use super::Shell;
+use super::effects::Hands;
 use crate::bus::port::{Input, Moment, Peer};
+use crate::io::Io;
 use crate::reserve;
 
 /// How often the core is told while memory stays short.
@@ -71,15 +73,11 @@ impl Memory {
     }
 }
 
-impl Shell {
-    pub(super) fn is_short_of_memory(&self) -> bool {
-        self.buffers.used() > self.memory.short_above() || self.memory.refused || reserve::is_spent()
-    }
-
+impl<I: Io> Shell<I> {
     /// When [`Shell::mind_memory`] has something to do although nothing happens.
     pub(super) fn memory_due(&self) -> Option<Moment> {
-        let memory = &self.memory;
-        let tell = match memory.stage(self.buffers.used()) {
+        let memory = &self.hands.memory;
+        let tell = match memory.stage(self.hands.io.lent()) {
             Stage::Enough => None,
             Stage::Short => Some(memory.short_at),
             Stage::Over => Some(memory.over_at),
@@ -90,69 +88,85 @@ impl Shell {
 
     /// Looks once a turn whether memory is short, and gives back what is not needed.
     pub(super) fn mind_memory(&mut self, now: Moment) {
-        let stage = self.memory.stage(self.buffers.used());
-        if stage > Stage::Enough || self.memory.told > Stage::Enough {
+        let stage = self.hands.memory.stage(self.hands.io.lent());
+        if stage > Stage::Enough || self.hands.memory.told > Stage::Enough {
             self.tell_memory(now, stage);
         }
-        if self.memory.refused || reserve::is_spent() {
+        if self.hands.memory.refused || reserve::is_spent() {
             self.tell_refused(now);
         }
-        if !self.memory.thirsty.is_empty() && !self.is_short_of_memory() {
-            self.water();
+        if !self.hands.memory.thirsty.is_empty() && !self.hands.is_short_of_memory() {
+            self.hands.water();
         }
-        if self.buffers.has_spares() {
-            let due = *self.memory.trim_at.get_or_insert(now.after(TRIM_EVERY));
+        if self.hands.io.buffers().has_spares() {
+            let due = *self.hands.memory.trim_at.get_or_insert(now.after(TRIM_EVERY));
             if due <= now {
-                self.buffers.trim();
-                self.memory.trim_at = self.buffers.has_spares().then(|| now.after(TRIM_EVERY));
+                self.hands.io.buffers().trim();
+                self.hands.memory.trim_at = self.hands.io.buffers().has_spares().then(|| now.after(TRIM_EVERY));
             }
         } else {
-            self.memory.trim_at = None;
+            self.hands.memory.trim_at = None;
         }
     }
 
     fn tell_memory(&mut self, now: Moment, stage: Stage) {
         match stage {
             Stage::Enough => {
-                self.memory.told = stage;
+                self.hands.memory.told = stage;
                 return self
-                    .tell(now, Input::Memory { used: self.buffers.used(), held: Vec::new(), waiting: Vec::new() });
+                    .tell(now, Input::Memory { used: self.hands.io.lent(), held: Vec::new(), waiting: Vec::new() });
             }
-            Stage::Short if self.memory.short_at > now => return,
-            Stage::Over if self.memory.over_at > now => return,
+            Stage::Short if self.hands.memory.short_at > now => return,
+            Stage::Over if self.hands.memory.over_at > now => return,
             Stage::Short => {}
-            Stage::Over => self.memory.over_at = now.after(AGAIN),
+            Stage::Over => self.hands.memory.over_at = now.after(AGAIN),
         }
-        self.memory.told = stage;
-        self.memory.short_at = now.after(AGAIN);
-        self.buffers.drop_spares();
-        let (used, held) = (self.buffers.used(), self.holders());
-        let waiting = self.memory.thirsty.iter().filter_map(|slot| self.links.get(*slot)).map(|link| link.peer);
+        self.hands.memory.told = stage;
+        self.hands.memory.short_at = now.after(AGAIN);
+        self.hands.io.buffers().drop_spares();
+        let (used, held) = (self.hands.io.lent(), self.hands.holders());
+        let waiting =
+            self.hands.memory.thirsty.iter().filter_map(|slot| self.hands.links.get(*slot)).map(|link| link.peer);
         let waiting = waiting.collect();
         self.tell(now, Input::Memory { used, held, waiting });
-        self.water();
+        self.hands.water();
     }
 
     fn tell_refused(&mut self, now: Moment) {
-        if self.memory.refused_at > now {
+        if self.hands.memory.refused_at > now {
             return;
         }
-        self.memory.refused_at = now.after(AGAIN);
-        self.buffers.drop_spares();
+        self.hands.memory.refused_at = now.after(AGAIN);
+        self.hands.io.buffers().drop_spares();
         let has_reserve = reserve::keep();
-        if !std::mem::take(&mut self.memory.refused) && has_reserve {
+        if !std::mem::take(&mut self.hands.memory.refused) && has_reserve {
             return;
         }
-        let held = self.holders();
+        let held = self.hands.holders();
         self.tell(now, Input::Refused { client: None, held });
-        self.water();
+        self.hands.water();
+    }
+
+    /// What came from a client cannot be kept.
+    pub(super) fn cannot_keep(&mut self, now: Moment, slot: usize) {
+        self.hands.memory.refused = true;
+        if let Peer::Client(client) = self.hands.links[slot].peer {
+            let held = self.hands.links[slot].inbox.weight() + self.hands.links[slot].outbox.weight();
+            self.tell(now, Input::Refused { client: Some(client), held: vec![(Peer::Client(client), held)] });
+        }
+    }
+}
+
+impl<I: Io> Hands<I> {
+    pub(super) fn is_short_of_memory(&self) -> bool {
+        self.io.lent() > self.memory.short_above() || self.memory.refused || reserve::is_spent()
     }
 
     /// Those who have waited for memory try again, the first one first.
     fn water(&mut self) {
         let enough = self.memory.most / ROOM_TO_GROW.1 * ROOM_TO_GROW.0;
         let mut waiting = std::mem::take(&mut self.memory.thirsty).into_iter();
-        while self.buffers.used() < enough
+        while self.io.lent() < enough
             && let Some(slot) = waiting.next()
         {
             self.arm_thirsty(slot);
@@ -170,15 +184,6 @@ impl Shell {
     pub(super) fn is_refused_room(&mut self, slot: usize) {
         self.memory.refused = true;
         self.memory.thirsty.push(slot);
-    }
-
-    /// What came from a client cannot be kept.
-    pub(super) fn cannot_keep(&mut self, now: Moment, slot: usize) {
-        self.memory.refused = true;
-        if let Peer::Client(client) = self.links[slot].peer {
-            let held = self.links[slot].inbox.weight() + self.links[slot].outbox.weight();
-            self.tell(now, Input::Refused { client: Some(client), held: vec![(Peer::Client(client), held)] });
-        }
     }
 
     /// `lost` bytes of `from`, or of the bus' own, could not be queued for `to`.

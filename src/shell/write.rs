@@ -3,14 +3,16 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use io_uring::{opcode, types};
 use rustix::io::ioctl_fionread;
 
 use super::connection::{Closing, Kind, Next};
-use super::{Operation, Shell, log};
+use super::effects::Hands;
+use super::log;
+use super::operation::Operation;
 use crate::bus::port::{Input, Moment, Peer, WorkerKey};
+use crate::io::{Io, Submission};
 
-impl Shell {
+impl<I: Io> Hands<I> {
     /// Starts a write for every output that has something and is idle.
     pub(super) fn write_dirty(&mut self, now: Moment) {
         while let Some(slot) = self.dirty.pop() {
@@ -31,31 +33,24 @@ impl Shell {
             }
             return;
         };
-        let descriptor = types::Fd(out);
         let socket = link.kind == Kind::Socket;
-        let entry = match next {
+        let submission = match next {
             Next::One { address, bytes, .. } if socket => {
-                opcode::Send::new(descriptor, address, bytes as u32).flags(libc::MSG_NOSIGNAL).build()
+                Submission::Send { socket: out, from: address, bytes: bytes as u32 }
             }
-            Next::One { registered: Some(index), address, bytes } => {
-                opcode::WriteFixed::new(descriptor, address, bytes as u32, index).offset(u64::MAX).build()
+            Next::One { registered, address, bytes } => {
+                Submission::Write { to: out, from: address, bytes: bytes as u32, registered }
             }
-            Next::One { registered: None, address, bytes } => {
-                opcode::Write::new(descriptor, address, bytes as u32).offset(u64::MAX).build()
-            }
-            Next::Many { message, .. } if socket => {
-                opcode::SendMsg::new(descriptor, message).flags(libc::MSG_NOSIGNAL as u32).build()
-            }
-            Next::Many { vectors, count, .. } => {
-                opcode::Writev::new(descriptor, vectors, count as u32).offset(u64::MAX).build()
-            }
+            Next::Many { message, .. } if socket => Submission::SendMany { socket: out, message },
+            Next::Many { vectors, count, .. } => Submission::WriteMany { to: out, vectors, count: count as u32 },
         };
         link.writing = true;
         // SAFETY: the outbox keeps the segments and the descriptor stays open while `writing` is set.
-        unsafe { self.ring.submit_write(entry.user_data(Operation::Write.token(slot))) };
+        unsafe { self.io.submit(submission, Operation::Write.token(slot)) };
     }
 
     pub(super) fn written(&mut self, now: Moment, slot: usize, result: i32) {
+        debug_assert!(self.links[slot].writing);
         self.links[slot].writing = false;
         if self.gone(slot) {
             return;
@@ -63,12 +58,9 @@ impl Shell {
         self.close_stdin_when_idle(slot);
         let peer = self.links[slot].peer;
         if result >= 0 {
-            self.links[slot].outbox.advance(result as usize, &mut self.buffers);
-            self.tell(now, Input::Sent { peer, bytes: result as usize });
-            if self.links.contains(slot) {
-                self.mark_dirty(slot);
-            }
-            return;
+            self.links[slot].outbox.advance(result as usize, self.io.buffers());
+            self.mark_dirty(slot);
+            return self.tell(now, Input::Sent { peer, bytes: result as usize });
         }
         match -result {
             libc::EAGAIN | libc::EINTR => self.mark_dirty(slot),
@@ -99,13 +91,13 @@ impl Shell {
             }
         }
         let rest = &self.log_line[self.log_written..];
-        let entry = opcode::Write::new(types::Fd(2), rest.as_ptr(), rest.len() as u32).offset(u64::MAX).build();
+        let write = Submission::Write { to: 2, from: rest.as_ptr(), bytes: rest.len() as u32, registered: None };
         self.logging = true;
         // SAFETY: the line is not touched while `logging` is set.
-        unsafe { self.ring.submit(entry.user_data(Operation::Log.token(0))) };
+        unsafe { self.io.submit(write, Operation::Log.token(0)) };
     }
 
-    pub(super) fn logged(&mut self, result: i32) {
+    pub(super) fn log_written(&mut self, result: i32) {
         self.logging = false;
         match result {
             0.. => self.log_written += result as usize,

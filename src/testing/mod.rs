@@ -12,6 +12,7 @@
 #[cfg(test)]
 mod crowd;
 pub mod faults;
+pub mod kernel;
 pub mod line;
 pub mod model;
 pub mod peers;

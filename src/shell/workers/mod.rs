@@ -3,20 +3,25 @@
 pub(super) mod reap;
 pub(super) mod spawn;
 
+use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 
-use io_uring::{opcode, squeue, types};
+use rustix::process::Rlimit;
 
 use super::connection::{Closing, Descriptor, Kind, Link};
-use super::{Operation, Shell, log};
-use crate::bus::port::{Input, Peer, WorkerKey};
+use super::effects::Hands;
+use super::log;
+use super::operation::Operation;
+use crate::bus::port::{Exit, Input, Moment, Peer, Signal, WorkerKey};
+use crate::config::Pool;
+use crate::io::{Io, Submission};
+use spawn::Spawned;
 
-impl Shell {
+impl<I: Io> Hands<I> {
     pub(super) fn spawn(&mut self, worker: WorkerKey, pool: usize, number: u32) {
         let now = self.clock.now();
-        match spawn::spawn(&self.pools[pool], &self.descriptors) {
+        match self.processes.spawn(worker, &self.pools[pool], &self.descriptors) {
             Ok(spawned) => {
-                self.reaper.add(spawned.pid, worker);
                 let peer = Peer::Worker(worker);
                 let link = Link::new(
                     peer,
@@ -33,7 +38,7 @@ impl Shell {
                 self.tell(now, Input::Spawned { worker, pid: spawned.pid });
                 self.arm_read(slot);
                 self.watch(slot);
-                self.hear(slot, Operation::Hear);
+                self.read_stderr(slot, Operation::ReadStderr);
             }
             Err(error) => {
                 let pool = &self.pools[pool];
@@ -48,28 +53,28 @@ impl Shell {
         }
     }
 
-    /// Reads a worker's stderr.
-    pub(super) fn hear(&mut self, slot: usize, operation: Operation) {
+    /// Reads a worker's stderr, or the rest of it.
+    pub(super) fn read_stderr(&mut self, slot: usize, operation: Operation) {
         let link = &mut self.links[slot];
         let Some(stderr) = &mut link.stderr else { return };
-        link.hearing = true;
-        // The rest of a worker that has gone is taken as far as it is there: a grandchild may hold the pipe for ever.
-        let flags = if operation == Operation::HearRest { libc::RWF_NOWAIT } else { 0 };
-        let entry =
-            opcode::Read::new(types::Fd(stderr.pipe.as_raw_fd()), stderr.block.as_mut_ptr(), stderr.block.len() as u32)
-                .offset(u64::MAX)
-                .rw_flags(flags);
-        // SAFETY: the link keeps the block and the pipe while `hearing` is set.
-        unsafe { self.ring.submit(entry.build().user_data(operation.token(slot))) };
+        debug_assert!(!link.reading_stderr);
+        link.reading_stderr = true;
+        let read = Submission::Read {
+            from: stderr.pipe.as_raw_fd(),
+            into: stderr.block.as_mut_ptr(),
+            bytes: stderr.block.len() as u32,
+            registered: None,
+            // The rest of a worker that has gone is taken as far as it is there: a grandchild may hold the pipe for ever.
+            now_or_never: operation == Operation::ReadRestOfStderr,
+        };
+        // SAFETY: the link keeps the block and the pipe while `reading_stderr` is set.
+        unsafe { self.io.submit(read, operation.token(slot)) };
     }
 
-    pub(super) fn hear_rest(&mut self, slot: usize) {
-        self.hear(slot, Operation::HearRest);
-    }
-
-    pub(super) fn heard(&mut self, slot: usize, result: i32, operation: Operation) {
+    pub(super) fn stderr_read(&mut self, slot: usize, result: i32, operation: Operation) {
         let link = &mut self.links[slot];
-        link.hearing = false;
+        debug_assert!(link.reading_stderr);
+        link.reading_stderr = false;
         let leaving = link.closing == Closing::Leaving;
         let name = link.name;
         if let Some(stderr) = &mut link.stderr {
@@ -77,33 +82,63 @@ impl Shell {
             if result > 0 {
                 stderr.take(result as usize, |line| log::worker_line(pool, name.1, line));
             }
-            let over = result == 0 || (result < 0 && (operation == Operation::HearRest || result != -libc::ECANCELED));
+            let was_rest = operation == Operation::ReadRestOfStderr;
+            let over = result == 0 || (result < 0 && (was_rest || result != -libc::ECANCELED));
             if over {
                 stderr.finish(|line| log::worker_line(pool, name.1, line));
                 link.stderr = None;
             }
         }
         if leaving && link.stderr.is_some() {
-            return self.hear_rest(slot);
+            return self.read_stderr(slot, Operation::ReadRestOfStderr);
         }
         if !self.gone(slot) {
-            self.hear(slot, Operation::Hear);
+            self.read_stderr(slot, Operation::ReadStderr);
+        }
+    }
+
+    /// Reaps whoever is dead.
+    pub(super) fn reap(&mut self, now: Moment) {
+        while let Some((worker, exit)) = self.processes.next_dead() {
+            if let Some(worker) = worker {
+                self.tell(now, Input::Exited { worker, exit });
+            }
         }
     }
 
     pub(super) fn arm_children(&mut self) {
-        let entry = read_entry(self.signals.children.as_raw_fd(), self.children_seen.as_mut_slice());
-        // SAFETY: the buffer and the pipe live as long as the shell.
-        unsafe { self.ring.submit(entry.user_data(Operation::Children.token(0))) };
+        let read = read_bytes(self.signals.children.as_raw_fd(), self.children_seen);
+        // SAFETY: the bytes live as long as the process, and the pipe as long as the hands.
+        unsafe { self.io.submit(read, Operation::Children.token(0)) };
     }
 
     pub(super) fn arm_stop(&mut self) {
-        let entry = read_entry(self.signals.stop.as_raw_fd(), self.stops_seen.as_mut_slice());
-        // SAFETY: the buffer and the pipe live as long as the shell.
-        unsafe { self.ring.submit(entry.user_data(Operation::Stop.token(0))) };
+        let read = read_bytes(self.signals.stop.as_raw_fd(), self.stops_seen);
+        // SAFETY: the bytes live as long as the process, and the pipe as long as the hands.
+        unsafe { self.io.submit(read, Operation::Stop.token(0)) };
     }
 }
 
-fn read_entry(descriptor: RawFd, into: &mut [u8]) -> squeue::Entry {
-    opcode::Read::new(types::Fd(descriptor), into.as_mut_ptr(), into.len() as u32).offset(u64::MAX).build()
+fn read_bytes(from: RawFd, into: &mut [u8]) -> Submission {
+    let bytes = into.len() as u32;
+    Submission::Read { from, into: into.as_mut_ptr(), bytes, registered: None, now_or_never: false }
+}
+
+/// Starts, signals and reaps worker processes.
+pub(super) trait Processes {
+    /// Starts one worker of a pool, with `limit` as its limit of open files.
+    ///
+    /// # Errors
+    /// As [`spawn::spawn`].
+    fn spawn(&mut self, worker: WorkerKey, pool: &Pool, limit: &Rlimit) -> io::Result<Spawned>;
+
+    /// Signals the process group of a worker that was not reaped yet.
+    fn signal(&mut self, worker: WorkerKey, signal: Signal);
+
+    /// Reaps one child. The worker is named if it was one; none when nobody else is dead.
+    fn next_dead(&mut self) -> Option<(Option<WorkerKey>, Exit)>;
+
+    /// Kills and reaps whoever is left at the end: workers that did not end in time, and processes that left their
+    /// worker's group. Returns the process ids.
+    fn kill_the_rest(&mut self) -> Vec<u32>;
 }

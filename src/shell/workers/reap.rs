@@ -2,9 +2,15 @@
 //! that its number may belong to somebody else.
 
 use std::collections::HashMap;
+use std::io;
 use std::time::{Duration, Instant};
 
+use rustix::process::Rlimit;
+
+use super::Processes;
+use super::spawn::{Spawned, spawn};
 use crate::bus::port::{Exit, Signal, WorkerKey};
+use crate::config::Pool;
 
 /// How long killed processes may take to die at the end.
 const LAST_DEATHS: Duration = Duration::from_secs(1);
@@ -24,14 +30,16 @@ impl Reaper {
         unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) };
         Self { inherited: children(), workers: HashMap::new() }
     }
+}
 
-    /// A worker runs.
-    pub fn add(&mut self, pid: u32, worker: WorkerKey) {
-        self.workers.insert(pid, worker);
+impl Processes for Reaper {
+    fn spawn(&mut self, worker: WorkerKey, pool: &Pool, limit: &Rlimit) -> io::Result<Spawned> {
+        let spawned = spawn(pool, limit)?;
+        self.workers.insert(spawned.pid, worker);
+        Ok(spawned)
     }
 
-    /// Reaps one child. The worker is named if it was one; none when nobody else is dead.
-    pub fn next_dead(&mut self) -> Option<(Option<WorkerKey>, Exit)> {
+    fn next_dead(&mut self) -> Option<(Option<WorkerKey>, Exit)> {
         // SAFETY: the structure is plain data that waitid fills.
         let pid = unsafe {
             let mut info: libc::siginfo_t = std::mem::zeroed();
@@ -60,8 +68,7 @@ impl Reaper {
         Some((worker, exit))
     }
 
-    /// Signals the process group of a worker that was not reaped yet.
-    pub fn signal(&self, worker: WorkerKey, signal: Signal) {
+    fn signal(&mut self, worker: WorkerKey, signal: Signal) {
         let Some((pid, _)) = self.workers.iter().find(|(_, known)| **known == worker) else { return };
         let group = -(*pid as libc::pid_t);
         // SAFETY: signals take no memory.
@@ -79,9 +86,7 @@ impl Reaper {
         }
     }
 
-    /// Kills and reaps whoever is left at the end: workers that did not end in time, and processes that left their
-    /// worker's group. Returns the process ids.
-    pub fn kill_the_rest(&mut self) -> Vec<u32> {
+    fn kill_the_rest(&mut self) -> Vec<u32> {
         let until = Instant::now() + LAST_DEATHS;
         let mut killed = Vec::new();
         loop {

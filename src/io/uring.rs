@@ -1,0 +1,165 @@
+//! The kernel by its ring, with all memory that it may touch. The ring goes first, always; and what is not idle then is
+//! left to the end of the process, because a ring that is closed cancels in its own time.
+
+use std::io;
+use std::mem::ManuallyDrop;
+use std::os::fd::RawFd;
+use std::time::{Duration, Instant};
+
+use io_uring::{opcode, squeue, types};
+
+use super::buffers::{Buffers, GROUP};
+use super::ring::{Completion, Ring};
+use super::{Io, Submission};
+use crate::error::StartError;
+use crate::scan::Window;
+
+/// IORING_RECVSEND_POLL_FIRST (io_uring_enter(2)).
+const POLL_FIRST: u16 = 1;
+/// Where reads and writes of what has no places begin (io_uring_enter(2)).
+const HERE: u64 = u64::MAX;
+
+/// See the top of the file.
+pub struct Uring {
+    ring: ManuallyDrop<Ring>,
+    buffers: ManuallyDrop<Buffers>,
+    /// Operations whose completion was not taken.
+    in_flight: usize,
+    origin: Instant,
+}
+
+impl Uring {
+    /// A ring, and memory for so many workers.
+    ///
+    /// # Errors
+    /// As [`Ring::new`]; or there is no memory.
+    pub fn new(workers: usize) -> Result<Self, StartError> {
+        let ring = Ring::new()?;
+        let buffers = Buffers::new(Some(&ring), workers).map_err(|source| StartError::NoIoUring { source })?;
+        Ok(Self {
+            ring: ManuallyDrop::new(ring),
+            buffers: ManuallyDrop::new(buffers),
+            in_flight: 0,
+            origin: Instant::now(),
+        })
+    }
+}
+
+impl Drop for Uring {
+    fn drop(&mut self) {
+        // SAFETY: neither is used after this.
+        unsafe {
+            ManuallyDrop::drop(&mut self.ring);
+            if self.in_flight == 0 {
+                ManuallyDrop::drop(&mut self.buffers);
+            }
+        }
+    }
+}
+
+impl Io for Uring {
+    #[inline]
+    unsafe fn submit(&mut self, submission: Submission, token: u64) {
+        self.in_flight += 1;
+        let entry = entry(submission).user_data(token);
+        // SAFETY: as promised by the caller.
+        unsafe {
+            if is_write(submission) {
+                self.ring.submit_write(entry);
+            } else {
+                self.ring.submit(entry);
+            }
+        }
+    }
+
+    fn cancel(&mut self, token: u64) {
+        self.ring.cancel(token);
+    }
+
+    fn turn(&mut self, timeout: Option<Duration>, completions: &mut Vec<Completion>) -> io::Result<()> {
+        let before = completions.len();
+        let turned = self.ring.turn(timeout, completions);
+        self.in_flight -= completions.len() - before;
+        turned
+    }
+
+    fn has_news(&mut self) -> bool {
+        self.ring.has_news()
+    }
+
+    fn carried(&mut self, lines: u64) {
+        self.ring.carried(lines);
+    }
+
+    fn elapsed(&self) -> Duration {
+        self.origin.elapsed()
+    }
+
+    #[inline]
+    fn buffers(&mut self) -> &mut Buffers {
+        &mut self.buffers
+    }
+
+    fn lent(&self) -> usize {
+        self.buffers.used()
+    }
+
+    unsafe fn received<'window>(&self, buffer: u16, bytes: usize) -> Window<'window> {
+        // SAFETY: as promised by the caller.
+        unsafe { self.buffers.received(buffer, bytes) }
+    }
+
+    fn return_received(&mut self, buffer: u16) {
+        self.buffers.return_received(buffer);
+    }
+
+    fn describe(&self) -> (String, Option<String>) {
+        (self.ring.description.clone(), self.buffers.unregistered.as_ref().map(io::Error::to_string))
+    }
+}
+
+/// Whether it mostly completes while it is submitted.
+fn is_write(submission: Submission) -> bool {
+    use Submission as S;
+    matches!(submission, S::Send { .. } | S::SendMany { .. } | S::Write { .. } | S::WriteMany { .. })
+}
+
+#[inline]
+fn entry(submission: Submission) -> squeue::Entry {
+    let fd = |descriptor: RawFd| types::Fd(descriptor);
+    match submission {
+        Submission::Accept { socket } => {
+            let nobody = std::ptr::null_mut();
+            opcode::Accept::new(fd(socket), nobody, std::ptr::null_mut()).flags(libc::SOCK_CLOEXEC).build()
+        }
+        Submission::Receive { socket, was_empty } => {
+            let hint = if was_empty { POLL_FIRST } else { 0 };
+            let receive = opcode::Recv::new(fd(socket), std::ptr::null_mut(), 0).ioprio(hint).buf_group(GROUP);
+            receive.build().flags(squeue::Flags::BUFFER_SELECT)
+        }
+        Submission::ReceiveInto { socket, into, bytes } => opcode::Recv::new(fd(socket), into, bytes).build(),
+        Submission::Read { from, into, bytes, registered: Some(index), now_or_never: false } => {
+            opcode::ReadFixed::new(fd(from), into, bytes, index).offset(HERE).build()
+        }
+        Submission::Read { from, into, bytes, now_or_never, .. } => {
+            let flags = if now_or_never { libc::RWF_NOWAIT } else { 0 };
+            opcode::Read::new(fd(from), into, bytes).offset(HERE).rw_flags(flags).build()
+        }
+        Submission::Send { socket, from, bytes } => {
+            opcode::Send::new(fd(socket), from, bytes).flags(libc::MSG_NOSIGNAL).build()
+        }
+        Submission::SendMany { socket, message } => {
+            opcode::SendMsg::new(fd(socket), message).flags(libc::MSG_NOSIGNAL as u32).build()
+        }
+        Submission::Write { to, from, bytes, registered: Some(index) } => {
+            opcode::WriteFixed::new(fd(to), from, bytes, index).offset(HERE).build()
+        }
+        Submission::Write { to, from, bytes, registered: None } => {
+            opcode::Write::new(fd(to), from, bytes).offset(HERE).build()
+        }
+        Submission::WriteMany { to, vectors, count } => {
+            opcode::Writev::new(fd(to), vectors, count).offset(HERE).build()
+        }
+        Submission::Watch { descriptor } => opcode::PollAdd::new(fd(descriptor), 0).build(),
+    }
+}

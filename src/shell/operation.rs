@@ -1,0 +1,57 @@
+//! What a submission was for. With the slot of its link it makes the token that its completion brings back.
+
+/// See the top of the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Operation {
+    Accept = 1,
+    Read,
+    Receive,
+    Write,
+    Watch,
+    ReadStderr,
+    /// The rest of the stderr of a worker that has gone.
+    ReadRestOfStderr,
+    Children,
+    Stop,
+    Log,
+}
+
+impl Operation {
+    pub fn token(self, slot: usize) -> u64 {
+        (self as u64) << 32 | slot as u64
+    }
+
+    /// What was submitted with this token, and the slot.
+    pub fn of(token: u64) -> Option<(Self, usize)> {
+        let operation = match token >> 32 {
+            1 => Self::Accept,
+            2 => Self::Read,
+            3 => Self::Receive,
+            4 => Self::Write,
+            5 => Self::Watch,
+            6 => Self::ReadStderr,
+            7 => Self::ReadRestOfStderr,
+            8 => Self::Children,
+            9 => Self::Stop,
+            10 => Self::Log,
+            _ => return None,
+        };
+        Some((operation, token as u32 as usize))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_brings_back_what_it_was_made_from() {
+        use Operation as O;
+        let all = [O::Accept, O::Read, O::Receive, O::Write, O::Watch, O::ReadStderr, O::ReadRestOfStderr, O::Children];
+        for operation in all.into_iter().chain([O::Stop, O::Log]) {
+            assert_eq!(Operation::of(operation.token(77)), Some((operation, 77)));
+        }
+        assert_eq!((Operation::of(0), Operation::of(11 << 32)), (None, None));
+    }
+}

@@ -1,0 +1,285 @@
+//! A kernel for the shell whose order of things follows from a seed. Its sockets and pipes are real ones, never waited
+//! for; which operation gets its turn, how many bytes it moves, and what fails, is drawn. It checks that nobody closes a
+//! descriptor under an operation.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::os::fd::{IntoRawFd, OwnedFd, RawFd};
+use std::rc::Rc;
+use std::time::Duration;
+
+use super::Random;
+use crate::io::buffers::{Buffers, RECEIVE, RECEIVE_BUFFERS};
+use crate::io::ring::Completion;
+use crate::io::{Io, Submission};
+use crate::scan::Window;
+
+/// What both sides of the door see.
+#[derive(Default)]
+pub struct Wires {
+    /// Connections that wait to be accepted, by listening socket.
+    pub connecting: HashMap<RawFd, VecDeque<OwnedFd>>,
+    /// Nobody acts any more but time: it goes to the next deadline at once.
+    pub is_quiet: bool,
+    /// Nothing fails any more.
+    pub is_kind: bool,
+}
+
+/// See the top of the file.
+pub struct Kernel {
+    random: Random,
+    buffers: Buffers,
+    /// Provided buffers that are not in use.
+    free: Vec<u16>,
+    /// Operations in flight, and whether their end was asked for.
+    pending: Vec<(u64, Submission, bool)>,
+    now: Duration,
+    wires: Rc<RefCell<Wires>>,
+    /// One in so many operations fails; and moves a part of its bytes.
+    fails: usize,
+    cuts: usize,
+}
+
+fn errno() -> i32 {
+    -io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
+}
+
+fn result_of(call: isize) -> i32 {
+    if call < 0 { errno() } else { call as i32 }
+}
+
+impl Kernel {
+    /// A kernel with the habits of this seed.
+    pub fn new(seed: u64, wires: Rc<RefCell<Wires>>) -> Self {
+        let mut random = Random::new(seed);
+        let (fails, cuts) = (*random.pick(&[10, 50, 400]), *random.pick(&[1, 3, 20]));
+        Self {
+            random,
+            buffers: Buffers::new(None, 0).expect("there is memory"),
+            free: (0..RECEIVE_BUFFERS).collect(),
+            pending: Vec::new(),
+            now: Duration::ZERO,
+            wires,
+            fails,
+            cuts,
+        }
+    }
+
+    /// Operations in flight.
+    pub fn in_flight(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// How much of `bytes` is moved.
+    fn cut(&mut self, bytes: u32) -> usize {
+        let bytes = bytes as usize;
+        if bytes > 1 && self.random.one_in(self.cuts) { self.random.range(1..bytes.min(5000)) } else { bytes }
+    }
+
+    fn fails(&mut self) -> bool {
+        !self.wires.borrow().is_kind && self.random.one_in(self.fails)
+    }
+
+    fn accept(&mut self, socket: RawFd) -> i32 {
+        let mut wires = self.wires.borrow_mut();
+        let Some(waiting) = wires.connecting.get_mut(&socket).filter(|waiting| !waiting.is_empty()) else {
+            return -libc::EAGAIN;
+        };
+        let next = waiting.pop_front();
+        drop(wires);
+        if self.fails() {
+            let error = *self.random.pick(&[libc::EMFILE, libc::ENOBUFS, libc::ECONNABORTED]);
+            if error != libc::ECONNABORTED {
+                let mut wires = self.wires.borrow_mut();
+                wires.connecting.entry(socket).or_default().extend(next);
+            }
+            return -error;
+        }
+        next.map_or(-libc::EAGAIN, IntoRawFd::into_raw_fd)
+    }
+
+    /// Tries an operation: its completion, or none if it has to wait.
+    fn run(&mut self, token: u64, submission: Submission) -> Option<Completion> {
+        use Submission as S;
+        let quiet = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        let mut buffer = None;
+        // SAFETY: whoever submitted it keeps its memory and descriptors until the completion is taken.
+        let result = unsafe {
+            match submission {
+                S::Accept { socket } => self.accept(socket),
+                S::Receive { socket, .. } => match self.free.pop() {
+                    None => -libc::ENOBUFS,
+                    Some(free) => {
+                        let bytes = self.cut(RECEIVE as u32);
+                        let result = result_of(libc::recv(socket, self.buffers.provided(free).cast(), bytes, quiet));
+                        if result > 0 && self.fails() {
+                            // A reset takes with it what was there.
+                            libc::shutdown(socket, libc::SHUT_RDWR);
+                            self.free.push(free);
+                            -libc::ECONNRESET
+                        } else {
+                            if result > 0 {
+                                buffer = Some(free)
+                            } else {
+                                self.free.push(free)
+                            }
+                            result
+                        }
+                    }
+                },
+                S::ReceiveInto { socket, into, bytes } => {
+                    let bytes = self.cut(bytes);
+                    result_of(libc::recv(socket, into.cast(), bytes, quiet))
+                }
+                S::Read { from, into, bytes, .. } => {
+                    let bytes = self.cut(bytes);
+                    result_of(libc::read(from, into.cast(), bytes))
+                }
+                S::Send { socket, from, bytes } => {
+                    let bytes = self.cut(bytes);
+                    result_of(libc::send(socket, from.cast(), bytes, quiet))
+                }
+                // The log goes nowhere.
+                S::Write { to: 2, bytes, .. } => self.cut(bytes) as i32,
+                S::Write { to, from, bytes, .. } => {
+                    let bytes = self.cut(bytes);
+                    result_of(libc::write(to, from.cast(), bytes))
+                }
+                S::SendMany { socket, message } => {
+                    if self.random.one_in(self.cuts) {
+                        let first = *(*message).msg_iov;
+                        let bytes = self.cut(first.iov_len as u32);
+                        result_of(libc::send(socket, first.iov_base, bytes, quiet))
+                    } else {
+                        result_of(libc::sendmsg(socket, message, quiet))
+                    }
+                }
+                S::WriteMany { to, vectors, count } => {
+                    let count = self.random.range(1..count as usize + 1);
+                    result_of(libc::writev(to, vectors, count as i32))
+                }
+                S::Watch { descriptor } => {
+                    let mut poll = libc::pollfd { fd: descriptor, events: 0, revents: 0 };
+                    libc::poll(&mut poll, 1, 0);
+                    if poll.revents == 0 { -libc::EAGAIN } else { i32::from(poll.revents) }
+                }
+            }
+        };
+        let now_or_never = matches!(submission, S::Read { now_or_never: true, .. });
+        if result == -libc::EAGAIN && !now_or_never {
+            return None;
+        }
+        Some(Completion::made(token, result, buffer, self.random.one_in(2)))
+    }
+
+    /// What an operation may fail with before it has done anything.
+    fn failure(&mut self, submission: Submission) -> Option<i32> {
+        use Submission as S;
+        let errors: &[i32] = match submission {
+            S::Receive { .. } => &[libc::ENOBUFS, libc::EINTR, libc::EAGAIN],
+            S::ReceiveInto { .. } | S::Read { .. } | S::Send { .. } | S::SendMany { .. } => {
+                &[libc::EINTR, libc::EAGAIN]
+            }
+            S::Write { .. } | S::WriteMany { .. } => &[libc::EINTR, libc::EAGAIN],
+            S::Accept { .. } | S::Watch { .. } => return None,
+        };
+        Some(-*self.random.pick(errors)).filter(|_| self.fails())
+    }
+}
+
+fn descriptor_of(submission: Submission) -> RawFd {
+    use Submission as S;
+    match submission {
+        S::Accept { socket: fd }
+        | S::Receive { socket: fd, .. }
+        | S::ReceiveInto { socket: fd, .. }
+        | S::Read { from: fd, .. }
+        | S::Send { socket: fd, .. }
+        | S::SendMany { socket: fd, .. }
+        | S::Write { to: fd, .. }
+        | S::WriteMany { to: fd, .. }
+        | S::Watch { descriptor: fd } => fd,
+    }
+}
+
+impl Io for Kernel {
+    unsafe fn submit(&mut self, submission: Submission, token: u64) {
+        assert!(self.pending.iter().all(|(pending, ..)| *pending != token), "{submission:?} twice as {token:#x}");
+        self.pending.push((token, submission, false));
+    }
+
+    fn cancel(&mut self, token: u64) {
+        for (pending, _, cancelled) in &mut self.pending {
+            *cancelled |= *pending == token;
+        }
+    }
+
+    fn turn(&mut self, timeout: Option<Duration>, completions: &mut Vec<Completion>) -> io::Result<()> {
+        let before = completions.len();
+        let mut pending = std::mem::take(&mut self.pending);
+        self.random.shuffle(&mut pending);
+        let most = self.random.range(1..8);
+        for (token, submission, cancelled) in pending {
+            // SAFETY: it asks for flags only.
+            let is_open = unsafe { libc::fcntl(descriptor_of(submission), libc::F_GETFD) } >= 0;
+            assert!(is_open, "{submission:?} ({token:#x}) lost its descriptor");
+            let is_late = completions.len() - before >= most || self.random.one_in(4);
+            let completion = if is_late {
+                None
+            } else if cancelled && self.random.one_in(2) {
+                Some(Completion::made(token, -libc::ECANCELED, None, false))
+            } else if let Some(error) = self.failure(submission) {
+                Some(Completion::made(token, error, None, true))
+            } else {
+                let ran = self.run(token, submission);
+                // It may have been on its way; if nothing comes of it, it ends.
+                ran.or_else(|| cancelled.then(|| Completion::made(token, -libc::ECANCELED, None, false)))
+            };
+            match completion {
+                Some(completion) => completions.push(completion),
+                None => self.pending.push((token, submission, cancelled)),
+            }
+        }
+        let step = Duration::from_micros(self.random.range(1..500) as u64);
+        let is_quiet = self.wires.borrow().is_quiet && completions.len() == before && self.random.one_in(8);
+        self.now += match timeout {
+            Some(timeout) if is_quiet => timeout,
+            Some(timeout) => timeout.min(step),
+            None => step,
+        };
+        Ok(())
+    }
+
+    fn has_news(&mut self) -> bool {
+        self.random.one_in(2)
+    }
+
+    fn carried(&mut self, _: u64) {}
+
+    fn elapsed(&self) -> Duration {
+        self.now
+    }
+
+    fn buffers(&mut self) -> &mut Buffers {
+        &mut self.buffers
+    }
+
+    fn lent(&self) -> usize {
+        self.buffers.used()
+    }
+
+    unsafe fn received<'window>(&self, buffer: u16, bytes: usize) -> Window<'window> {
+        // SAFETY: as promised by the caller.
+        unsafe { self.buffers.received(buffer, bytes) }
+    }
+
+    fn return_received(&mut self, buffer: u16) {
+        assert!(!self.free.contains(&buffer), "the buffer {buffer} is returned twice");
+        self.free.push(buffer);
+    }
+
+    fn describe(&self) -> (String, Option<String>) {
+        ("a seed".to_owned(), None)
+    }
+}

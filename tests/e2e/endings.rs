@@ -167,3 +167,23 @@ fn an_answer_repeats_the_id_as_its_client_wrote_it_whatever_the_worker_makes_of_
     }
     daemon.stop();
 }
+
+#[test]
+fn what_follows_the_answer_that_ends_a_client_in_the_same_write_is_delivered() {
+    let mut daemon = Setup::new([worker("agents", 1, &[])]).set("error_replies", json!(false)).start();
+    let (mut leaver, mut other) = (daemon.connect(), daemon.connect());
+    // It holds every session, so the one that is made for it finds no room, and it hears nothing of that.
+    for number in 0..1024 {
+        leaver.request_in(&format!("s{number}"), number, "m", json!({}));
+    }
+    leaver.ask(5000, "session/new", json!({ "later": true }));
+    leaver.request_in("s0", 5001, "m", json!({}));
+    leaver.half_close();
+    other.request("before", "m", json!({}));
+    let made = json!({ "jsonrpc": "2.0", "id": 5000, "result": { "sessionId": "one too many" } });
+    let answer = json!({ "jsonrpc": "2.0", "id": 7, "result": "it is there" });
+    other.ask(7, "write", json!({ "text": format!("{made}\n{answer}\n") }));
+    assert_eq!(other.answer(7)["result"], "it is there");
+    leaver.ends();
+    daemon.stop();
+}

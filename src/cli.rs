@@ -77,7 +77,8 @@ impl Options {
         let mut config = match &self.config {
             Source::Embedded => Config::embedded(program),
             Source::File(path) => Config::load(path)?,
-            Source::Descriptor(number) => Config::from_fd(*number)?,
+            // SAFETY: the parent passed it for this purpose, and nothing of our own is open yet.
+            Source::Descriptor(number) => unsafe { Config::from_fd(*number)? },
         };
         config.listen(self.listen.clone())?;
         config.log.level = self.log_level.unwrap_or(config.log.level);
@@ -163,11 +164,53 @@ struct DaemonArgs {
 
     /// Write this level and the more important ones to stderr [default: info]
     #[arg(long, value_name = "LEVEL", value_enum)]
-    log_level: Option<LogLevel>,
+    log_level: Option<Level>,
 
     /// How a line of the log looks [default: text]
     #[arg(long, value_name = "FORMAT", value_enum)]
-    log_format: Option<LogFormat>,
+    log_format: Option<Format>,
+}
+
+/// [`LogLevel`] as it is written on the command line.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Level {
+    /// What happens to each message
+    Debug,
+    /// What happens to workers and clients
+    Info,
+    /// What went wrong and was dealt with
+    Warn,
+    /// What needs a person
+    Error,
+}
+
+impl From<Level> for LogLevel {
+    fn from(level: Level) -> Self {
+        match level {
+            Level::Debug => Self::Debug,
+            Level::Info => Self::Info,
+            Level::Warn => Self::Warn,
+            Level::Error => Self::Error,
+        }
+    }
+}
+
+/// [`LogFormat`] as it is written on the command line.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Format {
+    /// For people
+    Text,
+    /// One JSON object per line
+    Json,
+}
+
+impl From<Format> for LogFormat {
+    fn from(format: Format) -> Self {
+        match format {
+            Format::Text => Self::Text,
+            Format::Json => Self::Json,
+        }
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -205,7 +248,12 @@ impl From<DaemonArgs> for Options {
             (None, None) => Source::Embedded,
         };
         let listen = args.tcp.or(args.unix).map(Listen::from).or(args.stdio.then_some(Listen::Stdio));
-        Self { config, listen, log_level: args.log_level, log_format: args.log_format }
+        Self {
+            config,
+            listen,
+            log_level: args.log_level.map(LogLevel::from),
+            log_format: args.log_format.map(LogFormat::from),
+        }
     }
 }
 

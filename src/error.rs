@@ -9,7 +9,6 @@ use std::path::PathBuf;
 use thiserror::Error;
 
 use crate::address::{Address, AddressError};
-use crate::config::ConfigError;
 
 /// The exit codes of the programs; the numbers from 64 up are those of sysexits.h.
 pub mod exit {
@@ -32,7 +31,7 @@ pub mod exit {
 pub enum StartError {
     /// The configuration cannot be used.
     #[error(transparent)]
-    Config(#[from] ConfigError),
+    Config(Box<dyn std::error::Error + Send + Sync>),
 
     /// The command line contradicts itself in a way that its parser cannot see.
     #[error("{0}")]
@@ -212,10 +211,10 @@ mod tests {
 
     #[test]
     fn every_cause_has_its_exit_code() {
-        let unreadable = ConfigError::Unreadable { origin: "f".to_owned(), message: "is empty".to_owned() };
+        let unreadable: Box<dyn std::error::Error + Send + Sync> = "f: is empty".into();
         let path = PathBuf::from("/run/x");
         let cases = [
-            (StartError::from(unreadable), 78),
+            (StartError::Config(unreadable), 78),
             (StartError::Usage("x".to_owned()), 2),
             (StartError::NoIoUring { source: os(libc::EPERM) }, 69),
             (StartError::RingTooOld { missing: "x".to_owned(), needed: "6.0" }, 69),

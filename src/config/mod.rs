@@ -23,6 +23,7 @@ use thiserror::Error;
 
 use crate::address::Address;
 use crate::bus::settings::{self, Assignment, Limits, MaxConnections, Routing, Settings};
+use crate::error::StartError;
 
 pub use document::Problem;
 
@@ -143,7 +144,7 @@ pub struct Log {
 }
 
 /// The levels of spec appendix C, in rising importance.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LogLevel {
     /// What happens to each message
     Debug,
@@ -157,7 +158,7 @@ pub enum LogLevel {
 }
 
 /// How a line of the log looks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
     /// For people
     #[default]
@@ -224,6 +225,12 @@ fn lines(origin: &str, problems: &[Problem], omitted: usize) -> String {
     lines.join("\n")
 }
 
+impl From<ConfigError> for StartError {
+    fn from(error: ConfigError) -> Self {
+        Self::Config(Box::new(error))
+    }
+}
+
 impl Config {
     /// Reads a configuration file; a pipe will do as well.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
@@ -249,7 +256,9 @@ impl Config {
     /// Reads a configuration from a descriptor that the parent process passed, up to its end, and closes it.
     ///
     /// To be called before anything else is opened, so that the number cannot mean a descriptor of our own.
-    pub fn from_fd(number: RawFd) -> Result<Self, ConfigError> {
+    /// # Safety
+    /// Nobody else in this process owns or uses the descriptor.
+    pub unsafe fn from_fd(number: RawFd) -> Result<Self, ConfigError> {
         let origin = format!("fd {number}");
         let unreadable = |message: String| ConfigError::Unreadable { origin: origin.clone(), message };
         if number < 0 || number == 1 || number == 2 {
@@ -261,8 +270,7 @@ impl Config {
                 "is not open; the parent process has to pass it on (pass_fds in Python, stdio in Node)".to_owned(),
             ));
         }
-        // SAFETY: the descriptor is open (checked above) and nobody else here owns it: the parent passed it for this
-        // purpose, and our caller has opened none yet.
+        // SAFETY: the descriptor is open, and nobody else owns it, as promised by the caller.
         let descriptor = unsafe { OwnedFd::from_raw_fd(number) };
         let bytes = read_all(File::from(descriptor)).map_err(unreadable)?;
         Self::from_bytes(&bytes, &origin)

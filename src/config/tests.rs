@@ -445,11 +445,13 @@ fn a_descriptor_is_read_to_its_end_and_closed() {
     let number = child.into_raw_fd();
     parent.write_all(pool("").as_bytes()).expect("the socket has room");
     parent.shutdown(Shutdown::Write).expect("the socket is connected");
-    let config = Config::from_fd(number).expect("a good configuration");
+    // SAFETY: the number is ours to give away.
+    let config = unsafe { Config::from_fd(number) }.expect("a good configuration");
     assert_eq!((config.origin, config.pools.len()), (format!("fd {number}"), 1));
     assert_eq!(parent.read(&mut [0]).expect("the other end is closed"), 0);
     for number in [-1, 1, 2, 1_000_000] {
-        assert!(Config::from_fd(number).is_err(), "{number}");
+        // SAFETY: nobody has these numbers, or they are refused.
+        assert!(unsafe { Config::from_fd(number) }.is_err(), "{number}");
     }
 }
 
@@ -458,7 +460,8 @@ fn a_descriptor_that_does_not_block_is_waited_for() {
     let (mut parent, child) = UnixStream::pair().expect("a socket pair");
     child.set_nonblocking(true).expect("a socket can be set so");
     let number = child.into_raw_fd();
-    let reader = std::thread::spawn(move || Config::from_fd(number).map(|config| config.pools.len()));
+    // SAFETY: the number is ours to give away.
+    let reader = std::thread::spawn(move || unsafe { Config::from_fd(number) }.map(|config| config.pools.len()));
     for byte in pool("").bytes() {
         parent.write_all(&[byte]).expect("the other end reads");
         std::thread::yield_now();

@@ -36,7 +36,7 @@ const MOST_SKIPPED: u32 = 4096;
 
 /// See the top of the file.
 #[derive(Default)]
-pub struct Company {
+pub struct Batching {
     wanted: u32,
     /// What a turn carries and moves on the average, times [`AVERAGE`].
     lines: u64,
@@ -62,7 +62,7 @@ impl Load {
     }
 }
 
-impl Company {
+impl Batching {
     /// How many completions to wait for in the turn that begins now, beyond those that come at once.
     pub fn wanted(&mut self) -> u32 {
         self.turns += 1;
@@ -109,7 +109,7 @@ impl Company {
     }
 
     /// So many came that buffers ran out.
-    pub fn is_too_much(&mut self) {
+    pub fn back_off(&mut self) {
         self.wanted = 0;
         self.skip = MOST_SKIPPED;
     }
@@ -129,27 +129,27 @@ mod tests {
     use super::*;
 
     /// Time passes, of which `percent` are used.
-    fn works(company: &mut Company, percent: u32) {
-        let last = *company.load.get_or_insert_with(|| Load { used: Duration::ZERO, at: Instant::now() });
+    fn works(batching: &mut Batching, percent: u32) {
+        let last = *batching.load.get_or_insert_with(|| Load { used: Duration::ZERO, at: Instant::now() });
         let second = Duration::from_secs(1);
-        company.look_at(Load { used: last.used + second * percent / 100, at: last.at + second });
+        batching.look_at(Load { used: last.used + second * percent / 100, at: last.at + second });
     }
 
-    fn busy() -> Company {
-        let mut company = Company::default();
-        works(&mut company, 50);
-        company
+    fn busy() -> Batching {
+        let mut batching = Batching::default();
+        works(&mut batching, 50);
+        batching
     }
 
     /// So many turns in which `come` of those waited for come: how many of the turns wait.
-    fn waits(company: &mut Company, turns: usize, come: impl Fn(u32) -> u32) -> usize {
+    fn waits(batching: &mut Batching, turns: usize, come: impl Fn(u32) -> u32) -> usize {
         let mut waits = 0;
         for _ in 0..turns {
-            company.turns = 0;
-            let wanted = company.wanted();
+            batching.turns = 0;
+            let wanted = batching.wanted();
             if wanted > 0 {
                 waits += 1;
-                company.came(come(wanted));
+                batching.came(come(wanted));
             }
         }
         waits
@@ -157,61 +157,61 @@ mod tests {
 
     #[test]
     fn more_are_waited_for_as_long_as_they_come() {
-        let mut company = busy();
-        let waited = waits(&mut company, 1000, |wanted| wanted);
+        let mut batching = busy();
+        let waited = waits(&mut batching, 1000, |wanted| wanted);
         assert!(waited > 900, "{waited} turns of 1000");
-        assert_eq!(company.wanted, MOST);
+        assert_eq!(batching.wanted, MOST);
     }
 
     #[test]
     fn as_many_are_waited_for_as_mostly_come() {
-        let mut company = busy();
-        waits(&mut company, 1000, |wanted| wanted.min(7));
-        assert_eq!(company.wanted, 8);
+        let mut batching = busy();
+        waits(&mut batching, 1000, |wanted| wanted.min(7));
+        assert_eq!(batching.wanted, 8);
     }
 
     #[test]
     fn who_talks_alone_hardly_ever_waits() {
-        let mut company = busy();
-        waits(&mut company, 10_000, |_| 1);
-        let waited = waits(&mut company, 100_000, |_| 1);
+        let mut batching = busy();
+        waits(&mut batching, 10_000, |_| 1);
+        let waited = waits(&mut batching, 100_000, |_| 1);
         assert!((20..=30).contains(&waited), "{waited} turns of 100,000");
     }
 
     #[test]
     fn nobody_is_waited_for_before_there_is_much_to_do_nor_when_it_is_over() {
-        let mut company = Company::default();
-        works(&mut company, 30);
-        assert_eq!(waits(&mut company, 1000, |wanted| wanted), 0);
-        works(&mut company, 40);
-        assert!(waits(&mut company, 1000, |wanted| wanted) > 0);
-        works(&mut company, 20);
-        assert!(waits(&mut company, 1000, |wanted| wanted) > 0, "less is needed because it helps");
-        works(&mut company, 10);
-        assert_eq!(waits(&mut company, 1000, |wanted| wanted), 0);
+        let mut batching = Batching::default();
+        works(&mut batching, 30);
+        assert_eq!(waits(&mut batching, 1000, |wanted| wanted), 0);
+        works(&mut batching, 40);
+        assert!(waits(&mut batching, 1000, |wanted| wanted) > 0);
+        works(&mut batching, 20);
+        assert!(waits(&mut batching, 1000, |wanted| wanted) > 0, "less is needed because it helps");
+        works(&mut batching, 10);
+        assert_eq!(waits(&mut batching, 1000, |wanted| wanted), 0);
     }
 
     #[test]
     fn nobody_is_waited_for_when_buffers_ran_out() {
-        let mut company = busy();
-        waits(&mut company, 1000, |wanted| wanted);
-        company.is_too_much();
-        assert_eq!(waits(&mut company, 1000, |wanted| wanted), 0);
+        let mut batching = busy();
+        waits(&mut batching, 1000, |wanted| wanted);
+        batching.back_off();
+        assert_eq!(waits(&mut batching, 1000, |wanted| wanted), 0);
     }
 
     #[test]
     fn nobody_is_waited_for_when_turns_carry_enough() {
         for (lines, bytes) in [(2 * ENOUGH_LINES, 0), (1, 2 * ENOUGH_BYTES)] {
-            let mut company = busy();
-            let turns = |company: &mut Company, lines, bytes| {
+            let mut batching = busy();
+            let turns = |batching: &mut Batching, lines, bytes| {
                 (0..100).for_each(|_| {
-                    company.carried(lines);
-                    company.moved(bytes);
+                    batching.carried(lines);
+                    batching.moved(bytes);
                 });
-                waits(company, 1000, |wanted| wanted)
+                waits(batching, 1000, |wanted| wanted)
             };
-            assert_eq!(turns(&mut company, lines, bytes), 0);
-            assert!(turns(&mut company, 1, 100) > 0);
+            assert_eq!(turns(&mut batching, lines, bytes), 0);
+            assert!(turns(&mut batching, 1, 100) > 0);
         }
     }
 }

@@ -351,8 +351,8 @@ const REGISTERED: usize = 0;
 const ORDINARY: usize = 1;
 
 impl Buffers {
-    /// Allocates, and registers with a ring, if there is one, what the kernel lets us register. `workers` is how many may
-    /// run at once.
+    /// Allocates, and registers with a ring, if there is one, what the kernel lets us register. `workers` is how many
+    /// may run at once.
     ///
     /// The caller drops the ring first.
     pub fn new(ring: Option<&Ring>, workers: usize) -> io::Result<Self> {

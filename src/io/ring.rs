@@ -1,13 +1,14 @@
 //! The ring: the only door to the kernel while the daemon runs. It submits what the other files build and hands back
 //! completions; it knows nothing of clients or workers.
 
+use std::collections::VecDeque;
 use std::io;
 use std::time::Duration;
 
 use io_uring::{EnterFlags, IoUring, cqueue, opcode, squeue, types};
 
 use crate::error::StartError;
-use crate::io::batching::Company;
+use crate::io::batching::Batching;
 
 const SUBMISSIONS: u32 = 1024;
 const COMPLETIONS: u32 = 4096;
@@ -63,8 +64,10 @@ pub struct Ring {
     ring: IoUring,
     wait: EnterFlags,
     /// Whether the kernel can wait for several completions for a while and then for one (6.12).
-    waits_for_company: bool,
-    company: Company,
+    can_batch: bool,
+    batching: Batching,
+    /// Operations that the queue had no room for.
+    waiting: VecDeque<squeue::Entry>,
     /// Operations queued that mostly complete while they are submitted.
     prompt: u32,
     /// What is in use, for the log.
@@ -106,11 +109,19 @@ impl Ring {
             wait |= EnterFlags::NO_IOWAIT;
             description.push_str(" NO_IOWAIT");
         }
-        let waits_for_company = ring.params().is_feature_min_timeout();
-        if waits_for_company {
+        let can_batch = ring.params().is_feature_min_timeout();
+        if can_batch {
             description.push_str(" MIN_TIMEOUT");
         }
-        let mut ring = Self { ring, wait, waits_for_company, company: Company::default(), prompt: 0, description };
+        let mut ring = Self {
+            ring,
+            wait,
+            can_batch,
+            batching: Batching::default(),
+            waiting: VecDeque::new(),
+            prompt: 0,
+            description,
+        };
         // SAFETY: a no-op touches no memory.
         unsafe { ring.submit(opcode::Nop::new().build()) };
         let mut completions = Vec::new();
@@ -141,14 +152,19 @@ impl Ring {
     /// # Safety
     /// Memory and descriptors that the operation names must stay valid until its completion was taken.
     pub unsafe fn submit(&mut self, entry: squeue::Entry) {
-        loop {
+        if self.waiting.is_empty() {
             // SAFETY: as promised by the caller.
             if unsafe { self.ring.submission().push(&entry) }.is_ok() {
                 return;
             }
-            // The queue is full: hand it over and go on. What fails here fails again in the next turn, which reports.
+            // The queue is full: it is handed over. What fails here fails again in the next turn, which reports.
             let _ = self.ring.submit();
+            // SAFETY: as promised by the caller.
+            if unsafe { self.ring.submission().push(&entry) }.is_ok() {
+                return;
+            }
         }
+        self.waiting.push_back(entry);
     }
 
     /// Whether the next turn would bring something at once.
@@ -168,7 +184,7 @@ impl Ring {
 
     /// Says how many lines were carried since the last turn.
     pub fn carried(&mut self, lines: u64) {
-        self.company.carried(lines);
+        self.batching.carried(lines);
     }
 
     /// Asks the kernel to cancel the operation with this token; it completes with ECANCELED, or as usual.
@@ -178,24 +194,31 @@ impl Ring {
         unsafe { self.submit(entry) };
     }
 
-    /// Submits what is queued, waits for a completion, or for some when that pays ([`Company`]), or until `timeout` has
-    /// passed (none: for ever), and adds all completions to `completions`.
+    /// Submits what is queued, waits for a completion, or for some when that pays ([`Batching`]), or until `timeout`
+    /// has passed (none: for ever), and adds all completions to `completions`.
     pub fn turn(&mut self, timeout: Option<Duration>, completions: &mut Vec<Completion>) -> io::Result<()> {
         let timespec = timeout.map(types::Timespec::from);
         let waits = timeout != Some(Duration::ZERO);
-        let company = if waits && self.waits_for_company { self.company.wanted() } else { 0 };
+        let batching = if waits && self.can_batch { self.batching.wanted() } else { 0 };
         let argument = GetEventsArgument {
             signal_mask: 0,
             signal_mask_bytes: 0,
-            min_wait_usec: Company::patience(company).as_micros() as u32,
+            min_wait_usec: Batching::patience(batching).as_micros() as u32,
             timeout: timespec.as_ref().map_or(0, |timespec| std::ptr::from_ref(timespec) as u64),
         };
-        let want = match company {
+        let want = match batching {
             _ if !waits => 0,
             0 => 1,
             more => more + self.prompt,
         };
         self.prompt = 0;
+        while let Some(entry) = self.waiting.front() {
+            // SAFETY: as promised when it was submitted.
+            if unsafe { self.ring.submission().push(entry) }.is_err() {
+                break;
+            }
+            self.waiting.pop_front();
+        }
         let queued = self.ring.submission().len() as u32;
         // SAFETY: the argument and the time it points at live until the call returns.
         let entered = unsafe { self.ring.submitter().enter(queued, want, self.wait.bits(), Some(&argument)) };
@@ -215,11 +238,11 @@ impl Ring {
             flags: entry.flags(),
         }));
         let new = &completions[before..];
-        self.company.moved(new.iter().map(|completion| completion.result.max(0) as u64).sum());
-        if company > 0 {
-            self.company.came((new.len() as u32 + company).saturating_sub(want));
+        self.batching.moved(new.iter().map(|completion| completion.result.max(0) as u64).sum());
+        if batching > 0 {
+            self.batching.came((new.len() as u32 + batching).saturating_sub(want));
             if new.iter().any(|completion| completion.result == -libc::ENOBUFS) {
-                self.company.is_too_much();
+                self.batching.back_off();
             }
         }
         Ok(())

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
-use super::connection::{Descriptor, Kind, Link};
+use super::connection::{Connection, Descriptor, Kind};
 use super::effects::Hands;
 use super::listen::Listening;
 use super::operation::Operation;
@@ -17,7 +17,7 @@ const FIRST_ACCEPT_DELAY: Duration = Duration::from_millis(100);
 const LONGEST_ACCEPT_DELAY: Duration = Duration::from_secs(1);
 
 /// A listening socket and whether it is being accepted from.
-pub(super) struct Gate {
+pub(super) struct Acceptor {
     /// Gone once the daemon takes no more clients.
     pub listening: Option<Listening>,
     pub address: String,
@@ -26,8 +26,8 @@ pub(super) struct Gate {
     pub delay: Duration,
 }
 
-impl Gate {
-    /// A gate that is still closed.
+impl Acceptor {
+    /// A acceptor that is still closed.
     pub fn new(listening: Listening) -> Self {
         let address = listening.address.clone();
         Self { listening: Some(listening), address, accepting: false, retry_at: None, delay: FIRST_ACCEPT_DELAY }
@@ -39,12 +39,12 @@ impl<I: Io> Shell<I> {
         &mut self,
         listener: usize,
         source: Source,
-        link: impl FnOnce(Peer) -> Link,
+        connection: impl FnOnce(Peer) -> Connection,
     ) -> Option<ClientKey> {
         let hands = &mut self.hands;
         let (client, effects) = self.bus.connect(hands.clock.now(), listener, source);
         let slot = client.map(|client| {
-            let slot = hands.links.insert(link(Peer::Client(client)));
+            let slot = hands.connections.insert(connection(Peer::Client(client)));
             hands.clients[client.index()] = Some(slot);
             slot
         });
@@ -58,32 +58,32 @@ impl<I: Io> Shell<I> {
 
     pub(super) fn accepted(&mut self, now: Moment, index: usize, result: i32) {
         let hands = &mut self.hands;
-        let gate = &mut hands.gates[index];
-        debug_assert!(gate.accepting);
-        gate.accepting = false;
+        let acceptor = &mut hands.acceptors[index];
+        debug_assert!(acceptor.accepting);
+        acceptor.accepting = false;
         if hands.closed_for_good {
             if result >= 0 {
                 // SAFETY: the kernel has just made this descriptor for us; the client came too late.
                 drop(unsafe { OwnedFd::from_raw_fd(result) });
             }
-            return hands.close_gate(index);
+            return hands.close_acceptor(index);
         }
-        let Some(listening) = &gate.listening else { return };
+        let Some(listening) = &acceptor.listening else { return };
         let (listener, is_unix) = (listening.listener, listening.is_unix());
         if result >= 0 {
-            gate.delay = FIRST_ACCEPT_DELAY;
+            acceptor.delay = FIRST_ACCEPT_DELAY;
             // SAFETY: the kernel has just made this descriptor for us.
             let socket = unsafe { OwnedFd::from_raw_fd(result) };
             let source = source::of(&socket, is_unix);
             let client = self.add_client(listener, source, |peer| {
-                Link::new(peer, Kind::Socket, Descriptor::Owned(socket), None, None)
+                Connection::new(peer, Kind::Socket, Descriptor::Owned(socket), None, None)
             });
             if let Some(number) = client.and_then(|client| self.bus.client_number(client)) {
                 tracing::debug!(
                     client = number,
                     descriptor = result,
                     "accepted on {} from {source}",
-                    self.hands.gates[index].address
+                    self.hands.acceptors[index].address
                 );
             }
             return self.hands.arm_accept(index);
@@ -91,16 +91,16 @@ impl<I: Io> Shell<I> {
         let error = io::Error::from_raw_os_error(-result);
         match -result {
             libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM => {
-                if gate.delay == FIRST_ACCEPT_DELAY {
+                if acceptor.delay == FIRST_ACCEPT_DELAY {
                     tracing::error!(
                         reason = "accept_paused",
                         "cannot accept on {}: {error}; trying again until it works. Raise RLIMIT_NOFILE (ulimit -n, \
                          LimitNOFILE)",
-                        gate.address
+                        acceptor.address
                     );
                 }
-                gate.retry_at = Some(now.after(gate.delay));
-                gate.delay = (2 * gate.delay).min(LONGEST_ACCEPT_DELAY);
+                acceptor.retry_at = Some(now.after(acceptor.delay));
+                acceptor.delay = (2 * acceptor.delay).min(LONGEST_ACCEPT_DELAY);
             }
             // The client gave up before it was accepted.
             _ => self.hands.arm_accept(index),
@@ -110,32 +110,32 @@ impl<I: Io> Shell<I> {
 
 impl<I: Io> Hands<I> {
     pub(super) fn arm_accept(&mut self, index: usize) {
-        let gate = &mut self.gates[index];
-        let Some(listening) = &gate.listening else { return };
-        if gate.accepting || self.accept_paused || gate.retry_at.is_some() {
+        let acceptor = &mut self.acceptors[index];
+        let Some(listening) = &acceptor.listening else { return };
+        if acceptor.accepting || self.accept_paused || acceptor.retry_at.is_some() {
             return;
         }
-        gate.accepting = true;
+        acceptor.accepting = true;
         let accept = Submission::Accept { socket: listening.socket.as_raw_fd() };
         // SAFETY: the socket stays open while `accepting` is set.
         unsafe { self.io.submit(accept, Operation::Accept.token(index)) };
     }
 
     /// Closes a listening socket, once nothing is accepted from it any more (spec 10.2.1).
-    pub(super) fn close_gate(&mut self, index: usize) {
-        let gate = &mut self.gates[index];
-        gate.retry_at = None;
-        if gate.accepting {
+    pub(super) fn close_acceptor(&mut self, index: usize) {
+        let acceptor = &mut self.acceptors[index];
+        acceptor.retry_at = None;
+        if acceptor.accepting {
             self.io.cancel(Operation::Accept.token(index));
         } else {
-            gate.listening = None;
+            acceptor.listening = None;
         }
     }
 
-    pub(super) fn retry_gates(&mut self, now: Moment) {
-        for index in 0..self.gates.len() {
-            if self.gates[index].retry_at.is_some_and(|at| at <= now) {
-                self.gates[index].retry_at = None;
+    pub(super) fn retry_accepting(&mut self, now: Moment) {
+        for index in 0..self.acceptors.len() {
+            if self.acceptors[index].retry_at.is_some_and(|at| at <= now) {
+                self.acceptors[index].retry_at = None;
                 self.arm_accept(index);
             }
         }

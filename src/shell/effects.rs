@@ -7,11 +7,12 @@ use std::rc::Rc;
 use rustix::process::Rlimit;
 use slab::Slab;
 
-use super::accept::Gate;
+use super::accept::Acceptor;
 use super::clock::Clock;
-use super::connection::{HOLD, HOLD_PART, Link};
+use super::connection::Connection;
 use super::log;
 use super::memory::Memory;
+use super::outbox::{HOLD, HOLD_PART};
 use super::signals::Signals;
 use super::workers::Processes;
 use crate::bus::port::{Effect, Effects, Input, Moment, Peer};
@@ -36,11 +37,11 @@ pub(super) struct Hands<I: Io> {
     /// The limit of open files that workers get.
     pub descriptors: Rlimit,
     pub longest_line: usize,
-    pub links: Slab<Link>,
-    /// Slots of links by the index of their key.
+    pub connections: Slab<Connection>,
+    /// Slots of connections by the index of their key.
     pub clients: Vec<Option<usize>>,
     pub workers: Vec<Option<usize>>,
-    pub gates: Vec<Gate>,
+    pub acceptors: Vec<Acceptor>,
     pub accept_paused: bool,
     pub closed_for_good: bool,
     pub processes: Box<dyn Processes>,
@@ -82,21 +83,21 @@ impl<I: Io> Hands<I> {
                 }
                 Effect::Insert { to, text } => {
                     let Some(slot) = self.slot(to) else { continue };
-                    let pushed = self.links[slot].outbox.push(text.as_bytes(), self.io.buffers());
+                    let pushed = self.connections[slot].outbox.push(text.as_bytes(), self.io.buffers());
                     self.mark_dirty(slot);
                     if let Err(lost) = pushed {
-                        self.has_lost(source.map(|source| source.from), to, lost);
+                        self.count_lost(source.map(|source| source.from), to, lost);
                     }
                 }
                 Effect::Pause { peer } => {
                     if let Some(slot) = self.slot(peer) {
-                        self.links[slot].paused = true;
+                        self.connections[slot].paused = true;
                         self.watch(slot);
                     }
                 }
                 Effect::Resume { peer } => {
                     if let Some(slot) = self.slot(peer) {
-                        self.links[slot].paused = false;
+                        self.connections[slot].paused = false;
                         self.resume_soon(slot);
                     }
                 }
@@ -121,14 +122,14 @@ impl<I: Io> Hands<I> {
                 Effect::PauseAccept => self.accept_paused = true,
                 Effect::ResumeAccept => {
                     self.accept_paused = false;
-                    for gate in 0..self.gates.len() {
-                        self.arm_accept(gate);
+                    for acceptor in 0..self.acceptors.len() {
+                        self.arm_accept(acceptor);
                     }
                 }
                 Effect::StopAccept => {
                     self.closed_for_good = true;
-                    for gate in 0..self.gates.len() {
-                        self.close_gate(gate);
+                    for acceptor in 0..self.acceptors.len() {
+                        self.close_acceptor(acceptor);
                     }
                 }
                 Effect::Report(report) => {
@@ -141,7 +142,7 @@ impl<I: Io> Hands<I> {
 
     fn copy(&mut self, to: Peer, source: &Source<'_>, span: Span) {
         let Some(slot) = self.slot(to) else { return };
-        let outbox = &mut self.links[slot].outbox;
+        let outbox = &mut self.connections[slot].outbox;
         let queued = match &source.block {
             Some((block, start)) if span.len() >= HOLD.max(block.capacity() / HOLD_PART) => {
                 outbox.hold(Rc::clone(block), start + span.start as usize, start + span.end as usize)
@@ -150,12 +151,12 @@ impl<I: Io> Hands<I> {
         };
         self.mark_dirty(slot);
         if let Err(lost) = queued {
-            self.has_lost(Some(source.from), to, lost);
+            self.count_lost(Some(source.from), to, lost);
         }
     }
 
     pub(super) fn mark_dirty(&mut self, slot: usize) {
-        if !std::mem::replace(&mut self.links[slot].dirty, true) {
+        if !std::mem::replace(&mut self.connections[slot].dirty, true) {
             self.dirty.push(slot);
         }
     }
@@ -165,6 +166,6 @@ impl<I: Io> Hands<I> {
             Peer::Client(client) => *self.clients.get(client.index())?,
             Peer::Worker(worker) => *self.workers.get(worker.index())?,
         }?;
-        (self.links.get(slot)?.peer == peer).then_some(slot)
+        (self.connections.get(slot)?.peer == peer).then_some(slot)
     }
 }

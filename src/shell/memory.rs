@@ -41,7 +41,7 @@ pub(super) struct Memory {
     refused_at: Moment,
     trim_at: Option<Moment>,
     /// Links whose next read needs a larger block, and waits.
-    pub thirsty: Vec<usize>,
+    pub waiting: Vec<usize>,
 }
 
 impl Memory {
@@ -55,7 +55,7 @@ impl Memory {
             refused: false,
             refused_at: Moment(0),
             trim_at: None,
-            thirsty: Vec::new(),
+            waiting: Vec::new(),
         }
     }
 
@@ -74,7 +74,7 @@ impl Memory {
 }
 
 impl<I: Io> Shell<I> {
-    /// When [`Shell::mind_memory`] has something to do although nothing happens.
+    /// When [`Shell::check_memory`] has something to do although nothing happens.
     pub(super) fn memory_due(&self) -> Option<Moment> {
         let memory = &self.hands.memory;
         let tell = match memory.stage(self.hands.io.lent()) {
@@ -87,7 +87,7 @@ impl<I: Io> Shell<I> {
     }
 
     /// Looks once a turn whether memory is short, and gives back what is not needed.
-    pub(super) fn mind_memory(&mut self, now: Moment) {
+    pub(super) fn check_memory(&mut self, now: Moment) {
         let stage = self.hands.memory.stage(self.hands.io.lent());
         if stage > Stage::Enough || self.hands.memory.told > Stage::Enough {
             self.tell_memory(now, stage);
@@ -95,8 +95,8 @@ impl<I: Io> Shell<I> {
         if self.hands.memory.refused || reserve::is_spent() {
             self.tell_refused(now);
         }
-        if !self.hands.memory.thirsty.is_empty() && !self.hands.is_short_of_memory() {
-            self.hands.water();
+        if !self.hands.memory.waiting.is_empty() && !self.hands.is_short_of_memory() {
+            self.hands.retry_waiting();
         }
         if self.hands.io.buffers().has_spares() {
             let due = *self.hands.memory.trim_at.get_or_insert(now.after(TRIM_EVERY));
@@ -125,11 +125,16 @@ impl<I: Io> Shell<I> {
         self.hands.memory.short_at = now.after(AGAIN);
         self.hands.io.buffers().drop_spares();
         let (used, held) = (self.hands.io.lent(), self.hands.holders());
-        let waiting =
-            self.hands.memory.thirsty.iter().filter_map(|slot| self.hands.links.get(*slot)).map(|link| link.peer);
+        let waiting = self
+            .hands
+            .memory
+            .waiting
+            .iter()
+            .filter_map(|slot| self.hands.connections.get(*slot))
+            .map(|connection| connection.peer);
         let waiting = waiting.collect();
         self.tell(now, Input::Memory { used, held, waiting });
-        self.hands.water();
+        self.hands.retry_waiting();
     }
 
     fn tell_refused(&mut self, now: Moment) {
@@ -144,14 +149,14 @@ impl<I: Io> Shell<I> {
         }
         let held = self.hands.holders();
         self.tell(now, Input::Refused { client: None, held });
-        self.hands.water();
+        self.hands.retry_waiting();
     }
 
     /// What came from a client cannot be kept.
-    pub(super) fn cannot_keep(&mut self, now: Moment, slot: usize) {
+    pub(super) fn refuse_to_keep(&mut self, now: Moment, slot: usize) {
         self.hands.memory.refused = true;
-        if let Peer::Client(client) = self.hands.links[slot].peer {
-            let held = self.hands.links[slot].inbox.weight() + self.hands.links[slot].outbox.weight();
+        if let Peer::Client(client) = self.hands.connections[slot].peer {
+            let held = self.hands.connections[slot].inbox.weight() + self.hands.connections[slot].outbox.weight();
             self.tell(now, Input::Refused { client: Some(client), held: vec![(Peer::Client(client), held)] });
         }
     }
@@ -163,31 +168,34 @@ impl<I: Io> Hands<I> {
     }
 
     /// Those who have waited for memory try again, the first one first.
-    fn water(&mut self) {
+    fn retry_waiting(&mut self) {
         let enough = self.memory.most / ROOM_TO_GROW.1 * ROOM_TO_GROW.0;
-        let mut waiting = std::mem::take(&mut self.memory.thirsty).into_iter();
+        let mut waiting = std::mem::take(&mut self.memory.waiting).into_iter();
         while self.io.lent() < enough
             && let Some(slot) = waiting.next()
         {
-            self.arm_thirsty(slot);
+            self.arm_read_and_grow(slot);
         }
-        self.memory.thirsty.extend(waiting);
+        self.memory.waiting.extend(waiting);
     }
 
     /// Who holds how much. A block that several outputs hold counts for each of them.
     fn holders(&self) -> Vec<(Peer, usize)> {
-        let weights = self.links.iter().map(|(_, link)| (link.peer, link.inbox.weight() + link.outbox.weight()));
+        let weights = self
+            .connections
+            .iter()
+            .map(|(_, connection)| (connection.peer, connection.inbox.weight() + connection.outbox.weight()));
         weights.filter(|(_, weight)| *weight > 0).collect()
     }
 
-    /// There is no room for the next read of a link: it waits until somebody else has made some.
-    pub(super) fn is_refused_room(&mut self, slot: usize) {
+    /// There is no room for the next read of a connection: it waits until somebody else has made some.
+    pub(super) fn wait_for_memory(&mut self, slot: usize) {
         self.memory.refused = true;
-        self.memory.thirsty.push(slot);
+        self.memory.waiting.push(slot);
     }
 
     /// `lost` bytes of `from`, or of the bus' own, could not be queued for `to`.
-    pub(super) fn has_lost(&mut self, from: Option<Peer>, to: Peer, lost: usize) {
+    pub(super) fn count_lost(&mut self, from: Option<Peer>, to: Peer, lost: usize) {
         self.memory.refused = true;
         let now = self.clock.now();
         let client = match (to, from) {

@@ -7,8 +7,9 @@
 //! what they opened.
 //!
 //! A turn: enter the kernel once, take the completions, give their bytes to the core, carry out its effects into the
-//! outboxes, start one write for each output that has something and is idle, arm what is to be read next. A link that
-//! brings more lines than fit into its turn goes behind the others; a busy turn may wait for more (`io/batching.rs`).
+//! outboxes, start one write for each output that has something and is idle, arm what is to be read next. A connection
+//! that brings more lines than fit into its turn goes behind the others; a busy turn may wait for more
+//! (`io/batching.rs`).
 
 mod accept;
 mod cgroup;
@@ -16,10 +17,12 @@ mod clock;
 mod close;
 mod connection;
 mod effects;
+mod inbox;
 mod listen;
 mod log;
 mod memory;
 mod operation;
+mod outbox;
 mod read;
 mod signals;
 #[cfg(test)]
@@ -44,9 +47,9 @@ use crate::io::Io;
 use crate::io::ring::Completion;
 use crate::io::uring::Uring;
 use crate::reserve;
-use accept::Gate;
+use accept::Acceptor;
 use clock::Clock;
-use connection::{Descriptor, Kind, Link};
+use connection::{Connection, Descriptor, Kind};
 use effects::Hands;
 use memory::Memory;
 use operation::Operation;
@@ -79,9 +82,9 @@ fn start(config: Config) -> Result<Shell<Uring>, StartError> {
     let descriptors = workers::spawn::allow_descriptors(config.listeners.len(), MAX_CONNECTIONS, config.max_workers())?;
     let io = Uring::new(config.max_workers())?;
     reserve::keep();
-    let mut gates = Vec::new();
+    let mut acceptors = Vec::new();
     for (index, listener) in config.listeners.iter().enumerate() {
-        gates.extend(listen::open(&listener.listen, index)?.into_iter().map(Gate::new));
+        acceptors.extend(listen::open(&listener.listen, index)?.into_iter().map(Acceptor::new));
     }
     tracing::info!("stdio_bus {} {}", env!("CARGO_PKG_VERSION"), config.summary());
     let (description, unregistered) = io.describe();
@@ -91,7 +94,7 @@ fn start(config: Config) -> Result<Shell<Uring>, StartError> {
     }
     cgroup::check(config.limits.max_memory);
     let stdio = config.listeners.iter().position(|listener| matches!(listener.listen, Listen::Stdio));
-    let mut shell = Shell::new(config, io, Box::new(Reaper::new()), signals, gates, descriptors);
+    let mut shell = Shell::new(config, io, Box::new(Reaper::new()), signals, acceptors, descriptors);
     shell.open_doors(stdio);
     Ok(shell)
 }
@@ -112,7 +115,7 @@ impl<I: Io> Shell<I> {
         mut io: I,
         processes: Box<dyn Processes>,
         signals: Signals,
-        gates: Vec<Gate>,
+        acceptors: Vec<Acceptor>,
         descriptors: Rlimit,
     ) -> Self {
         let bus = Bus::new(config.settings());
@@ -123,10 +126,10 @@ impl<I: Io> Shell<I> {
             clock: Clock::new(),
             longest_line: config.limits.max_input_buffer,
             descriptors,
-            links: Slab::new(),
+            connections: Slab::new(),
             clients: vec![None; MAX_CONNECTIONS],
             workers: Vec::new(),
-            gates,
+            acceptors,
             accept_paused: false,
             closed_for_good: false,
             processes,
@@ -154,15 +157,19 @@ impl<I: Io> Shell<I> {
         self.hands.arm_stop();
         self.hands.carry_out(self.bus.start(now), None);
         self.tell_news();
-        for gate in &self.hands.gates {
-            tracing::info!("listening on {}", gate.address);
+        for acceptor in &self.hands.acceptors {
+            tracing::info!("listening on {}", acceptor.address);
         }
-        for gate in 0..self.hands.gates.len() {
-            self.hands.arm_accept(gate);
+        for acceptor in 0..self.hands.acceptors.len() {
+            self.hands.arm_accept(acceptor);
         }
         if let Some(listener) = stdio {
-            let link = |peer| Link::new(peer, Kind::Stdio, Descriptor::Lent(0), Some(Descriptor::Lent(1)), None);
-            self.add_client(listener, Origin::Inherited, link);
+            let connection = |peer| {
+                let (stdin, stdout) =
+                    (Descriptor::Lent(rustix::stdio::stdin()), Descriptor::Lent(rustix::stdio::stdout()));
+                Connection::new(peer, Kind::Stdio, stdin, Some(stdout), None)
+            };
+            self.add_client(listener, Origin::Inherited, connection);
             tracing::info!("serving one client on stdin and stdout");
         }
     }
@@ -195,15 +202,15 @@ impl<I: Io> Shell<I> {
             self.complete(now, completion);
         }
         self.completions = completions;
-        self.resume_links(now);
+        self.resume_connections(now);
         if self.bus.next_deadline().is_some_and(|deadline| deadline <= now) {
             self.tell(now, Input::Tick);
-            self.resume_links(now);
+            self.resume_connections(now);
         }
-        self.hands.retry_gates(now);
-        self.mind_memory(now);
-        for link in std::mem::take(&mut self.hands.starved) {
-            self.hands.arm_read(link);
+        self.hands.retry_accepting(now);
+        self.check_memory(now);
+        for connection in std::mem::take(&mut self.hands.starved) {
+            self.hands.arm_read(connection);
         }
         Ok(false)
     }
@@ -214,7 +221,7 @@ impl<I: Io> Shell<I> {
         if !hands.resumed.is_empty() {
             return Some(Duration::ZERO);
         }
-        let retry = hands.gates.iter().filter_map(|gate| gate.retry_at).min();
+        let retry = hands.acceptors.iter().filter_map(|acceptor| acceptor.retry_at).min();
         let deadline = [self.bus.next_deadline(), retry, self.memory_due()].into_iter().flatten().min()?;
         Some(deadline.since(hands.clock.now()))
     }
@@ -225,14 +232,14 @@ impl<I: Io> Shell<I> {
         if !killed.is_empty() {
             tracing::warn!("killed {} processes that outlived their workers: {killed:?}", killed.len());
         }
-        let slots: Vec<usize> = self.hands.links.iter().map(|(slot, _)| slot).collect();
+        let slots: Vec<usize> = self.hands.connections.iter().map(|(slot, _)| slot).collect();
         for slot in slots {
             self.hands.leave(slot);
         }
         let mut completions = Vec::new();
         for _ in 0..4 {
             let hands = &mut self.hands;
-            let settled = hands.links.is_empty() && !hands.logging;
+            let settled = hands.connections.is_empty() && !hands.logging;
             if settled || hands.io.turn(Some(LAST_COMPLETIONS / 4), &mut completions).is_err() {
                 break;
             }
@@ -249,7 +256,10 @@ impl<I: Io> Shell<I> {
         );
         let hands = &mut self.hands;
         // What the kernel still holds may still be written to: it stays until the process ends.
-        std::mem::take(&mut hands.links).into_iter().filter(|(_, link)| !link.is_idle()).for_each(std::mem::forget);
+        std::mem::take(&mut hands.connections)
+            .into_iter()
+            .filter(|(_, connection)| !connection.is_idle())
+            .for_each(std::mem::forget);
         if hands.logging {
             // The kernel may write it yet: written again, it would stand there twice.
             std::mem::forget(std::mem::take(&mut hands.log_line));

@@ -1,4 +1,4 @@
-//! What a submission was for. With the slot of its link it makes the token that its completion brings back.
+//! What a submission was for. With the slot of its connection it makes the token that its completion brings back.
 
 /// See the top of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,51 +15,51 @@ use crate::io::{Io, Submission};
 /// A socket whose unfinished line is at least this long is read straight into place.
 const LONG_LINE: usize = 8 * 1024;
 
-/// Batches of lines that a link gives to the core in a turn: while others wait, and while nobody does.
+/// Batches of lines that a connection gives to the core in a turn: while others wait, and while nobody does.
 const BATCHES: usize = 2;
 const BATCHES_ALONE: usize = 16;
 
 impl<I: Io> Shell<I> {
-    /// A read into the link's own memory has completed.
+    /// A read into the connection's own memory has completed.
     pub(super) fn read(&mut self, now: Moment, slot: usize, result: i32) {
-        let link = &mut self.hands.links[slot];
-        debug_assert!(link.reading);
-        link.reading = false;
+        let connection = &mut self.hands.connections[slot];
+        debug_assert!(connection.reading);
+        connection.reading = false;
         if result > 0 {
-            link.inbox.filled(result as usize);
+            connection.inbox.filled(result as usize);
             self.present(now, slot);
         }
         let hands = &mut self.hands;
-        if hands.gone(slot) {
+        if hands.remove_if_idle(slot) {
             return;
         }
-        if hands.links[slot].discard {
-            hands.links[slot].inbox.release(hands.io.buffers());
+        if hands.connections[slot].discard {
+            hands.connections[slot].inbox.release(hands.io.buffers());
         }
         if result > 0 { hands.arm_read(slot) } else { hands.input_over(now, slot, result) }
     }
 
     /// A receive into a provided buffer has completed.
     pub(super) fn received(&mut self, now: Moment, slot: usize, completion: &Completion) {
-        let link = &mut self.hands.links[slot];
-        debug_assert!(link.reading);
-        link.reading = false;
-        link.more_to_read = completion.more_to_read();
+        let connection = &mut self.hands.connections[slot];
+        debug_assert!(connection.reading);
+        connection.reading = false;
+        connection.more_to_read = completion.more_to_read();
         let buffer = completion.buffer();
         if completion.result > 0
             && let Some(buffer) = buffer
-            && link.closing != Closing::Leaving
-            && !link.discard
+            && connection.closing != Closing::Leaving
+            && !connection.discard
         {
-            link.presenting = true;
+            connection.presenting = true;
             self.present_received(now, slot, buffer, completion.result as usize);
-            self.hands.links[slot].presenting = false;
+            self.hands.connections[slot].presenting = false;
         }
         let hands = &mut self.hands;
         if let Some(buffer) = buffer {
             hands.io.return_received(buffer);
         }
-        if hands.gone(slot) {
+        if hands.remove_if_idle(slot) {
             return;
         }
         match completion.result {
@@ -71,13 +71,13 @@ impl<I: Io> Shell<I> {
 
     /// Gives received bytes to the core where they lie, and keeps what it does not consume.
     fn present_received(&mut self, now: Moment, slot: usize, buffer: u16, bytes: usize) {
-        let peer = self.hands.links[slot].peer;
+        let peer = self.hands.connections[slot].peer;
         let limit = self.hands.longest_line;
         // SAFETY: the buffer is returned by the caller, after this.
         let mut window = unsafe { self.hands.io.received(buffer, bytes) };
-        if !self.hands.links[slot].inbox.is_empty() || self.hands.links[slot].paused {
+        if !self.hands.connections[slot].inbox.is_empty() || self.hands.connections[slot].paused {
             if !self.hands.keep(slot, window.data(), limit) {
-                return self.cannot_keep(now, slot);
+                return self.refuse_to_keep(now, slot);
             }
             return self.present_kept(now, slot);
         }
@@ -86,67 +86,68 @@ impl<I: Io> Shell<I> {
             self.hands.carry_out(effects, Some(&Source { from: peer, window, block: None }));
             self.tell_news();
             window = window.without(received.consumed);
-            if received.next != Next::Again || self.hands.turn_is_over(slot, batch) {
+            if received.next != Next::Again || self.hands.give_up_turn(slot, batch) {
                 break;
             }
         }
         if !window.data().is_empty() && !self.hands.keep(slot, window.data(), limit) {
-            self.cannot_keep(now, slot);
+            self.refuse_to_keep(now, slot);
         }
     }
 
-    /// Gives the bytes of the inbox to the core. The link stays meanwhile, even if the core closes it over what it reads.
+    /// Gives the bytes of the inbox to the core. The connection stays meanwhile, even if the core closes it over what it
+    /// reads.
     pub(super) fn present(&mut self, now: Moment, slot: usize) {
-        debug_assert!(!self.hands.links[slot].presenting);
-        self.hands.links[slot].presenting = true;
+        debug_assert!(!self.hands.connections[slot].presenting);
+        self.hands.connections[slot].presenting = true;
         self.present_kept(now, slot);
-        self.hands.links[slot].presenting = false;
+        self.hands.connections[slot].presenting = false;
     }
 
     fn present_kept(&mut self, now: Moment, slot: usize) {
         let hands = &mut self.hands;
-        if hands.links[slot].discard {
-            return hands.links[slot].inbox.release(hands.io.buffers());
+        if hands.connections[slot].discard {
+            return hands.connections[slot].inbox.release(hands.io.buffers());
         }
-        let peer = hands.links[slot].peer;
-        let keep = hands.links[slot].kind != Kind::Socket;
+        let peer = hands.connections[slot].peer;
+        let keep = hands.connections[slot].kind != Kind::Socket;
         for batch in 1.. {
-            if self.hands.links[slot].paused || self.hands.links[slot].inbox.is_empty() {
+            if self.hands.connections[slot].paused || self.hands.connections[slot].inbox.is_empty() {
                 break;
             }
-            let mut inbox = std::mem::take(&mut self.hands.links[slot].inbox);
+            let mut inbox = std::mem::take(&mut self.hands.connections[slot].inbox);
             let Some(window) = inbox.window() else { return };
             let (received, effects) = self.bus.receive(now, peer, window);
             self.hands.carry_out(effects, Some(&Source { from: peer, window, block: inbox.holdable() }));
             self.tell_news();
             inbox.consume(received.consumed, keep, self.hands.io.buffers());
-            self.hands.links[slot].inbox = inbox;
-            if received.next != Next::Again || self.hands.turn_is_over(slot, batch) {
+            self.hands.connections[slot].inbox = inbox;
+            if received.next != Next::Again || self.hands.give_up_turn(slot, batch) {
                 break;
             }
         }
         let hands = &mut self.hands;
-        let link = &mut hands.links[slot];
-        let small_again = link.inbox.is_empty() && link.inbox.is_long();
-        if link.discard || small_again {
-            link.inbox.release(hands.io.buffers());
+        let connection = &mut hands.connections[slot];
+        let small_again = connection.inbox.is_empty() && connection.inbox.is_long();
+        if connection.discard || small_again {
+            connection.inbox.release(hands.io.buffers());
         }
     }
 
-    pub(super) fn resume_links(&mut self, now: Moment) {
+    pub(super) fn resume_connections(&mut self, now: Moment) {
         // Only those that wait now: one that is resumed meanwhile has its turn after the next completions.
         for _ in 0..self.hands.resumed.len() {
             let Some(slot) = self.hands.resumed.pop_front() else { return };
-            let Some(link) = self.hands.links.get_mut(slot) else { continue };
-            link.resuming = false;
-            if self.hands.gone(slot) {
+            let Some(connection) = self.hands.connections.get_mut(slot) else { continue };
+            connection.resuming = false;
+            if self.hands.remove_if_idle(slot) {
                 continue;
             }
             // What is being read comes after what is kept, and is presented with it.
-            if !self.hands.links[slot].reading {
+            if !self.hands.connections[slot].reading {
                 self.present(now, slot);
             }
-            if !self.hands.gone(slot) {
+            if !self.hands.remove_if_idle(slot) {
                 self.hands.tell_end(now, slot);
                 self.hands.arm_read(slot);
             }
@@ -156,64 +157,65 @@ impl<I: Io> Shell<I> {
 }
 
 impl<I: Io> Hands<I> {
-    /// Keeps bytes of a link behind those that it has; false if there is no memory.
+    /// Keeps bytes of a connection behind those that it has; false if there is no memory.
     fn keep(&mut self, slot: usize, data: &[u8], limit: usize) -> bool {
-        self.links[slot].inbox.append(data, limit, self.io.buffers())
+        self.connections[slot].inbox.append(data, limit, self.io.buffers())
     }
 
-    /// Starts the next read of a link, if its bytes are wanted. Where memory is short, a client's line grows after the
-    /// core has had its say.
+    /// Starts the next read of a connection, if its bytes are wanted. Where memory is short, a client's line grows after
+    /// the core has had its say.
     pub(super) fn arm_read(&mut self, slot: usize) {
         self.arm(slot, false);
     }
 
-    /// The same for one that has waited for that.
-    pub(super) fn arm_thirsty(&mut self, slot: usize) {
+    /// Starts the next read of one that has waited for memory: its line may grow.
+    pub(super) fn arm_read_and_grow(&mut self, slot: usize) {
         self.arm(slot, true);
     }
 
     fn arm(&mut self, slot: usize, may_grow: bool) {
-        let Some(link) = self.links.get_mut(slot) else { return };
-        let wanted = !link.paused || link.discard;
-        let Some(input) = link.input.as_ref().map(Descriptor::raw) else { return };
-        let busy = link.reading || link.presenting || link.resuming;
-        if !wanted || busy || link.end != End::Open || link.closing == Closing::Leaving {
+        let Some(connection) = self.connections.get_mut(slot) else { return };
+        let wanted = !connection.paused || connection.discard;
+        let Some(input) = connection.input.as_ref().map(Descriptor::raw) else { return };
+        let busy = connection.reading || connection.presenting || connection.resuming;
+        if !wanted || busy || connection.end != End::Open || connection.closing == Closing::Leaving {
             return;
         }
-        let direct = link.kind != Kind::Socket || link.inbox.len() >= LONG_LINE;
+        let direct = connection.kind != Kind::Socket || connection.inbox.len() >= LONG_LINE;
         let (submission, operation) = if !direct {
             // A socket that was emptied is polled before it is tried again.
-            (Submission::Receive { socket: input, was_empty: !link.more_to_read }, Operation::Receive)
+            (Submission::Receive { socket: input, was_empty: !connection.more_to_read }, Operation::Receive)
         } else {
-            let kept = link.inbox.len();
-            let short = link.kind == Kind::Socket && self.is_short_of_memory();
-            let link = &mut self.links[slot];
+            let kept = connection.inbox.len();
+            let short = connection.kind == Kind::Socket && self.is_short_of_memory();
+            let connection = &mut self.connections[slot];
             let wanted = match kept {
                 LONG_LINE.. if short => CHUNK.min(2 * kept),
                 LONG_LINE.. => CHUNK,
                 _ => CHUNK / 2,
             };
-            if short && !may_grow && link.inbox.would_grow(wanted) {
-                return self.memory.thirsty.push(slot);
+            if short && !may_grow && connection.inbox.would_grow(wanted) {
+                return self.memory.waiting.push(slot);
             }
-            let Some((registered, into, room)) = link.inbox.room(wanted, self.longest_line, self.io.buffers()) else {
-                return self.is_refused_room(slot);
+            let Some((registered, into, room)) = connection.inbox.room(wanted, self.longest_line, self.io.buffers())
+            else {
+                return self.wait_for_memory(slot);
             };
             let bytes = room.min(u32::MAX as usize) as u32;
-            let submission = match link.kind {
+            let submission = match connection.kind {
                 Kind::Socket => Submission::ReceiveInto { socket: input, into, bytes },
                 _ => Submission::Read { from: input, into, bytes, registered, now_or_never: false },
             };
             (submission, Operation::Read)
         };
-        self.links[slot].reading = true;
-        // SAFETY: the inbox keeps its block and the link its descriptor while `reading` is set.
+        self.connections[slot].reading = true;
+        // SAFETY: the inbox keeps its block and the connection its descriptor while `reading` is set.
         unsafe { self.io.submit(submission, operation.token(slot)) };
     }
 
-    /// Whether a link that has given the core so many batches of lines and has more lets the others go first. If so,
-    /// it goes on after them.
-    fn turn_is_over(&mut self, slot: usize, batches: usize) -> bool {
+    /// A connection that has given the core so many batches of lines and has more goes behind the others, if there are
+    /// any. True if so.
+    fn give_up_turn(&mut self, slot: usize, batches: usize) -> bool {
         let over = batches >= BATCHES_ALONE || batches >= BATCHES && self.io.has_news();
         if over {
             self.resume_soon(slot);
@@ -221,9 +223,9 @@ impl<I: Io> Hands<I> {
         over
     }
 
-    /// What is kept of a link's bytes is presented when its turn comes.
+    /// What is kept of a connection's bytes is presented when its turn comes.
     pub(super) fn resume_soon(&mut self, slot: usize) {
-        if !std::mem::replace(&mut self.links[slot].resuming, true) {
+        if !std::mem::replace(&mut self.connections[slot].resuming, true) {
             self.resumed.push_back(slot);
         }
     }
@@ -232,14 +234,14 @@ impl<I: Io> Hands<I> {
     pub(super) fn input_over(&mut self, now: Moment, slot: usize, result: i32) {
         match -result {
             libc::EAGAIN | libc::EINTR => return self.arm_read(slot),
-            libc::ECANCELED if self.links[slot].discard => return self.arm_read(slot),
-            libc::ECANCELED if self.links[slot].paused => return,
+            libc::ECANCELED if self.connections[slot].discard => return self.arm_read(slot),
+            libc::ECANCELED if self.connections[slot].paused => return,
             _ => {}
         }
-        let link = &mut self.links[slot];
-        link.end = End::Seen;
-        let peer = link.peer;
-        if result < 0 && link.kind == Kind::Socket {
+        let connection = &mut self.connections[slot];
+        connection.end = End::Seen;
+        let peer = connection.peer;
+        if result < 0 && connection.kind == Kind::Socket {
             let why = io::Error::from_raw_os_error(-result).to_string();
             return self.broken(now, slot, peer, why);
         }
@@ -249,20 +251,20 @@ impl<I: Io> Hands<I> {
 
     /// Tells the core that a peer has sent everything, once everything was given to it.
     pub(super) fn tell_end(&mut self, now: Moment, slot: usize) {
-        let link = &mut self.links[slot];
-        if link.end != End::Seen || link.paused || link.resuming {
+        let connection = &mut self.connections[slot];
+        if connection.end != End::Seen || connection.paused || connection.resuming {
             return;
         }
-        link.end = End::Told;
-        let (peer, partial) = (link.peer, link.inbox.len());
-        link.inbox.release(self.io.buffers());
+        connection.end = End::Told;
+        let (peer, partial) = (connection.peer, connection.inbox.len());
+        connection.inbox.release(self.io.buffers());
         self.tell(now, Input::Ended { peer, partial });
     }
 
     pub(super) fn broken(&mut self, now: Moment, slot: usize, peer: Peer, why: String) {
-        let link = &mut self.links[slot];
-        if link.kind == Kind::Worker {
-            link.closing = link.closing.max(Closing::ShutDown);
+        let connection = &mut self.connections[slot];
+        if connection.kind == Kind::Worker {
+            connection.closing = connection.closing.max(Closing::ShutDown);
             self.close_stdin_when_idle(slot);
         }
         self.tell(now, Input::Broken { peer, why });

@@ -16,7 +16,7 @@ use rustix::process::{Resource, Rlimit, getrlimit};
 use serde_json::{Value, json};
 
 use super::Shell;
-use super::accept::Gate;
+use super::accept::Acceptor;
 use super::listen::Listening;
 use super::signals::Signals;
 use super::workers::Processes;
@@ -218,13 +218,13 @@ impl Simulation {
         }));
         let socket: OwnedFd = pair().0.into();
         let door = socket.as_raw_fd();
-        let gate = Gate::new(Listening::without_file(socket, "a seed"));
+        let acceptor = Acceptor::new(Listening::without_file(socket, "a seed"));
         let signals = Signals { children: children_ours.into(), stop: stop_ours.into() };
         let kernel = Kernel::new(seed, Rc::clone(&wires));
         let limit = getrlimit(Resource::Nofile);
         let mut config = config();
         config.listeners = vec![Listener::open(Listen::Tcp { host: "a seed".to_owned(), port: 0 })];
-        let mut shell = Shell::new(config, kernel, Box::new(Rc::clone(&children)), signals, vec![gate], limit);
+        let mut shell = Shell::new(config, kernel, Box::new(Rc::clone(&children)), signals, vec![acceptor], limit);
         shell.open_doors(None);
         Self { random: Random::new(seed ^ 0xc11e), shell, wires, children, door, stop, clients: Vec::new() }
     }
@@ -349,7 +349,7 @@ impl Simulation {
         self.runs("the end", false, |_| false);
         assert!(self.shell.hands.done);
         self.shell.finish();
-        assert_eq!((self.shell.hands.links.len(), self.shell.hands.io.lent()), (0, 0), "something is left");
+        assert_eq!((self.shell.hands.connections.len(), self.shell.hands.io.lent()), (0, 0), "something is left");
         let Self { shell, clients, children, .. } = self;
         drop(shell);
         for mut client in clients {

@@ -1,14 +1,14 @@
 //! What goes out: one write at a time for each output, and the log.
 
 use std::io;
-use std::os::fd::BorrowedFd;
 
 use rustix::io::ioctl_fionread;
 
-use super::connection::{Closing, Kind, Next};
+use super::connection::{Closing, Descriptor, Kind};
 use super::effects::Hands;
 use super::log;
 use super::operation::Operation;
+use super::outbox::Next;
 use crate::bus::port::{Input, Moment, Peer, WorkerKey};
 use crate::io::{Io, Submission};
 
@@ -16,24 +16,24 @@ impl<I: Io> Hands<I> {
     /// Starts a write for every output that has something and is idle.
     pub(super) fn write_dirty(&mut self, now: Moment) {
         while let Some(slot) = self.dirty.pop() {
-            let Some(link) = self.links.get_mut(slot) else { continue };
-            link.dirty = false;
+            let Some(connection) = self.connections.get_mut(slot) else { continue };
+            connection.dirty = false;
             self.write(now, slot);
         }
     }
 
     pub(super) fn write(&mut self, now: Moment, slot: usize) {
-        let link = &mut self.links[slot];
-        if link.writing || link.closing >= Closing::ShutDown {
+        let connection = &mut self.connections[slot];
+        if connection.writing || connection.closing >= Closing::ShutDown {
             return;
         }
-        let (Some(out), Some(next)) = (link.out(), link.outbox.next()) else {
-            if link.closing == Closing::AfterFlush {
+        let (Some(out), Some(next)) = (connection.out().map(Descriptor::raw), connection.outbox.next()) else {
+            if connection.closing == Closing::AfterFlush {
                 self.shut_down(now, slot);
             }
             return;
         };
-        let socket = link.kind == Kind::Socket;
+        let socket = connection.kind == Kind::Socket;
         let submission = match next {
             Next::One { address, bytes, .. } if socket => {
                 Submission::Send { socket: out, from: address, bytes: bytes as u32 }
@@ -44,21 +44,21 @@ impl<I: Io> Hands<I> {
             Next::Many { message, .. } if socket => Submission::SendMany { socket: out, message },
             Next::Many { vectors, count, .. } => Submission::WriteMany { to: out, vectors, count: count as u32 },
         };
-        link.writing = true;
+        connection.writing = true;
         // SAFETY: the outbox keeps the segments and the descriptor stays open while `writing` is set.
         unsafe { self.io.submit(submission, Operation::Write.token(slot)) };
     }
 
     pub(super) fn written(&mut self, now: Moment, slot: usize, result: i32) {
-        debug_assert!(self.links[slot].writing);
-        self.links[slot].writing = false;
-        if self.gone(slot) {
+        debug_assert!(self.connections[slot].writing);
+        self.connections[slot].writing = false;
+        if self.remove_if_idle(slot) {
             return;
         }
         self.close_stdin_when_idle(slot);
-        let peer = self.links[slot].peer;
+        let peer = self.connections[slot].peer;
         if result >= 0 {
-            self.links[slot].outbox.advance(result as usize, self.io.buffers());
+            self.connections[slot].outbox.advance(result as usize, self.io.buffers());
             self.mark_dirty(slot);
             return self.tell(now, Input::Sent { peer, bytes: result as usize });
         }
@@ -72,9 +72,7 @@ impl<I: Io> Hands<I> {
     /// Tells the core how much a worker has in its pipe.
     pub(super) fn tell_unread(&mut self, worker: WorkerKey) {
         let slot = self.slot(Peer::Worker(worker));
-        let Some(stdin) = slot.and_then(|slot| self.links[slot].output.as_ref()) else { return };
-        // SAFETY: the descriptor is open as long as the link has it, and is borrowed for this call only.
-        let stdin = unsafe { BorrowedFd::borrow_raw(stdin.raw()) };
+        let Some(stdin) = slot.and_then(|slot| self.connections[slot].output.as_ref()) else { return };
         let bytes = ioctl_fionread(stdin).unwrap_or(0) as usize;
         self.tell(self.clock.now(), Input::Unread { worker, bytes });
     }

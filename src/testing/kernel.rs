@@ -1,6 +1,6 @@
 //! A kernel for the shell whose order of things follows from a seed. Its sockets and pipes are real ones, never waited
-//! for; which operation gets its turn, how many bytes it moves, and what fails, is drawn. It checks that nobody closes a
-//! descriptor under an operation.
+//! for; which operation gets its turn, how many bytes it moves, and what fails, is drawn. It checks that nobody closes
+//! a descriptor under an operation.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};

@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, RawFd};
 
 use rustix::process::Rlimit;
 
-use super::connection::{Closing, Descriptor, Kind, Link};
+use super::connection::{Closing, Connection, Descriptor, Kind};
 use super::effects::Hands;
 use super::log;
 use super::operation::Operation;
@@ -23,14 +23,14 @@ impl<I: Io> Hands<I> {
         match self.processes.spawn(worker, &self.pools[pool], &self.descriptors) {
             Ok(spawned) => {
                 let peer = Peer::Worker(worker);
-                let link = Link::new(
+                let connection = Connection::new(
                     peer,
                     Kind::Worker,
                     Descriptor::Owned(spawned.stdout),
                     Some(Descriptor::Owned(spawned.stdin)),
                     Some(spawned.stderr),
                 );
-                let slot = self.links.insert(link.with_name(pool, number));
+                let slot = self.connections.insert(connection.with_name(pool, number));
                 if self.workers.len() <= worker.index() {
                     self.workers.resize(worker.index() + 1, None);
                 }
@@ -55,29 +55,30 @@ impl<I: Io> Hands<I> {
 
     /// Reads a worker's stderr, or the rest of it.
     pub(super) fn read_stderr(&mut self, slot: usize, operation: Operation) {
-        let link = &mut self.links[slot];
-        let Some(stderr) = &mut link.stderr else { return };
-        debug_assert!(!link.reading_stderr);
-        link.reading_stderr = true;
+        let connection = &mut self.connections[slot];
+        let Some(stderr) = &mut connection.stderr else { return };
+        debug_assert!(!connection.reading_stderr);
+        connection.reading_stderr = true;
         let read = Submission::Read {
             from: stderr.pipe.as_raw_fd(),
             into: stderr.block.as_mut_ptr(),
             bytes: stderr.block.len() as u32,
             registered: None,
-            // The rest of a worker that has gone is taken as far as it is there: a grandchild may hold the pipe for ever.
+            // What a worker that has gone has left is taken as far as it is there: a grandchild may hold the pipe for
+            // ever.
             now_or_never: operation == Operation::ReadRestOfStderr,
         };
-        // SAFETY: the link keeps the block and the pipe while `reading_stderr` is set.
+        // SAFETY: the connection keeps the block and the pipe while `reading_stderr` is set.
         unsafe { self.io.submit(read, operation.token(slot)) };
     }
 
     pub(super) fn stderr_read(&mut self, slot: usize, result: i32, operation: Operation) {
-        let link = &mut self.links[slot];
-        debug_assert!(link.reading_stderr);
-        link.reading_stderr = false;
-        let leaving = link.closing == Closing::Leaving;
-        let name = link.name;
-        if let Some(stderr) = &mut link.stderr {
+        let connection = &mut self.connections[slot];
+        debug_assert!(connection.reading_stderr);
+        connection.reading_stderr = false;
+        let leaving = connection.closing == Closing::Leaving;
+        let name = connection.name;
+        if let Some(stderr) = &mut connection.stderr {
             let pool = self.pools.get(name.0).map_or("", |pool| pool.core.id.as_str());
             if result > 0 {
                 stderr.take(result as usize, |line| log::worker_line(pool, name.1, line));
@@ -86,13 +87,13 @@ impl<I: Io> Hands<I> {
             let over = result == 0 || (result < 0 && (was_rest || result != -libc::ECANCELED));
             if over {
                 stderr.finish(|line| log::worker_line(pool, name.1, line));
-                link.stderr = None;
+                connection.stderr = None;
             }
         }
-        if leaving && link.stderr.is_some() {
+        if leaving && connection.stderr.is_some() {
             return self.read_stderr(slot, Operation::ReadRestOfStderr);
         }
-        if !self.gone(slot) {
+        if !self.remove_if_idle(slot) {
             self.read_stderr(slot, Operation::ReadStderr);
         }
     }

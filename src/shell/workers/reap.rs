@@ -5,7 +5,9 @@ use std::collections::HashMap;
 use std::io;
 use std::time::{Duration, Instant};
 
-use rustix::process::Rlimit;
+use rustix::process::{
+    Pid, Rlimit, WaitOptions, getpid, kill_process, kill_process_group, set_child_subreaper, waitpid,
+};
 
 use super::Processes;
 use super::spawn::{Spawned, spawn};
@@ -19,16 +21,18 @@ const LAST_DEATHS: Duration = Duration::from_secs(1);
 pub struct Reaper {
     /// Children that this process had before it became the daemon, by exec from a shell: none of our business.
     inherited: Vec<u32>,
+    /// By process, and processes by the index of their worker's key.
     workers: HashMap<u32, WorkerKey>,
+    processes: HashMap<usize, (WorkerKey, Pid)>,
 }
 
 impl Reaper {
     /// To be called before the first worker is started.
     pub fn new() -> Self {
-        // SAFETY: the call sets an attribute of this process: orphans of workers become our children and can be
-        // reaped (prctl(2)). Where it fails, they go to init as everywhere.
-        unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) };
-        Self { inherited: children(), workers: HashMap::new() }
+        // Orphans of workers become our children and can be reaped (prctl(2)). Where it fails, they go to init as
+        // everywhere.
+        let _ = set_child_subreaper(Some(getpid()));
+        Self { inherited: children(), workers: HashMap::new(), processes: HashMap::new() }
     }
 }
 
@@ -36,6 +40,9 @@ impl Processes for Reaper {
     fn spawn(&mut self, worker: WorkerKey, pool: &Pool, limit: &Rlimit) -> io::Result<Spawned> {
         let spawned = spawn(pool, limit)?;
         self.workers.insert(spawned.pid, worker);
+        if let Some(pid) = Pid::from_raw(spawned.pid as i32) {
+            self.processes.insert(worker.index(), (worker, pid));
+        }
         Ok(spawned)
     }
 
@@ -49,40 +56,32 @@ impl Processes for Reaper {
             }
             info.si_pid()
         };
-        let worker = self.workers.remove(&(pid as u32));
-        if worker.is_some() {
+        let pid = Pid::from_raw(pid)?;
+        let worker = self.workers.remove(&(pid.as_raw_nonzero().get() as u32));
+        if let Some(worker) = worker {
             // It was only looked at so far, so the group's number is still its own: what it left behind ends too.
-            // SAFETY: signals take no memory.
-            unsafe { libc::kill(-pid, libc::SIGKILL) };
+            let _ = kill_process_group(pid, rustix::process::Signal::KILL);
+            self.processes.remove(&worker.index());
         }
-        let mut status = 0;
-        // SAFETY: the status lives during the call.
-        if unsafe { libc::waitpid(pid, &mut status, libc::WNOHANG) } != pid {
-            return None;
-        }
-        let exit = if libc::WIFSIGNALED(status) {
-            Exit::Signal(libc::WTERMSIG(status))
-        } else {
-            Exit::Code(libc::WEXITSTATUS(status))
+        let (_, status) = waitpid(Some(pid), WaitOptions::NOHANG).ok()??;
+        let exit = match status.terminating_signal() {
+            Some(signal) => Exit::Signal(signal),
+            None => Exit::Code(status.exit_status().unwrap_or_default()),
         };
         Some((worker, exit))
     }
 
     fn signal(&mut self, worker: WorkerKey, signal: Signal) {
-        let Some((pid, _)) = self.workers.iter().find(|(_, known)| **known == worker) else { return };
-        let group = -(*pid as libc::pid_t);
-        // SAFETY: signals take no memory.
-        unsafe {
-            match signal {
-                Signal::Terminate => {
-                    libc::kill(group, libc::SIGTERM);
-                    // A stopped process sees SIGTERM only once it goes on.
-                    libc::kill(group, libc::SIGCONT);
-                }
-                Signal::Kill => {
-                    libc::kill(group, libc::SIGKILL);
-                }
-            }
+        use rustix::process::Signal as Number;
+        let Some((_, pid)) = self.processes.get(&worker.index()).filter(|(known, _)| *known == worker) else { return };
+        let numbers: &[Number] = match signal {
+            // A stopped process sees SIGTERM only once it goes on.
+            Signal::Terminate => &[Number::TERM, Number::CONT],
+            Signal::Kill => &[Number::KILL],
+        };
+        for number in numbers {
+            // It may have ended just now; then there is nobody to signal.
+            let _ = kill_process_group(*pid, *number);
         }
     }
 
@@ -99,8 +98,9 @@ impl Processes for Reaper {
                 if !killed.contains(&child) {
                     killed.push(child);
                 }
-                // SAFETY: signals take no memory; the child is ours and not reaped.
-                unsafe { libc::kill(child as libc::pid_t, libc::SIGKILL) };
+                if let Some(child) = Pid::from_raw(child as i32) {
+                    let _ = kill_process(child, rustix::process::Signal::KILL);
+                }
             }
             std::thread::sleep(Duration::from_millis(1));
         }

@@ -1,0 +1,143 @@
+//! What came in and was not consumed yet: the beginning of a line, or what a paused peer has sent. It lies in one block,
+//! which grows with a long line.
+
+use std::rc::Rc;
+
+use crate::io::buffers::{Block, Buffers, CHUNK, READ};
+use crate::scan::Window;
+
+/// Bytes that were received and not consumed: the beginning of a line, or what a paused peer has sent.
+#[derive(Default)]
+pub struct Inbox {
+    block: Option<Rc<Block>>,
+    /// Its memory is registered, if possible.
+    of_worker: bool,
+    start: usize,
+    end: usize,
+}
+
+impl Inbox {
+    /// An empty one. What a worker writes comes into registered memory, if possible.
+    pub fn new(of_worker: bool) -> Self {
+        Self { of_worker, ..Self::default() }
+    }
+
+    /// Number of bytes.
+    pub fn len(&self) -> usize {
+        self.end - self.start
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+
+    /// The bytes, with their pads.
+    pub fn window(&self) -> Option<Window<'_>> {
+        self.block.as_ref().map(|block| block.window(self.start, self.end))
+    }
+
+    /// The block, to hold long lines of it, and where the inbox begins in it.
+    pub fn holdable(&self) -> Option<(Rc<Block>, usize)> {
+        Some((Rc::clone(self.block.as_ref()?), self.start))
+    }
+
+    /// The first `bytes` are consumed. An empty inbox keeps no memory unless `keep` says that it will be read into.
+    pub fn consume(&mut self, bytes: usize, keep: bool, buffers: &mut Buffers) {
+        self.start += bytes;
+        debug_assert!(self.start <= self.end);
+        if self.is_empty() {
+            (self.start, self.end) = (0, 0);
+            if !keep {
+                self.release(buffers);
+            }
+        }
+    }
+
+    /// Gives the memory back, with what is in it.
+    pub fn release(&mut self, buffers: &mut Buffers) {
+        (self.start, self.end) = (0, 0);
+        if let Some(block) = self.block.take().and_then(Rc::into_inner) {
+            buffers.give_back(block);
+        }
+    }
+
+    /// Adds bytes; `limit` is how much a line may hold. False if there is no memory for them.
+    #[must_use]
+    pub fn append(&mut self, bytes: &[u8], limit: usize, buffers: &mut Buffers) -> bool {
+        let there_is_room = self.reserve(bytes.len(), limit, buffers);
+        let end = self.end;
+        if there_is_room && let Some(block) = self.block.as_mut().and_then(Rc::get_mut) {
+            block.write(end, bytes);
+            self.end += bytes.len();
+        }
+        there_is_room
+    }
+
+    /// Room for the kernel to read at least `wanted` bytes into: the block's registration, the address and the size.
+    /// [`Inbox::filled`] says how many came. None if there is no memory for them.
+    pub fn room(
+        &mut self,
+        wanted: usize,
+        limit: usize,
+        buffers: &mut Buffers,
+    ) -> Option<(Option<u16>, *mut u8, usize)> {
+        if !self.reserve(wanted, limit, buffers) {
+            return None;
+        }
+        let block = self.block.as_ref()?;
+        Some((block.registered(), block.at(self.end), block.capacity() - self.end))
+    }
+
+    /// Whether room for `wanted` more bytes takes more memory than it has.
+    pub fn would_grow(&self, wanted: usize) -> bool {
+        self.block.as_ref().is_none_or(|block| block.capacity() < self.len() + wanted)
+    }
+
+    /// Bytes of memory that it takes up.
+    pub fn weight(&self) -> usize {
+        self.block.as_ref().map_or(0, |block| block.weight())
+    }
+
+    /// The kernel has read `bytes` into the room.
+    pub fn filled(&mut self, bytes: usize) {
+        self.end += bytes;
+    }
+
+    /// Whether the memory was taken for a long line.
+    pub fn is_long(&self) -> bool {
+        self.block.as_ref().is_some_and(|block| block.capacity() > READ)
+    }
+
+    /// Makes room for `wanted` more bytes: by moving to the front, or into a larger block. Blocks grow fourfold, so
+    /// that a long line is moved a few times only, but never far beyond the longest line. False if there is no memory;
+    /// then everything is as it was.
+    #[must_use]
+    fn reserve(&mut self, wanted: usize, limit: usize, buffers: &mut Buffers) -> bool {
+        let held = self.len();
+        if let Some(block) = self.block.as_mut().and_then(Rc::get_mut) {
+            if block.capacity() - self.end >= wanted {
+                return true;
+            }
+            if block.capacity() - held >= wanted && held <= block.capacity() / 2 {
+                block.move_to_front(self.start, self.end);
+                (self.start, self.end) = (0, held);
+                return true;
+            }
+        }
+        let needed = held + wanted;
+        let generous = (4 * held).min(limit + CHUNK).max(needed);
+        let larger =
+            if self.of_worker && needed <= READ { buffers.take_read() } else { buffers.take(needed, generous) };
+        let Some(mut larger) = larger else { return false };
+        if let Some(block) = self.block.take() {
+            larger.write(0, block.bytes(self.start, self.end));
+            if let Some(block) = Rc::into_inner(block) {
+                buffers.give_back(block);
+            }
+        }
+        self.block = Some(Rc::new(larger));
+        (self.start, self.end) = (0, held);
+        true
+    }
+}

@@ -4,8 +4,7 @@
 //! The invariant: after a step that was not refused, the tokens so far can begin a valid line, and [`Grammar`] is
 //! all there is to know of them.
 
-use super::tokens::SCALAR;
-use crate::scan::isa::{BLOCK, Isa};
+use crate::scan::isa::{BLOCK, Isa, SCALAR};
 
 /// No bracket is open. Below a leading one, the stack has a bit for each open bracket, the innermost lowest: whether
 /// it is a brace.

@@ -3,10 +3,10 @@
 
 use super::grammar::{Grammar, Kinds};
 use super::keys::Keys;
+use super::scalar;
 use super::shapes::Shapes;
 use super::tokens::Tokens;
-use crate::scan::isa::scalar;
-use crate::scan::isa::{BLOCK, Isa};
+use crate::scan::isa::{BLOCK, Isa, Job};
 use crate::scan::member::Member;
 use crate::scan::{BATCH, Line, Span, Window};
 
@@ -53,6 +53,15 @@ pub(in crate::scan) struct Draft {
 impl Default for Draft {
     fn default() -> Self {
         Self { is_begun: false, grammar: Grammar::opened(), keys: Keys::default(), last: 0, owes_scalar: false }
+    }
+}
+
+impl Job for Messages<'_> {
+    type Output = Stop;
+
+    #[inline(always)]
+    fn run<I: Isa>(self, isa: I) -> Stop {
+        self.read(isa)
     }
 }
 

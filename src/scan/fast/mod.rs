@@ -30,6 +30,7 @@
 mod grammar;
 mod keys;
 pub(in crate::scan) mod messages;
+pub(in crate::scan) mod scalar;
 mod shapes;
 pub(in crate::scan) mod tokens;
 
@@ -37,7 +38,7 @@ use crate::scan::isa::Isa;
 use crate::scan::{BATCH, Line, Outcome, Partial, Window};
 use messages::{Draft, Messages, Stop};
 use shapes::Shapes;
-use tokens::{Strings, Tokens};
+use tokens::{Reading, Strings, Tokens};
 
 /// What all connections share.
 #[derive(Default)]
@@ -72,13 +73,19 @@ pub(in crate::scan) fn scan<I: Isa>(
         if partial.scanned == window.data().len() {
             return Outcome::More;
         }
-        isa.read_tokens(tokens, &mut partial.memory.strings, window, partial.scanned, BATCH - lines.len());
+        isa.run(Reading {
+            tokens: &mut *tokens,
+            strings: &mut partial.memory.strings,
+            window,
+            from: partial.scanned,
+            lines: BATCH - lines.len(),
+        });
         if tokens.end == partial.scanned {
             return Outcome::More;
         }
         partial.scanned = tokens.end;
         while !tokens.is_faulty {
-            let stop = isa.read_messages(Messages {
+            let stop = isa.run(Messages {
                 window,
                 tokens: &mut *tokens,
                 shapes: &mut *shapes,

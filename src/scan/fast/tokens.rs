@@ -6,14 +6,11 @@
 
 use crate::scan::Window;
 use crate::scan::isa::portable::Portable;
-use crate::scan::isa::{BACK, BLOCK, Isa};
+use crate::scan::isa::{BACK, BLOCK, Isa, Job};
 
 /// Most bytes that are turned into tokens at once: few enough that tokens stay in the first-level cache until they
 /// are read, and that a place in them fits 16 bits.
 const CHUNK: usize = 16 << 10;
-
-/// The kind of a number or a literal. Every other token has its first byte as its kind.
-pub(in crate::scan) const SCALAR: u8 = b'0';
 
 /// Blocks without a special byte after which the rest of a string is probably long and plain.
 const PLAIN_BLOCKS: u32 = 3;
@@ -83,6 +80,24 @@ impl Default for Tokens {
             used: 0,
             is_faulty: false,
         }
+    }
+}
+
+/// Tokens to be read: from `from` on, until so many lines are there.
+pub(super) struct Reading<'a> {
+    pub tokens: &'a mut Tokens,
+    pub strings: &'a mut Strings,
+    pub window: Window<'a>,
+    pub from: usize,
+    pub lines: usize,
+}
+
+impl Job for Reading<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<I: Isa>(self, isa: I) {
+        self.tokens.read(isa, self.strings, self.window, self.from, self.lines);
     }
 }
 

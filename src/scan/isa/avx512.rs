@@ -1,10 +1,7 @@
 //! [`Isa`] with AVX-512: 64 bytes are one register, and an answer is a mask register. VBMI2 packs bytes.
 
 use super::tables::{ESCAPABLE, INDEX, Nibbles, OPERATORS, UTF8, WHITE};
-use super::{BACK, BLOCK, Isa};
-use crate::scan::Window;
-use crate::scan::fast::messages::{Messages, Stop};
-use crate::scan::fast::tokens::{SCALAR, Strings, Tokens};
+use super::{BACK, BLOCK, Isa, Job, SCALAR};
 use std::arch::x86_64::*;
 
 /// The proof that this CPU has what the functions below are compiled for.
@@ -31,14 +28,8 @@ impl Avx512 {
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vbmi2,bmi1,bmi2,lzcnt,popcnt,pclmulqdq")]
 #[inline(never)]
-fn read_tokens(isa: Avx512, tokens: &mut Tokens, strings: &mut Strings, window: Window<'_>, from: usize, lines: usize) {
-    tokens.read(isa, strings, window, from, lines);
-}
-
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vbmi2,bmi1,bmi2,lzcnt,popcnt,pclmulqdq")]
-#[inline(never)]
-fn read_messages(isa: Avx512, messages: Messages<'_>) -> Stop {
-    messages.read(isa)
+fn run<J: Job>(isa: Avx512, job: J) -> J::Output {
+    job.run(isa)
 }
 
 /// A byte in all places.
@@ -196,14 +187,8 @@ impl Isa for Avx512 {
     }
 
     #[inline(always)]
-    fn read_tokens(self, tokens: &mut Tokens, strings: &mut Strings, window: Window<'_>, from: usize, lines: usize) {
+    fn run<J: Job>(self, job: J) -> J::Output {
         // SAFETY: `self` proves the features.
-        unsafe { read_tokens(self, tokens, strings, window, from, lines) }
-    }
-
-    #[inline(always)]
-    fn read_messages(self, messages: Messages<'_>) -> Stop {
-        // SAFETY: `self` proves the features.
-        unsafe { read_messages(self, messages) }
+        unsafe { run(self, job) }
     }
 }

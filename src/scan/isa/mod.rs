@@ -8,19 +8,26 @@ pub(in crate::scan) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(in crate::scan) mod avx512;
 pub(in crate::scan) mod portable;
-pub(in crate::scan) mod scalar;
 #[cfg(target_arch = "x86_64")]
 mod tables;
-
-use crate::scan::Window;
-use crate::scan::fast::messages::{Messages, Stop};
-use crate::scan::fast::tokens::{Strings, Tokens};
 
 /// Bytes in a block.
 pub(in crate::scan) const BLOCK: usize = 64;
 
 /// Bytes before a block that the check for UTF-8 looks back on.
 pub(in crate::scan) const BACK: usize = 3;
+
+/// The kind of a token that is a number, a literal, or nothing known.
+pub(in crate::scan) const SCALAR: u8 = b'0';
+
+/// Work that is compiled anew for each instruction set.
+pub(in crate::scan) trait Job {
+    /// What comes of it.
+    type Output;
+
+    /// Does it. It has to be `#[inline(always)]`, so that it is compiled with the instructions of `isa`.
+    fn run<I: Isa>(self, isa: I) -> Self::Output;
+}
 
 /// An instruction set that the CPU has.
 pub(in crate::scan) trait Isa: Copy {
@@ -69,7 +76,7 @@ pub(in crate::scan) trait Isa: Copy {
 
     /// Writes for each bit of `mask`, in order, the kind of the token that begins there and its place, counted so
     /// that the block begins at `from`. Kinds are the bytes themselves, but those of `scalars` are
-    /// [`super::tokens::SCALAR`]. What the arrays hold after them is undefined.
+    /// [`SCALAR`]. What the arrays hold after them is undefined.
     fn pack(
         self,
         block: Self::Block,
@@ -80,9 +87,6 @@ pub(in crate::scan) trait Isa: Copy {
         places: &mut [u16; BLOCK],
     );
 
-    /// [`Tokens::read`], compiled for this instruction set.
-    fn read_tokens(self, tokens: &mut Tokens, strings: &mut Strings, window: Window<'_>, from: usize, lines: usize);
-
-    /// [`Messages::read`], compiled for this instruction set.
-    fn read_messages(self, messages: Messages<'_>) -> Stop;
+    /// Does a job, compiled for this instruction set.
+    fn run<J: Job>(self, job: J) -> J::Output;
 }

@@ -1,9 +1,6 @@
 //! [`Isa`] for any CPU: eight bytes at a time in plain words, which compilers turn into whatever vectors there are.
 
-use super::{BACK, BLOCK, Isa};
-use crate::scan::Window;
-use crate::scan::fast::messages::{Messages, Stop};
-use crate::scan::fast::tokens::{SCALAR, Strings, Tokens};
+use super::{BACK, BLOCK, Isa, Job, SCALAR};
 
 /// Every CPU has this.
 #[derive(Clone, Copy)]
@@ -224,12 +221,9 @@ impl Isa for Portable {
         }
     }
 
-    fn read_tokens(self, tokens: &mut Tokens, strings: &mut Strings, window: Window<'_>, from: usize, lines: usize) {
-        tokens.read(self, strings, window, from, lines);
-    }
-
-    fn read_messages(self, messages: Messages<'_>) -> Stop {
-        messages.read(self)
+    #[inline(always)]
+    fn run<J: Job>(self, job: J) -> J::Output {
+        job.run(self)
     }
 }
 

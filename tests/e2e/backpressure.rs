@@ -1,4 +1,4 @@
-//! Big and slow (spec 7.3, 8.3; fault catalogue 19, 20, 24, 35, 40): nothing is lost for being too fast, and nobody
+//! Big and slow (spec 7.3, 8.3): nothing is lost for being too fast, and nobody
 //! waits for ever for one who does not read.
 
 use serde_json::json;

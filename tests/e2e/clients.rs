@@ -1,5 +1,4 @@
-//! What a client may expect of its connection (spec 4, 7.2; design 2.9, 2.10; fault catalogue 3, 35, 36, 38, 39, 41 to
-//! 50, 56).
+//! What a client may expect of its connection (spec 4, 7.2; decisions 9, 10).
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! The log (spec appendix C; fault catalogue 63, 64): on stderr alone, as much as asked for, and never in the way.
+//! The log (spec appendix C): on stderr alone, as much as asked for, and never in the way.
 
 use std::io::Read;
 use std::process::Stdio;

@@ -1,6 +1,6 @@
 //! The daemon as its users see it: a real process, real workers, real sockets and pipes.
 //!
-//! Each module is a part of the specification, each test a sentence of it, or a row of the fault catalogue. The
+//! Each module is a part of the specification, each test a sentence of it, or of `docs/failures.md`. The
 //! harness and the client are for all of them; `tests/support/worker.py` is the one misbehaving worker.
 
 mod client;

@@ -1,4 +1,4 @@
-//! Where messages go (spec 6; design 2.3 to 2.7; fault catalogue 51 to 55). The corners of these rules are proved on
+//! Where messages go (spec 6; decisions 3 to 7). The corners of these rules are proved on
 //! the core; here is what users see of them.
 
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! The end (spec 10; design 2.14; fault catalogue 26 to 28, 67, 68, 73).
+//! The end (spec 10; decision 14).
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,5 @@
 //! How the daemon starts, or says why it does not: command line, configuration, listeners, and what it needs of the
-//! machine (spec 4.1.1, 9; design 2.15, 2.16; fault catalogue 2, 7, 12, 58, 59).
+//! machine (spec 4.1.1, 9; decisions 15, 16).
 
 use std::fs::{self, File};
 use std::io::{Read, Seek, Write};

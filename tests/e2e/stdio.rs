@@ -1,4 +1,4 @@
-//! One client on stdin and stdout (spec 4.1; design 2.10; fault catalogue 69 to 71).
+//! One client on stdin and stdout (spec 4.1; decision 10).
 
 use std::fs::{self, File};
 use std::io::{Read, Write};

@@ -1,5 +1,4 @@
-//! How workers are started, watched, ended and started again (spec 3.3, 5, 7.1; design 2.13; fault catalogue 10 to 12,
-//! 14 to 19, 22 to 28, 33, 34).
+//! How workers are started, watched, ended and started again (spec 3.3, 5, 7.1; decision 13).
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

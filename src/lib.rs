@@ -19,6 +19,7 @@
 pub mod address;
 pub mod bridge;
 pub mod bus;
+pub mod calendar;
 pub mod cli;
 pub mod config;
 pub mod echo;

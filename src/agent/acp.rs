@@ -25,8 +25,8 @@ use super::json::{Reader, push_string, quoted};
 use super::outbox::Outbox;
 use super::rpc::{self, Message, Reply, RpcError, UPDATE_TAIL, push_error, push_result, update_head};
 use super::session::{Exchange, Session, TurnId};
-use super::time::rfc3339;
 use super::usage::Usage;
+use crate::calendar::to_the_second;
 
 /// Bytes of an answer that are held while the reader is slow; a turn that holds more stops reading its stream.
 pub const MOST_HELD: usize = 16 << 10;
@@ -523,7 +523,7 @@ impl Agent {
             .skip(cursor)
             .take(PAGE)
             .map(|(updated, session_id, cwd, title)| {
-                let mut info = json!({ "sessionId": session_id, "cwd": cwd, "updatedAt": rfc3339(*updated) });
+                let mut info = json!({ "sessionId": session_id, "cwd": cwd, "updatedAt": to_the_second(*updated) });
                 if let Some(title) = title {
                     info["title"] = title.as_str().into();
                 }

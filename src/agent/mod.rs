@@ -36,5 +36,4 @@ pub mod serve;
 pub mod session;
 pub mod sse;
 pub mod stdio;
-pub mod time;
 pub mod usage;

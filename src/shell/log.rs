@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tracing::field::{Field, Visit};
@@ -13,6 +13,7 @@ use tracing::span;
 use tracing::{Event, Level, Metadata, Subscriber};
 
 use crate::bus::report::{self, Report};
+use crate::calendar;
 use crate::config::{Log, LogFormat, LogLevel};
 
 /// Bytes that may wait for stderr.
@@ -86,7 +87,7 @@ pub fn worker_line(pool: &str, number: u32, line: &[u8]) {
     if json() {
         let text = String::from_utf8_lossy(line);
         let worker = format!("{pool}/{number}");
-        let value = serde_json::json!({"time": timestamp(), "level": "INFO", "worker": worker, "stderr": text});
+        let value = serde_json::json!({"time": calendar::to_the_millisecond(SystemTime::now()), "level": "INFO", "worker": worker, "stderr": text});
         out.extend_from_slice(value.to_string().as_bytes());
     } else {
         let _ = write!(out, "[{pool}/{number}] ");
@@ -120,10 +121,10 @@ fn push(line: &[u8]) {
         let dropped = std::mem::take(&mut buffer.dropped);
         let text = format!("stderr was full: {dropped} lines of the log were dropped");
         let note = if json() {
-            serde_json::json!({"time": timestamp(), "level": "WARN", "message": text, "reason": "log_dropped"})
+            serde_json::json!({"time": calendar::to_the_millisecond(SystemTime::now()), "level": "WARN", "message": text, "reason": "log_dropped"})
                 .to_string()
         } else {
-            format!("{} WARN  {text} reason=log_dropped", timestamp())
+            format!("{} WARN  {text} reason=log_dropped", calendar::to_the_millisecond(SystemTime::now()))
         };
         buffer.bytes.extend_from_slice(note.as_bytes());
         buffer.bytes.push(b'\n');
@@ -158,12 +159,12 @@ impl Subscriber for Lines {
         let mut line = String::with_capacity(160);
         if json() {
             let mut fields = JsonFields(serde_json::Map::new());
-            fields.0.insert("time".into(), timestamp().into());
+            fields.0.insert("time".into(), calendar::to_the_millisecond(SystemTime::now()).into());
             fields.0.insert("level".into(), level.as_str().into());
             event.record(&mut fields);
             line = serde_json::Value::Object(fields.0).to_string();
         } else {
-            let _ = write!(line, "{} {level:<5} ", timestamp());
+            let _ = write!(line, "{} {level:<5} ", calendar::to_the_millisecond(SystemTime::now()));
             let mut fields = TextFields { message: &mut line, rest: String::new() };
             event.record(&mut fields);
             let rest = fields.rest;
@@ -209,41 +210,5 @@ impl Visit for JsonFields {
 
     fn record_u64(&mut self, field: &Field, value: u64) {
         self.0.insert(field.name().into(), value.into());
-    }
-}
-
-/// The time of day in UTC, as RFC 3339 writes it, to the millisecond.
-fn timestamp() -> String {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let (days, seconds) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
-    let (year, month, day) = civil(days as i64);
-    let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{:03}Z", since.subsec_millis())
-}
-
-/// The date that lies `days` after 1970-01-01 in the Gregorian calendar, counted in eras of 400 years from March.
-fn civil(days: i64) -> (i64, i64, i64) {
-    let shifted = days + 719_468;
-    let era = shifted.div_euclid(146_097);
-    let day_of_era = shifted.rem_euclid(146_097);
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-    (year_of_era + era * 400 + i64::from(month <= 2), month, day)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn dates_are_those_of_the_calendar() {
-        for (days, date) in
-            [(0, (1970, 1, 1)), (11_016, (2000, 2, 29)), (19_782, (2024, 2, 29)), (20_777, (2026, 11, 20))]
-        {
-            assert_eq!(civil(days), date);
-        }
     }
 }

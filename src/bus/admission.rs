@@ -2,7 +2,8 @@
 //! told why and closed, and does not count itself.
 
 use super::Bus;
-use super::port::{ClientKey, Close, Moment, Peer, Source};
+use super::peer::{ClientKey, Moment, Peer, Source};
+use super::port::Close;
 use super::report::Reason;
 
 /// Refused clients that are told why at a time. More are closed without a word, so that refused ones never take the

@@ -2,7 +2,7 @@
 
 use super::endpoint::Endpoint;
 use super::fairness::{Pace, UseKey};
-use super::port::{Moment, Source, WorkerKey};
+use super::peer::{Moment, Source, WorkerKey};
 use super::sessions::Lost;
 
 /// How far a connection has come.

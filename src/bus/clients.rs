@@ -2,7 +2,8 @@
 //! (spec 4.1.2, 7.2, 7.3; design 2.9 to 2.11).
 
 use super::client::{Client, Phase};
-use super::port::{ClientKey, Close, Effect, Effects, Moment, Peer, Source};
+use super::peer::{ClientKey, Moment, Peer, Source};
+use super::port::{Close, Effect, Effects};
 use super::report::Reason;
 use super::requests::{Direction, in_order};
 use super::settings::{Assignment, MAX_CONNECTIONS};

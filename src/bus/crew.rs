@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use super::Bus;
 use super::client::Phase;
-use super::port::{ClientKey, Effect, Exit, Moment, Peer, Signal, WorkerKey};
+use super::peer::{ClientKey, Moment, Peer, RequestKey, WorkerKey};
+use super::port::{Effect, Exit, Signal};
 use super::report::{Level, Reason, Report};
 use super::requests::{Direction, in_order};
 use super::settings::{self, Assignment, Settings};
@@ -410,7 +411,7 @@ impl Bus {
 
     /// A worker has ended although nobody asked it to: whoever had a request pending there may have caused it, and who
     /// had one each time is slowed down.
-    fn blame(&mut self, now: Moment, key: WorkerKey, owes: &[super::table::Key<super::requests::Request>]) {
+    fn blame(&mut self, now: Moment, key: WorkerKey, owes: &[RequestKey]) {
         let unexpected = self.workers.get(key).is_some_and(|worker| worker.exit.is_some() && !worker.was_told);
         if !unexpected || self.shutdown.refuses_requests() {
             return;

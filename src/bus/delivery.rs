@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use super::Bus;
 use super::message::Edits;
-use super::port::{ClientKey, Close, Effect, Moment, Peer, WorkerKey};
+use super::peer::{ClientKey, Moment, Peer, WorkerKey};
+use super::port::{Close, Effect};
 use super::report::Reason;
 use crate::scan::{Line, Span};
 

@@ -1,7 +1,7 @@
 //! Methods that a pool keeps from clients: those whose answer would tell one client about the others.
 
 use super::Bus;
-use super::port::WorkerKey;
+use super::peer::WorkerKey;
 use super::report::Reason;
 use super::settings::Settings;
 use crate::scan::{Line, Window, decoded};

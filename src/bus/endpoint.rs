@@ -2,9 +2,7 @@
 //! for them, and the requests and sessions that hang on them.
 
 use super::output::Output;
-use super::port::{Moment, Peer};
-use super::requests::Request;
-use super::sessions::Session;
+use super::peer::{Moment, Peer, RequestMark, SessionMark};
 use super::table::Members;
 use crate::scan::{Line, Partial};
 
@@ -26,13 +24,13 @@ pub struct Endpoint {
     /// When a line was taken from it, or it took bytes, for the last time.
     pub progress_at: Moment,
     /// Its requests that nobody has answered yet.
-    pub asked: Members<Request>,
+    pub asked: Members<RequestMark>,
     /// Requests that it has not answered yet.
-    pub owes: Members<Request>,
+    pub owes: Members<RequestMark>,
     /// Every id of a request to it is one that it has never seen.
     pub fresh_ids: bool,
     /// Requests to it that were forgotten before it answered them.
     pub retired: u64,
     /// Sessions that it owns (a client) or that are bound to it (a worker).
-    pub sessions: Members<Session>,
+    pub sessions: Members<SessionMark>,
 }

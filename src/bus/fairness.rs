@@ -10,7 +10,8 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::client::Client;
-use super::port::{ClientKey, Effect, Moment, Peer, Source};
+use super::peer::{ClientKey, Moment, Peer, Source};
+use super::port::Effect;
 use super::requests::Direction;
 use super::table::{Key, Table};
 use super::{Bus, settings};

@@ -7,12 +7,11 @@ use std::borrow::Cow;
 
 use super::id::View;
 use super::message::{Edit, Edits, Kind, Refusal, Verb, kind, session_name, verb};
-use super::port::{ClientKey, Moment, Peer, Text, WorkerKey};
+use super::peer::{ClientKey, Moment, Peer, RequestKey, SessionKey, Text, WorkerKey};
 use super::report::Reason;
 use super::requests::{Asked, Direction, Effect, Request};
 use super::sessions::{Rank, Session};
 use super::settings::{Assignment, MAX_REQUEST_ID_LEN, MAX_SESSION_ID_LEN, SessionAccess};
-use super::table::Key;
 use super::{Bus, Flow};
 use crate::scan::{Line, Span, Window};
 
@@ -21,11 +20,11 @@ enum Named<'a> {
     /// None, or one that it does not use.
     None,
     /// One that its sender owns.
-    Known(Key<Session>),
+    Known(SessionKey),
     /// Nobody has one of this name yet.
     New(Cow<'a, [u8]>),
     /// Its owner has left, and the sender asks the worker for it.
-    Held(Key<Session>),
+    Held(SessionKey),
 }
 
 /// Where a message goes, and in which sessions.
@@ -35,13 +34,13 @@ struct Way<'a> {
     /// The one in its params, where another one stands at top level.
     second_session: Named<'a>,
     /// The request that it cancels.
-    cancels: Option<Key<Request>>,
+    cancels: Option<RequestKey>,
 }
 
 /// Sessions that a message is in now, and whether it was the first to name them.
 #[derive(Clone, Copy, Default)]
 struct Entered {
-    session: Option<Key<Session>>,
+    session: Option<SessionKey>,
     is_new: bool,
 }
 
@@ -136,7 +135,7 @@ impl Bus {
         window: Window<'_>,
         line: &Line,
         verb: Verb,
-    ) -> Option<(WorkerKey, Key<Session>)> {
+    ) -> Option<(WorkerKey, SessionKey)> {
         if matches!(verb, Verb::Cancel(_)) {
             return None;
         }

@@ -7,12 +7,11 @@ use super::client::Phase;
 use super::delivery::Room;
 use super::id::View;
 use super::message::{Cancel, Edit, Refusal, Verb, session_name, verb};
-use super::port::{ClientKey, Moment, Peer, Text, WorkerKey};
+use super::peer::{ClientKey, Moment, Peer, SessionKey, Text, WorkerKey};
 use super::report::Reason;
 use super::requests::{Asked, Direction, Effect};
 use super::sessions::{Learned, Rank, Session};
 use super::settings::MAX_REQUEST_ID_LEN;
-use super::table::Key;
 use super::{Bus, Flow};
 use crate::scan::{Line, Window};
 
@@ -85,7 +84,7 @@ impl Bus {
     }
 
     /// What an answer ends: a session that was closed, or one that was not loaded.
-    fn end_sessions(&mut self, effect: Effect, succeeded: bool, sessions: [Option<Key<Session>>; 2]) {
+    fn end_sessions(&mut self, effect: Effect, succeeded: bool, sessions: [Option<SessionKey>; 2]) {
         for session in sessions.into_iter().flatten() {
             if effect.ends && succeeded {
                 self.drop_session(session);
@@ -215,7 +214,7 @@ impl Bus {
         line: &Line,
         named: Option<Peer>,
         is_request: bool,
-    ) -> Result<(ClientKey, Option<Key<Session>>), Refusal> {
+    ) -> Result<(ClientKey, Option<SessionKey>), Refusal> {
         let owner = self.workers.get(worker).and_then(|worker| worker.owner).map(Peer::Client);
         let name = session_name(window, line.session).or_else(|| session_name(window, line.params_session));
         let mut session = None;

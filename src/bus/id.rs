@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use super::port::Text;
+use super::peer::Text;
 use super::settings::MAX_REQUEST_ID_LEN;
 use crate::scan::decoded;
 

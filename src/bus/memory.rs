@@ -13,7 +13,8 @@ use std::time::Duration;
 use super::Bus;
 use super::client::{Client, Phase};
 use super::fairness::Pace;
-use super::port::{ClientKey, Close, Effect, Moment, Peer};
+use super::peer::{ClientKey, Moment, Peer};
+use super::port::{Close, Effect};
 use super::report::Reason;
 
 /// Nobody is held back who holds no more than a chunk and some small blocks.

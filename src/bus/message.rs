@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use super::port::Text;
+use super::peer::Text;
 use super::report::Reason;
 use crate::scan::{Line, Span, Window, decoded};
 

@@ -22,6 +22,7 @@ pub mod id;
 mod memory;
 mod message;
 pub mod output;
+pub mod peer;
 pub mod port;
 mod refusals;
 pub(crate) mod reply;
@@ -43,7 +44,8 @@ use crate::scan::{BATCH, Line, Outcome, Scanner, Window};
 use client::{Client, Phase};
 use crew::{Group, Pool};
 use endpoint::Endpoint;
-use port::{ClientKey, Effect, Effects, Input, Moment, Next, Peer, Received, WorkerKey};
+use peer::{ClientKey, ClientMark, Moment, Peer, WorkerKey, WorkerMark};
+use port::{Effect, Effects, Input, Next, Received};
 use report::{Reason, Report, Reporter};
 use requests::Requests;
 use sessions::Sessions;
@@ -58,8 +60,8 @@ pub struct Bus {
     settings: Settings,
     scanner: Scanner,
     batch: Vec<Line>,
-    clients: Table<Client>,
-    workers: Table<Worker>,
+    clients: Table<Client, ClientMark>,
+    workers: Table<Worker, WorkerMark>,
     sessions: Sessions,
     /// Requests of clients that workers have to answer.
     to_workers: Requests,

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::port::{Moment, Peer};
+use super::peer::{Moment, Peer};
 
 /// A full output must lose this part of the limit within the timeout, or it counts as stalled. Without it a reader
 /// that takes one byte a minute could hold up a worker for ever; with it a slow one still receives everything.

@@ -3,7 +3,8 @@
 
 use super::client::Phase;
 use super::message::{Refusal, echoed_id, echoed_session};
-use super::port::{ClientKey, Close, Moment, Peer, WorkerKey};
+use super::peer::{ClientKey, Moment, Peer, WorkerKey};
+use super::port::Close;
 use super::report::{Reason, Report};
 use super::settings::MAX_REQUEST_ID_LEN;
 use super::{Bus, Flow, reply};

@@ -9,11 +9,10 @@ use std::time::Duration;
 
 use super::id::{Id, View};
 use super::message::{Cancel, Edit, Refusal, has_escape};
-use super::port::{ClientKey, Moment, Peer, PeerBits, Text};
+use super::peer::{ClientKey, Moment, Peer, PeerBits, RequestKey, RequestMark, SessionKey, Text};
 use super::report::{Reason, Report};
-use super::sessions::Session;
 use super::settings::{IdCollision, MAX_PENDING_REQUESTS};
-use super::table::{Index, Key, Table};
+use super::table::{Index, Table};
 use super::{Bus, reply};
 use crate::scan::{Line, Window};
 
@@ -58,9 +57,9 @@ pub struct Request {
     /// The id that the asker sees, where it is another one, or another spelling.
     pub original: Option<Box<Original>>,
     /// The session that decided its way.
-    pub session: Option<Key<Session>>,
+    pub session: Option<SessionKey>,
     /// The session in its params, where that is another one.
-    pub second_session: Option<Key<Session>>,
+    pub second_session: Option<SessionKey>,
     expires: Moment,
     /// Its place among what the asker asked.
     pub at_asker: u32,
@@ -93,8 +92,8 @@ pub struct Original {
 pub(super) struct Asked {
     pub asker: Peer,
     pub answerer: Peer,
-    pub session: Option<Key<Session>>,
-    pub second_session: Option<Key<Session>>,
+    pub session: Option<SessionKey>,
+    pub second_session: Option<SessionKey>,
     pub session_on_top: bool,
     pub effect: Effect,
     pub expires: Option<Moment>,
@@ -139,10 +138,10 @@ impl Request {
 /// The pending requests of one direction.
 pub struct Requests {
     /// The requests.
-    pub table: Table<Request>,
+    pub table: Table<Request, RequestMark>,
     by_wire: Index,
     /// Requests without an asker, and cancelled ones, oldest first; some may be gone.
-    unwanted: VecDeque<Key<Request>>,
+    unwanted: VecDeque<RequestKey>,
     /// Nothing expires before this moment.
     due: Option<Moment>,
 }
@@ -159,19 +158,19 @@ impl Requests {
     }
 
     /// The request that an answer with this id from `answerer` means.
-    pub fn find(&self, answerer: Peer, wire: &View<'_>) -> Option<Key<Request>> {
+    pub fn find(&self, answerer: Peer, wire: &View<'_>) -> Option<RequestKey> {
         let answerer = PeerBits::from(answerer);
         self.find_hashed(self.hash(answerer, wire), answerer, wire)
     }
 
     /// The same for a known hash.
-    fn find_hashed(&self, hash: u32, answerer: PeerBits, wire: &View<'_>) -> Option<Key<Request>> {
+    fn find_hashed(&self, hash: u32, answerer: PeerBits, wire: &View<'_>) -> Option<RequestKey> {
         self.by_wire.find(&self.table, hash, |request| request.answerer == answerer && request.wire == *wire)
     }
 
     /// Adds a request, made for its key with this hash, whose wire id `answerer` does not know yet; none if the table is
     /// full.
-    fn insert(&mut self, hash: u32, request: impl FnOnce(Key<Request>) -> Request) -> Option<Key<Request>> {
+    fn insert(&mut self, hash: u32, request: impl FnOnce(RequestKey) -> Request) -> Option<RequestKey> {
         let key = self.table.insert_with(request)?;
         debug_assert!(self.table.get(key).is_some_and(|request| {
             let id = request.wire.view();
@@ -183,7 +182,7 @@ impl Requests {
 
     /// Takes a request out.
     #[inline]
-    fn take(&mut self, key: Key<Request>) -> Option<Request> {
+    fn take(&mut self, key: RequestKey) -> Option<Request> {
         let request = self.table.remove(key)?;
         self.by_wire.remove(request.hash, key);
         Some(request)
@@ -191,7 +190,7 @@ impl Requests {
 
     /// Remembers that nobody wants the answer to this request any more. It keeps its id taken until the answer comes,
     /// so that a late answer cannot be mistaken for another one's.
-    pub fn is_unwanted(&mut self, key: Key<Request>) {
+    pub fn is_unwanted(&mut self, key: RequestKey) {
         self.unwanted.push_back(key);
         if self.unwanted.len() > 2 * self.table.len() + 64 {
             let table = &self.table;
@@ -200,7 +199,7 @@ impl Requests {
     }
 
     /// The request that nobody has wanted for longest; a full table gives it up first.
-    pub fn oldest_unwanted(&mut self) -> Option<Key<Request>> {
+    pub fn oldest_unwanted(&mut self) -> Option<RequestKey> {
         while let Some(key) = self.unwanted.pop_front() {
             if self.table.get(key).is_some() {
                 return Some(key);
@@ -230,7 +229,7 @@ impl Requests {
 }
 
 /// Requests in the order in which they were made.
-pub(super) fn in_order(mut keys: Vec<Key<Request>>) -> Vec<Key<Request>> {
+pub(super) fn in_order(mut keys: Vec<RequestKey>) -> Vec<RequestKey> {
     keys.sort_by_key(|key| key.serial());
     keys
 }
@@ -355,7 +354,7 @@ impl Bus {
     }
 
     /// The pending request that a response of `from` answers.
-    pub(super) fn answered(&self, from: Peer, window: Window<'_>, line: &Line) -> Option<Key<Request>> {
+    pub(super) fn answered(&self, from: Peer, window: Window<'_>, line: &Line) -> Option<RequestKey> {
         let id = View::parse(line.id.is_some().then(|| window.get(line.id))?).ok()?;
         match from {
             Peer::Worker(_) => self.to_workers.find(from, &id),
@@ -364,7 +363,7 @@ impl Bus {
     }
 
     /// The pending request that `asker` made under the id `token`, looked for among its own: cancellations are rare.
-    pub(super) fn request_named(&self, asker: Peer, token: &[u8]) -> Option<Key<Request>> {
+    pub(super) fn request_named(&self, asker: Peer, token: &[u8]) -> Option<RequestKey> {
         let id = View::parse(token).ok()?;
         let requests = if matches!(asker, Peer::Client(_)) { &self.to_workers } else { &self.to_clients };
         let asked = &self.peer_end(asker)?.asked;
@@ -372,7 +371,7 @@ impl Bus {
     }
 
     /// Takes an answered request out, and sends its answer to who asked, with the original id.
-    pub(super) fn settle(&mut self, now: Moment, direction: Direction, key: Key<Request>, to: Peer, line: &Line) {
+    pub(super) fn settle(&mut self, now: Moment, direction: Direction, key: RequestKey, to: Peer, line: &Line) {
         let original = self.forget_request(direction, key).and_then(|request| request.original);
         match original.filter(|original| original.is_replaced) {
             None => self.forward_as_it_is(now, to, line),
@@ -384,7 +383,7 @@ impl Bus {
     }
 
     /// Its asker does not want the answer any more: it is waited for a little while.
-    pub(super) fn cancel_request(&mut self, now: Moment, key: Key<Request>, how: Cancel) {
+    pub(super) fn cancel_request(&mut self, now: Moment, key: RequestKey, how: Cancel) {
         let due = now.after(CANCEL_GRACE).0.next_multiple_of(CANCEL_ROUND);
         let Some(request) = self.to_workers.table.get_mut(key) else { return };
         if request.cancelled.is_none() {
@@ -398,7 +397,7 @@ impl Bus {
 
     /// Forgets a request whose answer nobody wants, and that may still come. A client that is owed an answer although
     /// it has cancelled the request gets an error.
-    fn let_go(&mut self, now: Moment, direction: Direction, key: Key<Request>) {
+    fn let_go(&mut self, now: Moment, direction: Direction, key: RequestKey) {
         let Some(request) = self.requests(direction).table.get(key) else { return };
         let (asker, cancelled) = (request.asker(), request.cancelled);
         if asker.is_some() && cancelled == Some(Cancel::Answered) {
@@ -416,7 +415,7 @@ impl Bus {
     }
 
     /// Forgets a request, on both its ends.
-    pub(super) fn forget_request(&mut self, direction: Direction, key: Key<Request>) -> Option<Request> {
+    pub(super) fn forget_request(&mut self, direction: Direction, key: RequestKey) -> Option<Request> {
         let requests = if direction == Direction::ToWorkers { &mut self.to_workers } else { &mut self.to_clients };
         let request = requests.take(key)?;
         let moved = match request.asker() {
@@ -453,7 +452,7 @@ impl Bus {
     }
 
     /// Forgets a request whose answer may still come: no other request of its answerer ever gets its id.
-    pub(super) fn retire_request(&mut self, direction: Direction, key: Key<Request>) {
+    pub(super) fn retire_request(&mut self, direction: Direction, key: RequestKey) {
         let Some(request) = self.requests(direction).table.get(key) else { return };
         let (answerer, effect) = (request.answerer(), request.effect);
         if effect.loads {
@@ -468,7 +467,7 @@ impl Bus {
     }
 
     /// The asker does not wait any more; the id stays taken until the answer comes.
-    pub(super) fn orphan_request(&mut self, direction: Direction, key: Key<Request>) {
+    pub(super) fn orphan_request(&mut self, direction: Direction, key: RequestKey) {
         self.leave_asker(direction, key);
         if let Some(request) = self.requests(direction).table.get_mut(key) {
             request.asker = None;
@@ -479,7 +478,7 @@ impl Bus {
         }
     }
 
-    fn leave_asker(&mut self, direction: Direction, key: Key<Request>) {
+    fn leave_asker(&mut self, direction: Direction, key: RequestKey) {
         let Some(request) = self.requests(direction).table.get(key) else { return };
         let (Some(asker), place) = (request.asker(), request.at_asker) else { return };
         let moved = match asker {
@@ -511,7 +510,7 @@ impl Bus {
     }
 
     /// The asker of a request is told that no answer will come, and the loss is reported.
-    pub(super) fn give_up_request(&mut self, now: Moment, key: Key<Request>, reason: Reason, text: &str) {
+    pub(super) fn give_up_request(&mut self, now: Moment, key: RequestKey, reason: Reason, text: &str) {
         let Some(request) = self.to_workers.table.get(key) else { return };
         let Some(Peer::Client(client)) = request.asker() else { return };
         let id = request.asker_id().to_string();
@@ -535,8 +534,8 @@ impl Bus {
     }
 
     /// The clients that wait for answers to these requests, each with the first one of its requests.
-    pub(super) fn askers_of(&self, requests: impl Iterator<Item = Key<Request>>) -> Vec<(ClientKey, Key<Request>)> {
-        let mut askers: Vec<(ClientKey, Key<Request>)> = Vec::new();
+    pub(super) fn askers_of(&self, requests: impl Iterator<Item = RequestKey>) -> Vec<(ClientKey, RequestKey)> {
+        let mut askers: Vec<(ClientKey, RequestKey)> = Vec::new();
         for key in requests {
             if let Some(Peer::Client(client)) = self.to_workers.table.get(key).and_then(Request::asker)
                 && !askers.iter().any(|(known, _)| *known == client)

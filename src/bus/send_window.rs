@@ -10,7 +10,7 @@
 
 use std::time::Duration;
 
-use super::port::Moment;
+use super::peer::Moment;
 
 /// How long a byte may wait before the worker reads it: what it reads at a time waits as long again inside it.
 const TARGET: Duration = Duration::from_millis(4);

@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use super::Bus;
 use super::message::Refusal;
-use super::port::{ClientKey, Moment, Peer, Text, WorkerKey};
+use super::peer::{ClientKey, Moment, Peer, SessionKey, SessionMark, Text, WorkerKey};
 use super::report::{Reason, Report};
 use super::settings::{MAX_SESSION_ID_LEN, MAX_SESSIONS};
-use super::table::{Index, Key, Table};
+use super::table::{Index, Table};
 use super::worker::Worker;
 
 /// Names that are held after their owners have left, over all workers; beyond them the oldest one goes.
@@ -62,12 +62,12 @@ pub struct Session {
 /// All sessions, by owner and by worker.
 pub struct Sessions {
     /// The sessions, and the names that are held.
-    pub table: Table<Session>,
+    pub table: Table<Session, SessionMark>,
     by_owner: Index,
     by_worker: Index,
     owned: usize,
     /// Held names, the oldest first; some have an owner again, or are gone.
-    held: VecDeque<Key<Session>>,
+    held: VecDeque<SessionKey>,
     /// When the next claim may have to be forgotten.
     claims_due: Option<Moment>,
 }
@@ -99,26 +99,20 @@ impl Sessions {
     }
 
     /// The session of this name that a client owns; the first one, if it has several on different workers.
-    pub fn of_client(&self, client: ClientKey, name: &[u8]) -> Option<Key<Session>> {
+    pub fn of_client(&self, client: ClientKey, name: &[u8]) -> Option<SessionKey> {
         let hash = self.by_owner.hash(client.to_bits().get(), OWNER, name);
         self.by_owner
             .find_oldest(&self.table, hash, |session| session.client == Some(client) && session.name.as_bytes() == name)
     }
 
     /// The session of this name on a worker, owned or held.
-    pub fn of_worker(&self, worker: WorkerKey, name: &[u8]) -> Option<Key<Session>> {
+    pub fn of_worker(&self, worker: WorkerKey, name: &[u8]) -> Option<SessionKey> {
         let hash = self.by_worker.hash(worker.to_bits().get(), WORKER, name);
         self.by_worker.find(&self.table, hash, |session| session.worker == worker && session.name.as_bytes() == name)
     }
 
     /// Adds a session that [`Sessions::of_worker`] does not know yet; none if the table is full.
-    fn insert(
-        &mut self,
-        client: Option<ClientKey>,
-        worker: WorkerKey,
-        name: &[u8],
-        rank: Rank,
-    ) -> Option<Key<Session>> {
+    fn insert(&mut self, client: Option<ClientKey>, worker: WorkerKey, name: &[u8], rank: Rank) -> Option<SessionKey> {
         debug_assert!(self.of_worker(worker, name).is_none());
         let session = Session {
             client,
@@ -142,7 +136,7 @@ impl Sessions {
     }
 
     /// Gives a session another owner, or none.
-    fn change_owner(&mut self, key: Key<Session>, client: Option<ClientKey>) {
+    fn change_owner(&mut self, key: SessionKey, client: Option<ClientKey>) {
         let Some(session) = self.table.get(key) else { return };
         if let Some(before) = session.client {
             let hash = self.by_owner.hash(before.to_bits().get(), OWNER, session.name.as_bytes());
@@ -160,7 +154,7 @@ impl Sessions {
     }
 
     /// Takes a session out.
-    fn remove(&mut self, key: Key<Session>) -> Option<Session> {
+    fn remove(&mut self, key: SessionKey) -> Option<Session> {
         self.change_owner(key, None);
         let session = self.table.get(key)?;
         let hash = self.by_worker.hash(session.worker.to_bits().get(), WORKER, session.name.as_bytes());
@@ -169,10 +163,10 @@ impl Sessions {
     }
 
     /// Puts a held name behind the others; gives the oldest one if there are too many.
-    fn hold(&mut self, key: Key<Session>) -> Option<Key<Session>> {
+    fn hold(&mut self, key: SessionKey) -> Option<SessionKey> {
         self.held.push_back(key);
         let table = &self.table;
-        let is_held = |key: &Key<Session>| table.get(*key).is_some_and(|session| session.client.is_none());
+        let is_held = |key: &SessionKey| table.get(*key).is_some_and(|session| session.client.is_none());
         if self.held.len() > 2 * MAX_HELD {
             self.held.retain(is_held);
         }
@@ -252,7 +246,7 @@ pub(super) enum Learned {
 
 impl Bus {
     /// The session of this name that a client owns. Most clients have one: that is found without its hash.
-    pub(super) fn session_of_client(&self, client: ClientKey, name: &[u8]) -> Option<Key<Session>> {
+    pub(super) fn session_of_client(&self, client: ClientKey, name: &[u8]) -> Option<SessionKey> {
         let sessions = &self.clients.get(client)?.end.sessions;
         match sessions.len() {
             0 => None,
@@ -280,7 +274,7 @@ impl Bus {
         client: ClientKey,
         worker: WorkerKey,
         name: &[u8],
-    ) -> Option<Key<Session>> {
+    ) -> Option<SessionKey> {
         let key = self.new_session(now, client, worker, name, Rank::Claimed)?;
         if self.sessions.claims_due.is_none() {
             self.sessions.claims_due = Some(now.after(CLAIM_LASTS));
@@ -295,7 +289,7 @@ impl Bus {
         worker: WorkerKey,
         name: &[u8],
         rank: Rank,
-    ) -> Option<Key<Session>> {
+    ) -> Option<SessionKey> {
         if self.sessions.is_full() && !self.evict_session_for(now, client) {
             self.rests(now, client);
             return None;
@@ -309,7 +303,7 @@ impl Bus {
         Some(key)
     }
 
-    fn join_owner(&mut self, client: ClientKey, key: Key<Session>) {
+    fn join_owner(&mut self, client: ClientKey, key: SessionKey) {
         let Some(client) = self.clients.get_mut(client) else { return };
         let at_client = client.end.sessions.join(key);
         if let Some(session) = self.sessions.table.get_mut(key) {
@@ -317,7 +311,7 @@ impl Bus {
         }
     }
 
-    fn leave_owner(&mut self, key: Key<Session>) {
+    fn leave_owner(&mut self, key: SessionKey) {
         let Some(session) = self.sessions.table.get(key) else { return };
         let (Some(owner), place) = (session.client, session.at_client) else { return };
         let Some(client) = self.clients.get_mut(owner) else { return };
@@ -328,7 +322,7 @@ impl Bus {
     }
 
     /// Gives a held name to a client that asks the worker to load it; a refusal gives it back.
-    pub(super) fn lend_session(&mut self, now: Moment, client: ClientKey, key: Key<Session>) -> bool {
+    pub(super) fn lend_session(&mut self, now: Moment, client: ClientKey, key: SessionKey) -> bool {
         if self.sessions.is_full() && !self.evict_session_for(now, client) {
             return false;
         }
@@ -343,7 +337,7 @@ impl Bus {
     }
 
     /// The worker did not load a session, or the request for it was never sent: it is as it was before.
-    pub(super) fn unclaim_session(&mut self, key: Key<Session>) {
+    pub(super) fn unclaim_session(&mut self, key: SessionKey) {
         let Some(session) = self.sessions.table.get_mut(key).filter(|session| session.rank == Rank::Claimed) else {
             return;
         };
@@ -356,7 +350,7 @@ impl Bus {
     }
 
     /// The worker has answered a request in this session with a result.
-    pub(super) fn confirm_session(&mut self, key: Key<Session>, rank: Rank) {
+    pub(super) fn confirm_session(&mut self, key: SessionKey, rank: Rank) {
         let Some(session) = self.sessions.table.get_mut(key) else { return };
         session.rank = session.rank.max(rank);
         if let (Rank::Issued, Some(owner)) = (session.rank, session.client)
@@ -367,14 +361,14 @@ impl Bus {
     }
 
     /// A worker has loaded a session for a client that has gone: it knows it from now on.
-    pub(super) fn confirm_held(&mut self, key: Key<Session>) {
+    pub(super) fn confirm_held(&mut self, key: SessionKey) {
         if let Some(session) = self.sessions.table.get_mut(key).filter(|session| session.client.is_none()) {
             session.rank = Rank::Issued;
         }
     }
 
     /// The answer to a request that loads this session will not be seen.
-    pub(super) fn may_be_loaded(&mut self, key: Key<Session>) {
+    pub(super) fn may_be_loaded(&mut self, key: SessionKey) {
         let Some(session) = self.sessions.table.get_mut(key).filter(|session| session.rank == Rank::Claimed) else {
             return;
         };
@@ -464,7 +458,7 @@ impl Bus {
 
     /// The owner of a session leaves: the name goes to nobody as long as something of it may come. What the worker has
     /// given out it may speak of as long as it lives; of other names it knows only what it is asked.
-    pub(super) fn hold_session(&mut self, key: Key<Session>) {
+    pub(super) fn hold_session(&mut self, key: SessionKey) {
         let Some(session) = self.sessions.table.get_mut(key) else { return };
         if session.was_held {
             session.rank = Rank::Issued;
@@ -479,21 +473,21 @@ impl Bus {
         }
     }
 
-    fn drop_held(&mut self, key: Key<Session>) {
+    fn drop_held(&mut self, key: SessionKey) {
         if self.sessions.table.get(key).is_some_and(|session| session.client.is_none()) {
             self.drop_session(key);
         }
     }
 
     /// One request more is pending in a session.
-    pub(super) fn session_waits_more(&mut self, key: Option<Key<Session>>) {
+    pub(super) fn session_waits_more(&mut self, key: Option<SessionKey>) {
         if let Some(session) = key.and_then(|key| self.sessions.table.get_mut(key)) {
             session.pending += 1;
         }
     }
 
     /// One request less is pending in a session; a name that was held for it alone is free again.
-    pub(super) fn session_waits_less(&mut self, key: Key<Session>) {
+    pub(super) fn session_waits_less(&mut self, key: SessionKey) {
         let Some(session) = self.sessions.table.get_mut(key) else { return };
         session.pending -= 1;
         if session.pending == 0 && session.client.is_none() && session.rank < Rank::Issued {
@@ -502,7 +496,7 @@ impl Bus {
     }
 
     /// Forgets a session.
-    pub(super) fn drop_session(&mut self, key: Key<Session>) {
+    pub(super) fn drop_session(&mut self, key: SessionKey) {
         self.leave_owner(key);
         let Some(session) = self.sessions.remove(key) else { return };
         if let Some(worker) = self.workers.get_mut(session.worker)
@@ -514,7 +508,7 @@ impl Bus {
     }
 
     /// A worker has ended, and its session with it: its owner is told when it names it the next time.
-    pub(super) fn lose_session(&mut self, key: Key<Session>) {
+    pub(super) fn lose_session(&mut self, key: SessionKey) {
         if let Some(session) = self.sessions.table.get(key)
             && (session.rank == Rank::Issued || session.was_held)
             && let Some(owner) = session.client.and_then(|owner| self.clients.get_mut(owner))

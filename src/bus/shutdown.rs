@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use super::Bus;
 use super::client::Phase;
-use super::port::{ClientKey, Close, Effect, Moment, Peer};
+use super::peer::{ClientKey, Moment, Peer};
+use super::port::{Close, Effect};
 use super::report::Reason;
 
 /// How long a killed worker may take to be reaped, and a client to take its last bytes after the drain's time is up.

@@ -10,10 +10,10 @@ use slab::Slab;
 
 /// Names one entry of a [`Table`] for as long as that entry lives: its slot, and a number that counts up with each entry
 /// of the table. At a million entries a second that number lasts for four years.
-pub struct Key<T> {
-    /// The highest bit is left free for [`Peer`](super::port::Peer).
+pub struct Key<M> {
+    /// The highest bit is left free for [`Peer`](super::peer::Peer).
     bits: NonZeroU64,
-    entry: PhantomData<fn() -> T>,
+    entry: PhantomData<fn() -> M>,
 }
 
 /// Bits of a key that name the slot.
@@ -21,7 +21,7 @@ const INDEX_BITS: u32 = 16;
 /// Bits that number the entry.
 const GENERATION_BITS: u32 = 47;
 
-impl<T> Key<T> {
+impl<M> Key<M> {
     fn new(index: usize, generation: u64) -> Self {
         let bits = generation << INDEX_BITS | index as u64;
         Self { bits: NonZeroU64::new(bits).expect("generations begin with 1"), entry: PhantomData }
@@ -48,41 +48,41 @@ impl<T> Key<T> {
     }
 }
 
-impl<T> Clone for Key<T> {
+impl<M> Clone for Key<M> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<T> Copy for Key<T> {}
+impl<M> Copy for Key<M> {}
 
-impl<T> PartialEq for Key<T> {
+impl<M> PartialEq for Key<M> {
     fn eq(&self, other: &Self) -> bool {
         self.bits == other.bits
     }
 }
 
-impl<T> Eq for Key<T> {}
+impl<M> Eq for Key<M> {}
 
-impl<T> std::fmt::Debug for Key<T> {
+impl<M> std::fmt::Debug for Key<M> {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(formatter, "{}.{}", self.index(), self.serial())
     }
 }
 
-struct Entry<T> {
-    key: Key<T>,
+struct Entry<T, M> {
+    key: Key<M>,
     value: T,
 }
 
-/// A slab with a hard limit and generations.
-pub struct Table<T> {
-    slots: Slab<Entry<T>>,
+/// A slab with a hard limit and generations. `M` marks its keys, so that they can be named without `T`.
+pub struct Table<T, M = T> {
+    slots: Slab<Entry<T, M>>,
     capacity: usize,
     next_generation: u64,
 }
 
-impl<T> Table<T> {
+impl<T, M> Table<T, M> {
     /// An empty table for at most `capacity` entries.
     pub fn new(capacity: usize) -> Self {
         assert!(capacity <= 1 << INDEX_BITS);
@@ -90,13 +90,13 @@ impl<T> Table<T> {
     }
 
     /// The key of the new entry; none when the table is full, and then the value is dropped.
-    pub fn insert(&mut self, value: T) -> Option<Key<T>> {
+    pub fn insert(&mut self, value: T) -> Option<Key<M>> {
         self.insert_with(|_| value)
     }
 
     /// The same for an entry that has to know its key.
     #[inline]
-    pub fn insert_with(&mut self, value: impl FnOnce(Key<T>) -> T) -> Option<Key<T>> {
+    pub fn insert_with(&mut self, value: impl FnOnce(Key<M>) -> T) -> Option<Key<M>> {
         if self.is_full() {
             return None;
         }
@@ -110,35 +110,35 @@ impl<T> Table<T> {
 
     /// The entry, if it still lives.
     #[inline]
-    pub fn get(&self, key: Key<T>) -> Option<&T> {
+    pub fn get(&self, key: Key<M>) -> Option<&T> {
         self.slots.get(key.index()).filter(|entry| entry.key == key).map(|entry| &entry.value)
     }
 
     /// The entry, if it still lives.
     #[inline]
-    pub fn get_mut(&mut self, key: Key<T>) -> Option<&mut T> {
+    pub fn get_mut(&mut self, key: Key<M>) -> Option<&mut T> {
         self.slots.get_mut(key.index()).filter(|entry| entry.key == key).map(|entry| &mut entry.value)
     }
 
     /// Takes the entry out.
     #[inline]
-    pub fn remove(&mut self, key: Key<T>) -> Option<T> {
+    pub fn remove(&mut self, key: Key<M>) -> Option<T> {
         self.get(key)?;
         Some(self.slots.remove(key.index()).value)
     }
 
     /// The key of the entry in a slot that an index of this table named.
-    fn key_at(&self, index: u32) -> Key<T> {
+    fn key_at(&self, index: u32) -> Key<M> {
         self.slots[index as usize].key
     }
 
     /// Entries in slot order.
-    pub fn iter(&self) -> impl Iterator<Item = (Key<T>, &T)> {
+    pub fn iter(&self) -> impl Iterator<Item = (Key<M>, &T)> {
         self.slots.iter().map(|(_, entry)| (entry.key, &entry.value))
     }
 
     /// Keys in slot order, detached from the table so that it may change meanwhile.
-    pub fn keys(&self) -> Vec<Key<T>> {
+    pub fn keys(&self) -> Vec<Key<M>> {
         self.iter().map(|(key, _)| key).collect()
     }
 
@@ -185,25 +185,25 @@ impl Index {
     }
 
     /// The entry with this hash for which `same` holds.
-    pub fn find<T>(&self, table: &Table<T>, hash: u32, same: impl Fn(&T) -> bool) -> Option<Key<T>> {
+    pub fn find<T, M>(&self, table: &Table<T, M>, hash: u32, same: impl Fn(&T) -> bool) -> Option<Key<M>> {
         let matches = |(stored, index): &(u32, u32)| *stored == hash && same(&table.slots[*index as usize].value);
         self.slots.find(spread(hash), matches).map(|(_, index)| table.key_at(*index))
     }
 
     /// The oldest entry with this hash for which `same` holds, where there may be several.
-    pub fn find_oldest<T>(&self, table: &Table<T>, hash: u32, same: impl Fn(&T) -> bool) -> Option<Key<T>> {
+    pub fn find_oldest<T, M>(&self, table: &Table<T, M>, hash: u32, same: impl Fn(&T) -> bool) -> Option<Key<M>> {
         let alike = self.slots.iter_hash(spread(hash)).filter(|(stored, _)| *stored == hash).map(|(_, index)| *index);
         let found = alike.filter(|index| same(&table.slots[*index as usize].value)).map(|index| table.key_at(index));
         found.min_by_key(|key| key.serial())
     }
 
     /// Adds an entry.
-    pub fn insert<T>(&mut self, hash: u32, key: Key<T>) {
+    pub fn insert<M>(&mut self, hash: u32, key: Key<M>) {
         self.slots.insert_unique(spread(hash), (hash, key.index() as u32), |(stored, _)| spread(*stored));
     }
 
     /// Takes an entry out; says whether it was there.
-    pub fn remove<T>(&mut self, hash: u32, key: Key<T>) -> bool {
+    pub fn remove<M>(&mut self, hash: u32, key: Key<M>) -> bool {
         match self.slots.find_entry(spread(hash), |(_, index)| *index == key.index() as u32) {
             Ok(found) => {
                 found.remove();
@@ -226,41 +226,41 @@ impl Index {
 
 /// The entries of a table that belong to one owner. A member knows its place, so leaving costs the same however many
 /// there are; the order changes when one leaves.
-pub struct Members<T> {
-    keys: Vec<Key<T>>,
+pub struct Members<M> {
+    keys: Vec<Key<M>>,
 }
 
-impl<T> Default for Members<T> {
+impl<M> Default for Members<M> {
     fn default() -> Self {
         Self { keys: Vec::new() }
     }
 }
 
-impl<T> Members<T> {
+impl<M> Members<M> {
     /// Adds a member and gives its place, which the member must remember.
-    pub fn join(&mut self, key: Key<T>) -> u32 {
+    pub fn join(&mut self, key: Key<M>) -> u32 {
         self.keys.push(key);
         (self.keys.len() - 1) as u32
     }
 
     /// Removes the member at `place`. If another one moved there, its key is returned and must learn its new place.
-    pub fn leave(&mut self, place: u32) -> Option<Key<T>> {
+    pub fn leave(&mut self, place: u32) -> Option<Key<M>> {
         self.keys.swap_remove(place as usize);
         self.keys.get(place as usize).copied()
     }
 
     /// Some member.
-    pub fn first(&self) -> Option<Key<T>> {
+    pub fn first(&self) -> Option<Key<M>> {
         self.keys.first().copied()
     }
 
     /// The member that joined last, unless others have left since.
-    pub fn last(&self) -> Option<Key<T>> {
+    pub fn last(&self) -> Option<Key<M>> {
         self.keys.last().copied()
     }
 
     /// All members.
-    pub fn iter(&self) -> impl Iterator<Item = Key<T>> {
+    pub fn iter(&self) -> impl Iterator<Item = Key<M>> {
         self.keys.iter().copied()
     }
 
@@ -281,7 +281,7 @@ mod tests {
 
     #[test]
     fn a_full_table_refuses() {
-        let mut table = Table::new(2);
+        let mut table = Table::<_>::new(2);
         let first = table.insert("a").unwrap();
         table.insert("b").unwrap();
         assert_eq!(table.insert("c"), None);
@@ -291,7 +291,7 @@ mod tests {
 
     #[test]
     fn a_key_never_reaches_a_successor_in_its_slot() {
-        let mut table = Table::new(1);
+        let mut table = Table::<_>::new(1);
         let old = table.insert(1).unwrap();
         table.remove(old);
         let new = table.insert(2).unwrap();
@@ -303,7 +303,7 @@ mod tests {
 
     #[test]
     fn an_index_finds_by_content_and_forgets_what_was_removed() {
-        let mut table = Table::new(8);
+        let mut table = Table::<_>::new(8);
         let mut index = Index::new(8);
         let keys: Vec<_> = (0..8u8).map(|value| table.insert(value).unwrap()).collect();
         for (value, key) in keys.iter().enumerate() {
@@ -319,7 +319,7 @@ mod tests {
 
     #[test]
     fn the_member_that_moved_into_a_gap_is_named() {
-        let mut table = Table::new(3);
+        let mut table = Table::<_>::new(3);
         let keys: Vec<_> = (0..3).map(|value| table.insert(value).unwrap()).collect();
         let mut members = Members::default();
         assert_eq!(keys.iter().map(|key| members.join(*key)).collect::<Vec<_>>(), [0, 1, 2]);

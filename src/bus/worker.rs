@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use super::delivery::Patience;
 use super::endpoint::Endpoint;
-use super::port::{ClientKey, Exit, Moment, WorkerKey};
+use super::peer::{ClientKey, Moment, WorkerKey};
+use super::port::Exit;
 use super::send_window::SendWindow;
 use super::settings::Limits;
 

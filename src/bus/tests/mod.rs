@@ -24,7 +24,8 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::Bus;
-use super::port::{ClientKey, Close, Effect, Exit, Input, Moment, Next, Peer, PeerBits, Signal, Source, WorkerKey};
+use super::peer::{ClientKey, Moment, Peer, PeerBits, Source, WorkerKey};
+use super::port::{Close, Effect, Exit, Input, Next, Signal};
 use super::report::{Reason, Report};
 use super::settings::{Assignment, IdCollision, Limits, Listener, Pool, Routing, SessionAccess, Settings};
 use crate::scan::{PAD, Window};

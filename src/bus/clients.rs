@@ -157,11 +157,12 @@ impl Bus {
             if let Some(pending) = self.to_workers.table.get(request) {
                 let id = pending.asker_id().to_string();
                 let number = self.clients.get(key).map(|client| client.number);
-                self.reporter.report(now, Reason::RequestDiscarded, &mut self.effects, || super::Report {
+                let report = self.reporter.report(now, Reason::RequestDiscarded, || super::Report {
                     client: number,
                     id: Some(id),
                     ..super::Report::new(Reason::RequestDiscarded, "the client left before its answer came")
                 });
+                self.tell(report);
             }
             self.orphan_request(Direction::ToWorkers, request);
         }
@@ -211,12 +212,13 @@ impl Bus {
             let Some(request) = self.forget_request(Direction::ToClients, request) else { continue };
             let Some(Peer::Worker(asker)) = request.asker() else { continue };
             let worker = self.workers.get(asker).map(|worker| (worker.pool, worker.number));
-            self.reporter.report(now, Reason::RequestDiscarded, &mut self.effects, || super::Report {
+            let report = self.reporter.report(now, Reason::RequestDiscarded, || super::Report {
                 client: Some(number),
                 worker,
                 id: Some(request.asker_id().to_string()),
                 ..super::Report::new(Reason::RequestDiscarded, "the client left before it answered a worker's request")
             });
+            self.tell(report);
             if !self.settings.routing.error_replies || !self.worker_takes_messages(asker) {
                 continue;
             }

@@ -426,7 +426,7 @@ impl Bus {
             self.check_at(now.after(pause));
             let id = self.to_workers.table.get(request).map(|request| request.asker_id().to_string());
             let worker = self.workers.get(key).map(|worker| (worker.pool, worker.number));
-            self.reporter.report(now, Reason::CrashSuspect, &mut self.effects, || {
+            let report = self.reporter.report(now, Reason::CrashSuspect, || {
                 let text = format!(
                     "{crashes} workers in a row have ended while they had a request of this client; it is read again in \
                      {} s",
@@ -434,6 +434,7 @@ impl Bus {
                 );
                 Report { client: Some(number), worker, id, ..Report::new(Reason::CrashSuspect, text) }
             });
+            self.tell(report);
         }
     }
 
@@ -494,7 +495,8 @@ impl Bus {
             }
         };
         report.worker = Some((pool, number));
-        self.reporter.report(now, report.reason, &mut self.effects, || report);
+        let report = self.reporter.report(now, report.reason, || report);
+        self.tell(report);
     }
 
     /// Restarts, timers and stalls of workers.

@@ -380,7 +380,8 @@ impl Bus {
 
     /// Does what is due, and finds out when the next thing is. It looks at everything: deadlines are rare.
     fn tick(&mut self, now: Moment) {
-        self.reporter.tick(now, &mut self.effects);
+        let summaries = self.reporter.summaries(now);
+        self.effects.extend(summaries.into_iter().map(|summary| Effect::Report(Box::new(summary))));
         self.give_turns(now);
         if self.turns_due.is_some_and(|due| due <= now) {
             self.tick_turns(now);
@@ -396,10 +397,15 @@ impl Bus {
         self.tick_drain(now);
     }
 
+    /// Hands out a report that was let through.
+    fn tell(&mut self, report: Option<Box<Report>>) {
+        self.effects.extend(report.map(Effect::Report));
+    }
+
     /// Counts and tells that something happened to `peer`.
     fn report(&mut self, now: Moment, reason: Reason, peer: Option<Peer>, text: impl FnOnce() -> String) {
         let (clients, workers) = (&self.clients, &self.workers);
-        self.reporter.report(now, reason, &mut self.effects, || {
+        let report = self.reporter.report(now, reason, || {
             let mut report = Report::new(reason, text());
             match peer {
                 Some(Peer::Client(client)) => report.client = clients.get(client).map(|client| client.number),
@@ -408,6 +414,7 @@ impl Bus {
             }
             report
         });
+        self.tell(report);
     }
 
     /// Panics if the tables, the lists and the counters disagree. For tests: it looks at everything.

@@ -22,7 +22,7 @@ impl Bus {
         text: &str,
     ) {
         let (clients, workers) = (&self.clients, &self.workers);
-        self.reporter.report(now, reason, &mut self.effects, || {
+        let report = self.reporter.report(now, reason, || {
             let mut report = Report::new(reason, text);
             match from {
                 Peer::Client(client) => report.client = clients.get(client).map(|client| client.number),
@@ -34,6 +34,7 @@ impl Bus {
             }
             report
         });
+        self.tell(report);
     }
 
     /// A client's message goes nowhere: it is told so if it asked, and the loss is reported.

@@ -1,10 +1,9 @@
 //! What a person is told: every drop, close and change of state, with who and why. Reasons are counted always and
 //! reported with restraint: a few at once, then one summary every ten seconds, so that no peer can flood the log.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::port::{Effect, Moment};
+use super::peer::Moment;
 
 /// How loud a report is (spec, appendix C).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -170,14 +169,9 @@ impl Default for Reporter {
 }
 
 impl Reporter {
-    /// Counts `reason`; the text is made only if it is let through.
-    pub fn report(
-        &mut self,
-        now: Moment,
-        reason: Reason,
-        effects: &mut VecDeque<Effect>,
-        make: impl FnOnce() -> Report,
-    ) {
+    /// Counts `reason`, and gives the report if it is let through; only then it is made.
+    #[must_use]
+    pub fn report(&mut self, now: Moment, reason: Reason, make: impl FnOnce() -> Report) -> Option<Box<Report>> {
         let bucket = &mut self.buckets[reason as usize];
         bucket.count += 1;
         if now.since(bucket.window_from) >= SUMMARY_EVERY && bucket.suppressed == 0 {
@@ -186,23 +180,25 @@ impl Reporter {
         }
         if bucket.passed < reason.burst() {
             bucket.passed += 1;
-            effects.push_back(Effect::Report(Box::new(make())));
-            return;
+            return Some(Box::new(make()));
         }
         bucket.suppressed += 1;
         let due = bucket.window_from.after(SUMMARY_EVERY);
         self.next_summary = Some(self.next_summary.map_or(due, |next| next.min(due)));
+        None
     }
 
-    /// When [`Reporter::tick`] has a summary to give.
+    /// When [`Reporter::summaries`] has a summary to give.
     pub fn next_deadline(&self) -> Option<Moment> {
         self.next_summary
     }
 
-    /// Gives the summaries that are due.
-    pub fn tick(&mut self, now: Moment, effects: &mut VecDeque<Effect>) {
+    /// The summaries that are due.
+    #[must_use]
+    pub fn summaries(&mut self, now: Moment) -> Vec<Report> {
+        let mut summaries = Vec::new();
         if self.next_summary.is_none_or(|due| due > now) {
-            return;
+            return summaries;
         }
         self.next_summary = None;
         for (bucket, reason) in self.buckets.iter_mut().zip(Reason::ALL) {
@@ -217,8 +213,9 @@ impl Reporter {
             let mut report = Report::new(*reason, format!("the same {} times more", bucket.suppressed));
             report.suppressed = std::mem::take(&mut bucket.suppressed);
             bucket.window_from = now;
-            effects.push_back(Effect::Report(Box::new(report)));
+            summaries.push(report);
         }
+        summaries
     }
 
     /// How often a reason has happened.
@@ -234,16 +231,11 @@ mod tests {
     #[test]
     fn a_flood_of_one_reason_is_counted_and_summed_up() {
         let mut reporter = Reporter::default();
-        let mut effects = VecDeque::new();
-        for _ in 0..1000 {
-            reporter.report(Moment(1), Reason::Unroutable, &mut effects, || Report::new(Reason::Unroutable, "x"));
-        }
-        assert_eq!(effects.len(), BURST as usize);
+        let mut report = || reporter.report(Moment(1), Reason::Unroutable, || Report::new(Reason::Unroutable, "x"));
+        assert_eq!((0..1000).filter_map(|_| report()).count(), BURST as usize);
         assert_eq!(reporter.count(Reason::Unroutable), 1000);
         let due = reporter.next_deadline().unwrap();
-        effects.clear();
-        reporter.tick(due, &mut effects);
-        let Some(Effect::Report(summary)) = effects.pop_front() else { panic!("no summary") };
+        let [summary] = &reporter.summaries(due)[..] else { panic!("no summary") };
         assert_eq!(summary.suppressed, 1000 - u64::from(BURST));
         assert_eq!(reporter.next_deadline(), None);
     }

@@ -513,21 +513,22 @@ impl Bus {
     pub(super) fn give_up_request(&mut self, now: Moment, key: RequestKey, reason: Reason, text: &str) {
         let Some(request) = self.to_workers.table.get(key) else { return };
         let Some(Peer::Client(client)) = request.asker() else { return };
+        let token = request.asker_token();
+        let session = request.session.filter(|_| request.session_on_top).and_then(|key| self.sessions.table.get(key));
+        let session = session.map(|session| session.name.clone());
         let id = request.asker_id().to_string();
         let number = self.clients.get(client).map(|client| client.number);
         let worker = match request.answerer() {
             Peer::Worker(worker) => self.workers.get(worker).map(|worker| (worker.pool, worker.number)),
             Peer::Client(_) => None,
         };
-        self.reporter.report(now, reason, &mut self.effects, || Report {
+        let report = self.reporter.report(now, reason, || Report {
             client: number,
             worker,
             id: Some(id),
             ..Report::new(reason, text)
         });
-        let token = request.asker_token();
-        let session = request.session.filter(|_| request.session_on_top).and_then(|key| self.sessions.table.get(key));
-        let session = session.map(|session| session.name.clone());
+        self.tell(report);
         self.orphan_request(Direction::ToWorkers, key);
         self.say_error(now, client, &token, session.as_ref().map(Text::as_bytes), reason, text);
         self.waits_less(now, client);

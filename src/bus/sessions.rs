@@ -533,13 +533,14 @@ impl Bus {
         };
         let number = self.clients.get(holder).map(|client| client.number);
         let name = session.name.as_bytes().escape_ascii().to_string();
-        self.reporter.report(now, Reason::SessionEvicted, &mut self.effects, || Report {
+        let report = self.reporter.report(now, Reason::SessionEvicted, || Report {
             client: number,
             ..Report::new(
                 Reason::SessionEvicted,
                 format!("the table is full, and this client holds most sessions: it loses \"{name}\", long unused"),
             )
         });
+        self.tell(report);
         self.lose_session(key);
         true
     }

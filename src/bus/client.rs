@@ -1,9 +1,9 @@
 //! A client connection as the core sees it.
 
 use super::endpoint::Endpoint;
-use super::fairness::{Pace, UseKey};
+use super::lost::Lost;
 use super::peer::{Moment, Source, WorkerKey};
-use super::sessions::Lost;
+use super::sources::UseKey;
 
 /// How far a connection has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -16,6 +16,18 @@ pub enum Phase {
     Flushing,
     /// It is being closed at once.
     Closing,
+}
+
+/// Whether a client is read as fast as it sends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pace {
+    /// It is.
+    #[default]
+    Free,
+    /// It waits for answers, or for its turn.
+    Waiting,
+    /// It has its turn.
+    Turn,
 }
 
 /// One client connection.
@@ -103,5 +115,11 @@ impl Client {
             heard: Moment::default(),
             end: Endpoint { progress_at: now, ..Endpoint::default() },
         }
+    }
+
+    /// Whether nothing stands against reading it.
+    pub fn is_read(&self) -> bool {
+        let end = &self.end;
+        end.blocked_on.is_none() && self.pace != Pace::Waiting && !end.held_back && !self.is_slowed_down
     }
 }

@@ -270,15 +270,6 @@ impl Bus {
         }
     }
 
-    /// A client is read again that was slowed down for what its requests did.
-    pub(super) fn forgive(&mut self, key: ClientKey) {
-        let Some(client) = self.clients.get_mut(key) else { return };
-        client.read_after = None;
-        if std::mem::take(&mut client.is_slowed_down) {
-            self.read_again(Peer::Client(key));
-        }
-    }
-
     /// Closes clients whose time is up.
     pub(super) fn tick_clients(&mut self, now: Moment) {
         let timeout = self.settings.limits.backpressure_timeout;
@@ -317,5 +308,10 @@ impl Bus {
                 self.check_at(next);
             }
         }
+    }
+
+    /// Whether any client still waits for an answer.
+    pub(super) fn has_pending(&self) -> bool {
+        self.clients.iter().any(|(_, client)| client.phase <= Phase::HalfClosed && !client.end.asked.is_empty())
     }
 }

@@ -3,9 +3,8 @@
 //!
 //! Invariant: a peer waits for one output at a time, and is in the list of that output once.
 
-use std::time::Duration;
-
 use super::Bus;
+use super::client::Client;
 use super::message::Edits;
 use super::peer::{ClientKey, Moment, Peer, WorkerKey};
 use super::port::{Close, Effect};
@@ -15,60 +14,6 @@ use crate::scan::{Line, Span};
 /// What is queued for a client that reads more slowly than a shared worker writes may grow to so many times
 /// max_output_queue; then the client is closed.
 const SLOW_READER_LIMIT: usize = 4;
-/// How long one worker may be held up in all by clients that read slowly, while others use it.
-const PATIENCE: Duration = Duration::from_millis(500);
-/// So many parts of the time that passes come back.
-const PATIENCE_RETURNS: u32 = 100;
-/// Of backpressure_timeout: after this part without a byte read, a worker is no longer fed in turns, and its output
-/// may fill up.
-const STUCK_AFTER: u32 = 4;
-/// Bytes of a client's turn before a worker that several wait for.
-const QUANTUM: usize = 64 * 1024;
-/// How long it is believed that others use a worker.
-const SHARED_FOR: Duration = Duration::from_millis(10);
-
-/// How much longer a worker may be held up.
-#[derive(Clone, Copy, Debug)]
-pub struct Patience {
-    left: Duration,
-    at: Moment,
-    /// It is being held up since then, and others use it.
-    since: Option<Moment>,
-    /// Others used it when that was looked at last.
-    shared_until: Moment,
-}
-
-impl Default for Patience {
-    fn default() -> Self {
-        Self { left: PATIENCE, at: Moment::default(), since: None, shared_until: Moment::default() }
-    }
-}
-
-impl Patience {
-    fn left(&mut self, now: Moment) -> Duration {
-        self.left = PATIENCE.min(self.left + now.since(self.at) / PATIENCE_RETURNS);
-        self.at = now;
-        self.left
-    }
-
-    /// When a worker that is held up goes on whatever its reader does.
-    pub fn ends(&self) -> Option<Moment> {
-        self.since.map(|since| since.after(self.left))
-    }
-
-    fn begin(&mut self, now: Moment) -> Duration {
-        let left = self.left(now);
-        self.since = Some(now);
-        left
-    }
-
-    fn end(&mut self, now: Moment) {
-        if let Some(since) = self.since.take() {
-            self.left = self.left.saturating_sub(now.since(since));
-            self.at = now;
-        }
-    }
-}
 
 /// Whether a line may be queued.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -156,50 +101,6 @@ impl Bus {
         });
         self.close_client(now, client, Close::Now);
         Room::Closed
-    }
-
-    /// Whether anybody but `client` has something to expect of a worker.
-    fn is_used_by_others(&mut self, now: Moment, key: WorkerKey, client: ClientKey) -> bool {
-        let Some(worker) = self.workers.get(key) else { return false };
-        if worker.owner.is_some() {
-            return false;
-        }
-        if worker.patience.shared_until > now {
-            return true;
-        }
-        let (me, end) = (Peer::Client(client), &worker.end);
-        let asks = |key| self.to_workers.table.get(key).is_some_and(|r| r.asker().is_some_and(|asker| asker != me));
-        let owns = |key| self.sessions.table.get(key).is_some_and(|s| s.client.is_some_and(|owner| owner != client));
-        let shared = end.output.waiters().iter().any(|waiter| *waiter != me)
-            || end.owes.iter().any(asks)
-            || end.sessions.iter().any(owns);
-        if let Some(worker) = self.workers.get_mut(key).filter(|_| shared) {
-            worker.patience.shared_until = now.after(SHARED_FOR);
-        }
-        shared
-    }
-
-    /// A client speaks to a worker that is held up by another one: from now on it is held up for a short while only.
-    fn hurries(&mut self, now: Moment, key: WorkerKey, client: ClientKey) {
-        let Some(worker) = self.workers.get_mut(key) else { return };
-        if !matches!(worker.end.blocked_on, Some(Peer::Client(slow)) if slow != client)
-            || worker.patience.since.is_some()
-        {
-            return;
-        }
-        let ends = now.after(worker.patience.begin(now));
-        self.check_at(ends);
-    }
-
-    /// Lets a worker go on that was held up for long enough.
-    pub(super) fn end_patience(&mut self, now: Moment, key: WorkerKey) {
-        let Some(worker) = self.workers.get(key) else { return };
-        if worker.patience.ends().is_none_or(|ends| ends > now) {
-            return;
-        }
-        self.stop_waiting(now, Peer::Worker(key));
-        self.read_again(Peer::Worker(key));
-        self.read_on(now, key);
     }
 
     fn wait(&mut self, from: Peer, to: Peer) {
@@ -302,107 +203,6 @@ impl Bus {
         }
     }
 
-    /// Asks how far a worker has read.
-    fn look_at_feed(&mut self, now: Moment, key: WorkerKey) {
-        if let Some(worker) = self.workers.get_mut(key) {
-            worker.window.looks(now);
-            self.effects.push_back(Effect::Probe { worker: key });
-        }
-    }
-
-    /// A worker has so many bytes in front of it.
-    pub(super) fn unread(&mut self, now: Moment, key: WorkerKey, bytes: usize) {
-        let Some(worker) = self.workers.get_mut(key) else { return };
-        worker.window.read_up_to(now, bytes);
-        self.give_turns_before(now, key);
-    }
-
-    /// Lets as many of those go on who wait for a worker as have room with the lines that they wait with.
-    fn give_turns_before(&mut self, now: Moment, key: WorkerKey) {
-        let limit = self.settings.limits.max_output_queue as u64;
-        let alone = self.clients.len() == 1;
-        let Some(worker) = self.workers.get_mut(key) else { return };
-        if worker.end.output.is_full() {
-            return;
-        }
-        // What it is told about its own requests takes no turns.
-        let itself = Peer::Worker(key);
-        if worker.end.blocked_on == Some(itself) {
-            worker.end.output.forget(itself);
-            worker.end.blocked_on = None;
-            self.read_again(itself);
-        }
-        let Some(worker) = self.workers.get_mut(key) else { return };
-        let mut room = limit.saturating_sub(worker.end.output.queued() as u64);
-        if worker.owner.is_none() {
-            room = room.min(worker.window.room(alone));
-        }
-        // With nothing before it, the worker takes a line however long it is.
-        let mut first = worker.window.backlog() == 0;
-        while room > 0 || first {
-            let Some(waiter) = self.workers.get_mut(key).and_then(|worker| worker.end.output.take_waiter()) else {
-                break;
-            };
-            let mut takes = 1;
-            let is_last = self.workers.get(key).is_none_or(|worker| worker.end.output.waiters().is_empty());
-            match waiter {
-                Peer::Client(client) => {
-                    if let Some(client) = self.clients.get_mut(client) {
-                        // Turns are of bytes too: a long line waits for as many of them.
-                        client.credit += QUANTUM;
-                        if client.waits_with > client.credit && !is_last {
-                            if let Some(worker) = self.workers.get_mut(key) {
-                                worker.end.output.wait(waiter);
-                            }
-                            continue;
-                        }
-                        client.credit = 0;
-                        client.end.blocked_on = None;
-                        client.granted = Some(key);
-                        takes = client.waits_with.max(1) as u64;
-                    }
-                }
-                Peer::Worker(worker) => {
-                    if let Some(worker) = self.workers.get_mut(worker) {
-                        worker.end.blocked_on = None;
-                    }
-                }
-            }
-            self.read_again(waiter);
-            room = room.saturating_sub(takes);
-            first = false;
-        }
-        // They may have begun to wait for another reason: whoever still waits is looked after.
-        if self.workers.get(key).is_some_and(|worker| !worker.end.output.waiters().is_empty()) {
-            self.takes_turns(now, key);
-        }
-    }
-
-    /// Clients take turns before a worker from now on.
-    fn takes_turns(&mut self, now: Moment, key: WorkerKey) {
-        if !self.fed_in_turns.contains(&key) {
-            self.fed_in_turns.push(key);
-            self.turns_due.get_or_insert(super::send_window::SendWindow::next_look(now));
-            self.look_at_feed(now, key);
-        }
-    }
-
-    /// Looks after the workers before which clients take turns.
-    pub(super) fn tick_turns(&mut self, now: Moment) {
-        let stuck_after = self.settings.limits.backpressure_timeout / STUCK_AFTER;
-        for key in std::mem::take(&mut self.fed_in_turns) {
-            let Some(worker) = self.workers.get_mut(key) else { continue };
-            if worker.end.output.waiters().is_empty() {
-                continue;
-            }
-            worker.window.look_if_stuck(now, stuck_after);
-            self.fed_in_turns.push(key);
-            self.look_at_feed(now, key);
-            self.give_turns_before(now, key);
-        }
-        self.turns_due = (!self.fed_in_turns.is_empty()).then(|| super::send_window::SendWindow::next_look(now));
-    }
-
     /// All who waited for `peer` may go on.
     pub(super) fn release_waiters(&mut self, now: Moment, peer: Peer) {
         let waiters = self.endpoint(peer).map(|end| end.output.take_waiters()).unwrap_or_default();
@@ -429,12 +229,6 @@ impl Bus {
         }
     }
 
-    fn goes_on(&mut self, now: Moment, worker: WorkerKey) {
-        if let Some(worker) = self.workers.get_mut(worker) {
-            worker.patience.end(now);
-        }
-    }
-
     /// Queues a line of the bus' own for a client.
     pub(super) fn say(&mut self, now: Moment, client: ClientKey, bytes: &[u8]) {
         self.stats.lines_to_clients += 1;
@@ -447,5 +241,16 @@ impl Bus {
         self.stats.lines_to_workers += 1;
         self.effects.push_back(Effect::Insert { to: Peer::Worker(worker), text: bytes.into() });
         self.queued(now, Peer::Worker(worker), bytes.len());
+    }
+
+    /// A peer is read again, unless there is another reason not to.
+    pub(super) fn read_again(&mut self, peer: Peer) {
+        let is_read = match peer {
+            Peer::Client(client) => self.clients.get(client).is_some_and(Client::is_read),
+            Peer::Worker(worker) => self.workers.get(worker).is_some_and(|worker| worker.end.blocked_on.is_none()),
+        };
+        if is_read {
+            self.effects.push_back(Effect::Resume { peer });
+        }
     }
 }

@@ -9,11 +9,10 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::client::Client;
-use super::peer::{ClientKey, Moment, Peer, Source};
+use super::client::{Client, Pace};
+use super::peer::{ClientKey, Moment, Peer};
 use super::port::Effect;
 use super::requests::Direction;
-use super::table::{Key, Table};
 use super::{Bus, settings};
 
 /// How long it waits for answers at most, before it has its next turn.
@@ -21,77 +20,6 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// Slots for pending requests that are kept for each other connection, and for all of them together.
 const KEPT_FOR_EACH: usize = 4;
 const KEPT: usize = settings::MAX_PENDING_REQUESTS / 4;
-/// How long a client is not read after a table was full of what it holds. It doubles with each refusal, up to the
-/// longest, and begins anew after this time without one.
-const FIRST_REST: Duration = Duration::from_millis(1);
-const LONGEST_REST: Duration = Duration::from_millis(32);
-const RESTS_ARE_FORGIVEN_AFTER: Duration = Duration::from_secs(1);
-/// The ends of such pauses are looked at together, in nanoseconds.
-const REST_ROUND: u64 = 4_000_000;
-
-/// Whether a client is read as fast as it sends.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Pace {
-    /// It is.
-    #[default]
-    Free,
-    /// It waits for answers, or for its turn.
-    Waiting,
-    /// It has its turn.
-    Turn,
-}
-
-/// A source and how many connections it has.
-#[derive(Default)]
-pub struct Uses {
-    source: Source,
-    connections: usize,
-}
-
-/// Names what one source uses, for as long as it has a connection.
-pub type UseKey = Key<Uses>;
-
-/// The sources of all connections.
-pub struct Sources {
-    table: Table<Uses>,
-}
-
-impl Default for Sources {
-    fn default() -> Self {
-        Self { table: Table::new(settings::MAX_CONNECTIONS) }
-    }
-}
-
-impl Sources {
-    /// One more connection of `source`.
-    pub fn enter(&mut self, source: Source) -> Option<UseKey> {
-        let known = self.table.iter().find(|(_, uses)| uses.source == source).map(|(key, _)| key);
-        let key = match known {
-            Some(key) => key,
-            None => self.table.insert(Uses { source, ..Uses::default() })?,
-        };
-        self.uses(key).connections += 1;
-        Some(key)
-    }
-
-    /// One connection less.
-    pub fn leave(&mut self, key: UseKey) {
-        let uses = self.uses(key);
-        uses.connections -= 1;
-        if uses.connections == 0 {
-            self.table.remove(key);
-        }
-    }
-
-    fn uses(&mut self, key: UseKey) -> &mut Uses {
-        self.table.get_mut(key).expect("a source lives as long as its connections")
-    }
-
-    /// For tests: how many connections all sources have together.
-    pub fn connections(&self) -> usize {
-        self.table.iter().map(|(_, uses)| uses.connections).sum()
-    }
-}
 
 /// Clients that wait for their turn, the first one first. Some have gone, or have gone on already.
 pub type Turns = VecDeque<(Moment, ClientKey)>;
@@ -113,32 +41,6 @@ impl Bus {
         self.turns.push_back((now.after(PAUSE), key));
         self.effects.push_back(Effect::Pause { peer: Peer::Client(key) });
         true
-    }
-
-    /// Whether a client is not read for a while, since workers keep ending over what it asks, or it has to rest.
-    pub(super) fn is_slowed_down(&mut self, key: ClientKey) -> bool {
-        let Some(client) = self.clients.get_mut(key).filter(|client| client.read_after.is_some()) else { return false };
-        if !std::mem::replace(&mut client.is_slowed_down, true) {
-            self.effects.push_back(Effect::Pause { peer: Peer::Client(key) });
-        }
-        true
-    }
-
-    /// A table was full of what this client and its source hold: it rests for a while. Refusing costs more than asking,
-    /// and a thousand connections that are refused at full speed would leave no time for the others.
-    pub(super) fn rests(&mut self, now: Moment, key: ClientKey) {
-        let alone = self.clients.len() == 1;
-        let Some(client) = self.clients.get_mut(key).filter(|_| !alone) else { return };
-        if now.since(client.refused_at) > RESTS_ARE_FORGIVEN_AFTER {
-            client.refusals = 0;
-        }
-        let rest = FIRST_REST.saturating_mul(1 << client.refusals.min(16)).min(LONGEST_REST);
-        client.refusals += 1;
-        client.refused_at = now;
-        let ends = Moment(now.after(rest).0.next_multiple_of(REST_ROUND));
-        client.read_after = Some(client.read_after.map_or(ends, |before| before.max(ends)));
-        self.check_at(ends);
-        self.sender_rests = true;
     }
 
     /// A client has one unanswered request less.
@@ -177,7 +79,7 @@ impl Bus {
             together[client.source_use.index()] += of(client);
         }
         let mut source = own.source_use;
-        for (key, _) in self.sources.table.iter() {
+        for key in self.sources.keys() {
             if together[key.index()] > together[source.index()] {
                 source = key;
             }

@@ -4,15 +4,12 @@
 //! nothing is closed now and then, so that nobody waits for ever for those who will never finish. Above `max_memory`
 //! the largest are closed until there is room again. A client that holds little is never touched, and neither is a
 //! worker: what waits for it keeps its clients waiting (`pressure.rs`).
-//!
-//! Here is also where clients are read again: every reason for which one is not read ends in `read_again`.
 
 use std::cmp::Reverse;
 use std::time::Duration;
 
 use super::Bus;
-use super::client::{Client, Phase};
-use super::fairness::Pace;
+use super::client::Phase;
 use super::peer::{ClientKey, Moment, Peer};
 use super::port::{Close, Effect};
 use super::report::Reason;
@@ -214,7 +211,7 @@ impl Bus {
         if client.end.held_back == held_back {
             return;
         }
-        let was_read = is_read(client);
+        let was_read = client.is_read();
         client.end.held_back = held_back;
         if !held_back {
             self.read_again(Peer::Client(key));
@@ -222,21 +219,4 @@ impl Bus {
             self.effects.push_back(Effect::Pause { peer: Peer::Client(key) });
         }
     }
-
-    /// A peer is read again, unless there is another reason not to.
-    pub(super) fn read_again(&mut self, peer: Peer) {
-        let is_read = match peer {
-            Peer::Client(client) => self.clients.get(client).is_some_and(is_read),
-            Peer::Worker(worker) => self.workers.get(worker).is_some_and(|worker| worker.end.blocked_on.is_none()),
-        };
-        if is_read {
-            self.effects.push_back(Effect::Resume { peer });
-        }
-    }
-}
-
-/// Whether nothing stands against reading it.
-fn is_read(client: &Client) -> bool {
-    let end = &client.end;
-    end.blocked_on.is_none() && client.pace != Pace::Waiting && !end.held_back && !client.is_slowed_down
 }

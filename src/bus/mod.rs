@@ -1,17 +1,18 @@
 //! The core of the bus: it decides where every line goes and touches nothing of the world. No descriptor, no clock,
 //! no thread; the ring, a simulator, a fuzzer or a benchmark can run it and it cannot tell which.
 //!
-//! Reading order: [`port`] is the contract, [`settings`] what the core is told, this file the front door;
-//! `from_client.rs` and `from_worker.rs` send each line on its way with the tables of [`sessions`] and [`requests`],
-//! unless `deny.rs` keeps it back; `delivery.rs` queues it, `refusals.rs` says why it went nowhere; `clients.rs`,
-//! `crew.rs` and [`drain`] hold the lives of clients, workers and the daemon, and `admission.rs` counts who comes in;
-//! [`pressure`], [`feed`] and `share.rs` say who has to wait, `memory.rs` sheds who holds too much; [`scan`] and [`id`]
-//! read JSON.
+//! Reading order: [`port`] is the contract, [`peer`] what everybody speaks of, [`settings`] what the core is told, and
+//! this file the front door. `from_client.rs` and `from_worker.rs` send each line on its way with the tables of
+//! [`sessions`] and [`requests`]; `deny.rs` may keep it back, `assignment.rs` chooses a worker for it, `delivery.rs`
+//! queues it, and `refusals.rs` says why it went nowhere. `clients.rs`, `workers.rs`, `pool.rs` and [`shutdown`] hold the
+//! lives of clients, workers, seats and the daemon; `admission.rs` counts who comes in. Who has to wait say [`output`],
+//! `turns.rs` with [`send_window`], `patience.rs`, `fairness.rs` and `penalties.rs`; `memory.rs` closes who holds too
+//! much. [`id`] compares request ids, and [`crate::scan`] reads JSON.
 
 mod admission;
+mod assignment;
 mod client;
 mod clients;
-mod crew;
 mod delivery;
 mod deny;
 mod endpoint;
@@ -19,10 +20,14 @@ mod fairness;
 mod from_client;
 mod from_worker;
 pub mod id;
+mod lost;
 mod memory;
 mod message;
 pub mod output;
+mod patience;
 pub mod peer;
+mod penalties;
+mod pool;
 pub mod port;
 mod refusals;
 pub(crate) mod reply;
@@ -32,19 +37,23 @@ pub mod send_window;
 pub mod sessions;
 pub mod settings;
 pub mod shutdown;
+mod sources;
 pub mod stats;
 pub mod table;
 #[cfg(test)]
 mod tests;
+mod turns;
 pub mod worker;
+mod workers;
 
 use std::collections::VecDeque;
 
 use crate::scan::{BATCH, Line, Outcome, Scanner, Window};
+use assignment::Group;
 use client::{Client, Phase};
-use crew::{Group, Pool};
 use endpoint::Endpoint;
 use peer::{ClientKey, ClientMark, Moment, Peer, WorkerKey, WorkerMark};
+use pool::Pool;
 use port::{Effect, Effects, Input, Next, Received};
 use report::{Reason, Report, Reporter};
 use requests::Requests;
@@ -78,7 +87,7 @@ pub struct Bus {
     turns: fairness::Turns,
     /// Whose line was just dealt with is not read on.
     sender_rests: bool,
-    sources: fairness::Sources,
+    sources: sources::Sources,
     /// Workers before which clients take turns, and when they are looked after next.
     fed_in_turns: Vec<WorkerKey>,
     turns_due: Option<Moment>,
@@ -118,7 +127,7 @@ impl Bus {
     /// A bus whose workers are not started yet.
     pub fn new(settings: Settings) -> Self {
         let pools = settings.pools.iter().map(Pool::new).collect();
-        let (groups, listener_groups) = crew::groups(&settings);
+        let (groups, listener_groups) = assignment::groups(&settings);
         Self {
             scanner: Scanner::new(),
             batch: Vec::with_capacity(BATCH),
@@ -134,7 +143,7 @@ impl Bus {
             times_out: settings.pools.iter().any(|pool| pool.request_timeout.is_some()),
             turns: fairness::Turns::new(),
             sender_rests: false,
-            sources: fairness::Sources::default(),
+            sources: sources::Sources::default(),
             fed_in_turns: Vec::new(),
             turns_due: None,
             shortage: memory::Shortage::default(),
@@ -394,6 +403,7 @@ impl Bus {
         self.next_check = None;
         self.tick_clients(now);
         self.tick_workers(now);
+        self.tick_pools(now);
         self.tick_drain(now);
     }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::id::{Id, View};
 use super::message::{Cancel, Edit, Refusal, has_escape};
-use super::peer::{ClientKey, Moment, Peer, PeerBits, RequestKey, RequestMark, SessionKey, Text};
+use super::peer::{Moment, Peer, PeerBits, RequestKey, RequestMark, SessionKey, Text};
 use super::report::{Reason, Report};
 use super::settings::{IdCollision, MAX_PENDING_REQUESTS};
 use super::table::{Index, Table};
@@ -532,18 +532,5 @@ impl Bus {
         self.orphan_request(Direction::ToWorkers, key);
         self.say_error(now, client, &token, session.as_ref().map(Text::as_bytes), reason, text);
         self.waits_less(now, client);
-    }
-
-    /// The clients that wait for answers to these requests, each with the first one of its requests.
-    pub(super) fn askers_of(&self, requests: impl Iterator<Item = RequestKey>) -> Vec<(ClientKey, RequestKey)> {
-        let mut askers: Vec<(ClientKey, RequestKey)> = Vec::new();
-        for key in requests {
-            if let Some(Peer::Client(client)) = self.to_workers.table.get(key).and_then(Request::asker)
-                && !askers.iter().any(|(known, _)| *known == client)
-            {
-                askers.push((client, key));
-            }
-        }
-        askers
     }
 }

@@ -1,17 +1,15 @@
-//! A worker's life: the state × event table with every cell filled, and the restart policy (spec 7.1, appendix B).
+//! A worker's life: the state × event table with every cell filled (spec 7.1, appendix B).
 //!
 //! Death is the process being reaped, not its stdout ending: a grandchild can hold the pipe open for hours, and a
 //! process can close its pipes and live.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::delivery::Patience;
 use super::endpoint::Endpoint;
-use super::peer::{ClientKey, Moment, WorkerKey};
+use super::patience::Patience;
+use super::peer::{ClientKey, Moment};
 use super::port::Exit;
 use super::send_window::SendWindow;
-use super::settings::Limits;
 
 /// How long a worker whose pipe broke may take to exit by itself, and how long the stdout of one that has exited is
 /// still read.
@@ -167,69 +165,6 @@ impl Worker {
     }
 }
 
-/// First restart delay; it doubles with each exit (design 2.13).
-const FIRST_BACKOFF: Duration = Duration::from_millis(100);
-/// Longest restart delay.
-const LONGEST_BACKOFF: Duration = Duration::from_secs(30);
-/// A worker that ran this long starts over with the first delay.
-const HEALTHY_AFTER: Duration = Duration::from_secs(60);
-
-/// A place in a pool that wants a worker in it, and its history.
-#[derive(Default)]
-pub struct Seat {
-    /// Who sits there.
-    pub worker: Option<WorkerKey>,
-    /// When the next one is to be started.
-    pub restart_at: Option<Moment>,
-    /// max_restarts was exceeded: nobody is started before the window has passed; never, if there are no restarts.
-    pub given_up: bool,
-    restarts: VecDeque<Moment>,
-    failures: u32,
-}
-
-/// What becomes of a seat whose worker exited unexpectedly.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// Start another one after this delay.
-    RestartAfter(Duration),
-    /// max_restarts within restart_window_sec is exceeded (spec 7.1.3).
-    GiveUp,
-}
-
-impl Seat {
-    /// Whether its last worker exited and the next one is not due yet, or will never come.
-    pub fn is_failing(&self) -> bool {
-        self.given_up || self.restart_at.is_some()
-    }
-
-    /// Nobody is started here before `at`; it counts for nothing.
-    pub fn wait(&mut self, at: Moment) {
-        self.worker = None;
-        self.restart_at = Some(at);
-    }
-
-    /// The worker of this seat, started at `started`, has exited unexpectedly.
-    pub fn vacate(&mut self, started: Moment, now: Moment, limits: &Limits) -> Verdict {
-        self.worker = None;
-        if now.since(started) >= HEALTHY_AFTER {
-            self.failures = 0;
-        }
-        while self.restarts.front().is_some_and(|restart| now.since(*restart) >= limits.restart_window) {
-            self.restarts.pop_front();
-        }
-        if self.restarts.len() >= limits.max_restarts as usize {
-            self.given_up = true;
-            self.restart_at = (limits.max_restarts > 0).then(|| now.after(limits.restart_window));
-            return Verdict::GiveUp;
-        }
-        let delay = FIRST_BACKOFF.saturating_mul(1 << self.failures.min(16)).min(LONGEST_BACKOFF);
-        self.failures += 1;
-        self.restart_at = Some(now.after(delay));
-        self.restarts.push_back(now.after(delay));
-        Verdict::RestartAfter(delay)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -265,40 +200,5 @@ mod tests {
                 }
             }
         }
-    }
-
-    #[test]
-    fn every_backoff_doubles_up_to_thirty_seconds() {
-        let limits = Limits { max_restarts: 100, restart_window: Duration::from_secs(1), ..Limits::default() };
-        let mut seat = Seat::default();
-        let mut now = Moment(0);
-        let mut delays = Vec::new();
-        for _ in 0..11 {
-            let Verdict::RestartAfter(delay) = seat.vacate(now, now, &limits) else { panic!("gave up") };
-            delays.push(delay.as_millis());
-            now = now.after(delay).after(Duration::from_secs(2));
-        }
-        assert_eq!(delays, [100, 200, 400, 800, 1600, 3200, 6400, 12800, 25600, 30000, 30000]);
-        let Verdict::RestartAfter(delay) = seat.vacate(now, now.after(HEALTHY_AFTER), &limits) else { panic!() };
-        assert_eq!(delay, FIRST_BACKOFF, "a worker that ran for a minute starts over");
-    }
-
-    #[test]
-    fn a_seat_is_given_up_when_its_restarts_exceed_the_limit_within_the_window() {
-        let limits = Limits { max_restarts: 5, ..Limits::default() };
-        let mut seat = Seat::default();
-        for second in 0..5 {
-            let at = Moment(second * 1_000_000_000);
-            assert!(matches!(seat.vacate(at, at, &limits), Verdict::RestartAfter(_)));
-        }
-        let at = Moment(6_000_000_000);
-        assert_eq!(seat.vacate(at, at, &limits), Verdict::GiveUp);
-        assert!(seat.given_up);
-    }
-
-    #[test]
-    fn without_restarts_the_first_exit_gives_the_seat_up() {
-        let limits = Limits { max_restarts: 0, ..Limits::default() };
-        assert_eq!(Seat::default().vacate(Moment(0), Moment(0), &limits), Verdict::GiveUp);
     }
 }

@@ -1,0 +1,210 @@
+//! Which worker a message goes to that belongs to no session yet: the groups of seats, and how one of them is picked
+//! (spec 3.3, 6.1; design 2.6, 2.7).
+
+use super::Bus;
+use super::peer::{ClientKey, Moment, WorkerKey};
+use super::pool::Seat;
+use super::report::Reason;
+use super::settings::{self, Assignment, Settings};
+use crate::scan::{Line, Window, decoded};
+
+/// The workers that a message may go to: those of one pool, or of all.
+pub struct Group {
+    /// Seats as (pool, seat), in the order of the configuration.
+    seats: Vec<(usize, usize)>,
+    /// How one of them is chosen.
+    pub assignment: Assignment,
+    /// Where round robin goes on.
+    cursor: usize,
+}
+
+impl Group {
+    /// How many seats it has.
+    pub fn len(&self) -> usize {
+        self.seats.len()
+    }
+
+    fn of_pool(settings: &Settings, pool: usize) -> Self {
+        let seats = (0..settings.pools[pool].instances).map(|seat| (pool, seat)).collect();
+        Self { seats, assignment: settings.pools[pool].assignment, cursor: 0 }
+    }
+
+    /// Leaves dedicated pools out where there are others, since joining one by accident would start a process.
+    fn of_pools(settings: &Settings, pools: &[usize]) -> Self {
+        let assignment = |pool: &usize| settings.pools[*pool].assignment;
+        let shared: Vec<usize> =
+            pools.iter().copied().filter(|pool| assignment(pool) != Assignment::Dedicated).collect();
+        if let ([], Some(pool)) = (&shared[..], pools.first()) {
+            return Self::of_pool(settings, *pool);
+        }
+        let sticky = shared.iter().any(|pool| assignment(pool) == Assignment::Client);
+        let assignment = if sticky { Assignment::Client } else { Assignment::RoundRobin };
+        let seats = shared.into_iter().flat_map(|pool| Self::of_pool(settings, pool).seats).collect();
+        Self { seats, assignment, cursor: 0 }
+    }
+
+    /// The pool that all its workers are of, if they are: the seats of a pool stand together.
+    fn only_pool(&self) -> Option<usize> {
+        let (first, last) = (self.seats.first()?.0, self.seats.last()?.0);
+        (first == last).then_some(first)
+    }
+}
+
+/// One group for each pool, one behind them for messages that name none, and one for each listener that offers some
+/// pools and prefers none; and the group of each listener. One pool alone is the same group whether it is named or not.
+pub fn groups(settings: &Settings) -> (Vec<Group>, Vec<usize>) {
+    let all: Vec<usize> = (0..settings.pools.len()).collect();
+    let mut groups: Vec<Group> = all.iter().map(|pool| Group::of_pool(settings, *pool)).collect();
+    groups.push(Group::of_pools(settings, &all));
+    let is_dedicated = |pool: &usize| settings.pools[*pool].assignment == Assignment::Dedicated;
+    let of_listener = |listener: &settings::Listener| match (listener.pool, listener.pools.as_deref()) {
+        (Some(pool), _) => pool,
+        (None, None) if all.len() == 1 => 0,
+        (None, None) => all.len(),
+        (None, Some([pool])) => *pool,
+        // Of these the first one is taken: named or not, a client has one worker there.
+        (None, Some(some @ [pool, ..])) if some.iter().all(is_dedicated) => *pool,
+        (None, Some(some)) => {
+            groups.push(Group::of_pools(settings, some));
+            groups.len() - 1
+        }
+    };
+    let of_listeners = settings.listeners.iter().map(of_listener).collect();
+    (groups, of_listeners)
+}
+
+impl Bus {
+    /// The group that a client's line asks for (design 2.7).
+    pub(super) fn group_of_line(
+        &self,
+        client: ClientKey,
+        window: Window<'_>,
+        line: &Line,
+    ) -> Result<usize, (Reason, String)> {
+        let group = if line.pool.is_some() {
+            self.named_pool(client, &decoded(window.get(line.pool)))?
+        } else {
+            self.clients.get(client).map_or(0, |client| client.group)
+        };
+        // Nobody is picked, and no worker started, for one who asks for what it may not have.
+        if self.denies_methods
+            && let Some(pool) = self.groups[group].only_pool()
+            && let Some(denied) = self.denied_in(pool, window, line)
+        {
+            return Err(denied);
+        }
+        Ok(group)
+    }
+
+    /// The pool of this name. One that the client's listener does not offer is not told from one that does not exist.
+    fn named_pool(&self, client: ClientKey, name: &[u8]) -> Result<usize, (Reason, String)> {
+        let listener = self.clients.get(client).and_then(|client| self.settings.listeners.get(client.listener));
+        let offered = listener.and_then(|listener| listener.pools.as_ref());
+        let found = self.settings.pools.iter().position(|pool| pool.id.as_bytes() == name);
+        found.filter(|pool| offered.is_none_or(|offered| offered.contains(pool))).ok_or_else(|| {
+            let shown = name[..name.len().min(64)].escape_ascii();
+            (Reason::UnknownPool, format!("no pool is called \"{shown}\""))
+        })
+    }
+
+    /// Who sits on a seat of a group.
+    pub(super) fn group_worker(&self, group: usize, at: usize) -> Option<WorkerKey> {
+        let (pool, seat) = *self.groups[group].seats.get(at)?;
+        self.pools[pool].seats[seat].worker
+    }
+
+    /// A worker for a client's message that belongs to no session yet.
+    pub(super) fn pick(&mut self, now: Moment, client: ClientKey, group: usize) -> Result<WorkerKey, (Reason, String)> {
+        let assignment = self.groups[group].assignment;
+        if assignment == Assignment::RoundRobin {
+            return self.next_in_turn(group).ok_or_else(|| self.nobody(now, group));
+        }
+        let assigned = self.clients.get(client).and_then(|client| client.assigned.iter().find(|(g, _)| *g == group));
+        if let Some((_, worker)) = assigned
+            && self.worker_takes_messages(*worker)
+        {
+            return Ok(*worker);
+        }
+        let worker = match assignment {
+            Assignment::Dedicated => self.claim(now, client, group),
+            _ => self.next_in_turn(group),
+        };
+        let worker = worker.ok_or_else(|| self.nobody(now, group))?;
+        if let Some(client) = self.clients.get_mut(client) {
+            client.assigned.retain(|(g, _)| *g != group);
+            client.assigned.push((group, worker));
+        }
+        Ok(worker)
+    }
+
+    fn nobody(&self, now: Moment, group: usize) -> (Reason, String) {
+        let group = &self.groups[group];
+        let text = match group.seats.first() {
+            Some((pool, _)) if group.assignment == Assignment::Dedicated => self.nobody_free(now, *pool),
+            _ => "no worker is running".into(),
+        };
+        (Reason::NoWorker, text)
+    }
+
+    /// Why [`Bus::claim`] finds nobody in a dedicated pool.
+    fn nobody_free(&self, now: Moment, pool: usize) -> String {
+        let most = self.settings.pools[pool].max_instances;
+        let pool = &self.pools[pool];
+        if pool.live >= most {
+            return format!("no worker is free: all {most} of max_instances workers are in use");
+        }
+        if let Some(at) = pool.seats.iter().filter_map(|seat| seat.restart_at).min() {
+            let wait = at.since(now).as_millis();
+            return format!("no worker is free: the spare one has exited, and the next one starts in {wait} ms");
+        }
+        if pool.seats.iter().any(|seat| seat.given_up) {
+            let limits = &self.settings.limits;
+            let (restarts, window) = (limits.max_restarts, limits.restart_window.as_secs());
+            return format!(
+                "no worker is free: the spare one was given up after {restarts} restarts within {window} s \
+                 (max_restarts)"
+            );
+        }
+        "no worker is free".into()
+    }
+
+    /// Round robin over those that take messages (spec 6.1.1, 6.1.3).
+    fn next_in_turn(&mut self, group: usize) -> Option<WorkerKey> {
+        let count = self.groups[group].seats.len();
+        for _ in 0..count {
+            let group = &mut self.groups[group];
+            let (pool, seat) = group.seats[group.cursor];
+            group.cursor = (group.cursor + 1) % count;
+            if let Some(worker) = self.pools[pool].seats[seat].worker
+                && self.worker_takes_messages(worker)
+            {
+                return Some(worker);
+            }
+        }
+        None
+    }
+
+    /// Takes a warm spare out of its seat for one client, or starts a worker for it if the pool may grow.
+    fn claim(&mut self, now: Moment, client: ClientKey, group: usize) -> Option<WorkerKey> {
+        let pool = self.groups[group].seats.first()?.0;
+        let worker = match self.next_in_turn(group) {
+            Some(spare) => {
+                if let Some(seat) = self.workers.get_mut(spare)?.seat.take() {
+                    self.pools[pool].seats[seat].worker = None;
+                }
+                spare
+            }
+            // A pool whose workers do not stay is not started over and over by those who ask for one.
+            None if self.pools[pool].seats.iter().any(Seat::is_failing) => return None,
+            None => self.spawn(now, pool, None)?,
+        };
+        self.workers.get_mut(worker)?.owner = Some(client);
+        self.fill_seats(now, pool);
+        Some(worker)
+    }
+
+    /// The client that a worker of a dedicated pool belongs to.
+    pub fn owner(&self, worker: WorkerKey) -> Option<ClientKey> {
+        self.workers.get(worker).and_then(|worker| worker.owner)
+    }
+}

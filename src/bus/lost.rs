@@ -1,0 +1,42 @@
+//! Names of sessions that went with their workers, so that their owners are told when they name them.
+
+use std::collections::VecDeque;
+
+/// Names that a client remembers of workers that took them along; beyond them the oldest one goes.
+const MAX_LOST: usize = 64;
+
+/// Names of sessions that went with their workers, for the client that owned them. A name is kept as its hash: who finds
+/// two names of one hash deceives himself.
+#[derive(Default)]
+pub struct Lost {
+    names: VecDeque<u64>,
+}
+
+impl Lost {
+    fn hash(name: &[u8]) -> u64 {
+        // FNV-1a.
+        name.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
+    }
+
+    /// A session of this name went with its worker.
+    pub fn add(&mut self, name: &[u8]) {
+        self.forget(name);
+        if self.names.len() == MAX_LOST {
+            self.names.pop_front();
+        }
+        self.names.push_back(Self::hash(name));
+    }
+
+    /// Whether the client owned a session of this name that is gone.
+    pub fn has(&self, name: &[u8]) -> bool {
+        !self.names.is_empty() && self.names.contains(&Self::hash(name))
+    }
+
+    /// It has a session of this name again.
+    pub fn forget(&mut self, name: &[u8]) {
+        if !self.names.is_empty() {
+            let hash = Self::hash(name);
+            self.names.retain(|lost| *lost != hash);
+        }
+    }
+}

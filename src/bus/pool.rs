@@ -1,0 +1,243 @@
+//! The seats of each pool: who sits there, when the next worker is started, and when a seat is given up
+//! (spec 7.1.3; design 2.13).
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::Bus;
+use super::peer::{Moment, WorkerKey};
+use super::port::Effect;
+use super::report::{Level, Reason, Report};
+use super::settings::{self, Limits};
+use super::worker::Worker;
+
+/// A worker that could not be started for want of descriptors, processes or memory is tried again after this long.
+const SHORTAGE: Duration = Duration::from_secs(1);
+/// First restart delay; it doubles with each exit (design 2.13).
+const FIRST_BACKOFF: Duration = Duration::from_millis(100);
+
+/// Longest restart delay.
+const LONGEST_BACKOFF: Duration = Duration::from_secs(30);
+
+/// A worker that ran this long starts over with the first delay.
+const HEALTHY_AFTER: Duration = Duration::from_secs(60);
+
+/// A place in a pool that wants a worker in it, and its history.
+#[derive(Default)]
+pub struct Seat {
+    /// Who sits there.
+    pub worker: Option<WorkerKey>,
+    /// When the next one is to be started.
+    pub restart_at: Option<Moment>,
+    /// max_restarts was exceeded: nobody is started before the window has passed; never, if there are no restarts.
+    pub given_up: bool,
+    restarts: VecDeque<Moment>,
+    failures: u32,
+}
+
+/// What becomes of a seat whose worker exited unexpectedly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Start another one after this delay.
+    RestartAfter(Duration),
+    /// max_restarts within restart_window_sec is exceeded (spec 7.1.3).
+    GiveUp,
+}
+
+impl Seat {
+    /// Whether its last worker exited and the next one is not due yet, or will never come.
+    pub fn is_failing(&self) -> bool {
+        self.given_up || self.restart_at.is_some()
+    }
+
+    /// Nobody is started here before `at`; it counts for nothing.
+    pub fn wait(&mut self, at: Moment) {
+        self.worker = None;
+        self.restart_at = Some(at);
+    }
+
+    /// The worker of this seat, started at `started`, has exited unexpectedly.
+    pub fn vacate(&mut self, started: Moment, now: Moment, limits: &Limits) -> Verdict {
+        self.worker = None;
+        if now.since(started) >= HEALTHY_AFTER {
+            self.failures = 0;
+        }
+        while self.restarts.front().is_some_and(|restart| now.since(*restart) >= limits.restart_window) {
+            self.restarts.pop_front();
+        }
+        if self.restarts.len() >= limits.max_restarts as usize {
+            self.given_up = true;
+            self.restart_at = (limits.max_restarts > 0).then(|| now.after(limits.restart_window));
+            return Verdict::GiveUp;
+        }
+        let delay = FIRST_BACKOFF.saturating_mul(1 << self.failures.min(16)).min(LONGEST_BACKOFF);
+        self.failures += 1;
+        self.restart_at = Some(now.after(delay));
+        self.restarts.push_back(now.after(delay));
+        Verdict::RestartAfter(delay)
+    }
+}
+
+/// A pool's seats.
+pub struct Pool {
+    /// One for each instance; in a dedicated pool, one for each warm spare.
+    pub seats: Vec<Seat>,
+    /// Workers of the pool, seated or not.
+    pub live: usize,
+    /// One of its workers has given out the name of a session.
+    pub issues_names: bool,
+}
+
+impl Pool {
+    /// A pool with nobody in it.
+    pub fn new(pool: &settings::Pool) -> Self {
+        Self { seats: (0..pool.instances).map(|_| Seat::default()).collect(), live: 0, issues_names: false }
+    }
+}
+
+impl Bus {
+    /// Starts a worker wherever a seat is empty and not waiting out its backoff.
+    pub(super) fn fill_seats(&mut self, now: Moment, pool: usize) {
+        if self.shutdown.refuses_requests() {
+            return;
+        }
+        for seat in 0..self.pools[pool].seats.len() {
+            let here = &self.pools[pool].seats[seat];
+            let waits = match here.restart_at {
+                Some(at) => at > now,
+                None => here.given_up,
+            };
+            if here.worker.is_some() || waits {
+                continue;
+            }
+            if let Some(worker) = self.spawn(now, pool, Some(seat)) {
+                let here = &mut self.pools[pool].seats[seat];
+                here.restart_at = None;
+                here.given_up = false;
+                here.worker = Some(worker);
+            }
+        }
+    }
+
+    pub(super) fn spawn(&mut self, now: Moment, pool: usize, seat: Option<usize>) -> Option<WorkerKey> {
+        if self.pools[pool].live >= self.settings.pools[pool].max_instances {
+            return None;
+        }
+        let number = self.next_worker_number;
+        let worker = self.workers.insert(Worker::new(pool, seat, number, now))?;
+        self.next_worker_number += 1;
+        self.pools[pool].live += 1;
+        self.effects.push_back(Effect::Spawn { worker, pool, number });
+        Some(worker)
+    }
+
+    /// The worker of a seat has exited unexpectedly: tells what becomes of the seat.
+    fn vacate_seat(&mut self, now: Moment, pool: usize, seat: usize, number: u32, started: Moment) {
+        let verdict = self.pools[pool].seats[seat].vacate(started, now, &self.settings.limits);
+        if let Some(at) = self.pools[pool].seats[seat].restart_at {
+            self.check_at(at);
+        }
+        let id = &self.settings.pools[pool].id;
+        let mut report = match verdict {
+            Verdict::RestartAfter(delay) => {
+                Report::new(Reason::RestartScheduled, format!("the next one starts in {} ms", delay.as_millis()))
+            }
+            Verdict::GiveUp => {
+                let left = self.pools[pool].seats.iter().filter(|seat| !seat.given_up).count();
+                let limits = &self.settings.limits;
+                Report::new(
+                    Reason::PoolDegraded,
+                    format!(
+                        "given up after {} restarts within {} s; pool \"{id}\" has {left} of {} workers left. Mend the \
+                         command; {}",
+                        limits.max_restarts,
+                        limits.restart_window.as_secs(),
+                        self.pools[pool].seats.len(),
+                        match limits.max_restarts {
+                            0 => "the daemon has to be restarted".to_owned(),
+                            _ => format!("it is tried again in {} s", limits.restart_window.as_secs()),
+                        },
+                    ),
+                )
+                .at(Level::Error)
+            }
+        };
+        report.worker = Some((pool, number));
+        let report = self.reporter.report(now, report.reason, || report);
+        self.tell(report);
+    }
+
+    /// A worker has left its pool: its seat, if it has one, is filled again, now or after its backoff.
+    pub(super) fn leave_pool(&mut self, now: Moment, worker: &Worker) {
+        let pool = worker.pool;
+        self.pools[pool].live -= 1;
+        if let Some(seat) = worker.seat {
+            if worker.retired || self.shutdown.refuses_requests() {
+                self.pools[pool].seats[seat].worker = None;
+            } else if worker.was_short {
+                // That is no failure of the command.
+                self.pools[pool].seats[seat].wait(now.after(SHORTAGE));
+                self.check_at(now.after(SHORTAGE));
+            } else {
+                self.vacate_seat(now, pool, seat, worker.number, worker.started);
+            }
+        }
+        self.fill_seats(now, pool);
+    }
+
+    /// Starts workers whose time has come.
+    pub(super) fn tick_pools(&mut self, now: Moment) {
+        for pool in 0..self.pools.len() {
+            self.fill_seats(now, pool);
+            let next = self.pools[pool]
+                .seats
+                .iter()
+                .filter(|seat| seat.worker.is_none())
+                .filter_map(|seat| seat.restart_at)
+                .min();
+            if let Some(next) = next.filter(|next| *next > now) {
+                self.check_at(next);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_backoff_doubles_up_to_thirty_seconds() {
+        let limits = Limits { max_restarts: 100, restart_window: Duration::from_secs(1), ..Limits::default() };
+        let mut seat = Seat::default();
+        let mut now = Moment(0);
+        let mut delays = Vec::new();
+        for _ in 0..11 {
+            let Verdict::RestartAfter(delay) = seat.vacate(now, now, &limits) else { panic!("gave up") };
+            delays.push(delay.as_millis());
+            now = now.after(delay).after(Duration::from_secs(2));
+        }
+        assert_eq!(delays, [100, 200, 400, 800, 1600, 3200, 6400, 12800, 25600, 30000, 30000]);
+        let Verdict::RestartAfter(delay) = seat.vacate(now, now.after(HEALTHY_AFTER), &limits) else { panic!() };
+        assert_eq!(delay, FIRST_BACKOFF, "a worker that ran for a minute starts over");
+    }
+
+    #[test]
+    fn a_seat_is_given_up_when_its_restarts_exceed_the_limit_within_the_window() {
+        let limits = Limits { max_restarts: 5, ..Limits::default() };
+        let mut seat = Seat::default();
+        for second in 0..5 {
+            let at = Moment(second * 1_000_000_000);
+            assert!(matches!(seat.vacate(at, at, &limits), Verdict::RestartAfter(_)));
+        }
+        let at = Moment(6_000_000_000);
+        assert_eq!(seat.vacate(at, at, &limits), Verdict::GiveUp);
+        assert!(seat.given_up);
+    }
+
+    #[test]
+    fn without_restarts_the_first_exit_gives_the_seat_up() {
+        let limits = Limits { max_restarts: 0, ..Limits::default() };
+        assert_eq!(Seat::default().vacate(Moment(0), Moment(0), &limits), Verdict::GiveUp);
+    }
+}

@@ -1,0 +1,62 @@
+//! The sources that clients come from, and how many connections each of them has.
+
+use super::peer::Source;
+use super::settings::MAX_CONNECTIONS;
+use super::table::{Key, Table};
+
+/// A source and how many connections it has.
+#[derive(Default)]
+pub struct Uses {
+    source: Source,
+    connections: usize,
+}
+
+/// Names what one source uses, for as long as it has a connection.
+pub type UseKey = Key<Uses>;
+
+/// The sources of all connections.
+pub struct Sources {
+    table: Table<Uses>,
+}
+
+impl Default for Sources {
+    fn default() -> Self {
+        Self { table: Table::new(MAX_CONNECTIONS) }
+    }
+}
+
+impl Sources {
+    /// One more connection of `source`.
+    pub fn enter(&mut self, source: Source) -> Option<UseKey> {
+        let known = self.table.iter().find(|(_, uses)| uses.source == source).map(|(key, _)| key);
+        let key = match known {
+            Some(key) => key,
+            None => self.table.insert(Uses { source, ..Uses::default() })?,
+        };
+        self.uses(key).connections += 1;
+        Some(key)
+    }
+
+    /// One connection less.
+    pub fn leave(&mut self, key: UseKey) {
+        let uses = self.uses(key);
+        uses.connections -= 1;
+        if uses.connections == 0 {
+            self.table.remove(key);
+        }
+    }
+
+    fn uses(&mut self, key: UseKey) -> &mut Uses {
+        self.table.get_mut(key).expect("a source lives as long as its connections")
+    }
+
+    /// Names of what the sources use.
+    pub fn keys(&self) -> impl Iterator<Item = UseKey> {
+        self.table.iter().map(|(key, _)| key)
+    }
+
+    /// For tests: how many connections all sources have together.
+    pub fn connections(&self) -> usize {
+        self.table.iter().map(|(_, uses)| uses.connections).sum()
+    }
+}

@@ -1,0 +1,116 @@
+//! Turns before a worker that several clients share: no more is put before it than it reads in some milliseconds, and
+//! those who wait go on one after the other (design 2.12). How much that is, is in `send_window.rs`.
+
+use super::Bus;
+use super::peer::{Moment, Peer, WorkerKey};
+use super::port::Effect;
+use super::send_window::SendWindow;
+
+/// Of backpressure_timeout: after this part without a byte read, a worker is no longer fed in turns, and its output
+/// may fill up.
+const STUCK_AFTER: u32 = 4;
+/// Bytes of a client's turn before a worker that several wait for.
+const QUANTUM: usize = 64 * 1024;
+
+impl Bus {
+    /// Asks how far a worker has read.
+    pub(super) fn look_at_feed(&mut self, now: Moment, key: WorkerKey) {
+        if let Some(worker) = self.workers.get_mut(key) {
+            worker.window.looks(now);
+            self.effects.push_back(Effect::Probe { worker: key });
+        }
+    }
+
+    /// A worker has so many bytes in front of it.
+    pub(super) fn unread(&mut self, now: Moment, key: WorkerKey, bytes: usize) {
+        let Some(worker) = self.workers.get_mut(key) else { return };
+        worker.window.read_up_to(now, bytes);
+        self.give_turns_before(now, key);
+    }
+
+    /// Lets as many of those go on who wait for a worker as have room with the lines that they wait with.
+    pub(super) fn give_turns_before(&mut self, now: Moment, key: WorkerKey) {
+        let limit = self.settings.limits.max_output_queue as u64;
+        let alone = self.clients.len() == 1;
+        let Some(worker) = self.workers.get_mut(key) else { return };
+        if worker.end.output.is_full() {
+            return;
+        }
+        // What it is told about its own requests takes no turns.
+        let itself = Peer::Worker(key);
+        if worker.end.blocked_on == Some(itself) {
+            worker.end.output.forget(itself);
+            worker.end.blocked_on = None;
+            self.read_again(itself);
+        }
+        let Some(worker) = self.workers.get_mut(key) else { return };
+        let mut room = limit.saturating_sub(worker.end.output.queued() as u64);
+        if worker.owner.is_none() {
+            room = room.min(worker.window.room(alone));
+        }
+        // With nothing before it, the worker takes a line however long it is.
+        let mut first = worker.window.backlog() == 0;
+        while room > 0 || first {
+            let Some(waiter) = self.workers.get_mut(key).and_then(|worker| worker.end.output.take_waiter()) else {
+                break;
+            };
+            let mut takes = 1;
+            let is_last = self.workers.get(key).is_none_or(|worker| worker.end.output.waiters().is_empty());
+            match waiter {
+                Peer::Client(client) => {
+                    if let Some(client) = self.clients.get_mut(client) {
+                        // Turns are of bytes too: a long line waits for as many of them.
+                        client.credit += QUANTUM;
+                        if client.waits_with > client.credit && !is_last {
+                            if let Some(worker) = self.workers.get_mut(key) {
+                                worker.end.output.wait(waiter);
+                            }
+                            continue;
+                        }
+                        client.credit = 0;
+                        client.end.blocked_on = None;
+                        client.granted = Some(key);
+                        takes = client.waits_with.max(1) as u64;
+                    }
+                }
+                Peer::Worker(worker) => {
+                    if let Some(worker) = self.workers.get_mut(worker) {
+                        worker.end.blocked_on = None;
+                    }
+                }
+            }
+            self.read_again(waiter);
+            room = room.saturating_sub(takes);
+            first = false;
+        }
+        // They may have begun to wait for another reason: whoever still waits is looked after.
+        if self.workers.get(key).is_some_and(|worker| !worker.end.output.waiters().is_empty()) {
+            self.takes_turns(now, key);
+        }
+    }
+
+    /// Clients take turns before a worker from now on.
+    pub(super) fn takes_turns(&mut self, now: Moment, key: WorkerKey) {
+        if !self.fed_in_turns.contains(&key) {
+            self.fed_in_turns.push(key);
+            self.turns_due.get_or_insert(SendWindow::next_look(now));
+            self.look_at_feed(now, key);
+        }
+    }
+
+    /// Looks after the workers before which clients take turns.
+    pub(super) fn tick_turns(&mut self, now: Moment) {
+        let stuck_after = self.settings.limits.backpressure_timeout / STUCK_AFTER;
+        for key in std::mem::take(&mut self.fed_in_turns) {
+            let Some(worker) = self.workers.get_mut(key) else { continue };
+            if worker.end.output.waiters().is_empty() {
+                continue;
+            }
+            worker.window.look_if_stuck(now, stuck_after);
+            self.fed_in_turns.push(key);
+            self.look_at_feed(now, key);
+            self.give_turns_before(now, key);
+        }
+        self.turns_due = (!self.fed_in_turns.is_empty()).then(|| SendWindow::next_look(now));
+    }
+}

@@ -1,0 +1,248 @@
+//! The life of a worker: it is started, it stops or breaks, it is reaped, and everything that hung on it ends with it
+//! (spec 7.1; design 2.13).
+
+use super::Bus;
+use super::peer::{Moment, Peer, WorkerKey};
+use super::port::{Effect, Exit, Signal};
+use super::report::Reason;
+use super::requests::{Direction, in_order};
+use super::shutdown::Stage;
+use super::worker::{Action, Event, GRACE, State, step};
+
+impl Bus {
+    pub(super) fn spawned(&mut self, now: Moment, key: WorkerKey, pid: u32) {
+        let Some(worker) = self.workers.get_mut(key) else { return };
+        worker.has_process = true;
+        worker.started = now;
+        self.report(now, Reason::WorkerStarted, Some(Peer::Worker(key)), || format!("a worker runs as process {pid}"));
+        self.step(now, key, Event::Spawned);
+        // It was being started while the others were killed.
+        if self.stage() >= Stage::Killing {
+            self.step(now, key, Event::Timer);
+        }
+    }
+
+    pub(super) fn spawn_failed(&mut self, now: Moment, key: WorkerKey, why: &str, short: bool) {
+        self.report(now, Reason::SpawnFailed, Some(Peer::Worker(key)), || why.to_owned());
+        if let Some(worker) = self.workers.get_mut(key) {
+            worker.stdout_open = false;
+            worker.stdin_open = false;
+            worker.was_short = short;
+        }
+        self.step(now, key, Event::SpawnFailed);
+    }
+
+    pub(super) fn stdout_ended(&mut self, now: Moment, key: WorkerKey) {
+        let Some(worker) = self.workers.get_mut(key) else { return };
+        worker.stdout_open = false;
+        self.step(now, key, Event::StdoutEnded);
+    }
+
+    pub(super) fn stdin_broken(&mut self, now: Moment, key: WorkerKey, _why: &str) {
+        let Some(worker) = self.workers.get_mut(key) else { return };
+        worker.stdin_open = false;
+        self.step(now, key, Event::StdinBroken);
+    }
+
+    /// Its process was reaped (spec 7.1).
+    pub(super) fn exited(&mut self, now: Moment, key: WorkerKey, exit: Exit) {
+        let Some(worker) = self.workers.get_mut(key) else { return };
+        worker.exit = Some(exit);
+        worker.has_process = false;
+        worker.stdin_open = false;
+        let asked = worker.state == State::Stopping;
+        worker.was_told = asked;
+        let (pending, sessions) = (worker.end.owes.len(), worker.end.sessions.len());
+        let reason = if asked { Reason::WorkerStopped } else { Reason::WorkerExited };
+        self.report(now, reason, Some(Peer::Worker(key)), || {
+            format!("a worker ended with {exit}; {pending} requests were pending, {sessions} sessions are gone")
+        });
+        self.step(now, key, Event::Exited);
+    }
+
+    /// A worker that broke the rules: its sessions are invalid at once, and it is told to stop (spec 5.3).
+    pub(super) fn stop_bad_worker(&mut self, now: Moment, key: WorkerKey, reason: Reason, text: &str) {
+        self.report(now, reason, Some(Peer::Worker(key)), || text.to_owned());
+        if let Some(worker) = self.workers.get_mut(key) {
+            worker.stdout_open = false;
+        }
+        self.effects.push_back(Effect::Pause { peer: Peer::Worker(key) });
+        self.settle_worker(now, key);
+        // One that has exited was only read to its end, and that is here.
+        let event = match self.workers.get(key).map(|worker| worker.state) {
+            Some(State::Stopped) => Event::StdoutEnded,
+            _ => Event::Stop,
+        };
+        self.step(now, key, event);
+    }
+
+    /// A worker that is wanted no more.
+    pub(super) fn retire(&mut self, now: Moment, key: WorkerKey) {
+        let Some(worker) = self.workers.get_mut(key) else { return };
+        worker.retired = true;
+        self.step(now, key, Event::Stop);
+    }
+
+    /// Applies the table of `worker.rs`.
+    fn step(&mut self, now: Moment, key: WorkerKey, event: Event) {
+        let Some(worker) = self.workers.get_mut(key) else { return };
+        let (state, action) = step(worker.state, event);
+        worker.state = state;
+        let timer = match action {
+            Action::None => return,
+            Action::Await | Action::ReadRest => Some(now.after(GRACE)),
+            Action::Terminate | Action::Kill => Some(now.after(self.settings.limits.drain_timeout)),
+            Action::Finish => None,
+        };
+        worker.timer = timer;
+        let has_process = worker.has_process;
+        let drained = !worker.stdout_open;
+        if let Some(timer) = timer {
+            self.check_at(timer);
+        }
+        if !self.worker_takes_messages(key) {
+            // What is queued for it may go nowhere, and nothing is added to it, so nobody has to wait for it.
+            self.release_waiters(now, Peer::Worker(key));
+        }
+        match action {
+            Action::Terminate => {
+                self.effects.push_back(Effect::CloseStdin { worker: key });
+                if has_process {
+                    self.effects.push_back(Effect::Signal { worker: key, signal: Signal::Terminate });
+                }
+            }
+            Action::Kill => {
+                if has_process {
+                    self.report(now, Reason::WorkerKilled, Some(Peer::Worker(key)), || {
+                        "a worker did not stop in time and is killed".into()
+                    });
+                    self.effects.push_back(Effect::Signal { worker: key, signal: Signal::Kill });
+                }
+            }
+            Action::ReadRest if drained => self.finish_worker(now, key),
+            Action::Finish => self.finish_worker(now, key),
+            Action::None | Action::Await | Action::ReadRest => {}
+        }
+    }
+
+    /// Everything that hung on a worker ends with it (spec 7.1.2).
+    fn settle_worker(&mut self, now: Moment, key: WorkerKey) {
+        self.release_waiters(now, Peer::Worker(key));
+        self.stop_waiting(now, Peer::Worker(key));
+        let owes: Vec<_> = self.workers.get(key).map(|worker| worker.end.owes.iter().collect()).unwrap_or_default();
+        let (reason, text) = if self.shutdown.refuses_requests() {
+            (Reason::ShuttingDown, "the daemon shut down before the worker answered")
+        } else {
+            (Reason::WorkerGone, "the worker exited before it answered")
+        };
+        self.blame(now, key, &owes);
+        for request in in_order(owes) {
+            self.give_up_request(now, request, reason, text);
+            self.forget_request(Direction::ToWorkers, request);
+        }
+        let asked: Vec<_> = self.workers.get(key).map(|worker| worker.end.asked.iter().collect()).unwrap_or_default();
+        for request in in_order(asked) {
+            self.orphan_request(Direction::ToClients, request);
+        }
+        while let Some(session) = self.workers.get(key).and_then(|worker| worker.end.sessions.first()) {
+            self.lose_session(session);
+        }
+    }
+
+    /// It has exited and its last line was read.
+    fn finish_worker(&mut self, now: Moment, key: WorkerKey) {
+        self.settle_worker(now, key);
+        let Some(worker) = self.workers.remove(key) else { return };
+        self.stats.bytes_unsent += worker.end.output.queued() as u64;
+        self.effects.push_back(Effect::Release { worker: key });
+        if let Some(owner) = worker.owner.and_then(|owner| self.clients.get_mut(owner)) {
+            owner.assigned.retain(|(_, assigned)| *assigned != key);
+        }
+        self.leave_pool(now, &worker);
+        self.advance_drain(now);
+    }
+
+    /// Timers and stalls of workers.
+    pub(super) fn tick_workers(&mut self, now: Moment) {
+        let timeout = self.settings.limits.backpressure_timeout;
+        for key in self.workers.keys() {
+            self.end_patience(now, key);
+            let Some(worker) = self.workers.get_mut(key) else { continue };
+            if worker.timer.is_some_and(|at| at <= now) {
+                worker.timer = None;
+                self.timer_ran_out(now, key);
+            }
+            let Some(worker) = self.workers.get(key) else { continue };
+            let stalls_at = worker.end.output.stalls_at(timeout).filter(|_| worker.takes_messages());
+            let queued = worker.end.output.queued();
+            if stalls_at.is_some_and(|at| at <= now) {
+                let text = format!(
+                    "a worker read nothing for {} s, with {queued} bytes queued; it is told to stop",
+                    timeout.as_secs_f32()
+                );
+                self.stop_bad_worker(now, key, Reason::WorkerStalled, &text);
+            }
+            let Some(worker) = self.workers.get(key) else { continue };
+            let stalls_at = worker.end.output.stalls_at(timeout).filter(|_| worker.takes_messages());
+            if let Some(next) = [worker.timer, stalls_at, worker.patience.ends()].into_iter().flatten().min() {
+                self.check_at(next);
+            }
+        }
+    }
+
+    fn timer_ran_out(&mut self, now: Moment, key: WorkerKey) {
+        let Some(worker) = self.workers.get_mut(key) else { return };
+        match worker.state {
+            // Its last lines wait for a slow client: the clock starts when they can be read again.
+            State::Stopped if worker.end.blocked_on.is_some() => {
+                let again = now.after(GRACE);
+                worker.timer = Some(again);
+                return self.check_at(again);
+            }
+            State::Stopped => {
+                self.report(now, Reason::WorkerHoldsPipe, Some(Peer::Worker(key)), || {
+                    "a worker has exited, but another process keeps its stdout open; it is read no more".into()
+                });
+            }
+            State::Running if !worker.stdout_open => {
+                self.report(now, Reason::WorkerClosedStdout, Some(Peer::Worker(key)), || {
+                    "a worker closed its stdout and lives; it is told to stop".into()
+                });
+            }
+            State::Running => {
+                self.report(now, Reason::WorkerClosedStdin, Some(Peer::Worker(key)), || {
+                    "a worker closed its stdin and lives; it is told to stop".into()
+                });
+            }
+            State::Starting | State::Stopping => {}
+        }
+        self.step(now, key, Event::Timer);
+    }
+
+    /// A worker's stdout is read again: if it has exited meanwhile, its last lines have their full time from now on.
+    pub(super) fn read_on(&mut self, now: Moment, key: WorkerKey) {
+        let Some(worker) = self.workers.get_mut(key).filter(|worker| worker.state == State::Stopped) else { return };
+        let timer = now.after(GRACE);
+        worker.timer = Some(timer);
+        self.check_at(timer);
+    }
+
+    /// Tells every worker to stop.
+    pub(super) fn stop_workers(&mut self, now: Moment) {
+        for key in self.workers.keys() {
+            self.retire(now, key);
+        }
+    }
+
+    /// Kills every worker that is left.
+    pub(super) fn kill_workers(&mut self, now: Moment) {
+        for key in self.workers.keys() {
+            let Some(worker) = self.workers.get(key).filter(|worker| worker.has_process) else { continue };
+            if worker.state == State::Stopping {
+                self.step(now, key, Event::Timer);
+            } else {
+                self.effects.push_back(Effect::Signal { worker: key, signal: Signal::Kill });
+            }
+        }
+    }
+}

@@ -207,4 +207,22 @@ impl Bus {
     pub fn owner(&self, worker: WorkerKey) -> Option<ClientKey> {
         self.workers.get(worker).and_then(|worker| worker.owner)
     }
+
+    /// Panics if clients, the workers they were assigned, and those workers' owners disagree.
+    pub(super) fn check_assignments(&self) {
+        for (key, client) in self.clients.iter() {
+            for (at, (group, worker)) in client.assigned.iter().enumerate() {
+                assert!(client.assigned[..at].iter().all(|(before, _)| before != group), "one worker for each group");
+                if self.groups[*group].assignment == Assignment::Dedicated {
+                    let worker = self.workers.get(*worker).expect("a worker of one's own lives");
+                    assert_eq!(worker.owner, Some(key));
+                }
+            }
+        }
+        for (key, worker) in self.workers.iter().filter(|(_, worker)| worker.takes_messages()) {
+            let Some(owner) = worker.owner else { continue };
+            let owner = self.clients.get(owner).expect("a worker stops when its owner leaves");
+            assert!(owner.assigned.iter().any(|(_, assigned)| *assigned == key), "an owner knows its worker");
+        }
+    }
 }

@@ -154,7 +154,7 @@ impl Bus {
         let Some(client) = self.clients.get(key) else { return };
         let asked: Vec<_> = client.end.asked.iter().collect();
         for request in in_order(asked) {
-            if let Some(pending) = self.to_workers.table.get(request) {
+            if let Some(pending) = self.to_workers.get(request) {
                 let id = pending.asker_id().to_string();
                 let number = self.clients.get(key).map(|client| client.number);
                 let report = self.reporter.report(now, Reason::RequestDiscarded, || super::Report {
@@ -183,7 +183,7 @@ impl Bus {
         let Some(client) = self.clients.get(key) else { return };
         let mut sessions = Vec::new();
         for request in client.end.asked.iter() {
-            let Some(session) = self.to_workers.table.get(request).and_then(|request| request.session) else {
+            let Some(session) = self.to_workers.get(request).and_then(|request| request.session) else {
                 continue;
             };
             if !sessions.contains(&session) {
@@ -191,7 +191,7 @@ impl Bus {
             }
         }
         for session in sessions {
-            let Some(session) = self.sessions.table.get(session) else { continue };
+            let Some(session) = self.sessions.get(session) else { continue };
             let worker = session.worker;
             let wanted = self.workers.get(worker).is_some_and(|w| self.settings.pools[w.pool].cancel_on_disconnect);
             if !wanted || !self.worker_takes_messages(worker) {

@@ -253,4 +253,25 @@ impl Bus {
             self.effects.push_back(Effect::Resume { peer });
         }
     }
+
+    /// Panics if those who wait and those they wait for disagree.
+    pub(super) fn check_waiting(&self) {
+        let clients = self.clients.iter().map(|(key, client)| (Peer::Client(key), &client.end));
+        let workers = self.workers.iter().map(|(key, worker)| (Peer::Worker(key), &worker.end));
+        for (peer, end) in clients.chain(workers) {
+            let in_turns = matches!(peer, Peer::Worker(worker) if self.fed_in_turns.contains(&worker));
+            assert!(
+                end.output.is_full() || in_turns || end.output.waiters().is_empty(),
+                "{peer:?} lets others wait for nothing"
+            );
+            for waiter in end.output.waiters() {
+                let waiter = self.peer_end(*waiter).expect("a waiter is alive");
+                assert_eq!(waiter.blocked_on, Some(peer));
+            }
+            if let Some(blocker) = end.blocked_on {
+                let blocker = self.peer_end(blocker).expect("a blocker is alive");
+                assert_eq!(blocker.output.waiters().iter().filter(|waiter| **waiter == peer).count(), 1);
+            }
+        }
+    }
 }

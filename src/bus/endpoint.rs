@@ -34,3 +34,18 @@ pub struct Endpoint {
     /// Sessions that it owns (a client) or that are bound to it (a worker).
     pub sessions: Members<SessionMark>,
 }
+
+impl Endpoint {
+    /// A request to it was forgotten before it answered: none of its ids is used again.
+    pub fn retire_id(&mut self) {
+        self.fresh_ids = true;
+        self.retired += 1;
+    }
+
+    /// Whether an answer that no request waits for may be a late one.
+    pub fn take_retired(&mut self) -> bool {
+        let is_late = self.retired > 0;
+        self.retired -= u64::from(is_late);
+        is_late
+    }
+}

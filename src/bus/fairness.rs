@@ -101,9 +101,18 @@ impl Bus {
             Direction::ToWorkers => (&self.to_workers, self.clients.len()),
             Direction::ToClients => (&self.to_clients, self.workers.len()),
         };
-        let free = settings::MAX_PENDING_REQUESTS - requests.table.len();
+        let free = settings::MAX_PENDING_REQUESTS - requests.len();
         let kept = KEPT.min(KEPT_FOR_EACH * askers.saturating_sub(1));
         let holds = || self.peer_end(asker).map_or(0, |end| end.asked.len());
         free <= kept && holds() >= settings::MAX_PENDING_REQUESTS / askers.max(1)
+    }
+
+    /// Panics if a client waits for a turn that never comes.
+    pub(super) fn check_pace(&self) {
+        let mut has_turn = vec![false; settings::MAX_CONNECTIONS];
+        self.turns.iter().for_each(|(_, client)| has_turn[client.index()] = true);
+        for (key, client) in self.clients.iter() {
+            assert!(client.pace != Pace::Waiting || has_turn[key.index()], "{key:?} waits for no turn");
+        }
     }
 }

@@ -122,7 +122,7 @@ impl Bus {
         }
         self.forward(now, Peer::Worker(worker), line, &mut edits);
         if let (Verb::Cancel(how), Some(key)) = (verb, cancels) {
-            self.cancel_request(now, key, how);
+            self.to_workers.cancel(now, key, how);
         }
         Flow::Next
     }
@@ -148,8 +148,7 @@ impl Bus {
             return None;
         }
         let key = self.session_of_client(client, &session_name(window, span)?)?;
-        let session = self.sessions.table.get_mut(key)?;
-        session.used = now;
+        let session = self.sessions.touch(key, now)?;
         let (worker, is_issued, is_lent) = (session.worker, session.rank == Rank::Issued, session.is_lent);
         let binds_to = self.workers.get(session.worker)?;
         if !is_issued && (is_lent || self.gives_out_names(binds_to)) {
@@ -249,7 +248,7 @@ impl Bus {
         if named.any(|span| target(span) != Some(key)) {
             return Err(unknown());
         }
-        let Some(Peer::Worker(worker)) = self.to_workers.table.get(key).map(Request::answerer) else {
+        let Some(Peer::Worker(worker)) = self.to_workers.get(key).map(Request::answerer) else {
             return Err(unknown());
         };
         if !self.worker_takes_messages(worker) {
@@ -258,7 +257,7 @@ impl Bus {
         if self.settings.routing.session_access == SessionAccess::Owner {
             for (span, on_top) in [(line.session, true), (line.params_session, false)] {
                 let Some(name) = session_name(window, span) else { continue };
-                match self.sessions.of_worker(worker, &name).and_then(|key| self.sessions.table.get(key)) {
+                match self.sessions.of_worker(worker, &name).and_then(|key| self.sessions.get(key)) {
                     Some(session) if session.client != Some(client) => return Err(Self::denied()),
                     None if !on_top => self.refuse_guess(worker, false)?,
                     _ => {}
@@ -287,9 +286,8 @@ impl Bus {
         }
         if !line.pool.is_some()
             && let Some(key) = self.session_of_client(client, &name)
-            && let Some(session) = self.sessions.table.get_mut(key)
+            && let Some(session) = self.sessions.touch(key, now)
         {
-            session.used = now;
             let worker = session.worker;
             return self.usable(worker).map(|worker| (worker, Named::Known(key)));
         }
@@ -311,7 +309,7 @@ impl Bus {
         for at in 0..self.groups[group].len() {
             let Some(worker) = self.group_worker(group, at) else { continue };
             let Some(key) = self.sessions.of_worker(worker, &name) else { continue };
-            match self.sessions.table.get(key).and_then(|session| session.client) {
+            match self.sessions.get(key).and_then(|session| session.client) {
                 Some(owner) if owner == client => {
                     return self.usable(worker).map(|worker| (worker, Named::Known(key)));
                 }
@@ -336,7 +334,7 @@ impl Bus {
         }
         // A name at top level that is new joins the session in the params.
         let known = inner.filter(|_| !line.pool.is_some()).and_then(|inner| self.session_of_client(client, inner));
-        let worker = match known.and_then(|key| self.sessions.table.get(key)).map(|session| session.worker) {
+        let worker = match known.and_then(|key| self.sessions.get(key)).map(|session| session.worker) {
             // It may be outside of the group, where nobody has looked yet.
             Some(worker) if self.sessions.of_worker(worker, &name).is_some() => return Err(Self::denied()),
             Some(worker) => self.usable(worker)?,
@@ -358,7 +356,7 @@ impl Bus {
             return Err(Refusal(Reason::SessionIdTooLong, text));
         }
         let known = self.sessions.of_worker(worker, &name);
-        let owner = known.and_then(|key| self.sessions.table.get(key)).and_then(|session| session.client);
+        let owner = known.and_then(|key| self.sessions.get(key)).and_then(|session| session.client);
         if let Some(key) = known.filter(|_| owner == Some(client)) {
             return Ok(Named::Known(key));
         }
@@ -396,7 +394,7 @@ impl Bus {
     /// The session in the params is the one that a worker reads: where workers give out names it has to be one that was
     /// given to this client. A claim is none, though it decides the way of a message.
     fn refuse_unissued(&self, client: ClientKey, worker: WorkerKey, verb: Verb, name: &[u8]) -> Result<(), Refusal> {
-        let session = self.sessions.of_worker(worker, name).and_then(|key| self.sessions.table.get(key));
+        let session = self.sessions.of_worker(worker, name).and_then(|key| self.sessions.get(key));
         match session {
             Some(session) if session.client == Some(client) && session.rank == Rank::Issued => Ok(()),
             _ => self.refuse_guess(worker, matches!(verb, Verb::Load | Verb::Fork)),
@@ -411,7 +409,7 @@ impl Bus {
         let may_not = is_shared
             && !matches!(verb, Verb::Load | Verb::Fork)
             && self.settings.routing.session_access == SessionAccess::Owner
-            && self.sessions.table.get(*key).is_some_and(waits);
+            && self.sessions.get(*key).is_some_and(waits);
         if may_not { Err(Self::denied()) } else { Ok(()) }
     }
 
@@ -453,9 +451,7 @@ impl Bus {
         match named {
             Named::None => Ok(Entered::default()),
             Named::Known(key) => {
-                if let Some(session) = self.sessions.table.get_mut(key) {
-                    session.used = now;
-                }
+                self.sessions.touch(key, now);
                 Ok(Entered { session: Some(key), is_new: false })
             }
             Named::New(name) => {
@@ -480,7 +476,7 @@ impl Bus {
         line: &Line,
         way: &Way<'_>,
     ) -> Result<Edits, Refusal> {
-        if let Some(request) = way.cancels.and_then(|key| self.to_workers.table.get(key)) {
+        if let Some(request) = way.cancels.and_then(|key| self.to_workers.get(key)) {
             let edit = |span: Span| {
                 let with = request.wire_token().filter(|_| span.is_some());
                 with.map(|with| Edit { at: span, with })
@@ -492,7 +488,7 @@ impl Bus {
         }
         let token = window.get(line.request_id);
         let answerer = Peer::Worker(way.worker);
-        let own = self.request_named(Peer::Client(client), token).and_then(|key| self.to_workers.table.get(key));
+        let own = self.request_named(Peer::Client(client), token).and_then(|key| self.to_workers.get(key));
         if let Some(request) = own.filter(|request| request.answerer() == answerer) {
             let edit = request.wire_token().map(|with| Edit { at: line.request_id, with });
             return Ok([None, edit, None]);
@@ -515,7 +511,7 @@ impl Bus {
             self.report_line(now, Reason::UnknownId, from, window, line, text);
             return Flow::Next;
         };
-        let asker = self.to_clients.table.get(key).and_then(Request::asker);
+        let asker = self.to_clients.get(key).and_then(Request::asker);
         let Some(Peer::Worker(worker)) = asker.filter(|asker| self.takes_messages(*asker)) else {
             self.forget_request(Direction::ToClients, key);
             self.report_line(now, Reason::LateAnswer, from, window, line, "the worker that asked has gone");

@@ -7,10 +7,11 @@ use super::client::Phase;
 use super::delivery::Room;
 use super::id::View;
 use super::message::{Cancel, Edit, Refusal, Verb, session_name, verb};
+use super::ownership::Learned;
 use super::peer::{ClientKey, Moment, Peer, SessionKey, Text, WorkerKey};
 use super::report::Reason;
 use super::requests::{Asked, Direction, Effect};
-use super::sessions::{Learned, Rank, Session};
+use super::sessions::{Rank, Session};
 use super::settings::MAX_REQUEST_ID_LEN;
 use super::{Bus, Flow};
 use crate::scan::{Line, Window};
@@ -37,11 +38,11 @@ impl Bus {
         let Some(key) = self.answered(from, window, line) else {
             return self.unexpected_answer(now, worker, window, line);
         };
-        let Some(request) = self.to_workers.table.get(key) else { return Flow::Next };
+        let Some(request) = self.to_workers.get(key) else { return Flow::Next };
         let Some(Peer::Client(client)) = request.asker() else {
             let (effect, sessions) = (request.effect, [request.session, request.second_session]);
             if effect.loads && line.has(Line::RESULT) {
-                sessions.into_iter().flatten().for_each(|session| self.confirm_held(session));
+                sessions.into_iter().flatten().for_each(|session| self.sessions.confirm_held(session));
             }
             self.learn_from_late_answer(worker, window, line);
             self.forget_request(Direction::ToWorkers, key);
@@ -90,7 +91,7 @@ impl Bus {
                 self.drop_session(session);
             } else if effect.loads
                 && !succeeded
-                && self.sessions.table.get(session).is_some_and(|session| session.pending == 0)
+                && self.sessions.get(session).is_some_and(|session| session.pending == 0)
             {
                 self.unclaim_session(session);
             }
@@ -102,8 +103,7 @@ impl Bus {
     fn unexpected_answer(&mut self, now: Moment, key: WorkerKey, window: Window<'_>, line: &Line) -> Flow {
         let from = Peer::Worker(key);
         let Some(worker) = self.workers.get_mut(key) else { return Flow::Next };
-        if worker.end.retired > 0 {
-            worker.end.retired -= 1;
+        if worker.end.take_retired() {
             self.learn_from_late_answer(key, window, line);
             self.report_line(now, Reason::LateAnswer, from, window, line, "the request was given up before");
             return Flow::Next;
@@ -186,12 +186,12 @@ impl Bus {
         let token = window.get(at);
         if is_request {
             let found = View::parse(token).ok().and_then(|id| self.to_workers.find(from, &id));
-            let Some(request) = found.and_then(|key| self.to_workers.table.get(key)) else { return nobody };
+            let Some(request) = found.and_then(|key| self.to_workers.get(key)) else { return nobody };
             let original = request.original.as_ref().filter(|original| original.is_replaced);
             let token = original.map(|original| original.token.clone());
             return NamedRequest { client: request.asker(), token, at };
         }
-        let found = self.request_named(from, token).and_then(|key| self.to_clients.table.get(key));
+        let found = self.request_named(from, token).and_then(|key| self.to_clients.get(key));
         found.map_or(nobody, |request| NamedRequest {
             client: Some(request.answerer()),
             token: request.wire_token(),
@@ -220,7 +220,7 @@ impl Bus {
         let mut session = None;
         let to = if let Some(name) = name {
             session = self.sessions.of_worker(worker, &name);
-            let found = session.and_then(|key| self.sessions.table.get(key));
+            let found = session.and_then(|key| self.sessions.get(key));
             let owned = found.filter(|session| !self.may_be_anothers(worker, session)).and_then(|found| found.client);
             owned.map(Peer::Client).or(owner).ok_or(Reason::UnknownSession)
         } else if line.request_id.is_some() {

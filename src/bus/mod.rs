@@ -13,6 +13,7 @@ mod admission;
 mod assignment;
 mod client;
 mod clients;
+mod correlation;
 mod delivery;
 mod deny;
 mod endpoint;
@@ -24,6 +25,7 @@ mod lost;
 mod memory;
 mod message;
 pub mod output;
+mod ownership;
 mod patience;
 pub mod peer;
 mod penalties;
@@ -117,6 +119,16 @@ enum Flow {
     Over,
 }
 
+/// How far a batch of lines was dealt with.
+#[derive(Clone, Copy)]
+struct Progress {
+    flow: Flow,
+    /// Bytes of the lines that were dealt with.
+    bytes: usize,
+    /// How many lines that are.
+    lines: usize,
+}
+
 /// How long the line is that begins at `line`, as far as it has come.
 fn length_of_line(window: Window<'_>, line: usize) -> usize {
     let rest = &window.data()[line..];
@@ -179,6 +191,7 @@ impl Bus {
         (received, self.effects())
     }
 
+    /// Deals with the lines of a window, as far as their receivers have room.
     fn take_lines(&mut self, now: Moment, from: Peer, window: Window<'_>) -> Received {
         let received = window.data().len();
         match self.listening(from) {
@@ -214,12 +227,21 @@ impl Bus {
             Outcome::Full
         };
         let unfinished = received - end.partial.consumed();
+        let mut progress = self.route_lines(now, from, window, &batch);
+        if progress.flow == Flow::Next {
+            progress.flow = self.check_rest(now, from, window, outcome, unfinished);
+        }
+        let received = self.keep_rest(now, from, received, &batch, outcome, progress);
+        self.batch = batch;
+        received
+    }
 
+    /// Sends the lines on their way, one after the other, until one of them has to wait or is the last of its sender.
+    fn route_lines(&mut self, now: Moment, from: Peer, window: Window<'_>, batch: &[Line]) -> Progress {
         let limit = self.settings.limits.max_input_buffer;
-        let mut flow = Flow::Next;
-        let (mut handled, mut taken) = (0, 0);
-        for line in &batch {
-            flow = if line.span.len() > limit {
+        let mut progress = Progress { flow: Flow::Next, bytes: 0, lines: 0 };
+        for line in batch {
+            progress.flow = if line.span.len() > limit {
                 self.line_too_long(now, from)
             } else {
                 match from {
@@ -227,55 +249,64 @@ impl Bus {
                     Peer::Worker(worker) => self.worker_line(now, worker, window, line),
                 }
             };
-            if flow != Flow::Next {
+            if progress.flow != Flow::Next {
                 break;
             }
-            handled = line.span.end as usize + 1;
-            taken += 1;
+            progress.bytes = line.span.end as usize + 1;
+            progress.lines += 1;
             if std::mem::take(&mut self.sender_rests)
-                && taken < batch.len()
+                && progress.lines < batch.len()
                 && let Peer::Client(client) = from
                 && self.is_slowed_down(client)
             {
-                flow = Flow::Blocked;
+                progress.flow = Flow::Blocked;
                 break;
             }
         }
+        progress
+    }
 
-        if flow == Flow::Next {
-            match outcome {
-                // Read in pieces, it would have been too long before what is wrong with it was seen.
-                Outcome::Malformed { line, .. } if length_of_line(window, line) > limit => {
-                    flow = self.line_too_long(now, from);
-                }
-                Outcome::Malformed { line, at, fault } => flow = self.malformed(now, from, window, line, at, fault),
-                Outcome::More if unfinished > limit => flow = self.line_too_long(now, from),
-                Outcome::More | Outcome::Full => {}
-            }
+    /// What becomes of the sender for what stands behind its whole lines: a line that is no message, or is too long.
+    fn check_rest(&mut self, now: Moment, from: Peer, window: Window<'_>, outcome: Outcome, unfinished: usize) -> Flow {
+        let limit = self.settings.limits.max_input_buffer;
+        match outcome {
+            // Read in pieces, it would have been too long before what is wrong with it was seen.
+            Outcome::Malformed { line, .. } if length_of_line(window, line) > limit => self.line_too_long(now, from),
+            Outcome::Malformed { line, at, fault } => self.malformed(now, from, window, line, at, fault),
+            Outcome::More if unfinished > limit => self.line_too_long(now, from),
+            Outcome::More | Outcome::Full => Flow::Next,
         }
-        let mut end = self.endpoint(from);
-        if let Some(end) = end.as_deref_mut().filter(|_| taken > 0) {
+    }
+
+    /// Remembers what is known of the bytes that were not dealt with, and says how to go on.
+    fn keep_rest(
+        &mut self,
+        now: Moment,
+        from: Peer,
+        received: usize,
+        batch: &[Line],
+        outcome: Outcome,
+        progress: Progress,
+    ) -> Received {
+        let Some(end) = self.endpoint(from) else { return Received { consumed: received, next: Next::Wait } };
+        if progress.lines > 0 {
             end.progress_at = now;
         }
-        let (consumed, next) = match flow {
-            Flow::Next if outcome == Outcome::Full => (end.map_or(received, |end| end.partial.consume()), Next::Again),
-            Flow::Next => (end.map_or(received, |end| end.partial.consume()), Next::Read),
+        let (consumed, next) = match progress.flow {
+            Flow::Next if outcome == Outcome::Full => (end.partial.consume(), Next::Again),
+            Flow::Next => (end.partial.consume(), Next::Read),
             Flow::Blocked => {
-                if let Some(end) = end {
-                    end.waiting = batch[taken..].iter().map(|line| line.counted_after(handled)).collect();
-                    end.partial.drop_front(handled);
-                }
-                (handled, Next::Wait)
+                let done = progress.bytes;
+                end.waiting = batch[progress.lines..].iter().map(|line| line.counted_after(done)).collect();
+                end.partial.drop_front(done);
+                (done, Next::Wait)
             }
             Flow::Over => {
-                end.into_iter().for_each(|end| end.partial.reset());
+                end.partial.reset();
                 (received, Next::Wait)
             }
         };
-        self.batch = batch;
-        if let Some(end) = self.endpoint(from) {
-            end.kept = received - consumed;
-        }
+        end.kept = received - consumed;
         Received { consumed, next }
     }
 
@@ -317,7 +348,7 @@ impl Bus {
     fn effects(&mut self) -> Effects<'_> {
         #[cfg(debug_assertions)]
         {
-            let entries = self.stats().pending + self.sessions.table.len() + self.clients.len();
+            let entries = self.stats().pending + self.sessions.len() + self.clients.len();
             self.calls += 1;
             if entries < 100 || self.calls.is_multiple_of(256) {
                 self.check_invariants();
@@ -345,7 +376,7 @@ impl Bus {
             clients: self.clients.len(),
             workers: self.workers.len(),
             sessions: self.sessions.owned(),
-            pending: self.to_workers.table.len() + self.to_clients.table.len(),
+            pending: self.to_workers.len() + self.to_clients.len(),
             ..self.stats
         }
     }
@@ -432,70 +463,14 @@ impl Bus {
         self.sessions.check_invariants();
         self.to_workers.check_invariants();
         self.to_clients.check_invariants();
-        let mut pending = Vec::new();
-        for (_, request) in self.to_workers.table.iter().chain(self.to_clients.table.iter()) {
-            for session in [request.session, request.second_session].into_iter().flatten() {
-                if self.sessions.table.get(session).is_some() {
-                    pending.resize(pending.len().max(session.index() + 1), 0);
-                    pending[session.index()] += 1;
-                }
-            }
-        }
-        for (key, session) in self.sessions.table.iter() {
-            if let Some(owner) = session.client {
-                let owner = self.clients.get(owner).expect("a session has a live owner, or none");
-                assert_eq!(owner.end.sessions.iter().nth(session.at_client as usize), Some(key));
-            }
-            let counted = pending.get(key.index()).copied().unwrap_or_default();
-            assert_eq!(counted, session.pending, "requests in a session are counted");
-            assert!(
-                session.client.is_some() || session.pending > 0 || session.rank == sessions::Rank::Issued,
-                "a name is held for nothing"
-            );
-            let worker = self.workers.get(session.worker).expect("a session has a live worker");
-            assert_eq!(worker.end.sessions.iter().nth(session.at_worker as usize), Some(key));
-        }
-        for (requests, clients_answer) in [(&self.to_workers, false), (&self.to_clients, true)] {
-            for (key, request) in requests.table.iter() {
-                assert_eq!(matches!(request.answerer(), Peer::Client(_)), clients_answer);
-                let answerer = self.peer_end(request.answerer()).expect("an answerer is alive");
-                assert_eq!(answerer.owes.iter().nth(request.at_answerer as usize), Some(key));
-                if let Some(asker) = request.asker() {
-                    let asker = self.peer_end(asker).expect("an asker is alive");
-                    assert_eq!(asker.asked.iter().nth(request.at_asker as usize), Some(key));
-                }
-            }
-        }
-        let ends = self.clients.iter().map(|(key, client)| (Peer::Client(key), &client.end));
-        let ends: Vec<_> =
-            ends.chain(self.workers.iter().map(|(key, worker)| (Peer::Worker(key), &worker.end))).collect();
-        for (peer, end) in &ends {
-            let in_turns = matches!(peer, Peer::Worker(worker) if self.fed_in_turns.contains(worker));
-            assert!(
-                end.output.is_full() || in_turns || end.output.waiters().is_empty(),
-                "{peer:?} lets others wait for nothing"
-            );
-            for waiter in end.output.waiters() {
-                let waiter = self.peer_end(*waiter).expect("a waiter is alive");
-                assert_eq!(waiter.blocked_on, Some(*peer));
-            }
-            if let Some(blocker) = end.blocked_on {
-                let blocker = self.peer_end(blocker).expect("a blocker is alive");
-                assert_eq!(blocker.output.waiters().iter().filter(|waiter| *waiter == peer).count(), 1);
-            }
-        }
-        let counted = ends.iter().map(|(_, end)| end.sessions.len()).sum::<usize>();
-        assert_eq!(counted, self.sessions.table.len() + self.sessions.owned());
-        assert_eq!(self.sources.connections(), self.clients.len());
-        for (key, worker) in self.workers.iter() {
-            let creates = |key| self.to_workers.table.get(key).is_some_and(|request| request.effect.creates);
-            assert_eq!(worker.end.owes.iter().filter(|key| creates(*key)).count(), worker.creating as usize, "{key:?}");
-        }
-        for pool in &self.pools {
-            for seat in &pool.seats {
-                assert!(seat.worker.is_none_or(|worker| self.workers.get(worker).is_some()));
-            }
-        }
+        self.sources.check_invariants(self.clients.iter().map(|(_, client)| client.source_use));
+        self.check_ownership();
+        self.check_correlation();
+        self.check_waiting();
+        self.check_pace();
+        self.check_turns();
+        self.check_pools();
+        self.check_assignments();
     }
 
     fn peer_end(&self, peer: Peer) -> Option<&Endpoint> {

@@ -69,8 +69,8 @@ impl Bus {
             return true;
         }
         let (me, end) = (Peer::Client(client), &worker.end);
-        let asks = |key| self.to_workers.table.get(key).is_some_and(|r| r.asker().is_some_and(|asker| asker != me));
-        let owns = |key| self.sessions.table.get(key).is_some_and(|s| s.client.is_some_and(|owner| owner != client));
+        let asks = |key| self.to_workers.get(key).is_some_and(|r| r.asker().is_some_and(|asker| asker != me));
+        let owns = |key| self.sessions.get(key).is_some_and(|s| s.client.is_some_and(|owner| owner != client));
         let shared = end.output.waiters().iter().any(|waiter| *waiter != me)
             || end.owes.iter().any(asks)
             || end.sessions.iter().any(owns);

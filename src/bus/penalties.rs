@@ -39,7 +39,7 @@ impl Bus {
             client.read_after = Some(now.after(pause));
             let (crashes, number) = (client.crashes, client.number);
             self.check_at(now.after(pause));
-            let id = self.to_workers.table.get(request).map(|request| request.asker_id().to_string());
+            let id = self.to_workers.get(request).map(|request| request.asker_id().to_string());
             let worker = self.workers.get(key).map(|worker| (worker.pool, worker.number));
             let report = self.reporter.report(now, Reason::CrashSuspect, || {
                 let text = format!(
@@ -57,7 +57,7 @@ impl Bus {
     fn askers_of(&self, requests: impl Iterator<Item = RequestKey>) -> Vec<(ClientKey, RequestKey)> {
         let mut askers: Vec<(ClientKey, RequestKey)> = Vec::new();
         for key in requests {
-            if let Some(Peer::Client(client)) = self.to_workers.table.get(key).and_then(Request::asker)
+            if let Some(Peer::Client(client)) = self.to_workers.get(key).and_then(Request::asker)
                 && !askers.iter().any(|(known, _)| *known == client)
             {
                 askers.push((client, key));

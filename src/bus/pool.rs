@@ -200,6 +200,25 @@ impl Bus {
             }
         }
     }
+
+    /// Panics if seats, workers and what is counted of them disagree.
+    pub(super) fn check_pools(&self) {
+        for (index, pool) in self.pools.iter().enumerate() {
+            let live = self.workers.iter().filter(|(_, worker)| worker.pool == index).count();
+            assert_eq!(pool.live, live, "workers of a pool are counted");
+            assert!(live <= self.settings.pools[index].max_instances);
+            for (seat, here) in pool.seats.iter().enumerate() {
+                let Some(key) = here.worker else { continue };
+                let worker = self.workers.get(key).expect("who sits somewhere lives");
+                assert_eq!((worker.pool, worker.seat), (index, Some(seat)));
+                assert!(here.restart_at.is_none() && !here.given_up, "a seat that is taken waits for nobody");
+            }
+        }
+        for (key, worker) in self.workers.iter() {
+            let Some(seat) = worker.seat else { continue };
+            assert_eq!(self.pools[worker.pool].seats[seat].worker, Some(key), "a seat has one worker");
+        }
+    }
 }
 
 #[cfg(test)]

@@ -55,8 +55,14 @@ impl Sources {
         self.table.iter().map(|(key, _)| key)
     }
 
-    /// For tests: how many connections all sources have together.
-    pub fn connections(&self) -> usize {
-        self.table.iter().map(|(_, uses)| uses.connections).sum()
+    /// Panics if the connections of a source are not those that are given, one entry for each.
+    pub fn check_invariants(&self, connections: impl Iterator<Item = UseKey>) {
+        let mut counted = vec![0; MAX_CONNECTIONS];
+        connections.for_each(|source| counted[source.index()] += 1);
+        for (key, uses) in self.table.iter() {
+            assert!(uses.connections > 0, "a source lives as long as its connections");
+            assert_eq!(std::mem::take(&mut counted[key.index()]), uses.connections);
+        }
+        assert!(counted.iter().all(|left| *left == 0), "every connection has its source");
     }
 }

@@ -113,4 +113,12 @@ impl Bus {
         }
         self.turns_due = (!self.fed_in_turns.is_empty()).then(|| SendWindow::next_look(now));
     }
+
+    /// Panics if nobody looks after the workers before which clients take turns.
+    pub(super) fn check_turns(&self) {
+        assert!(self.fed_in_turns.is_empty() || self.turns_due.is_some(), "turns are looked after");
+        for (at, worker) in self.fed_in_turns.iter().enumerate() {
+            assert!(!self.fed_in_turns[..at].contains(worker), "{worker:?} is looked after once");
+        }
+    }
 }

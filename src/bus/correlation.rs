@@ -1,0 +1,289 @@
+//! Which answer means which request: a request is recorded with an id that its answerer has never seen for another one,
+//! and every answer finds its asker, or nobody (spec 6.2; design 2.4, 2.5).
+
+use super::id::{Id, View};
+use super::message::Cancel;
+use super::message::{Edit, Refusal, has_escape};
+use super::peer::{Moment, Peer, RequestKey, Text};
+use super::report::{Reason, Report};
+use super::requests::{Asked, Direction, Original, Request, Requests};
+use super::settings::{IdCollision, MAX_PENDING_REQUESTS};
+use super::{Bus, reply};
+use crate::scan::{Line, Window};
+
+impl Bus {
+    /// Records a request. Returns the token to replace its id with, if the answerer may not see the asker's
+    /// (design 2.4).
+    pub(super) fn ask(
+        &mut self,
+        now: Moment,
+        asked: &Asked,
+        id: &View<'_>,
+        token: &[u8],
+    ) -> Result<Option<Text>, Refusal> {
+        let Asked { asker, answerer, session, second_session, effect, .. } = *asked;
+        let direction = Direction::of(answerer);
+        let requests = if direction == Direction::ToWorkers { &self.to_workers } else { &self.to_clients };
+        let mut hash = requests.hash(answerer.into(), id);
+        let collides = requests.find_hashed(hash, answerer.into(), id).is_some();
+        if collides && self.settings.routing.id_collision == IdCollision::Reject {
+            return Err(Refusal(Reason::IdCollision, "another request with this id is pending".into()));
+        }
+        self.make_room(now, direction, asker)?;
+        let (mut edit, mut wire, mut original) = (None, None, None);
+        if collides || !id.is_plain() || self.wants_fresh_ids(answerer) {
+            let made = Id::made(self.ids_made, id.is_string());
+            self.ids_made += 1;
+            edit = Some(Text::from(reply::id_token(&made).as_slice()));
+            hash = self.requests(direction).hash(answerer.into(), &made.view());
+            original = Some(Box::new(Original { id: id.to_id(), token: token.into(), is_replaced: true }));
+            wire = Some(made);
+        } else if token[0] == b'"' && has_escape(token) {
+            // It passes as it is; an error in place of the answer has to repeat the spelling.
+            original = Some(Box::new(Original { id: id.to_id(), token: token.into(), is_replaced: false }));
+        }
+        let (clients, workers) = (&mut self.clients, &mut self.workers);
+        let (requests, asker_end, answerer_end) = match (asker, answerer) {
+            (Peer::Client(asker), Peer::Worker(answerer)) => (
+                &mut self.to_workers,
+                clients.get_mut(asker).map(|client| &mut client.end),
+                workers.get_mut(answerer).map(|worker| &mut worker.end),
+            ),
+            (Peer::Worker(asker), Peer::Client(answerer)) => (
+                &mut self.to_clients,
+                workers.get_mut(asker).map(|worker| &mut worker.end),
+                clients.get_mut(answerer).map(|client| &mut client.end),
+            ),
+            _ => return Err(too_many()),
+        };
+        let names = (wire.unwrap_or_else(|| id.to_id()), original);
+        let (asked_by, owed_by) = (asker_end.map(|end| &mut end.asked), answerer_end.map(|end| &mut end.owes));
+        if requests.insert(hash, asked, names, asked_by, owed_by).is_none() {
+            return Err(too_many());
+        }
+        if let (true, Peer::Worker(answerer)) = (effect.creates, answerer)
+            && let Some(worker) = workers.get_mut(answerer)
+        {
+            worker.creating += 1;
+        }
+        self.stats.ids_translated += u64::from(edit.is_some());
+        for session in [session, second_session].into_iter().flatten() {
+            self.sessions.begin_request(session);
+        }
+        Ok(edit)
+    }
+
+    /// Whether every id of a request to `answerer` is replaced.
+    fn wants_fresh_ids(&self, answerer: Peer) -> bool {
+        let always = self.settings.routing.id_collision == IdCollision::Always;
+        match answerer {
+            Peer::Worker(worker) => {
+                self.workers.get(worker).is_some_and(|worker| worker.end.fresh_ids || always && worker.owner.is_none())
+            }
+            Peer::Client(client) => self.clients.get(client).is_some_and(|client| client.end.fresh_ids),
+        }
+    }
+
+    /// Makes sure that one more request fits, at the cost of those whom nobody waits for, then of the client that
+    /// holds most.
+    fn make_room(&mut self, now: Moment, direction: Direction, asker: Peer) -> Result<(), Refusal> {
+        let is_full = self.requests(direction).is_full();
+        if !is_full && !self.slot_is_kept(direction, asker) {
+            return Ok(());
+        }
+        if let Some(unwanted) = self.requests(direction).take_oldest_unwanted() {
+            self.let_go(now, direction, unwanted);
+            return Ok(());
+        }
+        let Peer::Client(client) = asker else { return Err(too_many()) };
+        let holder = if is_full { self.heaviest(client, |client| client.end.asked.len()) } else { None };
+        let Some(newest) =
+            holder.and_then(|holder| self.clients.get(holder)).and_then(|client| client.end.asked.last())
+        else {
+            self.rests(now, client);
+            return Err(too_many());
+        };
+        let text = format!(
+            "all {MAX_PENDING_REQUESTS} slots for pending requests are in use, and this connection holds most of them"
+        );
+        self.give_up_request(now, newest, Reason::PendingLimit, &text);
+        self.retire_request(direction, newest);
+        Ok(())
+    }
+
+    pub(super) fn requests(&mut self, direction: Direction) -> &mut Requests {
+        match direction {
+            Direction::ToWorkers => &mut self.to_workers,
+            Direction::ToClients => &mut self.to_clients,
+        }
+    }
+
+    /// The pending request that a response of `from` answers.
+    pub(super) fn answered(&self, from: Peer, window: Window<'_>, line: &Line) -> Option<RequestKey> {
+        let id = View::parse(line.id.is_some().then(|| window.get(line.id))?).ok()?;
+        match from {
+            Peer::Worker(_) => self.to_workers.find(from, &id),
+            Peer::Client(_) => self.to_clients.find(from, &id),
+        }
+    }
+
+    /// The pending request that `asker` made under the id `token`, looked for among its own: cancellations are rare.
+    pub(super) fn request_named(&self, asker: Peer, token: &[u8]) -> Option<RequestKey> {
+        let id = View::parse(token).ok()?;
+        let requests = if matches!(asker, Peer::Client(_)) { &self.to_workers } else { &self.to_clients };
+        let asked = &self.peer_end(asker)?.asked;
+        asked.iter().find(|key| requests.get(*key).is_some_and(|request| *request.asker_id() == id))
+    }
+
+    /// Takes an answered request out, and sends its answer to who asked, with the original id.
+    pub(super) fn settle(&mut self, now: Moment, direction: Direction, key: RequestKey, to: Peer, line: &Line) {
+        let original = self.forget_request(direction, key).and_then(|request| request.original);
+        match original.filter(|original| original.is_replaced) {
+            None => self.forward_as_it_is(now, to, line),
+            Some(original) => {
+                let mut edits = [Some(Edit { at: line.id, with: original.token }), None, None];
+                self.forward(now, to, line, &mut edits);
+            }
+        }
+    }
+
+    /// Forgets a request whose answer nobody wants, and that may still come. A client that is owed an answer although
+    /// it has cancelled the request gets an error.
+    fn let_go(&mut self, now: Moment, direction: Direction, key: RequestKey) {
+        let Some(request) = self.requests(direction).get(key) else { return };
+        let (asker, cancelled) = (request.asker(), request.cancelled);
+        if asker.is_some() && cancelled == Some(Cancel::Answered) {
+            let text = "the request was cancelled, and the worker did not answer it";
+            self.give_up_request(now, key, Reason::Cancelled, text);
+        } else if asker.is_some() {
+            self.report(now, Reason::Cancelled, asker, || {
+                "a request was cancelled; its answer is not waited for any more".into()
+            });
+        }
+        self.retire_request(direction, key);
+        if let Some(Peer::Client(client)) = asker {
+            self.waits_less(now, client);
+        }
+    }
+
+    /// Forgets a request, on both its ends.
+    pub(super) fn forget_request(&mut self, direction: Direction, key: RequestKey) -> Option<Request> {
+        let requests = if direction == Direction::ToWorkers { &mut self.to_workers } else { &mut self.to_clients };
+        let request = requests.take(key)?;
+        let (clients, workers) = (&mut self.clients, &mut self.workers);
+        let asker = match request.asker() {
+            Some(Peer::Client(client)) => clients.get_mut(client).map(|client| &mut client.end),
+            Some(Peer::Worker(worker)) => workers.get_mut(worker).map(|worker| &mut worker.end),
+            None => None,
+        };
+        if let Some(asker) = asker {
+            requests.leave_asker(&mut asker.asked, request.at_asker());
+        }
+        let answerer = match request.answerer() {
+            Peer::Client(client) => clients.get_mut(client).map(|client| &mut client.end),
+            Peer::Worker(worker) => workers.get_mut(worker).map(|worker| {
+                worker.creating -= u32::from(request.effect.creates);
+                &mut worker.end
+            }),
+        };
+        if let Some(answerer) = answerer {
+            requests.leave_answerer(&mut answerer.owes, request.at_answerer());
+        }
+        for session in [request.session, request.second_session].into_iter().flatten() {
+            self.session_waits_less(session);
+        }
+        Some(request)
+    }
+
+    /// Forgets a request whose answer may still come: no other request of its answerer ever gets its id.
+    pub(super) fn retire_request(&mut self, direction: Direction, key: RequestKey) {
+        let Some(request) = self.requests(direction).get(key) else { return };
+        let (answerer, effect) = (request.answerer(), request.effect);
+        if effect.loads {
+            let sessions = [request.session, request.second_session];
+            sessions.into_iter().flatten().for_each(|session| self.sessions.may_be_loaded(session));
+        }
+        self.forget_request(direction, key);
+        if let Some(end) = self.endpoint(answerer) {
+            end.retire_id();
+        }
+    }
+
+    /// The asker does not wait any more; the id stays taken until the answer comes.
+    pub(super) fn orphan_request(&mut self, direction: Direction, key: RequestKey) {
+        let requests = if direction == Direction::ToWorkers { &mut self.to_workers } else { &mut self.to_clients };
+        let asker = match requests.get(key).and_then(Request::asker) {
+            Some(Peer::Client(client)) => self.clients.get_mut(client).map(|client| &mut client.end),
+            Some(Peer::Worker(worker)) => self.workers.get_mut(worker).map(|worker| &mut worker.end),
+            None => None,
+        };
+        requests.orphan(key, asker.map(|end| &mut end.asked));
+    }
+
+    /// Answers requests that have waited too long, and forgets cancelled ones.
+    pub(super) fn tick_requests(&mut self, now: Moment) {
+        for key in self.to_workers.take_expired(now) {
+            let Some(request) = self.to_workers.get(key) else { continue };
+            if request.cancelled.is_some() {
+                self.let_go(now, Direction::ToWorkers, key);
+            } else {
+                let text = "the worker did not answer within request_timeout_sec";
+                self.give_up_request(now, key, Reason::Timeout, text);
+            }
+        }
+        self.to_workers.look_for_next_deadline(now);
+    }
+
+    /// The asker of a request is told that no answer will come, and the loss is reported.
+    pub(super) fn give_up_request(&mut self, now: Moment, key: RequestKey, reason: Reason, text: &str) {
+        let Some(request) = self.to_workers.get(key) else { return };
+        let Some(Peer::Client(client)) = request.asker() else { return };
+        let token = request.asker_token();
+        let session = request.session.filter(|_| request.session_on_top).and_then(|key| self.sessions.get(key));
+        let session = session.map(|session| session.name.clone());
+        let id = request.asker_id().to_string();
+        let number = self.clients.get(client).map(|client| client.number);
+        let worker = match request.answerer() {
+            Peer::Worker(worker) => self.workers.get(worker).map(|worker| (worker.pool, worker.number)),
+            Peer::Client(_) => None,
+        };
+        let report = self.reporter.report(now, reason, || Report {
+            client: number,
+            worker,
+            id: Some(id),
+            ..Report::new(reason, text)
+        });
+        self.tell(report);
+        self.orphan_request(Direction::ToWorkers, key);
+        self.say_error(now, client, &token, session.as_ref().map(Text::as_bytes), reason, text);
+        self.waits_less(now, client);
+    }
+
+    /// Panics if requests and the lists of their ends disagree.
+    pub(super) fn check_correlation(&self) {
+        let mut listed = 0;
+        for (requests, clients_answer) in [(&self.to_workers, false), (&self.to_clients, true)] {
+            for (key, request) in requests.iter() {
+                assert_eq!(matches!(request.answerer(), Peer::Client(_)), clients_answer);
+                let answerer = self.peer_end(request.answerer()).expect("an answerer is alive");
+                assert_eq!(answerer.owes.iter().nth(request.at_answerer() as usize), Some(key));
+                listed += 1;
+                if let Some(asker) = request.asker() {
+                    let asker = self.peer_end(asker).expect("an asker is alive");
+                    assert_eq!(asker.asked.iter().nth(request.at_asker() as usize), Some(key));
+                    listed += 1;
+                }
+            }
+        }
+        let (clients, workers) = (self.clients.iter().map(|(_, c)| &c.end), self.workers.iter().map(|(_, w)| &w.end));
+        assert_eq!(clients.chain(workers).map(|end| end.asked.len() + end.owes.len()).sum::<usize>(), listed);
+        for (key, worker) in self.workers.iter() {
+            let creates = |key| self.to_workers.get(key).is_some_and(|request| request.effect.creates);
+            assert_eq!(worker.end.owes.iter().filter(|key| creates(*key)).count(), worker.creating as usize, "{key:?}");
+        }
+    }
+}
+
+fn too_many() -> Refusal {
+    Refusal(Reason::PendingLimit, "too many requests are pending".into())
+}

@@ -1,0 +1,290 @@
+//! Whose a session is: who claims it, learns of it, borrows it, loses it, and who may not name it (spec 6.1, design 2.3).
+
+use super::Bus;
+use super::message::Refusal;
+use super::peer::{ClientKey, Moment, Peer, SessionKey, WorkerKey};
+use super::report::{Reason, Report};
+use super::sessions::Rank;
+use super::settings::MAX_SESSION_ID_LEN;
+use super::worker::Worker;
+
+/// What became of a `result.sessionId`.
+pub(super) enum Learned {
+    /// The client that asked owns it, or somebody else keeps it.
+    Known,
+    /// There is no room for it.
+    NoRoom,
+}
+
+impl Bus {
+    /// The session of this name that a client owns. Most clients have one: that is found without its hash.
+    pub(super) fn session_of_client(&self, client: ClientKey, name: &[u8]) -> Option<SessionKey> {
+        let sessions = &self.clients.get(client)?.end.sessions;
+        match sessions.len() {
+            0 => None,
+            1 => sessions
+                .first()
+                .filter(|key| self.sessions.get(*key).is_some_and(|session| session.name.as_bytes() == name)),
+            _ => self.sessions.of_client(client, name),
+        }
+    }
+
+    /// Whether the workers of this one's pool give out the names of their sessions, so that only what was given out
+    /// may be named.
+    pub(super) fn issues_names(&self, worker: WorkerKey) -> bool {
+        self.workers.get(worker).is_some_and(|worker| self.gives_out_names(worker))
+    }
+
+    pub(super) fn gives_out_names(&self, worker: &Worker) -> bool {
+        worker.owner.is_none() && (worker.creating > 0 || self.pools[worker.pool].issues_names)
+    }
+
+    /// A session that its owner uses by naming it. None if there is no room, nor anybody who has to make some.
+    pub(super) fn claim_session(
+        &mut self,
+        now: Moment,
+        client: ClientKey,
+        worker: WorkerKey,
+        name: &[u8],
+    ) -> Option<SessionKey> {
+        let key = self.new_session(now, client, worker, name, Rank::Claimed)?;
+        self.sessions.watch_claim(now);
+        Some(key)
+    }
+
+    fn new_session(
+        &mut self,
+        now: Moment,
+        client: ClientKey,
+        worker: WorkerKey,
+        name: &[u8],
+        rank: Rank,
+    ) -> Option<SessionKey> {
+        if self.sessions.is_full() && !self.evict_session_for(now, client) {
+            self.rests(now, client);
+            return None;
+        }
+        let (owner, worker_end) = (self.clients.get_mut(client)?, &mut self.workers.get_mut(worker)?.end);
+        let key = self.sessions.insert(now, worker, &mut worker_end.sessions, name, rank)?;
+        self.sessions.give(key, client, &mut owner.end.sessions);
+        Some(key)
+    }
+
+    /// Gives a held name to a client that asks the worker to load it; a refusal gives it back.
+    pub(super) fn lend_session(&mut self, now: Moment, client: ClientKey, key: SessionKey) -> bool {
+        if self.sessions.is_full() && !self.evict_session_for(now, client) {
+            return false;
+        }
+        let Some(owner) = self.clients.get_mut(client) else { return false };
+        self.sessions.lend(now, key, client, &mut owner.end.sessions);
+        true
+    }
+
+    /// The worker did not load a session, or the request for it was never sent: it is as it was before.
+    pub(super) fn unclaim_session(&mut self, key: SessionKey) {
+        if self.sessions.get(key).is_none_or(|session| session.rank > Rank::Claimed) {
+            return;
+        }
+        if self.sessions.restore_rank(key) {
+            self.hold_session(key);
+        } else {
+            self.drop_session(key);
+        }
+    }
+
+    /// The worker has answered a request in this session with a result.
+    pub(super) fn confirm_session(&mut self, key: SessionKey, rank: Rank) {
+        let Some(session) = self.sessions.confirm(key, rank) else { return };
+        if let (Rank::Issued, Some(owner)) = (session.rank, session.client)
+            && let Some(owner) = self.clients.get_mut(owner)
+        {
+            owner.lost.forget(session.name.as_bytes());
+        }
+    }
+
+    /// A worker's answer names a session: it belongs to the client that asked, whoever used the name before. `creates`
+    /// says that a new session was asked for.
+    pub(super) fn learn_session(
+        &mut self,
+        now: Moment,
+        client: ClientKey,
+        worker: WorkerKey,
+        name: &[u8],
+        creates: bool,
+    ) -> Learned {
+        if name.len() > MAX_SESSION_ID_LEN || name.is_empty() {
+            return Learned::Known;
+        }
+        if let Some(key) = self.sessions.of_worker(worker, name)
+            && let Some(session) = self.sessions.get(key)
+        {
+            match session.client {
+                // A worker that repeats what it is sent does not give out names by that.
+                Some(owner) if owner == client && !creates => {
+                    self.confirm_session(key, Rank::Confirmed);
+                    return Learned::Known;
+                }
+                Some(owner) if owner == client => {
+                    self.begins_to_issue(worker);
+                    self.confirm_session(key, Rank::Issued);
+                    return Learned::Known;
+                }
+                Some(_) if session.rank == Rank::Issued => {
+                    self.report(now, Reason::SessionReused, Some(Peer::Worker(worker)), || {
+                        format!("session \"{}\" belongs to another client already", name.escape_ascii())
+                    });
+                    return Learned::Known;
+                }
+                _ => self.drop_session(key),
+            }
+        }
+        self.begins_to_issue(worker);
+        if let Some(client) = self.clients.get_mut(client) {
+            client.lost.forget(name);
+        }
+        match self.new_session(now, client, worker, name, Rank::Issued) {
+            Some(_) => Learned::Known,
+            None => Learned::NoRoom,
+        }
+    }
+
+    /// A worker's answer names a session, and who asked has gone: nobody else gets it.
+    pub(super) fn learn_of_nobody(&mut self, worker: WorkerKey, name: &[u8]) {
+        if name.len() > MAX_SESSION_ID_LEN || name.is_empty() {
+            return;
+        }
+        self.begins_to_issue(worker);
+        if let Some(key) = self.sessions.of_worker(worker, name) {
+            if self.sessions.get(key).is_some_and(|session| session.rank == Rank::Issued) {
+                return;
+            }
+            self.drop_session(key);
+        }
+        if let Some(oldest) = self.sessions.take_oldest_held_if_full() {
+            self.drop_session(oldest);
+        }
+        let Some(at) = self.workers.get_mut(worker) else { return };
+        if let Some(key) = self.sessions.insert(Moment::default(), worker, &mut at.end.sessions, name, Rank::Issued) {
+            self.sessions.hold_new(key);
+        }
+    }
+
+    fn begins_to_issue(&mut self, worker: WorkerKey) {
+        if let Some(worker) = self.workers.get(worker) {
+            self.pools[worker.pool].issues_names = true;
+        }
+    }
+
+    /// The owner of a session leaves: the name goes to nobody as long as something of it may come. What the worker has
+    /// given out it may speak of as long as it lives; of other names it knows only what it is asked.
+    pub(super) fn hold_session(&mut self, key: SessionKey) {
+        self.sessions.restore_rank(key);
+        let Some(session) = self.sessions.get(key) else { return };
+        if session.rank < Rank::Issued && session.pending == 0 {
+            return self.drop_session(key);
+        }
+        self.leave_owner(key);
+        if let Some(oldest) = self.sessions.hold(key) {
+            self.drop_session(oldest);
+        }
+    }
+
+    fn leave_owner(&mut self, key: SessionKey) {
+        let owner = self.sessions.get(key).and_then(|session| session.client);
+        let owner = owner.and_then(|owner| self.clients.get_mut(owner));
+        self.sessions.take_from_owner(key, owner.map(|owner| &mut owner.end.sessions));
+    }
+
+    /// One request less is pending in a session; a name that was held for it alone is free again.
+    pub(super) fn session_waits_less(&mut self, key: SessionKey) {
+        if self.sessions.end_request(key) {
+            self.drop_session(key);
+        }
+    }
+
+    /// Forgets a session.
+    pub(super) fn drop_session(&mut self, key: SessionKey) {
+        self.leave_owner(key);
+        let Some(worker) = self.sessions.get(key).map(|session| session.worker) else { return };
+        self.sessions.remove(key, self.workers.get_mut(worker).map(|worker| &mut worker.end.sessions));
+    }
+
+    /// A worker has ended, and its session with it: its owner is told when it names it the next time.
+    pub(super) fn lose_session(&mut self, key: SessionKey) {
+        if let Some(session) = self.sessions.get(key)
+            && (session.rank == Rank::Issued || session.was_held)
+            && let Some(owner) = session.client.and_then(|owner| self.clients.get_mut(owner))
+        {
+            owner.lost.add(session.name.as_bytes());
+        }
+        self.drop_session(key);
+    }
+
+    /// Makes room for a session of `asker` at the cost of whoever holds most; false if that is the asker itself, or
+    /// nothing can go.
+    fn evict_session_for(&mut self, now: Moment, asker: ClientKey) -> bool {
+        let Some(holder) = self.heaviest(asker, |client| client.end.sessions.len()) else {
+            return false;
+        };
+        let Some(client) = self.clients.get(holder) else { return false };
+        let Some(key) = self.sessions.most_idle(client.end.sessions.iter()) else { return false };
+        let Some(session) = self.sessions.get(key) else { return false };
+        let number = Some(client.number);
+        let name = session.name.as_bytes().escape_ascii().to_string();
+        let report = self.reporter.report(now, Reason::SessionEvicted, || Report {
+            client: number,
+            ..Report::new(
+                Reason::SessionEvicted,
+                format!("the table is full, and this client holds most sessions: it loses \"{name}\", long unused"),
+            )
+        });
+        self.tell(report);
+        self.lose_session(key);
+        true
+    }
+
+    /// Forgets claims that nobody uses.
+    pub(super) fn tick_sessions(&mut self, now: Moment) {
+        for (key, owner) in self.sessions.take_expired_claims(now) {
+            self.report(now, Reason::ClaimExpired, Some(Peer::Client(owner)), || {
+                "a session that no worker knows was not used".into()
+            });
+            self.drop_session(key);
+        }
+    }
+
+    /// Why a client cannot use a name: the same words for every reason, so that nothing is learned of others.
+    pub(super) fn denied() -> Refusal {
+        Refusal(Reason::SessionDenied, "this session is not available to this connection".into())
+    }
+
+    /// Panics if sessions, their owners, their workers and their requests disagree.
+    pub(super) fn check_ownership(&self) {
+        let mut pending = Vec::new();
+        for (_, request) in self.to_workers.iter().chain(self.to_clients.iter()) {
+            for session in [request.session, request.second_session].into_iter().flatten() {
+                if self.sessions.get(session).is_some() {
+                    pending.resize(pending.len().max(session.index() + 1), 0);
+                    pending[session.index()] += 1;
+                }
+            }
+        }
+        for (key, session) in self.sessions.iter() {
+            if let Some(owner) = session.client {
+                let owner = self.clients.get(owner).expect("a session has a live owner, or none");
+                assert_eq!(owner.end.sessions.iter().nth(session.at_client()), Some(key));
+            }
+            let counted = pending.get(key.index()).copied().unwrap_or_default();
+            assert_eq!(counted, session.pending, "requests in a session are counted");
+            assert!(
+                session.client.is_some() || session.pending > 0 || session.rank == Rank::Issued,
+                "a name is held for nothing"
+            );
+            let worker = self.workers.get(session.worker).expect("a session has a live worker");
+            assert_eq!(worker.end.sessions.iter().nth(session.at_worker()), Some(key));
+        }
+        let at_clients = self.clients.iter().map(|(_, client)| client.end.sessions.len());
+        let at_workers = self.workers.iter().map(|(_, worker)| worker.end.sessions.len());
+        assert_eq!(at_clients.chain(at_workers).sum::<usize>(), self.sessions.len() + self.sessions.owned());
+    }
+}

@@ -3,6 +3,7 @@
 use super::endpoint::Endpoint;
 use super::lost::Lost;
 use super::peer::{Moment, Source, WorkerKey};
+use super::penalties::Penalty;
 use super::sources::UseKey;
 
 /// How far a connection has come.
@@ -62,17 +63,8 @@ pub struct Client {
     pub granted: Option<WorkerKey>,
     /// Names of sessions that went with their workers.
     pub lost: Lost,
-    /// Workers in a row that ended while they had a request of it.
-    pub crashes: u32,
-    /// Refusals in a row because a table is full of what it holds.
-    pub refusals: u32,
-    /// When the last of them was.
-    pub refused_at: Moment,
-    /// It is not read before this moment, since workers keep ending over what it asks, or a table is full of what it
-    /// holds.
-    pub read_after: Option<Moment>,
-    /// It was paused for that.
-    pub is_slowed_down: bool,
+    /// What it is not read for, for a while.
+    pub penalty: Penalty,
     /// When its last bytes came.
     pub heard: Moment,
     /// Lines, requests and sessions.
@@ -107,11 +99,7 @@ impl Client {
             credit: 0,
             granted: None,
             lost: Lost::default(),
-            crashes: 0,
-            refusals: 0,
-            refused_at: Moment::default(),
-            read_after: None,
-            is_slowed_down: false,
+            penalty: Penalty::default(),
             heard: Moment::default(),
             end: Endpoint { progress_at: now, ..Endpoint::default() },
         }
@@ -120,6 +108,6 @@ impl Client {
     /// Whether nothing stands against reading it.
     pub fn is_read(&self) -> bool {
         let end = &self.end;
-        end.blocked_on.is_none() && self.pace != Pace::Waiting && !end.held_back && !self.is_slowed_down
+        end.blocked_on.is_none() && self.pace != Pace::Waiting && !end.held_back && !self.penalty.is_paused()
     }
 }

@@ -18,6 +18,7 @@ impl Bus {
     /// A client has connected through the listener with this index. None when there is no room or no future for it:
     /// close it. One that is taken may still be refused by the effects that follow (`admission.rs`).
     pub fn connect(&mut self, now: Moment, listener: usize, source: Source) -> (Option<ClientKey>, Effects<'_>) {
+        self.check_effects_were_taken();
         let client = self.enter(now, listener, source);
         (client, self.effects())
     }
@@ -275,7 +276,7 @@ impl Bus {
         let timeout = self.settings.limits.backpressure_timeout;
         for key in self.clients.keys() {
             let Some(client) = self.clients.get(key) else { continue };
-            if client.read_after.is_some_and(|at| at <= now) {
+            if client.penalty.ends().is_some_and(|at| at <= now) {
                 self.forgive(key);
             }
             let Some(client) = self.clients.get(key) else { continue };
@@ -302,7 +303,7 @@ impl Bus {
                 }
             }
             let Some(client) = self.clients.get(key).filter(|client| client.phase < Phase::Closing) else { continue };
-            let next = [client.deadline, client.end.output.stalls_at(timeout), client.read_after];
+            let next = [client.deadline, client.end.output.stalls_at(timeout), client.penalty.ends()];
             let next = next.into_iter().flatten().min();
             if let Some(next) = next {
                 self.check_at(next);

@@ -100,7 +100,7 @@ impl Bus {
         let Some(newest) =
             holder.and_then(|holder| self.clients.get(holder)).and_then(|client| client.end.asked.last())
         else {
-            self.rests(now, client);
+            self.penalise_refusal(now, client);
             return Err(too_many());
         };
         let text = format!(

@@ -74,8 +74,7 @@ impl Bus {
     pub(super) fn room_at_client(&mut self, now: Moment, worker: WorkerKey, client: ClientKey) -> Room {
         let Some(to) = self.clients.get_mut(client) else { return Room::Free };
         if !to.end.output.is_full() {
-            // The worker lives and answers, so no request of this client has ended it.
-            to.crashes = 0;
+            to.penalty.forget_crashes();
             return Room::Free;
         }
         let queued = to.end.output.queued();

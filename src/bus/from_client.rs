@@ -37,6 +37,18 @@ struct Way<'a> {
     cancels: Option<RequestKey>,
 }
 
+/// Whose a session is that was looked for on the workers of a group.
+enum Found {
+    /// The client's own.
+    Own(WorkerKey, SessionKey),
+    /// Somebody else's.
+    Foreign(WorkerKey),
+    /// Nobody's, since its owner has left.
+    Held(WorkerKey, SessionKey),
+    /// There is none.
+    Nowhere,
+}
+
 /// Sessions that a message is in now, and whether it was the first to name them.
 #[derive(Clone, Copy, Default)]
 struct Entered {
@@ -305,32 +317,24 @@ impl Bus {
             };
             return Ok((worker, session));
         }
-        let (mut foreign, mut held) = (None, None);
-        for at in 0..self.groups[group].len() {
-            let Some(worker) = self.group_worker(group, at) else { continue };
-            let Some(key) = self.sessions.of_worker(worker, &name) else { continue };
-            match self.sessions.get(key).and_then(|session| session.client) {
-                Some(owner) if owner == client => {
-                    return self.usable(worker).map(|worker| (worker, Named::Known(key)));
-                }
-                Some(_) => foreign = foreign.or(Some(worker)),
-                None => held = held.or(Some((worker, key))),
-            }
-        }
-        if self.settings.routing.session_access == SessionAccess::Shared {
-            if let Some(worker) = foreign.or(held.map(|(worker, _)| worker)) {
+        let is_shared = self.settings.routing.session_access == SessionAccess::Shared;
+        match self.session_in_group(client, group, &name) {
+            Found::Own(worker, key) => return self.usable(worker).map(|worker| (worker, Named::Known(key))),
+            Found::Foreign(worker) | Found::Held(worker, _) if is_shared => {
                 return self.usable(worker).map(|worker| (worker, Named::None));
             }
-        } else if foreign.is_some() {
-            return Err(Self::denied());
-        } else if let Some((worker, key)) = held {
-            return match verb {
-                // What is loaded is the session in the params.
-                _ if inner.is_some_and(|inner| *inner != *name) => Err(Self::denied()),
-                Verb::Load => self.usable(worker).map(|worker| (worker, Named::Held(key))),
-                Verb::Fork => self.usable(worker).map(|worker| (worker, Named::None)),
-                _ => Err(Self::denied()),
-            };
+            Found::Foreign(_) => return Err(Self::denied()),
+            // What is loaded is the session in the params.
+            Found::Held(..) if inner.is_some_and(|inner| *inner != *name) => return Err(Self::denied()),
+            Found::Held(worker, key) => {
+                let named = match verb {
+                    Verb::Load => Named::Held(key),
+                    Verb::Fork => Named::None,
+                    _ => return Err(Self::denied()),
+                };
+                return self.usable(worker).map(|worker| (worker, named));
+            }
+            Found::Nowhere => {}
         }
         // A name at top level that is new joins the session in the params.
         let known = inner.filter(|_| !line.pool.is_some()).and_then(|inner| self.session_of_client(client, inner));
@@ -341,6 +345,22 @@ impl Bus {
             None => self.pick(now, client, group).map_err(refusal)?,
         };
         Ok((worker, if verb == Verb::Fork { Named::None } else { Named::New(name) }))
+    }
+
+    /// The session `name` on the workers of a group: the client's own first, then one of somebody else, then a held one.
+    fn session_in_group(&self, client: ClientKey, group: usize, name: &[u8]) -> Found {
+        let mut found = Found::Nowhere;
+        for at in 0..self.groups[group].len() {
+            let Some(worker) = self.group_worker(group, at) else { continue };
+            let Some(key) = self.sessions.of_worker(worker, name) else { continue };
+            match (self.sessions.get(key).and_then(|session| session.client), &found) {
+                (Some(owner), _) if owner == client => return Found::Own(worker, key),
+                (Some(_), Found::Nowhere | Found::Held(..)) => found = Found::Foreign(worker),
+                (None, Found::Nowhere) => found = Found::Held(worker, key),
+                _ => {}
+            }
+        }
+        found
     }
 
     /// The session in the params of a message that another one leads: its sender's own, or nobody's.

@@ -9,6 +9,8 @@
 //! `turns.rs` with [`send_window`], `patience.rs`, `fairness.rs` and `penalties.rs`; `memory.rs` closes who holds too
 //! much. [`id`] compares request ids, and [`crate::scan`] reads JSON.
 
+#![forbid(unsafe_code)]
+
 mod admission;
 mod assignment;
 mod client;
@@ -176,6 +178,7 @@ impl Bus {
 
     /// Starts the workers of every pool.
     pub fn start(&mut self, now: Moment) -> Effects<'_> {
+        self.check_effects_were_taken();
         for pool in 0..self.pools.len() {
             self.fill_seats(now, pool);
         }
@@ -187,36 +190,37 @@ impl Bus {
     /// Handles at most [`BATCH`] lines, so that one peer cannot hold up the others; [`Received::next`] says how to go
     /// on. The effects refer to the window.
     pub fn receive(&mut self, now: Moment, from: Peer, window: Window<'_>) -> (Received, Effects<'_>) {
+        self.check_effects_were_taken();
         let received = self.take_lines(now, from, window);
         (received, self.effects())
     }
 
     /// Deals with the lines of a window, as far as their receivers have room.
     fn take_lines(&mut self, now: Moment, from: Peer, window: Window<'_>) -> Received {
-        let received = window.data().len();
+        let bytes = window.data().len();
         match self.listening(from) {
-            None => return Received { consumed: received, next: Next::Wait },
+            None => return Received { consumed: bytes, next: Next::Wait },
             Some(end) if end.blocked_on.is_some() || end.held_back => {
                 return Received { consumed: 0, next: Next::Wait };
             }
             Some(_) => {}
         }
         if let Peer::Client(client) = from
-            && (self.is_slowed_down(client) || self.lets_others_go_first(now, client))
+            && (self.pause_if_penalised(client) || self.lets_others_go_first(now, client))
         {
             return Received { consumed: 0, next: Next::Wait };
         }
         let end = match from {
             Peer::Client(client) => self.clients.get_mut(client).map(|client| {
                 // What was kept is presented again.
-                if received > client.end.kept {
+                if bytes > client.end.kept {
                     client.heard = now;
                 }
                 &mut client.end
             }),
             Peer::Worker(worker) => self.workers.get_mut(worker).map(|worker| &mut worker.end),
         };
-        let Some(end) = end else { return Received { consumed: received, next: Next::Wait } };
+        let Some(end) = end else { return Received { consumed: bytes, next: Next::Wait } };
         let mut batch = std::mem::take(&mut self.batch);
         batch.clear();
         // Lines that waited were found before.
@@ -226,12 +230,12 @@ impl Bus {
             batch.append(&mut end.waiting);
             Outcome::Full
         };
-        let unfinished = received - end.partial.consumed();
+        let unfinished = bytes - end.partial.consumed();
         let mut progress = self.route_lines(now, from, window, &batch);
         if progress.flow == Flow::Next {
             progress.flow = self.check_rest(now, from, window, outcome, unfinished);
         }
-        let received = self.keep_rest(now, from, received, &batch, outcome, progress);
+        let received = self.keep_rest(now, from, bytes, &batch, outcome, progress);
         self.batch = batch;
         received
     }
@@ -257,7 +261,7 @@ impl Bus {
             if std::mem::take(&mut self.sender_rests)
                 && progress.lines < batch.len()
                 && let Peer::Client(client) = from
-                && self.is_slowed_down(client)
+                && self.pause_if_penalised(client)
             {
                 progress.flow = Flow::Blocked;
                 break;
@@ -283,12 +287,12 @@ impl Bus {
         &mut self,
         now: Moment,
         from: Peer,
-        received: usize,
+        bytes: usize,
         batch: &[Line],
         outcome: Outcome,
         progress: Progress,
     ) -> Received {
-        let Some(end) = self.endpoint(from) else { return Received { consumed: received, next: Next::Wait } };
+        let Some(end) = self.endpoint(from) else { return Received { consumed: bytes, next: Next::Wait } };
         if progress.lines > 0 {
             end.progress_at = now;
         }
@@ -303,15 +307,16 @@ impl Bus {
             }
             Flow::Over => {
                 end.partial.reset();
-                (received, Next::Wait)
+                (bytes, Next::Wait)
             }
         };
-        end.kept = received - consumed;
+        end.kept = bytes - consumed;
         Received { consumed, next }
     }
 
     /// Something other than bytes has happened.
     pub fn handle(&mut self, now: Moment, input: Input) -> Effects<'_> {
+        self.check_effects_were_taken();
         self.dispatch(now, input);
         self.effects()
     }
@@ -342,6 +347,11 @@ impl Bus {
             Input::Shutdown => self.shutdown(now),
             Input::Tick => self.tick(now),
         }
+    }
+
+    /// Lines are lost with effects that nobody carries out.
+    fn check_effects_were_taken(&self) {
+        debug_assert!(self.effects.is_empty(), "effects of the last call were left behind: {:?}", self.effects);
     }
 
     /// What a call has led to. In debug builds everything is checked first: with full tables not every time.

@@ -61,7 +61,7 @@ impl Bus {
         rank: Rank,
     ) -> Option<SessionKey> {
         if self.sessions.is_full() && !self.evict_session_for(now, client) {
-            self.rests(now, client);
+            self.penalise_refusal(now, client);
             return None;
         }
         let (owner, worker_end) = (self.clients.get_mut(client)?, &mut self.workers.get_mut(worker)?.end);

@@ -19,9 +19,65 @@ const LONGEST_PENALTY: Duration = Duration::from_secs(30);
 /// longest, and begins anew after this time without one.
 const FIRST_REST: Duration = Duration::from_millis(1);
 const LONGEST_REST: Duration = Duration::from_millis(32);
-const RESTS_ARE_FORGIVEN_AFTER: Duration = Duration::from_secs(1);
+const REFUSALS_COUNT_FOR: Duration = Duration::from_secs(1);
 /// The ends of such pauses are looked at together, in nanoseconds.
 const REST_ROUND: u64 = 4_000_000;
+
+/// For how long a client is not read, and what for.
+#[derive(Debug, Default)]
+pub struct Penalty {
+    /// Workers in a row that ended while they had a request of the client.
+    crashes: u32,
+    /// Refusals in a row because a table was full of what the client holds.
+    refusals: u32,
+    /// When the last of them was.
+    refused_at: Moment,
+    /// The client is not read before this moment.
+    ends: Option<Moment>,
+    /// It was paused for that.
+    is_paused: bool,
+}
+
+impl Penalty {
+    /// When the client is read again, if it is not.
+    pub fn ends(&self) -> Option<Moment> {
+        self.ends
+    }
+
+    /// Whether the client is paused for it.
+    pub fn is_paused(&self) -> bool {
+        self.is_paused
+    }
+
+    /// A worker lives and answers, so no request of the client has ended it.
+    #[inline]
+    pub fn forget_crashes(&mut self) {
+        self.crashes = 0;
+    }
+
+    /// A worker has ended while it had a request of the client. Gives how many that are in a row and how long the client
+    /// is not read, once they are too many.
+    fn count_crash(&mut self, now: Moment) -> Option<(u32, Duration)> {
+        self.crashes += 1;
+        let more = self.crashes.checked_sub(SUSPECT_AFTER)?;
+        let pause = FIRST_PENALTY.saturating_mul(1 << more.min(16)).min(LONGEST_PENALTY);
+        self.ends = Some(now.after(pause));
+        Some((self.crashes, pause))
+    }
+
+    /// The client was refused at a full table. Gives until when it is not read.
+    fn count_refusal(&mut self, now: Moment) -> Moment {
+        if now.since(self.refused_at) > REFUSALS_COUNT_FOR {
+            self.refusals = 0;
+        }
+        let rest = FIRST_REST.saturating_mul(1 << self.refusals.min(16)).min(LONGEST_REST);
+        self.refusals += 1;
+        self.refused_at = now;
+        let ends = Moment(now.after(rest).0.next_multiple_of(REST_ROUND));
+        self.ends = Some(self.ends.map_or(ends, |before| before.max(ends)));
+        ends
+    }
+}
 
 impl Bus {
     /// A worker has ended although nobody asked it to: whoever had a request pending there may have caused it, and who
@@ -33,11 +89,8 @@ impl Bus {
         }
         for (asker, request) in self.askers_of(owes.iter().copied()) {
             let Some(client) = self.clients.get_mut(asker) else { continue };
-            client.crashes += 1;
-            let Some(more) = client.crashes.checked_sub(SUSPECT_AFTER) else { continue };
-            let pause = FIRST_PENALTY.saturating_mul(1 << more.min(16)).min(LONGEST_PENALTY);
-            client.read_after = Some(now.after(pause));
-            let (crashes, number) = (client.crashes, client.number);
+            let Some((crashes, pause)) = client.penalty.count_crash(now) else { continue };
+            let number = client.number;
             self.check_at(now.after(pause));
             let id = self.to_workers.get(request).map(|request| request.asker_id().to_string());
             let worker = self.workers.get(key).map(|worker| (worker.pool, worker.number));
@@ -68,35 +121,30 @@ impl Bus {
 
     /// A table was full of what this client and its source hold: it rests for a while. Refusing costs more than asking,
     /// and a thousand connections that are refused at full speed would leave no time for the others.
-    pub(super) fn rests(&mut self, now: Moment, key: ClientKey) {
+    pub(super) fn penalise_refusal(&mut self, now: Moment, key: ClientKey) {
         let alone = self.clients.len() == 1;
         let Some(client) = self.clients.get_mut(key).filter(|_| !alone) else { return };
-        if now.since(client.refused_at) > RESTS_ARE_FORGIVEN_AFTER {
-            client.refusals = 0;
-        }
-        let rest = FIRST_REST.saturating_mul(1 << client.refusals.min(16)).min(LONGEST_REST);
-        client.refusals += 1;
-        client.refused_at = now;
-        let ends = Moment(now.after(rest).0.next_multiple_of(REST_ROUND));
-        client.read_after = Some(client.read_after.map_or(ends, |before| before.max(ends)));
+        let ends = client.penalty.count_refusal(now);
         self.check_at(ends);
         self.sender_rests = true;
     }
 
-    /// Whether a client is not read for a while, since workers keep ending over what it asks, or it has to rest.
-    pub(super) fn is_slowed_down(&mut self, key: ClientKey) -> bool {
-        let Some(client) = self.clients.get_mut(key).filter(|client| client.read_after.is_some()) else { return false };
-        if !std::mem::replace(&mut client.is_slowed_down, true) {
+    /// Pauses a client that has a penalty; says whether it has one.
+    pub(super) fn pause_if_penalised(&mut self, key: ClientKey) -> bool {
+        let Some(client) = self.clients.get_mut(key).filter(|client| client.penalty.ends.is_some()) else {
+            return false;
+        };
+        if !std::mem::replace(&mut client.penalty.is_paused, true) {
             self.effects.push_back(Effect::Pause { peer: Peer::Client(key) });
         }
         true
     }
 
-    /// A client is read again that was slowed down for what its requests did.
+    /// A client with a penalty is read again.
     pub(super) fn forgive(&mut self, key: ClientKey) {
         let Some(client) = self.clients.get_mut(key) else { return };
-        client.read_after = None;
-        if std::mem::take(&mut client.is_slowed_down) {
+        client.penalty.ends = None;
+        if std::mem::take(&mut client.penalty.is_paused) {
             self.read_again(Peer::Client(key));
         }
     }

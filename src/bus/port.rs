@@ -215,12 +215,6 @@ impl Iterator for Effects<'_> {
     }
 }
 
-impl Drop for Effects<'_> {
-    fn drop(&mut self) {
-        debug_assert!(self.0.is_empty() || std::thread::panicking(), "effects were left behind: {:?}", self.0);
-    }
-}
-
 /// What [`Bus::receive`](super::Bus::receive) did with a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {

@@ -134,9 +134,9 @@ fn leads_out(path: &str, is_test: bool, crates: &[String]) -> bool {
             let path = path.replacen(root, "std", 1);
             let is_allowed =
                 |part: &&str| path.strip_prefix(*part).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"));
-            !STANDARD.iter().any(|part| is_allowed(part)) && !ADDRESSES.iter().any(|part| is_below(part))
+            !STANDARD.iter().any(is_allowed) && !ADDRESSES.iter().any(is_below)
         }
-        "crate" => !ROOMS.iter().any(|room| is_below(room)),
+        "crate" => !ROOMS.iter().any(is_below),
         _ => {
             let is_known = CRATES.contains(&root) || is_test && CRATES_OF_TESTS.contains(&root);
             crates.iter().any(|name| name == root) && !is_known

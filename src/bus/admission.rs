@@ -8,7 +8,7 @@ use super::report::Reason;
 
 /// Refused clients that are told why at a time. More are closed without a word, so that refused ones never take the
 /// slots of others.
-const FAREWELLS: usize = 16;
+const EXPLAINED_REFUSALS: usize = 16;
 
 /// What a client from `source` that finds no room is told.
 pub(super) struct NoRoom {
@@ -38,9 +38,9 @@ impl Bus {
     }
 
     /// Whether one more refused client can be told why.
-    pub(super) fn has_farewell(&self) -> bool {
+    pub(super) fn may_explain_refusal(&self) -> bool {
         let refused = self.clients.iter().filter(|(_, client)| client.turned_away).count();
-        self.settings.routing.error_replies && refused < FAREWELLS
+        self.settings.routing.error_replies && refused < EXPLAINED_REFUSALS
     }
 
     /// Tells that a client was refused, and the client too if it has a connection for that, which ends with it.
@@ -50,7 +50,7 @@ impl Bus {
             format!("a client from {source} is turned away: {text}")
         });
         if let Some(client) = client {
-            self.say_error(now, client, b"null", None, Reason::ConnectionLimit, text);
+            self.send_error(now, client, b"null", None, Reason::ConnectionLimit, text);
             self.close_client(now, client, Close::Flush);
         }
     }

@@ -114,10 +114,15 @@ impl Bus {
     }
 
     /// A worker for a client's message that belongs to no session yet.
-    pub(super) fn pick(&mut self, now: Moment, client: ClientKey, group: usize) -> Result<WorkerKey, (Reason, String)> {
+    pub(super) fn pick_worker(
+        &mut self,
+        now: Moment,
+        client: ClientKey,
+        group: usize,
+    ) -> Result<WorkerKey, (Reason, String)> {
         let assignment = self.groups[group].assignment;
         if assignment == Assignment::RoundRobin {
-            return self.next_in_turn(group).ok_or_else(|| self.nobody(now, group));
+            return self.next_in_turn(group).ok_or_else(|| self.no_worker(now, group));
         }
         let assigned = self.clients.get(client).and_then(|client| client.assigned.iter().find(|(g, _)| *g == group));
         if let Some((_, worker)) = assigned
@@ -126,10 +131,10 @@ impl Bus {
             return Ok(*worker);
         }
         let worker = match assignment {
-            Assignment::Dedicated => self.claim(now, client, group),
+            Assignment::Dedicated => self.take_dedicated(now, client, group),
             _ => self.next_in_turn(group),
         };
-        let worker = worker.ok_or_else(|| self.nobody(now, group))?;
+        let worker = worker.ok_or_else(|| self.no_worker(now, group))?;
         if let Some(client) = self.clients.get_mut(client) {
             client.assigned.retain(|(g, _)| *g != group);
             client.assigned.push((group, worker));
@@ -137,17 +142,17 @@ impl Bus {
         Ok(worker)
     }
 
-    fn nobody(&self, now: Moment, group: usize) -> (Reason, String) {
+    fn no_worker(&self, now: Moment, group: usize) -> (Reason, String) {
         let group = &self.groups[group];
         let text = match group.seats.first() {
-            Some((pool, _)) if group.assignment == Assignment::Dedicated => self.nobody_free(now, *pool),
+            Some((pool, _)) if group.assignment == Assignment::Dedicated => self.no_free_worker(now, *pool),
             _ => "no worker is running".into(),
         };
         (Reason::NoWorker, text)
     }
 
-    /// Why [`Bus::claim`] finds nobody in a dedicated pool.
-    fn nobody_free(&self, now: Moment, pool: usize) -> String {
+    /// Why [`Bus::take_dedicated`] finds nobody in a dedicated pool.
+    fn no_free_worker(&self, now: Moment, pool: usize) -> String {
         let most = self.settings.pools[pool].max_instances;
         let pool = &self.pools[pool];
         if pool.live >= most {
@@ -185,7 +190,7 @@ impl Bus {
     }
 
     /// Takes a warm spare out of its seat for one client, or starts a worker for it if the pool may grow.
-    fn claim(&mut self, now: Moment, client: ClientKey, group: usize) -> Option<WorkerKey> {
+    fn take_dedicated(&mut self, now: Moment, client: ClientKey, group: usize) -> Option<WorkerKey> {
         let pool = self.groups[group].seats.first()?.0;
         let worker = match self.next_in_turn(group) {
             Some(spare) => {
@@ -196,7 +201,7 @@ impl Bus {
             }
             // A pool whose workers do not stay is not started over and over by those who ask for one.
             None if self.pools[pool].seats.iter().any(Seat::is_failing) => return None,
-            None => self.spawn(now, pool, None)?,
+            None => self.start_worker(now, pool, None)?,
         };
         self.workers.get_mut(worker)?.owner = Some(client);
         self.fill_seats(now, pool);

@@ -1,7 +1,7 @@
 //! A client connection as the core sees it.
 
 use super::endpoint::Endpoint;
-use super::lost::Lost;
+use super::lost::LostNames;
 use super::peer::{Moment, Source, WorkerKey};
 use super::penalties::Penalty;
 use super::sources::UseKey;
@@ -56,13 +56,13 @@ pub struct Client {
     /// Whether it is read as fast as it sends.
     pub pace: Pace,
     /// Bytes of the line that it waits to send.
-    pub waits_with: usize,
+    pub waiting_bytes: usize,
     /// Bytes that it may send when its turn comes.
     pub credit: usize,
     /// The worker before which it has its turn.
     pub granted: Option<WorkerKey>,
     /// Names of sessions that went with their workers.
-    pub lost: Lost,
+    pub lost: LostNames,
     /// What it is not read for, for a while.
     pub penalty: Penalty,
     /// When its last bytes came.
@@ -95,10 +95,10 @@ impl Client {
             deadline: None,
             assigned: Vec::new(),
             pace: Pace::Free,
-            waits_with: 0,
+            waiting_bytes: 0,
             credit: 0,
             granted: None,
-            lost: Lost::default(),
+            lost: LostNames::default(),
             penalty: Penalty::default(),
             heard: Moment::default(),
             end: Endpoint { progress_at: now, ..Endpoint::default() },

@@ -19,18 +19,18 @@ impl Bus {
     /// close it. One that is taken may still be refused by the effects that follow (`admission.rs`).
     pub fn connect(&mut self, now: Moment, listener: usize, source: Source) -> (Option<ClientKey>, Effects<'_>) {
         self.check_effects_were_taken();
-        let client = self.enter(now, listener, source);
+        let client = self.admit_client(now, listener, source);
         (client, self.effects())
     }
 
-    fn enter(&mut self, now: Moment, listener: usize, source: Source) -> Option<ClientKey> {
+    fn admit_client(&mut self, now: Moment, listener: usize, source: Source) -> Option<ClientKey> {
         let stdio = self.settings.listeners.get(listener)?.stdio;
         if self.shutdown.refuses_clients() {
             return None;
         }
         let no_room = self.no_room(listener, source);
         if let Some(no_room) = &no_room
-            && !self.has_farewell()
+            && !self.may_explain_refusal()
         {
             self.refuse_client(now, None, no_room);
             return None;
@@ -63,7 +63,7 @@ impl Bus {
     }
 
     /// It has sent everything. It is closed when it has its answers (design 2.10).
-    pub(super) fn client_ended(&mut self, now: Moment, key: ClientKey) {
+    pub(super) fn on_client_ended(&mut self, now: Moment, key: ClientKey) {
         let Some(client) = self.clients.get_mut(key) else { return };
         match client.phase {
             Phase::Open => {
@@ -71,7 +71,7 @@ impl Bus {
                 client.phase = Phase::HalfClosed;
                 client.deadline = Some(deadline);
                 self.check_at(deadline);
-                self.answer_for_client(now, key);
+                self.fail_requests_to_client(now, key);
                 self.finish_half_closed(now, key);
             }
             Phase::Flushing if client.end.output.queued() == 0 => self.close_client(now, key, Close::Now),
@@ -80,27 +80,27 @@ impl Bus {
     }
 
     /// One of its requests was answered: a half-closed client, or a shutdown, may have waited for that.
-    pub(super) fn waits_less(&mut self, now: Moment, key: ClientKey) {
-        self.is_less_ahead(key);
+    pub(super) fn wake_after_answer(&mut self, now: Moment, key: ClientKey) {
+        self.resume_if_caught_up(key);
         self.finish_half_closed(now, key);
-        self.quiesce_less(now);
+        self.recheck_quiesced(now);
     }
 
     /// Closes a half-closed client that waits for nothing more.
     fn finish_half_closed(&mut self, now: Moment, key: ClientKey) {
         let Some(client) = self.clients.get(key) else { return };
-        if client.phase == Phase::HalfClosed && client.end.asked.is_empty() {
+        if client.phase == Phase::HalfClosed && client.end.outstanding.is_empty() {
             self.close_client(now, key, Close::Flush);
         }
     }
 
     /// It can be written to no more.
-    pub(super) fn client_broken(&mut self, now: Moment, key: ClientKey, why: &str) {
+    pub(super) fn on_client_broken(&mut self, now: Moment, key: ClientKey, why: &str) {
         let Some(client) = self.clients.get(key) else { return };
         if client.phase == Phase::Closing {
             return;
         }
-        let (pending, unsent) = (client.end.asked.len(), client.end.output.queued());
+        let (pending, unsent) = (client.end.outstanding.len(), client.end.output.queued());
         self.report(now, Reason::ClientBroken, Some(Peer::Client(key)), || {
             format!("a client broke off ({why}) with {pending} requests pending and {unsent} bytes unsent")
         });
@@ -130,7 +130,7 @@ impl Bus {
         }
         if first {
             self.stop_waiting(now, Peer::Client(key));
-            self.settle_client(now, key);
+            self.detach_client(now, key);
         }
         // Workers that waited for it can go on: what they send to it now has nowhere to go.
         self.release_waiters(now, Peer::Client(key));
@@ -139,22 +139,22 @@ impl Bus {
             return self.close_client(now, key, Close::Now);
         }
         self.effects.push_back(Effect::Close { client: key, how });
-        self.quiesce_less(now);
+        self.recheck_quiesced(now);
     }
 
     /// Somebody waits no more: a shutdown may have waited for that.
-    fn quiesce_less(&mut self, now: Moment) {
+    fn recheck_quiesced(&mut self, now: Moment) {
         if self.stage() == Stage::Quiescing {
-            self.advance_drain(now);
+            self.advance_shutdown(now);
         }
     }
 
     /// Sessions and requests of a client that leaves.
-    fn settle_client(&mut self, now: Moment, key: ClientKey) {
-        self.cancel_for(now, key);
+    fn detach_client(&mut self, now: Moment, key: ClientKey) {
+        self.send_cancellations(now, key);
         let Some(client) = self.clients.get(key) else { return };
-        let asked: Vec<_> = client.end.asked.iter().collect();
-        for request in in_order(asked) {
+        let outstanding: Vec<_> = client.end.outstanding.iter().collect();
+        for request in in_order(outstanding) {
             if let Some(pending) = self.to_workers.get(request) {
                 let id = pending.asker_id().to_string();
                 let number = self.clients.get(key).map(|client| client.number);
@@ -167,23 +167,23 @@ impl Bus {
             }
             self.orphan_request(Direction::ToWorkers, request);
         }
-        self.answer_for_client(now, key);
+        self.fail_requests_to_client(now, key);
         while let Some(session) = self.clients.get(key).and_then(|client| client.end.sessions.first()) {
             self.hold_session(session);
         }
         let assigned = self.clients.get_mut(key).map(|client| std::mem::take(&mut client.assigned)).unwrap_or_default();
         for (group, worker) in assigned {
             if self.groups[group].assignment == Assignment::Dedicated {
-                self.retire(now, worker);
+                self.stop_worker(now, worker);
             }
         }
     }
 
     /// `cancel_on_disconnect`: tells workers to stop working for a client that leaves (design 2.11).
-    fn cancel_for(&mut self, now: Moment, key: ClientKey) {
+    fn send_cancellations(&mut self, now: Moment, key: ClientKey) {
         let Some(client) = self.clients.get(key) else { return };
         let mut sessions = Vec::new();
-        for request in client.end.asked.iter() {
+        for request in client.end.outstanding.iter() {
             let Some(session) = self.to_workers.get(request).and_then(|request| request.session) else {
                 continue;
             };
@@ -201,15 +201,15 @@ impl Bus {
             let mut bytes = b"{\"jsonrpc\":\"2.0\",\"method\":\"session/cancel\",\"params\":{\"sessionId\":".to_vec();
             reply::write_string(session.name.as_bytes(), &mut bytes);
             bytes.extend_from_slice(b"}}\n");
-            self.say_to_worker(now, worker, &bytes);
+            self.send_to_worker(now, worker, &bytes);
         }
     }
 
     /// Requests of workers that this client will not answer any more: the workers are told.
-    fn answer_for_client(&mut self, now: Moment, key: ClientKey) {
+    fn fail_requests_to_client(&mut self, now: Moment, key: ClientKey) {
         let Some(client) = self.clients.get(key) else { return };
-        let (number, owes) = (client.number, client.end.owes.iter().collect());
-        for request in in_order(owes) {
+        let (number, to_answer) = (client.number, client.end.to_answer.iter().collect());
+        for request in in_order(to_answer) {
             let Some(request) = self.forget_request(Direction::ToClients, request) else { continue };
             let Some(Peer::Worker(asker)) = request.asker() else { continue };
             let worker = self.workers.get(asker).map(|worker| (worker.pool, worker.number));
@@ -227,12 +227,12 @@ impl Bus {
             let code = reply::code(Reason::UnknownSession);
             let bytes = reply::error(&id, None, code, "the client has left", "client_left");
             self.stats.error_replies += 1;
-            self.say_to_worker(now, asker, &bytes);
+            self.send_to_worker(now, asker, &bytes);
         }
     }
 
     /// Bytes have left for a client.
-    pub(super) fn client_sent(&mut self, now: Moment, key: ClientKey) {
+    pub(super) fn check_flushed(&mut self, now: Moment, key: ClientKey) {
         let Some(client) = self.clients.get_mut(key) else { return };
         if client.phase == Phase::Flushing && client.end.output.queued() == 0 {
             // All is out: now only its own end is waited for.
@@ -243,7 +243,7 @@ impl Bus {
     }
 
     /// Its descriptor is closed.
-    pub(super) fn client_closed(&mut self, now: Moment, key: ClientKey) {
+    pub(super) fn on_client_closed(&mut self, now: Moment, key: ClientKey) {
         let Some(client) = self.clients.get(key) else { return };
         if client.phase != Phase::Closing {
             self.close_client(now, key, Close::Now);
@@ -257,17 +257,18 @@ impl Bus {
             self.effects.push_back(Effect::ResumeAccept);
         }
         if client.stdio {
-            self.begin_drain(now, "stdin has ended");
+            self.begin_shutdown(now, "stdin has ended");
         }
-        self.advance_drain(now);
+        self.advance_shutdown(now);
     }
 
     /// A half-closed client has waited long enough: it gets errors for answers, and with the last one it is closed.
-    fn give_up_on(&mut self, now: Moment, key: ClientKey) {
-        let asked = self.clients.get(key).map(|client| client.end.asked.iter().collect()).unwrap_or_default();
-        for request in in_order(asked) {
+    fn fail_requests_of_client(&mut self, now: Moment, key: ClientKey) {
+        let outstanding =
+            self.clients.get(key).map(|client| client.end.outstanding.iter().collect()).unwrap_or_default();
+        for request in in_order(outstanding) {
             let text = "the answer did not come within drain_timeout_sec after the end of the client's input";
-            self.give_up_request(now, request, Reason::Timeout, text);
+            self.fail_request(now, request, Reason::Timeout, text);
         }
     }
 
@@ -277,7 +278,7 @@ impl Bus {
         for key in self.clients.keys() {
             let Some(client) = self.clients.get(key) else { continue };
             if client.penalty.ends().is_some_and(|at| at <= now) {
-                self.forgive(key);
+                self.end_penalty(key);
             }
             let Some(client) = self.clients.get(key) else { continue };
             let stalls_at = client.end.output.stalls_at(timeout).filter(|_| client.phase < Phase::Closing);
@@ -292,7 +293,7 @@ impl Bus {
                 self.close_client(now, key, Close::Now);
             } else if deadline.is_some_and(|at| at <= now) {
                 if phase == Phase::HalfClosed {
-                    self.give_up_on(now, key);
+                    self.fail_requests_of_client(now, key);
                 } else {
                     if queued > 0 {
                         self.report(now, Reason::ClientOverdue, Some(Peer::Client(key)), || {
@@ -313,6 +314,6 @@ impl Bus {
 
     /// Whether any client still waits for an answer.
     pub(super) fn has_pending(&self) -> bool {
-        self.clients.iter().any(|(_, client)| client.phase <= Phase::HalfClosed && !client.end.asked.is_empty())
+        self.clients.iter().any(|(_, client)| client.phase <= Phase::HalfClosed && !client.end.outstanding.is_empty())
     }
 }

@@ -6,7 +6,7 @@ use super::message::Cancel;
 use super::message::{Edit, Refusal, has_escape};
 use super::peer::{Moment, Peer, RequestKey, Text};
 use super::report::{Reason, Report};
-use super::requests::{Asked, Direction, Original, Request, Requests};
+use super::requests::{Direction, NewRequest, Original, Request, Requests};
 use super::settings::{IdCollision, MAX_PENDING_REQUESTS};
 use super::{Bus, reply};
 use crate::scan::{Line, Window};
@@ -17,11 +17,11 @@ impl Bus {
     pub(super) fn ask(
         &mut self,
         now: Moment,
-        asked: &Asked,
+        new: &NewRequest,
         id: &View<'_>,
         token: &[u8],
     ) -> Result<Option<Text>, Refusal> {
-        let Asked { asker, answerer, session, second_session, effect, .. } = *asked;
+        let NewRequest { asker, answerer, session, second_session, effect, .. } = *new;
         let direction = Direction::of(answerer);
         let requests = if direction == Direction::ToWorkers { &self.to_workers } else { &self.to_clients };
         let mut hash = requests.hash(answerer.into(), id);
@@ -57,8 +57,9 @@ impl Bus {
             _ => return Err(too_many()),
         };
         let names = (wire.unwrap_or_else(|| id.to_id()), original);
-        let (asked_by, owed_by) = (asker_end.map(|end| &mut end.asked), answerer_end.map(|end| &mut end.owes));
-        if requests.insert(hash, asked, names, asked_by, owed_by).is_none() {
+        let (asked_by, owed_by) =
+            (asker_end.map(|end| &mut end.outstanding), answerer_end.map(|end| &mut end.to_answer));
+        if requests.insert(hash, new, names, asked_by, owed_by).is_none() {
             return Err(too_many());
         }
         if let (true, Peer::Worker(answerer)) = (effect.creates, answerer)
@@ -92,13 +93,13 @@ impl Bus {
             return Ok(());
         }
         if let Some(unwanted) = self.requests(direction).take_oldest_unwanted() {
-            self.let_go(now, direction, unwanted);
+            self.discard_unwanted(now, direction, unwanted);
             return Ok(());
         }
         let Peer::Client(client) = asker else { return Err(too_many()) };
-        let holder = if is_full { self.heaviest(client, |client| client.end.asked.len()) } else { None };
+        let holder = if is_full { self.heaviest(client, |client| client.end.outstanding.len()) } else { None };
         let Some(newest) =
-            holder.and_then(|holder| self.clients.get(holder)).and_then(|client| client.end.asked.last())
+            holder.and_then(|holder| self.clients.get(holder)).and_then(|client| client.end.outstanding.last())
         else {
             self.penalise_refusal(now, client);
             return Err(too_many());
@@ -106,7 +107,7 @@ impl Bus {
         let text = format!(
             "all {MAX_PENDING_REQUESTS} slots for pending requests are in use, and this connection holds most of them"
         );
-        self.give_up_request(now, newest, Reason::PendingLimit, &text);
+        self.fail_request(now, newest, Reason::PendingLimit, &text);
         self.retire_request(direction, newest);
         Ok(())
     }
@@ -131,12 +132,12 @@ impl Bus {
     pub(super) fn request_named(&self, asker: Peer, token: &[u8]) -> Option<RequestKey> {
         let id = View::parse(token).ok()?;
         let requests = if matches!(asker, Peer::Client(_)) { &self.to_workers } else { &self.to_clients };
-        let asked = &self.peer_end(asker)?.asked;
-        asked.iter().find(|key| requests.get(*key).is_some_and(|request| *request.asker_id() == id))
+        let outstanding = &self.peer_end(asker)?.outstanding;
+        outstanding.iter().find(|key| requests.get(*key).is_some_and(|request| *request.asker_id() == id))
     }
 
     /// Takes an answered request out, and sends its answer to who asked, with the original id.
-    pub(super) fn settle(&mut self, now: Moment, direction: Direction, key: RequestKey, to: Peer, line: &Line) {
+    pub(super) fn deliver_answer(&mut self, now: Moment, direction: Direction, key: RequestKey, to: Peer, line: &Line) {
         let original = self.forget_request(direction, key).and_then(|request| request.original);
         match original.filter(|original| original.is_replaced) {
             None => self.forward_as_it_is(now, to, line),
@@ -149,12 +150,12 @@ impl Bus {
 
     /// Forgets a request whose answer nobody wants, and that may still come. A client that is owed an answer although
     /// it has cancelled the request gets an error.
-    fn let_go(&mut self, now: Moment, direction: Direction, key: RequestKey) {
+    fn discard_unwanted(&mut self, now: Moment, direction: Direction, key: RequestKey) {
         let Some(request) = self.requests(direction).get(key) else { return };
         let (asker, cancelled) = (request.asker(), request.cancelled);
         if asker.is_some() && cancelled == Some(Cancel::Answered) {
             let text = "the request was cancelled, and the worker did not answer it";
-            self.give_up_request(now, key, Reason::Cancelled, text);
+            self.fail_request(now, key, Reason::Cancelled, text);
         } else if asker.is_some() {
             self.report(now, Reason::Cancelled, asker, || {
                 "a request was cancelled; its answer is not waited for any more".into()
@@ -162,7 +163,7 @@ impl Bus {
         }
         self.retire_request(direction, key);
         if let Some(Peer::Client(client)) = asker {
-            self.waits_less(now, client);
+            self.wake_after_answer(now, client);
         }
     }
 
@@ -177,7 +178,7 @@ impl Bus {
             None => None,
         };
         if let Some(asker) = asker {
-            requests.leave_asker(&mut asker.asked, request.at_asker());
+            requests.leave_asker(&mut asker.outstanding, request.at_asker());
         }
         let answerer = match request.answerer() {
             Peer::Client(client) => clients.get_mut(client).map(|client| &mut client.end),
@@ -187,10 +188,10 @@ impl Bus {
             }),
         };
         if let Some(answerer) = answerer {
-            requests.leave_answerer(&mut answerer.owes, request.at_answerer());
+            requests.leave_answerer(&mut answerer.to_answer, request.at_answerer());
         }
         for session in [request.session, request.second_session].into_iter().flatten() {
-            self.session_waits_less(session);
+            self.end_session_request(session);
         }
         Some(request)
     }
@@ -217,7 +218,7 @@ impl Bus {
             Some(Peer::Worker(worker)) => self.workers.get_mut(worker).map(|worker| &mut worker.end),
             None => None,
         };
-        requests.orphan(key, asker.map(|end| &mut end.asked));
+        requests.orphan(key, asker.map(|end| &mut end.outstanding));
     }
 
     /// Answers requests that have waited too long, and forgets cancelled ones.
@@ -225,17 +226,17 @@ impl Bus {
         for key in self.to_workers.take_expired(now) {
             let Some(request) = self.to_workers.get(key) else { continue };
             if request.cancelled.is_some() {
-                self.let_go(now, Direction::ToWorkers, key);
+                self.discard_unwanted(now, Direction::ToWorkers, key);
             } else {
                 let text = "the worker did not answer within request_timeout_sec";
-                self.give_up_request(now, key, Reason::Timeout, text);
+                self.fail_request(now, key, Reason::Timeout, text);
             }
         }
         self.to_workers.look_for_next_deadline(now);
     }
 
     /// The asker of a request is told that no answer will come, and the loss is reported.
-    pub(super) fn give_up_request(&mut self, now: Moment, key: RequestKey, reason: Reason, text: &str) {
+    pub(super) fn fail_request(&mut self, now: Moment, key: RequestKey, reason: Reason, text: &str) {
         let Some(request) = self.to_workers.get(key) else { return };
         let Some(Peer::Client(client)) = request.asker() else { return };
         let token = request.asker_token();
@@ -255,8 +256,8 @@ impl Bus {
         });
         self.tell(report);
         self.orphan_request(Direction::ToWorkers, key);
-        self.say_error(now, client, &token, session.as_ref().map(Text::as_bytes), reason, text);
-        self.waits_less(now, client);
+        self.send_error(now, client, &token, session.as_ref().map(Text::as_bytes), reason, text);
+        self.wake_after_answer(now, client);
     }
 
     /// Panics if requests and the lists of their ends disagree.
@@ -266,20 +267,27 @@ impl Bus {
             for (key, request) in requests.iter() {
                 assert_eq!(matches!(request.answerer(), Peer::Client(_)), clients_answer);
                 let answerer = self.peer_end(request.answerer()).expect("an answerer is alive");
-                assert_eq!(answerer.owes.iter().nth(request.at_answerer() as usize), Some(key));
+                assert_eq!(answerer.to_answer.iter().nth(request.at_answerer() as usize), Some(key));
                 listed += 1;
                 if let Some(asker) = request.asker() {
                     let asker = self.peer_end(asker).expect("an asker is alive");
-                    assert_eq!(asker.asked.iter().nth(request.at_asker() as usize), Some(key));
+                    assert_eq!(asker.outstanding.iter().nth(request.at_asker() as usize), Some(key));
                     listed += 1;
                 }
             }
         }
         let (clients, workers) = (self.clients.iter().map(|(_, c)| &c.end), self.workers.iter().map(|(_, w)| &w.end));
-        assert_eq!(clients.chain(workers).map(|end| end.asked.len() + end.owes.len()).sum::<usize>(), listed);
+        assert_eq!(
+            clients.chain(workers).map(|end| end.outstanding.len() + end.to_answer.len()).sum::<usize>(),
+            listed
+        );
         for (key, worker) in self.workers.iter() {
             let creates = |key| self.to_workers.get(key).is_some_and(|request| request.effect.creates);
-            assert_eq!(worker.end.owes.iter().filter(|key| creates(*key)).count(), worker.creating as usize, "{key:?}");
+            assert_eq!(
+                worker.end.to_answer.iter().filter(|key| creates(*key)).count(),
+                worker.creating as usize,
+                "{key:?}"
+            );
         }
     }
 }

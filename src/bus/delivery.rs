@@ -28,16 +28,16 @@ pub(super) enum Room {
 
 impl Bus {
     /// Whether `from` has to wait before it speaks to itself: an error in place of an answer.
-    pub(super) fn waits_for_itself(&mut self, peer: Peer) -> bool {
+    pub(super) fn block_on_itself(&mut self, peer: Peer) -> bool {
         let is_full = self.endpoint(peer).is_some_and(|end| end.output.is_full());
         if is_full {
-            self.wait(peer, peer);
+            self.block(peer, peer);
         }
         is_full
     }
 
     /// Whether a client has to wait before it sends `bytes` to a worker: the worker is full, or others have their turn.
-    pub(super) fn waits_for_worker(&mut self, now: Moment, client: ClientKey, worker: WorkerKey, bytes: usize) -> bool {
+    pub(super) fn block_on_worker(&mut self, now: Moment, client: ClientKey, worker: WorkerKey, bytes: usize) -> bool {
         let alone = self.clients.len() == 1;
         let Some(to) = self.workers.get_mut(worker) else { return false };
         let is_full = to.end.output.is_full();
@@ -48,45 +48,45 @@ impl Bus {
         }
         let has_turn = from.granted.take() == Some(worker);
         let others_wait = !to.end.output.waiters().is_empty();
-        if !is_full && (!in_turns || has_turn || to.window.takes_line_of(client.index(), others_wait, alone)) {
-            to.window.ends_line_of(client.index(), bytes);
+        if !is_full && (!in_turns || has_turn || to.window.has_room_for(client.index(), others_wait, alone)) {
+            to.window.mark_line_end(client.index(), bytes);
             if to.end.blocked_on.is_some() {
-                self.hurries(now, worker, client);
+                self.limit_hold_up(now, worker, client);
             }
             return false;
         }
-        from.waits_with = bytes;
+        from.waiting_bytes = bytes;
         if in_turns {
             // What is known may be old: the first one who waits finds out.
-            if self.fed_in_turns.contains(&worker) && !others_wait {
-                self.look_at_feed(now, worker);
+            if self.workers_in_turns.contains(&worker) && !others_wait {
+                self.probe(now, worker);
             }
-            self.takes_turns(now, worker);
+            self.begin_turns(now, worker);
         }
         // A worker may have no room because it is held up itself.
-        self.hurries(now, worker, client);
-        self.wait(Peer::Client(client), Peer::Worker(worker));
+        self.limit_hold_up(now, worker, client);
+        self.block(Peer::Client(client), Peer::Worker(worker));
         true
     }
 
     /// Whether there is room at a client for a line of a worker. A worker that others use too is not held up for long
     /// by one that reads slowly: what is for the slow one is kept up to a limit, then the slow one is closed.
-    pub(super) fn room_at_client(&mut self, now: Moment, worker: WorkerKey, client: ClientKey) -> Room {
+    pub(super) fn make_room_at_client(&mut self, now: Moment, worker: WorkerKey, client: ClientKey) -> Room {
         let Some(to) = self.clients.get_mut(client) else { return Room::Free };
         if !to.end.output.is_full() {
             to.penalty.forget_crashes();
             return Room::Free;
         }
         let queued = to.end.output.queued();
-        if !self.is_used_by_others(now, worker, client) {
-            self.wait(Peer::Worker(worker), Peer::Client(client));
+        if !self.check_shared(now, worker, client) {
+            self.block(Peer::Worker(worker), Peer::Client(client));
             return Room::Wait;
         }
         let Some(from) = self.workers.get_mut(worker) else { return Room::Free };
         if !from.patience.left(now).is_zero() {
             let ends = now.after(from.patience.begin(now));
             self.check_at(ends);
-            self.wait(Peer::Worker(worker), Peer::Client(client));
+            self.block(Peer::Worker(worker), Peer::Client(client));
             return Room::Wait;
         }
         if queued <= SLOW_READER_LIMIT.saturating_mul(self.settings.limits.max_output_queue) {
@@ -102,9 +102,9 @@ impl Bus {
         Room::Closed
     }
 
-    fn wait(&mut self, from: Peer, to: Peer) {
+    fn block(&mut self, from: Peer, to: Peer) {
         if let Some(end) = self.endpoint(to) {
-            end.output.wait(from);
+            end.output.add_waiter(from);
         }
         if let Some(end) = self.endpoint(from) {
             end.blocked_on = Some(to);
@@ -119,7 +119,7 @@ impl Bus {
             Peer::Worker(_) => self.stats.lines_to_workers += 1,
         }
         let bytes = self.copy(to, Span { start: line.span.start, end: line.span.end + 1 });
-        self.queued(now, to, bytes);
+        self.count_queued(now, to, bytes);
     }
 
     /// Queues a line with its newline, with the given pieces replaced.
@@ -140,7 +140,7 @@ impl Bus {
             from = edit.at.end;
         }
         bytes += self.copy(to, Span { start: from, end: line.span.end + 1 });
-        self.queued(now, to, bytes);
+        self.count_queued(now, to, bytes);
     }
 
     /// Lines in a row for one receiver become one copy.
@@ -156,7 +156,7 @@ impl Bus {
         span.len()
     }
 
-    pub(super) fn queued(&mut self, now: Moment, to: Peer, bytes: usize) {
+    pub(super) fn count_queued(&mut self, now: Moment, to: Peer, bytes: usize) {
         let limits = &self.settings.limits;
         let (limit, timeout) = (limits.max_output_queue, limits.backpressure_timeout);
         let alone = self.clients.len() == 1;
@@ -176,7 +176,7 @@ impl Bus {
     }
 
     /// Bytes have left for `peer`.
-    pub(super) fn sent(&mut self, now: Moment, peer: Peer, bytes: usize) {
+    pub(super) fn on_sent(&mut self, now: Moment, peer: Peer, bytes: usize) {
         let limit = self.settings.limits.max_output_queue;
         let shared = self.clients.len() > 1;
         match peer {
@@ -186,17 +186,17 @@ impl Bus {
                 if to.end.output.pop(bytes, limit, now) {
                     self.release_waiters(now, peer);
                 }
-                self.client_sent(now, client);
+                self.check_flushed(now, client);
             }
             Peer::Worker(worker) => {
                 let Some(to) = self.workers.get_mut(worker) else { return };
                 to.window.sent(bytes);
                 let has_room = to.end.output.pop(bytes, limit, now);
-                if shared && to.owner.is_none() && to.window.wants_look(now) {
-                    self.look_at_feed(now, worker);
+                if shared && to.owner.is_none() && to.window.is_probe_due(now) {
+                    self.probe(now, worker);
                 }
                 if has_room {
-                    self.give_turns_before(now, worker);
+                    self.admit_waiters(now, worker);
                 }
             }
         }
@@ -211,8 +211,8 @@ impl Bus {
                 self.read_again(waiter);
             }
             if let Peer::Worker(worker) = waiter {
-                self.goes_on(now, worker);
-                self.read_on(now, worker);
+                self.end_hold_up(now, worker);
+                self.extend_read_timer(now, worker);
             }
         }
     }
@@ -221,25 +221,25 @@ impl Bus {
     pub(super) fn stop_waiting(&mut self, now: Moment, peer: Peer) {
         let blocker = self.endpoint(peer).and_then(|end| end.blocked_on.take());
         if let Some(blocker) = blocker.and_then(|blocker| self.endpoint(blocker)) {
-            blocker.output.forget(peer);
+            blocker.output.remove_waiter(peer);
         }
         if let Peer::Worker(worker) = peer {
-            self.goes_on(now, worker);
+            self.end_hold_up(now, worker);
         }
     }
 
     /// Queues a line of the bus' own for a client.
-    pub(super) fn say(&mut self, now: Moment, client: ClientKey, bytes: &[u8]) {
+    pub(super) fn send_to_client(&mut self, now: Moment, client: ClientKey, bytes: &[u8]) {
         self.stats.lines_to_clients += 1;
         self.effects.push_back(Effect::Insert { to: Peer::Client(client), text: bytes.into() });
-        self.queued(now, Peer::Client(client), bytes.len());
+        self.count_queued(now, Peer::Client(client), bytes.len());
     }
 
     /// Queues a line of the bus' own for a worker.
-    pub(super) fn say_to_worker(&mut self, now: Moment, worker: WorkerKey, bytes: &[u8]) {
+    pub(super) fn send_to_worker(&mut self, now: Moment, worker: WorkerKey, bytes: &[u8]) {
         self.stats.lines_to_workers += 1;
         self.effects.push_back(Effect::Insert { to: Peer::Worker(worker), text: bytes.into() });
-        self.queued(now, Peer::Worker(worker), bytes.len());
+        self.count_queued(now, Peer::Worker(worker), bytes.len());
     }
 
     /// A peer is read again, unless there is another reason not to.
@@ -258,7 +258,7 @@ impl Bus {
         let clients = self.clients.iter().map(|(key, client)| (Peer::Client(key), &client.end));
         let workers = self.workers.iter().map(|(key, worker)| (Peer::Worker(key), &worker.end));
         for (peer, end) in clients.chain(workers) {
-            let in_turns = matches!(peer, Peer::Worker(worker) if self.fed_in_turns.contains(&worker));
+            let in_turns = matches!(peer, Peer::Worker(worker) if self.workers_in_turns.contains(&worker));
             assert!(
                 end.output.is_full() || in_turns || end.output.waiters().is_empty(),
                 "{peer:?} lets others wait for nothing"

@@ -24,13 +24,13 @@ pub struct Endpoint {
     /// When a line was taken from it, or it took bytes, for the last time.
     pub progress_at: Moment,
     /// Its requests that nobody has answered yet.
-    pub asked: Members<RequestMark>,
+    pub outstanding: Members<RequestMark>,
     /// Requests that it has not answered yet.
-    pub owes: Members<RequestMark>,
+    pub to_answer: Members<RequestMark>,
     /// Every id of a request to it is one that it has never seen.
     pub fresh_ids: bool,
     /// Requests to it that were forgotten before it answered them.
-    pub retired: u64,
+    pub retired_ids: u64,
     /// Sessions that it owns (a client) or that are bound to it (a worker).
     pub sessions: Members<SessionMark>,
 }
@@ -39,13 +39,13 @@ impl Endpoint {
     /// A request to it was forgotten before it answered: none of its ids is used again.
     pub fn retire_id(&mut self) {
         self.fresh_ids = true;
-        self.retired += 1;
+        self.retired_ids += 1;
     }
 
     /// Whether an answer that no request waits for may be a late one.
     pub fn take_retired(&mut self) -> bool {
-        let is_late = self.retired > 0;
-        self.retired -= u64::from(is_late);
+        let is_late = self.retired_ids > 0;
+        self.retired_ids -= u64::from(is_late);
         is_late
     }
 }

@@ -22,32 +22,32 @@ const KEPT_FOR_EACH: usize = 4;
 const KEPT: usize = settings::MAX_PENDING_REQUESTS / 4;
 
 /// Clients that wait for their turn, the first one first. Some have gone, or have gone on already.
-pub type Turns = VecDeque<(Moment, ClientKey)>;
+pub type PaceQueue = VecDeque<(Moment, ClientKey)>;
 
 impl Bus {
     /// Whether a client has to let others go first. If so it waits, and is resumed.
-    pub(super) fn lets_others_go_first(&mut self, now: Moment, key: ClientKey) -> bool {
+    pub(super) fn yield_to_others(&mut self, now: Moment, key: ClientKey) -> bool {
         let (alone, ahead) = (self.clients.len() == 1, self.settings.limits.requests_ahead);
         let Some(client) = self.clients.get_mut(key) else { return false };
         match client.pace {
             Pace::Waiting => return true,
-            Pace::Free if !alone && client.end.asked.len() >= ahead => {}
+            Pace::Free if !alone && client.end.outstanding.len() >= ahead => {}
             Pace::Free | Pace::Turn => {
                 client.pace = Pace::Free;
                 return false;
             }
         }
         client.pace = Pace::Waiting;
-        self.turns.push_back((now.after(PAUSE), key));
+        self.pace_queue.push_back((now.after(PAUSE), key));
         self.effects.push_back(Effect::Pause { peer: Peer::Client(key) });
         true
     }
 
     /// A client has one unanswered request less.
-    pub(super) fn is_less_ahead(&mut self, key: ClientKey) {
+    pub(super) fn resume_if_caught_up(&mut self, key: ClientKey) {
         let ahead = self.settings.limits.requests_ahead;
         let Some(client) = self.clients.get_mut(key) else { return };
-        if client.pace == Pace::Waiting && client.end.asked.len() < ahead.div_ceil(2) {
+        if client.pace == Pace::Waiting && client.end.outstanding.len() < ahead.div_ceil(2) {
             client.pace = Pace::Free;
             self.read_again(Peer::Client(key));
         }
@@ -55,13 +55,13 @@ impl Bus {
 
     /// When the next client has its turn.
     pub(super) fn next_turn(&self) -> Option<Moment> {
-        self.turns.front().map(|(at, _)| *at)
+        self.pace_queue.front().map(|(at, _)| *at)
     }
 
     /// Gives those their turn who have waited long enough.
-    pub(super) fn give_turns(&mut self, now: Moment) {
-        while let Some((_, key)) = self.turns.front().copied().filter(|(at, _)| *at <= now) {
-            self.turns.pop_front();
+    pub(super) fn resume_due_clients(&mut self, now: Moment) {
+        while let Some((_, key)) = self.pace_queue.front().copied().filter(|(at, _)| *at <= now) {
+            self.pace_queue.pop_front();
             let Some(client) = self.clients.get_mut(key) else { continue };
             if client.pace == Pace::Waiting {
                 client.pace = Pace::Turn;
@@ -103,14 +103,14 @@ impl Bus {
         };
         let free = settings::MAX_PENDING_REQUESTS - requests.len();
         let kept = KEPT.min(KEPT_FOR_EACH * askers.saturating_sub(1));
-        let holds = || self.peer_end(asker).map_or(0, |end| end.asked.len());
+        let holds = || self.peer_end(asker).map_or(0, |end| end.outstanding.len());
         free <= kept && holds() >= settings::MAX_PENDING_REQUESTS / askers.max(1)
     }
 
     /// Panics if a client waits for a turn that never comes.
     pub(super) fn check_pace(&self) {
         let mut has_turn = vec![false; settings::MAX_CONNECTIONS];
-        self.turns.iter().for_each(|(_, client)| has_turn[client.index()] = true);
+        self.pace_queue.iter().for_each(|(_, client)| has_turn[client.index()] = true);
         for (key, client) in self.clients.iter() {
             assert!(client.pace != Pace::Waiting || has_turn[key.index()], "{key:?} waits for no turn");
         }

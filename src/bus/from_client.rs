@@ -9,7 +9,7 @@ use super::id::View;
 use super::message::{Edit, Edits, Kind, Refusal, Verb, kind, session_name, verb};
 use super::peer::{ClientKey, Moment, Peer, RequestKey, SessionKey, Text, WorkerKey};
 use super::report::Reason;
-use super::requests::{Asked, Direction, Effect, Request};
+use super::requests::{Direction, NewRequest, Request, SessionEffect};
 use super::sessions::{Rank, Session};
 use super::settings::{Assignment, MAX_REQUEST_ID_LEN, MAX_SESSION_ID_LEN, SessionAccess};
 use super::{Bus, Flow};
@@ -28,7 +28,7 @@ enum Named<'a> {
 }
 
 /// Where a message goes, and in which sessions.
-struct Way<'a> {
+struct Route<'a> {
     worker: WorkerKey,
     session: Named<'a>,
     /// The one in its params, where another one stands at top level.
@@ -89,8 +89,8 @@ impl Bus {
             Verb::Load | Verb::Fork if id.is_none() => Verb::Other,
             verb => verb,
         };
-        if let Some((worker, session)) = self.known_way(now, client, window, line, verb) {
-            if self.waits_for_worker(now, client, worker, line.span.len() + 1) {
+        if let Some((worker, session)) = self.known_route(now, client, window, line, verb) {
+            if self.block_on_worker(now, client, worker, line.span.len() + 1) {
                 return Flow::Blocked;
             }
             let entered = [Entered { session: Some(session), is_new: false }, Entered::default()];
@@ -107,24 +107,24 @@ impl Bus {
                 Err(refusal) => self.refuse(now, client, window, line, refusal),
             };
         }
-        let way = match self.way_of(now, client, window, line, verb) {
-            Ok(way) => way,
+        let route = match self.route_of(now, client, window, line, verb) {
+            Ok(route) => route,
             Err(refusal) => return self.refuse(now, client, window, line, refusal),
         };
-        let worker = way.worker;
+        let worker = route.worker;
         if let Some((reason, text)) = self.denied_at(worker, window, line) {
             return self.refuse(now, client, window, line, Refusal(reason, text));
         }
-        if self.waits_for_worker(now, client, worker, line.span.len() + 1) {
+        if self.block_on_worker(now, client, worker, line.span.len() + 1) {
             return Flow::Blocked;
         }
-        let mut edits: Edits = match self.name_requests(client, window, line, &way) {
+        let mut edits: Edits = match self.name_requests(client, window, line, &route) {
             Ok(edits) => edits,
             Err(refusal) => return self.refuse(now, client, window, line, refusal),
         };
-        let cancels = way.cancels;
+        let cancels = route.cancels;
         // Only a message that is delivered makes a session: one that waits or is refused leaves nothing behind.
-        let entered = match self.enter_sessions(now, client, way.worker, way.session, way.second_session) {
+        let entered = match self.use_sessions(now, client, route.worker, route.session, route.second_session) {
             Ok(entered) => entered,
             Err(refusal) => return self.refuse(now, client, window, line, refusal),
         };
@@ -140,7 +140,7 @@ impl Bus {
     }
 
     /// The way of most messages: in a session that their sender owns, with nothing else to look at.
-    fn known_way(
+    fn known_route(
         &mut self,
         now: Moment,
         client: ClientKey,
@@ -183,13 +183,13 @@ impl Bus {
         entered: [Entered; 2],
     ) -> Result<Option<Text>, Refusal> {
         let Some(id) = id else { return Ok(None) };
-        let request = Asked {
+        let request = NewRequest {
             asker: Peer::Client(client),
             answerer: Peer::Worker(worker),
             session: entered[0].session,
             second_session: entered[1].session,
             session_on_top: line.session.len() > 2,
-            effect: Effect {
+            effect: SessionEffect {
                 creates: matches!(verb, Verb::New | Verb::Fork),
                 loads: verb == Verb::Load,
                 ends: verb == Verb::Close,
@@ -214,16 +214,16 @@ impl Bus {
     }
 
     /// Where a message goes. Nothing is changed by it but whose turn it is.
-    fn way_of<'a>(
+    fn route_of<'a>(
         &mut self,
         now: Moment,
         client: ClientKey,
         window: Window<'a>,
         line: &Line,
         verb: Verb,
-    ) -> Result<Way<'a>, Refusal> {
+    ) -> Result<Route<'a>, Refusal> {
         if matches!(verb, Verb::Cancel(_)) {
-            return self.way_of_cancellation(client, window, line);
+            return self.route_of_cancellation(client, window, line);
         }
         let top = session_name(window, line.session);
         let inner = session_name(window, line.params_session);
@@ -233,7 +233,8 @@ impl Bus {
             }
             (None, Some(name)) => self.worker_for_session(now, client, window, line, verb, name.clone(), None)?,
             (None, None) => {
-                let picked = self.group_of_line(client, window, line).and_then(|group| self.pick(now, client, group));
+                let picked =
+                    self.group_of_line(client, window, line).and_then(|group| self.pick_worker(now, client, group));
                 (picked.map_err(|(reason, text)| Refusal(reason, text))?, Named::None)
             }
         };
@@ -247,12 +248,17 @@ impl Bus {
         for named in [&session, &second_session] {
             self.refuse_lent(worker, verb, named)?;
         }
-        Ok(Way { worker, session, second_session, cancels: None })
+        Ok(Route { worker, session, second_session, cancels: None })
     }
 
     /// A cancellation goes to whoever works on the request, and to nobody when the answer is out already, or it is
     /// somebody else's.
-    fn way_of_cancellation<'a>(&self, client: ClientKey, window: Window<'_>, line: &Line) -> Result<Way<'a>, Refusal> {
+    fn route_of_cancellation<'a>(
+        &self,
+        client: ClientKey,
+        window: Window<'_>,
+        line: &Line,
+    ) -> Result<Route<'a>, Refusal> {
         let unknown = || Refusal(Reason::UnknownRequest, "it names no pending request of this connection".into());
         let mut named = [line.request_id, line.params_id].into_iter().filter(|span| span.is_some());
         let target = |span: Span| self.request_named(Peer::Client(client), window.get(span));
@@ -276,7 +282,7 @@ impl Bus {
                 }
             }
         }
-        Ok(Way { worker, session: Named::None, second_session: Named::None, cancels: Some(key) })
+        Ok(Route { worker, session: Named::None, second_session: Named::None, cancels: Some(key) })
     }
 
     /// The worker of the session `name`, or the one that it is to be made on if nobody has it (spec 6.1, design 2.3).
@@ -309,7 +315,7 @@ impl Bus {
         let group = self.group_of_line(client, window, line).map_err(refusal)?;
         if self.groups[group].assignment == Assignment::Dedicated {
             // Its process serves no other client, so no other client's sessions are in reach.
-            let worker = self.pick(now, client, group).map_err(refusal)?;
+            let worker = self.pick_worker(now, client, group).map_err(refusal)?;
             let session = match self.sessions.of_worker(worker, &name) {
                 Some(session) => Named::Known(session),
                 None if verb == Verb::Fork => Named::None,
@@ -342,7 +348,7 @@ impl Bus {
             // It may be outside of the group, where nobody has looked yet.
             Some(worker) if self.sessions.of_worker(worker, &name).is_some() => return Err(Self::denied()),
             Some(worker) => self.usable(worker)?,
-            None => self.pick(now, client, group).map_err(refusal)?,
+            None => self.pick_worker(now, client, group).map_err(refusal)?,
         };
         Ok((worker, if verb == Verb::Fork { Named::None } else { Named::New(name) }))
     }
@@ -442,7 +448,7 @@ impl Bus {
     }
 
     /// Makes the sessions of a message that is about to be delivered.
-    fn enter_sessions(
+    fn use_sessions(
         &mut self,
         now: Moment,
         client: ClientKey,
@@ -450,8 +456,8 @@ impl Bus {
         first: Named<'_>,
         second: Named<'_>,
     ) -> Result<[Entered; 2], Refusal> {
-        let first = self.enter_session(now, client, worker, first)?;
-        match self.enter_session(now, client, worker, second) {
+        let first = self.use_session(now, client, worker, first)?;
+        match self.use_session(now, client, worker, second) {
             Ok(second) => Ok([first, second]),
             Err(refusal) => {
                 first.session.filter(|_| first.is_new).into_iter().for_each(|session| self.unclaim_session(session));
@@ -460,7 +466,7 @@ impl Bus {
         }
     }
 
-    fn enter_session(
+    fn use_session(
         &mut self,
         now: Moment,
         client: ClientKey,
@@ -494,9 +500,9 @@ impl Bus {
         client: ClientKey,
         window: Window<'_>,
         line: &Line,
-        way: &Way<'_>,
+        route: &Route<'_>,
     ) -> Result<Edits, Refusal> {
-        if let Some(request) = way.cancels.and_then(|key| self.to_workers.get(key)) {
+        if let Some(request) = route.cancels.and_then(|key| self.to_workers.get(key)) {
             let edit = |span: Span| {
                 let with = request.wire_token().filter(|_| span.is_some());
                 with.map(|with| Edit { at: span, with })
@@ -507,7 +513,7 @@ impl Bus {
             return Ok([None, None, None]);
         }
         let token = window.get(line.request_id);
-        let answerer = Peer::Worker(way.worker);
+        let answerer = Peer::Worker(route.worker);
         let own = self.request_named(Peer::Client(client), token).and_then(|key| self.to_workers.get(key));
         if let Some(request) = own.filter(|request| request.answerer() == answerer) {
             let edit = request.wire_token().map(|with| Edit { at: line.request_id, with });
@@ -537,10 +543,10 @@ impl Bus {
             self.report_line(now, Reason::LateAnswer, from, window, line, "the worker that asked has gone");
             return Flow::Next;
         };
-        if self.waits_for_worker(now, client, worker, line.span.len() + 1) {
+        if self.block_on_worker(now, client, worker, line.span.len() + 1) {
             return Flow::Blocked;
         }
-        self.settle(now, Direction::ToClients, key, Peer::Worker(worker), line);
+        self.deliver_answer(now, Direction::ToClients, key, Peer::Worker(worker), line);
         Flow::Next
     }
 }

@@ -10,7 +10,7 @@ use super::message::{Cancel, Edit, Refusal, Verb, session_name, verb};
 use super::ownership::Learned;
 use super::peer::{ClientKey, Moment, Peer, SessionKey, Text, WorkerKey};
 use super::report::Reason;
-use super::requests::{Asked, Direction, Effect};
+use super::requests::{Direction, NewRequest, SessionEffect};
 use super::sessions::{Rank, Session};
 use super::settings::MAX_REQUEST_ID_LEN;
 use super::{Bus, Flow};
@@ -50,7 +50,7 @@ impl Bus {
             return Flow::Next;
         };
         let (effect, sessions) = (request.effect, [request.session, request.second_session]);
-        match self.room_at_client(now, worker, client) {
+        match self.make_room_at_client(now, worker, client) {
             Room::Free => {}
             Room::Wait => return Flow::Blocked,
             // Nobody waits for this answer now.
@@ -71,21 +71,21 @@ impl Bus {
                 && let Learned::NoRoom = self.learn_session(now, client, worker, &name, effect.creates)
             {
                 let text = "the session table is full, so the session that the worker made cannot be used";
-                self.give_up_request(now, key, Reason::SessionLimit, text);
+                self.fail_request(now, key, Reason::SessionLimit, text);
                 self.forget_request(Direction::ToWorkers, key);
                 return Flow::Next;
             }
         }
-        self.settle(now, Direction::ToWorkers, key, Peer::Client(client), line);
-        if effect != Effect::default() {
+        self.deliver_answer(now, Direction::ToWorkers, key, Peer::Client(client), line);
+        if effect != SessionEffect::default() {
             self.end_sessions(effect, line.has(Line::RESULT), sessions);
         }
-        self.waits_less(now, client);
+        self.wake_after_answer(now, client);
         Flow::Next
     }
 
     /// What an answer ends: a session that was closed, or one that was not loaded.
-    fn end_sessions(&mut self, effect: Effect, succeeded: bool, sessions: [Option<SessionKey>; 2]) {
+    fn end_sessions(&mut self, effect: SessionEffect, succeeded: bool, sessions: [Option<SessionKey>; 2]) {
         for session in sessions.into_iter().flatten() {
             if effect.ends && succeeded {
                 self.drop_session(session);
@@ -123,7 +123,7 @@ impl Bus {
         if line.has(Line::RESULT)
             && let Some(name) = session_name(window, line.result_session)
         {
-            self.learn_of_nobody(worker, &name);
+            self.learn_unowned_session(worker, &name);
         }
     }
 
@@ -142,7 +142,7 @@ impl Bus {
             Ok(found) => found,
             Err(refusal) => return self.refuse_worker(now, worker, window, line, refusal),
         };
-        match self.room_at_client(now, worker, to) {
+        match self.make_room_at_client(now, worker, to) {
             Room::Free => {}
             Room::Wait => return Flow::Blocked,
             Room::Closed => return self.worker_message(now, worker, window, line),
@@ -155,13 +155,13 @@ impl Bus {
         let token = named.token.filter(|_| named.client == Some(Peer::Client(to)));
         let mut edits = [None, token.map(|with| Edit { at: named.at, with }), None];
         if let Some(id) = &id {
-            let request = Asked {
+            let request = NewRequest {
                 asker: from,
                 answerer: Peer::Client(to),
                 session,
                 second_session: None,
                 session_on_top: false,
-                effect: Effect::default(),
+                effect: SessionEffect::default(),
                 expires: None,
             };
             match self.ask(now, &request, id, window.get(line.id)) {

@@ -8,11 +8,11 @@ const MAX_LOST: usize = 64;
 /// Names of sessions that went with their workers, for the client that owned them. A name is kept as its hash: who finds
 /// two names of one hash deceives himself.
 #[derive(Default)]
-pub struct Lost {
+pub struct LostNames {
     names: VecDeque<u64>,
 }
 
-impl Lost {
+impl LostNames {
     fn hash(name: &[u8]) -> u64 {
         // FNV-1a.
         name.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))

@@ -61,7 +61,7 @@ fn share(max_memory: usize, clients: usize, least: usize) -> usize {
 
 impl Bus {
     /// Memory is short, or not any more if nobody is named.
-    pub(super) fn memory(&mut self, now: Moment, used: usize, held: &[(Peer, usize)], waiting: &[Peer]) {
+    pub(super) fn on_memory(&mut self, now: Moment, used: usize, held: &[(Peer, usize)], waiting: &[Peer]) {
         if held.is_empty() {
             self.shortage.chances.clear();
             for client in self.clients.keys() {
@@ -81,7 +81,7 @@ impl Bus {
             holders.iter().filter(|holder| holder.bytes > share_to_read).map(|holder| holder.client).collect();
         too_much.sort_unstable_by_key(|client| client.index());
         let lasts = now >= since.after(PATIENCE);
-        let missed = if lasts { self.give_chances(now, &too_much, waiting) } else { Vec::new() };
+        let missed = if lasts { self.rotate_chances(now, &too_much, waiting) } else { Vec::new() };
         for client in self.clients.keys() {
             let holds_too_much = too_much.binary_search_by_key(&client.index(), |client| client.index()).is_ok();
             let has_chance = self.shortage.chances.iter().any(|(lucky, _)| *lucky == client);
@@ -119,7 +119,7 @@ impl Bus {
 
     /// Lets some of those who are held back be read for a while, one after the other. Gives those who had their turn and
     /// sent nothing; who waits for memory keeps it until there is some.
-    fn give_chances(&mut self, now: Moment, held_back: &[ClientKey], waiting: &[Peer]) -> Vec<ClientKey> {
+    fn rotate_chances(&mut self, now: Moment, held_back: &[ClientKey], waiting: &[Peer]) -> Vec<ClientKey> {
         let (over, mut running): (Vec<_>, Vec<_>) = std::mem::take(&mut self.shortage.chances)
             .into_iter()
             .partition(|(client, since)| now >= since.after(CHANCE) && !waiting.contains(&Peer::Client(*client)));
@@ -145,7 +145,7 @@ impl Bus {
     }
 
     /// The system has refused memory: for bytes of `client`, which are lost, or for some that can wait.
-    pub(super) fn memory_refused(&mut self, now: Moment, client: Option<ClientKey>, held: &[(Peer, usize)]) {
+    pub(super) fn on_memory_refused(&mut self, now: Moment, client: Option<ClientKey>, held: &[(Peer, usize)]) {
         let text = |bytes: usize| {
             let why = if client.is_some() { " for what it sends or is sent" } else { "" };
             format!(
@@ -199,7 +199,7 @@ impl Bus {
         });
         // What is queued for it may be all that it holds: then nothing can be said to it any more.
         if phase < Phase::Flushing && (queued == 0 || queued < holder.bytes / 4) {
-            self.say_error(now, holder.client, b"null", None, Reason::MemoryLimit, text);
+            self.send_error(now, holder.client, b"null", None, Reason::MemoryLimit, text);
             self.close_client(now, holder.client, Close::Flush);
         } else {
             self.close_client(now, holder.client, Close::Now);

@@ -88,12 +88,12 @@ pub struct Bus {
     denies_methods: bool,
     /// Whether any pool bounds the time of its requests.
     times_out: bool,
-    turns: fairness::Turns,
+    pace_queue: fairness::PaceQueue,
     /// Whose line was just dealt with is not read on.
-    sender_rests: bool,
+    sender_penalised: bool,
     sources: sources::Sources,
     /// Workers before which clients take turns, and when they are looked after next.
-    fed_in_turns: Vec<WorkerKey>,
+    workers_in_turns: Vec<WorkerKey>,
     turns_due: Option<Moment>,
     shortage: memory::Shortage,
     effects: VecDeque<Effect>,
@@ -155,10 +155,10 @@ impl Bus {
             listener_groups,
             denies_methods: deny::denies_methods(&settings),
             times_out: settings.pools.iter().any(|pool| pool.request_timeout.is_some()),
-            turns: fairness::Turns::new(),
-            sender_rests: false,
+            pace_queue: fairness::PaceQueue::new(),
+            sender_penalised: false,
             sources: sources::Sources::default(),
-            fed_in_turns: Vec::new(),
+            workers_in_turns: Vec::new(),
             turns_due: None,
             shortage: memory::Shortage::default(),
             effects: VecDeque::new(),
@@ -206,7 +206,7 @@ impl Bus {
             Some(_) => {}
         }
         if let Peer::Client(client) = from
-            && (self.pause_if_penalised(client) || self.lets_others_go_first(now, client))
+            && (self.pause_if_penalised(client) || self.yield_to_others(now, client))
         {
             return Received { consumed: 0, next: Next::Wait };
         }
@@ -258,7 +258,7 @@ impl Bus {
             }
             progress.bytes = line.span.end as usize + 1;
             progress.lines += 1;
-            if std::mem::take(&mut self.sender_rests)
+            if std::mem::take(&mut self.sender_penalised)
                 && progress.lines < batch.len()
                 && let Peer::Client(client) = from
                 && self.pause_if_penalised(client)
@@ -323,9 +323,9 @@ impl Bus {
 
     fn dispatch(&mut self, now: Moment, input: Input) {
         match input {
-            Input::Spawned { worker, pid } => self.spawned(now, worker, pid),
-            Input::SpawnFailed { worker, why, short } => self.spawn_failed(now, worker, &why, short),
-            Input::Exited { worker, exit } => self.exited(now, worker, exit),
+            Input::Spawned { worker, pid } => self.on_spawned(now, worker, pid),
+            Input::SpawnFailed { worker, why, short } => self.on_spawn_failed(now, worker, &why, short),
+            Input::Exited { worker, exit } => self.on_exited(now, worker, exit),
             Input::Ended { peer, partial } => {
                 if partial > 0 {
                     self.report(now, Reason::PartialLine, Some(peer), || {
@@ -333,19 +333,19 @@ impl Bus {
                     });
                 }
                 match peer {
-                    Peer::Client(client) => self.client_ended(now, client),
-                    Peer::Worker(worker) => self.stdout_ended(now, worker),
+                    Peer::Client(client) => self.on_client_ended(now, client),
+                    Peer::Worker(worker) => self.on_stdout_ended(now, worker),
                 }
             }
-            Input::Broken { peer: Peer::Client(client), why } => self.client_broken(now, client, &why),
-            Input::Broken { peer: Peer::Worker(worker), why } => self.stdin_broken(now, worker, &why),
-            Input::Sent { peer, bytes } => self.sent(now, peer, bytes),
-            Input::Unread { worker, bytes } => self.unread(now, worker, bytes),
-            Input::Memory { used, held, waiting } => self.memory(now, used, &held, &waiting),
-            Input::Refused { client, held } => self.memory_refused(now, client, &held),
-            Input::Closed { client } => self.client_closed(now, client),
-            Input::Shutdown => self.shutdown(now),
-            Input::Tick => self.tick(now),
+            Input::Broken { peer: Peer::Client(client), why } => self.on_client_broken(now, client, &why),
+            Input::Broken { peer: Peer::Worker(worker), why } => self.on_stdin_broken(now, worker, &why),
+            Input::Sent { peer, bytes } => self.on_sent(now, peer, bytes),
+            Input::Unread { worker, bytes } => self.on_unread(now, worker, bytes),
+            Input::Memory { used, held, waiting } => self.on_memory(now, used, &held, &waiting),
+            Input::Refused { client, held } => self.on_memory_refused(now, client, &held),
+            Input::Closed { client } => self.on_client_closed(now, client),
+            Input::Shutdown => self.on_shutdown(now),
+            Input::Tick => self.on_tick(now),
         }
     }
 
@@ -429,10 +429,10 @@ impl Bus {
     }
 
     /// Does what is due, and finds out when the next thing is. It looks at everything: deadlines are rare.
-    fn tick(&mut self, now: Moment) {
+    fn on_tick(&mut self, now: Moment) {
         let summaries = self.reporter.summaries(now);
         self.effects.extend(summaries.into_iter().map(|summary| Effect::Report(Box::new(summary))));
-        self.give_turns(now);
+        self.resume_due_clients(now);
         if self.turns_due.is_some_and(|due| due <= now) {
             self.tick_turns(now);
         }
@@ -445,7 +445,7 @@ impl Bus {
         self.tick_clients(now);
         self.tick_workers(now);
         self.tick_pools(now);
-        self.tick_drain(now);
+        self.tick_shutdown(now);
     }
 
     /// Hands out a report that was let through.

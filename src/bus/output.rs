@@ -68,7 +68,7 @@ impl Output {
     }
 
     /// Remembers who must be resumed.
-    pub fn wait(&mut self, peer: Peer) {
+    pub fn add_waiter(&mut self, peer: Peer) {
         self.waiters.push_back(peer);
     }
 
@@ -83,7 +83,7 @@ impl Output {
     }
 
     /// A waiter has gone.
-    pub fn forget(&mut self, peer: Peer) {
+    pub fn remove_waiter(&mut self, peer: Peer) {
         self.waiters.retain(|waiter| *waiter != peer);
     }
 

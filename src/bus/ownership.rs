@@ -125,7 +125,7 @@ impl Bus {
                     return Learned::Known;
                 }
                 Some(owner) if owner == client => {
-                    self.begins_to_issue(worker);
+                    self.mark_issuing(worker);
                     self.confirm_session(key, Rank::Issued);
                     return Learned::Known;
                 }
@@ -138,7 +138,7 @@ impl Bus {
                 _ => self.drop_session(key),
             }
         }
-        self.begins_to_issue(worker);
+        self.mark_issuing(worker);
         if let Some(client) = self.clients.get_mut(client) {
             client.lost.forget(name);
         }
@@ -149,11 +149,11 @@ impl Bus {
     }
 
     /// A worker's answer names a session, and who asked has gone: nobody else gets it.
-    pub(super) fn learn_of_nobody(&mut self, worker: WorkerKey, name: &[u8]) {
+    pub(super) fn learn_unowned_session(&mut self, worker: WorkerKey, name: &[u8]) {
         if name.len() > MAX_SESSION_ID_LEN || name.is_empty() {
             return;
         }
-        self.begins_to_issue(worker);
+        self.mark_issuing(worker);
         if let Some(key) = self.sessions.of_worker(worker, name) {
             if self.sessions.get(key).is_some_and(|session| session.rank == Rank::Issued) {
                 return;
@@ -169,7 +169,7 @@ impl Bus {
         }
     }
 
-    fn begins_to_issue(&mut self, worker: WorkerKey) {
+    fn mark_issuing(&mut self, worker: WorkerKey) {
         if let Some(worker) = self.workers.get(worker) {
             self.pools[worker.pool].issues_names = true;
         }
@@ -196,7 +196,7 @@ impl Bus {
     }
 
     /// One request less is pending in a session; a name that was held for it alone is free again.
-    pub(super) fn session_waits_less(&mut self, key: SessionKey) {
+    pub(super) fn end_session_request(&mut self, key: SessionKey) {
         if self.sessions.end_request(key) {
             self.drop_session(key);
         }

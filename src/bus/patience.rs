@@ -60,7 +60,7 @@ impl Patience {
 
 impl Bus {
     /// Whether anybody but `client` has something to expect of a worker.
-    pub(super) fn is_used_by_others(&mut self, now: Moment, key: WorkerKey, client: ClientKey) -> bool {
+    pub(super) fn check_shared(&mut self, now: Moment, key: WorkerKey, client: ClientKey) -> bool {
         let Some(worker) = self.workers.get(key) else { return false };
         if worker.owner.is_some() {
             return false;
@@ -72,7 +72,7 @@ impl Bus {
         let asks = |key| self.to_workers.get(key).is_some_and(|r| r.asker().is_some_and(|asker| asker != me));
         let owns = |key| self.sessions.get(key).is_some_and(|s| s.client.is_some_and(|owner| owner != client));
         let shared = end.output.waiters().iter().any(|waiter| *waiter != me)
-            || end.owes.iter().any(asks)
+            || end.to_answer.iter().any(asks)
             || end.sessions.iter().any(owns);
         if let Some(worker) = self.workers.get_mut(key).filter(|_| shared) {
             worker.patience.shared_until = now.after(SHARED_FOR);
@@ -81,7 +81,7 @@ impl Bus {
     }
 
     /// A client speaks to a worker that is held up by another one: from now on it is held up for a short while only.
-    pub(super) fn hurries(&mut self, now: Moment, key: WorkerKey, client: ClientKey) {
+    pub(super) fn limit_hold_up(&mut self, now: Moment, key: WorkerKey, client: ClientKey) {
         let Some(worker) = self.workers.get_mut(key) else { return };
         if !matches!(worker.end.blocked_on, Some(Peer::Client(slow)) if slow != client)
             || worker.patience.since.is_some()
@@ -93,17 +93,17 @@ impl Bus {
     }
 
     /// Lets a worker go on that was held up for long enough.
-    pub(super) fn end_patience(&mut self, now: Moment, key: WorkerKey) {
+    pub(super) fn release_held_up(&mut self, now: Moment, key: WorkerKey) {
         let Some(worker) = self.workers.get(key) else { return };
         if worker.patience.ends().is_none_or(|ends| ends > now) {
             return;
         }
         self.stop_waiting(now, Peer::Worker(key));
         self.read_again(Peer::Worker(key));
-        self.read_on(now, key);
+        self.extend_read_timer(now, key);
     }
 
-    pub(super) fn goes_on(&mut self, now: Moment, worker: WorkerKey) {
+    pub(super) fn end_hold_up(&mut self, now: Moment, worker: WorkerKey) {
         if let Some(worker) = self.workers.get_mut(worker) {
             worker.patience.end(now);
         }

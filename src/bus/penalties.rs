@@ -82,12 +82,12 @@ impl Penalty {
 impl Bus {
     /// A worker has ended although nobody asked it to: whoever had a request pending there may have caused it, and who
     /// had one each time is slowed down.
-    pub(super) fn blame(&mut self, now: Moment, key: WorkerKey, owes: &[RequestKey]) {
+    pub(super) fn penalise_crash(&mut self, now: Moment, key: WorkerKey, to_answer: &[RequestKey]) {
         let unexpected = self.workers.get(key).is_some_and(|worker| worker.exit.is_some() && !worker.was_told);
         if !unexpected || self.shutdown.refuses_requests() {
             return;
         }
-        for (asker, request) in self.askers_of(owes.iter().copied()) {
+        for (asker, request) in self.askers_of(to_answer.iter().copied()) {
             let Some(client) = self.clients.get_mut(asker) else { continue };
             let Some((crashes, pause)) = client.penalty.count_crash(now) else { continue };
             let number = client.number;
@@ -126,7 +126,7 @@ impl Bus {
         let Some(client) = self.clients.get_mut(key).filter(|_| !alone) else { return };
         let ends = client.penalty.count_refusal(now);
         self.check_at(ends);
-        self.sender_rests = true;
+        self.sender_penalised = true;
     }
 
     /// Pauses a client that has a penalty; says whether it has one.
@@ -141,7 +141,7 @@ impl Bus {
     }
 
     /// A client with a penalty is read again.
-    pub(super) fn forgive(&mut self, key: ClientKey) {
+    pub(super) fn end_penalty(&mut self, key: ClientKey) {
         let Some(client) = self.clients.get_mut(key) else { return };
         client.penalty.ends = None;
         if std::mem::take(&mut client.penalty.is_paused) {

@@ -51,7 +51,7 @@ impl Seat {
     }
 
     /// Nobody is started here before `at`; it counts for nothing.
-    pub fn wait(&mut self, at: Moment) {
+    pub fn wait_until(&mut self, at: Moment) {
         self.worker = None;
         self.restart_at = Some(at);
     }
@@ -110,7 +110,7 @@ impl Bus {
             if here.worker.is_some() || waits {
                 continue;
             }
-            if let Some(worker) = self.spawn(now, pool, Some(seat)) {
+            if let Some(worker) = self.start_worker(now, pool, Some(seat)) {
                 let here = &mut self.pools[pool].seats[seat];
                 here.restart_at = None;
                 here.given_up = false;
@@ -119,7 +119,7 @@ impl Bus {
         }
     }
 
-    pub(super) fn spawn(&mut self, now: Moment, pool: usize, seat: Option<usize>) -> Option<WorkerKey> {
+    pub(super) fn start_worker(&mut self, now: Moment, pool: usize, seat: Option<usize>) -> Option<WorkerKey> {
         if self.pools[pool].live >= self.settings.pools[pool].max_instances {
             return None;
         }
@@ -176,7 +176,7 @@ impl Bus {
                 self.pools[pool].seats[seat].worker = None;
             } else if worker.was_short {
                 // That is no failure of the command.
-                self.pools[pool].seats[seat].wait(now.after(SHORTAGE));
+                self.pools[pool].seats[seat].wait_until(now.after(SHORTAGE));
                 self.check_at(now.after(SHORTAGE));
             } else {
                 self.vacate_seat(now, pool, seat, worker.number, worker.started);

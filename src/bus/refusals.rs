@@ -50,19 +50,19 @@ impl Bus {
         let peer = Peer::Client(client);
         let answer = line.id.is_some() && self.settings.routing.error_replies;
         // One who asks without reading the answers is not listened to until it reads.
-        if answer && self.waits_for_itself(peer) {
+        if answer && self.block_on_itself(peer) {
             return Flow::Blocked;
         }
         self.report_line(now, reason, peer, window, line, &text);
         if answer {
             let session = echoed_session(window, line);
-            self.say_error(now, client, echoed_id(window, line), session.as_deref(), reason, &text);
+            self.send_error(now, client, echoed_id(window, line), session.as_deref(), reason, &text);
         }
         Flow::Next
     }
 
     /// Says an error to a client that still listens. `id` is a JSON token.
-    pub(super) fn say_error(
+    pub(super) fn send_error(
         &mut self,
         now: Moment,
         client: ClientKey,
@@ -77,7 +77,7 @@ impl Bus {
         }
         let bytes = reply::error(id, session, reply::code(reason), text, reason.name());
         self.stats.error_replies += 1;
-        self.say(now, client, &bytes);
+        self.send_to_client(now, client, &bytes);
     }
 
     /// A worker's message goes nowhere. A request is answered, so that the worker does not wait for ever.
@@ -92,14 +92,14 @@ impl Bus {
         let Refusal(reason, text) = refusal;
         let to = Peer::Worker(worker);
         let answer = line.id.is_some() && self.settings.routing.error_replies && self.worker_takes_messages(worker);
-        if answer && self.waits_for_itself(to) {
+        if answer && self.block_on_itself(to) {
             return Flow::Blocked;
         }
         self.report_line(now, reason, to, window, line, &text);
         if answer {
             let bytes = reply::error(echoed_id(window, line), None, reply::code(reason), &text, reason.name());
             self.stats.error_replies += 1;
-            self.say_to_worker(now, worker, &bytes);
+            self.send_to_worker(now, worker, &bytes);
         }
         Flow::Next
     }
@@ -135,8 +135,8 @@ impl Bus {
 
     pub(super) fn malformed_text(&mut self, now: Moment, from: Peer, text: &str) -> Flow {
         match from {
-            Peer::Client(client) => self.turn_away(now, client, Reason::ClientMalformed, text),
-            Peer::Worker(worker) => self.stop_bad_worker(now, worker, Reason::WorkerMalformed, text),
+            Peer::Client(client) => self.close_with_error(now, client, Reason::ClientMalformed, text),
+            Peer::Worker(worker) => self.stop_broken_worker(now, worker, Reason::WorkerMalformed, text),
         }
         Flow::Over
     }
@@ -145,14 +145,14 @@ impl Bus {
     pub(super) fn line_too_long(&mut self, now: Moment, from: Peer) -> Flow {
         let text = format!("a line is longer than max_input_buffer, {} bytes", self.settings.limits.max_input_buffer);
         match from {
-            Peer::Client(client) => self.turn_away(now, client, Reason::ClientLineTooLong, &text),
-            Peer::Worker(worker) => self.stop_bad_worker(now, worker, Reason::WorkerLineTooLong, &text),
+            Peer::Client(client) => self.close_with_error(now, client, Reason::ClientLineTooLong, &text),
+            Peer::Worker(worker) => self.stop_broken_worker(now, worker, Reason::WorkerLineTooLong, &text),
         }
         Flow::Over
     }
 
     /// Answers a client that cannot be understood, and closes it (design 2.9).
-    fn turn_away(&mut self, now: Moment, client: ClientKey, reason: Reason, text: &str) {
+    fn close_with_error(&mut self, now: Moment, client: ClientKey, reason: Reason, text: &str) {
         self.report(now, reason, Some(Peer::Client(client)), || format!("a client is closed: {text}"));
         if self.settings.routing.error_replies {
             let message = match reason {
@@ -161,7 +161,7 @@ impl Bus {
             };
             let bytes = reply::error(b"null", None, reply::code(reason), &message, reason.name());
             self.stats.error_replies += 1;
-            self.say(now, client, &bytes);
+            self.send_to_client(now, client, &bytes);
         }
         self.close_client(now, client, Close::Flush);
     }

@@ -36,7 +36,7 @@ impl Direction {
 
 /// What an answer to a request does to its sessions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Effect {
+pub struct SessionEffect {
     /// A result names a new session: `session/new`, `session/fork`.
     pub creates: bool,
     /// A result gives the session to the asker, an error takes it back: `session/load`, `session/resume`.
@@ -58,16 +58,16 @@ pub struct Request {
     /// The session in its params, where that is another one.
     pub second_session: Option<SessionKey>,
     expires: Moment,
-    /// Its place among what the asker asked.
+    /// Its place among what the asker new.
     at_asker: u32,
-    /// Its place among what the answerer owes.
+    /// Its place among the requests that its answerer has to answer.
     at_answerer: u32,
     /// Of the answerer and the wire id.
     hash: u32,
     /// Whether the sessionId stood at top level, where an answer repeats it (spec 5.2.2).
     pub session_on_top: bool,
     /// What an answer does.
-    pub effect: Effect,
+    pub effect: SessionEffect,
     /// Its asker does not want the answer any more.
     pub cancelled: Option<Cancel>,
 }
@@ -86,13 +86,13 @@ pub struct Original {
 }
 
 /// What is to be recorded of a request.
-pub(super) struct Asked {
+pub(super) struct NewRequest {
     pub asker: Peer,
     pub answerer: Peer,
     pub session: Option<SessionKey>,
     pub second_session: Option<SessionKey>,
     pub session_on_top: bool,
-    pub effect: Effect,
+    pub effect: SessionEffect,
     pub expires: Option<Moment>,
 }
 
@@ -102,12 +102,12 @@ impl Request {
         self.asker.map(Peer::from)
     }
 
-    /// Its place among what the asker asked.
+    /// Its place among what the asker new.
     pub(super) fn at_asker(&self) -> u32 {
         self.at_asker
     }
 
-    /// Its place among what the answerer owes.
+    /// Its place among the requests that its answerer has to answer.
     pub(super) fn at_answerer(&self) -> u32 {
         self.at_answerer
     }
@@ -206,24 +206,24 @@ impl Requests {
     pub(super) fn insert(
         &mut self,
         hash: u32,
-        asked: &Asked,
+        new: &NewRequest,
         (wire, original): (Id, Option<Box<Original>>),
         asker: Option<&mut Members<RequestMark>>,
         answerer: Option<&mut Members<RequestMark>>,
     ) -> Option<RequestKey> {
         let key = self.table.insert_with(|key| Request {
-            asker: Some(asked.asker.into()),
-            answerer: asked.answerer.into(),
+            asker: Some(new.asker.into()),
+            answerer: new.answerer.into(),
             wire,
             original,
-            session: asked.session,
-            second_session: asked.second_session,
-            expires: asked.expires.unwrap_or(Moment::NEVER),
+            session: new.session,
+            second_session: new.second_session,
+            expires: new.expires.unwrap_or(Moment::NEVER),
             at_asker: asker.map(|members| members.join(key)).unwrap_or_default(),
             at_answerer: answerer.map(|members| members.join(key)).unwrap_or_default(),
             hash,
-            session_on_top: asked.session_on_top,
-            effect: asked.effect,
+            session_on_top: new.session_on_top,
+            effect: new.effect,
             cancelled: None,
         })?;
         debug_assert!(self.get(key).is_some_and(|request| {
@@ -231,7 +231,7 @@ impl Requests {
             self.find(request.answerer(), &id).is_none() && hash == self.hash(request.answerer, &id)
         }));
         self.by_wire.insert(hash, key);
-        if let Some(expires) = asked.expires {
+        if let Some(expires) = new.expires {
             self.check_at(expires);
         }
         Some(key)

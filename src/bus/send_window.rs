@@ -24,9 +24,9 @@ const LARGEST_WINDOW: u64 = 1 << 40;
 const SMALLEST_STEP: u64 = 64;
 /// How soon it is looked again how far a worker has read, while so much is queued that somebody may have to wait: who
 /// waits for what has been read already waits in vain.
-const LOOK_AGAIN_AFTER: Duration = Duration::from_micros(100);
+const PROBE_AGAIN_AFTER: Duration = Duration::from_micros(100);
 /// How often it is looked while somebody waits.
-const LOOK_EVERY: Duration = Duration::from_millis(1);
+const PROBE_EVERY: Duration = Duration::from_millis(1);
 
 /// How long the time counts that a single line has waited.
 const DELAY_COUNTS: Duration = Duration::from_secs(5);
@@ -53,7 +53,7 @@ pub struct SendWindow {
     read: u64,
     window: u64,
     mark: Option<Mark>,
-    looked_at: Moment,
+    probed_at: Moment,
     moved_at: Moment,
     /// It reads nothing at all.
     is_stuck: bool,
@@ -72,7 +72,7 @@ impl Default for SendWindow {
             read: 0,
             window: FIRST_WINDOW,
             mark: None,
-            looked_at: Moment::default(),
+            probed_at: Moment::default(),
             moved_at: Moment::default(),
             is_stuck: false,
             delay: Duration::ZERO,
@@ -100,7 +100,7 @@ impl SendWindow {
 
     /// Whether the client with this index may queue a line: there is room and nobody waits for it, or nothing of this
     /// client is on its way yet.
-    pub fn takes_line_of(&self, index: usize, others_wait: bool, alone: bool) -> bool {
+    pub fn has_room_for(&self, index: usize, others_wait: bool, alone: bool) -> bool {
         ((self.backlog() <= self.limit(alone) || self.is_stuck) && !others_wait)
             || self.ends.get(index).is_none_or(|end| *end <= self.read)
     }
@@ -127,7 +127,7 @@ impl SendWindow {
     }
 
     /// What is queued next is a line of so many bytes, of the client with this index.
-    pub fn ends_line_of(&mut self, index: usize, bytes: usize) {
+    pub fn mark_line_end(&mut self, index: usize, bytes: usize) {
         if self.ends.len() <= index {
             self.ends.resize(index + 1, 0);
         }
@@ -140,13 +140,13 @@ impl SendWindow {
     }
 
     /// Whether it is time to find out how far the worker has read: somebody waits for it, or may soon have to.
-    pub fn wants_look(&self, now: Moment) -> bool {
-        self.sent > self.read && self.backlog() > self.window / 2 && now.since(self.looked_at) >= LOOK_AGAIN_AFTER
+    pub fn is_probe_due(&self, now: Moment) -> bool {
+        self.sent > self.read && self.backlog() > self.window / 2 && now.since(self.probed_at) >= PROBE_AGAIN_AFTER
     }
 
     /// It is being found out.
-    pub fn looks(&mut self, now: Moment) {
-        self.looked_at = now;
+    pub fn mark_probed(&mut self, now: Moment) {
+        self.probed_at = now;
     }
 
     /// The worker has `unread` bytes in front of it.
@@ -195,13 +195,13 @@ impl SendWindow {
     }
 
     /// The worker has read nothing for so long: turns make no sense, and its output may fill up.
-    pub fn look_if_stuck(&mut self, now: Moment, patience: Duration) {
+    pub fn update_stuck(&mut self, now: Moment, patience: Duration) {
         self.is_stuck = self.backlog() > 0 && now.since(self.moved_at) >= patience;
     }
 
     /// When it is looked at next while somebody waits.
-    pub fn next_look(now: Moment) -> Moment {
-        now.after(LOOK_EVERY)
+    pub fn next_probe(now: Moment) -> Moment {
+        now.after(PROBE_EVERY)
     }
 }
 
@@ -213,7 +213,7 @@ mod tests {
 
     /// A worker that reads `rate` bytes a millisecond in pieces of `chunk`, always fed up to its window, for so many
     /// milliseconds: the window in the end.
-    fn settles(rate: u64, chunk: u64, milliseconds: u64) -> u64 {
+    fn window_after(rate: u64, chunk: u64, milliseconds: u64) -> u64 {
         let mut feed = SendWindow::default();
         let (mut has, mut unread) = (0, 0);
         for at in 1..milliseconds {
@@ -241,7 +241,7 @@ mod tests {
     fn the_window_of_a_slow_worker_is_what_it_reads_in_some_milliseconds() {
         // 0.2 ms for a line of 200 bytes, read in the pieces that Node and Python read.
         for chunk in [200, 8 * 1024, 64 * 1024] {
-            let window = settles(1000, chunk, 2000);
+            let window = window_after(1000, chunk, 2000);
             assert!((1_000..10_000).contains(&window), "{window} bytes, read in pieces of {chunk}");
         }
     }
@@ -288,31 +288,31 @@ mod tests {
 
     #[test]
     fn the_window_of_a_fast_worker_is_no_limit() {
-        assert!(settles(1 << 20, 64 * 1024, 100) > 256 * 1024);
+        assert!(window_after(1 << 20, 64 * 1024, 100) > 256 * 1024);
     }
 
     #[test]
     fn the_first_line_of_a_client_is_taken_whatever_waits() {
         let mut feed = SendWindow::default();
-        feed.ends_line_of(3, 1 << 20);
+        feed.mark_line_end(3, 1 << 20);
         feed.push(Moment(0), 1 << 20, true);
-        assert!(!feed.takes_line_of(3, false, false));
-        assert!(feed.takes_line_of(4, true, false) && feed.takes_line_of(0, true, false));
+        assert!(!feed.has_room_for(3, false, false));
+        assert!(feed.has_room_for(4, true, false) && feed.has_room_for(0, true, false));
         feed.sent(1 << 20);
         feed.read_up_to(Moment(MS), 1 << 10);
         assert_eq!(feed.backlog(), 1 << 10);
-        assert!(!feed.takes_line_of(3, true, false) && feed.takes_line_of(3, false, false));
+        assert!(!feed.has_room_for(3, true, false) && feed.has_room_for(3, false, false));
         feed.read_up_to(Moment(MS), 0);
-        assert!(feed.takes_line_of(3, true, false));
+        assert!(feed.has_room_for(3, true, false));
     }
 
     #[test]
     fn a_worker_that_reads_nothing_is_not_waited_for_in_turns() {
         let mut feed = SendWindow::default();
         feed.push(Moment(0), 1 << 20, true);
-        feed.look_if_stuck(Moment(999 * MS), Duration::from_secs(1));
+        feed.update_stuck(Moment(999 * MS), Duration::from_secs(1));
         assert_eq!(feed.room(false), 0);
-        feed.look_if_stuck(Moment(1000 * MS), Duration::from_secs(1));
+        feed.update_stuck(Moment(1000 * MS), Duration::from_secs(1));
         assert!(feed.room(false) > 1 << 30);
     }
 }

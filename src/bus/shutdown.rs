@@ -65,9 +65,9 @@ impl Bus {
     }
 
     /// SIGTERM or SIGINT: the first one drains, the second one ends it at once.
-    pub(super) fn shutdown(&mut self, now: Moment) {
+    pub(super) fn on_shutdown(&mut self, now: Moment) {
         if self.shutdown.stage == Stage::Running {
-            return self.begin_drain(now, "a signal asked for it");
+            return self.begin_shutdown(now, "a signal asked for it");
         }
         if !self.shutdown.immediate {
             self.shutdown.immediate = true;
@@ -81,12 +81,12 @@ impl Bus {
             for client in self.clients.keys() {
                 self.close_client(now, client, Close::Now);
             }
-            self.advance_drain(now);
+            self.advance_shutdown(now);
         }
     }
 
     /// Starts the shutdown, once.
-    pub(super) fn begin_drain(&mut self, now: Moment, why: &str) {
+    pub(super) fn begin_shutdown(&mut self, now: Moment, why: &str) {
         if self.shutdown.stage > Stage::Running {
             return;
         }
@@ -97,11 +97,11 @@ impl Bus {
         let deadline = now.after(quiesce);
         self.shutdown.deadline = Some(deadline);
         self.check_at(deadline);
-        self.advance_drain(now);
+        self.advance_shutdown(now);
     }
 
     /// Goes as far as what is left allows.
-    pub(super) fn advance_drain(&mut self, now: Moment) {
+    pub(super) fn advance_shutdown(&mut self, now: Moment) {
         let over = self.shutdown.deadline.is_some_and(|deadline| deadline <= now);
         match self.shutdown.stage {
             Stage::Quiescing if over || !self.has_pending() => self.terminate(now),
@@ -132,12 +132,12 @@ impl Bus {
         self.shutdown.deadline = Some(deadline);
         self.check_at(deadline);
         for client in self.clients.keys() {
-            self.forgive(client);
+            self.end_penalty(client);
         }
         let left = self.workers.len();
         self.report(now, Reason::Draining, None, || format!("{left} workers are told to stop"));
         self.stop_workers(now);
-        self.advance_drain(now);
+        self.advance_shutdown(now);
     }
 
     fn kill(&mut self, now: Moment) {
@@ -146,7 +146,7 @@ impl Bus {
         self.shutdown.deadline = Some(deadline);
         self.check_at(deadline);
         self.kill_workers(now);
-        self.advance_drain(now);
+        self.advance_shutdown(now);
     }
 
     fn flush(&mut self, now: Moment) {
@@ -160,7 +160,7 @@ impl Bus {
                 self.close_client(now, client, Close::Now);
             }
         }
-        self.advance_drain(now);
+        self.advance_shutdown(now);
     }
 
     /// Tells what of a client is neither answered nor refused, since it takes no answers.
@@ -194,8 +194,8 @@ impl Bus {
         }
     }
 
-    pub(super) fn tick_drain(&mut self, now: Moment) {
-        self.advance_drain(now);
+    pub(super) fn tick_shutdown(&mut self, now: Moment) {
+        self.advance_shutdown(now);
         if let Some(deadline) = self.shutdown.deadline.filter(|deadline| *deadline > now) {
             self.check_at(deadline);
         }

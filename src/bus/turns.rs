@@ -14,22 +14,22 @@ const QUANTUM: usize = 64 * 1024;
 
 impl Bus {
     /// Asks how far a worker has read.
-    pub(super) fn look_at_feed(&mut self, now: Moment, key: WorkerKey) {
+    pub(super) fn probe(&mut self, now: Moment, key: WorkerKey) {
         if let Some(worker) = self.workers.get_mut(key) {
-            worker.window.looks(now);
+            worker.window.mark_probed(now);
             self.effects.push_back(Effect::Probe { worker: key });
         }
     }
 
     /// A worker has so many bytes in front of it.
-    pub(super) fn unread(&mut self, now: Moment, key: WorkerKey, bytes: usize) {
+    pub(super) fn on_unread(&mut self, now: Moment, key: WorkerKey, bytes: usize) {
         let Some(worker) = self.workers.get_mut(key) else { return };
         worker.window.read_up_to(now, bytes);
-        self.give_turns_before(now, key);
+        self.admit_waiters(now, key);
     }
 
     /// Lets as many of those go on who wait for a worker as have room with the lines that they wait with.
-    pub(super) fn give_turns_before(&mut self, now: Moment, key: WorkerKey) {
+    pub(super) fn admit_waiters(&mut self, now: Moment, key: WorkerKey) {
         let limit = self.settings.limits.max_output_queue as u64;
         let alone = self.clients.len() == 1;
         let Some(worker) = self.workers.get_mut(key) else { return };
@@ -39,7 +39,7 @@ impl Bus {
         // What it is told about its own requests takes no turns.
         let itself = Peer::Worker(key);
         if worker.end.blocked_on == Some(itself) {
-            worker.end.output.forget(itself);
+            worker.end.output.remove_waiter(itself);
             worker.end.blocked_on = None;
             self.read_again(itself);
         }
@@ -61,16 +61,16 @@ impl Bus {
                     if let Some(client) = self.clients.get_mut(client) {
                         // Turns are of bytes too: a long line waits for as many of them.
                         client.credit += QUANTUM;
-                        if client.waits_with > client.credit && !is_last {
+                        if client.waiting_bytes > client.credit && !is_last {
                             if let Some(worker) = self.workers.get_mut(key) {
-                                worker.end.output.wait(waiter);
+                                worker.end.output.add_waiter(waiter);
                             }
                             continue;
                         }
                         client.credit = 0;
                         client.end.blocked_on = None;
                         client.granted = Some(key);
-                        takes = client.waits_with.max(1) as u64;
+                        takes = client.waiting_bytes.max(1) as u64;
                     }
                 }
                 Peer::Worker(worker) => {
@@ -85,40 +85,40 @@ impl Bus {
         }
         // They may have begun to wait for another reason: whoever still waits is looked after.
         if self.workers.get(key).is_some_and(|worker| !worker.end.output.waiters().is_empty()) {
-            self.takes_turns(now, key);
+            self.begin_turns(now, key);
         }
     }
 
     /// Clients take turns before a worker from now on.
-    pub(super) fn takes_turns(&mut self, now: Moment, key: WorkerKey) {
-        if !self.fed_in_turns.contains(&key) {
-            self.fed_in_turns.push(key);
-            self.turns_due.get_or_insert(SendWindow::next_look(now));
-            self.look_at_feed(now, key);
+    pub(super) fn begin_turns(&mut self, now: Moment, key: WorkerKey) {
+        if !self.workers_in_turns.contains(&key) {
+            self.workers_in_turns.push(key);
+            self.turns_due.get_or_insert(SendWindow::next_probe(now));
+            self.probe(now, key);
         }
     }
 
     /// Looks after the workers before which clients take turns.
     pub(super) fn tick_turns(&mut self, now: Moment) {
         let stuck_after = self.settings.limits.backpressure_timeout / STUCK_AFTER;
-        for key in std::mem::take(&mut self.fed_in_turns) {
+        for key in std::mem::take(&mut self.workers_in_turns) {
             let Some(worker) = self.workers.get_mut(key) else { continue };
             if worker.end.output.waiters().is_empty() {
                 continue;
             }
-            worker.window.look_if_stuck(now, stuck_after);
-            self.fed_in_turns.push(key);
-            self.look_at_feed(now, key);
-            self.give_turns_before(now, key);
+            worker.window.update_stuck(now, stuck_after);
+            self.workers_in_turns.push(key);
+            self.probe(now, key);
+            self.admit_waiters(now, key);
         }
-        self.turns_due = (!self.fed_in_turns.is_empty()).then(|| SendWindow::next_look(now));
+        self.turns_due = (!self.workers_in_turns.is_empty()).then(|| SendWindow::next_probe(now));
     }
 
     /// Panics if nobody looks after the workers before which clients take turns.
     pub(super) fn check_turns(&self) {
-        assert!(self.fed_in_turns.is_empty() || self.turns_due.is_some(), "turns are looked after");
-        for (at, worker) in self.fed_in_turns.iter().enumerate() {
-            assert!(!self.fed_in_turns[..at].contains(worker), "{worker:?} is looked after once");
+        assert!(self.workers_in_turns.is_empty() || self.turns_due.is_some(), "turns are looked after");
+        for (at, worker) in self.workers_in_turns.iter().enumerate() {
+            assert!(!self.workers_in_turns[..at].contains(worker), "{worker:?} is looked after once");
         }
     }
 }

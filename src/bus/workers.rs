@@ -10,7 +10,7 @@ use super::shutdown::Stage;
 use super::worker::{Action, Event, GRACE, State, step};
 
 impl Bus {
-    pub(super) fn spawned(&mut self, now: Moment, key: WorkerKey, pid: u32) {
+    pub(super) fn on_spawned(&mut self, now: Moment, key: WorkerKey, pid: u32) {
         let Some(worker) = self.workers.get_mut(key) else { return };
         worker.has_process = true;
         worker.started = now;
@@ -22,7 +22,7 @@ impl Bus {
         }
     }
 
-    pub(super) fn spawn_failed(&mut self, now: Moment, key: WorkerKey, why: &str, short: bool) {
+    pub(super) fn on_spawn_failed(&mut self, now: Moment, key: WorkerKey, why: &str, short: bool) {
         self.report(now, Reason::SpawnFailed, Some(Peer::Worker(key)), || why.to_owned());
         if let Some(worker) = self.workers.get_mut(key) {
             worker.stdout_open = false;
@@ -32,28 +32,28 @@ impl Bus {
         self.step(now, key, Event::SpawnFailed);
     }
 
-    pub(super) fn stdout_ended(&mut self, now: Moment, key: WorkerKey) {
+    pub(super) fn on_stdout_ended(&mut self, now: Moment, key: WorkerKey) {
         let Some(worker) = self.workers.get_mut(key) else { return };
         worker.stdout_open = false;
         self.step(now, key, Event::StdoutEnded);
     }
 
-    pub(super) fn stdin_broken(&mut self, now: Moment, key: WorkerKey, _why: &str) {
+    pub(super) fn on_stdin_broken(&mut self, now: Moment, key: WorkerKey, _why: &str) {
         let Some(worker) = self.workers.get_mut(key) else { return };
         worker.stdin_open = false;
         self.step(now, key, Event::StdinBroken);
     }
 
     /// Its process was reaped (spec 7.1).
-    pub(super) fn exited(&mut self, now: Moment, key: WorkerKey, exit: Exit) {
+    pub(super) fn on_exited(&mut self, now: Moment, key: WorkerKey, exit: Exit) {
         let Some(worker) = self.workers.get_mut(key) else { return };
         worker.exit = Some(exit);
         worker.has_process = false;
         worker.stdin_open = false;
-        let asked = worker.state == State::Stopping;
-        worker.was_told = asked;
-        let (pending, sessions) = (worker.end.owes.len(), worker.end.sessions.len());
-        let reason = if asked { Reason::WorkerStopped } else { Reason::WorkerExited };
+        let was_told = worker.state == State::Stopping;
+        worker.was_told = was_told;
+        let (pending, sessions) = (worker.end.to_answer.len(), worker.end.sessions.len());
+        let reason = if was_told { Reason::WorkerStopped } else { Reason::WorkerExited };
         self.report(now, reason, Some(Peer::Worker(key)), || {
             format!("a worker ended with {exit}; {pending} requests were pending, {sessions} sessions are gone")
         });
@@ -61,13 +61,13 @@ impl Bus {
     }
 
     /// A worker that broke the rules: its sessions are invalid at once, and it is told to stop (spec 5.3).
-    pub(super) fn stop_bad_worker(&mut self, now: Moment, key: WorkerKey, reason: Reason, text: &str) {
+    pub(super) fn stop_broken_worker(&mut self, now: Moment, key: WorkerKey, reason: Reason, text: &str) {
         self.report(now, reason, Some(Peer::Worker(key)), || text.to_owned());
         if let Some(worker) = self.workers.get_mut(key) {
             worker.stdout_open = false;
         }
         self.effects.push_back(Effect::Pause { peer: Peer::Worker(key) });
-        self.settle_worker(now, key);
+        self.detach_worker(now, key);
         // One that has exited was only read to its end, and that is here.
         let event = match self.workers.get(key).map(|worker| worker.state) {
             Some(State::Stopped) => Event::StdoutEnded,
@@ -77,7 +77,7 @@ impl Bus {
     }
 
     /// A worker that is wanted no more.
-    pub(super) fn retire(&mut self, now: Moment, key: WorkerKey) {
+    pub(super) fn stop_worker(&mut self, now: Moment, key: WorkerKey) {
         let Some(worker) = self.workers.get_mut(key) else { return };
         worker.retired = true;
         self.step(now, key, Event::Stop);
@@ -126,22 +126,24 @@ impl Bus {
     }
 
     /// Everything that hung on a worker ends with it (spec 7.1.2).
-    fn settle_worker(&mut self, now: Moment, key: WorkerKey) {
+    fn detach_worker(&mut self, now: Moment, key: WorkerKey) {
         self.release_waiters(now, Peer::Worker(key));
         self.stop_waiting(now, Peer::Worker(key));
-        let owes: Vec<_> = self.workers.get(key).map(|worker| worker.end.owes.iter().collect()).unwrap_or_default();
+        let to_answer: Vec<_> =
+            self.workers.get(key).map(|worker| worker.end.to_answer.iter().collect()).unwrap_or_default();
         let (reason, text) = if self.shutdown.refuses_requests() {
             (Reason::ShuttingDown, "the daemon shut down before the worker answered")
         } else {
             (Reason::WorkerGone, "the worker exited before it answered")
         };
-        self.blame(now, key, &owes);
-        for request in in_order(owes) {
-            self.give_up_request(now, request, reason, text);
+        self.penalise_crash(now, key, &to_answer);
+        for request in in_order(to_answer) {
+            self.fail_request(now, request, reason, text);
             self.forget_request(Direction::ToWorkers, request);
         }
-        let asked: Vec<_> = self.workers.get(key).map(|worker| worker.end.asked.iter().collect()).unwrap_or_default();
-        for request in in_order(asked) {
+        let outstanding: Vec<_> =
+            self.workers.get(key).map(|worker| worker.end.outstanding.iter().collect()).unwrap_or_default();
+        for request in in_order(outstanding) {
             self.orphan_request(Direction::ToClients, request);
         }
         while let Some(session) = self.workers.get(key).and_then(|worker| worker.end.sessions.first()) {
@@ -151,7 +153,7 @@ impl Bus {
 
     /// It has exited and its last line was read.
     fn finish_worker(&mut self, now: Moment, key: WorkerKey) {
-        self.settle_worker(now, key);
+        self.detach_worker(now, key);
         let Some(worker) = self.workers.remove(key) else { return };
         self.stats.bytes_unsent += worker.end.output.queued() as u64;
         self.effects.push_back(Effect::Release { worker: key });
@@ -159,14 +161,14 @@ impl Bus {
             owner.assigned.retain(|(_, assigned)| *assigned != key);
         }
         self.leave_pool(now, &worker);
-        self.advance_drain(now);
+        self.advance_shutdown(now);
     }
 
     /// Timers and stalls of workers.
     pub(super) fn tick_workers(&mut self, now: Moment) {
         let timeout = self.settings.limits.backpressure_timeout;
         for key in self.workers.keys() {
-            self.end_patience(now, key);
+            self.release_held_up(now, key);
             let Some(worker) = self.workers.get_mut(key) else { continue };
             if worker.timer.is_some_and(|at| at <= now) {
                 worker.timer = None;
@@ -180,7 +182,7 @@ impl Bus {
                     "a worker read nothing for {} s, with {queued} bytes queued; it is told to stop",
                     timeout.as_secs_f32()
                 );
-                self.stop_bad_worker(now, key, Reason::WorkerStalled, &text);
+                self.stop_broken_worker(now, key, Reason::WorkerStalled, &text);
             }
             let Some(worker) = self.workers.get(key) else { continue };
             let stalls_at = worker.end.output.stalls_at(timeout).filter(|_| worker.takes_messages());
@@ -220,7 +222,7 @@ impl Bus {
     }
 
     /// A worker's stdout is read again: if it has exited meanwhile, its last lines have their full time from now on.
-    pub(super) fn read_on(&mut self, now: Moment, key: WorkerKey) {
+    pub(super) fn extend_read_timer(&mut self, now: Moment, key: WorkerKey) {
         let Some(worker) = self.workers.get_mut(key).filter(|worker| worker.state == State::Stopped) else { return };
         let timer = now.after(GRACE);
         worker.timer = Some(timer);
@@ -230,7 +232,7 @@ impl Bus {
     /// Tells every worker to stop.
     pub(super) fn stop_workers(&mut self, now: Moment) {
         for key in self.workers.keys() {
-            self.retire(now, key);
+            self.stop_worker(now, key);
         }
     }
 

@@ -1,5 +1,5 @@
 //! Which worker a message goes to that belongs to no session yet: the groups of seats, and how one of them is picked
-//! (spec 3.3, 6.1; design 2.6, 2.7).
+//! (spec 3.3, 6.1; decisions 6, 7).
 
 use super::Bus;
 use super::peer::{ClientKey, Moment, WorkerKey};
@@ -74,7 +74,7 @@ pub fn groups(settings: &Settings) -> (Vec<Group>, Vec<usize>) {
 }
 
 impl Bus {
-    /// The group that a client's line asks for (design 2.7).
+    /// The group that a client's line asks for (decision 7).
     pub(super) fn group_of_line(
         &self,
         client: ClientKey,

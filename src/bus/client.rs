@@ -1,4 +1,4 @@
-//! A client connection as the core sees it.
+//! What the core knows of one client connection.
 
 use super::endpoint::Endpoint;
 use super::lost::LostNames;
@@ -11,7 +11,7 @@ use super::sources::UseKey;
 pub enum Phase {
     /// Both directions are open.
     Open,
-    /// It has sent its last line and waits for answers (design 2.10).
+    /// It has sent its last line and waits for answers (decision 10).
     HalfClosed,
     /// It is being closed after its last bytes are sent.
     Flushing,
@@ -53,7 +53,7 @@ pub struct Client {
     pub deadline: Option<Moment>,
     /// Its worker in each group that assigns by client.
     pub assigned: Vec<(usize, WorkerKey)>,
-    /// Whether it is read as fast as it sends.
+    /// Whether it waits for answers or its turn.
     pub pace: Pace,
     /// Bytes of the line that it waits to send.
     pub waiting_bytes: usize,

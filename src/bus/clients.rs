@@ -1,5 +1,5 @@
-//! The life of a client connection: it is taken in, it half-closes, it is closed, and what hung on it is settled
-//! (spec 4.1.2, 7.2, 7.3; design 2.9 to 2.11).
+//! The life of a client connection: it is taken in, it half-closes, it is closed, and what hung on it ends
+//! (spec 4.1.2, 7.2, 7.3; decisions 9 to 11).
 
 use super::client::{Client, Phase};
 use super::peer::{ClientKey, Moment, Peer, Source};
@@ -15,8 +15,8 @@ use std::time::Duration;
 const LINGER: Duration = Duration::from_secs(1);
 
 impl Bus {
-    /// A client has connected through the listener with this index. None when there is no room or no future for it:
-    /// close it. One that is taken may still be refused by the effects that follow (`admission.rs`).
+    /// A client has connected through the listener with this index. None when there is no room for it, or the
+    /// daemon shuts down: close it. One that is taken may still be refused by the effects that follow (`admission.rs`).
     pub fn connect(&mut self, now: Moment, listener: usize, source: Source) -> (Option<ClientKey>, Effects<'_>) {
         self.check_effects_were_taken();
         let client = self.admit_client(now, listener, source);
@@ -62,7 +62,7 @@ impl Bus {
         Some(key)
     }
 
-    /// It has sent everything. It is closed when it has its answers (design 2.10).
+    /// It has sent everything. It is closed when it has its answers (decision 10).
     pub(super) fn on_client_ended(&mut self, now: Moment, key: ClientKey) {
         let Some(client) = self.clients.get_mut(key) else { return };
         match client.phase {
@@ -79,7 +79,8 @@ impl Bus {
         }
     }
 
-    /// One of its requests was answered: a half-closed client, or a shutdown, may have waited for that.
+    /// One of its requests was answered: reads it again, closes it, or goes on with the shutdown, if that waited for
+    /// it.
     pub(super) fn wake_after_answer(&mut self, now: Moment, key: ClientKey) {
         self.resume_if_caught_up(key);
         self.finish_half_closed(now, key);
@@ -107,7 +108,7 @@ impl Bus {
         self.close_client(now, key, Close::Now);
     }
 
-    /// Stops listening to a client and closes it; what hangs on it is settled at once (spec 7.2).
+    /// Stops listening to a client and closes it. Its requests and sessions end at once (spec 7.2).
     pub(super) fn close_client(&mut self, now: Moment, key: ClientKey, how: Close) {
         let Some(client) = self.clients.get_mut(key) else { return };
         let next = match how {
@@ -142,14 +143,14 @@ impl Bus {
         self.recheck_quiesced(now);
     }
 
-    /// Somebody waits no more: a shutdown may have waited for that.
+    /// A shutdown waits for requests to finish: sees whether it can go on.
     fn recheck_quiesced(&mut self, now: Moment) {
         if self.stage() == Stage::Quiescing {
             self.advance_shutdown(now);
         }
     }
 
-    /// Sessions and requests of a client that leaves.
+    /// Ends the requests of a client that leaves, and holds or drops its sessions.
     fn detach_client(&mut self, now: Moment, key: ClientKey) {
         self.send_cancellations(now, key);
         let Some(client) = self.clients.get(key) else { return };
@@ -179,7 +180,7 @@ impl Bus {
         }
     }
 
-    /// `cancel_on_disconnect`: tells workers to stop working for a client that leaves (design 2.11).
+    /// `cancel_on_disconnect`: tells workers to stop working for a client that leaves (decision 11).
     fn send_cancellations(&mut self, now: Moment, key: ClientKey) {
         let Some(client) = self.clients.get(key) else { return };
         let mut sessions = Vec::new();
@@ -205,7 +206,7 @@ impl Bus {
         }
     }
 
-    /// Requests of workers that this client will not answer any more: the workers are told.
+    /// Answers requests of workers with errors that this client will not answer any more.
     fn fail_requests_to_client(&mut self, now: Moment, key: ClientKey) {
         let Some(client) = self.clients.get(key) else { return };
         let (number, to_answer) = (client.number, client.end.to_answer.iter().collect());
@@ -231,11 +232,11 @@ impl Bus {
         }
     }
 
-    /// Bytes have left for a client.
+    /// Bytes have left for a client: sees whether a closing one has all of its own.
     pub(super) fn check_flushed(&mut self, now: Moment, key: ClientKey) {
         let Some(client) = self.clients.get_mut(key) else { return };
         if client.phase == Phase::Flushing && client.end.output.queued() == 0 {
-            // All is out: now only its own end is waited for.
+            // All is out. Now it has to close its own side.
             let deadline = now.after(LINGER);
             client.deadline = Some(deadline);
             self.check_at(deadline);
@@ -262,7 +263,7 @@ impl Bus {
         self.advance_shutdown(now);
     }
 
-    /// A half-closed client has waited long enough: it gets errors for answers, and with the last one it is closed.
+    /// A half-closed client has waited long enough. It gets errors for answers, and is closed with the last one.
     fn fail_requests_of_client(&mut self, now: Moment, key: ClientKey) {
         let outstanding =
             self.clients.get(key).map(|client| client.end.outstanding.iter().collect()).unwrap_or_default();

@@ -1,5 +1,5 @@
 //! Which answer means which request: a request is recorded with an id that its answerer has never seen for another one,
-//! and every answer finds its asker, or nobody (spec 6.2; design 2.4, 2.5).
+//! and every answer finds its asker, or nobody (spec 6.2; decisions 4, 5).
 
 use super::id::{Id, View};
 use super::message::Cancel;
@@ -13,7 +13,7 @@ use crate::scan::{Line, Window};
 
 impl Bus {
     /// Records a request. Returns the token to replace its id with, if the answerer may not see the asker's
-    /// (design 2.4).
+    /// (decision 4).
     pub(super) fn ask(
         &mut self,
         now: Moment,
@@ -39,7 +39,7 @@ impl Bus {
             original = Some(Box::new(Original { id: id.to_id(), token: token.into(), is_replaced: true }));
             wire = Some(made);
         } else if token[0] == b'"' && has_escape(token) {
-            // It passes as it is; an error in place of the answer has to repeat the spelling.
+            // It passes as it is. An error in place of the answer has to repeat the spelling.
             original = Some(Box::new(Original { id: id.to_id(), token: token.into(), is_replaced: false }));
         }
         let (clients, workers) = (&mut self.clients, &mut self.workers);
@@ -56,10 +56,10 @@ impl Bus {
             ),
             _ => return Err(too_many()),
         };
-        let names = (wire.unwrap_or_else(|| id.to_id()), original);
+        let wire = || wire.unwrap_or_else(|| id.to_id());
         let (asked_by, owed_by) =
             (asker_end.map(|end| &mut end.outstanding), answerer_end.map(|end| &mut end.to_answer));
-        if requests.insert(hash, new, names, asked_by, owed_by).is_none() {
+        if requests.insert(hash, new, wire, original, asked_by, owed_by).is_none() {
             return Err(too_many());
         }
         if let (true, Peer::Worker(answerer)) = (effect.creates, answerer)
@@ -68,7 +68,10 @@ impl Bus {
             worker.creating += 1;
         }
         self.stats.ids_translated += u64::from(edit.is_some());
-        for session in [session, second_session].into_iter().flatten() {
+        if let Some(session) = session {
+            self.sessions.begin_request(session);
+        }
+        if let Some(session) = second_session {
             self.sessions.begin_request(session);
         }
         Ok(edit)
@@ -85,7 +88,7 @@ impl Bus {
         }
     }
 
-    /// Makes sure that one more request fits, at the cost of those whom nobody waits for, then of the client that
+    /// Makes sure that one more request fits. Requests that nobody waits for go first, then one of the client that
     /// holds most.
     fn make_room(&mut self, now: Moment, direction: Direction, asker: Peer) -> Result<(), Refusal> {
         let is_full = self.requests(direction).is_full();
@@ -148,8 +151,8 @@ impl Bus {
         }
     }
 
-    /// Forgets a request whose answer nobody wants, and that may still come. A client that is owed an answer although
-    /// it has cancelled the request gets an error.
+    /// Forgets a request whose answer nobody wants, though it may still come. Some cancelled requests have to be
+    /// answered: those get an error.
     fn discard_unwanted(&mut self, now: Moment, direction: Direction, key: RequestKey) {
         let Some(request) = self.requests(direction).get(key) else { return };
         let (asker, cancelled) = (request.asker(), request.cancelled);
@@ -190,7 +193,10 @@ impl Bus {
         if let Some(answerer) = answerer {
             requests.leave_answerer(&mut answerer.to_answer, request.at_answerer());
         }
-        for session in [request.session, request.second_session].into_iter().flatten() {
+        if let Some(session) = request.session {
+            self.end_session_request(session);
+        }
+        if let Some(session) = request.second_session {
             self.end_session_request(session);
         }
         Some(request)
@@ -210,7 +216,7 @@ impl Bus {
         }
     }
 
-    /// The asker does not wait any more; the id stays taken until the answer comes.
+    /// The asker does not wait any more. The id stays taken until the answer comes.
     pub(super) fn orphan_request(&mut self, direction: Direction, key: RequestKey) {
         let requests = if direction == Direction::ToWorkers { &mut self.to_workers } else { &mut self.to_clients };
         let asker = match requests.get(key).and_then(Request::asker) {

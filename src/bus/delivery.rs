@@ -1,5 +1,5 @@
-//! How lines get to their receivers: queued with the pieces that are replaced, held back while the receiver is full or
-//! others have their turn, resumed when there is room (spec 7.3, design 2.12).
+//! How lines get to their receivers: they are queued with the pieces that are replaced, their senders wait while the
+//! receiver is full, and are read again when there is room (spec 7.3, decision 12).
 //!
 //! Invariant: a peer waits for one output at a time, and is in the list of that output once.
 
@@ -11,8 +11,8 @@ use super::port::{Close, Effect};
 use super::report::Reason;
 use crate::scan::{Line, Span};
 
-/// What is queued for a client that reads more slowly than a shared worker writes may grow to so many times
-/// max_output_queue; then the client is closed.
+/// A client may read more slowly than a worker writes that it shares with others. It is closed when more than so many
+/// times max_output_queue are queued for it.
 const SLOW_READER_LIMIT: usize = 4;
 
 /// Whether a line may be queued.
@@ -22,12 +22,12 @@ pub(super) enum Room {
     Free,
     /// Its sender waits.
     Wait,
-    /// Its receiver was closed just now: the line has to find its way again.
+    /// Its receiver was closed just now: the line has to be routed again.
     Closed,
 }
 
 impl Bus {
-    /// Whether `from` has to wait before it speaks to itself: an error in place of an answer.
+    /// Lets a peer wait for its own output, if that is full: an error is to be queued there. Says whether it waits.
     pub(super) fn block_on_itself(&mut self, peer: Peer) -> bool {
         let is_full = self.endpoint(peer).is_some_and(|end| end.output.is_full());
         if is_full {
@@ -36,7 +36,8 @@ impl Bus {
         is_full
     }
 
-    /// Whether a client has to wait before it sends `bytes` to a worker: the worker is full, or others have their turn.
+    /// Lets a client wait that sends `bytes` to a worker, if the worker is full or others have their turn. Says whether
+    /// it waits.
     pub(super) fn block_on_worker(&mut self, now: Moment, client: ClientKey, worker: WorkerKey, bytes: usize) -> bool {
         let alone = self.clients.len() == 1;
         let Some(to) = self.workers.get_mut(worker) else { return false };
@@ -57,7 +58,7 @@ impl Bus {
         }
         from.waiting_bytes = bytes;
         if in_turns {
-            // What is known may be old: the first one who waits finds out.
+            // What is known of the worker may be old. The first one who waits asks anew.
             if self.workers_in_turns.contains(&worker) && !others_wait {
                 self.probe(now, worker);
             }
@@ -69,8 +70,8 @@ impl Bus {
         true
     }
 
-    /// Whether there is room at a client for a line of a worker. A worker that others use too is not held up for long
-    /// by one that reads slowly: what is for the slow one is kept up to a limit, then the slow one is closed.
+    /// Finds room at a client for a line of a worker, or lets the worker wait. A worker that others use too is not held
+    /// up for long by a client that reads slowly: its lines are kept up to a limit, then the client is closed.
     pub(super) fn make_room_at_client(&mut self, now: Moment, worker: WorkerKey, client: ClientKey) -> Room {
         let Some(to) = self.clients.get_mut(client) else { return Room::Free };
         if !to.end.output.is_full() {

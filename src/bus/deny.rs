@@ -20,7 +20,7 @@ impl Bus {
         self.denied_in(self.workers.get(worker)?.pool, window, line)
     }
 
-    /// The same for any worker of a pool.
+    /// Why a client's line may not go to any worker of this pool; none if it may.
     pub(super) fn denied_in(&self, pool: usize, window: Window<'_>, line: &Line) -> Option<(Reason, String)> {
         let pool = &self.settings.pools[pool];
         if pool.deny_methods.is_empty() || !line.method.is_some() {

@@ -1,4 +1,4 @@
-//! What one connection may take of what all share, so that nobody's flood becomes everybody's wait.
+//! What one connection may take of what all share, so that the others do not wait when one floods the bus.
 //!
 //! Who has many requests unanswered is read more slowly: what it sends stands in the same pipes as what the others
 //! send. It is never kept waiting for answers alone, because a worker may need its next line to give them: after
@@ -15,7 +15,7 @@ use super::port::Effect;
 use super::requests::Direction;
 use super::{Bus, settings};
 
-/// How long it waits for answers at most, before it has its next turn.
+/// How long a client with many unanswered requests waits at most, before it has its next turn.
 const PAUSE: Duration = Duration::from_millis(1);
 /// Slots for pending requests that are kept for each other connection, and for all of them together.
 const KEPT_FOR_EACH: usize = 4;
@@ -25,7 +25,7 @@ const KEPT: usize = settings::MAX_PENDING_REQUESTS / 4;
 pub type PaceQueue = VecDeque<(Moment, ClientKey)>;
 
 impl Bus {
-    /// Whether a client has to let others go first. If so it waits, and is resumed.
+    /// Lets a client wait that has too many requests unanswered, while there are others. Says whether it waits.
     pub(super) fn yield_to_others(&mut self, now: Moment, key: ClientKey) -> bool {
         let (alone, ahead) = (self.clients.len() == 1, self.settings.limits.requests_ahead);
         let Some(client) = self.clients.get_mut(key) else { return false };
@@ -43,7 +43,7 @@ impl Bus {
         true
     }
 
-    /// A client has one unanswered request less.
+    /// A client has one unanswered request less: it is read again once it has few.
     pub(super) fn resume_if_caught_up(&mut self, key: ClientKey) {
         let ahead = self.settings.limits.requests_ahead;
         let Some(client) = self.clients.get_mut(key) else { return };
@@ -84,7 +84,7 @@ impl Bus {
                 source = key;
             }
         }
-        // Who would hold as many as the other one afterwards gets nothing from it.
+        // If the asker held as many as the other one afterwards, nothing would be gained.
         let mut least = if source == own.source_use { of(own) + 1 } else { 0 };
         let mut heaviest = None;
         for (key, client) in self.clients.iter().filter(|(_, client)| client.source_use == source) {

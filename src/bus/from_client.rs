@@ -1,7 +1,7 @@
-//! The way of a line from a client to a worker (spec 6.1, 6.2; design 2.1 to 2.7).
+//! The way of a line from a client to a worker (spec 6.1, 6.2; decisions 1 to 7).
 //!
-//! Invariant: a line is queued for exactly one worker, or its loss is reported, and a lost request is answered. Whatever
-//! session or request a line names is its sender's own, or nobody's.
+//! Invariant: a line is queued for exactly one worker, or its loss is reported, and a lost request is answered. A
+//! session or request that a line names belongs to its sender, or to nobody.
 
 use std::borrow::Cow;
 
@@ -139,7 +139,7 @@ impl Bus {
         Flow::Next
     }
 
-    /// The way of most messages: in a session that their sender owns, with nothing else to look at.
+    /// The route of most messages: in a session that their sender owns, with nothing else to look at.
     fn known_route(
         &mut self,
         now: Moment,
@@ -285,7 +285,7 @@ impl Bus {
         Ok(Route { worker, session: Named::None, second_session: Named::None, cancels: Some(key) })
     }
 
-    /// The worker of the session `name`, or the one that it is to be made on if nobody has it (spec 6.1, design 2.3).
+    /// The worker of the session `name`, or the one that it is to be made on if nobody has it (spec 6.1, decision 3).
     /// `inner` is what stands in the params if `name` stands at top level.
     #[allow(clippy::too_many_arguments)]
     fn worker_for_session<'a>(
@@ -353,7 +353,8 @@ impl Bus {
         Ok((worker, if verb == Verb::Fork { Named::None } else { Named::New(name) }))
     }
 
-    /// The session `name` on the workers of a group: the client's own first, then one of somebody else, then a held one.
+    /// The session `name` on the workers of a group: the client's own first, then one of somebody else, then a held
+    /// one.
     fn session_in_group(&self, client: ClientKey, group: usize, name: &[u8]) -> Found {
         let mut found = Found::Nowhere;
         for at in 0..self.groups[group].len() {
@@ -418,7 +419,7 @@ impl Bus {
     }
 
     /// The session in the params is the one that a worker reads: where workers give out names it has to be one that was
-    /// given to this client. A claim is none, though it decides the way of a message.
+    /// given to this client. A claimed name is none, though it decides where a message goes.
     fn refuse_unissued(&self, client: ClientKey, worker: WorkerKey, verb: Verb, name: &[u8]) -> Result<(), Refusal> {
         let session = self.sessions.of_worker(worker, name).and_then(|key| self.sessions.get(key));
         match session {
@@ -528,7 +529,7 @@ impl Bus {
         }
     }
 
-    /// The answer of a client to a worker's request (design 2.5).
+    /// The answer of a client to a worker's request (decision 5).
     fn client_response(&mut self, now: Moment, client: ClientKey, window: Window<'_>, line: &Line) -> Flow {
         let from = Peer::Client(client);
         let found = self.answered(from, window, line);

@@ -1,5 +1,5 @@
 //! The way of a line from a worker to a client: answers to their askers, everything else to the owner of its session
-//! (spec 6.3, design 2.5).
+//! (spec 6.3, decision 5).
 //!
 //! Invariant: a line is queued for exactly one client, or its loss is reported, and a lost request is answered.
 
@@ -127,7 +127,7 @@ impl Bus {
         }
     }
 
-    /// A request or a notification of a worker (spec 6.3.2, design 2.5).
+    /// A request or a notification of a worker (spec 6.3.2, decision 5).
     fn worker_message(&mut self, now: Moment, worker: WorkerKey, window: Window<'_>, line: &Line) -> Flow {
         let from = Peer::Worker(worker);
         let id = match line.id.is_some().then(|| View::parse(window.get(line.id))).transpose() {
@@ -228,7 +228,7 @@ impl Bus {
         } else {
             named.or(owner).ok_or(Reason::Unroutable)
         };
-        // One that has sent its last line can be told things, and asked nothing.
+        // A half-closed client still takes notifications. It cannot answer a request any more.
         let last_phase = if is_request { Phase::Open } else { Phase::HalfClosed };
         match to {
             Ok(Peer::Client(client)) if self.clients.get(client).is_some_and(|client| client.phase <= last_phase) => {

@@ -1,5 +1,5 @@
 //! Request ids. Two tokens are one id when they are the same JSON value: `1`, `1.0` and `1e0` are, `1` and `"1"` are
-//! not (design 2.4). An [`Id`] holds the canonical form, so that comparing is comparing bytes.
+//! not (decision 4). An [`Id`] holds the canonical form, so that comparing is comparing bytes.
 
 use std::borrow::Cow;
 
@@ -47,7 +47,7 @@ impl Id {
         View::parse(token).map(|view| view.to_id())
     }
 
-    /// The id that the bus makes as its `count`th: no other id is equal to it.
+    /// The `count`th id that the bus makes. No other id is equal to it.
     pub fn made(count: u64, string: bool) -> Self {
         debug_assert!(count < MADE.end - MADE.start);
         Self::from_text(string, (MADE.start + count).to_string().as_bytes())
@@ -67,7 +67,7 @@ impl Id {
         self.text.as_bytes()
     }
 
-    /// The same, borrowed.
+    /// The id as a [`View`], to compare or to look for.
     pub fn view(&self) -> View<'_> {
         View { text: Cow::Borrowed(self.text()), string: self.string, plain: true }
     }

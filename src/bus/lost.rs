@@ -2,11 +2,11 @@
 
 use std::collections::VecDeque;
 
-/// Names that a client remembers of workers that took them along; beyond them the oldest one goes.
+/// How many such names are remembered for one client; beyond them the oldest one goes.
 const MAX_LOST: usize = 64;
 
-/// Names of sessions that went with their workers, for the client that owned them. A name is kept as its hash: who finds
-/// two names of one hash deceives himself.
+/// Names of sessions that went with their workers, for the client that owned them. A name is kept as its hash: a
+/// client that finds two names of one hash fools nobody but itself.
 #[derive(Default)]
 pub struct LostNames {
     names: VecDeque<u64>,

@@ -3,7 +3,7 @@
 //! Above three quarters of `max_memory`, clients that hold more than their share are not read, and one that moves
 //! nothing is closed now and then, so that nobody waits for ever for those who will never finish. Above `max_memory`
 //! the largest are closed until there is room again. A client that holds little is never touched, and neither is a
-//! worker: what waits for it keeps its clients waiting (`pressure.rs`).
+//! worker: what waits for it keeps its clients waiting (`delivery.rs`).
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -22,8 +22,8 @@ const TRIFLE: usize = 24 << 10;
 const SHARE_PART: usize = 4;
 /// Who has moved nothing for so long makes no progress; and memory may be short for so long before one is closed.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// So many of those who are held back are read all the same, in turn, so that whole lines can be finished and the end of
-/// those who have gone is seen.
+/// So many of those who are held back are read all the same, in turn, so that whole lines can be finished and the end
+/// of those who have gone is seen.
 const CHANCES: usize = 32;
 /// How long such a turn is. Who sends nothing in it is closed.
 const CHANCE: Duration = Duration::from_millis(50);
@@ -117,8 +117,8 @@ impl Bus {
         }
     }
 
-    /// Lets some of those who are held back be read for a while, one after the other. Gives those who had their turn and
-    /// sent nothing; who waits for memory keeps it until there is some.
+    /// Lets some of those who are held back be read for a while, one after the other. Gives those who had their turn
+    /// and sent nothing; who waits for memory keeps it until there is some.
     fn rotate_chances(&mut self, now: Moment, held_back: &[ClientKey], waiting: &[Peer]) -> Vec<ClientKey> {
         let (over, mut running): (Vec<_>, Vec<_>) = std::mem::take(&mut self.shortage.chances)
             .into_iter()

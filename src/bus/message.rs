@@ -1,5 +1,5 @@
 //! What a line is: its kind, what its method means to the bus, the names it carries, and the pieces of it that are
-//! replaced on its way (spec 6, design 2.1, 2.2). It reads one line and knows nothing of the bus.
+//! replaced on its way (spec 6, decisions 1, 2). It reads one line and knows nothing of the bus.
 
 use std::borrow::Cow;
 
@@ -22,7 +22,7 @@ pub(super) type Edits = [Option<Edit>; 3];
 /// Why a message goes nowhere.
 pub(super) struct Refusal(pub Reason, pub String);
 
-/// What a message is, by its members (design 2.2).
+/// What a message is, by its members (decision 2).
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Request,

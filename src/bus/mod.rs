@@ -4,10 +4,10 @@
 //! Reading order: [`port`] is the contract, [`peer`] what everybody speaks of, [`settings`] what the core is told, and
 //! this file the front door. `from_client.rs` and `from_worker.rs` send each line on its way with the tables of
 //! [`sessions`] and [`requests`]; `deny.rs` may keep it back, `assignment.rs` chooses a worker for it, `delivery.rs`
-//! queues it, and `refusals.rs` says why it went nowhere. `clients.rs`, `workers.rs`, `pool.rs` and [`shutdown`] hold the
-//! lives of clients, workers, seats and the daemon; `admission.rs` counts who comes in. Who has to wait say [`output`],
-//! `turns.rs` with [`send_window`], `patience.rs`, `fairness.rs` and `penalties.rs`; `memory.rs` closes who holds too
-//! much. [`id`] compares request ids, and [`crate::scan`] reads JSON.
+//! queues it, and `refusals.rs` says why it went nowhere. `clients.rs`, `workers.rs`, `pool.rs` and [`shutdown`] hold
+//! the lives of clients, workers, seats and the daemon; `admission.rs` counts who comes in. Who has to wait say
+//! [`output`], `turns.rs` with [`send_window`], `patience.rs`, `fairness.rs` and `penalties.rs`; `memory.rs` closes who
+//! holds too much. [`id`] compares request ids, and [`crate::scan`] reads JSON.
 
 #![forbid(unsafe_code)]
 
@@ -241,11 +241,12 @@ impl Bus {
     }
 
     /// Sends the lines on their way, one after the other, until one of them has to wait or is the last of its sender.
+    #[inline(always)]
     fn route_lines(&mut self, now: Moment, from: Peer, window: Window<'_>, batch: &[Line]) -> Progress {
         let limit = self.settings.limits.max_input_buffer;
-        let mut progress = Progress { flow: Flow::Next, bytes: 0, lines: 0 };
+        let (mut flow, mut bytes, mut lines) = (Flow::Next, 0, 0);
         for line in batch {
-            progress.flow = if line.span.len() > limit {
+            flow = if line.span.len() > limit {
                 self.line_too_long(now, from)
             } else {
                 match from {
@@ -253,24 +254,25 @@ impl Bus {
                     Peer::Worker(worker) => self.worker_line(now, worker, window, line),
                 }
             };
-            if progress.flow != Flow::Next {
+            if flow != Flow::Next {
                 break;
             }
-            progress.bytes = line.span.end as usize + 1;
-            progress.lines += 1;
+            bytes = line.span.end as usize + 1;
+            lines += 1;
             if std::mem::take(&mut self.sender_penalised)
-                && progress.lines < batch.len()
+                && lines < batch.len()
                 && let Peer::Client(client) = from
                 && self.pause_if_penalised(client)
             {
-                progress.flow = Flow::Blocked;
+                flow = Flow::Blocked;
                 break;
             }
         }
-        progress
+        Progress { flow, bytes, lines }
     }
 
     /// What becomes of the sender for what stands behind its whole lines: a line that is no message, or is too long.
+    #[inline(always)]
     fn check_rest(&mut self, now: Moment, from: Peer, window: Window<'_>, outcome: Outcome, unfinished: usize) -> Flow {
         let limit = self.settings.limits.max_input_buffer;
         match outcome {
@@ -283,6 +285,7 @@ impl Bus {
     }
 
     /// Remembers what is known of the bytes that were not dealt with, and says how to go on.
+    #[inline(always)]
     fn keep_rest(
         &mut self,
         now: Moment,

@@ -1,4 +1,5 @@
-//! Whose a session is: who claims it, learns of it, borrows it, loses it, and who may not name it (spec 6.1, design 2.3).
+//! Whose a session is: who claims it, learns of it, borrows it, loses it, and who may not name it (spec 6.1, decision
+//! 3).
 
 use super::Bus;
 use super::message::Refusal;
@@ -17,7 +18,7 @@ pub(super) enum Learned {
 }
 
 impl Bus {
-    /// The session of this name that a client owns. Most clients have one: that is found without its hash.
+    /// The session of this name that a client owns. Most clients have one session, which is found without a hash.
     pub(super) fn session_of_client(&self, client: ClientKey, name: &[u8]) -> Option<SessionKey> {
         let sessions = &self.clients.get(client)?.end.sessions;
         match sessions.len() {
@@ -29,8 +30,7 @@ impl Bus {
         }
     }
 
-    /// Whether the workers of this one's pool give out the names of their sessions, so that only what was given out
-    /// may be named.
+    /// Whether the workers of a worker's pool give out the names of their sessions, so that clients may use no others.
     pub(super) fn issues_names(&self, worker: WorkerKey) -> bool {
         self.workers.get(worker).is_some_and(|worker| self.gives_out_names(worker))
     }
@@ -39,7 +39,8 @@ impl Bus {
         worker.owner.is_none() && (worker.creating > 0 || self.pools[worker.pool].issues_names)
     }
 
-    /// A session that its owner uses by naming it. None if there is no room, nor anybody who has to make some.
+    /// Makes a session of a name that a client was the first to use. None if there is no room, and nobody has to make
+    /// some.
     pub(super) fn claim_session(
         &mut self,
         now: Moment,
@@ -103,7 +104,7 @@ impl Bus {
     }
 
     /// A worker's answer names a session: it belongs to the client that asked, whoever used the name before. `creates`
-    /// says that a new session was asked for.
+    /// says that the client asked for a new one.
     pub(super) fn learn_session(
         &mut self,
         now: Moment,
@@ -175,8 +176,8 @@ impl Bus {
         }
     }
 
-    /// The owner of a session leaves: the name goes to nobody as long as something of it may come. What the worker has
-    /// given out it may speak of as long as it lives; of other names it knows only what it is asked.
+    /// The owner of a session leaves. Nobody gets the name as long as the worker may speak of it: one that the worker
+    /// has given out for as long as it lives, any other one until its last request is answered.
     pub(super) fn hold_session(&mut self, key: SessionKey) {
         self.sessions.restore_rank(key);
         let Some(session) = self.sessions.get(key) else { return };
@@ -209,7 +210,7 @@ impl Bus {
         self.sessions.remove(key, self.workers.get_mut(worker).map(|worker| &mut worker.end.sessions));
     }
 
-    /// A worker has ended, and its session with it: its owner is told when it names it the next time.
+    /// A worker has ended, and its session with it. The owner is told when it names the session the next time.
     pub(super) fn lose_session(&mut self, key: SessionKey) {
         if let Some(session) = self.sessions.get(key)
             && (session.rank == Rank::Issued || session.was_held)
@@ -253,7 +254,7 @@ impl Bus {
         }
     }
 
-    /// Why a client cannot use a name: the same words for every reason, so that nothing is learned of others.
+    /// Why a client cannot use a name. Every reason has the same words, so that nobody learns anything of others.
     pub(super) fn denied() -> Refusal {
         Refusal(Reason::SessionDenied, "this session is not available to this connection".into())
     }

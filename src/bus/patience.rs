@@ -7,9 +7,9 @@ use super::peer::{ClientKey, Moment, Peer, WorkerKey};
 
 /// How long one worker may be held up in all by clients that read slowly, while others use it.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// So many parts of the time that passes come back.
+/// One part in so many of the time that passes comes back.
 const PATIENCE_RETURNS: u32 = 100;
-/// How long it is believed that others use a worker.
+/// How long it is taken for granted that others use a worker, once that was seen.
 const SHARED_FOR: Duration = Duration::from_millis(10);
 
 /// How much longer a worker may be held up.
@@ -19,7 +19,7 @@ pub struct Patience {
     at: Moment,
     /// It is being held up since then, and others use it.
     since: Option<Moment>,
-    /// Others used it when that was looked at last.
+    /// Until then it is taken for granted that others use it.
     shared_until: Moment,
 }
 
@@ -37,7 +37,7 @@ impl Patience {
         self.left
     }
 
-    /// When a worker that is held up goes on whatever its reader does.
+    /// When a worker that is held up goes on, whether its reader has room or not.
     pub fn ends(&self) -> Option<Moment> {
         self.since.map(|since| since.after(self.left))
     }
@@ -59,7 +59,7 @@ impl Patience {
 }
 
 impl Bus {
-    /// Whether anybody but `client` has something to expect of a worker.
+    /// Finds out whether anybody but `client` uses a worker, and remembers it for a while.
     pub(super) fn check_shared(&mut self, now: Moment, key: WorkerKey, client: ClientKey) -> bool {
         let Some(worker) = self.workers.get(key) else { return false };
         if worker.owner.is_some() {
@@ -80,7 +80,7 @@ impl Bus {
         shared
     }
 
-    /// A client speaks to a worker that is held up by another one: from now on it is held up for a short while only.
+    /// A client speaks to a worker that another one holds up: from now on that lasts for a short while only.
     pub(super) fn limit_hold_up(&mut self, now: Moment, key: WorkerKey, client: ClientKey) {
         let Some(worker) = self.workers.get_mut(key) else { return };
         if !matches!(worker.end.blocked_on, Some(Peer::Client(slow)) if slow != client)

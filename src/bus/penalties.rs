@@ -13,7 +13,7 @@ use super::requests::Request;
 const SUSPECT_AFTER: u32 = 3;
 /// How long such a client is not read; it doubles each time.
 const FIRST_PENALTY: Duration = Duration::from_secs(1);
-/// How long at most.
+/// How long it is not read at most.
 const LONGEST_PENALTY: Duration = Duration::from_secs(30);
 /// How long a client is not read after a table was full of what it holds. It doubles with each refusal, up to the
 /// longest, and begins anew after this time without one.
@@ -55,8 +55,8 @@ impl Penalty {
         self.crashes = 0;
     }
 
-    /// A worker has ended while it had a request of the client. Gives how many that are in a row and how long the client
-    /// is not read, once they are too many.
+    /// A worker has ended while it had a request of the client. Gives how many that are in a row and how long the
+    /// client is not read, once they are too many.
     fn count_crash(&mut self, now: Moment) -> Option<(u32, Duration)> {
         self.crashes += 1;
         let more = self.crashes.checked_sub(SUSPECT_AFTER)?;

@@ -1,5 +1,5 @@
 //! The seats of each pool: who sits there, when the next worker is started, and when a seat is given up
-//! (spec 7.1.3; design 2.13).
+//! (spec 7.1.3; decision 13).
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use super::worker::Worker;
 
 /// A worker that could not be started for want of descriptors, processes or memory is tried again after this long.
 const SHORTAGE: Duration = Duration::from_secs(1);
-/// First restart delay; it doubles with each exit (design 2.13).
+/// First restart delay; it doubles with each exit (decision 13).
 const FIRST_BACKOFF: Duration = Duration::from_millis(100);
 
 /// Longest restart delay.

@@ -203,7 +203,8 @@ pub enum Signal {
     Kill,
 }
 
-/// What is to be done, in this order. It borrows the bus, so that nobody calls the core before the last effect is taken.
+/// What is to be done, in this order. It borrows the bus, so that nobody calls the core before the last effect is
+/// taken.
 #[must_use = "lines are lost with the effects that nobody carries out"]
 pub struct Effects<'a>(pub(super) &'a mut VecDeque<Effect>);
 

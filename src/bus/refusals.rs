@@ -1,5 +1,5 @@
 //! What is said of a line that goes nowhere: an error to who asked, and a report with who, which id, and why
-//! (spec 4.3, 5.3, 7.3.2; design 2.8, 2.9).
+//! (spec 4.3, 5.3, 7.3.2; decisions 8, 9).
 
 use super::client::Phase;
 use super::message::{Refusal, echoed_id, echoed_session};
@@ -151,7 +151,7 @@ impl Bus {
         Flow::Over
     }
 
-    /// Answers a client that cannot be understood, and closes it (design 2.9).
+    /// Answers a client that cannot be understood, and closes it (decision 9).
     fn close_with_error(&mut self, now: Moment, client: ClientKey, reason: Reason, text: &str) {
         self.report(now, reason, Some(Peer::Client(client)), || format!("a client is closed: {text}"));
         if self.settings.routing.error_replies {

@@ -1,9 +1,9 @@
-//! The JSON that the bus says itself: error replies (design 2.8, 2.9), and ids and names written as JSON again.
+//! The JSON that the bus says itself: error replies (decisions 8, 9), and ids and names written as JSON again.
 
 use super::id::Id;
 use super::report::Reason;
 
-/// The JSON-RPC error code of a reason (design 2.8), for those that are answered.
+/// The JSON-RPC error code of a reason (decision 8), for those that are answered.
 pub fn code(reason: Reason) -> i32 {
     match reason {
         Reason::NoWorker => -32010,

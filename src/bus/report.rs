@@ -134,7 +134,7 @@ impl Report {
         Self { reason, level: reason.level(), client: None, worker: None, id: None, text: text.into(), suppressed: 0 }
     }
 
-    /// The same at another level.
+    /// The report at another level than its reason has.
     pub fn at(mut self, level: Level) -> Self {
         self.level = level;
         self
@@ -143,7 +143,7 @@ impl Report {
 
 /// Reports of one reason that pass at once before the rest is summed up.
 const BURST: u32 = 10;
-/// The same for the lives of workers: whoever runs many wants to see each of them start.
+/// Reports of the starts and ends of workers that pass at once: whoever runs many wants to see each of them start.
 const LIFE_BURST: u32 = 100;
 /// How often a summary comes while a reason keeps happening.
 const SUMMARY_EVERY: Duration = Duration::from_secs(10);

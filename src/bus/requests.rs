@@ -1,5 +1,5 @@
 //! The table of requests that wait for their answers, in one direction: who asked, who answers, what both know each of
-//! them by, and until when (spec 6.2; design 2.4, 2.5). Both ends list their requests, and the places are kept here.
+//! them by, and until when (spec 6.2; decisions 4, 5). Both ends list their requests, and the places are kept here.
 //!
 //! Invariants: no two requests have the same answerer and wire id, so an answer can mean one request only; an id whose
 //! answer may still come is never given to another request of that answerer.
@@ -200,21 +200,22 @@ impl Requests {
         self.by_wire.find(&self.table, hash, |request| request.answerer == answerer && request.wire == *wire)
     }
 
-    /// Adds a request whose wire id, with this hash, its answerer does not know yet, and lists it at both its ends; none
-    /// if the table is full.
+    /// Adds a request whose wire id, with this hash, its answerer does not know yet, and lists it at both its ends;
+    /// none if the table is full.
     #[inline]
     pub(super) fn insert(
         &mut self,
         hash: u32,
         new: &NewRequest,
-        (wire, original): (Id, Option<Box<Original>>),
+        wire: impl FnOnce() -> Id,
+        original: Option<Box<Original>>,
         asker: Option<&mut Members<RequestMark>>,
         answerer: Option<&mut Members<RequestMark>>,
     ) -> Option<RequestKey> {
         let key = self.table.insert_with(|key| Request {
             asker: Some(new.asker.into()),
             answerer: new.answerer.into(),
-            wire,
+            wire: wire(),
             original,
             session: new.session,
             second_session: new.second_session,
@@ -288,8 +289,8 @@ impl Requests {
         }
     }
 
-    /// Nobody wants the answer to this request any more. Its id stays taken until the answer comes, so that a late answer
-    /// cannot be mistaken for another one's.
+    /// Nobody wants the answer to this request any more. Its id stays taken until the answer comes, so that a late
+    /// answer cannot be mistaken for another one's.
     fn mark_unwanted(&mut self, key: RequestKey) {
         self.unwanted.push_back(key);
         if self.unwanted.len() > 2 * self.table.len() + 64 {

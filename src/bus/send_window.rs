@@ -22,13 +22,13 @@ const WINDOW_ALONE: u64 = 256 * 1024;
 const LARGEST_WINDOW: u64 = 1 << 40;
 /// A window that has closed opens with so many bytes.
 const SMALLEST_STEP: u64 = 64;
-/// How soon it is looked again how far a worker has read, while so much is queued that somebody may have to wait: who
-/// waits for what has been read already waits in vain.
+/// How soon the worker is asked again how far it has read, while so much is queued that somebody may have to wait.
+/// Nobody should wait for room that is there already.
 const PROBE_AGAIN_AFTER: Duration = Duration::from_micros(100);
-/// How often it is looked while somebody waits.
+/// How often it is asked while somebody waits.
 const PROBE_EVERY: Duration = Duration::from_millis(1);
 
-/// How long the time counts that a single line has waited.
+/// For how long a measured wait of a single line counts.
 const DELAY_COUNTS: Duration = Duration::from_secs(5);
 
 /// A place in the stream, when it was queued, and the window then.
@@ -37,7 +37,7 @@ struct Mark {
     place: u64,
     at: Moment,
     window: u64,
-    /// When it was not read yet. The time between two looks is not the worker's fault.
+    /// When it was last seen unread. The time between two probes is not the worker's fault.
     unread_at: Moment,
     /// No more than a line was on its way.
     is_single: bool,
@@ -144,7 +144,7 @@ impl SendWindow {
         self.sent > self.read && self.backlog() > self.window / 2 && now.since(self.probed_at) >= PROBE_AGAIN_AFTER
     }
 
-    /// It is being found out.
+    /// The worker is being asked how far it has read.
     pub fn mark_probed(&mut self, now: Moment) {
         self.probed_at = now;
     }
@@ -194,12 +194,12 @@ impl SendWindow {
         });
     }
 
-    /// The worker has read nothing for so long: turns make no sense, and its output may fill up.
+    /// Sees whether the worker has read nothing for so long. Then turns make no sense, and its output may fill up.
     pub fn update_stuck(&mut self, now: Moment, patience: Duration) {
         self.is_stuck = self.backlog() > 0 && now.since(self.moved_at) >= patience;
     }
 
-    /// When it is looked at next while somebody waits.
+    /// When the worker is asked next while somebody waits.
     pub fn next_probe(now: Moment) -> Moment {
         now.after(PROBE_EVERY)
     }

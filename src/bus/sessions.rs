@@ -1,5 +1,5 @@
 //! The table of sessions: which name on which worker belongs to whom, which names are held, and which claims have run
-//! out (spec 3.4, design 2.3). Owners and workers list their sessions, and the places are kept here.
+//! out (spec 3.4, decision 3). Owners and workers list their sessions, and the places are kept here.
 //!
 //! A session is one name on one worker. While its owner is connected it belongs to nobody else; when the owner has
 //! left, the name is held: nobody gets it but a client to whom the worker gives it.

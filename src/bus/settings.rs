@@ -46,7 +46,7 @@ pub struct Limits {
     pub backpressure_timeout: Duration,
     /// How long a shutdown lets pending requests finish before workers are told to stop.
     pub quiesce: Duration,
-    /// Requests that a client may have unanswered before the others go first (`share.rs`). Not in the configuration.
+    /// Requests that a client may have unanswered before the others go first (`fairness.rs`). Not in the configuration.
     pub requests_ahead: usize,
     /// Bytes of memory for unfinished lines, queues and held lines of all connections together.
     pub max_memory: usize,
@@ -88,7 +88,7 @@ pub struct Pool {
     pub deny_methods: Vec<String>,
 }
 
-/// How a message without a known session chooses its worker (design 2.6).
+/// How a message without a known session chooses its worker (decision 6).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Assignment {
     /// Each message to the next running worker (spec 6.1.1, 6.1.3).
@@ -129,7 +129,7 @@ pub struct Routing {
     pub id_collision: IdCollision,
     /// Who may use a session.
     pub session_access: SessionAccess,
-    /// Whether a request that cannot be answered any more gets an error (design 2.8).
+    /// Whether a request that cannot be answered any more gets an error (decision 8).
     pub error_replies: bool,
 }
 
@@ -139,7 +139,7 @@ impl Default for Routing {
     }
 }
 
-/// What happens when one receiver would see one id twice at the same time (design 2.4).
+/// What happens when one receiver would see one id twice at the same time (decision 4).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IdCollision {
     /// The id is replaced on the way in and restored on the way back.
@@ -151,7 +151,7 @@ pub enum IdCollision {
     Always,
 }
 
-/// Who may use a session (design 2.3).
+/// Who may use a session (decision 3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SessionAccess {
     /// Its owner alone.

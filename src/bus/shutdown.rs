@@ -1,4 +1,4 @@
-//! The end of the daemon: Running → Quiescing → Terminating → Killing → Flushing → Done (spec 10, design 2.14). It only
+//! The end of the daemon: Running → Quiescing → Terminating → Killing → Flushing → Done (spec 10, decision 14). It only
 //! ever goes forward. From Terminating on everything that clients send is refused, and before a client is closed it is
 //! read until it is silent: what was received is answered or refused.
 

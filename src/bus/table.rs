@@ -8,8 +8,8 @@ use std::num::NonZeroU64;
 use hashbrown::{DefaultHashBuilder, HashTable};
 use slab::Slab;
 
-/// Names one entry of a [`Table`] for as long as that entry lives: its slot, and a number that counts up with each entry
-/// of the table. At a million entries a second that number lasts for four years.
+/// Names one entry of a [`Table`] for as long as that entry lives: its slot, and a number that counts up with each
+/// entry of the table. At a million entries a second that number lasts for four years.
 pub struct Key<M> {
     /// The highest bit is left free for [`Peer`](super::peer::Peer).
     bits: NonZeroU64,
@@ -89,12 +89,12 @@ impl<T, M> Table<T, M> {
         Self { slots: Slab::new(), capacity, next_generation: 1 }
     }
 
-    /// The key of the new entry; none when the table is full, and then the value is dropped.
+    /// Adds an entry and gives its key; none when the table is full, and then the value is dropped.
     pub fn insert(&mut self, value: T) -> Option<Key<M>> {
         self.insert_with(|_| value)
     }
 
-    /// The same for an entry that has to know its key.
+    /// Adds an entry that has to know its key; none when the table is full, and then `value` is not called.
     #[inline]
     pub fn insert_with(&mut self, value: impl FnOnce(Key<M>) -> T) -> Option<Key<M>> {
         if self.is_full() {
@@ -164,7 +164,7 @@ pub struct Index {
     hasher: DefaultHashBuilder,
 }
 
-/// The table looks at the highest and at the lowest bits.
+/// Spreads a hash over 64 bits, since the hash table looks at the highest and at the lowest ones.
 fn spread(hash: u32) -> u64 {
     u64::from(hash).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
@@ -177,7 +177,7 @@ impl Index {
 
     /// The hash of a name under an owner. It has half a word, so that more of the index stays in the cache.
     pub fn hash(&self, owner: u64, tag: u8, name: &[u8]) -> u32 {
-        // Who compares tells apart what the hash does not; one number for owner and tag is half a hash saved.
+        // Owner and tag are hashed as one number, which saves half of the work. The caller compares anyway.
         let mut hasher = self.hasher.build_hasher();
         hasher.write_u64(owner.rotate_left(8) ^ u64::from(tag));
         hasher.write(name);

@@ -1,15 +1,15 @@
 //! Turns before a worker that several clients share: no more is put before it than it reads in some milliseconds, and
-//! those who wait go on one after the other (design 2.12). How much that is, is in `send_window.rs`.
+//! those who wait go on one after the other (decision 12). How much that is, is in `send_window.rs`.
 
 use super::Bus;
 use super::peer::{Moment, Peer, WorkerKey};
 use super::port::Effect;
 use super::send_window::SendWindow;
 
-/// Of backpressure_timeout: after this part without a byte read, a worker is no longer fed in turns, and its output
-/// may fill up.
+/// A worker that reads nothing for this part of backpressure_timeout is stuck: turns make no sense any more, and its
+/// output may fill up.
 const STUCK_AFTER: u32 = 4;
-/// Bytes of a client's turn before a worker that several wait for.
+/// Bytes that a client may send in one turn.
 const QUANTUM: usize = 64 * 1024;
 
 impl Bus {
@@ -21,14 +21,14 @@ impl Bus {
         }
     }
 
-    /// A worker has so many bytes in front of it.
+    /// A worker has not read so many bytes of what was written to it.
     pub(super) fn on_unread(&mut self, now: Moment, key: WorkerKey, bytes: usize) {
         let Some(worker) = self.workers.get_mut(key) else { return };
         worker.window.read_up_to(now, bytes);
         self.admit_waiters(now, key);
     }
 
-    /// Lets as many of those go on who wait for a worker as have room with the lines that they wait with.
+    /// Lets clients go on that wait for a worker, as many as have room with the lines that they wait with.
     pub(super) fn admit_waiters(&mut self, now: Moment, key: WorkerKey) {
         let limit = self.settings.limits.max_output_queue as u64;
         let alone = self.clients.len() == 1;
@@ -36,7 +36,7 @@ impl Bus {
         if worker.end.output.is_full() {
             return;
         }
-        // What it is told about its own requests takes no turns.
+        // Errors for its own requests take no turns.
         let itself = Peer::Worker(key);
         if worker.end.blocked_on == Some(itself) {
             worker.end.output.remove_waiter(itself);
@@ -59,7 +59,7 @@ impl Bus {
             match waiter {
                 Peer::Client(client) => {
                     if let Some(client) = self.clients.get_mut(client) {
-                        // Turns are of bytes too: a long line waits for as many of them.
+                        // A turn is so many bytes: a long line waits for as many turns as it needs.
                         client.credit += QUANTUM;
                         if client.waiting_bytes > client.credit && !is_last {
                             if let Some(worker) = self.workers.get_mut(key) {
@@ -83,7 +83,7 @@ impl Bus {
             room = room.saturating_sub(takes);
             first = false;
         }
-        // They may have begun to wait for another reason: whoever still waits is looked after.
+        // Some may have begun to wait when no turns were taken. Whoever still waits is looked after.
         if self.workers.get(key).is_some_and(|worker| !worker.end.output.waiters().is_empty()) {
             self.begin_turns(now, key);
         }

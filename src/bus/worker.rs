@@ -60,7 +60,7 @@ pub enum Action {
     Kill,
     /// Read what is left in its stdout, for [`GRACE`] at most.
     ReadRest,
-    /// It is gone: settle its requests and sessions and forget it.
+    /// It is gone: end its requests and sessions, and forget it.
     Finish,
 }
 
@@ -123,7 +123,7 @@ pub struct Worker {
     pub retired: bool,
     /// Requests of `session/new` and the like that it has not answered.
     pub creating: u32,
-    /// It was told about that it answers what nobody asked.
+    /// It was reported that it answers what nobody asked.
     pub answers_twice: bool,
     /// How much longer it may be held up by slow readers.
     pub patience: Patience,

@@ -1,5 +1,5 @@
 //! The life of a worker: it is started, it stops or breaks, it is reaped, and everything that hung on it ends with it
-//! (spec 7.1; design 2.13).
+//! (spec 7.1; decision 13).
 
 use super::Bus;
 use super::peer::{Moment, Peer, WorkerKey};
@@ -68,7 +68,7 @@ impl Bus {
         }
         self.effects.push_back(Effect::Pause { peer: Peer::Worker(key) });
         self.detach_worker(now, key);
-        // One that has exited was only read to its end, and that is here.
+        // One that has exited was only read to its end, which has come.
         let event = match self.workers.get(key).map(|worker| worker.state) {
             Some(State::Stopped) => Event::StdoutEnded,
             _ => Event::Stop,
@@ -125,7 +125,7 @@ impl Bus {
         }
     }
 
-    /// Everything that hung on a worker ends with it (spec 7.1.2).
+    /// Ends the requests and sessions of a worker (spec 7.1.2).
     fn detach_worker(&mut self, now: Moment, key: WorkerKey) {
         self.release_waiters(now, Peer::Worker(key));
         self.stop_waiting(now, Peer::Worker(key));
@@ -221,7 +221,7 @@ impl Bus {
         self.step(now, key, Event::Timer);
     }
 
-    /// A worker's stdout is read again: if it has exited meanwhile, its last lines have their full time from now on.
+    /// A worker's stdout is read again. If it has exited meanwhile, there is the full time for its last lines.
     pub(super) fn extend_read_timer(&mut self, now: Moment, key: WorkerKey) {
         let Some(worker) = self.workers.get_mut(key).filter(|worker| worker.state == State::Stopped) else { return };
         let timer = now.after(GRACE);

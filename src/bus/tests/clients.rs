@@ -1,4 +1,4 @@
-//! Clients that come, half-close, leave and break (spec 4.1.2, 4.3, 7.2; design 2.9 to 2.11).
+//! Clients that come, half-close, leave and break (spec 4.1.2, 4.3, 7.2; decisions 9 to 11).
 
 use super::*;
 

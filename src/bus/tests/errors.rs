@@ -1,4 +1,4 @@
-//! Nothing hangs: what cannot be delivered or answered any more is told to the one who asked (design 2.8, 2.9).
+//! Nothing hangs: what cannot be delivered or answered any more is told to the one who asked (decisions 8, 9).
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Request ids: unchanged unless two requests could not be told apart, and restored exactly (design 2.4).
+//! Request ids: unchanged unless two requests could not be told apart, and restored exactly (decision 4).
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Every limit at its exact value (spec 7.3.2, 8; design 2.9).
+//! Every limit at its exact value (spec 7.3.2, 8; decision 9).
 
 use super::*;
 

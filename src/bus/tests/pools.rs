@@ -1,4 +1,4 @@
-//! Which worker a message without a session goes to: pools, listeners and assignment (design 2.6, 2.7).
+//! Which worker a message without a session goes to: pools, listeners and assignment (decisions 6, 7).
 
 use super::*;
 

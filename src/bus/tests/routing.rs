@@ -1,4 +1,4 @@
-//! Where each kind of message goes (spec 3.5, 4.2, 5.1, 5.2, 6; design 2.1, 2.2, 2.5).
+//! Where each kind of message goes (spec 3.5, 4.2, 5.1, 5.2, 6; decisions 1, 2, 5).
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Sessions: who owns one, where it lives, who may use it (spec 3.4, 6.1; design 2.1, 2.3).
+//! Sessions: who owns one, where it lives, who may use it (spec 3.4, 6.1; decisions 1, 3).
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! The shutdown (spec 10; design 2.14).
+//! The shutdown (spec 10; decision 14).
 
 use super::super::shutdown::Stage;
 use super::*;

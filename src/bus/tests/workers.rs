@@ -1,4 +1,4 @@
-//! Workers that start, exit, misbehave and are started again (spec 5.3, 7.1; design 2.13).
+//! Workers that start, exit, misbehave and are started again (spec 5.3, 7.1; decision 13).
 
 use super::*;
 

@@ -357,7 +357,7 @@ struct Model {
 
 /// Evenly spread over 0 to 1.
 fn dice() -> f64 {
-    let [high, low, ..] = super::serve::random();
+    let [high, low, ..] = super::random::random();
     f64::from(u16::from_be_bytes([high, low])) / 65_536.0
 }
 

@@ -30,6 +30,7 @@ pub mod json;
 pub mod lines;
 pub mod log;
 pub mod outbox;
+mod random;
 pub mod retry;
 pub mod rpc;
 pub mod serve;

@@ -37,27 +37,6 @@ const TAIL: Duration = Duration::from_secs(1);
 /// How many tokens of one stream may pass before other streams get their turn, whatever is there to read.
 const BURST: usize = 32;
 
-/// Random bytes from the kernel.
-pub fn random() -> [u8; 16] {
-    let mut bytes = [0; 16];
-    let mut filled = 0;
-    while filled < bytes.len() {
-        // It fails only where there is no such system call; then ids are merely unlikely to meet.
-        match rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty()) {
-            Ok(count) => filled += count,
-            Err(rustix::io::Errno::INTR) => {}
-            Err(_) => {
-                use std::hash::{BuildHasher, RandomState};
-                let (low, high) = (RandomState::new().hash_one(1), RandomState::new().hash_one(2));
-                bytes[..8].copy_from_slice(&low.to_be_bytes());
-                bytes[8..].copy_from_slice(&high.to_be_bytes());
-                break;
-            }
-        }
-    }
-    bytes
-}
-
 struct Shell {
     config: Rc<Config>,
     agent: RefCell<Agent>,
@@ -125,7 +104,7 @@ async fn run(config: Config) -> ExitCode {
         return ExitCode::FAILURE;
     };
     let shell = Rc::new(Shell {
-        agent: RefCell::new(Agent::new(config.clone(), Box::new(random))),
+        agent: RefCell::new(Agent::new(config.clone(), Box::new(super::random::random))),
         reader: RefCell::default(),
         client: OnceCell::new(),
         store,

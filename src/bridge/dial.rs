@@ -18,7 +18,7 @@ use crate::address::Address;
 ///
 /// # Errors
 /// What the resolver or connect(2) said; of several addresses, the last one's error.
-pub fn dial(daemon: &Address, limit: Duration) -> io::Result<OwnedFd> {
+pub(super) fn dial(daemon: &Address, limit: Duration) -> io::Result<OwnedFd> {
     match daemon {
         Address::Tcp { host, port } => tcp(host, *port, limit),
         Address::Unix { path } => unix(path, limit),
@@ -73,7 +73,7 @@ fn unix(path: &Path, limit: Duration) -> io::Result<OwnedFd> {
 }
 
 /// What to do about a failure of [`dial`].
-pub fn remedy(daemon: &Address, error: &io::Error) -> String {
+pub(super) fn remedy(daemon: &Address, error: &io::Error) -> String {
     match (daemon, error.kind()) {
         (Address::Tcp { port, .. }, ErrorKind::ConnectionRefused) => {
             format!(

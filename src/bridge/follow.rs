@@ -16,7 +16,7 @@ const MAX_ID: usize = 6 * crate::bus::settings::MAX_REQUEST_ID_LEN + 2;
 
 /// What a line is, if it has an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub(super) enum Kind {
     /// `method` and `id`.
     Request,
     /// `result` or `error` and `id`.
@@ -61,7 +61,7 @@ enum Member {
 
 /// One direction of a connection.
 #[derive(Default)]
-pub struct Follower {
+pub(super) struct Follower {
     place: Place,
     member: Member,
     /// The last byte was a backslash that escapes the next one.
@@ -77,7 +77,7 @@ pub struct Follower {
 impl Follower {
     /// Reads the next bytes of the stream and calls `found` for each line that they complete and that has an id:
     /// its kind, the id, and the id's raw token.
-    pub fn read(&mut self, mut bytes: &[u8], mut found: impl FnMut(Kind, Id, &[u8])) {
+    pub(super) fn read(&mut self, mut bytes: &[u8], mut found: impl FnMut(Kind, Id, &[u8])) {
         while let Some((&byte, rest)) = bytes.split_first() {
             if byte == b'\n' {
                 self.end(&mut found);
@@ -95,7 +95,7 @@ impl Follower {
     }
 
     /// Says that the line ends here, as a newline or the stream's end does.
-    pub fn end(&mut self, mut found: impl FnMut(Kind, Id, &[u8])) {
+    pub(super) fn end(&mut self, mut found: impl FnMut(Kind, Id, &[u8])) {
         let kind = match (self.method, self.answer) {
             (true, _) => Some(Kind::Request),
             (false, true) => Some(Kind::Response),
@@ -113,7 +113,7 @@ impl Follower {
     }
 
     /// Whether the stream stands between two lines.
-    pub fn at_line_start(&self) -> bool {
+    pub(super) fn at_line_start(&self) -> bool {
         self.place == Place::Start
     }
 

@@ -13,7 +13,7 @@ use tokio_uring::fs::File;
 const CURRENT: u64 = u64::MAX;
 
 /// One end of the bridge.
-pub struct Stream {
+pub(super) struct Stream {
     /// All kinds are read and written alike, so the runtime's file serves for sockets too.
     file: File,
     /// The same open file, for what the runtime does not offer.
@@ -25,17 +25,17 @@ impl Stream {
     ///
     /// # Errors
     /// What dup(2) said.
-    pub fn new(fd: OwnedFd) -> io::Result<Self> {
+    pub(super) fn new(fd: OwnedFd) -> io::Result<Self> {
         Ok(Self { file: File::from_std(fd.try_clone()?.into()), fd })
     }
 
     /// The file itself, to shut it down.
-    pub fn fd(&self) -> &OwnedFd {
+    pub(super) fn fd(&self) -> &OwnedFd {
         &self.fd
     }
 
     /// Reads what is there, at most the capacity of `buffer`, whose old content is lost; 0 is the end.
-    pub async fn read(&self, mut buffer: Vec<u8>) -> (io::Result<usize>, Vec<u8>) {
+    pub(super) async fn read(&self, mut buffer: Vec<u8>) -> (io::Result<usize>, Vec<u8>) {
         loop {
             buffer.clear();
             let (result, returned) = self.file.read_at(buffer, CURRENT).await;
@@ -51,7 +51,7 @@ impl Stream {
     }
 
     /// Writes all of `buffer`.
-    pub async fn write(&self, mut buffer: Vec<u8>) -> (io::Result<()>, Vec<u8>) {
+    pub(super) async fn write(&self, mut buffer: Vec<u8>) -> (io::Result<()>, Vec<u8>) {
         let mut written = 0;
         while written < buffer.len() {
             let (result, slice) = self.file.write_at(buffer.slice(written..), CURRENT).submit().await;
@@ -97,7 +97,7 @@ impl Stream {
     }
 
     /// Waits until nobody is left who could read what is written here. It never returns for a regular file.
-    pub async fn reader_gone(&self) {
+    pub(super) async fn reader_gone(&self) {
         let gone = async {
             let watched = self.watch(Interest::WRITABLE)?;
             loop {

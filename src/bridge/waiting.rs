@@ -12,7 +12,7 @@ const MAX_WAITING: usize = 65_536;
 
 /// The requests of one connection that wait for their answers.
 #[derive(Default)]
-pub struct Waiting {
+pub(super) struct Waiting {
     requests: Follower,
     answers: Follower,
     open: Open,
@@ -41,35 +41,35 @@ struct Request {
 
 impl Waiting {
     /// Takes bytes that are about to go to the daemon. To be called before they go, so that no answer is earlier.
-    pub fn sending(&mut self, bytes: &[u8]) {
+    pub(super) fn sending(&mut self, bytes: &[u8]) {
         let Self { requests, open, .. } = self;
         requests.read(bytes, |kind, id, token| open.sent(kind, &id, token));
     }
 
     /// Says that nothing more goes to the daemon; a last line needs no newline.
-    pub fn sent_all(&mut self) {
+    pub(super) fn sent_all(&mut self) {
         let Self { requests, open, .. } = self;
         requests.end(|kind, id, token| open.sent(kind, &id, token));
     }
 
     /// Takes bytes that have been written to the editor.
-    pub fn passed(&mut self, bytes: &[u8]) {
+    pub(super) fn passed(&mut self, bytes: &[u8]) {
         let Self { answers, open, .. } = self;
         answers.read(bytes, |kind, id, _| open.answered(kind, &id));
     }
 
     /// Whether nothing waits.
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.open.count == 0
     }
 
     /// Whether what the editor got ends with a whole line.
-    pub fn at_line_start(&self) -> bool {
+    pub(super) fn at_line_start(&self) -> bool {
         self.answers.at_line_start()
     }
 
     /// The raw ids of all requests that wait, in the order in which they were sent; none waits afterwards.
-    pub fn take(&mut self) -> Vec<Box<[u8]>> {
+    pub(super) fn take(&mut self) -> Vec<Box<[u8]>> {
         self.open.count = 0;
         let mut requests: Vec<Request> = self.open.requests.drain().map(|(_, request)| request).collect();
         requests.sort_by_key(|request| request.order);

@@ -9,7 +9,7 @@ use super::settings::{self, Assignment, Settings};
 use crate::scan::{Line, Window, decoded};
 
 /// The workers that a message may go to: those of one pool, or of all.
-pub struct Group {
+pub(super) struct Group {
     /// Seats as (pool, seat), in the order of the configuration.
     seats: Vec<(usize, usize)>,
     /// How one of them is chosen.
@@ -20,7 +20,7 @@ pub struct Group {
 
 impl Group {
     /// How many seats it has.
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.seats.len()
     }
 
@@ -52,7 +52,7 @@ impl Group {
 
 /// One group for each pool, one behind them for messages that name none, and one for each listener that offers some
 /// pools and prefers none; and the group of each listener. One pool alone is the same group whether it is named or not.
-pub fn groups(settings: &Settings) -> (Vec<Group>, Vec<usize>) {
+pub(super) fn groups(settings: &Settings) -> (Vec<Group>, Vec<usize>) {
     let all: Vec<usize> = (0..settings.pools.len()).collect();
     let mut groups: Vec<Group> = all.iter().map(|pool| Group::of_pool(settings, *pool)).collect();
     groups.push(Group::of_pools(settings, &all));

@@ -8,7 +8,7 @@ use super::sources::UseKey;
 
 /// How far a connection has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Phase {
+pub(super) enum Phase {
     /// Both directions are open.
     Open,
     /// It has sent its last line and waits for answers (decision 10).
@@ -21,7 +21,7 @@ pub enum Phase {
 
 /// Whether a client is read as fast as it sends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Pace {
+pub(super) enum Pace {
     /// It is.
     #[default]
     Free,
@@ -32,7 +32,7 @@ pub enum Pace {
 }
 
 /// One client connection.
-pub struct Client {
+pub(super) struct Client {
     /// Its number for people: unique in the life of the daemon.
     pub number: u32,
     /// The group of workers that its messages go to, unless they name a pool.
@@ -74,7 +74,7 @@ pub struct Client {
 impl Client {
     /// A new connection.
     #[allow(clippy::too_many_arguments)]
-    pub fn new(
+    pub(super) fn new(
         now: Moment,
         number: u32,
         listener: usize,
@@ -106,7 +106,7 @@ impl Client {
     }
 
     /// Whether nothing stands against reading it.
-    pub fn is_read(&self) -> bool {
+    pub(super) fn is_read(&self) -> bool {
         let end = &self.end;
         end.blocked_on.is_none() && self.pace != Pace::Waiting && !end.held_back && !self.penalty.is_paused()
     }

@@ -22,7 +22,7 @@ const KEPT_FOR_EACH: usize = 4;
 const KEPT: usize = settings::MAX_PENDING_REQUESTS / 4;
 
 /// Clients that wait for their turn, the first one first. Some have gone, or have gone on already.
-pub type PaceQueue = VecDeque<(Moment, ClientKey)>;
+pub(super) type PaceQueue = VecDeque<(Moment, ClientKey)>;
 
 impl Bus {
     /// Lets a client wait that has too many requests unanswered, while there are others. Says whether it waits.

@@ -8,7 +8,7 @@ const MAX_LOST: usize = 64;
 /// Names of sessions that went with their workers, for the client that owned them. A name is kept as its hash: a
 /// client that finds two names of one hash fools nobody but itself.
 #[derive(Default)]
-pub struct LostNames {
+pub(super) struct LostNames {
     names: VecDeque<u64>,
 }
 
@@ -19,7 +19,7 @@ impl LostNames {
     }
 
     /// A session of this name went with its worker.
-    pub fn add(&mut self, name: &[u8]) {
+    pub(super) fn add(&mut self, name: &[u8]) {
         self.forget(name);
         if self.names.len() == MAX_LOST {
             self.names.pop_front();
@@ -28,12 +28,12 @@ impl LostNames {
     }
 
     /// Whether the client owned a session of this name that is gone.
-    pub fn has(&self, name: &[u8]) -> bool {
+    pub(super) fn has(&self, name: &[u8]) -> bool {
         !self.names.is_empty() && self.names.contains(&Self::hash(name))
     }
 
     /// It has a session of this name again.
-    pub fn forget(&mut self, name: &[u8]) {
+    pub(super) fn forget(&mut self, name: &[u8]) {
         if !self.names.is_empty() {
             let hash = Self::hash(name);
             self.names.retain(|lost| *lost != hash);

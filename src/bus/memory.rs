@@ -34,7 +34,7 @@ const FREED_PART: usize = 8;
 
 /// What the bus remembers of memory being short.
 #[derive(Debug, Default)]
-pub struct Shortage {
+pub(super) struct Shortage {
     since: Option<Moment>,
     /// When it was short for the last time. A pause that was no relief does not count: whoever was held back goes on
     /// at once, and it is short again.

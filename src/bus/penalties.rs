@@ -25,7 +25,7 @@ const REST_ROUND: u64 = 4_000_000;
 
 /// For how long a client is not read, and what for.
 #[derive(Debug, Default)]
-pub struct Penalty {
+pub(super) struct Penalty {
     /// Workers in a row that ended while they had a request of the client.
     crashes: u32,
     /// Refusals in a row because a table was full of what the client holds.
@@ -40,18 +40,18 @@ pub struct Penalty {
 
 impl Penalty {
     /// When the client is read again, if it is not.
-    pub fn ends(&self) -> Option<Moment> {
+    pub(super) fn ends(&self) -> Option<Moment> {
         self.ends
     }
 
     /// Whether the client is paused for it.
-    pub fn is_paused(&self) -> bool {
+    pub(super) fn is_paused(&self) -> bool {
         self.is_paused
     }
 
     /// A worker lives and answers, so no request of the client has ended it.
     #[inline]
-    pub fn forget_crashes(&mut self) {
+    pub(super) fn forget_crashes(&mut self) {
         self.crashes = 0;
     }
 

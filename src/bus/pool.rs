@@ -24,7 +24,7 @@ const HEALTHY_AFTER: Duration = Duration::from_secs(60);
 
 /// A place in a pool that wants a worker in it, and its history.
 #[derive(Default)]
-pub struct Seat {
+pub(super) struct Seat {
     /// Who sits there.
     pub worker: Option<WorkerKey>,
     /// When the next one is to be started.
@@ -37,7 +37,7 @@ pub struct Seat {
 
 /// What becomes of a seat whose worker exited unexpectedly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub(super) enum Verdict {
     /// Start another one after this delay.
     RestartAfter(Duration),
     /// max_restarts within restart_window_sec is exceeded (spec 7.1.3).
@@ -46,18 +46,18 @@ pub enum Verdict {
 
 impl Seat {
     /// Whether its last worker exited and the next one is not due yet, or will never come.
-    pub fn is_failing(&self) -> bool {
+    pub(super) fn is_failing(&self) -> bool {
         self.given_up || self.restart_at.is_some()
     }
 
     /// Nobody is started here before `at`; it counts for nothing.
-    pub fn wait_until(&mut self, at: Moment) {
+    pub(super) fn wait_until(&mut self, at: Moment) {
         self.worker = None;
         self.restart_at = Some(at);
     }
 
     /// The worker of this seat, started at `started`, has exited unexpectedly.
-    pub fn vacate(&mut self, started: Moment, now: Moment, limits: &Limits) -> Verdict {
+    pub(super) fn vacate(&mut self, started: Moment, now: Moment, limits: &Limits) -> Verdict {
         self.worker = None;
         if now.since(started) >= HEALTHY_AFTER {
             self.failures = 0;
@@ -79,7 +79,7 @@ impl Seat {
 }
 
 /// A pool's seats.
-pub struct Pool {
+pub(super) struct Pool {
     /// One for each instance; in a dedicated pool, one for each warm spare.
     pub seats: Vec<Seat>,
     /// Workers of the pool, seated or not.
@@ -90,7 +90,7 @@ pub struct Pool {
 
 impl Pool {
     /// A pool with nobody in it.
-    pub fn new(pool: &settings::Pool) -> Self {
+    pub(super) fn new(pool: &settings::Pool) -> Self {
         Self { seats: (0..pool.instances).map(|_| Seat::default()).collect(), live: 0, issues_names: false }
     }
 }

@@ -4,7 +4,7 @@ use super::id::Id;
 use super::report::Reason;
 
 /// The JSON-RPC error code of a reason (decision 8), for those that are answered.
-pub fn code(reason: Reason) -> i32 {
+pub(crate) fn code(reason: Reason) -> i32 {
     match reason {
         Reason::NoWorker => -32010,
         Reason::WorkerGone | Reason::RequestDiscarded => -32011,
@@ -26,7 +26,7 @@ pub fn code(reason: Reason) -> i32 {
 }
 
 /// An error reply with its newline. `id` is a JSON token; `session` a decoded sessionId to repeat at top level.
-pub fn error(id: &[u8], session: Option<&[u8]>, code: i32, message: &str, reason: &str) -> Vec<u8> {
+pub(crate) fn error(id: &[u8], session: Option<&[u8]>, code: i32, message: &str, reason: &str) -> Vec<u8> {
     let mut reply = Vec::with_capacity(160 + id.len() + message.len());
     reply.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
     reply.extend_from_slice(id);
@@ -43,7 +43,7 @@ pub fn error(id: &[u8], session: Option<&[u8]>, code: i32, message: &str, reason
 }
 
 /// The id as a JSON token.
-pub fn id_token(id: &Id) -> Vec<u8> {
+pub(crate) fn id_token(id: &Id) -> Vec<u8> {
     let mut token = Vec::with_capacity(id.text().len() + 2);
     if id.is_string() {
         write_string(id.text(), &mut token);
@@ -54,7 +54,7 @@ pub fn id_token(id: &Id) -> Vec<u8> {
 }
 
 /// A decoded string as a JSON string. Surrogates that stood alone in the original (WTF-8) are escaped again.
-pub fn write_string(decoded: &[u8], out: &mut Vec<u8>) {
+pub(crate) fn write_string(decoded: &[u8], out: &mut Vec<u8>) {
     out.push(b'"');
     let mut rest = decoded;
     while let Some((&byte, tail)) = rest.split_first() {

@@ -6,16 +6,16 @@ use super::table::{Key, Table};
 
 /// A source and how many connections it has.
 #[derive(Default)]
-pub struct Uses {
+pub(super) struct Uses {
     source: Source,
     connections: usize,
 }
 
 /// Names what one source uses, for as long as it has a connection.
-pub type UseKey = Key<Uses>;
+pub(super) type UseKey = Key<Uses>;
 
 /// The sources of all connections.
-pub struct Sources {
+pub(super) struct Sources {
     table: Table<Uses>,
 }
 
@@ -27,7 +27,7 @@ impl Default for Sources {
 
 impl Sources {
     /// One more connection of `source`.
-    pub fn enter(&mut self, source: Source) -> Option<UseKey> {
+    pub(super) fn enter(&mut self, source: Source) -> Option<UseKey> {
         let known = self.table.iter().find(|(_, uses)| uses.source == source).map(|(key, _)| key);
         let key = match known {
             Some(key) => key,
@@ -38,7 +38,7 @@ impl Sources {
     }
 
     /// One connection less.
-    pub fn leave(&mut self, key: UseKey) {
+    pub(super) fn leave(&mut self, key: UseKey) {
         let uses = self.uses(key);
         uses.connections -= 1;
         if uses.connections == 0 {
@@ -51,12 +51,12 @@ impl Sources {
     }
 
     /// Names of what the sources use.
-    pub fn keys(&self) -> impl Iterator<Item = UseKey> {
+    pub(super) fn keys(&self) -> impl Iterator<Item = UseKey> {
         self.table.iter().map(|(key, _)| key)
     }
 
     /// Panics if the connections of a source are not those that are given, one entry for each.
-    pub fn check_invariants(&self, connections: impl Iterator<Item = UseKey>) {
+    pub(super) fn check_invariants(&self, connections: impl Iterator<Item = UseKey>) {
         let mut counted = vec![0; MAX_CONNECTIONS];
         connections.for_each(|source| counted[source.index()] += 1);
         for (key, uses) in self.table.iter() {

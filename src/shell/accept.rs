@@ -2,37 +2,14 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::time::Duration;
 
+use super::acceptor::{FIRST_ACCEPT_DELAY, LONGEST_ACCEPT_DELAY};
 use super::connection::{Connection, Descriptor, Kind};
-use super::effects::Hands;
-use super::listen::Listening;
+use super::hands::Hands;
 use super::operation::Operation;
 use super::{Shell, source};
 use crate::bus::port::{ClientKey, Moment, Peer, Source};
 use crate::io::{Io, Submission};
-
-/// After accept(2) failed for want of descriptors or memory: doubled up to the longest.
-const FIRST_ACCEPT_DELAY: Duration = Duration::from_millis(100);
-const LONGEST_ACCEPT_DELAY: Duration = Duration::from_secs(1);
-
-/// A listening socket and whether it is being accepted from.
-pub(super) struct Acceptor {
-    /// Gone once the daemon takes no more clients.
-    pub listening: Option<Listening>,
-    pub address: String,
-    pub accepting: bool,
-    pub retry_at: Option<Moment>,
-    pub delay: Duration,
-}
-
-impl Acceptor {
-    /// A acceptor that is still closed.
-    pub fn new(listening: Listening) -> Self {
-        let address = listening.address.clone();
-        Self { listening: Some(listening), address, accepting: false, retry_at: None, delay: FIRST_ACCEPT_DELAY }
-    }
-}
 
 impl<I: Io> Shell<I> {
     pub(super) fn add_client(

@@ -8,7 +8,7 @@ use std::path::{Component, Path, PathBuf};
 const PARTS: (u64, u64) = (3, 4);
 
 /// Warns if `max_memory`, in bytes, is more than three quarters of the memory limit of our control group.
-pub fn check(max_memory: usize) {
+pub(super) fn check(max_memory: usize) {
     let limit = limit(Path::new("/proc/self/cgroup"), Path::new("/sys/fs/cgroup"));
     if let Some(text) = limit.and_then(|limit| warning(max_memory as u64, &limit)) {
         tracing::warn!(reason = "memory_limit", "{text}");

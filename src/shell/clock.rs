@@ -9,24 +9,24 @@ use crate::bus::port::Moment;
 const TOLERANCE: Duration = Duration::from_secs(1);
 
 /// See the top of the file.
-pub struct Clock {
+pub(super) struct Clock {
     asleep: Duration,
     now: Duration,
 }
 
 impl Clock {
     /// A clock that starts now.
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self { asleep: Duration::ZERO, now: Duration::ZERO }
     }
 
     /// The moment of the last reading.
-    pub fn now(&self) -> Moment {
+    pub(super) fn now(&self) -> Moment {
         Moment(self.now.as_nanos() as u64)
     }
 
     /// So much time has passed since the beginning, after a wait that was planned to take `planned` at most.
-    pub fn read(&mut self, elapsed: Duration, planned: Option<Duration>) -> Moment {
+    pub(super) fn read(&mut self, elapsed: Duration, planned: Option<Duration>) -> Moment {
         self.advance(elapsed, planned);
         self.now()
     }

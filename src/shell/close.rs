@@ -3,7 +3,7 @@
 use rustix::net::{Shutdown, shutdown};
 
 use super::connection::{Closing, Descriptor, End, Kind};
-use super::effects::Hands;
+use super::hands::Hands;
 use super::operation::Operation;
 use crate::bus::port::{Close, Input, Moment, Peer};
 use crate::io::{Io, Submission};

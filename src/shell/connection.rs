@@ -14,7 +14,7 @@ use crate::io::buffers::Buffers;
 
 /// Which end of the bus this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub(super) enum Kind {
     /// A connection accepted from a listening socket.
     Socket,
     /// The client of `--stdio`. Its descriptors belong to the parent: they are never closed, and never O_NONBLOCK.
@@ -24,7 +24,7 @@ pub enum Kind {
 }
 
 /// See the top of the file.
-pub struct Connection {
+pub(super) struct Connection {
     /// Who it is.
     pub peer: Peer,
     /// What it is.
@@ -69,7 +69,7 @@ pub struct Connection {
 
 /// How far the end of an input has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub(super) enum End {
     /// There may be more.
     Open,
     /// There is no more, and the core does not know it yet: it has not seen all.
@@ -80,7 +80,7 @@ pub enum End {
 
 /// How far a connection is being closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Closing {
+pub(super) enum Closing {
     /// Not at all.
     Open,
     /// When everything queued is written, the output is shut down.
@@ -92,7 +92,7 @@ pub enum Closing {
 }
 
 /// A descriptor that is ours, or that we may use only.
-pub enum Descriptor {
+pub(super) enum Descriptor {
     /// Closed when dropped.
     Owned(OwnedFd),
     /// Left open: our own stdin and stdout.
@@ -110,13 +110,13 @@ impl AsFd for Descriptor {
 
 impl Descriptor {
     /// Its number.
-    pub fn raw(&self) -> RawFd {
+    pub(super) fn raw(&self) -> RawFd {
         self.as_fd().as_raw_fd()
     }
 }
 
 /// A worker's stderr.
-pub struct Stderr {
+pub(super) struct Stderr {
     /// The pipe.
     pub pipe: OwnedFd,
     /// Where the next read goes.
@@ -128,7 +128,7 @@ pub struct Stderr {
 impl Stderr {
     /// Takes the first `bytes` of the block; `line` is called for each complete line, and for pieces of one that is
     /// too long.
-    pub fn take(&mut self, bytes: usize, mut line: impl FnMut(&[u8])) {
+    pub(super) fn take(&mut self, bytes: usize, mut line: impl FnMut(&[u8])) {
         for piece in self.block[..bytes].split_inclusive(|byte| *byte == b'\n') {
             self.line.extend_from_slice(piece);
             if self.line.last() == Some(&b'\n') {
@@ -142,7 +142,7 @@ impl Stderr {
     }
 
     /// Gives the last line, if it has no newline.
-    pub fn finish(&mut self, mut line: impl FnMut(&[u8])) {
+    pub(super) fn finish(&mut self, mut line: impl FnMut(&[u8])) {
         if !self.line.is_empty() {
             line(&self.line);
             self.line.clear();
@@ -152,7 +152,7 @@ impl Stderr {
 
 impl Connection {
     /// A connection with nothing in flight.
-    pub fn new(peer: Peer, kind: Kind, input: Descriptor, output: Option<Descriptor>, stderr: Option<OwnedFd>) -> Self {
+    pub(super) fn new(peer: Peer, kind: Kind, input: Descriptor, output: Option<Descriptor>, stderr: Option<OwnedFd>) -> Self {
         Self {
             peer,
             kind,
@@ -178,19 +178,19 @@ impl Connection {
     }
 
     /// The connection of the worker with this number in this pool.
-    pub fn with_name(self, pool: usize, number: u32) -> Self {
+    pub(super) fn with_name(self, pool: usize, number: u32) -> Self {
         Self { name: (pool, number), ..self }
     }
 
     /// Nothing more of what came in matters.
-    pub fn release_inbox(&mut self, buffers: &mut Buffers) {
+    pub(super) fn release_inbox(&mut self, buffers: &mut Buffers) {
         if !self.reading {
             self.inbox.release(buffers);
         }
     }
 
     /// The descriptor to write to.
-    pub fn out(&self) -> Option<&Descriptor> {
+    pub(super) fn out(&self) -> Option<&Descriptor> {
         match self.kind {
             Kind::Socket => self.input.as_ref(),
             Kind::Stdio | Kind::Worker => self.output.as_ref(),
@@ -198,7 +198,7 @@ impl Connection {
     }
 
     /// Whether the kernel holds no operation of it, and the core none of its bytes.
-    pub fn is_idle(&self) -> bool {
+    pub(super) fn is_idle(&self) -> bool {
         !(self.reading || self.writing || self.watching || self.reading_stderr || self.presenting)
     }
 }

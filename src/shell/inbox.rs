@@ -8,7 +8,7 @@ use crate::scan::Window;
 
 /// Bytes that were received and not consumed: the beginning of a line, or what a paused peer has sent.
 #[derive(Default)]
-pub struct Inbox {
+pub(super) struct Inbox {
     block: Option<Rc<Block>>,
     /// Its memory is registered, if possible.
     of_worker: bool,
@@ -18,32 +18,32 @@ pub struct Inbox {
 
 impl Inbox {
     /// An empty one. What a worker writes comes into registered memory, if possible.
-    pub fn new(of_worker: bool) -> Self {
+    pub(super) fn new(of_worker: bool) -> Self {
         Self { of_worker, ..Self::default() }
     }
 
     /// Number of bytes.
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.end - self.start
     }
 
     /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.start == self.end
     }
 
     /// The bytes, with their pads.
-    pub fn window(&self) -> Option<Window<'_>> {
+    pub(super) fn window(&self) -> Option<Window<'_>> {
         self.block.as_ref().map(|block| block.window(self.start, self.end))
     }
 
     /// The block, to hold long lines of it, and where the inbox begins in it.
-    pub fn holdable(&self) -> Option<(Rc<Block>, usize)> {
+    pub(super) fn holdable(&self) -> Option<(Rc<Block>, usize)> {
         Some((Rc::clone(self.block.as_ref()?), self.start))
     }
 
     /// The first `bytes` are consumed. An empty inbox keeps no memory unless `keep` says that it will be read into.
-    pub fn consume(&mut self, bytes: usize, keep: bool, buffers: &mut Buffers) {
+    pub(super) fn consume(&mut self, bytes: usize, keep: bool, buffers: &mut Buffers) {
         self.start += bytes;
         debug_assert!(self.start <= self.end);
         if self.is_empty() {
@@ -55,7 +55,7 @@ impl Inbox {
     }
 
     /// Gives the memory back, with what is in it.
-    pub fn release(&mut self, buffers: &mut Buffers) {
+    pub(super) fn release(&mut self, buffers: &mut Buffers) {
         (self.start, self.end) = (0, 0);
         if let Some(block) = self.block.take().and_then(Rc::into_inner) {
             buffers.give_back(block);
@@ -64,7 +64,7 @@ impl Inbox {
 
     /// Adds bytes; `limit` is how much a line may hold. False if there is no memory for them.
     #[must_use]
-    pub fn append(&mut self, bytes: &[u8], limit: usize, buffers: &mut Buffers) -> bool {
+    pub(super) fn append(&mut self, bytes: &[u8], limit: usize, buffers: &mut Buffers) -> bool {
         let there_is_room = self.reserve(bytes.len(), limit, buffers);
         let end = self.end;
         if there_is_room && let Some(block) = self.block.as_mut().and_then(Rc::get_mut) {
@@ -76,7 +76,7 @@ impl Inbox {
 
     /// Room for the kernel to read at least `wanted` bytes into: the block's registration, the address and the size.
     /// [`Inbox::filled`] says how many came. None if there is no memory for them.
-    pub fn room(
+    pub(super) fn room(
         &mut self,
         wanted: usize,
         limit: usize,
@@ -90,22 +90,22 @@ impl Inbox {
     }
 
     /// Whether room for `wanted` more bytes takes more memory than it has.
-    pub fn would_grow(&self, wanted: usize) -> bool {
+    pub(super) fn would_grow(&self, wanted: usize) -> bool {
         self.block.as_ref().is_none_or(|block| block.capacity() < self.len() + wanted)
     }
 
     /// Bytes of memory that it takes up.
-    pub fn weight(&self) -> usize {
+    pub(super) fn weight(&self) -> usize {
         self.block.as_ref().map_or(0, |block| block.weight())
     }
 
     /// The kernel has read `bytes` into the room.
-    pub fn filled(&mut self, bytes: usize) {
+    pub(super) fn filled(&mut self, bytes: usize) {
         self.end += bytes;
     }
 
     /// Whether the memory was taken for a long line.
-    pub fn is_long(&self) -> bool {
+    pub(super) fn is_long(&self) -> bool {
         self.block.as_ref().is_some_and(|block| block.capacity() > READ)
     }
 

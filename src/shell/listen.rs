@@ -30,7 +30,7 @@ const UNACKNOWLEDGED_MS: u32 = 120_000;
 const UNSENT_BYTES: libc::c_int = 128 * 1024;
 
 /// A listening socket.
-pub struct Listening {
+pub(super) struct Listening {
     /// The socket.
     pub socket: OwnedFd,
     /// Where it listens, for people.
@@ -49,7 +49,7 @@ impl Listening {
     }
 
     /// Whether its clients are users of this machine and not network addresses.
-    pub fn is_unix(&self) -> bool {
+    pub(super) fn is_unix(&self) -> bool {
         self.file.is_some()
     }
 }
@@ -70,7 +70,7 @@ impl Drop for SocketFile {
 }
 
 /// Opens every socket of one listener: a name may stand for several addresses.
-pub fn open(listen: &Listen, listener: usize) -> Result<Vec<Listening>, StartError> {
+pub(super) fn open(listen: &Listen, listener: usize) -> Result<Vec<Listening>, StartError> {
     match listen {
         Listen::Stdio => Ok(Vec::new()),
         Listen::Tcp { host, port } => open_tcp(host, *port, listener),

@@ -19,7 +19,7 @@ use crate::config::{Log, LogFormat, LogLevel};
 /// Bytes that may wait for stderr.
 const BUFFER: usize = 256 * 1024;
 /// Longest line of a worker's stderr that is passed on in one piece.
-pub const LONGEST_LINE: usize = 8 * 1024;
+pub(super) const LONGEST_LINE: usize = 8 * 1024;
 /// How long the last lines may take at the end.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
@@ -41,7 +41,7 @@ fn json() -> bool {
 }
 
 /// Makes this the place where events of `tracing` go. To be called once.
-pub fn install(log: Log) {
+pub(super) fn install(log: Log) {
     FORMAT.store(u8::from(log.format == LogFormat::Json), Ordering::Relaxed);
     let level = match log.level {
         LogLevel::Debug => Level::DEBUG,
@@ -54,14 +54,14 @@ pub fn install(log: Log) {
 }
 
 /// Takes what waits for stderr; false if nothing does.
-pub fn take(into: &mut Vec<u8>) -> bool {
+pub(super) fn take(into: &mut Vec<u8>) -> bool {
     into.clear();
     std::mem::swap(&mut buffered().bytes, into);
     !into.is_empty()
 }
 
 /// Writes what is left, in pieces that a pipe takes without blocking, for a second at most.
-pub fn flush(first: &[u8]) {
+pub(super) fn flush(first: &[u8]) {
     let mut rest = first.to_vec();
     rest.append(&mut buffered().bytes);
     let until = Instant::now() + LAST_WORDS;
@@ -82,7 +82,7 @@ pub fn flush(first: &[u8]) {
 }
 
 /// Passes one line of a worker's stderr on, without its newline.
-pub fn worker_line(pool: &str, number: u32, line: &[u8]) {
+pub(super) fn worker_line(pool: &str, number: u32, line: &[u8]) {
     let mut out = Vec::with_capacity(line.len() + 64);
     if json() {
         let text = String::from_utf8_lossy(line);
@@ -98,7 +98,7 @@ pub fn worker_line(pool: &str, number: u32, line: &[u8]) {
 }
 
 /// Logs a report of the core. `pool_of` names a pool by its index.
-pub fn report(report: &Report, pool_of: impl Fn(usize) -> String) {
+pub(super) fn report(report: &Report, pool_of: impl Fn(usize) -> String) {
     let worker = report.worker.map(|(pool, number)| format!("{}/{number}", pool_of(pool)));
     let (worker, id, reason) = (worker.as_deref(), report.id.as_deref(), report.reason.name());
     let (client, text) = (report.client, report.text.as_str());

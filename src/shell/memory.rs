@@ -7,7 +7,8 @@
 use std::time::Duration;
 
 use super::Shell;
-use super::effects::Hands;
+use super::budget::Stage;
+use super::hands::Hands;
 use crate::bus::port::{Input, Moment, Peer};
 use crate::io::Io;
 use crate::reserve;
@@ -18,60 +19,6 @@ const AGAIN: Duration = Duration::from_millis(10);
 const ROOM_TO_GROW: (usize, usize) = (15, 16);
 /// Spares that nobody has needed for so long go back to the system.
 const TRIM_EVERY: Duration = Duration::from_secs(1);
-
-/// How short memory is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Stage {
-    Enough,
-    /// Above three quarters.
-    Short,
-    /// Above max_memory.
-    Over,
-}
-
-/// What the shell remembers about it.
-pub(super) struct Memory {
-    most: usize,
-    /// What the core was told last, and when it may be told of each stage again.
-    told: Stage,
-    short_at: Moment,
-    over_at: Moment,
-    /// The system has refused memory since the core was told so, and when it is told again.
-    refused: bool,
-    refused_at: Moment,
-    trim_at: Option<Moment>,
-    /// Links whose next read needs a larger block, and waits.
-    pub waiting: Vec<usize>,
-}
-
-impl Memory {
-    /// `most` is max_memory.
-    pub fn new(most: usize) -> Self {
-        Self {
-            most,
-            told: Stage::Enough,
-            short_at: Moment(0),
-            over_at: Moment(0),
-            refused: false,
-            refused_at: Moment(0),
-            trim_at: None,
-            waiting: Vec::new(),
-        }
-    }
-
-    /// Memory is short when more than this is lent.
-    pub fn short_above(&self) -> usize {
-        self.most / 4 * 3
-    }
-
-    fn stage(&self, used: usize) -> Stage {
-        match used {
-            used if used > self.most => Stage::Over,
-            used if used > self.short_above() => Stage::Short,
-            _ => Stage::Enough,
-        }
-    }
-}
 
 impl<I: Io> Shell<I> {
     /// When [`Shell::check_memory`] has something to do although nothing happens.

@@ -2,7 +2,7 @@
 //! core's effects.
 //!
 //! It has two halves, so that the core cannot be called while its effects are carried out: the [`Bus`], and the hands
-//! (`effects.rs`) that hold whatever is open. This file has the loop between them; `read.rs` and `write.rs` move
+//! (`hands.rs`) that hold whatever is open. This file has the loop between them; `read.rs` and `write.rs` move
 //! bytes, `accept.rs` takes clients in, `workers` looks after processes, `memory.rs` after memory, and `close.rs` ends
 //! what they opened.
 //!
@@ -12,11 +12,14 @@
 //! (`io/batching.rs`).
 
 mod accept;
+mod acceptor;
+mod budget;
 mod cgroup;
 mod clock;
 mod close;
 mod connection;
 mod effects;
+mod hands;
 mod inbox;
 mod listen;
 mod log;
@@ -47,14 +50,14 @@ use crate::io::Io;
 use crate::io::ring::Completion;
 use crate::io::uring::Uring;
 use crate::reserve;
-use accept::Acceptor;
+use acceptor::Acceptor;
+use budget::Budget;
 use clock::Clock;
 use connection::{Connection, Descriptor, Kind};
-use effects::Hands;
-use memory::Memory;
+use hands::Hands;
 use operation::Operation;
 use signals::Signals;
-use workers::Processes;
+use workers::processes::Processes;
 use workers::reap::Reaper;
 
 /// How long the last cancelled operations may take at the end.
@@ -119,7 +122,7 @@ impl<I: Io> Shell<I> {
         descriptors: Rlimit,
     ) -> Self {
         let bus = Bus::new(config.settings());
-        let memory = Memory::new(config.limits.max_memory);
+        let memory = Budget::new(config.limits.max_memory);
         io.buffers().keep_spares_below(memory.short_above());
         let hands = Hands {
             io,

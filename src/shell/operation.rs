@@ -18,12 +18,12 @@ pub(super) enum Operation {
 }
 
 impl Operation {
-    pub fn token(self, slot: usize) -> u64 {
+    pub(super) fn token(self, slot: usize) -> u64 {
         (self as u64) << 32 | slot as u64
     }
 
     /// What was submitted with this token, and the slot.
-    pub fn of(token: u64) -> Option<(Self, usize)> {
+    pub(super) fn of(token: u64) -> Option<(Self, usize)> {
         let operation = match token >> 32 {
             1 => Self::Accept,
             2 => Self::Read,

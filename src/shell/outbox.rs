@@ -6,9 +6,9 @@ use std::rc::Rc;
 use crate::io::buffers::{Block, Buffers};
 
 /// So many bytes in a row are not copied into the output when they lie in a block: they are held there until sent.
-pub const HOLD: usize = 16 * 1024;
+pub(super) const HOLD: usize = 16 * 1024;
 /// And it must be at least this part of its block, so that what is kept in memory stays near what is queued.
-pub const HOLD_PART: usize = 4;
+pub(super) const HOLD_PART: usize = 4;
 /// Segments that one gathering write takes.
 const GATHER: usize = 16;
 
@@ -45,7 +45,7 @@ impl Segment {
 
 /// Bytes that wait to be written, in order.
 #[derive(Default)]
-pub struct Outbox {
+pub(super) struct Outbox {
     segments: VecDeque<Segment>,
     begins_small: bool,
     /// Bytes are missing behind the last one, up to the end of a line.
@@ -60,7 +60,7 @@ struct Gather {
 }
 
 /// What to write next.
-pub enum Next {
+pub(super) enum Next {
     /// One stretch of memory, perhaps registered.
     One {
         /// The index it is registered under.
@@ -83,7 +83,7 @@ pub enum Next {
 
 impl Outbox {
     /// An empty one; its first chunk may be a small one.
-    pub fn new(begins_small: bool) -> Self {
+    pub(super) fn new(begins_small: bool) -> Self {
         Self { begins_small, ..Self::default() }
     }
 
@@ -92,7 +92,7 @@ impl Outbox {
     /// # Errors
     /// There is no memory. Then the line that they belong to is lost as a whole, with all behind it in `bytes` and
     /// with what is pushed yet of its last line; so many bytes less than were ever pushed are there.
-    pub fn push(&mut self, bytes: &[u8], buffers: &mut Buffers) -> Result<(), usize> {
+    pub(super) fn push(&mut self, bytes: &[u8], buffers: &mut Buffers) -> Result<(), usize> {
         if self.torn {
             self.torn = bytes.last() != Some(&b'\n');
             return Err(bytes.len());
@@ -145,7 +145,7 @@ impl Outbox {
     ///
     /// # Errors
     /// As for [`Outbox::push`]: the beginning of the line is missing.
-    pub fn hold(&mut self, block: Rc<Block>, start: usize, end: usize) -> Result<(), usize> {
+    pub(super) fn hold(&mut self, block: Rc<Block>, start: usize, end: usize) -> Result<(), usize> {
         let segment = Segment::Held { block, start, end };
         if self.torn {
             self.torn = segment.bytes().last() != Some(&b'\n');
@@ -156,7 +156,7 @@ impl Outbox {
     }
 
     /// Bytes of memory that it takes up: a block that is held counts in full, once.
-    pub fn weight(&self) -> usize {
+    pub(super) fn weight(&self) -> usize {
         let mut before: *const Block = std::ptr::null();
         let weights = self.segments.iter().map(|segment| {
             let same = std::ptr::eq(std::mem::replace(&mut before, segment.block()), segment.block());
@@ -166,7 +166,7 @@ impl Outbox {
     }
 
     /// What to write next; valid until the next call of [`Outbox::advance`] or [`Outbox::clear`].
-    pub fn next(&mut self) -> Option<Next> {
+    pub(super) fn next(&mut self) -> Option<Next> {
         if self.segments.len() <= 1 {
             let segment = self.segments.front()?;
             let registered = segment.block().registered();
@@ -189,7 +189,7 @@ impl Outbox {
     }
 
     /// The first `bytes` were written.
-    pub fn advance(&mut self, mut bytes: usize, buffers: &mut Buffers) {
+    pub(super) fn advance(&mut self, mut bytes: usize, buffers: &mut Buffers) {
         while let Some(front) = self.segments.front_mut() {
             let length = front.bytes().len();
             if bytes < length {
@@ -205,7 +205,7 @@ impl Outbox {
     }
 
     /// Drops everything.
-    pub fn clear(&mut self, buffers: &mut Buffers) {
+    pub(super) fn clear(&mut self, buffers: &mut Buffers) {
         self.segments.drain(..).for_each(|segment| segment.give_back(buffers));
     }
 }

@@ -5,7 +5,7 @@ use std::io;
 
 use super::Shell;
 use super::connection::{Closing, Descriptor, End, Kind};
-use super::effects::{Hands, Source};
+use super::hands::{Hands, Source};
 use super::operation::Operation;
 use crate::bus::port::{Input, Moment, Next, Peer};
 use crate::io::buffers::CHUNK;

@@ -9,7 +9,7 @@ use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 use signal_hook::low_level::pipe;
 
 /// The reading ends.
-pub struct Signals {
+pub(super) struct Signals {
     /// A byte for each SIGCHLD, or fewer when it is full: then there is something to reap anyway.
     pub children: OwnedFd,
     /// A byte for each SIGTERM and SIGINT.
@@ -20,7 +20,7 @@ pub struct Signals {
 ///
 /// A blocked SIGTERM or an ignored SIGCHLD survives exec: a daemon started by a careless parent could not be stopped,
 /// or would never see a worker die.
-pub fn install() -> io::Result<Signals> {
+pub(super) fn install() -> io::Result<Signals> {
     let hangup_ignored = is_ignored(SIGHUP);
     for signal in 1..=64 {
         // SIGPIPE stays ignored: writing to a broken pipe is an error to handle, not a reason to die.

@@ -16,10 +16,10 @@ use rustix::process::{Resource, Rlimit, getrlimit};
 use serde_json::{Value, json};
 
 use super::Shell;
-use super::accept::Acceptor;
+use super::acceptor::Acceptor;
 use super::listen::Listening;
 use super::signals::Signals;
-use super::workers::Processes;
+use super::workers::processes::Processes;
 use super::workers::spawn::Spawned;
 use crate::bus::port::{Exit, Signal, WorkerKey};
 use crate::config::{Config, Listen, Listener, Pool};

@@ -8,7 +8,7 @@ use rustix::net::getpeername;
 use crate::bus::port::Source;
 
 /// The source of a connected socket; [`Source::Inherited`] if the kernel does not tell.
-pub fn of(socket: &OwnedFd, is_unix: bool) -> Source {
+pub(super) fn of(socket: &OwnedFd, is_unix: bool) -> Source {
     let source = if is_unix { user(socket).map(Source::User) } else { address(socket).map(network) };
     source.unwrap_or_default()
 }

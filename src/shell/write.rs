@@ -5,7 +5,7 @@ use std::io;
 use rustix::io::ioctl_fionread;
 
 use super::connection::{Closing, Descriptor, Kind};
-use super::effects::Hands;
+use super::hands::Hands;
 use super::log;
 use super::operation::Operation;
 use super::outbox::Next;

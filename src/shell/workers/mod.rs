@@ -1,21 +1,17 @@
 //! Workers as processes: they are started, their stderr is passed on, their deaths and our signals are heard.
 
+pub(super) mod processes;
 pub(super) mod reap;
 pub(super) mod spawn;
 
-use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 
-use rustix::process::Rlimit;
-
 use super::connection::{Closing, Connection, Descriptor, Kind};
-use super::effects::Hands;
+use super::hands::Hands;
 use super::log;
 use super::operation::Operation;
-use crate::bus::port::{Exit, Input, Moment, Peer, Signal, WorkerKey};
-use crate::config::Pool;
+use crate::bus::port::{Input, Moment, Peer, WorkerKey};
 use crate::io::{Io, Submission};
-use spawn::Spawned;
 
 impl<I: Io> Hands<I> {
     pub(super) fn spawn(&mut self, worker: WorkerKey, pool: usize, number: u32) {
@@ -123,23 +119,4 @@ impl<I: Io> Hands<I> {
 fn read_bytes(from: RawFd, into: &mut [u8]) -> Submission {
     let bytes = into.len() as u32;
     Submission::Read { from, into: into.as_mut_ptr(), bytes, registered: None, now_or_never: false }
-}
-
-/// Starts, signals and reaps worker processes.
-pub(super) trait Processes {
-    /// Starts one worker of a pool, with `limit` as its limit of open files.
-    ///
-    /// # Errors
-    /// As [`spawn::spawn`].
-    fn spawn(&mut self, worker: WorkerKey, pool: &Pool, limit: &Rlimit) -> io::Result<Spawned>;
-
-    /// Signals the process group of a worker that was not reaped yet.
-    fn signal(&mut self, worker: WorkerKey, signal: Signal);
-
-    /// Reaps one child. The worker is named if it was one; none when nobody else is dead.
-    fn next_dead(&mut self) -> Option<(Option<WorkerKey>, Exit)>;
-
-    /// Kills and reaps whoever is left at the end: workers that did not end in time, and processes that left their
-    /// worker's group. Returns the process ids.
-    fn kill_the_rest(&mut self) -> Vec<u32>;
 }

@@ -9,7 +9,7 @@ use rustix::process::{
     Pid, Rlimit, WaitOptions, getpid, kill_process, kill_process_group, set_child_subreaper, waitpid,
 };
 
-use super::Processes;
+use super::processes::Processes;
 use super::spawn::{Spawned, spawn};
 use crate::bus::port::{Exit, Signal, WorkerKey};
 use crate::config::Pool;
@@ -18,7 +18,7 @@ use crate::config::Pool;
 const LAST_DEATHS: Duration = Duration::from_secs(1);
 
 /// Who our children are.
-pub struct Reaper {
+pub(crate) struct Reaper {
     /// Children that this process had before it became the daemon, by exec from a shell: none of our business.
     inherited: Vec<u32>,
     /// By process, and processes by the index of their worker's key.
@@ -28,7 +28,7 @@ pub struct Reaper {
 
 impl Reaper {
     /// To be called before the first worker is started.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         // Orphans of workers become our children and can be reaped (prctl(2)). Where it fails, they go to init as
         // everywhere.
         let _ = set_child_subreaper(Some(getpid()));

@@ -17,7 +17,7 @@ use crate::error::StartError;
 const PIPE_BYTES: usize = 256 * 1024;
 
 /// A running worker as the kernel knows it.
-pub struct Spawned {
+pub(crate) struct Spawned {
     /// The process id, and the id of its group.
     pub pid: u32,
     /// Where to write its messages.
@@ -29,7 +29,7 @@ pub struct Spawned {
 }
 
 /// Marks every descriptor that we inherited, so that no worker inherits it from us. Our own are marked when made.
-pub fn keep_descriptors() -> io::Result<()> {
+pub(crate) fn keep_descriptors() -> io::Result<()> {
     // SAFETY: the call changes flags of descriptors only.
     let result = unsafe { libc::close_range(3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC as libc::c_int) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
@@ -37,7 +37,7 @@ pub fn keep_descriptors() -> io::Result<()> {
 
 /// Raises the soft limit of descriptors to what `listeners`, all connections and `workers` need. Returns the limit
 /// that workers are to get back.
-pub fn allow_descriptors(listeners: usize, connections: usize, workers: usize) -> Result<Rlimit, StartError> {
+pub(crate) fn allow_descriptors(listeners: usize, connections: usize, workers: usize) -> Result<Rlimit, StartError> {
     let needed = (listeners + connections + 3 * workers + 32) as u64;
     let original = getrlimit(Resource::Nofile);
     let raised = match (original.current, original.maximum) {
@@ -61,7 +61,7 @@ const OUR_OWN: [&str; 6] =
 ///
 /// # Errors
 /// What pipe2(2), fork(2) or execve(2) said, with the command.
-pub fn spawn(pool: &Pool, descriptors: &Rlimit) -> io::Result<Spawned> {
+pub(crate) fn spawn(pool: &Pool, descriptors: &Rlimit) -> io::Result<Spawned> {
     let (stdin_theirs, stdin) = pipe_with(PipeFlags::CLOEXEC)?;
     let (stdout, stdout_theirs) = pipe_with(PipeFlags::CLOEXEC)?;
     let (stderr, stderr_theirs) = pipe_with(PipeFlags::CLOEXEC)?;

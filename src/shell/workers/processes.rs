@@ -1,0 +1,28 @@
+//! What the shell needs of the system for its worker processes. The reaper does it; in tests a simulation.
+
+use std::io;
+
+use rustix::process::Rlimit;
+
+use super::spawn::Spawned;
+use crate::bus::port::{Exit, Signal, WorkerKey};
+use crate::config::Pool;
+
+/// Starts, signals and reaps worker processes.
+pub(crate) trait Processes {
+    /// Starts one worker of a pool, with `limit` as its limit of open files.
+    ///
+    /// # Errors
+    /// As [`super::spawn::spawn`].
+    fn spawn(&mut self, worker: WorkerKey, pool: &Pool, limit: &Rlimit) -> io::Result<Spawned>;
+
+    /// Signals the process group of a worker that was not reaped yet.
+    fn signal(&mut self, worker: WorkerKey, signal: Signal);
+
+    /// Reaps one child. The worker is named if it was one; none when nobody else is dead.
+    fn next_dead(&mut self) -> Option<(Option<WorkerKey>, Exit)>;
+
+    /// Kills and reaps whoever is left at the end: workers that did not end in time, and processes that left their
+    /// worker's group. Returns the process ids.
+    fn kill_the_rest(&mut self) -> Vec<u32>;
+}

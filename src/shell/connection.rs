@@ -152,7 +152,13 @@ impl Stderr {
 
 impl Connection {
     /// A connection with nothing in flight.
-    pub(super) fn new(peer: Peer, kind: Kind, input: Descriptor, output: Option<Descriptor>, stderr: Option<OwnedFd>) -> Self {
+    pub(super) fn new(
+        peer: Peer,
+        kind: Kind,
+        input: Descriptor,
+        output: Option<Descriptor>,
+        stderr: Option<OwnedFd>,
+    ) -> Self {
         Self {
             peer,
             kind,

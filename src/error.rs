@@ -83,6 +83,8 @@ pub enum StartError {
     SocketInUse {
         /// The socket's path.
         path: PathBuf,
+        /// So many connections wait for it that no more can: it lives, and will not go by itself.
+        queue_is_full: bool,
     },
 
     /// Something that is not a socket is in the way.
@@ -220,7 +222,7 @@ mod tests {
             (StartError::RingTooOld { missing: "x".to_owned(), needed: "6.0" }, 69),
             (StartError::Bind { address: tcp(), source: os(libc::EADDRINUSE) }, 73),
             (StartError::Resolve { address: tcp(), source: os(libc::ENOENT) }, 73),
-            (StartError::SocketInUse { path: path.clone() }, 73),
+            (StartError::SocketInUse { path: path.clone(), queue_is_full: false }, 73),
             (StartError::NotASocket { path }, 73),
             (StartError::FileDescriptors { needed: 1100, allowed: 256, workers: 8 }, 78),
             (StartError::io("make a pipe")(os(libc::EMFILE)), 1),

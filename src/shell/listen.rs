@@ -5,7 +5,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, chmod};
 use rustix::net::{
@@ -17,6 +17,10 @@ use crate::address::Address;
 use crate::config::Listen;
 use crate::error::StartError;
 
+/// How long an address may still be held by a daemon that has gone.
+const LAST_HOLDER: Duration = Duration::from_millis(500);
+/// After which it is tried again for the first time; then after twice as long, and so on.
+const FIRST_PAUSE: Duration = Duration::from_millis(5);
 /// Connections that the kernel holds for us while the table is full; net.core.somaxconn cuts it.
 const BACKLOG: i32 = 4096;
 /// A silent peer is asked after this long whether it is still there, then every [`KEEPALIVE_EVERY`].
@@ -70,7 +74,30 @@ impl Drop for SocketFile {
 }
 
 /// Opens every socket of one listener: a name may stand for several addresses.
+///
+/// The kernel closes the sockets of a daemon that was killed some time after it was reaped, since its ring still holds
+/// them: what is in use is tried again for a while.
 pub(super) fn open(listen: &Listen, listener: usize) -> Result<Vec<Listening>, StartError> {
+    let until = Instant::now() + LAST_HOLDER;
+    let mut pause = FIRST_PAUSE;
+    loop {
+        match open_now(listen, listener) {
+            Err(error) if is_in_use(&error) && Instant::now() + pause < until => std::thread::sleep(pause),
+            other => return other,
+        }
+        pause *= 2;
+    }
+}
+
+fn is_in_use(error: &StartError) -> bool {
+    match error {
+        StartError::Bind { source, .. } => source.raw_os_error() == Some(libc::EADDRINUSE),
+        StartError::SocketInUse { queue_is_full, .. } => !queue_is_full,
+        _ => false,
+    }
+}
+
+fn open_now(listen: &Listen, listener: usize) -> Result<Vec<Listening>, StartError> {
     match listen {
         Listen::Stdio => Ok(Vec::new()),
         Listen::Tcp { host, port } => open_tcp(host, *port, listener),
@@ -171,13 +198,19 @@ fn clear_stale(path: &Path) -> Result<(), StartError> {
     if !metadata.file_type().is_socket() {
         return Err(StartError::NotASocket { path: path.to_owned() });
     }
-    let probe = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+    // A live listener whose queue is full would be waited for.
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let probe = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
         .map_err(|error| StartError::io("make a socket")(error.into()))?;
     let Ok(address) = SocketAddrUnix::new(path) else { return Ok(()) };
     match connect(&probe, &address) {
         Err(rustix::io::Errno::CONNREFUSED) => {
-            std::fs::remove_file(path).map_err(StartError::io(&format!("remove the stale socket {}", path.display())))
+            let stale = |source| StartError::Bind { address: Address::Unix { path: path.to_owned() }, source };
+            std::fs::remove_file(path).map_err(stale)
         }
-        _ => Err(StartError::SocketInUse { path: path.to_owned() }),
+        answer => Err(StartError::SocketInUse {
+            path: path.to_owned(),
+            queue_is_full: answer == Err(rustix::io::Errno::AGAIN),
+        }),
     }
 }

@@ -12,7 +12,7 @@ use signal_hook::low_level::pipe;
 pub(super) struct Signals {
     /// A byte for each SIGCHLD, or fewer when it is full: then there is something to reap anyway.
     pub children: OwnedFd,
-    /// A byte for each SIGTERM and SIGINT.
+    /// A byte for each SIGTERM and SIGINT, and for each SIGHUP if that was not ignored at the start.
     pub stop: OwnedFd,
 }
 
@@ -45,6 +45,10 @@ pub(super) fn install() -> io::Result<Signals> {
     pipe::register(SIGCHLD, child_writer)?;
     for signal in [SIGTERM, SIGINT] {
         pipe::register(signal, stop_writer.try_clone()?)?;
+    }
+    if !hangup_ignored {
+        // There is nothing to reload yet; killed by it, the daemon would leave its socket behind.
+        pipe::register(SIGHUP, stop_writer.try_clone()?)?;
     }
     Ok(Signals { children: children.into(), stop: stop.into() })
 }

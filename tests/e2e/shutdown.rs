@@ -243,3 +243,15 @@ fn as_process_1_of_a_container_it_reaps_everything_and_ends_on_sigterm() {
     kill_process(Pid::from_raw(first as i32).unwrap(), Signal::TERM).unwrap();
     daemon.ends_well();
 }
+
+#[test]
+fn a_hangup_drains_as_a_request_to_stop_does() {
+    let mut daemon = Setup::new([worker("agents", 1, &[])]).unix().start();
+    let mut client = daemon.connect();
+    client.request(1, "m", json!({}));
+    daemon.signal(Signal::HUP);
+    client.ends();
+    daemon.wait();
+    assert!(!daemon.path("socket").exists(), "the socket stays behind");
+    daemon.ends_well();
+}

@@ -226,6 +226,55 @@ fn a_socket_in_use_is_not_taken_over() {
 }
 
 #[test]
+fn a_restart_right_after_a_kill_takes_the_address_over() {
+    let keeper = Setup::bare();
+    let path = keeper.text_path("socket");
+    let mut daemon = Setup::bare().args(&["--unix", &path]).start();
+    for _ in 0..10 {
+        daemon.logs(&["listening on"]);
+        Client::over_unix(path.as_ref()).request(1, "m", json!({}));
+        daemon.signal(Signal::KILL);
+        daemon.wait();
+        daemon = Setup::bare().args(&["--unix", &path]).start();
+    }
+    daemon.logs(&["listening on"]);
+    daemon.stop();
+    let mut daemon = Setup::bare().tcp().start();
+    let address = daemon.address().to_string();
+    for _ in 0..10 {
+        daemon.logs(&["listening on"]);
+        Client::over_tcp(daemon.address()).request(1, "m", json!({}));
+        daemon.signal(Signal::KILL);
+        daemon.wait();
+        daemon = Setup::bare().args(&["--tcp", &address]).start();
+    }
+    daemon.logs(&["listening on"]);
+    daemon.stop();
+}
+
+#[test]
+fn a_socket_whose_queue_is_full_is_not_waited_for() {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with};
+    let setup = Setup::bare().unix();
+    let address = SocketAddrUnix::new(setup.path("socket")).unwrap();
+    let socket = || socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::NONBLOCK, None).unwrap();
+    let live = socket();
+    bind(&live, &address).unwrap();
+    listen(&live, 0).unwrap();
+    let mut waiting = Vec::new();
+    loop {
+        let client = socket();
+        if connect(&client, &address).is_err() {
+            break;
+        }
+        waiting.push(client);
+    }
+    let outcome = setup.run();
+    assert_eq!(outcome.code, Some(73), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("a running program listens on it already"), "{}", outcome.stderr);
+}
+
+#[test]
 fn what_is_not_a_socket_is_not_removed() {
     let setup = Setup::bare().unix();
     fs::write(setup.path("socket"), "precious").unwrap();

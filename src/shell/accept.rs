@@ -66,22 +66,23 @@ impl<I: Io> Shell<I> {
             return self.hands.arm_accept(index);
         }
         let error = io::Error::from_raw_os_error(-result);
-        match -result {
-            libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM => {
-                if acceptor.delay == FIRST_ACCEPT_DELAY {
-                    tracing::error!(
-                        reason = "accept_paused",
-                        "cannot accept on {}: {error}; trying again until it works. Raise RLIMIT_NOFILE (ulimit -n, \
-                         LimitNOFILE)",
-                        acceptor.address
-                    );
-                }
-                acceptor.retry_at = Some(now.after(acceptor.delay));
-                acceptor.delay = (2 * acceptor.delay).min(LONGEST_ACCEPT_DELAY);
-            }
-            // The client gave up before it was accepted.
-            _ => self.hands.arm_accept(index),
+        // The client gave up before it was accepted, or nothing has happened (accept(2)).
+        if matches!(-result, libc::ECONNABORTED | libc::ECANCELED | libc::EAGAIN | libc::EINTR) {
+            return self.hands.arm_accept(index);
         }
+        if acceptor.may_tell(now) {
+            let remedy = match -result {
+                libc::EMFILE | libc::ENFILE => "; raise RLIMIT_NOFILE (ulimit -n, LimitNOFILE)",
+                _ => "",
+            };
+            tracing::error!(
+                reason = "accept_paused",
+                "cannot accept on {}: {error}; trying again until it works{remedy}",
+                acceptor.address
+            );
+        }
+        acceptor.retry_at = Some(now.after(acceptor.delay));
+        acceptor.delay = (2 * acceptor.delay).min(LONGEST_ACCEPT_DELAY);
     }
 }
 

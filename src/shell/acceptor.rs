@@ -5,7 +5,9 @@ use std::time::Duration;
 use super::listen::Listening;
 use crate::bus::port::Moment;
 
-/// After accept(2) failed for want of descriptors or memory: doubled up to the longest.
+/// How often it is told at most that nothing can be accepted.
+const TELL_EVERY: Duration = Duration::from_secs(10);
+/// After accept(2) failed: doubled up to the longest.
 pub(super) const FIRST_ACCEPT_DELAY: Duration = Duration::from_millis(100);
 pub(super) const LONGEST_ACCEPT_DELAY: Duration = Duration::from_secs(1);
 
@@ -17,12 +19,46 @@ pub(super) struct Acceptor {
     pub accepting: bool,
     pub retry_at: Option<Moment>,
     pub delay: Duration,
+    /// When it was last told that nothing can be accepted.
+    told_at: Option<Moment>,
 }
 
 impl Acceptor {
     /// An acceptor that is still closed.
     pub(super) fn new(listening: Listening) -> Self {
         let address = listening.address.clone();
-        Self { listening: Some(listening), address, accepting: false, retry_at: None, delay: FIRST_ACCEPT_DELAY }
+        Self {
+            listening: Some(listening),
+            address,
+            accepting: false,
+            retry_at: None,
+            delay: FIRST_ACCEPT_DELAY,
+            told_at: None,
+        }
+    }
+
+    /// Whether it is time to tell that nothing can be accepted. If so, it counts as told.
+    pub(super) fn may_tell(&mut self, now: Moment) -> bool {
+        let is_due = self.told_at.is_none_or(|told| now.since(told) >= TELL_EVERY);
+        if is_due {
+            self.told_at = Some(now);
+        }
+        is_due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[test]
+    fn what_comes_and_goes_is_told_every_ten_seconds_at_most() {
+        let directory = tempfile::tempdir().expect("there is a place for it");
+        let socket = UnixListener::bind(directory.path().join("s")).expect("it is free");
+        let mut acceptor = Acceptor::new(Listening::without_file(socket.into(), "here"));
+        let told = (0..300).filter(|at| acceptor.may_tell(Moment(at * 100_000_000))).count();
+        assert_eq!(told, 3);
     }
 }

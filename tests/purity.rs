@@ -1,6 +1,8 @@
 //! The core is pure by construction: nothing under `src/bus` has a path to the world. No descriptor, no file, no socket,
-//! no clock, no thread, no other room of this crate but the scanner. This reads the sources and names the line.
+//! no clock, no thread, no other room of this crate but the scanner. And its files form no circle, but for the `Bus` that
+//! they all are about. This reads the sources and names the line.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Parts of the standard library that the core may use; all else is kept from it.
@@ -74,6 +76,33 @@ fn a_core_that_reaches_out_is_caught() {
     assert_eq!(impure(with_tests, &crates), [(1, "serde_json::Value".to_owned())]);
 }
 
+#[test]
+fn the_files_of_the_core_form_no_circle() {
+    let mut files = Vec::new();
+    sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src/bus"), &mut files);
+    let read = |file: PathBuf| {
+        let name = file.file_stem().unwrap().to_str().unwrap().to_owned();
+        (name, std::fs::read_to_string(file).unwrap())
+    };
+    let mut files: BTreeMap<_, _> = files.into_iter().map(read).collect();
+    // All of them may speak of the bus.
+    files.remove("mod");
+    let mut done = BTreeSet::new();
+    for file in files.keys() {
+        assert_eq!(circle(&files, &mut vec![file.clone()], &mut done), None);
+    }
+    assert_eq!(imports(&files["port"], &files), ["peer", "peer", "peer", "peer", "peer", "peer", "peer", "report"]);
+}
+
+#[test]
+fn a_circle_is_named() {
+    let files =
+        [("a", "use super::{Bus, b::B};"), ("b", "fn f() -> super::c::C {}"), ("c", "use super::a::A;"), ("d", "")];
+    let files = files.into_iter().map(|(name, source)| (name.to_owned(), source.to_owned())).collect();
+    let found = circle(&files, &mut vec!["a".to_owned()], &mut BTreeSet::new());
+    assert_eq!(found.as_deref(), Some("a -> b -> c -> a"));
+}
+
 /// All Rust sources in a directory.
 fn sources(directory: &Path, files: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(directory).unwrap() {
@@ -105,25 +134,54 @@ fn dependencies(manifest: &str) -> Vec<String> {
 
 /// The paths in a source that lead out of the core, with their lines.
 fn impure(source: &str, crates: &[String]) -> Vec<(usize, String)> {
-    let tokens = tokens(source);
-    let tests_from = source.find("#[cfg(test)]\nmod tests {").map(|at| source[..at].lines().count());
-    let mut found = Vec::new();
-    let mut at = 0;
-    while at < tokens.len() {
-        let (line, word) = (tokens[at].0, tokens[at].1.as_str());
-        if WORDS.contains(&word) {
-            found.push((line, word.to_owned()));
-        }
-        if !is_word(word) {
-            at += 1;
-            continue;
-        }
-        let mut paths = Vec::new();
-        at = read_paths(&tokens, at, String::new(), &mut paths);
-        let is_test = tests_from.is_some_and(|from| line > from);
-        found.extend(paths.into_iter().filter(|(_, path)| leads_out(path, is_test, crates)));
-    }
+    let tests_from = tests_from(source);
+    let words = tokens(source).into_iter().filter(|(_, token)| WORDS.contains(&token.as_str()));
+    let paths = paths(source).into_iter().filter(|(line, path)| leads_out(path, *line >= tests_from, crates));
+    let mut found: Vec<_> = words.chain(paths).collect();
+    found.sort();
     found
+}
+
+/// The line where the tests of a source begin.
+fn tests_from(source: &str) -> usize {
+    source.find("#[cfg(test)]\nmod tests {").map_or(usize::MAX, |at| source[..at].lines().count() + 1)
+}
+
+/// All paths in a source, with their lines.
+fn paths(source: &str) -> Vec<(usize, String)> {
+    let tokens = tokens(source);
+    let (mut paths, mut at) = (Vec::new(), 0);
+    while at < tokens.len() {
+        at = if is_word(&tokens[at].1) { read_paths(&tokens, at, String::new(), &mut paths) } else { at + 1 };
+    }
+    paths
+}
+
+/// The files of the core that a file of it imports from.
+fn imports(source: &str, files: &BTreeMap<String, String>) -> Vec<String> {
+    let tests_from = tests_from(source);
+    let paths = paths(source).into_iter().filter(|(line, _)| *line < tests_from);
+    let named = paths.filter_map(|(_, path)| Some(path.strip_prefix("super::")?.split("::").next()?.to_owned()));
+    named.filter(|name| files.contains_key(name)).collect()
+}
+
+/// The first circle that is found on the way from the last file of `way`.
+fn circle(files: &BTreeMap<String, String>, way: &mut Vec<String>, done: &mut BTreeSet<String>) -> Option<String> {
+    let here = way.last()?.clone();
+    for next in imports(&files[&here], files) {
+        if let Some(at) = way.iter().position(|file| *file == next) {
+            return Some(format!("{} -> {next}", way[at..].join(" -> ")));
+        }
+        if !done.contains(&next) {
+            way.push(next);
+            if let Some(circle) = circle(files, way, done) {
+                return Some(circle);
+            }
+            way.pop();
+        }
+    }
+    done.insert(here);
+    None
 }
 
 fn leads_out(path: &str, is_test: bool, crates: &[String]) -> bool {

@@ -2,12 +2,16 @@
 //! no thread; the ring, a simulator, a fuzzer or a benchmark can run it and it cannot tell which.
 //!
 //! Reading order: [`port`] is the contract, [`peer`] what everybody speaks of, [`settings`] what the core is told, and
-//! this file the front door. `from_client.rs` and `from_worker.rs` send each line on its way with the tables of
-//! [`sessions`] and [`requests`]; `deny.rs` may keep it back, `assignment.rs` chooses a worker for it, `delivery.rs`
-//! queues it, and `refusals.rs` says why it went nowhere. `clients.rs`, `workers.rs`, `pool.rs` and [`shutdown`] hold
-//! the lives of clients, workers, seats and the daemon; `admission.rs` counts who comes in. Who has to wait say
-//! [`output`], `turns.rs` with [`send_window`], `patience.rs`, `fairness.rs` and `penalties.rs`; `memory.rs` closes who
-//! holds too much. [`id`] compares request ids, and [`crate::scan`] reads JSON.
+//! this file the front door.
+//!
+//! - Ways: `from_client.rs` and `from_worker.rs` send each line on its way. `assignment.rs` chooses a worker for it,
+//!   `deny.rs` may keep it back, `delivery.rs` queues it, `refusals.rs` says why it went nowhere.
+//! - Tables: [`sessions`] with the rules of `ownership.rs`, [`requests`] with those of `correlation.rs`.
+//! - Lives: `clients.rs` and `admission.rs`, `workers.rs` and `pool.rs`, and [`shutdown`] for the daemon.
+//! - Who has to wait: [`output`], `turns.rs` with [`send_window`], `patience.rs`, `fairness.rs`, `penalties.rs`; and
+//!   `memory.rs` closes who holds too much.
+//!
+//! [`id`] compares request ids, and [`crate::scan`] reads JSON.
 
 #![forbid(unsafe_code)]
 

@@ -172,7 +172,7 @@ impl Bus {
         let pool = worker.pool;
         self.pools[pool].live -= 1;
         if let Some(seat) = worker.seat {
-            if worker.retired || self.shutdown.refuses_requests() {
+            if worker.no_restart || self.shutdown.refuses_requests() {
                 self.pools[pool].seats[seat].worker = None;
             } else if worker.was_short {
                 // That is no failure of the command.

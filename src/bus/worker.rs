@@ -120,7 +120,7 @@ pub struct Worker {
     /// It could not be started for want of descriptors, processes or memory.
     pub was_short: bool,
     /// Whether we asked it to end and do not want it back in its seat.
-    pub retired: bool,
+    pub no_restart: bool,
     /// Requests of `session/new` and the like that it has not answered.
     pub creating: u32,
     /// It was reported that it answers what nobody asked.
@@ -150,7 +150,7 @@ impl Worker {
             exit: None,
             was_told: false,
             was_short: false,
-            retired: false,
+            no_restart: false,
             creating: 0,
             answers_twice: false,
             patience: Patience::default(),

@@ -79,7 +79,7 @@ impl Bus {
     /// A worker that is wanted no more.
     pub(super) fn stop_worker(&mut self, now: Moment, key: WorkerKey) {
         let Some(worker) = self.workers.get_mut(key) else { return };
-        worker.retired = true;
+        worker.no_restart = true;
         self.step(now, key, Event::Stop);
     }
 

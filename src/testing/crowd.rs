@@ -1,4 +1,4 @@
-//! Tables near their capacity, and hundreds of clients: a smaller mock kernel than [`super::world`] that moves whole
+//! Tables near their capacity, and hundreds of clients: a smaller mock kernel than [`super::simulator`] that moves whole
 //! lines, for scenes in which some are greedy and some are polite. A scene asserts what the polite ones see.
 
 use std::collections::{BTreeMap, VecDeque};

@@ -1,11 +1,12 @@
-//! The simulator: the core of the bus in a simulator of clients, workers, pipes and time that is made from one number, the
-//! seed (`docs/conformance.md` says what it proves). It is not part of the daemon.
+//! The simulators. One runs the core of the bus in a world of clients, workers, pipes and time that is made from one
+//! number, the seed (`docs/conformance.md` says what it proves); the other runs the shell on a kernel that is made from
+//! a seed (`src/shell/simulation.rs`). They are no part of the daemon.
 //!
-//! Reading order: [`faults`] draws what a seed's simulator is like; [`line`] makes messages that can be recognised;
-//! [`simulator`] is the mock kernel with its peers, and drives the bus by its port alone; [`model`] knows what must become
-//! of each line, and panics when something else does; [`mind`] knows what real peers make of what reaches them, and
-//! panics when a line of one client is taken for another's. `crowd` is a smaller simulator for hundreds of clients and full
-//! tables.
+//! Reading order: [`faults`] draws what a seed's world is like; [`line`] makes messages that can be recognised;
+//! [`simulator`] is the mock kernel with its peers, and drives the bus by its port alone; [`model`] knows what must
+//! become of each line, and panics when something else does; [`peers`] knows what real peers make of what reaches them,
+//! and panics when a line of one client is taken for another's. `crowd` is a smaller world for hundreds of clients and
+//! full tables. [`kernel`] is the kernel for the shell.
 //!
 //! A seed that fails is printed with the command that repeats it and the last things that happened.
 

@@ -41,6 +41,9 @@ pub struct Kernel {
     cuts: usize,
 }
 
+/// Nothing is waited for, and nobody is signalled.
+const QUIET: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+
 fn errno() -> i32 {
     -io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
 }
@@ -99,38 +102,41 @@ impl Kernel {
         next.map_or(-libc::EAGAIN, IntoRawFd::into_raw_fd)
     }
 
+    /// Receives into a provided buffer: the result, and the buffer if there is something in it.
+    fn receive(&mut self, socket: RawFd) -> (i32, Option<u16>) {
+        let Some(free) = self.free.pop() else { return (-libc::ENOBUFS, None) };
+        let bytes = self.cut(RECEIVE as u32);
+        // SAFETY: the buffer is free, and large enough.
+        let result = result_of(unsafe { libc::recv(socket, self.buffers.provided(free).cast(), bytes, QUIET) });
+        if result > 0 && !self.fails() {
+            return (result, Some(free));
+        }
+        self.free.push(free);
+        if result <= 0 {
+            return (result, None);
+        }
+        // A reset takes with it what was there.
+        // SAFETY: the call takes no memory.
+        unsafe { libc::shutdown(socket, libc::SHUT_RDWR) };
+        (-libc::ECONNRESET, None)
+    }
+
     /// Tries an operation: its completion, or none if it has to wait.
     fn run(&mut self, token: u64, submission: Submission) -> Option<Completion> {
         use Submission as S;
-        let quiet = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         let mut buffer = None;
         // SAFETY: whoever submitted it keeps its memory and descriptors until the completion is taken.
         let result = unsafe {
             match submission {
                 S::Accept { socket } => self.accept(socket),
-                S::Receive { socket, .. } => match self.free.pop() {
-                    None => -libc::ENOBUFS,
-                    Some(free) => {
-                        let bytes = self.cut(RECEIVE as u32);
-                        let result = result_of(libc::recv(socket, self.buffers.provided(free).cast(), bytes, quiet));
-                        if result > 0 && self.fails() {
-                            // A reset takes with it what was there.
-                            libc::shutdown(socket, libc::SHUT_RDWR);
-                            self.free.push(free);
-                            -libc::ECONNRESET
-                        } else {
-                            if result > 0 {
-                                buffer = Some(free)
-                            } else {
-                                self.free.push(free)
-                            }
-                            result
-                        }
-                    }
-                },
+                S::Receive { socket, .. } => {
+                    let result;
+                    (result, buffer) = self.receive(socket);
+                    result
+                }
                 S::ReceiveInto { socket, into, bytes } => {
                     let bytes = self.cut(bytes);
-                    result_of(libc::recv(socket, into.cast(), bytes, quiet))
+                    result_of(libc::recv(socket, into.cast(), bytes, QUIET))
                 }
                 S::Read { from, into, bytes, .. } => {
                     let bytes = self.cut(bytes);
@@ -138,7 +144,7 @@ impl Kernel {
                 }
                 S::Send { socket, from, bytes } => {
                     let bytes = self.cut(bytes);
-                    result_of(libc::send(socket, from.cast(), bytes, quiet))
+                    result_of(libc::send(socket, from.cast(), bytes, QUIET))
                 }
                 // The log goes nowhere.
                 S::Write { to: 2, bytes, .. } => self.cut(bytes) as i32,
@@ -150,9 +156,9 @@ impl Kernel {
                     if self.random.one_in(self.cuts) {
                         let first = *(*message).msg_iov;
                         let bytes = self.cut(first.iov_len as u32);
-                        result_of(libc::send(socket, first.iov_base, bytes, quiet))
+                        result_of(libc::send(socket, first.iov_base, bytes, QUIET))
                     } else {
-                        result_of(libc::sendmsg(socket, message, quiet))
+                        result_of(libc::sendmsg(socket, message, QUIET))
                     }
                 }
                 S::WriteMany { to, vectors, count } => {

@@ -331,6 +331,7 @@ impl Scanner {
 pub struct Partial {
     consumed: usize,
     scanned: usize,
+    looked_at: u64,
     /// The unfinished line is read byte by byte.
     is_by_byte: bool,
     /// The byte machine, made when a line first needs it and kept from then on.
@@ -340,6 +341,11 @@ pub struct Partial {
 }
 
 impl Partial {
+    /// Bytes of this connection that were looked at, each as often as that was: at most three times.
+    pub fn looked_at(&self) -> u64 {
+        self.looked_at
+    }
+
     /// Nothing received yet.
     pub fn new() -> Self {
         Self::default()
@@ -403,7 +409,14 @@ impl Partial {
             self.is_by_byte = true;
             self.scanned = start;
         }
-        let length = match machine.read(&data[start..], self.scanned - start) {
+        let verdict = machine.read(&data[start..], self.scanned - start);
+        let end = match verdict {
+            Verdict::Unfinished => data.len(),
+            Verdict::Malformed { at, .. } => start + at,
+            Verdict::Line { length } | Verdict::Blank { length } => start + length,
+        };
+        self.looked_at += end.saturating_sub(self.scanned) as u64;
+        let length = match verdict {
             Verdict::Unfinished => {
                 self.scanned = data.len();
                 return Some(Outcome::More);

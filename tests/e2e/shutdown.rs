@@ -246,7 +246,12 @@ fn as_process_1_of_a_container_it_reaps_everything_and_ends_on_sigterm() {
 
 #[test]
 fn a_hangup_drains_as_a_request_to_stop_does() {
-    let mut daemon = Setup::new([worker("agents", 1, &[])]).unix().start();
+    let heard = Setup::new([worker("agents", 1, &[])]).unix().before_exec(|| {
+        // SAFETY: the call takes no memory. Who runs the tests may ignore it (nohup).
+        unsafe { libc::signal(libc::SIGHUP, libc::SIG_DFL) };
+        Ok(())
+    });
+    let mut daemon = heard.start();
     let mut client = daemon.connect();
     client.request(1, "m", json!({}));
     daemon.signal(Signal::HUP);

@@ -83,6 +83,7 @@ pub(in crate::scan) fn scan<I: Isa>(
         if tokens.end == partial.scanned {
             return Outcome::More;
         }
+        partial.looked_at += (tokens.end - partial.scanned) as u64;
         partial.scanned = tokens.end;
         while !tokens.is_faulty {
             let stop = isa.run(Messages {

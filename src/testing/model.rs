@@ -121,6 +121,8 @@ struct Session {
     name: String,
     rank: Rank,
     used: Moment,
+    /// It was named in a line that was refused, perhaps before anybody looked for the session.
+    perhaps_used: Moment,
     /// The worker gave it out before, and its present owner has asked for it.
     was_issued: bool,
     /// The worker knows it already, and has not said yet whether its present owner gets it.
@@ -874,7 +876,7 @@ impl Model {
         let shared = self.settings.routing.session_access == SessionAccess::Shared;
         if let Some(session) = found {
             assert!(session.client == client || shared, "a foreign session was used");
-            session.used = now;
+            (session.used, session.perhaps_used) = (now, now);
             return (session.client == client).then_some(session.serial);
         }
         let held = self.held.iter().position(|held| held.worker == worker && held.name == name);
@@ -901,6 +903,7 @@ impl Model {
             name: name.into(),
             rank,
             used: now,
+            perhaps_used: now,
             was_issued: false,
             lent: false,
             in_doubt: false,
@@ -1047,10 +1050,10 @@ impl Model {
             self.late_answer(number);
         }
         if let Who::Client(client) = line.from {
-            // It was looked at before it was refused.
+            // It may have been looked at before it was refused.
             let names = line.names();
             for session in self.sessions.iter_mut().filter(|at| at.client == client && names.contains(&&at.name)) {
-                session.used = now;
+                session.perhaps_used = now;
             }
             for (name, sure) in &mut self.clients[client].lost {
                 *sure &= !(line.loads() && names.contains(&&*name));
@@ -1300,11 +1303,12 @@ impl Model {
     pub fn claims_expired(&mut self, now: Moment, how_many: u64) {
         for _ in 0..how_many {
             let pending = |serial: usize| self.to_workers.iter().any(|request| request.sessions.contains(&serial));
-            let unused =
-                self.sessions.iter().filter(|at| at.rank == Rank::Claimed && !at.was_issued && !pending(at.serial));
-            let oldest = unused.min_by_key(|session| session.used);
-            let (serial, used) = oldest.map(|session| (session.serial, session.used)).expect("a claim was there");
-            assert!(now.since(used) >= CLAIM_KEPT, "a claim is forgotten that was used at {used:?}");
+            let unused = self.sessions.iter().filter(|at| {
+                let is_old = now.since(at.used) >= CLAIM_KEPT;
+                at.rank == Rank::Claimed && !at.was_issued && !pending(at.serial) && is_old
+            });
+            let oldest = unused.min_by_key(|session| session.perhaps_used);
+            let serial = oldest.map(|session| session.serial).expect("a claim is forgotten that is in use");
             self.sessions.retain(|session| session.serial != serial);
         }
     }

@@ -199,11 +199,13 @@ impl Bus {
         })
     }
 
-    /// Whether a worker may mean somebody else by a session that its owner has only named: one who is just being given
-    /// that name, or one who has left and for whom it still works.
+    /// Whether a worker may mean somebody else by a session that was not given to its owner: one who is just being given
+    /// that name, or, if the owner has only named it, one who has left and for whom it still works. That a worker has
+    /// answered says nothing: it may have read another name in that request, or none.
     fn may_be_anothers(&self, worker: WorkerKey, session: &Session) -> bool {
         let is_being_made = || self.workers.get(worker).is_some_and(|worker| worker.creating > 0);
-        session.rank == Rank::Claimed && (session.is_lent && session.pending > 1 || is_being_made())
+        let may_have_left = session.rank == Rank::Claimed && session.is_lent && session.pending > 1;
+        may_have_left || session.rank < Rank::Issued && is_being_made()
     }
 
     /// Whom a worker's message is for.

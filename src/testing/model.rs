@@ -737,8 +737,8 @@ impl Model {
         let all = self.to_workers.iter().chain(&self.to_clients);
         let here = all.filter(|request| request.answerer == me || request.asker == Some(me));
         let pending = here.filter(|request| self.lines[request.line].names().contains(&&session.name)).count();
-        let may = session.lent && pending > 1 || self.to_workers.iter().any(creates);
-        session.rank == Rank::Claimed && may
+        let may_have_left = session.rank == Rank::Claimed && session.lent && pending > 1;
+        may_have_left || session.rank < Rank::Issued && self.to_workers.iter().any(creates)
     }
 
     /// A worker's notification is about a request of its own, its request about one of a client.

@@ -153,6 +153,21 @@ fn a_name_that_the_worker_gives_out_outranks_one_that_it_has_only_confirmed() {
 }
 
 #[test]
+fn what_a_worker_says_of_a_session_before_it_has_given_it_out_reaches_nobody_who_took_its_name() {
+    let mut bench = bench(1);
+    let (thief, owner, worker) = (bench.client(), bench.client(), bench.worker(0));
+    bench.write(thief, r#"{"id":1,"method":"x","sessionId":"next"}"#);
+    bench.write(worker, r#"{"id":1,"result":"who reads names at top level?"}"#);
+    bench.write(owner, r#"{"id":2,"method":"session/new"}"#);
+    let update = r#"{"method":"session/update","params":{"sessionId":"next"}}"#;
+    bench.write(worker, update);
+    bench.write(worker, r#"{"id":2,"result":{"sessionId":"next"}}"#);
+    bench.write(worker, update);
+    assert_eq!(bench.read(thief).len(), 1, "its own answer");
+    assert_eq!(bench.read(owner).len(), 2, "the answer, and what came after it");
+}
+
+#[test]
 fn a_name_that_was_not_given_out_is_a_guess_while_a_session_is_made_and_ever_after() {
     let mut bench = bench(1);
     let (owner, guesser, worker) = (bench.client(), bench.client(), bench.worker(0));

@@ -50,7 +50,7 @@ impl Bus {
             format!("a client from {source} is turned away: {text}")
         });
         if let Some(client) = client {
-            self.send_error(now, client, b"null", None, Reason::ConnectionLimit, text);
+            self.send_error(now, client.into(), b"null", None, Reason::ConnectionLimit, text);
             self.close_client(now, client, Close::Flush);
         }
     }

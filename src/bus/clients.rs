@@ -158,13 +158,9 @@ impl Bus {
         for request in in_order(outstanding) {
             if let Some(pending) = self.to_workers.get(request) {
                 let id = pending.asker_id().to_string();
-                let number = self.clients.get(key).map(|client| client.number);
-                let report = self.reporter.report(now, Reason::RequestDiscarded, || super::Report {
-                    client: number,
-                    id: Some(id),
-                    ..super::Report::new(Reason::RequestDiscarded, "the client left before its answer came")
+                self.report_request(now, Reason::RequestDiscarded, [Some(key.into()), None], || {
+                    (Some(id), "the client left before its answer came".into())
                 });
-                self.tell(report);
             }
             self.orphan_request(Direction::ToWorkers, request);
         }
@@ -202,33 +198,21 @@ impl Bus {
             let mut bytes = b"{\"jsonrpc\":\"2.0\",\"method\":\"session/cancel\",\"params\":{\"sessionId\":".to_vec();
             reply::write_string(session.name.as_bytes(), &mut bytes);
             bytes.extend_from_slice(b"}}\n");
-            self.send_to_worker(now, worker, &bytes);
+            self.send(now, worker.into(), &bytes);
         }
     }
 
     /// Answers requests of workers with errors that this client will not answer any more.
     fn fail_requests_to_client(&mut self, now: Moment, key: ClientKey) {
         let Some(client) = self.clients.get(key) else { return };
-        let (number, to_answer) = (client.number, client.end.to_answer.iter().collect());
+        let to_answer = client.end.to_answer.iter().collect();
         for request in in_order(to_answer) {
             let Some(request) = self.forget_request(Direction::ToClients, request) else { continue };
-            let Some(Peer::Worker(asker)) = request.asker() else { continue };
-            let worker = self.workers.get(asker).map(|worker| (worker.pool, worker.number));
-            let report = self.reporter.report(now, Reason::RequestDiscarded, || super::Report {
-                client: Some(number),
-                worker,
-                id: Some(request.asker_id().to_string()),
-                ..super::Report::new(Reason::RequestDiscarded, "the client left before it answered a worker's request")
+            let Some(asker) = request.asker() else { continue };
+            self.report_request(now, Reason::ClientLeft, [Some(key.into()), Some(asker)], || {
+                (Some(request.asker_id().to_string()), "the client left before it answered a worker's request".into())
             });
-            self.tell(report);
-            if !self.settings.routing.error_replies || !self.worker_takes_messages(asker) {
-                continue;
-            }
-            let id = request.asker_token();
-            let code = reply::code(Reason::UnknownSession);
-            let bytes = reply::error(&id, None, code, "the client has left", "client_left");
-            self.stats.error_replies += 1;
-            self.send_to_worker(now, asker, &bytes);
+            self.send_error(now, asker, &request.asker_token(), None, Reason::ClientLeft, "the client has left");
         }
     }
 

@@ -2,13 +2,12 @@
 //! and every answer finds its asker, or nobody (spec 6.2; decisions 4, 5).
 
 use super::id::{Id, View};
-use super::message::Cancel;
-use super::message::{Edit, Refusal, has_escape};
+use super::message::{Cancel, Refusal, has_escape};
 use super::peer::{Moment, Peer, RequestKey, Text};
-use super::report::{Reason, Report};
+use super::report::Reason;
 use super::requests::{Direction, NewRequest, Original, Request, Requests};
 use super::settings::{IdCollision, MAX_PENDING_REQUESTS};
-use super::{Bus, reply};
+use super::{Bus, end_of, reply};
 use crate::scan::{Line, Window};
 
 impl Bus {
@@ -21,8 +20,8 @@ impl Bus {
         id: &View<'_>,
         token: &[u8],
     ) -> Result<Option<Text>, Refusal> {
-        let NewRequest { asker, answerer, session, second_session, effect, .. } = *new;
-        let direction = Direction::of(answerer);
+        let NewRequest { client, worker, direction, session, second_session, effect, .. } = *new;
+        let (asker, answerer) = (new.asker(), new.answerer());
         let requests = if direction == Direction::ToWorkers { &self.to_workers } else { &self.to_clients };
         let mut hash = requests.hash(answerer.into(), id);
         let collides = requests.find_hashed(hash, answerer.into(), id).is_some();
@@ -42,31 +41,17 @@ impl Bus {
             // It passes as it is. An error in place of the answer has to repeat the spelling.
             original = Some(Box::new(Original { id: id.to_id(), token: token.into(), is_replaced: false }));
         }
-        let (clients, workers) = (&mut self.clients, &mut self.workers);
-        let (requests, asker_end, answerer_end) = match (asker, answerer) {
-            (Peer::Client(asker), Peer::Worker(answerer)) => (
-                &mut self.to_workers,
-                clients.get_mut(asker).map(|client| &mut client.end),
-                workers.get_mut(answerer).map(|worker| &mut worker.end),
-            ),
-            (Peer::Worker(asker), Peer::Client(answerer)) => (
-                &mut self.to_clients,
-                workers.get_mut(asker).map(|worker| &mut worker.end),
-                clients.get_mut(answerer).map(|client| &mut client.end),
-            ),
-            _ => return Err(too_many()),
+        let (client, worker) = (self.clients.get_mut(client), self.workers.get_mut(worker));
+        let (Some(client), Some(worker)) = (client, worker) else { return Err(gone()) };
+        let (requests, asker, answerer) = match direction {
+            Direction::ToWorkers => (&mut self.to_workers, &mut client.end, &mut worker.end),
+            Direction::ToClients => (&mut self.to_clients, &mut worker.end, &mut client.end),
         };
         let wire = || wire.unwrap_or_else(|| id.to_id());
-        let (asked_by, owed_by) =
-            (asker_end.map(|end| &mut end.outstanding), answerer_end.map(|end| &mut end.to_answer));
-        if requests.insert(hash, new, wire, original, asked_by, owed_by).is_none() {
+        if requests.insert(hash, new, wire, original, &mut asker.outstanding, &mut answerer.to_answer).is_none() {
             return Err(too_many());
         }
-        if let (true, Peer::Worker(answerer)) = (effect.creates, answerer)
-            && let Some(worker) = workers.get_mut(answerer)
-        {
-            worker.creating += 1;
-        }
+        worker.creating += u32::from(effect.creates);
         self.stats.ids_translated += u64::from(edit.is_some());
         if let Some(session) = session {
             self.sessions.begin_request(session);
@@ -142,13 +127,8 @@ impl Bus {
     /// Takes an answered request out, and sends its answer to who asked, with the original id.
     pub(super) fn deliver_answer(&mut self, now: Moment, direction: Direction, key: RequestKey, to: Peer, line: &Line) {
         let original = self.forget_request(direction, key).and_then(|request| request.original);
-        match original.filter(|original| original.is_replaced) {
-            None => self.forward_as_it_is(now, to, line),
-            Some(original) => {
-                let mut edits = [Some(Edit { at: line.id, with: original.token }), None, None];
-                self.forward(now, to, line, &mut edits);
-            }
-        }
+        let replaced = original.filter(|original| original.is_replaced);
+        self.forward_with_id(now, to, line, replaced.map(|original| original.token));
     }
 
     /// Forgets a request whose answer nobody wants, though it may still come. Some cancelled requests have to be
@@ -175,12 +155,7 @@ impl Bus {
         let requests = if direction == Direction::ToWorkers { &mut self.to_workers } else { &mut self.to_clients };
         let request = requests.take(key)?;
         let (clients, workers) = (&mut self.clients, &mut self.workers);
-        let asker = match request.asker() {
-            Some(Peer::Client(client)) => clients.get_mut(client).map(|client| &mut client.end),
-            Some(Peer::Worker(worker)) => workers.get_mut(worker).map(|worker| &mut worker.end),
-            None => None,
-        };
-        if let Some(asker) = asker {
+        if let Some(asker) = request.asker().and_then(|asker| end_of(clients, workers, asker)) {
             requests.leave_asker(&mut asker.outstanding, request.at_asker());
         }
         let answerer = match request.answerer() {
@@ -219,11 +194,8 @@ impl Bus {
     /// The asker does not wait any more. The id stays taken until the answer comes.
     pub(super) fn orphan_request(&mut self, direction: Direction, key: RequestKey) {
         let requests = if direction == Direction::ToWorkers { &mut self.to_workers } else { &mut self.to_clients };
-        let asker = match requests.get(key).and_then(Request::asker) {
-            Some(Peer::Client(client)) => self.clients.get_mut(client).map(|client| &mut client.end),
-            Some(Peer::Worker(worker)) => self.workers.get_mut(worker).map(|worker| &mut worker.end),
-            None => None,
-        };
+        let asker = requests.get(key).and_then(Request::asker);
+        let asker = asker.and_then(|asker| end_of(&mut self.clients, &mut self.workers, asker));
         requests.orphan(key, asker.map(|end| &mut end.outstanding));
     }
 
@@ -249,20 +221,10 @@ impl Bus {
         let session = request.session.filter(|_| request.session_on_top).and_then(|key| self.sessions.get(key));
         let session = session.map(|session| session.name.clone());
         let id = request.asker_id().to_string();
-        let number = self.clients.get(client).map(|client| client.number);
-        let worker = match request.answerer() {
-            Peer::Worker(worker) => self.workers.get(worker).map(|worker| (worker.pool, worker.number)),
-            Peer::Client(_) => None,
-        };
-        let report = self.reporter.report(now, reason, || Report {
-            client: number,
-            worker,
-            id: Some(id),
-            ..Report::new(reason, text)
-        });
-        self.tell(report);
+        let peers = [request.asker(), Some(request.answerer())];
+        self.report_request(now, reason, peers, || (Some(id), text.into()));
         self.orphan_request(Direction::ToWorkers, key);
-        self.send_error(now, client, &token, session.as_ref().map(Text::as_bytes), reason, text);
+        self.send_error(now, client.into(), &token, session.as_ref().map(Text::as_bytes), reason, text);
         self.wake_after_answer(now, client);
     }
 
@@ -296,6 +258,10 @@ impl Bus {
             );
         }
     }
+}
+
+fn gone() -> Refusal {
+    Refusal(Reason::WorkerGone, "the other end has gone".into())
 }
 
 fn too_many() -> Refusal {

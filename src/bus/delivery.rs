@@ -5,8 +5,8 @@
 
 use super::Bus;
 use super::client::Client;
-use super::message::Edits;
-use super::peer::{ClientKey, Moment, Peer, WorkerKey};
+use super::message::{Edit, Edits};
+use super::peer::{ClientKey, Moment, Peer, Text, WorkerKey};
 use super::port::{Close, Effect};
 use super::report::Reason;
 use crate::scan::{Line, Span};
@@ -115,20 +115,20 @@ impl Bus {
 
     /// Queues a line with its newline as it is.
     pub(super) fn forward_as_it_is(&mut self, now: Moment, to: Peer, line: &Line) {
-        match to {
-            Peer::Client(_) => self.stats.lines_to_clients += 1,
-            Peer::Worker(_) => self.stats.lines_to_workers += 1,
-        }
         let bytes = self.copy(to, Span { start: line.span.start, end: line.span.end + 1 });
         self.count_queued(now, to, bytes);
     }
 
+    /// Queues a line with its newline, with another id if one is given.
+    pub(super) fn forward_with_id(&mut self, now: Moment, to: Peer, line: &Line, id: Option<Text>) {
+        match id {
+            None => self.forward_as_it_is(now, to, line),
+            Some(with) => self.forward(now, to, line, &mut [Some(Edit { at: line.id, with }), None, None]),
+        }
+    }
+
     /// Queues a line with its newline, with the given pieces replaced.
     pub(super) fn forward(&mut self, now: Moment, to: Peer, line: &Line, edits: &mut Edits) {
-        match to {
-            Peer::Client(_) => self.stats.lines_to_clients += 1,
-            Peer::Worker(_) => self.stats.lines_to_workers += 1,
-        }
         let mut from = line.span.start;
         let mut bytes = 0;
         if edits[1].is_some() || edits[2].is_some() {
@@ -157,16 +157,23 @@ impl Bus {
         span.len()
     }
 
-    pub(super) fn count_queued(&mut self, now: Moment, to: Peer, bytes: usize) {
+    /// A line of so many bytes was queued.
+    fn count_queued(&mut self, now: Moment, to: Peer, bytes: usize) {
         let limits = &self.settings.limits;
         let (limit, timeout) = (limits.max_output_queue, limits.backpressure_timeout);
         let alone = self.clients.len() == 1;
         let output = match to {
-            Peer::Client(client) => self.clients.get_mut(client).map(|client| &mut client.end.output),
-            Peer::Worker(worker) => self.workers.get_mut(worker).map(|worker| {
-                worker.window.push(now, bytes, !alone && worker.owner.is_none());
-                &mut worker.end.output
-            }),
+            Peer::Client(client) => {
+                self.stats.lines_to_clients += 1;
+                self.clients.get_mut(client).map(|client| &mut client.end.output)
+            }
+            Peer::Worker(worker) => {
+                self.stats.lines_to_workers += 1;
+                self.workers.get_mut(worker).map(|worker| {
+                    worker.window.push(now, bytes, !alone && worker.owner.is_none());
+                    &mut worker.end.output
+                })
+            }
         };
         let Some(output) = output else { return };
         let was_full = output.is_full();
@@ -229,18 +236,10 @@ impl Bus {
         }
     }
 
-    /// Queues a line of the bus' own for a client.
-    pub(super) fn send_to_client(&mut self, now: Moment, client: ClientKey, bytes: &[u8]) {
-        self.stats.lines_to_clients += 1;
-        self.effects.push_back(Effect::Insert { to: Peer::Client(client), text: bytes.into() });
-        self.count_queued(now, Peer::Client(client), bytes.len());
-    }
-
-    /// Queues a line of the bus' own for a worker.
-    pub(super) fn send_to_worker(&mut self, now: Moment, worker: WorkerKey, bytes: &[u8]) {
-        self.stats.lines_to_workers += 1;
-        self.effects.push_back(Effect::Insert { to: Peer::Worker(worker), text: bytes.into() });
-        self.count_queued(now, Peer::Worker(worker), bytes.len());
+    /// Queues a line of the bus' own.
+    pub(super) fn send(&mut self, now: Moment, to: Peer, line: &[u8]) {
+        self.effects.push_back(Effect::Insert { to, text: line.into() });
+        self.count_queued(now, to, line.len());
     }
 
     /// A peer is read again, unless there is another reason not to.

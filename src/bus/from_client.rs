@@ -6,12 +6,12 @@
 use std::borrow::Cow;
 
 use super::id::View;
-use super::message::{Edit, Edits, Kind, Refusal, Verb, kind, session_name, verb};
+use super::message::{Edit, Edits, Kind, Refusal, Verb, kind, request_id, session_name, verb};
 use super::peer::{ClientKey, Moment, Peer, RequestKey, SessionKey, Text, WorkerKey};
 use super::report::Reason;
 use super::requests::{Direction, NewRequest, Request, SessionEffect};
 use super::sessions::{Rank, Session};
-use super::settings::{Assignment, MAX_REQUEST_ID_LEN, MAX_SESSION_ID_LEN, SessionAccess};
+use super::settings::{Assignment, MAX_SESSION_ID_LEN, SessionAccess};
 use super::{Bus, Flow};
 use crate::scan::{Line, Span, Window};
 
@@ -75,18 +75,15 @@ impl Bus {
     fn client_message(&mut self, now: Moment, client: ClientKey, window: Window<'_>, line: &Line) -> Flow {
         if self.shutdown.refuses_requests() {
             let refusal = Refusal(Reason::ShuttingDown, "the daemon is shutting down".into());
-            return self.refuse(now, client, window, line, refusal);
+            return self.refuse(now, client.into(), window, line, refusal);
         }
-        let id = match line.id.is_some().then(|| View::parse(window.get(line.id))).transpose() {
+        let id = match request_id(window, line) {
             Ok(id) => id,
-            Err(_) => {
-                let text = format!("the id is longer than {MAX_REQUEST_ID_LEN} bytes");
-                return self.refuse(now, client, window, line, Refusal(Reason::IdTooLong, text));
-            }
+            Err(refusal) => return self.refuse(now, client.into(), window, line, refusal),
         };
         let verb = match verb(window, line) {
             // Without an answer nothing is given away.
-            Verb::Load | Verb::Fork if id.is_none() => Verb::Other,
+            verb if verb.asks_for_session() && id.is_none() => Verb::Other,
             verb => verb,
         };
         if let Some((worker, session)) = self.known_route(now, client, window, line, verb) {
@@ -95,42 +92,37 @@ impl Bus {
             }
             let entered = [Entered { session: Some(session), is_new: false }, Entered::default()];
             return match self.record(now, client, worker, window, line, id.as_ref(), verb, entered) {
-                Ok(None) => {
-                    self.forward_as_it_is(now, Peer::Worker(worker), line);
+                Ok(replaced) => {
+                    self.forward_with_id(now, worker.into(), line, replaced);
                     Flow::Next
                 }
-                Ok(Some(with)) => {
-                    let mut edits = [Some(Edit { at: line.id, with }), None, None];
-                    self.forward(now, Peer::Worker(worker), line, &mut edits);
-                    Flow::Next
-                }
-                Err(refusal) => self.refuse(now, client, window, line, refusal),
+                Err(refusal) => self.refuse(now, client.into(), window, line, refusal),
             };
         }
         let route = match self.route_of(now, client, window, line, verb) {
             Ok(route) => route,
-            Err(refusal) => return self.refuse(now, client, window, line, refusal),
+            Err(refusal) => return self.refuse(now, client.into(), window, line, refusal),
         };
         let worker = route.worker;
         if let Some((reason, text)) = self.denied_at(worker, window, line) {
-            return self.refuse(now, client, window, line, Refusal(reason, text));
+            return self.refuse(now, client.into(), window, line, Refusal(reason, text));
         }
         if self.block_on_worker(now, client, worker, line.span.len() + 1) {
             return Flow::Blocked;
         }
         let mut edits: Edits = match self.name_requests(client, window, line, &route) {
             Ok(edits) => edits,
-            Err(refusal) => return self.refuse(now, client, window, line, refusal),
+            Err(refusal) => return self.refuse(now, client.into(), window, line, refusal),
         };
         let cancels = route.cancels;
         // Only a message that is delivered makes a session: one that waits or is refused leaves nothing behind.
         let entered = match self.use_sessions(now, client, route.worker, route.session, route.second_session) {
             Ok(entered) => entered,
-            Err(refusal) => return self.refuse(now, client, window, line, refusal),
+            Err(refusal) => return self.refuse(now, client.into(), window, line, refusal),
         };
         match self.record(now, client, worker, window, line, id.as_ref(), verb, entered) {
             Ok(edit) => edits[0] = edit.map(|with| Edit { at: line.id, with }),
-            Err(refusal) => return self.refuse(now, client, window, line, refusal),
+            Err(refusal) => return self.refuse(now, client.into(), window, line, refusal),
         }
         self.forward(now, Peer::Worker(worker), line, &mut edits);
         if let (Verb::Cancel(how), Some(key)) = (verb, cancels) {
@@ -184,8 +176,9 @@ impl Bus {
     ) -> Result<Option<Text>, Refusal> {
         let Some(id) = id else { return Ok(None) };
         let request = NewRequest {
-            asker: Peer::Client(client),
-            answerer: Peer::Worker(worker),
+            client,
+            worker,
+            direction: Direction::ToWorkers,
             session: entered[0].session,
             second_session: entered[1].session,
             session_on_top: line.session.len() > 2,
@@ -227,6 +220,10 @@ impl Bus {
         }
         let top = session_name(window, line.session);
         let inner = session_name(window, line.params_session);
+        if [&top, &inner].into_iter().flatten().any(|name| name.len() > MAX_SESSION_ID_LEN) {
+            let text = format!("the sessionId is longer than {MAX_SESSION_ID_LEN} bytes");
+            return Err(Refusal(Reason::SessionIdTooLong, text));
+        }
         let (worker, session) = match (&top, &inner) {
             (Some(name), _) => {
                 self.worker_for_session(now, client, window, line, verb, name.clone(), inner.as_deref())?
@@ -277,7 +274,7 @@ impl Bus {
                 let Some(name) = session_name(window, span) else { continue };
                 match self.sessions.of_worker(worker, &name).and_then(|key| self.sessions.get(key)) {
                     Some(session) if session.client != Some(client) => return Err(Self::denied()),
-                    None if !on_top => self.refuse_guess(worker, false)?,
+                    None if !on_top => self.refuse_guess(worker, Verb::Other)?,
                     _ => {}
                 }
             }
@@ -298,10 +295,6 @@ impl Bus {
         name: Cow<'a, [u8]>,
         inner: Option<&[u8]>,
     ) -> Result<(WorkerKey, Named<'a>), Refusal> {
-        if name.len() > MAX_SESSION_ID_LEN {
-            let text = format!("the sessionId is longer than {MAX_SESSION_ID_LEN} bytes");
-            return Err(Refusal(Reason::SessionIdTooLong, text));
-        }
         if !line.pool.is_some()
             && let Some(key) = self.session_of_client(client, &name)
             && let Some(session) = self.sessions.touch(key, now)
@@ -309,8 +302,7 @@ impl Bus {
             let worker = session.worker;
             return self.usable(worker).map(|worker| (worker, Named::Known(key)));
         }
-        let loads = matches!(verb, Verb::Load | Verb::Fork);
-        self.refuse_lost(client, &name, loads)?;
+        self.refuse_lost(client, &name, verb)?;
         let refusal = |(reason, text)| Refusal(reason, text);
         let group = self.group_of_line(client, window, line).map_err(refusal)?;
         if self.groups[group].assignment == Assignment::Dedicated {
@@ -378,17 +370,12 @@ impl Bus {
         verb: Verb,
         name: Cow<'a, [u8]>,
     ) -> Result<Named<'a>, Refusal> {
-        if name.len() > MAX_SESSION_ID_LEN {
-            let text = format!("the sessionId is longer than {MAX_SESSION_ID_LEN} bytes");
-            return Err(Refusal(Reason::SessionIdTooLong, text));
-        }
         let known = self.sessions.of_worker(worker, &name);
         let owner = known.and_then(|key| self.sessions.get(key)).and_then(|session| session.client);
         if let Some(key) = known.filter(|_| owner == Some(client)) {
             return Ok(Named::Known(key));
         }
-        let loads = matches!(verb, Verb::Load | Verb::Fork);
-        self.refuse_lost(client, &name, loads)?;
+        self.refuse_lost(client, &name, verb)?;
         let Some(key) = known else {
             let is_its_own = self.workers.get(worker).is_some_and(|worker| worker.owner.is_some());
             return Ok(if is_its_own || verb == Verb::Fork { Named::None } else { Named::New(name) });
@@ -402,9 +389,9 @@ impl Bus {
     }
 
     /// A session that went with its worker is an error for its old owner, unless it asks a worker for it.
-    fn refuse_lost(&mut self, client: ClientKey, name: &[u8], loads: bool) -> Result<(), Refusal> {
+    fn refuse_lost(&mut self, client: ClientKey, name: &[u8], verb: Verb) -> Result<(), Refusal> {
         let Some(client) = self.clients.get_mut(client).filter(|client| client.lost.has(name)) else { return Ok(()) };
-        if loads {
+        if verb.asks_for_session() {
             client.lost.forget(name);
             return Ok(());
         }
@@ -412,9 +399,10 @@ impl Bus {
     }
 
     /// Where workers give out the names of their sessions, a name that was not given to this client is a guess.
-    fn refuse_guess(&self, worker: WorkerKey, loads: bool) -> Result<(), Refusal> {
-        let is_guess =
-            !loads && self.settings.routing.session_access == SessionAccess::Owner && self.issues_names(worker);
+    fn refuse_guess(&self, worker: WorkerKey, verb: Verb) -> Result<(), Refusal> {
+        let is_guess = !verb.asks_for_session()
+            && self.settings.routing.session_access == SessionAccess::Owner
+            && self.issues_names(worker);
         if is_guess { Err(Self::denied()) } else { Ok(()) }
     }
 
@@ -424,7 +412,7 @@ impl Bus {
         let session = self.sessions.of_worker(worker, name).and_then(|key| self.sessions.get(key));
         match session {
             Some(session) if session.client == Some(client) && session.rank == Rank::Issued => Ok(()),
-            _ => self.refuse_guess(worker, matches!(verb, Verb::Load | Verb::Fork)),
+            _ => self.refuse_guess(worker, verb),
         }
     }
 
@@ -434,7 +422,7 @@ impl Bus {
         let is_shared = self.workers.get(worker).is_some_and(|worker| worker.owner.is_none());
         let waits = |session: &Session| session.is_lent && session.rank < Rank::Issued;
         let may_not = is_shared
-            && !matches!(verb, Verb::Load | Verb::Fork)
+            && !verb.asks_for_session()
             && self.settings.routing.session_access == SessionAccess::Owner
             && self.sessions.get(*key).is_some_and(waits);
         if may_not { Err(Self::denied()) } else { Ok(()) }

@@ -6,13 +6,12 @@
 use super::client::Phase;
 use super::delivery::Room;
 use super::id::View;
-use super::message::{Cancel, Edit, Refusal, Verb, session_name, verb};
+use super::message::{Cancel, Edit, Refusal, Verb, request_id, session_name, verb};
 use super::ownership::Learned;
 use super::peer::{ClientKey, Moment, Peer, SessionKey, Text, WorkerKey};
 use super::report::Reason;
 use super::requests::{Direction, NewRequest, SessionEffect};
 use super::sessions::{Rank, Session};
-use super::settings::MAX_REQUEST_ID_LEN;
 use super::{Bus, Flow};
 use crate::scan::{Line, Window};
 
@@ -130,17 +129,14 @@ impl Bus {
     /// A request or a notification of a worker (spec 6.3.2, decision 5).
     fn worker_message(&mut self, now: Moment, worker: WorkerKey, window: Window<'_>, line: &Line) -> Flow {
         let from = Peer::Worker(worker);
-        let id = match line.id.is_some().then(|| View::parse(window.get(line.id))).transpose() {
+        let id = match request_id(window, line) {
             Ok(id) => id,
-            Err(_) => {
-                let text = format!("the id is longer than {MAX_REQUEST_ID_LEN} bytes");
-                return self.refuse_worker(now, worker, window, line, Refusal(Reason::IdTooLong, text));
-            }
+            Err(refusal) => return self.refuse(now, from, window, line, refusal),
         };
         let named = self.request_of_worker_message(from, window, line, id.is_some());
         let (to, session) = match self.client_for_worker_message(worker, window, line, named.client, id.is_some()) {
             Ok(found) => found,
-            Err(refusal) => return self.refuse_worker(now, worker, window, line, refusal),
+            Err(refusal) => return self.refuse(now, from, window, line, refusal),
         };
         match self.make_room_at_client(now, worker, to) {
             Room::Free => {}
@@ -156,8 +152,9 @@ impl Bus {
         let mut edits = [None, token.map(|with| Edit { at: named.at, with }), None];
         if let Some(id) = &id {
             let request = NewRequest {
-                asker: from,
-                answerer: Peer::Client(to),
+                client: to,
+                worker,
+                direction: Direction::ToClients,
                 session,
                 second_session: None,
                 session_on_top: false,
@@ -166,7 +163,7 @@ impl Bus {
             };
             match self.ask(now, &request, id, window.get(line.id)) {
                 Ok(edit) => edits[0] = edit.map(|with| Edit { at: line.id, with }),
-                Err(refusal) => return self.refuse_worker(now, worker, window, line, refusal),
+                Err(refusal) => return self.refuse(now, from, window, line, refusal),
             }
         }
         self.forward(now, Peer::Client(to), line, &mut edits);

@@ -199,7 +199,7 @@ impl Bus {
         });
         // What is queued for it may be all that it holds: then nothing can be said to it any more.
         if phase < Phase::Flushing && (queued == 0 || queued < holder.bytes / 4) {
-            self.send_error(now, holder.client, b"null", None, Reason::MemoryLimit, text);
+            self.send_error(now, holder.client.into(), b"null", None, Reason::MemoryLimit, text);
             self.close_client(now, holder.client, Close::Flush);
         } else {
             self.close_client(now, holder.client, Close::Now);

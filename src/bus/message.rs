@@ -3,8 +3,10 @@
 
 use std::borrow::Cow;
 
+use super::id::View;
 use super::peer::Text;
 use super::report::Reason;
+use super::settings::MAX_REQUEST_ID_LEN;
 use crate::scan::{Line, Span, Window, decoded};
 
 /// An id longer than this is not repeated in the error that refuses it.
@@ -59,6 +61,13 @@ pub(super) enum Verb {
     Cancel(Cancel),
 }
 
+impl Verb {
+    /// Whether it asks a worker for a session that may be nobody's, or somebody else's.
+    pub(super) fn asks_for_session(self) -> bool {
+        matches!(self, Self::Load | Self::Fork)
+    }
+}
+
 /// Whether a cancelled request is answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Cancel {
@@ -107,6 +116,15 @@ fn verb_named(name: &[u8]) -> Verb {
         b"notifications/cancelled" => Verb::Cancel(Cancel::Silent),
         _ => Verb::Other,
     }
+}
+
+/// The id of a line, if it has one.
+pub(super) fn request_id<'a>(window: Window<'a>, line: &Line) -> Result<Option<View<'a>>, Refusal> {
+    line.id
+        .is_some()
+        .then(|| View::parse(window.get(line.id)))
+        .transpose()
+        .map_err(|_| Refusal(Reason::IdTooLong, format!("the id is longer than {MAX_REQUEST_ID_LEN} bytes")))
 }
 
 /// The session that stands in a span, decoded; an empty name is none.

@@ -141,6 +141,18 @@ fn length_of_line(window: Window<'_>, line: usize) -> usize {
     memchr::memchr(b'\n', rest).unwrap_or(rest.len())
 }
 
+/// The end of `peer`, while other tables are borrowed too.
+fn end_of<'a>(
+    clients: &'a mut Table<Client, ClientMark>,
+    workers: &'a mut Table<Worker, WorkerMark>,
+    peer: Peer,
+) -> Option<&'a mut Endpoint> {
+    match peer {
+        Peer::Client(client) => clients.get_mut(client).map(|client| &mut client.end),
+        Peer::Worker(worker) => workers.get_mut(worker).map(|worker| &mut worker.end),
+    }
+}
+
 impl Bus {
     /// A bus whose workers are not started yet.
     pub fn new(settings: Settings) -> Self {
@@ -414,10 +426,7 @@ impl Bus {
     }
 
     fn endpoint(&mut self, peer: Peer) -> Option<&mut Endpoint> {
-        match peer {
-            Peer::Client(client) => self.clients.get_mut(client).map(|client| &mut client.end),
-            Peer::Worker(worker) => self.workers.get_mut(worker).map(|worker| &mut worker.end),
-        }
+        end_of(&mut self.clients, &mut self.workers, peer)
     }
 
     /// The endpoint of a peer whose lines still count.
@@ -455,24 +464,33 @@ impl Bus {
         self.tick_shutdown(now);
     }
 
-    /// Hands out a report that was let through.
-    fn tell(&mut self, report: Option<Box<Report>>) {
-        self.effects.extend(report.map(Effect::Report));
-    }
-
     /// Counts and tells that something happened to `peer`.
     fn report(&mut self, now: Moment, reason: Reason, peer: Option<Peer>, text: impl FnOnce() -> String) {
+        self.report_request(now, reason, [peer, None], || (None, text()));
+    }
+
+    /// Counts and tells that something happened between these peers. What is told is a request's id, if it is about
+    /// one, and a sentence.
+    fn report_request(
+        &mut self,
+        now: Moment,
+        reason: Reason,
+        peers: [Option<Peer>; 2],
+        tell: impl FnOnce() -> (Option<String>, String),
+    ) {
         let (clients, workers) = (&self.clients, &self.workers);
         let report = self.reporter.report(now, reason, || {
-            let mut report = Report::new(reason, text());
-            match peer {
-                Some(Peer::Client(client)) => report.client = clients.get(client).map(|client| client.number),
-                Some(Peer::Worker(worker)) => report.worker = workers.get(worker).map(|w| (w.pool, w.number)),
-                None => {}
+            let (id, text) = tell();
+            let mut report = Report { id, ..Report::new(reason, text) };
+            for peer in peers.into_iter().flatten() {
+                match peer {
+                    Peer::Client(client) => report.client = clients.get(client).map(|client| client.number),
+                    Peer::Worker(worker) => report.worker = workers.get(worker).map(|w| (w.pool, w.number)),
+                }
             }
             report
         });
-        self.tell(report);
+        self.effects.extend(report.map(Effect::Report));
     }
 
     /// Panics if the tables, the lists and the counters disagree. For tests: it looks at everything.

@@ -4,7 +4,7 @@
 use super::Bus;
 use super::message::Refusal;
 use super::peer::{ClientKey, Moment, Peer, SessionKey, WorkerKey};
-use super::report::{Reason, Report};
+use super::report::Reason;
 use super::sessions::Rank;
 use super::settings::MAX_SESSION_ID_LEN;
 use super::worker::Worker;
@@ -230,16 +230,10 @@ impl Bus {
         let Some(client) = self.clients.get(holder) else { return false };
         let Some(key) = self.sessions.most_idle(client.end.sessions.iter()) else { return false };
         let Some(session) = self.sessions.get(key) else { return false };
-        let number = Some(client.number);
         let name = session.name.as_bytes().escape_ascii().to_string();
-        let report = self.reporter.report(now, Reason::SessionEvicted, || Report {
-            client: number,
-            ..Report::new(
-                Reason::SessionEvicted,
-                format!("the table is full, and this client holds most sessions: it loses \"{name}\", long unused"),
-            )
+        self.report(now, Reason::SessionEvicted, Some(holder.into()), || {
+            format!("the table is full, and this client holds most sessions: it loses \"{name}\", long unused")
         });
-        self.tell(report);
         self.lose_session(key);
         true
     }

@@ -34,6 +34,18 @@ pub enum Peer {
     Worker(WorkerKey),
 }
 
+impl From<ClientKey> for Peer {
+    fn from(client: ClientKey) -> Self {
+        Self::Client(client)
+    }
+}
+
+impl From<WorkerKey> for Peer {
+    fn from(worker: WorkerKey) -> Self {
+        Self::Worker(worker)
+    }
+}
+
 /// A [`Peer`] in eight bytes, where many are kept.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct PeerBits(NonZeroU64);

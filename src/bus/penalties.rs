@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::Bus;
 use super::peer::{ClientKey, Moment, Peer, RequestKey, WorkerKey};
 use super::port::Effect;
-use super::report::{Reason, Report};
+use super::report::Reason;
 use super::requests::Request;
 
 /// So many workers in a row that end while they have a request of one client are no accident.
@@ -90,19 +90,15 @@ impl Bus {
         for (asker, request) in self.askers_of(to_answer.iter().copied()) {
             let Some(client) = self.clients.get_mut(asker) else { continue };
             let Some((crashes, pause)) = client.penalty.count_crash(now) else { continue };
-            let number = client.number;
             self.check_at(now.after(pause));
             let id = self.to_workers.get(request).map(|request| request.asker_id().to_string());
-            let worker = self.workers.get(key).map(|worker| (worker.pool, worker.number));
-            let report = self.reporter.report(now, Reason::CrashSuspect, || {
+            self.report_request(now, Reason::CrashSuspect, [Some(asker.into()), Some(key.into())], || {
                 let text = format!(
-                    "{crashes} workers in a row have ended while they had a request of this client; it is read again in \
-                     {} s",
+                    "{crashes} workers in a row have ended while they had a request of this client; it is read again in                      {} s",
                     pause.as_secs()
                 );
-                Report { client: Some(number), worker, id, ..Report::new(Reason::CrashSuspect, text) }
+                (id, text)
             });
-            self.tell(report);
         }
     }
 

@@ -164,7 +164,7 @@ impl Bus {
         };
         report.worker = Some((pool, number));
         let report = self.reporter.report(now, report.reason, || report);
-        self.tell(report);
+        self.effects.extend(report.map(Effect::Report));
     }
 
     /// A worker has left its pool: its seat, if it has one, is filled again, now or after its backoff.

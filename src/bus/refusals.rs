@@ -3,11 +3,11 @@
 
 use super::client::Phase;
 use super::message::{Refusal, echoed_id, echoed_session};
-use super::peer::{ClientKey, Moment, Peer, WorkerKey};
+use super::peer::{ClientKey, Moment, Peer};
 use super::port::Close;
-use super::report::{Reason, Report};
+use super::report::Reason;
 use super::settings::MAX_REQUEST_ID_LEN;
-use super::{Bus, Flow, reply};
+use super::{Bus, Flow, length_of_line, reply};
 use crate::scan::{Fault, Line, Window};
 
 impl Bus {
@@ -21,87 +21,61 @@ impl Bus {
         line: &Line,
         text: &str,
     ) {
-        let (clients, workers) = (&self.clients, &self.workers);
-        let report = self.reporter.report(now, reason, || {
-            let mut report = Report::new(reason, text);
-            match from {
-                Peer::Client(client) => report.client = clients.get(client).map(|client| client.number),
-                Peer::Worker(worker) => report.worker = workers.get(worker).map(|w| (w.pool, w.number)),
-            }
-            if line.id.is_some() {
-                let token = window.get(line.id);
-                report.id = Some(token[..token.len().min(2 * MAX_REQUEST_ID_LEN)].escape_ascii().to_string());
-            }
-            report
+        let id = line.id.is_some().then(|| window.get(line.id));
+        self.report_request(now, reason, [Some(from), None], || {
+            let id = id.map(|token| token[..token.len().min(2 * MAX_REQUEST_ID_LEN)].escape_ascii().to_string());
+            (id, text.into())
         });
-        self.tell(report);
     }
 
-    /// A client's message goes nowhere: it is told so if it asked, and the loss is reported.
+    /// A message of `from` goes nowhere: who asked is told so, and the loss is reported.
     pub(super) fn refuse(
         &mut self,
         now: Moment,
-        client: ClientKey,
+        from: Peer,
         window: Window<'_>,
         line: &Line,
         refusal: Refusal,
     ) -> Flow {
         let Refusal(reason, text) = refusal;
-        let peer = Peer::Client(client);
-        let answer = line.id.is_some() && self.settings.routing.error_replies;
+        let answer = line.id.is_some() && self.takes_errors(from);
         // One who asks without reading the answers is not listened to until it reads.
-        if answer && self.block_on_itself(peer) {
+        if answer && self.block_on_itself(from) {
             return Flow::Blocked;
         }
-        self.report_line(now, reason, peer, window, line, &text);
+        self.report_line(now, reason, from, window, line, &text);
         if answer {
-            let session = echoed_session(window, line);
-            self.send_error(now, client, echoed_id(window, line), session.as_deref(), reason, &text);
+            let session = match from {
+                Peer::Client(_) => echoed_session(window, line),
+                Peer::Worker(_) => None,
+            };
+            self.send_error(now, from, echoed_id(window, line), session.as_deref(), reason, &text);
         }
         Flow::Next
     }
 
-    /// Says an error to a client that still listens. `id` is a JSON token.
+    /// Says an error to a peer that still listens. `id` is a JSON token.
     pub(super) fn send_error(
         &mut self,
         now: Moment,
-        client: ClientKey,
+        to: Peer,
         id: &[u8],
         session: Option<&[u8]>,
         reason: Reason,
         text: &str,
     ) {
-        let open = self.clients.get(client).is_some_and(|client| client.phase <= Phase::HalfClosed);
-        if !self.settings.routing.error_replies || !open {
-            return;
+        if self.takes_errors(to) {
+            self.stats.error_replies += 1;
+            self.send(now, to, &reply::error(id, session, reply::code(reason), text, reason.name()));
         }
-        let bytes = reply::error(id, session, reply::code(reason), text, reason.name());
-        self.stats.error_replies += 1;
-        self.send_to_client(now, client, &bytes);
     }
 
-    /// A worker's message goes nowhere. A request is answered, so that the worker does not wait for ever.
-    pub(super) fn refuse_worker(
-        &mut self,
-        now: Moment,
-        worker: WorkerKey,
-        window: Window<'_>,
-        line: &Line,
-        refusal: Refusal,
-    ) -> Flow {
-        let Refusal(reason, text) = refusal;
-        let to = Peer::Worker(worker);
-        let answer = line.id.is_some() && self.settings.routing.error_replies && self.worker_takes_messages(worker);
-        if answer && self.block_on_itself(to) {
-            return Flow::Blocked;
-        }
-        self.report_line(now, reason, to, window, line, &text);
-        if answer {
-            let bytes = reply::error(echoed_id(window, line), None, reply::code(reason), &text, reason.name());
-            self.stats.error_replies += 1;
-            self.send_to_worker(now, worker, &bytes);
-        }
-        Flow::Next
+    fn takes_errors(&self, peer: Peer) -> bool {
+        let listens = match peer {
+            Peer::Client(client) => self.clients.get(client).is_some_and(|client| client.phase <= Phase::HalfClosed),
+            Peer::Worker(worker) => self.worker_takes_messages(worker),
+        };
+        listens && self.settings.routing.error_replies
     }
 
     /// A line of `from` is no message (spec 4.3, 5.3).
@@ -125,9 +99,8 @@ impl Bus {
             Peer::Client(_) => format!("{what}, at byte {} of the line", at - line),
             // What a worker prints by mistake is needed to find the mistake; what a client sends stays private.
             Peer::Worker(_) => {
-                let rest = &window.data()[line..];
-                let end = memchr::memchr(b'\n', rest).unwrap_or(rest.len()).min(64);
-                format!("{what}, at byte {} of the line, which begins \"{}\"", at - line, rest[..end].escape_ascii())
+                let begin = &window.data()[line..][..length_of_line(window, line).min(64)];
+                format!("{what}, at byte {} of the line, which begins \"{}\"", at - line, begin.escape_ascii())
             }
         };
         self.malformed_text(now, from, &text)
@@ -154,15 +127,11 @@ impl Bus {
     /// Answers a client that cannot be understood, and closes it (decision 9).
     fn close_with_error(&mut self, now: Moment, client: ClientKey, reason: Reason, text: &str) {
         self.report(now, reason, Some(Peer::Client(client)), || format!("a client is closed: {text}"));
-        if self.settings.routing.error_replies {
-            let message = match reason {
-                Reason::ClientMalformed => format!("Parse error: {text}"),
-                _ => format!("Invalid Request: {text}"),
-            };
-            let bytes = reply::error(b"null", None, reply::code(reason), &message, reason.name());
-            self.stats.error_replies += 1;
-            self.send_to_client(now, client, &bytes);
-        }
+        let message = match reason {
+            Reason::ClientMalformed => format!("Parse error: {text}"),
+            _ => format!("Invalid Request: {text}"),
+        };
+        self.send_error(now, client.into(), b"null", None, reason, &message);
         self.close_client(now, client, Close::Flush);
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::id::{Id, View};
 use super::message::Cancel;
-use super::peer::{Moment, Peer, PeerBits, RequestKey, RequestMark, SessionKey, Text};
+use super::peer::{ClientKey, Moment, Peer, PeerBits, RequestKey, RequestMark, SessionKey, Text, WorkerKey};
 use super::reply;
 use super::table::{Index, Members, Table};
 
@@ -23,15 +23,6 @@ const CANCEL_ROUND: u64 = 100_000_000;
 pub(super) enum Direction {
     ToWorkers,
     ToClients,
-}
-
-impl Direction {
-    pub(super) fn of(answerer: Peer) -> Self {
-        match answerer {
-            Peer::Worker(_) => Self::ToWorkers,
-            Peer::Client(_) => Self::ToClients,
-        }
-    }
 }
 
 /// What an answer to a request does to its sessions.
@@ -58,7 +49,7 @@ pub struct Request {
     /// The session in its params, where that is another one.
     pub second_session: Option<SessionKey>,
     expires: Moment,
-    /// Its place among what the asker new.
+    /// Its place among what its asker has asked.
     at_asker: u32,
     /// Its place among the requests that its answerer has to answer.
     at_answerer: u32,
@@ -87,13 +78,30 @@ pub struct Original {
 
 /// What is to be recorded of a request.
 pub(super) struct NewRequest {
-    pub asker: Peer,
-    pub answerer: Peer,
+    pub client: ClientKey,
+    pub worker: WorkerKey,
+    pub direction: Direction,
     pub session: Option<SessionKey>,
     pub second_session: Option<SessionKey>,
     pub session_on_top: bool,
     pub effect: SessionEffect,
     pub expires: Option<Moment>,
+}
+
+impl NewRequest {
+    pub(super) fn asker(&self) -> Peer {
+        match self.direction {
+            Direction::ToWorkers => self.client.into(),
+            Direction::ToClients => self.worker.into(),
+        }
+    }
+
+    pub(super) fn answerer(&self) -> Peer {
+        match self.direction {
+            Direction::ToWorkers => self.worker.into(),
+            Direction::ToClients => self.client.into(),
+        }
+    }
 }
 
 impl Request {
@@ -102,7 +110,7 @@ impl Request {
         self.asker.map(Peer::from)
     }
 
-    /// Its place among what the asker new.
+    /// Its place among what its asker has asked.
     pub(super) fn at_asker(&self) -> u32 {
         self.at_asker
     }
@@ -209,19 +217,19 @@ impl Requests {
         new: &NewRequest,
         wire: impl FnOnce() -> Id,
         original: Option<Box<Original>>,
-        asker: Option<&mut Members<RequestMark>>,
-        answerer: Option<&mut Members<RequestMark>>,
+        asker: &mut Members<RequestMark>,
+        answerer: &mut Members<RequestMark>,
     ) -> Option<RequestKey> {
         let key = self.table.insert_with(|key| Request {
-            asker: Some(new.asker.into()),
-            answerer: new.answerer.into(),
+            asker: Some(new.asker().into()),
+            answerer: new.answerer().into(),
             wire: wire(),
             original,
             session: new.session,
             second_session: new.second_session,
             expires: new.expires.unwrap_or(Moment::NEVER),
-            at_asker: asker.map(|members| members.join(key)).unwrap_or_default(),
-            at_answerer: answerer.map(|members| members.join(key)).unwrap_or_default(),
+            at_asker: asker.join(key),
+            at_answerer: answerer.join(key),
             hash,
             session_on_top: new.session_on_top,
             effect: new.effect,

@@ -310,14 +310,12 @@ impl Sessions {
         expired
     }
 
-    /// Adds a name that an asker who has gone was given, where the oldest one makes room. Gives that one.
+    /// Gives the oldest held name if one more would be too many.
     pub(super) fn take_oldest_held_if_full(&mut self) -> Option<SessionKey> {
-        let is_full = self.held() >= MAX_HELD;
-        self.held.front().filter(|_| is_full)?;
-        self.held.pop_front().filter(|oldest| self.is_held(*oldest))
+        if self.held() >= MAX_HELD { self.take_oldest_held() } else { None }
     }
 
-    /// A name is held that never had an owner.
+    /// Puts a held name that never had an owner behind the others.
     pub(super) fn hold_new(&mut self, key: SessionKey) {
         self.held.push_back(key);
     }
@@ -329,14 +327,14 @@ impl Sessions {
     /// Puts a held name behind the others; gives the oldest one if there are too many.
     pub(super) fn hold(&mut self, key: SessionKey) -> Option<SessionKey> {
         self.held.push_back(key);
-        let table = &self.table;
-        let is_held = |key: &SessionKey| table.get(*key).is_some_and(|session| session.client.is_none());
         if self.held.len() > 2 * MAX_HELD {
-            self.held.retain(is_held);
+            let table = &self.table;
+            self.held.retain(|key| table.get(*key).is_some_and(|session| session.client.is_none()));
         }
-        if self.held() <= MAX_HELD {
-            return None;
-        }
+        if self.held() > MAX_HELD { self.take_oldest_held() } else { None }
+    }
+
+    fn take_oldest_held(&mut self) -> Option<SessionKey> {
         while let Some(oldest) = self.held.pop_front() {
             if self.is_held(oldest) {
                 return Some(oldest);

@@ -151,6 +151,11 @@ impl Stderr {
 }
 
 impl Connection {
+    /// Bytes of memory that it takes up.
+    pub(super) fn weight(&self) -> usize {
+        self.inbox.weight() + self.outbox.weight()
+    }
+
     /// A connection with nothing in flight.
     pub(super) fn new(
         peer: Peer,

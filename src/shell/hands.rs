@@ -52,9 +52,9 @@ pub(super) struct Hands<I: Io> {
     pub logging: bool,
     /// Outputs that have something to write.
     pub dirty: Vec<usize>,
-    /// Links whose kept bytes are presented next, one after the other.
+    /// Connections whose kept bytes are presented next, one after the other.
     pub resumed: VecDeque<usize>,
-    /// Links whose receive found no buffer.
+    /// Connections whose receive found no buffer.
     pub starved: Vec<usize>,
     /// What has happened and was not told to the core yet.
     pub news: VecDeque<(Moment, Input)>,

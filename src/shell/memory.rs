@@ -103,7 +103,7 @@ impl<I: Io> Shell<I> {
     pub(super) fn refuse_to_keep(&mut self, now: Moment, slot: usize) {
         self.hands.memory.refused = true;
         if let Peer::Client(client) = self.hands.connections[slot].peer {
-            let held = self.hands.connections[slot].inbox.weight() + self.hands.connections[slot].outbox.weight();
+            let held = self.hands.connections[slot].weight();
             self.tell(now, Input::Refused { client: Some(client), held: vec![(Peer::Client(client), held)] });
         }
     }
@@ -128,10 +128,7 @@ impl<I: Io> Hands<I> {
 
     /// Who holds how much. A block that several outputs hold counts for each of them.
     fn holders(&self) -> Vec<(Peer, usize)> {
-        let weights = self
-            .connections
-            .iter()
-            .map(|(_, connection)| (connection.peer, connection.inbox.weight() + connection.outbox.weight()));
+        let weights = self.connections.iter().map(|(_, connection)| (connection.peer, connection.weight()));
         weights.filter(|(_, weight)| *weight > 0).collect()
     }
 

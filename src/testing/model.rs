@@ -43,7 +43,8 @@ const FORESEEN: [Reason; 23] = [
 ];
 
 /// Reasons for which a pending request is given up. Without error replies the model cannot see which of them it was.
-const GIVEN_UP: [Reason; 4] = [Reason::WorkerGone, Reason::ShuttingDown, Reason::RequestDiscarded, Reason::Cancelled];
+const GIVEN_UP: [Reason; 5] =
+    [Reason::WorkerGone, Reason::ShuttingDown, Reason::RequestDiscarded, Reason::ClientLeft, Reason::Cancelled];
 
 /// How long a request that nobody waits for, or that its client has cancelled, keeps its slot.
 const SLOT_KEPT: Duration = Duration::from_secs(5);
@@ -1134,7 +1135,7 @@ impl Model {
             let at = self.to_clients.iter().position(|request| request.asker == Some(to) && request.token == id);
             let request = self.to_clients.remove(at.expect("a request of a worker was pending"));
             let Who::Client(client) = request.answerer else { panic!("{request:?}") };
-            self.count(Reason::RequestDiscarded);
+            self.count(Reason::ClientLeft);
             assert!(self.is_there(to), "a worker that does not listen is spoken to");
             assert!(!self.clients[client].closed);
             return;
@@ -1281,7 +1282,7 @@ impl Model {
             let Some(worker) = request.asker else { continue };
             let told = self.settings.routing.error_replies && self.is_there(worker);
             assert!(!told, "{worker:?} still waits for {request:?}");
-            self.count(Reason::RequestDiscarded);
+            self.count(Reason::ClientLeft);
         }
     }
 

@@ -11,7 +11,7 @@ fn a_client_that_half_closes_answers_no_more_so_the_worker_that_asked_is_told() 
     bench.read(worker);
     bench.ends(client);
     assert_eq!(bench.read_json(worker)["id"], 7);
-    assert_eq!(bench.count(Reason::RequestDiscarded), 1);
+    assert_eq!(bench.count(Reason::ClientLeft), 1);
     bench.write(worker, r#"{"id":8,"method":"session/request_permission","params":{"sessionId":"s"}}"#);
     assert_eq!(bench.read_json(worker)["error"]["data"]["reason"], "unknown_session");
     assert_eq!(bench.bus.stats().pending, 1, "its own request is still pending");

@@ -17,7 +17,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::event::{PollFd, PollFlags, poll};
 
-use crate::scan::{BATCH, Fault, Line, Outcome, PAD, Partial, Scanner, Window, decode};
+use crate::scan::{BATCH, Fault, Line, Outcome, PAD, Partial, Scanner, SkipValue, Window, decode};
 
 /// Bytes that one read can bring at least.
 const BLOCK: usize = 256 * 1024;
@@ -178,7 +178,7 @@ fn params(object: &[u8]) -> Option<&[u8]> {
     // member to member: `at` is at the key's quote each time around.
     let mut at = memchr::memchr(b'"', object)?;
     loop {
-        let key_end = after_string(object, at);
+        let key_end = after_value(object, at);
         let key = &object[at..key_end];
         at = after_space(object, key_end) + 1;
         at = after_space(object, at);
@@ -209,45 +209,9 @@ fn after_space(json: &[u8], from: usize) -> usize {
     from + rest.iter().position(|byte| !matches!(byte, b' ' | b'\t' | b'\r')).unwrap_or(rest.len())
 }
 
-/// One past the string whose opening quote stands at `from`.
-fn after_string(json: &[u8], from: usize) -> usize {
-    let mut at = from + 1;
-    loop {
-        match memchr::memchr2(b'"', b'\\', &json[at..]) {
-            Some(found) if json[at + found] == b'"' => return at + found + 1,
-            Some(found) => at += found + 2,
-            None => return json.len(),
-        }
-    }
-}
-
 /// One past the value that begins at `from`.
 fn after_value(json: &[u8], from: usize) -> usize {
-    let mut depth = 0_usize;
-    let mut at = from;
-    while at < json.len() {
-        match json[at] {
-            b'"' => {
-                at = after_string(json, at);
-                if depth == 0 {
-                    return at;
-                }
-                continue;
-            }
-            b'{' | b'[' => depth += 1,
-            // At depth 0 these end a number or a literal.
-            b'}' | b']' | b',' | b' ' | b'\t' | b'\r' if depth == 0 => return at,
-            b'}' | b']' => {
-                depth -= 1;
-                if depth == 0 {
-                    return at + 1;
-                }
-            }
-            _ => {}
-        }
-        at += 1;
-    }
-    at
+    SkipValue::default().read(&json[from..]).map_or(json.len(), |length| from + length)
 }
 
 fn why(fault: Fault) -> &'static str {

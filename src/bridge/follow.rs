@@ -4,9 +4,10 @@
 //! The bus's scanner is not used here because it needs a whole line in memory; the bridge passes a line on while it
 //! still arrives. A line that is no JSON object may be misread, but never beyond its newline.
 
-use memchr::memchr3;
+use memchr::memchr;
 
 use crate::bus::id::Id;
+use crate::scan::SkipValue;
 
 /// Longest raw key that is looked at: `method` with all its letters escaped has 38 bytes.
 const MAX_KEY: usize = 40;
@@ -32,19 +33,13 @@ enum Place {
     /// Between members: a quote begins a key.
     Members,
     /// In a key.
-    Key,
+    Key(SkipValue),
     /// Between a key and its colon.
     Colon,
     /// Between a colon and its value.
     Value,
-    /// In a string that is a member's value.
-    Text,
-    /// In a number or a literal that is a member's value.
-    Scalar,
-    /// In an array or object that is a member's value, this deep.
-    Nested(usize),
-    /// In a string inside of that.
-    NestedText(usize),
+    /// In a member's value.
+    In(SkipValue),
     /// After the object.
     Over,
     /// In a line that is no object.
@@ -64,8 +59,6 @@ enum Member {
 pub(super) struct Follower {
     place: Place,
     member: Member,
-    /// The last byte was a backslash that escapes the next one.
-    escaped: bool,
     /// The raw key, as long as it is looked at; one byte more than [`MAX_KEY`] says that it is too long.
     key: Vec<u8>,
     /// The raw id; one byte more than [`MAX_ID`] says that it is too long.
@@ -79,18 +72,18 @@ impl Follower {
     /// its kind, the id, and the id's raw token.
     pub(super) fn read(&mut self, mut bytes: &[u8], mut found: impl FnMut(Kind, Id, &[u8])) {
         while let Some((&byte, rest)) = bytes.split_first() {
-            if byte == b'\n' {
-                self.end(&mut found);
-            } else if self.in_string() {
-                bytes = self.string(bytes);
-                continue;
-            } else if matches!(self.place, Place::Over | Place::Nothing) {
-                bytes = &bytes[memchr::memchr(b'\n', bytes).unwrap_or(bytes.len())..];
-                continue;
-            } else {
-                self.step(byte);
-            }
-            bytes = rest;
+            bytes = match self.place {
+                Place::Key(token) | Place::In(token) => self.read_token(token, bytes),
+                _ if byte == b'\n' => {
+                    self.end(&mut found);
+                    rest
+                }
+                Place::Over | Place::Nothing => &bytes[memchr(b'\n', bytes).unwrap_or(bytes.len())..],
+                _ => {
+                    self.place = self.place_after(byte);
+                    if matches!(self.place, Place::Key(_) | Place::In(_)) { bytes } else { rest }
+                }
+            };
         }
     }
 
@@ -106,7 +99,6 @@ impl Follower {
         }
         self.place = Place::Start;
         self.member = Member::Other;
-        self.escaped = false;
         self.id.clear();
         self.method = false;
         self.answer = false;
@@ -117,60 +109,32 @@ impl Follower {
         self.place == Place::Start
     }
 
-    fn in_string(&self) -> bool {
-        matches!(self.place, Place::Key | Place::Text | Place::NestedText(_))
-    }
-
-    /// Reads on in a string, up to its end, its line's end or the end of `bytes`, and returns what is left.
-    fn string<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
-        let mut at = 0;
-        if self.escaped {
-            self.escaped = false;
-            at = 1;
-        }
-        let end = loop {
-            match memchr3(b'"', b'\\', b'\n', &bytes[at..]).map(|found| at + found) {
-                None => break bytes.len(),
-                Some(found) if bytes[found] == b'\\' => match bytes.get(found + 1) {
-                    None => {
-                        self.escaped = true;
-                        break bytes.len();
-                    }
-                    Some(b'\n') => break found + 1,
-                    Some(_) => at = found + 2,
-                },
-                Some(found) if bytes[found] == b'\n' => break found,
-                Some(found) => {
-                    self.keep(&bytes[..=found]);
-                    self.close_string();
-                    return &bytes[found + 1..];
-                }
+    /// Reads on in a key or a value, up to its end, its line's end or the end of `bytes`, and returns what is left.
+    fn read_token<'a>(&mut self, mut token: SkipValue, bytes: &'a [u8]) -> &'a [u8] {
+        let end = token.read(bytes);
+        let (now, rest) = bytes.split_at(end.unwrap_or(bytes.len()));
+        self.keep(now);
+        self.place = match (self.place, end) {
+            (Place::Key(_), None) => Place::Key(token),
+            (Place::Key(_), Some(_)) => {
+                self.name();
+                Place::Colon
             }
+            (_, None) => Place::In(token),
+            (_, Some(_)) => Place::Members,
         };
-        self.keep(&bytes[..end]);
-        &bytes[end..]
+        rest
     }
 
     /// Keeps the bytes of a key or of the id, one more than is looked at.
     fn keep(&mut self, bytes: &[u8]) {
         let (kept, limit) = match (self.place, self.member) {
-            (Place::Key, _) => (&mut self.key, MAX_KEY),
-            (Place::Text | Place::Scalar, Member::Id) => (&mut self.id, MAX_ID),
+            (Place::Key(_), _) => (&mut self.key, MAX_KEY),
+            (Place::In(_), Member::Id) => (&mut self.id, MAX_ID),
             _ => return,
         };
         let room = (limit + 1).saturating_sub(kept.len());
         kept.extend_from_slice(&bytes[..bytes.len().min(room)]);
-    }
-
-    fn close_string(&mut self) {
-        self.place = match self.place {
-            Place::Key => {
-                self.name();
-                Place::Colon
-            }
-            Place::NestedText(depth) => Place::Nested(depth),
-            _ => Place::Members,
-        };
     }
 
     /// Knows a key by its decoded name.
@@ -179,7 +143,7 @@ impl Follower {
         let decoded = escaped.then(|| serde_json::from_slice::<String>(&self.key).unwrap_or_default());
         let name = match &decoded {
             Some(decoded) => decoded.as_bytes(),
-            None => &self.key[1..self.key.len() - 1],
+            None => self.key.strip_prefix(b"\"").and_then(|key| key.strip_suffix(b"\"")).unwrap_or_default(),
         };
         self.member = Member::Other;
         match name {
@@ -193,40 +157,21 @@ impl Follower {
         }
     }
 
-    /// One byte outside of strings.
-    fn step(&mut self, byte: u8) {
-        let space = matches!(byte, b' ' | b'\t' | b'\r');
-        self.place = match (self.place, byte) {
-            (Place::Start | Place::Members | Place::Colon | Place::Value, _) if space => return,
-            (Place::Start, b'{') => Place::Members,
+    /// What one byte outside of keys and values leads to. The first byte of one of those is read with the rest of it.
+    fn place_after(&mut self, byte: u8) -> Place {
+        let is_space = matches!(byte, b' ' | b'\t' | b'\r');
+        match (self.place, byte) {
+            (place @ (Place::Start | Place::Members | Place::Colon | Place::Value), _) if is_space => place,
+            (Place::Start, b'{') | (Place::Members, b',') => Place::Members,
+            (Place::Members, b'}') => Place::Over,
             (Place::Members, b'"') => {
                 self.key.clear();
-                self.key.push(b'"');
-                Place::Key
+                Place::Key(SkipValue::default())
             }
-            (Place::Members, b',') => Place::Members,
             (Place::Colon, b':') => Place::Value,
-            (Place::Value, b'{' | b'[') => Place::Nested(1),
-            (Place::Value, b'"') => {
-                self.place = Place::Text;
-                self.keep(b"\"");
-                Place::Text
-            }
-            (Place::Nested(depth), b'{' | b'[') => Place::Nested(depth + 1),
-            (Place::Nested(1), b'}' | b']') => Place::Members,
-            (Place::Nested(depth), b'}' | b']') => Place::Nested(depth - 1),
-            (Place::Nested(depth), b'"') => Place::NestedText(depth),
-            (Place::Nested(depth), _) => Place::Nested(depth),
-            (Place::Scalar | Place::Members, b'}') => Place::Over,
-            (Place::Scalar, b',') => Place::Members,
-            (Place::Scalar, _) if space => Place::Members,
-            (Place::Scalar | Place::Value, _) => {
-                self.place = Place::Scalar;
-                self.keep(&[byte]);
-                Place::Scalar
-            }
+            (Place::Value, _) => Place::In(SkipValue::default()),
             _ => Place::Nothing,
-        };
+        }
     }
 }
 

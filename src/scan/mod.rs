@@ -11,8 +11,10 @@ mod fast;
 mod isa;
 mod member;
 mod reference;
+mod skip;
 mod string;
 
+pub use skip::SkipValue;
 pub use string::{decode, decoded};
 
 use isa::portable::Portable;

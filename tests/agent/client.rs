@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value as Json, json};
 
 /// How long anything may take that must come.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The program under test.
 pub fn program() -> Command {

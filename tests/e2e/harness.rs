@@ -26,7 +26,7 @@ use tempfile::TempDir;
 use crate::client::Client;
 
 /// How long a condition may take to come true. Generous: a loaded machine is no failure.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 const MARK: &str = "STDIO_BUS_TEST_MARK";
 

@@ -1,0 +1,101 @@
+//! Where a JSON value ends, without looking at what it is. Nothing is validated and nothing kept.
+
+use memchr::memchr3;
+
+/// The way through one value, which may come in any pieces.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SkipValue {
+    state: State,
+    /// Arrays and objects that are open.
+    depth: usize,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum State {
+    /// Before its first byte.
+    #[default]
+    Begin,
+    /// In a number or a literal.
+    Scalar,
+    /// In an array or an object.
+    Nested,
+    /// In a string.
+    Text,
+    /// In a string, behind a backslash.
+    Escape,
+}
+
+impl SkipValue {
+    /// Reads on: `bytes` begin with the value, or with what is left of it. Gives how many of them belong to it, once it
+    /// has ended. A newline ends every value, since none can stand in a line.
+    pub fn read(&mut self, bytes: &[u8]) -> Option<usize> {
+        let mut at = 0;
+        while at < bytes.len() {
+            if self.state == State::Text {
+                at += memchr3(b'"', b'\\', b'\n', &bytes[at..])?;
+            }
+            let byte = bytes[at];
+            if byte == b'\n' {
+                return Some(at);
+            }
+            self.state = match (self.state, byte) {
+                (State::Text, b'\\') => State::Escape,
+                (State::Text, _) | (State::Nested, b'}' | b']') => {
+                    self.depth -= usize::from(self.state == State::Nested);
+                    if self.depth == 0 {
+                        return Some(at + 1);
+                    }
+                    State::Nested
+                }
+                (State::Escape, _) | (State::Begin | State::Nested, b'"') => State::Text,
+                (State::Begin | State::Nested, b'{' | b'[') => {
+                    self.depth += 1;
+                    State::Nested
+                }
+                (State::Nested, _) => State::Nested,
+                (State::Begin | State::Scalar, b'}' | b']' | b',' | b' ' | b'\t' | b'\r') => return Some(at),
+                (State::Begin | State::Scalar, _) => State::Scalar,
+            };
+            at += 1;
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_ends_in_the_same_place_however_it_is_cut() {
+        let values: [&[u8]; 9] = [
+            b"1",
+            b"-1.5e3",
+            b"null",
+            br#""""#,
+            br#""a\"}\\""#,
+            b"[]",
+            br#"{"a":[{"]":"\"}"},2]}"#,
+            b"[ 1 , [2] ]",
+            b"",
+        ];
+        for value in values {
+            for after in [&b",\"x\":1}"[..], b"}", b" }", b"\n"] {
+                let bytes = [value, after].concat();
+                for cut in 0..=value.len() {
+                    let mut skip = SkipValue::default();
+                    let first = skip.read(&bytes[..cut]);
+                    let end = first.or_else(|| skip.read(&bytes[cut..]).map(|end| cut + end));
+                    assert_eq!(end, Some(value.len()), "{}", bytes.escape_ascii());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_newline_ends_what_is_not_closed() {
+        for open in [&b"[1,"[..], br#""text"#, br#""text\"#, br#"{"a":"#] {
+            assert_eq!(SkipValue::default().read(&[open, b"\n}"].concat()), Some(open.len()));
+        }
+    }
+}

@@ -16,6 +16,8 @@
 //! 5. [`config`], [`cli`], [`error`]: what happens before the loop; [`reserve`]: memory for when there is none left.
 //! 6. [`bridge`] and [`echo`]: the bridge that editors spawn, and the built-in worker.
 
+#![warn(unreachable_pub)]
+
 pub mod address;
 pub mod bridge;
 pub mod bus;

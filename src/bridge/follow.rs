@@ -185,7 +185,7 @@ fn parse(token: &[u8]) -> Option<Id> {
 }
 
 #[cfg(test)]
-pub mod tests {
+pub(super) mod tests {
     use proptest::prelude::*;
     use serde_json::Value;
 
@@ -277,7 +277,7 @@ pub mod tests {
     }
 
     /// Lines of every kind: messages with their members in any order and spelling, and things that are none.
-    pub fn line() -> impl Strategy<Value = String> {
+    pub(crate) fn line() -> impl Strategy<Value = String> {
         let id = prop_oneof![
             Just("null".to_owned()),
             Just("true".to_owned()),

@@ -48,7 +48,7 @@ pub(super) struct Listening {
 impl Listening {
     /// A socket that nobody has bound.
     #[cfg(test)]
-    pub fn without_file(socket: OwnedFd, address: &str) -> Self {
+    pub(super) fn without_file(socket: OwnedFd, address: &str) -> Self {
         Self { socket, address: address.to_owned(), listener: 0, file: None }
     }
 

@@ -34,7 +34,7 @@ struct Wire {
 const PIPE: usize = 64 * 1024;
 
 /// A bus with its peers.
-pub struct Crowd {
+pub(super) struct Crowd {
     bus: Bus,
     /// The time.
     pub now: Moment,
@@ -51,7 +51,7 @@ fn number_of(peer: Peer) -> u64 {
 
 impl Crowd {
     /// So many workers that all clients share.
-    pub fn new(workers: usize, limits: Limits) -> Self {
+    pub(super) fn new(workers: usize, limits: Limits) -> Self {
         let pool = Pool {
             id: "agents".into(),
             instances: workers,
@@ -79,12 +79,12 @@ impl Crowd {
     }
 
     /// A worker.
-    pub fn worker(&self, at: usize) -> Peer {
+    pub(super) fn worker(&self, at: usize) -> Peer {
         Peer::Worker(self.workers[at])
     }
 
     /// A client of this user connects.
-    pub fn client(&mut self, user: u32) -> Peer {
+    pub(super) fn client(&mut self, user: u32) -> Peer {
         let (key, effects) = self.bus.connect(self.now, 0, Source::User(user));
         let (key, effects): (ClientKey, _) = (key.expect("there is room"), effects.collect());
         let peer = Peer::Client(key);
@@ -139,33 +139,33 @@ impl Crowd {
     }
 
     /// `peer` writes lines.
-    pub fn write(&mut self, peer: Peer, lines: &str) {
+    pub(super) fn write(&mut self, peer: Peer, lines: &str) {
         self.wire(peer).written.extend_from_slice(lines.as_bytes());
         self.wire(peer).written.push(b'\n');
     }
 
     /// A client's connection breaks.
-    pub fn breaks(&mut self, peer: Peer) {
+    pub(super) fn breaks(&mut self, peer: Peer) {
         self.handle(Input::Broken { peer, why: "reset by peer".into() });
     }
 
     /// From now on a peer takes no bytes.
-    pub fn stands_still(&mut self, peer: Peer) {
+    pub(super) fn stands_still(&mut self, peer: Peer) {
         self.wire(peer).stands_still = true;
     }
 
     /// From now on a worker reads only by [`Crowd::reads`].
-    pub fn reads_late(&mut self, peer: Peer) {
+    pub(super) fn reads_late(&mut self, peer: Peer) {
         self.wire(peer).reads_late = true;
     }
 
     /// Whether the bus has closed a client.
-    pub fn is_gone(&mut self, peer: Peer) -> bool {
+    pub(super) fn is_gone(&mut self, peer: Peer) -> bool {
         self.wire(peer).gone
     }
 
     /// Everything moves that can move without waiting.
-    pub fn settle(&mut self) {
+    pub(super) fn settle(&mut self) {
         loop {
             let mut moved = false;
             for peer in self.peers.clone() {
@@ -221,7 +221,7 @@ impl Crowd {
     }
 
     /// A peer reads one line that has reached it; false if there is none.
-    pub fn reads(&mut self, peer: Peer) -> bool {
+    pub(super) fn reads(&mut self, peer: Peer) -> bool {
         let now = self.now;
         let wire = self.wire(peer);
         let Some(end) = memchr::memchr(b'\n', &wire.pipe) else { return false };
@@ -231,12 +231,12 @@ impl Crowd {
     }
 
     /// The lines that a peer has read since the last look.
-    pub fn lines(&mut self, peer: Peer) -> Vec<Value> {
+    pub(super) fn lines(&mut self, peer: Peer) -> Vec<Value> {
         self.wire(peer).read.drain(..).map(|(_, line)| line).collect()
     }
 
     /// Each worker answers what it has read, but for what `ignores` holds for.
-    pub fn answer(&mut self, ignores: impl Fn(&Value) -> bool) {
+    pub(super) fn answer(&mut self, ignores: impl Fn(&Value) -> bool) {
         for worker in self.workers.clone() {
             for line in self.lines(Peer::Worker(worker)) {
                 if line["method"].is_string() && !line["id"].is_null() && !ignores(&line) {
@@ -249,7 +249,7 @@ impl Crowd {
     }
 
     /// Time passes, and the bus is told exactly when it asked for it.
-    pub fn pass(&mut self, duration: Duration) {
+    pub(super) fn pass(&mut self, duration: Duration) {
         let end = self.now.after(duration);
         while let Some(deadline) = self.bus.next_deadline().filter(|deadline| *deadline <= end) {
             self.now = self.now.max(deadline);

@@ -13,14 +13,16 @@ use super::report::Reason;
 use super::requests::{Direction, NewRequest, SessionEffect};
 use super::sessions::{Rank, Session};
 use super::{Bus, Flow};
-use crate::scan::{Line, Window};
+use crate::scan::{Line, MAX_WRAPPED_DEPTH, Window};
 
 impl Bus {
     /// A line from a worker.
     pub(super) fn worker_line(&mut self, now: Moment, worker: WorkerKey, window: Window<'_>, line: &Line) -> Flow {
         // Some workers send the request back with a result in it: the spec calls that a response (6.3.1).
         let answers = line.flags & (Line::RESULT | Line::ERROR) != 0;
-        let flow = if answers {
+        let flow = if line.has(Line::TOO_DEEP) {
+            self.too_deep(now, worker, window, line, answers)
+        } else if answers {
             self.worker_response(now, worker, window, line)
         } else {
             self.worker_message(now, worker, window, line)
@@ -80,6 +82,22 @@ impl Bus {
             self.end_sessions(effect, line.has(Line::RESULT), sessions);
         }
         self.wake_after_answer(now, client);
+        Flow::Next
+    }
+
+    /// A line that few parsers would read. It costs the request that it belongs to, and not the worker.
+    fn too_deep(&mut self, now: Moment, worker: WorkerKey, window: Window<'_>, line: &Line, answers: bool) -> Flow {
+        let from = Peer::Worker(worker);
+        let text = format!("nested deeper than {MAX_WRAPPED_DEPTH}");
+        if !answers {
+            return self.refuse(now, from, window, line, Refusal(Reason::TooDeep, text));
+        }
+        let key = self.answered(from, window, line);
+        match key.filter(|key| self.to_workers.get(*key).is_some_and(|request| request.asker().is_some())) {
+            Some(key) => self.fail_request(now, key, Reason::TooDeep, &format!("the answer is {text}")),
+            None => self.report_line(now, Reason::TooDeep, from, window, line, &text),
+        }
+        key.map(|key| self.forget_request(Direction::ToWorkers, key));
         Flow::Next
     }
 

@@ -259,7 +259,7 @@ impl Bus {
     /// Sends the lines on their way, one after the other, until one of them has to wait or is the last of its sender.
     #[inline(always)]
     fn route_lines(&mut self, now: Moment, from: Peer, window: Window<'_>, batch: &[Line]) -> Progress {
-        let limit = self.settings.limits.max_input_buffer;
+        let limit = self.longest_line(from);
         let (mut flow, mut bytes, mut lines) = (Flow::Next, 0, 0);
         for line in batch {
             flow = if line.span.len() > limit {
@@ -290,7 +290,7 @@ impl Bus {
     /// What becomes of the sender for what stands behind its whole lines: a line that is no message, or is too long.
     #[inline(always)]
     fn check_rest(&mut self, now: Moment, from: Peer, window: Window<'_>, outcome: Outcome, unfinished: usize) -> Flow {
-        let limit = self.settings.limits.max_input_buffer;
+        let limit = self.longest_line(from);
         match outcome {
             // Read in pieces, it would have been too long before what is wrong with it was seen.
             Outcome::Malformed { line, .. } if length_of_line(window, line) > limit => self.line_too_long(now, from),
@@ -427,6 +427,14 @@ impl Bus {
 
     fn endpoint(&mut self, peer: Peer) -> Option<&mut Endpoint> {
         end_of(&mut self.clients, &mut self.workers, peer)
+    }
+
+    /// Longest line that `peer` may send, in bytes without its newline.
+    fn longest_line(&self, peer: Peer) -> usize {
+        match peer {
+            Peer::Client(_) => self.settings.limits.max_input_buffer,
+            Peer::Worker(_) => self.settings.limits.max_worker_line(),
+        }
     }
 
     /// The endpoint of a peer whose lines still count.

@@ -114,9 +114,13 @@ impl Bus {
         Flow::Over
     }
 
-    /// A line of `from` is longer than max_input_buffer (spec 7.3.2).
+    /// A line of `from` is longer than max_input_buffer (spec 7.3.2), or four times that.
     pub(super) fn line_too_long(&mut self, now: Moment, from: Peer) -> Flow {
-        let text = format!("a line is longer than max_input_buffer, {} bytes", self.settings.limits.max_input_buffer);
+        let (what, limit) = match from {
+            Peer::Client(_) => ("max_input_buffer", self.longest_line(from)),
+            Peer::Worker(_) => ("four times max_input_buffer", self.longest_line(from)),
+        };
+        let text = format!("a line is longer than {what}, {limit} bytes");
         match from {
             Peer::Client(client) => self.close_with_error(now, client, Reason::ClientLineTooLong, &text),
             Peer::Worker(worker) => self.stop_broken_worker(now, worker, Reason::WorkerLineTooLong, &text),

@@ -32,7 +32,7 @@ pub struct Settings {
 /// The limits of spec section 8.1, and ours beside them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Longest line in bytes, without its newline.
+    /// Longest line of a client in bytes, without its newline.
     pub max_input_buffer: usize,
     /// Bytes queued for one connection above which its sources are paused.
     pub max_output_queue: usize,
@@ -50,6 +50,19 @@ pub struct Limits {
     pub requests_ahead: usize,
     /// Bytes of memory for unfinished lines, queues and held lines of all connections together.
     pub max_memory: usize,
+}
+
+/// A worker's line may be so many times as long as a client's: an honest worker that sends back what it got may have
+/// wrapped it, or written its letters as escapes, which are three times as long at most.
+pub const WRAPPED_LINE: usize = 4;
+/// No line is longer than this, since places in it are numbers of 32 bits.
+const LONGEST_LINE: usize = 2 << 30;
+
+impl Limits {
+    /// Longest line of a worker in bytes, without its newline.
+    pub fn max_worker_line(&self) -> usize {
+        self.max_input_buffer.saturating_mul(WRAPPED_LINE).min(LONGEST_LINE)
+    }
 }
 
 impl Default for Limits {

@@ -10,6 +10,7 @@ use super::patience::Patience;
 use super::peer::{ClientKey, Moment};
 use super::port::Exit;
 use super::send_window::SendWindow;
+use crate::scan::Partial;
 
 /// How long a worker whose pipe broke may take to exit by itself, and how long the stdout of one that has exited is
 /// still read.
@@ -155,7 +156,7 @@ impl Worker {
             answers_twice: false,
             patience: Patience::default(),
             window: SendWindow::default(),
-            end: Endpoint::default(),
+            end: Endpoint { partial: Partial::of_any_depth(), ..Endpoint::default() },
         }
     }
 

@@ -26,8 +26,12 @@ use reference::{Machine, Verdict};
 /// does not matter.
 pub const PAD: usize = 64;
 
-/// Deepest nesting of arrays and objects in one line; a deeper one is malformed.
+/// Deepest nesting of arrays and objects in one line; a deeper one is malformed, unless it comes from a peer whose
+/// [`Partial`] is of any depth.
 pub const MAX_DEPTH: usize = 512;
+
+/// Lines that are nested deeper than this are [`Line::TOO_DEEP`].
+pub const MAX_WRAPPED_DEPTH: usize = 2 * MAX_DEPTH;
 
 /// Received bytes that the bus has not consumed yet, with [`PAD`] readable bytes on both sides.
 #[derive(Clone, Copy)]
@@ -155,6 +159,8 @@ impl Line {
     pub const ID_NULL: u32 = 4;
     /// `id` is present and a boolean, an array or an object.
     pub const ID_INVALID: u32 = 8;
+    /// Nested deeper than [`MAX_WRAPPED_DEPTH`].
+    pub const TOO_DEEP: u32 = 16;
 
     /// Whether all of `bits` are set.
     pub fn has(&self, bits: u32) -> bool {
@@ -336,6 +342,8 @@ pub struct Partial {
     looked_at: u64,
     /// The unfinished line is read byte by byte.
     is_by_byte: bool,
+    /// Lines may be nested deeper than [`MAX_DEPTH`].
+    is_of_any_depth: bool,
     /// The byte machine, made when a line first needs it and kept from then on.
     machine: Option<Box<Machine>>,
     /// What the fast scanner knows of the unfinished line.
@@ -351,6 +359,12 @@ impl Partial {
     /// Nothing received yet.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// The same for a connection whose lines may be nested as deep as they like; those above [`MAX_WRAPPED_DEPTH`] are
+    /// marked.
+    pub fn of_any_depth() -> Self {
+        Self { is_of_any_depth: true, ..Self::default() }
     }
 
     /// Where in the window the line begins that is not complete yet; all before it was given or is blank.
@@ -407,7 +421,7 @@ impl Partial {
         let (data, start) = (window.data(), self.consumed);
         let machine = self.machine.get_or_insert_default();
         if !self.is_by_byte {
-            machine.begin();
+            machine.begin(if self.is_of_any_depth { usize::MAX } else { MAX_DEPTH });
             self.is_by_byte = true;
             self.scanned = start;
         }

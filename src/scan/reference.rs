@@ -1,12 +1,13 @@
 //! The reference scanner: one line, byte by byte. It defines what a valid line is and what its fields are; the fast
-//! paths may only err toward it. It never recurses, never allocates and never looks at a byte twice.
+//! paths may only err toward it. It never recurses and never looks at a byte twice. Of what is nested it keeps a bit a
+//! level.
 //!
 //! The invariant: all that is known of the bytes read so far is in the [`Machine`], so a line may come in any
 //! pieces. A byte that makes the line malformed leaves the machine as it was.
 
 use super::member::Member;
 use super::string::plain;
-use super::{Fault, Line, MAX_DEPTH, Span};
+use super::{Fault, Line, MAX_WRAPPED_DEPTH, Span};
 
 /// What the bytes of a line came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,8 +79,10 @@ pub(super) struct Machine {
     state: State,
     /// Open containers.
     depth: usize,
+    /// More open containers than this are a fault.
+    max_depth: usize,
     /// One bit for each open container, the outermost lowest: whether it is an object.
-    objects: [u64; MAX_DEPTH / 64],
+    objects: Vec<u64>,
     /// The string being read is a key.
     in_key: bool,
     /// The first bytes of the key being read, decoded, if its place can hold a routing key.
@@ -100,9 +103,12 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    /// Makes ready for the first byte of a line.
-    pub(super) fn begin(&mut self) {
-        *self = Self::default();
+    /// Makes ready for the first byte of a line with at most so many arrays and objects in one another.
+    pub(super) fn begin(&mut self, max_depth: usize) {
+        let mut objects = std::mem::take(&mut self.objects);
+        objects.clear();
+        objects.shrink_to(MAX_WRAPPED_DEPTH / 64);
+        *self = Self { max_depth, objects, ..Self::default() };
     }
 
     /// Reads `bytes`, which begin with the line, from `from` on; what is before was read already.
@@ -340,10 +346,18 @@ impl Machine {
     }
 
     fn open(&mut self, object: bool) -> Result<State, Fault> {
-        if self.depth == MAX_DEPTH {
+        if self.depth == self.max_depth {
             return Err(Fault::Depth);
         }
+        if self.depth == MAX_WRAPPED_DEPTH {
+            self.line.flags |= Line::TOO_DEEP;
+        }
         let (word, bit) = (self.depth / 64, 1 << (self.depth % 64));
+        if word == self.objects.len() {
+            // Without memory for it, it is too deep.
+            self.objects.try_reserve(1).map_err(|_| Fault::Depth)?;
+            self.objects.push(0);
+        }
         if object {
             self.objects[word] |= bit;
         } else {

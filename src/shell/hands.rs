@@ -34,7 +34,9 @@ pub(super) struct Hands<I: Io> {
     pub pools: Vec<Pool>,
     /// The limit of open files that workers get.
     pub descriptors: Rlimit,
-    pub longest_line: usize,
+    /// The longest lines, in bytes without their newline.
+    pub longest_client_line: usize,
+    pub longest_worker_line: usize,
     pub connections: Slab<Connection>,
     /// Slots of connections by the index of their key.
     pub clients: Vec<Option<usize>>,

@@ -127,7 +127,8 @@ impl<I: Io> Shell<I> {
         let hands = Hands {
             io,
             clock: Clock::new(),
-            longest_line: config.limits.max_input_buffer,
+            longest_client_line: config.limits.max_input_buffer,
+            longest_worker_line: config.limits.max_worker_line(),
             descriptors,
             connections: Slab::new(),
             clients: vec![None; MAX_CONNECTIONS],

@@ -72,11 +72,10 @@ impl<I: Io> Shell<I> {
     /// Gives received bytes to the core where they lie, and keeps what it does not consume.
     fn present_received(&mut self, now: Moment, slot: usize, buffer: u16, bytes: usize) {
         let peer = self.hands.connections[slot].peer;
-        let limit = self.hands.longest_line;
         // SAFETY: the buffer is returned by the caller, after this.
         let mut window = unsafe { self.hands.io.received(buffer, bytes) };
         if !self.hands.connections[slot].inbox.is_empty() || self.hands.connections[slot].paused {
-            if !self.hands.keep(slot, window.data(), limit) {
+            if !self.hands.keep(slot, window.data()) {
                 return self.refuse_to_keep(now, slot);
             }
             return self.present_kept(now, slot);
@@ -90,7 +89,7 @@ impl<I: Io> Shell<I> {
                 break;
             }
         }
-        if !window.data().is_empty() && !self.hands.keep(slot, window.data(), limit) {
+        if !window.data().is_empty() && !self.hands.keep(slot, window.data()) {
             self.refuse_to_keep(now, slot);
         }
     }
@@ -157,8 +156,16 @@ impl<I: Io> Shell<I> {
 }
 
 impl<I: Io> Hands<I> {
+    fn longest_line(&self, slot: usize) -> usize {
+        match self.connections[slot].peer {
+            Peer::Client(_) => self.longest_client_line,
+            Peer::Worker(_) => self.longest_worker_line,
+        }
+    }
+
     /// Keeps bytes of a connection behind those that it has; false if there is no memory.
-    fn keep(&mut self, slot: usize, data: &[u8], limit: usize) -> bool {
+    fn keep(&mut self, slot: usize, data: &[u8]) -> bool {
+        let limit = self.longest_line(slot);
         self.connections[slot].inbox.append(data, limit, self.io.buffers())
     }
 
@@ -188,6 +195,7 @@ impl<I: Io> Hands<I> {
         } else {
             let kept = connection.inbox.len();
             let short = connection.kind == Kind::Socket && self.is_short_of_memory();
+            let limit = self.longest_line(slot);
             let connection = &mut self.connections[slot];
             let wanted = match kept {
                 LONG_LINE.. if short => CHUNK.min(2 * kept),
@@ -197,8 +205,7 @@ impl<I: Io> Hands<I> {
             if short && !may_grow && connection.inbox.would_grow(wanted) {
                 return self.memory.waiting.push(slot);
             }
-            let Some((registered, into, room)) = connection.inbox.room(wanted, self.longest_line, self.io.buffers())
-            else {
+            let Some((registered, into, room)) = connection.inbox.room(wanted, limit, self.io.buffers()) else {
                 return self.wait_for_memory(slot);
             };
             let bytes = room.min(u32::MAX as usize) as u32;

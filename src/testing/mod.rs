@@ -80,9 +80,10 @@ mod tests {
         }
     }
 
-    /// Tables of a thousand entries are filled by the tests of `bus::tests::limits` and of `crowd`, and slow readers are
-    /// closed in those of `crowd`.
-    const UNREACHED: [Reason; 5] = [
+    /// Tables of a thousand entries are filled, and lines nested, by the tests of `bus::tests::limits` and of `crowd`, and
+    /// slow readers are closed in those of `crowd`.
+    const UNREACHED: [Reason; 6] = [
+        Reason::TooDeep,
         Reason::ClientSlow,
         Reason::ConnectionLimit,
         Reason::SessionLimit,

@@ -361,7 +361,7 @@ impl World {
                 Next::Again => continue,
                 Next::Read => {
                     assert!(!end.kept.contains(&b'\n'), "a whole line of {who:?} was left");
-                    assert!(end.kept.len() <= self.settings.limits.max_input_buffer, "too much is kept of {who:?}");
+                    assert!(end.kept.len() <= self.longest_line(who), "too much is kept of {who:?}");
                 }
                 Next::Wait => assert!(end.paused || end.deaf, "{who:?} waits, and was not paused"),
             }
@@ -850,7 +850,7 @@ impl World {
     fn write(&mut self, who: Who, line: Line) {
         let number = self.model.lines.len();
         let bytes = line.bytes();
-        let line = if bytes.len() - 1 > self.settings.limits.max_input_buffer && line.kind != Kind::Malformed {
+        let line = if bytes.len() - 1 > self.longest_line(who) && line.kind != Kind::Malformed {
             Line { kind: Kind::TooLong, ..line }
         } else {
             line
@@ -871,6 +871,13 @@ impl World {
             }
         }
         self.write(who, line);
+    }
+
+    fn longest_line(&self, who: Who) -> usize {
+        match who {
+            Who::Client(_) => self.settings.limits.max_input_buffer,
+            Who::Worker(_) => self.settings.limits.max_worker_line(),
+        }
     }
 
     fn padding(&mut self) -> usize {
@@ -1117,7 +1124,7 @@ impl World {
         ];
         let line = if self.random.one_in(3) {
             let more = self.random.range(1..2000);
-            let text = format!("{{\"a\":\"{}\"}}", "x".repeat(self.settings.limits.max_input_buffer - 8 + more));
+            let text = format!("{{\"a\":\"{}\"}}", "x".repeat(self.longest_line(who) - 8 + more));
             Line::raw(who, Kind::TooLong, text)
         } else {
             Line::raw(who, Kind::Malformed, (*self.random.pick(&bad)).into())

@@ -53,6 +53,22 @@ fn a_line_as_long_as_the_limit_passes_both_ways_and_one_byte_more_closes() {
 }
 
 #[test]
+fn a_worker_may_send_back_wrapped_what_a_client_may_send() {
+    let mut daemon = Setup::new([worker("agents", 1, &[])]).start();
+    let mut client = daemon.connect();
+    // As deep as a line may be, and one level more in the answer.
+    let nested = format!("{}{}", "[".repeat(511), "]".repeat(511));
+    client.send_line(&format!(r#"{{"id":1,"method":"m","params":{nested}}}"#));
+    assert!(client.line().contains(&format!(r#""echo":{nested}"#)));
+    // Each letter comes back as an escape of six bytes.
+    let letters = "é".repeat(500_000);
+    client.send_line(&format!(r#"{{"id":2,"method":"m","params":["{letters}"]}}"#));
+    assert_eq!(client.answer(2)["result"]["echo"][0], letters.as_str());
+    let log = daemon.stop().stderr;
+    assert!(!log.contains("reason=worker_malformed") && !log.contains("reason=worker_line_too_long"), "{log}");
+}
+
+#[test]
 fn lines_of_a_megabyte_pass_in_both_directions_through_small_pipes() {
     for setup in [Setup::new([echo("echo", 1)]), Setup::new([echo("echo", 1)]).unix()] {
         let mut daemon = setup.limit("max_input_buffer", 4 << 20).start();

@@ -1,7 +1,7 @@
 //! Which lines are messages, and which fields they have, by example.
 
 use super::{read, read_line, sets};
-use stdio_bus::scan::{Fault, Line, Scanner, Span};
+use stdio_bus::scan::{Fault, Line, MAX_DEPTH, MAX_WRAPPED_DEPTH, Outcome, PAD, Partial, Scanner, Span, Window};
 
 /// The fields of a line as text, in the order in which [`Line`] has them.
 fn fields(line: &str) -> Vec<(&'static str, String)> {
@@ -156,6 +156,32 @@ fn nesting_ends_at_512() {
         }
         assert_eq!(fault(&nested(513)), Fault::Depth);
         assert_eq!(fault(&nested(100_000)), Fault::Depth);
+    }
+}
+
+#[test]
+fn where_any_depth_is_taken_a_line_is_whole_and_marked_if_it_is_too_deep() {
+    for set in sets() {
+        let mut scanner = Scanner::with(set).unwrap();
+        let mut partial = Partial::of_any_depth();
+        let (mut padded, mut lines) = (vec![b' '; PAD], Vec::new());
+        let depths = [3, MAX_DEPTH, MAX_DEPTH + 1, MAX_WRAPPED_DEPTH, MAX_WRAPPED_DEPTH + 1, 20_000, 2];
+        for depth in depths {
+            let (mut open, mut close) = (String::new(), String::new());
+            for level in 1..depth {
+                let (opens, closes) = if level % 3 == 0 { ("{\"a\":", '}') } else { ("[", ']') };
+                open.push_str(opens);
+                close.insert(0, closes);
+            }
+            padded.extend_from_slice(format!("{{\"id\":1,\"x\":{open}0{close}}}\n").as_bytes());
+        }
+        let end = padded.len();
+        padded.resize(end + PAD, b' ');
+        let outcome = scanner.scan(&mut partial, Window::new(&padded, PAD, end), &mut lines);
+        assert_eq!(outcome, Outcome::More, "{set:?}");
+        let deep: Vec<_> = lines.iter().map(|line| line.has(Line::TOO_DEEP)).collect();
+        assert_eq!(deep, depths.map(|depth| depth > MAX_WRAPPED_DEPTH), "{set:?}");
+        assert!(lines.iter().all(|line| line.id.is_some()), "{set:?}");
     }
 }
 

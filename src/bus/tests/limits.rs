@@ -70,12 +70,67 @@ fn an_id_of_128_bytes_and_a_session_id_of_256_pass() {
 }
 
 #[test]
-fn a_worker_line_above_max_input_buffer_ends_the_worker() {
-    let mut bench = bench_with_limit(100);
-    let worker = bench.worker(0);
-    bench.write_bytes(worker, &[b' '; 101]);
-    assert_eq!(bench.signals_to(worker), [Signal::Terminate]);
-    assert_eq!(bench.count(Reason::WorkerLineTooLong), 1);
+fn a_worker_line_of_four_times_max_input_buffer_passes_and_one_byte_more_ends_the_worker() {
+    for piece in [1, 50, 401, 1000] {
+        let mut bench = bench_with_limit(100);
+        let (client, worker) = (bench.client(), bench.worker(0));
+        bench.write(client, r#"{"id":1,"method":"m","sessionId":"s"}"#);
+        let line = |length: usize| {
+            let line = format!(r#"{{"sessionId":"s","p":"{}"}}{}"#, "x".repeat(length - 24), "\n");
+            assert_eq!(line.len(), length + 1);
+            line.into_bytes()
+        };
+        line(400).chunks(piece).for_each(|bytes| bench.write_bytes(worker, bytes));
+        assert_eq!(bench.read_one(client).len(), 400);
+        for bytes in line(401).chunks(piece) {
+            if bench.signals_to(worker).is_empty() {
+                bench.write_bytes(worker, bytes);
+            }
+        }
+        assert_eq!(bench.count(Reason::WorkerLineTooLong), 1, "in pieces of {piece}");
+    }
+}
+
+/// A value that is so many arrays in one another.
+fn nested(depth: usize) -> String {
+    format!("{}{}", "[".repeat(depth), "]".repeat(depth))
+}
+
+#[test]
+fn what_a_client_may_send_a_worker_may_send_back_wrapped() {
+    let mut bench = bench(1);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    bench.write(client, &format!(r#"{{"id":1,"method":"m","params":{}}}"#, nested(511)));
+    assert!(bench.read_one(worker).contains(&nested(511)));
+    for (id, depth) in [(1, 512), (2, 1023)] {
+        bench.write(client, &format!(r#"{{"id":{id},"method":"m"}}"#));
+        bench.write(worker, &format!(r#"{{"id":{id},"result":{}}}"#, nested(depth)));
+        assert!(bench.read(client).iter().any(|line| line.contains(&nested(depth))), "{depth}");
+    }
+    assert_eq!(bench.count(Reason::WorkerMalformed), 0);
+}
+
+#[test]
+fn a_worker_line_that_is_nested_too_deeply_costs_its_request_and_not_the_worker() {
+    let mut bench = bench(1);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    for id in [1, 2] {
+        bench.write(client, &format!(r#"{{"id":{id},"method":"m","sessionId":"s"}}"#));
+    }
+    bench.read(worker);
+    bench.write(worker, &format!(r#"{{"id":1,"result":{}}}"#, nested(1024)));
+    let (reason, code, id) = bench.read_error(client);
+    assert_eq!((reason.as_str(), code, id), ("too_deep", -32603, 1.into()));
+    // The answer has come, so its id is free, and a second one is unexpected.
+    assert_eq!(bench.bus.stats().pending, 1);
+    // A request of the worker gets an error, a notification is dropped, and both are told.
+    bench.write(worker, &format!(r#"{{"id":"q","method":"ask","sessionId":"s","params":{}}}"#, nested(20_000)));
+    assert_eq!(bench.read_json(worker)["error"]["data"]["reason"], "too_deep");
+    bench.write(worker, &format!(r#"{{"method":"update","sessionId":"s","params":{}}}"#, nested(1024)));
+    assert_eq!(bench.count(Reason::TooDeep), 3);
+    bench.write(worker, r#"{"id":2,"result":2}"#);
+    assert_eq!(bench.read_json(client)["result"], 2);
+    assert!(bench.signals_to(worker).is_empty());
 }
 
 #[test]

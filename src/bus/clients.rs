@@ -6,7 +6,7 @@ use super::peer::{ClientKey, Moment, Peer, Source};
 use super::port::{Close, Effect, Effects};
 use super::report::Reason;
 use super::requests::{Direction, in_order};
-use super::settings::{Assignment, MAX_CONNECTIONS};
+use super::settings::{Assignment, Limits, MAX_CONNECTIONS};
 use super::shutdown::Stage;
 use super::{Bus, reply};
 use std::time::Duration;
@@ -127,6 +127,7 @@ impl Bus {
             let patience = if client.end.output.queued() > 0 { limits.drain_timeout.max(LINGER) } else { LINGER };
             let deadline = now.after(patience);
             client.deadline = Some(deadline);
+            client.end.output.begin_flush();
             self.check_at(deadline);
         }
         if first {
@@ -219,12 +220,18 @@ impl Bus {
     /// Bytes have left for a client: sees whether a closing one has all of its own.
     pub(super) fn check_flushed(&mut self, now: Moment, key: ClientKey) {
         let Some(client) = self.clients.get_mut(key) else { return };
-        if client.phase == Phase::Flushing && client.end.output.queued() == 0 {
-            // All is out. Now it has to close its own side.
-            let deadline = now.after(LINGER);
-            client.deadline = Some(deadline);
-            self.check_at(deadline);
+        if client.phase != Phase::Flushing {
+            return;
         }
+        let patience = match client.end.output.queued() {
+            // All is out. Now it has to close its own side.
+            0 => LINGER,
+            _ if client.end.output.flush_goes_on() => self.settings.limits.drain_timeout.max(LINGER),
+            _ => return,
+        };
+        let deadline = now.after(patience);
+        client.deadline = Some(deadline);
+        self.check_at(deadline);
     }
 
     /// Its descriptor is closed.
@@ -259,14 +266,18 @@ impl Bus {
 
     /// Closes clients whose time is up.
     pub(super) fn tick_clients(&mut self, now: Moment) {
-        let timeout = self.settings.limits.backpressure_timeout;
+        let Limits { backpressure_timeout: timeout, drain_timeout, .. } = self.settings.limits;
         for key in self.clients.keys() {
             let Some(client) = self.clients.get(key) else { continue };
             if client.penalty.ends().is_some_and(|at| at <= now) {
                 self.end_penalty(key);
             }
-            let Some(client) = self.clients.get(key) else { continue };
+            let Some(client) = self.clients.get_mut(key) else { continue };
             let stalls_at = client.end.output.stalls_at(timeout).filter(|_| client.phase < Phase::Closing);
+            if client.phase == Phase::HalfClosed {
+                // As long as answers come and are taken, there may be more.
+                client.deadline = client.deadline.max(Some(client.end.progress_at.after(drain_timeout)));
+            }
             let (deadline, phase, queued) = (client.deadline, client.phase, client.end.output.queued());
             if stalls_at.is_some_and(|at| at <= now) {
                 self.report(now, Reason::ClientStalled, Some(Peer::Client(key)), || {

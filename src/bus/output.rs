@@ -17,7 +17,16 @@ const PROGRESS_PARTS: usize = 16;
 pub struct Output {
     queued: usize,
     full: Option<Full>,
+    flush: Option<Flush>,
     waiters: VecDeque<Peer>,
+}
+
+/// It is only emptied now.
+#[derive(Clone, Copy, Debug)]
+struct Flush {
+    /// So many bytes at a time are progress.
+    step: usize,
+    queued_then: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -65,6 +74,20 @@ impl Output {
             full.queued_then = self.queued;
         }
         false
+    }
+
+    /// What is queued is to be taken, and nothing comes after it.
+    pub fn begin_flush(&mut self) {
+        self.flush = Some(Flush { step: self.queued.div_ceil(PROGRESS_PARTS), queued_then: self.queued });
+    }
+
+    /// Whether another part of what was queued at the begin of the flush has gone since this said so.
+    pub fn flush_goes_on(&mut self) -> bool {
+        let Some(flush) = self.flush.as_mut().filter(|flush| self.queued + flush.step <= flush.queued_then) else {
+            return false;
+        };
+        flush.queued_then = self.queued;
+        true
     }
 
     /// Remembers who must be resumed.

@@ -42,7 +42,7 @@ pub enum Input {
         /// Bytes of a line that never got its newline.
         partial: usize,
     },
-    /// A peer can be written to no more: reset, broken pipe.
+    /// A peer can be written to no more: reset, broken pipe. For a worker, [`Input::Unread`] comes just before.
     Broken {
         /// The peer.
         peer: Peer,
@@ -63,7 +63,7 @@ pub enum Input {
         /// Bytes that were written to its stdin and that it has not read yet.
         bytes: usize,
     },
-    /// More than three quarters of [`max_memory`](super::settings::Limits::max_memory) are in use, or no more so many.
+    /// More than three quarters of [`max_memory`](super::settings::Limits::max_memory) are in use, or have just ceased to be.
     Memory {
         /// Bytes of all blocks that are lent.
         used: usize,
@@ -86,7 +86,7 @@ pub enum Input {
     },
     /// SIGTERM or SIGINT. The second one is immediate.
     Shutdown,
-    /// Nothing but the time.
+    /// Time has passed.
     Tick,
 }
 

@@ -25,6 +25,8 @@ pub enum State {
     Running,
     /// Told to stop; its answers are still read.
     Stopping,
+    /// It did not stop in time.
+    Killed,
     /// Exited and reaped; what it wrote before is still read.
     Stopped,
 }
@@ -53,7 +55,7 @@ pub enum Event {
 pub enum Action {
     /// Nothing.
     None,
-    /// Give it [`GRACE`] to exit by itself.
+    /// Give it [`GRACE`] to exit by itself, or to answer.
     Await,
     /// SIGTERM, close stdin, and set the timer to drain_timeout.
     Terminate,
@@ -80,12 +82,14 @@ pub fn step(state: State, event: Event) -> (State, Action) {
         (S::Running, E::Exited) => (S::Stopped, A::ReadRest),
         (S::Running, E::Spawned | E::SpawnFailed) => (S::Running, A::None),
 
-        (S::Stopping, E::Timer) => (S::Stopping, A::Kill),
-        (S::Stopping, E::Exited) => (S::Stopped, A::ReadRest),
-        (S::Stopping, E::SpawnFailed) => (S::Stopped, A::Finish),
+        (S::Stopping, E::Timer) => (S::Killed, A::Kill),
+        (S::Stopping | S::Killed, E::Exited) => (S::Stopped, A::ReadRest),
+        (S::Stopping | S::Killed, E::SpawnFailed) => (S::Stopped, A::Finish),
         // It was told to stop before it had a process to signal.
         (S::Stopping, E::Spawned) => (S::Stopping, A::Terminate),
         (S::Stopping, E::StdoutEnded | E::StdinBroken | E::Stop) => (S::Stopping, A::None),
+        (S::Killed, E::Spawned) => (S::Killed, A::Kill),
+        (S::Killed, E::StdoutEnded | E::StdinBroken | E::Stop | E::Timer) => (S::Killed, A::None),
 
         (S::Stopped, E::StdoutEnded | E::Timer) => (S::Stopped, A::Finish),
         (S::Stopped, E::Spawned | E::SpawnFailed | E::StdinBroken | E::Stop | E::Exited) => (S::Stopped, A::None),
@@ -170,7 +174,7 @@ impl Worker {
 mod tests {
     use super::*;
 
-    const STATES: [State; 4] = [State::Starting, State::Running, State::Stopping, State::Stopped];
+    const STATES: [State; 5] = [State::Starting, State::Running, State::Stopping, State::Killed, State::Stopped];
     const EVENTS: [Event; 7] = [
         Event::Spawned,
         Event::SpawnFailed,

@@ -7,7 +7,7 @@ use super::port::{Effect, Exit, Signal};
 use super::report::Reason;
 use super::requests::{Direction, in_order};
 use super::shutdown::Stage;
-use super::worker::{Action, Event, GRACE, State, step};
+use super::worker::{Action, Event, GRACE, State, Worker, step};
 
 impl Bus {
     pub(super) fn on_spawned(&mut self, now: Moment, key: WorkerKey, pid: u32) {
@@ -50,7 +50,7 @@ impl Bus {
         worker.exit = Some(exit);
         worker.has_process = false;
         worker.stdin_open = false;
-        let was_told = worker.state == State::Stopping;
+        let was_told = matches!(worker.state, State::Stopping | State::Killed);
         worker.was_told = was_told;
         let (pending, sessions) = (worker.end.to_answer.len(), worker.end.sessions.len());
         let reason = if was_told { Reason::WorkerStopped } else { Reason::WorkerExited };
@@ -193,14 +193,17 @@ impl Bus {
     }
 
     fn timer_ran_out(&mut self, now: Moment, key: WorkerKey) {
-        let Some(worker) = self.workers.get_mut(key) else { return };
-        match worker.state {
+        let Some(worker) = self.workers.get(key) else { return };
+        let goes_on = match worker.state {
             // Its last lines wait for a slow client: the clock starts when they can be read again.
-            State::Stopped if worker.end.blocked_on.is_some() => {
-                let again = now.after(GRACE);
-                worker.timer = Some(again);
-                return self.check_at(again);
-            }
+            State::Stopped => worker.end.blocked_on.is_some(),
+            State::Running => self.may_still_answer(worker),
+            _ => false,
+        };
+        if goes_on {
+            return self.set_timer(key, now.after(GRACE));
+        }
+        match worker.state {
             State::Stopped => {
                 self.report(now, Reason::WorkerHoldsPipe, Some(Peer::Worker(key)), || {
                     "a worker has exited, but another process keeps its stdout open; it is read no more".into()
@@ -216,17 +219,29 @@ impl Bus {
                     "a worker closed its stdin and lives; it is told to stop".into()
                 });
             }
-            State::Starting | State::Stopping => {}
+            State::Starting | State::Stopping | State::Killed => {}
         }
         self.step(now, key, Event::Timer);
     }
 
+    /// Whether a worker that has closed its stdin works on a request that it has read. It has as long as the request.
+    fn may_still_answer(&self, worker: &Worker) -> bool {
+        let is_awaited = |key| self.to_workers.get(key).is_some_and(|request| request.asker().is_some());
+        // Where something was not read, a request may be lost, and nobody knows which.
+        worker.stdout_open && worker.window.backlog() == 0 && worker.end.to_answer.iter().any(is_awaited)
+    }
+
     /// A worker's stdout is read again. If it has exited meanwhile, there is the full time for its last lines.
     pub(super) fn extend_read_timer(&mut self, now: Moment, key: WorkerKey) {
-        let Some(worker) = self.workers.get_mut(key).filter(|worker| worker.state == State::Stopped) else { return };
-        let timer = now.after(GRACE);
-        worker.timer = Some(timer);
-        self.check_at(timer);
+        if self.workers.get(key).is_some_and(|worker| worker.state == State::Stopped) {
+            self.set_timer(key, now.after(GRACE));
+        }
+    }
+
+    fn set_timer(&mut self, key: WorkerKey, at: Moment) {
+        let Some(worker) = self.workers.get_mut(key) else { return };
+        worker.timer = Some(at);
+        self.check_at(at);
     }
 
     /// Tells every worker to stop.
@@ -240,10 +255,10 @@ impl Bus {
     pub(super) fn kill_workers(&mut self, now: Moment) {
         for key in self.workers.keys() {
             let Some(worker) = self.workers.get(key).filter(|worker| worker.has_process) else { continue };
-            if worker.state == State::Stopping {
-                self.step(now, key, Event::Timer);
-            } else {
-                self.effects.push_back(Effect::Signal { worker: key, signal: Signal::Kill });
+            match worker.state {
+                State::Stopping => self.step(now, key, Event::Timer),
+                State::Killed => {}
+                _ => self.effects.push_back(Effect::Signal { worker: key, signal: Signal::Kill }),
             }
         }
     }

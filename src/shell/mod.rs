@@ -194,7 +194,7 @@ impl<I: Io> Shell<I> {
         if self.hands.done {
             return Ok(true);
         }
-        let planned = self.patience();
+        let planned = Clock::wait_for(self.patience());
         let hands = &mut self.hands;
         let so_far = self.bus.lines_taken();
         hands.io.carried(so_far - std::mem::replace(&mut self.lines, so_far));

@@ -269,6 +269,9 @@ impl<I: Io> Hands<I> {
     }
 
     pub(super) fn broken(&mut self, now: Moment, slot: usize, peer: Peer, why: String) {
+        if let Peer::Worker(worker) = peer {
+            self.tell_unread(worker);
+        }
         let connection = &mut self.connections[slot];
         if connection.kind == Kind::Worker {
             connection.closing = connection.closing.max(Closing::ShutDown);

@@ -1295,7 +1295,9 @@ impl World {
             return;
         }
         worker.end.broken = true;
-        let peer = Peer::Worker(worker.key);
+        let (worker, bytes) = (worker.key, worker.end.half_read.len());
+        let peer = Peer::Worker(worker);
+        self.handle("is looked at", Some(Who::Worker(at)), Input::Unread { worker, bytes });
         self.model.stops(at);
         self.handle("closes its stdin", Some(Who::Worker(at)), Input::Broken { peer, why: "broken pipe".into() });
     }

@@ -73,7 +73,8 @@ fn workers_that_do_not_stop_are_killed_at_drain_timeout_and_the_exit_code_is_0()
     daemon.wait();
     assert!(started.elapsed() >= Duration::from_secs(1), "they were given their time");
     let outcome = daemon.ends_well();
-    assert!(outcome.stderr.contains("worker_killed") && outcome.stderr.contains("signal 9"), "{}", outcome.stderr);
+    let told = |what: &str| outcome.stderr.matches(what).count();
+    assert_eq!((told("reason=worker_killed"), told("signal 9")), (2, 2), "{}", outcome.stderr);
 }
 
 #[test]

@@ -342,11 +342,23 @@ fn a_worker_that_closes_its_stdin_and_lives_is_replaced() {
     let mut daemon = Setup::new([worker("agents", 1, &[])]).start();
     let mut client = daemon.connect();
     let old = pid(&mut client);
-    client.ask(1, "close_stdin", json!({}));
-    client.error(1, "worker_exited");
+    client.send(&json!({ "method": "close_stdin" }));
     daemon.logs(&["worker_closed_stdin"]);
     successor(&mut client, old);
     assert!(!lives(old));
+    daemon.stop();
+}
+
+#[test]
+fn a_worker_that_closes_its_stdin_while_it_works_may_still_answer() {
+    let mut daemon = Setup::new([worker("agents", 1, &[])]).start();
+    let mut client = daemon.connect();
+    let old = pid(&mut client);
+    // Longer than a worker with a broken pipe may take to exit by itself.
+    client.ask(1, "close_stdin", json!({ "answer_after": 2 }));
+    assert!(client.answer(1)["result"].is_object());
+    daemon.logs(&["worker_closed_stdin"]);
+    successor(&mut client, old);
     daemon.stop();
 }
 

@@ -147,6 +147,9 @@ def do(request):
         return
     if method == "close_stdin":
         os.close(0)
+        if "answer_after" in params:
+            time.sleep(params["answer_after"])
+            answer(request, {})
         rest_for_ever()
     if method == "rest":
         rest_for_ever()

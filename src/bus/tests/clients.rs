@@ -34,6 +34,43 @@ fn a_half_closed_client_whose_answer_never_comes_is_told_so_and_closed() {
 }
 
 #[test]
+fn a_half_closed_client_stays_as_long_as_its_answers_come() {
+    let mut bench = bench(1);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    for id in 0..5 {
+        bench.write(client, &format!(r#"{{"id":{id},"method":"x"}}"#));
+    }
+    bench.ends(client);
+    for id in 0..5 {
+        bench.pass(Duration::from_secs(20));
+        bench.write(worker, &format!(r#"{{"id":{id},"result":1}}"#));
+        assert!(bench.read_json(client)["result"].is_number());
+    }
+    assert_eq!(bench.how_closed(client), Some(Close::Flush));
+}
+
+#[test]
+fn a_half_closed_client_that_reads_steadily_gets_the_rest_however_long_that_takes() {
+    let mut bench = bench(1);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    bench.write(client, r#"{"id":1,"method":"x"}"#);
+    bench.ends(client);
+    bench.stalls(client);
+    bench.write(worker, &format!(r#"{{"id":1,"result":"{}"}}"#, "x".repeat(900_000)));
+    for _ in 0..15 {
+        bench.pass(Duration::from_secs(25));
+        bench.takes(client, 60_000);
+        assert_eq!(bench.how_closed(client), Some(Close::Flush));
+    }
+    // One who takes a byte now and then does not read.
+    bench.pass(Duration::from_secs(25));
+    bench.takes(client, 1);
+    bench.pass(Duration::from_secs(5));
+    assert_eq!(bench.how_closed(client), Some(Close::Now));
+    assert_eq!(bench.count(Reason::ClientOverdue), 1);
+}
+
+#[test]
 fn a_client_that_half_closes_still_gets_its_answers() {
     let mut bench = bench(1);
     let (client, worker) = (bench.client(), bench.worker(0));

@@ -295,6 +295,10 @@ impl Bench {
     }
 
     fn breaks(&mut self, peer: Peer) {
+        if let Peer::Worker(worker) = peer {
+            let bytes = self.wire(peer).unread;
+            self.handle(Input::Unread { worker, bytes });
+        }
         self.handle(Input::Broken { peer, why: "reset by peer".into() });
     }
 

@@ -240,9 +240,11 @@ fn a_worker_that_closes_a_pipe_and_lives_is_told_to_stop() {
         let (client, worker) = (bench.client(), bench.worker(0));
         bench.write(client, r#"{"id":1,"method":"x"}"#);
         if stdout {
-            bench.ends(worker)
+            bench.ends(worker);
         } else {
-            bench.breaks(worker)
+            bench.write(worker, r#"{"id":1,"result":1}"#);
+            bench.read(client);
+            bench.breaks(worker);
         }
         bench.write(client, r#"{"id":2,"method":"x"}"#);
         assert_eq!(bench.read_error(client).0, "no_worker", "nothing is given to it any more");
@@ -264,6 +266,35 @@ fn the_answers_of_a_worker_that_closed_its_stdin_are_still_delivered() {
     bench.breaks(worker);
     bench.write(worker, r#"{"id":1,"result":1}"#);
     assert_eq!(bench.read_one(client), r#"{"id":1,"result":1}"#);
+}
+
+#[test]
+fn a_worker_that_closed_its_stdin_has_as_long_as_the_request_that_it_has_read() {
+    let mut bench = bench(1);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    bench.write(client, r#"{"id":1,"method":"x"}"#);
+    bench.breaks(worker);
+    bench.pass(Duration::from_secs(600));
+    assert!(bench.signals_to(worker).is_empty());
+    bench.write(worker, r#"{"id":1,"result":1}"#);
+    assert_eq!(bench.read_one(client), r#"{"id":1,"result":1}"#);
+    // Nobody waits for it now, and it takes nothing more.
+    bench.pass(Duration::from_secs(1));
+    assert_eq!(bench.signals_to(worker), [Signal::Terminate]);
+    assert_eq!(bench.count(Reason::WorkerClosedStdin), 1);
+}
+
+#[test]
+fn a_worker_that_closed_its_stdin_before_it_had_read_all_is_stopped_and_its_requests_fail() {
+    let mut bench = bench(1);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    bench.write(client, r#"{"id":1,"method":"x"}"#);
+    bench.wire(worker).unread = 10;
+    bench.breaks(worker);
+    bench.pass(Duration::from_secs(1));
+    assert_eq!(bench.signals_to(worker), [Signal::Terminate]);
+    bench.dies(worker);
+    assert_eq!(bench.read_error(client).0, "worker_exited");
 }
 
 #[test]

@@ -5,9 +5,11 @@
 //! [`Address::from_url`] reads back to the same value.
 
 use std::fmt;
+use std::io;
 use std::net::Ipv6Addr;
 use std::path::{Path, PathBuf};
 
+use rustix::net::SocketAddrUnix;
 use thiserror::Error;
 
 /// Longest path of a Unix socket in bytes: `sun_path` holds 108 with its final zero (unix(7)).
@@ -26,7 +28,7 @@ pub enum Address {
         /// The port; 0 lets the kernel choose one, which is then reported.
         port: u16,
     },
-    /// A Unix socket at a path.
+    /// A Unix socket at a path, or with an abstract name (unix(7)) if it begins with `@`.
     Unix {
         /// At most [`MAX_UNIX_PATH`] bytes, without a zero byte.
         path: PathBuf,
@@ -85,6 +87,9 @@ impl Address {
         if length == 0 {
             return Err(error("the socket's path is empty"));
         }
+        if path.as_os_str() == "@" {
+            return Err(error("the abstract name is empty; write @NAME, or ./@ for a file of that name"));
+        }
         if path.as_os_str().as_encoded_bytes().contains(&0) {
             return Err(error("the socket's path contains a zero byte"));
         }
@@ -122,6 +127,19 @@ impl fmt::Display for Address {
             Self::Unix { path } => write!(out, "unix:{}", path.display()),
         }
     }
+}
+
+/// What the kernel knows a Unix socket by: `@NAME` is an abstract name, which no file stands for, everything else a
+/// path (unix(7)).
+///
+/// # Errors
+/// The path is too long or holds a zero byte.
+pub fn of_unix_socket(path: &Path) -> io::Result<SocketAddrUnix> {
+    let address = match path.as_os_str().as_encoded_bytes().strip_prefix(b"@") {
+        Some(name) => SocketAddrUnix::new_abstract_name(name),
+        None => SocketAddrUnix::new(path),
+    };
+    Ok(address?)
 }
 
 fn error(message: impl Into<String>) -> AddressError {

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use rustix::net::sockopt::{
     Timeout, set_socket_keepalive, set_socket_timeout, set_tcp_keepcnt, set_tcp_keepidle, set_tcp_keepintvl,
 };
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
 
-use crate::address::Address;
+use crate::address::{self, Address};
 
 /// A connected socket. It takes `limit` at most, but for the resolver, whose time is set in resolv.conf(5).
 ///
@@ -58,7 +58,7 @@ fn keep_alive(stream: &TcpStream) -> io::Result<()> {
 
 fn unix(path: &Path, limit: Duration) -> io::Result<OwnedFd> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    let address = SocketAddrUnix::new(path)?;
+    let address = address::of_unix_socket(path)?;
     // Connecting waits while the listener's queue is full, as that of a stopped daemon can be; the limit for sending
     // is the limit for that too.
     set_socket_timeout(&socket, Timeout::Send, Some(limit))?;

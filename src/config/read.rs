@@ -349,6 +349,9 @@ fn listen<'t>(reader: &mut Reader<'t>, object: &Object<'t>) -> Option<(Node<'t>,
         }
     };
     match (&mut listen, mode) {
+        (Listen::Unix { path, .. }, Some((mode_node, _))) if path.as_os_str().as_encoded_bytes().starts_with(b"@") => {
+            reader.fail(mode_node, "is the permissions of a socket file; an abstract name has none", None);
+        }
         (Listen::Unix { mode, .. }, Some((_, Some(given)))) => *mode = given,
         (Listen::Tcp { .. }, Some((mode_node, _))) => {
             reader.fail(mode_node, "is the permissions of a Unix socket; a TCP port has none", None);

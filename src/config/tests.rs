@@ -309,6 +309,8 @@ fn a_listener_has_one_address_and_a_pool_that_exists() {
         (r#"{"unix":""}"#, "listeners[0].unix: the socket's path is empty"),
         (r#"{"tcp":"a:1","pool":"b"}"#, "listeners[0].pool: there is no pool \"b\""),
         (r#"{"tcp":"a:1","mode":"0600"}"#, "a TCP port has none"),
+        (r#"{"unix":"@a","mode":"0600"}"#, "an abstract name has none"),
+        (r#"{"unix":"@"}"#, "the abstract name is empty"),
         (r#"{"unix":"b","mode":"600x"}"#, "must be octal permissions"),
         (r#"{"unix":"b","mode":"1777"}"#, "must be octal permissions"),
         (r#"{"unix":"b","mode":600}"#, "listeners[0].mode: must be a string"),

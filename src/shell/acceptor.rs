@@ -17,6 +17,8 @@ pub(super) struct Acceptor {
     pub listening: Option<Listening>,
     pub address: String,
     pub accepting: bool,
+    /// The socket does not listen any more, and is made anew.
+    pub is_ended: bool,
     pub retry_at: Option<Moment>,
     pub delay: Duration,
     /// When it was last told that nothing can be accepted.
@@ -31,6 +33,7 @@ impl Acceptor {
             listening: Some(listening),
             address,
             accepting: false,
+            is_ended: false,
             retry_at: None,
             delay: FIRST_ACCEPT_DELAY,
             told_at: None,
@@ -57,7 +60,7 @@ mod tests {
     fn what_comes_and_goes_is_told_every_ten_seconds_at_most() {
         let directory = tempfile::tempdir().expect("there is a place for it");
         let socket = UnixListener::bind(directory.path().join("s")).expect("it is free");
-        let mut acceptor = Acceptor::new(Listening::without_file(socket.into(), "here"));
+        let mut acceptor = Acceptor::new(Listening::nowhere(socket.into(), "here"));
         let told = (0..300).filter(|at| acceptor.may_tell(Moment(at * 100_000_000))).count();
         assert_eq!(told, 3);
     }

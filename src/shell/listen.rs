@@ -1,4 +1,5 @@
-//! Listening sockets: made at the start, given up at the shutdown. Nobody accepts here.
+//! Listening sockets: made at the start, made anew when somebody has ended them, given up at the shutdown. Nobody accepts
+//! here.
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -13,7 +14,7 @@ use rustix::net::{
 };
 use rustix::process::umask;
 
-use crate::address::Address;
+use crate::address::{self, Address};
 use crate::config::Listen;
 use crate::error::StartError;
 
@@ -41,20 +42,49 @@ pub(super) struct Listening {
     pub address: String,
     /// Index of the listener in the configuration.
     pub listener: usize,
-    /// The file that goes when the daemon does, if it is still ours.
-    file: Option<SocketFile>,
+    place: Place,
+}
+
+/// What a socket is bound to.
+enum Place {
+    Tcp(SocketAddr),
+    /// The file goes when the daemon does, if it is still ours; an abstract name has none.
+    Unix {
+        path: PathBuf,
+        mode: u32,
+        _file: Option<SocketFile>,
+    },
+    /// Nobody has bound it.
+    #[cfg(test)]
+    Nowhere,
 }
 
 impl Listening {
     /// A socket that nobody has bound.
     #[cfg(test)]
-    pub(super) fn without_file(socket: OwnedFd, address: &str) -> Self {
-        Self { socket, address: address.to_owned(), listener: 0, file: None }
+    pub(super) fn nowhere(socket: OwnedFd, address: &str) -> Self {
+        Self { socket, address: address.to_owned(), listener: 0, place: Place::Nowhere }
     }
 
     /// Whether its clients are users of this machine and not network addresses.
     pub(super) fn is_unix(&self) -> bool {
-        self.file.is_some()
+        matches!(self.place, Place::Unix { .. })
+    }
+
+    /// A new socket at the same place, for one that somebody has ended (`ss --kill`, shutdown(2)).
+    pub(super) fn open_anew(&self) -> Result<Self, StartError> {
+        match &self.place {
+            Place::Tcp(address) => {
+                let (socket, _) = tcp_socket(*address).map_err(|source| StartError::Bind {
+                    address: Address::Tcp { host: address.ip().to_string(), port: address.port() },
+                    source,
+                })?;
+                Ok(Self { socket, address: self.address.clone(), listener: self.listener, place: Place::Tcp(*address) })
+            }
+            Place::Unix { path, mode, .. } => open_unix(path, *mode, self.listener),
+            #[cfg(test)]
+            Place::Nowhere => unreachable!("nobody ends it"),
+        }
     }
 }
 
@@ -62,6 +92,16 @@ struct SocketFile {
     path: PathBuf,
     device: u64,
     inode: u64,
+}
+
+impl SocketFile {
+    /// The file that bind(2) has just made, with these permissions from now on.
+    fn made(path: &Path, mode: u32) -> io::Result<Self> {
+        let metadata = std::fs::symlink_metadata(path)?;
+        let file = Self { path: path.to_owned(), device: metadata.dev(), inode: metadata.ino() };
+        chmod(path, Mode::from_raw_mode(mode))?;
+        Ok(file)
+    }
 }
 
 impl Drop for SocketFile {
@@ -121,7 +161,8 @@ fn open_tcp(host: &str, port: u16, listener: usize) -> Result<Vec<Listening>, St
     for address in addresses {
         match tcp_socket(address) {
             Ok((socket, address)) => {
-                opened.push(Listening { socket, address: format!("tcp://{address}"), listener, file: None });
+                let place = Place::Tcp(address);
+                opened.push(Listening { socket, address: format!("tcp://{address}"), listener, place });
             }
             // localhost is ::1 too, also on machines without IPv6.
             Err(error) if matches!(error.raw_os_error(), Some(libc::EADDRNOTAVAIL | libc::EAFNOSUPPORT)) => {
@@ -175,24 +216,26 @@ fn set_unsent_bytes(socket: &OwnedFd) -> io::Result<()> {
 
 fn open_unix(path: &Path, mode: u32, listener: usize) -> Result<Listening, StartError> {
     let failed = |source: io::Error| StartError::Bind { address: Address::Unix { path: path.to_owned() }, source };
-    clear_stale(path)?;
-    let unix = || socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
-    let socket = unix().map_err(|error| failed(error.into()))?;
-    let address = SocketAddrUnix::new(path).map_err(|error| failed(error.into()))?;
+    let address = address::of_unix_socket(path).map_err(failed)?;
+    let is_file = address.path().is_some();
+    if is_file {
+        clear_stale(path, &address)?;
+    }
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+        .map_err(|error| failed(error.into()))?;
     // Nobody may connect before the mode is right.
     let before = umask(Mode::from_raw_mode(0o177));
     let bound = bind(&socket, &address);
     umask(before);
     bound.map_err(|error| failed(error.into()))?;
-    let metadata = std::fs::symlink_metadata(path).map_err(failed)?;
-    let file = SocketFile { path: path.to_owned(), device: metadata.dev(), inode: metadata.ino() };
-    chmod(path, Mode::from_raw_mode(mode)).map_err(|error| failed(error.into()))?;
+    let file = if is_file { Some(SocketFile::made(path, mode).map_err(failed)?) } else { None };
     listen(&socket, BACKLOG).map_err(|error| failed(error.into()))?;
-    Ok(Listening { socket, address: format!("unix:{}", path.display()), listener, file: Some(file) })
+    let place = Place::Unix { path: path.to_owned(), mode, _file: file };
+    Ok(Listening { socket, address: format!("unix:{}", path.display()), listener, place })
 }
 
 /// Removes a socket file that nobody listens on any more.
-fn clear_stale(path: &Path) -> Result<(), StartError> {
+fn clear_stale(path: &Path, address: &SocketAddrUnix) -> Result<(), StartError> {
     use std::os::unix::fs::FileTypeExt;
     let Ok(metadata) = std::fs::symlink_metadata(path) else { return Ok(()) };
     if !metadata.file_type().is_socket() {
@@ -202,8 +245,7 @@ fn clear_stale(path: &Path) -> Result<(), StartError> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let probe = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
         .map_err(|error| StartError::io("make a socket")(error.into()))?;
-    let Ok(address) = SocketAddrUnix::new(path) else { return Ok(()) };
-    match connect(&probe, &address) {
+    match connect(&probe, address) {
         Err(rustix::io::Errno::CONNREFUSED) => {
             let stale = |source| StartError::Bind { address: Address::Unix { path: path.to_owned() }, source };
             std::fs::remove_file(path).map_err(stale)

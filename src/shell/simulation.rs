@@ -218,7 +218,7 @@ impl Simulation {
         }));
         let socket: OwnedFd = pair().0.into();
         let door = socket.as_raw_fd();
-        let acceptor = Acceptor::new(Listening::without_file(socket, "a seed"));
+        let acceptor = Acceptor::new(Listening::nowhere(socket, "a seed"));
         let signals = Signals { children: children_ours.into(), stop: stop_ours.into() };
         let kernel = Kernel::new(seed, Rc::clone(&wires));
         let limit = getrlimit(Resource::Nofile);

@@ -4,11 +4,14 @@
 use std::fs::{self, File};
 use std::io::{Read, Seek, Write};
 use std::net::TcpListener;
+use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::{UnixDatagram, UnixListener};
+use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener, UnixStream};
 use std::process::{Command, Stdio};
 
-use rustix::process::Signal;
+use rustix::net::sockopt::socket_acceptconn;
+use rustix::net::{Shutdown, shutdown};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, pidfd_getfd, pidfd_open};
 use serde_json::json;
 
 use crate::client::Client;
@@ -223,6 +226,51 @@ fn a_socket_in_use_is_not_taken_over() {
     let outcome = setup.run();
     assert_eq!(outcome.code, Some(73), "{}", outcome.stderr);
     assert!(outcome.stderr.contains("a running program listens on it already"), "{}", outcome.stderr);
+}
+
+#[test]
+fn an_abstract_name_is_no_file_and_belongs_to_one_daemon() {
+    let keeper = Setup::bare();
+    let name = format!("@{}", keeper.text_path("abstract"));
+    let daemon = Setup::bare().args(&["--unix", &name]).start();
+    daemon.logs(&["listening on", &format!("unix:{name}")]);
+    let address = SocketAddr::from_abstract_name(&name[1..]).expect("a good name");
+    let mut client = Client::over(UnixStream::connect_addr(&address).expect("it listens"));
+    assert_eq!(client.request(1, "m", json!({}))["id"], 1);
+    // The bridge knows it by the same name.
+    let mut bridge = Command::new(program());
+    bridge.args(["acp", "--connect", &format!("unix:{name}")]);
+    let mut bridge = bridge.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it can be started");
+    bridge.stdin.take().unwrap().write_all(b"{\"id\":7,\"method\":\"m\"}\n").unwrap();
+    let answers = bridge.wait_with_output().unwrap().stdout;
+    assert!(String::from_utf8_lossy(&answers).contains("\"id\":7"), "{}", answers.escape_ascii());
+    let (code, stderr) = refused(&["--unix", &name]);
+    assert_eq!(code, Some(73), "{stderr}");
+    assert!(!std::path::Path::new(&name).exists() && !keeper.path("abstract").exists());
+    daemon.stop();
+}
+
+#[test]
+fn a_listener_that_somebody_has_ended_is_opened_again() {
+    for setup in [Setup::bare().tcp(), Setup::bare().unix()] {
+        let mut daemon = setup.start();
+        daemon.connect().request(1, "m", json!({}));
+        let process = pidfd_open(Pid::from_raw(daemon.pid() as i32).unwrap(), PidfdFlags::empty()).unwrap();
+        let mut ended = 0;
+        for entry in fs::read_dir(format!("/proc/{}/fd", daemon.pid())).unwrap() {
+            let number = entry.unwrap().file_name().to_string_lossy().parse().unwrap();
+            let Ok(copy) = pidfd_getfd(&process, number, PidfdGetfdFlags::empty()) else { continue };
+            if socket_acceptconn(&copy) == Ok(true) {
+                shutdown(&copy, Shutdown::Both).expect("it listens");
+                ended += 1;
+            }
+        }
+        assert_eq!(ended, 1);
+        daemon.logs(&["reason=accept_paused"]);
+        daemon.logs(&["listening on", "again"]);
+        assert_eq!(daemon.connect().request(2, "m", json!({}))["id"], 2);
+        daemon.stop();
+    }
 }
 
 #[test]

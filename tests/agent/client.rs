@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value as Json, json};
 
@@ -187,14 +187,13 @@ impl Client {
         assert_eq!(unsafe { libc::kill(self.child.id() as i32, signal) }, 0);
     }
 
-    /// Waits for the end of the process: its exit code and how long it took.
-    pub fn wait(&mut self) -> (Option<i32>, Duration) {
-        let began = Instant::now();
+    /// Waits for the end of the process: its exit code.
+    pub fn wait(&mut self) -> Option<i32> {
         // Its stdout ends with it; whatever it still says is drained here.
         while let Ok(line) = self.lines.recv_timeout(PATIENCE) {
             self.unread(line);
         }
-        (self.child.wait().unwrap().code(), began.elapsed())
+        self.child.wait().unwrap().code()
     }
 
     fn unread(&self, line: Json) {

@@ -276,11 +276,11 @@ fn a_worker_that_writes_no_json_is_reported_ended_and_started_again() {
 fn a_worker_that_writes_too_long_a_line_is_ended_however_the_reads_cut_it() {
     let mut daemon = Setup::new([worker("agents", 1, &[])]).limit("max_input_buffer", 100_000).start();
     let mut client = daemon.connect();
-    // The longest that passes, with its frame.
+    // The longest that passes, with its frame: four times what a client may send.
     let frame = client.request(1, "big", json!({ "size": 0 })).to_string().len();
-    let answer = client.request(1, "big", json!({ "size": 100_000 - frame }));
-    assert_eq!(answer.to_string().len(), 100_000);
-    client.ask(1, "big", json!({ "size": 100_001 - frame }));
+    let answer = client.request(1, "big", json!({ "size": 400_000 - frame }));
+    assert_eq!(answer.to_string().len(), 400_000);
+    client.ask(1, "big", json!({ "size": 400_001 - frame }));
     client.error(1, "worker_exited");
     daemon.logs(&["worker_line_too_long"]);
     daemon.stop();

@@ -113,7 +113,7 @@ Examples:
   stdio_bus check --config agents.json                  what is wrong with a configuration
 
 Exit codes:
-  0 done, 1 failed at run time, 2 wrong usage, 69 no io_uring, 73 cannot listen, 78 wrong configuration";
+  0 done, 1 failed at run time or something could not be written, 2 wrong usage, 69 no io_uring, 73 cannot listen, 78 wrong configuration";
 
 /// A message bus for AI agents that speak JSON-RPC over stdin and stdout.
 ///

@@ -1,5 +1,6 @@
 //! The `stdio_bus` program: reads the command line and becomes what it asks for.
 
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -16,22 +17,23 @@ static ALLOCATOR: Allocator = Allocator;
 fn main() -> ExitCode {
     let command = match cli::parse(std::env::args_os()) {
         Ok(command) => command,
-        Err(error) => error.exit(),
-    };
-    let result = match command {
-        Command::Run(options) => program().and_then(|program| options.configuration(&program)).and_then(shell::run),
-        Command::Check { config } => check(config),
-        Command::Worker(Worker::Echo) => echo::run().map_err(StartError::io("echo")),
-        Command::Acp { connect } => match bridge::run(&connect) {
-            // It has said what went wrong; the code is all that is left.
-            Ok(code) => return ExitCode::from(code),
-            Err(error) => Err(error),
+        Err(error) => match error.print() {
+            Ok(()) => return ExitCode::from(error.exit_code() as u8),
+            Err(_) => return ExitCode::from(exit::FAILURE),
         },
     };
+    // The codes of the daemon and the bridge tell what their logs say at length.
+    let result = match command {
+        Command::Run(options) => program().and_then(|program| options.configuration(&program)).and_then(shell::run),
+        Command::Check { config } => check(config).map(|()| exit::OK),
+        Command::Worker(Worker::Echo) => echo::run().map(|()| exit::OK).map_err(StartError::io("echo")),
+        Command::Acp { connect } => bridge::run(&connect),
+    };
     match result {
-        Ok(()) => ExitCode::from(exit::OK),
+        Ok(code) => ExitCode::from(code),
         Err(error) => {
-            eprintln!("stdio_bus: {error}");
+            // Where nobody takes it, the code is all that is left.
+            let _ = writeln!(io::stderr(), "stdio_bus: {error}");
             ExitCode::from(error.exit_code())
         }
     }
@@ -47,6 +49,5 @@ fn check(path: Option<PathBuf>) -> Result<(), StartError> {
         Some(path) => Config::load(&path)?,
         None => Config::embedded(&program()?),
     };
-    println!("{}", config.summary());
-    Ok(())
+    writeln!(io::stdout(), "{}", config.summary()).map_err(StartError::io("write stdout"))
 }

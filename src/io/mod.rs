@@ -90,6 +90,21 @@ pub enum Submission {
         /// How many.
         count: u32,
     },
+    /// write(2) that must not make the loop wait, to what cannot be asked not to: a terminal, a file.
+    /// A thread of the kernel does it; ECANCELED if none can be made.
+    WriteAside {
+        /// What is written to.
+        to: RawFd,
+        /// From where.
+        from: *const u8,
+        /// How much.
+        bytes: u32,
+    },
+    /// Completes when something can be written, or never will be: poll(2) for POLLOUT.
+    AwaitRoom {
+        /// Any descriptor.
+        descriptor: RawFd,
+    },
     /// Completes when the other side has gone: poll(2) for nothing but POLLERR, POLLHUP and POLLRDHUP.
     Watch {
         /// Any descriptor.

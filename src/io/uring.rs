@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use io_uring::{opcode, squeue, types};
 
 use super::buffers::{Buffers, GROUP};
-use super::ring::{Completion, Ring};
+use super::ring::{Completion, IGNORE, Ring};
 use super::{Io, Submission};
 use crate::error::StartError;
 use crate::scan::Window;
@@ -42,6 +42,16 @@ impl Uring {
             in_flight: 0,
             origin: Instant::now(),
         })
+    }
+
+    /// Has the kernel make the thread that [`Submission::WriteAside`] to this needs, and keeps from then on: later there
+    /// may be no room for it among the processes that this user or service may have.
+    pub fn prepare_aside(&mut self, to: RawFd) {
+        let nothing = Submission::WriteAside { to, from: std::ptr::null(), bytes: 0 };
+        // SAFETY: nothing is written, and it does not matter what becomes of it.
+        unsafe { self.ring.submit(entry(nothing).user_data(IGNORE)) };
+        // What fails here fails again in the first turn, which reports.
+        let _ = self.ring.turn(Some(Duration::ZERO), &mut Vec::new());
     }
 }
 
@@ -160,6 +170,12 @@ fn entry(submission: Submission) -> squeue::Entry {
         Submission::WriteMany { to, vectors, count } => {
             opcode::Writev::new(fd(to), vectors, count).offset(HERE).build()
         }
+        Submission::WriteAside { to, from, bytes } => {
+            // Tried at once, as the ring does, a terminal that has room for a byte would hold the loop until it has
+            // taken all of them.
+            opcode::Write::new(fd(to), from, bytes).offset(HERE).build().flags(squeue::Flags::ASYNC)
+        }
+        Submission::AwaitRoom { descriptor } => opcode::PollAdd::new(fd(descriptor), libc::POLLOUT as u32).build(),
         Submission::Watch { descriptor } => opcode::PollAdd::new(fd(descriptor), 0).build(),
     }
 }

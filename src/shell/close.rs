@@ -162,6 +162,9 @@ impl<I: Io> Hands<I> {
         };
         if connection.is_idle() {
             let mut connection = self.connections.remove(slot);
+            if connection.kind == Kind::Stdio {
+                self.count_unwritten(connection.outbox.lines());
+            }
             connection.outbox.clear(self.io.buffers());
             connection.inbox.release(self.io.buffers());
             drop(connection);

@@ -7,6 +7,7 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use super::inbox::Inbox;
+use super::inherited;
 use super::log::LONGEST_LINE;
 use super::outbox::Outbox;
 use crate::bus::port::Peer;
@@ -65,6 +66,12 @@ pub(super) struct Connection {
     pub closing: Closing,
     /// Whether the last receive left something in the socket.
     pub more_to_read: bool,
+    /// Writing to it may make the writer wait ([`inherited::may_block`]).
+    ///
+    /// [`inherited::may_block`]: super::inherited::may_block
+    pub aside: bool,
+    /// What is in flight for `writing` is a wait for room.
+    pub awaits_room: bool,
 }
 
 /// How far the end of an input has come.
@@ -185,12 +192,21 @@ impl Connection {
             dirty: false,
             closing: Closing::Open,
             more_to_read: false,
+            aside: false,
+            awaits_room: false,
         }
     }
 
     /// The connection of the worker with this number in this pool.
     pub(super) fn with_name(self, pool: usize, number: u32) -> Self {
         Self { name: (pool, number), ..self }
+    }
+
+    /// The client of our own stdin and stdout.
+    pub(super) fn stdio(peer: Peer) -> Self {
+        let (stdin, stdout) = (rustix::stdio::stdin(), rustix::stdio::stdout());
+        let aside = inherited::may_block(stdout);
+        Self { aside, ..Self::new(peer, Kind::Stdio, Descriptor::Lent(stdin), Some(Descriptor::Lent(stdout)), None) }
     }
 
     /// Nothing more of what came in matters.

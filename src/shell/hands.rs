@@ -11,6 +11,7 @@ use super::acceptor::Acceptor;
 use super::budget::Budget;
 use super::clock::Clock;
 use super::connection::Connection;
+use super::log::Batch;
 use super::signals::Signals;
 use super::workers::processes::Processes;
 use crate::bus::port::{Input, Moment, Peer};
@@ -49,9 +50,22 @@ pub(super) struct Hands<I: Io> {
     /// Where the bytes of the signals go. They are read to the end of the process.
     pub children_seen: &'static mut [u8; 64],
     pub stops_seen: &'static mut [u8; 8],
-    pub log_line: Vec<u8>,
-    pub log_written: usize,
+    /// What of the log is being written.
+    pub log: Batch,
+    /// The kernel holds an operation of the log.
     pub logging: bool,
+    /// That is a wait for room.
+    pub log_awaits_room: bool,
+    /// Writing to stderr may make the writer wait.
+    pub log_aside: bool,
+    /// When stdout and stderr are tried again, after the kernel could make no thread to write to them.
+    pub retry_writing_at: Option<Moment>,
+    /// That was said.
+    pub told_of_no_thread: bool,
+    /// Whoever read our stdout has gone: what is not written is missed by nobody.
+    pub reader_gone: bool,
+    /// Lines for our stdout that were not written although somebody may miss them.
+    pub unwritten: usize,
     /// Outputs that have something to write.
     pub dirty: Vec<usize>,
     /// Connections whose kept bytes are presented next, one after the other.

@@ -21,6 +21,8 @@ mod connection;
 mod effects;
 mod hands;
 mod inbox;
+mod inherited;
+mod last_words;
 mod listen;
 mod log;
 mod memory;
@@ -36,6 +38,7 @@ mod write;
 
 use std::collections::VecDeque;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use rustix::process::Rlimit;
@@ -45,7 +48,7 @@ use crate::bus::Bus;
 use crate::bus::port::{Input, Moment, Source as Origin};
 use crate::bus::settings::MAX_CONNECTIONS;
 use crate::config::{Config, Listen};
-use crate::error::StartError;
+use crate::error::{StartError, exit};
 use crate::io::Io;
 use crate::io::ring::Completion;
 use crate::io::uring::Uring;
@@ -53,8 +56,10 @@ use crate::reserve;
 use acceptor::Acceptor;
 use budget::Budget;
 use clock::Clock;
-use connection::{Connection, Descriptor, Kind};
+use connection::{Connection, Kind};
 use hands::Hands;
+use inherited::may_block;
+use log::Batch;
 use operation::Operation;
 use signals::Signals;
 use workers::processes::Processes;
@@ -63,19 +68,34 @@ use workers::reap::Reaper;
 /// How long the last cancelled operations may take at the end.
 const LAST_COMPLETIONS: Duration = Duration::from_millis(200);
 
-/// Runs the daemon until it has drained.
+/// Runs the daemon until it has drained, and returns what the program exits with: failure if something could not be
+/// written that somebody may miss.
 ///
 /// # Errors
 /// Whatever keeps it from starting; once it runs, only a failure of the ring itself.
-pub fn run(config: Config) -> Result<(), StartError> {
+pub fn run(config: Config) -> Result<u8, StartError> {
     log::install(config.log);
+    let mut left = Left::default();
     let result = start(config).and_then(|mut shell| {
-        let result = shell.serve();
-        shell.finish();
-        result.map_err(StartError::io("use the ring"))
+        let served = shell.serve();
+        left = shell.finish();
+        served.map_err(StartError::io("use the ring"))
     });
-    log::flush(&[]);
-    result
+    // Signals that ask for the end are not heard any more.
+    last_words::limit(result.as_ref().map_or_else(StartError::exit_code, |()| exit::FAILURE));
+    let log_is_complete = !left.log_in_flight && log::flush(&mut left.log);
+    result.map(|()| if left.unwritten == 0 && log_is_complete { exit::OK } else { exit::FAILURE })
+}
+
+/// What was not written in the time of the loop.
+#[derive(Default)]
+struct Left {
+    /// The begin of the log that is left.
+    log: Batch,
+    /// The kernel may write it yet: written again, it would stand there twice.
+    log_in_flight: bool,
+    /// Lines for our stdout.
+    unwritten: usize,
 }
 
 /// Opens everything that can be missing or refused, then the doors.
@@ -83,7 +103,12 @@ fn start(config: Config) -> Result<Shell<Uring>, StartError> {
     workers::spawn::keep_descriptors().map_err(StartError::io("mark inherited descriptors"))?;
     let signals = signals::install().map_err(StartError::io("install signal handlers"))?;
     let descriptors = workers::spawn::allow_descriptors(config.listeners.len(), MAX_CONNECTIONS, config.max_workers())?;
-    let io = Uring::new(config.max_workers())?;
+    let mut io = Uring::new(config.max_workers())?;
+    let stdio = config.listeners.iter().position(|listener| matches!(listener.listen, Listen::Stdio));
+    let (stdout, stderr) = (rustix::stdio::stdout(), rustix::stdio::stderr());
+    for output in [stdio.map(|_| stdout), Some(stderr)].into_iter().flatten().filter(|output| may_block(*output)) {
+        io.prepare_aside(output.as_raw_fd());
+    }
     reserve::keep();
     let mut acceptors = Vec::new();
     for (index, listener) in config.listeners.iter().enumerate() {
@@ -96,7 +121,6 @@ fn start(config: Config) -> Result<Shell<Uring>, StartError> {
         tracing::info!("buffers are not registered ({error}); raise RLIMIT_MEMLOCK for a few percent less CPU");
     }
     cgroup::check(config.limits.max_memory);
-    let stdio = config.listeners.iter().position(|listener| matches!(listener.listen, Listen::Stdio));
     let mut shell = Shell::new(config, io, Box::new(Reaper::new()), signals, acceptors, descriptors);
     shell.open_doors(stdio);
     Ok(shell)
@@ -140,9 +164,14 @@ impl<I: Io> Shell<I> {
             signals,
             children_seen: Box::leak(Box::new([0; 64])),
             stops_seen: Box::leak(Box::new([0; 8])),
-            log_line: Vec::new(),
-            log_written: 0,
+            log: Batch::default(),
             logging: false,
+            log_awaits_room: false,
+            log_aside: may_block(rustix::stdio::stderr()),
+            retry_writing_at: None,
+            told_of_no_thread: false,
+            reader_gone: false,
+            unwritten: 0,
             dirty: Vec::new(),
             resumed: VecDeque::new(),
             starved: Vec::new(),
@@ -168,12 +197,7 @@ impl<I: Io> Shell<I> {
             self.hands.arm_accept(acceptor);
         }
         if let Some(listener) = stdio {
-            let connection = |peer| {
-                let (stdin, stdout) =
-                    (Descriptor::Lent(rustix::stdio::stdin()), Descriptor::Lent(rustix::stdio::stdout()));
-                Connection::new(peer, Kind::Stdio, stdin, Some(stdout), None)
-            };
-            self.add_client(listener, Origin::Inherited, connection);
+            self.add_client(listener, Origin::Inherited, Connection::stdio);
             tracing::info!("serving one client on stdin and stdout");
         }
     }
@@ -212,6 +236,7 @@ impl<I: Io> Shell<I> {
             self.resume_connections(now);
         }
         self.hands.retry_accepting(now);
+        self.hands.retry_writing(now);
         self.check_memory(now);
         for connection in std::mem::take(&mut self.hands.starved) {
             self.hands.arm_read(connection);
@@ -226,12 +251,13 @@ impl<I: Io> Shell<I> {
             return Some(Duration::ZERO);
         }
         let retry = hands.acceptors.iter().filter_map(|acceptor| acceptor.retry_at).min();
-        let deadline = [self.bus.next_deadline(), retry, self.memory_due()].into_iter().flatten().min()?;
+        let writing = hands.retry_writing_at;
+        let deadline = [self.bus.next_deadline(), retry, writing, self.memory_due()].into_iter().flatten().min()?;
         Some(deadline.since(hands.clock.now()))
     }
 
     /// Cancels what is in flight, so that buffers outlive it, and ends whoever is left.
-    fn finish(&mut self) {
+    fn finish(&mut self) -> Left {
         let killed = self.hands.processes.kill_the_rest();
         if !killed.is_empty() {
             tracing::warn!("killed {} processes that outlived their workers: {killed:?}", killed.len());
@@ -240,6 +266,38 @@ impl<I: Io> Shell<I> {
         for slot in slots {
             self.hands.leave(slot);
         }
+        self.settle();
+        if self.hands.logging {
+            // It is written again from where it stopped.
+            self.hands.io.cancel(Operation::Log.token(0));
+            self.settle();
+        }
+        let hands = &mut self.hands;
+        // What the kernel still holds may still be written to: it stays until the process ends.
+        let connections = std::mem::take(&mut hands.connections);
+        for (_, connection) in connections.into_iter().filter(|(_, connection)| !connection.is_idle()) {
+            if connection.kind == Kind::Stdio {
+                hands.count_unwritten(connection.outbox.lines());
+            }
+            std::mem::forget(connection);
+        }
+        let stats = self.bus.stats();
+        tracing::info!(
+            "stopped: {} lines from clients, {} from workers, {} error replies",
+            stats.lines_from_clients,
+            stats.lines_from_workers,
+            stats.error_replies
+        );
+        let mut left =
+            Left { log: std::mem::take(&mut hands.log), log_in_flight: hands.logging, unwritten: hands.unwritten };
+        if left.log_in_flight {
+            std::mem::forget(std::mem::take(&mut left.log));
+        }
+        left
+    }
+
+    /// Takes the last completions, for a while.
+    fn settle(&mut self) {
         let mut completions = Vec::new();
         for _ in 0..4 {
             let hands = &mut self.hands;
@@ -250,25 +308,6 @@ impl<I: Io> Shell<I> {
             for completion in std::mem::take(&mut completions) {
                 self.complete(self.hands.clock.now(), &completion);
             }
-        }
-        let stats = self.bus.stats();
-        tracing::info!(
-            "stopped: {} lines from clients, {} from workers, {} error replies",
-            stats.lines_from_clients,
-            stats.lines_from_workers,
-            stats.error_replies
-        );
-        let hands = &mut self.hands;
-        // What the kernel still holds may still be written to: it stays until the process ends.
-        std::mem::take(&mut hands.connections)
-            .into_iter()
-            .filter(|(_, connection)| !connection.is_idle())
-            .for_each(std::mem::forget);
-        if hands.logging {
-            // The kernel may write it yet: written again, it would stand there twice.
-            std::mem::forget(std::mem::take(&mut hands.log_line));
-        } else {
-            log::flush(&hands.log_line[hands.log_written..]);
         }
     }
 
@@ -297,7 +336,7 @@ impl<I: Io> Shell<I> {
                 }
                 self.hands.arm_stop();
             }
-            Operation::Log => self.hands.log_written(completion.result),
+            Operation::Log => self.hands.log_written(now, completion.result),
         }
         self.tell_news();
     }

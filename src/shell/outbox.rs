@@ -188,6 +188,17 @@ impl Outbox {
         Some(Next::Many { vectors: gather.vectors.as_ptr(), count, message: &raw const gather.message })
     }
 
+    /// The first stretch of memory to write, and how long it is; valid like [`Outbox::next`].
+    pub(super) fn first(&self) -> Option<(*const u8, usize)> {
+        let bytes = self.segments.front()?.bytes();
+        Some((bytes.as_ptr(), bytes.len()))
+    }
+
+    /// Lines of which the end, at least, waits.
+    pub(super) fn lines(&self) -> usize {
+        self.segments.iter().map(|segment| memchr::memchr_iter(b'\n', segment.bytes()).count()).sum()
+    }
+
     /// The first `bytes` were written.
     pub(super) fn advance(&mut self, mut bytes: usize, buffers: &mut Buffers) {
         while let Some(front) = self.segments.front_mut() {

@@ -40,6 +40,9 @@ pub(super) fn install() -> io::Result<Signals> {
         // SAFETY: the handler does nothing.
         unsafe { signal_hook::low_level::register(SIGHUP, || ())? };
     }
+    // A file that has reached its limit (RLIMIT_FSIZE) is an error to handle, too.
+    // SAFETY: setting a disposition touches no memory of ours.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     let (children, child_writer) = UnixStream::pair()?;
     let (stop, stop_writer) = UnixStream::pair()?;
     pipe::register(SIGCHLD, child_writer)?;

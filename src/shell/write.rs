@@ -1,16 +1,22 @@
-//! What goes out: one write at a time for each output, and the log.
+//! What goes out: one write at a time for each output, and the log. Whatever stdout and stderr are, writing to them
+//! holds nothing up, and what cannot be written is counted.
 
 use std::io;
+use std::time::Duration;
 
 use rustix::io::ioctl_fionread;
 
 use super::connection::{Closing, Descriptor, Kind};
 use super::hands::Hands;
+use super::inherited;
 use super::log;
 use super::operation::Operation;
 use super::outbox::Next;
 use crate::bus::port::{Input, Moment, Peer, WorkerKey};
 use crate::io::{Io, Submission};
+
+/// When stdout and stderr are tried again after the kernel could make no thread for them.
+const NO_THREAD: Duration = Duration::from_secs(1);
 
 impl<I: Io> Hands<I> {
     /// Starts a write for every output that has something and is idle.
@@ -27,6 +33,9 @@ impl<I: Io> Hands<I> {
         if connection.writing || connection.closing >= Closing::ShutDown {
             return;
         }
+        if connection.kind == Kind::Stdio && self.retry_writing_at.is_some() {
+            return;
+        }
         let (Some(out), Some(next)) = (connection.out().map(Descriptor::raw), connection.outbox.next()) else {
             if connection.closing == Closing::AfterFlush {
                 self.shut_down(now, slot);
@@ -35,6 +44,10 @@ impl<I: Io> Hands<I> {
         };
         let socket = connection.kind == Kind::Socket;
         let submission = match next {
+            _ if connection.aside => {
+                let Some((from, bytes)) = connection.outbox.first() else { return };
+                Submission::WriteAside { to: out, from, bytes: bytes as u32 }
+            }
             Next::One { address, bytes, .. } if socket => {
                 Submission::Send { socket: out, from: address, bytes: bytes as u32 }
             }
@@ -50,22 +63,85 @@ impl<I: Io> Hands<I> {
     }
 
     pub(super) fn written(&mut self, now: Moment, slot: usize, result: i32) {
-        debug_assert!(self.connections[slot].writing);
-        self.connections[slot].writing = false;
+        let connection = &mut self.connections[slot];
+        debug_assert!(connection.writing);
+        connection.writing = false;
+        let bytes = match result {
+            _ if std::mem::take(&mut connection.awaits_room) => 0,
+            // What takes nothing will take nothing the next time.
+            0 => return self.not_written(now, slot, libc::EIO),
+            1.. => result as usize,
+            error => return self.not_written(now, slot, -error),
+        };
+        connection.outbox.advance(bytes, self.io.buffers());
         if self.remove_if_idle(slot) {
             return;
         }
         self.close_stdin_when_idle(slot);
+        self.mark_dirty(slot);
         let peer = self.connections[slot].peer;
-        if result >= 0 {
-            self.connections[slot].outbox.advance(result as usize, self.io.buffers());
-            self.mark_dirty(slot);
-            return self.tell(now, Input::Sent { peer, bytes: result as usize });
+        self.tell(now, Input::Sent { peer, bytes });
+    }
+
+    fn not_written(&mut self, now: Moment, slot: usize, errno: i32) {
+        let connection = &mut self.connections[slot];
+        let is_stdio = connection.kind == Kind::Stdio;
+        if is_stdio && !matches!(errno, libc::EAGAIN | libc::EINTR | libc::ECANCELED) {
+            self.reader_gone = inherited::reader_gone(rustix::stdio::stdout(), errno);
         }
-        match -result {
+        if self.remove_if_idle(slot) {
+            return;
+        }
+        self.close_stdin_when_idle(slot);
+        match errno {
+            libc::EAGAIN if is_stdio => self.await_room(slot),
             libc::EAGAIN | libc::EINTR => self.mark_dirty(slot),
+            libc::ECANCELED if is_stdio => self.retry_writing_later(now),
             libc::ECANCELED => {}
-            error => self.broken(now, slot, peer, io::Error::from_raw_os_error(error).to_string()),
+            error => {
+                let peer = self.connections[slot].peer;
+                self.broken(now, slot, peer, io::Error::from_raw_os_error(error).to_string());
+            }
+        }
+    }
+
+    /// Somebody has made our stdout non-blocking, which the ring takes for the wish not to wait.
+    fn await_room(&mut self, slot: usize) {
+        let connection = &mut self.connections[slot];
+        let Some(descriptor) = connection.out().map(Descriptor::raw) else { return };
+        (connection.writing, connection.awaits_room) = (true, true);
+        // SAFETY: the descriptor stays open while `writing` is set.
+        unsafe { self.io.submit(Submission::AwaitRoom { descriptor }, Operation::Write.token(slot)) };
+    }
+
+    /// The kernel could make no thread for a write: it is tried again until it can.
+    fn retry_writing_later(&mut self, now: Moment) {
+        if !std::mem::replace(&mut self.told_of_no_thread, true) {
+            tracing::warn!(
+                "the kernel can make no thread to write to stdout or stderr; allow this user or service more processes \
+                 (RLIMIT_NPROC, TasksMax)"
+            );
+        }
+        self.retry_writing_at = Some(now.after(NO_THREAD));
+    }
+
+    /// Tries again what had no thread, when it is time.
+    pub(super) fn retry_writing(&mut self, now: Moment) {
+        if self.retry_writing_at.is_none_or(|at| at > now) {
+            return;
+        }
+        self.retry_writing_at = None;
+        let stdio = self.connections.iter().find(|(_, connection)| connection.kind == Kind::Stdio);
+        if let Some((slot, _)) = stdio {
+            self.mark_dirty(slot);
+        }
+    }
+
+    /// What waits for our stdout will not be written any more.
+    pub(super) fn count_unwritten(&mut self, lines: usize) {
+        if lines > 0 && !self.reader_gone {
+            tracing::error!("{lines} lines for stdout could not be written");
+            self.unwritten += lines;
         }
     }
 
@@ -79,29 +155,37 @@ impl<I: Io> Hands<I> {
 
     /// Hands the log to the kernel, one write at a time.
     pub(super) fn write_log(&mut self) {
-        if self.logging {
+        if self.logging || self.retry_writing_at.is_some() || !log::take(&mut self.log) {
             return;
         }
-        if self.log_written >= self.log_line.len() {
-            self.log_written = 0;
-            if !log::take(&mut self.log_line) {
-                return;
-            }
-        }
-        let rest = &self.log_line[self.log_written..];
-        let write = Submission::Write { to: 2, from: rest.as_ptr(), bytes: rest.len() as u32, registered: None };
+        let rest = self.log.rest();
+        let (from, bytes) = (rest.as_ptr(), rest.len() as u32);
+        let write = match self.log_aside {
+            true => Submission::WriteAside { to: 2, from, bytes },
+            false => Submission::Write { to: 2, from, bytes, registered: None },
+        };
         self.logging = true;
-        // SAFETY: the line is not touched while `logging` is set.
+        // SAFETY: the lines are not touched while `logging` is set.
         unsafe { self.io.submit(write, Operation::Log.token(0)) };
     }
 
-    pub(super) fn log_written(&mut self, result: i32) {
+    pub(super) fn log_written(&mut self, now: Moment, result: i32) {
         self.logging = false;
         match result {
-            0.. => self.log_written += result as usize,
-            _ if result == -libc::EAGAIN || result == -libc::EINTR => {}
-            // Nobody reads the log: it is dropped, and the daemon goes on.
-            _ => self.log_written = self.log_line.len(),
+            _ if std::mem::take(&mut self.log_awaits_room) => {}
+            0 => self.log.fail(libc::EIO),
+            1.. => self.log.advance(result as usize),
+            error => match -error {
+                libc::EINTR => {}
+                libc::EAGAIN => {
+                    (self.logging, self.log_awaits_room) = (true, true);
+                    // SAFETY: the operation has no memory, and stderr is never closed.
+                    unsafe { self.io.submit(Submission::AwaitRoom { descriptor: 2 }, Operation::Log.token(0)) };
+                }
+                libc::ECANCELED => self.retry_writing_later(now),
+                // The lines are lost, and the daemon goes on.
+                errno => self.log.fail(errno),
+            },
         }
     }
 }

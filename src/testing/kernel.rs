@@ -147,8 +147,9 @@ impl Kernel {
                     result_of(libc::send(socket, from.cast(), bytes, QUIET))
                 }
                 // The log goes nowhere.
-                S::Write { to: 2, bytes, .. } => self.cut(bytes) as i32,
-                S::Write { to, from, bytes, .. } => {
+                S::Write { to: 2, bytes, .. } | S::WriteAside { to: 2, bytes, .. } => self.cut(bytes) as i32,
+                S::AwaitRoom { descriptor: 2 } => i32::from(libc::POLLOUT),
+                S::Write { to, from, bytes, .. } | S::WriteAside { to, from, bytes } => {
                     let bytes = self.cut(bytes);
                     result_of(libc::write(to, from.cast(), bytes))
                 }
@@ -165,8 +166,9 @@ impl Kernel {
                     let count = self.random.range(1..count as usize + 1);
                     result_of(libc::writev(to, vectors, count as i32))
                 }
-                S::Watch { descriptor } => {
-                    let mut poll = libc::pollfd { fd: descriptor, events: 0, revents: 0 };
+                S::Watch { descriptor } | S::AwaitRoom { descriptor } => {
+                    let events = if matches!(submission, S::AwaitRoom { .. }) { libc::POLLOUT } else { 0 };
+                    let mut poll = libc::pollfd { fd: descriptor, events, revents: 0 };
                     libc::poll(&mut poll, 1, 0);
                     if poll.revents == 0 { -libc::EAGAIN } else { i32::from(poll.revents) }
                 }
@@ -188,7 +190,8 @@ impl Kernel {
                 &[libc::EINTR, libc::EAGAIN]
             }
             S::Write { .. } | S::WriteMany { .. } => &[libc::EINTR, libc::EAGAIN],
-            S::Accept { .. } | S::Watch { .. } => return None,
+            S::WriteAside { .. } => &[libc::EINTR, libc::EAGAIN, libc::ECANCELED],
+            S::Accept { .. } | S::Watch { .. } | S::AwaitRoom { .. } => return None,
         };
         Some(-*self.random.pick(errors)).filter(|_| self.fails())
     }
@@ -205,6 +208,8 @@ fn descriptor_of(submission: Submission) -> RawFd {
         | S::SendMany { socket: fd, .. }
         | S::Write { to: fd, .. }
         | S::WriteMany { to: fd, .. }
+        | S::WriteAside { to: fd, .. }
+        | S::AwaitRoom { descriptor: fd }
         | S::Watch { descriptor: fd } => fd,
     }
 }

@@ -9,7 +9,7 @@ use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -294,6 +295,9 @@ impl Setup {
         if let Some(stderr) = child.stderr.take() {
             let log = Arc::clone(&log);
             std::thread::spawn(move || log.follow(stderr));
+        } else {
+            // The test has it, and nobody is to wait for its end here.
+            log.state.lock().expect("no panic in here").ended = true;
         }
         let client = match (self.mode, child.stdin.take(), child.stdout.take()) {
             (Mode::Stdio, stdin, Some(stdout)) => Some(Client::over_pipes(stdin, stdout)),
@@ -592,6 +596,15 @@ impl Drop for Daemon {
             eprintln!("--- the daemon's log\n{}---", self.log());
         }
     }
+}
+
+/// A new terminal: what a person sees and types, and what programs write to and read.
+pub fn terminal() -> (File, File) {
+    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).expect("there are terminals");
+    grantpt(&master).and_then(|()| unlockpt(&master)).expect("it is new");
+    let name = ptsname(&master, Vec::new()).expect("it has a name").into_string().expect("a path");
+    let terminal = File::options().read(true).write(true).custom_flags(libc::O_NOCTTY).open(name);
+    (master.into(), terminal.expect("it can be opened"))
 }
 
 /// A FIFO that holds a worker back (`--gate`) until it is opened.

@@ -512,3 +512,12 @@ fn a_closed_stdin_does_not_disturb_a_daemon_that_listens() {
     assert_eq!(daemon.connect().request(1, "m", json!({}))["id"], 1);
     daemon.stop();
 }
+
+#[test]
+fn what_cannot_be_printed_ends_in_failure() {
+    for arguments in [["check"].as_slice(), &["--help"], &["--version"], &["-h"]] {
+        let full = fs::File::options().write(true).open("/dev/full").unwrap();
+        let outcome = Setup::bare().no_listener().args(arguments).stdout(full).run();
+        assert_eq!(outcome.code, Some(1), "{arguments:?}: {}", outcome.stderr);
+    }
+}

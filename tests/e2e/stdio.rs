@@ -2,15 +2,18 @@
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
-use std::process::Stdio;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
 
-use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::event::PollFlags;
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::client::Client;
-use crate::harness::{Setup, echo, worker};
+use crate::harness::{Setup, echo, program, ready, terminal, worker};
 
 fn requests(count: usize) -> String {
     (0..count)
@@ -123,14 +126,9 @@ fn stdin_and_stdout_may_be_one_socket() {
 
 #[test]
 fn stdin_and_stdout_may_be_a_terminal() {
-    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
-    grantpt(&master).unwrap();
-    unlockpt(&master).unwrap();
-    let name = ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
-    let terminal = File::options().read(true).write(true).open(name).unwrap();
+    let (mut master, terminal) = terminal();
     let daemon =
         Setup::new([echo("echo", 1)]).stdio().stdin(terminal.try_clone().unwrap()).stdout(terminal).start_unheard();
-    let mut master = File::from(master);
     master.write_all(b"{\"id\":1,\"method\":\"typed\"}\n").unwrap();
     // The terminal echoes what is typed; the answer comes behind it.
     let mut seen = String::new();
@@ -142,6 +140,106 @@ fn stdin_and_stdout_may_be_a_terminal() {
     // Ctrl-D at the beginning of a line.
     master.write_all(&[4]).unwrap();
     daemon.ends_well();
+}
+
+#[test]
+fn a_terminal_on_stdout_that_nobody_reads_holds_nobody_else_up_and_what_it_misses_ends_with_1() {
+    let (unread, screen) = terminal();
+    let mode = rustix::fs::fcntl_getfl(&screen).unwrap();
+    let setup = Setup::new([echo("echo", 1)]).stdio().limit("drain_timeout_sec", 1);
+    let listener = json!([{ "unix": setup.path("socket") }]);
+    let (keyboard, typist) = std::io::pipe().unwrap();
+    let setup = setup.set("listeners", listener).stdin(keyboard).stdout(screen.try_clone().unwrap());
+    let mut daemon = setup.start_unheard();
+    // Far more than a terminal takes.
+    let typing = std::thread::spawn(move || (&typist).write_all(requests(20_000).as_bytes()));
+    assert!(ready(unread.as_fd(), PollFlags::IN), "nothing is written to the terminal");
+    daemon.until("it listens", || UnixStream::connect(daemon.path("socket")).is_ok());
+    let mut other = Client::over_unix(&daemon.path("socket"));
+    for id in 0..500 {
+        other.request(id, "m", json!({}));
+    }
+    assert_eq!(rustix::fs::fcntl_getfl(&screen).unwrap(), mode, "the flags are not ours to change");
+    daemon.signal(Signal::TERM);
+    assert_eq!(daemon.wait().code(), Some(1));
+    daemon.nothing_is_left();
+    daemon.logs(&["ERROR", "lines for stdout could not be written"]);
+    // It may have been stopped in the middle of its typing.
+    drop(typing.join().unwrap());
+}
+
+#[test]
+fn a_terminal_on_stdout_that_is_read_late_gets_all_answers() {
+    let (mut screen, terminal) = terminal();
+    // In a raw terminal lines come out as they went in.
+    let (keyboard, mut typist) = std::io::pipe().unwrap();
+    let setup = Setup::new([echo("echo", 1)]).stdio().stdin(keyboard).stdout(terminal.try_clone().unwrap());
+    let daemon = setup.start_unheard();
+    typist.write_all(requests(2000).as_bytes()).unwrap();
+    assert!(ready(screen.as_fd(), PollFlags::IN), "nothing is written to the terminal");
+    drop(typist);
+    let mut seen = Vec::new();
+    while memchr::memchr_iter(b'\n', &seen).count() < 2000 {
+        let mut piece = [0; 4096];
+        let count = screen.read(&mut piece).unwrap();
+        seen.extend_from_slice(&piece[..count]);
+    }
+    assert_eq!(ids(&String::from_utf8(seen).unwrap()), (0..2000).collect::<Vec<_>>());
+    drop(terminal);
+    daemon.ends_well();
+}
+
+#[test]
+fn answers_that_a_full_disk_does_not_take_are_counted_and_end_the_daemon_with_1() {
+    let setup = Setup::new([echo("echo", 1)]);
+    let input = setup.path("input");
+    fs::write(&input, requests(50)).unwrap();
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let outcome = setup.stdio().stdin(File::open(&input).unwrap()).stdout(full).run();
+    assert_eq!(outcome.code, Some(1), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("No space left on device"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("lines for stdout could not be written"), "{}", outcome.stderr);
+}
+
+/// What `--stdio <input >output 2>log` wrote as a user who may have so many processes and threads: its exit code, the
+/// answers, and the log.
+fn with_processes(most: u64) -> Option<(Option<i32>, String, String)> {
+    // SAFETY: geteuid(2) cannot fail and takes nothing.
+    if unsafe { libc::geteuid() } != 0 {
+        eprintln!("skipped: only root can become another user");
+        return None;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::copy(program(), path("stdio_bus")).unwrap();
+    fs::write(path("input"), requests(50)).unwrap();
+    let mut command = Command::new(path("stdio_bus"));
+    command.arg("--stdio").stdin(File::open(path("input")).unwrap());
+    command.stdout(File::create(path("output")).unwrap()).stderr(File::create(path("log")).unwrap());
+    // A user that nobody is: the limit counts all processes of a user.
+    let user = 1_000_000_000 + std::process::id() * 8 + most as u32;
+    let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
+    // SAFETY: the closure makes system calls only, and `limit` lives in it.
+    unsafe {
+        command.pre_exec(move || {
+            let outcome = libc::setrlimit(libc::RLIMIT_NPROC, &raw const limit);
+            let is_done = outcome == 0 && libc::setgid(user) == 0 && libc::setuid(user) == 0;
+            if is_done { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+        })
+    };
+    let code = command.status().unwrap().code();
+    Some((code, fs::read_to_string(path("output")).unwrap(), fs::read_to_string(path("log")).unwrap()))
+}
+
+#[test]
+fn files_are_written_where_no_further_process_is_allowed() {
+    // The daemon, the kernel's thread for files, and a worker of the two.
+    let Some((code, output, log)) = with_processes(3) else { return };
+    assert_eq!(code, Some(0), "{log}");
+    assert_eq!(ids(&output), (0..50).collect::<Vec<_>>(), "{log}");
+    assert!(log.lines().next().is_some_and(|line| line.contains("INFO  stdio_bus ")), "{log}");
+    assert!(log.lines().last().is_some_and(|line| line.contains("INFO  stopped: ")), "{log}");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -34,6 +34,42 @@ const MARK: &str = "STDIO_BUS_TEST_MARK";
 /// The daemon's program file.
 pub fn program() -> PathBuf {
     std::env::var_os("STDIO_BUS_UNDER_TEST").map_or_else(|| env!("CARGO_BIN_EXE_stdio_bus").into(), PathBuf::from)
+}
+
+/// Has a command run as a user who has no other process, with this limit, and then in the new process do something
+/// more that makes system calls only. False if we may not: only root may.
+pub fn as_another_user(
+    command: &mut Command,
+    resource: libc::__rlimit_resource_t,
+    most: u64,
+    then: fn() -> io::Result<()>,
+) -> bool {
+    static USERS: AtomicU32 = AtomicU32::new(0);
+    // SAFETY: geteuid(2) cannot fail and takes nothing.
+    if unsafe { libc::geteuid() } != 0 {
+        eprintln!("skipped: only root can become another user");
+        return false;
+    }
+    // Limits of processes and of locked memory count all that a user has.
+    let user = 20_000 + (std::process::id() * 16 + USERS.fetch_add(1, Ordering::Relaxed)) % 40_000;
+    let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
+    // SAFETY: the closure makes system calls only, and `limit` lives in it.
+    unsafe {
+        command.pre_exec(move || {
+            let is_limited = libc::setrlimit(resource, &raw const limit) == 0;
+            let is_other = libc::setgroups(0, std::ptr::null()) == 0 && libc::setgid(user) == 0;
+            if is_limited && is_other && libc::setuid(user) == 0 { then() } else { Err(io::Error::last_os_error()) }
+        });
+    }
+    true
+}
+
+/// A copy of the daemon's program in this directory, where every user may run it.
+pub fn program_for_all(directory: &Path) -> PathBuf {
+    fs::set_permissions(directory, fs::Permissions::from_mode(0o755)).expect("it is ours");
+    let path = directory.join("stdio_bus");
+    fs::copy(program(), &path).expect("there is room for it");
+    path
 }
 
 /// Waits until `fd` has one of `events`; false after [`PATIENCE`].

@@ -3,9 +3,7 @@
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
 use rustix::event::PollFlags;
@@ -13,7 +11,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::client::Client;
-use crate::harness::{Setup, echo, program, ready, terminal, worker};
+use crate::harness::{Setup, as_another_user, echo, program_for_all, ready, terminal, worker};
 
 fn requests(count: usize) -> String {
     (0..count)
@@ -201,41 +199,20 @@ fn answers_that_a_full_disk_does_not_take_are_counted_and_end_the_daemon_with_1(
     assert!(outcome.stderr.contains("lines for stdout could not be written"), "{}", outcome.stderr);
 }
 
-/// What `--stdio <input >output 2>log` wrote as a user who may have so many processes and threads: its exit code, the
-/// answers, and the log.
-fn with_processes(most: u64) -> Option<(Option<i32>, String, String)> {
-    // SAFETY: geteuid(2) cannot fail and takes nothing.
-    if unsafe { libc::geteuid() } != 0 {
-        eprintln!("skipped: only root can become another user");
-        return None;
-    }
-    let directory = tempfile::tempdir().unwrap();
-    let path = |name: &str| directory.path().join(name);
-    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    fs::copy(program(), path("stdio_bus")).unwrap();
-    fs::write(path("input"), requests(50)).unwrap();
-    let mut command = Command::new(path("stdio_bus"));
-    command.arg("--stdio").stdin(File::open(path("input")).unwrap());
-    command.stdout(File::create(path("output")).unwrap()).stderr(File::create(path("log")).unwrap());
-    // A user that nobody is: the limit counts all processes of a user.
-    let user = 1_000_000_000 + std::process::id() * 8 + most as u32;
-    let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
-    // SAFETY: the closure makes system calls only, and `limit` lives in it.
-    unsafe {
-        command.pre_exec(move || {
-            let outcome = libc::setrlimit(libc::RLIMIT_NPROC, &raw const limit);
-            let is_done = outcome == 0 && libc::setgid(user) == 0 && libc::setuid(user) == 0;
-            if is_done { Ok(()) } else { Err(std::io::Error::last_os_error()) }
-        })
-    };
-    let code = command.status().unwrap().code();
-    Some((code, fs::read_to_string(path("output")).unwrap(), fs::read_to_string(path("log")).unwrap()))
-}
-
 #[test]
 fn files_are_written_where_no_further_process_is_allowed() {
-    // The daemon, the kernel's thread for files, and a worker of the two.
-    let Some((code, output, log)) = with_processes(3) else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    fs::write(path("input"), requests(50)).unwrap();
+    let mut command = Command::new(program_for_all(directory.path()));
+    command.arg("--stdio").stdin(File::open(path("input")).unwrap());
+    command.stdout(File::create(path("output")).unwrap()).stderr(File::create(path("log")).unwrap());
+    // The daemon, the kernel's thread for files, and one worker of the two.
+    if !as_another_user(&mut command, libc::RLIMIT_NPROC, 3, || Ok(())) {
+        return;
+    }
+    let code = command.status().unwrap().code();
+    let (output, log) = (fs::read_to_string(path("output")).unwrap(), fs::read_to_string(path("log")).unwrap());
     assert_eq!(code, Some(0), "{log}");
     assert_eq!(ids(&output), (0..50).collect::<Vec<_>>(), "{log}");
     assert!(log.lines().next().is_some_and(|line| line.contains("INFO  stdio_bus ")), "{log}");

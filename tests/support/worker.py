@@ -171,7 +171,7 @@ def do(request):
     if method == "stderr":
         os.write(2, params["text"].encode())
     if method == "stderr_flood":
-        line = b"noise " * 20 + b"\n"
+        line = (b"noise " * 20 + b"\n") * params.get("lines_at_once", 1)
         for _ in range(params["bytes"] // len(line)):
             os.write(2, line)
     if method == "flood":

@@ -199,22 +199,42 @@ fn answers_that_a_full_disk_does_not_take_are_counted_and_end_the_daemon_with_1(
     assert!(outcome.stderr.contains("lines for stdout could not be written"), "{}", outcome.stderr);
 }
 
-#[test]
-fn files_are_written_where_no_further_process_is_allowed() {
+/// Runs `--stdio <input >output 2>log` as a user who may have so many processes and threads: its exit code, the answers,
+/// and the log.
+fn with_processes(most: u64) -> Option<(Option<i32>, String, String)> {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
+    let program = program_for_all(directory.path());
+    let pool = json!({ "id": "echo", "command": program, "args": ["worker", "echo"], "instances": 2 });
+    let config = json!({ "pools": [pool], "limits": { "drain_timeout_sec": 1 } });
+    fs::write(path("config"), config.to_string()).unwrap();
     fs::write(path("input"), requests(50)).unwrap();
-    let mut command = Command::new(program_for_all(directory.path()));
-    command.arg("--stdio").stdin(File::open(path("input")).unwrap());
+    let mut command = Command::new(program);
+    command.arg("--config").arg(path("config")).arg("--stdio").stdin(File::open(path("input")).unwrap());
     command.stdout(File::create(path("output")).unwrap()).stderr(File::create(path("log")).unwrap());
-    // The daemon, the kernel's thread for files, and one worker of the two.
-    if !as_another_user(&mut command, libc::RLIMIT_NPROC, 3, || Ok(())) {
-        return;
+    if !as_another_user(&mut command, libc::RLIMIT_NPROC, most, || Ok(())) {
+        return None;
     }
     let code = command.status().unwrap().code();
-    let (output, log) = (fs::read_to_string(path("output")).unwrap(), fs::read_to_string(path("log")).unwrap());
+    Some((code, fs::read_to_string(path("output")).unwrap(), fs::read_to_string(path("log")).unwrap()))
+}
+
+#[test]
+fn files_are_written_where_no_further_process_is_allowed() {
+    // The daemon, the kernel's thread for files, and one worker of the two.
+    let Some((code, output, log)) = with_processes(3) else { return };
     assert_eq!(code, Some(0), "{log}");
     assert_eq!(ids(&output), (0..50).collect::<Vec<_>>(), "{log}");
+    assert!(log.lines().next().is_some_and(|line| line.contains("INFO  stdio_bus ")), "{log}");
+    assert!(log.lines().last().is_some_and(|line| line.contains("INFO  stopped: ")), "{log}");
+}
+
+#[test]
+fn answers_that_a_file_did_not_take_for_want_of_a_thread_are_counted_and_end_the_daemon_with_1() {
+    let Some((code, output, log)) = with_processes(1) else { return };
+    assert_eq!((code, output.as_str()), (Some(1), ""), "{log}");
+    assert!(log.contains("the kernel can make no thread to write"), "{log}");
+    assert!(log.contains(" 50 lines for stdout could not be written"), "{log}");
     assert!(log.lines().next().is_some_and(|line| line.contains("INFO  stdio_bus ")), "{log}");
     assert!(log.lines().last().is_some_and(|line| line.contains("INFO  stopped: ")), "{log}");
 }

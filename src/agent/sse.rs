@@ -95,6 +95,9 @@ impl Parser {
 
     /// One line, without its end.
     fn line(&mut self, mut line: &[u8], event: &mut impl FnMut(&mut [u8])) -> Result<(), TooLong> {
+        if line.len() > self.limit {
+            return Err(TooLong(self.limit));
+        }
         if self.at_start {
             self.at_start = false;
             line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line);
@@ -187,6 +190,15 @@ mod tests {
         assert_eq!(parser.push(&[b'x'; 17], |_| ()), Err(TooLong(16)));
         let mut parser = Parser::new(16);
         assert_eq!(parser.push(b"data: 0123456\ndata: 012345678\n", |_| ()), Err(TooLong(16)));
+    }
+
+    #[test]
+    fn a_line_that_is_too_long_is_refused_whether_it_comes_in_one_piece_or_in_two() {
+        for pieces in [&[&b": 0123456789abcdef\ndata: x\n\n"[..]][..], &[b": 012345678", b"9abcdef\ndata: x\n\n"]] {
+            let mut parser = Parser::new(16);
+            let outcome = pieces.iter().try_for_each(|piece| parser.push(piece, |data| panic!("{data:?}")));
+            assert_eq!(outcome, Err(TooLong(16)), "{pieces:?}");
+        }
     }
 
     proptest! {

@@ -133,7 +133,6 @@ impl Parser {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
 
     fn events(chunks: &[&[u8]]) -> Vec<String> {
         let mut parser = Parser::new(1 << 20);
@@ -143,35 +142,6 @@ mod tests {
             parser.push(chunk, &mut note).unwrap();
         }
         parser.finish(&mut note).unwrap();
-        seen
-    }
-
-    /// The standard's text, slowly: the whole stream at hand, line by line.
-    fn oracle(stream: &[u8]) -> Vec<String> {
-        let stream = stream.strip_prefix(b"\xef\xbb\xbf").unwrap_or(stream);
-        let mut unified = Vec::new();
-        let mut bytes = stream.iter().copied().peekable();
-        while let Some(byte) = bytes.next() {
-            if byte == b'\r' && bytes.peek() == Some(&b'\n') {
-                bytes.next();
-            }
-            unified.push(if byte == b'\r' { b'\n' } else { byte });
-        }
-        let (mut seen, mut data) = (Vec::new(), Vec::<Vec<u8>>::new());
-        for line in unified.split(|byte| *byte == b'\n').chain([&b""[..]]) {
-            if line.is_empty() {
-                if !data.is_empty() {
-                    seen.push(String::from_utf8_lossy(&data.join(&b'\n')).into_owned());
-                }
-                data.clear();
-                continue;
-            }
-            let colon = line.iter().position(|byte| *byte == b':').unwrap_or(line.len());
-            if &line[..colon] == b"data" {
-                let value = line.get(colon + 1..).unwrap_or_default();
-                data.push(value.strip_prefix(b" ").unwrap_or(value).to_vec());
-            }
-        }
         seen
     }
 
@@ -198,30 +168,6 @@ mod tests {
             let mut parser = Parser::new(16);
             let outcome = pieces.iter().try_for_each(|piece| parser.push(piece, |data| panic!("{data:?}")));
             assert_eq!(outcome, Err(TooLong(16)), "{pieces:?}");
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn any_split_gives_the_same_events(
-            pieces in proptest::collection::vec(
-                prop_oneof![
-                    Just("data: ".to_owned()), Just("data:".to_owned()), Just("\n".to_owned()), Just("\r".to_owned()),
-                    Just("\r\n".to_owned()), Just("\n\n".to_owned()), Just(": ping".to_owned()), Just("\u{feff}".to_owned()),
-                    Just("event: x".to_owned()), Just("[DONE]".to_owned()), "\\PC{0,6}",
-                ], 0..40),
-            cuts in proptest::collection::vec(any::<prop::sample::Index>(), 0..12),
-        ) {
-            let stream = pieces.concat().into_bytes();
-            let mut at: Vec<usize> = cuts.iter().map(|cut| cut.index(stream.len() + 1)).collect();
-            at.extend([0, stream.len()]);
-            at.sort_unstable();
-            let chunks: Vec<&[u8]> = at.windows(2).map(|pair| &stream[pair[0]..pair[1]]).collect();
-            let bytes: Vec<&[u8]> = stream.chunks(1).collect();
-            let expected = oracle(&stream);
-            prop_assert_eq!(events(&[&stream]), expected.clone());
-            prop_assert_eq!(events(&chunks), expected.clone());
-            prop_assert_eq!(events(&bytes), expected);
         }
     }
 }

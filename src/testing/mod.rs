@@ -8,16 +8,22 @@
 //! and panics when a line of one client is taken for another's. `crowd` is a smaller world for hundreds of clients and
 //! full tables. [`kernel`] is the kernel for the shell.
 //!
+//! [`fuzz`] is beside them: what has to hold for any bytes, as fuzzers and property tests ask it. `reading` and `oracle`
+//! look at the scanner from outside.
+//!
 //! A seed that fails is printed with the command that repeats it and the last things that happened.
 
 #[cfg(test)]
 mod crowd;
 pub mod faults;
+pub mod fuzz;
 pub mod kernel;
 pub mod line;
 pub mod model;
+mod oracle;
 pub mod peers;
 mod random;
+mod reading;
 pub mod simulator;
 
 pub use random::Random;

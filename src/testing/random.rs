@@ -1,22 +1,38 @@
-//! A small generator of numbers that look random and are the same in every run (splitmix64).
+//! A small generator of numbers that look random and are the same in every run (splitmix64), or that somebody else has
+//! chosen.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 
 /// The source of every choice of a world.
-pub struct Random(u64);
+pub struct Random {
+    state: u64,
+    /// What is chosen before the generator begins: each choice takes as many bytes as its range needs.
+    chosen: VecDeque<u8>,
+}
 
 impl Random {
     /// The sequence of this seed.
     pub fn new(seed: u64) -> Self {
         // Without this the next seed would give the same numbers, but for the first one.
-        let mut mixed = Self(seed);
-        Self(mixed.number())
+        let mut mixed = Self { state: seed, chosen: VecDeque::new() };
+        Self { state: mixed.number(), chosen: VecDeque::new() }
+    }
+
+    /// The choices that these bytes make, then the sequence of a seed.
+    pub fn chosen(bytes: &[u8]) -> Self {
+        Self { chosen: bytes.iter().copied().collect(), ..Self::new(0) }
+    }
+
+    /// How many bytes are left of those that choose.
+    pub fn left(&self) -> usize {
+        self.chosen.len()
     }
 
     /// The next number.
     pub fn number(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.state;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         mixed ^ (mixed >> 31)
@@ -24,7 +40,15 @@ impl Random {
 
     /// A number in a range that is not empty.
     pub fn range(&mut self, range: Range<usize>) -> usize {
-        range.start + (self.number() % (range.end - range.start) as u64) as usize
+        let choices = (range.end - range.start) as u64;
+        let number = if self.chosen.is_empty() { self.number() } else { self.choice(choices - 1) };
+        range.start + (number % choices) as usize
+    }
+
+    /// What the next bytes choose among so many that `most` is the last; the first byte is the lowest.
+    fn choice(&mut self, most: u64) -> u64 {
+        let bytes = (8 - most.leading_zeros() as usize / 8).min(self.chosen.len());
+        self.chosen.drain(..bytes).rev().fold(0, |number, byte| number << 8 | u64::from(byte))
     }
 
     /// True once in `times` on average.

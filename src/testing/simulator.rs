@@ -1,5 +1,6 @@
 //! The mock kernel, the clients and the workers of one seed. It carries out the effects of the bus as the shell does,
-//! tells the model what happens, and at the end heals: everybody reads and answers, and nothing may be left over.
+//! tells the model what happens, and at the end heals: everybody reads and answers, and nothing may be left over. What
+//! happens follows from a seed, or from bytes that choose it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -134,9 +135,10 @@ enum Process {
 /// Something that follows from what happened before.
 type Reaction = Box<dyn FnOnce(&mut World)>;
 
-/// One seed.
+/// One seed, or what some bytes choose.
 pub struct World {
-    seed: u64,
+    /// None if bytes choose what happens: who has them can show them.
+    seed: Option<u64>,
     steps: usize,
     random: Random,
     settings: Settings,
@@ -177,10 +179,12 @@ impl Drop for World {
             eprintln!("\nthe last things that happened:");
             self.log.iter().for_each(|line| eprintln!("  {line}"));
             eprintln!("\n{:#?}", self.settings);
-            eprintln!(
-                "\nto repeat it:\n  STDIO_BUS_SIM_SEED={} STDIO_BUS_SIM_STEPS={} cargo test --lib testing\n",
-                self.seed, self.steps
-            );
+            if let Some(seed) = self.seed {
+                eprintln!(
+                    "\nto repeat it:\n  STDIO_BUS_SIM_SEED={seed} STDIO_BUS_SIM_STEPS={} cargo test --lib testing\n",
+                    self.steps
+                );
+            }
         }
     }
 }
@@ -188,7 +192,15 @@ impl Drop for World {
 impl World {
     /// The world that follows from a seed.
     pub fn new(seed: u64, steps: usize) -> Self {
-        let mut random = Random::new(seed);
+        Self::of(Some(seed), Random::new(seed), steps)
+    }
+
+    /// The world that these bytes choose: its settings, then what happens, up to their end or for so many steps.
+    pub fn chosen(bytes: &[u8], steps: usize) -> Self {
+        Self::of(None, Random::chosen(bytes), steps)
+    }
+
+    fn of(seed: Option<u64>, mut random: Random, steps: usize) -> Self {
         let mut settings = faults::settings(&mut random);
         let rejects = settings.routing.id_collision == IdCollision::Reject;
         let reuses_ids = !rejects && random.one_in(6);
@@ -237,7 +249,7 @@ impl World {
     pub fn run(mut self) -> Vec<u64> {
         self.step("start", None, |bus, now| bus.start(now));
         for _ in 0..self.steps {
-            if self.done > 0 {
+            if self.done > 0 || self.seed.is_none() && self.random.left() == 0 {
                 break;
             }
             let pause = Duration::from_micros(self.random.range(0..3000) as u64);

@@ -9,12 +9,14 @@ mod exhaustive;
 mod fields;
 mod guard;
 mod held;
+#[path = "../../src/testing/oracle.rs"]
 mod oracle;
+#[path = "../../src/testing/reading.rs"]
 mod reading;
 mod suite;
 
 use reading::{Reading, read, sets};
-use stdio_bus::scan::{Fault, Line, Scanner};
+use stdio_bus::scan::{self, Fault, Line, Scanner};
 
 /// What one line, given without its newline, comes to: itself, nothing if it is blank, or its fault.
 fn read_line(scanner: &mut Scanner, line: &[u8]) -> Result<Option<Line>, Fault> {

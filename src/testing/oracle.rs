@@ -1,13 +1,13 @@
 //! An independent judge: serde_json on bytes that were checked to be UTF-8 accepts exactly the valid lines and gives
 //! their members in order, repeated keys included.
 
+use crate::scan::Line;
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
-use stdio_bus::scan::Line;
 
 /// What the judge says of a line.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Judgement {
+pub(super) enum Judgement {
     /// Not a message, or one with a routing key that stands twice.
     Malformed,
     /// A message with these fields, in the order in which [`Line`] has them.
@@ -17,7 +17,7 @@ pub enum Judgement {
 }
 
 /// Judges one line that is not blank. serde_json stops at 128 levels, so deeper lines are not for it.
-pub fn judge(line: &[u8]) -> Judgement {
+pub(super) fn judge(line: &[u8]) -> Judgement {
     let Ok(text) = std::str::from_utf8(line) else { return Judgement::Malformed };
     if serde_json::from_str::<IgnoredAny>(text).is_err() || !text.trim_ascii_start().starts_with('{') {
         return Judgement::Malformed;
@@ -77,7 +77,7 @@ fn fields(top: &[(String, Box<RawValue>)]) -> Option<Judgement> {
 }
 
 /// What the scanner said, in the judge's words.
-pub fn as_judged(stream: &[u8], line: &Line) -> Judgement {
+pub(super) fn as_judged(stream: &[u8], line: &Line) -> Judgement {
     let tokens = [
         line.id,
         line.method,
@@ -89,8 +89,7 @@ pub fn as_judged(stream: &[u8], line: &Line) -> Judgement {
         line.params_id,
     ];
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("a valid line is UTF-8");
-    let token =
-        |span: stdio_bus::scan::Span| span.is_some().then(|| text(&stream[span.start as usize..span.end as usize]));
+    let token = |span: crate::scan::Span| span.is_some().then(|| text(&stream[span.start as usize..span.end as usize]));
     Judgement::Message(tokens.map(token), line.flags)
 }
 

@@ -1,9 +1,9 @@
 //! A connection as the scanner sees it: bytes that come in pieces, between pads that hold anything.
 
-use stdio_bus::scan::{BATCH, Fault, InstructionSet, Line, Outcome, PAD, Partial, Scanner, Span, Window};
+use crate::scan::{BATCH, Fault, InstructionSet, Line, Outcome, PAD, Partial, Scanner, Span, Window};
 
 /// Every instruction set that this machine can run.
-pub fn sets() -> Vec<InstructionSet> {
+pub(super) fn sets() -> Vec<InstructionSet> {
     [InstructionSet::Reference, InstructionSet::Portable, InstructionSet::Avx2, InstructionSet::Avx512]
         .into_iter()
         .filter(|&set| Scanner::with(set).is_some())
@@ -13,14 +13,14 @@ pub fn sets() -> Vec<InstructionSet> {
 /// What a stream of bytes came to: its lines, counted from the first byte of the stream, and where and why it ended
 /// if it was malformed.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Reading {
-    pub lines: Vec<Line>,
-    pub malformed: Option<(usize, Fault)>,
+pub(super) struct Reading {
+    pub(super) lines: Vec<Line>,
+    pub(super) malformed: Option<(usize, Fault)>,
 }
 
 /// Scans `stream` in the pieces that end at `cuts`, dropping what was consumed after each piece as the bus does. The
 /// pads, and the room that later pieces fill, hold `garbage`.
-pub fn read(scanner: &mut Scanner, stream: &[u8], cuts: &[usize], garbage: u8) -> Reading {
+pub(super) fn read(scanner: &mut Scanner, stream: &[u8], cuts: &[usize], garbage: u8) -> Reading {
     let mut reading = Reading::default();
     let mut partial = Partial::new();
     let mut lines = Vec::with_capacity(BATCH);
@@ -61,7 +61,7 @@ pub fn read(scanner: &mut Scanner, stream: &[u8], cuts: &[usize], garbage: u8) -
 }
 
 /// The same line with its spans `by` bytes further on.
-pub fn counted_from(line: Line, by: usize) -> Line {
+pub(super) fn counted_from(line: Line, by: usize) -> Line {
     let by = by as u32;
     let moved = |span: Span| {
         if span.is_some() { Span { start: span.start + by, end: span.end + by } } else { span }

@@ -1,0 +1,40 @@
+//! Any bytes: a configuration that the core can be started with, or an error that can be shown. What is accepted means
+//! the same when its JSON is written anew, without white space and with its members sorted.
+
+use crate::bus::Bus;
+use crate::bus::port::{Effect, Moment};
+use crate::config::Config;
+
+/// Reads the bytes as a configuration. It looks for the commands and directories that they name, and runs nothing.
+///
+/// # Panics
+/// If reading does, if an error says nothing, or if what is accepted is read otherwise when it is written anew.
+pub fn check(bytes: &[u8]) {
+    let mut config = match Config::from_bytes(bytes, "any") {
+        Ok(config) => config,
+        Err(error) => {
+            let text = error.to_string();
+            assert!(
+                text.lines().all(|line| line.starts_with("any:")),
+                "a line that does not stand for itself:\n{text}"
+            );
+            return;
+        }
+    };
+    let text = bytes.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(bytes);
+    // A comment may hold what serde_json cannot keep, deep nesting for one.
+    if let Ok(value) = serde_json::from_slice::<serde_json::Value>(text) {
+        let again = Config::from_bytes(value.to_string().as_bytes(), "any");
+        let again = again.unwrap_or_else(|error| panic!("written anew it is refused: {error}\n{value}"));
+        assert_eq!(format!("{again:?}"), format!("{config:?}"));
+    }
+    assert!(config.summary().starts_with("any: "));
+    if let Err(error) = config.listen(None) {
+        assert!(error.to_string().starts_with("any: "));
+        return;
+    }
+    let mut bus = Bus::new(config.settings());
+    let spawns = bus.start(Moment(0)).filter(|effect| matches!(effect, Effect::Spawn { .. })).count();
+    assert!((1..=config.max_workers()).contains(&spawns), "{spawns} workers are started");
+    bus.check_invariants();
+}

@@ -1,0 +1,46 @@
+//! Any bytes in any pieces: every instruction set finds the lines and the fault that the reference finds in one piece,
+//! and each line ends where skipping its value does.
+//!
+//! The first byte is what the pads hold; then come the pieces and the stream.
+
+use super::{SCANNERS, cuts, pieces_and_stream};
+use crate::scan::{InstructionSet, Scanner, SkipValue};
+use crate::testing::reading::read;
+
+/// Cuts the stream in two ways and looks at it with every instruction set.
+///
+/// # Panics
+/// If one of them finds something else.
+pub fn check(bytes: &[u8]) {
+    let Some((garbage, rest)) = bytes.split_first() else { return };
+    let Some((pieces, stream)) = pieces_and_stream(rest) else { return };
+    // A fault in the last bytes of a line without end may be told later by one set than by another.
+    let stream = &[stream, b"\n"].concat();
+    let reference = &mut Scanner::with(InstructionSet::Reference).expect("it runs everywhere");
+    let expected = read(reference, stream, &[], b' ');
+    for line in &expected.lines {
+        let object = stream[line.span.start as usize..line.span.end as usize].trim_ascii();
+        assert_eq!(skipped(object, &cuts(pieces, object.len())), Some(object.len()), "{}", object.escape_ascii());
+    }
+    SCANNERS.with_borrow_mut(|scanners| {
+        for scanner in scanners {
+            for cuts in [Vec::new(), cuts(pieces, stream.len())] {
+                let reading = read(scanner, stream, &cuts, *garbage);
+                assert_eq!(reading, expected, "{:?}, cut at {cuts:?}", scanner.set());
+            }
+        }
+    });
+}
+
+/// Bytes of the value that this text begins with, which comes in pieces.
+fn skipped(text: &[u8], cuts: &[usize]) -> Option<usize> {
+    let mut skip = SkipValue::default();
+    let mut from = 0;
+    for &to in cuts.iter().chain([&text.len()]) {
+        if let Some(end) = skip.read(&text[from..to]) {
+            return Some(from + end);
+        }
+        from = to;
+    }
+    None
+}

@@ -1,0 +1,107 @@
+//! Any line: every instruction set takes it for what serde_json and simd-json take it for, and finds the same fields.
+//!
+//! The bytes are the line; a newline counts as a carriage return, which is white space where a newline is.
+
+use simd_json::ErrorType;
+use simd_json::prelude::*;
+use simd_json::tape::Value;
+
+use super::SCANNERS;
+use crate::scan::{Fault, Line, Scanner, Span, decoded};
+use crate::testing::oracle::{Judgement, as_judged, judge};
+use crate::testing::reading::read;
+
+/// Brackets of a line that serde_json may find too deep: it stops at 128 levels.
+const DEEP: usize = 120;
+
+/// Asks all of them for one line.
+///
+/// # Panics
+/// If they do not agree.
+pub fn check(bytes: &[u8]) {
+    let line: Vec<u8> = bytes.iter().map(|byte| if *byte == b'\n' { b'\r' } else { *byte }).collect();
+    let stream = [&line[..], b"\n"].concat();
+    SCANNERS.with_borrow_mut(|scanners| scanners.iter_mut().for_each(|scanner| check_with(scanner, &line, &stream)));
+}
+
+/// Asks one instruction set and both parsers.
+fn check_with(scanner: &mut Scanner, line: &[u8], stream: &[u8]) {
+    let set = scanner.set();
+    let reading = read(scanner, stream, &[], b'"');
+    let fault = reading.malformed.map(|(_, fault)| fault);
+    let found = reading.lines.first();
+    if fault.is_none() && found.is_none() {
+        assert!(line.iter().all(|byte| b" \t\r".contains(byte)), "{set:?}: a line that is not blank was passed over");
+        return;
+    }
+    if line.iter().filter(|byte| b"[{".contains(byte)).count() < DEEP {
+        match (judge(line), found) {
+            (Judgement::Undecided, found) => assert!(found.is_some(), "{set:?}: {fault:?}"),
+            (Judgement::Malformed, found) => assert_eq!(found, None, "{set:?}: serde_json refuses it"),
+            (judgement, Some(found)) => assert_eq!(as_judged(stream, found), judgement, "{set:?}"),
+            (judgement, None) => panic!("{set:?}: {fault:?}, and serde_json reads {judgement:?}"),
+        }
+    }
+    let mut scratch = line.to_vec();
+    match (simd_json::to_tape(&mut scratch), found) {
+        (Ok(tape), Some(found)) => check_fields(stream, found, tape.as_value()),
+        // Depth, a routing key that stands twice, and a value that is no object are nothing to simd-json.
+        (Ok(_), None) => assert_ne!(fault, Some(Fault::Syntax), "{set:?}: simd-json reads it"),
+        (Err(error), Some(_)) => {
+            assert!(is_only_unreadable(error.error()), "{set:?}: simd-json refuses it: {error}");
+        }
+        (Err(_), None) => {}
+    }
+}
+
+/// Whether simd-json could not represent a value: a number out of range, or a surrogate escape without its partner.
+fn is_only_unreadable(error: &ErrorType) -> bool {
+    matches!(error, ErrorType::InvalidNumber | ErrorType::Overflow | ErrorType::InvalidUnicodeCodepoint)
+}
+
+/// Compares the fields of a line to what simd-json has under their names.
+fn check_fields(stream: &[u8], line: &Line, top: Value<'_, '_>) {
+    let (params, result) = (top.get("params"), top.get("result"));
+    let strings = [
+        ("method", line.method, top.get("method")),
+        ("sessionId", line.session, top.get("sessionId")),
+        ("pool", line.pool, top.get("pool")),
+        ("params.sessionId", line.params_session, inside(params.as_ref(), "sessionId")),
+        ("result.sessionId", line.result_session, inside(result.as_ref(), "sessionId")),
+    ];
+    for (name, span, value) in strings {
+        let text = value.as_ref().and_then(|value| value.as_str()).map(str::as_bytes);
+        assert_eq!(token(stream, span).map(decoded).as_deref(), text, "{name}");
+    }
+    let names = [
+        ("id", line.id, top.get("id")),
+        ("params.requestId", line.request_id, inside(params.as_ref(), "requestId")),
+        ("params.id", line.params_id, inside(params.as_ref(), "id")),
+    ];
+    for (name, span, value) in names {
+        let value = value.filter(|value| value.is_str() || value.is_number());
+        match (token(stream, span), value) {
+            (None, None) => {}
+            (Some(token @ [b'"', ..]), Some(value)) => {
+                assert_eq!(Some(&*decoded(token)), value.as_str().map(str::as_bytes), "{name}");
+            }
+            (Some(token), Some(value)) => {
+                let number = str::from_utf8(token).ok().and_then(|token| token.parse::<f64>().ok());
+                assert_eq!(number, value.cast_f64(), "{name}");
+            }
+            (token, value) => panic!("{name}: {token:?} and {}", value.is_some()),
+        }
+    }
+    assert_eq!(line.has(Line::RESULT), result.is_some());
+    assert_eq!(line.has(Line::ERROR), top.get("error").is_some());
+    assert_eq!(line.has(Line::ID_NULL), top.get("id").is_some_and(|id| id.is_null()));
+}
+
+/// The member of an object that may be something else or missing.
+fn inside<'t, 'i>(object: Option<&Value<'t, 'i>>, name: &str) -> Option<Value<'t, 'i>> {
+    object.and_then(|object| object.get(name))
+}
+
+fn token(stream: &[u8], span: Span) -> Option<&[u8]> {
+    span.is_some().then(|| &stream[span.start as usize..span.end as usize])
+}

@@ -11,9 +11,11 @@ mod guard;
 mod held;
 #[path = "../../src/testing/oracle.rs"]
 mod oracle;
+mod package;
 #[path = "../../src/testing/reading.rs"]
 mod reading;
 mod suite;
+mod utf8;
 
 use reading::{Reading, read, sets};
 use stdio_bus::scan::{self, Fault, Line, Scanner};

@@ -86,11 +86,8 @@ impl Bus {
         if self.sessions.get(key).is_none_or(|session| session.rank > Rank::Claimed) {
             return;
         }
-        if self.sessions.restore_rank(key) {
-            self.hold_session(key);
-        } else {
-            self.drop_session(key);
-        }
+        // Requests of an owner that has left may still be pending in it.
+        self.hold_session(key);
     }
 
     /// The worker has answered a request in this session with a result.

@@ -48,6 +48,8 @@ pub struct Session {
     pub pending: u32,
     /// When its owner used it last.
     pub used: Moment,
+    /// Which entry of the held names is its own, if it is held.
+    held_as: u64,
     /// Its place among the client's sessions.
     at_client: u32,
     /// Its place among the worker's sessions.
@@ -73,8 +75,11 @@ pub struct Sessions {
     by_owner: Index,
     by_worker: Index,
     owned: usize,
-    /// Held names, the oldest first; some have an owner again, or are gone.
-    held: VecDeque<SessionKey>,
+    /// Held names, the oldest first, each with its number; some have an owner again, were held once more later, or are
+    /// gone.
+    held: VecDeque<(SessionKey, u64)>,
+    /// The number of the last entry.
+    holds: u64,
     /// When the next claim may have to be forgotten.
     claims_due: Option<Moment>,
 }
@@ -90,6 +95,7 @@ impl Default for Sessions {
             by_worker: Index::new(MAX_SESSIONS + MAX_HELD),
             owned: 0,
             held: VecDeque::new(),
+            holds: 0,
             claims_due: None,
         }
     }
@@ -171,6 +177,7 @@ impl Sessions {
             is_lent: false,
             pending: 0,
             used: now,
+            held_as: 0,
             at_client: 0,
             at_worker: at_worker.join(key),
         })?;
@@ -317,27 +324,27 @@ impl Sessions {
 
     /// Puts a held name that never had an owner behind the others.
     pub(super) fn hold_new(&mut self, key: SessionKey) {
-        self.held.push_back(key);
-    }
-
-    fn is_held(&self, key: SessionKey) -> bool {
-        self.get(key).is_some_and(|session| session.client.is_none())
+        self.holds += 1;
+        if let Some(session) = self.table.get_mut(key) {
+            session.held_as = self.holds;
+        }
+        self.held.push_back((key, self.holds));
+        if self.held.len() > 2 * MAX_HELD {
+            let table = &self.table;
+            self.held.retain(|entry| is_held(table, *entry));
+        }
     }
 
     /// Puts a held name behind the others; gives the oldest one if there are too many.
     pub(super) fn hold(&mut self, key: SessionKey) -> Option<SessionKey> {
-        self.held.push_back(key);
-        if self.held.len() > 2 * MAX_HELD {
-            let table = &self.table;
-            self.held.retain(|key| table.get(*key).is_some_and(|session| session.client.is_none()));
-        }
+        self.hold_new(key);
         if self.held() > MAX_HELD { self.take_oldest_held() } else { None }
     }
 
     fn take_oldest_held(&mut self) -> Option<SessionKey> {
         while let Some(oldest) = self.held.pop_front() {
-            if self.is_held(oldest) {
-                return Some(oldest);
+            if is_held(&self.table, oldest) {
+                return Some(oldest.0);
             }
         }
         None
@@ -353,6 +360,7 @@ impl Sessions {
         assert_eq!(self.by_worker.len(), self.table.len());
         assert_eq!(self.by_owner.len(), self.owned);
         assert!(self.owned <= MAX_SESSIONS && self.held() <= MAX_HELD);
+        assert!(self.held.len() <= 2 * MAX_HELD, "held names are listed once");
         assert_eq!(self.table.iter().filter(|(_, session)| session.client.is_some()).count(), self.owned);
         for (key, session) in self.table.iter() {
             assert_eq!(self.of_worker(session.worker, session.name.as_bytes()), Some(key));
@@ -361,4 +369,9 @@ impl Sessions {
             }
         }
     }
+}
+
+/// Whether this entry of the held names is the one that its session has now.
+fn is_held(table: &Table<Session, SessionMark>, (key, number): (SessionKey, u64)) -> bool {
+    table.get(key).is_some_and(|session| session.client.is_none() && session.held_as == number)
 }

@@ -326,6 +326,24 @@ fn at_most_4096_names_are_held_and_the_oldest_goes_first() {
 }
 
 #[test]
+fn a_name_that_is_loaded_in_vain_again_and_again_takes_no_more_room_than_once() {
+    let (mut bench, [owner, loader], worker) = two_owners();
+    bench.breaks(owner);
+    bench.gone(owner);
+    for id in 0..3 * 4096 {
+        bench.write(loader, &load(id, "s0"));
+        bench.write(worker, &format!(r#"{{"id":{id},"error":{{"code":-32002}}}}"#));
+        if id % 1024 == 0 {
+            bench.read(loader);
+            bench.read(worker);
+        }
+    }
+    bench.bus.check_invariants();
+    bench.write(loader, &prompt(0, "s0"));
+    assert!(bench.read(loader).pop().unwrap().contains("session_denied"));
+}
+
+#[test]
 fn a_claim_that_no_worker_has_acknowledged_is_forgotten_after_a_minute_without_use() {
     let mut bench = bench(1);
     let (client, worker) = (bench.client(), bench.worker(0));

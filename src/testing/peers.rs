@@ -241,6 +241,11 @@ impl Mind {
         self.sessions.last().map(|kept| kept.name.clone())
     }
 
+    /// It refuses the request that it has made a session for, which is none any more.
+    pub fn unmakes(&mut self, name: &str) {
+        self.sessions.retain(|kept| kept.name != name || !kept.issued || kept.told.is_some());
+    }
+
     /// It gives out a name that may be somebody's already.
     pub fn muddles(&mut self, name: String) {
         self.sessions.retain(|kept| kept.name != name);

@@ -1104,6 +1104,9 @@ impl World {
         }
         let asked = &self.model.lines[todo.line];
         let result = !random.one_in(5) && (!asked.loads() || worker.mind.can_load(asked));
+        if let (false, Some(name)) = (result, &todo.made) {
+            worker.mind.unmakes(name);
+        }
         let mut result_session = todo.made.filter(|_| result);
         if result && worker.mind.careless && random.one_in(4) {
             let name = random.range(0..3).to_string();

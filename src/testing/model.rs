@@ -1454,7 +1454,9 @@ impl Model {
             let mut requests = self.to_workers.iter().chain(&self.to_clients);
             requests.any(|request| request.sessions.contains(serial))
         };
-        let doubtful = self.sessions.iter().filter(|session| session.in_doubt).map(|session| session.serial);
+        // One that the worker has confirmed since has stayed.
+        let in_doubt = self.sessions.iter().filter(|session| session.in_doubt && session.rank == Rank::Claimed);
+        let doubtful = in_doubt.map(|session| session.serial);
         let (mut going, used): (Vec<usize>, Vec<usize>) = doubtful.partition(|serial| !is_used(serial));
         going.extend(used);
         going.truncate(gone);

@@ -24,8 +24,8 @@ use super::workers::spawn::Spawned;
 use crate::bus::port::{Exit, Signal, WorkerKey};
 use crate::config::{Config, Listen, Listener, Pool};
 use crate::io::Io;
-use crate::testing::Random;
 use crate::testing::kernel::{Kernel, Wires};
+use crate::testing::{Random, shrink};
 
 /// Turns after which a simulation that is not over has hung.
 const LAST_TURN: usize = 200_000;
@@ -326,11 +326,11 @@ impl Simulation {
         panic!("it hangs: {what}; {} operations in flight", self.shell.hands.io.in_flight());
     }
 
-    fn lives(mut self) {
+    fn lives(mut self, most_steps: usize) {
         for _ in 0..self.random.range(1..6) {
             self.connects();
         }
-        let mut steps = self.random.range(200..1500);
+        let mut steps = self.random.range(200..STEPS).min(most_steps).max(1);
         self.runs("the beginning", true, |simulation| {
             steps -= 1;
             if simulation.random.one_in(100) && simulation.clients.len() < 12 {
@@ -365,13 +365,22 @@ impl Simulation {
     }
 }
 
+/// Turns of the loop before the kernel becomes kind, at most.
+const STEPS: usize = 1500;
+
 /// Tells how to repeat a seed that fails.
-struct Repeat(u64);
+struct Repeat {
+    seed: u64,
+    steps: usize,
+}
 
 impl Drop for Repeat {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("repeat it: STDIO_BUS_SHELL_SEED={} cargo test --lib shell::simulation", self.0);
+            let Self { seed, steps } = self;
+            eprintln!(
+                "repeat it: STDIO_BUS_SHELL_SEED={seed} STDIO_BUS_SHELL_STEPS={steps} cargo test --lib shell::simulation"
+            );
         }
     }
 }
@@ -381,9 +390,12 @@ fn every_request_is_answered_and_everything_is_closed_whatever_the_kernel_does()
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect(name));
     let seed = number("STDIO_BUS_SHELL_SEED");
     let seeds = number("STDIO_BUS_SHELL_SEEDS").unwrap_or(if seed.is_some() { 1 } else { 256 });
+    let steps = number("STDIO_BUS_SHELL_STEPS").map_or(STEPS, |steps| steps as usize);
     let first = seed.unwrap_or(1);
     for seed in first..first + seeds {
-        let _repeat = Repeat(seed);
-        Simulation::new(seed).lives();
+        shrink::run(steps, |steps| {
+            let _repeat = Repeat { seed, steps };
+            Simulation::new(seed).lives(steps);
+        });
     }
 }

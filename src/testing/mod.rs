@@ -11,7 +11,8 @@
 //! [`fuzz`] is beside them: what has to hold for any bytes, as fuzzers and property tests ask it. `reading` and `oracle`
 //! look at the scanner from outside.
 //!
-//! A seed that fails is printed with the command that repeats it and the last things that happened.
+//! A seed that fails is run again with as few steps as fail ([`shrink`]), and printed with the command that repeats it
+//! and the last things that happened.
 
 #[cfg(test)]
 mod crowd;
@@ -24,6 +25,7 @@ mod oracle;
 pub mod peers;
 mod random;
 mod reading;
+pub mod shrink;
 pub mod simulator;
 
 pub use random::Random;
@@ -58,7 +60,7 @@ impl Plan {
     pub fn run(self) -> Vec<u64> {
         let mut counts = vec![0; Reason::ALL.len()];
         for seed in self.seed..self.seed + self.seeds {
-            let seen = simulator::World::new(seed, self.steps).run();
+            let seen = shrink::run(self.steps, |steps| simulator::World::new(seed, steps).run());
             counts.iter_mut().zip(seen).for_each(|(count, seen)| *count += seen);
         }
         counts

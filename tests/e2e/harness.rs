@@ -68,8 +68,22 @@ pub fn as_another_user(
 pub fn program_for_all(directory: &Path) -> PathBuf {
     fs::set_permissions(directory, fs::Permissions::from_mode(0o755)).expect("it is ours");
     let path = directory.join("stdio_bus");
-    fs::copy(program(), &path).expect("there is room for it");
+    install(&program(), &path);
     path
+}
+
+/// A script at this path that can be run.
+pub fn script(path: &Path, text: &str) {
+    let source = path.with_extension("source");
+    fs::write(&source, text).expect("there is room for it");
+    install(&source, path);
+}
+
+/// Copies a program by a process of its own. If the tests had it open for writing themselves, another test that forks at
+/// that moment would have it, too, and nobody could run it (ETXTBSY).
+fn install(from: &Path, to: &Path) {
+    let status = Command::new("install").args(["-m", "755"]).arg(from).arg(to).status().expect("there is install");
+    assert!(status.success(), "{}: {status}", to.display());
 }
 
 /// Waits until `fd` has one of `events`; false after [`PATIENCE`].

@@ -16,7 +16,7 @@ use serde_json::json;
 
 use crate::client::Client;
 use crate::harness::{
-    Setup, as_another_user, echo, inheritable, is_socket, program, program_for_all, shell, with, worker,
+    Setup, as_another_user, echo, inheritable, is_socket, program, program_for_all, script, shell, with, worker,
 };
 
 /// Runs it with these arguments and nothing else.
@@ -500,8 +500,7 @@ fn a_user_who_may_lock_memory_for_the_ring_alone_gets_a_daemon_without_registere
 fn a_command_that_disappears_is_reported_with_pool_and_reason_and_others_go_on() {
     let setup = Setup::new([]);
     let agent = setup.path("agent");
-    fs::write(&agent, "#!/bin/sh\nread line\nexit 1\n").unwrap();
-    fs::set_permissions(&agent, fs::Permissions::from_mode(0o755)).unwrap();
+    script(&agent, "#!/bin/sh\nread line\nexit 1\n");
     let pools = json!([{ "id": "moved", "command": agent, "instances": 1 }, echo("good", 1)]);
     let mut daemon = setup.set("pools", pools).limit("max_restarts", 2).start();
     fs::remove_file(&agent).unwrap();

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::client::Client;
 use crate::harness::{
-    Daemon, Gate, Setup, children, echo, inheritable, lives, number_in, recorded, shell, until, with, worker,
+    Daemon, Gate, Setup, children, echo, inheritable, lives, number_in, recorded, script, shell, until, with, worker,
 };
 
 /// The process id of the worker that answers.
@@ -106,9 +106,8 @@ fn a_command_is_looked_for_in_the_path_of_its_pool() {
     let setup = Setup::new([]);
     let directory = setup.path("bin");
     fs::create_dir(&directory).unwrap();
-    let script = format!("#!/bin/sh\nexec {} worker echo\n", crate::harness::program().display());
-    fs::write(directory.join("my-agent"), script).unwrap();
-    fs::set_permissions(directory.join("my-agent"), fs::Permissions::from_mode(0o755)).unwrap();
+    let text = format!("#!/bin/sh\nexec {} worker echo\n", crate::harness::program().display());
+    script(&directory.join("my-agent"), &text);
     let path = format!("{}:/usr/bin:/bin", directory.display());
     let pool = json!({ "id": "a", "command": "my-agent", "instances": 1, "env": { "PATH": path } });
     let mut daemon = setup.set("pools", json!([pool])).start();

@@ -203,8 +203,7 @@ impl Connection {
     }
 
     /// The client of our own stdin and stdout.
-    pub(super) fn stdio(peer: Peer) -> Self {
-        let (stdin, stdout) = (rustix::stdio::stdin(), rustix::stdio::stdout());
+    pub(super) fn stdio(peer: Peer, stdin: BorrowedFd<'static>, stdout: BorrowedFd<'static>) -> Self {
         let aside = inherited::may_block(stdout);
         Self { aside, ..Self::new(peer, Kind::Stdio, Descriptor::Lent(stdin), Some(Descriptor::Lent(stdout)), None) }
     }

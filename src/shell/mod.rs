@@ -197,7 +197,8 @@ impl<I: Io> Shell<I> {
             self.hands.arm_accept(acceptor);
         }
         if let Some(listener) = stdio {
-            self.add_client(listener, Origin::Inherited, Connection::stdio);
+            let (stdin, stdout) = (rustix::stdio::stdin(), rustix::stdio::stdout());
+            self.add_client(listener, Origin::Inherited, |peer| Connection::stdio(peer, stdin, stdout));
             tracing::info!("serving one client on stdin and stdout");
         }
     }

@@ -1,27 +1,31 @@
 //! The shell on a kernel that is made from a seed (`testing/kernel.rs`): short reads and writes, late and reordered
-//! completions, operations that fail, workers that cannot be started or die, clients that stop reading or leave. Every
-//! request of a client that stays is answered once, with its own answer or an error; in the end nothing is open and no
-//! memory is lent.
+//! completions, operations that fail, freezes of the machine, little memory, workers that cannot be started or die, clients
+//! that stop reading, end what they say, or leave, one of them on stdin and stdout. Every request of a client that stays
+//! is answered once, with its own answer or an error; no timeout runs out before its time; in the end nothing is open and
+//! no memory is lent.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::rc::Rc;
+use std::time::Duration;
 
 use rustix::io::{Errno, read, write};
+use rustix::net::{Shutdown, shutdown};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Resource, Rlimit, getrlimit};
 use serde_json::{Value, json};
 
 use super::Shell;
 use super::acceptor::Acceptor;
+use super::connection::Connection;
 use super::listen::Listening;
 use super::signals::Signals;
 use super::workers::processes::Processes;
 use super::workers::spawn::Spawned;
-use crate::bus::port::{Exit, Signal, WorkerKey};
+use crate::bus::port::{Exit, Signal, Source, WorkerKey};
 use crate::config::{Config, Listen, Listener, Pool};
 use crate::io::Io;
 use crate::testing::kernel::{Kernel, Wires};
@@ -101,7 +105,6 @@ impl Processes for Rc<RefCell<Children>> {
         if !children.is_kind && children.random.one_in(6) {
             return Err(io::Error::from_raw_os_error(*children.random.pick(&[libc::EAGAIN, libc::EMFILE])));
         }
-        let pipe = || pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK);
         let (stdin_theirs, stdin) = pipe()?;
         let (stdout, stdout_theirs) = pipe()?;
         let (stderr, stderr_theirs) = pipe()?;
@@ -141,40 +144,111 @@ impl Processes for Rc<RefCell<Children>> {
     }
 }
 
+/// A pair of ends that nobody waits at, with the kind of a pipe that this simulation uses.
+fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+    pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).map_err(io::Error::from)
+}
+
+/// What a client has asked and nobody has answered.
+struct Asked {
+    length: usize,
+    /// When, on a clock that stands still while the machine does.
+    at: Duration,
+}
+
 struct Client {
     name: usize,
-    socket: Option<OwnedFd>,
+    /// None once it has left, or its connection has ended.
+    hears: Option<OwnedFd>,
+    /// None once it has said all that it wants to.
+    speaks: Option<OwnedFd>,
+    is_stdio: bool,
+    /// The first request that it asked when nothing failed any more, and whether one from then on was answered.
+    asked_in_peace: Option<u64>,
+    is_well: bool,
+    /// It ended what it says when it was well.
+    waits_for_the_rest: bool,
     todo: VecDeque<u8>,
     came: Vec<u8>,
-    /// What it has asked and nobody has answered.
-    asked: HashMap<u64, usize>,
+    asked: HashMap<u64, Asked>,
     next: u64,
     answers: usize,
-    is_over: bool,
 }
 
 impl Client {
-    fn ask(&mut self, random: &mut Random) {
+    fn new(name: usize, hears: OwnedFd, speaks: OwnedFd, is_stdio: bool) -> Self {
+        Self {
+            name,
+            hears: Some(hears),
+            speaks: Some(speaks),
+            is_stdio,
+            asked_in_peace: None,
+            is_well: false,
+            waits_for_the_rest: false,
+            todo: VecDeque::new(),
+            came: Vec::new(),
+            asked: HashMap::new(),
+            next: 0,
+            answers: 0,
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.hears.is_none()
+    }
+
+    fn leaves(&mut self) {
+        (self.hears, self.speaks) = (None, None);
+    }
+
+    /// It has nothing more to say, and hears what is left.
+    fn ends_what_it_says(&mut self) {
+        if let Some(end) = self.speaks.take()
+            && !self.is_stdio
+        {
+            shutdown(end, Shutdown::Write).expect("it is a socket");
+        }
+    }
+
+    fn reads(&mut self, most: usize, now: Duration) -> bool {
+        let Some(end) = &self.hears else { return false };
+        let (moved, ended) = pull(end, &mut self.came, most);
+        self.check(now);
+        if ended {
+            self.leaves();
+            assert!(!self.waits_for_the_rest || self.asked.is_empty(), "{} was not told the rest", self.name);
+        }
+        moved || ended
+    }
+
+    fn writes(&mut self, most: usize) -> bool {
+        self.speaks.as_ref().is_some_and(|end| push(end, &mut self.todo, most))
+    }
+
+    fn ask(&mut self, random: &mut Random, now: Duration) {
         let size = *random.pick(&[0, 10, 200, 3000, 20_000, 90_000]);
         let text = "x".repeat(random.range(0..size + 1));
         let id = self.next;
         self.next += 1;
-        self.asked.insert(id, text.len());
+        self.asked.insert(id, Asked { length: text.len(), at: now });
         let line = json!({ "jsonrpc": "2.0", "id": id, "method": "m", "params": { "who": self.name, "text": text } });
         self.todo.extend(line.to_string().bytes().chain([b'\n']));
     }
 
-    fn check(&mut self) {
+    fn check(&mut self, now: Duration) {
         for line in lines(&mut self.came) {
             let Some(id) = line["id"].as_u64() else {
                 assert!(line["error"].is_object(), "{line}");
                 continue;
             };
-            let length = self.asked.remove(&id).unwrap_or_else(|| panic!("{} was not asked: {line}", self.name));
+            let asked = self.asked.remove(&id).unwrap_or_else(|| panic!("{} was not asked: {line}", self.name));
             self.answers += 1;
             if line["error"].is_null() {
+                self.is_well |= self.asked_in_peace.is_some_and(|first| id >= first);
                 assert_eq!(line["result"]["who"], self.name, "an answer went to another client");
-                assert_eq!(line["result"]["text"].as_str().map(str::len), Some(length));
+                assert_eq!(line["result"]["text"].as_str().map(str::len), Some(asked.length));
+            } else if line["error"]["data"]["reason"] == "timeout" {
+                assert!(now - asked.at >= REQUEST_TIMEOUT, "a timeout ran out after {:?}", now - asked.at);
             }
         }
     }
@@ -188,15 +262,29 @@ struct Simulation {
     door: i32,
     stop: UnixStream,
     clients: Vec<Client>,
+    /// The daemon's stdin and stdout, if it serves a client there.
+    stdio: Option<(OwnedFd, OwnedFd)>,
+    /// Clients may be closed because of that.
+    has_little_memory: bool,
 }
 
-fn config() -> Config {
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+
+fn config(random: &mut Random) -> Config {
     let program = std::env::current_exe().expect("a test runs");
     let text = json!({
-        "pools": [{ "id": "p", "command": program, "args": [], "instances": 3 }],
+        "pools": [{
+            "id": "p", "command": program, "args": [], "instances": 3, "request_timeout_sec": REQUEST_TIMEOUT.as_secs()
+        }],
         "limits": { "max_output_queue": 65536, "max_restarts": 1000, "drain_timeout_sec": 5 },
     });
-    Config::from_bytes(text.to_string().as_bytes(), "a seed").expect("it is valid")
+    let mut config = Config::from_bytes(text.to_string().as_bytes(), "a seed").expect("it is valid");
+    config.listeners = vec![Listener::open(Listen::Tcp { host: "a seed".to_owned(), port: 0 })];
+    config.listeners.extend(random.one_in(3).then(|| Listener::open(Listen::Stdio)));
+    if random.one_in(3) {
+        config.limits.max_memory = random.range(1..4) << 20;
+    }
+    config
 }
 
 impl Simulation {
@@ -222,27 +310,46 @@ impl Simulation {
         let signals = Signals { children: children_ours.into(), stop: stop_ours.into() };
         let kernel = Kernel::new(seed, Rc::clone(&wires));
         let limit = getrlimit(Resource::Nofile);
-        let mut config = config();
-        config.listeners = vec![Listener::open(Listen::Tcp { host: "a seed".to_owned(), port: 0 })];
+        wires.borrow_mut().steady = vec![signals.children.as_raw_fd(), signals.stop.as_raw_fd()];
+        let mut random = Random::new(seed ^ 0xc11e);
+        let config = config(&mut random);
+        let stdio = config.listeners.iter().position(|listener| matches!(listener.listen, Listen::Stdio));
+        // Less than the least that can be configured: some clients are more than it takes.
+        let has_little_memory = config.limits.max_memory < 16 << 20;
         let mut shell = Shell::new(config, kernel, Box::new(Rc::clone(&children)), signals, vec![acceptor], limit);
         shell.open_doors(None);
-        Self { random: Random::new(seed ^ 0xc11e), shell, wires, children, door, stop, clients: Vec::new() }
+        let mut simulation =
+            Self { random, shell, wires, children, door, stop, clients: Vec::new(), stdio: None, has_little_memory };
+        if let Some(listener) = stdio {
+            simulation.serves_stdio(listener);
+        }
+        simulation
+    }
+
+    /// One client is on the daemon's own stdin and stdout.
+    fn serves_stdio(&mut self, listener: usize) {
+        let ((stdin, speaks), (hears, stdout)) = (pipe().expect("a pipe"), pipe().expect("a pipe"));
+        // SAFETY: `stdio` is closed after the shell.
+        let lent = |end: &OwnedFd| unsafe { BorrowedFd::borrow_raw(end.as_raw_fd()) };
+        let (reader, writer) = (lent(&stdin), lent(&stdout));
+        let aside = self.random.one_in(2);
+        let connection = |peer| Connection { aside, ..Connection::stdio(peer, reader, writer) };
+        self.shell.add_client(listener, Source::Inherited, connection);
+        self.wires.borrow_mut().steady.extend([stdin.as_raw_fd(), stdout.as_raw_fd()]);
+        self.clients.push(Client::new(self.clients.len(), hears, speaks, true));
+        self.stdio = Some((stdin, stdout));
+    }
+
+    fn now(&self) -> Duration {
+        self.wires.borrow().awake
     }
 
     fn connects(&mut self) {
         let (ours, theirs) = UnixStream::pair().expect("there are descriptors");
         ours.set_nonblocking(true).expect("it is a socket");
         self.wires.borrow_mut().connecting.entry(self.door).or_default().push_back(theirs.into());
-        self.clients.push(Client {
-            name: self.clients.len(),
-            socket: Some(ours.into()),
-            todo: VecDeque::new(),
-            came: Vec::new(),
-            asked: HashMap::new(),
-            next: 0,
-            answers: 0,
-            is_over: false,
-        });
+        let speaks = ours.try_clone().expect("there are descriptors");
+        self.clients.push(Client::new(self.clients.len(), ours.into(), speaks.into(), false));
     }
 
     /// A worker reads, answers and writes a little, or dies.
@@ -257,6 +364,13 @@ impl Simulation {
             children.ends(at, Exit::Code(3));
             return true;
         }
+        drop(children);
+        self.worker_works(at)
+    }
+
+    /// It reads, answers and writes a little. False if there was nothing to do.
+    fn worker_works(&mut self, at: usize) -> bool {
+        let mut children = self.children.borrow_mut();
         let (most_in, most_out) = (self.random.range(1..70_000), self.random.range(1..70_000));
         let worker = &mut children.workers[at];
         let (mut moved, ended) = pull(&worker.stdin, &mut worker.came, most_in);
@@ -281,31 +395,48 @@ impl Simulation {
         if self.clients.is_empty() {
             return false;
         }
+        let now = self.now();
         let at = self.random.range(0..self.clients.len());
         let client = &mut self.clients[at];
-        let Some(socket) = &client.socket else { return false };
-        let mut moved = false;
-        let what = self.random.range(0..10);
-        if what < 4 {
-            let most = self.random.range(1..100_000);
-            let (came, ended) = pull(socket, &mut client.came, most);
-            moved = came;
-            client.check();
-            if ended {
-                client.socket = None;
-                client.is_over = true;
-                return true;
+        let (what, most) = (self.random.range(0..10), self.random.range(1..100_000));
+        match what {
+            0..4 => client.reads(most, now),
+            4..8 => client.writes(most),
+            _ if asks && client.speaks.is_some() && client.todo.len() < 300_000 => {
+                client.ask(&mut self.random, now);
+                true
             }
-        } else if what < 8 {
-            let most = self.random.range(1..100_000);
-            moved = push(socket, &mut client.todo, most);
-        } else if asks && client.todo.len() < 300_000 {
-            client.ask(&mut self.random);
-            moved = true;
-        } else if asks && self.random.one_in(60) {
-            client.socket = None;
-            client.is_over = true;
-            moved = true;
+            // If stdin ends, the daemon does.
+            _ if client.is_stdio || client.is_over() => false,
+            _ if asks && self.random.one_in(60) => {
+                if self.random.one_in(2) {
+                    client.leaves()
+                } else {
+                    client.ends_what_it_says()
+                }
+                true
+            }
+            _ if client.is_well && client.speaks.is_some() && client.todo.is_empty() && self.random.one_in(10) => {
+                client.waits_for_the_rest = !self.has_little_memory;
+                client.ends_what_it_says();
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Everybody does what there is to do. False if that is nothing.
+    fn all_act(&mut self) -> bool {
+        let (workers, now) = (self.children.borrow().workers.len(), self.now());
+        let mut moved = false;
+        for at in 0..workers {
+            if !self.children.borrow().workers[at].is_dead {
+                moved |= self.worker_works(at);
+            }
+        }
+        for client in &mut self.clients {
+            moved |= client.writes(1 << 16);
+            moved |= client.reads(1 << 16, now);
         }
         moved
     }
@@ -318,7 +449,9 @@ impl Simulation {
                 moved |= self.worker_acts(asks);
                 moved |= self.client_acts(asks);
             }
-            self.wires.borrow_mut().is_quiet = !moved && !asks;
+            // Only when nobody can do anything is it time that has to pass.
+            let is_quiet = !asks && !moved && !self.all_act();
+            self.wires.borrow_mut().is_quiet = is_quiet;
             if self.shell.turn().expect("it goes on") || over(self) {
                 return;
             }
@@ -340,22 +473,36 @@ impl Simulation {
         });
         self.wires.borrow_mut().is_kind = true;
         self.children.borrow_mut().is_kind = true;
+        let now = self.now();
+        for client in self.clients.iter_mut().filter(|client| client.speaks.is_some()) {
+            client.asked_in_peace = Some(client.next);
+            (0..self.random.range(1..6)).for_each(|_| client.ask(&mut self.random, now));
+        }
         self.runs("answers", false, |simulation| {
-            simulation.clients.iter().all(|client| client.is_over || client.asked.is_empty() && client.todo.is_empty())
+            simulation.clients.iter().all(|client| {
+                client.is_over() || client.speaks.is_some() && client.asked.is_empty() && client.todo.is_empty()
+            })
         });
-        let waits: Vec<_> = self.clients.iter().filter(|client| !client.is_over && !client.asked.is_empty()).collect();
-        assert!(waits.is_empty(), "{} clients wait for ever", waits.len());
-        let _ = write(&self.stop, b"!");
+        // The end of stdin is the end of the daemon, too.
+        let stdin_ends = self.random.one_in(2);
+        match self.clients.iter_mut().find(|client| client.is_stdio && client.speaks.is_some() && stdin_ends) {
+            Some(client) => client.ends_what_it_says(),
+            None => drop(write(&self.stop, b"!")),
+        }
         self.runs("the end", false, |_| false);
         assert!(self.shell.hands.done);
+        self.wires.borrow_mut().is_prompt = true;
         self.shell.finish();
         assert_eq!((self.shell.hands.connections.len(), self.shell.hands.io.lent()), (0, 0), "something is left");
-        let Self { shell, clients, children, .. } = self;
+        let Self { shell, wires, clients, children, stdio, .. } = self;
         drop(shell);
+        drop(stdio);
+        // Who was never let in goes with the door.
+        wires.borrow_mut().connecting.clear();
         for mut client in clients {
-            let Some(socket) = client.socket.take() else { continue };
-            while let (true, _) = pull(&socket, &mut client.came, 1 << 16) {}
-            assert!(pull(&socket, &mut client.came, 1).1, "a connection is still open");
+            let Some(end) = client.hears.take() else { continue };
+            while let (true, _) = pull(&end, &mut client.came, 1 << 16) {}
+            assert!(pull(&end, &mut client.came, 1).1, "the connection of {} is still open", client.name);
         }
         for worker in &children.borrow().workers {
             let mut rest = Vec::new();

@@ -24,6 +24,12 @@ pub struct Wires {
     pub is_quiet: bool,
     /// Nothing fails any more.
     pub is_kind: bool,
+    /// Nothing is late any more: the daemon waits for the last completions for a few turns only.
+    pub is_prompt: bool,
+    /// What never fails as a device does: the descriptors of signals, and those whose end is the daemon's end.
+    pub steady: Vec<RawFd>,
+    /// The time that has passed while the machine was awake.
+    pub awake: Duration,
 }
 
 /// See the top of the file.
@@ -40,6 +46,9 @@ pub struct Kernel {
     fails: usize,
     cuts: usize,
 }
+
+/// The machine sleeps for a while in one turn of so many.
+const FREEZES: usize = 300;
 
 /// Nothing is waited for, and nobody is signalled.
 const QUIET: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
@@ -184,7 +193,11 @@ impl Kernel {
     /// What an operation may fail with before it has done anything.
     fn failure(&mut self, submission: Submission) -> Option<i32> {
         use Submission as S;
+        let is_steady = self.wires.borrow().steady.contains(&descriptor_of(submission));
+        let breaks = !is_steady && self.random.one_in(20);
         let errors: &[i32] = match submission {
+            S::Read { .. } | S::Write { .. } | S::WriteMany { .. } if breaks => &[libc::EIO],
+            S::Send { .. } | S::SendMany { .. } if breaks => &[libc::ENOMEM, libc::EPIPE],
             S::Receive { .. } => &[libc::ENOBUFS, libc::EINTR, libc::EAGAIN],
             S::ReceiveInto { .. } | S::Read { .. } | S::Send { .. } | S::SendMany { .. } => {
                 &[libc::EINTR, libc::EAGAIN]
@@ -230,12 +243,13 @@ impl Io for Kernel {
         let before = completions.len();
         let mut pending = std::mem::take(&mut self.pending);
         self.random.shuffle(&mut pending);
-        let most = self.random.range(1..8);
+        let is_prompt = self.wires.borrow().is_prompt;
+        let most = if is_prompt { usize::MAX } else { self.random.range(1..8) };
         for (token, submission, cancelled) in pending {
             // SAFETY: it asks for flags only.
             let is_open = unsafe { libc::fcntl(descriptor_of(submission), libc::F_GETFD) } >= 0;
             assert!(is_open, "{submission:?} ({token:#x}) lost its descriptor");
-            let is_late = completions.len() - before >= most || self.random.one_in(4);
+            let is_late = completions.len() - before >= most || self.random.one_in(4) && !is_prompt;
             let completion = if is_late {
                 None
             } else if cancelled && self.random.one_in(2) {
@@ -254,11 +268,16 @@ impl Io for Kernel {
         }
         let step = Duration::from_micros(self.random.range(1..500) as u64);
         let is_quiet = self.wires.borrow().is_quiet && completions.len() == before && self.random.one_in(8);
-        self.now += match timeout {
+        let passed = match timeout {
             Some(timeout) if is_quiet => timeout,
             Some(timeout) => timeout.min(step),
             None => step,
         };
+        self.now += passed;
+        self.wires.borrow_mut().awake += passed;
+        if timeout.is_some() && self.random.one_in(FREEZES) {
+            self.now += Duration::from_secs(self.random.range(2..4000) as u64);
+        }
         Ok(())
     }
 

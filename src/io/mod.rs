@@ -156,5 +156,5 @@ pub trait Io {
     fn return_received(&mut self, buffer: u16);
 
     /// For the log: what is in use, and why memory is not registered if it is not.
-    fn describe(&self) -> (String, Option<String>);
+    fn describe(&self) -> (String, Option<&io::Error>);
 }

@@ -123,8 +123,8 @@ impl Io for Uring {
         self.buffers.return_received(buffer);
     }
 
-    fn describe(&self) -> (String, Option<String>) {
-        (self.ring.description.clone(), self.buffers.unregistered.as_ref().map(io::Error::to_string))
+    fn describe(&self) -> (String, Option<&io::Error>) {
+        (self.ring.description.clone(), self.buffers.unregistered.as_ref())
     }
 }
 

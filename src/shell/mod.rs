@@ -118,7 +118,11 @@ fn start(config: Config) -> Result<Shell<Uring>, StartError> {
     let (description, unregistered) = io.describe();
     tracing::debug!("ring: {description}");
     if let Some(error) = unregistered {
-        tracing::info!("buffers are not registered ({error}); raise RLIMIT_MEMLOCK for a few percent less CPU");
+        let remedy = match error.raw_os_error() {
+            Some(libc::ENOMEM) => "; raise RLIMIT_MEMLOCK for a few percent less CPU",
+            _ => "",
+        };
+        tracing::info!("buffers are not registered ({error}){remedy}");
     }
     cgroup::check(config.limits.max_memory);
     let mut shell = Shell::new(config, io, Box::new(Reaper::new()), signals, acceptors, descriptors);

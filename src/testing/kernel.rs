@@ -309,7 +309,7 @@ impl Io for Kernel {
         self.free.push(buffer);
     }
 
-    fn describe(&self) -> (String, Option<String>) {
+    fn describe(&self) -> (String, Option<&io::Error>) {
         ("a seed".to_owned(), None)
     }
 }

@@ -13,6 +13,7 @@ mod endings;
 mod figures;
 mod greedy;
 mod isolation;
+mod kernels;
 mod logs;
 mod memory;
 mod sessions;

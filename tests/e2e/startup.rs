@@ -363,43 +363,6 @@ fn a_directory_that_does_not_exist_is_named_with_the_remedy() {
     assert!(outcome.stderr.contains("mkdir -p"), "{}", outcome.stderr);
 }
 
-/// Makes io_uring_setup(2) fail with `errno`, as a container's seccomp profile does.
-fn forbid_io_uring(errno: i32) -> std::io::Result<()> {
-    let load = libc::sock_filter { code: (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16, jt: 0, jf: 0, k: 0 };
-    let is_setup = libc::sock_filter {
-        code: (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16,
-        jt: 0,
-        jf: 1,
-        k: libc::SYS_io_uring_setup as u32,
-    };
-    let verdict = |k| libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k };
-    let fail = libc::SECCOMP_RET_ERRNO | errno as u32;
-    let mut filter = [load, is_setup, verdict(fail), verdict(libc::SECCOMP_RET_ALLOW)];
-    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    // SAFETY: prctl(2) reads `program` and the filter it points to, which live until it returns.
-    let set = unsafe {
-        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
-            && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0
-    };
-    if set { Ok(()) } else { Err(std::io::Error::last_os_error()) }
-}
-
-#[test]
-fn where_io_uring_is_blocked_it_exits_with_69_and_says_how_to_allow_it() {
-    let outcome = Setup::bare().tcp().before_exec(|| forbid_io_uring(libc::EPERM)).run();
-    assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(69), ""), "{}", outcome.stderr);
-    for part in ["io_uring cannot be used here", "kernel.io_uring_disabled", "seccomp"] {
-        assert!(outcome.stderr.contains(part), "{part} is missing in\n{}", outcome.stderr);
-    }
-}
-
-#[test]
-fn where_io_uring_is_missing_it_exits_with_69_and_asks_for_the_kernel() {
-    let outcome = Setup::bare().tcp().before_exec(|| forbid_io_uring(libc::ENOSYS)).run();
-    assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(69), ""), "{}", outcome.stderr);
-    assert!(outcome.stderr.contains("uname -r"), "{}", outcome.stderr);
-}
-
 /// Sets both limits of a resource in the new process.
 fn allow(resource: libc::__rlimit_resource_t, soft: u64, hard: u64) -> std::io::Result<()> {
     let limit = libc::rlimit { rlim_cur: soft, rlim_max: hard };

@@ -1,0 +1,264 @@
+//! Kernels that lack something or forbid it: the daemon does without, or says what is missing.
+//!
+//! A seccomp filter answers what can be told by the numbers that a call is given. What lies in memory, the flags of a
+//! ring and the features that come back, is seen by a tracer (ptrace(2)) that is there while the ring is made.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use serde_json::json;
+
+use crate::harness::{Daemon, Outcome, PATIENCE, Setup, worker};
+
+/// IORING_REGISTER_BUFFERS and IORING_REGISTER_PBUF_RING (io_uring_register(2)).
+const REGISTER_BUFFERS: u32 = 0;
+const REGISTER_BUFFER_RING: u32 = 22;
+
+/// Makes a system call fail with `errno`, as a container's seccomp profile does; if a second argument is given, only
+/// calls with that one.
+fn forbid(call: libc::c_long, second: Option<u32>, errno: i32) -> io::Result<()> {
+    let statement = |code: u32, k| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
+    // One that is not equal skips the rest but for the last.
+    let is = |k, skipped| libc::sock_filter {
+        code: (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16,
+        jt: 0,
+        jf: skipped,
+        k,
+    };
+    const LOAD: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
+    const RETURN: u32 = libc::BPF_RET | libc::BPF_K;
+    /// Where the number of the call and the low half of its second argument lie (seccomp(2), struct seccomp_data).
+    const NUMBER: u32 = 0;
+    const SECOND: u32 = 24;
+    let fail = statement(RETURN, libc::SECCOMP_RET_ERRNO | errno as u32);
+    let pass = statement(RETURN, libc::SECCOMP_RET_ALLOW);
+    let with_second =
+        [statement(LOAD, NUMBER), is(call as u32, 3), statement(LOAD, SECOND), is(second.unwrap_or(0), 1), fail, pass];
+    let without = [statement(LOAD, NUMBER), is(call as u32, 1), fail, pass];
+    let filter: &[libc::sock_filter] = if second.is_some() { &with_second } else { &without };
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut() };
+    // SAFETY: prctl(2) reads `program` and the filter it points to, which live until it returns.
+    let set = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+            && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0
+    };
+    if set { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Runs the daemon where a call is forbidden, and checks that it does not start for want of io_uring.
+fn does_not_start(call: libc::c_long, second: Option<u32>, errno: i32) -> String {
+    let outcome = Setup::bare().tcp().before_exec(move || forbid(call, second, errno)).run();
+    assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(69), ""), "{call} {second:?}: {}", outcome.stderr);
+    assert!(outcome.stderr.contains("io_uring cannot be used here"), "{call} {second:?}: {}", outcome.stderr);
+    outcome.stderr
+}
+
+#[test]
+fn where_any_call_of_io_uring_is_blocked_it_exits_with_69_and_says_how_to_allow_it() {
+    for call in [libc::SYS_io_uring_setup, libc::SYS_io_uring_register, libc::SYS_io_uring_enter] {
+        let said = does_not_start(call, None, libc::EPERM);
+        for part in ["kernel.io_uring_disabled", "seccomp", "io_uring_enter and io_uring_register"] {
+            assert!(said.contains(part), "{call}: {part} is missing in\n{said}");
+        }
+    }
+}
+
+#[test]
+fn where_io_uring_is_missing_it_exits_with_69_and_asks_for_the_kernel() {
+    let said = does_not_start(libc::SYS_io_uring_setup, None, libc::ENOSYS);
+    assert!(said.contains("uname -r"), "{said}");
+}
+
+#[test]
+fn where_buffers_cannot_be_provided_it_exits_with_69_and_says_how_to_find_the_call() {
+    let said = does_not_start(libc::SYS_io_uring_register, Some(REGISTER_BUFFER_RING), libc::EINVAL);
+    assert!(said.contains("strace") && said.contains("io_uring_register"), "{said}");
+}
+
+/// Requests of every size over several connections at once, and one over a worker that dies.
+fn all_are_answered(daemon: &mut Daemon) {
+    let mut clients: Vec<_> = (0..20).map(|_| daemon.connect()).collect();
+    for round in 0..5 {
+        for (number, client) in clients.iter_mut().enumerate() {
+            let fill = "x".repeat(number * number * 100 * round);
+            client.ask(round, "m", json!({ "client": number, "fill": fill }));
+        }
+        for (number, client) in clients.iter_mut().enumerate() {
+            assert_eq!(client.answer(round)["result"]["echo"]["client"], number);
+        }
+    }
+    clients[0].ask(9, "exit", json!({ "code": 1 }));
+    clients[0].error(9, "worker_exited");
+    daemon.until("there is another worker", || clients[1].request(9, "m", json!({}))["result"].is_object());
+}
+
+#[test]
+fn where_buffers_cannot_be_registered_the_daemon_does_without_and_says_so_once() {
+    let refuse = || forbid(libc::SYS_io_uring_register, Some(REGISTER_BUFFERS), libc::EPERM);
+    let mut daemon = Setup::new([worker("agents", 1, &[])]).before_exec(refuse).start();
+    all_are_answered(&mut daemon);
+    let outcome = daemon.stop();
+    let told: Vec<&str> = outcome.stderr.lines().filter(|line| line.contains("not registered")).collect();
+    assert_eq!(told.len(), 1, "{}", outcome.stderr);
+    // More locked memory does not help where the call is forbidden.
+    assert!(told[0].contains("Operation not permitted") && !told[0].contains("RLIMIT_MEMLOCK"), "{}", told[0]);
+}
+
+/// Flags of io_uring_setup(2).
+const DEFER_TASKRUN: u32 = 1 << 13;
+const NO_SQARRAY: u32 = 1 << 16;
+/// One that no kernel knows.
+const UNKNOWN: u32 = 1 << 31;
+/// What Linux 6.1 says that it can: the last is IORING_FEAT_LINKED_FILE.
+const FEATURES_OF_6_1: u32 = (1 << 13) - 1;
+/// Where the flags and features lie in struct io_uring_params.
+const FLAGS: u64 = 8;
+const FEATURES: u64 = 20;
+
+/// Starts the daemon on a kernel that refuses these flags of a ring, and says of itself that it can no more than
+/// `features`.
+fn start_on_kernel(setup: Setup, refused: u32, features: u32) -> Daemon {
+    // SAFETY: ptrace(2) with PTRACE_TRACEME takes nothing else.
+    let setup = setup.before_exec(|| match unsafe { libc::ptrace(libc::PTRACE_TRACEME) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    });
+    let daemon = setup.start_unheard();
+    let mut daemon = Traced { pid: daemon.pid() as i32, daemon };
+    daemon.go_on_to_a_stop(None);
+    daemon.trace(libc::PTRACE_SETOPTIONS, (libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_EXITKILL) as usize);
+    // It tries once with the best flags and once without one of them.
+    let mut refusals = 0;
+    loop {
+        let at = daemon.go_on_to_io_uring_setup();
+        let flags = daemon.word(at + FLAGS);
+        if flags & refused != 0 {
+            daemon.set_word(at + FLAGS, flags | UNKNOWN);
+        }
+        let result = daemon.go_on_to_its_end();
+        if result >= 0 {
+            assert_eq!(flags & refused, 0, "it was to be refused");
+            daemon.set_word(at + FEATURES, daemon.word(at + FEATURES) & features);
+            break;
+        }
+        assert_eq!(result, -i64::from(libc::EINVAL));
+        refusals += 1;
+        if refusals == 2 {
+            break;
+        }
+    }
+    daemon.trace(libc::PTRACE_DETACH, 0);
+    daemon.daemon
+}
+
+/// A daemon that this thread traces. It stands still but in the functions named so.
+struct Traced {
+    pid: i32,
+    daemon: Daemon,
+}
+
+impl Traced {
+    fn trace(&self, request: libc::c_uint, data: usize) {
+        // SAFETY: these requests take a number; the process is stopped.
+        let result = unsafe { libc::ptrace(request, self.pid, 0_usize, data) };
+        assert_eq!(result, 0, "{}", io::Error::last_os_error());
+    }
+
+    /// Waits until it stops, after it was let go with this request. Gives the signal.
+    fn go_on_to_a_stop(&mut self, request: Option<libc::c_uint>) -> i32 {
+        if let Some(request) = request {
+            self.trace(request, 0);
+        }
+        let mut status = 0;
+        // SAFETY: waitpid(2) fills `status`.
+        let waited = unsafe { libc::waitpid(self.pid, &raw mut status, 0) };
+        assert!(waited == self.pid && libc::WIFSTOPPED(status), "it has ended: {}", self.daemon.log());
+        libc::WSTOPSIG(status)
+    }
+
+    /// To the next begin or end of a system call.
+    fn go_on_to_a_call(&mut self) -> libc::ptrace_syscall_info {
+        let until = std::time::Instant::now() + PATIENCE;
+        while self.go_on_to_a_stop(Some(libc::PTRACE_SYSCALL)) != libc::SIGTRAP | 0x80 {
+            assert!(std::time::Instant::now() < until, "it makes no system call");
+        }
+        // SAFETY: the structure is plain data, of which the kernel fills as much as it is told the size of.
+        unsafe {
+            let mut info: libc::ptrace_syscall_info = std::mem::zeroed();
+            let size = size_of_val(&info);
+            let filled = libc::ptrace(libc::PTRACE_GET_SYSCALL_INFO, self.pid, size, &raw mut info);
+            assert!(filled > 0, "{}", io::Error::last_os_error());
+            info
+        }
+    }
+
+    /// Gives the address of its parameters.
+    fn go_on_to_io_uring_setup(&mut self) -> u64 {
+        loop {
+            let call = self.go_on_to_a_call();
+            if call.op == libc::PTRACE_SYSCALL_INFO_ENTRY {
+                // SAFETY: this is the begin of a call.
+                let entry = unsafe { call.u.entry };
+                if entry.nr == libc::SYS_io_uring_setup as u64 {
+                    return entry.args[1];
+                }
+            }
+        }
+    }
+
+    /// Gives what the call that has begun returns.
+    fn go_on_to_its_end(&mut self) -> i64 {
+        let call = self.go_on_to_a_call();
+        assert_eq!(call.op, libc::PTRACE_SYSCALL_INFO_EXIT);
+        // SAFETY: this is the end of a call.
+        unsafe { call.u.exit.sval }
+    }
+
+    fn memory(&self) -> File {
+        File::options().read(true).write(true).open(format!("/proc/{}/mem", self.pid)).expect("it is traced")
+    }
+
+    fn word(&self, at: u64) -> u32 {
+        let mut bytes = [0; 4];
+        self.memory().read_exact_at(&mut bytes, at).expect("it is mapped");
+        u32::from_ne_bytes(bytes)
+    }
+
+    fn set_word(&self, at: u64, word: u32) {
+        self.memory().write_all_at(&word.to_ne_bytes(), at).expect("it is mapped");
+    }
+}
+
+/// The flags and features that the log names.
+fn in_use(outcome: &Outcome) -> &str {
+    let line = outcome.stderr.lines().find_map(|line| line.split_once("ring: "));
+    line.unwrap_or_else(|| panic!("it does not say what is in use: {}", outcome.stderr)).1
+}
+
+fn at_debug() -> Setup {
+    Setup::new([worker("agents", 1, &[])]).args(&["--log-level", "debug"])
+}
+
+#[test]
+fn on_a_kernel_without_no_sqarray_the_daemon_steps_down_and_says_what_is_in_use() {
+    let mut daemon = start_on_kernel(at_debug(), NO_SQARRAY, u32::MAX);
+    all_are_answered(&mut daemon);
+    let outcome = daemon.stop();
+    assert!(in_use(&outcome).starts_with("DEFER_TASKRUN") && !in_use(&outcome).contains("NO_SQARRAY"), "{outcome:?}");
+}
+
+#[test]
+fn on_a_kernel_with_the_features_of_6_1_everybody_is_served() {
+    let mut daemon = start_on_kernel(at_debug(), NO_SQARRAY, FEATURES_OF_6_1);
+    all_are_answered(&mut daemon);
+    assert_eq!(in_use(&daemon.stop()), "DEFER_TASKRUN");
+}
+
+#[test]
+fn on_a_kernel_without_defer_taskrun_it_exits_with_69_and_names_the_first_one_that_has_it() {
+    let mut daemon = start_on_kernel(at_debug(), DEFER_TASKRUN, u32::MAX);
+    assert_eq!(daemon.wait().code(), Some(69), "{}", daemon.log());
+    daemon.logs(&["lacks DEFER_TASKRUN"]);
+    daemon.logs(&["needs Linux 6.1 or newer"]);
+}

@@ -47,8 +47,7 @@ impl Client {
     pub fn over_tcp(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).unwrap_or_else(|error| panic!("{address}: {error}"));
         stream.set_nodelay(true).expect("a TCP socket");
-        let writer = stream.try_clone().expect("a second descriptor");
-        Self::new(stream.into(), Some(writer.into()))
+        Self::over(stream)
     }
 
     /// From an address of this machine that the test chooses.
@@ -57,14 +56,11 @@ impl Client {
         let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None).expect("a socket");
         bind(&socket, &SocketAddr::new(source, 0)).unwrap_or_else(|error| panic!("{source}: {error}"));
         connect(&socket, &address).unwrap_or_else(|error| panic!("{address}: {error}"));
-        let writer = socket.try_clone().expect("a second descriptor");
-        Self::new(socket, Some(writer))
+        Self::over(socket)
     }
 
     pub fn over_unix(path: &Path) -> Self {
-        let stream = UnixStream::connect(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        let writer = stream.try_clone().expect("a second descriptor");
-        Self::new(stream.into(), Some(writer.into()))
+        Self::over(UnixStream::connect(path).unwrap_or_else(|error| panic!("{}: {error}", path.display())))
     }
 
     pub fn over_pipes(stdin: Option<ChildStdin>, stdout: ChildStdout) -> Self {
@@ -72,9 +68,10 @@ impl Client {
     }
 
     /// Over a socket that is there already.
-    pub fn over(stream: UnixStream) -> Self {
-        let writer = stream.try_clone().expect("a second descriptor");
-        Self::new(stream.into(), Some(writer.into()))
+    pub fn over(socket: impl Into<OwnedFd>) -> Self {
+        let socket = socket.into();
+        let writer = socket.try_clone().expect("a second descriptor");
+        Self::new(socket, Some(writer))
     }
 
     /// The same connection, for another thread to write to.

@@ -16,6 +16,7 @@ mod isolation;
 mod kernels;
 mod logs;
 mod memory;
+mod network;
 mod sessions;
 mod shutdown;
 mod startup;

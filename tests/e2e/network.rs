@@ -1,0 +1,104 @@
+//! Clients on TCP that are gone without a word: their host has no power, or a cable was cut.
+
+use std::fs;
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::net::{getpeername, sockopt};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+use serde_json::json;
+
+use crate::client::Client;
+use crate::harness::{Daemon, Setup, worker};
+
+/// The daemon's end of a connection, as a descriptor of ours for the same socket.
+fn far_end(daemon: &Daemon, near: SocketAddr) -> OwnedFd {
+    let process = pidfd_open(Pid::from_raw(daemon.pid() as i32).unwrap(), PidfdFlags::empty()).unwrap();
+    let mut found = None;
+    daemon.until("the connection is accepted", || {
+        let entries = fs::read_dir(format!("/proc/{}/fd", daemon.pid())).unwrap();
+        let numbers = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+        let mut copies = numbers.filter_map(|number| pidfd_getfd(&process, number, PidfdGetfdFlags::empty()).ok());
+        found = copies.find(|copy| {
+            let peer = getpeername(copy).ok().flatten();
+            peer.and_then(|peer| SocketAddr::try_from(peer).ok()) == Some(near)
+        });
+        found.is_some()
+    });
+    found.unwrap()
+}
+
+/// A connection, and the daemon's end of it.
+fn connect(daemon: &Daemon) -> (TcpStream, OwnedFd) {
+    let stream = TcpStream::connect(daemon.address()).unwrap();
+    let far = far_end(daemon, stream.local_addr().unwrap());
+    (stream, far)
+}
+
+/// From now on whatever comes for this socket is lost before TCP sees it: nothing is acknowledged or refused, as if its
+/// host were gone.
+fn vanish(stream: &TcpStream) {
+    let mut keep_nothing = [libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: 0 }];
+    let program = libc::sock_fprog { len: 1, filter: keep_nothing.as_mut_ptr() };
+    // SAFETY: setsockopt(2) reads the program and its filter, which live until it returns.
+    let result = unsafe {
+        let value = (&raw const program).cast();
+        let size = size_of_val(&program) as libc::socklen_t;
+        libc::setsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, value, size)
+    };
+    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+}
+
+#[test]
+fn a_silent_client_is_asked_whether_it_is_still_there_and_counts_as_gone_after_two_minutes() {
+    let daemon = Setup::new([worker("agents", 1, &[])]).start();
+    let (_client, far) = connect(&daemon);
+    assert_eq!(sockopt::socket_keepalive(&far), Ok(true));
+    assert_eq!(sockopt::tcp_keepidle(&far), Ok(Duration::from_secs(60)));
+    assert_eq!(sockopt::tcp_keepintvl(&far), Ok(Duration::from_secs(10)));
+    // In milliseconds; it ends a connection whose probes or bytes are not acknowledged (tcp(7)).
+    assert_eq!(sockopt::tcp_user_timeout(&far), Ok(120_000));
+    daemon.stop();
+}
+
+/// The same socket with two seconds in place of two minutes.
+fn hurry(far: &OwnedFd) {
+    const SECOND: Duration = Duration::from_secs(1);
+    sockopt::set_tcp_user_timeout(far, 2000).unwrap();
+    sockopt::set_tcp_keepintvl(far, SECOND).unwrap();
+    sockopt::set_tcp_keepidle(far, SECOND).unwrap();
+}
+
+#[test]
+fn a_client_whose_host_is_gone_is_closed_and_its_sessions_are_free() {
+    let mut daemon = Setup::new([worker("agents", 1, &[])]).start();
+    let (stream, far) = connect(&daemon);
+    let mut gone = Client::over(stream.try_clone().unwrap());
+    gone.request_in("mine", 1, "m", json!({}));
+    let mut other = daemon.connect();
+    other.ask_in("mine", 1, "m", json!({}));
+    assert_eq!(other.error(1, "session_denied"), -32014);
+    vanish(&stream);
+    hurry(&far);
+    drop(far);
+    daemon.until("the session is free", || other.request_in("mine", 2, "m", json!({}))["result"].is_object());
+    daemon.stop();
+}
+
+#[test]
+fn a_client_whose_host_is_gone_before_its_answer_comes_is_closed_and_disturbs_nobody() {
+    let mut daemon = Setup::new([worker("agents", 1, &[])]).start();
+    let (stream, far) = connect(&daemon);
+    let mut gone = Client::over(stream.try_clone().unwrap());
+    gone.ask_in("mine", 1, "hold", json!({}));
+    let mut other = daemon.connect();
+    daemon.until("it is asked", || other.request(1, "who", json!({}))["result"]["held"] == 1);
+    vanish(&stream);
+    sockopt::set_tcp_user_timeout(&far, 2000).unwrap();
+    // The answer can be written, and nobody acknowledges it.
+    other.request(2, "release", json!({}));
+    drop(far);
+    daemon.until("the session is free", || other.request_in("mine", 3, "m", json!({}))["result"].is_object());
+    daemon.stop();
+}

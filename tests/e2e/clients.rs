@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::client::Client;
@@ -362,9 +363,8 @@ fn the_connection_after_the_last_slot_waits_until_clients_leave() {
 #[test]
 fn a_storm_of_short_connections_leaves_nothing_behind() {
     let mut daemon = Setup::new([echo("echo", 1)]).start();
-    let open = |pid: u32| fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count();
     daemon.connect().request(1, "m", json!({}));
-    let before = open(daemon.pid());
+    let before = daemon.descriptors();
     for round in 0..1000 {
         let mut client = daemon.connect();
         match round % 3 {
@@ -373,7 +373,7 @@ fn a_storm_of_short_connections_leaves_nothing_behind() {
             _ => drop(client.request(1, "m", json!({}))),
         }
     }
-    daemon.until("the descriptors are closed", || open(daemon.pid()) <= before);
+    daemon.until("the descriptors are closed", || daemon.descriptors() <= before);
     assert_eq!(daemon.connect().request(1, "m", json!({}))["id"], 1);
     daemon.stop();
 }
@@ -388,6 +388,29 @@ fn a_request_that_is_never_answered_ends_with_request_timeout() {
     // The late answer goes nowhere; the next one is the client's.
     client.ask(2, "release", json!({}));
     client.answer(2);
+    daemon.stop();
+}
+
+#[test]
+fn the_time_for_which_the_daemon_was_stopped_counts_for_no_timeout() {
+    let pool = with(worker("agents", 1, &[]), "request_timeout_sec", 6);
+    let mut daemon = Setup::new([pool]).start();
+    let (mut client, mut other) = (daemon.connect(), daemon.connect());
+    other.request(0, "m", json!({}));
+    client.ask(1, "hold", json!({}));
+    daemon.until("it waits", || other.request(1, "who", json!({}))["result"]["held"] == 1);
+    daemon.stand_still();
+    // It is there when the daemon goes on.
+    other.ask(2, "release", json!({}));
+    // The same timeout and more runs out in a daemon that goes on.
+    let mut clock = Setup::new([with(worker("clock", 1, &[]), "request_timeout_sec", 8)]).start();
+    let mut timed = clock.connect();
+    timed.ask(1, "hold", json!({}));
+    timed.error(1, "timeout");
+    clock.stop();
+    daemon.signal(Signal::CONT);
+    assert_eq!(client.answer(1)["result"]["held"], true);
+    other.answer(2);
     daemon.stop();
 }
 
@@ -416,18 +439,13 @@ fn a_thousand_idle_clients_cost_no_processor_time() {
     for client in &mut clients {
         client.request(1, "m", json!({}));
     }
-    let ticks = |pid: u32| -> u64 {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-        let fields: Vec<&str> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
-        fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
-    };
-    let before = ticks(daemon.pid());
+    let before = daemon.ticks();
     // A request with a timeout in another daemon is a clock that waits for a condition: a second goes by.
     let mut clock = Setup::new([with(worker("clock", 1, &[]), "request_timeout_sec", 1)]).start();
     let mut timed = clock.connect();
     timed.ask(1, "hold", json!({}));
     timed.error(1, "timeout");
-    assert!(ticks(daemon.pid()) - before <= 1, "an idle daemon uses no processor");
+    assert!(daemon.ticks() - before <= 1, "an idle daemon uses no processor");
     clock.stop();
     daemon.stop();
 }

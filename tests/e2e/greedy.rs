@@ -4,7 +4,10 @@
 
 use std::ops::Range;
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 use serde_json::{Value, json};
@@ -319,6 +322,99 @@ fn when_every_connection_is_taken_each_that_leaves_makes_room_for_the_next() {
     daemon.stop();
 }
 
+/// Clients that come, ask and leave while the daemon stands still: they are all there when it goes on.
+const STORM: usize = 900;
+
+#[test]
+fn a_storm_of_connections_does_not_keep_a_client_waiting_that_was_there_before() {
+    let mut daemon = Setup::new([worker("agents", 1, &[])]).unix().start();
+    let mut polite = daemon.connect();
+    polite.request(1, "m", json!({}));
+    daemon.stand_still();
+    let mut storm: Vec<Client> = (0..STORM).map(|_| daemon.connect()).collect();
+    storm.iter_mut().for_each(|client| client.ask(1, "m", json!({})));
+    polite.ask(2, "m", json!({}));
+    daemon.signal(Signal::CONT);
+    let before = polite.answer(2)["result"]["line"].as_u64().expect("a number");
+    assert!(before < STORM as u64 / 4, "{before} lines of the storm went first");
+    for client in &mut storm {
+        client.answer(1);
+    }
+    daemon.stop();
+}
+
+#[test]
+fn clients_that_all_leave_at_once_do_not_keep_the_one_waiting_that_stays() {
+    let mut daemon = Setup::new([worker("agents", 1, &[])]).unix().start();
+    let mut polite = daemon.connect();
+    let mut crowd: Vec<Client> = (0..STORM).map(|_| daemon.connect()).collect();
+    for (number, client) in crowd.iter_mut().enumerate() {
+        client.ask_in(&format!("session-{number}"), 1, "hold", json!({}));
+    }
+    daemon.until("all of them wait", || polite.request(1, "who", json!({}))["result"]["held"] == STORM);
+    let open = daemon.descriptors();
+    daemon.stand_still();
+    drop(crowd);
+    polite.ask(2, "who", json!({}));
+    daemon.signal(Signal::CONT);
+    polite.answer(2);
+    daemon.until("they are closed", || daemon.descriptors() <= open - STORM);
+    // Nothing of them is left: the answers go nowhere, and their sessions are there for others.
+    polite.request(3, "release", json!({}));
+    for number in 0..STORM {
+        let answer = polite.request_in(&format!("session-{number}"), 4, "m", json!({}));
+        assert!(answer["result"].is_object(), "{answer}");
+    }
+    daemon.stop();
+}
+
+#[test]
+fn a_thousand_requests_that_fail_at_once_are_more_than_the_ring_takes_and_each_gets_its_error() {
+    const CLIENTS: usize = 1024;
+    let mut daemon = Setup::new([worker("agents", 1, &[])]).unix().start();
+    let mut crowd: Vec<Client> = (0..CLIENTS).map(|_| daemon.connect()).collect();
+    crowd.iter_mut().for_each(|client| client.ask(1, "hold", json!({})));
+    daemon.until("all of them wait", || crowd[0].request(2, "who", json!({}))["result"]["held"] == CLIENTS);
+    crowd[0].ask(3, "die", json!({}));
+    for (number, client) in crowd.iter_mut().enumerate() {
+        client.error(1, "worker_exited");
+        if number == 0 {
+            client.error(3, "worker_exited");
+        }
+    }
+    daemon.until("there is another worker", || crowd[1].request(4, "m", json!({}))["result"].is_object());
+    crowd.iter_mut().for_each(|client| client.ask(5, "m", json!({})));
+    for client in &mut crowd {
+        client.answer(5);
+    }
+    daemon.stop();
+}
+
+#[test]
+fn clients_that_send_more_at_once_than_there_are_buffers_for_are_all_heard() {
+    /// As long as one buffer: the next one is there when it was read.
+    const LINE: usize = 16 * 1024;
+    const LINES: usize = 3;
+    let mut daemon = Setup::new([echo("echo", 8)]).unix().start();
+    let mut crowd: Vec<Client> = (0..300).map(|_| daemon.connect()).collect();
+    crowd.iter_mut().for_each(|client| drop(client.request(9, "m", json!({}))));
+    daemon.stand_still();
+    for client in &mut crowd {
+        for id in 0..LINES {
+            let empty = json!({ "id": id, "method": "m", "params": { "fill": "" } }).to_string().len() + 1;
+            client.send(&json!({ "id": id, "method": "m", "params": { "fill": "x".repeat(LINE - empty) } }));
+        }
+    }
+    daemon.signal(Signal::CONT);
+    for client in &mut crowd {
+        let mut ids: Vec<u64> = (0..LINES).map(|_| client.message()["id"].as_u64().expect("a number")).collect();
+        ids.sort_unstable();
+        assert_eq!(ids, (0..LINES as u64).collect::<Vec<_>>());
+    }
+    let outcome = daemon.stop();
+    assert!(!outcome.stderr.contains("ERROR") && !outcome.stderr.contains("WARN"), "{}", outcome.stderr);
+}
+
 // Requests that crash their worker.
 
 #[test]
@@ -373,6 +469,84 @@ fn a_worker_that_was_given_up_is_tried_again_when_the_window_has_passed() {
         daemon.log().contains("pool_degraded")
     });
     daemon.until("it is tried again", || client.request(2, "who", json!({}))["result"].is_object());
+    daemon.stop();
+}
+
+/// Has a process count as one of this user, who may have so many and is bound to that, with the rights of root else.
+fn of_user_with_processes(user: u32, most: u64) -> impl FnMut() -> std::io::Result<()> + Send + Sync {
+    let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
+    move || {
+        // CAP_SYS_ADMIN and CAP_SYS_RESOURCE (capabilities(7)), with which there is no limit.
+        // SAFETY: the calls take numbers, and `limit` lives in this closure.
+        let done = unsafe {
+            [21, 24].into_iter().all(|capability| libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) == 0)
+                && libc::setrlimit(libc::RLIMIT_NPROC, &raw const limit) == 0
+                && libc::setresuid(user, 0, 0) == 0
+        };
+        if done { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+    }
+}
+
+#[test]
+fn a_worker_that_could_not_start_for_want_of_processes_starts_when_there_are_some_and_the_others_go_on() {
+    // SAFETY: geteuid(2) cannot fail and takes nothing.
+    if unsafe { libc::geteuid() } != 0 {
+        return eprintln!("skipped: only root can become another user");
+    }
+    let user = 70_000 + std::process::id() % 1_000_000;
+    let mut another = Command::new("cat");
+    // SAFETY: the closure makes system calls only.
+    unsafe { another.pre_exec(of_user_with_processes(user, 3)) };
+    let mut another = another.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("there is cat");
+    // This one, the daemon, and one worker of the two.
+    let setup = Setup::new([worker("calm", 1, &[]), worker("agents", 1, &[])]).limit("max_restarts", 1);
+    let mut daemon = setup.before_exec(of_user_with_processes(user, 3)).start();
+    let mut client = daemon.connect();
+    let ask = |client: &mut Client, pool: &str| {
+        client.send(&json!({ "id": 1, "method": "who", "pool": pool }));
+        client.answer(1)
+    };
+    daemon.logs_times("spawn_failed", 2);
+    let line = daemon.logs(&["ERROR", "spawn_failed", "agents/"]);
+    assert!(line.contains("Resource temporarily unavailable"), "{line}");
+    assert_eq!(ask(&mut client, "agents")["error"]["data"]["reason"], "no_worker");
+    assert!(ask(&mut client, "calm")["result"].is_object());
+    drop(another.stdin.take());
+    another.wait().expect("it is our child");
+    daemon.until("the worker runs", || ask(&mut client, "agents")["result"].is_object());
+    let outcome = daemon.stop();
+    assert!(!outcome.stderr.contains("pool_degraded"), "{}", outcome.stderr);
+}
+
+#[test]
+fn clients_that_come_when_no_descriptor_is_left_wait_until_there_is_one() {
+    let mut daemon = Setup::new([echo("echo", 1)]).unix().start();
+    let mut client = daemon.connect();
+    client.request(1, "m", json!({}));
+    let before = getrlimit(Resource::Nofile).current.unwrap_or(4096);
+    // Less than are open: what is open stays so.
+    set_descriptors(&daemon, 3);
+    let since = Instant::now();
+    let mut late: Vec<Client> = (0..50).map(|_| daemon.connect()).collect();
+    late.iter_mut().for_each(|client| client.ask(1, "m", json!({})));
+    let line = daemon.logs(&["ERROR", "accept_paused"]);
+    assert!(line.contains("Too many open files") && line.contains("raise RLIMIT_NOFILE"), "{line}");
+    // A request with a timeout in another daemon is a clock that waits for a condition: two seconds go by.
+    let mut clock = Setup::new([with(worker("clock", 1, &[]), "request_timeout_sec", 2)]).start();
+    let mut timed = clock.connect();
+    let used = daemon.ticks();
+    timed.ask(1, "hold", json!({}));
+    timed.error(1, "timeout");
+    assert!(daemon.ticks() - used <= 20, "it tries now and then, and not all the time");
+    clock.stop();
+    client.request(2, "m", json!({}));
+    let log = daemon.log();
+    let told = log.matches("accept_paused").count() as u64;
+    assert!(told <= 1 + since.elapsed().as_secs() / 10, "once in ten seconds: {log}");
+    set_descriptors(&daemon, before);
+    for client in &mut late {
+        client.answer(1);
+    }
     daemon.stop();
 }
 

@@ -536,6 +536,25 @@ impl Daemon {
         let _ = kill_process(Pid::from_child(&self.child), signal);
     }
 
+    /// Stops it until it gets SIGCONT.
+    pub fn stand_still(&self) {
+        self.signal(Signal::STOP);
+        let stat = || fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap_or_default();
+        self.until("it stands still", || stat().rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T')));
+    }
+
+    /// The processor time that it has used, in ticks (proc(5)).
+    pub fn ticks(&self) -> u64 {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid())).expect("it runs");
+        let fields = stat.rsplit_once(") ").expect("the name is in brackets").1.split(' ');
+        fields.skip(11).take(2).map(|field| field.parse::<u64>().expect("a number")).sum()
+    }
+
+    /// How many descriptors it has open.
+    pub fn descriptors(&self) -> usize {
+        fs::read_dir(format!("/proc/{}/fd", self.pid())).expect("it runs").count()
+    }
+
     /// Sends a signal to its process group, as a terminal does.
     pub fn signal_group(&self, signal: Signal) {
         assert!(self.setup.own_group, "it would hit the tests themselves");

@@ -75,6 +75,7 @@ const LAST_COMPLETIONS: Duration = Duration::from_millis(200);
 /// Whatever keeps it from starting; once it runs, only a failure of the ring itself.
 pub fn run(config: Config) -> Result<u8, StartError> {
     log::install(config.log);
+    last_words::limit_those_of_a_panic();
     let mut left = Left::default();
     let result = start(config).and_then(|mut shell| {
         let served = shell.serve();

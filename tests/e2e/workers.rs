@@ -483,24 +483,29 @@ fn orphans_of_workers_become_no_zombies() {
     daemon.stop();
 }
 
-/// Kills the daemon without a chance to clean up, and checks that its workers end by themselves.
-fn dies_with_its_workers(mut daemon: Daemon) {
+/// Ends the daemon by a signal that leaves it no chance to clean up, and checks that its workers end by themselves.
+fn dies_with_its_workers(mut daemon: Daemon, signal: Signal) {
     let mut client = daemon.connect();
     client.request(1, "who", json!({}));
     assert!(!daemon.descendants().is_empty());
-    daemon.signal(Signal::KILL);
+    daemon.signal(signal);
     daemon.wait();
     daemon.nothing_is_left();
 }
 
 #[test]
 fn no_worker_survives_a_daemon_that_is_killed() {
-    dies_with_its_workers(Setup::new([worker("agents", 3, &[])]).start());
+    dies_with_its_workers(Setup::new([worker("agents", 3, &[])]).start(), Signal::KILL);
+}
+
+#[test]
+fn no_worker_survives_a_daemon_that_aborts_as_a_panic_makes_it_do() {
+    dies_with_its_workers(Setup::new([worker("agents", 3, &["--ignore-term"])]).start(), Signal::ABORT);
 }
 
 #[test]
 fn not_even_a_worker_that_ignores_everything_survives_a_daemon_that_is_killed() {
-    dies_with_its_workers(Setup::new([worker("agents", 2, &["--ignore-term"])]).start());
+    dies_with_its_workers(Setup::new([worker("agents", 2, &["--ignore-term"])]).start(), Signal::KILL);
 }
 
 #[test]

@@ -479,6 +479,24 @@ fn a_command_that_disappears_is_reported_with_pool_and_reason_and_others_go_on()
 }
 
 #[test]
+fn a_configuration_that_is_broken_or_removed_later_changes_nothing_for_a_running_daemon() {
+    let mut daemon = Setup::new([worker("agents", 1, &[])]).start();
+    let mut client = daemon.connect();
+    for damage in ["{\"pools\":[", "{}", ""] {
+        let path = daemon.path("config.json");
+        fs::write(&path, damage).unwrap();
+        if damage.is_empty() {
+            fs::remove_file(&path).unwrap();
+        }
+        // The next worker is started as the first one was.
+        client.ask(1, "exit", json!({ "code": 1 }));
+        client.error(1, "worker_exited");
+        daemon.until("there is another worker", || client.request(2, "who", json!({}))["result"].is_object());
+    }
+    daemon.stop();
+}
+
+#[test]
 fn check_says_whether_a_configuration_is_good_and_starts_nothing() {
     let setup = Setup::bare();
     let marker = setup.path("started");

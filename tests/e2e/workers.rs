@@ -371,15 +371,16 @@ fn a_worker_that_closes_its_stdin_while_it_works_may_still_answer() {
     daemon.stop();
 }
 
-#[test]
-fn a_worker_that_never_reads_is_replaced_and_its_requests_get_an_error() {
+/// Checks what becomes of a worker that does not read any more once `stop_reading` was called with its client and its
+/// process.
+fn is_replaced_when_its_queue_stays_full(stop_reading: impl FnOnce(&mut Client, u64)) {
     let mut daemon = Setup::new([worker("agents", 1, &[])])
         .limit("max_output_queue", 100_000)
         .limit("backpressure_timeout_sec", 1)
         .start();
     let mut client = daemon.connect();
     let old = pid(&mut client);
-    client.ask("rest", "rest", json!({}));
+    stop_reading(&mut client, old);
     let mut sent = 0;
     let line = json!({ "id": "x", "method": "m", "params": "x".repeat(10_000) }).to_string();
     // Its pipe and its queue are full after less than this.
@@ -388,7 +389,7 @@ fn a_worker_that_never_reads_is_replaced_and_its_requests_get_an_error() {
         sent += 1;
     }
     daemon.logs(&["worker_stalled"]);
-    client.error("rest", "worker_exited");
+    client.error("pending", "worker_exited");
     let mut failed = 0;
     for _ in 0..sent {
         failed += usize::from(client.message()["error"]["code"].is_number());
@@ -397,6 +398,21 @@ fn a_worker_that_never_reads_is_replaced_and_its_requests_get_an_error() {
     successor(&mut client, old);
     assert!(!lives(old));
     daemon.stop();
+}
+
+#[test]
+fn a_worker_that_never_reads_is_replaced_and_its_requests_get_an_error() {
+    is_replaced_when_its_queue_stays_full(|client, _| client.ask("pending", "rest", json!({})));
+}
+
+#[test]
+fn a_worker_that_was_stopped_by_a_signal_is_replaced_when_its_queue_stays_full() {
+    is_replaced_when_its_queue_stays_full(|client, worker| {
+        client.ask("pending", "hold", json!({}));
+        // It has read that one.
+        client.request("who", "who", json!({}));
+        send_signal(worker, Signal::STOP);
+    });
 }
 
 #[test]

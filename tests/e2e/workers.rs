@@ -1,7 +1,6 @@
 //! How workers are started, watched, ended and started again (spec 3.3, 5, 7.1; decision 13).
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 use std::time::Duration;
 

@@ -122,8 +122,9 @@ pub fn run(mut arguments: impl Iterator<Item = String>) -> io::Result<()> {
     };
     rustix::net::listen(&listener, 1024)?;
     let other = |error: StartError| io::Error::other(error.to_string());
-    let ring = Ring::new().map_err(other)?;
+    let mut ring = Ring::new().map_err(other)?;
     let buffers = Buffers::new(Some(&ring), workers)?;
+    ring.enable().map_err(other)?;
     let mut relay = Relay {
         ring,
         buffers,

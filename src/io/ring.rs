@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::time::Duration;
 
+use io_uring::register::Restriction;
 use io_uring::{EnterFlags, IoUring, cqueue, opcode, squeue, types};
 
 use crate::error::StartError;
@@ -12,6 +13,24 @@ use crate::io::batching::Batching;
 
 const SUBMISSIONS: u32 = 1024;
 const COMPLETIONS: u32 = 4096;
+
+/// All that the ring is ever asked for, and the flags of its entries: the kernel refuses the rest with EACCES. It cannot
+/// open a file, make a socket or connect one.
+const OPERATIONS: [u8; 12] = [
+    opcode::Nop::CODE,
+    opcode::Accept::CODE,
+    opcode::Recv::CODE,
+    opcode::Send::CODE,
+    opcode::SendMsg::CODE,
+    opcode::Read::CODE,
+    opcode::ReadFixed::CODE,
+    opcode::Write::CODE,
+    opcode::WriteFixed::CODE,
+    opcode::Writev::CODE,
+    opcode::PollAdd::CODE,
+    opcode::AsyncCancel::CODE,
+];
+const FLAGS: squeue::Flags = squeue::Flags::BUFFER_SELECT.union(squeue::Flags::ASYNC);
 
 /// IORING_CQE_F_BUFFER and IORING_CQE_F_SOCK_NONEMPTY (io_uring_enter(2)).
 #[cfg(any(test, feature = "testing"))]
@@ -75,7 +94,8 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Sets the ring up with the best flags that this kernel takes, and proves that it works.
+    /// Sets the ring up with the best flags that this kernel takes. Memory is registered next; nothing is submitted
+    /// before [`Ring::enable`].
     ///
     /// # Errors
     /// [`StartError::NoIoUring`] when the kernel lacks io_uring or something blocks it, [`StartError::RingTooOld`]
@@ -88,6 +108,7 @@ impl Ring {
             .setup_single_issuer()
             .setup_defer_taskrun()
             .setup_taskrun_flag()
+            .setup_r_disabled()
             .dontfork();
         let mut description = "DEFER_TASKRUN".to_owned();
         let ring = match builder.clone().setup_no_sqarray().build(SUBMISSIONS) {
@@ -113,7 +134,15 @@ impl Ring {
         if can_batch {
             description.push_str(" MIN_TIMEOUT");
         }
-        let mut ring = Self {
+        let mut allowed: Vec<_> = OPERATIONS.into_iter().map(Restriction::sqe_op).collect();
+        allowed.push(Restriction::sqe_flags_allowed(FLAGS.bits()));
+        // Registering anything is not among it: that is over once the ring is enabled.
+        match ring.submitter().register_restrictions(&mut allowed) {
+            Ok(()) => description.push_str(" RESTRICTED"),
+            // It is a second line of defence: without it the ring does the same.
+            Err(error) => description.push_str(&format!(", not restricted ({error})")),
+        }
+        Ok(Self {
             ring,
             wait,
             can_batch,
@@ -121,15 +150,24 @@ impl Ring {
             waiting: VecDeque::new(),
             prompt: 0,
             description,
-        };
-        // SAFETY: a no-op touches no memory.
-        unsafe { ring.submit(opcode::Nop::new().build()) };
-        let mut completions = Vec::new();
-        ring.turn(Some(Duration::from_secs(5)), &mut completions).map_err(|source| StartError::NoIoUring { source })?;
-        Ok(ring)
+        })
     }
 
-    /// Registers memory for READ_FIXED and WRITE_FIXED.
+    /// Opens the ring to the calling thread, the only one that may use it from now on, closes it to registrations, and
+    /// proves that it works.
+    ///
+    /// # Errors
+    /// [`StartError::NoIoUring`] when the kernel does not do a no-op.
+    pub fn enable(&mut self) -> Result<(), StartError> {
+        self.ring.submitter().register_enable_rings().map_err(|source| StartError::NoIoUring { source })?;
+        // SAFETY: a no-op touches no memory.
+        unsafe { self.submit(opcode::Nop::new().build()) };
+        let mut completions = Vec::new();
+        let turned = self.turn(Some(Duration::from_secs(5)), &mut completions);
+        turned.map_err(|source| StartError::NoIoUring { source })
+    }
+
+    /// Registers memory for READ_FIXED and WRITE_FIXED, before the ring is enabled.
     ///
     /// # Safety
     /// The memory must outlive the ring.
@@ -138,7 +176,7 @@ impl Ring {
         unsafe { self.ring.submitter().register_buffers(buffers) }
     }
 
-    /// Registers a ring of provided buffers as group `group`.
+    /// Registers a ring of provided buffers as group `group`, before the ring is enabled.
     ///
     /// # Safety
     /// `address` must point at a page-aligned array of `entries` buffer entries that outlives the ring.
@@ -251,3 +289,53 @@ impl Ring {
 
 /// The token of operations whose completion means nothing.
 pub const IGNORE: u64 = u64::MAX;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn result_of(ring: &mut Ring, entry: squeue::Entry) -> i32 {
+        // SAFETY: the tests' operations name no memory that does not live for ever.
+        unsafe { ring.submit(entry.user_data(7)) };
+        let mut completions = Vec::new();
+        let deadline = std::time::Instant::now() + Duration::from_secs(120);
+        while completions.is_empty() && std::time::Instant::now() < deadline {
+            ring.turn(Some(Duration::from_secs(1)), &mut completions).expect("the ring works");
+        }
+        let [completion] = completions[..] else { panic!("not one completion: {completions:?}") };
+        assert_eq!(completion.token, 7);
+        completion.result
+    }
+
+    fn enabled() -> Ring {
+        let mut ring = Ring::new().expect("the tests need io_uring");
+        ring.enable().expect("it can be enabled");
+        ring
+    }
+
+    #[test]
+    fn the_kernel_refuses_whatever_the_daemon_never_asks_of_the_ring() {
+        let mut ring = enabled();
+        let file = c"/dev/null";
+        let open = opcode::OpenAt::new(types::Fd(libc::AT_FDCWD), file.as_ptr()).build();
+        let socket = opcode::Socket::new(libc::AF_INET, libc::SOCK_STREAM, 0).build();
+        let linked = opcode::Nop::new().build().flags(squeue::Flags::IO_LINK);
+        for forbidden in [open, socket, opcode::Close::new(types::Fd(-1)).build(), linked] {
+            assert_eq!(result_of(&mut ring, forbidden), -libc::EACCES);
+        }
+        // What comes behind a refusal is done.
+        assert_eq!(result_of(&mut ring, opcode::Nop::new().build()), 0);
+        let nothing = opcode::AsyncCancel::new(1).build();
+        assert_eq!(result_of(&mut ring, nothing), -libc::ENOENT);
+    }
+
+    #[test]
+    fn nothing_can_be_registered_with_a_ring_that_is_enabled() {
+        let ring = enabled();
+        let mut byte = 0u8;
+        let memory = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+        // SAFETY: nothing is registered, which this is about; if it were, nothing would use it.
+        let refused = unsafe { ring.register_buffers(&[memory]) };
+        assert_eq!(refused.map_err(|error| error.raw_os_error()), Err(Some(libc::EACCES)));
+    }
+}

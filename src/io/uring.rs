@@ -32,10 +32,11 @@ impl Uring {
     /// A ring, and memory for so many workers.
     ///
     /// # Errors
-    /// As [`Ring::new`]; or there is no memory.
+    /// As [`Ring::new`] and [`Ring::enable`]; or there is no memory.
     pub fn new(workers: usize) -> Result<Self, StartError> {
-        let ring = Ring::new()?;
+        let mut ring = Ring::new()?;
         let buffers = Buffers::new(Some(&ring), workers).map_err(|source| StartError::NoIoUring { source })?;
+        ring.enable()?;
         Ok(Self {
             ring: ManuallyDrop::new(ring),
             buffers: ManuallyDrop::new(buffers),

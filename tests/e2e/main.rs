@@ -8,6 +8,7 @@ mod harness;
 
 mod access;
 mod backpressure;
+mod churn;
 mod clients;
 mod endings;
 mod figures;

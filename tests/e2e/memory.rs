@@ -25,7 +25,8 @@ fn status(pid: u32, name: &str) -> u64 {
     KIB * line.split_whitespace().nth(1).and_then(|number| number.parse::<u64>().ok()).expect("a number")
 }
 
-fn resident(daemon: &Daemon) -> u64 {
+/// Its resident memory in bytes.
+pub fn resident(daemon: &Daemon) -> u64 {
     status(daemon.pid(), "VmRSS:")
 }
 

@@ -1,0 +1,199 @@
+//! Nothing is left of clients that have come and gone, nor of workers that have crashed. The counts here are a part of
+//! the figure; `STDIO_BUS_CHURN_CLIENTS=10000 STDIO_BUS_CHURN_CRASHES=500` (as in scripts/soak) make it the whole.
+//!
+//! The daemon tells nobody how full its tables are. So they are filled at the end: a place that was leaked would be
+//! missing, and somebody would be refused.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use serde_json::json;
+
+use crate::client::Client;
+use crate::harness::{Daemon, Setup, children, shell, until, with, worker};
+use crate::memory::resident;
+
+/// Clients that are there at once.
+const AT_ONCE: usize = 8;
+/// In so many ways they leave.
+const WAYS: usize = 8;
+const WORKERS: usize = 2;
+/// Who comes and goes, and crashes, before memory is measured; and after that, unless more are asked for.
+const WARM_CLIENTS: usize = 1600;
+const WARM_CRASHES: usize = 80;
+/// Workers that wait for a client that makes them crash.
+const SPARES: usize = 4;
+/// The fixed limits of docs/configuration.md.
+const CONNECTIONS: usize = 1024;
+const SESSIONS: usize = 1024;
+const PENDING: usize = 4096;
+
+fn count(name: &str, default: usize) -> usize {
+    std::env::var(name).map_or(default, |count| count.parse().expect("a number"))
+}
+
+/// What the daemon has of the system.
+#[derive(Debug, PartialEq)]
+struct Open {
+    descriptors: usize,
+    /// Those that were not reaped are among them.
+    children: usize,
+}
+
+fn open(daemon: &Daemon) -> Open {
+    Open { descriptors: daemon.descriptors(), children: children(daemon.pid()).len() }
+}
+
+/// How to reach it.
+struct Doors {
+    tcp: std::net::SocketAddr,
+    unix: PathBuf,
+}
+
+impl Doors {
+    /// Lets so many clients come and go, some at a time, and so many workers crash.
+    fn churn(&self, name: &str, clients: usize, crashes: usize) {
+        let next = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..AT_ONCE {
+                scope.spawn(|| {
+                    loop {
+                        let number = next.fetch_add(1, Ordering::Relaxed);
+                        if number >= clients {
+                            break;
+                        }
+                        self.come_and_go(name, number);
+                        // As many as that, spread over all clients.
+                        if (number + 1) * crashes / clients > number * crashes / clients {
+                            self.crash(number);
+                        }
+                    }
+                });
+            }
+        });
+    }
+
+    /// All ways of leaving happen on both.
+    fn is_over_tcp(number: usize) -> bool {
+        (number / WAYS).is_multiple_of(2)
+    }
+
+    fn connect(&self, number: usize) -> Client {
+        if Self::is_over_tcp(number) { Client::over_tcp(self.tcp) } else { Client::over_unix(&self.unix) }
+    }
+
+    fn leave(client: Client, number: usize) {
+        if Self::is_over_tcp(number) { client.reset() } else { drop(client) }
+    }
+
+    fn come_and_go(&self, name: &str, number: usize) {
+        let mut client = self.connect(number);
+        match number % WAYS {
+            0 => {
+                // Whatever this worker holds for others is answered, though they have left.
+                client.request(1, "release", json!({}));
+                client.half_close();
+                client.ends();
+            }
+            1 => {
+                client.ask(1, "m", json!({}));
+                client.half_close();
+                client.answer(1);
+                client.ends();
+            }
+            2 => {
+                client.request(1, "m", json!({}));
+                Self::leave(client, number);
+            }
+            // The answer says that what was sent before it is pending.
+            way @ (3 | 4) => {
+                (1..=3).for_each(|id| client.ask(id, "hold", json!({})));
+                client.ask(4, "who", json!({}));
+                client.find_answer(4);
+                if way == 3 { drop(client) } else { Self::leave(client, number) }
+            }
+            5 => {
+                client.request(1, "session/new", json!({ "name": format!("{name} issued {number}") }));
+                client.ask_in(&format!("{name} issued {number}"), 2, "m", json!({}));
+            }
+            6 => {
+                client.request_in(&format!("{name} claimed {number}"), 1, "m", json!({}));
+                client.send_bytes(br#"{"id":2,"method":"never"#);
+                Self::leave(client, number);
+            }
+            _ => Self::leave(client, number),
+        }
+    }
+
+    /// A client asks what ends the worker that it has for itself.
+    fn crash(&self, number: usize) {
+        let mut client = self.connect(number);
+        until("a worker is there that can crash", || {
+            client.send(&json!({ "id": 1, "method": "m", "pool": "brittle" }));
+            client.answer(1)["error"]["data"]["reason"] == "worker_exited"
+        });
+    }
+}
+
+/// Waits until no descriptor and no child is left. A client that only closed its socket is taken for one that still
+/// reads, so it stays until it gets what a worker holds for it.
+fn settle(daemon: &Daemon, watcher: &mut Client, before: &Open) {
+    daemon.until("no descriptor and no child is left", || {
+        release_all(watcher);
+        open(daemon) == *before
+    });
+}
+
+/// Has the workers, in turn, answer what they hold for clients that have left.
+fn release_all(client: &mut Client) {
+    for id in 0..WORKERS {
+        client.request(id, "release", json!({}));
+    }
+}
+
+/// Takes all places of all tables, and nobody is refused one.
+fn fill_all_tables(daemon: &mut Daemon, mut holder: Client) {
+    for number in 0..SESSIONS {
+        let answer = holder.request_in(&format!("last {number}"), number, "m", json!({}));
+        assert!(answer["error"].is_null(), "session {number}: {answer}");
+    }
+    // The others need one, in turn.
+    (0..PENDING - 1).for_each(|number| holder.ask(number, "hold", json!({})));
+    // Until all of them are there: while others ask, the last places are kept for those who hold few.
+    holder.request("then", "who", json!({}));
+    let others: Vec<Client> = (1..CONNECTIONS).map(|_| daemon.connect()).collect();
+    for (number, mut other) in others.into_iter().enumerate() {
+        let answer = other.request(number, "m", json!({}));
+        assert!(answer["error"].is_null(), "connection {number}: {answer}");
+    }
+}
+
+#[test]
+fn nothing_is_left_of_clients_that_came_and_went_nor_of_workers_that_crashed() {
+    let (clients, crashes) =
+        (count("STDIO_BUS_CHURN_CLIENTS", WARM_CLIENTS), count("STDIO_BUS_CHURN_CRASHES", WARM_CRASHES));
+    let brittle = with(shell("brittle", "read -r line; kill -9 $$"), "assignment", "dedicated");
+    let setup = Setup::new([worker("agents", WORKERS, &[]), with(brittle, "instances", SPARES)]);
+    let unix = setup.path("churn");
+    let mut daemon = setup.set("listeners", json!([{ "unix": unix }])).start();
+    let doors = Doors { tcp: daemon.address(), unix };
+    // It stays. Once every worker has answered it, nothing of the start is under way any more.
+    let mut watcher = daemon.connect();
+    daemon.until("all workers are there", || open(&daemon).children == WORKERS + SPARES);
+    release_all(&mut watcher);
+    let before = open(&daemon);
+    doors.churn("warm", WARM_CLIENTS, WARM_CRASHES);
+    settle(&daemon, &mut watcher, &before);
+    let memory = resident(&daemon);
+    doors.churn("churn", clients, crashes);
+    settle(&daemon, &mut watcher, &before);
+    daemon.until("no memory is left", || resident(&daemon) <= memory + memory / 10);
+    println!("{clients} clients, {crashes} crashes; {before:?}, {memory} bytes before and {} after", resident(&daemon));
+    // Nobody else asks now, so each worker gets one of these.
+    release_all(&mut watcher);
+    fill_all_tables(&mut daemon, watcher);
+    let outcome = daemon.stop();
+    for refusal in ["session_limit", "session_evicted", "pending_limit"] {
+        assert!(!outcome.stderr.contains(refusal), "{refusal}: {}", outcome.stderr);
+    }
+}

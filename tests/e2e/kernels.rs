@@ -14,6 +14,8 @@ use crate::harness::{Daemon, Outcome, PATIENCE, Setup, worker};
 /// IORING_REGISTER_BUFFERS and IORING_REGISTER_PBUF_RING (io_uring_register(2)).
 const REGISTER_BUFFERS: u32 = 0;
 const REGISTER_BUFFER_RING: u32 = 22;
+/// IORING_REGISTER_RESTRICTIONS.
+const REGISTER_RESTRICTIONS: u32 = 11;
 
 /// Makes a system call fail with `errno`, as a container's seccomp profile does; if a second argument is given, only
 /// calls with that one.
@@ -103,6 +105,15 @@ fn where_buffers_cannot_be_registered_the_daemon_does_without_and_says_so_once()
     assert_eq!(told.len(), 1, "{}", outcome.stderr);
     // More locked memory does not help where the call is forbidden.
     assert!(told[0].contains("Operation not permitted") && !told[0].contains("RLIMIT_MEMLOCK"), "{}", told[0]);
+}
+
+#[test]
+fn where_the_ring_cannot_be_restricted_the_daemon_does_the_same_and_says_so() {
+    let refuse = || forbid(libc::SYS_io_uring_register, Some(REGISTER_RESTRICTIONS), libc::EINVAL);
+    let mut daemon = at_debug().before_exec(refuse).start();
+    all_are_answered(&mut daemon);
+    let outcome = daemon.stop();
+    assert!(in_use(&outcome).contains("not restricted (Invalid argument"), "{outcome:?}");
 }
 
 /// Flags of io_uring_setup(2).
@@ -252,7 +263,7 @@ fn on_a_kernel_without_no_sqarray_the_daemon_steps_down_and_says_what_is_in_use(
 fn on_a_kernel_with_the_features_of_6_1_everybody_is_served() {
     let mut daemon = start_on_kernel(at_debug(), NO_SQARRAY, FEATURES_OF_6_1);
     all_are_answered(&mut daemon);
-    assert_eq!(in_use(&daemon.stop()), "DEFER_TASKRUN");
+    assert_eq!(in_use(&daemon.stop()), "DEFER_TASKRUN RESTRICTED");
 }
 
 #[test]

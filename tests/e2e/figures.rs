@@ -1,16 +1,26 @@
 //! Loads with a figure to reach. The count of requests is a fraction of the figure here;
-//! `STDIO_BUS_FIGURE_REQUESTS=300000` (as in scripts/soak) makes it the whole.
+//! `STDIO_BUS_FIGURE_REQUESTS=300000 STDIO_BUS_FIGURE_KILLS=3000` (as in scripts/soak) makes it the whole.
 
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Instant;
+
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
-use crate::harness::{Setup, echo};
+use crate::client::Client;
+use crate::harness::{Setup, children, echo, until};
 
 const CONNECTIONS: usize = 64;
 const WINDOW: usize = 16;
 
+fn figure(name: &str, default: usize) -> usize {
+    std::env::var(name).map_or(default, |count| count.parse().expect("a number"))
+}
+
 #[test]
 fn sixty_four_connections_through_one_worker_lose_misroute_and_reorder_nothing() {
-    let requests = std::env::var("STDIO_BUS_FIGURE_REQUESTS").map_or(30_000, |count| count.parse().expect("a number"));
+    let requests = figure("STDIO_BUS_FIGURE_REQUESTS", 30_000);
     let each = requests / CONNECTIONS;
     let mut daemon = Setup::new([echo("echo", 1)]).start();
     let clients: Vec<_> = (0..CONNECTIONS).map(|_| daemon.connect()).collect();
@@ -46,4 +56,73 @@ fn sixty_four_connections_through_one_worker_lose_misroute_and_reorder_nothing()
     for word in [" WARN ", " ERROR "] {
         assert!(!outcome.stderr.contains(word), "{}", outcome.stderr);
     }
+}
+
+/// So many requests are answered between two kills: at 50,000 lines a second, one kill each 100 ms.
+const BETWEEN_KILLS: usize = 2500;
+
+/// Asks and takes answers until it is `over`, each once. Gives how many were errors.
+fn asks_without_end(client: &mut Client, answered: &AtomicUsize, over: &AtomicBool) -> usize {
+    let (mut waits, mut next, mut errors) = (HashSet::new(), 0_u64, 0);
+    loop {
+        while waits.len() < WINDOW && !over.load(Ordering::Relaxed) {
+            client.ask(next, "m", json!({ "fill": "x".repeat(130) }));
+            waits.insert(next);
+            next += 1;
+        }
+        if waits.is_empty() {
+            return errors;
+        }
+        let message = client.message();
+        let id = message["id"].as_u64().unwrap_or_else(|| panic!("whose? {message}"));
+        assert!(waits.remove(&id), "{id} has been answered before: {message}");
+        if message["error"].is_object() {
+            let reason = message["error"]["data"]["reason"].as_str().unwrap_or_default();
+            assert!(["worker_exited", "no_worker"].contains(&reason), "{message}");
+            errors += 1;
+        }
+        answered.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Says that it is over when it goes.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn every_request_is_answered_once_or_fails_while_workers_are_killed_one_after_the_other() {
+    const WORKERS: usize = 8;
+    let kills = figure("STDIO_BUS_FIGURE_KILLS", 25);
+    let setup = Setup::new([echo("echo", WORKERS)]);
+    let mut daemon = setup.limit("max_restarts", 1_000_000).limit("restart_window_sec", 1).start();
+    let mut clients: Vec<Client> = (0..CONNECTIONS).map(|_| daemon.connect()).collect();
+    let (answered, over) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let begun = Instant::now();
+    let errors: usize = std::thread::scope(|scope| {
+        // They end also if something here panics.
+        let end = Ends(&over);
+        let asking: Vec<_> =
+            clients.iter_mut().map(|client| scope.spawn(|| asks_without_end(client, &answered, &over))).collect();
+        for kill in 1..=kills {
+            until("enough is answered", || answered.load(Ordering::Relaxed) >= kill * BETWEEN_KILLS);
+            let workers = children(daemon.pid());
+            if !workers.is_empty() {
+                // Another one each time.
+                let (worker, _) = workers[kill * 7 % workers.len()];
+                let _ = kill_process(Pid::from_raw(worker as i32).expect("a process"), Signal::KILL);
+            }
+        }
+        drop(end);
+        asking.into_iter().map(|client| client.join().expect("it does not panic")).sum()
+    });
+    let (answered, took) = (answered.into_inner(), begun.elapsed());
+    println!("{answered} requests, {errors} of them failed, {kills} kills in {:.1} s", took.as_secs_f32());
+    assert!(clients.iter_mut().all(|client| !client.has_something()), "an answer too many");
+    daemon.until("all workers are there again", || children(daemon.pid()).len() == WORKERS);
+    daemon.stop();
 }

@@ -19,7 +19,7 @@ const FIRST_BACKOFF: Duration = Duration::from_millis(100);
 /// Longest restart delay.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(30);
 
-/// A worker that ran this long starts over with the first delay.
+/// A worker that ran this long, or for the window in which restarts are counted, starts over with the first delay.
 const HEALTHY_AFTER: Duration = Duration::from_secs(60);
 
 /// A place in a pool that wants a worker in it, and its history.
@@ -59,7 +59,7 @@ impl Seat {
     /// The worker of this seat, started at `started`, has exited unexpectedly.
     pub(super) fn vacate(&mut self, started: Moment, now: Moment, limits: &Limits) -> Verdict {
         self.worker = None;
-        if now.since(started) >= HEALTHY_AFTER {
+        if now.since(started) >= HEALTHY_AFTER.min(limits.restart_window) {
             self.failures = 0;
         }
         while self.restarts.front().is_some_and(|restart| now.since(*restart) >= limits.restart_window) {
@@ -239,6 +239,10 @@ mod tests {
         assert_eq!(delays, [100, 200, 400, 800, 1600, 3200, 6400, 12800, 25600, 30000, 30000]);
         let Verdict::RestartAfter(delay) = seat.vacate(now, now.after(HEALTHY_AFTER), &limits) else { panic!() };
         assert_eq!(delay, FIRST_BACKOFF, "a worker that ran for a minute starts over");
+        let Verdict::RestartAfter(delay) = seat.vacate(now, now, &limits) else { panic!() };
+        assert_eq!(delay, 2 * FIRST_BACKOFF);
+        let Verdict::RestartAfter(delay) = seat.vacate(now, now.after(limits.restart_window), &limits) else { panic!() };
+        assert_eq!(delay, FIRST_BACKOFF, "so does one that outlived the window in which restarts are counted");
     }
 
     #[test]

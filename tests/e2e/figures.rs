@@ -97,8 +97,8 @@ impl Drop for Ends<'_> {
 
 #[test]
 fn every_request_is_answered_once_or_fails_while_workers_are_killed_one_after_the_other() {
-    // Each lives for more than a second on average, so that it starts again after 100 ms.
-    const WORKERS: usize = 16;
+    // So many that most live for a second and start again after 100 ms: with fewer, all would wait out long delays.
+    const WORKERS: usize = 64;
     let kills = figure("STDIO_BUS_FIGURE_KILLS", 25);
     let setup = Setup::new([echo("echo", WORKERS)]);
     let mut daemon = setup.limit("max_restarts", 1_000_000).limit("restart_window_sec", 1).start();

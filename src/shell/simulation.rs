@@ -540,7 +540,7 @@ fn every_request_is_answered_and_everything_is_closed_whatever_the_kernel_does()
     let steps = number("STDIO_BUS_SHELL_STEPS").map_or(STEPS, |steps| steps as usize);
     let first = seed.unwrap_or(1);
     for seed in first..first + seeds {
-        shrink::run(steps, |steps| {
+        shrink::run(steps, |steps, _| {
             let _repeat = Repeat { seed, steps };
             Simulation::new(seed).lives(steps);
         });

@@ -60,7 +60,11 @@ impl Plan {
     pub fn run(self) -> Vec<u64> {
         let mut counts = vec![0; Reason::ALL.len()];
         for seed in self.seed..self.seed + self.seeds {
-            let seen = shrink::run(self.steps, |steps| simulator::World::new(seed, steps).run());
+            let world = |steps, is_repeated| {
+                let world = simulator::World::new(seed, steps);
+                if is_repeated { world.tell() } else { world }
+            };
+            let seen = shrink::run(self.steps, |steps, is_repeated| world(steps, is_repeated).run());
             counts.iter_mut().zip(seen).for_each(|(count, seen)| *count += seen);
         }
         counts

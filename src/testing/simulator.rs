@@ -3,6 +3,7 @@
 //! happens follows from a seed, or from bytes that choose it.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::fmt::Display;
 use std::time::Duration;
 
 use super::Random;
@@ -170,14 +171,18 @@ pub struct World {
     stalls: u64,
     /// How many claims it had forgotten then.
     expired: u64,
-    log: VecDeque<String>,
+    /// The last things that happened, if somebody wants to read them: to write them down takes half of the time.
+    log: Option<VecDeque<String>>,
+    /// How many things have happened.
+    noted: u64,
 }
 
 impl Drop for World {
     fn drop(&mut self) {
         if std::thread::panicking() {
+            let Some(log) = &self.log else { return };
             eprintln!("\nthe last things that happened:");
-            self.log.iter().for_each(|line| eprintln!("  {line}"));
+            log.iter().for_each(|line| eprintln!("  {line}"));
             eprintln!("\n{:#?}", self.settings);
             if let Some(seed) = self.seed {
                 eprintln!(
@@ -193,6 +198,12 @@ impl World {
     /// The world that follows from a seed.
     pub fn new(seed: u64, steps: usize) -> Self {
         Self::of(Some(seed), Random::new(seed), steps)
+    }
+
+    /// Has it tell what happened if it fails.
+    pub fn tell(mut self) -> Self {
+        self.log = Some(VecDeque::new());
+        self
     }
 
     /// The world that these bytes choose: its settings, then what happens, up to their end or for so many steps.
@@ -239,7 +250,8 @@ impl World {
             dropped: Vec::new(),
             stalls: 0,
             expired: 0,
-            log: VecDeque::new(),
+            log: None,
+            noted: 0,
             settings,
             random,
         }
@@ -264,25 +276,37 @@ impl World {
         Reason::ALL.iter().map(|reason| self.bus.count(*reason)).collect()
     }
 
-    fn note(&mut self, text: String) {
-        if self.log.len() == LOG {
-            self.log.pop_front();
+    fn note(&mut self, text: impl FnOnce(&Self) -> String) {
+        self.noted += 1;
+        if self.log.is_none() {
+            return;
         }
-        self.log.push_back(format!("{:>12.6} {text}", self.now.0 as f64 / 1e9));
+        let text = text(self);
+        let now = self.now.0 as f64 / 1e9;
+        let log = self.log.get_or_insert_default();
+        if log.len() == LOG {
+            log.pop_front();
+        }
+        log.push_back(format!("{now:>12.6} {text}"));
     }
 
     /// Calls the bus and carries out what it wants.
-    fn step(&mut self, what: &str, about: Option<Who>, call: impl for<'a> FnOnce(&'a mut Bus, Moment) -> Effects<'a>) {
-        self.note(match about {
+    fn step(
+        &mut self,
+        what: impl Display,
+        about: Option<Who>,
+        call: impl for<'a> FnOnce(&'a mut Bus, Moment) -> Effects<'a>,
+    ) {
+        self.note(|_| match about {
             Some(who) => format!("{who:?} {what}"),
-            None => what.to_owned(),
+            None => what.to_string(),
         });
         let effects = call(&mut self.bus, self.now).collect();
         self.carry_out(effects, &[], None, VecDeque::new(), false);
         self.check();
     }
 
-    fn handle(&mut self, what: &str, about: Option<Who>, input: Input) {
+    fn handle(&mut self, what: impl Display, about: Option<Who>, input: Input) {
         self.step(what, about, |bus, now| bus.handle(now, input));
     }
 
@@ -315,7 +339,7 @@ impl World {
     }
 
     fn tick(&mut self) {
-        self.note("the time".into());
+        self.note(|_| "the time".into());
         let effects: Vec<Effect> = self.bus.handle(self.now, Input::Tick).collect();
         self.model.refusing |= self.bus.stage() >= Stage::Terminating;
         self.model.leave_slots(self.now);
@@ -393,7 +417,7 @@ impl World {
             [Reason::ClientMalformed, Reason::ClientLineTooLong, Reason::WorkerMalformed, Reason::WorkerLineTooLong];
         let bad_before: u64 = bad.iter().map(|reason| self.bus.count(*reason)).sum();
         if length > 0 {
-            self.note(format!("{who:?} present {length} bytes"));
+            self.note(|_| format!("{who:?} present {length} bytes"));
         }
         self.dropped.clear();
         let peer = self.peer(who);
@@ -470,7 +494,7 @@ impl World {
             Who::Worker(worker) => self.model.stops(worker),
         }
         let peer = self.peer(who);
-        self.note(format!("{who:?} has ended, {partial} bytes left"));
+        self.note(|_| format!("{who:?} has ended, {partial} bytes left"));
         let effects: Vec<Effect> = self.bus.handle(self.now, Input::Ended { peer, partial }).collect();
         self.carry_out(effects, &[], None, VecDeque::new(), false);
         if let Who::Client(client) = who {
@@ -548,7 +572,7 @@ impl World {
                         Signal::Terminate => worker.terminated = true,
                         Signal::Kill => worker.killed = true,
                     }
-                    self.note(format!("worker {at} is signalled: {signal:?}"));
+                    self.note(|_| format!("worker {at} is signalled: {signal:?}"));
                 }
                 Effect::Probe { worker } => {
                     let at = self.worker(worker);
@@ -557,7 +581,7 @@ impl World {
                 Effect::Release { worker } => self.release(worker),
                 Effect::Close { client, how } => {
                     let at = self.client(client);
-                    self.note(format!("client {at} is closed: {how:?}"));
+                    self.note(|_| format!("client {at} is closed: {how:?}"));
                     assert_ne!(self.clients[at].closing, Some(Close::Now), "closed twice");
                     self.clients[at].closing = Some(how);
                     self.clients[at].left.get_or_insert(self.now);
@@ -576,10 +600,10 @@ impl World {
                     assert!(!report.text.is_empty());
                     let restarts = report.reason == Reason::RestartScheduled && report.suppressed == 0;
                     assert!(!restarts || !self.model.refused, "a restart is scheduled during the shutdown");
-                    self.note(format!("  reported: {} {}", report.reason.name(), report.text));
+                    self.note(|_| format!("  reported: {} {}", report.reason.name(), report.text));
                 }
                 Effect::Done => {
-                    self.note("done".into());
+                    self.note(|_| "done".into());
                     self.done += 1;
                 }
             }
@@ -621,8 +645,9 @@ impl World {
                 let line = due.pop_front();
                 let Some(line) = line else { panic!("line {number} came to {who:?} unasked") };
                 if line == number {
-                    let about = self.model.lines[number].about();
-                    self.note(format!("  line {number}, {about}, is queued for {who:?}"));
+                    self.note(|world| {
+                        format!("  line {number}, {}, is queued for {who:?}", world.model.lines[number].about())
+                    });
                     self.passed_on(number, who, &text);
                     break self.model.forwarded(now, number, who, &text);
                 }
@@ -689,8 +714,10 @@ impl World {
         if let (Who::Worker(worker), Some(Reason::UnknownId)) = (self.model.lines[line].from, reason) {
             self.workers[worker].exposed.get_or_insert(self.sent.len());
         }
-        let about = self.model.lines[line].about();
-        self.note(format!("  line {line}, {about}, is dropped: {}", reason.map_or("blank", Reason::name)));
+        self.note(|world| {
+            let (about, why) = (world.model.lines[line].about(), reason.map_or("blank", Reason::name));
+            format!("  line {line}, {about}, is dropped: {why}")
+        });
     }
 
     fn start_worker(&mut self, key: WorkerKey, pool: usize) {
@@ -698,7 +725,7 @@ impl World {
         let random = &mut self.random;
         let end = End { pace: Self::any_pace(random), ..End::default() };
         let mind = Mind::new(random, self.settings.pools[pool].request_timeout.is_some());
-        self.note(format!("worker {} is started in pool {pool}: {mind:?}", self.workers.len()));
+        self.note(|world| format!("worker {} is started in pool {pool}: {mind:?}", world.workers.len()));
         self.workers.push(SimWorker {
             key,
             end,
@@ -792,7 +819,7 @@ impl World {
         end.half_read.extend(sent);
         self.model.left(now, who, bytes);
         let peer = self.peer(who);
-        self.handle(&format!("takes {bytes} bytes"), Some(who), Input::Sent { peer, bytes });
+        self.handle(format_args!("takes {bytes} bytes"), Some(who), Input::Sent { peer, bytes });
         // A worker reads its pipe when it likes.
         if matches!(who, Who::Client(_)) || self.healing || self.random.one_in(2) {
             self.read_lines(who);
@@ -1286,7 +1313,7 @@ impl World {
                 closed: false,
             });
         }
-        self.note("connect".into());
+        self.note(|_| "connect".into());
         self.carry_out(effects, &[], None, VecDeque::new(), false);
         self.check();
     }
@@ -1397,7 +1424,7 @@ impl World {
 
     /// Everybody reads and answers until nobody waits for anything.
     fn heal(&mut self) {
-        self.note("everybody heals".into());
+        self.note(|_| "everybody heals".into());
         self.healing = true;
         if self.is_crowded {
             self.is_crowded = false;
@@ -1424,7 +1451,7 @@ impl World {
     /// Lets everybody do what can be done without waiting.
     fn progress(&mut self) {
         loop {
-            let before = (self.log.back().cloned(), self.model.lines.len());
+            let before = (self.noted, self.model.lines.len());
             while self.react() {}
             for at in 0..self.workers.len() {
                 if self.workers[at].process == Process::Starting && !self.workers[at].released {
@@ -1451,7 +1478,7 @@ impl World {
                     self.leave(who, usize::MAX);
                 }
             }
-            if before == (self.log.back().cloned(), self.model.lines.len()) || self.done > 0 {
+            if before == (self.noted, self.model.lines.len()) || self.done > 0 {
                 return;
             }
         }
@@ -1459,7 +1486,7 @@ impl World {
 
     /// All clients leave, the bus shuts down, and nothing may be left.
     fn finish(&mut self) {
-        self.note("everybody leaves".into());
+        self.note(|_| "everybody leaves".into());
         for at in 0..self.clients.len() {
             if self.random.one_in(3) {
                 self.reset(at);

@@ -13,3 +13,9 @@ const STEPS: usize = 2000;
 pub fn check(bytes: &[u8]) {
     World::chosen(bytes, STEPS).run();
 }
+
+/// The same, and tells what happened before it panics.
+#[cfg(test)]
+pub fn check_and_tell(bytes: &[u8]) {
+    World::chosen(bytes, STEPS).tell().run();
+}

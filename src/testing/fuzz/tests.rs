@@ -142,6 +142,6 @@ fn the_examples_are_configurations_that_can_start() {
 #[test]
 fn choices_of_a_file_are_lived_through() {
     if let Some(path) = std::env::var_os("STDIO_BUS_SIM_CHOICES") {
-        super::core::check(&std::fs::read(path).expect("STDIO_BUS_SIM_CHOICES names a file"));
+        super::core::check_and_tell(&std::fs::read(path).expect("STDIO_BUS_SIM_CHOICES names a file"));
     }
 }

@@ -8,6 +8,7 @@ use std::ffi::OsString;
 use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::address::{Address, AddressError};
@@ -26,10 +27,12 @@ pub enum Command {
         /// The daemon's address; never TCP port 0.
         connect: Address,
     },
-    /// Check a configuration, or without one the built-in configuration.
+    /// Check a configuration.
     Check {
-        /// The file.
-        config: Option<PathBuf>,
+        /// Where it comes from.
+        config: Source,
+        /// This machine is checked, too.
+        environment: bool,
     },
 }
 
@@ -64,23 +67,35 @@ pub enum Source {
     Descriptor(RawFd),
 }
 
+impl Source {
+    /// What is there. To be called before anything is opened (see [`Config::from_fd`]).
+    pub fn load(&self, program: &Path) -> Result<Config, StartError> {
+        Ok(match self {
+            Self::Embedded => Config::embedded(program),
+            Self::File(path) => Config::load(path)?,
+            // SAFETY: the parent passed it for this purpose, and nothing of our own is open yet.
+            Self::Descriptor(number) => unsafe { Config::from_fd(*number)? },
+        })
+    }
+}
+
 impl Options {
     /// The configuration with the command line applied: its listeners are complete and its log settings final.
     ///
     /// `program` is the daemon's own program file, for the built-in workers. To be called before anything is opened
     /// (see [`Config::from_fd`]).
     pub fn configuration(&self, program: &Path) -> Result<Config, StartError> {
-        if self.config == Source::Descriptor(0) && matches!(self.listen, None | Some(Listen::Stdio)) {
-            let message = "--config-fd 0 would read the client's messages as configuration; pass another descriptor";
-            return Err(StartError::Usage(message.to_owned()));
+        let from_stdin = self.config == Source::Descriptor(0);
+        let both = "stdin cannot bring the configuration and the client's messages; add --tcp or --unix, or write the \
+                    configuration to a file";
+        if from_stdin && self.listen == Some(Listen::Stdio) {
+            return Err(StartError::Usage(both.to_owned()));
         }
-        let mut config = match &self.config {
-            Source::Embedded => Config::embedded(program),
-            Source::File(path) => Config::load(path)?,
-            // SAFETY: the parent passed it for this purpose, and nothing of our own is open yet.
-            Source::Descriptor(number) => unsafe { Config::from_fd(*number)? },
-        };
+        let mut config = self.config.load(program)?;
         config.listen(self.listen.clone())?;
+        if from_stdin && config.listeners.iter().any(|listener| listener.listen == Listen::Stdio) {
+            return Err(StartError::Usage(both.to_owned()));
+        }
         config.log.level = self.log_level.unwrap_or(config.log.level);
         config.log.format = self.log_format.unwrap_or(config.log.format);
         Ok(config)
@@ -93,12 +108,41 @@ where
     I: IntoIterator,
     I::Item: Into<OsString> + Clone,
 {
-    Ok(match CommandLine::try_parse_from(arguments)? {
+    Ok(match CommandLine::try_parse_from(arguments).map_err(advise)? {
         CommandLine { command: Some(Verb::Worker { name }), .. } => Command::Worker(name),
         CommandLine { command: Some(Verb::Acp { connect }), .. } => Command::Acp { connect },
-        CommandLine { command: Some(Verb::Check { config }), .. } => Command::Check { config },
+        CommandLine { command: Some(Verb::Check { config, environment }), .. } => {
+            Command::Check { config: config.map_or(Source::Embedded, Source::from), environment }
+        }
         CommandLine { command: None, daemon } => Command::Run(daemon.into()),
     })
+}
+
+/// Adds what to write instead to errors that people make who come from other programs.
+fn advise(mut error: clap::Error) -> clap::Error {
+    let of = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => text.clone(),
+        _ => String::new(),
+    };
+    let (verb, argument) = (of(ContextKind::InvalidSubcommand), of(ContextKind::InvalidArg));
+    let is_file = |text: &str| text.ends_with(".json") || text.contains('/');
+    let advice = match error.kind() {
+        ErrorKind::InvalidSubcommand if is_file(&verb) => format!("to run a configuration: stdio_bus --config {verb}"),
+        ErrorKind::UnknownArgument if is_file(&argument) => {
+            format!("to name a configuration: stdio_bus check --config {argument}")
+        }
+        ErrorKind::UnknownArgument
+            if ["--port", "--host", "--listen", "--address", "-p"].contains(&argument.as_str()) =>
+        {
+            "to listen on a port: --tcp 127.0.0.1:9000, or --tcp [::]:9000 for every network".to_owned()
+        }
+        ErrorKind::ArgumentConflict if ["--tcp", "--unix", "--stdio"].iter().any(|flag| argument.starts_with(flag)) => {
+            "the command line takes one of them; listeners[] in the configuration takes any number".to_owned()
+        }
+        _ => return error,
+    };
+    error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![advice.into()]));
+    error
 }
 
 /// The parser with its help texts, for completions and the manual page.
@@ -133,8 +177,8 @@ struct CommandLine {
 struct DaemonArgs {
     /// Read the configuration from this file
     ///
-    /// JSON; docs/configuration.md lists every key, config/ has examples. Without a configuration, two built-in echo
-    /// workers run.
+    /// JSON; docs/configuration.md lists every key, config/ has examples. `-` is stdin. Without a configuration, two
+    /// built-in echo workers run.
     #[arg(long, value_name = "PATH", conflicts_with = "config_fd")]
     config: Option<PathBuf>,
 
@@ -232,18 +276,28 @@ enum Verb {
     },
     /// Check a configuration and list everything that is wrong with it
     ///
-    /// Exits with 0 and one line that sums it up, or with 78. Nothing is started.
+    /// Exits with 0 and one line that sums it up, or with 78. What may be meant otherwise is a warning. Nothing is
+    /// started.
     Check {
-        /// The configuration file; without it, the built-in configuration
+        /// The configuration file, or - for stdin; without it, the built-in configuration
         #[arg(long, value_name = "PATH")]
         config: Option<PathBuf>,
+        /// Check this machine, too: io_uring, addresses, directories; exits as the daemon would
+        #[arg(long)]
+        environment: bool,
     },
+}
+
+impl From<PathBuf> for Source {
+    fn from(path: PathBuf) -> Self {
+        if path.as_os_str() == "-" { Self::Descriptor(0) } else { Self::File(path) }
+    }
 }
 
 impl From<DaemonArgs> for Options {
     fn from(args: DaemonArgs) -> Self {
         let config = match (args.config, args.config_fd) {
-            (Some(path), _) => Source::File(path),
+            (Some(path), _) => Source::from(path),
             (None, Some(number)) => Source::Descriptor(number),
             (None, None) => Source::Embedded,
         };
@@ -367,15 +421,34 @@ mod tests {
         assert_eq!(words("worker echo").ok(), Some(Command::Worker(Worker::Echo)));
         let connect = Address::from_tcp("localhost:9000").expect("a good address");
         assert_eq!(words("acp --connect tcp://localhost:9000").ok(), Some(Command::Acp { connect }));
-        assert_eq!(words("check").ok(), Some(Command::Check { config: None }));
-        assert_eq!(words("check --config a").ok(), Some(Command::Check { config: Some("a".into()) }));
+        for (line, config, environment) in [
+            ("check", Source::Embedded, false),
+            ("check --config a", Source::File("a".into()), false),
+            ("check --config - --environment", Source::Descriptor(0), true),
+        ] {
+            assert_eq!(words(line).ok(), Some(Command::Check { config, environment }));
+        }
     }
 
     #[test]
     fn the_configuration_is_not_read_from_the_clients_stream() {
-        for line in ["--config-fd 0", "--config-fd 0 --stdio"] {
+        for line in ["--config - --stdio", "--config-fd 0 --stdio"] {
             let error = run(line).configuration(Path::new("/proc/self/exe")).expect_err("stdin is the client's");
             assert_eq!(error.exit_code(), 2);
+        }
+    }
+
+    #[test]
+    fn what_people_write_from_habit_is_answered_with_what_to_write_instead() {
+        for (line, advice) in [
+            ("bus.json", "stdio_bus --config bus.json"),
+            ("./here/bus", "stdio_bus --config ./here/bus"),
+            ("check bus.json", "stdio_bus check --config bus.json"),
+            ("--port 9000", "--tcp 127.0.0.1:9000"),
+            ("--tcp 127.0.0.1:9000 --unix /run/bus", "listeners[] in the configuration takes any number"),
+        ] {
+            let (_, code, message) = refused(line);
+            assert!(code == 2 && message.contains("tip: ") && message.contains(advice), "{line}: {message}");
         }
     }
 }

@@ -170,7 +170,8 @@ fn bind_remedy(address: &Address, error: &io::Error) -> String {
     match (address, error.raw_os_error()) {
         (Address::Tcp { port, .. }, Some(libc::EADDRINUSE)) => {
             format!(
-                "another program listens there (ss -ltnp 'sport = :{port}' shows which); stop it, or choose another port"
+                "another program listens there (ss -ltnp 'sport = :{port}' shows which); stop it, or choose another port; \
+                 if nobody listens, a connection has the port (ss -tanp 'sport = :{port}')"
             )
         }
         (Address::Tcp { .. }, Some(libc::EADDRNOTAVAIL)) => {
@@ -181,6 +182,9 @@ fn bind_remedy(address: &Address, error: &io::Error) -> String {
         }
         (Address::Tcp { .. }, Some(libc::EAFNOSUPPORT)) => {
             "this kernel has no such protocol; for IPv6 that is common in containers, so try an IPv4 address".to_owned()
+        }
+        (Address::Unix { path }, Some(libc::ENOENT)) if path.starts_with("~") => {
+            "~ is not expanded here; write the whole path".to_owned()
         }
         (Address::Unix { path }, Some(libc::ENOENT)) => {
             let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
@@ -236,11 +240,15 @@ mod tests {
     fn a_message_says_what_to_do() {
         let bind = |errno| StartError::Bind { address: tcp(), source: os(errno) }.to_string();
         assert!(bind(libc::EADDRINUSE).contains("ss -ltnp 'sport = :80'"));
+        assert!(bind(libc::EADDRINUSE).contains("ss -tanp 'sport = :80'"));
         assert!(bind(libc::EACCES).contains("above 1023"));
         assert!(bind(libc::EADDRNOTAVAIL).contains("no such address"));
         let unix = Address::from_unix("/no/dir/x").expect("a good path");
         let unix = StartError::Bind { address: unix, source: os(libc::ENOENT) }.to_string();
         assert!(unix.starts_with("cannot listen on unix:/no/dir/x: ") && unix.ends_with("mkdir -p /no/dir"), "{unix}");
+        let home = Address::from_unix("~/bus.sock").expect("a good path");
+        let home = StartError::Bind { address: home, source: os(libc::ENOENT) }.to_string();
+        assert!(home.ends_with("~ is not expanded here; write the whole path"), "{home}");
         let ring = |errno| StartError::NoIoUring { source: os(errno) }.to_string();
         assert!(ring(libc::EPERM).contains("kernel.io_uring_disabled") && ring(libc::EPERM).contains("seccomp"));
         assert!(ring(libc::ENOSYS).contains("uname -r"));

@@ -4,11 +4,10 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use stdio_bus::cli::{self, Command, Worker};
-use stdio_bus::config::Config;
+use stdio_bus::cli::{self, Command, Source, Worker};
 use stdio_bus::error::{StartError, exit};
 use stdio_bus::reserve::Allocator;
-use stdio_bus::{bridge, echo, shell};
+use stdio_bus::{bridge, check, echo, shell};
 
 /// What peers send must not end the daemon, however little memory there is.
 #[global_allocator]
@@ -25,7 +24,7 @@ fn main() -> ExitCode {
     // The codes of the daemon and the bridge tell what their logs say at length.
     let result = match command {
         Command::Run(options) => program().and_then(|program| options.configuration(&program)).and_then(shell::run),
-        Command::Check { config } => check(config).map(|()| exit::OK),
+        Command::Check { config, environment } => check(&config, environment).map(|()| exit::OK),
         Command::Worker(Worker::Echo) => echo::run().map(|()| exit::OK).map_err(StartError::io("echo")),
         Command::Acp { connect } => bridge::run(&connect),
     };
@@ -44,10 +43,15 @@ fn program() -> Result<PathBuf, StartError> {
     std::env::current_exe().map_err(StartError::io("find the daemon's own program file"))
 }
 
-fn check(path: Option<PathBuf>) -> Result<(), StartError> {
-    let config = match path {
-        Some(path) => Config::load(&path)?,
-        None => Config::embedded(&program()?),
-    };
-    writeln!(io::stdout(), "{}", config.summary()).map_err(StartError::io("write stdout"))
+fn check(source: &Source, environment: bool) -> Result<(), StartError> {
+    let config = source.load(&program()?)?;
+    for doubt in check::doubts(&config) {
+        let _ = writeln!(io::stderr(), "stdio_bus: warning: {doubt}");
+    }
+    let mut said = config.summary();
+    if environment {
+        check::addresses(&config)?;
+        said = format!("{said}\n{}", check::io_uring(&config)?);
+    }
+    writeln!(io::stdout(), "{said}").map_err(StartError::io("write stdout"))
 }

@@ -249,6 +249,16 @@ impl Bus {
             self.effects.push_back(Effect::ResumeAccept);
         }
         if client.stdio {
+            if self.stats.lines_from_clients == 0
+                && self.settings.listeners.len() == 1
+                && self.stage() == Stage::Running
+            {
+                self.report(now, Reason::NoInput, None, || {
+                    "stdin ended before a line came on it; to serve clients that connect, add --tcp 127.0.0.1:9000, \
+                     --unix PATH or listeners in the configuration"
+                        .into()
+                });
+            }
             self.begin_shutdown(now, "stdin has ended");
         }
         self.advance_shutdown(now);

@@ -57,6 +57,7 @@ reasons! {
     ClientLineTooLong "client_line_too_long" Error "A client sent a line above max_input_buffer; its connection was closed.",
     ClientStalled "client_stalled" Warn "A client took no bytes for backpressure_timeout_sec; its connection was closed.",
     ClientOverdue "client_overdue" Warn "A closing client did not take its last bytes in time.",
+    NoInput "no_input" Warn "Stdin ended before a line came, and nobody else can connect.",
     MemoryLimit "memory_limit" Warn "A client held too much while memory was short; its connection was closed.",
     ConnectionLimit "connection_limit" Warn "Every connection slot is taken, or all that a listener or a source may have.",
     PartialLine "partial_line" Warn "A peer ended in the middle of a line; the part was dropped.",

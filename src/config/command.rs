@@ -21,7 +21,7 @@ const DEFAULT_PATH: &str = "/bin:/usr/bin";
 pub(super) fn resolve(command: &str, search_path: Option<&str>) -> Result<PathBuf, String> {
     if command.contains('/') {
         let path = std::path::absolute(command).map_err(|error| reason(&error))?;
-        return check_program(&path).map(|()| path);
+        return check_program(&path).map(|()| path).map_err(|why| with_home(command, why));
     }
     let inherited = env::var_os("PATH");
     let search_path = search_path.map(Into::into).or(inherited).unwrap_or_else(|| DEFAULT_PATH.into());
@@ -43,7 +43,7 @@ pub(super) fn resolve(command: &str, search_path: Option<&str>) -> Result<PathBu
 /// The absolute path of a directory that a worker can be started in; relative to that of the daemon.
 pub(super) fn working_directory(directory: &str) -> Result<PathBuf, String> {
     let path = std::path::absolute(directory).map_err(|error| reason(&error))?;
-    let metadata = fs::metadata(&path).map_err(|error| reason(&error))?;
+    let metadata = fs::metadata(&path).map_err(|error| with_home(directory, reason(&error)))?;
     if !metadata.is_dir() {
         return Err("is not a directory".to_owned());
     }
@@ -51,6 +51,14 @@ pub(super) fn working_directory(directory: &str) -> Result<PathBuf, String> {
         Ok(()) => Ok(path),
         Err(_) => Err("may not be entered; the daemon's user needs the x permission on it".to_owned()),
     }
+}
+
+/// A shell would have replaced a tilde.
+fn with_home(written: &str, why: String) -> String {
+    if !written.starts_with('~') {
+        return why;
+    }
+    format!("{why}: ~ is not expanded here; write the whole path")
 }
 
 fn check_program(path: &Path) -> Result<(), String> {
@@ -136,6 +144,9 @@ mod tests {
         let directory = tempfile::tempdir().expect("tmp");
         let at = |name: &str| directory.path().join(name).display().to_string();
         assert_eq!(resolve(&at("none"), None).unwrap_err(), "does not exist");
+        let home = "does not exist: ~ is not expanded here; write the whole path";
+        assert_eq!(resolve("~/none", None).unwrap_err(), home);
+        assert_eq!(working_directory("~/none").unwrap_err(), home);
         assert_eq!(resolve(&at(""), None).unwrap_err(), "is a directory");
         script(directory.path(), "lost", "#! /no/such/node --x\n", 0o755);
         assert!(resolve(&at("lost"), None).unwrap_err().contains("interpreter \"/no/such/node\" does not exist"));

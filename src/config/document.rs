@@ -222,7 +222,10 @@ impl<'t> Reader<'t> {
         let (low, high) = (*range.start(), *range.end());
         let wanted = format!("must be a whole number from {low} to {high}");
         if node.kind() != "a number" {
-            let hint = node.raw.starts_with('"').then(|| "write it without quotes".to_owned());
+            let hint = match bytes_meant(node.raw.trim_matches('"')) {
+                Some(bytes) => Some(format!("write {bytes}")),
+                None => node.raw.starts_with('"').then(|| "write it without quotes".to_owned()),
+            };
             self.fail(node, format!("{wanted}, not {}", node.kind()), hint);
             return None;
         }
@@ -304,6 +307,21 @@ impl<'t> Reader<'t> {
     fn place(&self, offset: usize) -> (usize, usize) {
         place(&self.text[..offset])
     }
+}
+
+/// The number that `10MB`, `64 KiB` or `1g` stand for: powers of ten with a B alone, and of two else, as in IEC 80000-13
+/// and as `dd` and `systemd` take a bare letter.
+fn bytes_meant(text: &str) -> Option<u64> {
+    let end = text.find(|c: char| !c.is_ascii_digit())?;
+    let unit = text[end..].trim_start().to_ascii_lowercase();
+    let (letter, rest) = (unit.chars().next()?, unit.get(1..)?);
+    let power = "kmgt".find(letter)? as u32 + 1;
+    let base: u64 = match rest {
+        "b" => 1000,
+        "" | "ib" => 1024,
+        _ => return None,
+    };
+    text[..end].parse::<u64>().ok()?.checked_mul(base.pow(power))
 }
 
 /// Line and column of the place just behind `before`.

@@ -72,9 +72,28 @@ pub(super) fn range(key: &str) -> RangeInclusive<u64> {
     }
 }
 
+/// What other programs call our keys.
+const SYNONYMS: [(&str, &str); 14] = [
+    ("cmd", "command"),
+    ("exec", "command"),
+    ("program", "command"),
+    ("arguments", "args"),
+    ("argv", "args"),
+    ("environment", "env"),
+    ("dir", "cwd"),
+    ("directory", "cwd"),
+    ("workdir", "cwd"),
+    ("workers", "instances"),
+    ("replicas", "instances"),
+    ("count", "instances"),
+    ("name", "id"),
+    ("timeout", "request_timeout_sec"),
+];
+
 /// What to write instead of an unknown key.
 pub(super) fn suggest(key: &str, section: &str, known: &[&str]) -> String {
-    if let Some(name) = nearest(key, known) {
+    let synonym = SYNONYMS.iter().find(|(other, name)| *other == key && known.contains(name)).map(|(_, name)| *name);
+    if let Some(name) = nearest(key, known).or(synonym) {
         return format!("did you mean \"{name}\"?");
     }
     let elsewhere = SECTIONS.iter().filter(|(name, _)| *name != section);

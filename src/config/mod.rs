@@ -259,7 +259,7 @@ impl Config {
     /// # Safety
     /// Nobody else in this process owns or uses the descriptor.
     pub unsafe fn from_fd(number: RawFd) -> Result<Self, ConfigError> {
-        let origin = format!("fd {number}");
+        let origin = if number == 0 { "stdin".to_owned() } else { format!("fd {number}") };
         let unreadable = |message: String| ConfigError::Unreadable { origin: origin.clone(), message };
         if number < 0 || number == 1 || number == 2 {
             return Err(unreadable("cannot carry a configuration; pass 3 or above".to_owned()));

@@ -180,7 +180,9 @@ fn a_key_is_given_once() {
 fn an_unknown_key_brings_the_nearest_known_one() {
     let cases = [
         (pool(r#","maxInstances":2"#), "did you mean \"max_instances\"?"),
-        (pool(r#","arguments":[]"#), "known here are id, command"),
+        (pool(r#","arguments":[]"#), "did you mean \"args\"?"),
+        (pool(r#","cmd":"x""#), "did you mean \"command\"?"),
+        (pool(r#","colour":[]"#), "known here are id, command"),
         (pool(r#","max_restarts":2"#), "\"max_restarts\" belongs under limits"),
         (top(r#","max_input_buffer":2"#), "\"max_input_buffer\" belongs under limits"),
         (top(r#","limit":{}"#), "did you mean \"limits\"?"),
@@ -207,6 +209,10 @@ fn a_number_is_whole_and_in_its_range() {
         ("99999999999999999999999", "must be at most 1073741824"),
         ("1e999", "must be a whole number"),
         ("\"5\"", "not a string (write it without quotes)"),
+        ("\"10MB\"", "not a string (write 10000000)"),
+        ("\"64 KiB\"", "not a string (write 65536)"),
+        ("\"1g\"", "not a string (write 1073741824)"),
+        ("\"99999999999TB\"", "not a string (write it without quotes)"),
         ("null", "must be a whole number from 1 to 1073741824, not null"),
         ("[]", "not an array"),
         ("true", "not a boolean"),

@@ -181,7 +181,8 @@ fn tcp_socket(address: SocketAddr) -> io::Result<(OwnedFd, SocketAddr)> {
     let family = if address.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
     let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     if address.is_ipv6() {
-        sockopt::set_ipv6_v6only(&socket, true)?;
+        // [::] is every network, IPv4 too.
+        sockopt::set_ipv6_v6only(&socket, !address.ip().is_unspecified())?;
     }
     sockopt::set_socket_reuseaddr(&socket, true)?;
     // Connections inherit these from the listening socket, which saves a call for each of them.

@@ -124,7 +124,27 @@ fn the_configuration_may_come_through_a_descriptor() {
         .unwrap();
     file.rewind().unwrap();
     let number = inheritable(&file).to_string();
-    let mut daemon = setup.args(&["--config-fd", &number]).start();
+    answers_by_its_name(setup.args(&["--config-fd", &number]));
+}
+
+#[test]
+fn the_configuration_may_come_through_stdin_but_not_with_the_clients_messages() {
+    let setup = Setup::bare();
+    let path = setup.path("c");
+    let pools = json!([worker("passed", 1, &["--name", "by descriptor"])]);
+    fs::write(&path, json!({ "pools": pools }).to_string()).unwrap();
+    let outcome = setup.args(&["--config", "-"]).stdin(File::open(&path).unwrap()).run();
+    assert_eq!(outcome.code, Some(2), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("add --tcp or --unix"), "{}", outcome.stderr);
+    let with_listener = json!({ "pools": pools, "listeners": [{ "tcp": "127.0.0.1:0" }] });
+    let setup = Setup::bare();
+    let path = setup.path("c");
+    fs::write(&path, with_listener.to_string()).unwrap();
+    answers_by_its_name(setup.args(&["--config", "-"]).stdin(File::open(&path).unwrap()));
+}
+
+fn answers_by_its_name(setup: Setup) {
+    let mut daemon = setup.start();
     let answer = daemon.connect().request(0, "who", json!({}));
     assert_eq!(answer["result"]["name"], "by descriptor");
     daemon.stop();
@@ -181,6 +201,19 @@ fn a_host_may_be_a_name_or_an_ipv6_address() {
         assert_eq!(Client::over_tcp(daemon.address()).request(1, "m", json!({}))["id"], 1);
         daemon.stop();
     }
+}
+
+#[test]
+fn two_colons_are_every_network_ipv4_too() {
+    if TcpListener::bind("[::1]:0").is_err() {
+        return eprintln!("skipped: no IPv6 here");
+    }
+    let daemon = Setup::bare().args(&["--tcp", "[::]:0"]).start_unheard();
+    for host in ["127.0.0.1", "::1"] {
+        let address = std::net::SocketAddr::new(host.parse().unwrap(), daemon.address().port());
+        assert_eq!(Client::over_tcp(address).request(1, "m", json!({}))["id"], 1);
+    }
+    daemon.stop();
 }
 
 #[test]
@@ -507,6 +540,25 @@ fn check_says_whether_a_configuration_is_good_and_starts_nothing() {
     let outcome = setup.args(&["check", "--config", &file]).run();
     assert_eq!(outcome.code, Some(0), "{outcome:?}");
     assert!(!marker.exists());
+}
+
+#[test]
+fn check_doubts_what_seems_to_be_a_file_and_is_none_and_looks_at_this_machine_if_asked_to() {
+    let setup = Setup::bare();
+    let path = setup.path("c.json");
+    let pool = json!({ "id": "a", "command": "sh", "args": ["/no/such/worker.py"], "instances": 1 });
+    let config = json!({ "pools": [pool], "listeners": [{ "unix": "/no/such/directory/bus" }] });
+    fs::write(&path, config.to_string()).unwrap();
+    let file = path.display().to_string();
+    let outcome = setup.args(&["check", "--config", &file]).run();
+    assert_eq!(outcome.code, Some(0), "{outcome:?}");
+    assert!(outcome.stderr.contains("warning: pools[0].args[0]: /no/such/worker.py does not exist"), "{outcome:?}");
+    let outcome = Setup::bare().args(&["check", "--environment", "--config", &file]).run();
+    assert_eq!(outcome.code, Some(73), "{outcome:?}");
+    assert!(outcome.stderr.contains("mkdir -p /no/such/directory"), "{outcome:?}");
+    let outcome = Setup::bare().args(&["check", "--environment"]).run();
+    assert_eq!(outcome.code, Some(0), "{outcome:?}");
+    assert!(outcome.stdout.contains("io_uring works: DEFER_TASKRUN"), "{outcome:?}");
 }
 
 #[test]

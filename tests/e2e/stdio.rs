@@ -98,6 +98,7 @@ fn stdout_may_be_a_file_that_is_appended_to() {
 #[test]
 fn stdin_may_be_dev_null_which_ends_at_once() {
     let daemon = Setup::new([echo("echo", 1)]).stdio().stdin(Stdio::null()).start_unheard();
+    daemon.logs(&["WARN", "no_input", "--tcp 127.0.0.1:9000"]);
     daemon.ends_well();
 }
 

@@ -176,6 +176,20 @@ fn a_client_that_does_not_take_its_last_bytes_is_left_behind() {
 }
 
 #[test]
+fn a_stdin_that_ends_before_a_line_came_is_told_about_unless_others_can_connect() {
+    for (listeners, told) in [(1, 1), (2, 0)] {
+        let mut stdio = settings(vec![pool(1, Assignment::RoundRobin)]);
+        stdio.listeners.resize(listeners, stdio.listeners[0].clone());
+        stdio.listeners[0].stdio = true;
+        let mut bench = Bench::new(stdio);
+        let client = bench.client();
+        bench.ends(client);
+        bench.gone(client);
+        assert_eq!(bench.count(Reason::NoInput), told);
+    }
+}
+
+#[test]
 fn in_stdio_mode_the_end_of_stdin_is_the_end_after_the_last_answer() {
     let mut stdio = settings(vec![pool(1, Assignment::RoundRobin)]);
     stdio.listeners[0].stdio = true;

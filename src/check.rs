@@ -1,0 +1,132 @@
+//! `stdio_bus check`: what a configuration says, and what on this machine stands against it. Nothing is started, and
+//! nothing that it opens stays.
+
+use std::io;
+use std::net::{TcpListener, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Access, AtFlags, CWD, accessat};
+
+use crate::address::Address;
+use crate::config::{Config, Listen, Pool};
+use crate::error::StartError;
+use crate::io::Io;
+use crate::io::uring::Uring;
+
+/// Endings of files that interpreters are given.
+const SCRIPTS: [&str; 12] = ["py", "js", "mjs", "cjs", "ts", "mts", "rb", "sh", "jar", "php", "json", "toml"];
+
+/// What may be meant otherwise than it is written. The daemon would start all the same.
+pub fn doubts(config: &Config) -> Vec<String> {
+    let mut doubts = Vec::new();
+    for (at, pool) in config.pools.iter().enumerate() {
+        for (number, argument) in pool.args.iter().enumerate() {
+            doubts.extend(doubt_argument(pool, argument).map(|doubt| format!("pools[{at}].args[{number}]: {doubt}")));
+        }
+    }
+    doubts
+}
+
+/// A file that an argument seems to name has to be there.
+fn doubt_argument(pool: &Pool, argument: &str) -> Option<String> {
+    if argument.starts_with("~/") {
+        return Some(format!("{argument}: ~ is not expanded here; write the whole path"));
+    }
+    let is_script = Path::new(argument).extension().is_some_and(|ending| SCRIPTS.iter().any(|known| ending == *known));
+    let is_path = argument.starts_with(['/', '.']) && argument.contains('/');
+    if argument.starts_with('-')
+        || argument.contains([' ', '\n'])
+        || argument.contains("://")
+        || !(is_script || is_path)
+    {
+        return None;
+    }
+    let directory = pool.cwd.clone().or_else(|| std::env::current_dir().ok())?;
+    let path: PathBuf = directory.join(argument);
+    let is_missing = path.symlink_metadata().is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+    is_missing.then(|| format!("{argument} does not exist in {}", directory.display()))
+}
+
+/// Whether this machine has the addresses that the configuration listens on.
+///
+/// # Errors
+/// As at the start ([`StartError::Bind`], [`StartError::Resolve`]); that an address is in use is none.
+pub fn addresses(config: &Config) -> Result<(), StartError> {
+    config.listeners.iter().try_for_each(|listener| match &listener.listen {
+        Listen::Stdio => Ok(()),
+        Listen::Tcp { host, port } => has_address(host, *port),
+        Listen::Unix { path, .. } => has_directory(path),
+    })
+}
+
+fn has_address(host: &str, port: u16) -> Result<(), StartError> {
+    let address = || Address::Tcp { host: host.to_owned(), port };
+    let found = (host, 0).to_socket_addrs().map_err(|source| StartError::Resolve { address: address(), source })?;
+    let mut missing = None;
+    for one in found {
+        match TcpListener::bind(one) {
+            Ok(_) => return Ok(()),
+            Err(source) => missing = Some(source),
+        }
+    }
+    missing.map_or(Ok(()), |source| Err(StartError::Bind { address: address(), source }))
+}
+
+fn has_directory(path: &Path) -> Result<(), StartError> {
+    // An abstract name needs none.
+    if path.as_os_str().as_encoded_bytes().starts_with(b"@") {
+        return Ok(());
+    }
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    accessat(CWD, parent, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS)
+        .map_err(|error| StartError::Bind { address: Address::Unix { path: path.to_owned() }, source: error.into() })
+}
+
+/// Whether io_uring can be used here, and what is in use then.
+///
+/// # Errors
+/// As at the start ([`StartError::NoIoUring`], [`StartError::RingTooOld`]).
+pub fn io_uring(config: &Config) -> Result<String, StartError> {
+    let workers = config.pools.iter().map(|pool| pool.core.max_instances.max(pool.core.instances)).sum();
+    let (description, unregistered) = {
+        let ring = Uring::new(workers)?;
+        let (description, unregistered) = ring.describe();
+        (description, unregistered.map(ToString::to_string))
+    };
+    let note = unregistered.map_or_else(String::new, |error| format!("; buffers cannot be registered ({error})"));
+    Ok(format!("io_uring works: {description}{note}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn config(args: &[&str], listeners: serde_json::Value) -> Config {
+        let pools = json!([{ "id": "a", "command": "sh", "args": args, "instances": 1, "cwd": "/" }]);
+        let text = json!({ "pools": pools, "listeners": listeners }).to_string();
+        Config::from_bytes(text.as_bytes(), "a test").expect("it is valid")
+    }
+
+    #[test]
+    fn arguments_that_seem_to_name_files_that_are_not_there_are_doubted() {
+        let doubts = |argument: &str| doubts(&config(&[argument], json!([])));
+        assert_eq!(doubts("no/such/worker.py"), ["pools[0].args[0]: no/such/worker.py does not exist in /"]);
+        assert_eq!(doubts("/no/such/file"), ["pools[0].args[0]: /no/such/file does not exist in /"]);
+        assert_eq!(doubts("~/worker"), ["pools[0].args[0]: ~/worker: ~ is not expanded here; write the whole path"]);
+        for fine in ["/dev/null", "--config=x.json", "-c", "echo a/b.sh", "@scope/agent", "http://h/x.js", "main"] {
+            assert_eq!(doubts(fine), Vec::<String>::new(), "{fine}");
+        }
+    }
+
+    #[test]
+    fn addresses_that_this_machine_does_not_have_are_errors() {
+        let check = |listener| addresses(&config(&[], json!([listener])));
+        assert!(check(json!({ "tcp": "127.0.0.1:9" })).is_ok());
+        assert!(check(json!({ "unix": "@name" })).is_ok());
+        for (listener, code) in [(json!({ "tcp": "192.0.2.1:9" }), 73), (json!({ "unix": "/no/dir/x" }), 73)] {
+            assert_eq!(check(listener).map_err(|error| error.exit_code()), Err(code));
+        }
+    }
+}

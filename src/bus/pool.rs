@@ -241,7 +241,9 @@ mod tests {
         assert_eq!(delay, FIRST_BACKOFF, "a worker that ran for a minute starts over");
         let Verdict::RestartAfter(delay) = seat.vacate(now, now, &limits) else { panic!() };
         assert_eq!(delay, 2 * FIRST_BACKOFF);
-        let Verdict::RestartAfter(delay) = seat.vacate(now, now.after(limits.restart_window), &limits) else { panic!() };
+        let Verdict::RestartAfter(delay) = seat.vacate(now, now.after(limits.restart_window), &limits) else {
+            panic!()
+        };
         assert_eq!(delay, FIRST_BACKOFF, "so does one that outlived the window in which restarts are counted");
     }
 

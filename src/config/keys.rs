@@ -93,7 +93,7 @@ const SYNONYMS: [(&str, &str); 14] = [
 /// What to write instead of an unknown key.
 pub(super) fn suggest(key: &str, section: &str, known: &[&str]) -> String {
     let synonym = SYNONYMS.iter().find(|(other, name)| *other == key && known.contains(name)).map(|(_, name)| *name);
-    if let Some(name) = nearest(key, known).or(synonym) {
+    if let Some(name) = synonym.or_else(|| nearest(key, known)) {
         return format!("did you mean \"{name}\"?");
     }
     let elsewhere = SECTIONS.iter().filter(|(name, _)| *name != section);

@@ -278,6 +278,11 @@ impl World {
 
     fn note(&mut self, text: impl FnOnce(&Self) -> String) {
         self.noted += 1;
+        self.mention(text);
+    }
+
+    /// Writes down what may have changed nothing.
+    fn mention(&mut self, text: impl FnOnce(&Self) -> String) {
         if self.log.is_none() {
             return;
         }
@@ -417,7 +422,8 @@ impl World {
             [Reason::ClientMalformed, Reason::ClientLineTooLong, Reason::WorkerMalformed, Reason::WorkerLineTooLong];
         let bad_before: u64 = bad.iter().map(|reason| self.bus.count(*reason)).sum();
         if length > 0 {
-            self.note(|_| format!("{who:?} present {length} bytes"));
+            // What stays where it is is presented again and again.
+            self.mention(|_| format!("{who:?} present {length} bytes"));
         }
         self.dropped.clear();
         let peer = self.peer(who);

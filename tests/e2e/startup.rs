@@ -544,13 +544,13 @@ fn check_says_whether_a_configuration_is_good_and_starts_nothing() {
 
 #[test]
 fn check_doubts_what_seems_to_be_a_file_and_is_none_and_looks_at_this_machine_if_asked_to() {
-    let setup = Setup::bare();
-    let path = setup.path("c.json");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("c.json");
     let pool = json!({ "id": "a", "command": "sh", "args": ["/no/such/worker.py"], "instances": 1 });
     let config = json!({ "pools": [pool], "listeners": [{ "unix": "/no/such/directory/bus" }] });
     fs::write(&path, config.to_string()).unwrap();
     let file = path.display().to_string();
-    let outcome = setup.args(&["check", "--config", &file]).run();
+    let outcome = Setup::bare().args(&["check", "--config", &file]).run();
     assert_eq!(outcome.code, Some(0), "{outcome:?}");
     assert!(outcome.stderr.contains("warning: pools[0].args[0]: /no/such/worker.py does not exist"), "{outcome:?}");
     let outcome = Setup::bare().args(&["check", "--environment", "--config", &file]).run();

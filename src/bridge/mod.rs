@@ -24,19 +24,20 @@ mod waiting;
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, ErrorKind, IsTerminal};
-use std::os::fd::AsFd;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 use std::time::Duration;
 
 use rustix::net::{Shutdown, connect_unspec, shutdown};
 use tokio::sync::mpsc::{Sender, channel};
+use tokio::task::{LocalSet, spawn_local as spawn};
 use tokio::time::{Instant, timeout, timeout_at};
-use tokio_uring::spawn;
 
 use crate::address::Address;
 use crate::bus::reply;
 use crate::error::{StartError, exit};
-use stream::Stream;
+use stream::{Means, Stream};
 use waiting::Waiting;
 
 /// Bytes that are read at once; measured best for pipes and sockets alike.
@@ -76,36 +77,44 @@ const UNREACHABLE: Refusal =
 /// wrong was said on stderr. The caller is expected to exit: reads may still be under way on stdin.
 ///
 /// # Errors
-/// io_uring cannot be used, or stdin or stdout cannot.
+/// Stdin or stdout cannot be used.
 pub fn run(daemon: &Address) -> Result<u8, StartError> {
-    probe_ring().map_err(|source| StartError::NoIoUring { source })?;
+    // Editors run in containers that block io_uring; a bridge can do without.
     // Three reads or writes are under way at most, and a small ring fits into a small limit of locked memory.
-    let runtime = tokio_uring::Runtime::new(tokio_uring::builder().entries(16))
-        .map_err(|source| StartError::NoIoUring { source })?;
-    let connection = dial::dial(daemon, CONNECT_LIMIT);
-    let code = runtime.block_on(async {
-        let stdin = io::stdin().as_fd().try_clone_to_owned().and_then(Stream::new);
-        let stdin = Rc::new(stdin.map_err(StartError::io("use stdin"))?);
-        let stdout = io::stdout().as_fd().try_clone_to_owned().and_then(Stream::new);
-        let stdout = Rc::new(stdout.map_err(StartError::io("use stdout"))?);
-        match connection.and_then(Stream::new) {
-            Ok(socket) => {
-                let socket = Rc::new(socket);
-                let code = bridge(daemon, stdin, stdout, Rc::clone(&socket)).await;
-                // The kernel takes its time with a socket that a read is still under way on.
-                let _ = shutdown(socket.fd(), Shutdown::Both);
-                Ok(code)
-            }
-            Err(error) => {
-                say(&format!("cannot connect to {daemon}: {error}\n{}", dial::remedy(daemon, &error)));
-                refuse(&stdin, &stdout).await;
-                Ok(exit::FAILURE)
-            }
+    let ring = probe_ring().and_then(|()| tokio_uring::Runtime::new(tokio_uring::builder().entries(16)));
+    // Dropping a runtime would wait for the read of stdin, which may never end.
+    match ring {
+        Ok(runtime) => {
+            let runtime = ManuallyDrop::new(runtime);
+            runtime.block_on(serve(daemon, Means::Ring))
         }
-    });
-    // Dropping it would wait for the read of stdin, which may never end.
-    std::mem::forget(runtime);
-    code
+        Err(_) => {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let runtime = ManuallyDrop::new(runtime.map_err(StartError::io("wait for stdin"))?);
+            LocalSet::new().block_on(&runtime, serve(daemon, Means::Threads))
+        }
+    }
+}
+
+async fn serve(daemon: &Address, means: Means) -> Result<u8, StartError> {
+    let connection = dial::dial(daemon, CONNECT_LIMIT);
+    let open = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().and_then(|fd| Stream::new(fd, means));
+    let stdin = Rc::new(open(io::stdin().as_fd()).map_err(StartError::io("use stdin"))?);
+    let stdout = Rc::new(open(io::stdout().as_fd()).map_err(StartError::io("use stdout"))?);
+    match connection.and_then(|socket| Stream::new(socket, means)) {
+        Ok(socket) => {
+            let socket = Rc::new(socket);
+            let code = bridge(daemon, stdin, stdout, Rc::clone(&socket)).await;
+            // The kernel takes its time with a socket that a read is still under way on.
+            let _ = shutdown(socket.fd(), Shutdown::Both);
+            Ok(code)
+        }
+        Err(error) => {
+            say(&format!("cannot connect to {daemon}: {error}\n{}", dial::remedy(daemon, &error)));
+            refuse(&stdin, &stdout).await;
+            Ok(exit::FAILURE)
+        }
+    }
 }
 
 /// Sends one operation through a ring: a sandbox may allow the setup and then refuse the rest.

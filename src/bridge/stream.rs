@@ -1,22 +1,34 @@
-//! One end of the bridge, whatever it is: a pipe, a terminal, a file or a socket. It reads and writes through the ring
-//! at the file's own position, and waits where another process has made the file non-blocking.
+//! One end of the bridge, whatever it is: a pipe, a terminal, a file or a socket. It reads and writes through the ring,
+//! or where there is none by threads that wait, at the file's own position, and waits where another process has made the
+//! file non-blocking.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use rustix::buffer::spare_capacity;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+use tokio::task::spawn_blocking;
 use tokio_uring::buf::BoundedBuf;
 use tokio_uring::fs::File;
 
 /// The position that means the file's own: 0 would read the start of a regular file again and again.
 const CURRENT: u64 = u64::MAX;
 
+/// Who reads and writes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Means {
+    /// The ring of the runtime.
+    Ring,
+    /// Threads of the runtime, since there is no ring here.
+    Threads,
+}
+
 /// One end of the bridge.
 pub(super) struct Stream {
-    /// All kinds are read and written alike, so the runtime's file serves for sockets too.
-    file: File,
-    /// The same open file, for what the runtime does not offer.
+    /// All kinds are read and written alike, so the runtime's file serves for sockets too. None where there is no ring.
+    file: Option<File>,
+    /// The same open file, for what the ring does not offer.
     fd: OwnedFd,
 }
 
@@ -25,8 +37,12 @@ impl Stream {
     ///
     /// # Errors
     /// What dup(2) said.
-    pub(super) fn new(fd: OwnedFd) -> io::Result<Self> {
-        Ok(Self { file: File::from_std(fd.try_clone()?.into()), fd })
+    pub(super) fn new(fd: OwnedFd, means: Means) -> io::Result<Self> {
+        let file = match means {
+            Means::Ring => Some(File::from_std(fd.try_clone()?.into())),
+            Means::Threads => None,
+        };
+        Ok(Self { file, fd })
     }
 
     /// The file itself, to shut it down.
@@ -38,7 +54,12 @@ impl Stream {
     pub(super) async fn read(&self, mut buffer: Vec<u8>) -> (io::Result<usize>, Vec<u8>) {
         loop {
             buffer.clear();
-            let (result, returned) = self.file.read_at(buffer, CURRENT).await;
+            let (result, returned) = match &self.file {
+                Some(file) => file.read_at(buffer, CURRENT).await,
+                None => {
+                    self.wait_in_a_thread(buffer, |fd, buffer| Ok(rustix::io::read(fd, spare_capacity(buffer))?)).await
+                }
+            };
             buffer = returned;
             let result = match result {
                 Err(error) => self.patience(error, Interest::READABLE).await,
@@ -54,8 +75,18 @@ impl Stream {
     pub(super) async fn write(&self, mut buffer: Vec<u8>) -> (io::Result<()>, Vec<u8>) {
         let mut written = 0;
         while written < buffer.len() {
-            let (result, slice) = self.file.write_at(buffer.slice(written..), CURRENT).submit().await;
-            buffer = slice.into_inner();
+            let result;
+            (result, buffer) = match &self.file {
+                Some(file) => {
+                    let (result, slice) = file.write_at(buffer.slice(written..), CURRENT).submit().await;
+                    (result, slice.into_inner())
+                }
+                None => {
+                    let write =
+                        move |fd: &OwnedFd, buffer: &mut Vec<u8>| Ok(rustix::io::write(fd, &buffer[written..])?);
+                    self.wait_in_a_thread(buffer, write).await
+                }
+            };
             let result = match result {
                 Ok(0) => Err(ErrorKind::WriteZero.into()),
                 Ok(count) => {
@@ -69,6 +100,20 @@ impl Stream {
             }
         }
         (Ok(()), buffer)
+    }
+
+    /// Does something that may wait, in a thread. What is lent to it comes back.
+    async fn wait_in_a_thread(
+        &self,
+        mut buffer: Vec<u8>,
+        does: impl FnOnce(&OwnedFd, &mut Vec<u8>) -> io::Result<usize> + Send + 'static,
+    ) -> (io::Result<usize>, Vec<u8>) {
+        let fd = match self.fd.try_clone() {
+            Ok(fd) => fd,
+            Err(error) => return (Err(error), buffer),
+        };
+        let done = spawn_blocking(move || (does(&fd, &mut buffer), buffer)).await;
+        done.unwrap_or_else(|error| (Err(error.into()), Vec::new()))
     }
 
     /// Returns when the operation that failed so is to be tried again.

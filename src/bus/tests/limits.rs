@@ -37,6 +37,31 @@ fn a_line_that_is_wrong_beyond_the_limit_is_too_long_however_it_is_cut() {
 }
 
 #[test]
+fn a_line_of_exactly_max_input_buffer_that_is_wrong_is_not_too_long() {
+    for piece in [1, 7, 100, 101, 1000] {
+        let mut bench = bench_with_limit(100);
+        let client = bench.client();
+        for bytes in line_of(100, Some(60)).chunks(piece) {
+            if bench.how_closed(client).is_none() {
+                bench.write_bytes(client, bytes);
+            }
+        }
+        assert_eq!(bench.read_error(client).0, "client_malformed", "in pieces of {piece}");
+    }
+}
+
+#[test]
+fn lines_of_both_sides_are_counted() {
+    let mut bench = bench(1);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    assert_eq!(bench.bus.lines_taken(), 0);
+    bench.write(client, r#"{"id":1,"method":"x"}"#);
+    bench.write(client, r#"{"method":"y"}"#);
+    bench.write(worker, r#"{"id":1,"result":1}"#);
+    assert_eq!(bench.bus.lines_taken(), 3);
+}
+
+#[test]
 fn a_line_of_exactly_max_input_buffer_passes_and_one_byte_more_closes() {
     for piece in [1, 50, 100, 101, 102, 1000] {
         let mut bench = bench_with_limit(100);

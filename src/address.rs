@@ -129,6 +129,11 @@ impl fmt::Display for Address {
     }
 }
 
+/// Whether the path of a Unix socket is an abstract name, which no file stands for.
+pub fn is_abstract(path: &Path) -> bool {
+    path.as_os_str().as_encoded_bytes().starts_with(b"@")
+}
+
 /// What the kernel knows a Unix socket by: `@NAME` is an abstract name, which no file stands for, everything else a
 /// path (unix(7)).
 ///

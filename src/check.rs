@@ -3,13 +3,13 @@
 
 use std::io;
 use std::net::{TcpListener, ToSocketAddrs};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 
-use crate::address::Address;
+use crate::address::{self, Address};
 use crate::config::{Config, Listen, Pool};
-use crate::error::StartError;
+use crate::error::{StartError, TILDE};
 use crate::io::Io;
 use crate::io::uring::Uring;
 
@@ -30,7 +30,7 @@ pub fn doubts(config: &Config) -> Vec<String> {
 /// A file that an argument seems to name has to be there.
 fn doubt_argument(pool: &Pool, argument: &str) -> Option<String> {
     if argument.starts_with("~/") {
-        return Some(format!("{argument}: ~ is not expanded here; write the whole path"));
+        return Some(format!("{argument}: {TILDE}"));
     }
     let is_script = Path::new(argument).extension().is_some_and(|ending| SCRIPTS.iter().any(|known| ending == *known));
     let is_path = argument.starts_with(['/', '.']) && argument.contains('/');
@@ -42,8 +42,8 @@ fn doubt_argument(pool: &Pool, argument: &str) -> Option<String> {
         return None;
     }
     let directory = pool.cwd.clone().or_else(|| std::env::current_dir().ok())?;
-    let path: PathBuf = directory.join(argument);
-    let is_missing = path.symlink_metadata().is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+    let is_missing =
+        directory.join(argument).symlink_metadata().is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
     is_missing.then(|| format!("{argument} does not exist in {}", directory.display()))
 }
 
@@ -73,8 +73,7 @@ fn has_address(host: &str, port: u16) -> Result<(), StartError> {
 }
 
 fn has_directory(path: &Path) -> Result<(), StartError> {
-    // An abstract name needs none.
-    if path.as_os_str().as_encoded_bytes().starts_with(b"@") {
+    if address::is_abstract(path) {
         return Ok(());
     }
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -87,12 +86,8 @@ fn has_directory(path: &Path) -> Result<(), StartError> {
 /// # Errors
 /// As at the start ([`StartError::NoIoUring`], [`StartError::RingTooOld`]).
 pub fn io_uring(config: &Config) -> Result<String, StartError> {
-    let workers = config.pools.iter().map(|pool| pool.core.max_instances.max(pool.core.instances)).sum();
-    let (description, unregistered) = {
-        let ring = Uring::new(workers)?;
-        let (description, unregistered) = ring.describe();
-        (description, unregistered.map(ToString::to_string))
-    };
+    let ring = Uring::new(config.max_workers())?;
+    let (description, unregistered) = ring.describe();
     let note = unregistered.map_or_else(String::new, |error| format!("; buffers cannot be registered ({error})"));
     Ok(format!("io_uring works: {description}{note}"))
 }

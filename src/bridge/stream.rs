@@ -4,6 +4,7 @@
 
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use rustix::buffer::spare_capacity;
 use tokio::io::Interest;
@@ -16,7 +17,7 @@ use tokio_uring::fs::File;
 const CURRENT: u64 = u64::MAX;
 
 /// Who reads and writes.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 pub(super) enum Means {
     /// The ring of the runtime.
     Ring,
@@ -28,8 +29,8 @@ pub(super) enum Means {
 pub(super) struct Stream {
     /// All kinds are read and written alike, so the runtime's file serves for sockets too. None where there is no ring.
     file: Option<File>,
-    /// The same open file, for what the ring does not offer.
-    fd: OwnedFd,
+    /// The same open file, for what the ring does not offer, and for threads.
+    fd: Arc<OwnedFd>,
 }
 
 impl Stream {
@@ -42,7 +43,7 @@ impl Stream {
             Means::Ring => Some(File::from_std(fd.try_clone()?.into())),
             Means::Threads => None,
         };
-        Ok(Self { file, fd })
+        Ok(Self { file, fd: Arc::new(fd) })
     }
 
     /// The file itself, to shut it down.
@@ -108,10 +109,7 @@ impl Stream {
         mut buffer: Vec<u8>,
         does: impl FnOnce(&OwnedFd, &mut Vec<u8>) -> io::Result<usize> + Send + 'static,
     ) -> (io::Result<usize>, Vec<u8>) {
-        let fd = match self.fd.try_clone() {
-            Ok(fd) => fd,
-            Err(error) => return (Err(error), buffer),
-        };
+        let fd = Arc::clone(&self.fd);
         let done = spawn_blocking(move || (does(&fd, &mut buffer), buffer)).await;
         done.unwrap_or_else(|error| (Err(error.into()), Vec::new()))
     }

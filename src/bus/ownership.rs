@@ -163,7 +163,7 @@ impl Bus {
         }
         let Some(at) = self.workers.get_mut(worker) else { return };
         if let Some(key) = self.sessions.insert(Moment::default(), worker, &mut at.end.sessions, name, Rank::Issued) {
-            self.sessions.hold_new(key);
+            self.sessions.list_held(key);
         }
     }
 

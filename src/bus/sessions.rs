@@ -322,8 +322,8 @@ impl Sessions {
         if self.held() >= MAX_HELD { self.take_oldest_held() } else { None }
     }
 
-    /// Puts a held name that never had an owner behind the others.
-    pub(super) fn hold_new(&mut self, key: SessionKey) {
+    /// Puts a held name behind the others, for which there is room.
+    pub(super) fn list_held(&mut self, key: SessionKey) {
         self.holds += 1;
         if let Some(session) = self.table.get_mut(key) {
             session.held_as = self.holds;
@@ -337,7 +337,7 @@ impl Sessions {
 
     /// Puts a held name behind the others; gives the oldest one if there are too many.
     pub(super) fn hold(&mut self, key: SessionKey) -> Option<SessionKey> {
-        self.hold_new(key);
+        self.list_held(key);
         if self.held() > MAX_HELD { self.take_oldest_held() } else { None }
     }
 

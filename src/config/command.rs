@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 
+use crate::error::TILDE;
+
 /// Where commands are looked for without a PATH: what execvp does (exec(3)).
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
@@ -53,12 +55,9 @@ pub(super) fn working_directory(directory: &str) -> Result<PathBuf, String> {
     }
 }
 
-/// A shell would have replaced a tilde.
+/// Why a path cannot be used, with the remedy if it was written with a tilde.
 fn with_home(written: &str, why: String) -> String {
-    if !written.starts_with('~') {
-        return why;
-    }
-    format!("{why}: ~ is not expanded here; write the whole path")
+    if written.starts_with('~') { format!("{why}: {TILDE}") } else { why }
 }
 
 fn check_program(path: &Path) -> Result<(), String> {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::document::{Node, Object, Problem, Reader};
 use super::{Config, DEFAULT_DEDICATED_WORKERS, Listen, Listener, Log, LogFormat, LogLevel, Mode, Pool, same_place};
 use super::{command, keys};
-use crate::address::Address;
+use crate::address::{self, Address};
 use crate::bus::settings::{
     self, Assignment, IdCollision, Limits, MAX_WORKERS, MaxConnections, Routing, SessionAccess,
 };
@@ -349,7 +349,7 @@ fn listen<'t>(reader: &mut Reader<'t>, object: &Object<'t>) -> Option<(Node<'t>,
         }
     };
     match (&mut listen, mode) {
-        (Listen::Unix { path, .. }, Some((mode_node, _))) if path.as_os_str().as_encoded_bytes().starts_with(b"@") => {
+        (Listen::Unix { path, .. }, Some((mode_node, _))) if address::is_abstract(path) => {
             reader.fail(mode_node, "is the permissions of a socket file; an abstract name has none", None);
         }
         (Listen::Unix { mode, .. }, Some((_, Some(given)))) => *mode = given,

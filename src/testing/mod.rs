@@ -60,11 +60,10 @@ impl Plan {
     pub fn run(self) -> Vec<u64> {
         let mut counts = vec![0; Reason::ALL.len()];
         for seed in self.seed..self.seed + self.seeds {
-            let world = |steps, is_repeated| {
+            let seen = shrink::run(self.steps, |steps, is_repeated| {
                 let world = simulator::World::new(seed, steps);
-                if is_repeated { world.tell() } else { world }
-            };
-            let seen = shrink::run(self.steps, |steps, is_repeated| world(steps, is_repeated).run());
+                if is_repeated { world.tell().run() } else { world.run() }
+            });
             counts.iter_mut().zip(seen).for_each(|(count, seen)| *count += seen);
         }
         counts

@@ -1,6 +1,11 @@
 //! The bridge as an editor sees it: the real program between a test's pipes and a test's socket. All tests run twice,
 //! the second time where io_uring is blocked, as it is in many containers.
 
+#[path = "support/seccomp.rs"]
+mod seccomp;
+#[path = "support/terminal.rs"]
+mod terminal;
+
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -12,7 +17,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use seccomp::forbid;
 use serde_json::{Value, json};
+use terminal::terminal;
 
 /// What must happen at all happens within this time, on however busy a machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -110,7 +117,7 @@ impl Bridge {
         let heed_signals = move || {
             // SAFETY: the call takes no pointer, and is async-signal-safe (signal-safety(7)).
             unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) };
-            if without_io_uring { forbid(libc::SYS_io_uring_setup as u32) } else { Ok(()) }
+            if without_io_uring { forbid(libc::SYS_io_uring_setup, None, libc::EPERM) } else { Ok(()) }
         };
         // SAFETY: the closure makes async-signal-safe calls between fork and exec.
         unsafe { command.pre_exec(heed_signals) };
@@ -644,22 +651,6 @@ fn stdin_may_be_a_terminal() {
     assert_eq!(bridge.code(), Some(0));
 }
 
-/// A pseudo-terminal: the side of the person, and the side of the program.
-fn terminal() -> (File, OwnedFd) {
-    let keyboard = File::options().read(true).write(true).open("/dev/ptmx").expect("a terminal");
-    let unlocked: libc::c_int = 0;
-    // SAFETY: the first command reads one integer that outlives the call; the second takes flags and returns a new
-    // descriptor, which belongs to nobody else.
-    let program = unsafe {
-        assert_eq!(libc::ioctl(keyboard.as_raw_fd(), libc::TIOCSPTLCK, &unlocked), 0);
-        let flags = libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC;
-        let program = libc::ioctl(keyboard.as_raw_fd(), libc::TIOCGPTPEER, flags);
-        assert!(program >= 0, "{}", io::Error::last_os_error());
-        OwnedFd::from_raw_fd(program)
-    };
-    (keyboard, program)
-}
-
 #[test]
 fn a_signal_ends_the_bridge_at_once_and_closes_the_socket() {
     for signal in [libc::SIGTERM, libc::SIGINT] {
@@ -723,7 +714,7 @@ fn where_io_uring_can_be_set_up_and_not_used_a_bridge_does_without() {
     let daemon = Daemon::unix();
     let mut command = Bridge::command(&daemon.address());
     // SAFETY: between fork and exec it makes two system calls alone.
-    unsafe { command.pre_exec(|| forbid(libc::SYS_io_uring_enter as u32)) };
+    unsafe { command.pre_exec(|| forbid(libc::SYS_io_uring_enter, None, libc::EPERM)) };
     let mut bridge = Bridge::from(command);
     let mut stdout = Reader::new(bridge.child.stdout.take().expect("stdout is a pipe"));
     let mut peer = daemon.accept();
@@ -736,22 +727,4 @@ fn where_io_uring_can_be_set_up_and_not_used_a_bridge_does_without() {
     assert_eq!(peer.read(&mut seen).expect("the end arrives"), 0);
     drop(peer);
     assert_eq!(bridge.code(), Some(0));
-}
-
-/// Lets one system call fail with EPERM from now on, as a container's seccomp profile does.
-fn forbid(call: u32) -> io::Result<()> {
-    let step = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
-    let filter = [
-        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
-        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, call),
-        step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
-        step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
-    ];
-    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut() };
-    // SAFETY: the program and its filter outlive the call, and the kernel does not write to them.
-    let failed = unsafe {
-        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0
-            || libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program) != 0
-    };
-    if failed { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

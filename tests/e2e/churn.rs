@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use serde_json::json;
 
 use crate::client::Client;
-use crate::harness::{Daemon, Setup, children, shell, until, with, worker};
+use crate::harness::{Daemon, Setup, children, figure, shell, until, with, worker};
 use crate::memory::resident;
 
 /// Clients that are there at once.
@@ -27,10 +27,6 @@ const SPARES: usize = 4;
 const CONNECTIONS: usize = 1024;
 const SESSIONS: usize = 1024;
 const PENDING: usize = 4096;
-
-fn count(name: &str, default: usize) -> usize {
-    std::env::var(name).map_or(default, |count| count.parse().expect("a number"))
-}
 
 /// What the daemon has of the system.
 #[derive(Debug, PartialEq)]
@@ -171,7 +167,7 @@ fn fill_all_tables(daemon: &mut Daemon, mut holder: Client) {
 #[test]
 fn nothing_is_left_of_clients_that_came_and_went_nor_of_workers_that_crashed() {
     let (clients, crashes) =
-        (count("STDIO_BUS_CHURN_CLIENTS", WARM_CLIENTS), count("STDIO_BUS_CHURN_CRASHES", WARM_CRASHES));
+        (figure("STDIO_BUS_CHURN_CLIENTS", WARM_CLIENTS), figure("STDIO_BUS_CHURN_CRASHES", WARM_CRASHES));
     let brittle = with(shell("brittle", "read -r line; kill -9 $$"), "assignment", "dedicated");
     let setup = Setup::new([worker("agents", WORKERS, &[]), with(brittle, "instances", SPARES)]);
     let unix = setup.path("churn");

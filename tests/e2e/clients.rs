@@ -6,7 +6,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::client::Client;
-use crate::harness::{Daemon, Gate, Setup, echo, lives, sink, with, worker};
+use crate::harness::{Daemon, Gate, Setup, echo, lives, seconds_go_by, sink, with, worker};
 
 #[test]
 fn each_of_the_three_modes_carries_a_request_and_its_answer() {
@@ -403,11 +403,7 @@ fn the_time_for_which_the_daemon_was_stopped_counts_for_no_timeout() {
     // It is there when the daemon goes on.
     other.ask(2, "release", json!({}));
     // The same timeout and more runs out in a daemon that goes on.
-    let mut clock = Setup::new([with(worker("clock", 1, &[]), "request_timeout_sec", 8)]).start();
-    let mut timed = clock.connect();
-    timed.ask(1, "hold", json!({}));
-    timed.error(1, "timeout");
-    clock.stop();
+    seconds_go_by(8);
     daemon.signal(Signal::CONT);
     assert_eq!(client.answer(1)["result"]["held"], true);
     other.answer(2);
@@ -440,13 +436,8 @@ fn a_thousand_idle_clients_cost_no_processor_time() {
         client.request(1, "m", json!({}));
     }
     let before = daemon.ticks();
-    // A request with a timeout in another daemon is a clock that waits for a condition: a second goes by.
-    let mut clock = Setup::new([with(worker("clock", 1, &[]), "request_timeout_sec", 1)]).start();
-    let mut timed = clock.connect();
-    timed.ask(1, "hold", json!({}));
-    timed.error(1, "timeout");
+    seconds_go_by(1);
     assert!(daemon.ticks() - before <= 1, "an idle daemon uses no processor");
-    clock.stop();
     daemon.stop();
 }
 

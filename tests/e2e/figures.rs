@@ -9,14 +9,10 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
 use crate::client::Client;
-use crate::harness::{Setup, children, echo, until};
+use crate::harness::{SetAtTheEnd, Setup, children, echo, figure, until};
 
 const CONNECTIONS: usize = 64;
 const WINDOW: usize = 16;
-
-fn figure(name: &str, default: usize) -> usize {
-    std::env::var(name).map_or(default, |count| count.parse().expect("a number"))
-}
 
 #[test]
 fn sixty_four_connections_through_one_worker_lose_misroute_and_reorder_nothing() {
@@ -86,15 +82,6 @@ fn asks_without_end(client: &mut Client, answered: &AtomicUsize, over: &AtomicBo
     }
 }
 
-/// Says that it is over when it goes.
-struct Ends<'a>(&'a AtomicBool);
-
-impl Drop for Ends<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 #[test]
 fn every_request_is_answered_once_or_fails_while_workers_are_killed_one_after_the_other() {
     // So many that most live for a second and start again after 100 ms: with fewer, all would wait out long delays.
@@ -107,7 +94,7 @@ fn every_request_is_answered_once_or_fails_while_workers_are_killed_one_after_th
     let begun = Instant::now();
     let errors: usize = std::thread::scope(|scope| {
         // They end also if something here panics.
-        let end = Ends(&over);
+        let end = SetAtTheEnd(&over);
         let asking: Vec<_> =
             clients.iter_mut().map(|client| scope.spawn(|| asks_without_end(client, &answered, &over))).collect();
         for kill in 1..=kills {

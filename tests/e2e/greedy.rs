@@ -13,16 +13,7 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 use serde_json::{Value, json};
 
 use crate::client::Client;
-use crate::harness::{Daemon, Setup, echo, until, with, worker};
-
-/// Tells another thread that it may end, also when this one has failed.
-struct SetAtTheEnd<'a>(&'a AtomicBool);
-
-impl Drop for SetAtTheEnd<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
+use crate::harness::{Daemon, SetAtTheEnd, Setup, echo, seconds_go_by, until, with, worker};
 
 const TABLE: usize = 4096;
 const SESSIONS: usize = 1024;
@@ -531,14 +522,9 @@ fn clients_that_come_when_no_descriptor_is_left_wait_until_there_is_one() {
     late.iter_mut().for_each(|client| client.ask(1, "m", json!({})));
     let line = daemon.logs(&["ERROR", "accept_paused"]);
     assert!(line.contains("Too many open files") && line.contains("raise RLIMIT_NOFILE"), "{line}");
-    // A request with a timeout in another daemon is a clock that waits for a condition: two seconds go by.
-    let mut clock = Setup::new([with(worker("clock", 1, &[]), "request_timeout_sec", 2)]).start();
-    let mut timed = clock.connect();
     let used = daemon.ticks();
-    timed.ask(1, "hold", json!({}));
-    timed.error(1, "timeout");
+    seconds_go_by(2);
     assert!(daemon.ticks() - used <= 20, "it tries now and then, and not all the time");
-    clock.stop();
     client.request(2, "m", json!({}));
     let log = daemon.log();
     let told = log.matches("accept_paused").count() as u64;

@@ -9,18 +9,17 @@ use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open};
-use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -667,15 +666,6 @@ impl Drop for Daemon {
     }
 }
 
-/// A new terminal: what a person sees and types, and what programs write to and read.
-pub fn terminal() -> (File, File) {
-    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).expect("there are terminals");
-    grantpt(&master).and_then(|()| unlockpt(&master)).expect("it is new");
-    let name = ptsname(&master, Vec::new()).expect("it has a name").into_string().expect("a path");
-    let terminal = File::options().read(true).write(true).custom_flags(libc::O_NOCTTY).open(name);
-    (master.into(), terminal.expect("it can be opened"))
-}
-
 /// A FIFO that holds a worker back (`--gate`) until it is opened.
 pub struct Gate(PathBuf);
 
@@ -721,4 +711,28 @@ pub fn inheritable(file: &impl AsRawFd) -> i32 {
     // SAFETY: fcntl with F_SETFD takes no pointer, and the descriptor is open while `file` is borrowed.
     assert_ne!(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFD, 0) }, -1);
     file.as_raw_fd()
+}
+
+/// Tells another thread that it may end, also when this one has failed.
+pub struct SetAtTheEnd<'a>(pub &'a AtomicBool);
+
+impl Drop for SetAtTheEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Lets so many seconds go by: a request of another daemon that runs into its timeout is a clock that waits for a
+/// condition.
+pub fn seconds_go_by(seconds: u64) {
+    let mut clock = Setup::new([with(worker("clock", 1, &[]), "request_timeout_sec", seconds)]).start();
+    let mut timed = clock.connect();
+    timed.ask(1, "hold", json!({}));
+    timed.error(1, "timeout");
+    clock.stop();
+}
+
+/// How much of a figure of the project is to be reached: as the environment says, or so much.
+pub fn figure(name: &str, default: usize) -> usize {
+    std::env::var(name).map_or(default, |count| count.parse().expect("a number"))
 }

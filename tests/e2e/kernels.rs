@@ -10,43 +10,13 @@ use std::os::unix::fs::FileExt;
 use serde_json::json;
 
 use crate::harness::{Daemon, Outcome, PATIENCE, Setup, worker};
+use crate::seccomp::forbid;
 
 /// IORING_REGISTER_BUFFERS and IORING_REGISTER_PBUF_RING (io_uring_register(2)).
 const REGISTER_BUFFERS: u32 = 0;
 const REGISTER_BUFFER_RING: u32 = 22;
 /// IORING_REGISTER_RESTRICTIONS.
 const REGISTER_RESTRICTIONS: u32 = 11;
-
-/// Makes a system call fail with `errno`, as a container's seccomp profile does; if a second argument is given, only
-/// calls with that one.
-fn forbid(call: libc::c_long, second: Option<u32>, errno: i32) -> io::Result<()> {
-    let statement = |code: u32, k| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
-    // One that is not equal skips the rest but for the last.
-    let is = |k, skipped| libc::sock_filter {
-        code: (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16,
-        jt: 0,
-        jf: skipped,
-        k,
-    };
-    const LOAD: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
-    const RETURN: u32 = libc::BPF_RET | libc::BPF_K;
-    /// Where the number of the call and the low half of its second argument lie (seccomp(2), struct seccomp_data).
-    const NUMBER: u32 = 0;
-    const SECOND: u32 = 24;
-    let fail = statement(RETURN, libc::SECCOMP_RET_ERRNO | errno as u32);
-    let pass = statement(RETURN, libc::SECCOMP_RET_ALLOW);
-    let with_second =
-        [statement(LOAD, NUMBER), is(call as u32, 3), statement(LOAD, SECOND), is(second.unwrap_or(0), 1), fail, pass];
-    let without = [statement(LOAD, NUMBER), is(call as u32, 1), fail, pass];
-    let filter: &[libc::sock_filter] = if second.is_some() { &with_second } else { &without };
-    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut() };
-    // SAFETY: prctl(2) reads `program` and the filter it points to, which live until it returns.
-    let set = unsafe {
-        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
-            && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0
-    };
-    if set { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
 
 /// Runs the daemon where a call is forbidden, and checks that it does not start for want of io_uring.
 fn does_not_start(call: libc::c_long, second: Option<u32>, errno: i32) -> String {

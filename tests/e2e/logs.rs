@@ -12,7 +12,8 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 use serde_json::{Value, json};
 
 use crate::client::Client;
-use crate::harness::{Daemon, Setup, echo, terminal, worker};
+use crate::harness::{Daemon, Setup, echo, worker};
+use crate::terminal::terminal;
 
 #[test]
 fn each_level_writes_itself_and_what_is_more_important() {

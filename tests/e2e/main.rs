@@ -5,6 +5,10 @@
 
 mod client;
 mod harness;
+#[path = "../support/seccomp.rs"]
+mod seccomp;
+#[path = "../support/terminal.rs"]
+mod terminal;
 
 mod access;
 mod backpressure;

@@ -11,7 +11,8 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::client::Client;
-use crate::harness::{Setup, as_another_user, echo, program_for_all, ready, terminal, worker};
+use crate::harness::{Setup, as_another_user, echo, program_for_all, ready, worker};
+use crate::terminal::terminal;
 
 fn requests(count: usize) -> String {
     (0..count)

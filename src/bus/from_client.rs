@@ -376,12 +376,14 @@ impl Bus {
             return Ok(Named::Known(key));
         }
         self.refuse_lost(client, &name, verb)?;
+        let is_its_own = self.workers.get(worker).is_some_and(|worker| worker.owner.is_some());
         let Some(key) = known else {
-            let is_its_own = self.workers.get(worker).is_some_and(|worker| worker.owner.is_some());
             return Ok(if is_its_own || verb == Verb::Fork { Named::None } else { Named::New(name) });
         };
         match owner {
             _ if self.settings.routing.session_access == SessionAccess::Shared => Ok(Named::None),
+            // A name that a late answer gave out is held, and there is nobody to hold it from.
+            _ if is_its_own => Ok(Named::Known(key)),
             None if verb == Verb::Load => Ok(Named::Held(key)),
             None if verb == Verb::Fork => Ok(Named::None),
             _ => Err(Self::denied()),

@@ -94,6 +94,9 @@ pub struct Mind {
     closed: Vec<(String, usize)>,
     /// Names that it gave out twice: nobody can say whose they are.
     muddled: Vec<String>,
+    /// Ids that it has answered without being asked, or once more: the bus may have taken that for the answer of what
+    /// it still works on, and its asker may use the id again.
+    blurted: Vec<String>,
     work: Vec<Work>,
 }
 
@@ -118,6 +121,7 @@ impl Mind {
             sessions: Vec::new(),
             closed: Vec::new(),
             muddled: Vec::new(),
+            blurted: Vec::new(),
             work: Vec::new(),
         }
     }
@@ -164,6 +168,9 @@ impl Mind {
         let session = self.session_of(line);
         if let (Kind::Request, Some(token)) = (line.kind, &ids.id) {
             let id = self.read_id(token);
+            if self.blurted.contains(&id) {
+                self.work.retain(|work| work.id != id);
+            }
             let same = self.work.iter().find(|work| work.id == id);
             assert!(same.is_none(), "breach: line {number} came with the id {token}, which is {same:?}");
             // Where two are named, the bus counts the request to the one that decided its way.
@@ -250,6 +257,11 @@ impl Mind {
     pub fn muddles(&mut self, name: String) {
         self.sessions.retain(|kept| kept.name != name);
         self.muddled.push(name);
+    }
+
+    /// It answers what it was not asked, or was asked once.
+    pub fn blurts(&mut self, token: &str) {
+        self.blurted.push(self.read_id(token));
     }
 
     /// It has answered line `number` with a result, or with an error.

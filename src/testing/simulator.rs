@@ -1104,6 +1104,7 @@ impl World {
             13 if worker.mind.careless => {
                 let (result, number) = (random.one_in(2), random.range(0..50));
                 let token = if random.one_in(2) { number.to_string() } else { format!("\"{number}\"") };
+                worker.mind.blurts(&token);
                 draft = Draft { id: Some(token), result, ..Draft::default() };
             }
             14 => return self.write(who, Line::raw(who, Kind::Blank, String::new())),
@@ -1136,6 +1137,9 @@ impl World {
             worker.todo.push_back(Todo { again: true, ..todo.clone() });
         }
         let asked = &self.model.lines[todo.line];
+        if todo.again {
+            worker.mind.blurts(&todo.token);
+        }
         let result = !random.one_in(5) && (!asked.loads() || worker.mind.can_load(asked));
         if let (false, Some(name)) = (result, &todo.made) {
             worker.mind.unmakes(name);

@@ -25,6 +25,8 @@ enum Named<'a> {
     New(Cow<'a, [u8]>),
     /// Its owner has left, and the sender asks the worker for it.
     Held(SessionKey),
+    /// Somebody else's, or nobody's, where everybody may use every session.
+    Shared(SessionKey),
 }
 
 /// Where a message goes, and in which sessions.
@@ -42,7 +44,7 @@ enum Found {
     /// The client's own.
     Own(WorkerKey, SessionKey),
     /// Somebody else's.
-    Foreign(WorkerKey),
+    Foreign(WorkerKey, SessionKey),
     /// Nobody's, since its owner has left.
     Held(WorkerKey, SessionKey),
     /// There is none.
@@ -318,10 +320,10 @@ impl Bus {
         let is_shared = self.settings.routing.session_access == SessionAccess::Shared;
         match self.session_in_group(client, group, &name) {
             Found::Own(worker, key) => return self.usable(worker).map(|worker| (worker, Named::Known(key))),
-            Found::Foreign(worker) | Found::Held(worker, _) if is_shared => {
-                return self.usable(worker).map(|worker| (worker, Named::None));
+            Found::Foreign(worker, key) | Found::Held(worker, key) if is_shared => {
+                return self.usable(worker).map(|worker| (worker, Named::Shared(key)));
             }
-            Found::Foreign(_) => return Err(Self::denied()),
+            Found::Foreign(..) => return Err(Self::denied()),
             // What is loaded is the session in the params.
             Found::Held(..) if inner.is_some_and(|inner| *inner != *name) => return Err(Self::denied()),
             Found::Held(worker, key) => {
@@ -354,7 +356,7 @@ impl Bus {
             let Some(key) = self.sessions.of_worker(worker, name) else { continue };
             match (self.sessions.get(key).and_then(|session| session.client), &found) {
                 (Some(owner), _) if owner == client => return Found::Own(worker, key),
-                (Some(_), Found::Nowhere | Found::Held(..)) => found = Found::Foreign(worker),
+                (Some(_), Found::Nowhere | Found::Held(..)) => found = Found::Foreign(worker, key),
                 (None, Found::Nowhere) => found = Found::Held(worker, key),
                 _ => {}
             }
@@ -381,7 +383,7 @@ impl Bus {
             return Ok(if is_its_own || verb == Verb::Fork { Named::None } else { Named::New(name) });
         };
         match owner {
-            _ if self.settings.routing.session_access == SessionAccess::Shared => Ok(Named::None),
+            _ if self.settings.routing.session_access == SessionAccess::Shared => Ok(Named::Shared(key)),
             // A name that a late answer gave out is held, and there is nobody to hold it from.
             _ if is_its_own => Ok(Named::Known(key)),
             None if verb == Verb::Load => Ok(Named::Held(key)),
@@ -470,6 +472,11 @@ impl Bus {
             Named::Known(key) => {
                 self.sessions.touch(key, now);
                 Ok(Entered { session: Some(key), is_new: false })
+            }
+            // That keeps a claim alive, and makes the request none of its owner's.
+            Named::Shared(key) => {
+                self.sessions.touch(key, now);
+                Ok(Entered::default())
             }
             Named::New(name) => {
                 let session = self.claim_session(now, client, worker, &name);

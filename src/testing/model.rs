@@ -1309,7 +1309,9 @@ impl Model {
                 at.rank == Rank::Claimed && !at.was_issued && !pending(at.serial) && is_old
             });
             let oldest = unused.min_by_key(|session| session.perhaps_used);
-            let serial = oldest.map(|session| session.serial).expect("a claim is forgotten that is in use");
+            let Some(serial) = oldest.map(|session| session.serial) else {
+                panic!("a claim is forgotten that is in use: {:?}", self.sessions)
+            };
             self.sessions.retain(|session| session.serial != serial);
         }
     }

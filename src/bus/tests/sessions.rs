@@ -131,6 +131,23 @@ fn with_shared_access_every_client_may_use_a_session_and_its_owner_stays() {
 }
 
 #[test]
+fn with_shared_access_a_claim_lives_as_long_as_anybody_uses_the_session() {
+    let mut shared = settings(vec![pool(2, Assignment::RoundRobin)]);
+    shared.routing.session_access = SessionAccess::Shared;
+    let mut bench = Bench::new(shared);
+    let (owner, other, worker) = (bench.client(), bench.client(), bench.worker(0));
+    for name in ["first", "second"] {
+        bench.write(owner, &format!(r#"{{"method":"x","sessionId":"{name}","params":{{"sessionId":"first"}}}}"#));
+    }
+    bench.pass(seconds(59));
+    bench.write(other, r#"{"method":"x","sessionId":"first","params":{"sessionId":"second"}}"#);
+    bench.pass(seconds(59));
+    assert_eq!((bench.bus.stats().sessions, bench.count(Reason::ClaimExpired)), (2, 0));
+    bench.write(worker, r#"{"method":"update","sessionId":"second"}"#);
+    assert_eq!(bench.read_one(owner), r#"{"method":"update","sessionId":"second"}"#);
+}
+
+#[test]
 fn a_name_that_was_squatted_belongs_to_the_client_that_the_worker_gives_it_to() {
     let mut bench = bench(1);
     let (squatter, client, worker) = (bench.client(), bench.client(), bench.worker(0));

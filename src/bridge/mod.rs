@@ -35,7 +35,7 @@ use tokio::task::{LocalSet, spawn_local as spawn};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::address::Address;
-use crate::bus::reply;
+use crate::bus::reply::{self, Delivered};
 use crate::error::{StartError, exit};
 use stream::{Means, Stream};
 use waiting::Waiting;
@@ -64,14 +64,24 @@ struct Refusal {
     code: i32,
     message: &'static str,
     reason: &'static str,
+    delivered: Delivered,
 }
 
 /// The daemon closed the connection, or was ended.
-const GONE: Refusal = Refusal { code: -32017, message: "the connection to the bus was lost", reason: "daemon_gone" };
+const GONE: Refusal = Refusal {
+    code: -32017,
+    message: "the connection to the bus was lost",
+    reason: "daemon_gone",
+    delivered: Delivered::Yes,
+};
 
 /// There was no connection to begin with.
-const UNREACHABLE: Refusal =
-    Refusal { code: -32018, message: "the bus cannot be reached", reason: "daemon_unreachable" };
+const UNREACHABLE: Refusal = Refusal {
+    code: -32018,
+    message: "the bus cannot be reached",
+    reason: "daemon_unreachable",
+    delivered: Delivered::No,
+};
 
 /// Bridges stdin and stdout and the daemon until one of them ends, and returns what the program exits with. What went
 /// wrong was said on stderr. The caller is expected to exit: reads may still be under way on stdin.
@@ -330,7 +340,7 @@ async fn refuse(stdin: &Stream, stdout: &Stream) {
 }
 
 fn error(id: &[u8], refusal: Refusal) -> Vec<u8> {
-    reply::error(id, None, refusal.code, refusal.message, refusal.reason)
+    reply::error(id, None, refusal.code, refusal.message, refusal.reason, refusal.delivered)
 }
 
 /// Says something to the person who reads the editor's log of its agent.

@@ -4,6 +4,7 @@
 use super::Bus;
 use super::peer::{ClientKey, Moment, Peer, Source};
 use super::port::Close;
+use super::reply::Delivered;
 use super::report::Reason;
 
 /// Refused clients that are told why at a time. More are closed without a word, so that refused ones never take the
@@ -50,7 +51,7 @@ impl Bus {
             format!("a client from {source} is turned away: {text}")
         });
         if let Some(client) = client {
-            self.send_error(now, client.into(), b"null", None, Reason::ConnectionLimit, text);
+            self.send_error(now, client.into(), b"null", None, Reason::ConnectionLimit, text, Delivered::Nothing);
             self.close_client(now, client, Close::Flush);
         }
     }

@@ -4,6 +4,7 @@
 use super::client::{Client, Phase};
 use super::peer::{ClientKey, Moment, Peer, Source};
 use super::port::{Close, Effect, Effects};
+use super::reply::Delivered;
 use super::report::Reason;
 use super::requests::{Direction, in_order};
 use super::settings::{Assignment, Limits, MAX_CONNECTIONS};
@@ -79,12 +80,11 @@ impl Bus {
         }
     }
 
-    /// One of its requests was answered: reads it again, closes it, or goes on with the shutdown, if that waited for
-    /// it.
+    /// One of its requests was answered: reads it again, or closes it, if that waited for it.
     pub(super) fn wake_after_answer(&mut self, now: Moment, key: ClientKey) {
         self.resume_if_caught_up(key);
         self.finish_half_closed(now, key);
-        self.recheck_quiesced(now);
+        self.watch_silence(now);
     }
 
     /// Closes a half-closed client that waits for nothing more.
@@ -142,13 +142,6 @@ impl Bus {
         }
         self.effects.push_back(Effect::Close { client: key, how });
         self.recheck_quiesced(now);
-    }
-
-    /// A shutdown waits for requests to finish: sees whether it can go on.
-    fn recheck_quiesced(&mut self, now: Moment) {
-        if self.stage() == Stage::Quiescing {
-            self.advance_shutdown(now);
-        }
     }
 
     /// Ends the requests of a client that leaves, and holds or drops its sessions.
@@ -213,7 +206,8 @@ impl Bus {
             self.report_request(now, Reason::ClientLeft, [Some(key.into()), Some(asker)], || {
                 (Some(request.asker_id().to_string()), "the client left before it answered a worker's request".into())
             });
-            self.send_error(now, asker, &request.asker_token(), None, Reason::ClientLeft, "the client has left");
+            let (id, text) = (request.asker_token(), "the client has left");
+            self.send_error(now, asker, &id, None, Reason::ClientLeft, text, Delivered::Yes);
         }
     }
 
@@ -316,10 +310,5 @@ impl Bus {
                 self.check_at(next);
             }
         }
-    }
-
-    /// Whether any client still waits for an answer.
-    pub(super) fn has_pending(&self) -> bool {
-        self.clients.iter().any(|(_, client)| client.phase <= Phase::HalfClosed && !client.end.outstanding.is_empty())
     }
 }

@@ -4,6 +4,7 @@
 use super::id::{Id, View};
 use super::message::{Cancel, Refusal, has_escape};
 use super::peer::{Moment, Peer, RequestKey, Text};
+use super::reply::Delivered;
 use super::report::Reason;
 use super::requests::{Direction, NewRequest, Original, Request, Requests};
 use super::settings::{IdCollision, MAX_PENDING_REQUESTS};
@@ -224,7 +225,8 @@ impl Bus {
         let peers = [request.asker(), Some(request.answerer())];
         self.report_request(now, reason, peers, || (Some(id), text.into()));
         self.orphan_request(Direction::ToWorkers, key);
-        self.send_error(now, client.into(), &token, session.as_ref().map(Text::as_bytes), reason, text);
+        let session = session.as_ref().map(Text::as_bytes);
+        self.send_error(now, client.into(), &token, session, reason, text, Delivered::Yes);
         self.wake_after_answer(now, client);
     }
 

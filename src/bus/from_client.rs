@@ -75,7 +75,8 @@ impl Bus {
     }
 
     fn client_message(&mut self, now: Moment, client: ClientKey, window: Window<'_>, line: &Line) -> Flow {
-        if self.shutdown.refuses_requests() {
+        // What belongs to a pending request may still pass: its cancellation, notifications of its session.
+        if self.shutdown.refuses_requests() && (self.shutdown.stops_workers() || kind(line) == Kind::Request) {
             let refusal = Refusal(Reason::ShuttingDown, "the daemon is shutting down".into());
             return self.refuse(now, client.into(), window, line, refusal);
         }

@@ -12,6 +12,7 @@ use super::Bus;
 use super::client::Phase;
 use super::peer::{ClientKey, Moment, Peer};
 use super::port::{Close, Effect};
+use super::reply::Delivered;
 use super::report::Reason;
 
 /// Nobody is held back who holds no more than a chunk and some small blocks.
@@ -199,7 +200,7 @@ impl Bus {
         });
         // What is queued for it may be all that it holds: then nothing can be said to it any more.
         if phase < Phase::Flushing && (queued == 0 || queued < holder.bytes / 4) {
-            self.send_error(now, holder.client.into(), b"null", None, Reason::MemoryLimit, text);
+            self.send_error(now, holder.client.into(), b"null", None, Reason::MemoryLimit, text, Delivered::Nothing);
             self.close_client(now, holder.client, Close::Flush);
         } else {
             self.close_client(now, holder.client, Close::Now);

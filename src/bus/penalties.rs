@@ -84,7 +84,7 @@ impl Bus {
     /// had one each time is slowed down.
     pub(super) fn penalise_crash(&mut self, now: Moment, key: WorkerKey, to_answer: &[RequestKey]) {
         let unexpected = self.workers.get(key).is_some_and(|worker| worker.exit.is_some() && !worker.was_told);
-        if !unexpected || self.shutdown.refuses_requests() {
+        if !unexpected || self.shutdown.stops_workers() {
             return;
         }
         for (asker, request) in self.askers_of(to_answer.iter().copied()) {
@@ -94,7 +94,7 @@ impl Bus {
             let id = self.to_workers.get(request).map(|request| request.asker_id().to_string());
             self.report_request(now, Reason::CrashSuspect, [Some(asker.into()), Some(key.into())], || {
                 let text = format!(
-                    "{crashes} workers in a row have ended while they had a request of this client; it is read again in                      {} s",
+                    "{crashes} workers in a row have ended while they had a request of this client; it is read again in {} s",
                     pause.as_secs()
                 );
                 (id, text)

@@ -98,7 +98,7 @@ impl Pool {
 impl Bus {
     /// Starts a worker wherever a seat is empty and not waiting out its backoff.
     pub(super) fn fill_seats(&mut self, now: Moment, pool: usize) {
-        if self.shutdown.refuses_requests() {
+        if self.shutdown.stops_workers() {
             return;
         }
         for seat in 0..self.pools[pool].seats.len() {
@@ -172,7 +172,7 @@ impl Bus {
         let pool = worker.pool;
         self.pools[pool].live -= 1;
         if let Some(seat) = worker.seat {
-            if worker.no_restart || self.shutdown.refuses_requests() {
+            if worker.no_restart || self.shutdown.stops_workers() {
                 self.pools[pool].seats[seat].worker = None;
             } else if worker.was_short {
                 // That is no failure of the command.

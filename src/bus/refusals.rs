@@ -5,6 +5,7 @@ use super::client::Phase;
 use super::message::{Refusal, echoed_id, echoed_session};
 use super::peer::{ClientKey, Moment, Peer};
 use super::port::Close;
+use super::reply::Delivered;
 use super::report::Reason;
 use super::settings::MAX_REQUEST_ID_LEN;
 use super::{Bus, Flow, length_of_line, reply};
@@ -49,12 +50,14 @@ impl Bus {
                 Peer::Client(_) => echoed_session(window, line),
                 Peer::Worker(_) => None,
             };
-            self.send_error(now, from, echoed_id(window, line), session.as_deref(), reason, &text);
+            let id = echoed_id(window, line);
+            self.send_error(now, from, id, session.as_deref(), reason, &text, Delivered::No);
         }
         Flow::Next
     }
 
     /// Says an error to a peer that still listens. `id` is a JSON token.
+    #[allow(clippy::too_many_arguments)]
     pub(super) fn send_error(
         &mut self,
         now: Moment,
@@ -63,10 +66,11 @@ impl Bus {
         session: Option<&[u8]>,
         reason: Reason,
         text: &str,
+        delivered: Delivered,
     ) {
         if self.takes_errors(to) {
             self.stats.error_replies += 1;
-            self.send(now, to, &reply::error(id, session, reply::code(reason), text, reason.name()));
+            self.send(now, to, &reply::error(id, session, reply::code(reason), text, reason.name(), delivered));
         }
     }
 
@@ -135,7 +139,7 @@ impl Bus {
             Reason::ClientMalformed => format!("Parse error: {text}"),
             _ => format!("Invalid Request: {text}"),
         };
-        self.send_error(now, client.into(), b"null", None, reason, &message);
+        self.send_error(now, client.into(), b"null", None, reason, &message, Delivered::Nothing);
         self.close_client(now, client, Close::Flush);
     }
 }

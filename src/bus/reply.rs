@@ -25,8 +25,26 @@ pub(crate) fn code(reason: Reason) -> i32 {
     }
 }
 
+/// Whether the answerer may have got the request that an error is about: retrying it is safe only if it did not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Delivered {
+    /// It was passed on to the answerer.
+    Yes,
+    /// Nobody got it.
+    No,
+    /// The error is about no request.
+    Nothing,
+}
+
 /// An error reply with its newline. `id` is a JSON token; `session` a decoded sessionId to repeat at top level.
-pub(crate) fn error(id: &[u8], session: Option<&[u8]>, code: i32, message: &str, reason: &str) -> Vec<u8> {
+pub(crate) fn error(
+    id: &[u8],
+    session: Option<&[u8]>,
+    code: i32,
+    message: &str,
+    reason: &str,
+    delivered: Delivered,
+) -> Vec<u8> {
     let mut reply = Vec::with_capacity(160 + id.len() + message.len());
     reply.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
     reply.extend_from_slice(id);
@@ -38,6 +56,11 @@ pub(crate) fn error(id: &[u8], session: Option<&[u8]>, code: i32, message: &str,
     write_string(message.as_bytes(), &mut reply);
     reply.extend_from_slice(b",\"data\":{\"reason\":");
     write_string(reason.as_bytes(), &mut reply);
+    reply.extend_from_slice(match delivered {
+        Delivered::Yes => b",\"delivered\":true".as_slice(),
+        Delivered::No => b",\"delivered\":false",
+        Delivered::Nothing => b"",
+    });
     reply.extend_from_slice(b"}}}\n");
     reply
 }
@@ -82,12 +105,12 @@ mod tests {
     #[test]
     fn an_error_reply_is_one_line_of_json_with_the_reason() {
         let id = Id::parse(b"\"a\\\"b\"").unwrap();
-        let reply = error(&id_token(&id), Some(b"s"), -32010, "no worker", "no_worker");
+        let reply = error(&id_token(&id), Some(b"s"), -32010, "no worker", "no_worker", Delivered::No);
         let value: serde_json::Value = serde_json::from_slice(&reply).unwrap();
         assert_eq!(value["id"], "a\"b");
         assert_eq!(value["sessionId"], "s");
         assert_eq!(value["error"]["code"], -32010);
-        assert_eq!(value["error"]["data"]["reason"], "no_worker");
+        assert_eq!(value["error"]["data"], serde_json::json!({"reason": "no_worker", "delivered": false}));
         assert_eq!(memchr::memchr(b'\n', &reply), Some(reply.len() - 1));
     }
 

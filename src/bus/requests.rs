@@ -182,6 +182,11 @@ impl Requests {
         self.table.len()
     }
 
+    /// How many somebody waits for.
+    pub fn awaited(&self) -> usize {
+        self.table.iter().filter(|(_, request)| request.asker.is_some()).count()
+    }
+
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.table.is_empty()

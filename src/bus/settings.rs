@@ -44,8 +44,12 @@ pub struct Limits {
     pub drain_timeout: Duration,
     /// How long an output may stay full before its connection is closed.
     pub backpressure_timeout: Duration,
+    /// How long a shutdown goes on as before, while balancers learn that we are not ready.
+    pub lame_duck: Duration,
     /// How long a shutdown lets pending requests finish before workers are told to stop.
     pub quiesce: Duration,
+    /// How long a client without pending requests is silent before a shutdown closes it.
+    pub drain_grace: Duration,
     /// Requests that a client may have unanswered before the others go first (`fairness.rs`). Not in the configuration.
     pub requests_ahead: usize,
     /// Bytes of memory for unfinished lines, queues and held lines of all connections together.
@@ -75,7 +79,9 @@ impl Default for Limits {
             restart_window: Duration::from_secs(60),
             drain_timeout: Duration::from_secs(30),
             backpressure_timeout: Duration::from_secs(60),
-            quiesce: Duration::ZERO,
+            lame_duck: Duration::ZERO,
+            quiesce: Duration::from_secs(45),
+            drain_grace: Duration::from_millis(250),
             requests_ahead: 128,
             max_memory: 256 << 20,
         }

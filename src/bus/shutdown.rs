@@ -1,17 +1,21 @@
-//! The end of the daemon: Running → Quiescing → Terminating → Killing → Flushing → Done (spec 10, decision 14). It only
-//! ever goes forward. From Terminating on everything that clients send is refused, and before a client is closed it is
-//! read until it is silent: what was received is answered or refused.
+//! The end of the daemon: Running → LameDuck → Quiescing → Terminating → Killing → Flushing → Done (spec 10,
+//! decision 14). It only ever goes forward. From Quiescing on new requests are refused, from Terminating on everything
+//! that clients send; and before a client is closed it is read until it is silent: what was received is answered or
+//! refused.
 
 use std::time::Duration;
 
 use super::Bus;
-use super::client::Phase;
+use super::client::{Client, Phase};
 use super::peer::{ClientKey, Moment, Peer};
 use super::port::{Close, Effect};
 use super::report::Reason;
 
 /// How long a killed worker may take to be reaped, and a client to take its last bytes after the drain's time is up.
 const LAST_GRACE: Duration = Duration::from_secs(1);
+
+/// Two signals within this time are one: timeout(1), systemd and containers send theirs to us and to our group.
+const SAME_SIGNAL: Duration = Duration::from_secs(1);
 
 /// A client that has sent nothing for so long is taken to have been read to the end.
 const SILENCE: Duration = Duration::from_millis(100);
@@ -22,7 +26,9 @@ pub enum Stage {
     /// No shutdown.
     #[default]
     Running,
-    /// No new clients; pending requests may finish.
+    /// Everything goes on, but balancers are told to send nobody any more.
+    LameDuck,
+    /// No new clients and no new requests; pending ones may finish, and who has none is closed once it is silent.
     Quiescing,
     /// Workers were told to stop; their last answers are still delivered.
     Terminating,
@@ -42,6 +48,10 @@ pub struct Shutdown {
     /// When the time of the whole drain is up.
     ends: Moment,
     immediate: bool,
+    /// When the first signal came.
+    signalled: Option<Moment>,
+    /// When new requests began to be refused.
+    quiesces_from: Moment,
     /// When the workers were gone.
     flushes_from: Moment,
 }
@@ -49,11 +59,16 @@ pub struct Shutdown {
 impl Shutdown {
     /// Whether new connections are turned away.
     pub fn refuses_clients(&self) -> bool {
-        self.stage > Stage::Running
+        self.stage > Stage::Quiescing
     }
 
-    /// Whether new requests are answered with an error, and nobody is started again.
+    /// Whether new requests are answered with an error.
     pub fn refuses_requests(&self) -> bool {
+        self.stage >= Stage::Quiescing
+    }
+
+    /// Whether the workers are told to stop: everything that clients send is refused, and nobody is started again.
+    pub fn stops_workers(&self) -> bool {
         self.stage > Stage::Quiescing
     }
 }
@@ -66,8 +81,13 @@ impl Bus {
 
     /// SIGTERM or SIGINT: the first one drains, the second one ends it at once.
     pub(super) fn on_shutdown(&mut self, now: Moment) {
+        let first = self.shutdown.signalled;
+        self.shutdown.signalled = first.or(Some(now));
         if self.shutdown.stage == Stage::Running {
-            return self.begin_shutdown(now, "a signal asked for it");
+            return self.begin_lame_duck(now);
+        }
+        if first.is_some_and(|first| now.since(first) < SAME_SIGNAL) {
+            return;
         }
         if !self.shutdown.immediate {
             self.shutdown.immediate = true;
@@ -85,18 +105,46 @@ impl Bus {
         }
     }
 
-    /// Starts the shutdown, once.
+    /// Starts the shutdown: for a while only those are told that ask whether we are ready.
+    fn begin_lame_duck(&mut self, now: Moment) {
+        let lame_duck = self.settings.limits.lame_duck;
+        if lame_duck.is_zero() {
+            return self.begin_shutdown(now, "a signal asked for it");
+        }
+        self.shutdown.stage = Stage::LameDuck;
+        self.report(now, Reason::Draining, None, || {
+            format!(
+                "shutting down in {} s (lame_duck_sec): a signal asked for it; until then clients are taken",
+                lame_duck.as_secs()
+            )
+        });
+        let deadline = now.after(lame_duck);
+        self.shutdown.deadline = Some(deadline);
+        self.check_at(deadline);
+    }
+
+    /// Starts the shutdown proper, once.
     pub(super) fn begin_shutdown(&mut self, now: Moment, why: &str) {
-        if self.shutdown.stage > Stage::Running {
+        if self.shutdown.stage >= Stage::Quiescing {
             return;
         }
         let quiesce = self.settings.limits.quiesce;
         self.shutdown.stage = Stage::Quiescing;
+        self.shutdown.quiesces_from = now;
         self.effects.push_back(Effect::StopAccept);
-        self.report(now, Reason::Draining, None, || format!("shutting down: {why}"));
+        let (pending, clients) = (self.to_workers.awaited(), self.clients.len());
+        self.report(now, Reason::Draining, None, || {
+            let patience = match pending {
+                0 => String::new(),
+                _ => format!(", which have {} s (quiesce_sec); a second signal ends it at once", quiesce.as_secs()),
+            };
+            format!("shutting down: {why}; {clients} clients are connected, {pending} requests are pending{patience}")
+        });
         let deadline = now.after(quiesce);
         self.shutdown.deadline = Some(deadline);
-        self.check_at(deadline);
+        if deadline > now {
+            self.check_at(deadline);
+        }
         self.advance_shutdown(now);
     }
 
@@ -104,7 +152,12 @@ impl Bus {
     pub(super) fn advance_shutdown(&mut self, now: Moment) {
         let over = self.shutdown.deadline.is_some_and(|deadline| deadline <= now);
         match self.shutdown.stage {
-            Stage::Quiescing if over || !self.has_pending() => self.terminate(now),
+            Stage::LameDuck if over => self.begin_shutdown(now, "lame_duck_sec is over"),
+            Stage::Quiescing if over => self.terminate(now),
+            Stage::Quiescing => {
+                self.close_silent(now);
+                self.recheck_quiesced(now);
+            }
             Stage::Terminating if self.workers.is_empty() => self.flush(now),
             Stage::Terminating if over => self.kill(now),
             Stage::Killing if over || self.workers.is_empty() => self.flush(now),
@@ -172,6 +225,42 @@ impl Bus {
                     "a client did not read in time: {waiting} lines of it, or more, are neither answered nor refused"
                 )
             });
+        }
+    }
+
+    /// Closes clients that wait for nothing and have sent nothing for a while. A request that crosses the end of the
+    /// connection would be lost; so it is refused, and the grace begins anew.
+    fn close_silent(&mut self, now: Moment) {
+        let grace = self.settings.limits.drain_grace;
+        for key in self.clients.keys() {
+            let Some(client) = self.clients.get(key).filter(|client| client.phase == Phase::Open) else { continue };
+            let end = &client.end;
+            if !end.outstanding.is_empty() {
+                continue;
+            }
+            let silent_at = client.heard.max(end.progress_at).max(self.shutdown.quiesces_from).after(grace);
+            // In the middle of a line, or with something to take, it is not done.
+            let is_busy = end.kept > 0 || end.output.queued() > 0 || !client.is_read();
+            match is_busy {
+                true => self.check_at(now.after(grace.max(SILENCE))),
+                false if silent_at > now => self.check_at(silent_at),
+                false => self.close_client(now, key, Close::Flush),
+            }
+        }
+    }
+
+    /// Goes on when the last client has left, or is about to.
+    pub(super) fn recheck_quiesced(&mut self, now: Moment) {
+        let is_open = |client: &Client| client.phase <= Phase::HalfClosed;
+        if self.shutdown.stage == Stage::Quiescing && !self.clients.iter().any(|(_, client)| is_open(client)) {
+            self.terminate(now);
+        }
+    }
+
+    /// A client has an answer: it may be its last one.
+    pub(super) fn watch_silence(&mut self, now: Moment) {
+        if self.shutdown.stage == Stage::Quiescing {
+            self.check_at(now.after(self.settings.limits.drain_grace));
         }
     }
 

@@ -131,7 +131,7 @@ impl Bus {
         self.stop_waiting(now, Peer::Worker(key));
         let to_answer: Vec<_> =
             self.workers.get(key).map(|worker| worker.end.to_answer.iter().collect()).unwrap_or_default();
-        let (reason, text) = if self.shutdown.refuses_requests() {
+        let (reason, text) = if self.shutdown.stops_workers() {
             (Reason::ShuttingDown, "the daemon shut down before the worker answered")
         } else {
             (Reason::WorkerGone, "the worker exited before it answered")

@@ -26,7 +26,9 @@ pub(super) const LIMITS: &[&str] = &[
     "restart_window_sec",
     "drain_timeout_sec",
     "backpressure_timeout_sec",
+    "lame_duck_sec",
     "quiesce_sec",
+    "drain_grace_ms",
     "max_memory",
 ];
 pub(super) const ROUTING: &[&str] = &["id_collision", "session_access"];
@@ -64,7 +66,8 @@ pub(super) fn range(key: &str) -> RangeInclusive<u64> {
         // 0 kills at once.
         "drain_timeout_sec" => 0..=DAY,
         "backpressure_timeout_sec" => 1..=DAY,
-        "quiesce_sec" => 0..=DAY,
+        "lame_duck_sec" | "quiesce_sec" => 0..=DAY,
+        "drain_grace_ms" => 0..=60_000,
         // The least holds sixteen lines of the default length.
         "max_memory" => 16 * MIB..=1024 * GIB,
         "max_connections" | "total" | "per_source" => 1..=MAX_CONNECTIONS as u64,

@@ -391,7 +391,11 @@ fn limits<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Limits {
         restart_window: seconds(reader, "restart_window_sec", default.restart_window),
         drain_timeout: seconds(reader, "drain_timeout_sec", default.drain_timeout),
         backpressure_timeout: seconds(reader, "backpressure_timeout_sec", default.backpressure_timeout),
+        lame_duck: seconds(reader, "lame_duck_sec", default.lame_duck),
         quiesce: seconds(reader, "quiesce_sec", default.quiesce),
+        drain_grace: number(reader, &object, "drain_grace_ms")
+            .map(Duration::from_millis)
+            .unwrap_or(default.drain_grace),
         requests_ahead: default.requests_ahead,
         max_memory: bytes(reader, "max_memory", default.max_memory),
     }

@@ -60,7 +60,8 @@ fn every_key_arrives() {
             "cancel_on_disconnect": true, "request_timeout_sec": 7, "deny_methods": ["session/list", "x\u002fy"]
           }, {"id": "b", "command": "sh", "instances": 1}],
           "limits": {"max_input_buffer": 10, "max_output_queue": 5, "max_restarts": 0, "restart_window_sec": 4,
-            "drain_timeout_sec": 3, "backpressure_timeout_sec": 2, "quiesce_sec": 1, "max_memory": 16777216, "_why": {}},
+            "drain_timeout_sec": 3, "backpressure_timeout_sec": 2, "quiesce_sec": 1, "lame_duck_sec": 8,
+            "drain_grace_ms": 70, "max_memory": 16777216, "_why": {}},
           "routing": {"id_collision": "reject", "session_access": "shared"},
           "error_replies": false,
           "listeners": [
@@ -86,7 +87,9 @@ fn every_key_arrives() {
         restart_window: Duration::from_secs(4),
         drain_timeout: Duration::from_secs(3),
         backpressure_timeout: Duration::from_secs(2),
+        lame_duck: Duration::from_secs(8),
         quiesce: Duration::from_secs(1),
+        drain_grace: Duration::from_millis(70),
         requests_ahead: 128,
         max_memory: 16 << 20,
     };
@@ -541,7 +544,9 @@ fn the_example_configurations_and_their_schema_agree_with_the_code() {
         ("restart_window_sec", empty.restart_window.as_secs()),
         ("drain_timeout_sec", empty.drain_timeout.as_secs()),
         ("backpressure_timeout_sec", empty.backpressure_timeout.as_secs()),
+        ("lame_duck_sec", empty.lame_duck.as_secs()),
         ("quiesce_sec", empty.quiesce.as_secs()),
+        ("drain_grace_ms", empty.drain_grace.as_millis() as u64),
         ("max_memory", empty.max_memory as u64),
     ];
     for (key, default) in defaults {

@@ -3,6 +3,9 @@
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
+use rustix::io::ioctl_fionbio;
+use rustix::net::{SocketFlags, accept_with};
+
 use super::acceptor::{FIRST_ACCEPT_DELAY, LONGEST_ACCEPT_DELAY};
 use super::connection::{Connection, Descriptor, Kind};
 use super::hands::Hands;
@@ -38,32 +41,22 @@ impl<I: Io> Shell<I> {
         let acceptor = &mut hands.acceptors[index];
         debug_assert!(acceptor.accepting);
         acceptor.accepting = false;
-        if hands.closed_for_good {
-            if result >= 0 {
-                // SAFETY: the kernel has just made this descriptor for us; the client came too late.
-                drop(unsafe { OwnedFd::from_raw_fd(result) });
-            }
-            return hands.close_acceptor(index);
-        }
-        let Some(listening) = &acceptor.listening else { return };
-        let (listener, is_unix) = (listening.listener, listening.is_unix());
-        if result >= 0 {
+        // SAFETY: the kernel has just made this descriptor for us.
+        let socket = (result >= 0).then(|| unsafe { OwnedFd::from_raw_fd(result) });
+        if let Some(socket) = socket {
             acceptor.delay = FIRST_ACCEPT_DELAY;
-            // SAFETY: the kernel has just made this descriptor for us.
-            let socket = unsafe { OwnedFd::from_raw_fd(result) };
-            let source = source::of(&socket, is_unix);
-            let client = self.add_client(listener, source, |peer| {
-                Connection::new(peer, Kind::Socket, Descriptor::Owned(socket), None, None)
-            });
-            if let Some(number) = client.and_then(|client| self.bus.client_number(client)) {
-                tracing::debug!(
-                    client = number,
-                    descriptor = result,
-                    "accepted on {} from {source}",
-                    self.hands.acceptors[index].address
-                );
+            self.take_in(index, socket);
+            if !self.hands.closed_for_good {
+                return self.hands.arm_accept(index);
             }
-            return self.hands.arm_accept(index);
+        }
+        if self.hands.closed_for_good {
+            self.empty_backlog(index);
+            return self.hands.close_acceptor(index);
+        }
+        let acceptor = &mut self.hands.acceptors[index];
+        if acceptor.listening.is_none() {
+            return;
         }
         acceptor.is_ended = matches!(-result, libc::EINVAL | libc::EBADF | libc::ENOTSOCK | libc::EOPNOTSUPP);
         let error = io::Error::from_raw_os_error(-result);
@@ -84,6 +77,38 @@ impl<I: Io> Shell<I> {
         }
         acceptor.retry_at = Some(now.after(acceptor.delay));
         acceptor.delay = (2 * acceptor.delay).min(LONGEST_ACCEPT_DELAY);
+    }
+}
+
+impl<I: Io> Shell<I> {
+    /// Makes a client of a socket that was accepted. False if the core does not take it.
+    fn take_in(&mut self, index: usize, socket: OwnedFd) -> bool {
+        let Some(listening) = &self.hands.acceptors[index].listening else { return false };
+        let (listener, descriptor) = (listening.listener, socket.as_raw_fd());
+        let source = source::of(&socket, listening.is_unix());
+        let client = self.add_client(listener, source, |peer| {
+            Connection::new(peer, Kind::Socket, Descriptor::Owned(socket), None, None)
+        });
+        if let Some(number) = client.and_then(|client| self.bus.client_number(client)) {
+            let address = &self.hands.acceptors[index].address;
+            tracing::debug!(client = number, descriptor, "accepted on {address} from {source}");
+        }
+        client.is_some()
+    }
+
+    /// Takes in who has connected before a socket is closed for good: closing it would reset them, although the kernel
+    /// has told them that they are connected.
+    fn empty_backlog(&mut self, index: usize) {
+        let Some(listening) = &self.hands.acceptors[index].listening else { return };
+        let Ok(listening) = listening.socket.try_clone() else { return };
+        if ioctl_fionbio(&listening, true).is_err() {
+            return;
+        }
+        while let Ok(socket) = accept_with(&listening, SocketFlags::CLOEXEC) {
+            if !self.take_in(index, socket) {
+                return;
+            }
+        }
     }
 }
 

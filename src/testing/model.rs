@@ -226,6 +226,8 @@ pub struct Model {
     last_line: BTreeMap<(Who, Who), usize>,
     /// The bus refuses new requests, since it shuts down, at the end of this step.
     pub refusing: bool,
+    /// New requests are refused.
+    pub quiescing: bool,
     /// It did so when the step began.
     pub refused: bool,
     /// Bytes that were queued for peers when they were closed.
@@ -262,6 +264,7 @@ impl Model {
             blamed: Vec::new(),
             last_line: BTreeMap::new(),
             refusing: false,
+            quiescing: false,
             refused: false,
             unsent: 0,
             answered: 0,
@@ -467,7 +470,7 @@ impl Model {
                 Some(_) => Fate::lost(Reason::LateAnswer),
             };
         }
-        if self.refusing {
+        if self.refusing || self.quiescing && line.kind == Kind::Request {
             return Fate::lost(Reason::ShuttingDown);
         }
         if line.id.as_deref().is_some_and(|id| meaning(id).len() > MAX_REQUEST_ID_LEN + 2) {
@@ -1184,7 +1187,8 @@ impl Model {
     pub fn closing(&mut self, now: Moment, client: usize, excuse: bool) {
         let me = Who::Client(client);
         let waits = self.to_workers.iter().any(|request| request.asker == Some(me));
-        let early = waits && self.clients[client].half_closed && self.settings.routing.error_replies;
+        let drains = self.clients[client].half_closed || self.quiescing;
+        let early = waits && drains && self.settings.routing.error_replies;
         assert!(!early || excuse, "client {client} is closed before its answers have come");
         if std::mem::replace(&mut self.clients[client].closed, true) {
             return;
@@ -1446,7 +1450,7 @@ impl Model {
         }
         let idle = bus.stage() == Stage::Terminating && self.workers.iter().all(|worker| worker.released);
         assert!(!idle, "the shutdown waits for workers that are gone");
-        let waits = self.to_workers.iter().any(|request| request.asker.is_some());
+        let waits = self.clients.iter().any(|client| !client.closed);
         assert!(bus.stage() != Stage::Quiescing || waits, "the shutdown waits for nothing");
         let stats = bus.stats();
         let gone = self.sessions.len().saturating_sub(stats.sessions);

@@ -160,6 +160,8 @@ pub struct World {
     accept_paused: bool,
     done: usize,
     shutdowns: usize,
+    /// When the first signal came.
+    signalled: Option<Moment>,
     /// Clients that may be connected at once.
     crowd: usize,
     /// When each line was passed on, and as which one.
@@ -244,6 +246,7 @@ impl World {
             accept_paused: false,
             done: 0,
             shutdowns: 0,
+            signalled: None,
             crowd: if random.one_in(8) { 40 } else { 12 },
             sent: BTreeMap::new(),
             visits: Vec::new(),
@@ -318,6 +321,7 @@ impl World {
     fn check(&mut self) {
         self.bus.check_invariants();
         self.model.refusing = self.bus.stage() >= Stage::Terminating;
+        self.model.quiescing = self.bus.stage() >= Stage::Quiescing;
         self.model.refused = self.model.refusing;
         self.model.check(self.now, &self.bus);
         let soon = self.now.after(Duration::from_millis(1));
@@ -347,6 +351,7 @@ impl World {
         self.note(|_| "the time".into());
         let effects: Vec<Effect> = self.bus.handle(self.now, Input::Tick).collect();
         self.model.refusing |= self.bus.stage() >= Stage::Terminating;
+        self.model.quiescing |= self.bus.stage() >= Stage::Quiescing;
         self.model.leave_slots(self.now);
         self.carry_out(effects, &[], None, VecDeque::new(), false);
         self.model.expire(self.now);
@@ -593,7 +598,8 @@ impl World {
                     self.clients[at].left.get_or_insert(self.now);
                     self.clients[at].end.deaf = true;
                     let is_stalled = stalls > stalls_before && self.model.is_full(Who::Client(at));
-                    let excuse = self.clients[at].reset || is_stalled || self.sheds || self.model.refusing;
+                    let is_bad = is_bad && hearing == Some(Who::Client(at));
+                    let excuse = self.clients[at].reset || is_stalled || self.sheds || self.model.refusing || is_bad;
                     self.model.closing(self.now, at, excuse);
                 }
                 Effect::PauseAccept => self.accept_paused = true,
@@ -1304,9 +1310,10 @@ impl World {
             return;
         }
         let source = Source::User(self.random.range(0..4) as u32);
+        let refuses = self.bus.stage() >= Stage::Terminating;
         let (key, effects) = self.bus.connect(self.now, listener, source);
         let effects = effects.collect();
-        assert_eq!(key.is_none(), self.stop_accept, "a connection was refused or taken wrongly");
+        assert_eq!(key.is_none(), refuses, "a connection was refused or taken wrongly");
         if let Some(key) = key {
             self.model.connected(listener);
             let end = End { pace: Self::any_pace(&mut self.random), ..End::default() };
@@ -1357,9 +1364,18 @@ impl World {
     fn shutdown(&mut self) {
         if self.shutdowns < 2 {
             self.shutdowns += 1;
-            let again = self.bus.stage() > Stage::Running;
-            self.model.refusing |= again || self.settings.limits.quiesce.is_zero();
+            let before = self.bus.stage();
+            let is_new = self.signalled.is_none_or(|at| self.now.since(at) >= Duration::from_secs(1));
+            let again = before > Stage::Running && is_new;
+            self.signalled = self.signalled.or(Some(self.now));
+            let limits = &self.settings.limits;
+            let starts = before == Stage::Running && limits.lame_duck.is_zero();
+            self.model.quiescing |= again || starts;
+            self.model.refusing |= again || starts && limits.quiesce.is_zero();
             self.handle("shutdown", None, Input::Shutdown);
+            if before > Stage::Running && !again {
+                assert_eq!(self.bus.stage(), before, "two signals within a second are one");
+            }
             if again {
                 assert!(self.bus.stage() >= Stage::Killing, "the second signal is not immediate");
                 let spared = |worker: &SimWorker| worker.process == Process::Running && !worker.killed;

@@ -96,7 +96,11 @@ fn a_listener_offers_its_own_pool_alone_or_those_it_names() {
     let (kept, unknown) = (who(&mut client, "two").unwrap_err(), who(&mut client, "four").unwrap_err());
     assert_eq!(
         kept,
-        json!({ "code": -32602, "message": "no pool is called \"two\"", "data": { "reason": "unknown_pool" } })
+        json!({
+            "code": -32602,
+            "message": "no pool is called \"two\"",
+            "data": { "reason": "unknown_pool", "delivered": false }
+        })
     );
     assert_eq!((&kept["code"], &kept["data"]), (&unknown["code"], &unknown["data"]));
     let mut client = Client::over_tcp(addresses[1]);

@@ -178,7 +178,9 @@ impl Setup {
     /// With these pools, over TCP on a port that the kernel chooses.
     pub fn new(pools: impl IntoIterator<Item = Value>) -> Self {
         let pools: Vec<Value> = pools.into_iter().collect();
-        Self { config: Some(json!({ "pools": pools })), ..Self::bare().tcp() }
+        // A shutdown goes on at once; those tests that let requests finish say so.
+        let limits = json!({ "quiesce_sec": 0 });
+        Self { config: Some(json!({ "pools": pools, "limits": limits })), ..Self::bare().tcp() }
     }
 
     /// With nothing: no configuration, no flags.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
-use crate::harness::{Setup, children, echo, recorded, refuses_connections, worker};
+use crate::harness::{Setup, children, echo, recorded, refuses_connections, seconds_go_by, worker};
 
 #[test]
 fn sigterm_and_sigint_end_the_daemon_with_exit_code_0() {
@@ -125,20 +125,51 @@ fn a_request_during_the_drain_is_refused_at_once() {
 }
 
 #[test]
-fn with_quiesce_pending_requests_may_finish_first() {
+fn with_quiesce_pending_requests_may_finish_first_and_new_ones_are_refused() {
     let setup = Setup::new([worker("agents", 1, &[])]).limit("quiesce_sec", 60);
     let mut daemon = setup.start();
     let mut client = daemon.connect();
+    let mut idle = daemon.connect();
     client.ask(1, "hold", json!({}));
     client.request(2, "who", json!({}));
+    idle.request(1, "who", json!({}));
     daemon.signal(Signal::TERM);
     daemon.logs(&["shutting down"]);
     let address = daemon.address();
     daemon.until("no new clients", || refuses_connections(address));
-    client.ask(3, "release", json!({}));
+    idle.ends();
+    client.ask(3, "who", json!({}));
+    let refused = client.answer(3);
+    assert_eq!(refused["error"]["data"], json!({ "reason": "shutting_down", "delivered": false }));
+    assert!(daemon.runs());
+    client.send(&json!({ "method": "release" }));
     client.answer(1);
-    client.answer(3);
     client.ends();
+    daemon.ends_well();
+}
+
+#[test]
+fn who_was_let_in_by_the_kernel_before_the_end_gets_an_answer() {
+    let mut daemon = Setup::new([worker("agents", 1, &[])]).limit("quiesce_sec", 60).start();
+    let mut busy = daemon.connect();
+    busy.request(1, "who", json!({}));
+    busy.ask(2, "hold", json!({}));
+    // It does not accept while it is stopped; the kernel does.
+    daemon.signal(Signal::STOP);
+    let mut late: Vec<_> = (0..20).map(|_| daemon.connect()).collect();
+    for client in &mut late {
+        client.ask(1, "who", json!({}));
+    }
+    daemon.signal(Signal::TERM);
+    daemon.signal(Signal::CONT);
+    for client in &mut late {
+        let answer = client.answer(1);
+        let data = &answer["error"]["data"];
+        assert!(!answer["result"].is_null() || data["delivered"] == json!(false), "{answer}");
+        client.ends();
+    }
+    busy.send(&json!({ "method": "release" }));
+    busy.answer(2);
     daemon.ends_well();
 }
 
@@ -152,6 +183,9 @@ fn a_second_signal_ends_everything_at_once() {
         }
         daemon.signal(Signal::TERM);
         daemon.logs(&["workers are told to stop"]);
+        // Two signals that come together are one.
+        daemon.signal(second);
+        seconds_go_by(1);
         assert!(daemon.runs());
         daemon.signal(second);
         daemon.ends_well();

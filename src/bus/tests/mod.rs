@@ -78,7 +78,9 @@ fn pool(instances: usize, assignment: Assignment) -> Pool {
 }
 
 fn settings(pools: Vec<Pool>) -> Settings {
-    Settings { limits: Limits::default(), pools, listeners: vec![Listener::default()], routing: Routing::default() }
+    // A shutdown goes on at once; those that let requests finish say so.
+    let limits = Limits { quiesce: Duration::ZERO, ..Limits::default() };
+    Settings { limits, pools, listeners: vec![Listener::default()], routing: Routing::default() }
 }
 
 /// A bus with one pool of so many workers that take turns.

@@ -18,21 +18,131 @@ fn a_worker_that_starts_while_the_others_are_killed_is_killed() {
     let mut bench = Bench::starting(settings(vec![pool(1, Assignment::RoundRobin)]));
     let worker = bench.worker(0);
     bench.shutdown();
+    bench.pass(seconds(1));
     bench.shutdown();
     bench.spawn_all();
     assert_eq!(bench.signals_to(worker), [Signal::Terminate, Signal::Kill]);
 }
 
 #[test]
-fn quiescing_ends_with_the_last_pending_answer() {
+fn quiescing_ends_when_the_last_client_has_its_answers_and_is_silent() {
     let (mut bench, client, worker) = quiescing(seconds(10));
     bench.shutdown();
     assert_eq!(bench.bus.stage(), Stage::Quiescing);
     bench.pass(seconds(1));
-    assert!(bench.signals_to(worker).is_empty());
     bench.write(worker, r#"{"id":1,"result":1}"#);
     assert_eq!(bench.read_one(client), r#"{"id":1,"result":1}"#);
+    bench.pass(milliseconds(249));
+    assert_eq!((bench.how_closed(client), bench.signals_to(worker)), (None, vec![]));
+    bench.pass(milliseconds(1));
+    assert_eq!((bench.how_closed(client), bench.signals_to(worker)), (Some(Close::Flush), vec![Signal::Terminate]));
+}
+
+#[test]
+fn a_client_that_asks_while_quiescing_is_refused_and_may_be_sure_that_nobody_got_it() {
+    let (mut bench, client, worker) = quiescing(seconds(10));
+    let idle = bench.client();
+    bench.read(worker);
+    bench.shutdown();
+    bench.pass(milliseconds(200));
+    bench.write(idle, r#"{"id":2,"method":"x"}"#);
+    let error = bench.read_json(idle)["error"].take();
+    assert_eq!((&error["code"], &error["data"]["reason"]), (&Value::from(-32016), &Value::from("shutting_down")));
+    assert_eq!(error["data"]["delivered"], false);
+    bench.pass(milliseconds(200));
+    assert_eq!(bench.how_closed(idle), None, "it was heard again");
+    bench.pass(milliseconds(50));
+    assert_eq!((bench.how_closed(idle), bench.how_closed(client)), (Some(Close::Flush), None));
+    assert!(bench.read(worker).is_empty());
+}
+
+#[test]
+fn what_belongs_to_a_pending_request_passes_while_quiescing() {
+    let (mut bench, client, worker) = quiescing(seconds(10));
+    bench.write(client, r#"{"id":2,"method":"session/prompt","sessionId":"s"}"#);
+    bench.write(worker, r#"{"id":7,"method":"session/request_permission","sessionId":"s"}"#);
+    bench.read(client);
+    bench.read(worker);
+    bench.shutdown();
+    let lines = [
+        r#"{"id":7,"result":{}}"#,
+        r#"{"method":"session/cancel","sessionId":"s"}"#,
+        r#"{"method":"$/cancel_request","params":{"requestId":1}}"#,
+    ];
+    for line in lines {
+        bench.write(client, line);
+        assert_eq!(bench.read_one(worker), line);
+    }
+}
+
+#[test]
+fn who_is_in_the_middle_of_a_line_is_not_silent() {
+    let (mut bench, client, worker) = quiescing(seconds(10));
+    bench.write(worker, r#"{"id":1,"result":1}"#);
+    bench.read(client);
+    bench.shutdown();
+    bench.write_bytes(client, br#"{"id":2,"met"#);
+    bench.pass(seconds(5));
+    assert_eq!(bench.how_closed(client), None);
+    bench.write(client, r#"hod":"x"}"#);
+    assert_eq!(bench.read_error(client).0, "shutting_down");
+    bench.pass(milliseconds(250));
+    assert_eq!(bench.how_closed(client), Some(Close::Flush));
+}
+
+#[test]
+fn a_client_that_was_on_its_way_is_taken_while_quiescing_and_refused_afterwards() {
+    let (mut bench, _client, _worker) = quiescing(seconds(10));
+    bench.shutdown();
+    assert!(!bench.listening);
+    assert!(bench.connect(0, Source::Inherited).is_some(), "it was in the backlog");
+    bench.pass(seconds(10));
+    assert!(bench.connect(0, Source::Inherited).is_none());
+}
+
+#[test]
+fn a_lame_duck_takes_clients_and_requests_until_its_time_is_up() {
+    let mut lame = settings(vec![pool(1, Assignment::RoundRobin)]);
+    lame.limits.lame_duck = seconds(3);
+    let mut bench = Bench::new(lame);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    bench.shutdown();
+    assert_eq!((bench.bus.stage(), bench.listening), (Stage::LameDuck, true));
+    let late = bench.client();
+    for (id, client) in [(1, client), (2, late)] {
+        bench.write(client, &format!(r#"{{"id":{id},"method":"x"}}"#));
+    }
+    assert_eq!(bench.read(worker).len(), 2);
+    bench.pass(milliseconds(2999));
+    assert!(bench.listening && bench.signals_to(worker).is_empty());
+    bench.pass(milliseconds(1));
+    assert!(!bench.listening);
     assert_eq!(bench.signals_to(worker), [Signal::Terminate]);
+}
+
+#[test]
+fn two_signals_within_a_second_are_one() {
+    let (mut bench, client, worker) = quiescing(seconds(10));
+    bench.shutdown();
+    bench.pass(milliseconds(999));
+    bench.shutdown();
+    assert_eq!((bench.how_closed(client), bench.signals_to(worker)), (None, vec![]));
+    bench.pass(milliseconds(1));
+    bench.shutdown();
+    assert_eq!(bench.signals_to(worker), [Signal::Terminate, Signal::Kill]);
+    assert_eq!(bench.how_closed(client), Some(Close::Now));
+}
+
+#[test]
+fn a_signal_after_the_end_of_stdin_ends_everything_at_once() {
+    let mut stdio = settings(vec![pool(1, Assignment::RoundRobin)]);
+    stdio.listeners[0].stdio = true;
+    let mut bench = Bench::new(stdio);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    bench.ends(client);
+    bench.gone(client);
+    bench.shutdown();
+    assert_eq!(bench.signals_to(worker), [Signal::Terminate, Signal::Kill]);
 }
 
 #[test]
@@ -126,7 +236,7 @@ fn the_second_signal_is_immediate() {
     bench.stalls(client);
     bench.write(client, r#"{"id":1,"method":"x","pool":"nowhere"}"#);
     bench.shutdown();
-    bench.pass(milliseconds(10));
+    bench.pass(seconds(1));
     bench.shutdown();
     assert_eq!(bench.signals_to(worker), [Signal::Terminate, Signal::Kill]);
     assert_eq!(bench.how_closed(client), Some(Close::Now));
@@ -141,17 +251,16 @@ fn the_second_signal_is_immediate() {
 fn a_second_signal_ends_the_quiet_time_too() {
     let (mut bench, _client, worker) = quiescing(seconds(1000));
     bench.shutdown();
+    bench.pass(seconds(1));
     bench.shutdown();
     assert_eq!(bench.signals_to(worker), [Signal::Terminate, Signal::Kill]);
 }
 
 #[test]
-fn the_quiet_time_takes_requests_of_those_who_are_there_and_is_bounded() {
-    let (mut bench, client, worker) = quiescing(seconds(10));
+fn the_quiet_time_is_bounded() {
+    let (mut bench, _client, worker) = quiescing(seconds(10));
     bench.shutdown();
     assert!(!bench.listening);
-    bench.write(client, r#"{"id":2,"method":"x"}"#);
-    assert_eq!(bench.read(worker).len(), 2);
     bench.pass(milliseconds(9999));
     assert!(bench.signals_to(worker).is_empty());
     bench.pass(milliseconds(1));

@@ -81,11 +81,21 @@ impl Bus {
         window: Window<'_>,
         line: &Line,
     ) -> Result<usize, (Reason, String)> {
-        let group = if line.pool.is_some() {
-            self.named_pool(client, &decoded(window.get(line.pool)))?
-        } else {
-            self.clients.get(client).map_or(0, |client| client.group)
-        };
+        if line.pool.is_some() {
+            return self.named_pool(client, &decoded(window.get(line.pool)));
+        }
+        Ok(self.clients.get(client).map_or(0, |client| client.group))
+    }
+
+    /// A worker of a group for a line that belongs to no session yet.
+    pub(super) fn pick_worker_for_line(
+        &mut self,
+        now: Moment,
+        client: ClientKey,
+        group: usize,
+        window: Window<'_>,
+        line: &Line,
+    ) -> Result<WorkerKey, (Reason, String)> {
         // Nobody is picked, and no worker started, for one who asks for what it may not have.
         if self.denies_methods
             && let Some(pool) = self.groups[group].only_pool()
@@ -93,7 +103,7 @@ impl Bus {
         {
             return Err(denied);
         }
-        Ok(group)
+        self.pick_worker(now, client, group)
     }
 
     /// The pool of this name. One that the client's listener does not offer is not told from one that does not exist.
@@ -113,13 +123,7 @@ impl Bus {
         self.pools[pool].seats[seat].worker
     }
 
-    /// A worker for a client's message that belongs to no session yet.
-    pub(super) fn pick_worker(
-        &mut self,
-        now: Moment,
-        client: ClientKey,
-        group: usize,
-    ) -> Result<WorkerKey, (Reason, String)> {
+    fn pick_worker(&mut self, now: Moment, client: ClientKey, group: usize) -> Result<WorkerKey, (Reason, String)> {
         let assignment = self.groups[group].assignment;
         if assignment == Assignment::RoundRobin {
             return self.next_in_turn(group).ok_or_else(|| self.no_worker(now, group));

@@ -233,8 +233,8 @@ impl Bus {
             }
             (None, Some(name)) => self.worker_for_session(now, client, window, line, verb, name.clone(), None)?,
             (None, None) => {
-                let picked =
-                    self.group_of_line(client, window, line).and_then(|group| self.pick_worker(now, client, group));
+                let group = self.group_of_line(client, window, line);
+                let picked = group.and_then(|group| self.pick_worker_for_line(now, client, group, window, line));
                 (picked.map_err(|(reason, text)| Refusal(reason, text))?, Named::None)
             }
         };
@@ -310,7 +310,7 @@ impl Bus {
         let group = self.group_of_line(client, window, line).map_err(refusal)?;
         if self.groups[group].assignment == Assignment::Dedicated {
             // Its process serves no other client, so no other client's sessions are in reach.
-            let worker = self.pick_worker(now, client, group).map_err(refusal)?;
+            let worker = self.pick_worker_for_line(now, client, group, window, line).map_err(refusal)?;
             let session = match self.sessions.of_worker(worker, &name) {
                 Some(session) => Named::Known(session),
                 None if verb == Verb::Fork => Named::None,
@@ -343,7 +343,7 @@ impl Bus {
             // It may be outside of the group, where nobody has looked yet.
             Some(worker) if self.sessions.of_worker(worker, &name).is_some() => return Err(Self::denied()),
             Some(worker) => self.usable(worker)?,
-            None => self.pick_worker(now, client, group).map_err(refusal)?,
+            None => self.pick_worker_for_line(now, client, group, window, line).map_err(refusal)?,
         };
         Ok((worker, if verb == Verb::Fork { Named::None } else { Named::New(name) }))
     }

@@ -76,6 +76,23 @@ fn a_method_is_denied_where_the_pool_is_known_by_its_worker_alone() {
 }
 
 #[test]
+fn a_new_name_for_a_session_of_another_pool_leaves_the_method_to_that_pool() {
+    let mut both = settings(vec![
+        Pool { deny_methods: vec!["session/list".into()], ..pool(1, Assignment::RoundRobin) },
+        Pool { id: "open".into(), ..pool(1, Assignment::RoundRobin) },
+    ]);
+    both.listeners[0].pool = Some(0);
+    let mut bench = Bench::new(both);
+    let (client, worker, open) = (bench.client(), bench.worker(0), bench.worker(1));
+    bench.write(client, r#"{"id":1,"method":"x","pool":"open","params":{"sessionId":"s"}}"#);
+    bench.write(client, r#"{"id":2,"method":"session/list","sessionId":"new","params":{"sessionId":"s"}}"#);
+    assert_eq!((bench.read(open).len(), bench.read(client).len()), (2, 0));
+    bench.write(client, r#"{"id":3,"method":"session/list","sessionId":"another","params":{"sessionId":"none"}}"#);
+    assert_eq!(bench.read_error(client).0, "method_denied");
+    assert!(bench.read(worker).is_empty());
+}
+
+#[test]
 fn a_denied_request_takes_nobodys_turn() {
     let first = Pool { deny_methods: vec!["x".into()], ..pool(2, Assignment::RoundRobin) };
     let mut bench = Bench::new(settings(vec![first]));

@@ -272,7 +272,9 @@ impl Bus {
         if !self.worker_takes_messages(worker) {
             return Err(unknown());
         }
-        if self.settings.routing.session_access == SessionAccess::Owner {
+        // Nobody else's sessions are in reach of a worker that serves this client alone.
+        let is_its_own = self.workers.get(worker).is_some_and(|worker| worker.owner.is_some());
+        if self.settings.routing.session_access == SessionAccess::Owner && !is_its_own {
             for (span, on_top) in [(line.session, true), (line.params_session, false)] {
                 let Some(name) = session_name(window, span) else { continue };
                 match self.sessions.of_worker(worker, &name).and_then(|key| self.sessions.get(key)) {

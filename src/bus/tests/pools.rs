@@ -117,6 +117,22 @@ fn a_dedicated_worker_may_be_told_a_second_name_that_a_late_answer_gave_out() {
 }
 
 #[test]
+fn a_cancellation_for_a_dedicated_worker_may_name_a_session_that_a_late_answer_gave_out() {
+    let mut slow = settings(vec![pool(1, Assignment::Dedicated)]);
+    slow.pools[0].request_timeout = Some(seconds(1));
+    let mut bench = Bench::new(slow);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    bench.write(client, r#"{"id":1,"method":"session/new"}"#);
+    bench.pass(seconds(1));
+    bench.write(worker, r#"{"id":1,"result":{"sessionId":"2"}}"#);
+    bench.write(client, r#"{"id":2,"method":"x"}"#);
+    bench.read(worker);
+    let cancel = r#"{"method":"$/cancel_request","sessionId":"2","params":{"requestId":2}}"#;
+    bench.write(client, cancel);
+    assert_eq!((bench.read_one(worker).as_str(), bench.count(Reason::SessionDenied)), (cancel, 0));
+}
+
+#[test]
 fn a_pool_whose_workers_cannot_start_is_not_started_by_those_who_ask() {
     let mut bench = Bench::starting(settings(vec![Pool { max_instances: 9, ..pool(1, Assignment::Dedicated) }]));
     let client = bench.client();

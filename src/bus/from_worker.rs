@@ -43,9 +43,10 @@ impl Bus {
         let Some(Peer::Client(client)) = request.asker() else {
             let (effect, sessions) = (request.effect, [request.session, request.second_session]);
             if effect.loads && line.has(Line::RESULT) {
-                sessions.into_iter().flatten().for_each(|session| self.sessions.confirm_held(session));
+                sessions.into_iter().flatten().for_each(|session| self.sessions.was_loaded_late(session));
             }
-            self.learn_from_late_answer(worker, window, line);
+            let asked_in = if effect.creates { [None; 2] } else { sessions };
+            self.learn_from_late_answer(worker, window, line, asked_in);
             self.forget_request(Direction::ToWorkers, key);
             self.report_line(now, Reason::LateAnswer, from, window, line, "the client is not waiting any more");
             return Flow::Next;
@@ -121,7 +122,7 @@ impl Bus {
         let from = Peer::Worker(key);
         let Some(worker) = self.workers.get_mut(key) else { return Flow::Next };
         if worker.end.take_retired() {
-            self.learn_from_late_answer(key, window, line);
+            self.learn_from_late_answer(key, window, line, [None; 2]);
             self.report_line(now, Reason::LateAnswer, from, window, line, "the request was given up before");
             return Flow::Next;
         }
@@ -135,10 +136,18 @@ impl Bus {
         Flow::Next
     }
 
-    /// A session that was made for a client that has gone belongs to nobody.
-    fn learn_from_late_answer(&mut self, worker: WorkerKey, window: Window<'_>, line: &Line) {
+    /// A session that was made for a client that does not wait any more belongs to nobody. An answer that repeats the
+    /// name of a session that it was asked in has made none: that one stays whose it is.
+    fn learn_from_late_answer(
+        &mut self,
+        worker: WorkerKey,
+        window: Window<'_>,
+        line: &Line,
+        asked_in: [Option<SessionKey>; 2],
+    ) {
         if line.has(Line::RESULT)
             && let Some(name) = session_name(window, line.result_session)
+            && self.sessions.of_worker(worker, &name).is_none_or(|key| !asked_in.contains(&Some(key)))
         {
             self.learn_unowned_session(worker, &name);
         }

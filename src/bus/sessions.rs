@@ -40,7 +40,7 @@ pub struct Session {
     pub name: Text,
     /// How certain it is that it belongs to its owner.
     pub rank: Rank,
-    /// The worker may know it for somebody else's: it is held when its present owner leaves.
+    /// The worker may know it for somebody else's, or has loaded it: it is held when its present owner leaves.
     pub was_held: bool,
     /// Its owner has asked the worker to load it.
     pub is_lent: bool,
@@ -243,19 +243,21 @@ impl Sessions {
         Some(session)
     }
 
-    /// A worker has loaded a session for a client that has gone: it knows it from now on.
-    pub(super) fn confirm_held(&mut self, key: SessionKey) {
-        if let Some(session) = self.table.get_mut(key).filter(|session| session.client.is_none()) {
+    /// A worker has loaded a session for a client that does not wait any more: it knows it from now on. Whoever owns
+    /// it keeps it, and has to ask again where others have asked before.
+    pub(super) fn was_loaded_late(&mut self, key: SessionKey) {
+        let Some(session) = self.table.get_mut(key) else { return };
+        session.was_held = true;
+        if session.client.is_none() {
             session.rank = Rank::Issued;
         }
     }
 
     /// The answer to a request that loads this session will not be seen: the worker may know it from now on.
     pub(super) fn may_be_loaded(&mut self, key: SessionKey) {
-        let Some(session) = self.table.get_mut(key).filter(|session| session.rank == Rank::Claimed) else { return };
-        (session.was_held, session.is_lent) = (true, true);
-        if session.client.is_none() {
-            session.rank = Rank::Issued;
+        self.was_loaded_late(key);
+        if let Some(session) = self.table.get_mut(key) {
+            session.is_lent |= session.rank == Rank::Claimed;
         }
     }
 

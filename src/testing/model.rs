@@ -137,8 +137,11 @@ struct Session {
 struct Held {
     worker: usize,
     name: String,
-    /// The session that it was, as long as that matters: until none of its requests is pending.
-    until_answered: Option<usize>,
+    /// The session that it was, if it was one.
+    serial: Option<usize>,
+    /// The worker has given it out or loaded it: it is held for as long as the worker lives. Another one is until none
+    /// of its requests is pending.
+    is_issued: bool,
 }
 
 /// A request that waits for its answer.
@@ -890,11 +893,13 @@ impl Model {
             return None;
         }
         let held = held.map(|held| self.held.remove(held));
-        let serial = self.new_session(now, client, worker, name, Rank::Claimed);
+        let made = self.new_session(now, client, worker, name, Rank::Claimed);
         let session = self.sessions.last_mut().expect("it was pushed");
         session.lent = held.is_some();
-        session.was_issued = held.is_some_and(|held| held.until_answered.is_none());
-        Some(serial)
+        session.was_issued = held.as_ref().is_some_and(|held| held.is_issued);
+        // What its old owner has asked in it is pending in it still.
+        session.serial = held.and_then(|held| held.serial).unwrap_or(made);
+        Some(session.serial)
     }
 
     fn new_session(&mut self, now: Moment, client: usize, worker: usize, name: &str, rank: Rank) -> usize {
@@ -918,8 +923,8 @@ impl Model {
 
     /// The owner of a session has gone, or has been refused it: nobody else gets it as long as something of it may come.
     fn hold(&mut self, session: Session) {
-        let until_answered = (session.rank < Rank::Issued && !session.was_issued).then_some(session.serial);
-        self.held.push(Held { worker: session.worker, name: session.name, until_answered });
+        let is_issued = session.rank == Rank::Issued || session.was_issued;
+        self.held.push(Held { worker: session.worker, name: session.name, serial: Some(session.serial), is_issued });
     }
 
     fn worker_message(&mut self, number: usize, worker: usize, client: usize, ids: &Ids) {
@@ -1014,18 +1019,25 @@ impl Model {
         self.issuing.push(self.workers[worker].pool);
     }
 
-    /// An answer comes for a client that has gone: what it names is kept from others.
-    fn holds_late(&mut self, number: usize) {
+    /// An answer comes that nobody waits for: what it names is kept from everybody. `asked_in` are the sessions of the
+    /// request, if it did not ask for a new one: who repeats their names gives out nothing by that.
+    fn holds_late(&mut self, number: usize, asked_in: &[usize]) {
         let line = self.lines[number].clone();
         let (Who::Worker(worker), Some(name)) = (line.from, line.result_session.filter(|_| line.result)) else {
             return;
         };
         let is_it = |of: usize, called: &str| of == worker && called == name;
+        let owned = self.sessions.iter().find(|at| is_it(at.worker, &at.name));
+        let held = self.held.iter().find(|held| is_it(held.worker, &held.name));
+        let serial = owned.map(|at| at.serial).or(held.and_then(|held| held.serial));
+        if serial.is_some_and(|serial| asked_in.contains(&serial)) {
+            return;
+        }
         self.issuing.push(self.workers[worker].pool);
-        if !self.sessions.iter().any(|at| is_it(at.worker, &at.name) && at.rank == Rank::Issued) {
+        if owned.is_none_or(|at| at.rank < Rank::Issued) && held.is_none_or(|held| !held.is_issued) {
             self.sessions.retain(|at| !is_it(at.worker, &at.name));
             self.gives_out(worker, &name);
-            self.held.push(Held { worker, name, until_answered: None });
+            self.held.push(Held { worker, name, serial: None, is_issued: true });
         }
     }
 
@@ -1088,20 +1100,29 @@ impl Model {
             let pending = self.to_workers.iter().any(|request| request.answerer == line.from && request.wire == id);
             if pending {
                 let request = self.answered_by(number, true);
-                let asked = &self.lines[request.line];
-                // The worker has loaded it, although for nobody: it keeps it as long as it lives.
-                if self.lines[number].result && matches!(asked.method, "session/load" | "session/resume") {
-                    for held in &mut self.held {
-                        held.until_answered = held.until_answered.filter(|serial| !request.sessions.contains(serial));
-                    }
+                let method = self.lines[request.line].method;
+                if self.lines[number].result && matches!(method, "session/load" | "session/resume") {
+                    self.is_loaded(&request.sessions);
                 }
+                let creates = matches!(method, "session/new" | "session/fork");
+                self.holds_late(number, if creates { &[] } else { &request.sessions });
             } else {
                 self.workers[worker].retired -= 1;
+                self.holds_late(number, &[]);
             }
-            self.holds_late(number);
             self.let_go();
         } else {
             self.answered_by(number, false);
+        }
+    }
+
+    /// A worker has loaded sessions, or may have, and nobody was told: it knows them for as long as it lives.
+    fn is_loaded(&mut self, serials: &[usize]) {
+        for session in self.sessions.iter_mut().filter(|at| serials.contains(&at.serial)) {
+            session.was_issued = true;
+        }
+        for held in self.held.iter_mut().filter(|held| held.serial.is_some_and(|serial| serials.contains(&serial))) {
+            held.is_issued = true;
         }
     }
 
@@ -1214,7 +1235,7 @@ impl Model {
     /// Names that were only claimed are free when nothing of them can come any more.
     fn let_go(&mut self) {
         let pending = |serial: usize| self.to_workers.iter().any(|request| request.sessions.contains(&serial));
-        self.held.retain(|held| held.until_answered.is_none_or(pending));
+        self.held.retain(|held| held.is_issued || held.serial.is_some_and(pending));
     }
 
     /// When a request gives its slot back, if it was cancelled or nobody waits for it.
@@ -1260,12 +1281,9 @@ impl Model {
         }
         // The worker may load it yet.
         if matches!(self.lines[request.line].method, "session/load" | "session/resume") {
-            let its = |serial: &usize| request.sessions.contains(serial);
-            for session in self.sessions.iter_mut().filter(|at| its(&at.serial) && at.rank == Rank::Claimed) {
-                (session.was_issued, session.lent) = (true, true);
-            }
-            for held in &mut self.held {
-                held.until_answered = held.until_answered.filter(|serial| !its(serial));
+            self.is_loaded(&request.sessions);
+            for session in self.sessions.iter_mut().filter(|at| request.sessions.contains(&at.serial)) {
+                session.lent |= session.rank == Rank::Claimed;
             }
         }
         let loud = self.settings.routing.error_replies && request.cancelled.is_some_and(|(_, loud)| loud);

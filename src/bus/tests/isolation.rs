@@ -15,6 +15,11 @@ fn two_owners() -> (Bench, [Peer; 2], Peer) {
     (bench, clients, worker)
 }
 
+/// A bus with one worker that has a second for each answer.
+fn hurried() -> Bench {
+    Bench::new(settings(vec![Pool { request_timeout: Some(seconds(1)), ..pool(1, Assignment::RoundRobin) }]))
+}
+
 fn prompt(id: usize, session: &str) -> String {
     format!(r#"{{"id":{id},"method":"session/prompt","params":{{"sessionId":"{session}"}}}}"#)
 }
@@ -282,6 +287,77 @@ fn a_load_that_is_never_sent_leaves_the_name_held_while_the_worker_works_for_the
     bench.write(worker, r#"{"id":1,"result":"of the owner that has left"}"#);
     bench.write(stranger, &prompt(4, "s"));
     assert_eq!(bench.read(worker).len(), 1, "now it is nobody's");
+}
+
+#[test]
+fn a_session_whose_load_is_answered_too_late_stays_with_the_client_that_asked_for_it() {
+    for result in ["null", r#"{"sessionId":"s"}"#] {
+        let mut bench = hurried();
+        let (owner, stranger, worker) = (bench.client(), bench.client(), bench.worker(0));
+        bench.write(owner, &load(1, "s"));
+        bench.pass(seconds(1));
+        assert_eq!(bench.read_error(owner).0, "timeout");
+        bench.write(worker, &format!(r#"{{"id":1,"result":{result}}}"#));
+        bench.pass(seconds(61));
+        bench.read(worker);
+        for method in ["fork", "load", "prompt"] {
+            bench.write(stranger, &prompt(2, "s").replace("prompt", method));
+            assert_eq!(bench.read_error(stranger).0, "session_denied", "{method} {result}");
+        }
+        bench.write(owner, &load(3, "s"));
+        assert_eq!(bench.read_one(worker), load(3, "s"));
+        bench.write(worker, r#"{"id":3,"error":{"code":-32002}}"#);
+        bench.breaks(owner);
+        bench.gone(owner);
+        bench.write(stranger, &prompt(4, "s"));
+        assert_eq!(bench.read_error(stranger).0, "session_denied", "the worker has it still: {result}");
+    }
+}
+
+#[test]
+fn a_late_answer_that_repeats_the_name_it_was_asked_in_takes_the_session_from_nobody() {
+    let mut bench = hurried();
+    let (owner, other, worker) = (bench.client(), bench.client(), bench.worker(0));
+    bench.write(owner, &prompt(1, "mine"));
+    bench.pass(seconds(1));
+    bench.write(worker, r#"{"id":1,"result":{"sessionId":"mine"}}"#);
+    assert_eq!((bench.read_error(owner).0.as_str(), bench.count(Reason::LateAnswer)), ("timeout", 1));
+    bench.read(worker);
+    bench.write(owner, &prompt(2, "mine"));
+    assert_eq!(bench.read_one(worker), prompt(2, "mine"));
+    bench.write(other, &prompt(3, "another"));
+    assert_eq!(bench.read_one(worker), prompt(3, "another"), "the worker has given out no name by that");
+}
+
+#[test]
+fn an_answer_for_an_owner_that_has_left_takes_the_session_from_nobody_who_loads_it() {
+    let mut bench = bench(1);
+    let (owner, loader, worker) = (bench.client(), bench.client(), bench.worker(0));
+    bench.write(owner, &prompt(1, "s"));
+    bench.breaks(owner);
+    bench.gone(owner);
+    bench.write(loader, &load(2, "s"));
+    bench.write(worker, r#"{"id":1,"result":{"sessionId":"s"}}"#);
+    bench.write(worker, r#"{"id":2,"result":null}"#);
+    assert_eq!((bench.read(worker).len(), bench.read_one(loader).as_str()), (2, r#"{"id":2,"result":null}"#));
+    bench.write(loader, &prompt(3, "s"));
+    assert_eq!(bench.read_one(worker), prompt(3, "s"));
+}
+
+#[test]
+fn a_session_that_the_worker_may_have_loaded_unseen_is_held_when_its_owner_leaves() {
+    let mut bench = bench(1);
+    let (owner, stranger, worker) = (bench.client(), bench.client(), bench.worker(0));
+    bench.write(owner, &prompt(1, "s"));
+    bench.write(worker, r#"{"id":1,"result":"it knows the name"}"#);
+    bench.write(owner, &load(2, "s"));
+    bench.write(owner, r#"{"method":"notifications/cancelled","params":{"requestId":2}}"#);
+    bench.pass(seconds(6));
+    assert_eq!(bench.count(Reason::Cancelled), 1);
+    bench.breaks(owner);
+    bench.gone(owner);
+    bench.write(stranger, &prompt(3, "s"));
+    assert_eq!(bench.read_error(stranger).0, "session_denied");
 }
 
 #[test]

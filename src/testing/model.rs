@@ -821,11 +821,16 @@ impl Model {
         self.check_named(&line, client, worker, ids);
         let mut sessions = Vec::new();
         if line.targets().is_empty() {
+            // It asks for a lost session, unless it has one of that name: then only an answer ends the loss.
+            let has = |name: &String| {
+                let is_way = line.way() == Some(name);
+                let mut mine = self.sessions.iter().filter(|at| at.client == client && at.name == *name);
+                mine.any(|at| if is_way { line.pool.is_none() } else { at.worker == worker })
+            };
+            let asked: Vec<&String> = line.names().into_iter().filter(|name| line.loads() && !has(name)).collect();
+            self.clients[client].lost.retain(|(lost, _)| !asked.contains(&lost));
             for name in line.names() {
                 sessions.extend(self.session_used(now, client, worker, name, &line));
-            }
-            if line.loads() {
-                self.clients[client].lost.retain(|(lost, _)| !line.names().contains(&lost));
             }
         } else {
             let loud = line.method != "notifications/cancelled";

@@ -39,8 +39,8 @@ struct Kept {
     owner: usize,
     /// The worker gave the name out, or has loaded it.
     issued: bool,
-    /// When its owner was told the name.
-    told: Option<Moment>,
+    /// When its owner was told the name, as one of the lines that were passed on.
+    told: Option<usize>,
     /// The worker may speak in it.
     open: bool,
     /// When the last line of its owner was sent.
@@ -70,6 +70,8 @@ pub struct Heard<'a> {
     pub ids: &'a Ids,
     /// When the bus passed it on.
     pub sent: Moment,
+    /// How many lines it had passed on before: many go at one moment.
+    pub order: usize,
 }
 
 /// One worker's view of the world.
@@ -97,6 +99,8 @@ pub struct Mind {
     /// Ids that it has answered without being asked, or once more: the bus may have taken that for the answer of what
     /// it still works on, and its asker may use the id again.
     blurted: Vec<String>,
+    /// Lines that load a session which their client can only have guessed.
+    guesses: Vec<usize>,
     work: Vec<Work>,
 }
 
@@ -122,6 +126,7 @@ impl Mind {
             closed: Vec::new(),
             muddled: Vec::new(),
             blurted: Vec::new(),
+            guesses: Vec::new(),
             work: Vec::new(),
         }
     }
@@ -136,9 +141,9 @@ impl Mind {
         if self.doubles { reencoded(token) } else { token.to_owned() }
     }
 
-    /// Whether it finds the session that it is to load.
-    pub fn can_load(&self, line: &Line) -> bool {
-        self.session_of(line).is_some()
+    /// Whether it finds the session that it is to load, as line `number` asks it to, and it is nobody else's.
+    pub fn can_load(&self, number: usize, line: &Line) -> bool {
+        self.session_of(line).is_some() && !self.guesses.contains(&number)
     }
 
     fn session_of(&self, line: &Line) -> Option<String> {
@@ -157,7 +162,7 @@ impl Mind {
     /// It reads a request or a notification. `left` says when a client has gone, and `shared` whether everybody may
     /// use every session.
     pub fn hears(&mut self, heard: &Heard<'_>, shared: bool, left: impl Fn(usize) -> Option<Moment>) {
-        let Heard { client, number, line, ids, sent } = heard;
+        let Heard { client, number, line, ids, sent, order } = heard;
         for target in line.targets().iter().zip([&ids.request_id, &ids.params_id].into_iter().flatten()) {
             let id = self.read_id(target.1);
             for work in self.work.iter_mut().filter(|work| work.id == id) {
@@ -196,7 +201,7 @@ impl Mind {
         };
         let Some(at) = self.sessions.iter().position(|kept| kept.name == name) else {
             if !stays && (self.trusting || line.loads()) {
-                let (issued, told) = (line.loads(), line.loads().then_some(*sent));
+                let (issued, told) = (line.loads(), line.loads().then_some(*order));
                 self.sessions.push(Kept { name, owner: *client, issued, told, open: true, used: *sent });
             }
             return;
@@ -212,10 +217,13 @@ impl Mind {
                 forgotten || gone.is_some_and(|left| line.loads() || !busy || sent.since(left) >= GRACE)
             };
             // Who loads a name that nobody was told yet may be the first to say it: the worker refuses that itself.
-            let guessed = line.loads() && kept.issued && kept.told.is_none_or(|told| told > *sent);
+            let guessed = line.loads() && kept.issued && kept.told.is_none_or(|told| told > *order);
             let closed = self.closed.contains(&(name, kept.owner));
             assert!(free || guessed || closed, "breach: line {number} of client {client} is in {kept:?}: {line:?}");
             if !free {
+                if guessed {
+                    self.guesses.push(*number);
+                }
                 return;
             }
         }
@@ -225,7 +233,7 @@ impl Mind {
         let kept = &mut self.sessions[at];
         (kept.owner, kept.used) = (*client, kept.used.max(*sent));
         if line.loads() {
-            (kept.issued, kept.told) = (true, kept.told.or(Some(*sent)));
+            (kept.issued, kept.told) = (true, kept.told.or(Some(*order)));
         }
         kept.open |= line.loads() || !kept.issued;
     }
@@ -277,10 +285,10 @@ impl Mind {
         }
     }
 
-    /// The owner of a session has been told its name.
-    pub fn told(&mut self, name: &str, now: Moment) {
+    /// The owner of a session has been told its name, by the line with this place among all that were passed on.
+    pub fn told(&mut self, name: &str, order: usize) {
         if let Some(kept) = self.kept(name) {
-            kept.told.get_or_insert(now);
+            kept.told.get_or_insert(order);
         }
     }
 

@@ -688,7 +688,7 @@ impl World {
                     let alike = asked.id.as_deref().map(meaning) == token.as_deref().map(meaning);
                     assert!(same && alike, "{to:?} has the id {token:?} in the answer to {asked:?}");
                     if let Some(name) = &line.result_session {
-                        self.workers[worker].mind.told(name, now);
+                        self.workers[worker].mind.told(name, order);
                     }
                     return;
                 }
@@ -885,9 +885,9 @@ impl World {
         let Some(number) = number else { return };
         let line = self.model.lines[number].clone();
         let (Who::Client(client), false) = (line.from, line.kind == Kind::Response) else { return };
-        let sent = self.sent[&number].0;
+        let (sent, order) = self.sent[&number];
         let shared = self.settings.routing.session_access == SessionAccess::Shared;
-        let heard = Heard { client, number, line: &line, ids: &ids, sent };
+        let heard = Heard { client, number, line: &line, ids: &ids, sent, order };
         let clients = &self.clients;
         let at = &mut self.workers[worker];
         at.mind.hears(&heard, shared, |client| clients[client].left);
@@ -1146,17 +1146,26 @@ impl World {
         if todo.again {
             worker.mind.blurts(&todo.token);
         }
-        let result = !random.one_in(5) && (!asked.loads() || worker.mind.can_load(asked));
+        let result = !random.one_in(5) && (!asked.loads() || worker.mind.can_load(todo.line, asked));
         if let (false, Some(name)) = (result, &todo.made) {
             worker.mind.unmakes(name);
         }
         let mut result_session = todo.made.filter(|_| result);
         if result && worker.mind.careless && random.one_in(4) {
             let name = random.range(0..3).to_string();
+            if let Some(made) = &result_session {
+                worker.mind.unmakes(made);
+            }
             worker.mind.muddles(name.clone());
             result_session = Some(name);
-        } else if result && asked.loads() && random.one_in(3) {
-            result_session = result_session.or(asked.inner.clone());
+        } else if let (None, Some(name), true) = (&result_session, &asked.inner, result && asked.loads())
+            && random.one_in(3)
+        {
+            if asked.method == "session/fork" {
+                // The original and its copy have one name.
+                worker.mind.muddles(name.clone());
+            }
+            result_session = Some(name.clone());
         }
         worker.mind.answered(todo.line, asked, result, result_session.as_deref());
         let draft = Draft {

@@ -43,7 +43,7 @@ impl Bus {
         let Some(Peer::Client(client)) = request.asker() else {
             let (effect, sessions) = (request.effect, [request.session, request.second_session]);
             if effect.loads && line.has(Line::RESULT) {
-                sessions.into_iter().flatten().for_each(|session| self.sessions.was_loaded_late(session));
+                sessions.into_iter().flatten().for_each(|session| self.sessions.mark_loaded(session));
             }
             let asked_in = if effect.creates { [None; 2] } else { sessions };
             self.learn_from_late_answer(worker, window, line, asked_in);
@@ -61,13 +61,14 @@ impl Bus {
         let named = session_name(window, line.result_session).filter(|_| line.has(Line::RESULT));
         if line.has(Line::RESULT) {
             let loaded = if effect.loads { Rank::Issued } else { Rank::Confirmed };
-            // What a worker loads is the session in the params.
+            // What a worker loads is the session in the params, unless it reads names at top level.
             let [first, second] = sessions;
             if let Some(first) = first {
                 self.confirm_session(first, if second.is_some() { Rank::Confirmed } else { loaded });
             }
             if let Some(second) = second {
                 self.confirm_session(second, loaded);
+                first.filter(|_| effect.loads).into_iter().for_each(|first| self.sessions.mark_loaded(first));
             }
             if let Some(name) = named
                 && let Learned::NoRoom = self.learn_session(now, client, worker, &name, effect.creates)

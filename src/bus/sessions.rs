@@ -243,9 +243,9 @@ impl Sessions {
         Some(session)
     }
 
-    /// A worker has loaded a session for a client that does not wait any more: it knows it from now on. Whoever owns
-    /// it keeps it, and has to ask again where others have asked before.
-    pub(super) fn was_loaded_late(&mut self, key: SessionKey) {
+    /// A worker has loaded a session, or may have, without saying whose it is: it knows it from now on. Whoever owns it
+    /// keeps it.
+    pub(super) fn mark_loaded(&mut self, key: SessionKey) {
         let Some(session) = self.table.get_mut(key) else { return };
         session.was_held = true;
         if session.client.is_none() {
@@ -255,7 +255,7 @@ impl Sessions {
 
     /// The answer to a request that loads this session will not be seen: the worker may know it from now on.
     pub(super) fn may_be_loaded(&mut self, key: SessionKey) {
-        self.was_loaded_late(key);
+        self.mark_loaded(key);
         if let Some(session) = self.table.get_mut(key) {
             session.is_lent |= session.rank == Rank::Claimed;
         }

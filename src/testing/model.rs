@@ -999,6 +999,8 @@ impl Model {
         }
     }
 
+                // A worker that reads names at top level has loaded the other one.
+                session.was_issued |= line.result && only_asks;
     /// An answer to a client names a session. `creates` says that the client asked for a new one.
     fn learns(&mut self, now: Moment, client: usize, worker: usize, name: &str, creates: bool) {
         match self.sessions.iter_mut().find(|session| session.worker == worker && session.name == name) {

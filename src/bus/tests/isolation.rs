@@ -345,6 +345,20 @@ fn an_answer_for_an_owner_that_has_left_takes_the_session_from_nobody_who_loads_
 }
 
 #[test]
+fn both_names_that_were_loaded_at_once_are_held_when_their_owner_leaves() {
+    let mut bench = bench(1);
+    let (owner, stranger, worker) = (bench.client(), bench.client(), bench.worker(0));
+    bench.write(owner, r#"{"id":1,"method":"session/load","sessionId":"top","params":{"sessionId":"inner"}}"#);
+    bench.write(worker, r#"{"id":1,"result":"who reads names at top level?"}"#);
+    bench.breaks(owner);
+    bench.gone(owner);
+    for name in ["top", "inner"] {
+        bench.write(stranger, &prompt(2, name));
+        assert_eq!(bench.read_error(stranger).0, "session_denied", "{name}");
+    }
+}
+
+#[test]
 fn a_session_that_the_worker_may_have_loaded_unseen_is_held_when_its_owner_leaves() {
     let mut bench = bench(1);
     let (owner, stranger, worker) = (bench.client(), bench.client(), bench.worker(0));

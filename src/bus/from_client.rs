@@ -273,8 +273,7 @@ impl Bus {
             return Err(unknown());
         }
         // Nobody else's sessions are in reach of a worker that serves this client alone.
-        let is_its_own = self.workers.get(worker).is_some_and(|worker| worker.owner.is_some());
-        if self.settings.routing.session_access == SessionAccess::Owner && !is_its_own {
+        if self.settings.routing.session_access == SessionAccess::Owner && !self.has_owner(worker) {
             for (span, on_top) in [(line.session, true), (line.params_session, false)] {
                 let Some(name) = session_name(window, span) else { continue };
                 match self.sessions.of_worker(worker, &name).and_then(|key| self.sessions.get(key)) {
@@ -313,7 +312,11 @@ impl Bus {
         if self.groups[group].assignment == Assignment::Dedicated {
             // Its process serves no other client, so no other client's sessions are in reach.
             let worker = self.pick_worker_for_line(now, client, group, window, line).map_err(refusal)?;
-            let session = match self.sessions.of_worker(worker, &name) {
+            let known = self.sessions.of_worker(worker, &name);
+            let is_held = |key: &SessionKey| self.sessions.get(*key).is_some_and(|session| session.client.is_none());
+            let session = match known {
+                // A late answer gave it out.
+                Some(session) if verb == Verb::Load && is_held(&session) => Named::Held(session),
                 Some(session) => Named::Known(session),
                 None if verb == Verb::Fork => Named::None,
                 None => Named::New(name),
@@ -381,7 +384,7 @@ impl Bus {
             return Ok(Named::Known(key));
         }
         self.refuse_lost(client, &name, verb)?;
-        let is_its_own = self.workers.get(worker).is_some_and(|worker| worker.owner.is_some());
+        let is_its_own = self.has_owner(worker);
         let Some(key) = known else {
             return Ok(if is_its_own || verb == Verb::Fork { Named::None } else { Named::New(name) });
         };
@@ -426,13 +429,17 @@ impl Bus {
     /// A session that a client has asked a shared worker to load is not its own before the worker has answered.
     fn refuse_lent(&self, worker: WorkerKey, verb: Verb, named: &Named<'_>) -> Result<(), Refusal> {
         let Named::Known(key) = named else { return Ok(()) };
-        let is_shared = self.workers.get(worker).is_some_and(|worker| worker.owner.is_none());
         let waits = |session: &Session| session.is_lent && session.rank < Rank::Issued;
-        let may_not = is_shared
+        let may_not = !self.has_owner(worker)
             && !verb.asks_for_session()
             && self.settings.routing.session_access == SessionAccess::Owner
             && self.sessions.get(*key).is_some_and(waits);
         if may_not { Err(Self::denied()) } else { Ok(()) }
+    }
+
+    /// Whether a worker serves one client alone.
+    fn has_owner(&self, worker: WorkerKey) -> bool {
+        self.workers.get(worker).is_some_and(|worker| worker.owner.is_some())
     }
 
     fn usable(&self, worker: WorkerKey) -> Result<WorkerKey, Refusal> {
@@ -484,12 +491,13 @@ impl Bus {
             Named::New(name) => {
                 let session = self.claim_session(now, client, worker, &name);
                 // The worker of one client alone does without.
-                if session.is_none() && self.workers.get(worker).is_none_or(|worker| worker.owner.is_none()) {
+                if session.is_none() && !self.has_owner(worker) {
                     return Err(full());
                 }
                 Ok(Entered { session, is_new: true })
             }
             Named::Held(key) if self.lend_session(now, client, key) => Ok(Entered { session: Some(key), is_new: true }),
+            Named::Held(key) if self.has_owner(worker) => Ok(Entered { session: Some(key), is_new: false }),
             Named::Held(_) => Err(full()),
         }
     }

@@ -137,8 +137,8 @@ struct Session {
 struct Held {
     worker: usize,
     name: String,
-    /// The session that it was, if it was one.
-    serial: Option<usize>,
+    /// The session that it was, or a number of its own.
+    serial: usize,
     /// The worker has given it out or loaded it: it is held for as long as the worker lives. Another one is until none
     /// of its requests is pending.
     is_issued: bool,
@@ -893,7 +893,16 @@ impl Model {
         }
         let held = self.held.iter().position(|held| held.worker == worker && held.name == name);
         // A fork leaves the session alone that it comes from, and a worker of one client needs no second name.
-        let second = self.workers[worker].owner.is_some() && line.way().is_some_and(|way| way != name);
+        let is_its_own = self.workers[worker].owner.is_some();
+        let second = is_its_own && line.way().is_some_and(|way| way != name);
+        if let (Some(at), true) = (held, is_its_own) {
+            // There is nobody to hold it from, so the request is in it all the same.
+            let loads = line.loads() && line.method != "session/fork";
+            if second || !loads {
+                return (!second || !shared).then_some(self.held[at].serial);
+            }
+        }
+        let shared = shared && !is_its_own;
         if line.method == "session/fork" || second || held.is_some() && (shared || !line.loads()) {
             return None;
         }
@@ -903,7 +912,7 @@ impl Model {
         session.lent = held.is_some();
         session.was_issued = held.as_ref().is_some_and(|held| held.is_issued);
         // What its old owner has asked in it is pending in it still.
-        session.serial = held.and_then(|held| held.serial).unwrap_or(made);
+        session.serial = held.map_or(made, |held| held.serial);
         Some(session.serial)
     }
 
@@ -929,7 +938,7 @@ impl Model {
     /// The owner of a session has gone, or has been refused it: nobody else gets it as long as something of it may come.
     fn hold(&mut self, session: Session) {
         let is_issued = session.rank == Rank::Issued || session.was_issued;
-        self.held.push(Held { worker: session.worker, name: session.name, serial: Some(session.serial), is_issued });
+        self.held.push(Held { worker: session.worker, name: session.name, serial: session.serial, is_issued });
     }
 
     fn worker_message(&mut self, number: usize, worker: usize, client: usize, ids: &Ids) {
@@ -1003,6 +1012,7 @@ impl Model {
                 session.was_issued |= line.result && only_asks;
     /// An answer to a client names a session. `creates` says that the client asked for a new one.
     fn learns(&mut self, now: Moment, client: usize, worker: usize, name: &str, creates: bool) {
+            self.held.retain(|held| !request.sessions.contains(&held.serial));
         match self.sessions.iter_mut().find(|session| session.worker == worker && session.name == name) {
             // A worker that repeats what it is sent gives out nothing by that.
             Some(session) if session.client == client && !creates => {
@@ -1036,7 +1046,7 @@ impl Model {
         let is_it = |of: usize, called: &str| of == worker && called == name;
         let owned = self.sessions.iter().find(|at| is_it(at.worker, &at.name));
         let held = self.held.iter().find(|held| is_it(held.worker, &held.name));
-        let serial = owned.map(|at| at.serial).or(held.and_then(|held| held.serial));
+        let serial = owned.map(|at| at.serial).or(held.map(|held| held.serial));
         if serial.is_some_and(|serial| asked_in.contains(&serial)) {
             return;
         }
@@ -1044,7 +1054,8 @@ impl Model {
         if owned.is_none_or(|at| at.rank < Rank::Issued) && held.is_none_or(|held| !held.is_issued) {
             self.sessions.retain(|at| !is_it(at.worker, &at.name));
             self.gives_out(worker, &name);
-            self.held.push(Held { worker, name, serial: None, is_issued: true });
+            self.held.push(Held { worker, name, serial: self.next_session, is_issued: true });
+            self.next_session += 1;
         }
     }
 
@@ -1128,7 +1139,7 @@ impl Model {
         for session in self.sessions.iter_mut().filter(|at| serials.contains(&at.serial)) {
             session.was_issued = true;
         }
-        for held in self.held.iter_mut().filter(|held| held.serial.is_some_and(|serial| serials.contains(&serial))) {
+        for held in self.held.iter_mut().filter(|held| serials.contains(&held.serial)) {
             held.is_issued = true;
         }
     }
@@ -1242,7 +1253,7 @@ impl Model {
     /// Names that were only claimed are free when nothing of them can come any more.
     fn let_go(&mut self) {
         let pending = |serial: usize| self.to_workers.iter().any(|request| request.sessions.contains(&serial));
-        self.held.retain(|held| held.is_issued || held.serial.is_some_and(pending));
+        self.held.retain(|held| held.is_issued || pending(held.serial));
     }
 
     /// When a request gives its slot back, if it was cancelled or nobody waits for it.

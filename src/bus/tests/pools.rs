@@ -117,6 +117,24 @@ fn a_dedicated_worker_may_be_told_a_second_name_that_a_late_answer_gave_out() {
 }
 
 #[test]
+fn a_session_that_a_late_answer_gave_out_is_its_clients_once_its_own_worker_has_loaded_it() {
+    let mut slow = settings(vec![Pool { max_instances: 2, ..pool(1, Assignment::Dedicated) }]);
+    slow.pools[0].request_timeout = Some(seconds(1));
+    let mut bench = Bench::new(slow);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    bench.write(client, r#"{"id":1,"method":"session/new"}"#);
+    bench.pass(seconds(1));
+    bench.write(worker, r#"{"id":1,"result":{"sessionId":"2"}}"#);
+    bench.write(client, r#"{"id":2,"method":"session/load","params":{"sessionId":"2"}}"#);
+    bench.write(worker, r#"{"id":2,"result":null}"#);
+    assert_eq!((bench.read(client).len(), bench.bus.stats().sessions), (2, 1));
+    bench.dies(worker);
+    bench.read(client);
+    bench.write(client, r#"{"id":3,"method":"session/prompt","params":{"sessionId":"2"}}"#);
+    assert_eq!(bench.read_error(client).0, "session_lost");
+}
+
+#[test]
 fn a_cancellation_for_a_dedicated_worker_may_name_a_session_that_a_late_answer_gave_out() {
     let mut slow = settings(vec![pool(1, Assignment::Dedicated)]);
     slow.pools[0].request_timeout = Some(seconds(1));

@@ -128,8 +128,6 @@ struct Session {
     was_issued: bool,
     /// The worker knows it already, and has not said yet whether its present owner gets it.
     lent: bool,
-    /// It may be gone.
-    in_doubt: bool,
 }
 
 /// A name whose owner has left: it is kept from others.
@@ -834,7 +832,10 @@ impl Model {
             }
         } else {
             let loud = line.method != "notifications/cancelled";
-            let target = self.targets(client, &line).into_iter().find(|at| at.answerer == Who::Worker(worker));
+            // Of several with one id it is the one that the worker is told.
+            let told = ids.request_id.as_deref().or(ids.params_id.as_deref()).map(meaning);
+            let is_told = |at: &&Request| at.answerer == Who::Worker(worker) && Some(&at.wire) == told.as_ref();
+            let target = self.targets(client, &line).into_iter().find(is_told);
             let target = target.map(|request| request.line).expect("it has a target");
             let found = self.to_workers.iter_mut().find(|request| request.line == target);
             found.expect("it was found").cancelled.get_or_insert((now, loud));
@@ -929,7 +930,6 @@ impl Model {
             perhaps_used: now,
             was_issued: false,
             lent: false,
-            in_doubt: false,
         };
         self.sessions.push(session);
         serial
@@ -955,6 +955,8 @@ impl Model {
             _ => assert_eq!(seen, line.request_id.as_deref(), "{line:?}"),
         }
         if line.kind == Kind::Request {
+            let is_it = |at: &&Session| at.worker == worker && Some(&at.name) == line.way();
+            let session = self.sessions.iter().find(is_it).map(|session| session.serial);
             let request = Request {
                 line: number,
                 asker: Some(Who::Worker(worker)),
@@ -962,7 +964,7 @@ impl Model {
                 wire: String::new(),
                 token: String::new(),
                 replaced: false,
-                sessions: Vec::new(),
+                sessions: session.into_iter().collect(),
                 expires: None,
                 cancelled: None,
                 orphaned: None,
@@ -986,14 +988,19 @@ impl Model {
             if !request.sessions.contains(&session.serial) {
                 self.sessions.push(session);
             } else if !line.result && only_asks && session.rank == Rank::Claimed {
-                // It is gone, unless others of its requests keep it.
-                session.in_doubt = true;
-                self.sessions.push(session);
+                // Others of its requests keep it.
+                if is_in_use(&self.to_workers, &self.to_clients, session.serial) {
+                    self.sessions.push(session);
+                } else if session.was_issued {
+                    self.hold(session);
+                }
             } else {
                 let is_loaded =
                     only_asks && (request.sessions.len() < 2 || asked.inner.as_ref() == Some(&session.name));
                 let rank = if is_loaded { Rank::Issued } else { Rank::Confirmed };
                 session.rank = session.rank.max(if line.result { rank } else { Rank::Claimed });
+                // A worker that reads names at top level has loaded the other one.
+                session.was_issued |= line.result && only_asks;
                 if session.rank == Rank::Issued {
                     self.clients[client].lost.retain(|(lost, _)| *lost != session.name);
                 }
@@ -1005,14 +1012,12 @@ impl Model {
         }
         if line.result && asked.closes() {
             self.sessions.retain(|session| !request.sessions.contains(&session.serial));
+            self.held.retain(|held| !request.sessions.contains(&held.serial));
         }
     }
 
-                // A worker that reads names at top level has loaded the other one.
-                session.was_issued |= line.result && only_asks;
     /// An answer to a client names a session. `creates` says that the client asked for a new one.
     fn learns(&mut self, now: Moment, client: usize, worker: usize, name: &str, creates: bool) {
-            self.held.retain(|held| !request.sessions.contains(&held.serial));
         match self.sessions.iter_mut().find(|session| session.worker == worker && session.name == name) {
             // A worker that repeats what it is sent gives out nothing by that.
             Some(session) if session.client == client && !creates => {
@@ -1343,7 +1348,7 @@ impl Model {
     /// So many claims were forgotten.
     pub fn claims_expired(&mut self, now: Moment, how_many: u64) {
         for _ in 0..how_many {
-            let pending = |serial: usize| self.to_workers.iter().any(|request| request.sessions.contains(&serial));
+            let pending = |serial: usize| is_in_use(&self.to_workers, &self.to_clients, serial);
             let unused = self.sessions.iter().filter(|at| {
                 let is_old = now.since(at.used) >= CLAIM_KEPT;
                 at.rank == Rank::Claimed && !at.was_issued && !pending(at.serial) && is_old
@@ -1489,28 +1494,7 @@ impl Model {
         let waits = self.clients.iter().any(|client| !client.closed);
         assert!(bus.stage() != Stage::Quiescing || waits, "the shutdown waits for nothing");
         let stats = bus.stats();
-        let gone = self.sessions.len().saturating_sub(stats.sessions);
         assert!(self.cancelled.is_empty(), "nobody was told that these were cancelled: {:?}", self.cancelled);
-        // Those go first of which no request is left.
-        let is_used = |serial: &usize| {
-            let mut requests = self.to_workers.iter().chain(&self.to_clients);
-            requests.any(|request| request.sessions.contains(serial))
-        };
-        // One that the worker has confirmed since has stayed.
-        let in_doubt = self.sessions.iter().filter(|session| session.in_doubt && session.rank == Rank::Claimed);
-        let doubtful = in_doubt.map(|session| session.serial);
-        let (mut going, used): (Vec<usize>, Vec<usize>) = doubtful.partition(|serial| !is_used(serial));
-        going.extend(used);
-        going.truncate(gone);
-        for mut session in std::mem::take(&mut self.sessions) {
-            session.in_doubt = false;
-            let goes = going.contains(&session.serial);
-            if !goes {
-                self.sessions.push(session);
-            } else if session.was_issued {
-                self.hold(session);
-            }
-        }
         assert_eq!(stats.sessions, self.sessions.len(), "sessions: {:?}", self.sessions);
         let pending = self.to_workers.len() + self.to_clients.len();
         self.orphans_leave(now, pending.saturating_sub(stats.pending));
@@ -1597,6 +1581,11 @@ impl Model {
     pub fn check_end(&self) {
         assert!(self.sessions.is_empty() && self.to_workers.is_empty() && self.to_clients.is_empty());
     }
+}
+
+/// Whether a request in this session is pending.
+fn is_in_use(to_workers: &[Request], to_clients: &[Request], serial: usize) -> bool {
+    to_workers.iter().chain(to_clients).any(|request| request.sessions.contains(&serial))
 }
 
 /// The id that the answerer sees: another one, never seen before, where it knows this one already, where parsers read

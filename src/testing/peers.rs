@@ -178,8 +178,9 @@ impl Mind {
             }
             let same = self.work.iter().find(|work| work.id == id);
             assert!(same.is_none(), "breach: line {number} came with the id {token}, which is {same:?}");
-            // Where two are named, the bus counts the request to the one that decided its way.
-            let session = session.clone().filter(|_| line.names().len() == 1);
+            // Where two are named, the bus counts the request to the one that decided its way. A cancellation is no work
+            // in a session.
+            let session = session.clone().filter(|_| line.names().len() == 1 && line.targets().is_empty());
             self.work.push(Work { id, line: *number, client: *client, session, cancelled: false });
         }
         if line.closes() {
@@ -280,8 +281,9 @@ impl Mind {
         }
         let super::line::Who::Client(client) = line.from else { return };
         let ends = if result { line.closes() } else { line.loads() };
-        if ends {
-            self.sessions.retain(|kept| kept.owner != client || !line.names().contains(&&kept.name));
+        // Of a name that stands where it does not look it knows nothing.
+        if let Some(name) = self.session_of(line).filter(|_| ends) {
+            self.sessions.retain(|kept| kept.owner != client || kept.name != name);
         }
     }
 

@@ -66,7 +66,7 @@ pub fn weights(random: &mut Random) -> Vec<(Action, usize)> {
     }
     // Workers that end again and again while they are asked, and clients that read nothing while they are told much.
     match random.range(0..8) {
-        0 => weights.push((A::Exit, 6)),
+        0 => weights.extend([(A::Exit, 20), (A::Spawn, 40), (A::Wait, 12), (A::ClientWrites, 40)]),
         1 | 2 => weights.extend([(A::WorkerWrites, 60), (A::ClientWrites, 30), (A::Wait, 12)]),
         _ => {}
     }

@@ -48,7 +48,7 @@ impl Plan {
     pub fn from_env() -> Self {
         let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect(name));
         let seed = number("STDIO_BUS_SIM_SEED");
-        let seeds = number("STDIO_BUS_SIM_SEEDS").unwrap_or(if seed.is_some() { 1 } else { 256 });
+        let seeds = number("STDIO_BUS_SIM_SEEDS").unwrap_or(if seed.is_some() { 1 } else { SEEDS });
         Self {
             seed: seed.unwrap_or(1),
             seeds,
@@ -70,7 +70,8 @@ impl Plan {
     }
 }
 
-/// Actions of a seed unless the environment says otherwise.
+/// Seeds unless the environment says otherwise, from the first one on, and actions of each.
+const SEEDS: u64 = 256;
 const STEPS: usize = 600;
 
 #[cfg(test)]
@@ -81,8 +82,10 @@ mod tests {
     fn every_line_reaches_its_receiver_or_its_loss_is_counted_whatever_the_peers_do() {
         let plan = Plan::from_env();
         let counts = plan.run();
-        // A simulator that never reaches a fault proves nothing about it.
-        if plan.seeds >= 256 && plan.steps >= STEPS {
+        // A simulator that never reaches a fault proves nothing about it. The usual seeds lead to all of them; as many
+        // others may miss one that comes in one seed of two hundred.
+        let are_usual = plan.seed == 1 && plan.seeds >= SEEDS;
+        if (are_usual || plan.seeds >= 16 * SEEDS) && plan.steps >= STEPS {
             let unreached: Vec<_> = Reason::ALL
                 .iter()
                 .filter(|reason| counts[**reason as usize] == 0 && !UNREACHED.contains(reason))

@@ -54,6 +54,8 @@ impl Core {
             cancel_on_disconnect: false,
             request_timeout: None,
             deny_methods: Vec::new(),
+            max_timeouts: None,
+            retry_after: None,
         };
         // Nothing is ever sent here, so nothing may ever be full.
         let limits = Limits { max_output_queue: usize::MAX / 2, ..Limits::default() };

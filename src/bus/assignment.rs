@@ -162,6 +162,13 @@ impl Bus {
         if pool.live >= most {
             return format!("no worker is free: all {most} of max_instances workers are in use");
         }
+        if let Some(until) = pool.rests_until(now) {
+            let wait = until.since(now).as_millis();
+            return format!(
+                "no worker is free: the last one ended before it had answered anything, and the next one starts in \
+                 {wait} ms"
+            );
+        }
         if let Some(at) = pool.seats.iter().filter_map(|seat| seat.restart_at).min() {
             let wait = at.since(now).as_millis();
             return format!("no worker is free: the spare one has exited, and the next one starts in {wait} ms");
@@ -205,6 +212,7 @@ impl Bus {
             }
             // A pool whose workers do not stay is not started over and over by those who ask for one.
             None if self.pools[pool].seats.iter().any(Seat::is_failing) => return None,
+            None if self.pools[pool].rests_until(now).is_some() => return None,
             None => self.start_worker(now, pool, None)?,
         };
         self.workers.get_mut(worker)?.owner = Some(client);

@@ -65,6 +65,8 @@ pub(super) struct Client {
     pub lost: LostNames,
     /// What it is not read for, for a while.
     pub penalty: Penalty,
+    /// When it connected.
+    pub opened: Moment,
     /// When its last bytes came.
     pub heard: Moment,
     /// Lines, requests and sessions.
@@ -100,6 +102,7 @@ impl Client {
             granted: None,
             lost: LostNames::default(),
             penalty: Penalty::default(),
+            opened: now,
             heard: Moment::default(),
             end: Endpoint { progress_at: now, ..Endpoint::default() },
         }

@@ -56,6 +56,10 @@ impl Bus {
             self.report(now, Reason::ConnectionLimit, None, || {
                 format!("all {MAX_CONNECTIONS} connections are in use; new ones wait until one leaves")
             });
+            self.check_at(now);
+        }
+        if let Some(due) = self.clients.get(key).and_then(|client| self.idle_deadline(client)) {
+            self.check_at(due);
         }
         if let Some(no_room) = &no_room {
             self.refuse_client(now, Some(key), no_room);
@@ -303,12 +307,14 @@ impl Bus {
                     self.close_client(now, key, Close::Now);
                 }
             }
+            let idle = self.tick_idle(now, key);
             let Some(client) = self.clients.get(key).filter(|client| client.phase < Phase::Closing) else { continue };
-            let next = [client.deadline, client.end.output.stalls_at(timeout), client.penalty.ends()];
+            let next = [client.deadline, client.end.output.stalls_at(timeout), client.penalty.ends(), idle];
             let next = next.into_iter().flatten().min();
             if let Some(next) = next {
                 self.check_at(next);
             }
         }
+        self.make_room_at_the_door(now);
     }
 }

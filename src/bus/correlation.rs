@@ -53,6 +53,9 @@ impl Bus {
             return Err(too_many());
         }
         worker.creating += u32::from(effect.creates);
+        if direction == Direction::ToWorkers && worker.end.to_answer.len() == 1 {
+            self.watch_answers(now, new.worker);
+        }
         self.stats.ids_translated += u64::from(edit.is_some());
         if let Some(session) = session {
             self.sessions.begin_request(session);
@@ -127,6 +130,11 @@ impl Bus {
 
     /// Takes an answered request out, and sends its answer to who asked, with the original id.
     pub(super) fn deliver_answer(&mut self, now: Moment, direction: Direction, key: RequestKey, to: Peer, line: &Line) {
+        if let Some(Peer::Worker(worker)) = self.requests(direction).get(key).map(Request::answerer)
+            && let Some(worker) = self.workers.get_mut(worker)
+        {
+            worker.answering.answers();
+        }
         let original = self.forget_request(direction, key).and_then(|request| request.original);
         let replaced = original.filter(|original| original.is_replaced);
         self.forward_with_id(now, to, line, replaced.map(|original| original.token));
@@ -202,14 +210,23 @@ impl Bus {
 
     /// Answers requests that have waited too long, and forgets cancelled ones.
     pub(super) fn tick_requests(&mut self, now: Moment) {
+        let mut late = Vec::new();
         for key in self.to_workers.take_expired(now) {
             let Some(request) = self.to_workers.get(key) else { continue };
             if request.cancelled.is_some() {
                 self.discard_unwanted(now, Direction::ToWorkers, key);
             } else {
+                let answerer = request.answerer();
                 let text = "the worker did not answer within request_timeout_sec";
                 self.fail_request(now, key, Reason::Timeout, text);
+                if let Peer::Worker(worker) = answerer {
+                    late.push(worker);
+                }
             }
+        }
+        // Only now, since what is due with them is dealt with first.
+        for worker in late {
+            self.count_timeout(now, worker);
         }
         self.to_workers.look_for_next_deadline(now);
     }

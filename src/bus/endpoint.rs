@@ -23,6 +23,8 @@ pub struct Endpoint {
     pub held_back: bool,
     /// When a line was taken from it, or it took bytes, for the last time.
     pub progress_at: Moment,
+    /// When a line was taken from it for the last time.
+    pub spoke_at: Option<Moment>,
     /// Its requests that nobody has answered yet.
     pub outstanding: Members<RequestMark>,
     /// Requests that it has not answered yet.

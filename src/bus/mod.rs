@@ -7,7 +7,8 @@
 //! - Ways: `from_client.rs` and `from_worker.rs` send each line on its way. `assignment.rs` chooses a worker for it,
 //!   `deny.rs` may keep it back, `delivery.rs` queues it, `refusals.rs` says why it went nowhere.
 //! - Tables: [`sessions`] with the rules of `ownership.rs`, [`requests`] with those of `correlation.rs`.
-//! - Lives: `clients.rs` and `admission.rs`, `workers.rs` and `pool.rs`, and [`shutdown`] for the daemon.
+//! - Lives: `clients.rs`, `admission.rs` and `idle.rs`, `workers.rs`, `pool.rs` and `hung.rs`, and [`shutdown`] for the
+//!   daemon.
 //! - Who has to wait: [`output`], `turns.rs` with [`send_window`], `patience.rs`, `fairness.rs`, `penalties.rs`; and
 //!   `memory.rs` closes who holds too much.
 //!
@@ -26,7 +27,9 @@ mod endpoint;
 mod fairness;
 mod from_client;
 mod from_worker;
+mod hung;
 pub mod id;
+mod idle;
 mod lost;
 mod memory;
 mod message;
@@ -314,6 +317,7 @@ impl Bus {
         let Some(end) = self.endpoint(from) else { return Received { consumed: bytes, next: Next::Wait } };
         if progress.lines > 0 {
             end.progress_at = now;
+            end.spoke_at = Some(now);
         }
         let (consumed, next) = match progress.flow {
             Flow::Next if outcome == Outcome::Full => (end.partial.consume(), Next::Again),

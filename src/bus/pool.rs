@@ -5,10 +5,10 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::Bus;
-use super::peer::{Moment, WorkerKey};
+use super::peer::{Moment, Source, WorkerKey};
 use super::port::Effect;
 use super::report::{Level, Reason, Report};
-use super::settings::{self, Limits};
+use super::settings::{self, Limits, OnFailure};
 use super::worker::Worker;
 
 /// A worker that could not be started for want of descriptors, processes or memory is tried again after this long.
@@ -57,7 +57,7 @@ impl Seat {
     }
 
     /// The worker of this seat, started at `started`, has exited unexpectedly.
-    pub(super) fn vacate(&mut self, started: Moment, now: Moment, limits: &Limits) -> Verdict {
+    pub(super) fn vacate(&mut self, started: Moment, now: Moment, limits: &Limits, retry: Option<Duration>) -> Verdict {
         self.worker = None;
         if now.since(started) >= HEALTHY_AFTER.min(limits.restart_window) {
             self.failures = 0;
@@ -67,15 +67,31 @@ impl Seat {
         }
         if self.restarts.len() >= limits.max_restarts as usize {
             self.given_up = true;
-            self.restart_at = (limits.max_restarts > 0).then(|| now.after(limits.restart_window));
+            self.restart_at = retry.map(|after| now.after(after));
             return Verdict::GiveUp;
         }
-        let delay = FIRST_BACKOFF.saturating_mul(1 << self.failures.min(16)).min(LONGEST_BACKOFF);
+        let delay = backoff(self.failures);
         self.failures += 1;
         self.restart_at = Some(now.after(delay));
         self.restarts.push_back(now.after(delay));
         Verdict::RestartAfter(delay)
     }
+}
+
+/// How long a worker is not started after so many failures before this one.
+fn backoff(failures: u32) -> Duration {
+    FIRST_BACKOFF.saturating_mul(1 << failures.min(16)).min(LONGEST_BACKOFF)
+}
+
+/// Workers of a dedicated pool that ended before they had answered the client that had taken them.
+#[derive(Default)]
+struct Failures {
+    /// Since one of them answered.
+    in_a_row: u32,
+    /// Where the client of the last one came from: who makes workers crash does not keep them from the others.
+    source: Option<Source>,
+    /// No spare one is started before this moment.
+    rests_until: Option<Moment>,
 }
 
 /// A pool's seats.
@@ -86,12 +102,28 @@ pub(super) struct Pool {
     pub live: usize,
     /// One of its workers has given out the name of a session.
     pub issues_names: bool,
+    failures: Failures,
 }
 
 impl Pool {
     /// A pool with nobody in it.
     pub(super) fn new(pool: &settings::Pool) -> Self {
-        Self { seats: (0..pool.instances).map(|_| Seat::default()).collect(), live: 0, issues_names: false }
+        let seats = (0..pool.instances).map(|_| Seat::default()).collect();
+        Self { seats, live: 0, issues_names: false, failures: Failures::default() }
+    }
+
+    /// Until when nobody is started, since workers that clients had taken have failed.
+    pub(super) fn rests_until(&self, now: Moment) -> Option<Moment> {
+        self.failures.rests_until.filter(|until| *until > now)
+    }
+}
+
+/// When a worker that was given up is tried again; never if none.
+fn retry_after(pool: &settings::Pool, limits: &Limits) -> Option<Duration> {
+    match pool.retry_after {
+        Some(never) if never.is_zero() => None,
+        None => (limits.max_restarts > 0).then_some(limits.restart_window),
+        after => after,
     }
 }
 
@@ -100,6 +132,9 @@ impl Bus {
     pub(super) fn fill_seats(&mut self, now: Moment, pool: usize) {
         if self.shutdown.stops_workers() {
             return;
+        }
+        if let Some(until) = self.pools[pool].rests_until(now) {
+            return self.check_at(until);
         }
         for seat in 0..self.pools[pool].seats.len() {
             let here = &self.pools[pool].seats[seat];
@@ -133,7 +168,8 @@ impl Bus {
 
     /// The worker of a seat has exited unexpectedly: tells what becomes of the seat.
     fn vacate_seat(&mut self, now: Moment, pool: usize, seat: usize, number: u32, started: Moment) {
-        let verdict = self.pools[pool].seats[seat].vacate(started, now, &self.settings.limits);
+        let retry = retry_after(&self.settings.pools[pool], &self.settings.limits);
+        let verdict = self.pools[pool].seats[seat].vacate(started, now, &self.settings.limits, retry);
         if let Some(at) = self.pools[pool].seats[seat].restart_at {
             self.check_at(at);
         }
@@ -153,9 +189,9 @@ impl Bus {
                         limits.max_restarts,
                         limits.restart_window.as_secs(),
                         self.pools[pool].seats.len(),
-                        match limits.max_restarts {
-                            0 => "the daemon has to be restarted".to_owned(),
-                            _ => format!("it is tried again in {} s", limits.restart_window.as_secs()),
+                        match retry {
+                            None => "the daemon has to be restarted".to_owned(),
+                            Some(after) => format!("it is tried again in {} s", after.as_secs()),
                         },
                     ),
                 )
@@ -165,6 +201,27 @@ impl Bus {
         report.worker = Some((pool, number));
         let report = self.reporter.report(now, report.reason, || report);
         self.effects.extend(report.map(Effect::Report));
+        let is_lost = |pool: &Pool| pool.live == 0 && pool.seats.iter().all(|seat| seat.given_up);
+        if self.settings.limits.on_failure == OnFailure::Exit && self.pools.iter().all(is_lost) {
+            self.fail(now, "every worker of every pool was given up (on_failure)");
+        }
+    }
+
+    /// A worker that a client had taken has ended: if it had not answered anything, the next one has to wait.
+    fn count_failure(&mut self, now: Moment, worker: &Worker) {
+        let source = worker.owner.and_then(|owner| self.clients.get(owner)).map(|owner| owner.source);
+        let failures = &mut self.pools[worker.pool].failures;
+        if worker.answering.has_answered {
+            *failures = Failures::default();
+            return;
+        }
+        let is_unexpected = worker.owner.is_some() && worker.exit.is_some() && !worker.was_told && !worker.no_restart;
+        if !is_unexpected || source.is_some() && failures.source == source {
+            return;
+        }
+        failures.rests_until = Some(now.after(backoff(failures.in_a_row)));
+        failures.in_a_row += 1;
+        failures.source = source;
     }
 
     /// A worker has left its pool: its seat, if it has one, is filled again, now or after its backoff.
@@ -181,6 +238,8 @@ impl Bus {
             } else {
                 self.vacate_seat(now, pool, seat, worker.number, worker.started);
             }
+        } else {
+            self.count_failure(now, worker);
         }
         self.fill_seats(now, pool);
     }
@@ -232,16 +291,16 @@ mod tests {
         let mut now = Moment(0);
         let mut delays = Vec::new();
         for _ in 0..11 {
-            let Verdict::RestartAfter(delay) = seat.vacate(now, now, &limits) else { panic!("gave up") };
+            let Verdict::RestartAfter(delay) = seat.vacate(now, now, &limits, None) else { panic!("gave up") };
             delays.push(delay.as_millis());
             now = now.after(delay).after(Duration::from_secs(2));
         }
         assert_eq!(delays, [100, 200, 400, 800, 1600, 3200, 6400, 12800, 25600, 30000, 30000]);
-        let Verdict::RestartAfter(delay) = seat.vacate(now, now.after(HEALTHY_AFTER), &limits) else { panic!() };
+        let Verdict::RestartAfter(delay) = seat.vacate(now, now.after(HEALTHY_AFTER), &limits, None) else { panic!() };
         assert_eq!(delay, FIRST_BACKOFF, "a worker that ran for a minute starts over");
-        let Verdict::RestartAfter(delay) = seat.vacate(now, now, &limits) else { panic!() };
+        let Verdict::RestartAfter(delay) = seat.vacate(now, now, &limits, None) else { panic!() };
         assert_eq!(delay, 2 * FIRST_BACKOFF);
-        let Verdict::RestartAfter(delay) = seat.vacate(now, now.after(limits.restart_window), &limits) else {
+        let Verdict::RestartAfter(delay) = seat.vacate(now, now.after(limits.restart_window), &limits, None) else {
             panic!()
         };
         assert_eq!(delay, FIRST_BACKOFF, "so does one that outlived the window in which restarts are counted");
@@ -253,16 +312,16 @@ mod tests {
         let mut seat = Seat::default();
         for second in 0..5 {
             let at = Moment(second * 1_000_000_000);
-            assert!(matches!(seat.vacate(at, at, &limits), Verdict::RestartAfter(_)));
+            assert!(matches!(seat.vacate(at, at, &limits, None), Verdict::RestartAfter(_)));
         }
         let at = Moment(6_000_000_000);
-        assert_eq!(seat.vacate(at, at, &limits), Verdict::GiveUp);
+        assert_eq!(seat.vacate(at, at, &limits, None), Verdict::GiveUp);
         assert!(seat.given_up);
     }
 
     #[test]
     fn without_restarts_the_first_exit_gives_the_seat_up() {
         let limits = Limits { max_restarts: 0, ..Limits::default() };
-        assert_eq!(Seat::default().vacate(Moment(0), Moment(0), &limits), Verdict::GiveUp);
+        assert_eq!(Seat::default().vacate(Moment(0), Moment(0), &limits, None), Verdict::GiveUp);
     }
 }

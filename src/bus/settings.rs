@@ -54,6 +54,8 @@ pub struct Limits {
     pub requests_ahead: usize,
     /// Bytes of memory for unfinished lines, queues and held lines of all connections together.
     pub max_memory: usize,
+    /// What becomes of the daemon when every worker was given up.
+    pub on_failure: OnFailure,
 }
 
 /// A worker's line may be so many times as long as a client's: an honest worker that sends back what it got may have
@@ -84,6 +86,7 @@ impl Default for Limits {
             drain_grace: Duration::from_millis(250),
             requests_ahead: 128,
             max_memory: 256 << 20,
+            on_failure: OnFailure::default(),
         }
     }
 }
@@ -105,6 +108,10 @@ pub struct Pool {
     pub request_timeout: Option<Duration>,
     /// Methods that clients may not use on its workers, decoded.
     pub deny_methods: Vec<String>,
+    /// Requests in a row that may run out of time before a worker is started anew; none means any number.
+    pub max_timeouts: Option<u32>,
+    /// When a worker that was given up is tried again: never if zero, after `restart_window` if none.
+    pub retry_after: Option<Duration>,
 }
 
 /// How a message without a known session chooses its worker (decision 6).
@@ -130,6 +137,12 @@ pub struct Listener {
     pub pools: Option<Vec<usize>>,
     /// Connections that it takes at once, and of one source.
     pub max_connections: MaxConnections,
+    /// How long a client may take to send its first line.
+    pub first_line_timeout: Option<Duration>,
+    /// How long a client may do nothing.
+    pub idle_timeout: Option<Duration>,
+    /// Whether one that has sessions may go for that, too.
+    pub idle_closes_sessions: bool,
 }
 
 /// How many connections a listener takes; the rest is refused with an error that says so.
@@ -150,6 +163,16 @@ pub struct Routing {
     pub session_access: SessionAccess,
     /// Whether a request that cannot be answered any more gets an error (decision 8).
     pub error_replies: bool,
+}
+
+/// What becomes of the daemon when every worker of every pool was given up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnFailure {
+    /// It stays, answers requests with errors, and tries again.
+    #[default]
+    Stay,
+    /// It ends as if asked to, with exit code 1, so that a supervisor acts.
+    Exit,
 }
 
 impl Default for Routing {

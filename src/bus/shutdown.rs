@@ -48,6 +48,8 @@ pub struct Shutdown {
     /// When the time of the whole drain is up.
     ends: Moment,
     immediate: bool,
+    /// It is no success.
+    has_failed: bool,
     /// When the first signal came.
     signalled: Option<Moment>,
     /// When new requests began to be refused.
@@ -77,6 +79,17 @@ impl Bus {
     /// How far the shutdown has come.
     pub fn stage(&self) -> Stage {
         self.shutdown.stage
+    }
+
+    /// Whether the daemon ends because it could not go on.
+    pub fn has_failed(&self) -> bool {
+        self.shutdown.has_failed
+    }
+
+    /// The daemon cannot be of use any more.
+    pub(super) fn fail(&mut self, now: Moment, why: &str) {
+        self.shutdown.has_failed = true;
+        self.begin_shutdown(now, why);
     }
 
     /// SIGTERM or SIGINT: the first one drains, the second one ends it at once.

@@ -46,6 +46,11 @@ impl Sources {
         }
     }
 
+    /// How many connections it has.
+    pub(super) fn count(&self, key: UseKey) -> usize {
+        self.table.get(key).map_or(0, |uses| uses.connections)
+    }
+
     fn uses(&mut self, key: UseKey) -> &mut Uses {
         self.table.get_mut(key).expect("a source lives as long as its connections")
     }

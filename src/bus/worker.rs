@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use super::endpoint::Endpoint;
+use super::hung::Answering;
 use super::patience::Patience;
 use super::peer::{ClientKey, Moment};
 use super::port::Exit;
@@ -130,6 +131,8 @@ pub struct Worker {
     pub creating: u32,
     /// It was reported that it answers what nobody asked.
     pub answers_twice: bool,
+    /// How it answers what it is asked.
+    pub answering: Answering,
     /// How much longer it may be held up by slow readers.
     pub patience: Patience,
     /// What is on its way to it.
@@ -158,6 +161,7 @@ impl Worker {
             no_restart: false,
             creating: 0,
             answers_twice: false,
+            answering: Answering::default(),
             patience: Patience::default(),
             window: SendWindow::default(),
             end: Endpoint { partial: Partial::of_any_depth(), ..Endpoint::default() },

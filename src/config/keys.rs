@@ -18,6 +18,8 @@ pub(super) const POOL: &[&str] = &[
     "cancel_on_disconnect",
     "request_timeout_sec",
     "deny_methods",
+    "max_timeouts",
+    "retry_after_sec",
 ];
 pub(super) const LIMITS: &[&str] = &[
     "max_input_buffer",
@@ -30,9 +32,20 @@ pub(super) const LIMITS: &[&str] = &[
     "quiesce_sec",
     "drain_grace_ms",
     "max_memory",
+    "on_failure",
 ];
 pub(super) const ROUTING: &[&str] = &["id_collision", "session_access"];
-pub(super) const LISTENER: &[&str] = &["tcp", "unix", "mode", "pool", "pools", "max_connections"];
+pub(super) const LISTENER: &[&str] = &[
+    "tcp",
+    "unix",
+    "mode",
+    "pool",
+    "pools",
+    "max_connections",
+    "first_line_timeout_sec",
+    "idle_timeout_sec",
+    "idle_closes_sessions",
+];
 pub(super) const MAX_CONNECTIONS_OF: &[&str] = &["total", "per_source"];
 pub(super) const LOG: &[&str] = &["level", "format"];
 pub(super) const TRANSPORT: &[&str] = &["mode", "framing", "protocol", "options"];
@@ -58,6 +71,10 @@ pub(super) fn range(key: &str) -> RangeInclusive<u64> {
     match key {
         "instances" | "max_instances" => 1..=MAX_WORKERS as u64,
         "request_timeout_sec" => 1..=7 * DAY,
+        "max_timeouts" => 1..=1_000_000,
+        // 0 never tries again.
+        "retry_after_sec" => 0..=30 * DAY,
+        "first_line_timeout_sec" | "idle_timeout_sec" => 1..=30 * DAY,
         "max_input_buffer" => 1..=GIB,
         "max_output_queue" => 1..=4 * GIB,
         // 0 gives a worker up at its first exit.

@@ -17,6 +17,7 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use thiserror::Error;
@@ -80,12 +81,31 @@ pub struct Listener {
     pub pools: Option<Vec<usize>>,
     /// Connections that it takes at once, and of one source.
     pub max_connections: MaxConnections,
+    /// How long its clients may say or do nothing.
+    pub patience: Patience,
+}
+
+/// How long the clients of a listener may sit on their slots.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Patience {
+    /// Until their first line.
+    pub first_line: Option<Duration>,
+    /// Without a request, or anything sent or taken.
+    pub idle: Option<Duration>,
+    /// Also if they have sessions.
+    pub closes_sessions: bool,
 }
 
 impl Listener {
     /// One that keeps nothing from its clients.
     pub fn open(listen: Listen) -> Self {
-        Self { listen, pool: None, pools: None, max_connections: MaxConnections::default() }
+        Self {
+            listen,
+            pool: None,
+            pools: None,
+            max_connections: MaxConnections::default(),
+            patience: Patience::default(),
+        }
     }
 }
 
@@ -305,6 +325,8 @@ impl Config {
             cancel_on_disconnect: false,
             request_timeout: None,
             deny_methods: Vec::new(),
+            max_timeouts: None,
+            retry_after: None,
         };
         let pool = Pool {
             core,
@@ -358,6 +380,9 @@ impl Config {
             stdio: matches!(one.listen, Listen::Stdio),
             pools: one.pools.clone(),
             max_connections: one.max_connections,
+            first_line_timeout: one.patience.first_line,
+            idle_timeout: one.patience.idle,
+            idle_closes_sessions: one.patience.closes_sessions,
         };
         Settings {
             limits: self.limits.clone(),

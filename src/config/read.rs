@@ -9,11 +9,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::document::{Node, Object, Problem, Reader};
-use super::{Config, DEFAULT_DEDICATED_WORKERS, Listen, Listener, Log, LogFormat, LogLevel, Mode, Pool, same_place};
+use super::{
+    Config, DEFAULT_DEDICATED_WORKERS, Listen, Listener, Log, LogFormat, LogLevel, Mode, Patience, Pool, same_place,
+};
 use super::{command, keys};
 use crate::address::{self, Address};
 use crate::bus::settings::{
-    self, Assignment, IdCollision, Limits, MAX_WORKERS, MaxConnections, Routing, SessionAccess,
+    self, Assignment, IdCollision, Limits, MAX_WORKERS, MaxConnections, OnFailure, Routing, SessionAccess,
 };
 
 /// Longest pool id in bytes: it stands in every line of its workers' stderr.
@@ -144,6 +146,10 @@ fn core<'t>(reader: &mut Reader<'t>, object: &Object<'t>, id: String) -> setting
         }
     }
     let cancel = object.get("cancel_on_disconnect").and_then(|node| reader.boolean(node));
+    if let Some(node) = object.get("max_timeouts").filter(|_| object.get("request_timeout_sec").is_none()) {
+        let hint = "set request_timeout_sec, or leave max_timeouts out".to_owned();
+        reader.fail(node, "counts requests that run out of time, and none does", Some(hint));
+    }
     settings::Pool {
         id,
         instances,
@@ -152,6 +158,8 @@ fn core<'t>(reader: &mut Reader<'t>, object: &Object<'t>, id: String) -> setting
         cancel_on_disconnect: cancel.unwrap_or(false),
         request_timeout: number(reader, object, "request_timeout_sec").map(Duration::from_secs),
         deny_methods: object.get("deny_methods").map(|node| methods(reader, node)).unwrap_or_default(),
+        max_timeouts: number(reader, object, "max_timeouts").and_then(|value| u32::try_from(value).ok()),
+        retry_after: number(reader, object, "retry_after_sec").map(Duration::from_secs),
     }
 }
 
@@ -256,15 +264,29 @@ fn listeners<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[Pool]) -> Ve
             reader.fail(node, format!("{id:?} is not among the pools of this listener"), Some(hint));
         }
         let max_connections = object.get("max_connections").map(|node| max_connections(reader, node));
+        let patience = patience(reader, &object);
         let Some((node, listen)) = listen(reader, &object) else { continue };
         if listeners.iter().any(|other| same_place(&other.listen, &listen)) {
             reader.fail(&node, format!("{listen} is listened on already"), None);
         }
         // Who was given one pool was not given the others.
         let named = named.or_else(|| pool.map(|pool| vec![pool]));
-        listeners.push(Listener { listen, pool, pools: named, max_connections: max_connections.unwrap_or_default() });
+        let max_connections = max_connections.unwrap_or_default();
+        listeners.push(Listener { listen, pool, pools: named, max_connections, patience });
     }
     listeners
+}
+
+fn patience<'t>(reader: &mut Reader<'t>, object: &Object<'t>) -> Patience {
+    let [first_line, idle] =
+        ["first_line_timeout_sec", "idle_timeout_sec"].map(|key| number(reader, object, key).map(Duration::from_secs));
+    let closes_sessions = object.get("idle_closes_sessions");
+    if let Some(node) = closes_sessions.filter(|_| object.get("idle_timeout_sec").is_none()) {
+        let hint = "set idle_timeout_sec, or leave it out".to_owned();
+        reader.fail(node, "says which idle clients are closed, and none is", Some(hint));
+    }
+    let closes_sessions = closes_sessions.and_then(|node| reader.boolean(node)).unwrap_or(false);
+    Patience { first_line, idle, closes_sessions }
 }
 
 fn pool_index<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[Pool]) -> Option<usize> {
@@ -398,6 +420,10 @@ fn limits<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Limits {
             .unwrap_or(default.drain_grace),
         requests_ahead: default.requests_ahead,
         max_memory: bytes(reader, "max_memory", default.max_memory),
+        on_failure: object
+            .get("on_failure")
+            .and_then(|node| reader.choice(node, &[("stay", OnFailure::Stay), ("exit", OnFailure::Exit)]))
+            .unwrap_or_default(),
     }
 }
 

@@ -57,16 +57,19 @@ fn every_key_arrives() {
           "pools": [{
             "id": "a", "command": "sh", "args": ["-c", "cat"], "instances": 2, "max_instances": 9, "_": 1,
             "env": {"A": "1", "_JAVA_OPTIONS": "-Xmx1g", "_comment": "x"}, "cwd": "/", "assignment": "dedicated",
-            "cancel_on_disconnect": true, "request_timeout_sec": 7, "deny_methods": ["session/list", "x\u002fy"]
+            "cancel_on_disconnect": true, "request_timeout_sec": 7, "deny_methods": ["session/list", "x\u002fy"],
+            "max_timeouts": 3, "retry_after_sec": 0
           }, {"id": "b", "command": "sh", "instances": 1}],
           "limits": {"max_input_buffer": 10, "max_output_queue": 5, "max_restarts": 0, "restart_window_sec": 4,
             "drain_timeout_sec": 3, "backpressure_timeout_sec": 2, "quiesce_sec": 1, "lame_duck_sec": 8,
-            "drain_grace_ms": 70, "max_memory": 16777216, "_why": {}},
+            "drain_grace_ms": 70, "on_failure": "exit", "max_memory": 16777216, "_why": {}},
           "routing": {"id_collision": "reject", "session_access": "shared"},
           "error_replies": false,
           "listeners": [
             {"tcp": "[::1]:9000", "pool": "a", "pools": ["b", "a"], "max_connections": {"total": 9, "per_source": 2}},
-            {"unix": "/run/b", "mode": "0660", "max_connections": 7}, {"unix": "c"}],
+            {"unix": "/run/b", "mode": "0660", "max_connections": 7, "first_line_timeout_sec": 5, "idle_timeout_sec": 600,
+             "idle_closes_sessions": true},
+            {"unix": "c"}],
           "log": {"level": "debug", "format": "json"},
           "transport": {"mode": "tcp", "framing": "ndjson", "protocol": "json", "options": {"mqueue_depth": 1}}
         }"#,
@@ -80,6 +83,7 @@ fn every_key_arrives() {
     assert_eq!((core.instances, core.max_instances, core.assignment), (2, 9, Assignment::Dedicated));
     assert_eq!((core.cancel_on_disconnect, core.request_timeout), (true, Some(Duration::from_secs(7))));
     assert_eq!(core.deny_methods, ["session/list", "x/y"]);
+    assert_eq!((core.max_timeouts, core.retry_after), (Some(3), Some(Duration::ZERO)));
     let limits = Limits {
         max_input_buffer: 10,
         max_output_queue: 5,
@@ -92,6 +96,7 @@ fn every_key_arrives() {
         drain_grace: Duration::from_millis(70),
         requests_ahead: 128,
         max_memory: 16 << 20,
+        on_failure: settings::OnFailure::Exit,
     };
     assert_eq!(config.limits, limits);
     let routing =
@@ -104,9 +109,15 @@ fn every_key_arrives() {
         pool: Some(0),
         pools: Some(vec![1, 0]),
         max_connections: MaxConnections { total: Some(9), per_source: Some(2) },
+        patience: Patience::default(),
     };
     let seven = MaxConnections { total: Some(7), per_source: None };
-    let bounded = Listener { max_connections: seven, ..unix("/run/b", 0o660) };
+    let patience = Patience {
+        first_line: Some(Duration::from_secs(5)),
+        idle: Some(Duration::from_secs(600)),
+        closes_sessions: true,
+    };
+    let bounded = Listener { max_connections: seven, patience, ..unix("/run/b", 0o660) };
     assert_eq!(config.listeners, [tcp, bounded, unix("c", 0o600)]);
     let core = config.settings().listeners;
     assert_eq!((core.len(), core[0].pool, core[0].pools.as_deref()), (3, Some(0), Some(&[1, 0][..])));
@@ -114,6 +125,14 @@ fn every_key_arrives() {
     assert_eq!(config.max_workers(), 10);
     let summary = "bus.json: pools: a (2 to 9 × sh), b (1 × sh); listeners: tcp://[::1]:9000, unix:/run/b, unix:c";
     assert_eq!(config.summary(), summary);
+}
+
+#[test]
+fn what_would_have_no_effect_is_refused() {
+    let lonely = refused(&pool(r#","max_timeouts": 3"#));
+    assert!(lonely.contains("pools[0].max_timeouts: counts requests that run out of time, and none does"), "{lonely}");
+    let idle = refused(&top(r#","listeners":[{"unix":"x","idle_closes_sessions":true}]"#));
+    assert!(idle.contains("listeners[0].idle_closes_sessions: says which idle clients are closed"), "{idle}");
 }
 
 #[test]
@@ -534,7 +553,7 @@ fn the_example_configurations_and_their_schema_agree_with_the_code() {
             }
         }
     }
-    assert_eq!(seen.len(), 13, "numbers in the schema: {seen:?}");
+    assert_eq!(seen.len(), 19, "numbers in the schema: {seen:?}");
     let limits = schema["properties"]["limits"]["properties"].as_object().expect("limits");
     let empty = good(&top(r#","limits":{}"#)).limits;
     let defaults = [

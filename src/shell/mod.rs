@@ -85,7 +85,7 @@ pub fn run(config: Config) -> Result<u8, StartError> {
     // Signals that ask for the end are not heard any more.
     last_words::limit(result.as_ref().map_or_else(StartError::exit_code, |()| exit::FAILURE));
     let log_is_complete = !left.log_in_flight && log::flush(&mut left.log);
-    result.map(|()| if left.unwritten == 0 && log_is_complete { exit::OK } else { exit::FAILURE })
+    result.map(|()| if left.unwritten == 0 && log_is_complete && !left.failed { exit::OK } else { exit::FAILURE })
 }
 
 /// What was not written in the time of the loop.
@@ -97,6 +97,8 @@ struct Left {
     log_in_flight: bool,
     /// Lines for our stdout.
     unwritten: usize,
+    /// The core gave up.
+    failed: bool,
 }
 
 /// Opens everything that can be missing or refused, then the doors.
@@ -294,8 +296,12 @@ impl<I: Io> Shell<I> {
             stats.lines_from_workers,
             stats.error_replies
         );
-        let mut left =
-            Left { log: std::mem::take(&mut hands.log), log_in_flight: hands.logging, unwritten: hands.unwritten };
+        let mut left = Left {
+            log: std::mem::take(&mut hands.log),
+            log_in_flight: hands.logging,
+            unwritten: hands.unwritten,
+            failed: self.bus.has_failed(),
+        };
         if left.log_in_flight {
             std::mem::forget(std::mem::take(&mut left.log));
         }

@@ -60,6 +60,8 @@ impl Crowd {
             cancel_on_disconnect: false,
             request_timeout: None,
             deny_methods: Vec::new(),
+            max_timeouts: None,
+            retry_after: None,
         };
         let (listeners, routing) = (vec![Listener::default()], Routing::default());
         let mut crowd = Self {

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use super::Random;
-use crate::bus::settings::{Assignment, IdCollision, Limits, Listener, Pool, Routing, SessionAccess, Settings};
+use crate::bus::settings::{
+    Assignment, IdCollision, Limits, Listener, OnFailure, Pool, Routing, SessionAccess, Settings,
+};
 
 /// Something that the world can do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,6 +92,8 @@ pub fn settings(random: &mut Random) -> Settings {
                 cancel_on_disconnect: random.one_in(2),
                 request_timeout: random.one_in(3).then(|| milliseconds(random, 500..5000)),
                 deny_methods: if random.one_in(4) { vec!["session/list".into()] } else { Vec::new() },
+                max_timeouts: random.one_in(3).then(|| random.range(1..4) as u32),
+                retry_after: random.one_in(3).then(|| milliseconds(random, 0..60_000)),
             }
         })
         .collect();
@@ -105,6 +109,11 @@ pub fn settings(random: &mut Random) -> Settings {
             }
         }
     }
+    for listener in &mut listeners {
+        listener.first_line_timeout = random.one_in(6).then(|| milliseconds(random, 100..3000));
+        listener.idle_timeout = random.one_in(6).then(|| milliseconds(random, 500..20_000));
+        listener.idle_closes_sessions = random.one_in(2);
+    }
     Settings {
         limits: Limits {
             max_input_buffer: *random.pick(&[600, 1500, 5000]),
@@ -118,6 +127,7 @@ pub fn settings(random: &mut Random) -> Settings {
             drain_grace: milliseconds(random, 0..300),
             requests_ahead: *random.pick(&[1, 4, 16, 128]),
             max_memory: 256 << 20,
+            on_failure: OnFailure::Stay,
         },
         pools,
         listeners,

@@ -7,6 +7,8 @@ mod clients;
 mod deny;
 mod errors;
 mod fairness;
+mod hung;
+mod idle;
 mod ids;
 mod isolation;
 mod limits;
@@ -27,7 +29,7 @@ use super::Bus;
 use super::peer::{ClientKey, Moment, Peer, PeerBits, Source, WorkerKey};
 use super::port::{Close, Effect, Exit, Input, Next, Signal};
 use super::report::{Reason, Report};
-use super::settings::{Assignment, IdCollision, Limits, Listener, Pool, Routing, SessionAccess, Settings};
+use super::settings::{Assignment, IdCollision, Limits, Listener, OnFailure, Pool, Routing, SessionAccess, Settings};
 use crate::scan::{PAD, Window};
 
 /// A bus on a bench, with every wire at hand.
@@ -74,6 +76,8 @@ fn pool(instances: usize, assignment: Assignment) -> Pool {
         cancel_on_disconnect: false,
         request_timeout: None,
         deny_methods: Vec::new(),
+        max_timeouts: None,
+        retry_after: None,
     }
 }
 

@@ -1,0 +1,80 @@
+//! Workers that run and do not answer: told about once, and started anew after so many request timeouts in a row
+//! (`pools[].max_timeouts`).
+
+use std::time::Duration;
+
+use super::Bus;
+use super::peer::{Moment, Peer, WorkerKey};
+use super::report::Reason;
+use super::requests::Request;
+use super::worker::Worker;
+
+/// A worker that has said nothing for so long, while requests wait for it, is told about.
+const SILENT_FOR: Duration = Duration::from_secs(30);
+
+/// What is known of a worker's answers.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Answering {
+    /// It has answered a request.
+    pub has_answered: bool,
+    /// Requests that ran out of time since it answered last.
+    timeouts: u32,
+    /// When the first one of those was sent that it has to answer now.
+    waits_since: Moment,
+    /// It is looked after again.
+    is_watched: bool,
+}
+
+impl Answering {
+    /// It has answered.
+    #[inline]
+    pub(super) fn answers(&mut self) {
+        self.has_answered = true;
+        self.timeouts = 0;
+    }
+}
+
+impl Bus {
+    /// A request was sent to a worker that had none to answer.
+    pub(super) fn watch_answers(&mut self, now: Moment, key: WorkerKey) {
+        let Some(worker) = self.workers.get_mut(key) else { return };
+        worker.answering.waits_since = now;
+        if !std::mem::replace(&mut worker.answering.is_watched, true) {
+            self.check_at(now.after(SILENT_FOR));
+        }
+    }
+
+    /// Tells of a worker that says nothing while somebody waits, once for as long as it has something to answer. Gives
+    /// when to look again.
+    pub(super) fn tick_silent(&mut self, now: Moment, key: WorkerKey) -> Option<Moment> {
+        let worker = self.workers.get(key).filter(|worker| worker.answering.is_watched)?;
+        let is_awaited = |key| self.to_workers.get(key).is_some_and(|request: &Request| request.asker().is_some());
+        let waiting = worker.end.to_answer.iter().filter(|key| is_awaited(*key)).count();
+        let since = worker.end.spoke_at.map_or(worker.answering.waits_since, |at| at.max(worker.answering.waits_since));
+        let due = since.after(SILENT_FOR);
+        if waiting > 0 && due > now {
+            return Some(due);
+        }
+        self.workers.get_mut(key)?.answering.is_watched = false;
+        if waiting > 0 {
+            self.report(now, Reason::WorkerSilent, Some(Peer::Worker(key)), || {
+                let seconds = now.since(since).as_secs();
+                format!(
+                    "a worker has said nothing for {seconds} s, and {waiting} requests wait: does it flush its stdout?"
+                )
+            });
+        }
+        None
+    }
+
+    /// A request to a worker has run out of time: after too many in a row it is started anew.
+    pub(super) fn count_timeout(&mut self, now: Moment, key: WorkerKey) {
+        let Some(worker) = self.workers.get_mut(key).filter(|worker| Worker::takes_messages(worker)) else { return };
+        worker.answering.timeouts += 1;
+        let (timeouts, pool) = (worker.answering.timeouts, worker.pool);
+        if self.settings.pools[pool].max_timeouts.is_some_and(|most| timeouts >= most) {
+            let text = format!("{timeouts} requests in a row ran out of time (max_timeouts); it is told to stop");
+            self.stop_broken_worker(now, key, Reason::WorkerHangs, &text);
+        }
+    }
+}

@@ -36,7 +36,10 @@ fn check_with(scanner: &mut Scanner, line: &[u8], stream: &[u8]) {
     }
     if line.iter().filter(|byte| b"[{".contains(byte)).count() < DEEP {
         match (judge(line), found) {
-            (Judgement::Undecided, found) => assert!(found.is_some(), "{set:?}: {fault:?}"),
+            // A name that serde_json cannot represent may stand beside a routing key that stands twice.
+            (Judgement::Undecided, found) => {
+                assert!(found.is_some() || fault == Some(Fault::DuplicateKey), "{set:?}: {fault:?}");
+            }
             (Judgement::Malformed, found) => assert_eq!(found, None, "{set:?}: serde_json refuses it"),
             (judgement, Some(found)) => assert_eq!(as_judged(stream, found), judgement, "{set:?}"),
             (judgement, None) => panic!("{set:?}: {fault:?}, and serde_json reads {judgement:?}"),

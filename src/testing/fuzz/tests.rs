@@ -145,3 +145,8 @@ fn choices_of_a_file_are_lived_through() {
         super::core::check_and_tell(&std::fs::read(path).expect("STDIO_BUS_SIM_CHOICES names a file"));
     }
 }
+
+#[test]
+fn a_name_that_serde_json_cannot_read_may_stand_beside_a_key_that_stands_twice() {
+    super::scanner::check(br#"{"id":1,"\ud83d":1,"id":2}"#);
+}

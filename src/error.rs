@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use thiserror::Error;
 
 use crate::address::{Address, AddressError};
+use crate::config::{ConfigError, LogFormat};
 
 /// The exit codes of the programs; the numbers from 64 up are those of sysexits.h.
 pub mod exit {
@@ -131,6 +132,17 @@ impl StartError {
                 exit::CANNOT_BIND
             }
             Self::Io { .. } => exit::FAILURE,
+        }
+    }
+
+    /// How the log was to look, if a configuration that cannot be used says so.
+    pub fn log_format(&self) -> Option<LogFormat> {
+        match self {
+            Self::Config(error) => match error.downcast_ref() {
+                Some(ConfigError::Invalid { format, .. }) => Some(*format),
+                _ => None,
+            },
+            _ => None,
         }
     }
 

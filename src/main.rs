@@ -4,7 +4,8 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use stdio_bus::cli::{self, Command, Source, Worker};
+use stdio_bus::cli::{self, Command, Options, Source, Worker};
+use stdio_bus::config::LogFormat;
 use stdio_bus::error::{StartError, exit};
 use stdio_bus::reserve::Allocator;
 use stdio_bus::{bridge, check, echo, shell};
@@ -23,19 +24,34 @@ fn main() -> ExitCode {
     };
     // The codes of the daemon and the bridge tell what their logs say at length.
     let result = match command {
-        Command::Run(options) => program().and_then(|program| options.configuration(&program)).and_then(shell::run),
+        Command::Run(options) => return run(&options),
         Command::Check { config, environment } => check(&config, environment).map(|()| exit::OK),
         Command::Worker(Worker::Echo) => echo::run().map(|()| exit::OK).map_err(StartError::io("echo")),
         Command::Acp { connect } => bridge::run(&connect),
     };
     match result {
         Ok(code) => ExitCode::from(code),
-        Err(error) => {
-            // Where nobody takes it, the code is all that is left.
-            let _ = writeln!(io::stderr(), "stdio_bus: {error}");
-            ExitCode::from(error.exit_code())
-        }
+        Err(error) => failed(&error, LogFormat::Text),
     }
+}
+
+/// Is the daemon. What keeps it from starting is told in the format of its log, as far as that is known then.
+fn run(options: &Options) -> ExitCode {
+    let mut format = options.log_format;
+    let result = program().and_then(|program| options.configuration(&program)).and_then(|config| {
+        format = Some(config.log.format);
+        shell::run(config)
+    });
+    match result {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => failed(&error, format.or(error.log_format()).unwrap_or_default()),
+    }
+}
+
+fn failed(error: &StartError, format: LogFormat) -> ExitCode {
+    // Where nobody takes it, the code is all that is left.
+    let _ = io::stderr().write_all(&shell::last_line(error, format));
+    ExitCode::from(error.exit_code())
 }
 
 /// Our own program file, which the built-in workers are started from.

@@ -102,7 +102,7 @@ fn the_daemon_starts_no_thread() {
 #[test]
 fn the_wall_clock_is_for_the_log_alone() {
     look_at_the_daemon(|path, source| {
-        let may = path.ends_with("shell/log.rs");
+        let may = path.ends_with("shell/entry.rs");
         for clock in ["SystemTime", "CLOCK_REALTIME", "ClockId::Realtime", "gettimeofday"] {
             assert!(may || !source.contains(clock), "{} looks at the wall clock", path.display());
         }

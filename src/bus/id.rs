@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 
 use super::peer::Text;
+use super::reply;
 use super::settings::MAX_REQUEST_ID_LEN;
 use crate::scan::decoded;
 
@@ -143,8 +144,7 @@ impl std::fmt::Debug for Id {
 
 impl std::fmt::Display for Id {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let text = self.text().escape_ascii();
-        if self.string { write!(formatter, "\"{text}\"") } else { write!(formatter, "{text}") }
+        formatter.write_str(&String::from_utf8_lossy(&reply::id_token(self)))
     }
 }
 

@@ -497,7 +497,7 @@ impl Bus {
             for peer in peers.into_iter().flatten() {
                 match peer {
                     Peer::Client(client) => report.client = clients.get(client).map(|client| client.number),
-                    Peer::Worker(worker) => report.worker = workers.get(worker).map(|w| (w.pool, w.number)),
+                    Peer::Worker(worker) => report.worker = workers.get(worker).map(Worker::name),
                 }
             }
             report

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::Bus;
 use super::peer::{Moment, Source, WorkerKey};
 use super::port::Effect;
-use super::report::{Level, Reason, Report};
+use super::report::{Level, Reason, Report, WorkerName};
 use super::settings::{self, Limits, OnFailure};
 use super::worker::Worker;
 
@@ -100,6 +100,8 @@ pub(super) struct Pool {
     pub seats: Vec<Seat>,
     /// Workers of the pool, seated or not.
     pub live: usize,
+    /// Which names are taken: `true` at the place of each worker that lives.
+    pub places: Vec<bool>,
     /// One of its workers has given out the name of a session.
     pub issues_names: bool,
     failures: Failures,
@@ -108,8 +110,20 @@ pub(super) struct Pool {
 impl Pool {
     /// A pool with nobody in it.
     pub(super) fn new(pool: &settings::Pool) -> Self {
-        let seats = (0..pool.instances).map(|_| Seat::default()).collect();
-        Self { seats, live: 0, issues_names: false, failures: Failures::default() }
+        Self {
+            seats: (0..pool.instances).map(|_| Seat::default()).collect(),
+            live: 0,
+            places: vec![false; pool.max_instances],
+            issues_names: false,
+            failures: Failures::default(),
+        }
+    }
+
+    /// The place that a worker in this seat gets its name from: that of the seat, so that the name stays the same over
+    /// a restart, or the first free one if a client has taken the last worker of the seat along.
+    fn free_place(&self, seat: Option<usize>) -> Option<usize> {
+        let own = seat.filter(|seat| self.places.get(*seat) == Some(&false));
+        own.or_else(|| self.places.iter().position(|taken| !taken))
     }
 
     /// Until when nobody is started, since workers that clients had taken have failed.
@@ -158,16 +172,19 @@ impl Bus {
         if self.pools[pool].live >= self.settings.pools[pool].max_instances {
             return None;
         }
-        let number = self.next_worker_number;
-        let worker = self.workers.insert(Worker::new(pool, seat, number, now))?;
+        let place = self.pools[pool].free_place(seat)?;
+        let name = WorkerName { pool, place, incarnation: self.next_worker_number };
+        let worker = self.workers.insert(Worker::new(name, seat, now))?;
         self.next_worker_number += 1;
         self.pools[pool].live += 1;
-        self.effects.push_back(Effect::Spawn { worker, pool, number });
+        self.pools[pool].places[place] = true;
+        self.effects.push_back(Effect::Spawn { worker, name });
         Some(worker)
     }
 
     /// The worker of a seat has exited unexpectedly: tells what becomes of the seat.
-    fn vacate_seat(&mut self, now: Moment, pool: usize, seat: usize, number: u32, started: Moment) {
+    fn vacate_seat(&mut self, now: Moment, seat: usize, worker: &Worker) {
+        let (pool, started) = (worker.pool, worker.started);
         let retry = retry_after(&self.settings.pools[pool], &self.settings.limits);
         let verdict = self.pools[pool].seats[seat].vacate(started, now, &self.settings.limits, retry);
         if let Some(at) = self.pools[pool].seats[seat].restart_at {
@@ -198,7 +215,7 @@ impl Bus {
                 .at(Level::Error)
             }
         };
-        report.worker = Some((pool, number));
+        report.worker = Some(worker.name());
         let report = self.reporter.report(now, report.reason, || report);
         self.effects.extend(report.map(Effect::Report));
         let is_lost = |pool: &Pool| pool.live == 0 && pool.seats.iter().all(|seat| seat.given_up);
@@ -228,6 +245,7 @@ impl Bus {
     pub(super) fn leave_pool(&mut self, now: Moment, worker: &Worker) {
         let pool = worker.pool;
         self.pools[pool].live -= 1;
+        self.pools[pool].places[worker.place] = false;
         if let Some(seat) = worker.seat {
             if worker.no_restart || self.shutdown.stops_workers() {
                 self.pools[pool].seats[seat].worker = None;
@@ -236,7 +254,7 @@ impl Bus {
                 self.pools[pool].seats[seat].wait_until(now.after(SHORTAGE));
                 self.check_at(now.after(SHORTAGE));
             } else {
-                self.vacate_seat(now, pool, seat, worker.number, worker.started);
+                self.vacate_seat(now, seat, worker);
             }
         } else {
             self.count_failure(now, worker);
@@ -266,6 +284,11 @@ impl Bus {
             let live = self.workers.iter().filter(|(_, worker)| worker.pool == index).count();
             assert_eq!(pool.live, live, "workers of a pool are counted");
             assert!(live <= self.settings.pools[index].max_instances);
+            let mut places = vec![false; pool.places.len()];
+            for (_, worker) in self.workers.iter().filter(|(_, worker)| worker.pool == index) {
+                assert!(!std::mem::replace(&mut places[worker.place], true), "no two workers have one name");
+            }
+            assert_eq!(pool.places, places, "places are taken by workers that live");
             for (seat, here) in pool.seats.iter().enumerate() {
                 let Some(key) = here.worker else { continue };
                 let worker = self.workers.get(key).expect("who sits somewhere lives");

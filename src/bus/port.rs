@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 
 pub use super::peer::{ClientKey, Moment, Peer, PeerBits, Source, Text, WorkerKey};
 use super::report::Report;
+pub use super::report::WorkerName;
 use crate::scan::Span;
 
 /// What happened outside.
@@ -139,10 +140,8 @@ pub enum Effect {
     Spawn {
         /// The worker.
         worker: WorkerKey,
-        /// Index of its pool.
-        pool: usize,
-        /// The worker's id for people: unique in the life of the daemon.
-        number: u32,
+        /// What people call it, and its pool.
+        name: WorkerName,
     },
     /// Close a worker's stdin once everything queued is written.
     CloseStdin {

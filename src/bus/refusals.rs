@@ -24,7 +24,8 @@ impl Bus {
     ) {
         let id = line.id.is_some().then(|| window.get(line.id));
         self.report_request(now, reason, [Some(from), None], || {
-            let id = id.map(|token| token[..token.len().min(2 * MAX_REQUEST_ID_LEN)].escape_ascii().to_string());
+            let id =
+                id.map(|token| String::from_utf8_lossy(&token[..token.len().min(2 * MAX_REQUEST_ID_LEN)]).into_owned());
             (id, text.into())
         });
     }

@@ -115,6 +115,17 @@ impl Reason {
     }
 }
 
+/// A worker as people know it: `claude/0`, and which of those that have had this name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WorkerName {
+    /// Index of its pool.
+    pub pool: usize,
+    /// Its place in the pool. One that is started after it has the same.
+    pub place: usize,
+    /// Its own number in the life of the daemon.
+    pub incarnation: u32,
+}
+
 /// One thing to tell.
 #[derive(Clone, Debug)]
 pub struct Report {
@@ -124,9 +135,9 @@ pub struct Report {
     pub level: Level,
     /// The client's number, if one is concerned.
     pub client: Option<u32>,
-    /// The worker's pool and number, if one is concerned.
-    pub worker: Option<(usize, u32)>,
-    /// The request id as it was written, if one is concerned; escaped.
+    /// The worker, if one is concerned.
+    pub worker: Option<WorkerName>,
+    /// The request id as it was written, if one is concerned: a token of JSON.
     pub id: Option<String>,
     /// A sentence.
     pub text: String,

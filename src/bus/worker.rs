@@ -10,6 +10,7 @@ use super::hung::Answering;
 use super::patience::Patience;
 use super::peer::{ClientKey, Moment};
 use super::port::Exit;
+use super::report::WorkerName;
 use super::send_window::SendWindow;
 use crate::scan::Partial;
 
@@ -103,7 +104,9 @@ pub struct Worker {
     pub pool: usize,
     /// Its seat in the pool; none when a dedicated worker left its seat for a client.
     pub seat: Option<usize>,
-    /// Its id for people.
+    /// Its place in the pool, which its name ends with: no two that live have the same.
+    pub place: usize,
+    /// Its own number, which no other ever has (spec 3.3.6).
     pub number: u32,
     /// Where it stands.
     pub state: State,
@@ -143,10 +146,12 @@ pub struct Worker {
 
 impl Worker {
     /// A worker that is being started.
-    pub fn new(pool: usize, seat: Option<usize>, number: u32, now: Moment) -> Self {
+    pub fn new(name: WorkerName, seat: Option<usize>, now: Moment) -> Self {
+        let WorkerName { pool, place, incarnation: number } = name;
         Self {
             pool,
             seat,
+            place,
             number,
             state: State::Starting,
             owner: None,
@@ -166,6 +171,11 @@ impl Worker {
             window: SendWindow::default(),
             end: Endpoint { partial: Partial::of_any_depth(), ..Endpoint::default() },
         }
+    }
+
+    /// What people call it.
+    pub fn name(&self) -> WorkerName {
+        WorkerName { pool: self.pool, place: self.place, incarnation: self.number }
     }
 
     /// Whether messages may be given to it.

@@ -20,6 +20,8 @@ pub(super) const POOL: &[&str] = &[
     "deny_methods",
     "max_timeouts",
     "retry_after_sec",
+    "stderr_level",
+    "stderr_lines_per_sec",
 ];
 pub(super) const LIMITS: &[&str] = &[
     "max_input_buffer",
@@ -87,6 +89,8 @@ pub(super) fn range(key: &str) -> RangeInclusive<u64> {
         "drain_grace_ms" => 0..=60_000,
         // The least holds sixteen lines of the default length.
         "max_memory" => 16 * MIB..=1024 * GIB,
+        // 0 is no limit.
+        "stderr_lines_per_sec" => 0..=1_000_000,
         "max_connections" | "total" | "per_source" => 1..=MAX_CONNECTIONS as u64,
         _ => unreachable!("no number has the key {key}"),
     }

@@ -68,6 +68,23 @@ pub struct Pool {
     pub env: BTreeMap<String, String>,
     /// The absolute working directory, if it is not the daemon's.
     pub cwd: Option<PathBuf>,
+    /// What of its workers' stderr is logged.
+    pub stderr: StderrLog,
+}
+
+/// What of the stderr of a pool's workers is logged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StderrLog {
+    /// The level that its lines have.
+    pub level: LogLevel,
+    /// Lines that are passed on of one worker in a second; 0 is no limit.
+    pub lines_per_sec: u32,
+}
+
+impl Default for StderrLog {
+    fn default() -> Self {
+        Self { level: LogLevel::Info, lines_per_sec: 100 }
+    }
 }
 
 /// A place where clients come from.
@@ -226,6 +243,8 @@ pub enum ConfigError {
         problems: Vec<Problem>,
         /// How many more there were.
         omitted: usize,
+        /// How the log was to look, as far as that could be read.
+        format: LogFormat,
     },
     /// What it asks for does not fit to the command line.
     #[error("{origin}: {message}")]
@@ -304,13 +323,14 @@ impl Config {
             let message = "is empty; the least is {\"pools\":[{\"id\":\"echo\",\"command\":\"cat\",\"instances\":1}]}";
             return Err(ConfigError::Unreadable { origin: origin.to_owned(), message: message.to_owned() });
         }
-        let invalid = |(problems, omitted)| ConfigError::Invalid { origin: origin.to_owned(), problems, omitted };
+        let invalid =
+            |(problems, omitted, format)| ConfigError::Invalid { origin: origin.to_owned(), problems, omitted, format };
         let text = str::from_utf8(bytes).map_err(|error| {
             let valid = str::from_utf8(&bytes[..error.valid_up_to()]).unwrap_or_default();
             let (line, column) = document::place(valid);
             let hint = Some("save the file as UTF-8".to_owned());
             let message = "is not UTF-8".to_owned();
-            invalid((vec![Problem { line, column, path: String::new(), message, hint }], 0))
+            invalid((vec![Problem { line, column, path: String::new(), message, hint }], 0, LogFormat::default()))
         })?;
         read::config(text, origin).map_err(invalid)
     }
@@ -335,6 +355,7 @@ impl Config {
             args: vec!["worker".to_owned(), "echo".to_owned()],
             env: BTreeMap::new(),
             cwd: None,
+            stderr: StderrLog::default(),
         };
         Self {
             origin: "built-in configuration".to_owned(),

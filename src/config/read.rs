@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use super::document::{Node, Object, Problem, Reader};
 use super::{
-    Config, DEFAULT_DEDICATED_WORKERS, Listen, Listener, Log, LogFormat, LogLevel, Mode, Patience, Pool, same_place,
+    Config, DEFAULT_DEDICATED_WORKERS, Listen, Listener, Log, LogFormat, LogLevel, Mode, Patience, Pool, StderrLog,
+    same_place,
 };
 use super::{command, keys};
 use crate::address::{self, Address};
@@ -18,18 +19,21 @@ use crate::bus::settings::{
     self, Assignment, IdCollision, Limits, MAX_WORKERS, MaxConnections, OnFailure, Routing, SessionAccess,
 };
 
+const LEVELS: [(&str, LogLevel); 4] =
+    [("debug", LogLevel::Debug), ("info", LogLevel::Info), ("warn", LogLevel::Warn), ("error", LogLevel::Error)];
+
 /// Longest pool id in bytes: it stands in every line of its workers' stderr.
 const MAX_POOL_ID: usize = 64;
 
 /// Reads a whole configuration, or says everything that is wrong with it.
-pub(super) fn config(text: &str, origin: &str) -> Result<Config, (Vec<Problem>, usize)> {
+pub(super) fn config(text: &str, origin: &str) -> Result<Config, (Vec<Problem>, usize, LogFormat)> {
     let mut reader = Reader::new(text);
     let config = top(&mut reader, origin);
     match config {
         Some(config) if reader.problems.is_empty() => Ok(config),
-        _ => {
+        other => {
             reader.problems.sort_by_key(|problem| (problem.line, problem.column));
-            Err((reader.problems, reader.omitted))
+            Err((reader.problems, reader.omitted, other.map(|config| config.log.format).unwrap_or_default()))
         }
     }
 }
@@ -108,7 +112,15 @@ fn pool<'t>(reader: &mut Reader<'t>, object: &Object<'t>) -> Pool {
     });
     let (command, program) = program(reader, object, &id, env.get("PATH").map(String::as_str)).unwrap_or_default();
     let core = core(reader, object, id);
-    Pool { core, command, program, args, env, cwd }
+    let stderr = stderr(reader, object);
+    Pool { core, command, program, args, env, cwd, stderr }
+}
+
+fn stderr<'t>(reader: &mut Reader<'t>, object: &Object<'t>) -> StderrLog {
+    let default = StderrLog::default();
+    let level = object.get("stderr_level").and_then(|node| reader.choice(node, &LEVELS));
+    let lines_per_sec = number(reader, object, "stderr_lines_per_sec").and_then(|lines| u32::try_from(lines).ok());
+    StderrLog { level: level.unwrap_or(default.level), lines_per_sec: lines_per_sec.unwrap_or(default.lines_per_sec) }
 }
 
 fn core<'t>(reader: &mut Reader<'t>, object: &Object<'t>, id: String) -> settings::Pool {
@@ -447,9 +459,7 @@ fn routing<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Routing {
 
 fn log<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Log {
     let Some(object) = reader.object(node, "log", keys::LOG) else { return Log::default() };
-    let levels =
-        [("debug", LogLevel::Debug), ("info", LogLevel::Info), ("warn", LogLevel::Warn), ("error", LogLevel::Error)];
-    let level = object.get("level").and_then(|node| reader.choice(node, &levels));
+    let level = object.get("level").and_then(|node| reader.choice(node, &LEVELS));
     let formats = [("text", LogFormat::Text), ("json", LogFormat::Json)];
     let format = object.get("format").and_then(|node| reader.choice(node, &formats));
     Log { level: level.unwrap_or_default(), format: format.unwrap_or_default() }

@@ -58,7 +58,7 @@ fn every_key_arrives() {
             "id": "a", "command": "sh", "args": ["-c", "cat"], "instances": 2, "max_instances": 9, "_": 1,
             "env": {"A": "1", "_JAVA_OPTIONS": "-Xmx1g", "_comment": "x"}, "cwd": "/", "assignment": "dedicated",
             "cancel_on_disconnect": true, "request_timeout_sec": 7, "deny_methods": ["session/list", "x\u002fy"],
-            "max_timeouts": 3, "retry_after_sec": 0
+            "max_timeouts": 3, "retry_after_sec": 0, "stderr_level": "warn", "stderr_lines_per_sec": 0
           }, {"id": "b", "command": "sh", "instances": 1}],
           "limits": {"max_input_buffer": 10, "max_output_queue": 5, "max_restarts": 0, "restart_window_sec": 4,
             "drain_timeout_sec": 3, "backpressure_timeout_sec": 2, "quiesce_sec": 1, "lame_duck_sec": 8,
@@ -84,6 +84,8 @@ fn every_key_arrives() {
     assert_eq!((core.cancel_on_disconnect, core.request_timeout), (true, Some(Duration::from_secs(7))));
     assert_eq!(core.deny_methods, ["session/list", "x/y"]);
     assert_eq!((core.max_timeouts, core.retry_after), (Some(3), Some(Duration::ZERO)));
+    assert_eq!(pool.stderr, StderrLog { level: LogLevel::Warn, lines_per_sec: 0 });
+    assert_eq!(config.pools[1].stderr, StderrLog { level: LogLevel::Info, lines_per_sec: 100 });
     let limits = Limits {
         max_input_buffer: 10,
         max_output_queue: 5,
@@ -402,6 +404,16 @@ fn a_listener_counts_its_connections_all_together_or_by_source() {
 }
 
 #[test]
+fn the_stderr_of_workers_has_a_level_and_a_rate() {
+    let refused = |members: &str| refused(&pool(members));
+    let level = refused(r#","stderr_level":"warning""#);
+    assert!(level.contains("pools[0].stderr_level: must be \"debug\" or \"info\" or \"warn\" or \"error\""), "{level}");
+    assert!(refused(r#","stderr_lines_per_sec":1000001"#).contains("must be at most 1000000, not 1000001"));
+    assert!(refused(r#","stderr_lines_per_sec":-1"#).contains("pools[0].stderr_lines_per_sec: must be"));
+    assert!(refused(r#","stderr_lines":5"#).contains("is not a known key"));
+}
+
+#[test]
 fn methods_that_are_denied_have_names() {
     let refused = |value: &str| refused(&pool(&format!(r#","deny_methods":{value}"#)));
     assert!(refused(r#"["a",""]"#).contains("pools[0].deny_methods[1]: must not be empty (name a method"));
@@ -553,7 +565,7 @@ fn the_example_configurations_and_their_schema_agree_with_the_code() {
             }
         }
     }
-    assert_eq!(seen.len(), 19, "numbers in the schema: {seen:?}");
+    assert_eq!(seen.len(), 20, "numbers in the schema: {seen:?}");
     let limits = schema["properties"]["limits"]["properties"].as_object().expect("limits");
     let empty = good(&top(r#","limits":{}"#)).limits;
     let defaults = [

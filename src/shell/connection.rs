@@ -8,9 +8,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use super::inbox::Inbox;
 use super::inherited;
-use super::log::LONGEST_LINE;
 use super::outbox::Outbox;
-use crate::bus::port::Peer;
+use super::stderr::Stderr;
+use crate::bus::port::{Peer, WorkerName};
 use crate::io::buffers::Buffers;
 
 /// Which end of the bus this is.
@@ -30,13 +30,13 @@ pub(super) struct Connection {
     pub peer: Peer,
     /// What it is.
     pub kind: Kind,
-    /// A worker's pool and number, for its stderr.
-    pub name: (usize, u32),
+    /// Which worker it is, if it is one.
+    pub name: Option<WorkerName>,
     /// Where its bytes come from.
     pub input: Option<Descriptor>,
     /// Where its bytes go; none for a socket, which has one descriptor for both.
     pub output: Option<Descriptor>,
-    /// A worker's stderr, with the unfinished line.
+    /// A worker's stderr.
     pub stderr: Option<Stderr>,
     /// What came in.
     pub inbox: Inbox,
@@ -122,41 +122,6 @@ impl Descriptor {
     }
 }
 
-/// A worker's stderr.
-pub(super) struct Stderr {
-    /// The pipe.
-    pub pipe: OwnedFd,
-    /// Where the next read goes.
-    pub block: Box<[u8; 4096]>,
-    /// A line without its end yet.
-    pub line: Vec<u8>,
-}
-
-impl Stderr {
-    /// Takes the first `bytes` of the block; `line` is called for each complete line, and for pieces of one that is
-    /// too long.
-    pub(super) fn take(&mut self, bytes: usize, mut line: impl FnMut(&[u8])) {
-        for piece in self.block[..bytes].split_inclusive(|byte| *byte == b'\n') {
-            self.line.extend_from_slice(piece);
-            if self.line.last() == Some(&b'\n') {
-                self.line.pop();
-            } else if self.line.len() < LONGEST_LINE {
-                continue;
-            }
-            line(&self.line);
-            self.line.clear();
-        }
-    }
-
-    /// Gives the last line, if it has no newline.
-    pub(super) fn finish(&mut self, mut line: impl FnMut(&[u8])) {
-        if !self.line.is_empty() {
-            line(&self.line);
-            self.line.clear();
-        }
-    }
-}
-
 impl Connection {
     /// Bytes of memory that it takes up.
     pub(super) fn weight(&self) -> usize {
@@ -169,15 +134,15 @@ impl Connection {
         kind: Kind,
         input: Descriptor,
         output: Option<Descriptor>,
-        stderr: Option<OwnedFd>,
+        stderr: Option<Stderr>,
     ) -> Self {
         Self {
             peer,
             kind,
-            name: (0, 0),
+            name: None,
             input: Some(input),
             output,
-            stderr: stderr.map(|pipe| Stderr { pipe, block: Box::new([0; 4096]), line: Vec::new() }),
+            stderr,
             inbox: Inbox::new(kind == Kind::Worker),
             outbox: Outbox::new(kind == Kind::Socket),
             reading: false,
@@ -197,9 +162,9 @@ impl Connection {
         }
     }
 
-    /// The connection of the worker with this number in this pool.
-    pub(super) fn with_name(self, pool: usize, number: u32) -> Self {
-        Self { name: (pool, number), ..self }
+    /// The connection of this worker.
+    pub(super) fn with_name(self, name: WorkerName) -> Self {
+        Self { name: Some(name), ..self }
     }
 
     /// The client of our own stdin and stdout.

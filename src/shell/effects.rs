@@ -41,7 +41,7 @@ impl<I: Io> Hands<I> {
                         self.resume_soon(slot);
                     }
                 }
-                Effect::Spawn { worker, pool, number } => self.spawn(worker, pool, number),
+                Effect::Spawn { worker, name } => self.spawn(worker, name),
                 Effect::CloseStdin { worker } => {
                     if let Some(slot) = self.slot(Peer::Worker(worker)) {
                         self.close_after_flush(slot);

@@ -66,6 +66,8 @@ pub(super) struct Hands<I: Io> {
     pub reader_gone: bool,
     /// Lines for our stdout that were not written although somebody may miss them.
     pub unwritten: usize,
+    /// When it is told what of the stderr of some worker was left out of the log.
+    pub left_out_due: Option<Moment>,
     /// Outputs that have something to write.
     pub dirty: Vec<usize>,
     /// Connections whose kept bytes are presented next, one after the other.

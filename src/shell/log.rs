@@ -1,37 +1,59 @@
 //! The log: events of `tracing` and the workers' stderr become lines for stderr (spec, appendix C). Writing them never
 //! blocks: lines go into a bounded buffer that the ring empties. Lines that find no room there or cannot be written are
-//! dropped and counted, and the next line that is written comes with their number.
+//! dropped and counted, and the next line that is written comes with their number. Half of the buffer is for the lines
+//! of the daemon alone: no worker can push them out.
 
-use std::fmt::Write as _;
-use std::io::{self, Write as _};
+use std::io;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
 
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::fstat;
 use rustix::io::Errno;
-use tracing::field::{Field, Visit};
 use tracing::span;
 use tracing::{Event, Level, Metadata, Subscriber};
 
+use super::entry::{self, Entry, Look};
 use super::inherited;
-use crate::bus::report::{self, Report};
-use crate::calendar;
+use super::stderr::Said;
+use crate::bus::report::{self, Report, WorkerName};
 use crate::config::{Log, LogFormat, LogLevel};
+use crate::error::StartError;
 
 /// Bytes that may wait for stderr.
 const BUFFER: usize = 256 * 1024;
-/// Longest line of a worker's stderr that is passed on in one piece.
-pub(super) const LONGEST_LINE: usize = 8 * 1024;
+/// How many of them may be lines of workers.
+const WORKERS_PART: usize = BUFFER / 2;
 
-static BUFFERED: Mutex<Buffered> = Mutex::new(Buffered { bytes: Vec::new(), dropped: 0 });
-static FORMAT: AtomicU8 = AtomicU8::new(0);
+static BUFFERED: Mutex<Buffered> = Mutex::new(Buffered::EMPTY);
+static JSON: AtomicBool = AtomicBool::new(false);
+static JOURNAL: AtomicBool = AtomicBool::new(false);
+static LEVEL: AtomicU8 = AtomicU8::new(LogLevel::Info as u8);
 
 struct Buffered {
     bytes: Vec<u8>,
-    /// Lines that found no room behind these.
+    /// Lines that found no room behind these, and how many of them were of workers.
     dropped: u64,
+    of_workers: u64,
+}
+
+impl Buffered {
+    const EMPTY: Self = Self { bytes: Vec::new(), dropped: 0, of_workers: 0 };
+
+    fn push(&mut self, line: &[u8], of_worker: bool) {
+        // Behind a line that is missing there is none before that was said. The daemon's own are not missing because
+        // some of a worker are.
+        let room = if of_worker { WORKERS_PART } else { BUFFER };
+        let missed = if of_worker { self.dropped } else { self.dropped - self.of_workers };
+        if missed == 0 && self.bytes.len() + line.len() <= room {
+            self.bytes.extend_from_slice(line);
+        } else {
+            self.dropped += 1;
+            self.of_workers += u64::from(of_worker);
+        }
+    }
 }
 
 /// Lines on their way to stderr, and what has to be said of others that were lost.
@@ -84,13 +106,14 @@ impl Batch {
     /// Takes the lines that wait, between notes of what was lost.
     fn fill(&mut self, buffer: &mut Buffered) {
         (self.written, self.dropped) = (0, std::mem::take(&mut buffer.dropped));
+        let of_workers = std::mem::take(&mut buffer.of_workers);
         self.bytes.clear();
         if self.torn {
             self.bytes.push(b'\n');
         }
         if self.failed > 0 {
             let why = io::Error::from_raw_os_error(self.errno);
-            self.note(self.failed, &format!("stderr could not be written ({why})"));
+            self.note(self.failed, 0, &format!("stderr could not be written ({why})"));
         }
         self.lines.start = self.bytes.len();
         if self.bytes.is_empty() {
@@ -100,43 +123,55 @@ impl Batch {
         }
         self.lines.end = self.bytes.len();
         if self.dropped > 0 {
-            self.note(self.dropped, "stderr was full");
+            self.note(self.dropped, of_workers, "stderr was full");
         }
     }
 
-    fn note(&mut self, lines: u64, why: &str) {
-        let (time, text) = (now(), format!("{why}: {lines} lines of the log were dropped"));
-        let note = if json() {
-            serde_json::json!({"time": time, "level": "WARN", "message": text, "reason": "log_dropped"}).to_string()
-        } else {
-            format!("{time} WARN  {text} reason=log_dropped")
-        };
-        self.bytes.extend_from_slice(note.as_bytes());
-        self.bytes.push(b'\n');
+    fn note(&mut self, lines: u64, of_workers: u64, why: &str) {
+        let whose = if of_workers > 0 { format!(", {of_workers} of them of workers") } else { String::new() };
+        let entry = Entry::new(look(), Level::WARN)
+            .message(format_args!("{why}: {lines} lines of the log were dropped{whose}"))
+            .text("reason", "log_dropped");
+        self.bytes.extend(entry.into_line());
     }
-}
-
-fn now() -> String {
-    calendar::to_the_millisecond(SystemTime::now())
 }
 
 fn buffered() -> MutexGuard<'static, Buffered> {
     BUFFERED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn json() -> bool {
-    FORMAT.load(Ordering::Relaxed) == 1
+fn look() -> Look {
+    Look { json: JSON.load(Ordering::Relaxed), journal: JOURNAL.load(Ordering::Relaxed) }
 }
 
-/// Makes this the place where events of `tracing` go. To be called once.
-pub(super) fn install(log: Log) {
-    FORMAT.store(u8::from(log.format == LogFormat::Json), Ordering::Relaxed);
-    let level = match log.level {
+/// Whether stderr is the journal of systemd: it says in JOURNAL_STREAM which file it has made us (systemd.exec(5)). One
+/// who has redirected stderr has another file there.
+fn is_journal() -> bool {
+    let Ok(stream) = std::env::var("JOURNAL_STREAM") else { return false };
+    let stderr = fstat(rustix::stdio::stderr().as_fd());
+    stderr.is_ok_and(|file| stream == format!("{}:{}", file.st_dev, file.st_ino))
+}
+
+fn level_of(level: LogLevel) -> Level {
+    match level {
         LogLevel::Debug => Level::DEBUG,
         LogLevel::Info => Level::INFO,
         LogLevel::Warn => Level::WARN,
         LogLevel::Error => Level::ERROR,
-    };
+    }
+}
+
+/// How lines look from now on.
+pub(super) fn set_format(format: LogFormat) {
+    JSON.store(format == LogFormat::Json, Ordering::Relaxed);
+    JOURNAL.store(is_journal(), Ordering::Relaxed);
+}
+
+/// Makes this the place where events of `tracing` go. To be called once.
+pub(super) fn install(log: Log) {
+    set_format(log.format);
+    LEVEL.store(log.level as u8, Ordering::Relaxed);
+    let level = level_of(log.level);
     // A second installation, in a test, keeps the first: there is one stderr.
     let _ = tracing::subscriber::set_global_default(Lines { level });
 }
@@ -169,44 +204,72 @@ pub(super) fn flush(batch: &mut Batch) -> bool {
     batch.failed == 0 || inherited::reader_gone(stderr, batch.errno)
 }
 
-/// Passes one line of a worker's stderr on, without its newline.
-pub(super) fn worker_line(pool: &str, number: u32, line: &[u8]) {
-    let mut out = Vec::with_capacity(line.len() + 64);
-    if json() {
-        let text = String::from_utf8_lossy(line);
-        let worker = format!("{pool}/{number}");
-        let value = serde_json::json!({"time": now(), "level": "INFO", "worker": worker, "stderr": text});
-        out.extend_from_slice(value.to_string().as_bytes());
-    } else {
-        let _ = write!(out, "[{pool}/{number}] ");
-        out.extend_from_slice(line);
+/// Why the daemon does not run: an entry in JSON, else lines for people.
+pub(super) fn last_line(error: &StartError) -> Vec<u8> {
+    let look = look();
+    if look.json {
+        return Entry::new(look, Level::ERROR).message(error).plain("exit_code", error.exit_code()).into_line();
     }
-    out.push(b'\n');
-    push(&out);
+    let priority = look.priority(Level::ERROR);
+    let text = format!("stdio_bus: {error}");
+    text.lines().flat_map(|line| [priority, line, "\n"]).collect::<String>().into_bytes()
+}
+
+/// Whether lines of this level are written.
+pub(super) fn is_wanted(level: LogLevel) -> bool {
+    level as u8 >= LEVEL.load(Ordering::Relaxed)
+}
+
+/// Passes on what a worker has said on stderr, at this level.
+pub(super) fn worker(pool: &str, worker: WorkerName, level: LogLevel, said: Said<'_>) {
+    if !is_wanted(level) {
+        return;
+    }
+    let (look, level) = (look(), level_of(level));
+    let (name, incarnation) = (format!("{pool}/{}", worker.place), worker.incarnation);
+    match said {
+        Said::Line(kept, length) => {
+            buffered().push(&entry::of_worker(look, level, (&name, incarnation), kept, length), true);
+        }
+        Said::LeftOut(lines, bytes) => {
+            let entry = Entry::new(look, level)
+                .message("a worker wrote more lines to stderr than stderr_lines_per_sec; the others were left out")
+                .text("reason", "stderr_left_out")
+                .text("worker", &name)
+                .plain("incarnation", incarnation)
+                .plain("lines", lines)
+                .plain("bytes", bytes);
+            buffered().push(&entry.into_line(), false);
+        }
+    }
 }
 
 /// Logs a report of the core. `pool_of` names a pool by its index.
 pub(super) fn report(report: &Report, pool_of: impl Fn(usize) -> String) {
-    let worker = report.worker.map(|(pool, number)| format!("{}/{number}", pool_of(pool)));
-    let (worker, id, reason) = (worker.as_deref(), report.id.as_deref(), report.reason.name());
-    let (client, text) = (report.client, report.text.as_str());
-    let suppressed = (report.suppressed > 0).then_some(report.suppressed);
-    match report.level {
-        report::Level::Debug => tracing::debug!(reason, worker, client, id, suppressed, "{text}"),
-        report::Level::Info => tracing::info!(reason, worker, client, id, suppressed, "{text}"),
-        report::Level::Warn => tracing::warn!(reason, worker, client, id, suppressed, "{text}"),
-        report::Level::Error => tracing::error!(reason, worker, client, id, suppressed, "{text}"),
+    let level = match report.level {
+        report::Level::Debug => LogLevel::Debug,
+        report::Level::Info => LogLevel::Info,
+        report::Level::Warn => LogLevel::Warn,
+        report::Level::Error => LogLevel::Error,
+    };
+    if !is_wanted(level) {
+        return;
     }
-}
-
-fn push(line: &[u8]) {
-    let mut buffer = buffered();
-    // Behind a line that is missing there is none before that was said.
-    if buffer.dropped > 0 || buffer.bytes.len() + line.len() > BUFFER {
-        buffer.dropped += 1;
-    } else {
-        buffer.bytes.extend_from_slice(line);
+    let mut entry = Entry::new(look(), level_of(level)).message(&report.text).text("reason", report.reason.name());
+    if let Some(worker) = report.worker {
+        let name = format!("{}/{}", pool_of(worker.pool), worker.place);
+        entry = entry.text("worker", &name).plain("incarnation", worker.incarnation);
     }
+    if let Some(client) = report.client {
+        entry = entry.plain("client", client);
+    }
+    if let Some(id) = &report.id {
+        entry = entry.token("id", id);
+    }
+    if report.suppressed > 0 {
+        entry = entry.plain("suppressed", report.suppressed);
+    }
+    buffered().push(&entry.into_line(), false);
 }
 
 /// Turns events into lines.
@@ -232,23 +295,9 @@ impl Subscriber for Lines {
     fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
 
     fn event(&self, event: &Event<'_>) {
-        let level = event.metadata().level();
-        let mut line = String::with_capacity(160);
-        if json() {
-            let mut fields = JsonFields(serde_json::Map::new());
-            fields.0.insert("time".into(), now().into());
-            fields.0.insert("level".into(), level.as_str().into());
-            event.record(&mut fields);
-            line = serde_json::Value::Object(fields.0).to_string();
-        } else {
-            let _ = write!(line, "{} {level:<5} ", now());
-            let mut fields = TextFields { message: &mut line, rest: String::new() };
-            event.record(&mut fields);
-            let rest = fields.rest;
-            line.push_str(&rest);
-        }
-        line.push('\n');
-        push(line.as_bytes());
+        let mut entry = Entry::new(look(), *event.metadata().level());
+        event.record(&mut entry);
+        buffered().push(&entry.into_line(), false);
     }
 
     fn enter(&self, _: &span::Id) {}
@@ -256,46 +305,12 @@ impl Subscriber for Lines {
     fn exit(&self, _: &span::Id) {}
 }
 
-struct TextFields<'a> {
-    message: &'a mut String,
-    rest: String,
-}
-
-impl Visit for TextFields<'_> {
-    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
-        let _ = match field.name() {
-            "message" => write!(self.message, "{value:?}"),
-            name => write!(self.rest, " {name}={value:?}"),
-        };
-    }
-
-    fn record_str(&mut self, field: &Field, value: &str) {
-        let _ = write!(self.rest, " {}={value}", field.name());
-    }
-}
-
-struct JsonFields(serde_json::Map<String, serde_json::Value>);
-
-impl Visit for JsonFields {
-    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
-        self.0.insert(field.name().into(), format!("{value:?}").into());
-    }
-
-    fn record_str(&mut self, field: &Field, value: &str) {
-        self.0.insert(field.name().into(), value.into());
-    }
-
-    fn record_u64(&mut self, field: &Field, value: u64) {
-        self.0.insert(field.name().into(), value.into());
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn filled(batch: &mut Batch, lines: &str, dropped: u64) -> String {
-        batch.fill(&mut Buffered { bytes: lines.into(), dropped });
+        batch.fill(&mut Buffered { bytes: lines.into(), dropped, of_workers: 0 });
         String::from_utf8(batch.rest().to_vec()).expect("UTF-8")
     }
 
@@ -341,5 +356,28 @@ mod tests {
         );
         batch.advance(text.len());
         assert_eq!(filled(&mut batch, "nine\n", 0), "nine\n");
+    }
+
+    #[test]
+    fn workers_cannot_push_out_the_daemons_own_lines() {
+        let mut buffer = Buffered::EMPTY;
+        let noise = [b"noise noise noise".as_slice(), b"\n"].concat();
+        for _ in 0..2 * BUFFER / noise.len() {
+            buffer.push(&noise, true);
+        }
+        assert!(buffer.bytes.len() <= WORKERS_PART && buffer.of_workers > 0 && buffer.dropped == buffer.of_workers);
+        for _ in 0..100 {
+            buffer.push(b"own\n", false);
+            buffer.push(&noise, true);
+        }
+        let dropped = buffer.dropped;
+        let mut batch = Batch::default();
+        batch.fill(&mut buffer);
+        let text = String::from_utf8(batch.rest().to_vec()).expect("UTF-8");
+        assert_eq!(text.lines().filter(|line| *line == "own").count(), 100);
+        let note = format!("stderr was full: {dropped} lines of the log were dropped, {dropped} of them of workers");
+        assert!(text.lines().last().is_some_and(|line| line.contains(&note)), "{note}");
+        buffer.push(&noise, true);
+        assert_eq!((buffer.bytes.len(), buffer.dropped), (noise.len(), 0), "once that was told, there is room again");
     }
 }

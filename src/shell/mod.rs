@@ -19,6 +19,7 @@ mod clock;
 mod close;
 mod connection;
 mod effects;
+mod entry;
 mod hands;
 mod inbox;
 mod inherited;
@@ -33,6 +34,7 @@ mod signals;
 #[cfg(test)]
 mod simulation;
 mod source;
+mod stderr;
 mod workers;
 mod write;
 
@@ -47,7 +49,7 @@ use slab::Slab;
 use crate::bus::Bus;
 use crate::bus::port::{Input, Moment, Source as Origin};
 use crate::bus::settings::MAX_CONNECTIONS;
-use crate::config::{Config, Listen};
+use crate::config::{Config, Listen, LogFormat};
 use crate::error::{StartError, exit};
 use crate::io::Io;
 use crate::io::ring::Completion;
@@ -86,6 +88,12 @@ pub fn run(config: Config) -> Result<u8, StartError> {
     last_words::limit(result.as_ref().map_or_else(StartError::exit_code, |()| exit::FAILURE));
     let log_is_complete = !left.log_in_flight && log::flush(&mut left.log);
     result.map(|()| if left.unwritten == 0 && log_is_complete && !left.failed { exit::OK } else { exit::FAILURE })
+}
+
+/// Why the daemon does not run, as its log would say it.
+pub fn last_line(error: &StartError, format: LogFormat) -> Vec<u8> {
+    log::set_format(format);
+    log::last_line(error)
 }
 
 /// What was not written in the time of the loop.
@@ -179,6 +187,7 @@ impl<I: Io> Shell<I> {
             told_of_no_thread: false,
             reader_gone: false,
             unwritten: 0,
+            left_out_due: None,
             dirty: Vec::new(),
             resumed: VecDeque::new(),
             starved: Vec::new(),
@@ -245,6 +254,7 @@ impl<I: Io> Shell<I> {
         }
         self.hands.retry_accepting(now);
         self.hands.retry_writing(now);
+        self.hands.tell_left_out(now);
         self.check_memory(now);
         for connection in std::mem::take(&mut self.hands.starved) {
             self.hands.arm_read(connection);
@@ -259,8 +269,9 @@ impl<I: Io> Shell<I> {
             return Some(Duration::ZERO);
         }
         let retry = hands.acceptors.iter().filter_map(|acceptor| acceptor.retry_at).min();
-        let writing = hands.retry_writing_at;
-        let deadline = [self.bus.next_deadline(), retry, writing, self.memory_due()].into_iter().flatten().min()?;
+        let (writing, left_out) = (hands.retry_writing_at, hands.left_out_due);
+        let due = [self.bus.next_deadline(), retry, writing, left_out, self.memory_due()];
+        let deadline = due.into_iter().flatten().min()?;
         Some(deadline.since(hands.clock.now()))
     }
 

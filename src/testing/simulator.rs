@@ -569,7 +569,7 @@ impl World {
                     end.paused = false;
                     end.resumed_at = now;
                 }
-                Effect::Spawn { worker, pool, .. } => self.start_worker(worker, pool),
+                Effect::Spawn { worker, name } => self.start_worker(worker, name.pool),
                 Effect::CloseStdin { worker } => {
                     let at = self.worker(worker);
                     self.workers[at].stdin_closed = true;

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::net::UnixStream;
 use std::process::Stdio;
 
@@ -12,7 +12,7 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 use serde_json::{Value, json};
 
 use crate::client::Client;
-use crate::harness::{Daemon, Setup, echo, worker};
+use crate::harness::{Daemon, Setup, echo, with, worker};
 use crate::terminal::terminal;
 
 #[test]
@@ -54,15 +54,145 @@ fn with_json_every_line_of_the_log_is_an_object() {
     let lines: Vec<Value> =
         log.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))).collect();
     assert!(lines.iter().all(|line| line["level"].is_string() && line["time"].is_string()), "{log}");
-    assert!(lines.iter().any(|line| line["worker"] == "agents/0" && line["stderr"] == "a \"worker\" speaks \u{1b}[0m"));
+    assert!(lines.iter().all(|line| line["message"].is_string()), "{log}");
+    let said = lines.iter().find(|line| line["stream"] == "stderr").expect("the worker's line");
+    assert_eq!(said["message"], "a \"worker\" speaks \u{1b}[0m");
+    assert_eq!((&said["worker"], &said["incarnation"]), (&json!("agents/0"), &json!(0)));
     assert!(lines.iter().any(|line| line["reason"] == "worker_malformed"));
+}
+
+#[test]
+fn with_json_an_id_is_what_it_was_in_the_message() {
+    let mut daemon = Setup::new([echo("echo", 1)]).unix().args(&["--log-format", "json"]).start();
+    let mut client = daemon.connect();
+    for id in [json!(7), json!("7"), json!("a \"b\" é\u{1}")] {
+        client.send(&json!({ "id": id, "method": "m", "pool": "none" }));
+        client.message();
+    }
+    let log = daemon.stop().stderr;
+    let told = log.lines().map(|line| serde_json::from_str::<Value>(line).expect("an object"));
+    let ids: Vec<Value> = told.filter(|line| line["reason"] == "unknown_pool").map(|line| line["id"].clone()).collect();
+    assert_eq!(ids, [json!(7), json!("7"), json!("a \"b\" é\u{1}")], "{log}");
+}
+
+#[test]
+fn with_json_the_daemon_says_so_too_why_it_does_not_start() {
+    let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = address.local_addr().unwrap().to_string();
+    let as_json = || Setup::new([echo("echo", 1)]).no_listener().set("log", json!({ "format": "json" }));
+    let asked = Setup::new([echo("echo", 1)]).no_listener();
+    for (setup, code, part) in [
+        (asked.args(&["--log-format", "json"]).set("pool", json!([])), 78, "is not a known key"),
+        (as_json().set("pool", json!([])), 78, "is not a known key"),
+        (as_json().args(&["--tcp", &taken]), 73, "Address already in use"),
+        (Setup::bare().args(&["--log-format", "json", "--config", "/no/such/file"]), 78, "does not exist"),
+    ] {
+        let outcome = setup.run();
+        assert_eq!(outcome.code, Some(code), "{}", outcome.stderr);
+        let said: Value = serde_json::from_str(&outcome.stderr).expect("one object, and nothing else");
+        assert!(said["message"].as_str().is_some_and(|message| message.contains(part)), "{said}");
+        assert_eq!((&said["level"], &said["exit_code"]), (&json!("ERROR"), &json!(code)));
+    }
+}
+
+/// A file for stderr, and how the journal would name it.
+fn journal(setup: Setup, name: &str) -> (Setup, std::path::PathBuf) {
+    let path = setup.path(name);
+    let file = File::create(&path).unwrap();
+    let metadata = file.metadata().unwrap();
+    let stream = format!("{}:{}", metadata.dev(), metadata.ino());
+    (setup.variable("JOURNAL_STREAM", &stream).stderr(file), path)
+}
+
+#[test]
+fn in_the_journal_each_line_has_its_priority_and_no_time() {
+    let setup = Setup::new([with(worker("agents", 1, &[]), "stderr_level", "warn")]).unix();
+    let (setup, path) = journal(setup, "log");
+    let mut daemon = setup.start();
+    let mut client = daemon.connect();
+    client.request(1, "stderr", json!({ "text": "one\ntwo\n" }));
+    client.ask(2, "write", json!({ "text": "no JSON\n" }));
+    client.error(2, "worker_exited");
+    let log = || std::fs::read_to_string(&path).unwrap();
+    daemon.signal(Signal::TERM);
+    daemon.wait();
+    let log = log();
+    daemon.ends_well();
+    assert!(log.lines().all(|line| ["<3>", "<4>", "<6>"].iter().any(|begin| line.starts_with(begin))), "{log}");
+    assert!(log.lines().any(|line| line.starts_with("<6>INFO  stdio_bus ")), "{log}");
+    assert!(log.lines().any(|line| line == "<4>[agents/0] two"), "{log}");
+    assert!(log.lines().any(|line| line.starts_with("<3>ERROR not a JSON object")), "{log}");
+    let (setup, path) = journal(Setup::bare().args(&["--config", "/no/such/file"]), "error");
+    let mut daemon = setup.start_unheard();
+    daemon.wait();
+    assert!(std::fs::read_to_string(&path).unwrap().lines().all(|line| line.starts_with("<3>")));
+}
+
+#[test]
+fn a_stderr_that_is_not_the_journal_has_no_priorities() {
+    let daemon = Setup::new([echo("echo", 1)]).unix().variable("JOURNAL_STREAM", "8:12345").start();
+    let log = daemon.stop().stderr;
+    assert!(log.lines().all(|line| line.starts_with("20")), "{log}");
+}
+
+const FLOOD: usize = 50_000_000;
+
+/// A daemon whose worker has written [`FLOOD`] bytes to stderr, and its log.
+fn flooded(level: &str) -> String {
+    let setup = Setup::new([worker("noisy", 1, &[])]).unix().args(&["--log-level", level]);
+    let path = setup.path("log");
+    let mut daemon = setup.stderr(File::create(&path).unwrap()).start();
+    let mut client = daemon.connect();
+    client.request("noise", "stderr_flood", json!({ "bytes": FLOOD, "lines_at_once": 100 }));
+    let mut other = daemon.connect();
+    other.send_line("nonsense");
+    other.message();
+    client.ask("end", "write", json!({ "text": "no JSON\n" }));
+    client.error("end", "worker_exited");
+    daemon.signal(Signal::TERM);
+    daemon.wait();
+    let log = std::fs::read_to_string(&path).unwrap();
+    daemon.ends_well();
+    log
+}
+
+#[test]
+fn of_a_flood_of_stderr_little_is_passed_on_and_the_rest_is_counted_to_the_line() {
+    let log = flooded("info");
+    let passed = log.lines().filter(|line| line.starts_with("[noisy/0] noise")).count();
+    let field = |line: &str, name: &str| -> usize {
+        let (_, rest) = line.split_once(&format!(" {name}=")).expect("the field");
+        rest.split(' ').next().and_then(|number| number.parse().ok()).expect("a number")
+    };
+    let left_out = || log.lines().filter(|line| line.contains("reason=stderr_left_out"));
+    let (lines, bytes) = left_out().fold((0, 0), |(lines, bytes), line| {
+        assert!(line.contains(" worker=noisy/0 "), "{line}");
+        (lines + field(line, "lines"), bytes + field(line, "bytes"))
+    });
+    // The flood is pieces of 100 lines of 121 bytes.
+    let all = FLOOD / 12_100 * 100;
+    assert_eq!((passed + lines, passed * 121 + bytes), (all, all * 121), "{passed} passed on, {lines} left out");
+    // The second that is begun, and each one that was summed up.
+    assert!(passed <= 100 * (left_out().count() + 1), "{passed} passed on in {} seconds", left_out().count());
+    assert!(!log.contains("log_dropped"), "a line was lost");
+    for own in ["client_malformed", "worker_malformed", " stopped: "] {
+        assert!(log.contains(own), "{own} was lost");
+    }
+}
+
+#[test]
+fn what_a_worker_writes_to_stderr_below_the_level_of_the_log_is_not_there() {
+    let log = flooded("error");
+    assert!(!log.contains("noise") && !log.contains("left_out"), "{}", log.lines().count());
+    assert!(log.contains("worker_malformed"), "{log}");
 }
 
 /// Fills a stderr that nobody reads, and checks that messages pass. As soon as somebody reads, what was lost is told.
 fn messages_pass_though_nobody_reads(mut reader: impl Read + Send + 'static, stderr: OwnedFd) {
     let mode = rustix::fs::fcntl_getfl(&stderr).unwrap();
     let ours = stderr.try_clone().unwrap();
-    let mut daemon = Setup::new([worker("noisy", 1, &[])]).unix().stderr(stderr).start();
+    let noisy = with(worker("noisy", 1, &[]), "stderr_lines_per_sec", 0);
+    let mut daemon = Setup::new([noisy]).unix().stderr(stderr).start();
     let mut client = daemon.connect();
     // Far more than stderr and the buffer take; the worker must not be held up by it either.
     client.request("noise", "stderr_flood", json!({ "bytes": 4_000_000 }));
@@ -132,7 +262,8 @@ fn a_named_pipe_on_stderr_that_nobody_reads_does_not_stop_the_messages() {
 #[test]
 fn a_terminal_on_stderr_that_nobody_ever_reads_does_not_hold_up_the_end_which_tells_by_its_code() {
     let (_unread, terminal) = terminal();
-    let mut daemon = Setup::new([worker("noisy", 1, &[])]).unix().stderr(terminal).start();
+    let noisy = with(worker("noisy", 1, &[]), "stderr_lines_per_sec", 0);
+    let mut daemon = Setup::new([noisy]).unix().stderr(terminal).start();
     let mut client = daemon.connect();
     client.request("noise", "stderr_flood", json!({ "bytes": 1_000_000 }));
     daemon.signal(Signal::TERM);
@@ -179,7 +310,8 @@ fn a_stderr_on_a_full_disk_does_not_stop_the_messages_and_is_told_by_the_exit_co
 
 #[test]
 fn lines_that_a_full_file_does_not_take_are_counted_and_told_when_it_takes_some_again() {
-    let setup = Setup::new([worker("noisy", 1, &[])]).unix().args(&["--log-level", "warn"]);
+    let noisy = with(with(worker("noisy", 1, &[]), "stderr_lines_per_sec", 0), "stderr_level", "warn");
+    let setup = Setup::new([noisy]).unix().args(&["--log-level", "warn"]);
     let path = setup.path("log");
     let mut daemon = setup.stderr(File::options().create(true).append(true).open(&path).unwrap()).start();
     let mut client = daemon.connect();

@@ -39,6 +39,12 @@ fn a_worker_inherits_no_descriptor_no_blocked_and_no_ignored_signal() {
     let number = inheritable(&leaked);
     let daemon = Setup::new([shell("plain", "read line; :")])
         .variable("NOTIFY_SOCKET", "/run/nobody")
+        .variable("WATCHDOG_USEC", "1000000000")
+        .variable("WATCHDOG_PID", "1")
+        .variable("LISTEN_PID", "1")
+        .variable("LISTEN_FDS", "1")
+        .variable("LISTEN_FDNAMES", "bus")
+        .variable("JOURNAL_STREAM", "1:1")
         .before_exec(move || {
             // SAFETY: system calls on values that live here; dup2 makes a descriptor that the daemon inherits.
             unsafe {
@@ -68,7 +74,10 @@ fn a_worker_inherits_no_descriptor_no_blocked_and_no_ignored_signal() {
         assert_eq!(mask & !(0b11 << 31), 0, "{line}");
     }
     let environment = fs::read(format!("/proc/{worker}/environ")).unwrap();
-    assert!(!String::from_utf8_lossy(&environment).contains("NOTIFY_SOCKET"), "it could speak for the daemon");
+    let environment = String::from_utf8_lossy(&environment);
+    for name in ["NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_", "JOURNAL_STREAM"] {
+        assert!(!environment.contains(name), "{name}: it could speak for the daemon");
+    }
     // The daemon hears SIGTERM although it was started with it blocked.
     daemon.stop();
 }
@@ -122,22 +131,31 @@ fn arguments_reach_the_worker_as_they_are() {
 }
 
 #[test]
-fn what_a_worker_writes_to_stderr_is_passed_on_with_pool_and_number() {
-    let mut daemon = Setup::new([worker("agents", 1, &[])]).args(&["--log-level", "error"]).unix().start();
+fn what_a_worker_writes_to_stderr_is_passed_on_with_its_name_and_no_terminal_obeys_it() {
+    let mut daemon = Setup::new([worker("agents", 1, &[])]).unix().start();
     let mut client = daemon.connect();
     client.request(1, "stderr", json!({ "text": "one\ntwo {\"id\":1}\n\u{1b}[31mred\nlast without an end" }));
-    let one = daemon.logs(&["one"]);
-    let (prefix, _) = one.split_once("one").unwrap();
-    let inside = prefix.rsplit_once('[').and_then(|(_, rest)| rest.split_once(']')).expect("a prefix in brackets").0;
-    let (pool, number) = inside.split_once('/').expect("pool and number");
-    assert_eq!(pool, "agents");
-    number.parse::<u32>().expect("the worker's number");
-    daemon.logs(&[prefix, "two {\"id\":1}"]);
-    daemon.logs(&[prefix, "\u{1b}[31mred"]);
+    daemon.logs(&["[agents/0] one"]);
+    daemon.logs(&["[agents/0] two {\"id\":1}"]);
+    daemon.logs(&["[agents/0] \\x1b[31mred"]);
     daemon.signal(Signal::TERM);
-    daemon.logs(&[prefix, "last without an end"]);
+    daemon.logs(&["[agents/0] last without an end"]);
     let outcome = daemon.ends_well();
     assert_eq!(outcome.stdout, "");
+    assert!(!outcome.stderr.contains('\u{1b}'), "{}", outcome.stderr);
+}
+
+#[test]
+fn a_worker_that_is_started_again_has_its_name_again_and_another_incarnation() {
+    let mut daemon = Setup::new([worker("agents", 2, &[])]).unix().start();
+    let mut client = daemon.connect();
+    let old = pid(&mut client);
+    let place =
+        u8::from(!daemon.logs(&["reason=worker_started", &format!("process {old} ")]).contains("worker=agents/0 "));
+    send_signal(old, Signal::KILL);
+    daemon.logs(&["reason=worker_ended", &format!("worker=agents/{place} incarnation={place}")]);
+    daemon.logs(&["reason=worker_started", &format!("worker=agents/{place} incarnation=2")]);
+    daemon.stop();
 }
 
 #[test]

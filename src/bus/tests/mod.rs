@@ -28,7 +28,7 @@ use serde_json::Value;
 use super::Bus;
 use super::peer::{ClientKey, Moment, Peer, PeerBits, Source, WorkerKey};
 use super::port::{Close, Effect, Exit, Input, Next, Signal};
-use super::report::{Reason, Report};
+use super::report::{Reason, Report, WorkerName};
 use super::settings::{Assignment, IdCollision, Limits, Listener, OnFailure, Pool, Routing, SessionAccess, Settings};
 use crate::scan::{PAD, Window};
 

@@ -119,7 +119,10 @@ fn a_response_that_answers_nothing_is_discarded_with_a_warning() {
     assert!(bench.read(client).is_empty());
     assert_eq!(bench.count(Reason::UnknownId), 4);
     let warning = bench.reports.iter().find(|report| report.reason == Reason::UnknownId).unwrap();
-    assert_eq!((warning.level, warning.worker), (crate::bus::report::Level::Warn, Some((0, 0))));
+    assert_eq!(
+        (warning.level, warning.worker),
+        (crate::bus::report::Level::Warn, Some(WorkerName { pool: 0, place: 0, incarnation: 0 }))
+    );
     assert_eq!(warning.id.as_deref(), Some("1"));
 }
 

@@ -72,7 +72,10 @@ fn what_is_not_json_on_stdout_ends_the_worker_and_all_that_hung_on_it() {
         bench.write(client, r#"{"id":1,"method":"x","sessionId":"s"}"#);
         bench.write_bytes(worker, bytes);
         let error = bench.reports.iter().find(|report| report.reason == Reason::WorkerMalformed).unwrap();
-        assert_eq!((error.level, error.worker), (crate::bus::report::Level::Error, Some((0, 0))));
+        assert_eq!(
+            (error.level, error.worker),
+            (crate::bus::report::Level::Error, Some(WorkerName { pool: 0, place: 0, incarnation: 0 }))
+        );
         assert_eq!(bench.bus.stats().sessions, 0);
         assert_eq!(bench.read_error(client).0, "worker_exited");
         assert_eq!(bench.signals_to(worker), [Signal::Terminate]);
@@ -325,11 +328,47 @@ fn every_worker_has_a_number_of_its_own_for_ever() {
         .reports
         .iter()
         .filter(|report| report.reason == Reason::WorkerStarted)
-        .map(|report| report.worker.unwrap().1)
+        .map(|report| report.worker.unwrap().incarnation)
         .collect();
     assert_eq!(numbers.len(), 5);
     numbers.dedup();
     assert_eq!(numbers, [0, 1, 2, 3, 4]);
+}
+
+/// The names of the workers that were started, in order.
+fn names(bench: &Bench) -> Vec<(usize, u32)> {
+    let started = bench.reports.iter().filter(|report| report.reason == Reason::WorkerStarted);
+    started.filter_map(|report| report.worker).map(|worker| (worker.place, worker.incarnation)).collect()
+}
+
+#[test]
+fn a_worker_that_is_started_again_has_the_name_of_the_one_before() {
+    let mut bench = bench(3);
+    let workers = [bench.worker(2), bench.worker(0), bench.worker(1)];
+    for worker in workers {
+        bench.dies(worker);
+    }
+    bench.pass(seconds(1));
+    assert_eq!(names(&bench), [(0, 0), (1, 1), (2, 2), (0, 3), (1, 4), (2, 5)]);
+    let gone = bench.reports.iter().filter(|report| report.reason == Reason::WorkerExited);
+    let gone: Vec<_> = gone.filter_map(|report| report.worker).map(|worker| worker.place).collect();
+    assert_eq!(gone, [2, 0, 1]);
+}
+
+#[test]
+fn no_two_workers_of_a_dedicated_pool_have_one_name_and_those_of_the_gone_are_used_again() {
+    let mut bench = Bench::new(settings(vec![Pool { max_instances: 3, ..pool(1, Assignment::Dedicated) }]));
+    let (first, second) = (bench.client(), bench.client());
+    for client in [first, second] {
+        bench.write(client, r#"{"method":"x"}"#);
+    }
+    assert_eq!(names(&bench), [(0, 0), (1, 1), (2, 2)], "two that have left the seat, and a spare");
+    bench.gone(first);
+    let ended = bench.worker(0);
+    bench.dies(ended);
+    let third = bench.client();
+    bench.write(third, r#"{"method":"x"}"#);
+    assert_eq!(names(&bench)[3..], [(0, 3)]);
 }
 
 #[test]

@@ -10,23 +10,26 @@ use super::connection::{Closing, Connection, Descriptor, Kind};
 use super::hands::Hands;
 use super::log;
 use super::operation::Operation;
-use crate::bus::port::{Input, Moment, Peer, WorkerKey};
+use super::stderr::{Said, Stderr};
+use crate::bus::port::{Input, Moment, Peer, WorkerKey, WorkerName};
 use crate::io::{Io, Submission};
 
 impl<I: Io> Hands<I> {
-    pub(super) fn spawn(&mut self, worker: WorkerKey, pool: usize, number: u32) {
+    pub(super) fn spawn(&mut self, worker: WorkerKey, name: WorkerName) {
         let now = self.clock.now();
-        match self.processes.spawn(worker, &self.pools[pool], &self.descriptors) {
+        let pool = &self.pools[name.pool];
+        match self.processes.spawn(worker, pool, &self.descriptors) {
             Ok(spawned) => {
                 let peer = Peer::Worker(worker);
+                let stderr = Stderr::new(spawned.stderr, pool.stderr.lines_per_sec);
                 let connection = Connection::new(
                     peer,
                     Kind::Worker,
                     Descriptor::Owned(spawned.stdout),
                     Some(Descriptor::Owned(spawned.stdin)),
-                    Some(spawned.stderr),
+                    Some(stderr),
                 );
-                let slot = self.connections.insert(connection.with_name(pool, number));
+                let slot = self.connections.insert(connection.with_name(name));
                 if self.workers.len() <= worker.index() {
                     self.workers.resize(worker.index() + 1, None);
                 }
@@ -37,7 +40,6 @@ impl<I: Io> Hands<I> {
                 self.read_stderr(slot, Operation::ReadStderr);
             }
             Err(error) => {
-                let pool = &self.pools[pool];
                 let why = format!("cannot start \"{}\" ({}): {error}", pool.command, pool.program.display());
                 // What is short now may be there again soon, whatever the command is like.
                 let short = matches!(
@@ -73,17 +75,21 @@ impl<I: Io> Hands<I> {
         debug_assert!(connection.reading_stderr);
         connection.reading_stderr = false;
         let leaving = connection.closing == Closing::Leaving;
-        let name = connection.name;
-        if let Some(stderr) = &mut connection.stderr {
-            let pool = self.pools.get(name.0).map_or("", |pool| pool.core.id.as_str());
+        if let (Some(stderr), Some(name)) = (&mut connection.stderr, connection.name) {
+            let now = self.clock.now();
+            let pool = &self.pools[name.pool];
+            let (level, is_wanted) = (pool.stderr.level, log::is_wanted(pool.stderr.level));
+            let tell = |said: Said<'_>| log::worker(&pool.core.id, name, level, said);
             if result > 0 {
-                stderr.take(result as usize, |line| log::worker_line(pool, name.1, line));
+                stderr.take(now, result as usize, is_wanted, tell);
             }
             let was_rest = operation == Operation::ReadRestOfStderr;
             let over = result == 0 || (result < 0 && (was_rest || result != -libc::ECANCELED));
             if over {
-                stderr.finish(|line| log::worker_line(pool, name.1, line));
+                stderr.finish(now, tell);
                 connection.stderr = None;
+            } else if let Some(due) = stderr.left_out_due() {
+                self.left_out_due = Some(self.left_out_due.map_or(due, |known| known.min(due)));
             }
         }
         if leaving && connection.stderr.is_some() {
@@ -91,6 +97,20 @@ impl<I: Io> Hands<I> {
         }
         if !self.remove_if_idle(slot) {
             self.read_stderr(slot, Operation::ReadStderr);
+        }
+    }
+
+    /// Tells what of the stderr of workers was left out, when it is time.
+    pub(super) fn tell_left_out(&mut self, now: Moment) {
+        if self.left_out_due.is_none_or(|due| due > now) {
+            return;
+        }
+        self.left_out_due = None;
+        for (_, connection) in &mut self.connections {
+            let (Some(stderr), Some(name)) = (&mut connection.stderr, connection.name) else { continue };
+            let pool = &self.pools[name.pool];
+            stderr.tell_left_out(now, |said| log::worker(&pool.core.id, name, pool.stderr.level, said));
+            self.left_out_due = [self.left_out_due, stderr.left_out_due()].into_iter().flatten().min();
         }
     }
 

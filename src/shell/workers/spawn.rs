@@ -54,8 +54,16 @@ pub(crate) fn allow_descriptors(listeners: usize, connections: usize, workers: u
 
 /// What a service manager tells us alone: with these a worker could speak for the daemon (sd_notify(3),
 /// sd_listen_fds(3)).
-const OUR_OWN: [&str; 6] =
-    ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"];
+const OUR_OWN: [&str; 7] = [
+    "NOTIFY_SOCKET",
+    "WATCHDOG_USEC",
+    "WATCHDOG_PID",
+    "LISTEN_FDS",
+    "LISTEN_PID",
+    "LISTEN_FDNAMES",
+    // The journal is at our stderr, and not at theirs (systemd.exec(5)).
+    "JOURNAL_STREAM",
+];
 
 /// Starts one worker of `pool`. It gets `descriptors` as its limit of open files.
 ///

@@ -1,0 +1,307 @@
+//! One entry of the log as a line: for people, or as a JSON object. It knows nothing of where lines go.
+//!
+//! Whatever stands in an entry, it is one line and writes no control character: what clients and workers say must not
+//! be able to forge a line or to move the cursor of whoever reads.
+
+use std::fmt::{self, Write as _};
+use std::time::SystemTime;
+
+use tracing::Level;
+use tracing::field::{Field, Visit};
+
+use super::stderr::LONGEST_LINE;
+use crate::calendar;
+
+/// How lines look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Look {
+    /// As a JSON object.
+    pub json: bool,
+    /// For the journal: each line begins with its priority (sd-daemon(3)), and has no time where people read it, since
+    /// the journal knows when it came.
+    pub journal: bool,
+}
+
+impl Look {
+    /// What each line of this level begins with.
+    pub(super) fn priority(self, level: Level) -> &'static str {
+        match level {
+            _ if !self.journal => "",
+            Level::ERROR => "<3>",
+            Level::WARN => "<4>",
+            Level::INFO => "<6>",
+            _ => "<7>",
+        }
+    }
+}
+
+/// See the top of the file.
+pub(super) struct Entry {
+    look: Look,
+    level: Level,
+    message: String,
+    /// As they will stand in the line.
+    fields: String,
+}
+
+impl Entry {
+    /// An entry that says nothing yet.
+    pub(super) fn new(look: Look, level: Level) -> Self {
+        Self { look, level, message: String::new(), fields: String::new() }
+    }
+
+    /// What it says.
+    pub(super) fn message(mut self, message: impl fmt::Display) -> Self {
+        self.say(message);
+        self
+    }
+
+    fn say(&mut self, message: impl fmt::Display) {
+        show(message.to_string().as_bytes(), self.look.json, usize::MAX, &mut self.message);
+    }
+
+    /// A field that is text.
+    pub(super) fn text(mut self, name: &str, value: &str) -> Self {
+        self.add_text(name, value);
+        self
+    }
+
+    fn add_text(&mut self, name: &str, value: &str) {
+        let (before, behind) = if self.look.json { (",\"", "\":\"") } else { (" ", "=") };
+        self.fields.extend([before, name, behind]);
+        show(value.as_bytes(), self.look.json, usize::MAX, &mut self.fields);
+        self.fields.push_str(if self.look.json { "\"" } else { "" });
+    }
+
+    /// A field that is a number or a boolean.
+    pub(super) fn plain(mut self, name: &str, value: impl fmt::Display) -> Self {
+        self.add(name, value);
+        self
+    }
+
+    fn add(&mut self, name: &str, value: impl fmt::Display) {
+        let _ = match self.look.json {
+            true => write!(self.fields, ",\"{name}\":{value}"),
+            false => write!(self.fields, " {name}={value}"),
+        };
+    }
+
+    /// A field that is a token of JSON and stays one, if every parser takes it: half a surrogate pair and numbers without
+    /// bounds are text.
+    pub(super) fn token(self, name: &str, token: &str) -> Self {
+        match serde_json::from_str::<serde_json::Value>(token) {
+            Ok(_) if self.look.json => self.plain(name, token.trim()),
+            _ => self.text(name, token),
+        }
+    }
+
+    /// The line, with its end.
+    pub(super) fn into_line(self) -> Vec<u8> {
+        let Self { look, level, message, fields } = self;
+        let mut line = String::with_capacity(message.len() + fields.len() + 64);
+        line.push_str(look.priority(level));
+        if look.json {
+            let _ = write!(line, r#"{{"time":"{}","level":"{level}","message":"{message}"{fields}}}"#, now());
+        } else {
+            if !look.journal {
+                line.push_str(&now());
+                line.push(' ');
+            }
+            let _ = write!(line, "{level:<5} {message}{fields}");
+        }
+        line.push('\n');
+        line.into_bytes()
+    }
+}
+
+impl Visit for Entry {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        match field.name() {
+            "message" => self.say(format_args!("{value:?}")),
+            name => self.add_text(name, &format!("{value:?}")),
+        }
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.add_text(field.name(), value);
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.add(field.name(), value);
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.add(field.name(), value);
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.add(field.name(), value);
+    }
+}
+
+/// One line that the worker of this name wrote to stderr, without its newline: `kept` is the begin of `length` bytes.
+/// What is shown of it takes up [`LONGEST_LINE`] bytes at most.
+pub(super) fn of_worker(
+    look: Look,
+    level: Level,
+    (name, incarnation): (&str, u32),
+    kept: &[u8],
+    length: usize,
+) -> Vec<u8> {
+    let mut text = String::with_capacity(kept.len() + 64);
+    let shown = show(kept, look.json, LONGEST_LINE, &mut text);
+    let is_cut = shown < length;
+    if look.json {
+        let entry = Entry { look, level, message: text, fields: String::new() };
+        let entry = entry.text("worker", name).plain("incarnation", incarnation).text("stream", "stderr");
+        return if is_cut { entry.plain("length", length) } else { entry }.into_line();
+    }
+    let cut = if is_cut { format!("… (cut: {length} bytes in all)") } else { String::new() };
+    format!("{}[{name}] {text}{cut}\n", look.priority(level)).into_bytes()
+}
+
+fn now() -> String {
+    calendar::to_the_millisecond(SystemTime::now())
+}
+
+/// Writes the begin of `bytes` that takes up `most` bytes at most, as the content of a JSON string, or so that a terminal
+/// shows it and obeys nothing in it. Returns how many of `bytes` that are.
+fn show(bytes: &[u8], json: bool, most: usize, out: &mut String) -> usize {
+    let (start, mut shown) = (out.len(), 0);
+    for chunk in bytes.utf8_chunks() {
+        let broken = (!chunk.invalid().is_empty()).then_some(Err(chunk.invalid()));
+        for piece in chunk.valid().chars().map(Ok).chain(broken) {
+            let before = out.len();
+            let length = match piece {
+                Ok(c) if json => escape_for_json(c, out),
+                Ok(c) => escape_for_people(c, out),
+                Err(bytes) if json => {
+                    out.push(char::REPLACEMENT_CHARACTER);
+                    bytes.len()
+                }
+                Err(bytes) => {
+                    for byte in bytes {
+                        let _ = write!(out, "\\x{byte:02x}");
+                    }
+                    bytes.len()
+                }
+            };
+            if out.len() - start > most {
+                out.truncate(before);
+                return shown;
+            }
+            shown += length;
+        }
+    }
+    shown
+}
+
+/// Returns how many bytes the character itself has.
+fn escape_for_json(c: char, out: &mut String) -> usize {
+    match c {
+        '"' | '\\' | '\n' | '\r' | '\t' => out.extend(c.escape_default()),
+        '\0'..='\x1f' => out.push_str(&format!("\\u{:04x}", u32::from(c))),
+        _ => out.push(c),
+    }
+    c.len_utf8()
+}
+
+/// Control characters are escaped, and what changes the direction of writing. Returns how many bytes the character
+/// itself has.
+fn escape_for_people(c: char, out: &mut String) -> usize {
+    match c {
+        '\t' => out.push(c),
+        '\n' | '\r' => out.extend(c.escape_default()),
+        '\0'..='\x1f' | '\x7f' => out.push_str(&format!("\\x{:02x}", u32::from(c))),
+        '\u{80}'..='\u{9f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => out.extend(c.escape_unicode()),
+        _ => out.push(c),
+    }
+    c.len_utf8()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const TEXT: Look = Look { json: false, journal: false };
+    const JSON: Look = Look { json: true, journal: false };
+    const JOURNAL: Look = Look { json: false, journal: true };
+
+    fn line(entry: Entry) -> String {
+        String::from_utf8(entry.into_line()).expect("text")
+    }
+
+    fn said(look: Look, kept: &[u8], length: usize) -> String {
+        String::from_utf8(of_worker(look, Level::INFO, ("claude/0", 7), kept, length)).expect("text")
+    }
+
+    fn object(line: &str) -> serde_json::Value {
+        assert_eq!(line.matches('\n').count(), 1, "{line}");
+        serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))
+    }
+
+    #[test]
+    fn numbers_and_booleans_are_such_in_json_and_ids_are_what_they_were_in_the_message() {
+        let entry = |id: &str| {
+            let entry = Entry::new(JSON, Level::WARN).message("it says \"no\"").text("reason", "timeout");
+            object(&line(entry.token("id", id).plain("client", 4).plain("last", true)))
+        };
+        let mut whole = entry("7");
+        assert!(whole["time"].as_str().is_some_and(|time| time.ends_with('Z')));
+        whole.as_object_mut().map(|fields| fields.remove("time"));
+        let expected = json!({ "level": "WARN", "message": "it says \"no\"", "reason": "timeout", "id": 7, "client": 4,
+            "last": true });
+        assert_eq!(whole, expected);
+        assert_eq!(entry(r#""a\"b\n""#)["id"], "a\"b\n");
+        for token in [r#""cut"#, r#""\ud800""#, "1e400"] {
+            assert_eq!(entry(token)["id"], token, "what some parser refuses is text");
+        }
+    }
+
+    #[test]
+    fn an_entry_is_one_line_that_commands_no_terminal() {
+        let entry =
+            Entry::new(TEXT, Level::ERROR).message("a\nb\u{9b}1m").text("name", "\u{202e}x").token("id", r#""é\n""#);
+        let line = line(entry);
+        assert!(line.ends_with(" ERROR a\\nb\\u{9b}1m name=\\u{202e}x id=\"é\\n\"\n"), "{line}");
+    }
+
+    #[test]
+    fn what_a_worker_writes_is_shown_and_not_obeyed() {
+        assert_eq!(said(TEXT, b"a\tb\x1b[31m\0\r\xff\x7f", 12), "[claude/0] a\tb\\x1b[31m\\x00\\r\\xff\\x7f\n");
+        let value = object(&said(JSON, b"\"\x1b[31m\xff", 7));
+        let expected = json!({ "time": value["time"], "level": "INFO", "message": "\"\u{1b}[31m\u{fffd}",
+            "worker": "claude/0", "incarnation": 7, "stream": "stderr" });
+        assert_eq!(value, expected);
+    }
+
+    #[test]
+    fn a_long_line_of_a_worker_is_cut_however_much_its_escapes_take_and_its_length_is_told() {
+        let all = |byte: u8| vec![byte; LONGEST_LINE];
+        let whole = said(TEXT, &all(b'x'), LONGEST_LINE);
+        assert!(whole.ends_with("xxx\n") && whole.len() == LONGEST_LINE + "[claude/0] \n".len());
+        for byte in [b'x', 0, 0xff, b'"'] {
+            let text = said(TEXT, &all(byte), 99_999);
+            assert!(text.ends_with("… (cut: 99999 bytes in all)\n") && text.len() < LONGEST_LINE + 100, "{byte}");
+            let json = said(JSON, &all(byte), 99_999);
+            assert!(json.len() < LONGEST_LINE + 300 && object(&json)["length"] == 99_999, "{byte}");
+        }
+    }
+
+    #[test]
+    fn the_journal_is_told_the_priority_and_not_the_time() {
+        for (level, begin) in [
+            (Level::ERROR, "<3>ERROR x"),
+            (Level::WARN, "<4>WARN  x"),
+            (Level::INFO, "<6>INFO  x"),
+            (Level::DEBUG, "<7>DEBUG x"),
+        ] {
+            assert_eq!(line(Entry::new(JOURNAL, level).message("x")), format!("{begin}\n"));
+        }
+        assert_eq!(said(JOURNAL, b"x", 1), "<6>[claude/0] x\n");
+        let both = Look { json: true, ..JOURNAL };
+        assert!(line(Entry::new(both, Level::INFO).message("x")).starts_with("<6>{\"time\":"));
+    }
+}

@@ -1,0 +1,239 @@
+//! A worker's stderr: a pipe that is always read, so that writing to it never holds a worker up, and of which so many
+//! lines a second are passed on to the log. The others are counted.
+
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use crate::bus::port::Moment;
+
+/// Bytes of a line that the log has room for.
+pub(super) const LONGEST_LINE: usize = 4 * 1024;
+/// What is read at once: little, until a worker fills it.
+const SMALL_BLOCK: usize = 4 * 1024;
+const LARGE_BLOCK: usize = 32 * 1024;
+/// The time that lines are counted in.
+const WINDOW: Duration = Duration::from_secs(1);
+
+/// What a worker has to tell the log.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Said<'a> {
+    /// A line without its newline: what was kept of it, and how long it is.
+    Line(&'a [u8], usize),
+    /// So many lines with so many bytes were left out.
+    LeftOut(u64, u64),
+}
+
+/// See the top of the file.
+pub(super) struct Stderr {
+    /// The pipe.
+    pub pipe: OwnedFd,
+    /// Where the next read goes.
+    pub block: Box<[u8]>,
+    /// What is kept of a line without its end yet, and how long that is so far.
+    line: Vec<u8>,
+    length: usize,
+    rate: Rate,
+}
+
+impl Stderr {
+    /// Of which `lines_per_sec` are passed on; 0 is no limit.
+    pub(super) fn new(pipe: OwnedFd, lines_per_sec: u32) -> Self {
+        let block = vec![0; SMALL_BLOCK].into();
+        Self { pipe, block, line: Vec::new(), length: 0, rate: Rate::new(lines_per_sec) }
+    }
+
+    /// Takes the first `bytes` of the block. `tell` gets what there is to say, if anybody wants it.
+    pub(super) fn take(&mut self, now: Moment, bytes: usize, is_wanted: bool, mut tell: impl FnMut(Said<'_>)) {
+        let mut rest = &self.block[..bytes];
+        if !is_wanted {
+            rest = &[];
+            self.length = 0;
+            self.line.clear();
+        }
+        while let Some(end) = memchr::memchr(b'\n', rest) {
+            if self.length == 0 {
+                self.rate.pass(now, &rest[..end], end, &mut tell);
+            } else {
+                keep(&mut self.line, &rest[..end]);
+                self.rate.pass(now, &self.line, self.length + end, &mut tell);
+                self.length = 0;
+                self.line.clear();
+            }
+            rest = &rest[end + 1..];
+        }
+        keep(&mut self.line, rest);
+        self.length += rest.len();
+        self.fit_block(bytes);
+    }
+
+    /// Who fills the block gets a larger one.
+    fn fit_block(&mut self, bytes: usize) {
+        let wanted = if bytes == self.block.len() {
+            LARGE_BLOCK
+        } else if bytes < SMALL_BLOCK / 2 {
+            SMALL_BLOCK
+        } else {
+            return;
+        };
+        if wanted != self.block.len() {
+            self.block = vec![0; wanted].into();
+        }
+    }
+
+    /// Nothing more comes: tells the last line, if it has no newline, and what was left out.
+    pub(super) fn finish(&mut self, now: Moment, mut tell: impl FnMut(Said<'_>)) {
+        if self.length > 0 {
+            self.rate.pass(now, &self.line, self.length, &mut tell);
+            self.length = 0;
+        }
+        self.rate.tell_left_out(now, &mut tell);
+    }
+
+    /// Tells what was left out, if it is time.
+    pub(super) fn tell_left_out(&mut self, now: Moment, mut tell: impl FnMut(Said<'_>)) {
+        if self.left_out_due().is_some_and(|due| due <= now) {
+            self.rate.tell_left_out(now, &mut tell);
+        }
+    }
+
+    /// When that is.
+    pub(super) fn left_out_due(&self) -> Option<Moment> {
+        (self.rate.lines > 0).then(|| self.rate.from.after(WINDOW))
+    }
+}
+
+fn keep(line: &mut Vec<u8>, piece: &[u8]) {
+    let room = LONGEST_LINE - line.len();
+    line.extend_from_slice(&piece[..piece.len().min(room)]);
+}
+
+/// Counts lines.
+struct Rate {
+    most: u32,
+    /// When the window began, and how many lines have passed since.
+    from: Moment,
+    passed: u32,
+    /// What was left out of it.
+    lines: u64,
+    bytes: u64,
+}
+
+impl Rate {
+    fn new(most: u32) -> Self {
+        Self { most, from: Moment(0), passed: 0, lines: 0, bytes: 0 }
+    }
+
+    fn pass(&mut self, now: Moment, kept: &[u8], length: usize, tell: &mut impl FnMut(Said<'_>)) {
+        if now.since(self.from) >= WINDOW {
+            self.tell_left_out(now, tell);
+            (self.from, self.passed) = (now, 0);
+        }
+        if self.most > 0 && self.passed >= self.most {
+            self.lines += 1;
+            self.bytes += length as u64 + 1;
+            return;
+        }
+        self.passed += 1;
+        tell(Said::Line(&kept[..kept.len().min(LONGEST_LINE)], length));
+    }
+
+    fn tell_left_out(&mut self, now: Moment, tell: &mut impl FnMut(Said<'_>)) {
+        if self.lines > 0 {
+            tell(Said::LeftOut(self.lines, self.bytes));
+            (self.lines, self.bytes) = (0, 0);
+            (self.from, self.passed) = (now, 0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Worker {
+        stderr: Stderr,
+        now: Moment,
+        said: Vec<String>,
+    }
+
+    impl Worker {
+        fn new(lines_per_sec: u32) -> Self {
+            let (pipe, _) = rustix::pipe::pipe().expect("there are descriptors");
+            Self { stderr: Stderr::new(pipe, lines_per_sec), now: Moment(5_000_000_000), said: Vec::new() }
+        }
+
+        fn writes(&mut self, text: &[u8]) {
+            for piece in text.chunks(SMALL_BLOCK) {
+                self.stderr.block[..piece.len()].copy_from_slice(piece);
+                let said = &mut self.said;
+                self.stderr.take(self.now, piece.len(), true, |what| said.push(told(what)));
+            }
+        }
+
+        fn tells(&mut self) -> Vec<String> {
+            std::mem::take(&mut self.said)
+        }
+    }
+
+    fn told(what: Said<'_>) -> String {
+        match what {
+            Said::Line(kept, length) if kept.len() == length => String::from_utf8_lossy(kept).into_owned(),
+            Said::Line(kept, length) => format!("{} of {length} bytes", kept.len()),
+            Said::LeftOut(lines, bytes) => format!("{lines} lines, {bytes} bytes left out"),
+        }
+    }
+
+    #[test]
+    fn lines_are_the_same_however_they_are_cut() {
+        for size in 1..12 {
+            let mut worker = Worker::new(0);
+            b"one\n\ntwo three\nfour".chunks(size).for_each(|piece| worker.writes(piece));
+            assert_eq!(worker.tells(), ["one", "", "two three"]);
+            let said = &mut worker.said;
+            worker.stderr.finish(worker.now, |what| said.push(told(what)));
+            assert_eq!(worker.tells(), ["four"]);
+        }
+    }
+
+    #[test]
+    fn a_line_without_end_takes_no_more_memory_than_is_shown_of_it() {
+        let mut worker = Worker::new(0);
+        for _ in 0..100 {
+            worker.writes(&[b'x'; 1000]);
+            assert!(worker.stderr.line.capacity() <= 2 * LONGEST_LINE);
+        }
+        worker.writes(b"\nnext\n");
+        assert_eq!(worker.tells(), ["4096 of 100000 bytes", "next"]);
+    }
+
+    #[test]
+    fn so_many_lines_pass_in_a_second_and_the_others_are_counted() {
+        let mut worker = Worker::new(2);
+        worker.writes(b"a\nb\nc\ndd\n");
+        assert_eq!(worker.tells(), ["a", "b"]);
+        let due = worker.stderr.left_out_due().expect("something was left out");
+        assert_eq!(due, worker.now.after(WINDOW));
+        worker.now = due;
+        let said = &mut worker.said;
+        worker.stderr.tell_left_out(due, |what| said.push(told(what)));
+        assert_eq!(worker.tells(), ["2 lines, 5 bytes left out"]);
+        assert_eq!(worker.stderr.left_out_due(), None);
+        worker.writes(b"e\nf\ng\n");
+        assert_eq!(worker.tells(), ["e", "f"]);
+        let said = &mut worker.said;
+        worker.stderr.finish(worker.now, |what| said.push(told(what)));
+        assert_eq!(worker.tells(), ["1 lines, 2 bytes left out"]);
+    }
+
+    #[test]
+    fn who_is_not_wanted_is_read_and_forgotten() {
+        let mut worker = Worker::new(1);
+        let block = worker.stderr.block.len();
+        worker.stderr.block.fill(b'\n');
+        worker.stderr.take(worker.now, block, false, |what| panic!("{what:?}"));
+        assert_eq!(worker.stderr.left_out_due(), None);
+        assert_eq!(worker.stderr.block.len(), LARGE_BLOCK, "who fills the block gets a larger one");
+        worker.stderr.take(worker.now, 10, false, |what| panic!("{what:?}"));
+        assert_eq!(worker.stderr.block.len(), SMALL_BLOCK);
+    }
+}

@@ -11,8 +11,9 @@ use std::path::{Path, PathBuf};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::activation::Inherited;
 use crate::address::{Address, AddressError};
-use crate::config::{Config, Listen, LogFormat, LogLevel};
+use crate::config::{Config, Listen, Listener, LogFormat, LogLevel};
 use crate::error::StartError;
 
 /// What the program was asked to do.
@@ -82,9 +83,16 @@ impl Source {
 impl Options {
     /// The configuration with the command line applied: its listeners are complete and its log settings final.
     ///
-    /// `program` is the daemon's own program file, for the built-in workers. To be called before anything is opened
-    /// (see [`Config::from_fd`]).
-    pub fn configuration(&self, program: &Path) -> Result<Config, StartError> {
+    /// `program` is the daemon's own program file, for the built-in workers; `inherited` are the sockets that were passed
+    /// on to us: where nobody says where to listen, it is there. To be called before anything else is opened (see
+    /// [`Config::from_fd`]).
+    pub fn configuration(&self, program: &Path, inherited: &[Inherited]) -> Result<Config, StartError> {
+        if let Source::Descriptor(number) = self.config
+            && inherited.iter().any(|socket| socket.number == number)
+        {
+            let why = "it is to bring the configuration, too; use --config PATH".to_owned();
+            return Err(StartError::Inherited { number, why });
+        }
         let from_stdin = self.config == Source::Descriptor(0);
         let both = "stdin cannot bring the configuration and the client's messages; add --tcp or --unix, or write the \
                     configuration to a file";
@@ -92,6 +100,9 @@ impl Options {
             return Err(StartError::Usage(both.to_owned()));
         }
         let mut config = self.config.load(program)?;
+        if self.listen.is_none() && config.listeners.is_empty() {
+            config.listeners = inherited.iter().map(|socket| Listener::open(socket.address.clone().into())).collect();
+        }
         config.listen(self.listen.clone())?;
         if from_stdin && config.listeners.iter().any(|listener| listener.listen == Listen::Stdio) {
             return Err(StartError::Usage(both.to_owned()));
@@ -356,7 +367,8 @@ mod tests {
     fn nothing_means_the_embedded_default() {
         let options = run("");
         assert_eq!(options, Options { config: Source::Embedded, listen: None, log_level: None, log_format: None });
-        let config = options.configuration(Path::new("/proc/self/exe")).expect("the built-in configuration is good");
+        let config =
+            options.configuration(Path::new("/proc/self/exe"), &[]).expect("the built-in configuration is good");
         assert_eq!(config.listeners[0].listen, Listen::Stdio);
         assert_eq!(config.settings().pools[0].instances, 2);
         assert!(config.settings().listeners[0].stdio);
@@ -433,7 +445,7 @@ mod tests {
     #[test]
     fn the_configuration_is_not_read_from_the_clients_stream() {
         for line in ["--config - --stdio", "--config-fd 0 --stdio"] {
-            let error = run(line).configuration(Path::new("/proc/self/exe")).expect_err("stdin is the client's");
+            let error = run(line).configuration(Path::new("/proc/self/exe"), &[]).expect_err("stdin is the client's");
             assert_eq!(error.exit_code(), 2);
         }
     }

@@ -98,6 +98,15 @@ pub enum StartError {
         path: PathBuf,
     },
 
+    /// A service manager has passed something on that cannot be accepted from, or that nobody is to accept from.
+    #[error("cannot use the socket that the service manager has passed on as descriptor {number}: {why}")]
+    Inherited {
+        /// The descriptor.
+        number: i32,
+        /// What is wrong with it, and what to do.
+        why: String,
+    },
+
     /// The process may not open as many files as the configuration needs.
     #[error(
         "{needed} file descriptors are needed, and {allowed} are allowed (the hard limit of RLIMIT_NOFILE)\n{needed} = listeners + connections + 3 × workers + 32; allow more (LimitNOFILE={needed} in systemd, --ulimit nofile={needed} in Docker, ulimit -Hn {needed} in a shell), or lower pools[].instances and max_instances ({workers} workers now)"
@@ -125,7 +134,7 @@ impl StartError {
     /// What the program exits with.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Config(_) | Self::FileDescriptors { .. } => exit::CONFIGURATION,
+            Self::Config(_) | Self::FileDescriptors { .. } | Self::Inherited { .. } => exit::CONFIGURATION,
             Self::Usage(_) => exit::USAGE,
             Self::NoIoUring { .. } | Self::RingTooOld { .. } => exit::NO_IO_URING,
             Self::Bind { .. } | Self::Resolve { .. } | Self::SocketInUse { .. } | Self::NotASocket { .. } => {
@@ -242,6 +251,7 @@ mod tests {
             (StartError::SocketInUse { path: path.clone(), queue_is_full: false }, 73),
             (StartError::NotASocket { path }, 73),
             (StartError::FileDescriptors { needed: 1100, allowed: 256, workers: 8 }, 78),
+            (StartError::Inherited { number: 3, why: "x".to_owned() }, 78),
             (StartError::io("make a pipe")(os(libc::EMFILE)), 1),
         ];
         for (error, code) in cases {

@@ -13,12 +13,13 @@
 //! 2. [`bus`]: the front door of the core; its own page leads through the rest of it.
 //! 3. [`scan`]: how a line is validated and its routing fields are found.
 //! 4. [`shell`]: the loop. It decides nothing.
-//! 5. [`config`], [`cli`], [`check`], [`error`]: what happens before the loop; [`reserve`]: memory for when there is none
+//! 5. [`config`], [`cli`], [`check`], [`activation`], [`error`]: what happens before the loop; [`reserve`]: memory for when there is none
 //!    left.
 //! 6. [`bridge`] and [`echo`]: the bridge that editors spawn, and the built-in worker.
 
 #![warn(unreachable_pub)]
 
+pub mod activation;
 pub mod address;
 pub mod bridge;
 pub mod bus;

@@ -8,7 +8,7 @@ use stdio_bus::cli::{self, Command, Options, Source, Worker};
 use stdio_bus::config::LogFormat;
 use stdio_bus::error::{StartError, exit};
 use stdio_bus::reserve::Allocator;
-use stdio_bus::{bridge, check, echo, shell};
+use stdio_bus::{activation, bridge, check, echo, shell};
 
 /// What peers send must not end the daemon, however little memory there is.
 #[global_allocator]
@@ -38,9 +38,11 @@ fn main() -> ExitCode {
 /// Is the daemon. What keeps it from starting is told in the format of its log, as far as that is known then.
 fn run(options: &Options) -> ExitCode {
     let mut format = options.log_format;
-    let result = program().and_then(|program| options.configuration(&program)).and_then(|config| {
+    // SAFETY: nothing was opened yet.
+    let result = unsafe { activation::take() }.and_then(|inherited| {
+        let config = options.configuration(&program()?, &inherited)?;
         format = Some(config.log.format);
-        shell::run(config)
+        shell::run(config, inherited)
     });
     match result {
         Ok(code) => ExitCode::from(code),

@@ -65,6 +65,7 @@ use client::{Client, Phase};
 use endpoint::Endpoint;
 use peer::{ClientKey, ClientMark, Moment, Peer, WorkerKey, WorkerMark};
 use pool::Pool;
+pub use pool::Staffing;
 use port::{Effect, Effects, Input, Next, Received};
 use report::{Reason, Report, Reporter};
 use requests::Requests;

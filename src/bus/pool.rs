@@ -9,7 +9,7 @@ use super::peer::{Moment, Source, WorkerKey};
 use super::port::Effect;
 use super::report::{Level, Reason, Report, WorkerName};
 use super::settings::{self, Limits, OnFailure};
-use super::worker::Worker;
+use super::worker::{State, Worker};
 
 /// A worker that could not be started for want of descriptors, processes or memory is tried again after this long.
 const SHORTAGE: Duration = Duration::from_secs(1);
@@ -141,7 +141,28 @@ fn retry_after(pool: &settings::Pool, limits: &Limits) -> Option<Duration> {
     }
 }
 
+/// How many workers a pool has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Staffing {
+    /// Workers that run.
+    pub running: usize,
+    /// Seats whose worker does not run: nobody sits there, or it is being started or stopped.
+    pub missing: usize,
+}
+
 impl Bus {
+    /// How many workers each pool has, in the order of the configuration.
+    pub fn staffing(&self) -> Vec<Staffing> {
+        let mut pools: Vec<Staffing> =
+            self.pools.iter().map(|pool| Staffing { running: 0, missing: pool.seats.len() }).collect();
+        for (_, worker) in self.workers.iter().filter(|(_, worker)| worker.state == State::Running) {
+            let pool = &mut pools[worker.pool];
+            pool.running += 1;
+            pool.missing -= usize::from(worker.seat.is_some());
+        }
+        pools
+    }
+
     /// Starts a worker wherever a seat is empty and not waiting out its backoff.
     pub(super) fn fill_seats(&mut self, now: Moment, pool: usize) {
         if self.shutdown.stops_workers() {

@@ -105,6 +105,11 @@ pub enum Submission {
         /// Any descriptor.
         descriptor: RawFd,
     },
+    /// Completes when there is a connection to be accepted: poll(2) for POLLIN.
+    AwaitConnection {
+        /// A listening socket.
+        socket: RawFd,
+    },
     /// Completes when the other side has gone: poll(2) for nothing but POLLERR, POLLHUP and POLLRDHUP.
     Watch {
         /// Any descriptor.

@@ -177,6 +177,7 @@ fn entry(submission: Submission) -> squeue::Entry {
             opcode::Write::new(fd(to), from, bytes).offset(HERE).build().flags(squeue::Flags::ASYNC)
         }
         Submission::AwaitRoom { descriptor } => opcode::PollAdd::new(fd(descriptor), libc::POLLOUT as u32).build(),
+        Submission::AwaitConnection { socket } => opcode::PollAdd::new(fd(socket), libc::POLLIN as u32).build(),
         Submission::Watch { descriptor } => opcode::PollAdd::new(fd(descriptor), 0).build(),
     }
 }

@@ -30,6 +30,7 @@ impl<I: Io> Shell<I> {
         });
         hands.carry_out(effects, None);
         if let Some(slot) = slot {
+            hands.notify.changed();
             hands.arm_read(slot);
         }
         self.tell_news();
@@ -41,6 +42,10 @@ impl<I: Io> Shell<I> {
         let acceptor = &mut hands.acceptors[index];
         debug_assert!(acceptor.accepting);
         acceptor.accepting = false;
+        if std::mem::take(&mut acceptor.awaiting) {
+            acceptor.is_awaited = result >= 0;
+            return if hands.closed_for_good { hands.close_acceptor(index) } else { hands.arm_accept(index) };
+        }
         // SAFETY: the kernel has just made this descriptor for us.
         let socket = (result >= 0).then(|| unsafe { OwnedFd::from_raw_fd(result) });
         if let Some(socket) = socket {
@@ -97,9 +102,10 @@ impl<I: Io> Shell<I> {
     }
 
     /// Takes in who has connected before a socket is closed for good: closing it would reset them, although the kernel
-    /// has told them that they are connected.
+    /// has told them that they are connected. In one that is not ours they wait for the next daemon.
     fn empty_backlog(&mut self, index: usize) {
-        let Some(listening) = &self.hands.acceptors[index].listening else { return };
+        let listening = self.hands.acceptors[index].listening.as_ref();
+        let Some(listening) = listening.filter(|listening| !listening.is_inherited) else { return };
         let Ok(listening) = listening.socket.try_clone() else { return };
         if ioctl_fionbio(&listening, true).is_err() {
             return;
@@ -120,7 +126,14 @@ impl<I: Io> Hands<I> {
             return;
         }
         acceptor.accepting = true;
-        let accept = Submission::Accept { socket: listening.socket.as_raw_fd() };
+        let socket = listening.socket.as_raw_fd();
+        // What others gave us may be non-blocking, and then the ring does not wait in accept(2); and a wait takes no
+        // connection that the next daemon could have.
+        acceptor.awaiting = listening.is_inherited && !std::mem::take(&mut acceptor.is_awaited);
+        let accept = match acceptor.awaiting {
+            true => Submission::AwaitConnection { socket },
+            false => Submission::Accept { socket },
+        };
         // SAFETY: the socket stays open while `accepting` is set.
         unsafe { self.io.submit(accept, Operation::Accept.token(index)) };
     }

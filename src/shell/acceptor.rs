@@ -17,6 +17,10 @@ pub(super) struct Acceptor {
     pub listening: Option<Listening>,
     pub address: String,
     pub accepting: bool,
+    /// What is in flight for `accepting` is a wait for a connection.
+    pub awaiting: bool,
+    /// There was one since the last was accepted.
+    pub is_awaited: bool,
     /// The socket does not listen any more, and is made anew.
     pub is_ended: bool,
     pub retry_at: Option<Moment>,
@@ -33,6 +37,8 @@ impl Acceptor {
             listening: Some(listening),
             address,
             accepting: false,
+            awaiting: false,
+            is_awaited: false,
             is_ended: false,
             retry_at: None,
             delay: FIRST_ACCEPT_DELAY,

@@ -174,6 +174,7 @@ impl<I: Io> Hands<I> {
             && self.clients[client.index()] == Some(slot)
         {
             self.clients[client.index()] = None;
+            self.notify.changed();
             self.tell(self.clock.now(), Input::Closed { client });
         }
         true

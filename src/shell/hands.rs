@@ -12,6 +12,7 @@ use super::budget::Budget;
 use super::clock::Clock;
 use super::connection::Connection;
 use super::log::Batch;
+use super::notify::Notify;
 use super::signals::Signals;
 use super::workers::processes::Processes;
 use crate::bus::port::{Input, Moment, Peer};
@@ -68,6 +69,8 @@ pub(super) struct Hands<I: Io> {
     pub unwritten: usize,
     /// When it is told what of the stderr of some worker was left out of the log.
     pub left_out_due: Option<Moment>,
+    /// Who tells the service manager of us.
+    pub notify: Notify,
     /// Outputs that have something to write.
     pub dirty: Vec<usize>,
     /// Connections whose kept bytes are presented next, one after the other.

@@ -14,6 +14,7 @@ use rustix::net::{
 };
 use rustix::process::umask;
 
+use crate::activation::Inherited;
 use crate::address::{self, Address};
 use crate::config::Listen;
 use crate::error::StartError;
@@ -42,6 +43,8 @@ pub(super) struct Listening {
     pub address: String,
     /// Index of the listener in the configuration.
     pub listener: usize,
+    /// A service manager listens on it, too, and goes on when we have gone.
+    pub is_inherited: bool,
     place: Place,
 }
 
@@ -63,7 +66,7 @@ impl Listening {
     /// A socket that nobody has bound.
     #[cfg(test)]
     pub(super) fn nowhere(socket: OwnedFd, address: &str) -> Self {
-        Self { socket, address: address.to_owned(), listener: 0, place: Place::Nowhere }
+        Self { socket, address: address.to_owned(), listener: 0, is_inherited: false, place: Place::Nowhere }
     }
 
     /// Whether its clients are users of this machine and not network addresses.
@@ -73,18 +76,57 @@ impl Listening {
 
     /// A new socket at the same place, for one that somebody has ended (`ss --kill`, shutdown(2)).
     pub(super) fn open_anew(&self) -> Result<Self, StartError> {
+        if self.is_inherited {
+            return self.listen_again();
+        }
         match &self.place {
             Place::Tcp(address) => {
                 let (socket, _) = tcp_socket(*address).map_err(|source| StartError::Bind {
                     address: Address::Tcp { host: address.ip().to_string(), port: address.port() },
                     source,
                 })?;
-                Ok(Self { socket, address: self.address.clone(), listener: self.listener, place: Place::Tcp(*address) })
+                Ok(Self::tcp(socket, *address, self.listener))
             }
             Place::Unix { path, mode, .. } => open_unix(path, *mode, self.listener),
             #[cfg(test)]
             Place::Nowhere => unreachable!("nobody ends it"),
         }
+    }
+}
+
+impl Listening {
+    fn tcp(socket: OwnedFd, address: SocketAddr, listener: usize) -> Self {
+        let place = Place::Tcp(address);
+        Self { socket, address: format!("tcp://{address}"), listener, is_inherited: false, place }
+    }
+
+    /// The socket of a service manager at this place.
+    fn inherited(inherited: &Inherited, place: Place, listener: usize) -> Result<Self, StartError> {
+        let failed = |error: io::Error| StartError::Bind { address: inherited.address.clone(), source: error };
+        let socket = inherited.socket.try_clone().map_err(failed)?;
+        if matches!(place, Place::Tcp(_)) {
+            tune(&socket).map_err(failed)?;
+        }
+        let address = format!("{} (passed on by the service manager)", inherited.address);
+        Ok(Self { socket, address, listener, is_inherited: true, place })
+    }
+
+    /// The same socket, for one that we cannot make anew because somebody else has it, too.
+    fn listen_again(&self) -> Result<Self, StartError> {
+        let (place, address) = match &self.place {
+            Place::Tcp(address) => {
+                (Place::Tcp(*address), Address::Tcp { host: address.ip().to_string(), port: address.port() })
+            }
+            Place::Unix { path, mode, .. } => {
+                (Place::Unix { path: path.clone(), mode: *mode, _file: None }, Address::Unix { path: path.clone() })
+            }
+            #[cfg(test)]
+            Place::Nowhere => unreachable!("nobody ends it"),
+        };
+        let failed = |source: io::Error| StartError::Bind { address: address.clone(), source };
+        listen(&self.socket, BACKLOG).map_err(|error| failed(error.into()))?;
+        let socket = self.socket.try_clone().map_err(failed)?;
+        Ok(Self { socket, address: self.address.clone(), listener: self.listener, is_inherited: true, place })
     }
 }
 
@@ -113,15 +155,21 @@ impl Drop for SocketFile {
     }
 }
 
-/// Opens every socket of one listener: a name may stand for several addresses.
+/// Opens every socket of one listener: a name may stand for several addresses. One that was passed on to us is taken, and
+/// `used` is set where it stands.
 ///
 /// The kernel closes the sockets of a daemon that was killed some time after it was reaped, since its ring still holds
 /// them: what is in use is tried again for a while.
-pub(super) fn open(listen: &Listen, listener: usize) -> Result<Vec<Listening>, StartError> {
+pub(super) fn open(
+    listen: &Listen,
+    listener: usize,
+    inherited: &[Inherited],
+    used: &mut [bool],
+) -> Result<Vec<Listening>, StartError> {
     let until = Instant::now() + LAST_HOLDER;
     let mut pause = FIRST_PAUSE;
     loop {
-        match open_now(listen, listener) {
+        match open_now(listen, listener, inherited, used) {
             Err(error) if is_in_use(&error) && Instant::now() + pause < until => std::thread::sleep(pause),
             other => return other,
         }
@@ -137,15 +185,42 @@ fn is_in_use(error: &StartError) -> bool {
     }
 }
 
-fn open_now(listen: &Listen, listener: usize) -> Result<Vec<Listening>, StartError> {
+fn open_now(
+    listen: &Listen,
+    listener: usize,
+    inherited: &[Inherited],
+    used: &mut [bool],
+) -> Result<Vec<Listening>, StartError> {
+    let mut passed_on = |here: &dyn Fn(&Address) -> bool, place: Place| {
+        let at = inherited.iter().position(|inherited| here(&inherited.address))?;
+        used[at] = true;
+        Some(Listening::inherited(&inherited[at], place, listener))
+    };
     match listen {
         Listen::Stdio => Ok(Vec::new()),
-        Listen::Tcp { host, port } => open_tcp(host, *port, listener),
-        Listen::Unix { path, mode } => Ok(vec![open_unix(path, *mode, listener)?]),
+        Listen::Tcp { host, port } => open_tcp(host, *port, listener, |address| {
+            let is_there = |other: &Address| *other == Address::Tcp { host: address.ip().to_string(), port: *port };
+            passed_on(&is_there, Place::Tcp(address))
+        }),
+        Listen::Unix { path, mode } => {
+            // Theirs is absolute.
+            let whole = if address::is_abstract(path) { None } else { std::path::absolute(path).ok() };
+            let is_there =
+                |other: &Address| *other == Address::Unix { path: whole.clone().unwrap_or_else(|| path.clone()) };
+            match passed_on(&is_there, Place::Unix { path: path.clone(), mode: *mode, _file: None }) {
+                Some(listening) => Ok(vec![listening?]),
+                None => Ok(vec![open_unix(path, *mode, listener)?]),
+            }
+        }
     }
 }
 
-fn open_tcp(host: &str, port: u16, listener: usize) -> Result<Vec<Listening>, StartError> {
+fn open_tcp(
+    host: &str,
+    port: u16,
+    listener: usize,
+    mut passed_on: impl FnMut(SocketAddr) -> Option<Result<Listening, StartError>>,
+) -> Result<Vec<Listening>, StartError> {
     let asked = Address::Tcp { host: host.to_owned(), port };
     let mut addresses: Vec<SocketAddr> = match (host, port).to_socket_addrs() {
         Ok(found) => found.collect(),
@@ -159,11 +234,12 @@ fn open_tcp(host: &str, port: u16, listener: usize) -> Result<Vec<Listening>, St
     let mut opened = Vec::new();
     let mut absent = None;
     for address in addresses {
+        if let Some(listening) = passed_on(address) {
+            opened.push(listening?);
+            continue;
+        }
         match tcp_socket(address) {
-            Ok((socket, address)) => {
-                let place = Place::Tcp(address);
-                opened.push(Listening { socket, address: format!("tcp://{address}"), listener, place });
-            }
+            Ok((socket, address)) => opened.push(Listening::tcp(socket, address, listener)),
             // localhost is ::1 too, also on machines without IPv6.
             Err(error) if matches!(error.raw_os_error(), Some(libc::EADDRNOTAVAIL | libc::EAFNOSUPPORT)) => {
                 absent = Some(error);
@@ -185,18 +261,22 @@ fn tcp_socket(address: SocketAddr) -> io::Result<(OwnedFd, SocketAddr)> {
         sockopt::set_ipv6_v6only(&socket, !address.ip().is_unspecified())?;
     }
     sockopt::set_socket_reuseaddr(&socket, true)?;
-    // Connections inherit these from the listening socket, which saves a call for each of them.
-    sockopt::set_tcp_nodelay(&socket, true)?;
-    sockopt::set_socket_keepalive(&socket, true)?;
-    sockopt::set_tcp_keepidle(&socket, KEEPALIVE_AFTER)?;
-    sockopt::set_tcp_keepintvl(&socket, KEEPALIVE_EVERY)?;
-    sockopt::set_tcp_keepcnt(&socket, KEEPALIVE_TIMES)?;
-    sockopt::set_tcp_user_timeout(&socket, UNACKNOWLEDGED_MS)?;
-    set_unsent_bytes(&socket)?;
+    tune(&socket)?;
     bind(&socket, &address)?;
     listen(&socket, BACKLOG)?;
     let bound = SocketAddr::try_from(getsockname(&socket)?)?;
     Ok((socket, bound))
+}
+
+/// Connections inherit these from the listening socket, which saves a call for each of them.
+fn tune(socket: &OwnedFd) -> io::Result<()> {
+    sockopt::set_tcp_nodelay(socket, true)?;
+    sockopt::set_socket_keepalive(socket, true)?;
+    sockopt::set_tcp_keepidle(socket, KEEPALIVE_AFTER)?;
+    sockopt::set_tcp_keepintvl(socket, KEEPALIVE_EVERY)?;
+    sockopt::set_tcp_keepcnt(socket, KEEPALIVE_TIMES)?;
+    sockopt::set_tcp_user_timeout(socket, UNACKNOWLEDGED_MS)?;
+    set_unsent_bytes(socket)
 }
 
 fn set_unsent_bytes(socket: &OwnedFd) -> io::Result<()> {
@@ -232,7 +312,7 @@ fn open_unix(path: &Path, mode: u32, listener: usize) -> Result<Listening, Start
     let file = if is_file { Some(SocketFile::made(path, mode).map_err(failed)?) } else { None };
     listen(&socket, BACKLOG).map_err(|error| failed(error.into()))?;
     let place = Place::Unix { path: path.to_owned(), mode, _file: file };
-    Ok(Listening { socket, address: format!("unix:{}", path.display()), listener, place })
+    Ok(Listening { socket, address: format!("unix:{}", path.display()), listener, is_inherited: false, place })
 }
 
 /// Removes a socket file that nobody listens on any more.

@@ -27,6 +27,7 @@ mod last_words;
 mod listen;
 mod log;
 mod memory;
+mod notify;
 mod operation;
 mod outbox;
 mod read;
@@ -46,9 +47,11 @@ use std::time::Duration;
 use rustix::process::Rlimit;
 use slab::Slab;
 
+use crate::activation::Inherited;
 use crate::bus::Bus;
 use crate::bus::port::{Input, Moment, Source as Origin};
 use crate::bus::settings::MAX_CONNECTIONS;
+use crate::bus::shutdown::Stage;
 use crate::config::{Config, Listen, LogFormat};
 use crate::error::{StartError, exit};
 use crate::io::Io;
@@ -62,6 +65,7 @@ use connection::{Connection, Kind};
 use hands::Hands;
 use inherited::may_block;
 use log::Batch;
+use notify::{Condition, Notify};
 use operation::Operation;
 use signals::Signals;
 use workers::processes::Processes;
@@ -75,11 +79,11 @@ const LAST_COMPLETIONS: Duration = Duration::from_millis(200);
 ///
 /// # Errors
 /// Whatever keeps it from starting; once it runs, only a failure of the ring itself.
-pub fn run(config: Config) -> Result<u8, StartError> {
+pub fn run(config: Config, inherited: Vec<Inherited>) -> Result<u8, StartError> {
     log::install(config.log);
     last_words::limit_those_of_a_panic();
     let mut left = Left::default();
-    let result = start(config).and_then(|mut shell| {
+    let result = start(config, inherited).and_then(|mut shell| {
         let served = shell.serve();
         left = shell.finish();
         served.map_err(StartError::io("use the ring"))
@@ -110,7 +114,7 @@ struct Left {
 }
 
 /// Opens everything that can be missing or refused, then the doors.
-fn start(config: Config) -> Result<Shell<Uring>, StartError> {
+fn start(config: Config, inherited: Vec<Inherited>) -> Result<Shell<Uring>, StartError> {
     workers::spawn::keep_descriptors().map_err(StartError::io("mark inherited descriptors"))?;
     let signals = signals::install().map_err(StartError::io("install signal handlers"))?;
     let descriptors = workers::spawn::allow_descriptors(config.listeners.len(), MAX_CONNECTIONS, config.max_workers())?;
@@ -122,8 +126,17 @@ fn start(config: Config) -> Result<Shell<Uring>, StartError> {
     }
     reserve::keep();
     let mut acceptors = Vec::new();
+    let mut used = vec![false; inherited.len()];
     for (index, listener) in config.listeners.iter().enumerate() {
-        acceptors.extend(listen::open(&listener.listen, index)?.into_iter().map(Acceptor::new));
+        let opened = listen::open(&listener.listen, index, &inherited, &mut used)?;
+        acceptors.extend(opened.into_iter().map(Acceptor::new));
+    }
+    if let Some(unused) = used.iter().position(|used| !used) {
+        // Its clients would wait for ever.
+        let Inherited { number, address, .. } = &inherited[unused];
+        let why =
+            format!("it listens on {address}, and no listener does; add one to listeners, or take it out of the unit");
+        return Err(StartError::Inherited { number: *number, why });
     }
     tracing::info!("stdio_bus {} {}", env!("CARGO_PKG_VERSION"), config.summary());
     let (description, unregistered) = io.describe();
@@ -137,8 +150,19 @@ fn start(config: Config) -> Result<Shell<Uring>, StartError> {
     }
     cgroup::check(config.limits.max_memory);
     let mut shell = Shell::new(config, io, Box::new(Reaper::new()), signals, acceptors, descriptors);
+    shell.hands.notify = Notify::from_environment();
     shell.open_doors(stdio);
     Ok(shell)
+}
+
+fn condition(bus: &Bus) -> Condition {
+    let (mut is_ready, mut running, mut wanted) = (true, 0, 0);
+    for pool in bus.staffing() {
+        is_ready &= pool.running > 0;
+        running += pool.running;
+        wanted += pool.running + pool.missing;
+    }
+    Condition { is_ready, running, wanted, clients: bus.stats().clients }
 }
 
 /// The running daemon: the core, and the hands that do what it wants.
@@ -188,6 +212,7 @@ impl<I: Io> Shell<I> {
             reader_gone: false,
             unwritten: 0,
             left_out_due: None,
+            notify: Notify::nobody(),
             dirty: Vec::new(),
             resumed: VecDeque::new(),
             starved: Vec::new(),
@@ -255,6 +280,7 @@ impl<I: Io> Shell<I> {
         self.hands.retry_accepting(now);
         self.hands.retry_writing(now);
         self.hands.tell_left_out(now);
+        self.notify();
         self.check_memory(now);
         for connection in std::mem::take(&mut self.hands.starved) {
             self.hands.arm_read(connection);
@@ -271,8 +297,20 @@ impl<I: Io> Shell<I> {
         let retry = hands.acceptors.iter().filter_map(|acceptor| acceptor.retry_at).min();
         let (writing, left_out) = (hands.retry_writing_at, hands.left_out_due);
         let due = [self.bus.next_deadline(), retry, writing, left_out, self.memory_due()];
-        let deadline = due.into_iter().flatten().min()?;
-        Some(deadline.since(hands.clock.now()))
+        let deadline = due.into_iter().flatten().min().map(|deadline| deadline.since(hands.clock.now()));
+        let notice = hands.notify.due().map(|due| due.saturating_sub(hands.io.elapsed()));
+        [deadline, notice].into_iter().flatten().min()
+    }
+
+    /// Tells the service manager what there is to tell.
+    fn notify(&mut self) {
+        let Hands { notify, io, .. } = &mut self.hands;
+        if self.bus.stage() > Stage::Running {
+            notify.stops();
+        }
+        if notify.due().is_some() {
+            notify.tell(io.elapsed(), || condition(&self.bus));
+        }
     }
 
     /// Cancels what is in flight, so that buffers outlive it, and ends whoever is left.
@@ -349,6 +387,7 @@ impl<I: Io> Shell<I> {
                 self.hands.stderr_read(slot, completion.result, operation);
             }
             Operation::Children => {
+                self.hands.notify.changed();
                 self.hands.reap(now);
                 self.hands.arm_children();
             }

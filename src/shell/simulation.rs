@@ -306,7 +306,9 @@ impl Simulation {
         }));
         let socket: OwnedFd = pair().0.into();
         let door = socket.as_raw_fd();
-        let acceptor = Acceptor::new(Listening::nowhere(socket, "a seed"));
+        let mut listening = Listening::nowhere(socket, "a seed");
+        listening.is_inherited = seed % 3 == 0;
+        let acceptor = Acceptor::new(listening);
         let signals = Signals { children: children_ours.into(), stop: stop_ours.into() };
         let kernel = Kernel::new(seed, Rc::clone(&wires));
         let limit = getrlimit(Resource::Nofile);

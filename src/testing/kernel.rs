@@ -138,6 +138,11 @@ impl Kernel {
         let result = unsafe {
             match submission {
                 S::Accept { socket } => self.accept(socket),
+                S::AwaitConnection { socket } => {
+                    let wires = self.wires.borrow();
+                    let is_waiting = wires.connecting.get(&socket).is_some_and(|waiting| !waiting.is_empty());
+                    if is_waiting { i32::from(libc::POLLIN) } else { -libc::EAGAIN }
+                }
                 S::Receive { socket, .. } => {
                     let result;
                     (result, buffer) = self.receive(socket);
@@ -204,7 +209,7 @@ impl Kernel {
             }
             S::Write { .. } | S::WriteMany { .. } => &[libc::EINTR, libc::EAGAIN],
             S::WriteAside { .. } => &[libc::EINTR, libc::EAGAIN, libc::ECANCELED],
-            S::Accept { .. } | S::Watch { .. } | S::AwaitRoom { .. } => return None,
+            S::Accept { .. } | S::AwaitConnection { .. } | S::Watch { .. } | S::AwaitRoom { .. } => return None,
         };
         Some(-*self.random.pick(errors)).filter(|_| self.fails())
     }
@@ -214,6 +219,7 @@ fn descriptor_of(submission: Submission) -> RawFd {
     use Submission as S;
     match submission {
         S::Accept { socket: fd }
+        | S::AwaitConnection { socket: fd }
         | S::Receive { socket: fd, .. }
         | S::ReceiveInto { socket: fd, .. }
         | S::Read { from: fd, .. }

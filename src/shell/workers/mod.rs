@@ -35,6 +35,7 @@ impl<I: Io> Hands<I> {
                 }
                 self.workers[worker.index()] = Some(slot);
                 self.tell(now, Input::Spawned { worker, pid: spawned.pid });
+                self.notify.changed();
                 self.arm_read(slot);
                 self.watch(slot);
                 self.read_stderr(slot, Operation::ReadStderr);

@@ -1,0 +1,131 @@
+//! Sockets that a service manager listens on for us and passes on at the start (sd_listen_fds(3)). They stay its own:
+//! while the daemon is away, connections wait in them for the next one.
+
+use std::env;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
+use std::path::PathBuf;
+
+use rustix::net::{SocketAddrAny, SocketAddrUnix, SocketType, getsockname, sockopt};
+
+use crate::address::Address;
+use crate::error::StartError;
+
+/// The number of the first one (SD_LISTEN_FDS_START).
+const FIRST: RawFd = 3;
+
+/// A listening socket that was passed on.
+#[derive(Debug)]
+pub struct Inherited {
+    /// The socket.
+    pub socket: OwnedFd,
+    /// Its number as it was passed.
+    pub number: RawFd,
+    /// Where it listens.
+    pub address: Address,
+}
+
+/// Takes what was passed to this process, if anything was.
+///
+/// # Errors
+/// [`StartError::Inherited`]: something else than a listening stream socket was passed.
+///
+/// # Safety
+/// To be called once, before anything is opened: nobody else in this process owns or uses these descriptors.
+pub unsafe fn take() -> Result<Vec<Inherited>, StartError> {
+    let variable = |name| env::var(name).ok();
+    let count = count(variable("LISTEN_PID").as_deref(), variable("LISTEN_FDS").as_deref());
+    (FIRST..FIRST.saturating_add(count))
+        .map(|number| {
+            let failed = |why: String| StartError::Inherited { number, why };
+            // SAFETY: F_GETFD takes no pointer and is defined for every number.
+            if unsafe { libc::fcntl(number, libc::F_GETFD) } == -1 {
+                return Err(failed("it is not open".to_owned()));
+            }
+            // SAFETY: it is open, and was passed for this purpose; the caller promises that nobody else has it.
+            let socket = unsafe { OwnedFd::from_raw_fd(number) };
+            let address = address_of(&socket).map_err(failed)?;
+            Ok(Inherited { socket, number, address })
+        })
+        .collect()
+}
+
+/// How many there are for us: they may be meant for whoever has started us.
+fn count(process: Option<&str>, descriptors: Option<&str>) -> RawFd {
+    let is_ours = process.is_some_and(|process| process.parse() == Ok(std::process::id()));
+    descriptors.filter(|_| is_ours).and_then(|count| count.parse().ok()).filter(|count| *count >= 0).unwrap_or(0)
+}
+
+fn address_of(socket: &impl AsFd) -> Result<Address, String> {
+    let told = |error: rustix::io::Errno| io::Error::from(error).to_string();
+    let listens = sockopt::socket_acceptconn(socket).map_err(told)?;
+    if !listens || sockopt::socket_type(socket).map_err(told)? != SocketType::STREAM {
+        return Err("it is no listening stream socket; use ListenStream= and Accept=no".to_owned());
+    }
+    let bound = getsockname(socket).map_err(told)?;
+    Address::bound(&bound).ok_or_else(|| "it listens neither on TCP nor on a Unix socket with a name".to_owned())
+}
+
+impl Address {
+    /// Where a socket is bound; none if that is no TCP port and no Unix socket with a name.
+    fn bound(address: &SocketAddrAny) -> Option<Self> {
+        if let Ok(address) = SocketAddr::try_from(address.clone()) {
+            return Some(Self::Tcp { host: address.ip().to_string(), port: address.port() });
+        }
+        let address = SocketAddrUnix::try_from(address.clone()).ok()?;
+        let path = match (address.path_bytes(), address.abstract_name()) {
+            (Some(path), _) => path.to_owned(),
+            (None, Some(name)) => [b"@", name].concat(),
+            (None, None) => return None,
+        };
+        use std::os::unix::ffi::OsStringExt;
+        Some(Self::Unix { path: PathBuf::from(std::ffi::OsString::from_vec(path)) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, UdpSocket};
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::{self, UnixListener, UnixStream};
+
+    use super::*;
+
+    #[test]
+    fn only_what_was_passed_to_this_process_counts() {
+        let own = std::process::id().to_string();
+        assert_eq!(count(Some(&own), Some("2")), 2);
+        for (process, descriptors) in [(None, Some("2")), (Some("1"), Some("2")), (Some(own.as_str()), None)] {
+            assert_eq!(count(process, descriptors), 0);
+        }
+        for nonsense in ["", "x", "-1", "99999999999"] {
+            assert_eq!(count(Some(&own), Some(nonsense)), 0, "{nonsense}");
+        }
+    }
+
+    #[test]
+    fn a_listening_socket_is_known_by_its_address() {
+        let tcp = TcpListener::bind("127.0.0.1:0").expect("there is a port");
+        let port = tcp.local_addr().expect("it is bound").port();
+        assert_eq!(address_of(&tcp), Ok(Address::Tcp { host: "127.0.0.1".to_owned(), port }));
+        let directory = tempfile::tempdir().expect("there is a place for it");
+        let path = directory.path().join("s");
+        let unix = UnixListener::bind(&path).expect("it is free");
+        assert_eq!(address_of(&unix), Ok(Address::Unix { path: path.clone() }));
+        let name = format!("stdio-bus-{}", std::process::id());
+        let nameless = net::SocketAddr::from_abstract_name(&name).expect("a good name");
+        let unix = UnixListener::bind_addr(&nameless).expect("it is free");
+        assert_eq!(address_of(&unix), Ok(Address::Unix { path: format!("@{name}").into() }));
+    }
+
+    #[test]
+    fn what_cannot_be_accepted_from_is_refused() {
+        let said = |error: Result<Address, String>| error.expect_err("it does not listen");
+        let (one, _other) = UnixStream::pair().expect("there are descriptors");
+        assert!(said(address_of(&one)).contains("Accept=no"));
+        assert!(said(address_of(&UdpSocket::bind("127.0.0.1:0").expect("there is a port"))).contains("ListenStream="));
+        let file = std::fs::File::open("/dev/null").expect("it is there");
+        assert!(!said(address_of(&file)).is_empty());
+    }
+}

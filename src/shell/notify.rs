@@ -1,0 +1,280 @@
+//! What the service manager is told (sd_notify(3)): that the daemon is ready, how it is, that it stops, and that its loop
+//! turns. Telling never waits: what finds no room is said again a little later.
+
+use std::env;
+use std::ffi::OsStr;
+use std::fmt::Write as _;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sendto, socket_with};
+
+use crate::address;
+
+/// The status is told this often at most.
+const STATUS_EVERY: Duration = Duration::from_secs(1);
+/// When what found no room is said again; and what could not be said at all.
+const SOON: Duration = Duration::from_millis(100);
+const LATER: Duration = Duration::from_secs(1);
+
+/// How the daemon is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Condition {
+    /// Each pool has a worker that runs.
+    pub is_ready: bool,
+    /// Workers that run, and those that are to.
+    pub running: usize,
+    pub wanted: usize,
+    pub clients: usize,
+}
+
+/// See the top of the file. Moments are times since the loop's clock began, and go on while the machine's does.
+pub(super) struct Notify {
+    /// None if nobody wants to know.
+    to: Option<(OwnedFd, SocketAddrUnix)>,
+    /// When something may have changed and was not told yet.
+    look_at: Option<Duration>,
+    looked_at: Duration,
+    /// How often the manager is told that the loop turns, and when it is the next time.
+    beat_every: Option<Duration>,
+    beat_at: Duration,
+    was_ready: bool,
+    stops: bool,
+    /// What was told: that it stops, and how it is.
+    told_stop: bool,
+    status: String,
+    told_of_failure: bool,
+}
+
+impl Notify {
+    /// For whoever has started us, as NOTIFY_SOCKET and WATCHDOG_USEC say.
+    pub(super) fn from_environment() -> Self {
+        let to = env::var_os("NOTIFY_SOCKET").and_then(|name| match connect(&name) {
+            Ok(to) => Some(to),
+            Err(error) => {
+                tracing::warn!("NOTIFY_SOCKET is {}, and cannot be used: {error}", name.display());
+                None
+            }
+        });
+        let variable = |name| env::var(name).ok();
+        let every = watchdog(variable("WATCHDOG_USEC").as_deref(), variable("WATCHDOG_PID").as_deref());
+        Self::new(to, every)
+    }
+
+    /// For nobody.
+    pub(super) fn nobody() -> Self {
+        Self::new(None, None)
+    }
+
+    fn new(to: Option<(OwnedFd, SocketAddrUnix)>, beat_every: Option<Duration>) -> Self {
+        Self {
+            look_at: to.as_ref().map(|_| Duration::ZERO),
+            to,
+            looked_at: Duration::ZERO,
+            beat_every,
+            beat_at: Duration::ZERO,
+            was_ready: false,
+            stops: false,
+            told_stop: false,
+            status: String::new(),
+            told_of_failure: false,
+        }
+    }
+
+    /// Something has changed that it may be told of.
+    pub(super) fn changed(&mut self) {
+        if self.to.is_some() {
+            let pause = if self.was_ready { STATUS_EVERY } else { Duration::ZERO };
+            self.look_at.get_or_insert(self.looked_at + pause);
+        }
+    }
+
+    /// The daemon has begun to stop.
+    pub(super) fn stops(&mut self) {
+        if !std::mem::replace(&mut self.stops, true) && self.to.is_some() {
+            self.look_at = Some(Duration::ZERO);
+        }
+    }
+
+    /// When there is something to tell.
+    pub(super) fn due(&self) -> Option<Duration> {
+        let beat = self.beat_every.filter(|_| self.to.is_some()).map(|_| self.beat_at);
+        [self.look_at, beat].into_iter().flatten().min()
+    }
+
+    /// Tells what there is to tell.
+    pub(super) fn tell(&mut self, now: Duration, condition: impl FnOnce() -> Condition) {
+        if self.due().is_none_or(|due| due > now) {
+            return;
+        }
+        let mut message = String::new();
+        let beats = self.beat_every.filter(|_| self.beat_at <= now);
+        if beats.is_some() {
+            message.push_str("WATCHDOG=1\n");
+        }
+        let mut told = None;
+        if self.look_at.is_some_and(|at| at <= now) {
+            let condition = condition();
+            let status = status(condition, self.stops);
+            if condition.is_ready && !self.was_ready {
+                message.push_str("READY=1\n");
+            }
+            if self.stops && !self.told_stop {
+                message.push_str("STOPPING=1\n");
+            }
+            if status != self.status {
+                let _ = writeln!(message, "STATUS={status}");
+            }
+            told = Some((condition.is_ready, status));
+        }
+        let again = if message.is_empty() { None } else { self.send(message.trim_end()).err() };
+        if let Some(pause) = again {
+            self.look_at = told.map_or(self.look_at, |_| Some(now + pause));
+            self.beat_at = beats.map_or(self.beat_at, |_| now + pause);
+            return;
+        }
+        if let Some(every) = beats {
+            self.beat_at = now + every;
+        }
+        if let Some((is_ready, status)) = told {
+            (self.look_at, self.looked_at) = (None, now);
+            self.was_ready |= is_ready;
+            self.told_stop = self.stops;
+            self.status = status;
+        }
+    }
+
+    /// Sends one message; if that fails, it says when to try again.
+    fn send(&mut self, message: &str) -> Result<(), Duration> {
+        let Some((socket, address)) = &self.to else { return Ok(()) };
+        match sendto(socket, message.as_bytes(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL, address) {
+            Ok(_) => Ok(()),
+            Err(Errno::AGAIN | Errno::NOBUFS | Errno::INTR) => Err(SOON),
+            // A manager that restarts is there again soon.
+            Err(error) => {
+                if !std::mem::replace(&mut self.told_of_failure, true) {
+                    tracing::warn!("the service manager cannot be told anything: {error}; trying again until it can");
+                }
+                Err(LATER)
+            }
+        }
+    }
+}
+
+fn status(condition: Condition, stops: bool) -> String {
+    let Condition { running, wanted, clients, .. } = condition;
+    match stops {
+        true => format!("stopping: {running} workers and {clients} clients are left"),
+        false => format!("{running} of {wanted} workers run, {clients} clients"),
+    }
+}
+
+fn connect(name: &OsStr) -> io::Result<(OwnedFd, SocketAddrUnix)> {
+    let address = address::of_unix_socket(Path::new(name))?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok((socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?, address))
+}
+
+/// How often to say that the loop turns: half of the time after which the manager takes us for dead, if it watches us
+/// (sd_watchdog_enabled(3)).
+fn watchdog(microseconds: Option<&str>, process: Option<&str>) -> Option<Duration> {
+    let is_ours = process.is_none_or(|process| process.parse() == Ok(std::process::id()));
+    let microseconds: u64 = microseconds.filter(|_| is_ours)?.parse().ok()?;
+    Some(Duration::from_micros(microseconds / 2)).filter(|every| !every.is_zero())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixDatagram;
+
+    use super::*;
+
+    struct Manager {
+        socket: UnixDatagram,
+        notify: Notify,
+        _directory: tempfile::TempDir,
+    }
+
+    const READY: Condition = Condition { is_ready: true, running: 2, wanted: 2, clients: 0 };
+
+    impl Manager {
+        fn new(beat_every: Option<Duration>) -> Self {
+            let directory = tempfile::tempdir().expect("there is a place for it");
+            let path = directory.path().join("notify");
+            let socket = UnixDatagram::bind(&path).expect("it is free");
+            socket.set_nonblocking(true).expect("it is a socket");
+            let to = connect(path.as_os_str()).expect("it is there");
+            Self { socket, notify: Notify::new(Some(to), beat_every), _directory: directory }
+        }
+
+        fn hears(&mut self, at: Duration, condition: Condition) -> String {
+            self.notify.tell(at, || condition);
+            let mut bytes = [0; 1000];
+            let length = self.socket.recv(&mut bytes).unwrap_or(0);
+            String::from_utf8_lossy(&bytes[..length]).into_owned()
+        }
+    }
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn it_is_told_once_that_the_daemon_is_ready_and_that_it_stops() {
+        let mut manager = Manager::new(None);
+        let starting = Condition { is_ready: false, running: 1, ..READY };
+        assert_eq!(manager.hears(SECOND, starting), "STATUS=1 of 2 workers run, 0 clients");
+        manager.notify.changed();
+        assert_eq!(manager.hears(SECOND, READY), "READY=1\nSTATUS=2 of 2 workers run, 0 clients");
+        manager.notify.changed();
+        assert_eq!(manager.notify.due(), Some(2 * SECOND), "the status waits");
+        assert_eq!(manager.hears(SECOND, Condition { clients: 1, ..READY }), "");
+        assert_eq!(
+            manager.hears(2 * SECOND, Condition { clients: 2, ..READY }),
+            "STATUS=2 of 2 workers run, 2 clients"
+        );
+        manager.notify.changed();
+        manager.notify.stops();
+        let left = Condition { clients: 2, ..READY };
+        assert_eq!(manager.hears(2 * SECOND, left), "STOPPING=1\nSTATUS=stopping: 2 workers and 2 clients are left");
+        manager.notify.stops();
+        assert_eq!(manager.notify.due(), None);
+    }
+
+    #[test]
+    fn what_finds_no_room_is_said_again() {
+        let mut manager = Manager::new(Some(SECOND));
+        let filler = UnixDatagram::unbound().expect("there are descriptors");
+        filler.connect(manager.socket.local_addr().expect("it is bound").as_pathname().expect("a path")).expect("free");
+        filler.set_nonblocking(true).expect("it is a socket");
+        while filler.send(b"x").is_ok() {}
+        manager.notify.tell(SECOND, || READY);
+        assert_eq!(manager.notify.due(), Some(SECOND + SOON));
+        let mut bytes = [0; 10];
+        while manager.socket.recv(&mut bytes).is_ok() {}
+        assert!(manager.hears(SECOND + SOON, READY).starts_with("WATCHDOG=1\nREADY=1\nSTATUS="));
+        assert_eq!(manager.notify.due(), Some(2 * SECOND + SOON));
+        assert_eq!(manager.hears(2 * SECOND + SOON, READY), "WATCHDOG=1");
+    }
+
+    #[test]
+    fn the_watchdog_is_fed_twice_in_its_time_and_by_the_process_that_is_watched_alone() {
+        let own = std::process::id().to_string();
+        assert_eq!(watchdog(Some("3000000"), Some(&own)), Some(Duration::from_millis(1500)));
+        assert_eq!(watchdog(Some("3000000"), None), Some(Duration::from_millis(1500)));
+        assert_eq!(watchdog(Some("3000000"), Some("1")), None);
+        for nonsense in [None, Some("0"), Some("1"), Some("-5"), Some("x")] {
+            assert_eq!(watchdog(nonsense, None), None);
+        }
+    }
+
+    #[test]
+    fn nobody_is_told_nothing() {
+        let mut notify = Notify::nobody();
+        notify.changed();
+        notify.stops();
+        assert_eq!(notify.due(), None);
+        notify.tell(SECOND, || unreachable!("nobody asks"));
+    }
+}

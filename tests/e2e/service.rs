@@ -1,0 +1,369 @@
+//! The daemon as a service (sd_notify(3), sd_listen_fds(3), systemd.kill(5)): what it tells its manager, the sockets that
+//! it is given, and that a restart neither refuses a connection nor loses an answer.
+
+use std::fs;
+use std::net::TcpListener;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustix::io::ioctl_fionbio;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
+use stdio_bus::bus::settings::Limits;
+
+use crate::client::Client;
+use crate::harness::{PATIENCE, Setup, children, echo, inheritable, is_socket, worker};
+
+/// A service manager that listens to what it is told.
+struct Manager {
+    socket: UnixDatagram,
+    heard: Vec<String>,
+}
+
+impl Manager {
+    fn new(setup: Setup) -> (Self, Setup) {
+        let path = setup.path("notify");
+        let socket = UnixDatagram::bind(&path).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        let name = path.display().to_string();
+        (Self { socket, heard: Vec::new() }, setup.variable("NOTIFY_SOCKET", &name))
+    }
+
+    /// Waits until a line begins so, and returns it.
+    fn hears(&mut self, begin: &str) -> String {
+        loop {
+            if let Some(line) = self.heard.iter().find(|line| line.starts_with(begin)) {
+                return line.clone();
+            }
+            self.listens().unwrap_or_else(|error| panic!("no {begin} in {:?}: {error}", self.heard));
+        }
+    }
+
+    fn listens(&mut self) -> std::io::Result<()> {
+        let mut bytes = [0; 4096];
+        let length = self.socket.recv(&mut bytes)?;
+        self.heard.extend(String::from_utf8_lossy(&bytes[..length]).lines().map(str::to_owned));
+        Ok(())
+    }
+}
+
+#[test]
+fn the_manager_is_told_when_it_is_ready_how_it_is_and_that_it_stops() {
+    let (mut manager, setup) = Manager::new(Setup::new([worker("agents", 2, &[]), echo("echo", 1)]));
+    let mut daemon = setup.start();
+    manager.hears("READY=1");
+    assert!(!manager.heard.iter().any(|line| line == "STOPPING=1"), "{:?}", manager.heard);
+    manager.hears("STATUS=3 of 3 workers run, 0 clients");
+    let mut client = daemon.connect();
+    client.request(1, "m", json!({}));
+    manager.hears("STATUS=3 of 3 workers run, 1 clients");
+    daemon.signal(Signal::TERM);
+    manager.hears("STOPPING=1");
+    manager.hears("STATUS=stopping: ");
+    daemon.wait();
+    let ready = manager.heard.iter().filter(|line| *line == "READY=1").count();
+    assert_eq!(ready, 1, "{:?}", manager.heard);
+    daemon.ends_well();
+}
+
+#[test]
+fn it_is_ready_only_when_each_pool_has_a_worker() {
+    let setup = Setup::new([]);
+    let interpreter = setup.path("interpreter");
+    let late = setup.path("late");
+    // It is there, and cannot be run.
+    fs::create_dir(&interpreter).unwrap();
+    crate::harness::script(&late, &format!("#!{}\n", interpreter.display()));
+    let pools = json!([echo("echo", 1), { "id": "late", "command": late, "instances": 1 }]);
+    let (mut manager, setup) = Manager::new(setup.set("pools", pools).limit("max_restarts", 1000));
+    let daemon = setup.start();
+    daemon.logs(&["reason=spawn_failed", "worker=late/0"]);
+    manager.hears("STATUS=1 of 2 workers run, 0 clients");
+    manager.socket.set_nonblocking(true).unwrap();
+    while manager.listens().is_ok() {}
+    assert!(!manager.heard.iter().any(|line| line == "READY=1"), "{:?}", manager.heard);
+    manager.socket.set_nonblocking(false).unwrap();
+    fs::remove_dir(&interpreter).unwrap();
+    std::os::unix::fs::symlink("/bin/cat", &interpreter).unwrap();
+    manager.hears("READY=1");
+    daemon.stop();
+}
+
+#[test]
+fn the_watchdog_hears_that_the_loop_turns_and_that_it_does_not() {
+    let (mut manager, setup) = Manager::new(Setup::new([echo("echo", 1)]).variable("WATCHDOG_USEC", "40000"));
+    let daemon = setup.start();
+    for _ in 0..20 {
+        manager.heard.clear();
+        manager.hears("WATCHDOG=1");
+    }
+    daemon.stand_still();
+    manager.socket.set_nonblocking(true).unwrap();
+    while manager.listens().is_ok() {}
+    manager.heard.clear();
+    crate::harness::seconds_go_by(1);
+    assert!(manager.listens().is_err(), "{:?}", manager.heard);
+    daemon.signal(Signal::CONT);
+    manager.socket.set_nonblocking(false).unwrap();
+    manager.hears("WATCHDOG=1");
+    daemon.stop();
+}
+
+#[test]
+fn a_manager_that_does_not_listen_holds_nothing_up() {
+    let (manager, setup) = Manager::new(Setup::new([worker("agents", 1, &[])]).variable("WATCHDOG_USEC", "2000"));
+    let mut daemon = setup.start();
+    // Its queue is full after some of these.
+    let sent = |socket: &UnixDatagram| rustix::io::ioctl_fionread(socket).unwrap();
+    daemon.until("it is told something", || sent(&manager.socket) > 0);
+    let mut client = daemon.connect();
+    for id in 0..1000 {
+        client.request(id, "m", json!({}));
+    }
+    crate::harness::seconds_go_by(2);
+    client.request("last", "m", json!({}));
+    daemon.stop();
+}
+
+/// A daemon that these sockets are passed on to, as systemd does it. They stay ours.
+fn activated(setup: Setup, sockets: &[&dyn AsRawFd]) -> Setup {
+    let numbers: Vec<i32> = sockets.iter().map(|socket| socket.as_raw_fd()).collect();
+    let count = numbers.len();
+    // The shell becomes the daemon, and knows its number.
+    setup
+        .under(&["sh", "-c", "LISTEN_PID=$$ exec \"$@\"", "sh"])
+        .variable("LISTEN_FDS", &count.to_string())
+        .before_exec(move || {
+            // None is overwritten before it was moved: first they go where nobody else is.
+            for (at, number) in numbers.iter().enumerate() {
+                // SAFETY: dup2 takes numbers.
+                if unsafe { libc::dup2(*number, 900 + at as i32) } < 0 {
+                    return Err(std::io::Error::last_os_error());
+                }
+            }
+            for at in 0..count as i32 {
+                // SAFETY: dup2 and close take numbers.
+                if unsafe { libc::dup2(900 + at, 3 + at) } < 0 || unsafe { libc::close(900 + at) } < 0 {
+                    return Err(std::io::Error::last_os_error());
+                }
+            }
+            Ok(())
+        })
+}
+
+#[test]
+fn a_restart_refuses_no_connection_and_serves_those_that_waited() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("bus");
+    let (tcp, unix) = (TcpListener::bind("127.0.0.1:0").unwrap(), UnixListener::bind(&path).unwrap());
+    let address = tcp.local_addr().unwrap();
+    // systemd's do not block.
+    ioctl_fionbio(&tcp, true).unwrap();
+    ioctl_fionbio(&unix, true).unwrap();
+    let listeners = json!([{ "tcp": address.to_string() }, { "unix": path }]);
+    let mut waiting: Vec<Client> = Vec::new();
+    for turn in 0..3 {
+        let setup = Setup::new([worker("agents", 1, &[])]).no_listener().set("listeners", listeners.clone());
+        let mut daemon = activated(setup, &[&tcp, &unix]).start();
+        for client in &mut waiting {
+            client.answer("early");
+        }
+        let mut clients = [Client::over_tcp(address), Client::over_unix(&path)];
+        for client in &mut clients {
+            client.request(turn, "m", json!({}));
+        }
+        daemon.logs(&["listening on", "passed on by the service manager"]);
+        daemon.signal(Signal::TERM);
+        for client in &mut clients {
+            client.ends();
+        }
+        daemon.wait();
+        assert!(is_socket(&path), "it is not ours to remove");
+        daemon.ends_well();
+        // Nobody is there now.
+        waiting = vec![Client::over_tcp(address), Client::over_unix(&path)];
+        for client in &mut waiting {
+            client.ask("early", "m", json!({}));
+        }
+    }
+}
+
+#[test]
+fn where_nobody_says_where_to_listen_it_is_where_the_manager_does() {
+    let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+    let daemon = activated(Setup::bare(), &[&tcp]).start();
+    let mut client = Client::over_tcp(tcp.local_addr().unwrap());
+    client.request(1, "m", json!({}));
+    daemon.stop();
+}
+
+#[test]
+fn a_daemon_that_was_given_a_socket_idles_when_nobody_connects() {
+    let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+    ioctl_fionbio(&tcp, true).unwrap();
+    let daemon = activated(Setup::bare(), &[&tcp]).start();
+    Client::over_tcp(tcp.local_addr().unwrap()).request(1, "m", json!({}));
+    let before = daemon.ticks();
+    crate::harness::seconds_go_by(2);
+    let used = daemon.ticks() - before;
+    assert!(used < 100, "it has used {used} ticks of 200 for nothing");
+    daemon.stop();
+}
+
+#[test]
+fn a_socket_that_no_listener_has_or_that_does_not_listen_is_refused() {
+    let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = tcp.local_addr().unwrap();
+    let outcome = activated(Setup::new([echo("echo", 1)]), &[&tcp]).run();
+    assert_eq!(outcome.code, Some(78), "{}", outcome.stderr);
+    let said = format!("descriptor 3: it listens on tcp://{address}, and no listener does");
+    assert!(outcome.stderr.contains(&said), "{}", outcome.stderr);
+    let (connected, _other) = UnixStream::pair().unwrap();
+    let outcome = activated(Setup::new([echo("echo", 1)]), &[&connected]).run();
+    assert_eq!(outcome.code, Some(78), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("Accept=no"), "{}", outcome.stderr);
+    let outcome = activated(Setup::bare().args(&["--config-fd", "3"]), &[&tcp]).run();
+    assert_eq!(outcome.code, Some(78), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("use --config PATH"), "{}", outcome.stderr);
+}
+
+#[test]
+fn sockets_that_were_passed_to_another_process_are_not_ours() {
+    let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+    let number = inheritable(&tcp);
+    let setup = Setup::new([echo("echo", 1)]).variable("LISTEN_PID", "1").variable("LISTEN_FDS", &number.to_string());
+    let mut daemon = setup.start();
+    assert_ne!(daemon.address(), tcp.local_addr().unwrap());
+    daemon.connect().request(1, "m", json!({}));
+    daemon.stop();
+}
+
+#[test]
+fn systemd_socket_activate_passes_its_socket_on() {
+    if Command::new("systemd-socket-activate").arg("--version").output().is_err() {
+        return eprintln!("skipped: systemd-socket-activate is not installed");
+    }
+    let setup = Setup::new([worker("agents", 1, &[])]).no_listener();
+    let path = setup.path("bus");
+    let name = path.display().to_string();
+    let setup = setup.set("listeners", json!([{ "unix": path }]));
+    let daemon = setup.under(&["systemd-socket-activate", "-l", &name]).start();
+    daemon.until("it listens", || UnixStream::connect(&path).is_ok());
+    let mut client = Client::over_unix(&path);
+    client.request(1, "m", json!({}));
+    daemon.stop();
+}
+
+/// As systemd does with KillMode=control-group: SIGTERM to the daemon and to each of its workers at once.
+#[test]
+fn sigterm_to_the_daemon_and_its_workers_at_once_loses_no_answer_and_no_error() {
+    for daemon_first in [true, false] {
+        let pools = [worker("late", 2, &["--answer-late"]), worker("hasty", 2, &[])];
+        let mut daemon = Setup::new(pools).start();
+        let mut client = daemon.connect();
+        let ask = |client: &mut Client, pool: &str, id: usize| {
+            client.send(&json!({ "id": format!("{pool} {id}"), "method": "hold", "pool": pool, "params": {} }));
+        };
+        for id in 0..50 {
+            ask(&mut client, "late", id);
+            ask(&mut client, "hasty", id);
+        }
+        // Each worker has read what was asked before.
+        for pool in ["late", "hasty"] {
+            for id in 0..2 {
+                client.send(&json!({ "id": format!("sync {pool} {id}"), "method": "who", "pool": pool }));
+                client.answer(format!("sync {pool} {id}"));
+            }
+        }
+        let workers: Vec<u32> = children(daemon.pid()).into_iter().map(|(pid, _)| pid).collect();
+        assert_eq!(workers.len(), 4);
+        let mut all = vec![daemon.pid()];
+        all.extend(workers);
+        if !daemon_first {
+            all.rotate_left(1);
+        }
+        for pid in all {
+            let _ = kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::TERM);
+        }
+        let mut answered = std::collections::BTreeMap::new();
+        for line in client.rest().lines() {
+            let answer: serde_json::Value = serde_json::from_str(line).unwrap();
+            let id = answer["id"].as_str().expect("an id of ours").to_owned();
+            if id.starts_with("late") {
+                assert_eq!(answer["result"]["held"], true, "{line}");
+            } else {
+                let reason = answer["error"]["data"]["reason"].as_str().unwrap_or_else(|| panic!("{line}"));
+                assert!(["shutting_down", "worker_exited"].contains(&reason), "{line}");
+            }
+            *answered.entry(id).or_insert(0) += 1;
+        }
+        assert_eq!(answered.len(), 100, "daemon first {daemon_first}");
+        assert!(answered.values().all(|count| *count == 1), "{answered:?}");
+        daemon.ends_well();
+    }
+}
+
+fn unit(name: &str) -> (PathBuf, Vec<(String, String, String)>) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/systemd").join(name);
+    let text = fs::read_to_string(&path).unwrap();
+    let mut section = String::new();
+    let mut settings = Vec::new();
+    let mut has_comment = false;
+    for line in text.lines() {
+        match line.trim() {
+            "" => has_comment = false,
+            comment if comment.starts_with('#') => has_comment = true,
+            name if name.starts_with('[') => name.trim_matches(['[', ']']).clone_into(&mut section),
+            setting => {
+                let (key, value) = setting.split_once('=').unwrap_or_else(|| panic!("{setting:?}"));
+                let says = has_comment || section != "Service" && section != "Socket";
+                assert!(says, "{name}: nobody says what {key} is for");
+                settings.push((section.clone(), key.to_owned(), value.to_owned()));
+            }
+        }
+    }
+    (path, settings)
+}
+
+fn setting<'a>(settings: &'a [(String, String, String)], name: &str) -> Vec<&'a str> {
+    settings.iter().filter(|(_, key, _)| key == name).map(|(_, _, value)| value.as_str()).collect()
+}
+
+#[test]
+fn the_units_fit_to_the_daemon() {
+    let (_, service) = unit("stdio_bus.service");
+    let one = |name: &str| *setting(&service, name).first().unwrap_or_else(|| panic!("{name} is missing"));
+    let limits = Limits::default();
+    let stop: u64 = one("TimeoutStopSec").parse().expect("seconds");
+    assert!(stop >= (limits.lame_duck + limits.quiesce + limits.drain_timeout).as_secs() + 10, "TimeoutStopSec={stop}");
+    assert_eq!((one("Type"), one("KillMode"), one("NotifyAccess")), ("notify", "mixed", "main"));
+    assert!(one("WatchdogSec").parse::<u64>().is_ok_and(|seconds| seconds >= 10));
+    assert!(setting(&service, "MemoryDenyWriteExecute").is_empty(), "V8 could not compile");
+    assert!(!setting(&service, "RestartPreventExitStatus").is_empty());
+    let (_, socket) = unit("stdio_bus.socket");
+    assert_eq!(setting(&socket, "ListenStream").len(), 1);
+    assert!(setting(&socket, "Accept").iter().all(|value| *value == "no"));
+}
+
+#[test]
+fn systemd_takes_the_units_as_they_are() {
+    if Command::new("systemd-analyze").arg("--version").output().is_err() {
+        return eprintln!("skipped: systemd-analyze is not installed");
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let mut paths = Vec::new();
+    for name in ["stdio_bus.service", "stdio_bus.socket"] {
+        let (path, _) = unit(name);
+        // The program is not where it will be.
+        let text = fs::read_to_string(path).unwrap().replace("/usr/local/bin/stdio_bus", "/bin/true");
+        let path = directory.path().join(name);
+        fs::write(&path, text).unwrap();
+        paths.push(path);
+    }
+    let output = Command::new("systemd-analyze").arg("verify").args(["--man=no"]).args(&paths).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    let ours: Vec<&str> = said.lines().filter(|line| line.contains("stdio_bus")).collect();
+    assert!(output.status.success() && ours.is_empty(), "{said}");
+}

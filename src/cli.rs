@@ -380,7 +380,7 @@ mod tests {
         assert_eq!(run("--config-fd 3 --stdio").config, Source::Descriptor(3));
         assert_eq!(run("--stdio").listen, Some(Listen::Stdio));
         assert_eq!(run("--tcp [::1]:0").listen, Some(Listen::Tcp { host: "::1".to_owned(), port: 0 }));
-        let unix = Some(Listen::Unix { path: "/tmp/bus".into(), mode: 0o600 });
+        let unix = Some(Listen::Unix { path: "/tmp/bus".into(), mode: 0o600, owner: crate::config::Owner::default() });
         assert_eq!(run("--unix /tmp/bus").listen, unix);
         let logged = run("--log-level warn --log-format json");
         assert_eq!((logged.log_level, logged.log_format), (Some(LogLevel::Warn), Some(LogFormat::Json)));

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use thiserror::Error;
 
 use crate::address::{Address, AddressError};
-use crate::config::{ConfigError, LogFormat};
+use crate::config::{ConfigError, LogFormat, Owner};
 
 /// The exit codes of the programs; the numbers from 64 up are those of sysexits.h.
 pub mod exit {
@@ -106,6 +106,19 @@ pub enum StartError {
         /// What is wrong with it, and what to do.
         why: String,
     },
+    /// The file of a Unix socket cannot be given to its owner.
+    #[error(
+        "cannot give unix:{} to {owner}: {source}\nonly root, or who has CAP_CHOWN, may give a file to another user, and others only to a group that they are in; leave listeners[].owner out, or use peer_uids",
+        path.display()
+    )]
+    Owner {
+        /// The socket's path.
+        path: PathBuf,
+        /// Whom it was to be given to.
+        owner: Owner,
+        /// What chown(2) said.
+        source: io::Error,
+    },
 
     /// The process may not open as many files as the configuration needs.
     #[error(
@@ -137,9 +150,11 @@ impl StartError {
             Self::Config(_) | Self::FileDescriptors { .. } | Self::Inherited { .. } => exit::CONFIGURATION,
             Self::Usage(_) => exit::USAGE,
             Self::NoIoUring { .. } | Self::RingTooOld { .. } => exit::NO_IO_URING,
-            Self::Bind { .. } | Self::Resolve { .. } | Self::SocketInUse { .. } | Self::NotASocket { .. } => {
-                exit::CANNOT_BIND
-            }
+            Self::Bind { .. }
+            | Self::Resolve { .. }
+            | Self::SocketInUse { .. }
+            | Self::NotASocket { .. }
+            | Self::Owner { .. } => exit::CANNOT_BIND,
             Self::Io { .. } => exit::FAILURE,
         }
     }
@@ -249,7 +264,8 @@ mod tests {
             (StartError::Bind { address: tcp(), source: os(libc::EADDRINUSE) }, 73),
             (StartError::Resolve { address: tcp(), source: os(libc::ENOENT) }, 73),
             (StartError::SocketInUse { path: path.clone(), queue_is_full: false }, 73),
-            (StartError::NotASocket { path }, 73),
+            (StartError::NotASocket { path: path.clone() }, 73),
+            (StartError::Owner { path, owner: Owner { user: Some(0), group: None }, source: os(libc::EPERM) }, 73),
             (StartError::FileDescriptors { needed: 1100, allowed: 256, workers: 8 }, 78),
             (StartError::Inherited { number: 3, why: "x".to_owned() }, 78),
             (StartError::io("make a pipe")(os(libc::EMFILE)), 1),

@@ -1,11 +1,16 @@
-//! Who is let in: how many connections a listener takes, all together and from one source. One that is refused is
-//! told why and closed, and does not count itself.
+//! Who is let in: from where, as which user, whom a proxy may bring; and how many connections a listener takes, all
+//! together and from one source. One too many is told why and closed, and does not count itself. One that may not come
+//! in is closed without a word, and has never been a client.
+
+use std::rc::Rc;
 
 use super::Bus;
+use super::origin::{Origin, Place};
 use super::peer::{ClientKey, Moment, Peer, Source};
-use super::port::Close;
+use super::port::{Close, Effect};
 use super::reply::Delivered;
-use super::report::Reason;
+use super::report::{Level, Reason, Report};
+use super::settings::{Entry, Proxies, Proxy};
 
 /// Refused clients that are told why at a time. More are closed without a word, so that refused ones never take the
 /// slots of others.
@@ -17,7 +22,65 @@ pub(super) struct NoRoom {
     source: Source,
 }
 
+impl Entry {
+    /// Whether this may be the other end of a connection. Who comes through a proxy is somewhere else.
+    fn lets_connect(&self, place: Place) -> bool {
+        match (place, &self.peer_uids) {
+            (Place::Process { user, .. }, Some(users)) => users.contains(&user),
+            (_, Some(_)) => false,
+            (_, None) => true,
+        }
+    }
+
+    /// Whether this client may come in, and the key that keeps it out if not.
+    fn lets_in(&self, origin: &Origin) -> Result<(), &'static str> {
+        if !self.lets_connect(origin.via.unwrap_or(origin.place)) {
+            return Err("listeners[].peer_uids");
+        }
+        let Some(networks) = self.allow.as_ref().filter(|_| !origin.is_proxy) else { return Ok(()) };
+        let address = origin.place.address();
+        let is_in = address.is_some_and(|address| networks.iter().any(|network| network.contains(address)));
+        if is_in { Ok(()) } else { Err("listeners[].allow") }
+    }
+}
+
 impl Bus {
+    /// Whether a connection from `place` begins with a PROXY header, and on what terms. It is to be read before
+    /// [`Bus::connect`], which is told what it says.
+    pub fn awaits_header(&self, listener: usize, place: Place) -> Option<&Proxy> {
+        let entry = &self.settings.listeners.get(listener)?.entry;
+        let proxy = entry.proxy.as_ref()?;
+        let is_believed = match &proxy.from {
+            Proxies::Unix => entry.lets_connect(place),
+            Proxies::Networks(networks) => {
+                place.address().is_some_and(|address| networks.iter().any(|network| network.contains(address)))
+            }
+        };
+        is_believed.then_some(proxy)
+    }
+
+    /// Whether a client may come in. If not, that is told.
+    pub(super) fn lets_in(&mut self, now: Moment, listener: usize, origin: &Origin) -> bool {
+        let Err(key) = self.settings.listeners[listener].entry.lets_in(origin) else { return true };
+        let report = self.reporter.report(now, Reason::NotAllowed, || {
+            let text = format!("a client is turned away: {} is not in {key}", origin.place);
+            let report = Report { origin: Some(Rc::new(origin.clone())), ..Report::new(Reason::NotAllowed, text) };
+            // It has gone before anybody could see where it came from.
+            if origin.place == Place::Inherited { report.at(Level::Debug) } else { report }
+        });
+        self.effects.extend(report.map(Effect::Report));
+        false
+    }
+
+    /// What had to begin with a PROXY header was closed.
+    pub(super) fn on_unintroduced(&mut self, now: Moment, place: Place, why: &str) {
+        let report = self.reporter.report(now, Reason::ProxyHeader, || {
+            let text = format!("a connection is closed: {why}");
+            Report { origin: Some(Rc::new(place.into())), ..Report::new(Reason::ProxyHeader, text) }
+        });
+        self.effects.extend(report.map(Effect::Report));
+    }
+
     /// Why the listener with this index takes no more clients from `source`; none if it does.
     pub(super) fn no_room(&self, listener: usize, source: Source) -> Option<NoRoom> {
         let most = self.settings.listeners.get(listener)?.max_connections;
@@ -52,7 +115,7 @@ impl Bus {
         });
         if let Some(client) = client {
             self.send_error(now, client.into(), b"null", None, Reason::ConnectionLimit, text, Delivered::Nothing);
-            self.close_client(now, client, Close::Flush);
+            self.close_client(now, client, Close::Flush, Reason::ConnectionLimit);
         }
     }
 }

@@ -1,9 +1,14 @@
 //! What the core knows of one client connection.
 
-use super::endpoint::Endpoint;
+use std::rc::Rc;
+
+use super::account::Account;
+use super::endpoint::{Endpoint, Traffic};
 use super::lost::LostNames;
+use super::origin::Origin;
 use super::peer::{Moment, Source, WorkerKey};
 use super::penalties::Penalty;
+use super::report::Reason;
 use super::sources::UseKey;
 
 /// How far a connection has come.
@@ -43,8 +48,12 @@ pub(super) struct Client {
     pub source_use: UseKey,
     /// Index of the listener that it came through.
     pub listener: usize,
-    /// Where it comes from.
+    /// What it has its share by.
     pub source: Source,
+    /// Who it is, for people.
+    pub origin: Rc<Origin>,
+    /// Why it is being closed.
+    pub why: Option<Reason>,
     /// It found no room, and is only here to be told so.
     pub turned_away: bool,
     /// How far it has come.
@@ -82,7 +91,7 @@ impl Client {
         listener: usize,
         group: usize,
         stdio: bool,
-        source: Source,
+        origin: Rc<Origin>,
         source_use: UseKey,
     ) -> Self {
         Self {
@@ -91,7 +100,9 @@ impl Client {
             stdio,
             source_use,
             listener,
-            source,
+            source: origin.place.source(),
+            origin,
+            why: None,
             turned_away: false,
             phase: Phase::Open,
             deadline: None,
@@ -105,6 +116,21 @@ impl Client {
             opened: now,
             heard: Moment::default(),
             end: Endpoint { progress_at: now, ..Endpoint::default() },
+        }
+    }
+
+    /// What it has come to.
+    pub(super) fn account(&self, now: Moment) -> Account {
+        let Traffic { lines_in, bytes_in, lines_out, bytes_out, asked, given_up, refused } = self.end.traffic;
+        Account {
+            lasted: now.since(self.opened),
+            lines_in,
+            bytes_in,
+            lines_out,
+            bytes_out,
+            answered: asked - given_up - self.end.outstanding.len() as u64,
+            failed: given_up + refused,
+            why: self.why.map(Reason::name),
         }
     }
 

@@ -2,14 +2,16 @@
 //! (spec 4.1.2, 7.2, 7.3; decisions 9 to 11).
 
 use super::client::{Client, Phase};
-use super::peer::{ClientKey, Moment, Peer, Source};
+use super::origin::Origin;
+use super::peer::{ClientKey, Moment, Peer};
 use super::port::{Close, Effect, Effects};
 use super::reply::Delivered;
-use super::report::Reason;
+use super::report::{Level, Reason, Report};
 use super::requests::{Direction, in_order};
 use super::settings::{Assignment, Limits, MAX_CONNECTIONS};
 use super::shutdown::Stage;
 use super::{Bus, reply};
+use std::rc::Rc;
 use std::time::Duration;
 
 /// How long a connection that was shut down may still send before it is closed for good.
@@ -18,17 +20,26 @@ const LINGER: Duration = Duration::from_secs(1);
 impl Bus {
     /// A client has connected through the listener with this index. None when there is no room for it, or the
     /// daemon shuts down: close it. One that is taken may still be refused by the effects that follow (`admission.rs`).
-    pub fn connect(&mut self, now: Moment, listener: usize, source: Source) -> (Option<ClientKey>, Effects<'_>) {
+    pub fn connect(
+        &mut self,
+        now: Moment,
+        listener: usize,
+        origin: impl Into<Origin>,
+    ) -> (Option<ClientKey>, Effects<'_>) {
         self.check_effects_were_taken();
-        let client = self.admit_client(now, listener, source);
+        let client = self.admit_client(now, listener, origin.into());
         (client, self.effects())
     }
 
-    fn admit_client(&mut self, now: Moment, listener: usize, source: Source) -> Option<ClientKey> {
+    fn admit_client(&mut self, now: Moment, listener: usize, origin: Origin) -> Option<ClientKey> {
         let stdio = self.settings.listeners.get(listener)?.stdio;
         if self.shutdown.refuses_clients() {
             return None;
         }
+        if !self.lets_in(now, listener, &origin) {
+            return None;
+        }
+        let source = origin.place.source();
         let no_room = self.no_room(listener, source);
         if let Some(no_room) = &no_room
             && !self.may_explain_refusal()
@@ -41,7 +52,7 @@ impl Bus {
         let room = if self.clients.is_full() { None } else { self.sources.enter(source) };
         let client = room.map(|source_use| Client {
             turned_away: no_room.is_some(),
-            ..Client::new(now, number, listener, group, stdio, source, source_use)
+            ..Client::new(now, number, listener, group, stdio, Rc::new(origin), source_use)
         });
         let Some(key) = client.and_then(|client| self.clients.insert(client)) else {
             // It was on its way when the last slot was taken.
@@ -49,7 +60,7 @@ impl Bus {
             return None;
         };
         self.next_client_number += 1;
-        self.report(now, Reason::ClientOpened, Some(Peer::Client(key)), || "a client connected".into());
+        self.report_client(now, Reason::ClientOpened, key);
         if self.clients.is_full() && !self.accept_paused {
             self.accept_paused = true;
             self.effects.push_back(Effect::PauseAccept);
@@ -67,6 +78,25 @@ impl Bus {
         Some(key)
     }
 
+    /// Tells that a client has come or gone, with what it has come to. One that was only told that there is no room, and
+    /// a proxy that looks whether somebody is there, are no clients to people.
+    fn report_client(&mut self, now: Moment, reason: Reason, key: ClientKey) {
+        let Some(client) = self.clients.get(key) else { return };
+        let is_nobody = client.turned_away || client.origin.is_proxy && client.end.traffic.lines_in == 0;
+        let report = self.reporter.report(now, reason, || {
+            let has_gone = reason == Reason::ClientClosed;
+            let text = if has_gone { "a client has gone" } else { "a client connected" };
+            let report = Report {
+                client: Some(client.number),
+                origin: Some(Rc::clone(&client.origin)),
+                account: has_gone.then(|| client.account(now)),
+                ..Report::new(reason, text)
+            };
+            if is_nobody { report.at(Level::Debug) } else { report }
+        });
+        self.effects.extend(report.map(Effect::Report));
+    }
+
     /// It has sent everything. It is closed when it has its answers (decision 10).
     pub(super) fn on_client_ended(&mut self, now: Moment, key: ClientKey) {
         let Some(client) = self.clients.get_mut(key) else { return };
@@ -79,7 +109,9 @@ impl Bus {
                 self.fail_requests_to_client(now, key);
                 self.finish_half_closed(now, key);
             }
-            Phase::Flushing if client.end.output.queued() == 0 => self.close_client(now, key, Close::Now),
+            Phase::Flushing if client.end.output.queued() == 0 => {
+                self.close_client(now, key, Close::Now, Reason::ClientClosed)
+            }
             Phase::Flushing | Phase::HalfClosed | Phase::Closing => {}
         }
     }
@@ -95,7 +127,7 @@ impl Bus {
     fn finish_half_closed(&mut self, now: Moment, key: ClientKey) {
         let Some(client) = self.clients.get(key) else { return };
         if client.phase == Phase::HalfClosed && client.end.outstanding.is_empty() {
-            self.close_client(now, key, Close::Flush);
+            self.close_client(now, key, Close::Flush, Reason::ClientClosed);
         }
     }
 
@@ -109,11 +141,12 @@ impl Bus {
         self.report(now, Reason::ClientBroken, Some(Peer::Client(key)), || {
             format!("a client broke off ({why}) with {pending} requests pending and {unsent} bytes unsent")
         });
-        self.close_client(now, key, Close::Now);
+        self.close_client(now, key, Close::Now, Reason::ClientBroken);
     }
 
-    /// Stops listening to a client and closes it. Its requests and sessions end at once (spec 7.2).
-    pub(super) fn close_client(&mut self, now: Moment, key: ClientKey, how: Close) {
+    /// Stops listening to a client and closes it. Its requests and sessions end at once (spec 7.2). The first reason
+    /// is the one that is told.
+    pub(super) fn close_client(&mut self, now: Moment, key: ClientKey, how: Close, why: Reason) {
         let Some(client) = self.clients.get_mut(key) else { return };
         let next = match how {
             Close::Flush => Phase::Flushing,
@@ -126,6 +159,7 @@ impl Bus {
         let was_half_closed = client.phase == Phase::HalfClosed;
         client.phase = next;
         client.deadline = None;
+        client.why.get_or_insert(why);
         if how == Close::Flush {
             let limits = &self.settings.limits;
             let patience = if client.end.output.queued() > 0 { limits.drain_timeout.max(LINGER) } else { LINGER };
@@ -142,7 +176,7 @@ impl Bus {
         self.release_waiters(now, Peer::Client(key));
         let nothing_left = self.clients.get(key).is_some_and(|client| client.end.output.queued() == 0);
         if how == Close::Flush && was_half_closed && nothing_left {
-            return self.close_client(now, key, Close::Now);
+            return self.close_client(now, key, Close::Now, why);
         }
         self.effects.push_back(Effect::Close { client: key, how });
         self.recheck_quiesced(now);
@@ -236,9 +270,9 @@ impl Bus {
     pub(super) fn on_client_closed(&mut self, now: Moment, key: ClientKey) {
         let Some(client) = self.clients.get(key) else { return };
         if client.phase != Phase::Closing {
-            self.close_client(now, key, Close::Now);
+            self.close_client(now, key, Close::Now, Reason::ClientClosed);
         }
-        self.report(now, Reason::ClientClosed, Some(Peer::Client(key)), || "a client connection is closed".into());
+        self.report_client(now, Reason::ClientClosed, key);
         let Some(client) = self.clients.remove(key) else { return };
         self.sources.leave(client.source_use);
         self.stats.bytes_unsent += client.end.output.queued() as u64;
@@ -294,7 +328,7 @@ impl Bus {
                         timeout.as_secs_f32()
                     )
                 });
-                self.close_client(now, key, Close::Now);
+                self.close_client(now, key, Close::Now, Reason::ClientStalled);
             } else if deadline.is_some_and(|at| at <= now) {
                 if phase == Phase::HalfClosed {
                     self.fail_requests_of_client(now, key);
@@ -304,7 +338,7 @@ impl Bus {
                             format!("a closing client did not take its last {queued} bytes in time")
                         });
                     }
-                    self.close_client(now, key, Close::Now);
+                    self.close_client(now, key, Close::Now, Reason::ClientOverdue);
                 }
             }
             let idle = self.tick_idle(now, key);

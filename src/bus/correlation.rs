@@ -52,6 +52,7 @@ impl Bus {
         if requests.insert(hash, new, wire, original, &mut asker.outstanding, &mut answerer.to_answer).is_none() {
             return Err(too_many());
         }
+        asker.traffic.asked += 1;
         worker.creating += u32::from(effect.creates);
         if direction == Direction::ToWorkers && worker.end.to_answer.len() == 1 {
             self.watch_answers(now, new.worker);
@@ -152,6 +153,9 @@ impl Bus {
             self.report(now, Reason::Cancelled, asker, || {
                 "a request was cancelled; its answer is not waited for any more".into()
             });
+            if let Some(end) = asker.and_then(|asker| self.endpoint(asker)) {
+                end.traffic.given_up += 1;
+            }
         }
         self.retire_request(direction, key);
         if let Some(Peer::Client(client)) = asker {
@@ -205,7 +209,13 @@ impl Bus {
         let requests = if direction == Direction::ToWorkers { &mut self.to_workers } else { &mut self.to_clients };
         let asker = requests.get(key).and_then(Request::asker);
         let asker = asker.and_then(|asker| end_of(&mut self.clients, &mut self.workers, asker));
-        requests.orphan(key, asker.map(|end| &mut end.outstanding));
+        requests.orphan(
+            key,
+            asker.map(|end| {
+                end.traffic.given_up += 1;
+                &mut end.outstanding
+            }),
+        );
     }
 
     /// Answers requests that have waited too long, and forgets cancelled ones.
@@ -262,6 +272,10 @@ impl Bus {
                     listed += 1;
                 }
             }
+        }
+        for (_, client) in self.clients.iter() {
+            let traffic = client.end.traffic;
+            assert!(traffic.asked >= traffic.given_up + client.end.outstanding.len() as u64, "{traffic:?}");
         }
         let (clients, workers) = (self.clients.iter().map(|(_, c)| &c.end), self.workers.iter().map(|(_, w)| &w.end));
         assert_eq!(

@@ -99,7 +99,7 @@ impl Bus {
                  {queued} bytes queued"
             )
         });
-        self.close_client(now, client, Close::Now);
+        self.close_client(now, client, Close::Now, Reason::ClientSlow);
         Room::Closed
     }
 
@@ -162,23 +162,24 @@ impl Bus {
         let limits = &self.settings.limits;
         let (limit, timeout) = (limits.max_output_queue, limits.backpressure_timeout);
         let alone = self.clients.len() == 1;
-        let output = match to {
+        let end = match to {
             Peer::Client(client) => {
                 self.stats.lines_to_clients += 1;
-                self.clients.get_mut(client).map(|client| &mut client.end.output)
+                self.clients.get_mut(client).map(|client| &mut client.end)
             }
             Peer::Worker(worker) => {
                 self.stats.lines_to_workers += 1;
                 self.workers.get_mut(worker).map(|worker| {
                     worker.window.push(now, bytes, !alone && worker.owner.is_none());
-                    &mut worker.end.output
+                    &mut worker.end
                 })
             }
         };
-        let Some(output) = output else { return };
-        let was_full = output.is_full();
-        output.push(bytes, limit, now);
-        if !was_full && output.is_full() {
+        let Some(end) = end else { return };
+        end.traffic.lines_out += 1;
+        let was_full = end.output.is_full();
+        end.output.push(bytes, limit, now);
+        if !was_full && end.output.is_full() {
             self.check_at(now.after(timeout));
         }
     }
@@ -191,6 +192,7 @@ impl Bus {
             Peer::Client(client) => {
                 let Some(to) = self.clients.get_mut(client) else { return };
                 to.end.progress_at = now;
+                to.end.traffic.bytes_out += bytes as u64;
                 if to.end.output.pop(bytes, limit, now) {
                     self.release_waiters(now, peer);
                 }
@@ -199,6 +201,7 @@ impl Bus {
             Peer::Worker(worker) => {
                 let Some(to) = self.workers.get_mut(worker) else { return };
                 to.window.sent(bytes);
+                to.end.traffic.bytes_out += bytes as u64;
                 let has_room = to.end.output.pop(bytes, limit, now);
                 if shared && to.owner.is_none() && to.window.is_probe_due(now) {
                     self.probe(now, worker);

@@ -35,6 +35,27 @@ pub struct Endpoint {
     pub retired_ids: u64,
     /// Sessions that it owns (a client) or that are bound to it (a worker).
     pub sessions: Members<SessionMark>,
+    /// What has gone through it.
+    pub traffic: Traffic,
+}
+
+/// What has gone through one end. Every line passes here: a counter is an addition where its end is in hand anyway.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Lines that were taken from it, and their bytes with newlines.
+    pub lines_in: u64,
+    /// See `lines_in`.
+    pub bytes_in: u64,
+    /// Lines that were queued for it.
+    pub lines_out: u64,
+    /// Bytes that have left for it.
+    pub bytes_out: u64,
+    /// Its requests that were passed on.
+    pub asked: u64,
+    /// Those of them that are not waited for any more although no answer came.
+    pub given_up: u64,
+    /// Its requests that were not passed on.
+    pub refused: u64,
 }
 
 impl Endpoint {

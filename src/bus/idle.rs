@@ -68,7 +68,7 @@ impl Bus {
             (_, None) => return None,
         };
         self.report(now, Reason::ClientIdle, Some(Peer::Client(key)), || format!("a client is closed: {text}"));
-        self.close_client(now, key, Close::Flush);
+        self.close_client(now, key, Close::Flush, Reason::ClientIdle);
         None
     }
 
@@ -105,7 +105,7 @@ impl Bus {
                     let seconds = now.since(since).as_secs_f32();
                     format!("all {MAX_CONNECTIONS} slots are taken; a client that {what} for {seconds:.1} s makes room")
                 });
-                self.close_client(now, key, Close::Now);
+                self.close_client(now, key, Close::Now, Reason::ClientIdle);
             }
             (None, Some(next)) => self.check_at(next),
             // Somebody may become idle.

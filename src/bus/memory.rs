@@ -201,9 +201,9 @@ impl Bus {
         // What is queued for it may be all that it holds: then nothing can be said to it any more.
         if phase < Phase::Flushing && (queued == 0 || queued < holder.bytes / 4) {
             self.send_error(now, holder.client.into(), b"null", None, Reason::MemoryLimit, text, Delivered::Nothing);
-            self.close_client(now, holder.client, Close::Flush);
+            self.close_client(now, holder.client, Close::Flush, Reason::MemoryLimit);
         } else {
-            self.close_client(now, holder.client, Close::Now);
+            self.close_client(now, holder.client, Close::Now, Reason::MemoryLimit);
         }
     }
 

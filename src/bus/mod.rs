@@ -16,6 +16,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod account;
 mod admission;
 mod assignment;
 mod client;
@@ -33,6 +34,8 @@ mod idle;
 mod lost;
 mod memory;
 mod message;
+pub mod networks;
+pub mod origin;
 pub mod output;
 mod ownership;
 mod patience;
@@ -58,6 +61,7 @@ pub mod worker;
 mod workers;
 
 use std::collections::VecDeque;
+use std::rc::Rc;
 
 use crate::scan::{BATCH, Line, Outcome, Scanner, Window};
 use assignment::Group;
@@ -319,6 +323,8 @@ impl Bus {
         if progress.lines > 0 {
             end.progress_at = now;
             end.spoke_at = Some(now);
+            end.traffic.lines_in += progress.lines as u64;
+            end.traffic.bytes_in += progress.bytes as u64;
         }
         let (consumed, next) = match progress.flow {
             Flow::Next if outcome == Outcome::Full => (end.partial.consume(), Next::Again),
@@ -367,6 +373,7 @@ impl Bus {
             Input::Unread { worker, bytes } => self.on_unread(now, worker, bytes),
             Input::Memory { used, held, waiting } => self.on_memory(now, used, &held, &waiting),
             Input::Refused { client, held } => self.on_memory_refused(now, client, &held),
+            Input::Unintroduced { place, why } => self.on_unintroduced(now, place, &why),
             Input::Closed { client } => self.on_client_closed(now, client),
             Input::Shutdown => self.on_shutdown(now),
             Input::Tick => self.on_tick(now),
@@ -497,7 +504,11 @@ impl Bus {
             let mut report = Report { id, ..Report::new(reason, text) };
             for peer in peers.into_iter().flatten() {
                 match peer {
-                    Peer::Client(client) => report.client = clients.get(client).map(|client| client.number),
+                    Peer::Client(client) => {
+                        let client = clients.get(client);
+                        report.client = client.map(|client| client.number);
+                        report.origin = client.map(|client| Rc::clone(&client.origin));
+                    }
                     Peer::Worker(worker) => report.worker = workers.get(worker).map(Worker::name),
                 }
             }

@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 
+pub use super::origin::{Names, Origin, Place};
 pub use super::peer::{ClientKey, Moment, Peer, PeerBits, Source, Text, WorkerKey};
 use super::report::Report;
 pub use super::report::WorkerName;
@@ -79,6 +80,14 @@ pub enum Input {
         client: Option<ClientKey>,
         /// How many bytes are held for whom; with a client, at most for that one.
         held: Vec<(Peer, usize)>,
+    },
+    /// A connection that had to begin with a PROXY header ([`Bus::awaits_header`](super::Bus::awaits_header)) was closed
+    /// before it became a client.
+    Unintroduced {
+        /// Where it came from.
+        place: Place,
+        /// What was wrong with its header, for a person to read.
+        why: String,
     },
     /// A client's descriptor is closed, and no operation of it is left in the kernel.
     Closed {

@@ -46,6 +46,9 @@ impl Bus {
             return Flow::Blocked;
         }
         self.report_line(now, reason, from, window, line, &text);
+        if let Some(end) = self.endpoint(from).filter(|_| line.id.is_some()) {
+            end.traffic.refused += 1;
+        }
         if answer {
             let session = match from {
                 Peer::Client(_) => echoed_session(window, line),
@@ -93,6 +96,12 @@ impl Bus {
         at: usize,
         fault: Fault,
     ) -> Flow {
+        if let Peer::Client(client) = from
+            && let Some(text) = self.unbelieved_header(client, &window.data()[line..])
+        {
+            self.close_with_error(now, client, Reason::ProxyHeader, &text);
+            return Flow::Over;
+        }
         let what = match fault {
             Fault::Syntax => "not JSON",
             Fault::Utf8 => "not UTF-8",
@@ -109,6 +118,21 @@ impl Bus {
             }
         };
         self.malformed_text(now, from, &text)
+    }
+
+    /// What is said of bytes that are no message, if they look like the PROXY header of somebody who is not believed. Of
+    /// a binary one the first lines are empty, and were read over.
+    fn unbelieved_header(&self, client: ClientKey, bytes: &[u8]) -> Option<String> {
+        let client = self.clients.get(client).filter(|client| client.end.traffic.lines_in == 0)?;
+        let begins_like = |header: &[u8]| header.starts_with(&bytes[..bytes.len().min(header.len())]);
+        if !begins_like(b"PROXY ") && !begins_like(b"\0\r\nQUIT\n") {
+            return None;
+        }
+        let place = client.origin.via.unwrap_or(client.origin.place);
+        Some(match &self.settings.listeners[client.listener].entry.proxy {
+            Some(_) => format!("it begins like a PROXY header, and {place} is not in listeners[].proxy.from"),
+            None => format!("it begins like a PROXY header, and no listeners[].proxy.from of its listener has {place}"),
+        })
     }
 
     pub(super) fn malformed_text(&mut self, now: Moment, from: Peer, text: &str) -> Flow {
@@ -141,6 +165,6 @@ impl Bus {
             _ => format!("Invalid Request: {text}"),
         };
         self.send_error(now, client.into(), b"null", None, reason, &message, Delivered::Nothing);
-        self.close_client(now, client, Close::Flush);
+        self.close_client(now, client, Close::Flush, reason);
     }
 }

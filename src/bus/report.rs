@@ -1,8 +1,11 @@
 //! What a person is told: every drop, close and change of state, with who and why. Reasons are counted always and
 //! reported with restraint: a few at once, then one summary every ten seconds, so that no peer can flood the log.
 
+use std::rc::Rc;
 use std::time::Duration;
 
+use super::account::Account;
+use super::origin::Origin;
 use super::peer::Moment;
 
 /// How loud a report is (spec, appendix C).
@@ -48,8 +51,8 @@ macro_rules! reasons {
 }
 
 reasons! {
-    ClientOpened "client_opened" Debug "A client connected.",
-    ClientClosed "client_closed" Debug "A client connection was closed in the ordinary course.",
+    ClientOpened "client_opened" Info "A client connected.",
+    ClientClosed "client_closed" Info "A client connection is closed; the cause is told with it, and this one if it was the client's own wish.",
     ClientBroken "client_broken" Info "A client's connection broke: reset, or closed while answers were on the way.",
     RequestDiscarded "request_discarded" Warn "A request was pending when its client left.",
     ClientLeft "client_left" Warn "A client left before it answered a worker's request.",
@@ -61,6 +64,8 @@ reasons! {
     NoInput "no_input" Warn "Stdin ended before a line came, and nobody else can connect.",
     MemoryLimit "memory_limit" Warn "A client held too much while memory was short; its connection was closed.",
     ConnectionLimit "connection_limit" Warn "Every connection slot is taken, or all that a listener or a source may have.",
+    NotAllowed "not_allowed" Warn "Somebody connected whom allow or peer_uids of the listener keeps out; the connection was closed.",
+    ProxyHeader "proxy_header" Warn "A PROXY header was malformed, missing or late, or came from where none is believed; the connection was closed.",
     PartialLine "partial_line" Warn "A peer ended in the middle of a line; the part was dropped.",
     NoWorker "no_worker" Warn "No worker of the pool is running.",
     WorkerGone "worker_exited" Warn "The worker that the request or its session belonged to has exited.",
@@ -109,6 +114,7 @@ reasons! {
 impl Reason {
     fn burst(self) -> u32 {
         match self {
+            Self::ClientOpened | Self::ClientClosed => CLIENT_BURST,
             Self::WorkerStarted | Self::WorkerExited | Self::WorkerStopped | Self::RestartScheduled => LIFE_BURST,
             _ => BURST,
         }
@@ -135,6 +141,10 @@ pub struct Report {
     pub level: Level,
     /// The client's number, if one is concerned.
     pub client: Option<u32>,
+    /// Who that client is.
+    pub origin: Option<Rc<Origin>>,
+    /// What that client has come to, if it has gone.
+    pub account: Option<Account>,
     /// The worker, if one is concerned.
     pub worker: Option<WorkerName>,
     /// The request id as it was written, if one is concerned: a token of JSON.
@@ -148,7 +158,17 @@ pub struct Report {
 impl Report {
     /// A report about nobody yet.
     pub fn new(reason: Reason, text: impl Into<String>) -> Self {
-        Self { reason, level: reason.level(), client: None, worker: None, id: None, text: text.into(), suppressed: 0 }
+        Self {
+            reason,
+            level: reason.level(),
+            client: None,
+            origin: None,
+            account: None,
+            worker: None,
+            id: None,
+            text: text.into(),
+            suppressed: 0,
+        }
     }
 
     /// The report at another level than its reason has.
@@ -162,6 +182,8 @@ impl Report {
 const BURST: u32 = 10;
 /// Reports of the starts and ends of workers that pass at once: whoever runs many wants to see each of them start.
 const LIFE_BURST: u32 = 100;
+/// Clients that come or go at once and are told each: as many as there may be.
+const CLIENT_BURST: u32 = 1024;
 /// How often a summary comes while a reason keeps happening.
 const SUMMARY_EVERY: Duration = Duration::from_secs(10);
 

@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use super::networks::Network;
+
 /// Connections that may be open at once (spec 8.2, `MAX_CONNECTIONS`).
 pub const MAX_CONNECTIONS: usize = 1024;
 /// Sessions that may exist at once (spec 8.2, `STDIO_BUS_MAX_SESSIONS`).
@@ -143,6 +145,44 @@ pub struct Listener {
     pub idle_timeout: Option<Duration>,
     /// Whether one that has sessions may go for that, too.
     pub idle_closes_sessions: bool,
+    /// Who may come in.
+    pub entry: Entry,
+}
+
+/// Who may come in through a listener, and who is believed to bring others.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Entry {
+    /// Networks that clients may come from; none means all.
+    pub allow: Option<Vec<Network>>,
+    /// Users whose processes may connect to a Unix socket; none means all that its file lets.
+    pub peer_uids: Option<Vec<u32>>,
+    /// Proxies that say with a PROXY header whom they bring.
+    pub proxy: Option<Proxy>,
+}
+
+/// Proxies that say with a PROXY header whom they bring.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Proxy {
+    /// Who is one.
+    pub from: Proxies,
+    /// A connection of theirs without a header is closed.
+    pub required: bool,
+    /// How long the header may take.
+    pub timeout: Duration,
+}
+
+impl Proxy {
+    /// How long a header may take if nobody says. A proxy sends it in the first packet; one packet may be lost.
+    pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(3);
+}
+
+/// Who is a proxy that is believed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Proxies {
+    /// Every process that may connect to the Unix socket.
+    Unix,
+    /// Who comes from these networks.
+    Networks(Vec<Network>),
 }
 
 /// How many connections a listener takes; the rest is refused with an error that says so.

@@ -112,7 +112,7 @@ impl Bus {
                 self.kill(now);
             }
             for client in self.clients.keys() {
-                self.close_client(now, client, Close::Now);
+                self.close_client(now, client, Close::Now, Reason::ShuttingDown);
             }
             self.advance_shutdown(now);
         }
@@ -178,7 +178,7 @@ impl Bus {
                 self.shutdown.deadline = None;
                 for client in self.clients.keys() {
                     self.leave_unread(now, client);
-                    self.close_client(now, client, Close::Now);
+                    self.close_client(now, client, Close::Now, Reason::ShuttingDown);
                 }
             }
             Stage::Flushing => self.flush_silent(now),
@@ -223,7 +223,7 @@ impl Bus {
         self.check_at(deadline);
         if self.shutdown.immediate {
             for client in self.clients.keys() {
-                self.close_client(now, client, Close::Now);
+                self.close_client(now, client, Close::Now, Reason::ShuttingDown);
             }
         }
         self.advance_shutdown(now);
@@ -257,7 +257,7 @@ impl Bus {
             match is_busy {
                 true => self.check_at(now.after(grace.max(SILENCE))),
                 false if silent_at > now => self.check_at(silent_at),
-                false => self.close_client(now, key, Close::Flush),
+                false => self.close_client(now, key, Close::Flush, Reason::ShuttingDown),
             }
         }
     }
@@ -289,7 +289,7 @@ impl Bus {
             }
             let silent_at = client.heard.max(self.shutdown.flushes_from).after(SILENCE);
             if client.phase == Phase::HalfClosed || silent_at <= now {
-                self.close_client(now, key, Close::Flush);
+                self.close_client(now, key, Close::Flush, Reason::ShuttingDown);
             } else {
                 self.check_at(silent_at);
             }

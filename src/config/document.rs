@@ -54,6 +54,11 @@ impl Node<'_> {
         self.raw.starts_with('{')
     }
 
+    /// Whether it is to be read as a number: some values may be that or a name.
+    pub(super) fn is_number(&self) -> bool {
+        self.kind() == "a number"
+    }
+
     /// What kind of value this is, in the words of a message.
     fn kind(&self) -> &'static str {
         match self.raw.as_bytes().first() {

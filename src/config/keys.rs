@@ -41,14 +41,19 @@ pub(super) const LISTENER: &[&str] = &[
     "tcp",
     "unix",
     "mode",
+    "owner",
     "pool",
     "pools",
     "max_connections",
     "first_line_timeout_sec",
     "idle_timeout_sec",
     "idle_closes_sessions",
+    "allow",
+    "peer_uids",
+    "proxy",
 ];
 pub(super) const MAX_CONNECTIONS_OF: &[&str] = &["total", "per_source"];
+pub(super) const PROXY: &[&str] = &["from", "required", "timeout_ms"];
 pub(super) const LOG: &[&str] = &["level", "format"];
 pub(super) const TRANSPORT: &[&str] = &["mode", "framing", "protocol", "options"];
 
@@ -60,6 +65,7 @@ pub(super) const SECTIONS: &[(&str, &[&str])] = &[
     ("routing", ROUTING),
     ("listeners[]", LISTENER),
     ("listeners[].max_connections", MAX_CONNECTIONS_OF),
+    ("listeners[].proxy", PROXY),
     ("log", LOG),
     ("transport", TRANSPORT),
 ];
@@ -91,6 +97,7 @@ pub(super) fn range(key: &str) -> RangeInclusive<u64> {
         "max_memory" => 16 * MIB..=1024 * GIB,
         // 0 is no limit.
         "stderr_lines_per_sec" => 0..=1_000_000,
+        "timeout_ms" => 1..=60_000,
         "max_connections" | "total" | "per_source" => 1..=MAX_CONNECTIONS as u64,
         _ => unreachable!("no number has the key {key}"),
     }

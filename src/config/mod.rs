@@ -4,17 +4,20 @@
 //! starts, binds or changes anything, and never stops at the first problem: a [`ConfigError`] has them all, each with
 //! its line, column and path. `docs/configuration.md` lists every key, `config/schema.json` describes them to editors.
 //!
-//! Reading order: `keys` (what there is), `document` (JSON with places), `read` (what it means), `command` (can it run).
+//! Reading order: `keys` (what there is), `document` (JSON with places), `read` (what it means), `command` (can it run),
+//! `users` (who has which number).
 
 mod command;
 mod document;
 mod keys;
 mod read;
+mod users;
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Read};
+use std::net::IpAddr;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -23,7 +26,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use thiserror::Error;
 
 use crate::address::Address;
-use crate::bus::settings::{self, Assignment, Limits, MaxConnections, Routing, Settings};
+use crate::bus::settings::{self, Assignment, Entry, Limits, MaxConnections, Routing, Settings};
 use crate::error::StartError;
 
 pub use document::Problem;
@@ -100,6 +103,8 @@ pub struct Listener {
     pub max_connections: MaxConnections,
     /// How long its clients may say or do nothing.
     pub patience: Patience,
+    /// Who may come in.
+    pub entry: Entry,
 }
 
 /// How long the clients of a listener may sit on their slots.
@@ -122,6 +127,7 @@ impl Listener {
             pools: None,
             max_connections: MaxConnections::default(),
             patience: Patience::default(),
+            entry: Entry::default(),
         }
     }
 }
@@ -144,7 +150,26 @@ pub enum Listen {
         path: PathBuf,
         /// The permissions of the socket file.
         mode: u32,
+        /// Whom the socket file is given to.
+        owner: Owner,
     },
+}
+
+/// Whom a file is given to (chown(2)): by default whoever makes it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Owner {
+    /// The user's id; none leaves it as it is.
+    pub user: Option<u32>,
+    /// The group's id; none leaves it as it is.
+    pub group: Option<u32>,
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { user, group } = self;
+        user.map_or(Ok(()), |user| write!(out, "{user}"))?;
+        group.map_or(Ok(()), |group| write!(out, ":{group}"))
+    }
 }
 
 impl Listen {
@@ -156,7 +181,7 @@ impl From<Address> for Listen {
     fn from(address: Address) -> Self {
         match address {
             Address::Tcp { host, port } => Self::Tcp { host, port },
-            Address::Unix { path } => Self::Unix { path, mode: Self::DEFAULT_MODE },
+            Address::Unix { path } => Self::Unix { path, mode: Self::DEFAULT_MODE, owner: Owner::default() },
         }
     }
 }
@@ -404,6 +429,7 @@ impl Config {
             first_line_timeout: one.patience.first_line,
             idle_timeout: one.patience.idle,
             idle_closes_sessions: one.patience.closes_sessions,
+            entry: one.entry.clone(),
         };
         Settings {
             limits: self.limits.clone(),
@@ -416,6 +442,27 @@ impl Config {
     /// Workers that may run at once, over all pools; at most [`settings::MAX_WORKERS`].
     pub fn max_workers(&self) -> usize {
         self.pools.iter().map(|pool| pool.core.max_instances).sum()
+    }
+
+    /// What is said of each listener that takes clients from other machines without being told from where: who they are
+    /// is not asked, and what they say is not encrypted.
+    pub fn open_listeners(&self) -> Vec<String> {
+        let is_near = |host: &str| match host.parse::<IpAddr>() {
+            Ok(address) => address.to_canonical().is_loopback(),
+            Err(_) => host == "localhost" || host.ends_with(".localhost"),
+        };
+        let is_open = |listener: &&Listener| match &listener.listen {
+            Listen::Tcp { host, .. } => listener.entry.allow.is_none() && !is_near(host),
+            Listen::Stdio | Listen::Unix { .. } => false,
+        };
+        let tell = |listener: &Listener| {
+            format!(
+                "{} takes everybody who reaches it; name in listeners[].allow who may come, or write \"allow\": \
+                 [\"0.0.0.0/0\", \"::/0\"] if a firewall sees to that",
+                listener.listen
+            )
+        };
+        self.listeners.iter().filter(is_open).map(tell).collect()
     }
 
     /// One line that says what this is, for `stdio_bus check` and the log.

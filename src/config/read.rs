@@ -9,14 +9,17 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::document::{Node, Object, Problem, Reader};
+use super::users::{self, MAX_ID};
 use super::{
-    Config, DEFAULT_DEDICATED_WORKERS, Listen, Listener, Log, LogFormat, LogLevel, Mode, Patience, Pool, StderrLog,
-    same_place,
+    Config, DEFAULT_DEDICATED_WORKERS, Listen, Listener, Log, LogFormat, LogLevel, Mode, Owner, Patience, Pool,
+    StderrLog, same_place,
 };
 use super::{command, keys};
 use crate::address::{self, Address};
+use crate::bus::networks::Network;
 use crate::bus::settings::{
-    self, Assignment, IdCollision, Limits, MAX_WORKERS, MaxConnections, OnFailure, Routing, SessionAccess,
+    self, Assignment, Entry, IdCollision, Limits, MAX_WORKERS, MaxConnections, OnFailure, Proxies, Proxy, Routing,
+    SessionAccess,
 };
 
 const LEVELS: [(&str, LogLevel); 4] =
@@ -284,7 +287,8 @@ fn listeners<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[Pool]) -> Ve
         // Who was given one pool was not given the others.
         let named = named.or_else(|| pool.map(|pool| vec![pool]));
         let max_connections = max_connections.unwrap_or_default();
-        listeners.push(Listener { listen, pool, pools: named, max_connections, patience });
+        let entry = entry(reader, &object, &listen);
+        listeners.push(Listener { listen, pool, pools: named, max_connections, patience, entry });
     }
     listeners
 }
@@ -299,6 +303,114 @@ fn patience<'t>(reader: &mut Reader<'t>, object: &Object<'t>) -> Patience {
     }
     let closes_sessions = closes_sessions.and_then(|node| reader.boolean(node)).unwrap_or(false);
     Patience { first_line, idle, closes_sessions }
+}
+
+fn entry<'t>(reader: &mut Reader<'t>, object: &Object<'t>, listen: &Listen) -> Entry {
+    let is_unix = matches!(listen, Listen::Unix { .. });
+    let proxy = object.get("proxy").and_then(|node| proxy(reader, node, is_unix));
+    let allow = object.get("allow").and_then(|node| {
+        if is_unix && object.get("proxy").is_none() {
+            let hint =
+                "use mode, owner or peer_uids; with proxy it is about the addresses that the proxy tells".to_owned();
+            reader.fail(node, "is addresses of the network; who connects to a Unix socket has none", Some(hint));
+            return None;
+        }
+        networks(reader, node)
+    });
+    let peer_uids = object.get("peer_uids").and_then(|node| {
+        if !is_unix {
+            let hint = "use allow".to_owned();
+            reader.fail(node, "is users of this machine; who connects to a TCP port is not known by one", Some(hint));
+            return None;
+        }
+        user_ids(reader, node)
+    });
+    Entry { allow, peer_uids, proxy }
+}
+
+fn proxy<'t>(reader: &mut Reader<'t>, node: &Node<'t>, is_unix: bool) -> Option<Proxy> {
+    let object = reader.object(node, "listeners[].proxy", keys::PROXY)?;
+    let Some(from) = object.get("from") else {
+        let hint =
+            if is_unix { "\"from\": [\"unix\"]" } else { "\"from\": [\"192.0.2.10\"], the addresses of the proxies" };
+        reader.missing(&object, "from", &format!("write {hint}"));
+        return None;
+    };
+    let from = if is_unix {
+        let elements = reader.array(from)?;
+        let names: Vec<Option<String>> = elements.iter().map(|element| reader.string(element)).collect();
+        if names.iter().all(Option::is_some) && names != [Some("unix".to_owned())] {
+            let hint = "write [\"unix\"], and keep others out with mode, owner or peer_uids".to_owned();
+            reader.fail(from, "of a Unix socket is whoever may connect to it", Some(hint));
+        }
+        Proxies::Unix
+    } else {
+        Proxies::Networks(networks(reader, from)?)
+    };
+    let required = object.get("required").and_then(|node| reader.boolean(node)).unwrap_or(true);
+    let timeout = number(reader, &object, "timeout_ms").map_or(Proxy::DEFAULT_TIMEOUT, Duration::from_millis);
+    Some(Proxy { from, required, timeout })
+}
+
+fn networks<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Option<Vec<Network>> {
+    let elements = reader.array(node)?;
+    if elements.is_empty() {
+        let hint = "write \"0.0.0.0/0\" and \"::/0\" for everybody".to_owned();
+        reader.fail(node, "must name at least one network", Some(hint));
+    }
+    let mut networks = Vec::with_capacity(elements.len());
+    for element in &elements {
+        let Some(text) = reader.string(element) else { continue };
+        match Network::parse(&text) {
+            Ok(network) => networks.push(network),
+            Err(_) if text == "unix" => {
+                reader.fail(element, "is for listeners on a Unix socket; a TCP port has addresses", None);
+            }
+            Err(why) => reader.fail(element, why, None),
+        }
+    }
+    Some(networks)
+}
+
+fn user_ids<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Option<Vec<u32>> {
+    let elements = reader.array(node)?;
+    if elements.is_empty() {
+        let hint = "leave it out for everybody who may open the socket".to_owned();
+        reader.fail(node, "must name at least one user", Some(hint));
+    }
+    let mut users = Vec::with_capacity(elements.len());
+    for element in &elements {
+        if element.is_number() {
+            users.extend(reader.integer(element, 0..=MAX_ID.into()).map(|id| id as u32));
+        } else if let Some(name) = reader.string(element) {
+            users.extend(known(reader, element, users::user(&name)));
+        }
+    }
+    Some(users)
+}
+
+fn known<'t>(reader: &mut Reader<'t>, node: &Node<'t>, id: Result<u32, String>) -> Option<u32> {
+    id.map_err(|why| reader.fail(node, why, None)).ok()
+}
+
+/// `user`, `user:group` or `:group`, each a name or a number, as chown(1) takes them.
+fn owner<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Option<Owner> {
+    let text = reader.string(node)?;
+    let (user, group) = match text.split_once(':') {
+        Some((user, group)) => (user, Some(group)),
+        None => (text.as_str(), None),
+    };
+    if group == Some("") || user.is_empty() && group.is_none() {
+        let hint = "write \"user\", \"user:group\" or \":group\", with names or numbers".to_owned();
+        reader.fail(node, format!("must name an owner, not {text:?}"), Some(hint));
+        return None;
+    }
+    let user = if user.is_empty() { None } else { Some(known(reader, node, users::user(user))?) };
+    let group = match group {
+        Some(group) => Some(known(reader, node, users::group(group))?),
+        None => None,
+    };
+    Some(Owner { user, group })
 }
 
 fn pool_index<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[Pool]) -> Option<usize> {
@@ -362,6 +474,7 @@ fn max_connections<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> MaxConnectio
 
 fn listen<'t>(reader: &mut Reader<'t>, object: &Object<'t>) -> Option<(Node<'t>, Listen)> {
     let mode = object.get("mode").map(|node| (node, socket_mode(reader, node)));
+    let owner = object.get("owner").map(|node| (node, owner(reader, node)));
     let (node, address) = match (object.get("tcp"), object.get("unix")) {
         (Some(node), None) => (node, Address::from_tcp(&reader.string(node)?)),
         (None, Some(node)) => (node, Address::from_unix(reader.string(node)?)),
@@ -389,6 +502,16 @@ fn listen<'t>(reader: &mut Reader<'t>, object: &Object<'t>) -> Option<(Node<'t>,
         (Listen::Unix { mode, .. }, Some((_, Some(given)))) => *mode = given,
         (Listen::Tcp { .. }, Some((mode_node, _))) => {
             reader.fail(mode_node, "is the permissions of a Unix socket; a TCP port has none", None);
+        }
+        _ => {}
+    }
+    match (&mut listen, owner) {
+        (Listen::Unix { path, .. }, Some((owner_node, _))) if address::is_abstract(path) => {
+            reader.fail(owner_node, "is of a socket file; an abstract name has none", None);
+        }
+        (Listen::Unix { owner, .. }, Some((_, Some(given)))) => *owner = given,
+        (Listen::Tcp { .. }, Some((owner_node, _))) => {
+            reader.fail(owner_node, "is of the file of a Unix socket; a TCP port has none", None);
         }
         _ => {}
     }

@@ -11,7 +11,8 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::bus::settings::{IdCollision, MAX_WORKERS, SessionAccess};
+use crate::bus::networks::Network;
+use crate::bus::settings::{IdCollision, MAX_WORKERS, Proxies, Proxy, SessionAccess};
 
 fn read(text: &str) -> Result<Config, ConfigError> {
     Config::from_bytes(text.as_bytes(), "bus.json")
@@ -49,6 +50,10 @@ fn the_least_configuration_has_the_defaults_of_the_spec() {
     assert_eq!((config.pools[0].program.as_path(), config.pools[0].cwd.as_deref()), (Path::new("/bin/sh"), None));
 }
 
+fn networks(texts: &[&str]) -> Vec<Network> {
+    texts.iter().map(|text| Network::parse(text).expect("a network")).collect()
+}
+
 #[test]
 fn every_key_arrives() {
     let config = good(
@@ -66,10 +71,11 @@ fn every_key_arrives() {
           "routing": {"id_collision": "reject", "session_access": "shared"},
           "error_replies": false,
           "listeners": [
-            {"tcp": "[::1]:9000", "pool": "a", "pools": ["b", "a"], "max_connections": {"total": 9, "per_source": 2}},
-            {"unix": "/run/b", "mode": "0660", "max_connections": 7, "first_line_timeout_sec": 5, "idle_timeout_sec": 600,
-             "idle_closes_sessions": true},
-            {"unix": "c"}],
+            {"tcp": "[::1]:9000", "pool": "a", "pools": ["b", "a"], "max_connections": {"total": 9, "per_source": 2},
+              "allow": ["10.0.0.0/8", "::1"], "proxy": {"from": ["192.0.2.7"], "required": false, "timeout_ms": 50}},
+            {"unix": "/run/b", "mode": "0660", "owner": "root:7", "peer_uids": ["root", 1000], "max_connections": 7,
+             "first_line_timeout_sec": 5, "idle_timeout_sec": 600, "idle_closes_sessions": true},
+            {"unix": "c", "proxy": {"from": ["unix"]}}],
           "log": {"level": "debug", "format": "json"},
           "transport": {"mode": "tcp", "framing": "ndjson", "protocol": "json", "options": {"mqueue_depth": 1}}
         }"#,
@@ -105,13 +111,22 @@ fn every_key_arrives() {
         Routing { id_collision: IdCollision::Reject, session_access: SessionAccess::Shared, error_replies: false };
     assert_eq!(config.routing, routing);
     assert_eq!(config.log, Log { level: LogLevel::Debug, format: LogFormat::Json });
-    let unix = |path: &str, mode| Listener::open(Listen::Unix { path: path.into(), mode });
+    let unix = |path: &str, mode| Listener::open(Listen::Unix { path: path.into(), mode, owner: Owner::default() });
     let tcp = Listener {
         listen: Listen::Tcp { host: "::1".to_owned(), port: 9000 },
         pool: Some(0),
         pools: Some(vec![1, 0]),
         max_connections: MaxConnections { total: Some(9), per_source: Some(2) },
         patience: Patience::default(),
+        entry: Entry {
+            allow: Some(networks(&["10.0.0.0/8", "::1"])),
+            peer_uids: None,
+            proxy: Some(Proxy {
+                from: Proxies::Networks(networks(&["192.0.2.7"])),
+                required: false,
+                timeout: Duration::from_millis(50),
+            }),
+        },
     };
     let seven = MaxConnections { total: Some(7), per_source: None };
     let patience = Patience {
@@ -119,8 +134,17 @@ fn every_key_arrives() {
         idle: Some(Duration::from_secs(600)),
         closes_sessions: true,
     };
-    let bounded = Listener { max_connections: seven, patience, ..unix("/run/b", 0o660) };
-    assert_eq!(config.listeners, [tcp, bounded, unix("c", 0o600)]);
+    let owner = Owner { user: Some(0), group: Some(7) };
+    let bounded = Listener {
+        max_connections: seven,
+        patience,
+        entry: Entry { peer_uids: Some(vec![0, 1000]), ..Entry::default() },
+        ..Listener::open(Listen::Unix { path: "/run/b".into(), mode: 0o660, owner })
+    };
+    let proxy = Some(Proxy { from: Proxies::Unix, required: true, timeout: Duration::from_secs(3) });
+    let proxied = Listener { entry: Entry { proxy, ..Entry::default() }, ..unix("c", 0o600) };
+    assert_eq!(config.listeners, [tcp, bounded, proxied]);
+    assert_eq!(config.settings().listeners[1].entry, config.listeners[1].entry);
     let core = config.settings().listeners;
     assert_eq!((core.len(), core[0].pool, core[0].pools.as_deref()), (3, Some(0), Some(&[1, 0][..])));
     assert_eq!(core[0].max_connections, MaxConnections { total: Some(9), per_source: Some(2) });
@@ -414,6 +438,88 @@ fn the_stderr_of_workers_has_a_level_and_a_rate() {
 }
 
 #[test]
+fn who_may_come_in_is_said_in_the_way_of_the_listener() {
+    let with = |listener: &str| top(&format!(r#","listeners":[{{{listener}}}]"#));
+    let cases = [
+        (
+            r#""tcp":"a:1","allow":["10.0.0.1/8"]"#,
+            "listeners[0].allow[0]: 10.0.0.1 has bits beyond the first 8; write 10",
+        ),
+        (r#""tcp":"a:1","allow":["home"]"#, "listeners[0].allow[0]: \"home\" is no network; write 10.0.0.0/8"),
+        (r#""tcp":"a:1","allow":[]"#, "listeners[0].allow: must name at least one network (write \"0.0.0.0/0\" and"),
+        (r#""tcp":"a:1","allow":"::/0""#, "listeners[0].allow: must be an array"),
+        (r#""unix":"b","allow":["::/0"]"#, "listeners[0].allow: is addresses of the network; who connects to a Unix"),
+        (r#""tcp":"a:1","peer_uids":[0]"#, "listeners[0].peer_uids: is users of this machine; who connects to a TCP"),
+        (r#""unix":"b","peer_uids":[]"#, "listeners[0].peer_uids: must name at least one user (leave it out"),
+        (r#""unix":"b","peer_uids":["no-one"]"#, "listeners[0].peer_uids[0]: there is no user \"no-one\" on this"),
+        (r#""unix":"b","peer_uids":[-1]"#, "listeners[0].peer_uids[0]: must be at least 0, not -1"),
+        (r#""unix":"b","peer_uids":[4294967295]"#, "listeners[0].peer_uids[0]: must be at most 4294967294"),
+        (r#""unix":"b","owner":"no-one""#, "listeners[0].owner: there is no user \"no-one\" on this machine"),
+        (r#""unix":"b","owner":":no-one""#, "listeners[0].owner: there is no group \"no-one\" on this machine"),
+        (r#""unix":"b","owner":"root:""#, "listeners[0].owner: must name an owner, not \"root:\" (write \"user\""),
+        (r#""unix":"b","owner":"""#, "listeners[0].owner: must name an owner, not \"\""),
+        (r#""unix":"@b","owner":"root""#, "listeners[0].owner: is of a socket file; an abstract name has none"),
+        (r#""tcp":"a:1","owner":"root""#, "listeners[0].owner: is of the file of a Unix socket; a TCP port has none"),
+    ];
+    for (listener, expected) in cases {
+        let message = refused(&with(listener));
+        assert!(message.contains(expected), "{listener}: {message}");
+    }
+    let owner = |text: &str| match &good(&with(&format!(r#""unix":"b","owner":"{text}""#))).listeners[0].listen {
+        Listen::Unix { owner, .. } => (owner.user, owner.group),
+        other => panic!("{other}"),
+    };
+    assert_eq!((owner("root"), owner("5:6"), owner(":root")), ((Some(0), None), (Some(5), Some(6)), (None, Some(0))));
+    let allowed = good(&with(r#""unix":"b","allow":["::/0"],"proxy":{"from":["unix"]}"#));
+    assert_eq!(allowed.listeners[0].entry.allow, Some(networks(&["::/0"])));
+}
+
+#[test]
+fn a_proxy_has_addresses_and_a_time() {
+    let with = |kind: &str, proxy: &str| top(&format!(r#","listeners":[{{{kind},"proxy":{proxy}}}]"#));
+    let (tcp, unix) = (r#""tcp":"a:1""#, r#""unix":"b""#);
+    let cases = [
+        (tcp, "true", "listeners[0].proxy: must be an object"),
+        (tcp, "{}", "listeners[0].proxy.from: is missing (write \"from\": [\"192.0.2.10\"]"),
+        (unix, "{}", "listeners[0].proxy.from: is missing (write \"from\": [\"unix\"])"),
+        (tcp, r#"{"from":["unix"]}"#, "listeners[0].proxy.from[0]: is for listeners on a Unix socket"),
+        (unix, r#"{"from":["10.0.0.5"]}"#, "listeners[0].proxy.from: of a Unix socket is whoever may connect to it"),
+        (
+            unix,
+            r#"{"from":[]}"#,
+            "listeners[0].proxy.from: of a Unix socket is whoever may connect to it (write [\"unix\"]",
+        ),
+        (tcp, r#"{"from":["::1"],"timeout":5}"#, "listeners[0].proxy.timeout: is not a known key"),
+        (tcp, r#"{"from":["::1"],"timeout_ms":0}"#, "listeners[0].proxy.timeout_ms: must be at least 1, not 0"),
+        (tcp, r#"{"from":["::1"],"timeout_ms":60001}"#, "listeners[0].proxy.timeout_ms: must be at most 60000"),
+        (tcp, r#"{"from":["::1"],"required":1}"#, "listeners[0].proxy.required: must be true or false"),
+    ];
+    for (kind, proxy, expected) in cases {
+        let message = refused(&with(kind, proxy));
+        assert!(message.contains(expected), "{proxy}: {message}");
+    }
+    let entry = good(&with(tcp, r#"{"from":["::1"]}"#)).listeners[0].entry.clone();
+    let expected =
+        Proxy { from: Proxies::Networks(networks(&["::1"])), required: true, timeout: Proxy::DEFAULT_TIMEOUT };
+    assert_eq!(entry.proxy, Some(expected));
+}
+
+#[test]
+fn a_listener_that_other_machines_reach_says_so_until_it_is_told_who_may_come() {
+    let open = |listener: &str| good(&top(&format!(r#","listeners":[{listener}]"#))).open_listeners();
+    for near in ["127.0.0.1:1", "127.9.9.9:1", "[::1]:1", "localhost:1", "[::ffff:127.0.0.1]:1"] {
+        assert_eq!(open(&format!(r#"{{"tcp":"{near}"}}"#)), Vec::<String>::new(), "{near}");
+    }
+    for far in ["0.0.0.0:1", "[::]:1", "192.0.2.7:1", "bus.example:1"] {
+        let said = open(&format!(r#"{{"tcp":"{far}"}}"#));
+        assert_eq!(said.len(), 1, "{far}");
+        assert!(said[0].starts_with(&format!("tcp://{far} takes everybody who reaches it")), "{said:?}");
+        assert_eq!(open(&format!(r#"{{"tcp":"{far}","allow":["0.0.0.0/0","::/0"]}}"#)), Vec::<String>::new());
+    }
+    assert_eq!(open(r#"{"unix":"b"}"#), Vec::<String>::new());
+}
+
+#[test]
 fn methods_that_are_denied_have_names() {
     let refused = |value: &str| refused(&pool(&format!(r#","deny_methods":{value}"#)));
     assert!(refused(r#"["a",""]"#).contains("pools[0].deny_methods[1]: must not be empty (name a method"));
@@ -544,6 +650,7 @@ fn the_example_configurations_and_their_schema_agree_with_the_code() {
                 );
                 &either[1]
             }
+            "listeners[].proxy" => &schema["properties"]["listeners"]["items"]["properties"]["proxy"],
             name => &schema["properties"][name],
         };
         let properties = object["properties"].as_object().expect("a section has properties");
@@ -601,6 +708,7 @@ fn the_example_configurations_are_good() {
                 elements.iter().any(|element| element.get(key).is_some())
             }
             "listeners[].max_connections" => shown["listeners"][0]["max_connections"].get(key).is_some(),
+            "listeners[].proxy" => shown["listeners"][0]["proxy"].get(key).is_some(),
             name => shown[name].get(key).is_some(),
         };
         // `options` belongs to transports that the bus does not have.

@@ -9,29 +9,42 @@ use rustix::net::{SocketFlags, accept_with};
 use super::acceptor::{FIRST_ACCEPT_DELAY, LONGEST_ACCEPT_DELAY};
 use super::connection::{Connection, Descriptor, Kind};
 use super::hands::Hands;
+use super::listen::BACKLOG;
 use super::operation::Operation;
 use super::{Shell, source};
-use crate::bus::port::{ClientKey, Moment, Peer, Source};
+use crate::bus::port::{ClientKey, Moment, Origin, Peer};
 use crate::io::{Io, Submission};
 
 impl<I: Io> Shell<I> {
+    /// A connection becomes a client. `begun` has come from it already.
     pub(super) fn add_client(
         &mut self,
         listener: usize,
-        source: Source,
+        origin: Origin,
+        begun: &[u8],
         connection: impl FnOnce(Peer) -> Connection,
     ) -> Option<ClientKey> {
         let hands = &mut self.hands;
-        let (client, effects) = self.bus.connect(hands.clock.now(), listener, source);
+        let (client, effects) = self.bus.connect(hands.clock.now(), listener, origin);
         let slot = client.map(|client| {
             let slot = hands.connections.insert(connection(Peer::Client(client)));
             hands.clients[client.index()] = Some(slot);
             slot
         });
-        hands.carry_out(effects, None);
-        if let Some(slot) = slot {
+        if slot.is_some() {
             hands.notify.changed();
-            hands.arm_read(slot);
+        }
+        let is_kept = slot.is_none_or(|slot| begun.is_empty() || hands.keep(slot, begun));
+        hands.carry_out(effects, None);
+        match slot.filter(|slot| hands.connections.contains(*slot)) {
+            Some(slot) if !is_kept => {
+                let now = self.hands.clock.now();
+                self.refuse_to_keep(now, slot);
+            }
+            // It is read on once the core has seen what has come.
+            Some(slot) if !begun.is_empty() => hands.resume_soon(slot),
+            Some(slot) => hands.arm_read(slot),
+            None => {}
         }
         self.tell_news();
         client
@@ -50,13 +63,13 @@ impl<I: Io> Shell<I> {
         let socket = (result >= 0).then(|| unsafe { OwnedFd::from_raw_fd(result) });
         if let Some(socket) = socket {
             acceptor.delay = FIRST_ACCEPT_DELAY;
-            self.take_in(index, socket);
+            self.take_in(now, index, socket);
             if !self.hands.closed_for_good {
                 return self.hands.arm_accept(index);
             }
         }
         if self.hands.closed_for_good {
-            self.empty_backlog(index);
+            self.empty_backlog(now, index);
             return self.hands.close_acceptor(index);
         }
         let acceptor = &mut self.hands.acceptors[index];
@@ -86,34 +99,35 @@ impl<I: Io> Shell<I> {
 }
 
 impl<I: Io> Shell<I> {
-    /// Makes a client of a socket that was accepted. False if the core does not take it.
-    fn take_in(&mut self, index: usize, socket: OwnedFd) -> bool {
-        let Some(listening) = &self.hands.acceptors[index].listening else { return false };
+    /// Makes a client of a socket that was accepted, unless the core does not take it, or its PROXY header comes first.
+    fn take_in(&mut self, now: Moment, index: usize, socket: OwnedFd) {
+        let Some(listening) = &self.hands.acceptors[index].listening else { return };
         let (listener, descriptor) = (listening.listener, socket.as_raw_fd());
-        let source = source::of(&socket, listening.is_unix());
-        let client = self.add_client(listener, source, |peer| {
+        let place = source::of(&socket, listening.is_unix());
+        if let Some(proxy) = self.bus.awaits_header(listener, place) {
+            return self.hands.await_header(now, index, listener, socket, place, proxy);
+        }
+        let client = self.add_client(listener, place.into(), &[], |peer| {
             Connection::new(peer, Kind::Socket, Descriptor::Owned(socket), None, None)
         });
         if let Some(number) = client.and_then(|client| self.bus.client_number(client)) {
             let address = &self.hands.acceptors[index].address;
-            tracing::debug!(client = number, descriptor, "accepted on {address} from {source}");
+            tracing::debug!(client = number, descriptor, "accepted on {address} from {place}");
         }
-        client.is_some()
     }
 
     /// Takes in who has connected before a socket is closed for good: closing it would reset them, although the kernel
     /// has told them that they are connected. In one that is not ours they wait for the next daemon.
-    fn empty_backlog(&mut self, index: usize) {
+    fn empty_backlog(&mut self, now: Moment, index: usize) {
         let listening = self.hands.acceptors[index].listening.as_ref();
         let Some(listening) = listening.filter(|listening| !listening.is_inherited) else { return };
         let Ok(listening) = listening.socket.try_clone() else { return };
         if ioctl_fionbio(&listening, true).is_err() {
             return;
         }
-        while let Ok(socket) = accept_with(&listening, SocketFlags::CLOEXEC) {
-            if !self.take_in(index, socket) {
-                return;
-            }
+        for _ in 0..BACKLOG {
+            let Ok(socket) = accept_with(&listening, SocketFlags::CLOEXEC) else { return };
+            self.take_in(now, index, socket);
         }
     }
 }

@@ -66,6 +66,15 @@ impl Entry {
         self
     }
 
+    /// A field with text that others have chosen, which must not pass for another field.
+    pub(super) fn chosen(self, name: &str, value: &str) -> Self {
+        let is_plain = !value.contains(|c: char| c.is_whitespace() || c == '"' || c == '=');
+        match self.look.json || is_plain {
+            true => self.text(name, value),
+            false => self.text(name, &format!("\"{}\"", value.replace('\\', "\\\\").replace('"', "\\\""))),
+        }
+    }
+
     fn add_text(&mut self, name: &str, value: &str) {
         let (before, behind) = if self.look.json { (",\"", "\":\"") } else { (" ", "=") };
         self.fields.extend([before, name, behind]);

@@ -11,6 +11,7 @@ use super::acceptor::Acceptor;
 use super::budget::Budget;
 use super::clock::Clock;
 use super::connection::Connection;
+use super::lobby::Lobby;
 use super::log::Batch;
 use super::notify::Notify;
 use super::signals::Signals;
@@ -44,6 +45,7 @@ pub(super) struct Hands<I: Io> {
     pub clients: Vec<Option<usize>>,
     pub workers: Vec<Option<usize>>,
     pub acceptors: Vec<Acceptor>,
+    pub lobby: Lobby,
     pub accept_paused: bool,
     pub closed_for_good: bool,
     pub processes: Box<dyn Processes>,

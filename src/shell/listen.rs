@@ -8,15 +8,15 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{Mode, chmod};
+use rustix::fs::{Mode, chmod, chown};
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, getsockname, listen, socket_with, sockopt,
 };
-use rustix::process::umask;
+use rustix::process::{Gid, Uid, umask};
 
 use crate::activation::Inherited;
 use crate::address::{self, Address};
-use crate::config::Listen;
+use crate::config::{Listen, Owner};
 use crate::error::StartError;
 
 /// How long an address may still be held by a daemon that has gone.
@@ -24,7 +24,7 @@ const LAST_HOLDER: Duration = Duration::from_millis(500);
 /// After which it is tried again for the first time; then after twice as long, and so on.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 /// Connections that the kernel holds for us while the table is full; net.core.somaxconn cuts it.
-const BACKLOG: i32 = 4096;
+pub(super) const BACKLOG: i32 = 4096;
 /// A silent peer is asked after this long whether it is still there, then every [`KEEPALIVE_EVERY`].
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(60);
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(10);
@@ -55,9 +55,10 @@ enum Place {
     Unix {
         path: PathBuf,
         mode: u32,
+        owner: Owner,
         _file: Option<SocketFile>,
     },
-    /// Nobody has bound it.
+    /// Nobody has bound it; its clients are of this machine.
     #[cfg(test)]
     Nowhere,
 }
@@ -71,7 +72,12 @@ impl Listening {
 
     /// Whether its clients are users of this machine and not network addresses.
     pub(super) fn is_unix(&self) -> bool {
-        matches!(self.place, Place::Unix { .. })
+        match self.place {
+            Place::Tcp(_) => false,
+            Place::Unix { .. } => true,
+            #[cfg(test)]
+            Place::Nowhere => true,
+        }
     }
 
     /// A new socket at the same place, for one that somebody has ended (`ss --kill`, shutdown(2)).
@@ -87,7 +93,7 @@ impl Listening {
                 })?;
                 Ok(Self::tcp(socket, *address, self.listener))
             }
-            Place::Unix { path, mode, .. } => open_unix(path, *mode, self.listener),
+            Place::Unix { path, mode, owner, .. } => open_unix(path, *mode, *owner, self.listener),
             #[cfg(test)]
             Place::Nowhere => unreachable!("nobody ends it"),
         }
@@ -117,8 +123,9 @@ impl Listening {
             Place::Tcp(address) => {
                 (Place::Tcp(*address), Address::Tcp { host: address.ip().to_string(), port: address.port() })
             }
-            Place::Unix { path, mode, .. } => {
-                (Place::Unix { path: path.clone(), mode: *mode, _file: None }, Address::Unix { path: path.clone() })
+            Place::Unix { path, mode, owner, .. } => {
+                let place = Place::Unix { path: path.clone(), mode: *mode, owner: *owner, _file: None };
+                (place, Address::Unix { path: path.clone() })
             }
             #[cfg(test)]
             Place::Nowhere => unreachable!("nobody ends it"),
@@ -137,12 +144,10 @@ struct SocketFile {
 }
 
 impl SocketFile {
-    /// The file that bind(2) has just made, with these permissions from now on.
-    fn made(path: &Path, mode: u32) -> io::Result<Self> {
+    /// The file that bind(2) has just made.
+    fn made(path: &Path) -> io::Result<Self> {
         let metadata = std::fs::symlink_metadata(path)?;
-        let file = Self { path: path.to_owned(), device: metadata.dev(), inode: metadata.ino() };
-        chmod(path, Mode::from_raw_mode(mode))?;
-        Ok(file)
+        Ok(Self { path: path.to_owned(), device: metadata.dev(), inode: metadata.ino() })
     }
 }
 
@@ -202,14 +207,14 @@ fn open_now(
             let is_there = |other: &Address| *other == Address::Tcp { host: address.ip().to_string(), port: *port };
             passed_on(&is_there, Place::Tcp(address))
         }),
-        Listen::Unix { path, mode } => {
+        Listen::Unix { path, mode, owner } => {
             // Theirs is absolute.
             let whole = if address::is_abstract(path) { None } else { std::path::absolute(path).ok() };
             let is_there =
                 |other: &Address| *other == Address::Unix { path: whole.clone().unwrap_or_else(|| path.clone()) };
-            match passed_on(&is_there, Place::Unix { path: path.clone(), mode: *mode, _file: None }) {
+            match passed_on(&is_there, Place::Unix { path: path.clone(), mode: *mode, owner: *owner, _file: None }) {
                 Some(listening) => Ok(vec![listening?]),
-                None => Ok(vec![open_unix(path, *mode, listener)?]),
+                None => Ok(vec![open_unix(path, *mode, *owner, listener)?]),
             }
         }
     }
@@ -295,7 +300,7 @@ fn set_unsent_bytes(socket: &OwnedFd) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-fn open_unix(path: &Path, mode: u32, listener: usize) -> Result<Listening, StartError> {
+fn open_unix(path: &Path, mode: u32, owner: Owner, listener: usize) -> Result<Listening, StartError> {
     let failed = |source: io::Error| StartError::Bind { address: Address::Unix { path: path.to_owned() }, source };
     let address = address::of_unix_socket(path).map_err(failed)?;
     let is_file = address.path().is_some();
@@ -309,10 +314,23 @@ fn open_unix(path: &Path, mode: u32, listener: usize) -> Result<Listening, Start
     let bound = bind(&socket, &address);
     umask(before);
     bound.map_err(|error| failed(error.into()))?;
-    let file = if is_file { Some(SocketFile::made(path, mode).map_err(failed)?) } else { None };
+    let file = if is_file { Some(SocketFile::made(path).map_err(failed)?) } else { None };
+    if is_file {
+        give_away(path, owner)?;
+        chmod(path, Mode::from_raw_mode(mode)).map_err(|error| failed(error.into()))?;
+    }
     listen(&socket, BACKLOG).map_err(|error| failed(error.into()))?;
-    let place = Place::Unix { path: path.to_owned(), mode, _file: file };
+    let place = Place::Unix { path: path.to_owned(), mode, owner, _file: file };
     Ok(Listening { socket, address: format!("unix:{}", path.display()), listener, is_inherited: false, place })
+}
+
+/// Gives a socket file to its owner.
+fn give_away(path: &Path, owner: Owner) -> Result<(), StartError> {
+    let (user, group) = (owner.user.map(Uid::from_raw), owner.group.map(Gid::from_raw));
+    if user.is_none() && group.is_none() {
+        return Ok(());
+    }
+    chown(path, user, group).map_err(|error| StartError::Owner { path: path.to_owned(), owner, source: error.into() })
 }
 
 /// Removes a socket file that nobody listens on any more.

@@ -18,6 +18,8 @@ use tracing::{Event, Level, Metadata, Subscriber};
 use super::entry::{self, Entry, Look};
 use super::inherited;
 use super::stderr::Said;
+use crate::bus::account::Account;
+use crate::bus::port::{Origin, Place};
 use crate::bus::report::{self, Report, WorkerName};
 use crate::config::{Log, LogFormat, LogLevel};
 use crate::error::StartError;
@@ -263,6 +265,12 @@ pub(super) fn report(report: &Report, pool_of: impl Fn(usize) -> String) {
     if let Some(client) = report.client {
         entry = entry.plain("client", client);
     }
+    if let Some(origin) = &report.origin {
+        entry = who(entry, origin);
+    }
+    if let Some(account) = &report.account {
+        entry = what_it_came_to(entry, account);
+    }
     if let Some(id) = &report.id {
         entry = entry.token("id", id);
     }
@@ -270,6 +278,41 @@ pub(super) fn report(report: &Report, pool_of: impl Fn(usize) -> String) {
         entry = entry.plain("suppressed", report.suppressed);
     }
     buffered().push(&entry.into_line(), false);
+}
+
+fn who(entry: Entry, origin: &Origin) -> Entry {
+    let mut entry = match origin.place {
+        Place::Process { pid: 0, user } => entry.plain("uid", user),
+        Place::Process { pid, user } => entry.plain("pid", pid).plain("uid", user),
+        place @ Place::Address(_) => entry.text("from", &place.to_string()),
+        Place::Inherited => entry,
+    };
+    if let Some(via) = &origin.via {
+        entry = entry.text("via", &via.to_string());
+    }
+    let names =
+        [("cn", &origin.names.common_name), ("sni", &origin.names.server_name), ("unique_id", &origin.names.unique_id)];
+    for (name, value) in names {
+        if let Some(value) = value {
+            entry = entry.chosen(name, value);
+        }
+    }
+    entry
+}
+
+fn what_it_came_to(mut entry: Entry, account: &Account) -> Entry {
+    if let Some(why) = account.why {
+        entry = entry.text("why", why);
+    }
+    let lasted = u64::try_from(account.lasted.as_millis()).unwrap_or(u64::MAX);
+    entry
+        .plain("duration_ms", lasted)
+        .plain("lines_in", account.lines_in)
+        .plain("bytes_in", account.bytes_in)
+        .plain("lines_out", account.lines_out)
+        .plain("bytes_out", account.bytes_out)
+        .plain("answered", account.answered)
+        .plain("failed", account.failed)
 }
 
 /// Turns events into lines.

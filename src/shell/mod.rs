@@ -3,7 +3,7 @@
 //!
 //! It has two halves, so that the core cannot be called while its effects are carried out: the [`Bus`], and the hands
 //! (`hands.rs`) that hold whatever is open. This file has the loop between them; `read.rs` and `write.rs` move
-//! bytes, `accept.rs` takes clients in, `workers` looks after processes, `memory.rs` after memory, and `close.rs` ends
+//! bytes, `accept.rs` takes clients in, `lobby.rs` those whose PROXY header is still to come, `workers` looks after processes, `memory.rs` after memory, and `close.rs` ends
 //! what they opened.
 //!
 //! A turn: enter the kernel once, take the completions, give their bytes to the core, carry out its effects into the
@@ -25,6 +25,7 @@ mod inbox;
 mod inherited;
 mod last_words;
 mod listen;
+mod lobby;
 mod log;
 mod memory;
 mod notify;
@@ -49,7 +50,7 @@ use slab::Slab;
 
 use crate::activation::Inherited;
 use crate::bus::Bus;
-use crate::bus::port::{Input, Moment, Source as Origin};
+use crate::bus::port::{Input, Moment, Origin};
 use crate::bus::settings::MAX_CONNECTIONS;
 use crate::bus::shutdown::Stage;
 use crate::config::{Config, Listen, LogFormat};
@@ -64,6 +65,7 @@ use clock::Clock;
 use connection::{Connection, Kind};
 use hands::Hands;
 use inherited::may_block;
+use lobby::Lobby;
 use log::Batch;
 use notify::{Condition, Notify};
 use operation::Operation;
@@ -117,7 +119,9 @@ struct Left {
 fn start(config: Config, inherited: Vec<Inherited>) -> Result<Shell<Uring>, StartError> {
     workers::spawn::keep_descriptors().map_err(StartError::io("mark inherited descriptors"))?;
     let signals = signals::install().map_err(StartError::io("install signal handlers"))?;
-    let descriptors = workers::spawn::allow_descriptors(config.listeners.len(), MAX_CONNECTIONS, config.max_workers())?;
+    let has_lobby = config.listeners.iter().any(|listener| listener.entry.proxy.is_some());
+    let connections = MAX_CONNECTIONS + if has_lobby { lobby::MOST } else { 0 };
+    let descriptors = workers::spawn::allow_descriptors(config.listeners.len(), connections, config.max_workers())?;
     let mut io = Uring::new(config.max_workers())?;
     let stdio = config.listeners.iter().position(|listener| matches!(listener.listen, Listen::Stdio));
     let (stdout, stderr) = (rustix::stdio::stdout(), rustix::stdio::stderr());
@@ -139,6 +143,9 @@ fn start(config: Config, inherited: Vec<Inherited>) -> Result<Shell<Uring>, Star
         return Err(StartError::Inherited { number: *number, why });
     }
     tracing::info!("stdio_bus {} {}", env!("CARGO_PKG_VERSION"), config.summary());
+    for open in config.open_listeners() {
+        tracing::warn!("{open}");
+    }
     let (description, unregistered) = io.describe();
     tracing::debug!("ring: {description}");
     if let Some(error) = unregistered {
@@ -197,6 +204,7 @@ impl<I: Io> Shell<I> {
             clients: vec![None; MAX_CONNECTIONS],
             workers: Vec::new(),
             acceptors,
+            lobby: Lobby::default(),
             accept_paused: false,
             closed_for_good: false,
             processes,
@@ -239,7 +247,7 @@ impl<I: Io> Shell<I> {
         }
         if let Some(listener) = stdio {
             let (stdin, stdout) = (rustix::stdio::stdin(), rustix::stdio::stdout());
-            self.add_client(listener, Origin::Inherited, |peer| Connection::stdio(peer, stdin, stdout));
+            self.add_client(listener, Origin::default(), &[], |peer| Connection::stdio(peer, stdin, stdout));
             tracing::info!("serving one client on stdin and stdout");
         }
     }
@@ -278,6 +286,7 @@ impl<I: Io> Shell<I> {
             self.resume_connections(now);
         }
         self.hands.retry_accepting(now);
+        self.hands.expire_headers(now);
         self.hands.retry_writing(now);
         self.hands.tell_left_out(now);
         self.notify();
@@ -296,7 +305,7 @@ impl<I: Io> Shell<I> {
         }
         let retry = hands.acceptors.iter().filter_map(|acceptor| acceptor.retry_at).min();
         let (writing, left_out) = (hands.retry_writing_at, hands.left_out_due);
-        let due = [self.bus.next_deadline(), retry, writing, left_out, self.memory_due()];
+        let due = [self.bus.next_deadline(), retry, hands.lobby.due(), writing, left_out, self.memory_due()];
         let deadline = due.into_iter().flatten().min().map(|deadline| deadline.since(hands.clock.now()));
         let notice = hands.notify.due().map(|due| due.saturating_sub(hands.io.elapsed()));
         [deadline, notice].into_iter().flatten().min()
@@ -323,6 +332,7 @@ impl<I: Io> Shell<I> {
         for slot in slots {
             self.hands.leave(slot);
         }
+        self.hands.clear_lobby();
         self.settle();
         if self.hands.logging {
             // It is written again from where it stopped.
@@ -338,6 +348,7 @@ impl<I: Io> Shell<I> {
             }
             std::mem::forget(connection);
         }
+        std::mem::forget(std::mem::take(&mut hands.lobby));
         let stats = self.bus.stats();
         tracing::info!(
             "stopped: {} lines from clients, {} from workers, {} error replies",
@@ -362,7 +373,7 @@ impl<I: Io> Shell<I> {
         let mut completions = Vec::new();
         for _ in 0..4 {
             let hands = &mut self.hands;
-            let settled = hands.connections.is_empty() && !hands.logging;
+            let settled = hands.connections.is_empty() && hands.lobby.is_empty() && !hands.logging;
             if settled || hands.io.turn(Some(LAST_COMPLETIONS / 4), &mut completions).is_err() {
                 break;
             }
@@ -379,6 +390,7 @@ impl<I: Io> Shell<I> {
         };
         match operation {
             Operation::Accept => self.accepted(now, slot, completion.result),
+            Operation::Header => self.header_came(now, slot, completion.result),
             Operation::Read => self.read(now, slot, completion.result),
             Operation::Receive => self.received(now, slot, completion),
             Operation::Write => self.hands.written(now, slot, completion.result),

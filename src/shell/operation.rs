@@ -15,6 +15,8 @@ pub(super) enum Operation {
     Children,
     Stop,
     Log,
+    /// The PROXY header of a connection in the lobby.
+    Header,
 }
 
 impl Operation {
@@ -35,6 +37,7 @@ impl Operation {
             8 => Self::Children,
             9 => Self::Stop,
             10 => Self::Log,
+            11 => Self::Header,
             _ => return None,
         };
         Some((operation, token as u32 as usize))
@@ -49,9 +52,9 @@ mod tests {
     fn a_token_brings_back_what_it_was_made_from() {
         use Operation as O;
         let all = [O::Accept, O::Read, O::Receive, O::Write, O::Watch, O::ReadStderr, O::ReadRestOfStderr, O::Children];
-        for operation in all.into_iter().chain([O::Stop, O::Log]) {
+        for operation in all.into_iter().chain([O::Stop, O::Log, O::Header]) {
             assert_eq!(Operation::of(operation.token(77)), Some((operation, 77)));
         }
-        assert_eq!((Operation::of(0), Operation::of(11 << 32)), (None, None));
+        assert_eq!((Operation::of(0), Operation::of(12 << 32)), (None, None));
     }
 }

@@ -164,7 +164,7 @@ impl<I: Io> Hands<I> {
     }
 
     /// Keeps bytes of a connection behind those that it has; false if there is no memory.
-    fn keep(&mut self, slot: usize, data: &[u8]) -> bool {
+    pub(super) fn keep(&mut self, slot: usize, data: &[u8]) -> bool {
         let limit = self.longest_line(slot);
         self.connections[slot].inbox.append(data, limit, self.io.buffers())
     }

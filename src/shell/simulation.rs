@@ -1,6 +1,6 @@
 //! The shell on a kernel that is made from a seed (`testing/kernel.rs`): short reads and writes, late and reordered
 //! completions, operations that fail, freezes of the machine, little memory, workers that cannot be started or die, clients
-//! that stop reading, end what they say, or leave, one of them on stdin and stdout. Every request of a client that stays
+//! that stop reading, end what they say, or leave, one of them on stdin and stdout, others behind a proxy. Every request of a client that stays
 //! is answered once, with its own answer or an error; no timeout runs out before its time; in the end nothing is open and
 //! no memory is lent.
 
@@ -25,7 +25,8 @@ use super::listen::Listening;
 use super::signals::Signals;
 use super::workers::processes::Processes;
 use super::workers::spawn::Spawned;
-use crate::bus::port::{Exit, Signal, Source, WorkerKey};
+use crate::bus::port::{Exit, Origin, Signal, WorkerKey};
+use crate::bus::settings::{Proxies, Proxy};
 use crate::config::{Config, Listen, Listener, Pool};
 use crate::io::Io;
 use crate::testing::kernel::{Kernel, Wires};
@@ -266,7 +267,16 @@ struct Simulation {
     stdio: Option<(OwnedFd, OwnedFd)>,
     /// Clients may be closed because of that.
     has_little_memory: bool,
+    /// Clients come with PROXY headers: all of them if that is true.
+    needs_header: Option<bool>,
 }
+
+/// What proxies say before their clients.
+const HEADERS: [&[u8]; 3] = [
+    b"PROXY TCP4 192.0.2.7 198.51.100.1 40000 9000\r\n",
+    b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x13\xc0\0\x02\x07\xc0\0\x02\x01\x9c\x40\x23\x28\x05\0\x04uuid",
+    b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0",
+];
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -280,6 +290,10 @@ fn config(random: &mut Random) -> Config {
     });
     let mut config = Config::from_bytes(text.to_string().as_bytes(), "a seed").expect("it is valid");
     config.listeners = vec![Listener::open(Listen::Tcp { host: "a seed".to_owned(), port: 0 })];
+    if random.one_in(2) {
+        let (required, timeout) = (random.one_in(2), Duration::from_secs(3));
+        config.listeners[0].entry.proxy = Some(Proxy { from: Proxies::Unix, required, timeout });
+    }
     config.listeners.extend(random.one_in(3).then(|| Listener::open(Listen::Stdio)));
     if random.one_in(3) {
         config.limits.max_memory = random.range(1..4) << 20;
@@ -318,10 +332,21 @@ impl Simulation {
         let stdio = config.listeners.iter().position(|listener| matches!(listener.listen, Listen::Stdio));
         // Less than the least that can be configured: some clients are more than it takes.
         let has_little_memory = config.limits.max_memory < 16 << 20;
+        let needs_header = config.listeners[0].entry.proxy.as_ref().map(|proxy| proxy.required);
         let mut shell = Shell::new(config, kernel, Box::new(Rc::clone(&children)), signals, vec![acceptor], limit);
         shell.open_doors(None);
-        let mut simulation =
-            Self { random, shell, wires, children, door, stop, clients: Vec::new(), stdio: None, has_little_memory };
+        let mut simulation = Self {
+            random,
+            shell,
+            wires,
+            children,
+            door,
+            stop,
+            clients: Vec::new(),
+            stdio: None,
+            has_little_memory,
+            needs_header,
+        };
         if let Some(listener) = stdio {
             simulation.serves_stdio(listener);
         }
@@ -336,7 +361,7 @@ impl Simulation {
         let (reader, writer) = (lent(&stdin), lent(&stdout));
         let aside = self.random.one_in(2);
         let connection = |peer| Connection { aside, ..Connection::stdio(peer, reader, writer) };
-        self.shell.add_client(listener, Source::Inherited, connection);
+        self.shell.add_client(listener, Origin::default(), &[], connection);
         self.wires.borrow_mut().steady.extend([stdin.as_raw_fd(), stdout.as_raw_fd()]);
         self.clients.push(Client::new(self.clients.len(), hears, speaks, true));
         self.stdio = Some((stdin, stdout));
@@ -351,7 +376,13 @@ impl Simulation {
         ours.set_nonblocking(true).expect("it is a socket");
         self.wires.borrow_mut().connecting.entry(self.door).or_default().push_back(theirs.into());
         let speaks = ours.try_clone().expect("there are descriptors");
-        self.clients.push(Client::new(self.clients.len(), ours.into(), speaks.into(), false));
+        let mut client = Client::new(self.clients.len(), ours.into(), speaks.into(), false);
+        if let Some(required) = self.needs_header
+            && (required || self.random.one_in(2))
+        {
+            client.todo.extend(*self.random.pick(&HEADERS));
+        }
+        self.clients.push(client);
     }
 
     /// A worker reads, answers and writes a little, or dies.
@@ -400,7 +431,8 @@ impl Simulation {
         let now = self.now();
         let at = self.random.range(0..self.clients.len());
         let client = &mut self.clients[at];
-        let (what, most) = (self.random.range(0..10), self.random.range(1..100_000));
+        let most = if self.random.one_in(4) { 20 } else { 100_000 };
+        let (what, most) = (self.random.range(0..10), self.random.range(1..most));
         match what {
             0..4 => client.reads(most, now),
             4..8 => client.writes(most),
@@ -496,6 +528,7 @@ impl Simulation {
         self.wires.borrow_mut().is_prompt = true;
         self.shell.finish();
         assert_eq!((self.shell.hands.connections.len(), self.shell.hands.io.lent()), (0, 0), "something is left");
+        assert!(self.shell.hands.lobby.is_empty(), "somebody waits in the lobby");
         let Self { shell, wires, clients, children, stdio, .. } = self;
         drop(shell);
         drop(stdio);

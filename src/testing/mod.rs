@@ -95,12 +95,15 @@ mod tests {
     }
 
     /// Tables of a thousand entries are filled, and lines nested, by the tests of `bus::tests::limits` and of `crowd`, and
-    /// slow readers are closed in those of `crowd`. Few seeds have a stdin that ends before a line comes.
-    const UNREACHED: [Reason; 7] = [
+    /// slow readers are closed in those of `crowd`. Few seeds have a stdin that ends before a line comes. Who is let in is
+    /// for those of `bus::tests::admission`.
+    const UNREACHED: [Reason; 9] = [
         Reason::NoInput,
         Reason::TooDeep,
         Reason::ClientSlow,
         Reason::ConnectionLimit,
+        Reason::NotAllowed,
+        Reason::ProxyHeader,
         Reason::SessionLimit,
         Reason::SessionEvicted,
         Reason::PendingLimit,

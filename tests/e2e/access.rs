@@ -1,6 +1,8 @@
-//! What clients may reach: how many of them are let in, which pools they may name, which methods they may use.
+//! What clients may reach: who and how many of them are let in, which pools they may name, which methods they may use.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
 
 use serde_json::{Value, json};
 
@@ -141,4 +143,96 @@ fn a_dedicated_pool_says_how_many_workers_it_may_have() {
     let message = daemon.connect().request(1, "m", json!({}))["error"]["message"].take();
     assert_eq!(message, "no worker is free: all 2 of max_instances workers are in use");
     daemon.stop();
+}
+
+#[test]
+fn who_is_not_allowed_is_closed_at_once_with_a_warning_that_has_the_address() {
+    let daemon = listening([echo("echo", 1)], "allow", json!(["127.0.0.2", "2001:db8::/32"]));
+    for _ in 0..3 {
+        Client::over_tcp_from(NEAR, daemon.address()).ends();
+    }
+    daemon.logs(&["WARN", "not_allowed", "127.0.0.1:", "is not in listeners[].allow", " from=127.0.0.1:"]);
+    Client::over_tcp_from(FAR, daemon.address()).request(1, "m", json!({}));
+    let log = daemon.stop().stderr;
+    assert_eq!(log.matches("client_opened").count(), 1, "nobody else was a client:\n{log}");
+}
+
+#[test]
+fn a_user_who_is_not_named_is_closed_at_once_though_the_socket_lets_it() {
+    let user = rustix::process::geteuid().as_raw();
+    let setup = Setup::new([echo("echo", 1)]).no_listener();
+    let (ours, others) = (setup.path("ours"), setup.path("others"));
+    let listeners =
+        json!([{ "unix": ours, "peer_uids": [user, 4_000_000] }, { "unix": others, "peer_uids": [4_000_000] }]);
+    let daemon = setup.set("listeners", listeners).start();
+    daemon.logs_times("listening on unix:", 2);
+    Client::over_unix(&others).ends();
+    let told = format!("process {} of user {user} is not in listeners[].peer_uids", std::process::id());
+    daemon.logs(&["WARN", "not_allowed", &told, &format!(" pid={} uid={user}", std::process::id())]);
+    Client::over_unix(&ours).request(1, "m", json!({}));
+    daemon.stop();
+}
+
+#[test]
+fn another_user_than_those_named_is_turned_away() {
+    if !rustix::process::geteuid().is_root() {
+        let status = std::process::Command::new("true").uid(65_534).status();
+        return assert!(status.is_err(), "only root may be others");
+    }
+    // An abstract name has no permissions.
+    let name = format!("stdio-bus-test-{}-users", std::process::id());
+    let setup = Setup::new([echo("echo", 1)]).no_listener();
+    let daemon = setup.set("listeners", json!([{ "unix": format!("@{name}"), "peer_uids": ["root"] }])).start();
+    daemon.logs(&["listening on unix:"]);
+    let script = "import socket, sys\ns = socket.socket(socket.AF_UNIX)\ns.settimeout(60)\n\
+                  s.connect('\\0' + sys.argv[1])\nsys.exit(len(s.recv(1)))";
+    let mut other = std::process::Command::new("python3");
+    let ended = other.args(["-I", "-S", "-c", script, &name]).uid(65_534).status().expect("Python is there");
+    assert!(ended.success(), "it is closed without a byte");
+    daemon.logs(&["WARN", "not_allowed", "of user 65534 is not in listeners[].peer_uids", " uid=65534"]);
+    daemon.stop();
+}
+
+#[test]
+fn a_socket_file_is_given_to_its_owner_or_the_start_says_who_may_do_that() {
+    let setup = Setup::new([echo("echo", 1)]).no_listener();
+    let path = setup.path("bus");
+    let setup = setup.set("listeners", json!([{ "unix": path, "owner": "65534:65534", "mode": "0660" }]));
+    if !rustix::process::geteuid().is_root() {
+        let outcome = setup.run();
+        assert_eq!(outcome.code, Some(73), "{}", outcome.stderr);
+        assert!(outcome.stderr.contains("only root, or who has CAP_CHOWN"), "{}", outcome.stderr);
+        return;
+    }
+    let daemon = setup.start();
+    daemon.logs(&["listening on unix:"]);
+    let file = std::fs::symlink_metadata(&path).expect("it is there");
+    assert_eq!((file.uid(), file.gid(), file.mode() & 0o777), (65_534, 65_534, 0o660));
+    daemon.stop();
+}
+
+#[test]
+fn a_listener_for_other_machines_warns_until_it_is_told_who_may_come() {
+    let start = |listener: Value| {
+        let mut daemon = Setup::new([echo("echo", 1)]).no_listener().set("listeners", json!([listener])).start();
+        daemon.connect().request(1, "m", json!({}));
+        daemon.stop().stderr
+    };
+    let open = start(json!({ "tcp": "0.0.0.0:0" }));
+    let warning = "tcp://0.0.0.0:0 takes everybody who reaches it; name in listeners[].allow who may come, or write \
+                   \"allow\": [\"0.0.0.0/0\", \"::/0\"]";
+    assert!(open.lines().any(|line| line.contains(" WARN ") && line.contains(warning)), "{open}");
+    for told in [json!({ "tcp": "0.0.0.0:0", "allow": ["0.0.0.0/0", "::/0"] }), json!({ "tcp": "127.0.0.1:0" })] {
+        let quiet = start(told);
+        assert!(!quiet.contains("takes everybody"), "{quiet}");
+    }
+    let mut check = Setup::bare();
+    let listeners = json!([{ "tcp": "0.0.0.0:9000" }]);
+    std::fs::write(check.path("open.json"), json!({ "pools": [echo("echo", 1)], "listeners": listeners }).to_string())
+        .expect("it can be written");
+    let path = check.text_path("open.json");
+    check = check.args(&["check", "--config", &path]);
+    let outcome = check.run();
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("warning: tcp://0.0.0.0:9000 takes everybody"), "{}", outcome.stderr);
 }

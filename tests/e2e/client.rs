@@ -8,7 +8,7 @@ use std::process::{ChildStdin, ChildStdout};
 
 use rustix::event::PollFlags;
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, getsockname, socket_with};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -72,6 +72,12 @@ impl Client {
         let socket = socket.into();
         let writer = socket.try_clone().expect("a second descriptor");
         Self::new(socket, Some(writer))
+    }
+
+    /// Its port on this side, over TCP.
+    pub fn port(&self) -> u16 {
+        let address = getsockname(&self.reader).expect("a socket");
+        SocketAddr::try_from(address).expect("of TCP").port()
     }
 
     /// The same connection, for another thread to write to.

@@ -6,7 +6,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::client::Client;
-use crate::harness::{Daemon, Gate, Setup, echo, lives, seconds_go_by, sink, with, worker};
+use crate::harness::{Daemon, Gate, Setup, echo, lives, number_in, seconds_go_by, sink, with, worker};
 
 #[test]
 fn each_of_the_three_modes_carries_a_request_and_its_answer() {
@@ -454,5 +454,38 @@ fn a_stopped_worker_holds_up_only_those_who_need_it() {
     gate.open();
     let pid = client.answer(1)["result"]["pid"].as_u64().unwrap();
     assert!(lives(pid));
+    daemon.stop();
+}
+
+#[test]
+fn every_client_is_told_when_it_comes_and_when_it_goes_with_the_same_number() {
+    let mut daemon = Setup::new([worker("agents", 1, &[])]).start();
+    let mut client = daemon.connect();
+    let from = format!(" from=127.0.0.1:{}", client.port());
+    daemon.logs(&["INFO", "a client connected", "client_opened", "client=0", &from]);
+    client.request(1, "m", json!({}));
+    client.request(2, "m", json!({}));
+    client.ask(3, "hold", json!({}));
+    let mut other = daemon.connect();
+    daemon.until("it is asked", || other.request(1, "who", json!({}))["result"]["held"] == 1);
+    client.reset();
+    let gone = daemon.logs(&["INFO", "a client has gone", "client_closed", "client=0", &from]);
+    for field in
+        [" why=client_broken", " duration_ms=", " lines_in=3", " bytes_in=", " lines_out=2", " answered=2", " failed=1"]
+    {
+        assert!(gone.contains(field), "{field}: {gone}");
+    }
+    assert!(number_in(&gone, "bytes_out") > 20 && number_in(&gone, "bytes_in") > 60, "{gone}");
+    daemon.stop();
+}
+
+#[test]
+fn a_client_of_a_unix_socket_is_told_by_its_process_and_user() {
+    let mut daemon = Setup::new([worker("agents", 1, &[])]).unix().start();
+    daemon.connect().request(1, "m", json!({}));
+    let user = rustix::process::geteuid().as_raw();
+    let who = format!(" pid={} uid={user}", std::process::id());
+    daemon.logs(&["INFO", "client_opened", &who]);
+    daemon.logs(&["INFO", "client_closed", "why=client_closed", "answered=1 failed=0", &who]);
     daemon.stop();
 }

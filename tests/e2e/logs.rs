@@ -370,7 +370,7 @@ fn peers_cannot_flood_the_log() {
         client.message();
     }
     let log = daemon.stop().stderr;
-    let told = log.lines().filter(|line| line.contains("client_malformed")).count();
+    let told = log.lines().filter(|line| line.contains("reason=client_malformed")).count();
     assert!((1..=40).contains(&told), "{told} lines of the log");
 }
 

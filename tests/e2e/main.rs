@@ -22,6 +22,7 @@ mod kernels;
 mod logs;
 mod memory;
 mod network;
+mod proxy;
 mod service;
 mod sessions;
 mod shutdown;

@@ -1,6 +1,8 @@
-//! Who is let in: connections are counted by listener and by source, and one too many is told so and closed.
+//! Who is let in: from where, as which user, through which proxy. Connections are counted by listener and by source, and
+//! one too many is told so and closed.
 
-use super::super::settings::MaxConnections;
+use super::super::networks::Network;
+use super::super::settings::{Entry, MaxConnections, Proxies, Proxy};
 use super::*;
 
 const HOME: Source = Source::Address([1; 16]);
@@ -116,4 +118,162 @@ fn without_error_replies_a_client_too_many_is_closed_without_a_word() {
     bench.client();
     assert!(bench.connect(0, HOME).is_none());
     assert_eq!(bench.count(Reason::ConnectionLimit), 1);
+}
+
+fn place(address: &str) -> Place {
+    Place::Address(address.parse().expect("an address and a port"))
+}
+
+fn networks(texts: &[&str]) -> Vec<Network> {
+    texts.iter().map(|text| Network::parse(text).expect("a network")).collect()
+}
+
+fn believed(from: Proxies) -> Option<Proxy> {
+    Some(Proxy { from, required: true, timeout: Proxy::DEFAULT_TIMEOUT })
+}
+
+/// A bus whose one listener lets these in.
+fn guarded(entry: Entry) -> Bench {
+    let mut settings = settings(vec![pool(1, Assignment::RoundRobin)]);
+    settings.listeners[0].entry = entry;
+    Bench::new(settings)
+}
+
+fn through(proxy: &str, client: &str) -> Origin {
+    Origin { place: place(client), via: Some(place(proxy)), ..Origin::default() }
+}
+
+fn told(bench: &Bench, reason: Reason) -> Vec<&str> {
+    bench.reports.iter().filter(|report| report.reason == reason).map(|report| report.text.as_str()).collect()
+}
+
+#[test]
+fn who_comes_from_no_network_that_is_allowed_is_closed_without_a_slot_or_a_word() {
+    let mut bench = guarded(Entry { allow: Some(networks(&["10.0.0.0/8", "2001:db8::/32"])), ..Entry::default() });
+    for allowed in ["10.1.2.3:4", "[::ffff:10.1.2.3]:4", "[2001:db8::1]:4"] {
+        assert!(bench.connect(0, place(allowed)).is_some(), "{allowed}");
+    }
+    for stranger in ["11.1.2.3:4", "[2001:db9::1]:4", "127.0.0.1:4"] {
+        assert!(bench.connect(0, place(stranger)).is_none(), "{stranger}");
+    }
+    assert_eq!((bench.bus.stats().clients, bench.count(Reason::NotAllowed)), (3, 3));
+    let text = "a client is turned away: 11.1.2.3:4 is not in listeners[].allow";
+    assert_eq!(told(&bench, Reason::NotAllowed)[0], text);
+}
+
+#[test]
+fn strangers_are_told_with_restraint() {
+    let mut bench = guarded(Entry { allow: Some(networks(&["10.0.0.0/8"])), ..Entry::default() });
+    (0..1000).for_each(|_| assert!(bench.connect(0, place("192.0.2.7:4")).is_none()));
+    assert_eq!((bench.count(Reason::NotAllowed), told(&bench, Reason::NotAllowed).len()), (1000, 10));
+}
+
+#[test]
+fn one_that_has_gone_before_it_was_looked_at_is_let_in_by_no_list_and_told_to_nobody() {
+    let mut bench = guarded(Entry { allow: Some(networks(&["0.0.0.0/0", "::/0"])), ..Entry::default() });
+    assert!(bench.connect(0, Place::Inherited).is_none());
+    let report = bench.reports.iter().find(|report| report.reason == Reason::NotAllowed).expect("it is counted");
+    assert_eq!(report.level, Level::Debug);
+}
+
+#[test]
+fn a_process_connects_if_its_user_may() {
+    let mut bench = guarded(Entry { peer_uids: Some(vec![0, 1000]), ..Entry::default() });
+    let process = |user| Place::Process { pid: 77, user };
+    assert!(bench.connect(0, process(1000)).is_some() && bench.connect(0, process(0)).is_some());
+    assert!(bench.connect(0, process(1001)).is_none());
+    let text = "a client is turned away: process 77 of user 1001 is not in listeners[].peer_uids";
+    assert_eq!(told(&bench, Reason::NotAllowed), [text]);
+}
+
+#[test]
+fn a_header_is_awaited_from_proxies_alone() {
+    let bench = guarded(Entry { proxy: believed(Proxies::Networks(networks(&["10.0.0.5"]))), ..Entry::default() });
+    assert!(bench.bus.awaits_header(0, place("10.0.0.5:1")).is_some());
+    assert!(bench.bus.awaits_header(0, place("[::ffff:10.0.0.5]:1")).is_some());
+    for other in [place("10.0.0.6:1"), Place::Process { pid: 1, user: 0 }, Place::Inherited] {
+        assert!(bench.bus.awaits_header(0, other).is_none(), "{other:?}");
+    }
+    let users = Some(vec![99]);
+    let bench = guarded(Entry { peer_uids: users, proxy: believed(Proxies::Unix), ..Entry::default() });
+    assert!(bench.bus.awaits_header(0, Place::Process { pid: 1, user: 99 }).is_some());
+    assert!(bench.bus.awaits_header(0, Place::Process { pid: 1, user: 98 }).is_none(), "it is turned away first");
+}
+
+#[test]
+fn through_a_proxy_the_clients_own_address_is_allowed_and_counted() {
+    let entry = Entry { allow: Some(networks(&["192.0.2.0/24"])), ..Entry::default() };
+    let mut settings = settings(vec![pool(1, Assignment::RoundRobin)]);
+    settings.listeners[0] = Listener {
+        entry: Entry { proxy: believed(Proxies::Networks(networks(&["10.0.0.5"]))), ..entry },
+        max_connections: MaxConnections { total: None, per_source: Some(1) },
+        ..Listener::default()
+    };
+    let mut bench = Bench::new(settings);
+    let first = Peer::Client(bench.connect(0, through("10.0.0.5:1", "192.0.2.7:1")).expect("it is allowed"));
+    is_served(&mut bench, first);
+    let second = Peer::Client(bench.connect(0, through("10.0.0.5:2", "192.0.2.8:1")).expect("another source"));
+    is_served(&mut bench, second);
+    let third = Peer::Client(bench.connect(0, through("10.0.0.5:3", "192.0.2.7:2")).expect("it is told"));
+    is_refused(&mut bench, third);
+    assert!(bench.connect(0, through("10.0.0.5:4", "198.51.100.7:1")).is_none(), "its proxy does not matter");
+    let text = "a client is turned away: 198.51.100.7:1 is not in listeners[].allow";
+    assert_eq!(told(&bench, Reason::NotAllowed), [text]);
+}
+
+#[test]
+fn a_proxy_that_looks_whether_somebody_is_there_needs_no_leave_and_is_told_to_nobody() {
+    let proxy = believed(Proxies::Networks(networks(&["10.0.0.5"])));
+    let mut bench = guarded(Entry { allow: Some(networks(&["192.0.2.0/24"])), proxy, ..Entry::default() });
+    let check = Origin { place: place("10.0.0.5:1"), is_proxy: true, ..Origin::default() };
+    let check = Peer::Client(bench.connect(0, check).expect("it is let in"));
+    bench.ends(check);
+    bench.gone(check);
+    assert_eq!((bench.count(Reason::ClientOpened), bench.count(Reason::ClientClosed)), (1, 1));
+    assert!(bench.reports.iter().all(|report| report.client.is_none() || report.level == Level::Debug));
+}
+
+#[test]
+fn a_connection_that_had_to_begin_with_a_header_is_told_with_its_place() {
+    let mut bench = bench(1);
+    bench.handle(Input::Unintroduced { place: place("10.0.0.5:1"), why: "on tcp://x it says nothing".into() });
+    assert_eq!(told(&bench, Reason::ProxyHeader), ["a connection is closed: on tcp://x it says nothing"]);
+    let report = bench.reports.iter().find(|report| report.reason == Reason::ProxyHeader).expect("a report");
+    assert_eq!(report.origin.as_ref().map(|origin| origin.place), Some(place("10.0.0.5:1")));
+}
+
+#[test]
+fn a_header_of_somebody_who_is_not_believed_is_named_however_it_is_cut() {
+    let text = &b"PROXY TCP4 192.0.2.7 192.0.2.1 1 2\r\n"[..];
+    let binary = &b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\xc0\0\x02\x07\xc0\0\x02\x01\0\x01\0\x02"[..];
+    let proxy = believed(Proxies::Networks(networks(&["10.0.0.5"])));
+    for (proxy, words) in [
+        (None, "no listeners[].proxy.from of its listener has 10.0.0.6:1"),
+        (proxy, "10.0.0.6:1 is not in listeners[].proxy.from"),
+    ] {
+        for header in [text, binary] {
+            for cut in 1..header.len() {
+                let mut bench = guarded(Entry { proxy: proxy.clone(), ..Entry::default() });
+                let client = Peer::Client(bench.connect(0, place("10.0.0.6:1")).expect("it is taken"));
+                bench.write_bytes(client, &header[..cut]);
+                bench.write_bytes(client, &header[cut..]);
+                let message = bench.read_json(client);
+                let error = &message["error"];
+                assert_eq!((&error["code"], &error["data"]["reason"]), (&(-32600).into(), &"proxy_header".into()));
+                let expected = format!("Invalid Request: it begins like a PROXY header, and {words}");
+                assert_eq!(error["message"], expected, "cut at {cut}");
+                assert_eq!(bench.how_closed(client), Some(Close::Flush));
+                assert_eq!(bench.count(Reason::ClientMalformed), 0);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_line_that_is_no_message_is_no_header_behind_others() {
+    let mut bench = bench(1);
+    let client = bench.client();
+    bench.write(client, r#"{"method":"x"}"#);
+    bench.write(client, "PROXY UNKNOWN");
+    assert_eq!(bench.read_error(client).0, "client_malformed");
 }

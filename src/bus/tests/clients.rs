@@ -1,5 +1,6 @@
 //! Clients that come, half-close, leave and break (spec 4.1.2, 4.3, 7.2; decisions 9 to 11).
 
+use super::super::account::Account;
 use super::*;
 
 #[test]
@@ -191,4 +192,85 @@ fn a_client_may_have_several_sessions_and_clients_are_told_apart() {
     }
     bench.write(second, r#"{"method":"x","sessionId":"d"}"#);
     assert_eq!((bench.bus.stats().sessions, bench.bus.stats().clients), (4, 2));
+}
+
+/// What is told of a client that has gone.
+fn account(bench: &Bench) -> Account {
+    let report = bench.reports.iter().find(|report| report.reason == Reason::ClientClosed).expect("it has gone");
+    report.account.expect("an account")
+}
+
+#[test]
+fn a_client_is_told_when_it_comes_and_when_it_goes_with_what_it_has_come_to() {
+    let mut bench = bench(1);
+    bench.client();
+    let place = Place::Address("192.0.2.7:40000".parse().expect("an address"));
+    let client = Peer::Client(bench.connect(0, place).expect("there is room"));
+    let worker = bench.worker(0);
+    let asked = [r#"{"id":1,"method":"x"}"#, r#"{"id":2,"method":"x"}"#, r#"{"id":3,"method":"x"}"#];
+    let refused = r#"{"id":4,"method":"x","pool":"none"}"#;
+    let note = r#"{"method":"note"}"#;
+    for line in asked.iter().chain([&refused, &note]) {
+        bench.write(client, line);
+    }
+    bench.read(worker);
+    bench.write(worker, r#"{"id":1,"result":1}"#);
+    bench.write(worker, r#"{"id":2,"error":{"code":1,"message":"no"}}"#);
+    let heard: usize = bench.read(client).iter().map(|line| line.len() + 1).sum();
+    bench.pass(milliseconds(1500));
+    bench.breaks(client);
+    bench.gone(client);
+    let bytes_in = asked.iter().chain([&refused, &note]).map(|line| line.len() as u64 + 1).sum();
+    let expected = Account {
+        lasted: milliseconds(1500),
+        lines_in: 5,
+        bytes_in,
+        lines_out: 3,
+        bytes_out: heard as u64,
+        answered: 2,
+        failed: 2,
+        why: Some("client_broken"),
+    };
+    assert_eq!(account(&bench), expected);
+    let told: Vec<_> = bench.reports.iter().filter(|report| report.client == Some(1)).collect();
+    assert_eq!((told[0].reason, told.last().expect("several").reason), (Reason::ClientOpened, Reason::ClientClosed));
+    assert_eq!((told[0].level, told.last().expect("several").level), (Level::Info, Level::Info));
+    assert!(told.iter().all(|report| report.origin.as_ref().is_some_and(|origin| origin.place == place)), "{told:?}");
+}
+
+#[test]
+fn requests_that_a_worker_or_a_cancellation_leaves_without_an_answer_have_failed() {
+    let mut bench = bench(1);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    bench.write(client, r#"{"id":1,"method":"x"}"#);
+    bench.write(client, r#"{"id":2,"method":"x"}"#);
+    bench.write(client, r#"{"method":"notifications/cancelled","params":{"requestId":2}}"#);
+    bench.pass(seconds(10));
+    bench.dies(worker);
+    bench.ends(client);
+    bench.gone(client);
+    let Account { answered, failed, why, .. } = account(&bench);
+    assert_eq!((answered, failed, why), (0, 2, Some("client_closed")));
+}
+
+#[test]
+fn the_first_reason_that_a_client_is_closed_for_is_told() {
+    let mut bench = bench(1);
+    let client = bench.client();
+    bench.write(client, "no JSON");
+    bench.pass(seconds(5));
+    bench.gone(client);
+    assert_eq!(account(&bench).why, Some("client_malformed"));
+}
+
+#[test]
+fn as_many_clients_as_there_may_be_come_and_go_and_are_told_each() {
+    let mut bench = bench(1);
+    let clients: Vec<Peer> = (0..1024).map(|_| bench.client()).collect();
+    clients.into_iter().for_each(|client| {
+        bench.ends(client);
+        bench.gone(client);
+    });
+    let told = |reason| bench.reports.iter().filter(|report| report.reason == reason).count();
+    assert_eq!((told(Reason::ClientOpened), told(Reason::ClientClosed)), (1024, 1024));
 }

@@ -27,8 +27,8 @@ use serde_json::Value;
 
 use super::Bus;
 use super::peer::{ClientKey, Moment, Peer, PeerBits, Source, WorkerKey};
-use super::port::{Close, Effect, Exit, Input, Next, Signal};
-use super::report::{Reason, Report, WorkerName};
+use super::port::{Close, Effect, Exit, Input, Next, Origin, Place, Signal};
+use super::report::{Level, Reason, Report, WorkerName};
 use super::settings::{Assignment, IdCollision, Limits, Listener, OnFailure, Pool, Routing, SessionAccess, Settings};
 use crate::scan::{PAD, Window};
 
@@ -228,8 +228,8 @@ impl Bench {
         Peer::Client(self.connect(listener, Source::Inherited).expect("there is room"))
     }
 
-    fn connect(&mut self, listener: usize, source: Source) -> Option<ClientKey> {
-        let (client, effects) = self.bus.connect(self.now, listener, source);
+    fn connect(&mut self, listener: usize, origin: impl Into<Origin>) -> Option<ClientKey> {
+        let (client, effects) = self.bus.connect(self.now, listener, origin);
         let effects = effects.collect();
         self.effects(&[], effects);
         client

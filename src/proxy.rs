@@ -1,0 +1,245 @@
+//! The header that a proxy puts before what a client sends: the PROXY protocol, versions 1 and 2
+//! (<https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt>). It reads bytes and knows no socket.
+//!
+//! Where a header ends is found here, what stands in it by the crate `proxy-header`, which sees whole headers only: so no
+//! way of cutting the bytes changes what is read.
+
+use core::net::SocketAddr;
+
+use proxy_header::{ParseConfig, Protocol, ProxyHeader, Tlv, Tlvs};
+
+use crate::bus::port::Names;
+
+/// Longest header that is read, in bytes: far above an address and the names that are told with it.
+pub const LONGEST: usize = 4096;
+/// Longest header of version 1 with its end of line (section 2.1 of the protocol).
+const LONGEST_TEXT: usize = 107;
+/// Longest name that is kept, in characters.
+const LONGEST_NAME: usize = 255;
+
+const TEXT: &[u8] = b"PROXY ";
+const BINARY: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
+/// Signature, version and command, family, and the length of the rest (section 2.2).
+const FIXED: usize = 16;
+
+/// What bytes from the start of a connection are.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Reading {
+    /// The beginning of a header, as far as anybody can tell.
+    More,
+    /// A header, and perhaps what the client has sent behind it.
+    Header(Header),
+    /// No header.
+    Other,
+    /// A header that cannot be used, and what is wrong with it.
+    Malformed(&'static str),
+}
+
+/// What a header says.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Its bytes, from the first one on.
+    pub length: usize,
+    /// Where the client is; none if the proxy speaks for itself (LOCAL) or does not know it (UNKNOWN).
+    pub source: Option<SocketAddr>,
+    /// What else it tells of the client.
+    pub names: Names,
+}
+
+/// Reads the bytes that have come so far.
+pub fn read(bytes: &[u8]) -> Reading {
+    let begins = |signature: &[u8]| signature.starts_with(&bytes[..bytes.len().min(signature.len())]);
+    if begins(TEXT) {
+        text(bytes)
+    } else if begins(BINARY) {
+        binary(bytes)
+    } else {
+        Reading::Other
+    }
+}
+
+fn text(bytes: &[u8]) -> Reading {
+    let longest = &bytes[..bytes.len().min(LONGEST_TEXT)];
+    match memchr::memchr(b'\n', longest) {
+        Some(end) => parse(&bytes[..=end]),
+        None if longest.len() == LONGEST_TEXT => Reading::Malformed("its PROXY header has no end of line in 107 bytes"),
+        None => Reading::More,
+    }
+}
+
+fn binary(bytes: &[u8]) -> Reading {
+    let Some(&[.., command, _, high, low]) = bytes.first_chunk::<FIXED>() else { return Reading::More };
+    let length = FIXED + usize::from(u16::from_be_bytes([high, low]));
+    if length > LONGEST {
+        return Reading::Malformed("its PROXY header is longer than 4096 bytes");
+    }
+    let Some(header) = bytes.get(..length) else { return Reading::More };
+    match command {
+        // Family and addresses stand there for nothing.
+        0x20 => Reading::Header(Header { length, source: None, names: Names::default() }),
+        0x21 => parse(header),
+        _ => Reading::Malformed("its PROXY header has an unknown version or command"),
+    }
+}
+
+/// Reads a header that is whole.
+fn parse(bytes: &[u8]) -> Reading {
+    match ProxyHeader::parse(bytes, ParseConfig::default()) {
+        Ok((header, length)) if length == bytes.len() => {
+            let address = header.proxied_address().filter(|address| address.protocol == Protocol::Stream);
+            Reading::Header(Header {
+                length,
+                source: address.map(|address| address.source),
+                names: names(header.tlvs()),
+            })
+        }
+        Ok(_) | Err(_) => Reading::Malformed("its PROXY header is malformed"),
+    }
+}
+
+/// The names in a header. One that cannot be read is left out: nothing but what people see depends on it.
+fn names(fields: Tlvs<'_>) -> Names {
+    let mut names = Names::default();
+    for field in fields.flatten() {
+        match field {
+            Tlv::Authority(name) => names.server_name = printable(&name),
+            Tlv::UniqueId(id) => names.unique_id = printable(&String::from_utf8_lossy(&id)),
+            // What a certificate says that was not verified is what anybody may say.
+            Tlv::Ssl(ssl) if ssl.verify() == 0 && (ssl.client_cert_conn() || ssl.client_cert_sess()) => {
+                names.common_name = ssl.cn().and_then(printable);
+            }
+            _ => {}
+        }
+    }
+    names
+}
+
+fn printable(name: &str) -> Option<Box<str>> {
+    let visible = |letter: char| if letter.is_control() { char::REPLACEMENT_CHARACTER } else { letter };
+    (!name.is_empty()).then(|| name.chars().take(LONGEST_NAME).map(visible).collect::<String>().into())
+}
+
+#[cfg(test)]
+mod tests {
+    use proxy_header::{ProxiedAddress, SslInfo};
+
+    use super::*;
+
+    fn address(text: &str) -> SocketAddr {
+        text.parse().expect("an address")
+    }
+
+    /// A header of version 2 with these fields behind its addresses.
+    fn binary<'a>(source: &str, destination: &str, fields: impl IntoIterator<Item = Tlv<'a>>) -> Vec<u8> {
+        let addresses = ProxiedAddress::stream(address(source), address(destination));
+        let mut bytes = Vec::new();
+        ProxyHeader::with_tlvs(Some(addresses), fields).encode_v2(&mut bytes).expect("it fits");
+        bytes
+    }
+
+    fn ssl(verified: u32, shown: bool, name: &'static str) -> Tlv<'static> {
+        let mut ssl = SslInfo::new(true, shown, shown, verified);
+        ssl.append_tlv(Tlv::SslVersion("TLSv1.3".into()));
+        ssl.append_tlv(Tlv::SslCn(name.into()));
+        Tlv::Ssl(ssl)
+    }
+
+    fn header(bytes: &[u8]) -> Header {
+        match read(bytes) {
+            Reading::Header(header) => header,
+            other => panic!("{other:?}: {}", bytes.escape_ascii()),
+        }
+    }
+
+    fn wrong(bytes: &[u8]) -> &'static str {
+        match read(bytes) {
+            Reading::Malformed(why) => why,
+            other => panic!("{other:?}: {}", bytes.escape_ascii()),
+        }
+    }
+
+    /// Headers of both versions.
+    fn headers() -> Vec<Vec<u8>> {
+        let fields = [Tlv::Authority("bus.example".into()), Tlv::UniqueId(b"A1".into()), ssl(0, true, "alice")];
+        vec![
+            b"PROXY TCP4 192.0.2.7 198.51.100.1 40000 9000\r\n".to_vec(),
+            b"PROXY TCP6 2001:db8::7 2001:db8::1 40000 9000\r\n".to_vec(),
+            b"PROXY UNKNOWN\r\n".to_vec(),
+            b"PROXY UNKNOWN ffff::1 ::1 1 2\r\n".to_vec(),
+            binary("192.0.2.7:40000", "198.51.100.1:9000", []),
+            binary("[2001:db8::7]:40000", "[2001:db8::1]:9000", fields),
+            b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0".to_vec(),
+            b"\r\n\r\n\0\r\nQUIT\n\x20\xee\0\x03abc".to_vec(),
+        ]
+    }
+
+    #[test]
+    fn a_header_says_where_the_client_is() {
+        let sources: Vec<_> = headers().iter().map(|bytes| header(bytes).source).collect();
+        let (v4, v6) = (Some(address("192.0.2.7:40000")), Some(address("[2001:db8::7]:40000")));
+        assert_eq!(sources, [v4, v6, None, None, v4, v6, None, None]);
+    }
+
+    #[test]
+    fn every_beginning_of_a_header_asks_for_more_and_what_stands_behind_it_is_left() {
+        for bytes in headers() {
+            for end in 0..bytes.len() {
+                assert_eq!(read(&bytes[..end]), Reading::More, "{}", bytes[..end].escape_ascii());
+            }
+            for rest in [&b"{\"id\":1}\n"[..], b"\n", b"\r\n\r\n", b"PROXY UNKNOWN\r\n", &[0; 5000]] {
+                assert_eq!(header(&[&bytes, rest].concat()), header(&bytes));
+            }
+            assert_eq!(header(&bytes).length, bytes.len());
+        }
+    }
+
+    #[test]
+    fn names_of_the_client_are_read_if_the_proxy_vouches_for_them() {
+        let names = header(&headers()[5]).names;
+        let told = [&names.common_name, &names.server_name, &names.unique_id].map(|name| name.as_deref());
+        assert_eq!(told, [Some("alice"), Some("bus.example"), Some("A1")]);
+        let name = |ssl| header(&binary("192.0.2.7:1", "192.0.2.1:2", [ssl])).names.common_name;
+        assert_eq!(name(ssl(0, true, "bob")).as_deref(), Some("bob"));
+        assert_eq!((name(ssl(19, true, "mallory")), name(ssl(0, false, "mallory"))), (None, None));
+    }
+
+    #[test]
+    fn a_name_has_no_control_characters_and_an_end() {
+        let long = "x".repeat(1000);
+        let fields = [Tlv::Authority("a\n\u{1b}[31m".into()), Tlv::UniqueId(long.as_bytes().into())];
+        let names = header(&binary("192.0.2.7:1", "192.0.2.1:2", fields)).names;
+        assert_eq!(names.server_name.as_deref(), Some("a\u{fffd}\u{fffd}[31m"));
+        assert_eq!(names.unique_id.as_deref(), Some(&long[..255]));
+        let broken = [Tlv::Custom(2, b"\xff\xfe".into()), Tlv::UniqueId(b"id".into())];
+        let names = header(&binary("192.0.2.7:1", "192.0.2.1:2", broken)).names;
+        assert_eq!((names.server_name, names.unique_id.as_deref()), (None, Some("id")));
+    }
+
+    #[test]
+    fn what_is_no_header_is_said_at_the_first_byte_that_differs() {
+        for bytes in [&b"{"[..], b"P{", b"PROXX", b"PROXYX", b"\r\n\r\n{", b"\n", b"GET /", b"\0"] {
+            assert_eq!(read(bytes), Reading::Other, "{}", bytes.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn a_header_that_cannot_be_used_says_why() {
+        for bytes in [
+            &b"PROXY \r\n"[..],
+            b"PROXY TCP4 192.0.2.7 198.51.100.1 40000 9000\n",
+            b"PROXY TCP4 192.0.2.7 198.51.100.1 40000 90000\r\n",
+            b"PROXY TCP4 192.0.2.7 198.51.100.1 40000\r\n",
+            b"PROXY TCP4 2001:db8::7 2001:db8::1 40000 9000\r\n",
+            b"PROXY UDP4 192.0.2.7 198.51.100.1 40000 9000\r\n",
+            b"PROXY UNKNOWN\rx\r\n",
+            b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x04\xc0\0\x02\x07",
+            b"\r\n\r\n\0\r\nQUIT\n\x21\x99\0\0",
+        ] {
+            assert_eq!(wrong(bytes), "its PROXY header is malformed", "{}", bytes.escape_ascii());
+        }
+        assert!(wrong(&[b"PROXY ", &[b'x'; 200][..]].concat()).contains("no end of line in 107 bytes"));
+        assert!(wrong(&[b"PROXY UNKNOWN ", &[b'x'; 100][..], b"\r\n"].concat()).contains("no end of line in 107"));
+        assert!(wrong(b"\r\n\r\n\0\r\nQUIT\n\x31\x11\0\0").contains("unknown version or command"));
+        assert!(wrong(b"\r\n\r\n\0\r\nQUIT\n\x21\x11\x0f\xf1").contains("longer than 4096 bytes"));
+    }
+}

@@ -1,0 +1,209 @@
+//! Clients behind a proxy: its PROXY header says who they are, and only the proxies that are named are believed.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use proxy_header::{ProxiedAddress, ProxyHeader, SslInfo, Tlv};
+use serde_json::{Value, json};
+
+use crate::client::Client;
+use crate::harness::{Daemon, Setup, echo, with, worker};
+
+/// The proxy.
+const NEAR: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+/// Somebody else.
+const FAR: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
+
+const TEXT: &[u8] = b"PROXY TCP4 192.0.2.7 198.51.100.1 40000 9000\r\n";
+/// LOCAL: a proxy that looks whether the daemon is there.
+const CHECK: &[u8] = b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0";
+
+/// A daemon whose one TCP listener believes 127.0.0.1, with these keys beside.
+fn behind(proxy: Value, keys: Value) -> Daemon {
+    let mut listener = json!({ "tcp": "127.0.0.1:0", "proxy": with(proxy, "from", json!(["127.0.0.1"])) });
+    keys.as_object().unwrap().iter().for_each(|(key, value)| listener[key] = value.clone());
+    Setup::new([echo("echo", 1)]).no_listener().set("listeners", json!([listener])).start()
+}
+
+/// A header of version 2 of a client whose certificate says `name`.
+fn binary(source: &str, name: &str) -> Vec<u8> {
+    let address = |text: &str| text.parse::<SocketAddr>().unwrap();
+    let mut ssl = SslInfo::new(true, true, true, 0);
+    ssl.append_tlv(Tlv::SslCn(name.into()));
+    let fields = [Tlv::Ssl(ssl), Tlv::Authority("bus.example".into()), Tlv::UniqueId(b"A1:7".into())];
+    let to = if source.starts_with('[') { "[2001:db8::1]:9000" } else { "198.51.100.1:9000" };
+    let addresses = ProxiedAddress::stream(address(source), address(to));
+    let mut bytes = Vec::new();
+    ProxyHeader::with_tlvs(Some(addresses), fields).encode_v2(&mut bytes).unwrap();
+    bytes
+}
+
+/// A connection of the proxy that begins with these bytes.
+fn begins(daemon: &Daemon, bytes: &[u8]) -> Client {
+    let mut client = Client::over_tcp_from(NEAR, daemon.address());
+    client.send_bytes(bytes);
+    client
+}
+
+#[test]
+fn a_client_is_known_by_the_address_and_the_names_that_the_proxy_tells() {
+    let daemon = behind(json!({}), json!({}));
+    let request = b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"m\"}\n";
+    let mut first = begins(&daemon, &[TEXT, request].concat());
+    first.answer(1);
+    daemon.logs(&["INFO", "client_opened", "client=0", " from=192.0.2.7:40000", " via=127.0.0.1:"]);
+    let mut second = begins(&daemon, &[&binary("[2001:db8::7]:40000", "alice smith"), &request[..]].concat());
+    second.answer(1);
+    let names = [" from=[2001:db8::7]:40000", " cn=\"alice smith\"", " sni=bus.example", " unique_id=A1:7"];
+    daemon.logs(&[&["client_opened", "client=1"], &names[..]].concat());
+    second.send_line("no JSON");
+    daemon.logs(&[&["WARN", "client_malformed", "client=1"], &names[..]].concat());
+    second.message();
+    second.ends();
+    drop(second);
+    daemon.logs(&[&["client_closed", "client=1", "answered=1"], &names[..]].concat());
+    first.request(2, "m", json!({}));
+    daemon.stop();
+}
+
+#[test]
+fn a_header_may_be_cut_at_every_byte_and_no_line_behind_it_is_lost() {
+    let daemon = behind(json!({}), json!({}));
+    for header in [TEXT.to_vec(), binary("192.0.2.7:40000", "alice")] {
+        let lines =
+            b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"m\"}\n{\"jsonrpc\":\"2.0\",\"id\":2,\"method\":\"m\"}\n";
+        let bytes = [&header, &lines[..]].concat();
+        for cut in (1..header.len() + 3).chain([bytes.len() - 1]) {
+            let mut client = begins(&daemon, &bytes[..cut]);
+            client.send_bytes(&bytes[cut..]);
+            client.answer(1);
+            client.answer(2);
+        }
+        let mut slow = Client::over_tcp_from(NEAR, daemon.address());
+        bytes.iter().for_each(|byte| slow.send_bytes(&[*byte]));
+        slow.answer(1);
+        slow.answer(2);
+    }
+    assert!(!daemon.log().contains("WARN"), "{}", daemon.log());
+    daemon.stop();
+}
+
+#[test]
+fn a_header_from_an_address_that_is_not_listed_is_refused_by_name() {
+    let daemon = behind(json!({}), json!({}));
+    for header in [TEXT.to_vec(), binary("192.0.2.7:40000", "mallory")] {
+        let mut forged = Client::over_tcp_from(FAR, daemon.address());
+        forged.send_bytes(&[&header, &b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"m\"}\n"[..]].concat());
+        assert_eq!(forged.error(Value::Null, "proxy_header"), -32600);
+        forged.ends();
+    }
+    daemon.logs_times("not in listeners[].proxy.from", 2);
+    daemon.logs(&["WARN", "proxy_header", " from=127.0.0.2:"]);
+    assert!(!daemon.log().contains("from=192.0.2.7"), "{}", daemon.log());
+    Client::over_tcp_from(FAR, daemon.address()).request(1, "m", json!({}));
+    daemon.stop();
+}
+
+#[test]
+fn a_listener_without_proxies_says_how_to_believe_one() {
+    let daemon = Setup::new([echo("echo", 1)]).start();
+    assert_eq!(begins(&daemon, TEXT).error(Value::Null, "proxy_header"), -32600);
+    daemon.logs(&["WARN", "no listeners[].proxy.from of its listener has 127.0.0.1:"]);
+    daemon.stop();
+}
+
+#[test]
+fn a_connection_of_the_proxy_without_a_header_is_closed_with_a_reason() {
+    let daemon = behind(json!({}), json!({}));
+    let mut plain = begins(&daemon, b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"m\"}\n");
+    assert_eq!(plain.rest(), "");
+    daemon.logs(&["WARN", "proxy_header", "does not begin with a PROXY header", " from=127.0.0.1:"]);
+    let mut malformed = begins(&daemon, b"PROXY TCP4 here there 1 2\r\n");
+    assert_eq!(malformed.rest(), "");
+    daemon.logs(&["WARN", "proxy_header", "its PROXY header is malformed"]);
+    let mut half = begins(&daemon, &TEXT[..20]);
+    half.half_close();
+    assert_eq!(half.rest(), "");
+    daemon.logs(&["WARN", "proxy_header", "it ended in the middle of its PROXY header"]);
+    // A balancer that only connects to see whether somebody listens.
+    drop(Client::over_tcp_from(NEAR, daemon.address()));
+    begins(&daemon, TEXT).request(1, "m", json!({}));
+    let log = daemon.stop().stderr;
+    assert_eq!((log.matches("WARN").count(), log.matches("client_opened").count()), (3, 1), "{log}");
+}
+
+#[test]
+fn a_header_that_does_not_come_in_time_is_not_waited_for() {
+    let daemon = behind(json!({ "timeout_ms": 100 }), json!({}));
+    let (mut silent, mut half) = (begins(&daemon, b""), begins(&daemon, &TEXT[..20]));
+    assert_eq!((silent.rest(), half.rest()), (String::new(), String::new()));
+    daemon.logs_times("no whole PROXY header came within listeners[].proxy.timeout_ms", 2);
+    begins(&daemon, TEXT).request(1, "m", json!({}));
+    daemon.stop();
+}
+
+#[test]
+fn where_headers_are_not_required_a_client_without_one_is_served_though_it_is_silent_first() {
+    let daemon = behind(json!({ "required": false, "timeout_ms": 100 }), json!({}));
+    begins(&daemon, b"").request(1, "m", json!({}));
+    let mut silent = begins(&daemon, b"");
+    daemon.logs(&["client_opened", "client=1", " from=127.0.0.1:"]);
+    silent.request(1, "m", json!({}));
+    begins(&daemon, TEXT).request(1, "m", json!({}));
+    daemon.logs(&["client_opened", "client=2", " from=192.0.2.7:40000"]);
+    daemon.stop();
+}
+
+#[test]
+fn connections_that_never_send_a_header_keep_nobody_out_and_are_only_so_many() {
+    let daemon = behind(json!({ "timeout_ms": 60000 }), json!({}));
+    let before = daemon.descriptors();
+    let silent: Vec<Client> = (0..1100).map(|_| begins(&daemon, b"")).collect();
+    begins(&daemon, TEXT).request(1, "m", json!({}));
+    daemon.logs(&["WARN", "more than 256 connections wait for a PROXY header"]);
+    daemon.until("the others are closed", || daemon.descriptors() < before + 270);
+    assert!(!daemon.log().contains("connection_limit"), "{}", daemon.log());
+    // They do not hold up the end either.
+    daemon.stop();
+    drop(silent);
+}
+
+#[test]
+fn the_source_of_a_client_behind_a_proxy_is_its_own() {
+    let daemon = behind(json!({}), json!({ "max_connections": { "per_source": 1 } }));
+    let mut first = begins(&daemon, TEXT);
+    first.request(1, "m", json!({}));
+    let mut second = begins(&daemon, TEXT);
+    assert_eq!(second.error(Value::Null, "connection_limit"), -32019);
+    daemon.logs(&["WARN", "connection_limit", "from 192.0.2.7 is turned away"]);
+    begins(&daemon, &binary("192.0.2.8:1", "alice")).request(1, "m", json!({}));
+    first.request(2, "m", json!({}));
+    daemon.stop();
+}
+
+#[test]
+fn behind_a_proxy_the_clients_own_address_is_what_is_allowed() {
+    let daemon = behind(json!({}), json!({ "allow": ["192.0.2.0/24"] }));
+    begins(&daemon, TEXT).request(1, "m", json!({}));
+    assert_eq!(begins(&daemon, b"PROXY TCP4 203.0.113.9 198.51.100.1 1 2\r\n").rest(), "");
+    daemon.logs(&["WARN", "not_allowed", "203.0.113.9:1 is not in listeners[].allow", " via=127.0.0.1:"]);
+    // The proxy looks whether somebody is there. It needs no leave, and no line of the log.
+    begins(&daemon, CHECK).request(1, "m", json!({}));
+    drop(begins(&daemon, CHECK));
+    begins(&daemon, TEXT).request(1, "m", json!({}));
+    let log = daemon.stop().stderr;
+    assert_eq!(log.matches("client_opened").count(), 2, "{log}");
+}
+
+#[test]
+fn a_proxy_may_come_over_a_unix_socket() {
+    let setup = Setup::new([worker("agents", 1, &[])]).no_listener();
+    let path = setup.path("bus");
+    let daemon = setup.set("listeners", json!([{ "unix": path, "proxy": { "from": ["unix"] } }])).start();
+    daemon.logs(&["listening on unix:"]);
+    let mut client = Client::over_unix(&path);
+    client.send_bytes(&binary("192.0.2.7:40000", "alice"));
+    client.request(1, "m", json!({}));
+    let via = format!("via=\"process {} of user", std::process::id());
+    daemon.logs(&["client_opened", " from=192.0.2.7:40000", &via, " cn=alice"]);
+    daemon.stop();
+}

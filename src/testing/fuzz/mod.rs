@@ -8,6 +8,7 @@ pub mod core;
 #[cfg(feature = "agent")]
 pub mod events;
 pub mod framing;
+pub mod proxy;
 pub mod scanner;
 #[cfg(test)]
 mod tests;

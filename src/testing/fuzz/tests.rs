@@ -6,6 +6,7 @@ use proptest::sample::{Index, select};
 
 const JSON: &str = include_str!("../../../fuzz/words/json");
 const CONFIGURATION: &str = include_str!("../../../fuzz/words/configuration");
+const PROXY: &str = include_str!("../../../fuzz/words/proxy");
 #[cfg(feature = "agent")]
 const EVENTS: &str = include_str!("../../../fuzz/words/events");
 
@@ -112,6 +113,18 @@ proptest! {
         bytes in prop_oneof![text(CONFIGURATION, 12), configuration()],
     ) {
         super::configuration::check(&bytes);
+    }
+
+    #[test]
+    fn any_pieces_of_a_proxy_header_give_the_same(
+        pieces in vec(any::<u8>(), 0..8),
+        words in vec(select(words(PROXY)), 0..9),
+        rest in text(PROXY, 9),
+    ) {
+        let count = pieces.len() as u8;
+        for stream in [words.concat(), rest] {
+            super::proxy::check(&[&[count][..], &pieces, &stream].concat());
+        }
     }
 
     #[cfg(feature = "agent")]

@@ -52,7 +52,7 @@ macro_rules! reasons {
 
 reasons! {
     ClientOpened "client_opened" Info "A client connected.",
-    ClientClosed "client_closed" Info "A client connection is closed; the cause is told with it, and this one if it was the client's own wish.",
+    ClientClosed "client_closed" Info "A client connection is closed. As its cause: the client has ended it.",
     ClientBroken "client_broken" Info "A client's connection broke: reset, or closed while answers were on the way.",
     RequestDiscarded "request_discarded" Warn "A request was pending when its client left.",
     ClientLeft "client_left" Warn "A client left before it answered a worker's request.",

@@ -24,6 +24,12 @@ impl Group {
         self.seats.len()
     }
 
+    /// The pools that its workers are of, each once.
+    pub(super) fn pools(&self) -> impl Iterator<Item = usize> {
+        let mut last = None;
+        self.seats.iter().map(|(pool, _)| *pool).filter(move |pool| last.replace(*pool) != Some(*pool))
+    }
+
     fn of_pool(settings: &Settings, pool: usize) -> Self {
         let seats = (0..settings.pools[pool].instances).map(|seat| (pool, seat)).collect();
         Self { seats, assignment: settings.pools[pool].assignment, cursor: 0 }

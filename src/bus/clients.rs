@@ -10,6 +10,7 @@ use super::report::{Level, Reason, Report};
 use super::requests::{Direction, in_order};
 use super::settings::{Assignment, Limits, MAX_CONNECTIONS};
 use super::shutdown::Stage;
+use super::tally::Outcome;
 use super::{Bus, reply};
 use std::rc::Rc;
 use std::time::Duration;
@@ -194,6 +195,7 @@ impl Bus {
                     (Some(id), "the client left before its answer came".into())
                 });
             }
+            self.count_outcome(request, Outcome::ClientLeft);
             self.orphan_request(Direction::ToWorkers, request);
         }
         self.fail_requests_to_client(now, key);

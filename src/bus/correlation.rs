@@ -8,6 +8,7 @@ use super::reply::Delivered;
 use super::report::Reason;
 use super::requests::{Direction, NewRequest, Original, Request, Requests};
 use super::settings::{IdCollision, MAX_PENDING_REQUESTS};
+use super::tally::Outcome;
 use super::{Bus, end_of, reply};
 use crate::scan::{Line, Window};
 
@@ -49,7 +50,7 @@ impl Bus {
             Direction::ToClients => (&mut self.to_clients, &mut worker.end, &mut client.end),
         };
         let wire = || wire.unwrap_or_else(|| id.to_id());
-        if requests.insert(hash, new, wire, original, &mut asker.outstanding, &mut answerer.to_answer).is_none() {
+        if requests.insert(now, hash, new, wire, original, &mut asker.outstanding, &mut answerer.to_answer).is_none() {
             return Err(too_many());
         }
         asker.traffic.asked += 1;
@@ -131,12 +132,16 @@ impl Bus {
 
     /// Takes an answered request out, and sends its answer to who asked, with the original id.
     pub(super) fn deliver_answer(&mut self, now: Moment, direction: Direction, key: RequestKey, to: Peer, line: &Line) {
-        if let Some(Peer::Worker(worker)) = self.requests(direction).get(key).map(Request::answerer)
+        let request = self.forget_request(direction, key);
+        if let Some(request) = &request
+            && let Peer::Worker(worker) = request.answerer()
             && let Some(worker) = self.workers.get_mut(worker)
         {
             worker.answering.answers();
+            let outcome = if line.has(Line::RESULT) { Outcome::Answered } else { Outcome::Error };
+            self.pools[worker.pool].tally.answered(outcome, now.since(request.since()));
         }
-        let original = self.forget_request(direction, key).and_then(|request| request.original);
+        let original = request.and_then(|request| request.original);
         let replaced = original.filter(|original| original.is_replaced);
         self.forward_with_id(now, to, line, replaced.map(|original| original.token));
     }
@@ -150,6 +155,7 @@ impl Bus {
             let text = "the request was cancelled, and the worker did not answer it";
             self.fail_request(now, key, Reason::Cancelled, text);
         } else if asker.is_some() {
+            self.count_outcome(key, Outcome::Cancelled);
             self.report(now, Reason::Cancelled, asker, || {
                 "a request was cancelled; its answer is not waited for any more".into()
             });
@@ -218,6 +224,14 @@ impl Bus {
         );
     }
 
+    /// A request of a client is not waited for any more, though it was not answered.
+    pub(super) fn count_outcome(&mut self, request: RequestKey, outcome: Outcome) {
+        let Some(Peer::Worker(worker)) = self.to_workers.get(request).map(Request::answerer) else { return };
+        if let Some(worker) = self.workers.get(worker) {
+            self.pools[worker.pool].tally.count(outcome);
+        }
+    }
+
     /// Answers requests that have waited too long, and forgets cancelled ones.
     pub(super) fn tick_requests(&mut self, now: Moment) {
         let mut late = Vec::new();
@@ -251,6 +265,7 @@ impl Bus {
         let id = request.asker_id().to_string();
         let peers = [request.asker(), Some(request.answerer())];
         self.report_request(now, reason, peers, || (Some(id), text.into()));
+        self.count_outcome(key, Outcome::of(reason));
         self.orphan_request(Direction::ToWorkers, key);
         let session = session.as_ref().map(Text::as_bytes);
         self.send_error(now, client.into(), &token, session, reason, text, Delivered::Yes);

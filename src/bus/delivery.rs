@@ -3,6 +3,8 @@
 //!
 //! Invariant: a peer waits for one output at a time, and is in the list of that output once.
 
+use std::time::Duration;
+
 use super::Bus;
 use super::client::Client;
 use super::message::{Edit, Edits};
@@ -28,10 +30,10 @@ pub(super) enum Room {
 
 impl Bus {
     /// Lets a peer wait for its own output, if that is full: an error is to be queued there. Says whether it waits.
-    pub(super) fn block_on_itself(&mut self, peer: Peer) -> bool {
+    pub(super) fn block_on_itself(&mut self, now: Moment, peer: Peer) -> bool {
         let is_full = self.endpoint(peer).is_some_and(|end| end.output.is_full());
         if is_full {
-            self.block(peer, peer);
+            self.block(now, peer, peer);
         }
         is_full
     }
@@ -66,7 +68,7 @@ impl Bus {
         }
         // A worker may have no room because it is held up itself.
         self.limit_hold_up(now, worker, client);
-        self.block(Peer::Client(client), Peer::Worker(worker));
+        self.block(now, Peer::Client(client), Peer::Worker(worker));
         true
     }
 
@@ -80,14 +82,14 @@ impl Bus {
         }
         let queued = to.end.output.queued();
         if !self.check_shared(now, worker, client) {
-            self.block(Peer::Worker(worker), Peer::Client(client));
+            self.block(now, Peer::Worker(worker), Peer::Client(client));
             return Room::Wait;
         }
         let Some(from) = self.workers.get_mut(worker) else { return Room::Free };
         if !from.patience.left(now).is_zero() {
             let ends = now.after(from.patience.begin(now));
             self.check_at(ends);
-            self.block(Peer::Worker(worker), Peer::Client(client));
+            self.block(now, Peer::Worker(worker), Peer::Client(client));
             return Room::Wait;
         }
         if queued <= SLOW_READER_LIMIT.saturating_mul(self.settings.limits.max_output_queue) {
@@ -103,12 +105,13 @@ impl Bus {
         Room::Closed
     }
 
-    fn block(&mut self, from: Peer, to: Peer) {
+    fn block(&mut self, now: Moment, from: Peer, to: Peer) {
         if let Some(end) = self.endpoint(to) {
             end.output.add_waiter(from);
         }
         if let Some(end) = self.endpoint(from) {
             end.blocked_on = Some(to);
+            end.blocked_since = now;
         }
         self.effects.push_back(Effect::Pause { peer: from });
     }
@@ -165,10 +168,12 @@ impl Bus {
         let end = match to {
             Peer::Client(client) => {
                 self.stats.lines_to_clients += 1;
+                self.stats.bytes_to_clients += bytes as u64;
                 self.clients.get_mut(client).map(|client| &mut client.end)
             }
             Peer::Worker(worker) => {
                 self.stats.lines_to_workers += 1;
+                self.stats.bytes_to_workers += bytes as u64;
                 self.workers.get_mut(worker).map(|worker| {
                     worker.window.push(now, bytes, !alone && worker.owner.is_none());
                     &mut worker.end
@@ -218,7 +223,8 @@ impl Bus {
         let waiters = self.endpoint(peer).map(|end| end.output.take_waiters()).unwrap_or_default();
         for waiter in waiters {
             if let Some(end) = self.endpoint(waiter) {
-                end.blocked_on = None;
+                let waited = end.go_on(now);
+                self.count_pause(waiter, waited);
                 self.read_again(waiter);
             }
             if let Peer::Worker(worker) = waiter {
@@ -230,12 +236,23 @@ impl Bus {
 
     /// `peer` waits for nobody any more.
     pub(super) fn stop_waiting(&mut self, now: Moment, peer: Peer) {
-        let blocker = self.endpoint(peer).and_then(|end| end.blocked_on.take());
-        if let Some(blocker) = blocker.and_then(|blocker| self.endpoint(blocker)) {
+        let blocker = self.endpoint(peer).and_then(|end| Some((end.blocked_on?, end.go_on(now))));
+        if let Some((_, waited)) = blocker {
+            self.count_pause(peer, waited);
+        }
+        if let Some(blocker) = blocker.and_then(|(blocker, _)| self.endpoint(blocker)) {
             blocker.output.remove_waiter(peer);
         }
         if let Peer::Worker(worker) = peer {
             self.end_hold_up(now, worker);
+        }
+    }
+
+    /// A peer was not read for so long because it waited for another one.
+    pub(super) fn count_pause(&mut self, peer: Peer, waited: Duration) {
+        match peer {
+            Peer::Client(_) => self.stats.clients_paused += waited,
+            Peer::Worker(_) => self.stats.workers_paused += waited,
         }
     }
 

@@ -1,6 +1,8 @@
 //! What a client connection and a worker's pipes have in common: the line they are in the middle of, what is queued
 //! for them, and the requests and sessions that hang on them.
 
+use std::time::Duration;
+
 use super::output::Output;
 use super::peer::{Moment, Peer, RequestMark, SessionMark};
 use super::table::Members;
@@ -19,6 +21,8 @@ pub struct Endpoint {
     pub output: Output,
     /// The output that it waits for; it is not read meanwhile.
     pub blocked_on: Option<Peer>,
+    /// Since when it waits, if it does.
+    pub blocked_since: Moment,
     /// It holds much while memory is short, and is not read.
     pub held_back: bool,
     /// When a line was taken from it, or it took bytes, for the last time.
@@ -59,6 +63,11 @@ pub struct Traffic {
 }
 
 impl Endpoint {
+    /// It waits for nobody any more. Gives how long it has waited, if it did.
+    pub fn go_on(&mut self, now: Moment) -> Duration {
+        self.blocked_on.take().map(|_| now.since(self.blocked_since)).unwrap_or_default()
+    }
+
     /// A request to it was forgotten before it answered: none of its ids is used again.
     pub fn retire_id(&mut self) {
         self.fresh_ids = true;

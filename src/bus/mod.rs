@@ -12,6 +12,9 @@
 //! - Who has to wait: [`output`], `turns.rs` with [`send_window`], `patience.rs`, `fairness.rs`, `penalties.rs`; and
 //!   `memory.rs` closes who holds too much.
 //!
+//! What others may look at: [`overview`], [`readiness`], [`stats`] and [`tally`]; what an operator may do is in
+//! `operator.rs`.
+//!
 //! [`id`] compares request ids, and [`crate::scan`] reads JSON.
 
 #![forbid(unsafe_code)]
@@ -28,6 +31,7 @@ mod endpoint;
 mod fairness;
 mod from_client;
 mod from_worker;
+pub mod histogram;
 mod hung;
 pub mod id;
 mod idle;
@@ -35,14 +39,17 @@ mod lost;
 mod memory;
 mod message;
 pub mod networks;
+mod operator;
 pub mod origin;
 pub mod output;
+pub mod overview;
 mod ownership;
 mod patience;
 pub mod peer;
 mod penalties;
 mod pool;
 pub mod port;
+pub mod readiness;
 mod refusals;
 pub(crate) mod reply;
 pub mod report;
@@ -54,6 +61,7 @@ pub mod shutdown;
 mod sources;
 pub mod stats;
 pub mod table;
+pub mod tally;
 #[cfg(test)]
 mod tests;
 mod turns;
@@ -216,6 +224,10 @@ impl Bus {
     pub fn receive(&mut self, now: Moment, from: Peer, window: Window<'_>) -> (Received, Effects<'_>) {
         self.check_effects_were_taken();
         let received = self.take_lines(now, from, window);
+        match from {
+            Peer::Client(_) => self.stats.bytes_from_clients += received.consumed as u64,
+            Peer::Worker(_) => self.stats.bytes_from_workers += received.consumed as u64,
+        }
         (received, self.effects())
     }
 
@@ -375,6 +387,8 @@ impl Bus {
             Input::Refused { client, held } => self.on_memory_refused(now, client, &held),
             Input::Unintroduced { place, why } => self.on_unintroduced(now, place, &why),
             Input::Closed { client } => self.on_client_closed(now, client),
+            Input::CloseClient { client } => self.on_close_client(now, client),
+            Input::RestartWorker { worker } => self.on_restart_worker(now, worker),
             Input::Shutdown => self.on_shutdown(now),
             Input::Tick => self.on_tick(now),
         }

@@ -9,6 +9,7 @@ use super::peer::{Moment, Source, WorkerKey};
 use super::port::Effect;
 use super::report::{Level, Reason, Report, WorkerName};
 use super::settings::{self, Limits, OnFailure};
+use super::tally::Tally;
 use super::worker::{State, Worker};
 
 /// A worker that could not be started for want of descriptors, processes or memory is tried again after this long.
@@ -105,6 +106,8 @@ pub(super) struct Pool {
     /// One of its workers has given out the name of a session.
     pub issues_names: bool,
     failures: Failures,
+    /// What was counted of it.
+    pub tally: Tally,
 }
 
 impl Pool {
@@ -116,6 +119,7 @@ impl Pool {
             places: vec![false; pool.max_instances],
             issues_names: false,
             failures: Failures::default(),
+            tally: Tally::default(),
         }
     }
 
@@ -211,6 +215,8 @@ impl Bus {
         if let Some(at) = self.pools[pool].seats[seat].restart_at {
             self.check_at(at);
         }
+        let tally = &mut self.pools[pool].tally;
+        *(if verdict == Verdict::GiveUp { &mut tally.given_up } else { &mut tally.restarts }) += 1;
         let id = &self.settings.pools[pool].id;
         let mut report = match verdict {
             Verdict::RestartAfter(delay) => {

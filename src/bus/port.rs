@@ -94,6 +94,16 @@ pub enum Input {
         /// The client.
         client: ClientKey,
     },
+    /// The operator closes a client's connection.
+    CloseClient {
+        /// The client.
+        client: ClientKey,
+    },
+    /// The operator has a worker replaced.
+    RestartWorker {
+        /// The worker.
+        worker: WorkerKey,
+    },
     /// SIGTERM or SIGINT. The second one is immediate.
     Shutdown,
     /// Time has passed.

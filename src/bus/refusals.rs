@@ -42,7 +42,7 @@ impl Bus {
         let Refusal(reason, text) = refusal;
         let answer = line.id.is_some() && self.takes_errors(from);
         // One who asks without reading the answers is not listened to until it reads.
-        if answer && self.block_on_itself(from) {
+        if answer && self.block_on_itself(now, from) {
             return Flow::Blocked;
         }
         self.report_line(now, reason, from, window, line, &text);

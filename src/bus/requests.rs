@@ -12,6 +12,7 @@ use super::message::Cancel;
 use super::peer::{ClientKey, Moment, Peer, PeerBits, RequestKey, RequestMark, SessionKey, Text, WorkerKey};
 use super::reply;
 use super::table::{Index, Members, Table};
+use super::tally::Since;
 
 /// How long the answer to a cancelled request is waited for.
 const CANCEL_GRACE: Duration = Duration::from_secs(5);
@@ -61,6 +62,7 @@ pub struct Request {
     pub effect: SessionEffect,
     /// Its asker does not want the answer any more.
     pub cancelled: Option<Cancel>,
+    since: Since,
 }
 
 // With its key a request fills two cache lines.
@@ -125,6 +127,11 @@ impl Request {
         self.answerer.into()
     }
 
+    /// When it was recorded, to the microsecond.
+    pub fn since(&self) -> Moment {
+        Moment(self.since.get())
+    }
+
     /// When an answer is too late.
     pub fn expires(&self) -> Option<Moment> {
         (self.expires != Moment::NEVER).then_some(self.expires)
@@ -177,6 +184,16 @@ impl Requests {
         self.table.iter()
     }
 
+    /// The request in a slot.
+    pub fn at(&self, slot: usize) -> Option<&Request> {
+        self.table.at(slot).map(|(_, request)| request)
+    }
+
+    /// None is in a slot from this one on.
+    pub fn slots(&self) -> usize {
+        self.table.slots()
+    }
+
     /// How many there are.
     pub fn len(&self) -> usize {
         self.table.len()
@@ -216,8 +233,10 @@ impl Requests {
     /// Adds a request whose wire id, with this hash, its answerer does not know yet, and lists it at both its ends;
     /// none if the table is full.
     #[inline]
+    #[allow(clippy::too_many_arguments)]
     pub(super) fn insert(
         &mut self,
+        now: Moment,
         hash: u32,
         new: &NewRequest,
         wire: impl FnOnce() -> Id,
@@ -239,6 +258,7 @@ impl Requests {
             session_on_top: new.session_on_top,
             effect: new.effect,
             cancelled: None,
+            since: Since::at(now.0),
         })?;
         debug_assert!(self.get(key).is_some_and(|request| {
             let id = request.wire.view();

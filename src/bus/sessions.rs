@@ -143,6 +143,16 @@ impl Sessions {
         self.table.iter()
     }
 
+    /// The session or held name in a slot.
+    pub fn at(&self, slot: usize) -> Option<(SessionKey, &Session)> {
+        self.table.at(slot)
+    }
+
+    /// None is in a slot from this one on.
+    pub fn slots(&self) -> usize {
+        self.table.slots()
+    }
+
     /// How many sessions and held names there are.
     pub fn len(&self) -> usize {
         self.table.len()

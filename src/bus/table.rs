@@ -127,6 +127,16 @@ impl<T, M> Table<T, M> {
         Some(self.slots.remove(key.index()).value)
     }
 
+    /// The entry in a slot, if there is one: for those who look at a table in pieces.
+    pub fn at(&self, slot: usize) -> Option<(Key<M>, &T)> {
+        self.slots.get(slot).map(|entry| (entry.key, &entry.value))
+    }
+
+    /// No entry is in a slot from this one on.
+    pub fn slots(&self) -> usize {
+        self.slots.capacity().min(self.capacity)
+    }
+
     /// The key of the entry in a slot that an index of this table named.
     fn key_at(&self, index: u32) -> Key<M> {
         self.slots[index as usize].key

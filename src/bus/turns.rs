@@ -40,7 +40,8 @@ impl Bus {
         let itself = Peer::Worker(key);
         if worker.end.blocked_on == Some(itself) {
             worker.end.output.remove_waiter(itself);
-            worker.end.blocked_on = None;
+            let waited = worker.end.go_on(now);
+            self.count_pause(itself, waited);
             self.read_again(itself);
         }
         let Some(worker) = self.workers.get_mut(key) else { return };
@@ -68,14 +69,14 @@ impl Bus {
                             continue;
                         }
                         client.credit = 0;
-                        client.end.blocked_on = None;
+                        self.stats.clients_paused += client.end.go_on(now);
                         client.granted = Some(key);
                         takes = client.waiting_bytes.max(1) as u64;
                     }
                 }
                 Peer::Worker(worker) => {
                     if let Some(worker) = self.workers.get_mut(worker) {
-                        worker.end.blocked_on = None;
+                        self.stats.workers_paused += worker.end.go_on(now);
                     }
                 }
             }

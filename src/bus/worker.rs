@@ -108,6 +108,8 @@ pub struct Worker {
     pub place: usize,
     /// Its own number, which no other ever has (spec 3.3.6).
     pub number: u32,
+    /// Its process, once it has one.
+    pub pid: u32,
     /// Where it stands.
     pub state: State,
     /// The client it belongs to alone, in a dedicated pool.
@@ -153,6 +155,7 @@ impl Worker {
             seat,
             place,
             number,
+            pid: 0,
             state: State::Starting,
             owner: None,
             started: now,

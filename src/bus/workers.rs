@@ -13,7 +13,9 @@ impl Bus {
     pub(super) fn on_spawned(&mut self, now: Moment, key: WorkerKey, pid: u32) {
         let Some(worker) = self.workers.get_mut(key) else { return };
         worker.has_process = true;
+        worker.pid = pid;
         worker.started = now;
+        self.pools[worker.pool].tally.starts += 1;
         self.report(now, Reason::WorkerStarted, Some(Peer::Worker(key)), || format!("a worker runs as process {pid}"));
         self.step(now, key, Event::Spawned);
         // It was being started while the others were killed.
@@ -28,6 +30,7 @@ impl Bus {
             worker.stdout_open = false;
             worker.stdin_open = false;
             worker.was_short = short;
+            self.pools[worker.pool].tally.start_failures += 1;
         }
         self.step(now, key, Event::SpawnFailed);
     }
@@ -52,6 +55,8 @@ impl Bus {
         worker.stdin_open = false;
         let was_told = matches!(worker.state, State::Stopping | State::Killed);
         worker.was_told = was_told;
+        let tally = &mut self.pools[worker.pool].tally;
+        *(if was_told { &mut tally.stops } else { &mut tally.exits }) += 1;
         let (pending, sessions) = (worker.end.to_answer.len(), worker.end.sessions.len());
         let reason = if was_told { Reason::WorkerStopped } else { Reason::WorkerExited };
         self.report(now, reason, Some(Peer::Worker(key)), || {

@@ -13,10 +13,14 @@ mod ids;
 mod isolation;
 mod limits;
 mod memory;
+mod operator;
+mod overview;
 mod pools;
+mod readiness;
 mod routing;
 mod sessions;
 mod shutdown;
+mod tally;
 mod turns;
 mod workers;
 

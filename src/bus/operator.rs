@@ -1,0 +1,39 @@
+//! What an operator does to one client or one worker while the others go on.
+
+use super::Bus;
+use super::client::Phase;
+use super::peer::{ClientKey, Moment, Peer, WorkerKey};
+use super::port::Close;
+use super::report::Reason;
+use super::requests::in_order;
+
+impl Bus {
+    /// Closes a client: it gets an error for each request that is pending, unless it takes no bytes. Asked for again,
+    /// it is closed at once.
+    pub(super) fn on_close_client(&mut self, now: Moment, key: ClientKey) {
+        let Some(client) = self.clients.get(key) else { return };
+        let pending: Vec<_> = client.end.outstanding.iter().collect();
+        let takes_nothing = client.end.output.is_full() || client.phase >= Phase::Flushing;
+        self.report(now, Reason::ClientKilled, Some(Peer::Client(key)), || {
+            format!("the operator closes a client with {} requests pending", pending.len())
+        });
+        if takes_nothing {
+            return self.close_client(now, key, Close::Now, Reason::ClientKilled);
+        }
+        for request in in_order(pending) {
+            self.fail_request(now, request, Reason::ClientKilled, "the operator closed this connection");
+        }
+        self.close_client(now, key, Close::Flush, Reason::ClientKilled);
+    }
+
+    /// Has a worker replaced: it is told to stop, and that counts as no failure. The next one is started when it is
+    /// gone.
+    pub(super) fn on_restart_worker(&mut self, now: Moment, key: WorkerKey) {
+        let Some(worker) = self.workers.get(key) else { return };
+        let pending = worker.end.to_answer.len();
+        self.report(now, Reason::WorkerReplaced, Some(Peer::Worker(key)), || {
+            format!("the operator has a worker replaced that has {pending} requests pending")
+        });
+        self.stop_worker(now, key);
+    }
+}

@@ -1,0 +1,122 @@
+//! Whether new clients are served, as a load balancer asks it: by listener, by pool, or all together. It reads and
+//! changes nothing.
+//!
+//! A listener is ready when a message of a new client that names no pool would find a running worker, and there is
+//! room for the client. A worker that is being started does not count, though messages for it would be kept.
+
+use super::Bus;
+use super::peer::WorkerKey;
+use super::pool::Seat;
+use super::settings::{Assignment, MAX_CONNECTIONS};
+use super::shutdown::Stage;
+use super::worker::State;
+
+/// The answer to whether something is ready. Texts are for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Readiness {
+    /// New clients are served.
+    Ready,
+    /// They are not, for this reason.
+    NotReady(String),
+    /// The daemon shuts down; who is there may finish.
+    Draining,
+}
+
+impl Readiness {
+    fn of(stage: Stage, serves: Result<(), String>) -> Self {
+        match serves {
+            _ if stage != Stage::Running => Self::Draining,
+            Ok(()) => Self::Ready,
+            Err(why) => Self::NotReady(why),
+        }
+    }
+
+    /// Whether new clients are served.
+    pub fn is_ready(&self) -> bool {
+        *self == Self::Ready
+    }
+}
+
+impl Bus {
+    /// Whether every listener is ready.
+    pub fn readiness(&self) -> Readiness {
+        let listeners = 0..self.settings.listeners.len();
+        let serve = self.has_slots().and_then(|()| listeners.into_iter().try_for_each(|at| self.listener_serves(at)));
+        Readiness::of(self.stage(), serve)
+    }
+
+    /// Whether the listener with this index is ready; none if there is no such listener.
+    pub fn listener_readiness(&self, listener: usize) -> Option<Readiness> {
+        self.settings.listeners.get(listener)?;
+        let serves = self.has_slots().and_then(|()| self.listener_serves(listener));
+        Some(Readiness::of(self.stage(), serves))
+    }
+
+    /// Whether a message of a new client that names the pool with this index is taken; none if there is no such pool.
+    pub fn pool_readiness(&self, pool: usize) -> Option<Readiness> {
+        self.settings.pools.get(pool)?;
+        Some(Readiness::of(self.stage(), self.has_slots().and_then(|()| self.pool_serves(pool))))
+    }
+
+    fn has_slots(&self) -> Result<(), String> {
+        // The one client of stdio has its slot.
+        let all_are_stdio = self.settings.listeners.iter().all(|listener| listener.stdio);
+        if self.clients.is_full() && !all_are_stdio {
+            return Err(format!("all {MAX_CONNECTIONS} connections are in use"));
+        }
+        Ok(())
+    }
+
+    fn listener_serves(&self, listener: usize) -> Result<(), String> {
+        if let Some(most) = self.settings.listeners[listener].max_connections.total {
+            let there = self.clients.iter().filter(|(_, client)| client.listener == listener && !client.turned_away);
+            if there.count() >= most {
+                return Err(format!("all {most} connections of the listener are in use"));
+            }
+        }
+        let mut first = Ok(());
+        for pool in self.groups[self.listener_groups[listener]].pools() {
+            match self.pool_serves(pool) {
+                Ok(()) => return Ok(()),
+                Err(why) if first.is_ok() => first = Err(why),
+                Err(_) => {}
+            }
+        }
+        first
+    }
+
+    fn pool_serves(&self, pool: usize) -> Result<(), String> {
+        let (seats, settings) = (&self.pools[pool].seats, &self.settings.pools[pool]);
+        let id = &settings.id;
+        if seats.iter().any(|seat| seat.worker.is_some_and(|worker| self.worker_runs(worker))) {
+            return Ok(());
+        }
+        if settings.assignment == Assignment::Dedicated {
+            let is_coming = seats.iter().any(|seat| seat.worker.is_some());
+            if !is_coming && self.pools[pool].live >= settings.max_instances {
+                return Err(format!("all {} workers of pool \"{id}\" are in use", settings.max_instances));
+            }
+            // The next spare is on its way, and the others show that it will come.
+            if !seats.iter().any(Seat::is_failing) && self.pool_runs(pool) {
+                return Ok(());
+            }
+        }
+        let given_up = seats.iter().filter(|seat| seat.given_up).count();
+        let waiting = seats.iter().filter(|seat| !seat.given_up && seat.restart_at.is_some()).count();
+        let what = match (given_up, waiting) {
+            (0, 0) => "the first one is being started".to_owned(),
+            (0, waiting) => format!("{waiting} of {} wait for their restart", seats.len()),
+            (given_up, _) => format!("{given_up} of {} were given up", seats.len()),
+        };
+        Err(format!("no worker of pool \"{id}\" is running: {what}"))
+    }
+
+    /// Whether any worker of a pool runs, whoever it belongs to.
+    pub(super) fn pool_runs(&self, pool: usize) -> bool {
+        self.workers.iter().any(|(key, worker)| worker.pool == pool && self.worker_runs(key))
+    }
+
+    fn worker_runs(&self, worker: WorkerKey) -> bool {
+        self.workers.get(worker).is_some_and(|worker| worker.state == State::Running && worker.takes_messages())
+    }
+}

@@ -1,0 +1,77 @@
+//! What an operator does to one client or worker.
+
+use super::*;
+
+fn key(peer: Peer) -> ClientKey {
+    let Peer::Client(client) = peer else { panic!("{peer:?} is no client") };
+    client
+}
+
+#[test]
+fn a_client_that_the_operator_closes_gets_an_error_for_each_request_and_the_others_go_on() {
+    let mut bench = bench(1);
+    let (one, other, worker) = (bench.client(), bench.client(), bench.worker(0));
+    bench.write(one, r#"{"id":1,"method":"m","sessionId":"s"}"#);
+    bench.write(one, r#"{"id":2,"method":"m"}"#);
+    bench.write(other, r#"{"id":7,"method":"m"}"#);
+    bench.handle(Input::CloseClient { client: key(one) });
+    let errors: Vec<Value> = bench.read(one).iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(errors.len(), 2);
+    for (error, id) in errors.iter().zip(1..) {
+        assert_eq!((error["id"].as_i64(), error["error"]["code"].as_i64()), (Some(id), Some(-32021)));
+        assert_eq!(error["error"]["data"]["reason"], "client_killed");
+    }
+    assert_eq!(bench.how_closed(one), Some(Close::Flush));
+    assert_eq!(bench.count(Reason::ClientKilled), 3, "the connection and two requests");
+    bench.gone(one);
+    bench.write(worker, r#"{"id":7,"result":1}"#);
+    assert_eq!(bench.read_json(other)["id"], 7);
+}
+
+#[test]
+fn a_client_that_takes_nothing_is_closed_at_once() {
+    let mut settings = settings(vec![pool(1, Assignment::RoundRobin)]);
+    settings.limits.max_output_queue = 10;
+    let mut bench = Bench::new(settings);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    bench.stalls(client);
+    bench.write(client, r#"{"id":1,"method":"m"}"#);
+    bench.write(worker, r#"{"id":1,"result":"more than ten bytes"}"#);
+    bench.handle(Input::CloseClient { client: key(client) });
+    assert_eq!(bench.how_closed(client), Some(Close::Now));
+}
+
+#[test]
+fn a_client_that_is_being_closed_is_closed_at_once_when_the_operator_asks_again() {
+    let mut bench = bench(1);
+    let client = bench.client();
+    bench.handle(Input::CloseClient { client: key(client) });
+    assert_eq!(bench.how_closed(client), Some(Close::Flush));
+    bench.handle(Input::CloseClient { client: key(client) });
+    assert_eq!(bench.how_closed(client), Some(Close::Now));
+    bench.gone(client);
+    bench.handle(Input::CloseClient { client: key(client) });
+    assert_eq!(bench.count(Reason::ClientKilled), 2, "who has gone is nobody");
+}
+
+#[test]
+fn a_worker_that_the_operator_has_replaced_counts_as_no_failure() {
+    let mut settings = settings(vec![pool(2, Assignment::RoundRobin)]);
+    settings.limits.max_restarts = 0;
+    let mut bench = Bench::new(settings);
+    let (client, old) = (bench.client(), bench.worker(0));
+    bench.write(client, r#"{"id":1,"method":"m"}"#);
+    let Peer::Worker(worker) = old else { unreachable!() };
+    bench.handle(Input::RestartWorker { worker });
+    assert_eq!(bench.signals_to(old), [Signal::Terminate]);
+    bench.write(old, r#"{"id":1,"result":"its last words"}"#);
+    assert_eq!(bench.read_json(client)["result"], "its last words");
+    bench.dies(old);
+    assert!(bench.is_released(old));
+    assert_eq!(bench.workers.len(), 2, "another one is there at once, though nobody is restarted");
+    let tally = bench.bus.pool_row(0).expect("there is a pool").tally;
+    assert_eq!((tally.exits, tally.stops, tally.restarts, tally.given_up), (0, 1, 0, 0));
+    assert_eq!((bench.count(Reason::WorkerReplaced), bench.count(Reason::WorkerExited)), (1, 0));
+    bench.handle(Input::RestartWorker { worker });
+    assert_eq!(bench.count(Reason::WorkerReplaced), 1, "who has gone is nobody");
+}

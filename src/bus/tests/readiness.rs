@@ -1,0 +1,99 @@
+//! What a load balancer is told.
+
+use super::*;
+use crate::bus::readiness::Readiness;
+use crate::bus::settings::MAX_CONNECTIONS;
+
+fn why(readiness: Option<Readiness>) -> String {
+    match readiness {
+        Some(Readiness::NotReady(why)) => why,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Two pools, one listener for each of them, and one for both.
+fn two_pools() -> Bench {
+    let pools = vec![pool(1, Assignment::RoundRobin), Pool { id: "tools".into(), ..pool(2, Assignment::RoundRobin) }];
+    let mut settings = settings(pools);
+    settings.limits.max_restarts = 0;
+    settings.listeners = vec![
+        Listener { pool: Some(0), pools: Some(vec![0, 1]), ..Listener::default() },
+        Listener { pool: Some(1), ..Listener::default() },
+        Listener::default(),
+    ];
+    Bench::new(settings)
+}
+
+#[test]
+fn nothing_is_ready_before_the_first_worker_runs() {
+    let mut bench = Bench::starting(settings(vec![pool(1, Assignment::RoundRobin)]));
+    let text = "no worker of pool \"agents\" is running: the first one is being started";
+    assert_eq!(bench.bus.readiness(), Readiness::NotReady(text.into()));
+    bench.spawn_all();
+    assert_eq!(bench.bus.readiness(), Readiness::Ready);
+    assert_eq!((bench.bus.pool_readiness(1), bench.bus.listener_readiness(1)), (None, None), "there are none");
+}
+
+#[test]
+fn a_listener_is_as_ready_as_the_pool_that_its_clients_use_unless_they_name_one() {
+    let mut bench = two_pools();
+    let only = bench.worker(0);
+    bench.dies(only);
+    assert_eq!(why(bench.bus.pool_readiness(0)), "no worker of pool \"agents\" is running: 1 of 1 were given up");
+    assert_eq!(bench.bus.pool_readiness(1), Some(Readiness::Ready));
+    assert!(why(bench.bus.listener_readiness(0)).contains("pool \"agents\""), "that it offers another one is no help");
+    assert_eq!(bench.bus.listener_readiness(1), Some(Readiness::Ready));
+    assert_eq!(bench.bus.listener_readiness(2), Some(Readiness::Ready), "there is still one of them");
+    assert!(!bench.bus.readiness().is_ready(), "all of them together are not");
+}
+
+#[test]
+fn a_dedicated_pool_is_ready_while_it_can_give_a_worker_to_one_more_client() {
+    let pools = vec![Pool { max_instances: 2, ..pool(1, Assignment::Dedicated) }];
+    let mut bench = Bench::new(settings(pools));
+    let clients = [bench.client(), bench.client()];
+    bench.spawns = false;
+    bench.write(clients[0], r#"{"id":1,"method":"m"}"#);
+    assert_eq!(bench.bus.readiness(), Readiness::Ready, "the next spare is being started");
+    bench.spawns = true;
+    bench.spawn_all();
+    bench.write(clients[1], r#"{"id":1,"method":"m"}"#);
+    assert_eq!(why(bench.bus.pool_readiness(0)), "all 2 workers of pool \"agents\" are in use");
+}
+
+#[test]
+fn a_daemon_without_a_free_slot_is_not_ready_until_somebody_leaves() {
+    let mut bench = bench(1);
+    let clients: Vec<Peer> = (0..MAX_CONNECTIONS).map(|_| bench.client()).collect();
+    assert_eq!(bench.bus.readiness(), Readiness::NotReady("all 1024 connections are in use".into()));
+    bench.breaks(clients[7]);
+    bench.gone(clients[7]);
+    assert_eq!(bench.bus.readiness(), Readiness::Ready);
+}
+
+#[test]
+fn a_listener_without_room_is_not_ready_and_the_others_are() {
+    let mut settings = settings(vec![pool(1, Assignment::RoundRobin)]);
+    let full = Listener {
+        max_connections: crate::bus::settings::MaxConnections { total: Some(1), per_source: None },
+        ..Listener::default()
+    };
+    settings.listeners = vec![full, Listener::default()];
+    let mut bench = Bench::new(settings);
+    bench.client_of(0);
+    assert_eq!(why(bench.bus.listener_readiness(0)), "all 1 connections of the listener are in use");
+    assert_eq!(bench.bus.listener_readiness(1), Some(Readiness::Ready));
+}
+
+#[test]
+fn a_daemon_that_shuts_down_says_so_whatever_else_is_wrong() {
+    let mut bench = bench(1);
+    let client = bench.client();
+    bench.write(client, r#"{"id":1,"method":"m"}"#);
+    bench.shutdown();
+    assert_eq!(bench.bus.readiness(), Readiness::Draining);
+    assert_eq!(bench.bus.pool_readiness(0), Some(Readiness::Draining));
+    let worker = bench.worker(0);
+    bench.dies(worker);
+    assert_eq!(bench.bus.listener_readiness(0), Some(Readiness::Draining));
+}

@@ -102,6 +102,18 @@ impl Address {
         Ok(Self::Unix { path: path.to_owned() })
     }
 
+    /// Reads an address of either kind as people write it: `unix:PATH`, a path with a slash, `@NAME`, `HOST:PORT` or
+    /// `tcp://HOST:PORT`.
+    pub fn from_any(text: &str) -> Result<Self, AddressError> {
+        if text.starts_with("tcp://") || text.starts_with("unix:") {
+            Self::from_url(text)
+        } else if text.starts_with('@') || text.contains('/') {
+            Self::from_unix(text)
+        } else {
+            Self::from_tcp(text)
+        }
+    }
+
     /// Reads `tcp://HOST:PORT` or `unix:PATH`, the way `stdio_bus acp --connect` names a daemon.
     pub fn from_url(text: &str) -> Result<Self, AddressError> {
         if let Some(tcp) = text.strip_prefix("tcp://") {
@@ -211,6 +223,17 @@ mod tests {
         assert_eq!(Address::from_url("unix:///run/bus.sock"), Address::from_unix("/run/bus.sock"));
         assert!(message(Address::from_url("unix://host/bus.sock")).contains("has no host"));
         assert!(message(Address::from_url("localhost:9000")).contains("tcp://HOST:PORT"));
+    }
+
+    #[test]
+    fn either_kind_is_told_by_how_it_is_written() {
+        for path in ["/run/admin.sock", "./admin", "@admin"] {
+            assert_eq!(Address::from_any(path), Address::from_unix(path));
+        }
+        assert_eq!(Address::from_any("unix:admin"), Address::from_unix("admin"));
+        assert_eq!(Address::from_any("localhost:9001"), Ok(tcp("localhost", 9001)));
+        assert_eq!(Address::from_any("tcp://[::1]:9001"), Ok(tcp("::1", 9001)));
+        assert!(message(Address::from_any("admin")).contains("has no port"));
     }
 
     proptest! {

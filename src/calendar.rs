@@ -1,4 +1,4 @@
-//! Times as RFC 3339 writes them, in UTC.
+//! Times in UTC, as RFC 3339 and HTTP write them.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -11,6 +11,18 @@ pub fn to_the_second(time: SystemTime) -> String {
 pub fn to_the_millisecond(time: SystemTime) -> String {
     let (text, since) = written(time);
     format!("{text}.{:03}Z", since.subsec_millis())
+}
+
+/// `time` as `Sat, 31 Jan 2026 23:59:59 GMT`, the form of HTTP (RFC 9110, section 5.6.7); times before 1970 become 1970.
+pub fn of_http(time: SystemTime) -> String {
+    const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
+    const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    let seconds = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let (days, second) = (seconds / 86_400, seconds % 86_400);
+    let (year, month, day) = date(days);
+    let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
+    let (name, month) = (DAYS[(days % 7) as usize], MONTHS[month as usize - 1]);
+    format!("{name}, {day:02} {month} {year:04} {hour:02}:{minute:02}:{second:02} GMT")
 }
 
 fn written(time: SystemTime) -> (String, Duration) {
@@ -49,6 +61,8 @@ mod tests {
         ] {
             assert_eq!(to_the_second(UNIX_EPOCH + Duration::from_secs(seconds)), text);
         }
+        let example = UNIX_EPOCH + Duration::from_secs(784_111_777);
+        assert_eq!(of_http(example), "Sun, 06 Nov 1994 08:49:37 GMT", "the example of RFC 9110");
         assert_eq!(to_the_millisecond(UNIX_EPOCH + Duration::from_millis(1_007)), "1970-01-01T00:00:01.007Z");
     }
 }

@@ -5,7 +5,8 @@ use std::ops::RangeInclusive;
 
 use crate::bus::settings::{MAX_CONNECTIONS, MAX_WORKERS};
 
-pub(super) const TOP: &[&str] = &["pools", "limits", "routing", "error_replies", "listeners", "log", "transport"];
+pub(super) const TOP: &[&str] =
+    &["pools", "limits", "routing", "error_replies", "listeners", "admin", "log", "transport"];
 pub(super) const POOL: &[&str] = &[
     "id",
     "command",
@@ -54,6 +55,7 @@ pub(super) const LISTENER: &[&str] = &[
 ];
 pub(super) const MAX_CONNECTIONS_OF: &[&str] = &["total", "per_source"];
 pub(super) const PROXY: &[&str] = &["from", "required", "timeout_ms"];
+pub(super) const ADMIN: &[&str] = &["listen", "mode", "token_file"];
 pub(super) const LOG: &[&str] = &["level", "format"];
 pub(super) const TRANSPORT: &[&str] = &["mode", "framing", "protocol", "options"];
 
@@ -66,6 +68,7 @@ pub(super) const SECTIONS: &[(&str, &[&str])] = &[
     ("listeners[]", LISTENER),
     ("listeners[].max_connections", MAX_CONNECTIONS_OF),
     ("listeners[].proxy", PROXY),
+    ("admin", ADMIN),
     ("log", LOG),
     ("transport", TRANSPORT),
 ];

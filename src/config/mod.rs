@@ -50,6 +50,8 @@ pub struct Config {
     pub limits: Limits,
     /// How messages find their way where the spec leaves it open.
     pub routing: Routing,
+    /// Where operators and monitors come in, if anywhere; [`Config::administer`] adds the command line's.
+    pub admin: Option<Admin>,
     /// What is logged and how.
     pub log: Log,
     /// The mode that a `transport` section asked for; the command line's flags come before it.
@@ -129,6 +131,49 @@ impl Listener {
             patience: Patience::default(),
             entry: Entry::default(),
         }
+    }
+}
+
+/// Where operators and monitors come in, over HTTP (`src/shell/admin`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Admin {
+    /// What to listen on; never [`Listen::Stdio`].
+    pub listen: Listen,
+    /// What lets an action through that comes over TCP.
+    pub token: Option<Token>,
+}
+
+/// A secret that is presented as it stands. It is never shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Token(Vec<u8>);
+
+impl Token {
+    /// The secret, without the white space around it.
+    pub fn new(secret: &[u8]) -> Self {
+        Self(secret.trim_ascii().to_vec())
+    }
+
+    /// Its length in bytes.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether it has no byte.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether this is it. How long that takes tells nothing but the length.
+    pub fn is(&self, presented: &[u8]) -> bool {
+        let differs = self.0.iter().zip(presented).fold(0, |differs, (one, other)| differs | (one ^ other));
+        // The compiler may not stop at the first difference.
+        std::hint::black_box(differs) == 0 && self.0.len() == presented.len()
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("Token(…)")
     }
 }
 
@@ -388,6 +433,7 @@ impl Config {
             listeners: Vec::new(),
             limits: Limits::default(),
             routing: Routing::default(),
+            admin: None,
             log: Log::default(),
             wanted_mode: None,
         }
@@ -417,6 +463,30 @@ impl Config {
             None => {}
         }
         Ok(())
+    }
+
+    /// Adds the admin listener that the command line asks for. It takes the place of the file's, whose permissions and
+    /// token stay. After this it is none of the listeners.
+    pub fn administer(&mut self, address: Option<Address>) -> Result<(), ConfigError> {
+        if let Some(address) = address {
+            let (mode, token) = match self.admin.take() {
+                Some(Admin { listen: Listen::Unix { mode, .. }, token }) => (mode, token),
+                before => (Listen::DEFAULT_MODE, before.and_then(|admin| admin.token)),
+            };
+            let listen = match address {
+                Address::Unix { path } => Listen::Unix { path, mode, owner: Owner::default() },
+                tcp => Listen::from(tcp),
+            };
+            self.admin = Some(Admin { listen, token });
+        }
+        match &self.admin {
+            Some(admin) if self.listeners.iter().any(|known| same_place(&known.listen, &admin.listen)) => {
+                let message =
+                    format!("{} is a listener for clients already; the admin listener needs its own", admin.listen);
+                Err(ConfigError::Unfit { origin: self.origin.clone(), message })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// What the core is told.
@@ -478,7 +548,8 @@ impl Config {
             .collect();
         let listeners: Vec<String> = self.listeners.iter().map(|listener| listener.listen.to_string()).collect();
         let listeners = if listeners.is_empty() { "from the command line".to_owned() } else { listeners.join(", ") };
-        format!("{}: pools: {}; listeners: {listeners}", self.origin, pools.join(", "))
+        let admin = self.admin.as_ref().map_or_else(String::new, |admin| format!("; admin: {}", admin.listen));
+        format!("{}: pools: {}; listeners: {listeners}{admin}", self.origin, pools.join(", "))
     }
 }
 

@@ -11,8 +11,8 @@ use std::time::Duration;
 use super::document::{Node, Object, Problem, Reader};
 use super::users::{self, MAX_ID};
 use super::{
-    Config, DEFAULT_DEDICATED_WORKERS, Listen, Listener, Log, LogFormat, LogLevel, Mode, Owner, Patience, Pool,
-    StderrLog, same_place,
+    Admin, Config, DEFAULT_DEDICATED_WORKERS, Listen, Listener, Log, LogFormat, LogLevel, Mode, Owner, Patience, Pool,
+    StderrLog, Token, same_place,
 };
 use super::{command, keys};
 use crate::address::{self, Address};
@@ -54,9 +54,10 @@ fn top(reader: &mut Reader<'_>, origin: &str) -> Option<Config> {
         routing.error_replies = error_replies;
     }
     let limits = top.get("limits").map(|node| limits(reader, node)).unwrap_or_default();
+    let admin = top.get("admin").and_then(|node| admin(reader, node, &listeners));
     let log = top.get("log").map(|node| log(reader, node)).unwrap_or_default();
     let wanted_mode = top.get("transport").and_then(|node| transport(reader, node));
-    Some(Config { origin: origin.to_owned(), pools, listeners, limits, routing, log, wanted_mode })
+    Some(Config { origin: origin.to_owned(), pools, listeners, limits, routing, admin, log, wanted_mode })
 }
 
 // Spec 9.3: at least one pool; unique ids.
@@ -495,16 +496,7 @@ fn listen<'t>(reader: &mut Reader<'t>, object: &Object<'t>) -> Option<(Node<'t>,
             return None;
         }
     };
-    match (&mut listen, mode) {
-        (Listen::Unix { path, .. }, Some((mode_node, _))) if address::is_abstract(path) => {
-            reader.fail(mode_node, "is the permissions of a socket file; an abstract name has none", None);
-        }
-        (Listen::Unix { mode, .. }, Some((_, Some(given)))) => *mode = given,
-        (Listen::Tcp { .. }, Some((mode_node, _))) => {
-            reader.fail(mode_node, "is the permissions of a Unix socket; a TCP port has none", None);
-        }
-        _ => {}
-    }
+    set_mode(reader, &mut listen, mode);
     match (&mut listen, owner) {
         (Listen::Unix { path, .. }, Some((owner_node, _))) if address::is_abstract(path) => {
             reader.fail(owner_node, "is of a socket file; an abstract name has none", None);
@@ -516,6 +508,62 @@ fn listen<'t>(reader: &mut Reader<'t>, object: &Object<'t>) -> Option<(Node<'t>,
         _ => {}
     }
     Some((node.clone(), listen))
+}
+
+/// Gives a socket file the permissions that stand beside its address, if any do.
+fn set_mode<'t>(reader: &mut Reader<'t>, listen: &mut Listen, mode: Option<(&Node<'t>, Option<u32>)>) {
+    match (listen, mode) {
+        (Listen::Unix { path, .. }, Some((mode_node, _))) if address::is_abstract(path) => {
+            reader.fail(mode_node, "is the permissions of a socket file; an abstract name has none", None);
+        }
+        (Listen::Unix { mode, .. }, Some((_, Some(given)))) => *mode = given,
+        (Listen::Tcp { .. }, Some((mode_node, _))) => {
+            reader.fail(mode_node, "is the permissions of a Unix socket; a TCP port has none", None);
+        }
+        _ => {}
+    }
+}
+
+/// Shortest token in bytes: one that is guessed is none.
+const MIN_TOKEN: usize = 16;
+
+fn admin<'t>(reader: &mut Reader<'t>, node: &Node<'t>, listeners: &[Listener]) -> Option<Admin> {
+    let object = reader.object(node, "admin", keys::ADMIN)?;
+    let mode = object.get("mode").map(|node| (node, socket_mode(reader, node)));
+    let token = object.get("token_file").and_then(|node| token(reader, node));
+    let Some(node) = object.get("listen") else {
+        let hint = "say where, as in \"listen\": \"/run/stdio_bus/admin.sock\"";
+        reader.missing(&object, "listen", hint);
+        return None;
+    };
+    let address = Address::from_any(&reader.string(node)?);
+    let mut listen = match address {
+        Ok(address) => Listen::from(address),
+        Err(error) => {
+            reader.fail(node, error.to_string(), None);
+            return None;
+        }
+    };
+    if listeners.iter().any(|other| same_place(&other.listen, &listen)) {
+        reader.fail(node, format!("{listen} is a listener for clients already"), None);
+    }
+    set_mode(reader, &mut listen, mode);
+    Some(Admin { listen, token })
+}
+
+fn token<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Option<Token> {
+    let path = reader.string(node)?;
+    let read = checked(&path).and_then(|path| std::fs::read(path).map_err(|error| command::reason(&error)));
+    match read.map(|bytes| Token::new(&bytes)) {
+        Ok(token) if token.len() >= MIN_TOKEN => return Some(token),
+        Ok(token) => {
+            let hint = "make one with: openssl rand -hex 32".to_owned();
+            let message = format!("the token in {path:?} has {} bytes, and {MIN_TOKEN} is the least", token.len());
+            reader.fail(node, message, Some(hint));
+        }
+        Err(why) => reader.fail(node, format!("the token file {path:?} {why}"), None),
+    }
+    None
 }
 
 fn socket_mode<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Option<u32> {

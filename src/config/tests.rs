@@ -76,6 +76,7 @@ fn every_key_arrives() {
             {"unix": "/run/b", "mode": "0660", "owner": "root:7", "peer_uids": ["root", 1000], "max_connections": 7,
              "first_line_timeout_sec": 5, "idle_timeout_sec": 600, "idle_closes_sessions": true},
             {"unix": "c", "proxy": {"from": ["unix"]}}],
+          "admin": {"listen": "/run/admin", "mode": "0660", "token_file": "/proc/version"},
           "log": {"level": "debug", "format": "json"},
           "transport": {"mode": "tcp", "framing": "ndjson", "protocol": "json", "options": {"mqueue_depth": 1}}
         }"#,
@@ -92,6 +93,10 @@ fn every_key_arrives() {
     assert_eq!((core.max_timeouts, core.retry_after), (Some(3), Some(Duration::ZERO)));
     assert_eq!(pool.stderr, StderrLog { level: LogLevel::Warn, lines_per_sec: 0 });
     assert_eq!(config.pools[1].stderr, StderrLog { level: LogLevel::Info, lines_per_sec: 100 });
+    let admin = config.admin.as_ref().expect("it is there");
+    assert_eq!(admin.listen, Listen::Unix { path: "/run/admin".into(), mode: 0o660, owner: Owner::default() });
+    let version = fs::read("/proc/version").expect("there is a kernel");
+    assert!(admin.token.as_ref().is_some_and(|token| token.is(version.trim_ascii()) && !token.is(b"Linux")));
     let limits = Limits {
         max_input_buffer: 10,
         max_output_queue: 5,
@@ -149,7 +154,8 @@ fn every_key_arrives() {
     assert_eq!((core.len(), core[0].pool, core[0].pools.as_deref()), (3, Some(0), Some(&[1, 0][..])));
     assert_eq!(core[0].max_connections, MaxConnections { total: Some(9), per_source: Some(2) });
     assert_eq!(config.max_workers(), 10);
-    let summary = "bus.json: pools: a (2 to 9 × sh), b (1 × sh); listeners: tcp://[::1]:9000, unix:/run/b, unix:c";
+    let summary = "bus.json: pools: a (2 to 9 × sh), b (1 × sh); listeners: tcp://[::1]:9000, unix:/run/b, unix:c; \
+         admin: unix:/run/admin";
     assert_eq!(config.summary(), summary);
 }
 
@@ -619,6 +625,37 @@ fn a_descriptor_that_does_not_block_is_waited_for() {
 }
 
 #[test]
+fn a_wrong_admin_section_says_what_to_write() {
+    let wrong = |members: &str| refused(&top(&format!(r#","admin":{members}"#)));
+    assert!(wrong("{}").contains("admin.listen: is missing (say where, as in"), "{}", wrong("{}"));
+    assert!(wrong(r#"{"listen":"9001"}"#).contains("write HOST:PORT, for example 127.0.0.1:9000"));
+    assert!(wrong(r#"{"listen":"localhost:1","mode":"0600"}"#).contains("admin.mode: is the permissions of a Unix"));
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("token");
+    let with_token = || wrong(&format!(r#"{{"listen":"localhost:1","token_file":{path:?}}}"#));
+    assert!(with_token().contains("token\" does not exist"), "{}", with_token());
+    fs::write(&path, "fifteen bytes..\n").expect("a file");
+    assert!(with_token().contains("has 15 bytes, and 16 is the least"), "{}", with_token());
+    fs::write(&path, "not to be guessed").expect("a file");
+    let config = good(&top(&format!(r#","admin":{{"listen":"localhost:1","token_file":{path:?}}}"#)));
+    assert!(!format!("{config:?}").contains("guessed"), "it is never shown");
+    let both = refused(&top(r#","listeners":[{"unix":"/run/x"}],"admin":{"listen":"/run/x"}"#));
+    assert!(both.contains("admin.listen: unix:/run/x is a listener for clients already"), "{both}");
+}
+
+#[test]
+fn the_admin_address_of_the_command_line_takes_the_place_of_the_files() {
+    let text = top(r#","admin":{"listen":"/run/a","mode":"0666","token_file":"/proc/version"}"#);
+    let mut config = good(&text);
+    config.administer(Some(Address::from_any("/run/b").expect("a path"))).expect("it is nobody else's");
+    let admin = config.admin.clone().expect("it is there");
+    assert_eq!(admin.listen, Listen::Unix { path: "/run/b".into(), mode: 0o666, owner: Owner::default() });
+    assert!(admin.token.is_some() && config.summary().ends_with("; admin: unix:/run/b"));
+    config.listeners.push(Listener::open(admin.listen));
+    assert!(config.administer(None).is_err(), "clients and operators do not share a socket");
+}
+
+#[test]
 fn a_file_that_is_no_configuration_is_refused_quickly() {
     let members: Vec<String> = (0..60_000).map(|number| format!("\"k{number}\":1")).collect();
     let message = refused(&format!("{{{}}}", members.join(",")));
@@ -672,7 +709,7 @@ fn the_example_configurations_and_their_schema_agree_with_the_code() {
             }
         }
     }
-    assert_eq!(seen.len(), 20, "numbers in the schema: {seen:?}");
+    assert_eq!(seen.len(), 21, "numbers in the schema: {seen:?}");
     let limits = schema["properties"]["limits"]["properties"].as_object().expect("limits");
     let empty = good(&top(r#","limits":{}"#)).limits;
     let defaults = [
@@ -711,8 +748,8 @@ fn the_example_configurations_are_good() {
             "listeners[].proxy" => shown["listeners"][0]["proxy"].get(key).is_some(),
             name => shown[name].get(key).is_some(),
         };
-        // `options` belongs to transports that the bus does not have.
-        for key in known.iter().filter(|key| **key != "options") {
+        // `options` belongs to transports that the bus does not have, and no example has a file with a secret.
+        for key in known.iter().filter(|key| !["options", "token_file"].contains(key)) {
             assert!(has(key), "config/full.json does not show {section} {key}");
         }
     }

@@ -24,6 +24,7 @@ pub mod address;
 pub mod bridge;
 pub mod bus;
 pub mod calendar;
+pub mod cgroup;
 pub mod check;
 pub mod cli;
 pub mod config;

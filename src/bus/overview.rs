@@ -1,13 +1,16 @@
 //! What an operator may see of clients, workers, sessions and requests: one row at a time by its slot, so that whoever
 //! looks at full tables can do so in pieces. It reads and changes nothing.
 
+use std::rc::Rc;
 use std::time::Duration;
 
 use super::Bus;
+use super::account::Account;
 use super::client::Phase;
 use super::endpoint::Endpoint;
-use super::peer::{ClientKey, Moment, Peer, Source, WorkerKey};
-use super::report::Reason;
+use super::origin::Origin;
+use super::peer::{ClientKey, Moment, Peer, WorkerKey};
+use super::report::{Reason, WorkerName};
 use super::requests::Requests;
 use super::sessions::Rank;
 use super::settings::{Limits, MAX_CONNECTIONS, MAX_PENDING_REQUESTS, MAX_SESSIONS};
@@ -19,8 +22,8 @@ use super::worker::{State, Worker};
 pub enum Name {
     /// A client by its number.
     Client(u32),
-    /// A worker by its pool's index and its number.
-    Worker(usize, u32),
+    /// A worker.
+    Worker(WorkerName),
 }
 
 /// What a client and a worker have in common.
@@ -43,14 +46,16 @@ pub struct Link {
 }
 
 /// A client connection.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct ClientRow {
     /// Its number.
     pub number: u32,
     /// Index of its listener.
     pub listener: usize,
-    /// Where it comes from.
-    pub source: Source,
+    /// Who it is.
+    pub origin: Rc<Origin>,
+    /// What it has sent and got.
+    pub account: Account,
     /// How long it has been there.
     pub age: Duration,
     /// `open`, `half_closed` or `closing`.
@@ -64,8 +69,8 @@ pub struct ClientRow {
 pub struct WorkerRow {
     /// Index of its pool.
     pub pool: usize,
-    /// Its number.
-    pub number: u32,
+    /// What people call it.
+    pub name: WorkerName,
     /// Its process; 0 before it runs.
     pub pid: u32,
     /// Where it stands.
@@ -188,7 +193,8 @@ impl Bus {
         Some(ClientRow {
             number: client.number,
             listener: client.listener,
-            source: client.source,
+            origin: Rc::clone(&client.origin),
+            account: client.account(now),
             age: now.since(client.opened),
             state: match client.phase {
                 Phase::Open => "open",
@@ -209,7 +215,7 @@ impl Bus {
         let (_, worker) = self.workers.at(slot)?;
         Some(WorkerRow {
             pool: worker.pool,
-            number: worker.number,
+            name: worker.name(),
             pid: worker.pid,
             state: worker.state,
             age: now.since(worker.started),
@@ -303,16 +309,16 @@ impl Bus {
         self.clients.iter().find(|(_, client)| client.number == number).map(|(key, _)| key)
     }
 
-    /// The worker of this number in a pool.
-    pub fn worker_numbered(&self, pool: usize, number: u32) -> Option<WorkerKey> {
-        let is_meant = |worker: &Worker| worker.pool == pool && worker.number == number;
+    /// The worker at this place in a pool.
+    pub fn worker_at(&self, pool: usize, place: usize) -> Option<WorkerKey> {
+        let is_meant = |worker: &Worker| worker.pool == pool && worker.name().place == place;
         self.workers.iter().find(|(_, worker)| is_meant(worker)).map(|(key, _)| key)
     }
 
     fn name(&self, peer: Peer) -> Option<Name> {
         Some(match peer {
             Peer::Client(client) => Name::Client(self.clients.get(client)?.number),
-            Peer::Worker(worker) => self.workers.get(worker).map(|worker| Name::Worker(worker.pool, worker.number))?,
+            Peer::Worker(worker) => self.workers.get(worker).map(|worker| Name::Worker(worker.name()))?,
         })
     }
 

@@ -163,30 +163,11 @@ impl<I: Io> Hands<I> {
         }
     }
 
-    /// A socket that somebody has ended is made anew: nothing is in flight on it.
-    fn open_anew_if_ended(&mut self, now: Moment, index: usize) {
-        let acceptor = &mut self.acceptors[index];
-        let Some(listening) = acceptor.listening.as_ref().filter(|_| acceptor.is_ended) else { return };
-        match listening.open_anew() {
-            Ok(listening) => {
-                acceptor.listening = Some(listening);
-                acceptor.is_ended = false;
-                tracing::warn!("listening on {} again", acceptor.address);
-            }
-            Err(error) => {
-                acceptor.retry_at = Some(now.after(acceptor.delay));
-                if acceptor.may_tell(now) {
-                    tracing::error!(reason = "accept_paused", "cannot listen on {} again: {error}", acceptor.address);
-                }
-            }
-        }
-    }
-
     pub(super) fn retry_accepting(&mut self, now: Moment) {
         for index in 0..self.acceptors.len() {
             if self.acceptors[index].retry_at.is_some_and(|at| at <= now) {
                 self.acceptors[index].retry_at = None;
-                self.open_anew_if_ended(now, index);
+                self.acceptors[index].open_anew_if_ended(now);
                 self.arm_accept(index);
             }
         }

@@ -46,6 +46,29 @@ impl Acceptor {
         }
     }
 
+    /// The listener for clients that it belongs to, by its index, while it listens.
+    pub(super) fn listener(&self) -> Option<usize> {
+        self.listening.as_ref().map(|listening| listening.listener)
+    }
+
+    /// A socket that somebody has ended is made anew: nothing is in flight on it.
+    pub(super) fn open_anew_if_ended(&mut self, now: Moment) {
+        let Some(listening) = self.listening.as_ref().filter(|_| self.is_ended) else { return };
+        match listening.open_anew() {
+            Ok(listening) => {
+                self.listening = Some(listening);
+                self.is_ended = false;
+                tracing::warn!("listening on {} again", self.address);
+            }
+            Err(error) => {
+                self.retry_at = Some(now.after(self.delay));
+                if self.may_tell(now) {
+                    tracing::error!(reason = "accept_paused", "cannot listen on {} again: {error}", self.address);
+                }
+            }
+        }
+    }
+
     /// Whether it is time to tell that nothing can be accepted. If so, it counts as told.
     pub(super) fn may_tell(&mut self, now: Moment) -> bool {
         let is_due = self.told_at.is_none_or(|told| now.since(told) >= TELL_EVERY);

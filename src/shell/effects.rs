@@ -73,6 +73,7 @@ impl<I: Io> Hands<I> {
                     }
                 }
                 Effect::Report(report) => {
+                    self.recent.add(&report);
                     log::report(&report, |pool| self.pools.get(pool).map_or_else(String::new, |p| p.core.id.clone()));
                 }
                 Effect::Done => self.done = true,

@@ -8,6 +8,7 @@ use rustix::process::Rlimit;
 use slab::Slab;
 
 use super::acceptor::Acceptor;
+use super::admin::recent::Recent;
 use super::budget::Budget;
 use super::clock::Clock;
 use super::connection::Connection;
@@ -82,6 +83,8 @@ pub(super) struct Hands<I: Io> {
     /// What has happened and was not told to the core yet.
     pub news: VecDeque<(Moment, Input)>,
     pub memory: Budget,
+    /// What went wrong lately, for operators.
+    pub recent: Recent,
     pub done: bool,
 }
 

@@ -6,7 +6,7 @@
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -33,6 +33,8 @@ static BUFFERED: Mutex<Buffered> = Mutex::new(Buffered::EMPTY);
 static JSON: AtomicBool = AtomicBool::new(false);
 static JOURNAL: AtomicBool = AtomicBool::new(false);
 static LEVEL: AtomicU8 = AtomicU8::new(LogLevel::Info as u8);
+/// Lines that found no room or could not be written, since the start.
+static LOST: AtomicU64 = AtomicU64::new(0);
 
 struct Buffered {
     bytes: Vec<u8>,
@@ -53,6 +55,7 @@ impl Buffered {
             self.bytes.extend_from_slice(line);
         } else {
             self.dropped += 1;
+            LOST.fetch_add(1, Ordering::Relaxed);
             self.of_workers += u64::from(of_worker);
         }
     }
@@ -93,6 +96,7 @@ impl Batch {
         if self.written >= self.lines.start {
             self.failed = 0;
         }
+        LOST.fetch_add(self.unwritten_lines(), Ordering::Relaxed);
         self.failed += self.unwritten_lines() + self.dropped;
         if self.written > 0 {
             self.torn = self.bytes[self.written - 1] != b'\n';
@@ -173,9 +177,33 @@ pub(super) fn set_format(format: LogFormat) {
 pub(super) fn install(log: Log) {
     set_format(log.format);
     LEVEL.store(log.level as u8, Ordering::Relaxed);
-    let level = level_of(log.level);
     // A second installation, in a test, keeps the first: there is one stderr.
-    let _ = tracing::subscriber::set_global_default(Lines { level });
+    let _ = tracing::subscriber::set_global_default(Lines);
+}
+
+/// The levels by their numbers.
+const LEVELS: [(Level, &str); 4] =
+    [(Level::DEBUG, "debug"), (Level::INFO, "info"), (Level::WARN, "warn"), (Level::ERROR, "error")];
+
+fn level() -> (Level, &'static str) {
+    LEVELS[usize::from(LEVEL.load(Ordering::Relaxed)).min(LEVELS.len() - 1)]
+}
+
+/// Writes this level and the more important ones from now on.
+pub(super) fn set_level(level: LogLevel) {
+    LEVEL.store(level as u8, Ordering::Relaxed);
+    // Places that write know whether they are heard, and have to ask again.
+    tracing::callsite::rebuild_interest_cache();
+}
+
+/// The least important level that is written.
+pub(super) fn level_name() -> &'static str {
+    level().1
+}
+
+/// Lines that found no room or could not be written, since the start.
+pub(super) fn lost() -> u64 {
+    LOST.load(Ordering::Relaxed)
 }
 
 /// Gets the next lines ready to be written, if the last ones are; false if there is nothing to write.
@@ -316,17 +344,15 @@ fn what_it_came_to(mut entry: Entry, account: &Account) -> Entry {
 }
 
 /// Turns events into lines.
-struct Lines {
-    level: Level,
-}
+struct Lines;
 
 impl Subscriber for Lines {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        *metadata.level() <= self.level && metadata.target().starts_with("stdio_bus")
+        *metadata.level() <= level().0 && metadata.target().starts_with("stdio_bus")
     }
 
     fn max_level_hint(&self) -> Option<tracing::level_filters::LevelFilter> {
-        Some(self.level.into())
+        Some(level().0.into())
     }
 
     fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {

@@ -13,8 +13,8 @@
 
 mod accept;
 mod acceptor;
+mod admin;
 mod budget;
-mod cgroup;
 mod clock;
 mod close;
 mod connection;
@@ -53,6 +53,7 @@ use crate::bus::Bus;
 use crate::bus::port::{Input, Moment, Origin};
 use crate::bus::settings::MAX_CONNECTIONS;
 use crate::bus::shutdown::Stage;
+use crate::cgroup;
 use crate::config::{Config, Listen, LogFormat};
 use crate::error::{StartError, exit};
 use crate::io::Io;
@@ -60,6 +61,8 @@ use crate::io::ring::Completion;
 use crate::io::uring::Uring;
 use crate::reserve;
 use acceptor::Acceptor;
+use admin::Admin;
+use admin::recent::Recent;
 use budget::Budget;
 use clock::Clock;
 use connection::{Connection, Kind};
@@ -120,7 +123,9 @@ fn start(config: Config, inherited: Vec<Inherited>) -> Result<Shell<Uring>, Star
     workers::spawn::keep_descriptors().map_err(StartError::io("mark inherited descriptors"))?;
     let signals = signals::install().map_err(StartError::io("install signal handlers"))?;
     let has_lobby = config.listeners.iter().any(|listener| listener.entry.proxy.is_some());
-    let connections = MAX_CONNECTIONS + if has_lobby { lobby::MOST } else { 0 };
+    let of_lobby = if has_lobby { lobby::MOST } else { 0 };
+    let of_admin = if config.admin.is_some() { admin::MOST_CONNECTIONS + admin::MOST_SOCKETS } else { 0 };
+    let connections = MAX_CONNECTIONS + of_lobby + of_admin;
     let descriptors = workers::spawn::allow_descriptors(config.listeners.len(), connections, config.max_workers())?;
     let mut io = Uring::new(config.max_workers())?;
     let stdio = config.listeners.iter().position(|listener| matches!(listener.listen, Listen::Stdio));
@@ -135,6 +140,8 @@ fn start(config: Config, inherited: Vec<Inherited>) -> Result<Shell<Uring>, Star
         let opened = listen::open(&listener.listen, index, &inherited, &mut used)?;
         acceptors.extend(opened.into_iter().map(Acceptor::new));
     }
+    let open_admin = |admin: &crate::config::Admin| listen::open(&admin.listen, usize::MAX, &inherited, &mut used);
+    let of_admin = config.admin.as_ref().map(open_admin).transpose()?;
     if let Some(unused) = used.iter().position(|used| !used) {
         // Its clients would wait for ever.
         let Inherited { number, address, .. } = &inherited[unused];
@@ -142,6 +149,8 @@ fn start(config: Config, inherited: Vec<Inherited>) -> Result<Shell<Uring>, Star
             format!("it listens on {address}, and no listener does; add one to listeners, or take it out of the unit");
         return Err(StartError::Inherited { number: *number, why });
     }
+    let of_admin = of_admin.into_iter().flatten().take(admin::MOST_SOCKETS).map(Acceptor::new).collect();
+    let admin = Admin::new(&config, of_admin, &acceptors);
     tracing::info!("stdio_bus {} {}", env!("CARGO_PKG_VERSION"), config.summary());
     for open in config.open_listeners() {
         tracing::warn!("{open}");
@@ -155,8 +164,10 @@ fn start(config: Config, inherited: Vec<Inherited>) -> Result<Shell<Uring>, Star
         };
         tracing::info!("buffers are not registered ({error}){remedy}");
     }
-    cgroup::check(config.limits.max_memory);
-    let mut shell = Shell::new(config, io, Box::new(Reaper::new()), signals, acceptors, descriptors);
+    if let Some(doubt) = cgroup::doubt(config.limits.max_memory) {
+        tracing::warn!(reason = "memory_limit", "{doubt}");
+    }
+    let mut shell = Shell::new(config, io, Box::new(Reaper::new()), signals, acceptors, admin, descriptors);
     shell.hands.notify = Notify::from_environment();
     shell.open_doors(stdio);
     Ok(shell)
@@ -176,6 +187,7 @@ fn condition(bus: &Bus) -> Condition {
 struct Shell<I: Io> {
     bus: Bus,
     hands: Hands<I>,
+    admin: Admin,
     /// Lines that the core had taken before this turn.
     lines: u64,
     /// Those of the last turn.
@@ -189,6 +201,7 @@ impl<I: Io> Shell<I> {
         processes: Box<dyn Processes>,
         signals: Signals,
         acceptors: Vec<Acceptor>,
+        admin: Admin,
         descriptors: Rlimit,
     ) -> Self {
         let bus = Bus::new(config.settings());
@@ -227,9 +240,10 @@ impl<I: Io> Shell<I> {
             news: VecDeque::new(),
             memory,
             done: false,
+            recent: Recent::default(),
             pools: config.pools,
         };
-        Self { bus, hands, lines: 0, completions: Vec::with_capacity(256) }
+        Self { bus, hands, admin, lines: 0, completions: Vec::with_capacity(256) }
     }
 
     /// `stdio` is the listener that is our own stdin and stdout.
@@ -245,6 +259,7 @@ impl<I: Io> Shell<I> {
         for acceptor in 0..self.hands.acceptors.len() {
             self.hands.arm_accept(acceptor);
         }
+        self.open_admin();
         if let Some(listener) = stdio {
             let (stdin, stdout) = (rustix::stdio::stdin(), rustix::stdio::stdout());
             self.add_client(listener, Origin::default(), &[], |peer| Connection::stdio(peer, stdin, stdout));
@@ -274,8 +289,16 @@ impl<I: Io> Shell<I> {
         hands.io.carried(so_far - std::mem::replace(&mut self.lines, so_far));
         let mut completions = std::mem::take(&mut self.completions);
         completions.clear();
+        let is_watched = self.admin.is_on();
+        if is_watched {
+            self.admin.turn_ends(hands.io.elapsed());
+        }
         hands.io.turn(planned, &mut completions)?;
-        let now = hands.clock.read(hands.io.elapsed(), planned);
+        let elapsed = hands.io.elapsed();
+        if is_watched {
+            self.admin.turn_begins(elapsed);
+        }
+        let now = hands.clock.read(elapsed, planned);
         for completion in &completions {
             self.complete(now, completion);
         }
@@ -291,6 +314,10 @@ impl<I: Io> Shell<I> {
         self.hands.tell_left_out(now);
         self.notify();
         self.check_memory(now);
+        if self.admin.is_on() {
+            self.work_for_admin(now);
+            self.tick_admin(now);
+        }
         for connection in std::mem::take(&mut self.hands.starved) {
             self.hands.arm_read(connection);
         }
@@ -305,8 +332,9 @@ impl<I: Io> Shell<I> {
         }
         let retry = hands.acceptors.iter().filter_map(|acceptor| acceptor.retry_at).min();
         let (writing, left_out) = (hands.retry_writing_at, hands.left_out_due);
-        let due = [self.bus.next_deadline(), retry, hands.lobby.due(), writing, left_out, self.memory_due()];
-        let deadline = due.into_iter().flatten().min().map(|deadline| deadline.since(hands.clock.now()));
+        let waits = [retry, hands.lobby.due(), writing, left_out];
+        let due = [self.bus.next_deadline(), self.memory_due(), self.admin.due()].into_iter().chain(waits);
+        let deadline = due.flatten().min().map(|deadline| deadline.since(hands.clock.now()));
         let notice = hands.notify.due().map(|due| due.saturating_sub(hands.io.elapsed()));
         [deadline, notice].into_iter().flatten().min()
     }
@@ -333,7 +361,9 @@ impl<I: Io> Shell<I> {
             self.hands.leave(slot);
         }
         self.hands.clear_lobby();
+        self.close_admin();
         self.settle();
+        self.forget_admin();
         if self.hands.logging {
             // It is written again from where it stopped.
             self.hands.io.cancel(Operation::Log.token(0));
@@ -373,7 +403,8 @@ impl<I: Io> Shell<I> {
         let mut completions = Vec::new();
         for _ in 0..4 {
             let hands = &mut self.hands;
-            let settled = hands.connections.is_empty() && hands.lobby.is_empty() && !hands.logging;
+            let settled =
+                hands.connections.is_empty() && hands.lobby.is_empty() && !hands.logging && self.admin.is_empty();
             if settled || hands.io.turn(Some(LAST_COMPLETIONS / 4), &mut completions).is_err() {
                 break;
             }
@@ -410,6 +441,9 @@ impl<I: Io> Shell<I> {
                 }
                 self.hands.arm_stop();
             }
+            Operation::AdminAccept => self.admin_accepted(now, slot, completion.result),
+            Operation::AdminReceive => self.admin_received(now, slot, completion.result),
+            Operation::AdminSend => self.admin_sent(now, slot, completion.result),
             Operation::Log => self.hands.log_written(now, completion.result),
         }
         self.tell_news();

@@ -17,6 +17,9 @@ pub(super) enum Operation {
     Log,
     /// The PROXY header of a connection in the lobby.
     Header,
+    AdminAccept,
+    AdminReceive,
+    AdminSend,
 }
 
 impl Operation {
@@ -38,6 +41,9 @@ impl Operation {
             9 => Self::Stop,
             10 => Self::Log,
             11 => Self::Header,
+            12 => Self::AdminAccept,
+            13 => Self::AdminReceive,
+            14 => Self::AdminSend,
             _ => return None,
         };
         Some((operation, token as u32 as usize))
@@ -52,9 +58,11 @@ mod tests {
     fn a_token_brings_back_what_it_was_made_from() {
         use Operation as O;
         let all = [O::Accept, O::Read, O::Receive, O::Write, O::Watch, O::ReadStderr, O::ReadRestOfStderr, O::Children];
-        for operation in all.into_iter().chain([O::Stop, O::Log, O::Header]) {
+        for operation in
+            all.into_iter().chain([O::Stop, O::Log, O::Header, O::AdminAccept, O::AdminReceive, O::AdminSend])
+        {
             assert_eq!(Operation::of(operation.token(77)), Some((operation, 77)));
         }
-        assert_eq!((Operation::of(0), Operation::of(12 << 32)), (None, None));
+        assert_eq!((Operation::of(0), Operation::of(15 << 32)), (None, None));
     }
 }

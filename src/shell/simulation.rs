@@ -1,6 +1,7 @@
 //! The shell on a kernel that is made from a seed (`testing/kernel.rs`): short reads and writes, late and reordered
 //! completions, operations that fail, freezes of the machine, little memory, workers that cannot be started or die, clients
-//! that stop reading, end what they say, or leave, one of them on stdin and stdout, others behind a proxy. Every request of a client that stays
+//! that stop reading, end what they say, or leave, one of them on stdin and stdout, others behind a proxy, and operators
+//! who ask. Every request of a client that stays
 //! is answered once, with its own answer or an error; no timeout runs out before its time; in the end nothing is open and
 //! no memory is lent.
 
@@ -20,6 +21,7 @@ use serde_json::{Value, json};
 
 use super::Shell;
 use super::acceptor::Acceptor;
+use super::admin::Admin;
 use super::connection::Connection;
 use super::listen::Listening;
 use super::signals::Signals;
@@ -255,12 +257,59 @@ impl Client {
     }
 }
 
+/// What operators ask.
+const QUESTIONS: [&str; 7] = [
+    "GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n",
+    "GET /status.json HTTP/1.0\r\n\r\n",
+    "GET /clients.json HTTP/1.1\r\nHost: a\r\n\r\nGET /pending.json HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
+    "HEAD /readyz HTTP/1.1\r\nHost: a\r\n\r\n",
+    "GET / HTTP/1.1\r\nHost: a\r\n\r\n",
+    "POST /restart-worker?worker=p/1 HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nab",
+    "{\"jsonrpc\":\"2.0\"}\n",
+];
+
+/// Somebody at the admin listener: asks, reads a little, or nothing, and leaves at any time.
+struct Operator {
+    end: Option<OwnedFd>,
+    asks: VecDeque<u8>,
+    came: Vec<u8>,
+}
+
+impl Operator {
+    /// Does one thing. False if there was nothing to do.
+    fn acts(&mut self, random: &mut Random, asks: bool) -> bool {
+        let Some(end) = &self.end else { return false };
+        match random.range(0..20) {
+            0 if asks => {
+                self.end = None;
+                true
+            }
+            1..4 if asks && self.asks.len() < 10_000 => {
+                self.asks.extend(random.pick(&QUESTIONS).bytes());
+                true
+            }
+            4..10 => push(end, &mut self.asks, random.range(1..300)),
+            _ => {
+                let (moved, ended) = pull(end, &mut self.came, random.range(1..20_000));
+                assert!(self.came.len() < 9 || self.came.starts_with(b"HTTP/1.1 "), "an answer is HTTP");
+                if ended {
+                    self.end = None;
+                }
+                moved || ended
+            }
+        }
+    }
+}
+
 struct Simulation {
     random: Random,
     shell: Shell<Kernel>,
     wires: Rc<RefCell<Wires>>,
     children: Rc<RefCell<Children>>,
     door: i32,
+    /// Where operators come in, if anywhere.
+    admin_door: Option<i32>,
+    operators: Vec<Operator>,
     stop: UnixStream,
     clients: Vec<Client>,
     /// The daemon's stdin and stdout, if it serves a client there.
@@ -333,7 +382,12 @@ impl Simulation {
         // Less than the least that can be configured: some clients are more than it takes.
         let has_little_memory = config.limits.max_memory < 16 << 20;
         let needs_header = config.listeners[0].entry.proxy.as_ref().map(|proxy| proxy.required);
-        let mut shell = Shell::new(config, kernel, Box::new(Rc::clone(&children)), signals, vec![acceptor], limit);
+        let of_admin: Option<OwnedFd> = random.one_in(2).then(|| pair().0.into());
+        let admin_door = of_admin.as_ref().map(AsRawFd::as_raw_fd);
+        let of_admin = of_admin.into_iter().map(|socket| Acceptor::new(Listening::nowhere(socket, "a seed")));
+        let admin = Admin::new(&config, of_admin.collect(), &[]);
+        let children_of_shell = Box::new(Rc::clone(&children));
+        let mut shell = Shell::new(config, kernel, children_of_shell, signals, vec![acceptor], admin, limit);
         shell.open_doors(None);
         let mut simulation = Self {
             random,
@@ -341,6 +395,8 @@ impl Simulation {
             wires,
             children,
             door,
+            admin_door,
+            operators: Vec::new(),
             stop,
             clients: Vec::new(),
             stdio: None,
@@ -383,6 +439,22 @@ impl Simulation {
             client.todo.extend(*self.random.pick(&HEADERS));
         }
         self.clients.push(client);
+    }
+
+    /// An operator comes, or does something.
+    fn operator_acts(&mut self, asks: bool) -> bool {
+        let Some(door) = self.admin_door else { return false };
+        if asks && self.operators.len() < 8 && self.random.one_in(20) {
+            let (ours, theirs) = UnixStream::pair().expect("there are descriptors");
+            ours.set_nonblocking(true).expect("it is a socket");
+            self.wires.borrow_mut().connecting.entry(door).or_default().push_back(theirs.into());
+            self.operators.push(Operator { end: Some(ours.into()), asks: VecDeque::new(), came: Vec::new() });
+        }
+        if self.operators.is_empty() {
+            return false;
+        }
+        let at = self.random.range(0..self.operators.len());
+        self.operators[at].acts(&mut self.random, asks)
     }
 
     /// A worker reads, answers and writes a little, or dies.
@@ -482,6 +554,7 @@ impl Simulation {
             for _ in 0..self.random.range(0..6) {
                 moved |= self.worker_acts(asks);
                 moved |= self.client_acts(asks);
+                moved |= self.operator_acts(asks);
             }
             // Only when nobody can do anything is it time that has to pass.
             let is_quiet = !asks && !moved && !self.all_act();
@@ -529,7 +602,7 @@ impl Simulation {
         self.shell.finish();
         assert_eq!((self.shell.hands.connections.len(), self.shell.hands.io.lent()), (0, 0), "something is left");
         assert!(self.shell.hands.lobby.is_empty(), "somebody waits in the lobby");
-        let Self { shell, wires, clients, children, stdio, .. } = self;
+        let Self { shell, wires, clients, operators, children, stdio, .. } = self;
         drop(shell);
         drop(stdio);
         // Who was never let in goes with the door.
@@ -538,6 +611,11 @@ impl Simulation {
             let Some(end) = client.hears.take() else { continue };
             while let (true, _) = pull(&end, &mut client.came, 1 << 16) {}
             assert!(pull(&end, &mut client.came, 1).1, "the connection of {} is still open", client.name);
+        }
+        for mut operator in operators {
+            let Some(end) = operator.end.take() else { continue };
+            while let (true, _) = pull(&end, &mut operator.came, 1 << 16) {}
+            assert!(pull(&end, &mut operator.came, 1).1, "the connection of an operator is still open");
         }
         for worker in &children.borrow().workers {
             let mut rest = Vec::new();

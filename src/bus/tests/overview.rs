@@ -4,6 +4,8 @@ use super::*;
 use crate::bus::overview::{Askers, Level, Name};
 use crate::bus::worker::State;
 
+const FIRST: WorkerName = WorkerName { pool: 0, place: 0, incarnation: 0 };
+
 #[test]
 fn a_client_and_a_worker_are_shown_with_what_hangs_on_them() {
     let mut bench = bench(1);
@@ -17,7 +19,7 @@ fn a_client_and_a_worker_are_shown_with_what_hangs_on_them() {
     assert_eq!((row.link.asked, row.link.sessions, row.link.queued, row.link.waits), (1, 1, 0, None));
     assert_eq!(row.link.idle, seconds(1));
     let row = bench.bus.worker_row(bench.now, 0).expect("it is there");
-    assert_eq!((row.pool, row.number, row.pid, row.state, row.owner), (0, 0, 100, State::Running, None));
+    assert_eq!((row.pool, row.name, row.pid, row.state, row.owner), (0, FIRST, 100, State::Running, None));
     assert_eq!((row.link.to_answer, row.link.sessions, row.link.queued), (1, 1, 40));
     assert!(bench.bus.client_row(bench.now, 1).is_none() && bench.bus.worker_row(bench.now, 7).is_none());
 }
@@ -31,13 +33,13 @@ fn sessions_and_requests_are_shown_by_their_names() {
     bench.pass(seconds(4));
     let session = bench.bus.session_row(bench.now, 0).expect("it is there");
     assert_eq!((session.name, session.client, session.rank), (&b"s"[..], Some(0), "claimed"));
-    assert_eq!((session.worker, session.pending), (Some(Name::Worker(0, 0)), 1));
+    assert_eq!((session.worker, session.pending), (Some(Name::Worker(FIRST)), 1));
     let request = bench.bus.request_row(bench.now, Askers::Clients, 0).expect("it is there");
-    assert_eq!((request.asker, request.answerer), (Some(Name::Client(0)), Some(Name::Worker(0, 0))));
+    assert_eq!((request.asker, request.answerer), (Some(Name::Client(0)), Some(Name::Worker(FIRST))));
     assert!(request.id.contains('a') && request.age.abs_diff(seconds(4)) < milliseconds(1), "{request:?}");
     assert_eq!(bench.bus.request_age(bench.now, 0).map(|(pool, _)| pool), Some(0));
     let request = bench.bus.request_row(bench.now, Askers::Workers, 0).expect("it is there");
-    assert_eq!((request.asker, request.answerer), (Some(Name::Worker(0, 0)), Some(Name::Client(0))));
+    assert_eq!((request.asker, request.answerer), (Some(Name::Worker(FIRST)), Some(Name::Client(0))));
     bench.breaks(client);
     assert_eq!(bench.bus.request_row(bench.now, Askers::Clients, 0).and_then(|request| request.asker), None);
     assert_eq!(bench.bus.request_age(bench.now, 0), None, "nobody waits for it");
@@ -60,5 +62,5 @@ fn every_entry_of_a_table_is_in_one_of_its_slots() {
     assert_eq!((levels.clients, levels.sessions.used), (Level { used: 20, most: 1024 }, 20));
     assert_eq!((levels.requests, levels.worker_requests.used), (Level { used: 20, most: 4096 }, 0));
     assert!(bus.client_numbered(19).is_some() && bus.client_numbered(20).is_none());
-    assert!(bus.worker_numbered(0, 2).is_some() && bus.worker_numbered(0, 3).is_none());
+    assert!(bus.worker_at(0, 2).is_some() && bus.worker_at(0, 3).is_none());
 }

@@ -1,5 +1,5 @@
-//! The memory limit of the daemon's control group (cgroups(7)), read once at the start: a budget above it would end
-//! in the kernel's killing the daemon.
+//! The limits of our control group (cgroups(7)): a budget of memory above its limit would end in the kernel's killing the
+//! daemon.
 
 use std::fs;
 use std::path::{Component, Path, PathBuf};
@@ -7,29 +7,45 @@ use std::path::{Component, Path, PathBuf};
 /// The part of the limit that `max_memory` may be: the rest is for tables, code and what the kernel counts for us.
 const PARTS: (u64, u64) = (3, 4);
 
-/// Warns if `max_memory`, in bytes, is more than three quarters of the memory limit of our control group.
-pub(super) fn check(max_memory: usize) {
-    let limit = limit(Path::new("/proc/self/cgroup"), Path::new("/sys/fs/cgroup"));
-    if let Some(text) = limit.and_then(|limit| warning(max_memory as u64, &limit)) {
-        tracing::warn!(reason = "memory_limit", "{text}");
-    }
+const MEMBERSHIP: &str = "/proc/self/cgroup";
+const ROOT: &str = "/sys/fs/cgroup";
+const MEMORY: Controller =
+    Controller { name: "memory", file: "memory.max", file_of_version_1: "memory.limit_in_bytes" };
+const PROCESSES: Controller = Controller { name: "pids", file: "pids.max", file_of_version_1: "pids.max" };
+
+/// What limits something, and the files that say how much.
+struct Controller {
+    name: &'static str,
+    file: &'static str,
+    file_of_version_1: &'static str,
 }
 
-/// A limit in bytes and the file that sets it.
+/// What is to be said if `max_memory`, in bytes, is more than three quarters of the memory limit of our control group.
+pub fn doubt(max_memory: usize) -> Option<String> {
+    let limit = limit(&MEMORY, Path::new(MEMBERSHIP), Path::new(ROOT));
+    limit.and_then(|limit| warning(max_memory as u64, &limit))
+}
+
+/// How many processes and threads our control group may have, if that is limited.
+pub fn processes() -> Option<u64> {
+    limit(&PROCESSES, Path::new(MEMBERSHIP), Path::new(ROOT)).map(|limit| limit.most)
+}
+
+/// A limit and the file that sets it.
 #[derive(Debug, PartialEq, Eq)]
 struct Limit {
-    bytes: u64,
+    most: u64,
     file: PathBuf,
 }
 
 fn warning(max_memory: u64, limit: &Limit) -> Option<String> {
-    let most = limit.bytes / PARTS.1 * PARTS.0;
+    let most = limit.most / PARTS.1 * PARTS.0;
     (max_memory > most).then(|| {
         format!(
             "limits.max_memory is {max_memory} bytes, and the control group of the daemon may use {} ({}), workers \
              included if they run in it; set limits.max_memory to {most} or less, or allow more memory (MemoryMax in \
              systemd, --memory in Docker)",
-            limit.bytes,
+            limit.most,
             limit.file.display()
         )
     })
@@ -37,7 +53,7 @@ fn warning(max_memory: u64, limit: &Limit) -> Option<String> {
 
 /// The lowest limit of the groups that `membership` (/proc/self/cgroup) names and of those around them. None without
 /// one. `root` is where the hierarchies are mounted: version 2 alone, or version 1 beside version 2.
-fn limit(membership: &Path, root: &Path) -> Option<Limit> {
+fn limit(controller: &Controller, membership: &Path, root: &Path) -> Option<Limit> {
     let membership = fs::read_to_string(membership).ok()?;
     let mut lowest: Option<Limit> = None;
     for line in membership.lines() {
@@ -47,18 +63,18 @@ fn limit(membership: &Path, root: &Path) -> Option<Limit> {
             continue;
         };
         let (mount, name) = if hierarchy == "0" && controllers.is_empty() {
-            (root.to_owned(), "memory.max")
-        } else if controllers.split(',').any(|controller| controller == "memory") {
-            (root.join("memory"), "memory.limit_in_bytes")
+            (root.to_owned(), controller.file)
+        } else if controllers.split(',').any(|known| known == controller.name) {
+            (root.join(controller.name), controller.file_of_version_1)
         } else {
             continue;
         };
         for directory in around(&mount, path) {
             let file = directory.join(name);
             // "max" is no limit; version 1 writes a number that no machine has.
-            let bytes = fs::read_to_string(&file).ok().and_then(|text| text.trim().parse().ok());
-            if let Some(bytes) = bytes.filter(|bytes| lowest.as_ref().is_none_or(|lowest| *bytes < lowest.bytes)) {
-                lowest = Some(Limit { bytes, file });
+            let most = fs::read_to_string(&file).ok().and_then(|text| text.trim().parse().ok());
+            if let Some(most) = most.filter(|most| lowest.as_ref().is_none_or(|lowest| *most < lowest.most)) {
+                lowest = Some(Limit { most, file });
             }
         }
     }
@@ -96,12 +112,12 @@ mod tests {
             fs::create_dir_all(file.parent().expect("it has a directory")).expect("a directory");
             fs::write(&file, text).expect("a file");
         }
-        let limit = limit(&proc, &root);
+        let limit = limit(&MEMORY, &proc, &root);
         (directory, limit)
     }
 
     fn bytes(membership: &str, files: &[(&str, &str)]) -> Option<u64> {
-        machine(membership, files).1.map(|limit| limit.bytes)
+        machine(membership, files).1.map(|limit| limit.most)
     }
 
     #[test]
@@ -114,7 +130,7 @@ mod tests {
         assert_eq!(bytes(service, &[("system.slice/other.service/memory.max", "1\n")]), None);
         let (directory, limit) = machine("0::/\n", &[("memory.max", "7\n")]);
         let file = directory.path().join("sys/memory.max");
-        assert_eq!(limit, Some(Limit { bytes: 7, file }), "in a container the root is its own");
+        assert_eq!(limit, Some(Limit { most: 7, file }), "in a container the root is its own");
     }
 
     #[test]
@@ -133,12 +149,12 @@ mod tests {
         assert_eq!(bytes("", &[("memory.max", "1")]), None);
         assert_eq!(bytes("nonsense\n0::\n", &[("memory.max", "-1")]), None);
         assert_eq!(bytes("0::/../../x\n", &[("x/memory.max", "1"), ("memory.max", "5")]), Some(5));
-        assert_eq!(limit(Path::new("/no/such/file"), Path::new("/no/such/directory")), None);
+        assert_eq!(limit(&MEMORY, Path::new("/no/such/file"), Path::new("/no/such/directory")), None);
     }
 
     #[test]
     fn more_than_three_quarters_is_told_with_both_figures_and_the_remedy() {
-        let limit = Limit { bytes: 400, file: "/sys/fs/cgroup/memory.max".into() };
+        let limit = Limit { most: 400, file: "/sys/fs/cgroup/memory.max".into() };
         assert_eq!(warning(300, &limit), None);
         let text = warning(301, &limit).expect("a warning");
         assert!(text.contains("is 301 bytes") && text.contains("may use 400 (/sys/fs/cgroup/memory.max)"), "{text}");

@@ -1,0 +1,145 @@
+//! Who may ask what. Reading is for everybody who can connect; an action needs a Unix socket, whose permissions say who
+//! may, or the token. A page of another origin that a browser shows may neither act nor read: it cannot reach a Unix
+//! socket, and over TCP its requests name the page, or a host that this is not.
+
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+
+use rustix::net::getsockname;
+use rustix::process::geteuid;
+
+use super::request::Request;
+use super::response::Response;
+use super::status_line::Status;
+use crate::bus::port::Source;
+use crate::config::Token;
+use crate::shell::source;
+
+/// What is known of the other side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// It may open the socket file; or the abstract name, and is root or our own user.
+    Trusted,
+    /// Any other user of this machine, by an abstract name, which has no permissions.
+    AnyUser,
+    /// It came over TCP to an address that leads out of this machine.
+    Network,
+    /// It came over TCP to an address of this machine alone.
+    Loopback,
+}
+
+impl Origin {
+    /// Where a connected socket comes from.
+    pub(super) fn of(socket: &OwnedFd, is_unix: bool, is_abstract: bool) -> Self {
+        if is_unix {
+            let ours = [Source::User(0), Source::User(geteuid().as_raw())];
+            return if !is_abstract || ours.contains(&source::of(socket, true).source()) {
+                Self::Trusted
+            } else {
+                Self::AnyUser
+            };
+        }
+        let local = getsockname(socket).ok().and_then(|address| SocketAddr::try_from(address).ok());
+        if local.is_some_and(|local| local.ip().to_canonical().is_loopback()) { Self::Loopback } else { Self::Network }
+    }
+}
+
+/// Why a request is not answered at all, if it is not.
+pub(super) fn may_ask(origin: Origin, request: &Request) -> Result<(), Response> {
+    // A page may have given its own name an address of this machine (DNS rebinding).
+    if origin == Origin::Loopback
+        && let Some(host) = &request.host
+        && !is_loopback(host)
+    {
+        let text = format!("{host:?} is not this machine; ask for localhost, or for its address");
+        return Err(Response::text(Status::Forbidden, &text));
+    }
+    Ok(())
+}
+
+/// Why a request may not act, if it may not.
+pub(super) fn may_act(origin: Origin, request: &Request, token: Option<&Token>) -> Result<(), Response> {
+    if let Some(page) = &request.origin
+        && page.split_once("://").map(|(_, host)| host) != request.host.as_deref()
+    {
+        return Err(Response::text(Status::Forbidden, "a page of another origin may not act here"));
+    }
+    if request.fetch_site.as_deref().is_some_and(|site| site != "same-origin" && site != "none") {
+        return Err(Response::text(Status::Forbidden, "a page of another site may not act here"));
+    }
+    match (origin, token, &request.bearer) {
+        (Origin::Trusted, ..) => Ok(()),
+        (_, Some(token), Some(bearer)) if token.is(bearer) => Ok(()),
+        (_, None, _) => {
+            Err(Response::text(Status::Forbidden, "an action needs a Unix socket with a path, or admin.token_file"))
+        }
+        (_, Some(_), _) => Err(Response::text(Status::Unauthorized, "an action needs the token")
+            .with("WWW-Authenticate", "Bearer realm=\"stdio_bus\"")),
+    }
+}
+
+/// Whether the `Host` of a request means this machine.
+fn is_loopback(host: &str) -> bool {
+    let name = match host.strip_prefix('[') {
+        Some(rest) => rest.split_once(']').map_or(rest, |(address, _)| address),
+        None => host.split_once(':').map_or(host, |(name, _)| name),
+    };
+    let address = name.parse::<IpAddr>().ok();
+    name.eq_ignore_ascii_case("localhost") || address.is_some_and(|address| address.to_canonical().is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::request::{Parsed, parse};
+    use super::*;
+
+    fn request(fields: &str) -> Request {
+        match parse(format!("POST /drain HTTP/1.1\r\n{fields}\r\n\r\n").as_bytes()) {
+            Parsed::Whole(request) => request,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn code(answer: Result<(), Response>) -> u16 {
+        answer.map_or_else(|refused| refused.status.code(), |()| 200)
+    }
+
+    #[test]
+    fn a_name_that_somebody_gave_an_address_of_this_machine_is_refused() {
+        let ask = |origin, host: &str| code(may_ask(origin, &request(&format!("Host: {host}"))));
+        for host in ["localhost", "LOCALHOST:9001", "127.0.0.1:9001", "127.9.9.9", "[::1]:9001", "[::ffff:127.0.0.1]"] {
+            assert_eq!(ask(Origin::Loopback, host), 200, "{host}");
+        }
+        for host in ["evil.example", "evil.example:9001", "localhost.evil.example", "192.0.2.1", ""] {
+            assert_eq!(ask(Origin::Loopback, host), 403, "{host}");
+            assert_eq!((ask(Origin::Network, host), ask(Origin::Trusted, host)), (200, 200), "{host}");
+        }
+    }
+
+    #[test]
+    fn an_action_needs_a_unix_socket_or_the_token() {
+        let token = Token::new(b" 0123456789abcdef\n");
+        let act = |origin, token, fields: &str| code(may_act(origin, &request(&format!("Host: h{fields}")), token));
+        assert_eq!(act(Origin::Trusted, None, ""), 200);
+        for origin in [Origin::AnyUser, Origin::Network, Origin::Loopback] {
+            assert_eq!(act(origin, None, "\r\nAuthorization: Bearer 0123456789abcdef"), 403);
+            assert_eq!(act(origin, Some(&token), ""), 401);
+            assert_eq!(act(origin, Some(&token), "\r\nAuthorization: Bearer 0123456789abcdee"), 401);
+            assert_eq!(act(origin, Some(&token), "\r\nAuthorization: Bearer 0123456789abcdef0"), 401);
+            assert_eq!(act(origin, Some(&token), "\r\nAuthorization: Basic 0123456789abcdef"), 401);
+            assert_eq!(act(origin, Some(&token), "\r\nAuthorization: Bearer 0123456789abcdef"), 200);
+        }
+    }
+
+    #[test]
+    fn a_page_of_another_origin_may_not_act_with_the_token_of_somebody_else() {
+        let token = Token::new(b"0123456789abcdef");
+        let act = |fields: &str| {
+            let fields = format!("Host: h:1\r\nAuthorization: Bearer 0123456789abcdef{fields}");
+            code(may_act(Origin::Network, &request(&fields), Some(&token)))
+        };
+        assert_eq!((act("\r\nOrigin: http://h:1"), act("\r\nSec-Fetch-Site: same-origin")), (200, 200));
+        assert_eq!((act("\r\nOrigin: http://h:2"), act("\r\nOrigin: null")), (403, 403));
+        assert_eq!((act("\r\nSec-Fetch-Site: cross-site"), act("\r\nSec-Fetch-Site: same-site")), (403, 403));
+    }
+}

@@ -1,0 +1,58 @@
+//! Whether the daemon is alive, and whether it is ready: one line of text that says why, and a status that load balancers
+//! understand. 503 takes it out, and 404 lets who is there finish (`http-check disable-on-404` of HAProxy).
+
+use super::request::Request;
+use super::response::Response;
+use super::status_line::Status;
+use super::view::View;
+use crate::bus::readiness::Readiness;
+
+/// The loop turns.
+pub(super) fn alive() -> Response {
+    Response::text(Status::Ok, "alive")
+}
+
+/// `/readyz`, which may name a pool or a listener.
+pub(super) fn ready(view: &View<'_>, request: &Request) -> Response {
+    let unknown = request.query.iter().find(|(name, _)| name != "pool" && name != "listener");
+    let readiness = match (unknown, request.parameter("pool"), request.parameter("listener")) {
+        (Some((name, _)), ..) => {
+            let text = format!("{name:?} is not known here; write ?pool=ID, ?listener=N or ?listener=ADDRESS");
+            return Response::text(Status::BadRequest, &text);
+        }
+        (None, Some(_), Some(_)) => {
+            return Response::text(Status::BadRequest, "name a pool or a listener, and not both");
+        }
+        (None, None, None) => view.bus.readiness(),
+        (None, Some(id), None) => {
+            let pool = view.pools.iter().position(|pool| pool.core.id == id);
+            match pool.and_then(|pool| view.bus.pool_readiness(pool)) {
+                Some(readiness) => readiness,
+                None => return Response::text(Status::BadRequest, &no_pool(view, id)),
+            }
+        }
+        (None, None, Some(name)) => {
+            let listener = view.places.iter().position(|place| place.is_called(name)).or_else(|| name.parse().ok());
+            match listener.and_then(|listener| view.bus.listener_readiness(listener)) {
+                Some(readiness) => readiness,
+                None => return Response::text(Status::BadRequest, &no_listener(view, name)),
+            }
+        }
+    };
+    match readiness {
+        Readiness::Ready => Response::text(Status::Ok, "ready"),
+        Readiness::NotReady(why) => Response::text(Status::Unavailable, &format!("not ready: {why}")),
+        Readiness::Draining => Response::text(Status::NotFound, "draining: the daemon shuts down"),
+    }
+}
+
+fn no_pool(view: &View<'_>, id: &str) -> String {
+    let ids: Vec<&str> = view.pools.iter().map(|pool| pool.core.id.as_str()).collect();
+    format!("there is no pool {id:?}; the pools are {}", ids.join(", "))
+}
+
+fn no_listener(view: &View<'_>, name: &str) -> String {
+    let places: Vec<String> =
+        view.places.iter().enumerate().map(|(at, place)| format!("{at} ({})", place.asked)).collect();
+    format!("there is no listener {name:?}; the listeners are {}", places.join(", "))
+}

@@ -1,0 +1,84 @@
+//! The last ten minutes in a few numbers, for a chart: what was carried and what waited, every five seconds.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::bus::port::Moment;
+use crate::bus::stats::Stats;
+
+/// The time between two samples.
+pub(super) const EVERY: Duration = Duration::from_secs(5);
+/// How many are kept.
+const MOST: usize = 120;
+
+/// What happened since the sample before, and what was there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Sample {
+    pub client_lines: u64,
+    pub worker_lines: u64,
+    pub clients: usize,
+    pub pending: usize,
+    /// How long the loop has worked.
+    pub busy: Duration,
+}
+
+/// See the top of the file.
+#[derive(Default)]
+pub(super) struct History {
+    samples: VecDeque<Sample>,
+    /// The counters at the last sample.
+    last: (u64, u64, Duration),
+    /// When the next one is due.
+    due: Moment,
+}
+
+impl History {
+    /// When [`History::take`] has something to do.
+    pub(super) fn due(&self) -> Moment {
+        self.due
+    }
+
+    /// Takes a sample, if it is time.
+    pub(super) fn take(&mut self, now: Moment, stats: &Stats, busy: Duration) {
+        if self.due > now {
+            return;
+        }
+        self.due = now.after(EVERY);
+        let counted = (stats.lines_from_clients, stats.lines_from_workers, busy);
+        let last = std::mem::replace(&mut self.last, counted);
+        if self.samples.len() == MOST {
+            self.samples.pop_front();
+        }
+        self.samples.push_back(Sample {
+            client_lines: counted.0 - last.0,
+            worker_lines: counted.1 - last.1,
+            clients: stats.clients,
+            pending: stats.pending,
+            busy: counted.2.saturating_sub(last.2),
+        });
+    }
+
+    /// The oldest one first.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Sample> {
+        self.samples.iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sample_says_what_happened_since_the_one_before_and_the_oldest_go() {
+        let mut history = History::default();
+        let mut stats = Stats { clients: 3, ..Stats::default() };
+        for second in 0..5 * (MOST as u64 + 10) {
+            stats.lines_from_clients += 2;
+            history.take(Moment(second * 1_000_000_000), &stats, Duration::from_millis(second));
+        }
+        assert_eq!(history.iter().count(), MOST);
+        let busy = Duration::from_millis(5);
+        let expected = Sample { client_lines: 10, worker_lines: 0, clients: 3, pending: 0, busy };
+        assert!(history.iter().all(|sample| *sample == expected));
+    }
+}

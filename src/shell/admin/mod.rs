@@ -1,0 +1,149 @@
+//! The admin listener: readiness, metrics, status and commands over HTTP, from the same loop and through the same door
+//! to the kernel as everything else.
+//!
+//! Its connections are no clients of the core. They take none of its slots and none of its memory, have a bound of
+//! their own, and hold nothing up: a request has a limit in bytes and in time, an answer is made piece by piece, one
+//! piece in a turn of the loop, and is dropped when its reader is.
+//!
+//! Reading order: `serve.rs` moves bytes, `connection.rs` is what it knows of each connection, `request.rs` and
+//! `response.rs` are HTTP, `access.rs` says who may ask, `route.rs` what each path means. What is answered is made from
+//! a view (`view.rs`): `health.rs`, `metrics.rs`, `status.rs` with `tables.rs`, and the page for people, `page.html`.
+
+mod access;
+mod connection;
+mod health;
+mod history;
+mod metrics;
+mod page;
+pub(super) mod recent;
+mod request;
+mod response;
+mod route;
+mod serve;
+mod status;
+mod status_line;
+mod tables;
+mod view;
+
+use std::collections::VecDeque;
+use std::time::{Duration, SystemTime};
+
+use slab::Slab;
+
+use super::acceptor::Acceptor;
+use crate::bus::histogram::Histogram;
+use crate::bus::port::Moment;
+use crate::config::{Config, Listen, Token};
+use connection::Connection;
+use history::History;
+
+/// Connections at once. The one that has waited longest for its next request makes room for another one.
+pub(super) const MOST_CONNECTIONS: usize = 64;
+/// Sockets that one name may lead to.
+pub(super) const MOST_SOCKETS: usize = 8;
+
+/// A listener for clients, as people call it.
+struct Place {
+    /// As it stands in the configuration or on the command line.
+    asked: String,
+    /// The addresses of its sockets.
+    bound: Vec<String>,
+}
+
+impl Place {
+    /// What it is called where names have to be few: its first address.
+    fn label(&self) -> &str {
+        self.bound.first().unwrap_or(&self.asked)
+    }
+
+    /// Whether this address means it, with or without the kind in front.
+    fn is_called(&self, name: &str) -> bool {
+        let is_same = |known: &str| {
+            known == name || ["tcp://", "unix:"].into_iter().any(|kind| known.strip_prefix(kind) == Some(name))
+        };
+        is_same(&self.asked) || self.bound.iter().any(|bound| is_same(bound))
+    }
+}
+
+/// See the top of the file. Without an admin listener there is nothing in it.
+pub(super) struct Admin {
+    acceptors: Vec<Acceptor>,
+    /// Every user of this machine may connect.
+    is_abstract: bool,
+    token: Option<Token>,
+    connections: Slab<Connection>,
+    /// Those whose answer goes on, one piece after the other.
+    busy: VecDeque<usize>,
+    /// No connection has a deadline before this.
+    due: Option<Moment>,
+    places: Vec<Place>,
+    closed: bool,
+    history: History,
+    /// How long each turn of the loop has worked, and since when this one does.
+    turns: Histogram,
+    turned_at: Option<Duration>,
+    started_at: SystemTime,
+}
+
+impl Admin {
+    /// What is served on these sockets; `config` says the rest, and `clients` are the sockets for clients.
+    pub(super) fn new(config: &Config, acceptors: Vec<Acceptor>, clients: &[Acceptor]) -> Self {
+        let place = |(at, listener): (usize, &crate::config::Listener)| {
+            let ours = clients.iter().filter(|acceptor| acceptor.listener() == Some(at));
+            Place { asked: listener.listen.to_string(), bound: ours.map(|acceptor| acceptor.address.clone()).collect() }
+        };
+        let admin = config.admin.as_ref();
+        let is_abstract =
+            |listen: &Listen| matches!(listen, Listen::Unix { path, .. } if crate::address::is_abstract(path));
+        Self {
+            acceptors,
+            is_abstract: admin.is_some_and(|admin| is_abstract(&admin.listen)),
+            token: admin.and_then(|admin| admin.token.clone()),
+            connections: Slab::new(),
+            busy: VecDeque::new(),
+            due: None,
+            places: config.listeners.iter().enumerate().map(place).collect(),
+            closed: false,
+            history: History::default(),
+            turns: Histogram::default(),
+            turned_at: None,
+            started_at: SystemTime::now(),
+        }
+    }
+
+    /// Whether there is an admin listener.
+    pub(super) fn is_on(&self) -> bool {
+        !self.acceptors.is_empty()
+    }
+
+    /// Whether nothing is left of it.
+    pub(super) fn is_empty(&self) -> bool {
+        self.connections.is_empty()
+    }
+
+    /// When it has something to do although nothing happens, and whether that is at once.
+    pub(super) fn due(&self) -> Option<Moment> {
+        match (self.is_on(), self.busy.is_empty()) {
+            (false, _) => None,
+            (true, false) => Some(Moment(0)),
+            (true, true) => Some(self.due.map_or(self.history.due(), |due| due.min(self.history.due()))),
+        }
+    }
+
+    /// A turn of the loop begins to work, or has worked: so much time has passed since the start.
+    pub(super) fn turn_begins(&mut self, elapsed: Duration) {
+        self.turned_at = Some(elapsed);
+    }
+
+    /// See [`Admin::turn_begins`].
+    pub(super) fn turn_ends(&mut self, elapsed: Duration) {
+        if let Some(since) = self.turned_at {
+            self.turns.observe(elapsed.saturating_sub(since));
+        }
+    }
+
+    /// Makes sure that deadlines are looked at then.
+    fn check_at(&mut self, deadline: Moment) {
+        self.due = Some(self.due.map_or(deadline, |due| due.min(deadline)));
+    }
+}

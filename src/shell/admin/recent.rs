@@ -1,0 +1,78 @@
+//! What went wrong lately: the last warnings and errors of the log, for those who look later. What is not let through to
+//! the log is not here either, so nobody can push everything else out at once.
+
+use std::collections::VecDeque;
+use std::time::SystemTime;
+
+use crate::bus::report::{Level, Reason, Report, WorkerName};
+
+/// How many are kept.
+const MOST: usize = 64;
+/// Bytes of a text that are kept.
+const LONGEST: usize = 500;
+
+/// One of them.
+pub(in crate::shell) struct Trouble {
+    pub at: SystemTime,
+    pub level: Level,
+    pub reason: Reason,
+    pub client: Option<u32>,
+    pub worker: Option<WorkerName>,
+    pub id: Option<String>,
+    pub text: String,
+}
+
+/// See the top of the file.
+#[derive(Default)]
+pub(in crate::shell) struct Recent(VecDeque<Trouble>);
+
+impl Recent {
+    /// Keeps a report, if it is about something that went wrong.
+    pub(in crate::shell) fn add(&mut self, report: &Report) {
+        if report.level < Level::Warn {
+            return;
+        }
+        if self.0.len() == MOST {
+            self.0.pop_front();
+        }
+        let mut text = report.text.clone();
+        text.truncate(whole_characters(&text, LONGEST));
+        self.0.push_back(Trouble {
+            at: SystemTime::now(),
+            level: report.level,
+            reason: report.reason,
+            client: report.client,
+            worker: report.worker,
+            id: report.id.clone(),
+            text,
+        });
+    }
+
+    /// The last one first.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Trouble> {
+        self.0.iter().rev()
+    }
+}
+
+/// The most bytes up to `most` that do not cut a character.
+fn whole_characters(text: &str, most: usize) -> usize {
+    (0..=most.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_troubles_are_kept_and_the_ordinary_course_is_not() {
+        let mut recent = Recent::default();
+        recent.add(&Report::new(Reason::WorkerStarted, "a worker runs"));
+        assert_eq!(recent.iter().count(), 0);
+        for number in 0..MOST + 3 {
+            recent.add(&Report::new(Reason::NoWorker, format!("{number} {}", "é".repeat(400))));
+        }
+        assert_eq!(recent.iter().count(), MOST);
+        let last = recent.iter().next().expect("the last one comes first");
+        assert!(last.text.starts_with("66 é") && last.text.len() <= LONGEST, "{}", last.text);
+    }
+}

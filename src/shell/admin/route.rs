@@ -1,0 +1,143 @@
+//! What each path means: an answer that can be given at once, or an action.
+
+use super::access::{Origin, may_act};
+use super::metrics::{self, Metrics};
+use super::request::{Method, Request};
+use super::response::{JSON, Response};
+use super::status::Status as Overview;
+use super::status_line::Status;
+use super::tables::{Table, Whole};
+use super::view::View;
+use super::{health, page};
+use crate::bus::port::{ClientKey, WorkerKey};
+use crate::bus::readiness::Readiness;
+use crate::config::{LogLevel, Token};
+
+/// What becomes of a request.
+pub(super) enum Route {
+    Answer(Response),
+    /// Do this, and then answer so.
+    Act(Action, Response),
+}
+
+/// What an operator may have done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Action {
+    Drain,
+    CloseClient(ClientKey),
+    RestartWorker(WorkerKey),
+    SetLogLevel(LogLevel),
+}
+
+const READ: &str = "GET, HEAD, OPTIONS";
+const ACT: &str = "POST, OPTIONS";
+
+/// Where a request leads.
+pub(super) fn route(view: &View<'_>, request: &Request, origin: Origin, token: Option<&Token>) -> Route {
+    let (get, post) = (get(&request.path), post(&request.path));
+    let allowed = if post.is_some() { ACT } else { READ };
+    if get.is_none() && post.is_none() && request.path != "*" {
+        let text = "there is nothing here; try /, /status.json, /metrics or /readyz";
+        return Route::Answer(Response::text(Status::NotFound, text));
+    }
+    Route::Answer(match (request.method, get, post) {
+        (Method::Get | Method::Head, Some(get), _) => get(view, request),
+        (Method::Post, _, Some(post)) => {
+            return match may_act(origin, request, token).and_then(|()| post(view, request)) {
+                Ok((action, text)) => Route::Act(action, Response::text(Status::Accepted, &text)),
+                Err(refused) => Route::Answer(refused),
+            };
+        }
+        // The default check of HAProxy: whoever configures no more than a check asks whether to send clients.
+        (Method::Options, ..) if ["/", "*"].contains(&request.path.as_str()) => {
+            health::ready(view, request).with("Allow", READ)
+        }
+        (Method::Options, ..) => Response::text(Status::Ok, allowed).with("Allow", allowed),
+        (Method::Unknown, ..) => Response::text(Status::NotImplemented, "this method is not known here"),
+        _ => Response::text(Status::MethodNotAllowed, &format!("use one of {allowed}")).with("Allow", allowed),
+    })
+}
+
+type Get = fn(&View<'_>, &Request) -> Response;
+
+fn get(path: &str) -> Option<Get> {
+    Some(match path {
+        "/" => |_, _| page::page(),
+        "/healthz" => |_, _| health::alive(),
+        "/readyz" => health::ready,
+        "/metrics" => |view, _| Response::pieces(metrics::KIND, Metrics::new(view)),
+        "/status.json" => |_, _| Response::pieces(JSON, Overview::new()),
+        _ => {
+            table(path)?;
+            |_, request| match table(&request.path) {
+                Some(table) => Response::pieces(JSON, Whole::of(table)),
+                None => Response::text(Status::NotFound, "there is no such table"),
+            }
+        }
+    })
+}
+
+fn table(path: &str) -> Option<Table> {
+    Table::named(path.strip_prefix('/')?.strip_suffix(".json")?)
+}
+
+type Post = fn(&View<'_>, &Request) -> Result<(Action, String), Response>;
+
+fn post(path: &str) -> Option<Post> {
+    Some(match path {
+        "/drain" => drain,
+        "/kill-client" => kill_client,
+        "/restart-worker" => restart_worker,
+        "/log-level" => set_log_level,
+        _ => return None,
+    })
+}
+
+fn drain(view: &View<'_>, _: &Request) -> Result<(Action, String), Response> {
+    // A second wish to stop would end everything at once.
+    match view.bus.readiness() {
+        Readiness::Draining => Err(Response::text(Status::Ok, "the daemon drains already")),
+        _ => Ok((Action::Drain, "the daemon drains".to_owned())),
+    }
+}
+
+fn required<'r>(request: &'r Request, name: &str) -> Result<&'r str, Response> {
+    let missing = || Response::text(Status::BadRequest, &format!("{name} is missing: POST {}?{name}=…", request.path));
+    request.parameter(name).filter(|value| !value.is_empty()).ok_or_else(missing)
+}
+
+fn kill_client(view: &View<'_>, request: &Request) -> Result<(Action, String), Response> {
+    let number = required(request, "client")?;
+    let client = number.parse().ok().and_then(|number| view.bus.client_numbered(number));
+    match client {
+        Some(client) => Ok((Action::CloseClient(client), format!("client {number} is closed"))),
+        None => Err(Response::text(Status::NotFound, &format!("there is no client {number:?}; see show clients"))),
+    }
+}
+
+fn restart_worker(view: &View<'_>, request: &Request) -> Result<(Action, String), Response> {
+    let name = required(request, "worker")?;
+    let found = name.rsplit_once('/').and_then(|(id, number)| {
+        let pool = view.pools.iter().position(|pool| pool.core.id == id)?;
+        view.bus.worker_at(pool, number.parse().ok()?)
+    });
+    match found {
+        Some(worker) => Ok((Action::RestartWorker(worker), format!("worker {name} is replaced"))),
+        None => Err(Response::text(Status::NotFound, &format!("there is no worker {name:?}; see show workers"))),
+    }
+}
+
+fn set_log_level(_: &View<'_>, request: &Request) -> Result<(Action, String), Response> {
+    let name = required(request, "level")?;
+    let level = match name {
+        "debug" => LogLevel::Debug,
+        "info" => LogLevel::Info,
+        "warn" => LogLevel::Warn,
+        "error" => LogLevel::Error,
+        _ => {
+            let text = format!("{name:?} is no level; write debug, info, warn or error");
+            return Err(Response::text(Status::BadRequest, &text));
+        }
+    };
+    Ok((Action::SetLogLevel(level), format!("the log has level {name} now")))
+}

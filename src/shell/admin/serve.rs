@@ -1,0 +1,408 @@
+//! Moves the bytes of admin connections: they are accepted, read up to a whole request, answered piece by piece, and
+//! closed. One piece is made in a turn of the loop, whoever asks.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use rustix::net::{Shutdown, shutdown};
+
+use super::access::{self, Origin};
+use super::connection::{Connection, KEEP_ALIVE, LINGER, Phase, REQUEST_TIME, SEND_TIME};
+use super::request::{Method, Parsed, Request, parse};
+use super::response::{Body, Framing, Response, chunk};
+use super::route::{Action, Route, route};
+use super::status_line::Status;
+use super::view::View;
+use super::{Admin, MOST_CONNECTIONS};
+use crate::bus::port::{Input, Moment};
+use crate::io::{Io, Submission};
+use crate::shell::Shell;
+use crate::shell::acceptor::{FIRST_ACCEPT_DELAY, LONGEST_ACCEPT_DELAY};
+use crate::shell::log;
+use crate::shell::operation::Operation;
+
+/// So many bytes are made before they are sent.
+const PIECE: usize = 16 * 1024;
+
+impl<I: Io> Shell<I> {
+    /// Opens the admin listener.
+    pub(in crate::shell) fn open_admin(&mut self) {
+        for index in 0..self.admin.acceptors.len() {
+            tracing::info!("the admin listener is {}", self.admin.acceptors[index].address);
+            self.arm_admin_accept(index);
+        }
+    }
+
+    fn arm_admin_accept(&mut self, index: usize) {
+        let acceptor = &mut self.admin.acceptors[index];
+        let Some(listening) = &acceptor.listening else { return };
+        if acceptor.accepting || acceptor.retry_at.is_some() || self.admin.closed {
+            return;
+        }
+        acceptor.accepting = true;
+        let accept = Submission::Accept { socket: listening.socket.as_raw_fd() };
+        // SAFETY: the socket stays open while `accepting` is set.
+        unsafe { self.hands.io.submit(accept, Operation::AdminAccept.token(index)) };
+    }
+
+    pub(in crate::shell) fn admin_accepted(&mut self, now: Moment, index: usize, result: i32) {
+        let acceptor = &mut self.admin.acceptors[index];
+        debug_assert!(acceptor.accepting);
+        acceptor.accepting = false;
+        let is_unix = acceptor.listening.as_ref().is_some_and(|listening| listening.is_unix());
+        if result >= 0 {
+            acceptor.delay = FIRST_ACCEPT_DELAY;
+            // SAFETY: the kernel has just made this descriptor for us.
+            let socket = unsafe { OwnedFd::from_raw_fd(result) };
+            self.admin_connected(now, socket, is_unix);
+            return self.arm_admin_accept(index);
+        }
+        if matches!(-result, libc::ECONNABORTED | libc::ECANCELED | libc::EAGAIN | libc::EINTR) {
+            return self.arm_admin_accept(index);
+        }
+        acceptor.is_ended = matches!(-result, libc::EINVAL | libc::EBADF | libc::ENOTSOCK | libc::EOPNOTSUPP);
+        if acceptor.may_tell(now) {
+            let error = io::Error::from_raw_os_error(-result);
+            tracing::error!(reason = "accept_paused", "cannot accept on {}: {error}", acceptor.address);
+        }
+        let at = now.after(acceptor.delay);
+        acceptor.retry_at = Some(at);
+        acceptor.delay = (2 * acceptor.delay).min(LONGEST_ACCEPT_DELAY);
+        self.admin.check_at(at);
+    }
+
+    fn admin_connected(&mut self, now: Moment, socket: OwnedFd, is_unix: bool) {
+        if self.admin.closed || !self.admin.make_room() {
+            return;
+        }
+        let origin = Origin::of(&socket, is_unix, self.admin.is_abstract);
+        let connection = Connection::new(now, socket, origin);
+        self.admin.check_at(connection.deadline);
+        let slot = self.admin.connections.insert(connection);
+        self.arm_admin_receive(slot);
+    }
+
+    fn arm_admin_receive(&mut self, slot: usize) {
+        let connection = &mut self.admin.connections[slot];
+        if connection.receiving || connection.phase == Phase::Leaving {
+            return;
+        }
+        if connection.phase == Phase::Lingering {
+            connection.filled = 0;
+        }
+        let room = &mut connection.input[connection.filled..];
+        debug_assert!(!room.is_empty(), "a request that fills all of it is refused");
+        let receive = Submission::ReceiveInto {
+            socket: connection.socket.as_raw_fd(),
+            into: room.as_mut_ptr(),
+            bytes: room.len() as u32,
+        };
+        connection.receiving = true;
+        // SAFETY: the connection keeps its input and its socket while `receiving` is set.
+        unsafe { self.hands.io.submit(receive, Operation::AdminReceive.token(slot)) };
+    }
+
+    pub(in crate::shell) fn admin_received(&mut self, now: Moment, slot: usize, result: i32) {
+        let connection = &mut self.admin.connections[slot];
+        debug_assert!(connection.receiving);
+        connection.receiving = false;
+        match (connection.phase, result) {
+            (Phase::Leaving, _) => return self.admin.remove_if_idle(slot),
+            (_, error) if error == -libc::EAGAIN || error == -libc::EINTR => return self.arm_admin_receive(slot),
+            // It was told that it took too long. That is all it gets.
+            (Phase::Answering, _) => return,
+            (_, ..=0) => return self.admin.leave(slot),
+            (Phase::Lingering, _) => return self.arm_admin_receive(slot),
+            (Phase::Reading, _) => {}
+        }
+        if connection.filled == 0 {
+            // The first bytes of the next request.
+            connection.deadline = connection.deadline.min(now.after(REQUEST_TIME));
+            let deadline = connection.deadline;
+            self.admin.check_at(deadline);
+        }
+        self.admin.connections[slot].filled += result as usize;
+        self.read_admin_request(now, slot);
+    }
+
+    /// Looks for a request in what has come, and answers it.
+    fn read_admin_request(&mut self, now: Moment, slot: usize) {
+        let connection = &mut self.admin.connections[slot];
+        debug_assert!(connection.phase == Phase::Reading);
+        if connection.filled == 0 {
+            return self.arm_admin_receive(slot);
+        }
+        match parse(&connection.input[..connection.filled]) {
+            Parsed::Partial => self.arm_admin_receive(slot),
+            Parsed::Wrong(status, text) => self.refuse_admin_request(now, slot, status, text),
+            Parsed::Whole(request) => {
+                connection.consume(request.length);
+                let response = self.answer_admin(now, slot, &request);
+                tracing::debug!("{} is asked for, and answered with {}", request.path, response.status.code());
+                self.begin_admin_answer(now, slot, response, &request);
+            }
+        }
+    }
+
+    fn answer_admin(&mut self, now: Moment, slot: usize, request: &Request) -> Response {
+        let origin = self.admin.connections[slot].origin;
+        if let Err(refused) = access::may_ask(origin, request) {
+            return refused;
+        }
+        match route(&self.view(now), request, origin, self.admin.token.as_ref()) {
+            Route::Answer(response) => response,
+            Route::Act(action, response) => {
+                self.act_for_operator(now, action);
+                response
+            }
+        }
+    }
+
+    fn act_for_operator(&mut self, now: Moment, action: Action) {
+        match action {
+            Action::Drain => {
+                tracing::info!("the operator has the daemon drain");
+                self.tell(now, Input::Shutdown);
+            }
+            Action::CloseClient(client) => self.tell(now, Input::CloseClient { client }),
+            Action::RestartWorker(worker) => self.tell(now, Input::RestartWorker { worker }),
+            Action::SetLogLevel(level) => log::set_level(level),
+        }
+    }
+
+    fn view(&self, now: Moment) -> View<'_> {
+        View {
+            bus: &self.bus,
+            now,
+            pools: &self.hands.pools,
+            places: &self.admin.places,
+            recent: &self.hands.recent,
+            history: &self.admin.history,
+            turns: &self.admin.turns,
+            memory: self.hands.io.lent(),
+            max_memory: self.hands.memory.most,
+            started_at: self.admin.started_at,
+            log_level: log::level_name(),
+            log_lines_lost: log::lost(),
+            admin_connections: self.admin.connections.len(),
+        }
+    }
+
+    /// A request that cannot be answered otherwise is the last one of its connection.
+    fn refuse_admin_request(&mut self, now: Moment, slot: usize, status: Status, text: &str) {
+        let request = Request {
+            method: Method::Get,
+            path: String::new(),
+            query: Vec::new(),
+            is_old: true,
+            keep_alive: false,
+            host: None,
+            origin: None,
+            fetch_site: None,
+            bearer: None,
+            length: 0,
+        };
+        self.begin_admin_answer(now, slot, Response::text(status, text), &request);
+    }
+
+    fn begin_admin_answer(&mut self, now: Moment, slot: usize, response: Response, request: &Request) {
+        let is_closed = self.admin.closed;
+        let connection = &mut self.admin.connections[slot];
+        let framing = response.framing(request.is_old);
+        connection.phase = Phase::Answering;
+        connection.deadline = now.after(SEND_TIME);
+        connection.is_last = !request.keep_alive || framing == Framing::End || is_closed;
+        connection.output.clear();
+        connection.sent = 0;
+        let head = response.head(framing, !connection.is_last);
+        connection.output.extend_from_slice(head.as_bytes());
+        match response.body {
+            _ if request.method == Method::Head => {}
+            Body::Whole(body) => connection.output.extend_from_slice(&body),
+            Body::Pieces(pieces) => connection.pieces = Some((pieces, framing)),
+        }
+        self.go_on_answering(now, slot);
+    }
+
+    /// Sends what is there of an answer, has more of it made, or ends it.
+    fn go_on_answering(&mut self, now: Moment, slot: usize) {
+        let connection = &mut self.admin.connections[slot];
+        debug_assert!(connection.phase == Phase::Answering && !connection.sending);
+        let is_made = connection.pieces.is_none();
+        if connection.sent == connection.output.len() && is_made {
+            return self.end_admin_answer(now, slot);
+        }
+        if !is_made && connection.output.len() < PIECE {
+            if !std::mem::replace(&mut connection.is_busy, true) {
+                self.admin.busy.push_back(slot);
+            }
+            return;
+        }
+        let rest = &connection.output[connection.sent..];
+        let send = Submission::Send {
+            socket: connection.socket.as_raw_fd(),
+            from: rest.as_ptr(),
+            bytes: rest.len().min(u32::MAX as usize) as u32,
+        };
+        connection.sending = true;
+        connection.deadline = now.after(SEND_TIME);
+        let deadline = connection.deadline;
+        // SAFETY: the output is not touched and the socket stays open while `sending` is set.
+        unsafe { self.hands.io.submit(send, Operation::AdminSend.token(slot)) };
+        self.admin.check_at(deadline);
+    }
+
+    pub(in crate::shell) fn admin_sent(&mut self, now: Moment, slot: usize, result: i32) {
+        let connection = &mut self.admin.connections[slot];
+        debug_assert!(connection.sending);
+        connection.sending = false;
+        match (connection.phase, result) {
+            (Phase::Leaving, _) => return self.admin.remove_if_idle(slot),
+            (_, 1..) => connection.sent += result as usize,
+            (_, error) if error == -libc::EAGAIN || error == -libc::EINTR => {}
+            // Whoever asked has gone.
+            _ => return self.admin.leave(slot),
+        }
+        if connection.sent == connection.output.len() {
+            connection.output.clear();
+            connection.sent = 0;
+        }
+        self.go_on_answering(now, slot);
+    }
+
+    /// An answer is out. The next request may be there already.
+    fn end_admin_answer(&mut self, now: Moment, slot: usize) {
+        let connection = &mut self.admin.connections[slot];
+        connection.since = now;
+        let patience = match connection.filled {
+            _ if connection.is_last => LINGER,
+            0 => KEEP_ALIVE,
+            _ => REQUEST_TIME,
+        };
+        connection.deadline = now.after(patience);
+        let deadline = connection.deadline;
+        if connection.is_last {
+            connection.phase = Phase::Lingering;
+            // Closed with bytes unread, the socket would be reset, and the answer might not arrive.
+            let _ = shutdown(&connection.socket, Shutdown::Write);
+            self.arm_admin_receive(slot);
+        } else {
+            connection.phase = Phase::Reading;
+            connection.output = Vec::new();
+            self.read_admin_request(now, slot);
+        }
+        self.admin.check_at(deadline);
+    }
+
+    /// Makes one piece of one answer.
+    pub(in crate::shell) fn work_for_admin(&mut self, now: Moment) {
+        let Some(slot) = self.admin.busy.pop_front() else { return };
+        let Some(connection) = self.admin.connections.get_mut(slot) else { return };
+        connection.is_busy = false;
+        if connection.phase != Phase::Answering {
+            return;
+        }
+        let Some((mut pieces, framing)) = connection.pieces.take() else { return };
+        let mut output = std::mem::take(&mut connection.output);
+        let view = self.view(now);
+        let goes_on = match framing {
+            Framing::Chunks => chunk(&mut output, |out| pieces.next(&view, out)),
+            Framing::Length | Framing::End => pieces.next(&view, &mut output),
+        };
+        let connection = &mut self.admin.connections[slot];
+        connection.output = output;
+        if goes_on {
+            connection.pieces = Some((pieces, framing));
+        }
+        self.go_on_answering(now, slot);
+    }
+
+    /// Does what is due: closes connections that take too long, and accepts again.
+    pub(in crate::shell) fn tick_admin(&mut self, now: Moment) {
+        self.admin.history.take(now, &self.bus.stats(), self.admin.turns.sum());
+        if self.admin.due.is_none_or(|due| due > now) {
+            return;
+        }
+        self.admin.due = None;
+        let slots: Vec<usize> = self.admin.connections.iter().map(|(slot, _)| slot).collect();
+        for slot in slots {
+            let Some(connection) = self.admin.connections.get(slot) else { continue };
+            if connection.phase == Phase::Leaving {
+                continue;
+            }
+            if connection.deadline > now {
+                let deadline = connection.deadline;
+                self.admin.check_at(deadline);
+            } else if connection.phase == Phase::Reading && connection.filled > 0 {
+                self.refuse_admin_request(now, slot, Status::RequestTimeout, "the request took too long to come");
+            } else {
+                self.admin.leave(slot);
+            }
+        }
+        for index in 0..self.admin.acceptors.len() {
+            let acceptor = &mut self.admin.acceptors[index];
+            match acceptor.retry_at {
+                Some(at) if at <= now => {
+                    acceptor.retry_at = None;
+                    acceptor.open_anew_if_ended(now);
+                    if let Some(at) = self.admin.acceptors[index].retry_at {
+                        self.admin.check_at(at);
+                    }
+                    self.arm_admin_accept(index);
+                }
+                Some(at) => self.admin.check_at(at),
+                None => {}
+            }
+        }
+    }
+
+    /// Ends all of it.
+    pub(in crate::shell) fn close_admin(&mut self) {
+        self.admin.closed = true;
+        for index in 0..self.admin.acceptors.len() {
+            if self.admin.acceptors[index].accepting {
+                self.hands.io.cancel(Operation::AdminAccept.token(index));
+            }
+        }
+        let slots: Vec<usize> = self.admin.connections.iter().map(|(slot, _)| slot).collect();
+        slots.into_iter().for_each(|slot| self.admin.leave(slot));
+    }
+
+    /// What the kernel still holds stays until the process ends.
+    pub(in crate::shell) fn forget_admin(&mut self) {
+        std::mem::take(&mut self.admin.connections)
+            .into_iter()
+            .for_each(|(_, connection)| std::mem::forget(connection));
+    }
+}
+
+impl Admin {
+    /// Makes sure that there is room for one more; false if everybody is being answered.
+    fn make_room(&mut self) -> bool {
+        if self.connections.len() < MOST_CONNECTIONS {
+            return true;
+        }
+        let waiting = self.connections.iter().filter(|(_, connection)| connection.may_be_closed());
+        let Some(slot) = waiting.min_by_key(|(_, connection)| connection.since).map(|(slot, _)| slot) else {
+            return false;
+        };
+        self.leave(slot);
+        true
+    }
+
+    /// Ends a connection; it goes when the kernel holds nothing of it.
+    fn leave(&mut self, slot: usize) {
+        let connection = &mut self.connections[slot];
+        connection.phase = Phase::Leaving;
+        connection.pieces = None;
+        // All operations on the socket complete after this.
+        let _ = shutdown(&connection.socket, Shutdown::Both);
+        self.remove_if_idle(slot);
+    }
+
+    fn remove_if_idle(&mut self, slot: usize) {
+        if self.connections[slot].is_idle() {
+            self.connections.remove(slot);
+        }
+    }
+}

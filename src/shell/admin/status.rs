@@ -1,0 +1,93 @@
+//! `/status.json`: the daemon at a glance, for the page and for `stdio_bus status`. Clients, sessions and requests have
+//! tables of their own, since there may be thousands.
+
+use serde_json::json;
+
+use super::history;
+use super::response::Pieces;
+use super::tables::{Rows, Table, seconds};
+use super::view::View;
+use crate::bus::overview::Level;
+use crate::bus::readiness::Readiness;
+use crate::calendar;
+
+/// What stands behind the figures.
+const TABLES: [Table; 5] = [Table::Listeners, Table::Pools, Table::Workers, Table::Waiting, Table::Errors];
+
+/// See the top of the file.
+pub(super) struct Status {
+    rows: Rows,
+    has_begun: bool,
+}
+
+impl Status {
+    pub(super) fn new() -> Self {
+        Self { rows: Rows::of(&TABLES), has_begun: false }
+    }
+}
+
+impl Pieces for Status {
+    fn next(&mut self, view: &View<'_>, out: &mut Vec<u8>) -> bool {
+        if !std::mem::replace(&mut self.has_begun, true) {
+            let figures = figures(view).to_string();
+            // The object goes on.
+            out.extend_from_slice(&figures.as_bytes()[..figures.len() - 1]);
+            out.push(b',');
+            return true;
+        }
+        let goes_on = self.rows.write(view, out);
+        if !goes_on {
+            out.extend_from_slice(b"}\n");
+        }
+        goes_on
+    }
+}
+
+fn figures(view: &View<'_>) -> serde_json::Value {
+    let (levels, stats) = (view.bus.levels(), view.bus.stats());
+    let level = |Level { used, most }: Level| json!({ "used": used, "most": most });
+    let (stage, why) = match view.bus.readiness() {
+        Readiness::Ready => ("ready", None),
+        Readiness::NotReady(why) => ("not ready", Some(why)),
+        Readiness::Draining => ("draining", None),
+    };
+    let samples: Vec<_> = view
+        .history
+        .iter()
+        .map(|sample| {
+            json!([sample.client_lines, sample.worker_lines, sample.clients, sample.pending, seconds(sample.busy)])
+        })
+        .collect();
+    json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "pid": std::process::id(),
+        "state": stage,
+        "why": why,
+        "started": calendar::to_the_second(view.started_at),
+        "uptime_seconds": seconds(std::time::Duration::from_nanos(view.now.0)),
+        "clients": level(levels.clients),
+        "sessions": level(levels.sessions),
+        "names_held": levels.held,
+        "requests": level(levels.requests),
+        "worker_requests": level(levels.worker_requests),
+        "memory": { "used": view.memory, "most": view.max_memory },
+        "log": { "level": view.log_level, "lines_lost": view.log_lines_lost },
+        "totals": {
+            "client_lines_received": stats.lines_from_clients,
+            "client_lines_sent": stats.lines_to_clients,
+            "worker_lines_received": stats.lines_from_workers,
+            "worker_lines_sent": stats.lines_to_workers,
+            "client_bytes_received": stats.bytes_from_clients,
+            "client_bytes_sent": stats.bytes_to_clients,
+            "worker_bytes_received": stats.bytes_from_workers,
+            "worker_bytes_sent": stats.bytes_to_workers,
+            "error_replies": stats.error_replies,
+        },
+        "loop": { "turns": view.turns.count(), "busy_seconds": view.turns.sum().as_secs_f64() },
+        "history": {
+            "every_seconds": history::EVERY.as_secs(),
+            "columns": ["client_lines", "worker_lines", "clients", "pending", "busy_seconds"],
+            "samples": samples,
+        },
+    })
+}

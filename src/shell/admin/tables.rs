@@ -1,0 +1,372 @@
+//! The tables of the daemon as JSON, a row for each client, worker, pool, session or request; written in pieces.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::recent::Trouble;
+use super::response::Pieces;
+use super::view::View;
+use crate::bus::overview::{Askers, Level, Link, Name};
+use crate::bus::readiness::Readiness;
+use crate::bus::report::{self, WorkerName};
+use crate::bus::tally::Outcome;
+use crate::bus::worker::State;
+use crate::calendar;
+
+/// Rows of one piece.
+const ROWS: usize = 48;
+/// Empty slots are passed over fast, but not for ever.
+const SLOTS: usize = 1024;
+
+/// What a table has rows of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Table {
+    Clients,
+    Workers,
+    Pools,
+    Listeners,
+    Sessions,
+    /// Requests of clients, then those of workers.
+    Pending,
+    Limits,
+    Errors,
+    /// Clients and workers that wait for somebody.
+    Waiting,
+}
+
+impl Table {
+    /// The table of this name.
+    pub(super) fn named(name: &str) -> Option<Self> {
+        Some(match name {
+            "clients" => Self::Clients,
+            "workers" => Self::Workers,
+            "pools" => Self::Pools,
+            "listeners" => Self::Listeners,
+            "sessions" => Self::Sessions,
+            "pending" => Self::Pending,
+            "limits" => Self::Limits,
+            "errors" => Self::Errors,
+            "waiting" => Self::Waiting,
+            _ => return None,
+        })
+    }
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Clients => "clients",
+            Self::Workers => "workers",
+            Self::Pools => "pools",
+            Self::Listeners => "listeners",
+            Self::Sessions => "sessions",
+            Self::Pending => "pending",
+            Self::Limits => "limits",
+            Self::Errors => "errors",
+            Self::Waiting => "waiting",
+        }
+    }
+
+    /// Slots that rows may be in.
+    fn slots(self, view: &View<'_>) -> usize {
+        let bus = view.bus;
+        match self {
+            Self::Clients => bus.client_slots(),
+            Self::Workers => bus.worker_slots(),
+            Self::Pools => view.pools.len(),
+            Self::Listeners => view.places.len(),
+            Self::Sessions => bus.session_slots(),
+            Self::Pending => bus.request_slots(Askers::Clients) + bus.request_slots(Askers::Workers),
+            Self::Limits => limits(view).len(),
+            Self::Errors => view.recent.iter().count(),
+            Self::Waiting => bus.client_slots() + bus.worker_slots(),
+        }
+    }
+
+    fn row(self, view: &View<'_>, slot: usize) -> Option<Value> {
+        match self {
+            Self::Clients => client(view, slot),
+            Self::Workers => worker(view, slot),
+            Self::Pools => pool(view, slot),
+            Self::Listeners => listener(view, slot),
+            Self::Sessions => session(view, slot),
+            Self::Pending => request(view, slot),
+            Self::Limits => limits(view).into_iter().nth(slot),
+            Self::Errors => view.recent.iter().nth(slot).map(|trouble| error(view, trouble)),
+            Self::Waiting => waiting(view, slot),
+        }
+    }
+}
+
+/// Writes one table after the other as the members of an object that is begun and ended by others.
+pub(super) struct Rows {
+    tables: Vec<Table>,
+    /// Which of them is being written, from which slot on, and whether a row of it stands there.
+    at: usize,
+    slot: usize,
+    has_row: bool,
+}
+
+impl Rows {
+    pub(super) fn of(tables: &[Table]) -> Self {
+        Self { tables: tables.to_vec(), at: 0, slot: 0, has_row: false }
+    }
+
+    /// Adds rows. False after the last one.
+    pub(super) fn write(&mut self, view: &View<'_>, out: &mut Vec<u8>) -> bool {
+        let Some(table) = self.tables.get(self.at) else { return false };
+        if self.slot == 0 {
+            out.extend_from_slice(format!("{}\"{}\":[", if self.at > 0 { "," } else { "" }, table.name()).as_bytes());
+        }
+        let slots = table.slots(view);
+        let (mut rows, last) = (0, self.slot + SLOTS);
+        while self.slot < slots && self.slot < last && rows < ROWS {
+            if let Some(row) = table.row(view, self.slot) {
+                out.extend_from_slice(if std::mem::replace(&mut self.has_row, true) { b",\n" } else { b"\n" });
+                out.extend_from_slice(row.to_string().as_bytes());
+                rows += 1;
+            }
+            self.slot += 1;
+        }
+        if self.slot >= slots {
+            out.push(b']');
+            (self.at, self.slot, self.has_row) = (self.at + 1, 0, false);
+        }
+        self.at < self.tables.len()
+    }
+}
+
+/// One table as an object of its own.
+pub(super) struct Whole {
+    rows: Rows,
+    has_begun: bool,
+}
+
+impl Whole {
+    pub(super) fn of(table: Table) -> Self {
+        Self { rows: Rows::of(&[table]), has_begun: false }
+    }
+}
+
+impl Pieces for Whole {
+    fn next(&mut self, view: &View<'_>, out: &mut Vec<u8>) -> bool {
+        if !std::mem::replace(&mut self.has_begun, true) {
+            out.push(b'{');
+        }
+        let goes_on = self.rows.write(view, out);
+        if !goes_on {
+            out.extend_from_slice(b"}\n");
+        }
+        goes_on
+    }
+}
+
+/// Seconds to the millisecond.
+pub(super) fn seconds(duration: Duration) -> f64 {
+    duration.as_millis() as f64 / 1e3
+}
+
+fn optional(duration: Option<Duration>) -> Value {
+    duration.map_or(Value::Null, |duration| json!(seconds(duration)))
+}
+
+/// How people call a worker.
+fn worker_name(view: &View<'_>, worker: WorkerName) -> String {
+    let id = view.pools.get(worker.pool).map_or("", |pool| pool.core.id.as_str());
+    format!("{id}/{}", worker.place)
+}
+
+fn name(view: &View<'_>, name: Name) -> String {
+    match name {
+        Name::Client(number) => format!("client {number}"),
+        Name::Worker(worker) => format!("worker {}", worker_name(view, worker)),
+    }
+}
+
+fn place<'v>(view: &'v View<'_>, listener: usize) -> &'v str {
+    view.places.get(listener).map_or("", |place| place.label())
+}
+
+fn add_link(view: &View<'_>, row: &mut Value, link: &Link) {
+    row["queued_bytes"] = link.queued.into();
+    row["full_seconds"] = optional(link.full);
+    row["waits_for"] = link.waits.map_or(Value::Null, |(who, _)| name(view, who).into());
+    row["waits_seconds"] = optional(link.waits.map(|(_, time)| time));
+}
+
+fn client(view: &View<'_>, slot: usize) -> Option<Value> {
+    let client = view.bus.client_row(view.now, slot)?;
+    let mut row = json!({
+        "client": client.number,
+        "source": client.origin.place.to_string(),
+        "via": client.origin.via.map(|via| via.to_string()),
+        "cn": client.origin.names.common_name,
+        "sni": client.origin.names.server_name,
+        "unique_id": client.origin.names.unique_id,
+        "listener": place(view, client.listener),
+        "state": client.state,
+        "age_seconds": seconds(client.age),
+        "idle_seconds": seconds(client.link.idle),
+        "pending": client.link.asked,
+        "to_answer": client.link.to_answer,
+        "sessions": client.link.sessions,
+        "lines_in": client.account.lines_in,
+        "bytes_in": client.account.bytes_in,
+        "lines_out": client.account.lines_out,
+        "bytes_out": client.account.bytes_out,
+        "answered": client.account.answered,
+        "failed": client.account.failed,
+    });
+    add_link(view, &mut row, &client.link);
+    Some(row)
+}
+
+fn worker(view: &View<'_>, slot: usize) -> Option<Value> {
+    let worker = view.bus.worker_row(view.now, slot)?;
+    let mut row = json!({
+        "worker": worker_name(view, worker.name),
+        "incarnation": worker.name.incarnation,
+        "pool": view.pools.get(worker.pool).map(|pool| &pool.core.id),
+        "pid": worker.pid,
+        "state": match worker.state {
+            State::Starting => "starting",
+            State::Running => "running",
+            State::Stopping => "stopping",
+            State::Killed => "killed",
+            State::Stopped => "stopped",
+        },
+        "age_seconds": seconds(worker.age),
+        "idle_seconds": seconds(worker.link.idle),
+        "owner": worker.owner,
+        "pending": worker.link.to_answer,
+        "asks": worker.link.asked,
+        "sessions": worker.link.sessions,
+        "unread_bytes": worker.unread,
+    });
+    add_link(view, &mut row, &worker.link);
+    Some(row)
+}
+
+fn add_readiness(row: &mut Value, readiness: Option<Readiness>) {
+    let (is_ready, why) = match readiness {
+        Some(Readiness::Ready) => (true, Value::Null),
+        Some(Readiness::NotReady(why)) => (false, why.into()),
+        Some(Readiness::Draining) | None => (false, "draining".into()),
+    };
+    row["ready"] = is_ready.into();
+    row["why"] = why;
+}
+
+fn listener(view: &View<'_>, at: usize) -> Option<Value> {
+    let place = view.places.get(at)?;
+    let mut row = json!({ "listener": place.asked, "addresses": place.bound });
+    add_readiness(&mut row, view.bus.listener_readiness(at));
+    Some(row)
+}
+
+fn pool(view: &View<'_>, at: usize) -> Option<Value> {
+    let pool = view.bus.pool_row(at)?;
+    let tally = pool.tally;
+    let requests: serde_json::Map<String, Value> =
+        Outcome::ALL.iter().map(|outcome| (outcome.name().to_owned(), tally.requests(*outcome).into())).collect();
+    let quantile = |part: f64| {
+        let wanted = (tally.durations.count() as f64 * part).ceil() as u64;
+        let class = tally.durations.cumulative().find(|(_, count)| *count >= wanted && *count > 0);
+        class.map(|(bound, _)| bound.as_secs_f64())
+    };
+    let mut row = json!({
+        "pool": pool.id,
+        "instances": pool.instances,
+        "max_instances": pool.max_instances,
+        "waiting": pool.waiting,
+        "given_up": pool.given_up,
+        "requests": requests,
+        "answer_seconds_half_below": quantile(0.5),
+        "answer_seconds_99_percent_below": quantile(0.99),
+        "starts": tally.starts,
+        "start_failures": tally.start_failures,
+        "exits": tally.exits,
+        "restarts": tally.restarts,
+    });
+    add_readiness(&mut row, view.bus.pool_readiness(at));
+    Some(row)
+}
+
+fn session(view: &View<'_>, slot: usize) -> Option<Value> {
+    let session = view.bus.session_row(view.now, slot)?;
+    Some(json!({
+        "session": String::from_utf8_lossy(session.name),
+        "client": session.client,
+        "worker": session.worker.map(|worker| name(view, worker)),
+        "rank": session.rank,
+        "pending": session.pending,
+        "idle_seconds": seconds(session.idle),
+    }))
+}
+
+fn request(view: &View<'_>, slot: usize) -> Option<Value> {
+    let first = view.bus.request_slots(Askers::Clients);
+    let (askers, slot) = if slot < first { (Askers::Clients, slot) } else { (Askers::Workers, slot - first) };
+    let request = view.bus.request_row(view.now, askers, slot)?;
+    Some(json!({
+        "id": request.id,
+        "from": request.asker.map(|who| name(view, who)),
+        "to": request.answerer.map(|who| name(view, who)),
+        "age_seconds": seconds(request.age),
+        "expires_seconds": optional(request.expires),
+        "cancelled": request.is_cancelled,
+    }))
+}
+
+fn limits(view: &View<'_>) -> Vec<Value> {
+    let levels = view.bus.levels();
+    let row = |name: &str, Level { used, most }: Level| json!({ "limit": name, "used": used, "most": most });
+    let mut rows = vec![
+        row("client connections", levels.clients),
+        row("sessions", levels.sessions),
+        row("pending requests of clients", levels.requests),
+        row("pending requests of workers", levels.worker_requests),
+        row("memory in bytes (limits.max_memory)", Level { used: view.memory, most: view.max_memory }),
+    ];
+    let limits = view.bus.limits();
+    let fixed = [
+        ("bytes of a line (limits.max_input_buffer)", limits.max_input_buffer as u64),
+        ("bytes queued for one connection (limits.max_output_queue)", limits.max_output_queue as u64),
+        ("restarts of a worker (limits.max_restarts)", limits.max_restarts.into()),
+        ("seconds in which they count (limits.restart_window_sec)", limits.restart_window.as_secs()),
+        ("seconds of a full output (limits.backpressure_timeout_sec)", limits.backpressure_timeout.as_secs()),
+        ("seconds of a drain (limits.drain_timeout_sec)", limits.drain_timeout.as_secs()),
+        ("seconds for pending requests before it (limits.quiesce_sec)", limits.quiesce.as_secs()),
+    ];
+    rows.extend(fixed.map(|(name, most)| json!({ "limit": name, "used": null, "most": most })));
+    rows
+}
+
+fn error(view: &View<'_>, trouble: &Trouble) -> Value {
+    json!({
+        "time": calendar::to_the_millisecond(trouble.at),
+        "level": match trouble.level {
+            report::Level::Error => "ERROR",
+            report::Level::Warn => "WARN",
+            report::Level::Info => "INFO",
+            report::Level::Debug => "DEBUG",
+        },
+        "reason": trouble.reason.name(),
+        "client": trouble.client,
+        "worker": trouble.worker.map(|worker| worker_name(view, worker)),
+        "id": trouble.id,
+        "text": trouble.text,
+    })
+}
+
+fn waiting(view: &View<'_>, slot: usize) -> Option<Value> {
+    let clients = view.bus.client_slots();
+    let (who, link) = if slot < clients {
+        let client = view.bus.client_row(view.now, slot)?;
+        (Name::Client(client.number), client.link)
+    } else {
+        let worker = view.bus.worker_row(view.now, slot - clients)?;
+        (Name::Worker(worker.name), worker.link)
+    };
+    let (whom, time) = link.waits?;
+    Some(json!({ "who": name(view, who), "waits_for": name(view, whom), "waits_seconds": seconds(time) }))
+}

@@ -1,0 +1,30 @@
+//! What an answer is made from: the core and the shell as they are at this moment, to be read only.
+
+use std::time::SystemTime;
+
+use super::Place;
+use super::history::History;
+use super::recent::Recent;
+use crate::bus::Bus;
+use crate::bus::histogram::Histogram;
+use crate::bus::port::Moment;
+use crate::config::Pool;
+
+/// See the top of the file.
+pub(super) struct View<'a> {
+    pub bus: &'a Bus,
+    pub now: Moment,
+    pub pools: &'a [Pool],
+    pub places: &'a [Place],
+    pub recent: &'a Recent,
+    pub history: &'a History,
+    /// How long each turn of the loop has worked.
+    pub turns: &'a Histogram,
+    /// Bytes that are lent, and max_memory.
+    pub memory: usize,
+    pub max_memory: usize,
+    pub started_at: SystemTime,
+    pub log_level: &'static str,
+    pub log_lines_lost: u64,
+    pub admin_connections: usize,
+}

@@ -14,6 +14,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::activation::Inherited;
 use crate::address::{Address, AddressError};
 use crate::config::{Config, Listen, Listener, LogFormat, LogLevel};
+use crate::control::{self, Question, Whom};
 use crate::error::StartError;
 
 /// What the program was asked to do.
@@ -27,6 +28,20 @@ pub enum Command {
     Acp {
         /// The daemon's address; never TCP port 0.
         connect: Address,
+    },
+    /// Ask a running daemon.
+    Control {
+        /// Which one.
+        whom: Whom,
+        /// What.
+        question: Question,
+    },
+    /// Look whether this machine is fit for the daemon.
+    Doctor {
+        /// The configuration that is to run here.
+        config: Source,
+        /// The answer is JSON.
+        json: bool,
     },
     /// Check a configuration.
     Check {
@@ -51,6 +66,8 @@ pub struct Options {
     pub config: Source,
     /// The listener that was asked for beside those of the configuration.
     pub listen: Option<Listen>,
+    /// `--admin`, which comes before the configuration's.
+    pub admin: Option<Address>,
     /// `--log-level`, which comes before the configuration's.
     pub log_level: Option<LogLevel>,
     /// `--log-format`, which comes before the configuration's.
@@ -104,6 +121,7 @@ impl Options {
             config.listeners = inherited.iter().map(|socket| Listener::open(socket.address.clone().into())).collect();
         }
         config.listen(self.listen.clone())?;
+        config.administer(self.admin.clone())?;
         if from_stdin && config.listeners.iter().any(|listener| listener.listen == Listen::Stdio) {
             return Err(StartError::Usage(both.to_owned()));
         }
@@ -125,6 +143,13 @@ where
         CommandLine { command: Some(Verb::Check { config, environment }), .. } => {
             Command::Check { config: config.map_or(Source::Embedded, Source::from), environment }
         }
+        CommandLine { command: Some(Verb::Doctor { config, json }), .. } => {
+            Command::Doctor { config: config.map_or(Source::Embedded, Source::from), json }
+        }
+        CommandLine { command: Some(verb), .. } => match verb.question() {
+            Some((whom, question)) => Command::Control { whom: whom.into(), question },
+            None => unreachable!("the others are above"),
+        },
         CommandLine { command: None, daemon } => Command::Run(daemon.into()),
     })
 }
@@ -166,6 +191,7 @@ Examples:
   stdio_bus --tcp 127.0.0.1:9000                        two built-in echo workers
   stdio_bus --config agents.json --unix /run/bus.sock   your own workers
   stdio_bus check --config agents.json                  what is wrong with a configuration
+  stdio_bus status --admin /run/admin.sock              what a running daemon does (--admin)
 
 Exit codes:
   0 done, 1 failed at run time or something could not be written, 2 wrong usage, 69 no io_uring, 73 cannot listen, 78 wrong configuration";
@@ -216,6 +242,13 @@ struct DaemonArgs {
     /// is reported on stderr.
     #[arg(long, value_name = "HOST:PORT", group = "listen", value_parser = Address::from_tcp)]
     tcp: Option<Address>,
+
+    /// Serve readiness, metrics, a status page and commands over HTTP
+    ///
+    /// ADDRESS is the path of a Unix socket (unix:PATH, or a path with a slash), @NAME, or HOST:PORT. It comes before
+    /// admin.listen in the configuration. Over TCP, actions need admin.token_file.
+    #[arg(long, value_name = "ADDRESS", value_parser = Address::from_any)]
+    admin: Option<Address>,
 
     /// Write this level and the more important ones to stderr [default: info]
     #[arg(long, value_name = "LEVEL", value_enum)]
@@ -285,6 +318,63 @@ enum Verb {
         #[arg(long, value_name = "ADDRESS", value_parser = connect_address)]
         connect: Address,
     },
+    /// Show a running daemon at a glance
+    Status {
+        /// Draw it anew each second, like top
+        #[arg(long)]
+        watch: bool,
+        #[command(flatten)]
+        whom: WhomArgs,
+    },
+    /// Show a table of a running daemon
+    Show {
+        /// Which one
+        #[arg(value_enum)]
+        table: Shown,
+        #[command(flatten)]
+        whom: WhomArgs,
+    },
+    /// Close a client's connection
+    ///
+    /// Its pending requests are answered with errors (client_killed). Asked for again, it is closed at once.
+    Kill {
+        #[command(subcommand)]
+        what: Killed,
+    },
+    /// Have a worker replaced
+    ///
+    /// It gets SIGTERM and the end of its stdin, and another one is started when it is gone. That counts as no failure.
+    Restart {
+        #[command(subcommand)]
+        what: Restarted,
+    },
+    /// Have a running daemon drain and end, as SIGTERM does
+    ///
+    /// Asked for again, it changes nothing: it never ends the drain early.
+    Drain {
+        #[command(flatten)]
+        whom: WhomArgs,
+    },
+    /// Change what a running daemon writes to its log, until it ends
+    LogLevel {
+        /// This level and the more important ones
+        #[arg(value_enum)]
+        level: Level,
+        #[command(flatten)]
+        whom: WhomArgs,
+    },
+    /// Look whether this machine is fit for the daemon, and say what to do
+    ///
+    /// It needs no daemon and starts nothing. Exits with 69 if io_uring cannot be used, with 1 if something else keeps
+    /// the daemon from starting.
+    Doctor {
+        /// The configuration that is to run here, or - for stdin
+        #[arg(long, value_name = "PATH")]
+        config: Option<PathBuf>,
+        /// Answer with JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Check a configuration and list everything that is wrong with it
     ///
     /// Exits with 0 and one line that sums it up, or with 78. What may be meant otherwise is a warning. Nothing is
@@ -297,6 +387,107 @@ enum Verb {
         #[arg(long)]
         environment: bool,
     },
+}
+
+#[derive(Debug, Subcommand)]
+enum Killed {
+    /// A client, by the number that the log and `show clients` call it
+    Client {
+        /// Its number
+        number: u32,
+        #[command(flatten)]
+        whom: WhomArgs,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum Restarted {
+    /// A worker, by the name that the log and `show workers` call it
+    Worker {
+        /// Its pool and number: agents/0
+        name: String,
+        #[command(flatten)]
+        whom: WhomArgs,
+    },
+}
+
+/// Which daemon is asked.
+#[derive(Debug, Args)]
+struct WhomArgs {
+    /// The admin listener of the daemon [default: $STDIO_BUS_ADMIN]
+    ///
+    /// What the daemon was given as --admin or admin.listen: the path of a Unix socket, @NAME, or HOST:PORT.
+    #[arg(long, value_name = "ADDRESS", value_parser = admin_address)]
+    admin: Option<Address>,
+    /// A file with the token, for actions over TCP [default: $STDIO_BUS_ADMIN_TOKEN_FILE]
+    #[arg(long, value_name = "PATH")]
+    token_file: Option<PathBuf>,
+    /// Answer with JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl From<WhomArgs> for Whom {
+    fn from(args: WhomArgs) -> Self {
+        Self { address: args.admin, token_file: args.token_file, json: args.json }
+    }
+}
+
+/// The tables that can be shown.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Shown {
+    /// Connections, with what is pending and queued for each
+    Clients,
+    /// Processes, with what they do
+    Workers,
+    /// Pools, with what became of their requests
+    Pools,
+    /// Sessions, and names that are held
+    Sessions,
+    /// Requests that wait for their answers
+    Pending,
+    /// Tables and queues, and how full they are
+    Limits,
+    /// The last warnings and errors
+    Errors,
+}
+
+impl Verb {
+    /// What a running daemon is asked, if this asks one.
+    fn question(self) -> Option<(WhomArgs, Question)> {
+        Some(match self {
+            Self::Status { watch, whom } => (whom, Question::Status { watch }),
+            Self::Show { table, whom } => {
+                let table = match table {
+                    Shown::Clients => "clients",
+                    Shown::Workers => "workers",
+                    Shown::Pools => "pools",
+                    Shown::Sessions => "sessions",
+                    Shown::Pending => "pending",
+                    Shown::Limits => "limits",
+                    Shown::Errors => "errors",
+                };
+                (whom, Question::Show { table })
+            }
+            Self::Kill { what: Killed::Client { number, whom } } => {
+                (whom, Question::Act { target: format!("/kill-client?client={number}") })
+            }
+            Self::Restart { what: Restarted::Worker { name, whom } } => {
+                (whom, Question::Act { target: format!("/restart-worker?worker={}", control::escaped_value(&name)) })
+            }
+            Self::Drain { whom } => (whom, Question::Act { target: "/drain".to_owned() }),
+            Self::LogLevel { level, whom } => {
+                let level = match level {
+                    Level::Debug => "debug",
+                    Level::Info => "info",
+                    Level::Warn => "warn",
+                    Level::Error => "error",
+                };
+                (whom, Question::Act { target: format!("/log-level?level={level}") })
+            }
+            Self::Worker { .. } | Self::Acp { .. } | Self::Check { .. } | Self::Doctor { .. } => return None,
+        })
+    }
 }
 
 impl From<PathBuf> for Source {
@@ -316,6 +507,7 @@ impl From<DaemonArgs> for Options {
         Self {
             config,
             listen,
+            admin: args.admin,
             log_level: args.log_level.map(LogLevel::from),
             log_format: args.log_format.map(LogFormat::from),
         }
@@ -326,6 +518,13 @@ fn unix_address() -> impl clap::builder::TypedValueParser<Value = Address> {
     // A path need not be UTF-8.
     use clap::builder::TypedValueParser;
     clap::builder::OsStringValueParser::new().try_map(|path| Address::from_unix(PathBuf::from(path)))
+}
+
+fn admin_address(text: &str) -> Result<Address, String> {
+    match Address::from_any(text).map_err(|error| error.to_string())? {
+        Address::Tcp { port: 0, .. } => Err("port 0 cannot be connected to".to_owned()),
+        address => Ok(address),
+    }
 }
 
 fn connect_address(text: &str) -> Result<Address, String> {
@@ -366,7 +565,10 @@ mod tests {
     #[test]
     fn nothing_means_the_embedded_default() {
         let options = run("");
-        assert_eq!(options, Options { config: Source::Embedded, listen: None, log_level: None, log_format: None });
+        assert_eq!(
+            options,
+            Options { config: Source::Embedded, listen: None, admin: None, log_level: None, log_format: None }
+        );
         let config =
             options.configuration(Path::new("/proc/self/exe"), &[]).expect("the built-in configuration is good");
         assert_eq!(config.listeners[0].listen, Listen::Stdio);
@@ -439,6 +641,37 @@ mod tests {
             ("check --config - --environment", Source::Descriptor(0), true),
         ] {
             assert_eq!(words(line).ok(), Some(Command::Check { config, environment }));
+        }
+    }
+
+    #[test]
+    fn a_running_daemon_is_asked_by_its_admin_address() {
+        let asked = |line: &str| match words(line) {
+            Ok(Command::Control { whom, question }) => (whom, question),
+            other => panic!("{line:?}: {other:?}"),
+        };
+        let address = Address::from_any("/run/a").ok();
+        for (line, json, question) in [
+            ("status --admin /run/a", false, Question::Status { watch: false }),
+            ("status --watch --json --admin /run/a", true, Question::Status { watch: true }),
+            ("show pending --admin /run/a", false, Question::Show { table: "pending" }),
+            ("kill client 7 --admin /run/a", false, Question::Act { target: "/kill-client?client=7".to_owned() }),
+            (
+                "restart worker a&b/1 --admin /run/a",
+                false,
+                Question::Act { target: "/restart-worker?worker=a%26b/1".to_owned() },
+            ),
+            ("drain --json --admin /run/a", true, Question::Act { target: "/drain".to_owned() }),
+            ("log-level debug --admin /run/a", false, Question::Act { target: "/log-level?level=debug".to_owned() }),
+        ] {
+            assert_eq!(asked(line), (Whom { address: address.clone(), token_file: None, json }, question), "{line}");
+        }
+        let doctor = Command::Doctor { config: Source::Embedded, json: true };
+        assert_eq!(words("doctor --json").ok(), Some(doctor));
+        for line in
+            ["show", "show nothing", "kill 7", "kill client x", "restart agents/0", "log-level", "status --admin 1"]
+        {
+            assert_eq!(refused(line).1, 2, "{line}");
         }
     }
 

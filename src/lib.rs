@@ -15,7 +15,8 @@
 //! 4. [`shell`]: the loop. It decides nothing. [`proxy`]: who a proxy says that a client is.
 //! 5. [`config`], [`cli`], [`check`], [`activation`], [`error`]: what happens before the loop; [`reserve`]: memory for when there is none
 //!    left.
-//! 6. [`bridge`] and [`echo`]: the bridge that editors spawn, and the built-in worker.
+//! 6. [`bridge`] and [`echo`]: the bridge that editors spawn, and the built-in worker; [`control`]: the commands of
+//!    operators.
 
 #![warn(unreachable_pub)]
 
@@ -28,6 +29,7 @@ pub mod cgroup;
 pub mod check;
 pub mod cli;
 pub mod config;
+pub mod control;
 pub mod echo;
 pub mod error;
 pub mod io;

@@ -8,7 +8,7 @@ use stdio_bus::cli::{self, Command, Options, Source, Worker};
 use stdio_bus::config::LogFormat;
 use stdio_bus::error::{StartError, exit};
 use stdio_bus::reserve::Allocator;
-use stdio_bus::{activation, bridge, check, echo, shell};
+use stdio_bus::{activation, bridge, check, control, echo, shell};
 
 /// What peers send must not end the daemon, however little memory there is.
 #[global_allocator]
@@ -27,6 +27,10 @@ fn main() -> ExitCode {
         Command::Run(options) => return run(&options),
         Command::Check { config, environment } => check(&config, environment).map(|()| exit::OK),
         Command::Worker(Worker::Echo) => echo::run().map(|()| exit::OK).map_err(StartError::io("echo")),
+        Command::Control { whom, question } => control::run(&whom, &question),
+        Command::Doctor { config, json } => {
+            program().and_then(|program| config.load(&program)).and_then(|config| control::doctor::run(&config, json))
+        }
         Command::Acp { connect } => bridge::run(&connect),
     };
     match result {

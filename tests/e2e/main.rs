@@ -11,6 +11,7 @@ mod seccomp;
 mod terminal;
 
 mod access;
+mod admin;
 mod backpressure;
 mod churn;
 mod clients;

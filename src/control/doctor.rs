@@ -1,0 +1,263 @@
+//! `doctor`: whether this machine is fit for the daemon, one finding after the other, each with what to do about it. It
+//! reads and tries; it changes nothing and needs no daemon.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{self, Write};
+use std::path::Path;
+
+use rustix::process::{Resource, getrlimit};
+use rustix::system::uname;
+use serde_json::json;
+
+use crate::bus::settings::MAX_CONNECTIONS;
+use crate::config::Config;
+use crate::error::{StartError, exit};
+use crate::io::Io;
+use crate::io::uring::Uring;
+use crate::{cgroup, scan};
+
+/// How bad a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Verdict {
+    Good,
+    /// It works, and could work better.
+    Doubtful,
+    /// The daemon does not start, or fails.
+    Bad,
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Finding {
+    what: &'static str,
+    verdict: Verdict,
+    text: String,
+    remedy: Option<String>,
+}
+
+impl Finding {
+    fn good(what: &'static str, text: impl Into<String>) -> Self {
+        Self { what, verdict: Verdict::Good, text: text.into(), remedy: None }
+    }
+
+    fn doubtful(what: &'static str, text: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { what, verdict: Verdict::Doubtful, text: text.into(), remedy: Some(remedy.into()) }
+    }
+
+    fn bad(what: &'static str, text: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { what, verdict: Verdict::Bad, text: text.into(), remedy: Some(remedy.into()) }
+    }
+}
+
+/// Looks, and writes what it found to stdout. Gives what the program exits with.
+///
+/// # Errors
+/// Stdout cannot be written.
+pub fn run(config: &Config, json: bool) -> Result<u8, StartError> {
+    let findings = findings(config);
+    let text = if json { as_json(&findings) } else { as_text(&findings) };
+    io::stdout().write_all(text.as_bytes()).map_err(StartError::io("write stdout"))?;
+    let is_bad = |finding: &&Finding| finding.verdict == Verdict::Bad;
+    Ok(match findings.iter().find(is_bad) {
+        Some(finding) if finding.what == "io_uring" => exit::NO_IO_URING,
+        Some(_) => exit::FAILURE,
+        None => exit::OK,
+    })
+}
+
+fn as_json(findings: &[Finding]) -> String {
+    let rows: Vec<_> = findings
+        .iter()
+        .map(|Finding { what, verdict, text, remedy }| {
+            let verdict = match verdict {
+                Verdict::Good => "good",
+                Verdict::Doubtful => "doubtful",
+                Verdict::Bad => "bad",
+            };
+            json!({ "what": what, "verdict": verdict, "text": text, "remedy": remedy })
+        })
+        .collect();
+    format!("{:#}\n", json!({ "findings": rows }))
+}
+
+fn as_text(findings: &[Finding]) -> String {
+    let mut out = String::new();
+    for Finding { what, verdict, text, remedy } in findings {
+        let mark = match verdict {
+            Verdict::Good => "ok  ",
+            Verdict::Doubtful => "warn",
+            Verdict::Bad => "BAD ",
+        };
+        let _ = writeln!(out, "{mark}  {what:<12}  {text}");
+        for line in remedy.iter().flat_map(|remedy| remedy.lines()) {
+            let _ = writeln!(out, "{:20}{line}", "");
+        }
+    }
+    out
+}
+
+fn findings(config: &Config) -> Vec<Finding> {
+    let mut findings = vec![kernel(&uname().release().to_string_lossy())];
+    findings.extend(ring(config));
+    findings.push(descriptors(config));
+    findings.push(locked_memory());
+    findings.push(processes(config));
+    findings.push(memory(config));
+    findings.push(backlog(fs::read_to_string("/proc/sys/net/core/somaxconn").ok().as_deref()));
+    findings.push(Finding::good("processor", format!("lines are scanned with {:?}", scan::Scanner::new().set())));
+    findings.push(container());
+    findings
+}
+
+/// What each release brings that the daemon uses where it is there.
+const RELEASES: [((u32, u32), &str); 2] =
+    [((6, 12), "a busy turn cannot wait for several completions"), ((6, 15), "an idle daemon shows as iowait in top")];
+
+fn kernel(release: &str) -> Finding {
+    let mut numbers = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
+    let (Some(major), Some(minor)) = (numbers.next(), numbers.next()) else {
+        return Finding::good("kernel", format!("{release}, whatever that is"));
+    };
+    if (major, minor) < (6, 1) {
+        let remedy = "upgrade to Linux 6.1 or newer, such as that of Debian 12 or Ubuntu 24.04";
+        return Finding::bad("kernel", format!("{release} is older than 6.1"), remedy);
+    }
+    let missing: Vec<&str> =
+        RELEASES.iter().filter(|(since, _)| (major, minor) < *since).map(|(_, what)| *what).collect();
+    let text = match missing.is_empty() {
+        true => format!("{release} has everything that the daemon uses"),
+        false => format!("{release} is new enough; {}", missing.join(", and ")),
+    };
+    Finding::good("kernel", text)
+}
+
+fn ring(config: &Config) -> Vec<Finding> {
+    match Uring::new(config.max_workers()) {
+        Ok(ring) => {
+            let (description, unregistered) = ring.describe();
+            let mut findings = vec![Finding::good("io_uring", format!("works: {description}"))];
+            if let Some(error) = unregistered {
+                let remedy = "raise the limit of locked memory: LimitMEMLOCK=infinity in systemd, --ulimit memlock=-1 in \
+                              Docker, ulimit -l unlimited in a shell";
+                let text = format!("buffers cannot be registered ({error}), which costs a few percent of CPU");
+                findings.push(Finding::doubtful("buffers", text, remedy));
+            }
+            findings
+        }
+        Err(error) => {
+            let text = error.to_string();
+            let (what, remedy) = text.split_once('\n').unwrap_or((&text, "stdio_bus check --environment tells more"));
+            vec![Finding::bad("io_uring", what, remedy)]
+        }
+    }
+}
+
+fn limit(value: Option<u64>) -> String {
+    value.map_or_else(|| "unlimited".to_owned(), |value| value.to_string())
+}
+
+fn descriptors(config: &Config) -> Finding {
+    let limits = getrlimit(Resource::Nofile);
+    // As at the start of the daemon, with an admin listener.
+    let needed = (config.listeners.len() + MAX_CONNECTIONS + 3 * config.max_workers() + 32 + 72) as u64;
+    let text = format!(
+        "{needed} are needed at most; the limit is {}, and may be raised to {}",
+        limit(limits.current),
+        limit(limits.maximum)
+    );
+    if limits.maximum.is_some_and(|most| most < needed) {
+        let remedy = format!(
+            "LimitNOFILE={needed} in systemd, --ulimit nofile={needed} in Docker, ulimit -Hn {needed} in a shell; or \
+             lower pools[].instances and max_instances"
+        );
+        return Finding::bad("descriptors", text, remedy);
+    }
+    Finding::good("descriptors", text)
+}
+
+fn locked_memory() -> Finding {
+    let limits = getrlimit(Resource::Memlock);
+    Finding::good("memlock", format!("{} bytes may be locked (for io_uring and its buffers)", limit(limits.current)))
+}
+
+fn processes(config: &Config) -> Finding {
+    let workers = config.max_workers() as u64;
+    let limits =
+        [("RLIMIT_NPROC", getrlimit(Resource::Nproc).current), ("pids.max of the cgroup", cgroup::processes())];
+    let lowest = limits.into_iter().filter_map(|(name, most)| Some((most?, name))).min();
+    match lowest {
+        Some((most, name)) if most <= workers + 1 => {
+            let text = format!("{name} allows {most}, and there may be {workers} workers");
+            let remedy =
+                "TasksMax= in systemd, --pids-limit in Docker, ulimit -u in a shell; each worker may need several";
+            Finding::bad("processes", text, remedy)
+        }
+        Some((most, name)) => Finding::good("processes", format!("{name} allows {most}; {workers} workers at most")),
+        None => Finding::good("processes", format!("without a limit; {workers} workers at most")),
+    }
+}
+
+fn memory(config: &Config) -> Finding {
+    match cgroup::doubt(config.limits.max_memory) {
+        Some(text) => {
+            let remedy = "lower limits.max_memory, or allow more (MemoryMax= in systemd, --memory in Docker)";
+            Finding::doubtful("memory", text, remedy)
+        }
+        None => Finding::good("memory", format!("limits.max_memory is {} bytes, and fits", config.limits.max_memory)),
+    }
+}
+
+/// Connections that the kernel keeps for a listener, as the file of the kernel says.
+fn backlog(text: Option<&str>) -> Finding {
+    match text.and_then(|text| text.trim().parse::<u32>().ok()) {
+        Some(most) if most < 1024 => {
+            let text = format!("net.core.somaxconn is {most}: more clients that come at once may be refused");
+            Finding::doubtful("backlog", text, "sudo sysctl -w net.core.somaxconn=4096")
+        }
+        Some(most) => Finding::good("backlog", format!("net.core.somaxconn is {most}")),
+        None => Finding::good("backlog", "net.core.somaxconn is not to be seen here"),
+    }
+}
+
+fn container() -> Finding {
+    let marks = [("/.dockerenv", "Docker"), ("/run/.containerenv", "Podman")];
+    let by_file = marks.into_iter().find(|(path, _)| Path::new(path).exists()).map(|(_, name)| name.to_owned());
+    let kubernetes = std::env::var_os("KUBERNETES_SERVICE_HOST").map(|_| "Kubernetes".to_owned());
+    let by_variable = std::env::var("container").ok().filter(|name| !name.is_empty());
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let is_filtered = status.lines().any(|line| line.split_whitespace().eq(["Seccomp:", "2"]));
+    let filter = if is_filtered { "a seccomp filter is on" } else { "no seccomp filter is on" };
+    match kubernetes.or(by_file).or(by_variable) {
+        Some(name) => Finding::good("container", format!("this is one ({name}); {filter}")),
+        None => Finding::good("container", format!("this is none, as far as can be seen; {filter}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_old_kernel_is_told_with_the_one_that_is_needed() {
+        let old = kernel("5.15.0-91-generic");
+        assert_eq!(old.verdict, Verdict::Bad);
+        assert!(old.remedy.is_some_and(|remedy| remedy.contains("6.1 or newer")));
+        assert!(kernel("6.1.0-18-amd64").text.contains("cannot wait for several"));
+        assert_eq!(kernel("6.18.2").text, "6.18.2 has everything that the daemon uses");
+        assert_eq!(kernel("next").verdict, Verdict::Good);
+    }
+
+    #[test]
+    fn what_is_wrong_comes_with_a_remedy() {
+        let config = Config::embedded(Path::new("/proc/self/exe"));
+        let findings = findings(&config);
+        assert!(findings.len() >= 9, "{findings:?}");
+        for finding in findings.iter().chain([&backlog(Some("128\n"))]) {
+            assert_eq!(finding.remedy.is_some(), finding.verdict > Verdict::Good, "{finding:?}");
+        }
+        assert_eq!(backlog(Some("128\n")).verdict, Verdict::Doubtful);
+        let text = as_text(&[Finding::bad("io_uring", "no", "do this\nor that")]);
+        assert_eq!(text, format!("BAD   io_uring      no\n{0:20}do this\n{0:20}or that\n", ""));
+    }
+}

@@ -1,0 +1,163 @@
+//! One question to the admin listener of a daemon, over HTTP/1.1, and the whole answer to it.
+
+use std::io::{self, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr as UnixAddr, UnixStream};
+use std::time::Duration;
+
+use crate::address::Address;
+
+/// How long the daemon may take for the connection, and for each part of its answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A daemon.
+pub(super) struct Server {
+    /// Its admin listener.
+    pub address: Address,
+    /// What lets actions through over TCP.
+    pub token: Option<String>,
+}
+
+/// A question.
+pub(super) struct Ask {
+    method: &'static str,
+    target: String,
+}
+
+impl Ask {
+    pub(super) fn get(target: &str) -> Self {
+        Self { method: "GET", target: target.to_owned() }
+    }
+
+    pub(super) fn post(target: &str) -> Self {
+        Self { method: "POST", target: target.to_owned() }
+    }
+}
+
+/// An answer.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Answer {
+    /// Its status code.
+    pub status: u16,
+    /// Its body, of which what is no UTF-8 is replaced.
+    pub body: String,
+}
+
+trait Stream: Read + Write {}
+impl<S: Read + Write> Stream for S {}
+
+impl Server {
+    /// Asks, and waits for the whole answer.
+    pub(super) fn ask(&self, ask: &Ask) -> io::Result<Answer> {
+        let (mut stream, host) = self.connect()?;
+        let token = self.token.as_ref().map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
+        let length = if ask.method == "POST" { "Content-Length: 0\r\n" } else { "" };
+        let head = format!(
+            "{} {} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{token}{length}\r\n",
+            ask.method, ask.target
+        );
+        stream.write_all(head.as_bytes())?;
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes)?;
+        parse(&bytes)
+    }
+
+    fn connect(&self) -> io::Result<(Box<dyn Stream>, String)> {
+        match &self.address {
+            Address::Unix { path } => {
+                let stream = match path.as_os_str().as_bytes().strip_prefix(b"@") {
+                    Some(name) => UnixStream::connect_addr(&UnixAddr::from_abstract_name(name)?)?,
+                    None => UnixStream::connect(path)?,
+                };
+                stream.set_read_timeout(Some(PATIENCE))?;
+                stream.set_write_timeout(Some(PATIENCE))?;
+                Ok((Box::new(stream), "localhost".to_owned()))
+            }
+            Address::Tcp { host, port } => {
+                let mut failed = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
+                for address in (host.as_str(), *port).to_socket_addrs()? {
+                    match TcpStream::connect_timeout(&address, PATIENCE) {
+                        Ok(stream) => {
+                            stream.set_read_timeout(Some(PATIENCE))?;
+                            stream.set_write_timeout(Some(PATIENCE))?;
+                            // A name that means this machine here may be anything to the daemon.
+                            return Ok((Box::new(stream), address.to_string()));
+                        }
+                        Err(error) => failed = error,
+                    }
+                }
+                Err(failed)
+            }
+        }
+    }
+}
+
+fn wrong(text: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, text)
+}
+
+fn parse(bytes: &[u8]) -> io::Result<Answer> {
+    let mut fields = [httparse::EMPTY_HEADER; 64];
+    let mut head = httparse::Response::new(&mut fields);
+    let begin = match head.parse(bytes) {
+        Ok(httparse::Status::Complete(length)) => length,
+        Ok(httparse::Status::Partial) if bytes.is_empty() => return Err(wrong("it closed without an answer")),
+        Ok(httparse::Status::Partial) => return Err(wrong("its answer was cut off")),
+        Err(_) => return Err(wrong("its answer is not HTTP; is this the admin listener?")),
+    };
+    let field = |name: &str| {
+        let found = head.headers.iter().find(|field| field.name.eq_ignore_ascii_case(name));
+        found.and_then(|field| std::str::from_utf8(field.value).ok())
+    };
+    let rest = &bytes[begin..];
+    let body = if field("transfer-encoding").is_some() {
+        unchunked(rest).ok_or_else(|| wrong("its answer was cut off"))?
+    } else {
+        let length = field("content-length").and_then(|digits| digits.parse().ok()).unwrap_or(rest.len());
+        rest.get(..length).ok_or_else(|| wrong("its answer was cut off"))?.to_vec()
+    };
+    Ok(Answer { status: head.code.unwrap_or_default(), body: String::from_utf8_lossy(&body).into_owned() })
+}
+
+/// What stands in chunks; none if the last one is missing.
+fn unchunked(mut bytes: &[u8]) -> Option<Vec<u8>> {
+    let mut body = Vec::new();
+    loop {
+        let line = memchr::memchr(b'\n', bytes)?;
+        let digits = std::str::from_utf8(&bytes[..line]).ok()?.trim();
+        let length = usize::from_str_radix(digits, 16).ok()?;
+        let rest = &bytes[line + 1..];
+        if length == 0 {
+            return Some(body);
+        }
+        body.extend_from_slice(rest.get(..length)?);
+        bytes = rest.get(length..)?.strip_prefix(b"\r\n")?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn body(text: &str) -> Result<String, String> {
+        parse(text.as_bytes()).map(|answer| answer.body).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn an_answer_is_whole_or_an_error() {
+        let chunks = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n00000003\r\nabc\r\n2\r\nde\r\n0\r\n\r\n";
+        assert_eq!(body(chunks).as_deref(), Ok("abcde"));
+        let length = "HTTP/1.1 503 No\r\nContent-Length: 3\r\n\r\nabc";
+        assert_eq!(parse(length.as_bytes()).ok(), Some(Answer { status: 503, body: "abc".to_owned() }));
+        for cut in 1..chunks.len() - 4 {
+            assert_eq!(body(&chunks[..cut]), Err("its answer was cut off".to_owned()), "{cut}");
+        }
+        for cut in 1..length.len() {
+            assert_eq!(body(&length[..cut]), Err("its answer was cut off".to_owned()), "{cut}");
+        }
+        assert!(body("").is_err_and(|why| why.contains("without an answer")));
+        assert!(body("{\"jsonrpc\":\"2.0\"}\n").is_err_and(|why| why.contains("is this the admin listener?")));
+    }
+}

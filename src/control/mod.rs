@@ -1,0 +1,129 @@
+//! The commands of operators: `status`, `show`, `kill`, `restart`, `drain` and `log-level` ask a running daemon by its
+//! admin listener, `doctor` looks at this machine. They decide nothing about the daemon: they ask, and show the answer.
+//!
+//! Reading order: `http.rs` asks, `text.rs` writes tables for people, `watch.rs` does it again and again.
+
+pub mod doctor;
+mod http;
+mod text;
+mod watch;
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use serde_json::Value;
+
+use crate::address::Address;
+use crate::error::{StartError, exit};
+use http::{Ask, Server};
+
+/// The variable that says where the daemon is, where `--admin` does not.
+pub const ADDRESS_VARIABLE: &str = "STDIO_BUS_ADMIN";
+/// The variable that names a file with the token, where `--token-file` does not.
+pub const TOKEN_VARIABLE: &str = "STDIO_BUS_ADMIN_TOKEN_FILE";
+
+/// Which daemon is asked, and how the answer is to look.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Whom {
+    /// Its admin listener; none for what [`ADDRESS_VARIABLE`] says.
+    pub address: Option<Address>,
+    /// A file with its token, for actions over TCP; none for what [`TOKEN_VARIABLE`] names.
+    pub token_file: Option<PathBuf>,
+    /// JSON, as it comes.
+    pub json: bool,
+}
+
+/// What it is asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Question {
+    /// The daemon at a glance; once, or each second until somebody ends it.
+    Status {
+        /// Again and again.
+        watch: bool,
+    },
+    /// A table.
+    Show {
+        /// Its name.
+        table: &'static str,
+    },
+    /// Something to be done.
+    Act {
+        /// The path, with what it is done to.
+        target: String,
+    },
+}
+
+/// Asks, and writes the answer to stdout. Gives what the program exits with.
+///
+/// # Errors
+/// Nobody says where the daemon is ([`StartError::Usage`]), it cannot be asked, or it refuses ([`StartError::Io`]).
+pub fn run(whom: &Whom, question: &Question) -> Result<u8, StartError> {
+    let server = server(whom)?;
+    let written = match question {
+        Question::Status { watch: true } => watch::watch(&server, whom.json)?,
+        Question::Status { watch: false } => {
+            let body = ask(&server, &Ask::get("/status.json"))?;
+            if whom.json { say(&body) } else { say(&text::status(&parsed(&body)?, None)) }
+        }
+        Question::Show { table } => {
+            let body = ask(&server, &Ask::get(&format!("/{table}.json")))?;
+            if whom.json { say(&body) } else { say(&text::table(&parsed(&body)?[table], "nothing")) }
+        }
+        Question::Act { target } => {
+            let said = ask(&server, &Ask::post(target))?;
+            if whom.json { say(&format!("{}\n", serde_json::json!({ "said": said.trim_end() }))) } else { say(&said) }
+        }
+    };
+    match written {
+        // `| head` has seen enough.
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(StartError::io("write stdout")(error)),
+        _ => Ok(exit::OK),
+    }
+}
+
+fn server(whom: &Whom) -> Result<Server, StartError> {
+    let from_environment = || -> Result<Address, StartError> {
+        let text = std::env::var(ADDRESS_VARIABLE).unwrap_or_default();
+        if text.is_empty() {
+            return Err(StartError::Usage(format!(
+                "where is the daemon? say it with --admin ADDRESS or in {ADDRESS_VARIABLE}; it is what the daemon was \
+                 given as --admin or admin.listen"
+            )));
+        }
+        Address::from_any(&text).map_err(|error| StartError::Usage(format!("{ADDRESS_VARIABLE}: {error}")))
+    };
+    let address = whom.address.clone().map_or_else(from_environment, Ok)?;
+    let token_file = whom.token_file.clone().or_else(|| std::env::var_os(TOKEN_VARIABLE).map(PathBuf::from));
+    let read = |path: PathBuf| {
+        let doing = format!("read the token file {}", path.display());
+        std::fs::read_to_string(&path).map(|token| token.trim().to_owned()).map_err(StartError::io(&doing))
+    };
+    Ok(Server { address, token: token_file.map(read).transpose()? })
+}
+
+/// The body of a good answer.
+fn ask(server: &Server, ask: &Ask) -> Result<String, StartError> {
+    let doing = format!("ask the daemon at {}", server.address);
+    let answer = server.ask(ask).map_err(StartError::io(&doing))?;
+    if answer.status < 400 {
+        return Ok(answer.body);
+    }
+    let doing = format!("do that: {} answers with {}", server.address, answer.status);
+    Err(StartError::io(&doing)(io::Error::other(answer.body.trim_end().to_owned())))
+}
+
+/// A value as it stands in the query of a target.
+pub(crate) fn escaped_value(value: &str) -> String {
+    let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"/-._~:@".contains(byte);
+    value.bytes().map(|byte| if plain(&byte) { (byte as char).to_string() } else { format!("%{byte:02X}") }).collect()
+}
+
+fn parsed(body: &str) -> Result<Value, StartError> {
+    serde_json::from_str(body).map_err(|error| StartError::io("understand the answer")(error.into()))
+}
+
+fn say(text: &str) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(text.as_bytes())?;
+    stdout.flush()
+}

@@ -1,0 +1,213 @@
+//! Answers of the daemon as text for people. Whatever clients and workers chose, their names too, is escaped: a
+//! terminal obeys what it is shown.
+
+use std::fmt::Write as _;
+
+use serde_json::{Map, Value};
+
+/// What a row is about comes first, in this order.
+const FIRST: [&str; 20] = [
+    "time",
+    "level",
+    "reason",
+    "session",
+    "id",
+    "limit",
+    "who",
+    "client",
+    "worker",
+    "pool",
+    "listener",
+    "from",
+    "to",
+    "addresses",
+    "source",
+    "state",
+    "ready",
+    "why",
+    "used",
+    "most",
+];
+
+/// A table with a line for each object; `empty` if there is none.
+pub(super) fn table(rows: &Value, empty: &str) -> String {
+    let rows: Vec<&Map<String, Value>> = rows.as_array().into_iter().flatten().filter_map(Value::as_object).collect();
+    // An object within a row has its numbers in columns of their own elsewhere.
+    let Some(first) = rows.first() else { return format!("{empty}\n") };
+    let mut keys: Vec<&String> = first.keys().filter(|key| rows.iter().any(|row| is_shown(&row[*key]))).collect();
+    keys.sort_by_key(|key| {
+        FIRST.iter().position(|first| first == key).unwrap_or(FIRST.len() + usize::from(*key == "text"))
+    });
+    let mut lines = vec![keys.iter().map(|key| heading(key)).collect::<Vec<String>>()];
+    lines.extend(rows.iter().map(|row| keys.iter().map(|key| cell(key, &row[*key])).collect()));
+    let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or_default();
+    let widths: Vec<usize> = (0..keys.len()).map(width).collect();
+    let is_number: Vec<bool> = keys.iter().map(|key| rows.iter().any(|row| row[*key].is_number())).collect();
+    let mut out = String::new();
+    for line in &lines {
+        let mut text = String::new();
+        for (column, cell) in line.iter().enumerate() {
+            let width = widths[column];
+            let _ = match is_number[column] {
+                true => write!(text, "{cell:>width$}  "),
+                false => write!(text, "{cell:<width$}  "),
+            };
+        }
+        out.push_str(text.trim_end());
+        out.push('\n');
+    }
+    out
+}
+
+fn is_shown(value: &Value) -> bool {
+    !(value.is_null() || value.is_object())
+}
+
+fn heading(key: &str) -> String {
+    let name = ["_seconds", "_bytes"].into_iter().find_map(|unit| key.strip_suffix(unit)).unwrap_or(key);
+    name.replace('_', " ").to_uppercase()
+}
+
+fn cell(key: &str, value: &Value) -> String {
+    match value {
+        Value::Null => "-".to_owned(),
+        Value::Number(number) if key.contains("seconds") => time(number.as_f64().unwrap_or_default()),
+        Value::Number(number) if key.ends_with("_bytes") => bytes(number.as_f64().unwrap_or_default()),
+        Value::String(text) => escaped(text),
+        Value::Array(parts) => {
+            let parts: Vec<String> = parts.iter().map(|part| cell("", part)).collect();
+            parts.join(", ")
+        }
+        Value::Bool(true) => "yes".to_owned(),
+        Value::Bool(false) => "no".to_owned(),
+        other => other.to_string(),
+    }
+}
+
+/// The text with escapes in place of what a terminal might obey.
+fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for character in text.chars() {
+        // Marks that turn the direction of writing would show one name as another.
+        if character.is_control()
+            || matches!(character, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+        {
+            out.extend(character.escape_default());
+        } else {
+            out.push(character);
+        }
+    }
+    out
+}
+
+/// So many seconds, in the unit that fits.
+pub(super) fn time(seconds: f64) -> String {
+    match seconds {
+        ..0.001 => format!("{:.0} µs", seconds * 1e6),
+        ..1.0 => format!("{:.0} ms", seconds * 1e3),
+        ..60.0 => format!("{seconds:.1} s"),
+        ..3600.0 => format!("{:.0} m {:.0} s", (seconds / 60.0).floor(), seconds % 60.0),
+        ..86_400.0 => format!("{:.0} h {:.0} m", (seconds / 3600.0).floor(), (seconds % 3600.0 / 60.0).floor()),
+        _ => format!("{:.0} d {:.0} h", (seconds / 86_400.0).floor(), (seconds % 86_400.0 / 3600.0).floor()),
+    }
+}
+
+/// So many bytes, in the unit that fits.
+fn bytes(bytes: f64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let (mut value, mut unit) = (bytes, 0);
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        (value, unit) = (value / 1024.0, unit + 1);
+    }
+    if unit == 0 { format!("{value} B") } else { format!("{value:.1} {}", UNITS[unit]) }
+}
+
+/// The daemon at a glance; its rates since `before`, or since its start.
+pub(super) fn status(now: &Value, before: Option<&Value>) -> String {
+    let text = |key: &str| escaped(now[key].as_str().unwrap_or("?"));
+    let level = |key: &str| format!("{} of {}", now[key]["used"], now[key]["most"]);
+    let passed = difference(now, before, &["uptime_seconds"]);
+    let rate = |path: &[&str]| if passed > 0.0 { difference(now, before, path) / passed } else { 0.0 };
+    let mut out = String::new();
+    let why = now["why"].as_str().map_or_else(String::new, |why| format!(" ({})", escaped(why)));
+    let _ = writeln!(
+        out,
+        "stdio_bus {}, process {}, up {}: {}{why}",
+        text("version"),
+        now["pid"],
+        time(now["uptime_seconds"].as_f64().unwrap_or_default()),
+        text("state")
+    );
+    let _ = writeln!(
+        out,
+        "clients {}, sessions {}, pending {} from clients and {} from workers",
+        level("clients"),
+        level("sessions"),
+        level("requests"),
+        level("worker_requests")
+    );
+    let lines = |side: &str| {
+        let of = |key: &str| rate(&["totals", &format!("{side}_{key}")]);
+        format!(
+            "{:.0} lines/s in ({}/s), {:.0} out ({}/s)",
+            of("lines_received"),
+            bytes(of("bytes_received").round()),
+            of("lines_sent"),
+            bytes(of("bytes_sent").round())
+        )
+    };
+    let _ = writeln!(out, "clients: {}; workers: {}", lines("client"), lines("worker"));
+    let _ = writeln!(
+        out,
+        "loop {:.1} % busy, memory {} of {}, log level {}, {} lines of the log lost",
+        100.0 * rate(&["loop", "busy_seconds"]),
+        bytes(now["memory"]["used"].as_f64().unwrap_or_default()),
+        bytes(now["memory"]["most"].as_f64().unwrap_or_default()),
+        now["log"]["level"].as_str().unwrap_or("?"),
+        now["log"]["lines_lost"]
+    );
+    for (key, empty) in [("listeners", "no listeners"), ("pools", "no pools"), ("workers", "no workers")] {
+        let _ = write!(out, "\n{}", table(&now[key], empty));
+    }
+    for (key, title) in [("waiting", "who waits for whom"), ("errors", "last warnings and errors")] {
+        if now[key].as_array().is_some_and(|rows| !rows.is_empty()) {
+            let _ = write!(out, "\n{title}:\n{}", table(&now[key], ""));
+        }
+    }
+    out
+}
+
+/// How much a counter has grown since `before`, or since the start.
+fn difference(now: &Value, before: Option<&Value>, path: &[&str]) -> f64 {
+    let of = |value: &Value| path.iter().fold(value, |value, key| &value[*key]).as_f64().unwrap_or_default();
+    of(now) - before.map(of).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_table_has_its_units_in_the_cells_and_nothing_that_a_terminal_obeys() {
+        let rows = json!([
+            { "session": "a\u{1b}[2J\n", "age_seconds": 0.25, "queued_bytes": 2048, "client": null, "counts": {} },
+            { "session": "b", "age_seconds": 3725.0, "queued_bytes": 7, "client": null, "counts": {} },
+        ]);
+        let text = table(&rows, "");
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[0].split_whitespace().collect::<Vec<_>>(), ["SESSION", "AGE", "QUEUED"], "{text}");
+        assert!(lines[1].contains("250 ms") && lines[1].contains("2.0 KiB"), "{text}");
+        assert!(lines[1].starts_with("a\\u{1b}[2J\\n ") && lines[2].contains("1 h 2 m"), "{text}");
+        assert_eq!(table(&json!([]), "nobody"), "nobody\n");
+    }
+
+    #[test]
+    fn rates_are_those_between_two_looks() {
+        let look = |seconds: u32, lines: u32| json!({ "uptime_seconds": seconds, "totals": { "client_lines_received": lines }, "state": "ready" });
+        let text = status(&look(12, 500), Some(&look(10, 100)));
+        assert!(text.contains("clients: 200 lines/s in"), "{text}");
+        assert!(status(&look(10, 100), None).contains("clients: 10 lines/s in"));
+    }
+}

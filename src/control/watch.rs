@@ -1,0 +1,60 @@
+//! `status --watch`: the same again each second, in place where that is a terminal.
+
+use std::io::{self, IsTerminal};
+use std::time::Duration;
+
+use super::http::{Ask, Server};
+use super::{ask, parsed, say, text};
+use crate::error::StartError;
+
+const EVERY: Duration = Duration::from_secs(1);
+/// What a terminal does for this: home, and nothing below.
+const REDRAW: &str = "\u{1b}[H\u{1b}[J";
+
+/// Goes on until the daemon does not answer any more, or nobody reads.
+pub(super) fn watch(server: &Server, json: bool) -> Result<io::Result<()>, StartError> {
+    let mut before = None;
+    loop {
+        let body = ask(server, &Ask::get("/status.json"))?;
+        let now = parsed(&body)?;
+        let shown = match size() {
+            _ if json => now.to_string() + "\n",
+            Some((rows, columns)) => REDRAW.to_owned() + &fitted(&text::status(&now, before.as_ref()), rows, columns),
+            None => text::status(&now, before.as_ref()) + "\n",
+        };
+        if let Err(error) = say(&shown) {
+            return Ok(Err(error));
+        }
+        before = Some(now);
+        std::thread::sleep(EVERY);
+    }
+}
+
+/// Rows and columns of stdout, if it is a terminal.
+fn size() -> Option<(usize, usize)> {
+    if !io::stdout().is_terminal() {
+        return None;
+    }
+    // SAFETY: zero is a value of it, and the kernel writes no more than it holds.
+    let size = unsafe {
+        let mut size: libc::winsize = std::mem::zeroed();
+        (libc::ioctl(libc::STDOUT_FILENO, libc::TIOCGWINSZ, &raw mut size) == 0).then_some(size)?
+    };
+    (size.ws_row > 0 && size.ws_col > 0).then(|| (usize::from(size.ws_row), usize::from(size.ws_col)))
+}
+
+/// As much of the text as there is room for.
+fn fitted(text: &str, rows: usize, columns: usize) -> String {
+    let lines: Vec<String> = text.lines().take(rows - 1).map(|line| line.chars().take(columns).collect()).collect();
+    lines.join("\n") + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_fit_is_left_out() {
+        assert_eq!(fitted("abc\ndé\nf\ng\n", 4, 2), "ab\ndé\nf\n");
+    }
+}

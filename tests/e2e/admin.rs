@@ -1,0 +1,624 @@
+//! The admin listener, as balancers, monitors and operators see it.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::client::Client;
+use crate::harness::{Daemon, PATIENCE, Setup, echo, program, with, worker};
+
+/// An answer.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u16,
+    pub head: String,
+    pub body: String,
+}
+
+/// One connection to the admin listener.
+pub struct Admin<S>(S);
+
+impl Admin<UnixStream> {
+    pub fn of(daemon: &Daemon) -> Self {
+        let stream = UnixStream::connect(daemon.path("admin")).expect("the admin socket is there");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
+        Self(stream)
+    }
+}
+
+impl Admin<TcpStream> {
+    pub fn at(address: SocketAddr) -> Self {
+        let stream = TcpStream::connect(address).expect("it listens");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
+        Self(stream)
+    }
+}
+
+impl<S: Read + Write> Admin<S> {
+    pub fn send(&mut self, text: &str) {
+        self.0.write_all(text.as_bytes()).expect("it is read");
+    }
+
+    /// One byte, or none at the end.
+    fn byte(&mut self) -> Option<u8> {
+        let mut byte = [0];
+        match self.0.read(&mut byte) {
+            Ok(0) => None,
+            Ok(_) => Some(byte[0]),
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => None,
+            Err(error) => panic!("reading an answer: {error}"),
+        }
+    }
+
+    fn until(&mut self, end: &str) -> Option<String> {
+        let mut text = Vec::new();
+        while !text.ends_with(end.as_bytes()) {
+            text.push(self.byte()?);
+        }
+        Some(String::from_utf8(text).expect("a head is text"))
+    }
+
+    fn exactly(&mut self, bytes: usize) -> String {
+        let mut body = vec![0; bytes];
+        self.0.read_exact(&mut body).expect("the whole body comes");
+        String::from_utf8(body).expect("a body is text")
+    }
+
+    /// The next answer; none at the end of the connection.
+    pub fn answer(&mut self) -> Option<Answer> {
+        self.answer_to("GET")
+    }
+
+    pub fn answer_to(&mut self, method: &str) -> Option<Answer> {
+        let head = self.until("\r\n\r\n")?;
+        let status = head.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a status line");
+        let field = |name: &str| {
+            let found = head.lines().find_map(|line| line.strip_prefix(name));
+            found.map(|value| value.trim().to_owned())
+        };
+        let body = match (field("Content-Length:"), field("Transfer-Encoding:")) {
+            _ if method == "HEAD" => String::new(),
+            (Some(length), _) => self.exactly(length.parse().expect("a number")),
+            (None, Some(_)) => self.chunks(),
+            (None, None) => {
+                let mut rest = String::new();
+                self.0.read_to_string(&mut rest).expect("a body is text");
+                rest
+            }
+        };
+        Some(Answer { status, head, body })
+    }
+
+    fn chunks(&mut self) -> String {
+        let mut body = String::new();
+        loop {
+            let size = self.until("\r\n").expect("a chunk");
+            let size = usize::from_str_radix(size.trim(), 16).expect("a length");
+            body += &self.exactly(size);
+            assert_eq!(self.exactly(2), "\r\n");
+            if size == 0 {
+                return body;
+            }
+        }
+    }
+
+    pub fn request(&mut self, method: &str, target: &str) -> Answer {
+        self.send(&format!("{method} {target} HTTP/1.1\r\nHost: localhost\r\n\r\n"));
+        self.answer_to(method).expect("an answer comes")
+    }
+
+    pub fn get(&mut self, target: &str) -> Answer {
+        self.request("GET", target)
+    }
+}
+
+/// With an admin listener on the Unix socket `admin` of its directory.
+pub fn with_admin(setup: Setup) -> Setup {
+    let path = setup.text_path("admin");
+    setup.args(&["--admin", &path])
+}
+
+/// Starts it, and waits until it is ready.
+pub fn start_ready(setup: Setup) -> Daemon {
+    let daemon = with_admin(setup).start();
+    until_status(&daemon, "/readyz", 200);
+    daemon
+}
+
+pub fn until_status(daemon: &Daemon, target: &str, status: u16) {
+    daemon.until(&format!("{target} is answered with {status}"), || Admin::of(daemon).get(target).status == status);
+}
+
+fn answers(daemon: &Daemon, target: &str, status: u16, text: &str) {
+    let answer = Admin::of(daemon).get(target);
+    assert_eq!((answer.status, answer.body.as_str()), (status, text), "{target}");
+}
+
+/// Where its admin listener is on TCP.
+pub fn tcp_address(daemon: &Daemon) -> SocketAddr {
+    let line = daemon.logs(&["the admin listener is tcp://"]);
+    let address = line.split("tcp://").nth(1).expect("an address");
+    address.split(' ').next().and_then(|address| address.parse().ok()).expect("an address")
+}
+
+#[test]
+fn a_balancer_is_told_no_before_the_first_worker_runs_and_while_none_does() {
+    let setup = Setup::new([worker("agents", 1, &[])]).limit("max_restarts", 0);
+    let mut daemon = start_ready(setup);
+    answers(&daemon, "/healthz", 200, "alive\n");
+    answers(&daemon, "/readyz", 200, "ready\n");
+    answers(&daemon, "/readyz?pool=agents", 200, "ready\n");
+    answers(&daemon, "/readyz?listener=0", 200, "ready\n");
+    let address = daemon.address();
+    for name in [format!("{address}"), format!("tcp://{address}"), "tcp%3A%2F%2F127.0.0.1:0".to_owned()] {
+        answers(&daemon, &format!("/readyz?listener={name}"), 200, "ready\n");
+    }
+    daemon.connect().ask(1, "exit", json!({}));
+    until_status(&daemon, "/readyz", 503);
+    let why = "not ready: no worker of pool \"agents\" is running: 1 of 1 were given up\n";
+    for target in ["/readyz", "/readyz?pool=agents", "/readyz?listener=0"] {
+        answers(&daemon, target, 503, why);
+    }
+    answers(&daemon, "/healthz", 200, "alive\n");
+    daemon.stop();
+}
+
+#[test]
+fn a_draining_daemon_is_no_place_for_new_clients_and_its_clients_may_finish() {
+    let setup = Setup::new([worker("agents", 1, &[])]).limit("quiesce_sec", 600);
+    let mut daemon = start_ready(setup);
+    let mut client = daemon.connect();
+    client.ask(1, "hold", json!({}));
+    client.ask(2, "who", json!({}));
+    client.answer(2);
+    daemon.signal(Signal::TERM);
+    until_status(&daemon, "/readyz", 404);
+    answers(&daemon, "/readyz?pool=agents", 404, "draining: the daemon shuts down\n");
+    answers(&daemon, "/healthz", 200, "alive\n");
+    daemon.signal(Signal::INT);
+    daemon.signal(Signal::TERM);
+    daemon.ends_well();
+}
+
+#[test]
+fn a_name_of_a_pool_or_listener_that_does_not_exist_is_no_answer_to_a_check() {
+    let daemon = start_ready(Setup::new([worker("agents", 1, &[])]));
+    answers(&daemon, "/readyz?pool=agent", 400, "there is no pool \"agent\"; the pools are agents\n");
+    let text = "there is no listener \"7\"; the listeners are 0 (tcp://127.0.0.1:0)\n";
+    answers(&daemon, "/readyz?listener=7", 400, text);
+    assert_eq!(Admin::of(&daemon).get("/readyz?pools=agents").status, 400);
+    daemon.stop();
+}
+
+#[test]
+fn a_check_of_haproxy_needs_no_host_and_is_answered_on_http_1_0() {
+    let daemon = start_ready(Setup::new([worker("agents", 1, &[])]));
+    for check in ["OPTIONS / HTTP/1.0\r\n\r\n", "GET /readyz HTTP/1.0\r\n\r\n"] {
+        let mut admin = Admin::of(&daemon);
+        admin.send(check);
+        let answer = admin.answer().expect("an answer comes");
+        assert_eq!((answer.status, answer.body.as_str()), (200, "ready\n"), "{check}");
+        assert!(answer.head.contains("\r\nConnection: close\r\n"), "{}", answer.head);
+        assert!(admin.answer().is_none(), "the connection is closed");
+    }
+    daemon.stop();
+}
+
+#[test]
+fn several_requests_share_a_connection_also_when_they_come_at_once() {
+    let daemon = start_ready(Setup::new([worker("agents", 1, &[])]));
+    let mut admin = Admin::of(&daemon);
+    assert_eq!(admin.get("/healthz").body, "alive\n");
+    let one = "GET /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\nabc";
+    admin.send(&[one, one, "HEAD /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n", one].concat());
+    for method in ["GET", "GET", "HEAD", "GET"] {
+        let answer = admin.answer_to(method).expect("an answer comes");
+        assert!(answer.status == 200 && answer.head.contains("\r\nConnection: keep-alive\r\n"), "{answer:?}");
+    }
+    admin.send("GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    assert_eq!(admin.answer().map(|answer| answer.status), Some(200));
+    assert!(admin.answer().is_none());
+    daemon.stop();
+}
+
+#[test]
+fn what_is_no_request_is_answered_as_http_says_and_ends_the_connection() {
+    let daemon = start_ready(Setup::new([worker("agents", 1, &[])]));
+    let long = format!("GET / HTTP/1.1\r\nHost: localhost\r\nA: {}\r\n\r\n", "a".repeat(9000));
+    for (text, status) in [
+        ("{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"m\"}\r\n\r\n", 400),
+        ("GET / HTTP/1.1\r\n\r\n", 400),
+        ("POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5000\r\n\r\n", 413),
+        (long.as_str(), 431),
+        ("GET / HTTP/3.0\r\n\r\n", 505),
+    ] {
+        let mut admin = Admin::of(&daemon);
+        admin.send(text);
+        assert_eq!(admin.answer().map(|answer| answer.status), Some(status), "{text:.60}");
+        assert!(admin.answer().is_none(), "{text:.60}");
+    }
+    let mut admin = Admin::of(&daemon);
+    for (method, target, status) in
+        [("GET", "/nothing", 404), ("POST", "/readyz", 405), ("DELETE", "/readyz", 405), ("BREW", "/readyz", 501)]
+    {
+        assert_eq!(admin.request(method, target).status, status, "{method} {target}");
+    }
+    daemon.stop();
+}
+
+#[test]
+fn a_request_may_come_byte_by_byte_and_its_sender_may_leave_at_any_byte() {
+    let daemon = start_ready(Setup::new([worker("agents", 1, &[])]));
+    let before = daemon.descriptors();
+    let text = "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    for cut in 1..text.len() {
+        Admin::of(&daemon).send(&text[..cut]);
+    }
+    let mut admin = Admin::of(&daemon);
+    for byte in text.chars() {
+        admin.send(&byte.to_string());
+    }
+    assert_eq!(admin.answer().map(|answer| answer.status), Some(200));
+    drop(admin);
+    daemon.until("all of them are closed", || daemon.descriptors() <= before);
+    daemon.stop();
+}
+
+#[test]
+fn checks_take_no_slot_and_no_line_of_the_log_and_the_oldest_of_64_connections_makes_room() {
+    let mut daemon = start_ready(Setup::new([worker("agents", 1, &[])]));
+    let log = daemon.log();
+    let mut first = Admin::of(&daemon);
+    assert_eq!(first.get("/healthz").status, 200);
+    let mut others: Vec<_> = (0..64).map(|_| Admin::of(&daemon)).collect();
+    for admin in &mut others {
+        assert_eq!(admin.get("/readyz").status, 200);
+    }
+    assert!(first.answer().is_none(), "it has waited longest");
+    assert_eq!(others[0].get("/readyz").status, 200);
+    let mut client = daemon.connect();
+    assert!(client.request(1, "who", json!({}))["result"].is_object());
+    assert_eq!(daemon.log(), log, "nobody is told of checks");
+    daemon.stop();
+}
+
+#[test]
+fn a_full_daemon_is_not_ready_and_still_answers() {
+    let mut daemon = start_ready(Setup::new([worker("agents", 1, &[])]));
+    let mut clients: Vec<Client> = (0..1024).map(|_| daemon.connect()).collect();
+    until_status(&daemon, "/readyz", 503);
+    answers(&daemon, "/readyz", 503, "not ready: all 1024 connections are in use\n");
+    clients.pop();
+    until_status(&daemon, "/readyz", 200);
+    daemon.stop();
+}
+
+#[test]
+fn the_admin_socket_is_its_owners_alone_unless_the_configuration_says_otherwise() {
+    let mode = |path: &Path| fs::metadata(path).expect("it is there").permissions().mode() & 0o777;
+    let daemon = start_ready(Setup::new([worker("agents", 1, &[])]));
+    assert_eq!(mode(&daemon.path("admin")), 0o600);
+    let path = daemon.path("admin");
+    daemon.stop();
+    assert!(!path.exists());
+    let mut setup = Setup::new([worker("agents", 1, &[])]);
+    let path = setup.text_path("admin");
+    setup.config()["admin"] = json!({ "listen": path, "mode": "0660" });
+    let daemon = setup.start();
+    until_status(&daemon, "/readyz", 200);
+    assert_eq!(mode(&daemon.path("admin")), 0o660);
+    daemon.stop();
+}
+
+#[test]
+fn the_admin_listener_may_be_a_port_where_names_of_other_hosts_are_refused() {
+    let daemon = Setup::new([worker("agents", 1, &[])]).args(&["--admin", "127.0.0.1:0"]).start();
+    let address = tcp_address(&daemon);
+    daemon.until("it is ready", || Admin::at(address).get("/readyz").status == 200);
+    let mut admin = Admin::at(address);
+    admin.send("GET /readyz HTTP/1.1\r\nHost: evil.example\r\n\r\n");
+    assert_eq!(admin.answer().map(|answer| answer.status), Some(403));
+    daemon.stop();
+}
+
+#[test]
+fn an_admin_address_that_cannot_be_had_keeps_the_daemon_from_starting() {
+    let daemon = start_ready(Setup::new([worker("agents", 1, &[])]));
+    let path = daemon.path("admin").display().to_string();
+    let outcome = Setup::new([worker("agents", 1, &[])]).args(&["--admin", &path]).run();
+    assert_eq!(outcome.code, Some(73), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("a running program listens on it already"), "{}", outcome.stderr);
+    daemon.stop();
+    let outcome = Setup::new([worker("agents", 1, &[])]).args(&["--admin", "9001"]).run();
+    assert_eq!(outcome.code, Some(2), "{}", outcome.stderr);
+}
+
+/// The value of a metric, by its name with its labels.
+pub fn metric(text: &str, name: &str) -> f64 {
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("no {name} in\n{text}"))
+}
+
+#[test]
+fn a_monitor_sees_what_was_carried_and_what_became_of_it() {
+    let mut daemon = start_ready(Setup::new([with(worker("agents", 2, &[]), "request_timeout_sec", 600)]));
+    let mut client = daemon.connect();
+    for id in 0..20 {
+        client.request(id, "who", json!({}));
+    }
+    client.ask_in("s", 20, "hold", json!({}));
+    client.request(21, "who", json!({}));
+    let answer = Admin::of(&daemon).get("/metrics");
+    assert!(answer.head.contains("\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n"), "{}", answer.head);
+    let text = answer.body;
+    let of = |name: &str| metric(&text, name);
+    assert_eq!(of("stdio_bus_requests_total{pool=\"agents\",outcome=\"answered\"}"), 21.0);
+    assert_eq!(of("stdio_bus_request_duration_seconds_count{pool=\"agents\"}"), 21.0);
+    assert_eq!(of("stdio_bus_requests_pending{pool=\"agents\"}"), 1.0);
+    assert!(of("stdio_bus_requests_pending_oldest_seconds{pool=\"agents\"}") > 0.0);
+    assert_eq!(of("stdio_bus_workers{pool=\"agents\",state=\"running\"}"), 2.0);
+    assert_eq!(of(&format!("stdio_bus_clients{{listener=\"tcp://{}\"}}", daemon.address())), 1.0);
+    assert_eq!(of("stdio_bus_client_lines_received_total"), 22.0);
+    assert_eq!(of("stdio_bus_sessions"), 1.0);
+    assert_eq!(of("stdio_bus_ready"), 1.0);
+    assert_eq!(of("stdio_bus_events_total{reason=\"worker_started\"}"), 2.0);
+    assert!(of("stdio_bus_turn_duration_seconds_count") > 0.0);
+    assert!(of("stdio_bus_client_received_bytes_total") > 22.0 * 20.0);
+    assert_eq!(of(&format!("stdio_bus_build_info{{version=\"{}\"}}", env!("CARGO_PKG_VERSION"))), 1.0);
+    daemon.stop();
+}
+
+/// Runs a program over this text; none if it is not installed.
+fn judged(program: &str, arguments: &[&str], text: &str) -> Option<(bool, String)> {
+    let mut child = Command::new(program);
+    child.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = match child.spawn() {
+        Ok(child) => child,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound && std::env::var_os("CI").is_none() => {
+            eprintln!("skipped: there is no {program} (Debian's package prometheus)");
+            return None;
+        }
+        Err(error) => panic!("{program}: {error}"),
+    };
+    child.stdin.take().expect("a pipe").write_all(text.as_bytes()).expect("it reads");
+    let output = child.wait_with_output().expect("it ends");
+    Some((output.status.success(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()))
+}
+
+#[test]
+fn the_metrics_are_what_prometheus_wants_them_to_be() {
+    let pools = [worker("agents", 1, &[]), echo("with \"quotes\" and \\", 2)];
+    let mut daemon = start_ready(Setup::new(pools));
+    daemon.connect().request(1, "who", json!({}));
+    let text = Admin::of(&daemon).get("/metrics").body;
+    if let Some((good, said)) = judged("promtool", &["check", "metrics"], &text) {
+        assert!(good && said.is_empty(), "{said}\n{text}");
+    }
+    daemon.stop();
+}
+
+#[test]
+fn the_alert_rules_are_what_prometheus_wants_them_to_be() {
+    let rules = concat!(env!("CARGO_MANIFEST_DIR"), "/config/prometheus/alerts.yml");
+    if let Some((good, said)) = judged("promtool", &["check", "rules", rules], "") {
+        assert!(good && said.contains("SUCCESS"), "{said}");
+    }
+}
+
+#[test]
+fn tables_are_shown_whole_and_what_clients_chose_is_only_text() {
+    let mut daemon = start_ready(Setup::new([worker("agents", 1, &[])]));
+    let mut clients: Vec<Client> = (0..300).map(|_| daemon.connect()).collect();
+    let name = "<script>alert(1)</script>\u{1b}[2J\"\\";
+    clients[7].ask_in(name, "<id>", "hold", json!({}));
+    for client in &mut clients {
+        client.request(1, "who", json!({}));
+    }
+    let get = |path: &str| -> Value {
+        let answer = Admin::of(&daemon).get(path);
+        assert!(answer.status == 200 && answer.head.contains("Content-Type: application/json"), "{answer:?}");
+        serde_json::from_str(&answer.body).expect("it is JSON")
+    };
+    let clients_shown = get("/clients.json");
+    let clients_shown = clients_shown["clients"].as_array().expect("an array");
+    assert_eq!(clients_shown.len(), 300);
+    let busy: Vec<&Value> = clients_shown.iter().filter(|client| client["pending"] == 1).collect();
+    assert!(busy.len() == 1 && busy[0]["sessions"] == 1 && busy[0]["source"] == "127.0.0.1", "{busy:?}");
+    assert_eq!(get("/sessions.json")["sessions"][0]["session"], name);
+    let pending = get("/pending.json");
+    assert_eq!(pending["pending"].as_array().map(Vec::len), Some(1));
+    assert_eq!(pending["pending"][0]["from"], format!("client {}", busy[0]["client"]));
+    let workers = get("/workers.json");
+    assert_eq!((&workers["workers"][0]["state"], &workers["workers"][0]["pending"]), (&json!("running"), &json!(1)));
+    assert_eq!(get("/pools.json")["pools"][0]["requests"]["answered"], 300);
+    assert_eq!(get("/limits.json")["limits"][0], json!({ "limit": "client connections", "used": 300, "most": 1024 }));
+    let status = get("/status.json");
+    assert_eq!((&status["state"], &status["clients"]["used"]), (&json!("ready"), &json!(300)));
+    assert_eq!(status["listeners"][0]["ready"], true);
+    assert_eq!(get("/errors.json"), json!({ "errors": [] }));
+    clients.remove(7).reset();
+    daemon.logs(&["request_discarded"]);
+    let errors = get("/errors.json");
+    assert_eq!(errors["errors"][0]["reason"], "request_discarded", "{errors}");
+    daemon.stop();
+}
+
+/// Runs `stdio_bus` with these arguments and asks the daemon.
+fn command(daemon: &Daemon, arguments: &[&str]) -> (Option<i32>, String, String) {
+    let output = Command::new(program()).args(arguments).arg("--admin").arg(daemon.path("admin")).output();
+    let output = output.expect("it can be started");
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("it is text");
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
+fn said(daemon: &Daemon, arguments: &[&str]) -> String {
+    let (code, stdout, stderr) = command(daemon, arguments);
+    assert_eq!((code, stderr.as_str()), (Some(0), ""), "{arguments:?}");
+    stdout
+}
+
+#[test]
+fn an_operator_sees_the_daemon_in_text_and_in_json() {
+    let mut daemon = start_ready(Setup::new([worker("agents", 1, &[])]));
+    let mut client = daemon.connect();
+    client.ask_in("\u{1b}]0;owned\u{7}", 5, "hold", json!({}));
+    client.request(6, "who", json!({}));
+    let status = said(&daemon, &["status"]);
+    assert!(status.contains(": ready\nclients 1 of 1024, sessions 1 of 1024, pending 1 of 4096"), "{status}");
+    assert!(status.contains("agents/0") && status.contains("running"), "{status}");
+    let sessions = said(&daemon, &["show", "sessions"]);
+    assert!(sessions.contains("\\u{1b}]0;owned\\u{7}") && !sessions.contains('\u{1b}'), "{sessions}");
+    for table in ["clients", "workers", "pools", "pending", "limits"] {
+        assert!(said(&daemon, &["show", table]).lines().count() >= 2, "{table}");
+        let value: Value = serde_json::from_str(&said(&daemon, &["show", table, "--json"])).expect("it is JSON");
+        assert!(value[table].as_array().is_some_and(|rows| !rows.is_empty()), "{table}: {value}");
+    }
+    assert_eq!(said(&daemon, &["show", "errors"]), "nothing\n");
+    let value: Value = serde_json::from_str(&said(&daemon, &["status", "--json"])).expect("it is JSON");
+    assert_eq!(value["requests"]["used"], 1);
+    daemon.stop();
+}
+
+#[test]
+fn an_operator_closes_a_client_replaces_a_worker_changes_the_log_and_has_the_daemon_drain() {
+    let mut daemon = start_ready(Setup::new([worker("agents", 1, &[])]));
+    let (mut killed, mut other) = (daemon.connect(), daemon.connect());
+    killed.ask(1, "hold", json!({}));
+    daemon.until("it is asked", || other.request(1, "who", json!({}))["result"]["held"] == 1);
+    let shown: Value = serde_json::from_str(&said(&daemon, &["show", "clients", "--json"])).expect("it is JSON");
+    let rows = shown["clients"].as_array().expect("an array");
+    let number = rows.iter().find(|row| row["pending"] == 1).expect("it is there")["client"].to_string();
+    assert_eq!(said(&daemon, &["kill", "client", &number]), format!("client {number} is closed\n"));
+    assert_eq!(killed.error(1, "client_killed"), -32021);
+    killed.ends();
+    let (code, _, stderr) = command(&daemon, &["kill", "client", "4711"]);
+    assert!(code == Some(1) && stderr.contains("there is no client \"4711\""), "{stderr}");
+
+    let before = other.request(2, "who", json!({}))["result"]["pid"].clone();
+    assert_eq!(said(&daemon, &["restart", "worker", "agents/0"]), "worker agents/0 is replaced\n");
+    daemon.logs(&["worker_started", "agents/1"]);
+    daemon.until("the new one answers", || {
+        let answer = other.request(3, "who", json!({}));
+        answer["result"]["pid"].is_u64() && answer["result"]["pid"] != before
+    });
+    assert!(!daemon.log().contains("restart_scheduled"), "it counts as no failure");
+    let (code, _, stderr) = command(&daemon, &["restart", "worker", "agents/0"]);
+    assert!(code == Some(1) && stderr.contains("there is no worker \"agents/0\""), "{stderr}");
+
+    assert!(!daemon.log().contains("client_opened"));
+    assert_eq!(said(&daemon, &["log-level", "debug"]), "the log has level debug now\n");
+    drop(daemon.connect());
+    daemon.logs(&["client_opened"]);
+    assert_eq!(said(&daemon, &["log-level", "error"]), "the log has level error now\n");
+
+    assert_eq!(said(&daemon, &["drain"]), "the daemon drains\n");
+    daemon.ends_well();
+}
+
+#[test]
+fn to_have_a_daemon_drain_twice_does_not_end_it_early() {
+    let setup = Setup::new([worker("agents", 1, &[])]).limit("quiesce_sec", 600);
+    let mut daemon = start_ready(setup);
+    let (mut client, mut other) = (daemon.connect(), daemon.connect());
+    client.ask(1, "hold", json!({}));
+    daemon.until("it is asked", || other.request(1, "who", json!({}))["result"]["held"] == 1);
+    assert_eq!(said(&daemon, &["drain"]), "the daemon drains\n");
+    assert_eq!(said(&daemon, &["drain"]), "the daemon drains already\n");
+    other.ask(2, "release", json!({}));
+    assert!(client.answer(1)["result"].is_object());
+    daemon.ends_well();
+}
+
+#[test]
+fn a_command_says_where_it_asks_and_why_that_does_not_work() {
+    let run = |arguments: &[&str], variable: &str| {
+        let output = Command::new(program()).args(arguments).env("STDIO_BUS_ADMIN", variable).output();
+        let output = output.expect("it can be started");
+        (output.status.code(), String::from_utf8(output.stderr).expect("it is text"))
+    };
+    let (code, stderr) = run(&["status"], "");
+    assert!(code == Some(2) && stderr.contains("--admin ADDRESS or in STDIO_BUS_ADMIN"), "{stderr}");
+    let (code, stderr) = run(&["status"], "/no/such/socket");
+    assert!(code == Some(1) && stderr.contains("ask the daemon at unix:/no/such/socket: No such file"), "{stderr}");
+    let daemon = start_ready(Setup::new([worker("agents", 1, &[])]));
+    let (code, stderr) = run(&["status"], &daemon.path("admin").display().to_string());
+    assert_eq!((code, stderr.as_str()), (Some(0), ""));
+    daemon.stop();
+}
+
+#[test]
+fn an_action_over_tcp_needs_the_token() {
+    let mut setup = Setup::new([worker("agents", 1, &[])]);
+    let file = setup.text_path("token");
+    fs::write(&file, "0123456789abcdef\n").expect("a file");
+    setup.config()["admin"] = json!({ "listen": "127.0.0.1:0", "token_file": file });
+    let daemon = setup.start();
+    let address = tcp_address(&daemon);
+    let post = |fields: &str| {
+        let mut admin = Admin::at(address);
+        admin.send(&format!("POST /log-level?level=info HTTP/1.1\r\nHost: {address}\r\n{fields}\r\n"));
+        admin.answer().expect("an answer comes").status
+    };
+    assert_eq!(post(""), 401);
+    assert_eq!(post("Authorization: Bearer 0123456789abcdee\r\n"), 401);
+    assert_eq!(post("Authorization: Bearer 0123456789abcdef\r\n"), 202);
+    assert_eq!(post("Authorization: Bearer 0123456789abcdef\r\nOrigin: http://evil.example\r\n"), 403);
+    assert_eq!(post("Authorization: Bearer 0123456789abcdef\r\nSec-Fetch-Site: cross-site\r\n"), 403);
+    let asked = |arguments: &[&str]| {
+        let output = Command::new(program()).args(arguments).arg("--admin").arg(address.to_string()).output();
+        output.expect("it can be started").status.code()
+    };
+    assert_eq!(asked(&["log-level", "warn"]), Some(1));
+    assert_eq!(asked(&["log-level", "warn", "--token-file", &file]), Some(0));
+    assert_eq!(asked(&["status"]), Some(0), "reading needs none");
+    daemon.stop();
+}
+
+#[test]
+fn an_action_over_tcp_is_refused_where_there_is_no_token() {
+    let daemon = Setup::new([worker("agents", 1, &[])]).args(&["--admin", "127.0.0.1:0"]).start();
+    let mut admin = Admin::at(tcp_address(&daemon));
+    for target in ["/drain", "/kill-client?client=0", "/restart-worker?worker=agents/0", "/log-level?level=debug"] {
+        assert_eq!(admin.request("POST", target).status, 403, "{target}");
+        assert_eq!(admin.get(target).status, 405, "{target}");
+    }
+    daemon.stop();
+}
+
+#[test]
+fn a_watcher_is_shown_the_daemon_again_and_again_until_it_ends() {
+    let daemon = start_ready(Setup::new([worker("agents", 1, &[])]));
+    let mut watcher = Command::new(program());
+    watcher.args(["status", "--watch", "--json", "--admin"]).arg(daemon.path("admin"));
+    let mut watcher = watcher.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it can be started");
+    let mut lines = BufReader::new(watcher.stdout.take().expect("a pipe")).lines();
+    for _ in 0..2 {
+        let line = lines.next().expect("it goes on").expect("a line");
+        let status: Value = serde_json::from_str(&line).expect("a line is JSON");
+        assert_eq!(status["state"], "ready");
+    }
+    daemon.stop();
+    // What it was shown while the daemon ended is read, so that it can go on.
+    lines.map_while(Result::ok).for_each(drop);
+    assert_eq!(watcher.wait().expect("it is our child").code(), Some(1));
+}
+
+#[test]
+fn the_doctor_needs_no_daemon_and_looks_at_what_the_daemon_needs() {
+    let run = |arguments: &[&str]| Command::new(program()).args(arguments).output().expect("it can be started");
+    let output = run(&["doctor"]);
+    let text = String::from_utf8(output.stdout).expect("it is text");
+    assert_eq!(output.status.code(), Some(0), "{text}");
+    for what in ["kernel", "io_uring", "descriptors", "memlock", "processes", "memory", "backlog", "container"] {
+        assert!(text.lines().any(|line| line.contains(what)), "{what}: {text}");
+    }
+    let value: Value = serde_json::from_slice(&run(&["doctor", "--json"]).stdout).expect("it is JSON");
+    assert!(value["findings"].as_array().is_some_and(|findings| findings.len() >= 8), "{value}");
+}

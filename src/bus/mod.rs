@@ -121,6 +121,10 @@ pub struct Bus {
     stats: Stats,
     shutdown: Shutdown,
     accept_paused: bool,
+    /// Listeners that are closed because no worker of theirs runs.
+    closed_listeners: Vec<bool>,
+    /// A worker has begun or ceased to run since listeners were looked at.
+    workers_changed: bool,
     #[cfg(debug_assertions)]
     calls: u64,
     next_client_number: u32,
@@ -198,6 +202,8 @@ impl Bus {
             stats: Stats::default(),
             shutdown: Shutdown::default(),
             accept_paused: false,
+            closed_listeners: vec![false; settings.listeners.len()],
+            workers_changed: true,
             #[cfg(debug_assertions)]
             calls: 0,
             next_client_number: 0,
@@ -214,6 +220,7 @@ impl Bus {
         for pool in 0..self.pools.len() {
             self.fill_seats(now, pool);
         }
+        self.update_listeners(now);
         self.effects()
     }
 
@@ -227,6 +234,9 @@ impl Bus {
         match from {
             Peer::Client(_) => self.stats.bytes_from_clients += received.consumed as u64,
             Peer::Worker(_) => self.stats.bytes_from_workers += received.consumed as u64,
+        }
+        if self.workers_changed {
+            self.update_listeners(now);
         }
         (received, self.effects())
     }
@@ -360,6 +370,9 @@ impl Bus {
     pub fn handle(&mut self, now: Moment, input: Input) -> Effects<'_> {
         self.check_effects_were_taken();
         self.dispatch(now, input);
+        if self.workers_changed {
+            self.update_listeners(now);
+        }
         self.effects()
     }
 

@@ -195,6 +195,16 @@ pub enum Effect {
     PauseAccept,
     /// Take connections again.
     ResumeAccept,
+    /// Close the sockets of a listener until [`Effect::OpenListener`]: whoever connects is refused.
+    CloseListener {
+        /// Its index.
+        listener: usize,
+    },
+    /// Listen there again.
+    OpenListener {
+        /// Its index.
+        listener: usize,
+    },
     /// Close the listening sockets for good (spec 10.2.1).
     StopAccept,
     /// Something a person may want to know.

@@ -1,12 +1,14 @@
-//! Whether new clients are served, as a load balancer asks it: by listener, by pool, or all together. It reads and
-//! changes nothing.
+//! Whether new clients are served, as a load balancer asks it: by listener, by pool, or all together; and listeners that
+//! are closed while no worker of theirs runs, for balancers that only connect.
 //!
 //! A listener is ready when a message of a new client that names no pool would find a running worker, and there is
 //! room for the client. A worker that is being started does not count, though messages for it would be kept.
 
 use super::Bus;
-use super::peer::WorkerKey;
+use super::peer::{Moment, WorkerKey};
 use super::pool::Seat;
+use super::port::Effect;
+use super::report::{Level, Reason, Report};
 use super::settings::{Assignment, MAX_CONNECTIONS};
 use super::shutdown::Stage;
 use super::worker::State;
@@ -109,6 +111,40 @@ impl Bus {
             (given_up, _) => format!("{given_up} of {} were given up", seats.len()),
         };
         Err(format!("no worker of pool \"{id}\" is running: {what}"))
+    }
+
+    /// Closes listeners that are to be closed while no worker of their pools runs, and opens them again.
+    pub(super) fn update_listeners(&mut self, now: Moment) {
+        self.workers_changed = false;
+        if self.shutdown.refuses_requests() {
+            return;
+        }
+        for listener in 0..self.settings.listeners.len() {
+            if !self.settings.listeners[listener].closes_when_not_ready {
+                continue;
+            }
+            let runs = self.groups[self.listener_groups[listener]].pools().any(|pool| self.pool_runs(pool));
+            let is_closed = !runs;
+            if std::mem::replace(&mut self.closed_listeners[listener], is_closed) == is_closed {
+                continue;
+            }
+            self.effects.push_back(match runs {
+                true => Effect::OpenListener { listener },
+                false => Effect::CloseListener { listener },
+            });
+            let has_run = self.pools.iter().any(|pool| pool.tally.starts > 0);
+            // Before the first worker runs that is the ordinary course.
+            let reason = if runs { Reason::ListenerOpened } else { Reason::ListenerClosed };
+            let report = self.reporter.report(now, reason, || {
+                let text = match runs {
+                    true => format!("listener {listener} is open: a worker of its pools is running"),
+                    false => format!("listener {listener} is closed: no worker of its pools is running"),
+                };
+                let report = Report::new(reason, text);
+                if has_run { report } else { report.at(Level::Debug) }
+            });
+            self.effects.extend(report.map(Effect::Report));
+        }
     }
 
     /// Whether any worker of a pool runs, whoever it belongs to.

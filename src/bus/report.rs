@@ -110,6 +110,8 @@ reasons! {
     WorkerReplaced "worker_replaced" Warn "The operator has a worker replaced.",
     RestartScheduled "restart_scheduled" Info "A worker will be restarted after its backoff.",
     PoolDegraded "pool_degraded" Error "A worker exceeded max_restarts within restart_window_sec and is given up.",
+    ListenerClosed "listener_closed" Warn "No worker of a listener's pools is running; its socket is closed (when_not_ready).",
+    ListenerOpened "listener_opened" Info "A worker of a listener's pools is running again; its socket is open.",
     Draining "draining" Info "The shutdown goes through its phases.",
 }
 

@@ -147,6 +147,8 @@ pub struct Listener {
     pub idle_closes_sessions: bool,
     /// Who may come in.
     pub entry: Entry,
+    /// It is closed while no worker of its pools runs.
+    pub closes_when_not_ready: bool,
 }
 
 /// Who may come in through a listener, and who is believed to bring others.

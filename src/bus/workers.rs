@@ -93,6 +93,7 @@ impl Bus {
         let Some(worker) = self.workers.get_mut(key) else { return };
         let (state, action) = step(worker.state, event);
         worker.state = state;
+        self.workers_changed = true;
         let timer = match action {
             Action::None => return,
             Action::Await | Action::ReadRest => Some(now.after(GRACE)),

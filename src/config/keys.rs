@@ -52,6 +52,7 @@ pub(super) const LISTENER: &[&str] = &[
     "allow",
     "peer_uids",
     "proxy",
+    "when_not_ready",
 ];
 pub(super) const MAX_CONNECTIONS_OF: &[&str] = &["total", "per_source"];
 pub(super) const PROXY: &[&str] = &["from", "required", "timeout_ms"];

@@ -107,6 +107,8 @@ pub struct Listener {
     pub patience: Patience,
     /// Who may come in.
     pub entry: Entry,
+    /// It is closed while no worker of its pools runs.
+    pub closes_when_not_ready: bool,
 }
 
 /// How long the clients of a listener may sit on their slots.
@@ -130,6 +132,7 @@ impl Listener {
             max_connections: MaxConnections::default(),
             patience: Patience::default(),
             entry: Entry::default(),
+            closes_when_not_ready: false,
         }
     }
 }
@@ -500,6 +503,7 @@ impl Config {
             idle_timeout: one.patience.idle,
             idle_closes_sessions: one.patience.closes_sessions,
             entry: one.entry.clone(),
+            closes_when_not_ready: one.closes_when_not_ready,
         };
         Settings {
             limits: self.limits.clone(),

@@ -281,6 +281,10 @@ fn listeners<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[Pool]) -> Ve
         }
         let max_connections = object.get("max_connections").map(|node| max_connections(reader, node));
         let patience = patience(reader, &object);
+        let closes_when_not_ready = object
+            .get("when_not_ready")
+            .and_then(|node| reader.choice(node, &[("accept", false), ("close", true)]))
+            .unwrap_or_default();
         let Some((node, listen)) = listen(reader, &object) else { continue };
         if listeners.iter().any(|other| same_place(&other.listen, &listen)) {
             reader.fail(&node, format!("{listen} is listened on already"), None);
@@ -289,7 +293,15 @@ fn listeners<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[Pool]) -> Ve
         let named = named.or_else(|| pool.map(|pool| vec![pool]));
         let max_connections = max_connections.unwrap_or_default();
         let entry = entry(reader, &object, &listen);
-        listeners.push(Listener { listen, pool, pools: named, max_connections, patience, entry });
+        listeners.push(Listener {
+            listen,
+            pool,
+            pools: named,
+            max_connections,
+            patience,
+            entry,
+            closes_when_not_ready,
+        });
     }
     listeners
 }

@@ -72,6 +72,7 @@ fn every_key_arrives() {
           "error_replies": false,
           "listeners": [
             {"tcp": "[::1]:9000", "pool": "a", "pools": ["b", "a"], "max_connections": {"total": 9, "per_source": 2},
+              "when_not_ready": "close",
               "allow": ["10.0.0.0/8", "::1"], "proxy": {"from": ["192.0.2.7"], "required": false, "timeout_ms": 50}},
             {"unix": "/run/b", "mode": "0660", "owner": "root:7", "peer_uids": ["root", 1000], "max_connections": 7,
              "first_line_timeout_sec": 5, "idle_timeout_sec": 600, "idle_closes_sessions": true},
@@ -132,6 +133,7 @@ fn every_key_arrives() {
                 timeout: Duration::from_millis(50),
             }),
         },
+        closes_when_not_ready: true,
     };
     let seven = MaxConnections { total: Some(7), per_source: None };
     let patience = Patience {

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use rustix::io::ioctl_fionbio;
-use rustix::net::{SocketFlags, accept_with};
+use rustix::net::{Shutdown, SocketFlags, accept_with, shutdown};
 
 use super::acceptor::{FIRST_ACCEPT_DELAY, LONGEST_ACCEPT_DELAY};
 use super::connection::{Connection, Descriptor, Kind};
@@ -73,8 +73,11 @@ impl<I: Io> Shell<I> {
             return self.hands.close_acceptor(index);
         }
         let acceptor = &mut self.hands.acceptors[index];
-        if acceptor.listening.is_none() {
+        if acceptor.listening.is_none() || acceptor.is_shut {
             return;
+        }
+        if acceptor.reopens {
+            return acceptor.retry_at = Some(now);
         }
         acceptor.is_ended = matches!(-result, libc::EINVAL | libc::EBADF | libc::ENOTSOCK | libc::EOPNOTSUPP);
         let error = io::Error::from_raw_os_error(-result);
@@ -136,7 +139,7 @@ impl<I: Io> Hands<I> {
     pub(super) fn arm_accept(&mut self, index: usize) {
         let acceptor = &mut self.acceptors[index];
         let Some(listening) = &acceptor.listening else { return };
-        if acceptor.accepting || self.accept_paused || acceptor.retry_at.is_some() {
+        if acceptor.accepting || acceptor.is_shut || self.accept_paused || acceptor.retry_at.is_some() {
             return;
         }
         acceptor.accepting = true;
@@ -150,6 +153,34 @@ impl<I: Io> Hands<I> {
         };
         // SAFETY: the socket stays open while `accepting` is set.
         unsafe { self.io.submit(accept, Operation::Accept.token(index)) };
+    }
+
+    /// Whoever connects to a listener is refused from now on. Its sockets keep their addresses.
+    pub(super) fn close_listener(&mut self, listener: usize) {
+        for acceptor in self.acceptors.iter_mut().filter(|acceptor| acceptor.listener() == Some(listener)) {
+            acceptor.is_shut = true;
+            if let Some(listening) = &acceptor.listening {
+                // An accept that is in flight completes after this. A socket that ceases to listen is made anew.
+                let _ = shutdown(&listening.socket, Shutdown::Both);
+            }
+        }
+    }
+
+    /// Listens again where [`Hands::close_listener`] has ceased to.
+    pub(super) fn open_listener(&mut self, listener: usize) {
+        let now = self.clock.now();
+        for index in 0..self.acceptors.len() {
+            let acceptor = &mut self.acceptors[index];
+            if acceptor.listener() != Some(listener) || !std::mem::take(&mut acceptor.is_shut) {
+                continue;
+            }
+            (acceptor.is_ended, acceptor.reopens) = (true, true);
+            // What is in flight on the old socket completes first, with an error that leads here, too.
+            if !acceptor.accepting {
+                acceptor.retry_at = Some(now);
+            }
+        }
+        self.retry_accepting(now);
     }
 
     /// Closes a listening socket, once nothing is accepted from it any more (spec 10.2.1).

@@ -23,6 +23,10 @@ pub(super) struct Acceptor {
     pub is_awaited: bool,
     /// The socket does not listen any more, and is made anew.
     pub is_ended: bool,
+    /// The core does not want it to listen for now.
+    pub is_shut: bool,
+    /// The core wants it to listen again, with a socket that is still to be made.
+    pub reopens: bool,
     pub retry_at: Option<Moment>,
     pub delay: Duration,
     /// When it was last told that nothing can be accepted.
@@ -40,6 +44,8 @@ impl Acceptor {
             awaiting: false,
             is_awaited: false,
             is_ended: false,
+            is_shut: false,
+            reopens: false,
             retry_at: None,
             delay: FIRST_ACCEPT_DELAY,
             told_at: None,
@@ -58,7 +64,10 @@ impl Acceptor {
             Ok(listening) => {
                 self.listening = Some(listening);
                 self.is_ended = false;
-                tracing::warn!("listening on {} again", self.address);
+                // Of what the core wants it tells itself.
+                if !std::mem::take(&mut self.reopens) {
+                    tracing::warn!("listening on {} again", self.address);
+                }
             }
             Err(error) => {
                 self.retry_at = Some(now.after(self.delay));

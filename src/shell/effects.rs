@@ -66,6 +66,8 @@ impl<I: Io> Hands<I> {
                         self.arm_accept(acceptor);
                     }
                 }
+                Effect::CloseListener { listener } => self.close_listener(listener),
+                Effect::OpenListener { listener } => self.open_listener(listener),
                 Effect::StopAccept => {
                     self.closed_for_good = true;
                     for acceptor in 0..self.acceptors.len() {

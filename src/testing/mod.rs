@@ -96,9 +96,12 @@ mod tests {
 
     /// Tables of a thousand entries are filled, and lines nested, by the tests of `bus::tests::limits` and of `crowd`, and
     /// slow readers are closed in those of `crowd`. Few seeds have a stdin that ends before a line comes. Who is let in is
-    /// for those of `bus::tests::admission`; nobody operates a simulated daemon: see `bus::tests::operator`.
-    const UNREACHED: [Reason; 11] = [
+    /// for those of `bus::tests::admission`; nobody operates a simulated daemon (`bus::tests::operator`), and its doors are
+    /// never closed for want of workers (`bus::tests::readiness`).
+    const UNREACHED: [Reason; 13] = [
         Reason::NoInput,
+        Reason::ListenerClosed,
+        Reason::ListenerOpened,
         Reason::ClientKilled,
         Reason::WorkerReplaced,
         Reason::TooDeep,

@@ -604,6 +604,7 @@ impl World {
                 }
                 Effect::PauseAccept => self.accept_paused = true,
                 Effect::ResumeAccept => self.accept_paused = false,
+                Effect::CloseListener { .. } | Effect::OpenListener { .. } => {}
                 Effect::StopAccept => {
                     assert!(!self.stop_accept);
                     self.stop_accept = true;

@@ -12,7 +12,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::client::Client;
-use crate::harness::{Daemon, PATIENCE, Setup, echo, program, with, worker};
+use crate::harness::{Daemon, PATIENCE, Setup, echo, program, refuses_connections, with, worker};
 
 /// An answer.
 #[derive(Debug)]
@@ -182,8 +182,7 @@ fn a_draining_daemon_is_no_place_for_new_clients_and_its_clients_may_finish() {
     until_status(&daemon, "/readyz", 404);
     answers(&daemon, "/readyz?pool=agents", 404, "draining: the daemon shuts down\n");
     answers(&daemon, "/healthz", 200, "alive\n");
-    daemon.signal(Signal::INT);
-    daemon.signal(Signal::TERM);
+    client.reset();
     daemon.ends_well();
 }
 
@@ -526,13 +525,14 @@ fn an_operator_closes_a_client_replaces_a_worker_changes_the_log_and_has_the_dae
 fn to_have_a_daemon_drain_twice_does_not_end_it_early() {
     let setup = Setup::new([worker("agents", 1, &[])]).limit("quiesce_sec", 600);
     let mut daemon = start_ready(setup);
-    let (mut client, mut other) = (daemon.connect(), daemon.connect());
+    let mut client = daemon.connect();
     client.ask(1, "hold", json!({}));
-    daemon.until("it is asked", || other.request(1, "who", json!({}))["result"]["held"] == 1);
+    daemon.until("it is asked", || client.request(2, "who", json!({}))["result"]["held"] == 1);
     assert_eq!(said(&daemon, &["drain"]), "the daemon drains\n");
     assert_eq!(said(&daemon, &["drain"]), "the daemon drains already\n");
-    other.ask(2, "release", json!({}));
-    assert!(client.answer(1)["result"].is_object());
+    let status: Value = serde_json::from_str(&said(&daemon, &["status", "--json"])).expect("it is JSON");
+    assert_eq!((&status["state"], &status["requests"]["used"]), (&json!("draining"), &json!(1)));
+    client.reset();
     daemon.ends_well();
 }
 
@@ -621,4 +621,50 @@ fn the_doctor_needs_no_daemon_and_looks_at_what_the_daemon_needs() {
     }
     let value: Value = serde_json::from_slice(&run(&["doctor", "--json"]).stdout).expect("it is JSON");
     assert!(value["findings"].as_array().is_some_and(|findings| findings.len() >= 8), "{value}");
+}
+
+/// A listener that is closed while no worker runs, over TCP and over a Unix socket.
+fn closes_when_not_ready(setup: Setup) -> Setup {
+    let path = setup.text_path("socket");
+    let closing = |mut listener: Value| {
+        listener["when_not_ready"] = "close".into();
+        listener
+    };
+    let listeners = json!([closing(json!({ "tcp": "127.0.0.1:0" })), closing(json!({ "unix": path }))]);
+    setup.no_listener().set("listeners", listeners)
+}
+
+#[test]
+fn a_balancer_that_only_connects_is_refused_while_no_worker_runs() {
+    let setup = Setup::new([worker("agents", 1, &[])]).limit("max_restarts", 1).limit("restart_window_sec", 1);
+    let daemon = closes_when_not_ready(setup).start();
+    let address = daemon.address();
+    let reaches = |path: &Path| UnixStream::connect(path).is_ok();
+    let path = daemon.path("socket");
+    daemon.until("it listens", || TcpStream::connect(address).is_ok() && reaches(&path));
+    for round in 1..=3 {
+        let mut client = Client::over_tcp(address);
+        let mut other = Client::over_unix(&path);
+        client.request(1, "who", json!({}));
+        other.ask(1, "exit", json!({}));
+        daemon.logs_times("listener_closed", 2 * round);
+        daemon.logs_times("listener_opened", 2 * round);
+        daemon.until("it listens again", || TcpStream::connect(address).is_ok() && reaches(&path));
+        assert!(client.request(2, "who", json!({}))["result"].is_object(), "who is there stays");
+    }
+    assert!(!daemon.log().contains("accept_paused"), "that is no failure");
+    daemon.stop();
+}
+
+#[test]
+fn a_listener_whose_pool_was_given_up_refuses_connections_until_the_end() {
+    let setup = Setup::new([worker("agents", 1, &[])]).limit("max_restarts", 0);
+    let daemon = closes_when_not_ready(setup).start();
+    let (address, path) = (daemon.address(), daemon.path("socket"));
+    daemon.until("it listens", || TcpStream::connect(address).is_ok());
+    Client::over_tcp(address).ask(1, "exit", json!({}));
+    daemon.until("connections are refused", || refuses_connections(address));
+    daemon.until("there, too", || UnixStream::connect(&path).is_err());
+    assert!(refuses_connections(address));
+    daemon.stop();
 }

@@ -52,6 +52,7 @@ struct Bench {
     released: Vec<WorkerKey>,
     accepting: bool,
     listening: bool,
+    closed_listeners: Vec<usize>,
     done: bool,
 }
 
@@ -131,6 +132,7 @@ impl Bench {
             released: Vec::new(),
             accepting: true,
             listening: true,
+            closed_listeners: Vec::new(),
             done: false,
         }
     }
@@ -178,6 +180,8 @@ impl Bench {
                 Effect::PauseAccept => self.accepting = false,
                 Effect::ResumeAccept => self.accepting = true,
                 Effect::StopAccept => self.listening = false,
+                Effect::CloseListener { listener } => self.closed_listeners.push(listener),
+                Effect::OpenListener { listener } => self.closed_listeners.retain(|closed| *closed != listener),
                 Effect::Report(report) => self.reports.push(*report),
                 Effect::Done => self.done = true,
             }

@@ -33,7 +33,7 @@ fn sessions_and_requests_are_shown_by_their_names() {
     bench.pass(seconds(4));
     let session = bench.bus.session_row(bench.now, 0).expect("it is there");
     assert_eq!((session.name, session.client, session.rank), (&b"s"[..], Some(0), "claimed"));
-    assert_eq!((session.worker, session.pending), (Some(Name::Worker(FIRST)), 1));
+    assert_eq!((session.worker, session.pending), (Some(Name::Worker(FIRST)), 2), "one in each direction");
     let request = bench.bus.request_row(bench.now, Askers::Clients, 0).expect("it is there");
     assert_eq!((request.asker, request.answerer), (Some(Name::Client(0)), Some(Name::Worker(FIRST))));
     assert!(request.id.contains('a') && request.age.abs_diff(seconds(4)) < milliseconds(1), "{request:?}");

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::bus::readiness::Readiness;
+use crate::bus::report::Level;
 use crate::bus::settings::MAX_CONNECTIONS;
 
 fn why(readiness: Option<Readiness>) -> String {
@@ -96,4 +97,36 @@ fn a_daemon_that_shuts_down_says_so_whatever_else_is_wrong() {
     let worker = bench.worker(0);
     bench.dies(worker);
     assert_eq!(bench.bus.listener_readiness(0), Some(Readiness::Draining));
+}
+
+#[test]
+fn a_listener_that_is_to_be_closed_while_no_worker_runs_is_and_the_others_are_not() {
+    let mut settings = settings(vec![pool(2, Assignment::RoundRobin)]);
+    settings.listeners = vec![Listener::default(), Listener { closes_when_not_ready: true, ..Listener::default() }];
+    let mut bench = Bench::starting(settings);
+    assert_eq!(bench.closed_listeners, [1], "nobody runs yet");
+    assert!(bench.reports.iter().all(|report| report.level < Level::Info), "which is the ordinary course");
+    bench.spawn_all();
+    assert!(bench.closed_listeners.is_empty());
+    let (one, other) = (bench.worker(0), bench.worker(1));
+    bench.dies(one);
+    assert!(bench.closed_listeners.is_empty(), "one is left");
+    bench.write(other, "not JSON");
+    assert_eq!(bench.closed_listeners, [1], "it is told to stop");
+    bench.spawns = true;
+    bench.pass(seconds(1));
+    assert_eq!((bench.closed_listeners.len(), bench.count(Reason::ListenerOpened)), (0, 2));
+    let told = bench.reports.iter().filter(|report| report.reason == Reason::ListenerClosed);
+    assert_eq!(told.filter(|report| report.level == Level::Warn).count(), 1, "it is told once");
+}
+
+#[test]
+fn a_shutdown_leaves_listeners_as_they_are_until_it_closes_all() {
+    let mut settings = settings(vec![pool(1, Assignment::RoundRobin)]);
+    settings.listeners = vec![Listener { closes_when_not_ready: true, ..Listener::default() }];
+    let mut bench = Bench::new(settings);
+    bench.shutdown();
+    let worker = bench.worker(0);
+    bench.dies(worker);
+    assert_eq!((bench.closed_listeners.len(), bench.listening), (0, false));
 }

@@ -27,7 +27,6 @@ statuses! {
     NotFound 404 "Not Found",
     MethodNotAllowed 405 "Method Not Allowed",
     RequestTimeout 408 "Request Timeout",
-    Conflict 409 "Conflict",
     LengthRequired 411 "Length Required",
     ContentTooLarge 413 "Content Too Large",
     TargetTooLong 414 "URI Too Long",

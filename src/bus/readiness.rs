@@ -11,6 +11,7 @@ use super::port::Effect;
 use super::report::{Level, Reason, Report};
 use super::settings::{Assignment, MAX_CONNECTIONS};
 use super::shutdown::Stage;
+use super::tally::Tally;
 use super::worker::State;
 
 /// The answer to whether something is ready. Texts are for people.
@@ -93,20 +94,21 @@ impl Bus {
         if seats.iter().any(|seat| seat.worker.is_some_and(|worker| self.worker_runs(worker))) {
             return Ok(());
         }
+        let is_coming = seats.iter().any(|seat| seat.worker.is_some());
         if settings.assignment == Assignment::Dedicated {
-            let is_coming = seats.iter().any(|seat| seat.worker.is_some());
             if !is_coming && self.pools[pool].live >= settings.max_instances {
                 return Err(format!("all {} workers of pool \"{id}\" are in use", settings.max_instances));
             }
             // The next spare is on its way, and the others show that it will come.
-            if !seats.iter().any(Seat::is_failing) && self.pool_runs(pool) {
+            if is_coming && !seats.iter().any(Seat::is_failing) && self.pool_runs(pool) {
                 return Ok(());
             }
         }
         let given_up = seats.iter().filter(|seat| seat.given_up).count();
         let waiting = seats.iter().filter(|seat| !seat.given_up && seat.restart_at.is_some()).count();
         let what = match (given_up, waiting) {
-            (0, 0) => "the first one is being started".to_owned(),
+            (0, 0) if is_coming => "the first one is being started".to_owned(),
+            (0, 0) => "the next one is not started yet".to_owned(),
             (0, waiting) => format!("{waiting} of {} wait for their restart", seats.len()),
             (given_up, _) => format!("{given_up} of {} were given up", seats.len()),
         };
@@ -132,8 +134,9 @@ impl Bus {
                 true => Effect::OpenListener { listener },
                 false => Effect::CloseListener { listener },
             });
-            let has_run = self.pools.iter().any(|pool| pool.tally.starts > 0);
-            // Before the first worker runs that is the ordinary course.
+            // Before a worker has ended that is the ordinary course.
+            let has_ended = |tally: &Tally| tally.exits + tally.stops + tally.start_failures > 0;
+            let is_news = self.pools.iter().any(|pool| has_ended(&pool.tally));
             let reason = if runs { Reason::ListenerOpened } else { Reason::ListenerClosed };
             let report = self.reporter.report(now, reason, || {
                 let text = match runs {
@@ -141,7 +144,7 @@ impl Bus {
                     false => format!("listener {listener} is closed: no worker of its pools is running"),
                 };
                 let report = Report::new(reason, text);
-                if has_run { report } else { report.at(Level::Debug) }
+                if is_news { report } else { report.at(Level::Debug) }
             });
             self.effects.extend(report.map(Effect::Report));
         }

@@ -363,12 +363,12 @@ impl<I: Io> Shell<I> {
         self.hands.clear_lobby();
         self.close_admin();
         self.settle();
-        self.forget_admin();
         if self.hands.logging {
             // It is written again from where it stopped.
             self.hands.io.cancel(Operation::Log.token(0));
             self.settle();
         }
+        self.forget_admin();
         let hands = &mut self.hands;
         // What the kernel still holds may still be written to: it stays until the process ends.
         let connections = std::mem::take(&mut hands.connections);

@@ -319,7 +319,9 @@ impl<I: Io> Shell<I> {
 
     /// Does what is due: closes connections that take too long, and accepts again.
     pub(in crate::shell) fn tick_admin(&mut self, now: Moment) {
-        self.admin.history.take(now, &self.bus.stats(), self.admin.turns.sum());
+        if self.admin.history.due() <= now {
+            self.admin.history.take(now, &self.bus.stats(), self.admin.turns.sum());
+        }
         if self.admin.due.is_none_or(|due| due > now) {
             return;
         }

@@ -121,8 +121,8 @@ pub struct Bus {
     stats: Stats,
     shutdown: Shutdown,
     accept_paused: bool,
-    /// Listeners that are closed because no worker of theirs runs.
-    closed_listeners: Vec<bool>,
+    /// One for each listener.
+    doors: Vec<readiness::Door>,
     /// A worker has begun or ceased to run since listeners were looked at.
     workers_changed: bool,
     #[cfg(debug_assertions)]
@@ -202,7 +202,7 @@ impl Bus {
             stats: Stats::default(),
             shutdown: Shutdown::default(),
             accept_paused: false,
-            closed_listeners: vec![false; settings.listeners.len()],
+            doors: vec![readiness::Door::default(); settings.listeners.len()],
             workers_changed: true,
             #[cfg(debug_assertions)]
             calls: 0,

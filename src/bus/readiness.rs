@@ -11,7 +11,6 @@ use super::port::Effect;
 use super::report::{Level, Reason, Report};
 use super::settings::{Assignment, MAX_CONNECTIONS};
 use super::shutdown::Stage;
-use super::tally::Tally;
 use super::worker::State;
 
 /// The answer to whether something is ready. Texts are for people.
@@ -23,6 +22,13 @@ pub enum Readiness {
     NotReady(String),
     /// The daemon shuts down; who is there may finish.
     Draining,
+}
+
+/// A listener that is closed while no worker of its pools runs.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Door {
+    is_closed: bool,
+    has_opened: bool,
 }
 
 impl Readiness {
@@ -126,17 +132,17 @@ impl Bus {
                 continue;
             }
             let runs = self.groups[self.listener_groups[listener]].pools().any(|pool| self.pool_runs(pool));
-            let is_closed = !runs;
-            if std::mem::replace(&mut self.closed_listeners[listener], is_closed) == is_closed {
+            let door = &mut self.doors[listener];
+            if std::mem::replace(&mut door.is_closed, !runs) != runs {
                 continue;
             }
+            // Before its first worker runs that is the ordinary course.
+            let is_news = door.has_opened;
+            door.has_opened |= runs;
             self.effects.push_back(match runs {
                 true => Effect::OpenListener { listener },
                 false => Effect::CloseListener { listener },
             });
-            // Before a worker has ended that is the ordinary course.
-            let has_ended = |tally: &Tally| tally.exits + tally.stops + tally.start_failures > 0;
-            let is_news = self.pools.iter().any(|pool| has_ended(&pool.tally));
             let reason = if runs { Reason::ListenerOpened } else { Reason::ListenerClosed };
             let report = self.reporter.report(now, reason, || {
                 let text = match runs {

@@ -190,7 +190,7 @@ impl Bus {
         let outstanding: Vec<_> = client.end.outstanding.iter().collect();
         for request in in_order(outstanding) {
             if let Some(pending) = self.to_workers.get(request) {
-                let id = pending.asker_id().to_string();
+                let id = pending.asker_text();
                 self.report_request(now, Reason::RequestDiscarded, [Some(key.into()), None], || {
                     (Some(id), "the client left before its answer came".into())
                 });
@@ -244,7 +244,7 @@ impl Bus {
             let Some(request) = self.forget_request(Direction::ToClients, request) else { continue };
             let Some(asker) = request.asker() else { continue };
             self.report_request(now, Reason::ClientLeft, [Some(key.into()), Some(asker)], || {
-                (Some(request.asker_id().to_string()), "the client left before it answered a worker's request".into())
+                (Some(request.asker_text()), "the client left before it answered a worker's request".into())
             });
             let (id, text) = (request.asker_token(), "the client has left");
             self.send_error(now, asker, &id, None, Reason::ClientLeft, text, Delivered::Yes);

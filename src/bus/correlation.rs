@@ -262,7 +262,7 @@ impl Bus {
         let token = request.asker_token();
         let session = request.session.filter(|_| request.session_on_top).and_then(|key| self.sessions.get(key));
         let session = session.map(|session| session.name.clone());
-        let id = request.asker_id().to_string();
+        let id = request.asker_text();
         let peers = [request.asker(), Some(request.answerer())];
         self.report_request(now, reason, peers, || (Some(id), text.into()));
         self.count_outcome(key, Outcome::of(reason));

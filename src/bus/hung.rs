@@ -7,7 +7,6 @@ use super::Bus;
 use super::peer::{Moment, Peer, WorkerKey};
 use super::report::Reason;
 use super::requests::Request;
-use super::worker::Worker;
 
 /// A worker that has said nothing for so long, while requests wait for it, is told about.
 const SILENT_FOR: Duration = Duration::from_secs(30);
@@ -69,7 +68,7 @@ impl Bus {
 
     /// A request to a worker has run out of time: after too many in a row it is started anew.
     pub(super) fn count_timeout(&mut self, now: Moment, key: WorkerKey) {
-        let Some(worker) = self.workers.get_mut(key).filter(|worker| Worker::takes_messages(worker)) else { return };
+        let Some(worker) = self.workers.get_mut(key).filter(|worker| worker.takes_messages()) else { return };
         worker.answering.timeouts += 1;
         let (timeouts, pool) = (worker.answering.timeouts, worker.pool);
         if self.settings.pools[pool].max_timeouts.is_some_and(|most| timeouts >= most) {

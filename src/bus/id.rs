@@ -4,7 +4,6 @@
 use std::borrow::Cow;
 
 use super::peer::Text;
-use super::reply;
 use super::settings::MAX_REQUEST_ID_LEN;
 use crate::scan::decoded;
 
@@ -144,7 +143,8 @@ impl std::fmt::Debug for Id {
 
 impl std::fmt::Display for Id {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.write_str(&String::from_utf8_lossy(&reply::id_token(self)))
+        let text = self.text().escape_ascii();
+        if self.string { write!(formatter, "\"{text}\"") } else { write!(formatter, "{text}") }
     }
 }
 

@@ -91,7 +91,7 @@ impl Bus {
             let Some(client) = self.clients.get_mut(asker) else { continue };
             let Some((crashes, pause)) = client.penalty.count_crash(now) else { continue };
             self.check_at(now.after(pause));
-            let id = self.to_workers.get(request).map(|request| request.asker_id().to_string());
+            let id = self.to_workers.get(request).map(Request::asker_text);
             self.report_request(now, Reason::CrashSuspect, [Some(asker.into()), Some(key.into())], || {
                 let text = format!(
                     "{crashes} workers in a row have ended while they had a request of this client; it is read again in {} s",

@@ -150,6 +150,11 @@ impl Request {
         }
     }
 
+    /// The same as text, for a report.
+    pub fn asker_text(&self) -> String {
+        String::from_utf8_lossy(&self.asker_token()).into_owned()
+    }
+
     /// The token that the answerer knows it by, if that is another one than the asker's.
     pub fn wire_token(&self) -> Option<Text> {
         let is_replaced = self.original.as_ref().is_some_and(|original| original.is_replaced);

@@ -98,9 +98,7 @@ impl Listening {
             Place::Nowhere => unreachable!("nobody ends it"),
         }
     }
-}
 
-impl Listening {
     fn tcp(socket: OwnedFd, address: SocketAddr, listener: usize) -> Self {
         let place = Place::Tcp(address);
         Self { socket, address: format!("tcp://{address}"), listener, is_inherited: false, place }
@@ -117,23 +115,28 @@ impl Listening {
         Ok(Self { socket, address, listener, is_inherited: true, place })
     }
 
-    /// The same socket, for one that we cannot make anew because somebody else has it, too.
+    /// The same socket, for one that we cannot make anew because somebody else has it, too. One that is no TCP socket
+    /// cannot be listened on again (unix(7)).
     fn listen_again(&self) -> Result<Self, StartError> {
-        let (place, address) = match &self.place {
-            Place::Tcp(address) => {
-                (Place::Tcp(*address), Address::Tcp { host: address.ip().to_string(), port: address.port() })
-            }
-            Place::Unix { path, mode, owner, .. } => {
-                let place = Place::Unix { path: path.clone(), mode: *mode, owner: *owner, _file: None };
-                (place, Address::Unix { path: path.clone() })
-            }
-            #[cfg(test)]
-            Place::Nowhere => unreachable!("nobody ends it"),
+        let failed = |source: io::Error| {
+            let address = match &self.place {
+                Place::Tcp(address) => Address::Tcp { host: address.ip().to_string(), port: address.port() },
+                Place::Unix { path, .. } => Address::Unix { path: path.clone() },
+                #[cfg(test)]
+                Place::Nowhere => unreachable!("nobody ends it"),
+            };
+            StartError::Bind { address, source }
         };
-        let failed = |source: io::Error| StartError::Bind { address: address.clone(), source };
+        let Place::Tcp(address) = self.place else { return Err(failed(io::ErrorKind::Unsupported.into())) };
         listen(&self.socket, BACKLOG).map_err(|error| failed(error.into()))?;
         let socket = self.socket.try_clone().map_err(failed)?;
-        Ok(Self { socket, address: self.address.clone(), listener: self.listener, is_inherited: true, place })
+        Ok(Self {
+            socket,
+            address: self.address.clone(),
+            listener: self.listener,
+            is_inherited: true,
+            place: Place::Tcp(address),
+        })
     }
 }
 
@@ -196,23 +199,22 @@ fn open_now(
     inherited: &[Inherited],
     used: &mut [bool],
 ) -> Result<Vec<Listening>, StartError> {
-    let mut passed_on = |here: &dyn Fn(&Address) -> bool, place: Place| {
-        let at = inherited.iter().position(|inherited| here(&inherited.address))?;
+    let mut passed_on = |address: Address, place: Place| {
+        let at = inherited.iter().position(|inherited| inherited.address == address)?;
         used[at] = true;
         Some(Listening::inherited(&inherited[at], place, listener))
     };
     match listen {
         Listen::Stdio => Ok(Vec::new()),
         Listen::Tcp { host, port } => open_tcp(host, *port, listener, |address| {
-            let is_there = |other: &Address| *other == Address::Tcp { host: address.ip().to_string(), port: *port };
-            passed_on(&is_there, Place::Tcp(address))
+            passed_on(Address::Tcp { host: address.ip().to_string(), port: *port }, Place::Tcp(address))
         }),
         Listen::Unix { path, mode, owner } => {
+            let is_abstract = address::is_abstract(path);
             // Theirs is absolute.
-            let whole = if address::is_abstract(path) { None } else { std::path::absolute(path).ok() };
-            let is_there =
-                |other: &Address| *other == Address::Unix { path: whole.clone().unwrap_or_else(|| path.clone()) };
-            match passed_on(&is_there, Place::Unix { path: path.clone(), mode: *mode, owner: *owner, _file: None }) {
+            let whole = std::path::absolute(path).ok().filter(|_| !is_abstract).unwrap_or_else(|| path.clone());
+            let place = Place::Unix { path: path.clone(), mode: *mode, owner: *owner, _file: None };
+            match passed_on(Address::Unix { path: whole }, place) {
                 Some(listening) => Ok(vec![listening?]),
                 None => Ok(vec![open_unix(path, *mode, *owner, listener)?]),
             }

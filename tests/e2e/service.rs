@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rustix::io::ioctl_fionbio;
+use rustix::net::{Shutdown, shutdown};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use stdio_bus::bus::settings::Limits;
@@ -209,6 +210,18 @@ fn a_daemon_that_was_given_a_socket_idles_when_nobody_connects() {
     crate::harness::seconds_go_by(2);
     let used = daemon.ticks() - before;
     assert!(used < 100, "it has used {used} ticks of 200 for nothing");
+    daemon.stop();
+}
+
+#[test]
+fn a_socket_of_the_manager_that_somebody_has_ended_is_listened_on_again() {
+    let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+    let daemon = activated(Setup::bare(), &[&tcp]).start();
+    Client::over_tcp(tcp.local_addr().unwrap()).request(1, "m", json!({}));
+    // As `ss --kill` does.
+    shutdown(&tcp, Shutdown::Both).unwrap();
+    daemon.logs(&["listening on", "again"]);
+    Client::over_tcp(tcp.local_addr().unwrap()).request(2, "m", json!({}));
     daemon.stop();
 }
 

@@ -63,7 +63,8 @@ fn every_key_arrives() {
             "id": "a", "command": "sh", "args": ["-c", "cat"], "instances": 2, "max_instances": 9, "_": 1,
             "env": {"A": "1", "_JAVA_OPTIONS": "-Xmx1g", "_comment": "x"}, "cwd": "/", "assignment": "dedicated",
             "cancel_on_disconnect": true, "request_timeout_sec": 7, "deny_methods": ["session/list", "x\u002fy"],
-            "max_timeouts": 3, "retry_after_sec": 0, "stderr_level": "warn", "stderr_lines_per_sec": 0
+            "max_timeouts": 3, "retry_after_sec": 0,
+            "stderr_level": "warn", "stderr_lines_per_sec": 0
           }, {"id": "b", "command": "sh", "instances": 1}],
           "limits": {"max_input_buffer": 10, "max_output_queue": 5, "max_restarts": 0, "restart_window_sec": 4,
             "drain_timeout_sec": 3, "backpressure_timeout_sec": 2, "quiesce_sec": 1, "lame_duck_sec": 8,

@@ -370,7 +370,7 @@ impl Simulation {
         let socket: OwnedFd = pair().0.into();
         let door = socket.as_raw_fd();
         let mut listening = Listening::nowhere(socket, "a seed");
-        listening.is_inherited = seed % 3 == 0;
+        listening.is_inherited = seed.is_multiple_of(3);
         let acceptor = Acceptor::new(listening);
         let signals = Signals { children: children_ours.into(), stop: stop_ours.into() };
         let kernel = Kernel::new(seed, Rc::clone(&wires));

@@ -223,6 +223,8 @@ pub struct Model {
     accused: Vec<usize>,
     /// Workers that ended, and who waited for them.
     blamed: Vec<(usize, Who)>,
+    /// Dedicated pools of which a line that was dropped in this step may have taken a worker.
+    perhaps_taken: Vec<usize>,
     /// Lines that went from one peer to another, to see that order is kept.
     last_line: BTreeMap<(Who, Who), usize>,
     /// The bus refuses new requests, since it shuts down, at the end of this step.
@@ -263,6 +265,7 @@ impl Model {
             vacant: Vec::new(),
             accused: Vec::new(),
             blamed: Vec::new(),
+            perhaps_taken: Vec::new(),
             last_line: BTreeMap::new(),
             refusing: false,
             quiescing: false,
@@ -443,7 +446,8 @@ impl Model {
         let free = |worker: &Worker| worker.takes && worker.owner.is_none() && pools.contains(&worker.pool);
         let to: Vec<Who> =
             self.workers.iter().enumerate().filter(|(_, worker)| free(worker)).map(|(at, _)| Who::Worker(at)).collect();
-        let lost = if to.is_empty() { vec![Reason::NoWorker] } else { Vec::new() };
+        let taken = assignment == Assignment::Dedicated && self.perhaps_taken.iter().any(|pool| pools.contains(pool));
+        let lost = if to.is_empty() || taken { vec![Reason::NoWorker] } else { Vec::new() };
         Fate { to, lost, group: Some(group) }
     }
 
@@ -738,10 +742,8 @@ impl Model {
             let method = self.lines[request.line].method;
             request.answerer == Who::Worker(session.worker) && matches!(method, "session/new" | "session/fork")
         };
-        let me = Who::Worker(session.worker);
         let all = self.to_workers.iter().chain(&self.to_clients);
-        let here = all.filter(|request| request.answerer == me || request.asker == Some(me));
-        let pending = here.filter(|request| self.lines[request.line].names().contains(&&session.name)).count();
+        let pending = all.filter(|request| request.sessions.contains(&session.serial)).count();
         let may_have_left = session.rank == Rank::Claimed && session.lent && pending > 1;
         may_have_left || session.rank < Rank::Issued && self.to_workers.iter().any(creates)
     }
@@ -1089,6 +1091,11 @@ impl Model {
             self.late_answer(number);
         }
         if let Who::Client(client) = line.from {
+            if let Some(group) = self.group_of(client, &line) {
+                let (pools, assignment) = self.pools_of(group);
+                let dedicated = pools.into_iter().filter(|_| assignment == Assignment::Dedicated);
+                self.perhaps_taken.extend(dedicated);
+            }
             // It may have been looked at before it was refused.
             let names = line.names();
             for session in self.sessions.iter_mut().filter(|at| at.client == client && names.contains(&&at.name)) {
@@ -1345,15 +1352,15 @@ impl Model {
         }
     }
 
-    /// So many claims were forgotten.
-    pub fn claims_expired(&mut self, now: Moment, how_many: u64) {
+    /// So many claims were forgotten. Clients that were closed in the same call have mostly lost theirs before.
+    pub fn claims_expired(&mut self, now: Moment, how_many: u64, closing: &[usize]) {
         for _ in 0..how_many {
             let pending = |serial: usize| is_in_use(&self.to_workers, &self.to_clients, serial);
             let unused = self.sessions.iter().filter(|at| {
                 let is_old = now.since(at.used) >= CLAIM_KEPT;
                 at.rank == Rank::Claimed && !at.was_issued && !pending(at.serial) && is_old
             });
-            let oldest = unused.min_by_key(|session| session.perhaps_used);
+            let oldest = unused.min_by_key(|session| (closing.contains(&session.client), session.perhaps_used));
             let Some(serial) = oldest.map(|session| session.serial) else {
                 panic!("a claim is forgotten that is in use: {:?}", self.sessions)
             };
@@ -1477,6 +1484,7 @@ impl Model {
         assert_eq!(self.seen_replies, self.expected_replies, "error replies");
         self.seen_replies.clear();
         self.expected_replies.clear();
+        self.perhaps_taken.clear();
         for worker in std::mem::take(&mut self.accused) {
             assert!(!self.workers[worker].takes, "requests of worker {worker} were given up, and it goes on");
         }

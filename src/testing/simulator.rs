@@ -527,7 +527,12 @@ impl World {
         let stalls = self.bus.count(Reason::ClientStalled) + self.bus.count(Reason::ClientSlow);
         let stalls_before = std::mem::replace(&mut self.stalls, stalls);
         let expired = self.bus.count(Reason::ClaimExpired);
-        self.model.claims_expired(self.now, expired - std::mem::replace(&mut self.expired, expired));
+        let closing = effects.iter().filter_map(|effect| match effect {
+            Effect::Close { client, .. } => Some(self.client(*client)),
+            _ => None,
+        });
+        let closing: Vec<usize> = closing.collect();
+        self.model.claims_expired(self.now, expired - std::mem::replace(&mut self.expired, expired), &closing);
         for effect in effects {
             // What ends a peer comes after all lines that were taken of it.
             let ends = match &effect {

@@ -4,7 +4,7 @@
 //! Labels are pools, listeners, states, outcomes and reasons: a bounded number, whoever connects.
 
 use std::fmt::Write as _;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
 use super::response::Pieces;
 use super::view::View;
@@ -172,8 +172,7 @@ const FAMILIES: &[Family] = &[
         help: "When the daemon was started, in seconds since 1970.",
         over: Over::All,
         write: |out, scene, _| {
-            let since = scene.view.started_at.duration_since(UNIX_EPOCH).unwrap_or_default();
-            out.one(since.as_millis() as f64 / 1e3);
+            out.one(scene.view.started_at.seconds());
         },
     },
     Family {

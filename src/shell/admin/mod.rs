@@ -24,9 +24,10 @@ mod status;
 mod status_line;
 mod tables;
 mod view;
+mod wall;
 
 use std::collections::VecDeque;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use slab::Slab;
 
@@ -36,6 +37,7 @@ use crate::bus::port::Moment;
 use crate::config::{Config, Listen, Token};
 use connection::Connection;
 use history::History;
+use wall::Wall;
 
 /// Connections at once. The one that has waited longest for its next request makes room for another one.
 pub(super) const MOST_CONNECTIONS: usize = 64;
@@ -82,7 +84,7 @@ pub(super) struct Admin {
     /// How long each turn of the loop has worked, and since when this one does.
     turns: Histogram,
     turned_at: Option<Duration>,
-    started_at: SystemTime,
+    started_at: Wall,
 }
 
 impl Admin {
@@ -107,7 +109,7 @@ impl Admin {
             history: History::default(),
             turns: Histogram::default(),
             turned_at: None,
-            started_at: SystemTime::now(),
+            started_at: Wall::now(),
         }
     }
 

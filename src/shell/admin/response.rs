@@ -2,11 +2,10 @@
 //! loop up.
 
 use std::fmt::Write as _;
-use std::time::SystemTime;
 
 use super::status_line::Status;
 use super::view::View;
-use crate::calendar;
+use super::wall::Wall;
 
 /// One line of text, or some.
 pub(super) const TEXT: &str = "text/plain; charset=utf-8";
@@ -76,7 +75,7 @@ impl Response {
 
     /// The head. `stays` says whether another request may follow on the connection.
     pub(super) fn head(&self, framing: Framing, stays: bool) -> String {
-        let date = calendar::of_http(SystemTime::now());
+        let date = Wall::now().of_http();
         let mut head = format!("HTTP/1.1 {} {}\r\nDate: {date}\r\n", self.status.code(), self.status.name());
         let _ = write!(head, "Content-Type: {}\r\n", self.kind);
         match (framing, &self.body) {

@@ -9,7 +9,6 @@ use super::tables::{Rows, Table, seconds};
 use super::view::View;
 use crate::bus::overview::Level;
 use crate::bus::readiness::Readiness;
-use crate::calendar;
 
 /// What stands behind the figures.
 const TABLES: [Table; 5] = [Table::Listeners, Table::Pools, Table::Workers, Table::Waiting, Table::Errors];
@@ -63,7 +62,7 @@ fn figures(view: &View<'_>) -> serde_json::Value {
         "pid": std::process::id(),
         "state": stage,
         "why": why,
-        "started": calendar::to_the_second(view.started_at),
+        "started": view.started_at.to_the_second(),
         "uptime_seconds": seconds(std::time::Duration::from_nanos(view.now.0)),
         "clients": level(levels.clients),
         "sessions": level(levels.sessions),

@@ -12,7 +12,6 @@ use crate::bus::readiness::Readiness;
 use crate::bus::report::{self, WorkerName};
 use crate::bus::tally::Outcome;
 use crate::bus::worker::State;
-use crate::calendar;
 
 /// Rows of one piece.
 const ROWS: usize = 48;
@@ -343,7 +342,7 @@ fn limits(view: &View<'_>) -> Vec<Value> {
 
 fn error(view: &View<'_>, trouble: &Trouble) -> Value {
     json!({
-        "time": calendar::to_the_millisecond(trouble.at),
+        "time": trouble.at.to_the_millisecond(),
         "level": match trouble.level {
             report::Level::Error => "ERROR",
             report::Level::Warn => "WARN",

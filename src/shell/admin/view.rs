@@ -1,10 +1,9 @@
 //! What an answer is made from: the core and the shell as they are at this moment, to be read only.
 
-use std::time::SystemTime;
-
 use super::Place;
 use super::history::History;
 use super::recent::Recent;
+use super::wall::Wall;
 use crate::bus::Bus;
 use crate::bus::histogram::Histogram;
 use crate::bus::port::Moment;
@@ -23,7 +22,7 @@ pub(super) struct View<'a> {
     /// Bytes that are lent, and max_memory.
     pub memory: usize,
     pub max_memory: usize,
-    pub started_at: SystemTime,
+    pub started_at: Wall,
     pub log_level: &'static str,
     pub log_lines_lost: u64,
     pub admin_connections: usize,

@@ -291,7 +291,7 @@ fn checks_take_no_slot_and_no_line_of_the_log_and_the_oldest_of_64_connections_m
 #[test]
 fn a_full_daemon_is_not_ready_and_still_answers() {
     let mut daemon = start_ready(Setup::new([worker("agents", 1, &[])]));
-    let mut clients: Vec<Client> = (0..1024).map(|_| daemon.connect()).collect();
+    let mut clients: Vec<Client> = (0..1024).map(|_| daemon.connect_and_ask()).collect();
     until_status(&daemon, "/readyz", 503);
     answers(&daemon, "/readyz", 503, "not ready: all 1024 connections are in use\n");
     clients.pop();

@@ -344,10 +344,7 @@ fn ids_of_every_kind_come_back_as_they_were_written() {
 #[test]
 fn the_connection_after_the_last_slot_waits_until_clients_leave() {
     let mut daemon = Setup::new([echo("echo", 1)]).unix().start();
-    let mut clients: Vec<Client> = (0..1024).map(|_| daemon.connect()).collect();
-    for client in &mut clients {
-        client.request(1, "m", json!({}));
-    }
+    let mut clients: Vec<Client> = (0..1024).map(|_| daemon.connect_and_ask()).collect();
     let mut late = daemon.connect();
     late.ask(1, "m", json!({}));
     daemon.logs(&["connection_limit"]);

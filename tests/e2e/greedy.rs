@@ -299,9 +299,7 @@ fn a_client_with_every_session_loses_the_ones_that_it_used_longest_ago_and_is_to
 #[test]
 fn when_every_connection_is_taken_each_that_leaves_makes_room_for_the_next() {
     let mut daemon = Setup::new([echo("echo", 1)]).unix().start();
-    let path = daemon.path("socket");
-    let mut idle: Vec<UnixStream> =
-        (0..1024).map(|_| UnixStream::connect(&path).expect("the daemon listens")).collect();
+    let mut idle: Vec<Client> = (0..1024).map(|_| daemon.connect_and_ask()).collect();
     let mut newcomers: Vec<Client> = (0..5).map(|_| daemon.connect()).collect();
     newcomers.iter_mut().for_each(|client| client.ask(1, "m", json!({})));
     daemon.logs(&["connection_limit"]);
@@ -310,6 +308,21 @@ fn when_every_connection_is_taken_each_that_leaves_makes_room_for_the_next() {
         idle.pop();
         assert!(client.answer(1)["result"].is_object());
     }
+    daemon.stop();
+}
+
+#[test]
+fn a_thousand_connections_that_say_nothing_make_room_for_those_who_ask() {
+    let mut daemon = Setup::new([echo("echo", 1)]).unix().start();
+    let path = daemon.path("socket");
+    let silent: Vec<UnixStream> = (0..1024).map(|_| UnixStream::connect(&path).expect("the daemon listens")).collect();
+    let mut newcomers: Vec<Client> = (0..20).map(|_| daemon.connect()).collect();
+    newcomers.iter_mut().for_each(|client| client.ask(1, "m", json!({})));
+    for client in &mut newcomers {
+        assert!(client.answer(1)["result"].is_object());
+    }
+    daemon.logs(&["reason=client_idle"]);
+    drop(silent);
     daemon.stop();
 }
 
@@ -363,8 +376,12 @@ fn clients_that_all_leave_at_once_do_not_keep_the_one_waiting_that_stays() {
 fn a_thousand_requests_that_fail_at_once_are_more_than_the_ring_takes_and_each_gets_its_error() {
     const CLIENTS: usize = 1024;
     let mut daemon = Setup::new([worker("agents", 1, &[])]).unix().start();
-    let mut crowd: Vec<Client> = (0..CLIENTS).map(|_| daemon.connect()).collect();
-    crowd.iter_mut().for_each(|client| client.ask(1, "hold", json!({})));
+    let asks = |_| {
+        let mut client = daemon.connect();
+        client.ask(1, "hold", json!({}));
+        client
+    };
+    let mut crowd: Vec<Client> = (0..CLIENTS).map(asks).collect();
     daemon.until("all of them wait", || crowd[0].request(2, "who", json!({}))["result"]["held"] == CLIENTS);
     crowd[0].ask(3, "die", json!({}));
     for (number, client) in crowd.iter_mut().enumerate() {

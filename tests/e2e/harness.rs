@@ -490,6 +490,14 @@ impl Daemon {
         }
     }
 
+    /// A client that has its answer: one that never says anything makes room when all slots are taken.
+    pub fn connect_and_ask(&mut self) -> Client {
+        let mut client = self.connect();
+        let answer = client.request(1, "m", json!({}));
+        assert!(answer["error"].is_null(), "{answer}");
+        client
+    }
+
     /// The client on its stdin and stdout, when the test gave it a pipe.
     pub fn pipes(&mut self) -> Client {
         Client::over_pipes(self.child.stdin.take(), self.child.stdout.take().expect("stdout is a pipe"))

@@ -282,9 +282,9 @@ fn checks_take_no_slot_and_no_line_of_the_log_and_the_oldest_of_64_connections_m
     }
     assert!(first.answer().is_none(), "it has waited longest");
     assert_eq!(others[0].get("/readyz").status, 200);
+    assert_eq!(daemon.log(), log, "nobody is told of checks");
     let mut client = daemon.connect();
     assert!(client.request(1, "who", json!({}))["result"].is_object());
-    assert_eq!(daemon.log(), log, "nobody is told of checks");
     daemon.stop();
 }
 
@@ -429,7 +429,8 @@ fn tables_are_shown_whole_and_what_clients_chose_is_only_text() {
     let clients_shown = clients_shown["clients"].as_array().expect("an array");
     assert_eq!(clients_shown.len(), 300);
     let busy: Vec<&Value> = clients_shown.iter().filter(|client| client["pending"] == 1).collect();
-    assert!(busy.len() == 1 && busy[0]["sessions"] == 1 && busy[0]["source"] == "127.0.0.1", "{busy:?}");
+    assert!(busy.len() == 1 && busy[0]["sessions"] == 1, "{busy:?}");
+    assert!(busy[0]["source"].as_str().is_some_and(|source| source.starts_with("127.0.0.1:")), "{busy:?}");
     assert_eq!(get("/sessions.json")["sessions"][0]["session"], name);
     let pending = get("/pending.json");
     assert_eq!(pending["pending"].as_array().map(Vec::len), Some(1));
@@ -502,14 +503,14 @@ fn an_operator_closes_a_client_replaces_a_worker_changes_the_log_and_has_the_dae
 
     let before = other.request(2, "who", json!({}))["result"]["pid"].clone();
     assert_eq!(said(&daemon, &["restart", "worker", "agents/0"]), "worker agents/0 is replaced\n");
-    daemon.logs(&["worker_started", "agents/1"]);
+    daemon.logs(&["worker_started", "worker=agents/0", "incarnation=1"]);
     daemon.until("the new one answers", || {
         let answer = other.request(3, "who", json!({}));
         answer["result"]["pid"].is_u64() && answer["result"]["pid"] != before
     });
     assert!(!daemon.log().contains("restart_scheduled"), "it counts as no failure");
-    let (code, _, stderr) = command(&daemon, &["restart", "worker", "agents/0"]);
-    assert!(code == Some(1) && stderr.contains("there is no worker \"agents/0\""), "{stderr}");
+    let (code, _, stderr) = command(&daemon, &["restart", "worker", "agents/1"]);
+    assert!(code == Some(1) && stderr.contains("there is no worker \"agents/1\""), "{stderr}");
 
     assert!(!daemon.log().contains("client_opened"));
     assert_eq!(said(&daemon, &["log-level", "debug"]), "the log has level debug now\n");

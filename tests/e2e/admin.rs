@@ -512,10 +512,10 @@ fn an_operator_closes_a_client_replaces_a_worker_changes_the_log_and_has_the_dae
     let (code, _, stderr) = command(&daemon, &["restart", "worker", "agents/1"]);
     assert!(code == Some(1) && stderr.contains("there is no worker \"agents/1\""), "{stderr}");
 
-    assert!(!daemon.log().contains("client_opened"));
+    assert!(!daemon.log().contains("accepted on"));
     assert_eq!(said(&daemon, &["log-level", "debug"]), "the log has level debug now\n");
     drop(daemon.connect());
-    daemon.logs(&["client_opened"]);
+    daemon.logs(&["accepted on"]);
     assert_eq!(said(&daemon, &["log-level", "error"]), "the log has level error now\n");
 
     assert_eq!(said(&daemon, &["drain"]), "the daemon drains\n");

@@ -188,6 +188,7 @@ impl Bus {
             effect: SessionEffect {
                 creates: matches!(verb, Verb::New | Verb::Fork),
                 loads: verb == Verb::Load,
+                begins: verb == Verb::Load && entered.iter().all(|at| at.is_new || at.session.is_none()),
                 ends: verb == Verb::Close,
             },
             expires: self.request_expires(now, worker),

@@ -106,12 +106,10 @@ impl Bus {
     /// What an answer ends: a session that was closed, or one that was not loaded.
     fn end_sessions(&mut self, effect: SessionEffect, succeeded: bool, sessions: [Option<SessionKey>; 2]) {
         for session in sessions.into_iter().flatten() {
+            let may_go = |at: &Session| at.pending == 0 && (effect.begins || at.is_lent);
             if effect.ends && succeeded {
                 self.drop_session(session);
-            } else if effect.loads
-                && !succeeded
-                && self.sessions.get(session).is_some_and(|session| session.pending == 0)
-            {
+            } else if effect.loads && !succeeded && self.sessions.get(session).is_some_and(may_go) {
                 self.unclaim_session(session);
             }
         }

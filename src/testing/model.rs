@@ -155,6 +155,8 @@ struct Request {
     /// The id was replaced.
     replaced: bool,
     sessions: Vec<usize>,
+    /// It was the first to name them.
+    begins: bool,
     expires: Option<Moment>,
     /// When its client gave it up, and whether that is told when the slot goes.
     cancelled: Option<(Moment, bool)>,
@@ -819,7 +821,7 @@ impl Model {
             }
         }
         self.check_named(&line, client, worker, ids);
-        let mut sessions = Vec::new();
+        let (mut sessions, mut begins) = (Vec::new(), false);
         if line.targets().is_empty() {
             // It asks for a lost session, unless it has one of that name: then only an answer ends the loss.
             let has = |name: &String| {
@@ -831,9 +833,11 @@ impl Model {
             self.clients[client].lost.retain(|(lost, _)| !asked.contains(&lost));
             for name in line.names() {
                 sessions.extend(self.session_used(now, client, worker, name, &line));
+            let before = self.sessions.len();
             }
         } else {
             let loud = line.method != "notifications/cancelled";
+            begins = self.sessions.len() == before + sessions.len();
             // Of several with one id it is the one that the worker is told.
             let told = ids.request_id.as_deref().or(ids.params_id.as_deref()).map(meaning);
             let is_told = |at: &&Request| at.answerer == Who::Worker(worker) && Some(&at.wire) == told.as_ref();
@@ -856,6 +860,7 @@ impl Model {
             sessions,
             expires: timeout.map(|timeout| now.after(timeout)),
             cancelled: None,
+            begins,
             orphaned: None,
         };
         let worker = &self.workers[worker];
@@ -969,6 +974,7 @@ impl Model {
                 sessions: session.into_iter().collect(),
                 expires: None,
                 cancelled: None,
+                begins: false,
                 orphaned: None,
             };
             let request = translated(request, &line, ids, &self.to_clients, &mut self.made, false);
@@ -990,8 +996,8 @@ impl Model {
             if !request.sessions.contains(&session.serial) {
                 self.sessions.push(session);
             } else if !line.result && only_asks && session.rank == Rank::Claimed {
-                // Others of its requests keep it.
-                if is_in_use(&self.to_workers, &self.to_clients, session.serial) {
+                // Others of its requests keep it, and that it was claimed before.
+                if !request.begins && !session.lent || is_in_use(&self.to_workers, &self.to_clients, session.serial) {
                     self.sessions.push(session);
                 } else if session.was_issued {
                     self.hold(session);

@@ -201,6 +201,23 @@ fn a_session_ends_when_it_is_closed_when_its_owner_leaves_and_when_its_worker_ex
 }
 
 #[test]
+fn a_load_that_is_refused_takes_nobodys_claim_away() {
+    let mut bench = bench(1);
+    let (owner, other, worker) = (bench.client(), bench.client(), bench.worker(0));
+    bench.write(owner, r#"{"id":1,"method":"x","sessionId":"s"}"#);
+    bench.write(worker, r#"{"id":1,"error":{"code":1,"message":"busy"}}"#);
+    for name in ["s", "new"] {
+        bench.write(owner, &format!(r#"{{"id":2,"method":"session/load","params":{{"sessionId":"{name}"}}}}"#));
+        bench.write(worker, r#"{"id":2,"error":{"code":-32002,"message":"no such session"}}"#);
+        assert_eq!(bench.bus.stats().sessions, 1, "{name}");
+    }
+    bench.write(other, r#"{"id":3,"method":"x","sessionId":"s"}"#);
+    assert_eq!(bench.read_error(other).0, "session_denied");
+    bench.write(other, r#"{"id":4,"method":"x","sessionId":"new"}"#);
+    assert_eq!(bench.read(worker).len(), 4, "nobody has a name that was refused");
+}
+
+#[test]
 fn a_session_on_a_worker_that_is_ending_is_not_moved_to_another_one() {
     let mut bench = bench(2);
     let (client, first, second) = (bench.client(), bench.worker(0), bench.worker(1));

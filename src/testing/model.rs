@@ -353,7 +353,9 @@ impl Model {
         if self.workers[worker].owner.is_some() {
             return;
         }
-        let groups = numbers.iter().filter_map(|number| self.group_of(client, &self.lines[*number]));
+        let asks = |line: &&Line| matches!(line.kind, Kind::Request | Kind::Notification) && line.targets().is_empty();
+        let lines = numbers.iter().map(|number| &self.lines[*number]).filter(asks);
+        let groups = lines.filter_map(|line| self.group_of(client, line));
         let is_it = |group: &usize| {
             let (pools, assignment) = self.pools_of(*group);
             let has = self.clients[client].assigned.iter().any(|(of, has)| of == group && self.workers[*has].takes);
@@ -831,13 +833,13 @@ impl Model {
             };
             let asked: Vec<&String> = line.names().into_iter().filter(|name| line.loads() && !has(name)).collect();
             self.clients[client].lost.retain(|(lost, _)| !asked.contains(&lost));
+            let before = self.sessions.len();
             for name in line.names() {
                 sessions.extend(self.session_used(now, client, worker, name, &line));
-            let before = self.sessions.len();
             }
+            begins = self.sessions.len() == before + sessions.len();
         } else {
             let loud = line.method != "notifications/cancelled";
-            begins = self.sessions.len() == before + sessions.len();
             // Of several with one id it is the one that the worker is told.
             let told = ids.request_id.as_deref().or(ids.params_id.as_deref()).map(meaning);
             let is_told = |at: &&Request| at.answerer == Who::Worker(worker) && Some(&at.wire) == told.as_ref();
@@ -858,9 +860,9 @@ impl Model {
             token: String::new(),
             replaced: false,
             sessions,
+            begins,
             expires: timeout.map(|timeout| now.after(timeout)),
             cancelled: None,
-            begins,
             orphaned: None,
         };
         let worker = &self.workers[worker];
@@ -972,9 +974,9 @@ impl Model {
                 token: String::new(),
                 replaced: false,
                 sessions: session.into_iter().collect(),
+                begins: false,
                 expires: None,
                 cancelled: None,
-                begins: false,
                 orphaned: None,
             };
             let request = translated(request, &line, ids, &self.to_clients, &mut self.made, false);

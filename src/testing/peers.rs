@@ -273,6 +273,11 @@ impl Mind {
         self.blurted.push(self.read_id(token));
     }
 
+    /// Whether it has answered this id when it was not asked, or once more.
+    pub fn has_blurted(&self, token: &str) -> bool {
+        self.blurted.contains(&self.read_id(token))
+    }
+
     /// It has answered line `number` with a result, or with an error.
     pub fn answered(&mut self, number: usize, line: &Line, result: bool, made: Option<&str>) {
         self.work.retain(|work| work.line != number);
@@ -284,6 +289,11 @@ impl Mind {
         // Of a name that stands where it does not look it knows nothing.
         if let Some(name) = self.session_of(line).filter(|_| ends) {
             self.sessions.retain(|kept| kept.owner != client || kept.name != name);
+        }
+        if line.loads() && !result {
+            // What was only claimed is over, whatever it did not look at.
+            let names = line.names();
+            self.sessions.retain(|kept| kept.owner != client || kept.issued || !names.contains(&&kept.name));
         }
     }
 

@@ -687,8 +687,10 @@ impl World {
             }
             (Who::Worker(worker), Who::Client(client)) if line.kind == Kind::Response => {
                 let token = line.ids_of(text).and_then(|ids| ids.id);
-                if let (Some(asked), false) = (line.answers, line.again) {
-                    let asked = &self.model.lines[asked];
+                let asked = line.answers.filter(|_| !line.again).map(|asked| &self.model.lines[asked]);
+                let blurted = line.id.as_deref().is_some_and(|id| self.workers[worker].mind.has_blurted(id));
+                // What it had answered without being asked may have been taken for the answer, and the id used again.
+                if let Some(asked) = asked.filter(|asked| asked.from == to || !blurted) {
                     assert_eq!(asked.from, to, "breach: {to:?} has the answer {line:?} to {asked:?}");
                     let same = asked.id == token || asked.id.as_deref().is_some_and(is_plain);
                     let alike = asked.id.as_deref().map(meaning) == token.as_deref().map(meaning);

@@ -10,7 +10,7 @@ use super::message::{Edit, Edits, Kind, Refusal, Verb, kind, request_id, session
 use super::peer::{ClientKey, Moment, Peer, RequestKey, SessionKey, Text, WorkerKey};
 use super::report::Reason;
 use super::requests::{Direction, NewRequest, Request, SessionEffect};
-use super::sessions::{Rank, Session};
+use super::sessions::{Asked, Rank, Session};
 use super::settings::{Assignment, MAX_SESSION_ID_LEN, SessionAccess};
 use super::{Bus, Flow};
 use crate::scan::{Line, Span, Window};
@@ -23,6 +23,8 @@ enum Named<'a> {
     Known(SessionKey),
     /// Nobody has one of this name yet.
     New(Cow<'a, [u8]>),
+    /// The same, and the sender asks the worker for it.
+    Asked(Cow<'a, [u8]>),
     /// Its owner has left, and the sender asks the worker for it.
     Held(SessionKey),
     /// Somebody else's, or nobody's, where everybody may use every session.
@@ -156,9 +158,9 @@ impl Bus {
         }
         let key = self.session_of_client(client, &session_name(window, span)?)?;
         let session = self.sessions.touch(key, now)?;
-        let (worker, is_issued, is_lent) = (session.worker, session.rank == Rank::Issued, session.is_lent);
+        let (worker, is_issued, asked) = (session.worker, session.rank == Rank::Issued, session.asked);
         let binds_to = self.workers.get(session.worker)?;
-        if !is_issued && (is_lent || self.gives_out_names(binds_to)) {
+        if !is_issued && (asked != Asked::No || self.gives_out_names(binds_to)) {
             return None;
         }
         binds_to.takes_messages().then_some((worker, key))
@@ -188,7 +190,6 @@ impl Bus {
             effect: SessionEffect {
                 creates: matches!(verb, Verb::New | Verb::Fork),
                 loads: verb == Verb::Load,
-                begins: verb == Verb::Load && entered.iter().all(|at| at.is_new || at.session.is_none()),
                 ends: verb == Verb::Close,
             },
             expires: self.request_expires(now, worker),
@@ -319,8 +320,7 @@ impl Bus {
                 // A late answer gave it out.
                 Some(session) if verb == Verb::Load && is_held(&session) => Named::Held(session),
                 Some(session) => Named::Known(session),
-                None if verb == Verb::Fork => Named::None,
-                None => Named::New(name),
+                None => Self::new_name(verb, name, inner),
             };
             return Ok((worker, session));
         }
@@ -351,7 +351,16 @@ impl Bus {
             Some(worker) => self.usable(worker)?,
             None => self.pick_worker_for_line(now, client, group, window, line).map_err(refusal)?,
         };
-        Ok((worker, if verb == Verb::Fork { Named::None } else { Named::New(name) }))
+        Ok((worker, Self::new_name(verb, name, inner)))
+    }
+
+    /// What becomes of a name that nobody has. What is loaded is the one in the params, `inner`, if there are two.
+    fn new_name<'a>(verb: Verb, name: Cow<'a, [u8]>, inner: Option<&[u8]>) -> Named<'a> {
+        match verb {
+            Verb::Fork => Named::None,
+            Verb::Load if inner.is_none_or(|inner| *inner == *name) => Named::Asked(name),
+            _ => Named::New(name),
+        }
     }
 
     /// The session `name` on the workers of a group: the client's own first, then one of somebody else, then a held
@@ -387,7 +396,7 @@ impl Bus {
         self.refuse_lost(client, &name, verb)?;
         let is_its_own = self.has_owner(worker);
         let Some(key) = known else {
-            return Ok(if is_its_own || verb == Verb::Fork { Named::None } else { Named::New(name) });
+            return Ok(if is_its_own { Named::None } else { Self::new_name(verb, name, None) });
         };
         match owner {
             _ if self.settings.routing.session_access == SessionAccess::Shared => Ok(Named::Shared(key)),
@@ -430,7 +439,7 @@ impl Bus {
     /// A session that a client has asked a shared worker to load is not its own before the worker has answered.
     fn refuse_lent(&self, worker: WorkerKey, verb: Verb, named: &Named<'_>) -> Result<(), Refusal> {
         let Named::Known(key) = named else { return Ok(()) };
-        let waits = |session: &Session| session.is_lent && session.rank < Rank::Issued;
+        let waits = |session: &Session| session.asked != Asked::No && session.rank < Rank::Issued;
         let may_not = !self.has_owner(worker)
             && !verb.asks_for_session()
             && self.settings.routing.session_access == SessionAccess::Owner
@@ -489,11 +498,13 @@ impl Bus {
                 self.sessions.touch(key, now);
                 Ok(Entered::default())
             }
-            Named::New(name) => {
-                let session = self.claim_session(now, client, worker, &name);
-                // The worker of one client alone does without.
-                if session.is_none() && !self.has_owner(worker) {
-                    return Err(full());
+            Named::New(ref name) | Named::Asked(ref name) => {
+                let session = self.claim_session(now, client, worker, name);
+                match session {
+                    Some(key) if matches!(named, Named::Asked(_)) => self.sessions.mark_asked(key),
+                    // The worker of one client alone does without.
+                    None if !self.has_owner(worker) => return Err(full()),
+                    _ => {}
                 }
                 Ok(Entered { session, is_new: true })
             }

@@ -11,7 +11,7 @@ use super::ownership::Learned;
 use super::peer::{ClientKey, Moment, Peer, SessionKey, Text, WorkerKey};
 use super::report::Reason;
 use super::requests::{Direction, NewRequest, SessionEffect};
-use super::sessions::{Rank, Session};
+use super::sessions::{Asked, Rank, Session};
 use super::{Bus, Flow};
 use crate::scan::{Line, MAX_WRAPPED_DEPTH, Window};
 
@@ -106,7 +106,7 @@ impl Bus {
     /// What an answer ends: a session that was closed, or one that was not loaded.
     fn end_sessions(&mut self, effect: SessionEffect, succeeded: bool, sessions: [Option<SessionKey>; 2]) {
         for session in sessions.into_iter().flatten() {
-            let may_go = |at: &Session| at.pending == 0 && (effect.begins || at.is_lent);
+            let may_go = |at: &Session| at.pending == 0 && at.asked != Asked::No;
             if effect.ends && succeeded {
                 self.drop_session(session);
             } else if effect.loads && !succeeded && self.sessions.get(session).is_some_and(may_go) {
@@ -227,7 +227,7 @@ impl Bus {
     /// answered says nothing: it may have read another name in that request, or none.
     fn may_be_anothers(&self, worker: WorkerKey, session: &Session) -> bool {
         let is_being_made = || self.workers.get(worker).is_some_and(|worker| worker.creating > 0);
-        let may_have_left = session.rank == Rank::Claimed && session.is_lent && session.pending > 1;
+        let may_have_left = session.rank == Rank::Claimed && session.asked == Asked::Held && session.pending > 1;
         may_have_left || session.rank < Rank::Issued && is_being_made()
     }
 

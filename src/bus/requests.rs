@@ -33,9 +33,6 @@ pub struct SessionEffect {
     pub creates: bool,
     /// A result gives the session to the asker, an error takes it back: `session/load`, `session/resume`.
     pub loads: bool,
-    /// It loads, and was the first to name its sessions: an error leaves nothing of them. One that was claimed before
-    /// stays.
-    pub begins: bool,
     /// A result ends the session: `session/close`, `session/delete`.
     pub ends: bool,
 }

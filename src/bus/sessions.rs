@@ -30,6 +30,18 @@ pub enum Rank {
     Issued,
 }
 
+/// Whether a session's owner has asked the worker for it before it was its own. Until the worker gives it to the owner
+/// nothing else may be asked in it, and an error takes it back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// It was claimed, or given out.
+    No,
+    /// Nobody had the name.
+    New,
+    /// Somebody else may have had it.
+    Held,
+}
+
 /// A session: one worker, one name, one owner (spec 3.4).
 pub struct Session {
     /// Who owns it; none while the name is held.
@@ -43,7 +55,7 @@ pub struct Session {
     /// The worker may know it for somebody else's, or has loaded it: it is held when its present owner leaves.
     pub was_held: bool,
     /// Its owner has asked the worker to load it.
-    pub is_lent: bool,
+    pub asked: Asked,
     /// Requests in it that the worker has not answered.
     pub pending: u32,
     /// When its owner used it last.
@@ -184,7 +196,7 @@ impl Sessions {
             name: name.into(),
             rank,
             was_held: false,
-            is_lent: false,
+            asked: Asked::No,
             pending: 0,
             used: now,
             held_as: 0,
@@ -241,7 +253,7 @@ impl Sessions {
         self.give(key, client, at_client);
         let Some(session) = self.table.get_mut(key) else { return };
         session.was_held = session.rank == Rank::Issued;
-        session.is_lent = true;
+        session.asked = Asked::Held;
         session.rank = Rank::Claimed;
         session.used = now;
     }
@@ -266,8 +278,15 @@ impl Sessions {
     /// The answer to a request that loads this session will not be seen: the worker may know it from now on.
     pub(super) fn may_be_loaded(&mut self, key: SessionKey) {
         self.mark_loaded(key);
+        if let Some(session) = self.table.get_mut(key).filter(|session| session.rank == Rank::Claimed) {
+            session.asked = Asked::Held;
+        }
+    }
+
+    /// Its owner was the first to name it, by asking the worker to load it.
+    pub(super) fn mark_asked(&mut self, key: SessionKey) {
         if let Some(session) = self.table.get_mut(key) {
-            session.is_lent |= session.rank == Rank::Claimed;
+            session.asked = Asked::New;
         }
     }
 

@@ -128,6 +128,8 @@ struct Session {
     was_issued: bool,
     /// The worker knows it already, and has not said yet whether its present owner gets it.
     lent: bool,
+    /// Its owner was the first to name it, when it asked the worker to load it.
+    asked: bool,
 }
 
 /// A name whose owner has left: it is kept from others.
@@ -155,8 +157,6 @@ struct Request {
     /// The id was replaced.
     replaced: bool,
     sessions: Vec<usize>,
-    /// It was the first to name them.
-    begins: bool,
     expires: Option<Moment>,
     /// When its client gave it up, and whether that is told when the slot goes.
     cancelled: Option<(Moment, bool)>,
@@ -502,7 +502,7 @@ impl Model {
         });
         // Which of several faults is told is all the same. And a session that the worker knows already may be refused
         // before the worker has said who gets it.
-        let lent = |at: &Session| at.client == client && at.lent && line.names().contains(&&at.name);
+        let lent = |at: &Session| at.client == client && (at.lent || at.asked) && line.names().contains(&&at.name);
         if !line.names().is_empty() && !fate.lost.is_empty() || self.sessions.iter().any(lent) {
             fate.lost.push(Reason::SessionDenied);
         }
@@ -823,7 +823,7 @@ impl Model {
             }
         }
         self.check_named(&line, client, worker, ids);
-        let (mut sessions, mut begins) = (Vec::new(), false);
+        let mut sessions = Vec::new();
         if line.targets().is_empty() {
             // It asks for a lost session, unless it has one of that name: then only an answer ends the loss.
             let has = |name: &String| {
@@ -833,11 +833,9 @@ impl Model {
             };
             let asked: Vec<&String> = line.names().into_iter().filter(|name| line.loads() && !has(name)).collect();
             self.clients[client].lost.retain(|(lost, _)| !asked.contains(&lost));
-            let before = self.sessions.len();
             for name in line.names() {
                 sessions.extend(self.session_used(now, client, worker, name, &line));
             }
-            begins = self.sessions.len() == before + sessions.len();
         } else {
             let loud = line.method != "notifications/cancelled";
             // Of several with one id it is the one that the worker is told.
@@ -860,7 +858,6 @@ impl Model {
             token: String::new(),
             replaced: false,
             sessions,
-            begins,
             expires: timeout.map(|timeout| now.after(timeout)),
             cancelled: None,
             orphaned: None,
@@ -927,6 +924,8 @@ impl Model {
     }
 
     fn new_session(&mut self, now: Moment, client: usize, worker: usize, name: &str, rank: Rank) -> usize {
+        // What is loaded stands in params, if something stands there.
+        session.asked = held.is_none() && line.loads() && line.inner.as_ref().is_none_or(|inner| inner == name);
         let serial = self.next_session;
         self.next_session += 1;
         let session = Session {
@@ -946,6 +945,7 @@ impl Model {
 
     /// The owner of a session has gone, or has been refused it: nobody else gets it as long as something of it may come.
     fn hold(&mut self, session: Session) {
+            asked: false,
         let is_issued = session.rank == Rank::Issued || session.was_issued;
         self.held.push(Held { worker: session.worker, name: session.name, serial: session.serial, is_issued });
     }
@@ -974,7 +974,6 @@ impl Model {
                 token: String::new(),
                 replaced: false,
                 sessions: session.into_iter().collect(),
-                begins: false,
                 expires: None,
                 cancelled: None,
                 orphaned: None,
@@ -999,7 +998,7 @@ impl Model {
                 self.sessions.push(session);
             } else if !line.result && only_asks && session.rank == Rank::Claimed {
                 // Others of its requests keep it, and that it was claimed before.
-                if !request.begins && !session.lent || is_in_use(&self.to_workers, &self.to_clients, session.serial) {
+                if !session.lent && !session.asked || is_in_use(&self.to_workers, &self.to_clients, session.serial) {
                     self.sessions.push(session);
                 } else if session.was_issued {
                     self.hold(session);

@@ -218,6 +218,21 @@ fn a_load_that_is_refused_takes_nobodys_claim_away() {
 }
 
 #[test]
+fn nothing_else_is_asked_in_a_session_before_the_worker_has_loaded_it() {
+    let mut bench = bench(1);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    bench.write(client, r#"{"id":1,"method":"session/load","params":{"sessionId":"s"}}"#);
+    bench.write(client, r#"{"method":"session/update","params":{"sessionId":"s"}}"#);
+    bench.write(client, r#"{"id":2,"method":"session/prompt","params":{"sessionId":"s"}}"#);
+    assert_eq!((bench.read_error(client).0.as_str(), bench.count(Reason::SessionDenied)), ("session_denied", 2));
+    bench.write(worker, r#"{"method":"session/update","params":{"sessionId":"s"}}"#);
+    bench.write(worker, r#"{"id":1,"result":null}"#);
+    assert_eq!((bench.read(worker).len(), bench.read(client).len()), (1, 2), "what is told again is for who loads it");
+    bench.write(client, r#"{"id":3,"method":"session/prompt","params":{"sessionId":"s"}}"#);
+    assert_eq!(bench.read(worker).len(), 1);
+}
+
+#[test]
 fn a_session_on_a_worker_that_is_ending_is_not_moved_to_another_one() {
     let mut bench = bench(2);
     let (client, first, second) = (bench.client(), bench.worker(0), bench.worker(1));

@@ -93,7 +93,8 @@ pub fn settings(random: &mut Random) -> Settings {
                 request_timeout: random.one_in(3).then(|| milliseconds(random, 500..5000)),
                 deny_methods: if random.one_in(4) { vec!["session/list".into()] } else { Vec::new() },
                 max_timeouts: random.one_in(3).then(|| random.range(1..4) as u32),
-                retry_after: random.one_in(3).then(|| milliseconds(random, 0..60_000)),
+                // Whole seconds, as in a configuration; none of them is never.
+                retry_after: random.one_in(3).then(|| Duration::from_secs(random.range(0..60) as u64)),
             }
         })
         .collect();

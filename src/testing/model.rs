@@ -343,6 +343,13 @@ impl Model {
         self.workers[worker].takes = false;
     }
 
+    /// A worker is heard no more: nobody has to answer what it has asked.
+    pub fn unasks(&mut self, worker: usize) {
+        for request in self.to_clients.iter_mut().filter(|request| request.asker == Some(Who::Worker(worker))) {
+            request.asker = None;
+        }
+    }
+
     /// Whether the worker may be given messages.
     pub fn takes(&self, worker: usize) -> bool {
         self.workers[worker].takes
@@ -917,6 +924,8 @@ impl Model {
         let made = self.new_session(now, client, worker, name, Rank::Claimed);
         let session = self.sessions.last_mut().expect("it was pushed");
         session.lent = held.is_some();
+        // What is loaded stands in params, if something stands there.
+        session.asked = held.is_none() && line.loads() && line.inner.as_ref().is_none_or(|inner| inner == name);
         session.was_issued = held.as_ref().is_some_and(|held| held.is_issued);
         // What its old owner has asked in it is pending in it still.
         session.serial = held.map_or(made, |held| held.serial);
@@ -924,8 +933,6 @@ impl Model {
     }
 
     fn new_session(&mut self, now: Moment, client: usize, worker: usize, name: &str, rank: Rank) -> usize {
-        // What is loaded stands in params, if something stands there.
-        session.asked = held.is_none() && line.loads() && line.inner.as_ref().is_none_or(|inner| inner == name);
         let serial = self.next_session;
         self.next_session += 1;
         let session = Session {
@@ -938,6 +945,7 @@ impl Model {
             perhaps_used: now,
             was_issued: false,
             lent: false,
+            asked: false,
         };
         self.sessions.push(session);
         serial
@@ -945,7 +953,6 @@ impl Model {
 
     /// The owner of a session has gone, or has been refused it: nobody else gets it as long as something of it may come.
     fn hold(&mut self, session: Session) {
-            asked: false,
         let is_issued = session.rank == Rank::Issued || session.was_issued;
         self.held.push(Held { worker: session.worker, name: session.name, serial: session.serial, is_issued });
     }
@@ -1181,7 +1188,10 @@ impl Model {
             let Who::Worker(worker) = to else { panic!("a client was told to cancel") };
             let name = value["params"]["sessionId"].as_str().expect("a session has a name");
             assert!(self.settings.pools[self.workers[worker].pool].cancel_on_disconnect);
-            assert!(self.sessions.iter().any(|session| session.worker == worker && session.name == name));
+            let owned = self.sessions.iter().any(|session| session.worker == worker && session.name == name);
+            // The worker of one client alone may have been asked in a name that a late answer gave out.
+            let held = self.held.iter().any(|held| held.worker == worker && held.name == name);
+            assert!(owned || held && self.workers[worker].owner.is_some(), "{name} is cancelled, and nobody's");
             assert!(self.workers[worker].takes, "a worker that does not listen is spoken to");
             return;
         }
@@ -1442,11 +1452,7 @@ impl Model {
                 self.count(Reason::WorkerGone);
             }
         }
-        for request in &mut self.to_clients {
-            if request.asker == Some(me) {
-                request.asker = None;
-            }
-        }
+        self.unasks(worker);
         for session in std::mem::take(&mut self.sessions) {
             if session.worker != worker {
                 self.sessions.push(session);
@@ -1524,13 +1530,13 @@ impl Model {
             }
         }
         let counted = |reason: Reason| bus.count(reason);
-        let timeouts = if replies { 0 } else { counted(Reason::Timeout) };
-        assert_eq!(GIVEN_UP.map(counted).iter().sum::<u64>() + timeouts, self.given_up, "requests given up");
         if replies {
             for reason in GIVEN_UP {
                 assert_eq!(counted(reason), self.counts[reason as usize], "{}", reason.name());
             }
         }
+        let timeouts = if replies { 0 } else { counted(Reason::Timeout) };
+        assert_eq!(GIVEN_UP.map(counted).iter().sum::<u64>() + timeouts, self.given_up, "requests given up");
     }
 
     /// Finds for each line that was lost for one of several reasons one that the bus has counted.

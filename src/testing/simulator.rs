@@ -560,6 +560,7 @@ impl World {
                     }
                     if let (None, Who::Worker(worker)) = (hearing, who) {
                         // Nobody is heard, so it does not wait for somebody: it has stalled, and is heard no more.
+                        self.model.unasks(worker);
                         stalled.push(worker);
                     }
                 }

@@ -316,7 +316,7 @@ fn who(entry: Entry, origin: &Origin) -> Entry {
         Place::Inherited => entry,
     };
     if let Some(via) = &origin.via {
-        entry = entry.text("via", &via.to_string());
+        entry = entry.chosen("via", &via.to_string());
     }
     let names =
         [("cn", &origin.names.common_name), ("sni", &origin.names.server_name), ("unique_id", &origin.names.unique_id)];

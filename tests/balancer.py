@@ -1,5 +1,6 @@
 """HAProxy with config/haproxy.cfg in front of three daemons under load: each is restarted in turn, and no request fails;
-then one is killed, and its clients succeed on another.
+then one is killed, and its clients succeed on another. Strangers without a certificate are refused, and the daemon knows
+whom HAProxy brings. With checks that only connect, a daemon whose pool was given up costs next to nobody a request.
 
 STDIO_BUS names the daemon's program; STDIO_BUS_BALANCER_CLIENTS says how many clients there are.
 """
@@ -10,10 +11,12 @@ import os
 import re
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
 
+TESTS = 4
 CLIENTS = int(os.environ.get("STDIO_BUS_BALANCER_CLIENTS", "200"))
 PATIENCE = 120
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -101,12 +104,23 @@ async def client(number, port, tally, running, may_be_cut):
 
 
 class Bus:
-    def __init__(self, folder, port, admin):
-        self.arguments = [os.environ["STDIO_BUS"], "--config", os.path.join(folder, "bus.json")]
-        self.arguments += ["--tcp", f"127.0.0.1:{port}", "--admin", f"127.0.0.1:{admin}"]
-        self.admin = admin
-        self.log = open(os.path.join(folder, f"{port}.log"), "ab")
+    def __init__(self, folder, port, admin, command=None, **listener):
+        command = command or [sys.executable, "-c", WORKER]
+        pool = {"id": "slow", "command": command[0], "args": command[1:], "instances": 2, "retry_after_sec": 3600}
+        listener = {"tcp": f"127.0.0.1:{port}", "proxy": {"from": ["127.0.0.1"]}, **listener}
+        limits = {"lame_duck_sec": 3, "quiesce_sec": 30, "max_restarts": 2}
+        config = os.path.join(folder, f"{port}.json")
+        with open(config, "w") as file:
+            json.dump({"pools": [pool], "listeners": [listener], "limits": limits}, file)
+        self.arguments = [os.environ["STDIO_BUS"], "--config", config, "--admin", f"127.0.0.1:{admin}"]
+        self.port, self.admin = port, admin
+        self.path = os.path.join(folder, f"{port}.log")
+        self.log = open(self.path, "ab")
         self.process = None
+
+    def has_logged(self, *parts):
+        with open(self.path, errors="replace") as file:
+            return any(all(part in line for part in parts) for line in file)
 
     def start(self):
         self.process = subprocess.Popen(self.arguments, stdin=subprocess.DEVNULL, stderr=self.log)
@@ -148,78 +162,161 @@ async def proxied(statistics, name):
     return next(row[column] for row in rows if row[:2] == ["daemons", name])
 
 
-async def main():
-    folder = tempfile.TemporaryDirectory()
-    front, *ports = free_ports(7)
-    buses = [Bus(folder.name, ports[2 * at], ports[2 * at + 1]) for at in range(3)]
-    pool = {"id": "slow", "command": sys.executable, "args": ["-c", WORKER], "instances": 2}
-    with open(os.path.join(folder.name, "bus.json"), "w") as file:
-        json.dump({"pools": [pool], "limits": {"lame_duck_sec": 3, "quiesce_sec": 30}}, file)
+def certificates(folder):
+    """An authority, and what it has signed: HAProxy's certificate, and the one of a client named alice."""
+    def openssl(*arguments):
+        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
+    key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    openssl("req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=authority")
+    for name in ["localhost", "alice"]:
+        openssl("req", *key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
+        openssl("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-out", f"{name}.crt")
+        with open(os.path.join(folder, f"{name}.pem"), "w") as both:
+            for part in ["crt", "key"]:
+                with open(os.path.join(folder, f"{name}.{part}")) as file:
+                    both.write(file.read())
+
+
+def haproxy(folder, changes, name):
+    """Starts HAProxy with config/haproxy.cfg after some changes, each of which must meet something."""
     with open(os.path.join(ROOT, "config", "haproxy.cfg")) as file:
         text = file.read()
-    for at in range(3):
-        text = text.replace(f"127.0.0.1:900{at + 1} port 910{at + 1}", f"127.0.0.1:{ports[2 * at]} port {ports[2 * at + 1]}")
-    text = text.replace("bind 127.0.0.1:9000", f"bind 127.0.0.1:{front}")
-    statistics = os.path.join(folder.name, "stats")
-    text = re.sub(r"^global$", f"global\n    stats socket {statistics}", text, flags=re.M)
-    path = os.path.join(folder.name, "haproxy.cfg")
+    statistics = os.path.join(folder, f"{name}.stats")
+    for old, new in [(r"^global$", f"global\n    stats socket {statistics}"), *changes]:
+        text, count = re.subn(old, new, text, flags=re.M)
+        assert count, f"config/haproxy.cfg has no {old}"
+    path = os.path.join(folder, f"{name}.cfg")
     with open(path, "w") as file:
         file.write(text)
     checked = subprocess.run(["haproxy", "-c", "-f", path], capture_output=True, text=True)
     assert checked.returncode == 0 and "WARNING" not in checked.stderr, checked.stderr
-    balancer = None
+    return subprocess.Popen(["haproxy", "-db", "-f", path], stderr=subprocess.DEVNULL), statistics
+
+
+def at_ports(folder, buses, front, secure):
+    """The addresses and files of config/haproxy.cfg, as they are here."""
+    changes = [
+        (f"127.0.0.1:900{at} port 910{at}$", f"127.0.0.1:{bus.port} port {bus.admin}") for at, bus in enumerate(buses, 1)
+    ]
+    changes.append(("bind 127.0.0.1:9000$", f"bind 127.0.0.1:{front}"))
+    changes.append(("bind :9443 ", f"bind 127.0.0.1:{secure} "))
+    changes.append(("/etc/haproxy/agents.pem", os.path.join(folder, "localhost.pem")))
+    changes.append(("/etc/haproxy/clients-ca.pem", os.path.join(folder, "ca.pem")))
+    return changes
+
+
+async def asks(port, context=None):
+    """What the bus answers to one request, or None if it is not reached."""
+    try:
+        name = "localhost" if context else None
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context, server_hostname=name)
+        writer.write(b'{"jsonrpc":"2.0","id":1,"method":"x"}\n')
+        line = await asyncio.wait_for(reader.readline(), PATIENCE)
+        writer.close()
+        return json.loads(line) if line else None
+    except OSError:
+        return None
+
+
+async def who_is_there(folder, buses, front, secure):
+    plain = ssl.create_default_context(cafile=os.path.join(folder, "ca.pem"))
+    assert await asks(secure, plain) is None, "a client without a certificate was let in"
+    named = ssl.create_default_context(cafile=os.path.join(folder, "ca.pem"))
+    named.load_cert_chain(os.path.join(folder, "alice.pem"))
+    assert "result" in await asks(secure, named)
+    told = ["client_opened", "from=127.0.0.1:", "via=127.0.0.1:", "cn=alice", "sni=localhost", "unique_id=127.0.0.1:"]
+    await until("alice is named", lambda: has_logged(buses, *told))
+    assert "result" in await asks(front)
+    count = sum(open(bus.path).read().count("client_opened") for bus in buses)
+    assert count == 2, f"{count} clients were told, with the stranger and the checks"
+
+
+async def load(buses, front, statistics):
+    tally, running, may_be_cut = Tally(), asyncio.Event(), asyncio.Event()
+    running.set()
+    clients = [asyncio.create_task(client(n, front, tally, running, may_be_cut)) for n in range(CLIENTS)]
+    for at, bus in enumerate(buses):
+        before = tally.answered
+        await until("everybody asks", lambda: has_answered(tally, before + CLIENTS))
+        bus.process.send_signal(signal.SIGTERM)
+        await until("it drains for HAProxy", lambda: is_seen(statistics, f"bus{at + 1}", "NOLB"))
+        code = await bus.ends()
+        assert code == 0, f"exit code {code}"
+        bus.start()
+        await until("it is up again", lambda: is_seen(statistics, f"bus{at + 1}", "UP"))
+    assert not tally.failed, f"{len(tally.failed)} failed: {tally.failed[:5]}"
+    yield f"a_rolling_restart_fails_no_request: {tally.answered} answered, {tally.not_delivered} asked again"
+    may_be_cut.set()
+    before = tally.answered
+    buses[0].process.kill()
+    buses[0].process.wait()
+    await until("it is down for HAProxy", lambda: is_seen(statistics, "bus1", "DOWN"))
+    await until("everybody goes on", lambda: has_answered(tally, before + 10 * CLIENTS))
+    running.clear()
+    done, pending = await asyncio.wait(clients, timeout=PATIENCE)
+    assert not pending, f"{len(pending)} clients hang"
+    assert not tally.failed, f"{len(tally.failed)} failed: {tally.failed[:5]}"
+    yield f"clients_of_a_killed_daemon_go_on_with_another: {tally.cut} requests were cut"
+
+
+async def given_up(front, statistics):
+    """The third daemon has no worker; HAProxy only connects."""
+    await until("the others are up", lambda: are_seen(statistics, {"bus1": "UP", "bus2": "UP", "bus3": "DOWN"}))
+    failed = 0
+    for _ in range(20):
+        answers = await asyncio.gather(*(asks(front) for _ in range(50)))
+        failed += sum(answer is None or "result" not in answer for answer in answers)
+    assert failed < 10, f"{failed} of 1000 connections failed"
+    return f"a_pool_that_was_given_up_costs_less_than_one_connection_in_a_hundred: {failed} of 1000"
+
+
+async def main():
+    folder = tempfile.TemporaryDirectory()
+    front, secure, plain_front, plain_secure, *ports = free_ports(12)
+    buses = [Bus(folder.name, ports[2 * at], ports[2 * at + 1]) for at in range(3)]
+    broken = Bus(folder.name, *ports[6:], ["false"], when_not_ready="close")
+    certificates(folder.name)
+    started = []
     passed = []
     try:
         for bus in buses:
             bus.start()
         for bus in buses:
             await until("it is ready", lambda: is_status(bus, "200"))
-        balancer = subprocess.Popen(["haproxy", "-db", "-f", path], stderr=subprocess.DEVNULL)
+        balancer, statistics = haproxy(folder.name, at_ports(folder.name, buses, front, secure), "balancer")
+        started.append(balancer)
         await until("HAProxy runs", lambda: exists(statistics))
-        for at in range(3):
-            await until("it is up", lambda: is_seen(statistics, f"bus{at + 1}", "UP"))
-        tally, running, may_be_cut = Tally(), asyncio.Event(), asyncio.Event()
-        running.set()
-        clients = [asyncio.create_task(client(n, front, tally, running, may_be_cut)) for n in range(CLIENTS)]
-        for at, bus in enumerate(buses):
-            before = tally.answered
-            await until("everybody asks", lambda: has_answered(tally, before + CLIENTS))
-            bus.process.send_signal(signal.SIGTERM)
-            await until("it drains for HAProxy", lambda: is_seen(statistics, f"bus{at + 1}", "NOLB"))
-            code = await bus.ends()
-            assert code == 0, f"exit code {code}"
-            bus.start()
-            await until("it is up again", lambda: is_seen(statistics, f"bus{at + 1}", "UP"))
-        assert not tally.failed, f"{len(tally.failed)} failed: {tally.failed[:5]}"
-        passed.append(f"a_rolling_restart_fails_no_request: {tally.answered} answered, {tally.not_delivered} asked again")
-        may_be_cut.set()
-        before = tally.answered
-        buses[0].process.kill()
-        buses[0].process.wait()
-        await until("it is down for HAProxy", lambda: is_seen(statistics, "bus1", "DOWN"))
-        await until("everybody goes on", lambda: has_answered(tally, before + 10 * CLIENTS))
-        running.clear()
-        done, pending = await asyncio.wait(clients, timeout=PATIENCE)
-        assert not pending, f"{len(pending)} clients hang"
-        assert not tally.failed, f"{len(tally.failed)} failed: {tally.failed[:5]}"
-        passed.append(f"clients_of_a_killed_daemon_go_on_with_another: {tally.cut} requests were cut")
+        await until("all are up", lambda: are_seen(statistics, {f"bus{at}": "UP" for at in range(1, 4)}))
+        await who_is_there(folder.name, buses, front, secure)
+        passed.append("mutual_tls_refuses_strangers_and_tells_the_name_of_a_friend")
+        async for line in load(buses, front, statistics):
+            passed.append(line)
+        buses[0].start()
+        broken.start()
+        await until("its pool is given up", lambda: has_logged([broken], "given up after"))
+        changes = at_ports(folder.name, [*buses[:2], broken], plain_front, plain_secure)
+        changes += [(r"^ *(option httpchk|http-check .*)$", ""), (r"^( *server .*) port \d+$", r"\1")]
+        balancer, statistics = haproxy(folder.name, changes, "plain")
+        started.append(balancer)
+        await until("HAProxy runs", lambda: exists(statistics))
+        passed.append(await given_up(plain_front, statistics))
     finally:
-        for process in [balancer, *(bus.process for bus in buses)]:
-            if process and process.poll() is None:
+        started += [bus.process for bus in [*buses, broken] if bus.process]
+        for process in started:
+            if process.poll() is None:
                 process.terminate()
-        for process in [balancer, *(bus.process for bus in buses)]:
-            if process:
-                try:
-                    process.wait(PATIENCE)
-                except subprocess.TimeoutExpired:
-                    process.kill()
+        for process in started:
+            try:
+                process.wait(PATIENCE)
+            except subprocess.TimeoutExpired:
+                process.kill()
         for name in sorted(os.listdir(folder.name)):
-            if name.endswith(".log") and len(passed) < 2:
+            if name.endswith(".log") and len(passed) < TESTS:
                 with open(os.path.join(folder.name, name), errors="replace") as log:
                     print(f"--- {name}\n" + "".join(log.readlines()[-30:]))
         for line in passed:
             print(f"test {line} ... ok")
-        print(f"{len(passed)} passed, {2 - len(passed)} failed")
+        print(f"{len(passed)} passed, {TESTS - len(passed)} failed")
         folder.cleanup()
 
 
@@ -233,6 +330,14 @@ async def exists(path):
 
 async def is_seen(statistics, name, status):
     return (await proxied(statistics, name)).startswith(status)
+
+
+async def are_seen(statistics, wanted):
+    return all([await is_seen(statistics, name, status) for name, status in wanted.items()])
+
+
+async def has_logged(buses, *parts):
+    return any(bus.has_logged(*parts) for bus in buses)
 
 
 async def has_answered(tally, count):

@@ -188,13 +188,15 @@ pub(crate) const TILDE: &str = "~ is not expanded here; write the whole path";
 fn ring_remedy(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::ENOSYS) => {
-            "the kernel is older than 5.1 or built without it (uname -r), or a sandbox such as gVisor hides it"
+            "either the kernel is older than 5.1 or built without it (uname -r), or a sandbox such as gVisor hides it; or a \
+             container's seccomp profile does, as Podman's: use one that allows io_uring_setup, io_uring_enter and \
+             io_uring_register (--security-opt seccomp=PROFILE.json; config/docker/seccomp.json is one)"
         }
         Some(libc::EPERM) => {
             "either it is switched off: sysctl kernel.io_uring_disabled should be 0 (sudo sysctl -w \
              kernel.io_uring_disabled=0); or a container's seccomp profile blocks it: use one that allows \
-             io_uring_setup, io_uring_enter and io_uring_register (docker run --security-opt seccomp=PROFILE.json, or \
-             seccomp=unconfined)"
+             io_uring_setup, io_uring_enter and io_uring_register (docker run --security-opt seccomp=PROFILE.json; \
+             config/docker/seccomp.json is one)"
         }
         Some(libc::ENOMEM) => {
             "the limit on locked memory is too small: raise it (LimitMEMLOCK=infinity in systemd, --ulimit memlock=-1 \

@@ -8,8 +8,9 @@
 //!
 //! Reading order: [`case`] is what is measured, [`load`] the clients, [`server`] the processes, [`relay`] the floor,
 //! [`worker`] the workers that the daemon has not built in, [`round`] the measuring, [`fairness`], [`attacks`] and
-//! [`idle`] the cases that are no race, [`report`] what comes out.
+//! [`idle`] the cases that are no race, [`admin`] what looking inside costs, [`report`] what comes out.
 
+mod admin;
 mod attack;
 mod attacks;
 mod case;
@@ -71,6 +72,9 @@ fn bench(options: &options::Options) -> io::Result<()> {
     }
     if options.wants("idle") {
         report.add_idle(idle::measure(options)?);
+    }
+    if options.wants("admin") {
+        report.add_admin(&admin::measure(options)?);
     }
     report.finish()
 }

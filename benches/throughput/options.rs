@@ -14,6 +14,7 @@ usage: cargo bench --bench throughput -- [options] [words]
   --two-cpus          the daemon on a CPU of its own, always
   --seconds N         length of a round
   --without-relay     leave the floor out
+  --with-admin        the daemon twice more, with an admin listener: unasked, and scraped each second
   --record FILE       write the table and the figures to FILE.md and FILE.json too
 
 STDIO_BUS_PEER=PATH   another stdio_bus to measure in the same run
@@ -33,6 +34,8 @@ pub struct Options {
     pub one_cpu: Option<bool>,
     /// Whether the floor takes part.
     pub relay: bool,
+    /// Whether the daemon with an admin listener takes part.
+    pub with_admin: bool,
     /// Whether this run is short.
     pub quick: bool,
     /// Where to keep the results, without the extension.
@@ -56,6 +59,7 @@ impl Options {
             warm_up: Duration::from_millis(150),
             one_cpu: None,
             relay: true,
+            with_admin: false,
             quick: false,
             record: None,
             bus: std::env::var_os("STDIO_BUS").map_or_else(|| env!("CARGO_BIN_EXE_stdio_bus").into(), PathBuf::from),
@@ -79,13 +83,14 @@ impl Options {
                     options.round = value()?.parse().map(Duration::from_secs_f64).map_err(|_| HELP.to_owned())?;
                 }
                 "--without-relay" => options.relay = false,
+                "--with-admin" => options.with_admin = true,
                 "--record" => options.record = Some(value()?.into()),
                 "--list" => {
                     let names: Vec<_> = crate::case::all()
                         .map(|case| case.name)
                         .chain(["fairness"])
                         .chain(crate::attacks::all().map(|attack| attack.name))
-                        .chain(["idle"])
+                        .chain(["idle", "admin"])
                         .collect();
                     return Err(names.join("\n"));
                 }

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
+use crate::admin::Asked;
 use crate::attack;
 use crate::case::Case;
 use crate::fairness::Fairness;
@@ -169,6 +170,32 @@ impl<'a> Report<'a> {
         });
         let figures = figures.collect();
         self.add_text("idle", &text, figures);
+    }
+
+    /// Adds what looking inside a full daemon takes.
+    pub fn add_admin(&mut self, all: &[Asked]) {
+        let mut text = String::from(
+            "With 1,024 clients and 4,092 requests that wait, a polite client asks again 5 ms after each answer:\n",
+        );
+        for asked in all {
+            let _ = match asked.path {
+                Some(path) => write!(
+                    text,
+                    "{path} takes {:.1} ms, {:.1} at most, for {} kB; ",
+                    asked.millis[0],
+                    asked.millis[1],
+                    asked.bytes / 1000
+                ),
+                None => write!(text, "nobody asks; "),
+            };
+            let [middle, tail, longest] = asked.waits;
+            let _ = writeln!(text, "the client waits p50 {middle:.2} ms, p99 {tail:.2}, {longest:.2} at most");
+        }
+        let figures = all.iter().map(|asked| {
+            json!({ "path": asked.path, "millis": asked.millis, "bytes": asked.bytes, "waits_millis": asked.waits })
+        });
+        let figures = figures.collect();
+        self.add_text("admin", &text, figures);
     }
 
     fn add_text(&mut self, name: &str, text: &str, figures: Value) {

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::admin::Scraper;
 use crate::case::{Case, Traffic, Transport};
 use crate::machine::{self, Placement};
 use crate::options::Options;
@@ -19,6 +20,10 @@ use crate::options::Options;
 pub enum Contestant {
     /// The daemon of this project.
     Bus,
+    /// The same with an admin listener that nobody asks.
+    Admin,
+    /// The same with one that is scraped each second.
+    Scraped,
     /// The floor.
     Relay,
     /// The daemon that `STDIO_BUS_PEER` names.
@@ -29,6 +34,9 @@ impl Contestant {
     /// Those that take part.
     pub fn all(options: &Options) -> Vec<Self> {
         let mut all = vec![Self::Bus];
+        if options.with_admin {
+            all.extend([Self::Admin, Self::Scraped]);
+        }
         all.extend(options.relay.then_some(Self::Relay));
         all.extend(options.peer.is_some().then_some(Self::Peer));
         all
@@ -38,6 +46,8 @@ impl Contestant {
     pub fn name(self) -> &'static str {
         match self {
             Self::Bus => "stdio_bus",
+            Self::Admin => "with admin",
+            Self::Scraped => "scraped",
             Self::Relay => "relay",
             Self::Peer => "peer",
         }
@@ -81,6 +91,9 @@ pub struct Server {
     child: Child,
     /// Where clients connect.
     pub address: Address,
+    /// Where its admin listener is, if it has one.
+    pub admin: PathBuf,
+    scraper: Option<Scraper>,
     files: PathBuf,
     /// How long it took until a connection succeeded.
     pub started_in: Duration,
@@ -124,7 +137,7 @@ impl Server {
         };
         command.args(["be-relay", how, &bytes.to_string(), &pool.instances.to_string()]);
         let arguments = [pool.command.into_os_string()].into_iter().chain(pool.args.into_iter().map(Into::into));
-        Self::launch(command, arguments.collect(), case.transport, placement)
+        Self::launch(who, command, arguments.collect(), case.transport, placement)
     }
 
     /// Starts a daemon with these pools.
@@ -156,19 +169,20 @@ impl Server {
     ) -> io::Result<Self> {
         let program = match who {
             Contestant::Peer => options.peer.as_ref().unwrap_or(&options.bus),
-            Contestant::Bus | Contestant::Relay => &options.bus,
+            _ => &options.bus,
         };
         let mut command = Command::new(program);
         let files = scratch()?;
         let config = files.join("config.json");
         fs::write(&config, configuration.to_string())?;
         command.arg("--config").arg(&config);
-        let server = Self::launch(command, Vec::new(), transport, placement);
+        let server = Self::launch(who, command, Vec::new(), transport, placement);
         fs::remove_dir_all(files)?;
         server
     }
 
     fn launch(
+        who: Contestant,
         mut command: Command,
         last_arguments: Vec<std::ffi::OsString>,
         transport: Transport,
@@ -183,13 +197,17 @@ impl Server {
             Address::Tcp(port) => command.arg("--tcp").arg(format!("127.0.0.1:{port}")),
             Address::Unix(path) => command.arg("--unix").arg(path),
         };
+        let admin = files.join("admin");
+        if matches!(who, Contestant::Admin | Contestant::Scraped) {
+            command.arg("--admin").arg(&admin);
+        }
         let log = File::create(files.join("log"))?;
         command.args(last_arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         machine::pin(0, placement.daemon)?;
         let began = Instant::now();
         let child = command.spawn();
         machine::pin(0, placement.clients)?;
-        let mut server = Self { child: child?, address, files, started_in: Duration::ZERO };
+        let mut server = Self { child: child?, address, admin, scraper: None, files, started_in: Duration::ZERO };
         while server.address.connect().is_err() {
             if began.elapsed() > Duration::from_secs(10) || server.child.try_wait()?.is_some() {
                 let log = fs::read_to_string(server.files.join("log"))?;
@@ -202,6 +220,9 @@ impl Server {
         std::thread::sleep(Duration::from_millis(50));
         for worker in machine::children(server.process()) {
             machine::pin(worker, placement.workers)?;
+        }
+        if who == Contestant::Scraped {
+            server.scraper = Some(Scraper::of(server.admin.clone()));
         }
         Ok(server)
     }
@@ -224,6 +245,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
+        self.scraper = None;
         // The workers end with their daemon, however it ends.
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -611,7 +611,9 @@ fn shares_a_slow_worker(flood: &Value) {
         done.store(true, Ordering::Relaxed);
         daemon.signal(Signal::TERM);
     });
-    assert!(answers >= 50, "{answers} answers while the worker read {LINES} lines");
+    // Behind the flood one answer would take some 40,000 lines. With turns it is a hundred or so; where the machine is busy
+    // the worker reads on while the polite client waits for a processor.
+    assert!(answers >= 5, "{answers} answers while the worker read {LINES} lines");
     daemon.ends_well();
 }
 

@@ -151,8 +151,11 @@ fn a_terminal_on_stdout_that_nobody_reads_holds_nobody_else_up_and_what_it_misse
     let (keyboard, typist) = std::io::pipe().unwrap();
     let setup = setup.set("listeners", listener).stdin(keyboard).stdout(screen.try_clone().unwrap());
     let mut daemon = setup.start_unheard();
-    // Far more than a terminal takes.
-    let typing = std::thread::spawn(move || (&typist).write_all(requests(20_000).as_bytes()));
+    // Far more than a terminal takes. The pipe stays open: at its end the daemon would not wait for the other client.
+    let typing = std::thread::spawn(move || {
+        let written = (&typist).write_all(requests(20_000).as_bytes());
+        (typist, written)
+    });
     assert!(ready(unread.as_fd(), PollFlags::IN), "nothing is written to the terminal");
     daemon.until("it listens", || UnixStream::connect(daemon.path("socket")).is_ok());
     let mut other = Client::over_unix(&daemon.path("socket"));

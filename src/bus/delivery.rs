@@ -93,6 +93,9 @@ impl Bus {
             return Room::Wait;
         }
         if queued <= SLOW_READER_LIMIT.saturating_mul(self.settings.limits.max_output_queue) {
+            if let Some(to) = self.clients.get_mut(client) {
+                to.penalty.forget_crashes();
+            }
             return Room::Free;
         }
         self.report(now, Reason::ClientSlow, Some(Peer::Client(client)), || {

@@ -341,6 +341,30 @@ fn a_half_closed_client_does_not_wait_for_what_it_has_cancelled() {
 }
 
 #[test]
+fn an_answer_that_a_slow_reader_has_not_taken_yet_shows_that_it_ends_no_workers() {
+    let mut small = settings(vec![pool(1, Assignment::RoundRobin)]);
+    small.limits.max_output_queue = 200;
+    let mut bench = Bench::new(small);
+    let (slow, other) = (bench.client(), bench.client());
+    bench.stalls(slow);
+    for id in 0..4 {
+        let worker = bench.worker(0);
+        bench.write(slow, &format!(r#"{{"id":{id},"method":"x"}}"#));
+        if id == 2 {
+            bench.write(other, r#"{"id":"other","method":"x"}"#);
+            bench.write(worker, r#"{"id":2,"result":1}"#);
+            assert!(bench.is_paused(worker), "its output is full of errors");
+            bench.pass(milliseconds(600));
+            assert_eq!(bench.read(slow).last().map(String::as_str), Some(r#"{"id":2,"result":1}"#));
+            continue;
+        }
+        bench.dies(worker);
+        bench.pass(seconds(1));
+    }
+    assert_eq!(bench.count(Reason::CrashSuspect), 0);
+}
+
+#[test]
 fn a_client_whose_requests_end_one_worker_after_the_other_is_slowed_down() {
     let mut bench = Bench::new(settings(vec![pool(4, Assignment::RoundRobin)]));
     let (poisoner, polite) = (bench.client(), bench.client());

@@ -223,11 +223,11 @@ impl Bus {
     }
 
     /// Whether a worker may mean somebody else by a session that was not given to its owner: one who is just being given
-    /// that name, or, if the owner has only named it, one who has left and for whom it still works. That a worker has
-    /// answered says nothing: it may have read another name in that request, or none.
+    /// that name, or, if the owner has only asked for what others may have had, anybody but while its own request alone
+    /// is pending. That a worker has answered says nothing: it may have read another name in that request, or none.
     fn may_be_anothers(&self, worker: WorkerKey, session: &Session) -> bool {
         let is_being_made = || self.workers.get(worker).is_some_and(|worker| worker.creating > 0);
-        let may_have_left = session.rank == Rank::Claimed && session.asked == Asked::Held && session.pending > 1;
+        let may_have_left = session.rank == Rank::Claimed && session.asked == Asked::Held && session.pending != 1;
         may_have_left || session.rank < Rank::Issued && is_being_made()
     }
 

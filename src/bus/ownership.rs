@@ -153,7 +153,8 @@ impl Bus {
         }
         self.mark_issuing(worker);
         if let Some(key) = self.sessions.of_worker(worker, name) {
-            if self.sessions.get(key).is_some_and(|session| session.rank == Rank::Issued) {
+            // What the worker has known before is not given out anew: it may be what somebody has loaded.
+            if self.sessions.get(key).is_some_and(|session| session.rank == Rank::Issued || session.was_held) {
                 return;
             }
             self.drop_session(key);

@@ -225,6 +225,8 @@ pub struct Model {
     accused: Vec<usize>,
     /// Workers that ended, and who waited for them.
     blamed: Vec<(usize, Who)>,
+    /// Why lines of a worker would have been lost before a client was closed in the middle of them.
+    lost_before: BTreeMap<usize, Vec<Reason>>,
     /// Dedicated pools of which a line that was dropped in this step may have taken a worker.
     perhaps_taken: Vec<usize>,
     /// Lines that went from one peer to another, to see that order is kept.
@@ -267,6 +269,7 @@ impl Model {
             vacant: Vec::new(),
             accused: Vec::new(),
             blamed: Vec::new(),
+            lost_before: BTreeMap::new(),
             perhaps_taken: Vec::new(),
             last_line: BTreeMap::new(),
             refusing: false,
@@ -507,10 +510,8 @@ impl Model {
             let denied = &self.settings.pools[self.workers[worker].pool].deny_methods;
             denied.iter().all(|method| method != line.method)
         });
-        // Which of several faults is told is all the same. And a session that the worker knows already may be refused
-        // before the worker has said who gets it.
-        let lent = |at: &Session| at.client == client && (at.lent || at.asked) && line.names().contains(&&at.name);
-        if !line.names().is_empty() && !fate.lost.is_empty() || self.sessions.iter().any(lent) {
+        // Which of several faults is told is all the same.
+        if !line.names().is_empty() && !fate.lost.is_empty() {
             fate.lost.push(Reason::SessionDenied);
         }
         let denied = |pool: &Pool| pool.deny_methods.iter().any(|method| method == line.method);
@@ -582,6 +583,11 @@ impl Model {
         let may_load = |name: &String| line.loads() && (line.names().len() < 2 || line.inner.as_ref() == Some(name));
         let is_free = |name: &String| on_worker(name).is_none() && (may_load(name) || !is_held(name));
         let issues = self.issues(worker) && !line.loads();
+        // Nothing else may be asked in a session before the worker has said who gets it.
+        let waits = |at: &Session| (at.lent || at.asked) && at.rank < Rank::Issued && !line.loads() && !cancels;
+        if line.names().iter().any(|name| on_worker(name).is_some_and(waits)) {
+            return false;
+        }
         // Who only claimed a name may be waiting for the worker to give it to somebody else.
         let is_given = |name: &String| is_mine(name) && on_worker(name).is_some_and(|at| at.rank == Rank::Issued);
         line.names().iter().all(|name| is_mine(name) || is_free(name))
@@ -755,7 +761,7 @@ impl Model {
         };
         let all = self.to_workers.iter().chain(&self.to_clients);
         let pending = all.filter(|request| request.sessions.contains(&session.serial)).count();
-        let may_have_left = session.rank == Rank::Claimed && session.lent && pending > 1;
+        let may_have_left = session.rank == Rank::Claimed && session.lent && pending != 1;
         may_have_left || session.rank < Rank::Issued && self.to_workers.iter().any(creates)
     }
 
@@ -1072,11 +1078,21 @@ impl Model {
             return;
         }
         self.issuing.push(self.workers[worker].pool);
-        if owned.is_none_or(|at| at.rank < Rank::Issued) && held.is_none_or(|held| !held.is_issued) {
+        if owned.is_none_or(|at| at.rank < Rank::Issued && !at.was_issued) && held.is_none_or(|held| !held.is_issued) {
             self.sessions.retain(|at| !is_it(at.worker, &at.name));
             self.gives_out(worker, &name);
             self.held.push(Held { worker, name, serial: self.next_session, is_issued: true });
             self.next_session += 1;
+        }
+    }
+
+    /// A client is closed while these lines of a worker are heard: nobody can say which of them came before.
+    pub fn closes_amid(&mut self, lines: impl Iterator<Item = usize>) {
+        for number in lines {
+            if let Who::Worker(worker) = self.lines[number].from {
+                let lost = self.fate_of_worker_line(worker, &self.lines[number]).lost;
+                self.lost_before.entry(number).or_default().extend(lost);
+            }
         }
     }
 
@@ -1091,6 +1107,7 @@ impl Model {
             Who::Client(client) => self.fate_of_client_line(client, &line),
             Who::Worker(worker) => self.fate_of_worker_line(worker, &line),
         };
+        let fate = Fate { lost: [fate.lost, self.lost_before.remove(&number).unwrap_or_default()].concat(), ..fate };
         let told = self.refused_for.take().filter(|_| line.kind == Kind::Request);
         let Some(reason) = told.or(fate.lost.first().copied()) else {
             panic!("line {number} was lost; it should have gone to {:?}: {line:?}", fate.to)
@@ -1498,6 +1515,7 @@ impl Model {
         self.seen_replies.clear();
         self.expected_replies.clear();
         self.perhaps_taken.clear();
+        self.lost_before.clear();
         for worker in std::mem::take(&mut self.accused) {
             assert!(!self.workers[worker].takes, "requests of worker {worker} were given up, and it goes on");
         }

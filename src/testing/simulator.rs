@@ -605,6 +605,7 @@ impl World {
                     self.clients[at].end.deaf = true;
                     let is_stalled = stalls > stalls_before && self.model.is_full(Who::Client(at));
                     let is_bad = is_bad && hearing == Some(Who::Client(at));
+                    self.model.closes_amid(due.iter().copied());
                     let excuse = self.clients[at].reset || is_stalled || self.sheds || self.model.refusing || is_bad;
                     self.model.closing(self.now, at, excuse);
                 }

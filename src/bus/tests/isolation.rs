@@ -345,6 +345,31 @@ fn an_answer_for_an_owner_that_has_left_takes_the_session_from_nobody_who_loads_
 }
 
 #[test]
+fn a_session_stays_its_owners_when_a_load_that_was_given_up_is_answered_after_all() {
+    let mut bench = bench(1);
+    let (owner, stranger, worker) = (bench.client(), bench.client(), bench.worker(0));
+    bench.write(owner, &prompt(1, "s"));
+    bench.write(worker, r#"{"id":1,"error":{"code":1,"message":"busy"}}"#);
+    bench.write(owner, &load(2, "s"));
+    bench.write(owner, r#"{"method":"notifications/cancelled","params":{"requestId":2}}"#);
+    bench.pass(seconds(6));
+    bench.write(worker, r#"{"id":2,"result":{"sessionId":"s"}}"#);
+    assert_eq!((bench.count(Reason::Cancelled), bench.count(Reason::LateAnswer)), (1, 1));
+    for method in ["fork", "load", "prompt"] {
+        bench.write(stranger, &prompt(3, "s").replace("prompt", method));
+        assert_eq!(bench.read_error(stranger).0, "session_denied", "{method}");
+    }
+    bench.read(worker);
+    bench.read(owner);
+    bench.write(worker, r#"{"method":"session/update","params":{"sessionId":"s"}}"#);
+    assert!(bench.read(owner).is_empty(), "nobody knows whom it is for");
+    bench.write(owner, &load(4, "s"));
+    assert_eq!(bench.read(worker).len(), 1);
+    bench.write(worker, r#"{"method":"session/update","params":{"sessionId":"s"}}"#);
+    assert_eq!(bench.read(owner).len(), 1);
+}
+
+#[test]
 fn both_names_that_were_loaded_at_once_are_held_when_their_owner_leaves() {
     let mut bench = bench(1);
     let (owner, stranger, worker) = (bench.client(), bench.client(), bench.worker(0));

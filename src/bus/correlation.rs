@@ -205,6 +205,11 @@ impl Bus {
             sessions.into_iter().flatten().for_each(|session| self.sessions.may_be_loaded(session));
         }
         self.forget_request(direction, key);
+        if let Peer::Worker(worker) = answerer
+            && let Some(worker) = self.workers.get_mut(worker)
+        {
+            worker.may_create |= effect.creates;
+        }
         if let Some(end) = self.endpoint(answerer) {
             end.retire_id();
         }

@@ -12,6 +12,7 @@ use super::peer::{ClientKey, Moment, Peer, SessionKey, Text, WorkerKey};
 use super::report::Reason;
 use super::requests::{Direction, NewRequest, SessionEffect};
 use super::sessions::{Asked, Rank, Session};
+use super::worker::Worker;
 use super::{Bus, Flow};
 use crate::scan::{Line, MAX_WRAPPED_DEPTH, Window};
 
@@ -226,7 +227,7 @@ impl Bus {
     /// that name, or, if the owner has only asked for what others may have had, anybody but while its own request alone
     /// is pending. That a worker has answered says nothing: it may have read another name in that request, or none.
     fn may_be_anothers(&self, worker: WorkerKey, session: &Session) -> bool {
-        let is_being_made = || self.workers.get(worker).is_some_and(|worker| worker.creating > 0);
+        let is_being_made = || self.workers.get(worker).is_some_and(Worker::may_give_out_a_name);
         let may_have_left = session.rank == Rank::Claimed && session.asked == Asked::Held && session.pending != 1;
         may_have_left || session.rank < Rank::Issued && is_being_made()
     }

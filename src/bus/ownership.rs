@@ -36,7 +36,7 @@ impl Bus {
     }
 
     pub(super) fn gives_out_names(&self, worker: &Worker) -> bool {
-        worker.owner.is_none() && (worker.creating > 0 || self.pools[worker.pool].issues_names)
+        worker.owner.is_none() && (worker.may_give_out_a_name() || self.pools[worker.pool].issues_names)
     }
 
     /// Makes a session of a name that a client was the first to use. None if there is no room, and nobody has to make

@@ -134,6 +134,8 @@ pub struct Worker {
     pub no_restart: bool,
     /// Requests of `session/new` and the like that it has not answered.
     pub creating: u32,
+    /// Such a request was given up: it may make a session yet, and nobody can tell which answer says so.
+    pub may_create: bool,
     /// It was reported that it answers what nobody asked.
     pub answers_twice: bool,
     /// How it answers what it is asked.
@@ -168,6 +170,7 @@ impl Worker {
             was_short: false,
             no_restart: false,
             creating: 0,
+            may_create: false,
             answers_twice: false,
             answering: Answering::default(),
             patience: Patience::default(),
@@ -179,6 +182,11 @@ impl Worker {
     /// What people call it.
     pub fn name(&self) -> WorkerName {
         WorkerName { pool: self.pool, place: self.place, incarnation: self.number }
+    }
+
+    /// Whether it may be giving out the name of a session just now.
+    pub fn may_give_out_a_name(&self) -> bool {
+        self.creating > 0 || self.may_create
     }
 
     /// Whether messages may be given to it.

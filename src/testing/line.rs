@@ -283,6 +283,11 @@ impl Line {
         self.kind == Kind::Request && matches!(self.method, "session/load" | "session/resume" | "session/fork")
     }
 
+    /// It asks the worker to make a session.
+    pub fn creates(&self) -> bool {
+        matches!(self.method, "session/new" | "session/fork")
+    }
+
     /// It ends a session.
     pub fn closes(&self) -> bool {
         matches!(self.method, "session/close" | "session/delete")

@@ -104,6 +104,8 @@ struct Worker {
     shared_at: Option<Moment>,
     /// Requests that have left the table, and that it may answer still.
     retired: usize,
+    /// One of them asked for a session.
+    may_create: bool,
 }
 
 /// How sure it is that a session belongs to its client.
@@ -325,6 +327,7 @@ impl Model {
             answers_twice: false,
             shared_at: None,
             retired: 0,
+            may_create: false,
         });
         let live = self.workers.iter().filter(|worker| worker.pool == pool && !worker.released).count();
         assert!(live <= self.settings.pools[pool].max_instances, "pool {pool} has {live} workers");
@@ -597,13 +600,15 @@ impl Model {
     /// Whether a worker gives out names, as far as others of its pool tell, or may be just doing so: then a client may
     /// name in params only what it was given. The worker of one client alone may do as it likes.
     fn issues(&self, worker: usize) -> bool {
-        let creates = |request: &Request| {
-            let method = self.lines[request.line].method;
-            request.answerer == Who::Worker(worker) && matches!(method, "session/new" | "session/fork")
-        };
         let pool = self.workers[worker].pool;
         let shared = self.settings.pools[pool].assignment != Assignment::Dedicated;
-        shared && (self.issuing.contains(&pool) || self.to_workers.iter().any(creates))
+        shared && (self.issuing.contains(&pool) || self.creates(worker))
+    }
+
+    /// Whether a worker may be making a session: a request for one is pending, or was given up before it was answered.
+    fn creates(&self, worker: usize) -> bool {
+        let creates = |request: &Request| request.answerer == Who::Worker(worker) && self.lines[request.line].creates();
+        self.workers[worker].may_create || self.to_workers.iter().any(creates)
     }
 
     /// Whether the request that a line is about may be named to this worker: it must not be somebody else's.
@@ -755,14 +760,10 @@ impl Model {
     /// A name that its owner has only used may be one that the worker is just giving to somebody else, or one that it
     /// still works for somebody else in, who has left.
     fn may_be_anothers(&self, session: &Session) -> bool {
-        let creates = |request: &Request| {
-            let method = self.lines[request.line].method;
-            request.answerer == Who::Worker(session.worker) && matches!(method, "session/new" | "session/fork")
-        };
         let all = self.to_workers.iter().chain(&self.to_clients);
         let pending = all.filter(|request| request.sessions.contains(&session.serial)).count();
         let may_have_left = session.rank == Rank::Claimed && session.lent && pending != 1;
-        may_have_left || session.rank < Rank::Issued && self.to_workers.iter().any(creates)
+        may_have_left || session.rank < Rank::Issued && self.creates(session.worker)
     }
 
     /// A worker's notification is about a request of its own, its request about one of a client.
@@ -1030,7 +1031,7 @@ impl Model {
             }
         }
         if let Some(name) = line.result_session.filter(|_| line.result) {
-            self.learns(now, client, worker, &name, matches!(asked.method, "session/new" | "session/fork"));
+            self.learns(now, client, worker, &name, asked.creates());
         }
         if line.result && asked.closes() {
             self.sessions.retain(|session| !request.sessions.contains(&session.serial));
@@ -1165,7 +1166,7 @@ impl Model {
                 if self.lines[number].result && matches!(method, "session/load" | "session/resume") {
                     self.is_loaded(&request.sessions);
                 }
-                let creates = matches!(method, "session/new" | "session/fork");
+                let creates = self.lines[request.line].creates();
                 self.holds_late(number, if creates { &[] } else { &request.sessions });
             } else {
                 self.workers[worker].retired -= 1;
@@ -1342,6 +1343,7 @@ impl Model {
         if let Who::Worker(worker) = request.answerer {
             self.workers[worker].fresh = true;
             self.workers[worker].retired += 1;
+            self.workers[worker].may_create |= self.lines[request.line].creates();
         }
         // The worker may load it yet.
         if matches!(self.lines[request.line].method, "session/load" | "session/resume") {

@@ -192,6 +192,23 @@ fn a_name_that_was_not_given_out_is_a_guess_while_a_session_is_made_and_ever_aft
 }
 
 #[test]
+fn a_name_is_a_guess_also_while_a_worker_may_make_a_session_for_a_request_that_was_given_up() {
+    let mut bench = bench(1);
+    let (owner, guesser, worker) = (bench.client(), bench.client(), bench.worker(0));
+    bench.write(owner, r#"{"id":1,"method":"session/new"}"#);
+    bench.write(owner, r#"{"method":"notifications/cancelled","params":{"requestId":1}}"#);
+    bench.pass(seconds(6));
+    assert_eq!((bench.count(Reason::Cancelled), bench.bus.stats().pending), (1, 0));
+    bench.read(worker);
+    bench.write(guesser, &prompt(1, "0"));
+    assert_eq!(bench.read_error(guesser).0, "session_denied");
+    bench.write(guesser, r#"{"method":"x","sessionId":"0"}"#);
+    assert_eq!(bench.read(worker).len(), 1);
+    bench.write(worker, r#"{"method":"session/update","params":{"sessionId":"0"}}"#);
+    assert_eq!((bench.count(Reason::UnknownSession), bench.read(guesser).len()), (1, 0));
+}
+
+#[test]
 fn a_worker_that_repeats_what_it_is_sent_gives_out_no_names_by_that() {
     let mut bench = bench(1);
     let (first, second, worker) = (bench.client(), bench.client(), bench.worker(0));

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use super::Random;
-use super::line::{Ids, Kind, Line, meaning, reencoded};
+use super::line::{Ids, Kind, Line, Who, meaning, reencoded};
 use crate::bus::port::Moment;
 
 /// A session that was never given out may be had by another client after so long without a line of its owner's.
@@ -143,7 +143,11 @@ impl Mind {
 
     /// Whether it finds the session that it is to load, as line `number` asks it to, and it is nobody else's.
     pub fn can_load(&self, number: usize, line: &Line) -> bool {
-        self.session_of(line).is_some() && !self.guesses.contains(&number)
+        let Some(name) = self.session_of(line) else { return false };
+        // One that its owner has closed meanwhile may be somebody else's by now.
+        let is_given_away = |kept: &Kept| kept.name == name && line.from != Who::Client(kept.owner);
+        let was_closed = self.closed.iter().any(|(closed, by)| *closed == name && line.from == Who::Client(*by));
+        !self.guesses.contains(&number) && !(was_closed && self.sessions.iter().any(is_given_away))
     }
 
     fn session_of(&self, line: &Line) -> Option<String> {
@@ -284,7 +288,7 @@ impl Mind {
         if let Some(kept) = made.and_then(|name| self.kept(name)) {
             kept.open = true;
         }
-        let super::line::Who::Client(client) = line.from else { return };
+        let Who::Client(client) = line.from else { return };
         let ends = if result { line.closes() } else { line.loads() };
         // Of a name that stands where it does not look it knows nothing.
         if let Some(name) = self.session_of(line).filter(|_| ends) {
@@ -294,6 +298,15 @@ impl Mind {
             // What was only claimed is over, whatever it did not look at.
             let names = line.names();
             self.sessions.retain(|kept| kept.owner != client || kept.issued || !names.contains(&&kept.name));
+        }
+        // Who is told that it has loaded a session has it, though it may have been told before that it is closed.
+        if line.loads()
+            && result
+            && line.method != "session/fork"
+            && let Some(name) = self.session_of(line).filter(|name| !self.muddled.contains(name))
+            && self.kept(&name).is_none()
+        {
+            self.sessions.push(Kept { name, owner: client, issued: true, told: Some(0), open: true, used: Moment(0) });
         }
     }
 

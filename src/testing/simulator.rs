@@ -26,7 +26,7 @@ const GRACE: Duration = Duration::from_secs(1);
 /// comes back.
 const PATIENCE: Duration = Duration::from_millis(500);
 const PATIENCE_RETURNS: u32 = 100;
-/// Things that a failing seed shows.
+/// Things that a failing seed shows, unless `STDIO_BUS_SIM_LOG` says how many.
 const LOG: usize = 50;
 
 /// The bytes between the bus and one peer.
@@ -175,6 +175,8 @@ pub struct World {
     expired: u64,
     /// The last things that happened, if somebody wants to read them: to write them down takes half of the time.
     log: Option<VecDeque<String>>,
+    /// How many of them.
+    log_length: usize,
     /// How many things have happened.
     noted: u64,
 }
@@ -254,6 +256,7 @@ impl World {
             stalls: 0,
             expired: 0,
             log: None,
+            log_length: std::env::var("STDIO_BUS_SIM_LOG").ok().and_then(|text| text.parse().ok()).unwrap_or(LOG),
             noted: 0,
             settings,
             random,
@@ -292,7 +295,7 @@ impl World {
         let text = text(self);
         let now = self.now.0 as f64 / 1e9;
         let log = self.log.get_or_insert_default();
-        if log.len() == LOG {
+        if log.len() >= self.log_length.max(1) {
             log.pop_front();
         }
         log.push_back(format!("{now:>12.6} {text}"));
@@ -902,8 +905,7 @@ impl World {
         let at = &mut self.workers[worker];
         at.mind.hears(&heard, shared, |client| clients[client].left);
         if let Some(token) = ids.id {
-            let makes = matches!(line.method, "session/new" | "session/fork");
-            let made = if makes { at.mind.makes(worker, client, &mut self.random) } else { None };
+            let made = if line.creates() { at.mind.makes(worker, client, &mut self.random) } else { None };
             at.todo.push_back(Todo { token, line: number, made, again: false });
         }
     }

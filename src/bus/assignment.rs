@@ -57,22 +57,23 @@ impl Group {
 }
 
 /// One group for each pool, one behind them for messages that name none, and one for each listener that offers some
-/// pools and prefers none; and the group of each listener. One pool alone is the same group whether it is named or not.
+/// pools and prefers none; and the group of each listener. Where one pool alone is left to choose, it is the same group
+/// whether it is named or not: so a client has one worker there.
 pub(super) fn groups(settings: &Settings) -> (Vec<Group>, Vec<usize>) {
     let all: Vec<usize> = (0..settings.pools.len()).collect();
     let mut groups: Vec<Group> = all.iter().map(|pool| Group::of_pool(settings, *pool)).collect();
     groups.push(Group::of_pools(settings, &all));
-    let is_dedicated = |pool: &usize| settings.pools[*pool].assignment == Assignment::Dedicated;
     let of_listener = |listener: &settings::Listener| match (listener.pool, listener.pools.as_deref()) {
         (Some(pool), _) => pool,
-        (None, None) if all.len() == 1 => 0,
-        (None, None) => all.len(),
-        (None, Some([pool])) => *pool,
-        // Of these the first one is taken: named or not, a client has one worker there.
-        (None, Some(some @ [pool, ..])) if some.iter().all(is_dedicated) => *pool,
-        (None, Some(some)) => {
-            groups.push(Group::of_pools(settings, some));
-            groups.len() - 1
+        (None, offered) => {
+            let group = Group::of_pools(settings, offered.unwrap_or(&all));
+            group.only_pool().unwrap_or_else(|| match offered {
+                None => all.len(),
+                Some(_) => {
+                    groups.push(group);
+                    groups.len() - 1
+                }
+            })
         }
     };
     let of_listeners = settings.listeners.iter().map(of_listener).collect();

@@ -246,6 +246,24 @@ fn a_listener_that_offers_some_pools_uses_these_for_messages_that_name_none() {
 }
 
 #[test]
+fn where_one_pool_is_left_to_choose_a_client_has_one_worker_there_whether_it_names_the_pool_or_not() {
+    for (first, second) in [(Assignment::Dedicated, Assignment::Dedicated), (Assignment::Client, Assignment::Dedicated)]
+    {
+        let mut two = settings(vec![named("a", 2, first), named("b", 1, second)]);
+        two.pools[0].max_instances = 4;
+        let mut bench = Bench::new(two);
+        let (names, both) = (bench.client(), bench.client());
+        let named = r#"{"method":"x","pool":"a"}"#;
+        bench.write(names, named);
+        assert_eq!(shares(&mut bench).iter().sum::<usize>(), 1);
+        asks(&mut bench, both, 1);
+        bench.write(both, named);
+        let shares = shares(&mut bench);
+        assert!(shares.contains(&2), "{first:?}: {shares:?}");
+    }
+}
+
+#[test]
 fn a_session_stays_where_it_is_whatever_pool_its_next_message_could_choose() {
     let mut two = settings(vec![named("a", 1, Assignment::RoundRobin), named("b", 1, Assignment::RoundRobin)]);
     two.listeners[0].pool = Some(1);

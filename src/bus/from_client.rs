@@ -347,8 +347,11 @@ impl Bus {
         let known = inner.filter(|_| !line.pool.is_some()).and_then(|inner| self.session_of_client(client, inner));
         let worker = match known.and_then(|key| self.sessions.get(key)).map(|session| session.worker) {
             // It may be outside of the group, where nobody has looked yet.
-            Some(worker) if self.sessions.of_worker(worker, &name).is_some() => return Err(Self::denied()),
-            Some(worker) => self.usable(worker)?,
+            Some(worker) => match self.sessions.of_worker(worker, &name) {
+                Some(key) if is_shared => return self.usable(worker).map(|worker| (worker, Named::Shared(key))),
+                Some(_) => return Err(Self::denied()),
+                None => self.usable(worker)?,
+            },
             None => self.pick_worker_for_line(now, client, group, window, line).map_err(refusal)?,
         };
         Ok((worker, Self::new_name(verb, name, inner)))

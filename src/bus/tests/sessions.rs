@@ -131,6 +131,22 @@ fn with_shared_access_every_client_may_use_a_session_and_its_owner_stays() {
 }
 
 #[test]
+fn shared_sessions_may_lead_to_one_of_the_senders_own_in_any_pool() {
+    let named = |id: &str| Pool { id: id.into(), ..pool(1, Assignment::RoundRobin) };
+    let mut shared = settings(vec![named("a"), named("b")]);
+    shared.routing.session_access = SessionAccess::Shared;
+    shared.listeners[0].pool = Some(0);
+    let mut bench = Bench::new(shared);
+    let (owner, other, worker) = (bench.client(), bench.client(), bench.worker(1));
+    bench.write(owner, r#"{"method":"x","pool":"b","sessionId":"theirs"}"#);
+    bench.write(other, r#"{"method":"x","pool":"b","sessionId":"mine"}"#);
+    assert_eq!(bench.read(worker).len(), 2);
+    let both = r#"{"method":"x","sessionId":"theirs","params":{"sessionId":"mine"}}"#;
+    bench.write(other, both);
+    assert_eq!(bench.read_one(worker), both);
+}
+
+#[test]
 fn with_shared_access_a_claim_lives_as_long_as_anybody_uses_the_session() {
     let mut shared = settings(vec![pool(2, Assignment::RoundRobin)]);
     shared.routing.session_access = SessionAccess::Shared;

@@ -286,12 +286,14 @@ impl Model {
     pub fn connected(&mut self, at: usize) {
         let pools = self.settings.pools.len();
         let listener = &self.settings.listeners[at];
-        let group = match (listener.pool, listener.pools.as_deref()) {
-            (Some(pool), _) | (None, Some(&[pool])) => pool,
-            (None, None) if pools == 1 => 0,
-            (None, None) => pools,
-            (None, Some(some)) if some.iter().all(|pool| self.is_dedicated(*pool)) => some[0],
-            (None, Some(_)) => pools + 1 + at,
+        let offered = listener.pools.clone().unwrap_or((0..pools).collect());
+        let shared: Vec<usize> = offered.iter().copied().filter(|pool| !self.is_dedicated(*pool)).collect();
+        let group = match (listener.pool, &shared[..], &listener.pools) {
+            // Where one pool alone is left to choose, it is all the same whether it is named.
+            (Some(pool), ..) | (None, &[pool], _) => pool,
+            (None, [], _) => offered[0],
+            (None, _, None) => pools,
+            (None, _, Some(_)) => pools + 1 + at,
         };
         self.clients.push(Client {
             group,
@@ -1411,7 +1413,9 @@ impl Model {
 
     fn waits_for(&self, client: usize, worker: usize) -> bool {
         let line = self.clients[client].waits_with.filter(|_| !self.clients[client].closed);
-        line.is_some_and(|line| self.fate_of_client_line(client, &self.lines[line]).to.contains(&Who::Worker(worker)))
+        // Why it will be refused may have come about while it waits.
+        let is_awaited = |to: Vec<Who>| to.is_empty() || to.contains(&Who::Worker(worker));
+        line.is_some_and(|line| is_awaited(self.fate_of_client_line(client, &self.lines[line]).to))
     }
 
     /// Whether a worker's line waits for a client that is full, while others use that worker.

@@ -284,7 +284,9 @@ impl Mind {
 
     /// It has answered line `number` with a result, or with an error.
     pub fn answered(&mut self, number: usize, line: &Line, result: bool, made: Option<&str>) {
+        let worked = self.work.len();
         self.work.retain(|work| work.line != number);
+        let is_first = self.work.len() < worked;
         if let Some(kept) = made.and_then(|name| self.kept(name)) {
             kept.open = true;
         }
@@ -302,6 +304,7 @@ impl Mind {
         // Who is told that it has loaded a session has it, though it may have been told before that it is closed.
         if line.loads()
             && result
+            && is_first
             && line.method != "session/fork"
             && let Some(name) = self.session_of(line).filter(|name| !self.muddled.contains(name))
             && self.kept(&name).is_none()

@@ -147,7 +147,7 @@ impl Mind {
         // One that its owner has closed meanwhile may be somebody else's by now.
         let is_given_away = |kept: &Kept| kept.name == name && line.from != Who::Client(kept.owner);
         let was_closed = self.closed.iter().any(|(closed, by)| *closed == name && line.from == Who::Client(*by));
-        !self.guesses.contains(&number) && !(was_closed && self.sessions.iter().any(is_given_away))
+        !(self.guesses.contains(&number) || was_closed && self.sessions.iter().any(is_given_away))
     }
 
     fn session_of(&self, line: &Line) -> Option<String> {

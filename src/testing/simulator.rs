@@ -705,11 +705,12 @@ impl World {
                     }
                     return;
                 }
-                // Nobody asked for this. The first time nothing gives it away, but for requests sent before.
+                // Nobody asked for this. The first time nothing gives it away, but for requests sent before. Of several
+                // with one id nobody can say which it is for.
                 let alike = |waiting: &str| Some(meaning(waiting)) == token.as_deref().map(meaning);
-                let asked = self.clients[client].waiting.iter().find(|(waiting, _)| alike(waiting));
-                let sent = asked.and_then(|(_, asked)| self.sent.get(asked)).map_or(usize::MAX, |(_, order)| *order);
-                let known = self.workers[worker].exposed.is_some_and(|exposed| sent >= exposed);
+                let asked = self.clients[client].waiting.iter().filter(|(waiting, _)| alike(waiting));
+                let sent = asked.filter_map(|(_, asked)| self.sent.get(asked)).map(|(_, order)| *order).min();
+                let known = self.workers[worker].exposed.is_some_and(|exposed| sent.is_none_or(|sent| sent >= exposed));
                 assert!(!known, "breach: {to:?} has the answer {line:?} of a worker that is known to answer twice");
             }
             (Who::Worker(worker), Who::Client(client)) => {

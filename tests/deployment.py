@@ -130,17 +130,26 @@ def the_manifests_are_valid_and_give_a_drain_its_time():
     for one in documents.values():
         kubernetes_validate.validate(one, "1.29", strict=True)
     text = documents["ConfigMap"]["data"]["bus.json"]
-    checked = subprocess.run(
-        [BUS, "check", "--config", "-"], input=text, capture_output=True, text=True, timeout=PATIENCE,
-        env={**os.environ, "PATH": f"{os.path.dirname(os.path.abspath(BUS))}:{os.environ['PATH']}"},
-    )
-    assert checked.returncode == 0, checked.stdout + checked.stderr
     config = json.loads(text)
+    token = config["admin"]["token_file"]
+    with tempfile.NamedTemporaryFile("w") as file:
+        file.write("0" * 64)
+        file.flush()
+        checked = subprocess.run(
+            [BUS, "check", "--config", "-"], input=text.replace(token, file.name), capture_output=True, text=True,
+            timeout=PATIENCE,
+            env={**os.environ, "PATH": f"{os.path.dirname(os.path.abspath(BUS))}:{os.environ['PATH']}"},
+        )
+    assert checked.returncode == 0, checked.stdout + checked.stderr
     limits = config["limits"]
     pod = documents["Deployment"]["spec"]["template"]["spec"]
     sum_of_all = limits["lame_duck_sec"] + limits["quiesce_sec"] + limits["drain_timeout_sec"]
     assert pod["terminationGracePeriodSeconds"] >= sum_of_all + 10
     container = pod["containers"][0]
+    environment = {one["name"]: one["value"] for one in container["env"]}
+    assert environment["STDIO_BUS_ADMIN_TOKEN_FILE"] == token
+    assert environment["STDIO_BUS_ADMIN"].split(":")[1] == config["admin"]["listen"].split(":")[1]
+    assert os.path.dirname(token) in [mount["mountPath"] for mount in container["volumeMounts"]]
     probe = container["readinessProbe"]
     assert limits["lame_duck_sec"] > probe["periodSeconds"] * (probe["failureThreshold"] + 1)
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}

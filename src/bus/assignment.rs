@@ -222,7 +222,9 @@ impl Bus {
             None if self.pools[pool].rests_until(now).is_some() => return None,
             None => self.start_worker(now, pool, None)?,
         };
-        self.workers.get_mut(worker)?.owner = Some(client);
+        let taken = self.workers.get_mut(worker)?;
+        taken.owner = Some(client);
+        taken.claimed = now;
         self.fill_seats(now, pool);
         Some(worker)
     }

@@ -192,7 +192,7 @@ impl Bus {
             if let Some(pending) = self.to_workers.get(request) {
                 let id = pending.asker_text();
                 self.report_request(now, Reason::RequestDiscarded, [Some(key.into()), None], || {
-                    (Some(id), "the client left before its answer came".into())
+                    (Some(id), "the connection was closed before its answer came".into())
                 });
             }
             self.count_outcome(request, Outcome::ClientLeft);

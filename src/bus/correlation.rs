@@ -137,7 +137,7 @@ impl Bus {
             && let Peer::Worker(worker) = request.answerer()
             && let Some(worker) = self.workers.get_mut(worker)
         {
-            worker.answering.answers();
+            self.workers_changed |= worker.answering.answers();
             let outcome = if line.has(Line::RESULT) { Outcome::Answered } else { Outcome::Error };
             self.pools[worker.pool].tally.answered(outcome, now.since(request.since()));
         }

@@ -11,11 +11,17 @@ use super::requests::Request;
 /// A worker that has said nothing for so long, while requests wait for it, is told about.
 const SILENT_FOR: Duration = Duration::from_secs(30);
 
+/// A worker that runs for so long after others have failed is taken to be well.
+const TRIAL: Duration = Duration::from_secs(5);
+
 /// What is known of a worker's answers.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Answering {
     /// It has answered a request.
     pub has_answered: bool,
+    /// Those before it in its seat have failed one after the other: until it has answered, or has run for a while, it is
+    /// not one that new clients are sent to.
+    pub on_trial: bool,
     /// Requests that ran out of time since it answered last.
     timeouts: u32,
     /// When the first one of those was sent that it has to answer now.
@@ -25,15 +31,35 @@ pub struct Answering {
 }
 
 impl Answering {
-    /// It has answered.
+    /// It has answered. Gives whether that ends its trial.
     #[inline]
-    pub(super) fn answers(&mut self) {
+    pub(super) fn answers(&mut self) -> bool {
         self.has_answered = true;
         self.timeouts = 0;
+        std::mem::take(&mut self.on_trial)
     }
 }
 
 impl Bus {
+    /// A worker follows others that have failed.
+    pub(super) fn put_on_trial(&mut self, now: Moment, key: WorkerKey) {
+        let Some(worker) = self.workers.get_mut(key) else { return };
+        worker.answering.on_trial = true;
+        self.check_at(now.after(TRIAL));
+    }
+
+    /// Ends the trial of a worker that has run for long enough. Gives when to look again.
+    pub(super) fn tick_trial(&mut self, now: Moment, key: WorkerKey) -> Option<Moment> {
+        let worker = self.workers.get_mut(key).filter(|worker| worker.answering.on_trial)?;
+        let due = worker.started.after(TRIAL);
+        if due > now {
+            return Some(due);
+        }
+        worker.answering.on_trial = false;
+        self.workers_changed = true;
+        None
+    }
+
     /// A request was sent to a worker that had none to answer.
     pub(super) fn watch_answers(&mut self, now: Moment, key: WorkerKey) {
         let Some(worker) = self.workers.get_mut(key) else { return };

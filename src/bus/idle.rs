@@ -12,6 +12,8 @@ use super::settings::MAX_CONNECTIONS;
 
 /// While all slots are taken, a client that has never sent a line may be sent away after so long.
 const FIRST_LINE: Duration = Duration::from_millis(500);
+/// And so long it may take over its first line, if it goes on with it.
+const WHOLE_LINE: Duration = Duration::from_secs(10);
 /// And one that has, of a source that holds more than half of the slots, when it has been idle for so long.
 const IDLE: Duration = Duration::from_secs(10);
 
@@ -81,14 +83,18 @@ impl Bus {
         let mut next: Option<Moment> = None;
         let mut goes: Option<(bool, Moment, ClientKey)> = None;
         for (key, client) in self.clients.iter().filter(|(_, client)| client.does_nothing()) {
-            let (since, patience) = match (client.has_spoken(), client.end.kept) {
-                (false, 0) => (client.opened, FIRST_LINE),
-                // Its first line may be long.
-                (false, _) => (client.active_at(), IDLE),
-                (true, _) if self.sources.count(client.source_use) > MAX_CONNECTIONS / 2 => (client.active_at(), IDLE),
-                (true, _) => continue,
+            let (since, due) = match client.has_spoken() {
+                false if client.end.kept == 0 => (client.opened, client.opened.after(FIRST_LINE)),
+                // Its first line may be long, and then it goes on; but not byte by byte for ever.
+                false => {
+                    let stands_still = client.active_at().after(FIRST_LINE);
+                    (client.opened, stands_still.min(client.opened.after(WHOLE_LINE)))
+                }
+                true if self.sources.count(client.source_use) > MAX_CONNECTIONS / 2 => {
+                    (client.active_at(), client.active_at().after(IDLE))
+                }
+                true => continue,
             };
-            let due = since.after(patience);
             if due > now {
                 next = Some(next.map_or(due, |next| next.min(due)));
                 continue;

@@ -402,6 +402,7 @@ impl Bus {
             Input::Closed { client } => self.on_client_closed(now, client),
             Input::CloseClient { client } => self.on_close_client(now, client),
             Input::RestartWorker { worker } => self.on_restart_worker(now, worker),
+            Input::Drain => self.on_drain(now),
             Input::Shutdown => self.on_shutdown(now),
             Input::Tick => self.on_tick(now),
         }

@@ -105,7 +105,7 @@ pub struct SessionRow<'a> {
 /// A request that waits for its answer.
 #[derive(Clone, Debug)]
 pub struct RequestRow {
-    /// The id as its asker knows it: text of a client or a worker.
+    /// The token of its id as its asker wrote it: text of a client or a worker.
     pub id: String,
     /// Who asked; none once it does not wait any more.
     pub asker: Option<Name>,
@@ -220,7 +220,8 @@ impl Bus {
             state: worker.state,
             age: now.since(worker.started),
             owner: worker.owner.and_then(|owner| self.client_number(owner)),
-            unread: worker.window.backlog(),
+            // How much of it was read is looked at only while somebody waits for its turn.
+            unread: if worker.end.to_answer.is_empty() { 0 } else { worker.window.backlog() },
             link: self.link(now, &worker.end),
         })
     }
@@ -275,7 +276,7 @@ impl Bus {
     pub fn request_row(&self, now: Moment, askers: Askers, slot: usize) -> Option<RequestRow> {
         let request = self.pending(askers).at(slot)?;
         Some(RequestRow {
-            id: request.asker_id().to_string(),
+            id: request.asker_text(),
             asker: request.asker().and_then(|asker| self.name(asker)),
             answerer: self.name(request.answerer()),
             age: now.since(request.since()),
@@ -298,7 +299,7 @@ impl Bus {
             id: &settings.id,
             instances: settings.instances,
             max_instances: settings.max_instances,
-            waiting: here.seats.iter().filter(|seat| !seat.given_up && seat.restart_at.is_some()).count(),
+            waiting: here.seats.iter().filter(|seat| !seat.given_up && seat.worker.is_none()).count(),
             given_up: here.seats.iter().filter(|seat| seat.given_up).count(),
             tally: &here.tally,
         })

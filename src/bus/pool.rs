@@ -23,6 +23,9 @@ const LONGEST_BACKOFF: Duration = Duration::from_secs(30);
 /// A worker that ran this long, or for the window in which restarts are counted, starts over with the first delay.
 const HEALTHY_AFTER: Duration = Duration::from_secs(60);
 
+/// So many failures in a row are no accident.
+const UNSTEADY: u32 = 2;
+
 /// A place in a pool that wants a worker in it, and its history.
 #[derive(Default)]
 pub(super) struct Seat {
@@ -46,6 +49,11 @@ pub(super) enum Verdict {
 }
 
 impl Seat {
+    /// Whether the next worker has to show first that it does better than those before it.
+    fn is_unsteady(&self) -> bool {
+        self.given_up || self.failures >= UNSTEADY
+    }
+
     /// Whether its last worker exited and the next one is not due yet, or will never come.
     pub(super) fn is_failing(&self) -> bool {
         self.given_up || self.restart_at.is_some()
@@ -84,10 +92,13 @@ fn backoff(failures: u32) -> Duration {
     FIRST_BACKOFF.saturating_mul(1 << failures.min(16)).min(LONGEST_BACKOFF)
 }
 
-/// Workers of a dedicated pool that ended before they had answered the client that had taken them.
+/// A worker that lives for so long with its client is no failure, however it ends then.
+const LASTS: Duration = Duration::from_secs(10);
+
+/// Workers of a dedicated pool that ended soon after a client had taken them.
 #[derive(Default)]
 struct Failures {
-    /// Since one of them answered.
+    /// Since one of them did well.
     in_a_row: u32,
     /// Where the client of the last one came from: who makes workers crash does not keep them from the others.
     source: Option<Source>,
@@ -185,6 +196,9 @@ impl Bus {
                 continue;
             }
             if let Some(worker) = self.start_worker(now, pool, Some(seat)) {
+                if self.pools[pool].seats[seat].is_unsteady() {
+                    self.put_on_trial(now, worker);
+                }
                 let here = &mut self.pools[pool].seats[seat];
                 here.restart_at = None;
                 here.given_up = false;
@@ -251,21 +265,28 @@ impl Bus {
         }
     }
 
-    /// A worker that a client had taken has ended: if it had not answered anything, the next one has to wait.
+    /// A worker that a client had taken has ended: if that was soon, and by itself, the next one has to wait. That it has
+    /// answered is no excuse: agents without their key answer `initialize`, and end with the first session.
     fn count_failure(&mut self, now: Moment, worker: &Worker) {
         let source = worker.owner.and_then(|owner| self.clients.get(owner)).map(|owner| owner.source);
         let failures = &mut self.pools[worker.pool].failures;
-        if worker.answering.has_answered {
-            *failures = Failures::default();
-            return;
-        }
         let is_unexpected = worker.owner.is_some() && worker.exit.is_some() && !worker.was_told && !worker.no_restart;
-        if !is_unexpected || source.is_some() && failures.source == source {
+        let is_failure = is_unexpected && now.since(worker.claimed) < LASTS;
+        if !is_failure && worker.answering.has_answered {
+            *failures = Failures::default();
+        }
+        if !is_failure || source.is_some() && failures.source == source {
             return;
         }
-        failures.rests_until = Some(now.after(backoff(failures.in_a_row)));
+        let delay = backoff(failures.in_a_row);
+        failures.rests_until = Some(now.after(delay));
         failures.in_a_row += 1;
         failures.source = source;
+        let report = self.reporter.report(now, Reason::RestartScheduled, || {
+            let text = format!("a client has lost it soon; the next one starts in {} ms", delay.as_millis());
+            Report { worker: Some(worker.name()), ..Report::new(Reason::RestartScheduled, text) }
+        });
+        self.effects.extend(report.map(Effect::Report));
     }
 
     /// A worker has left its pool: its seat, if it has one, is filled again, now or after its backoff.

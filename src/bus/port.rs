@@ -104,6 +104,8 @@ pub enum Input {
         /// The worker.
         worker: WorkerKey,
     },
+    /// The operator has the daemon drain. Another time it is nothing new.
+    Drain,
     /// SIGTERM or SIGINT. The second one is immediate.
     Shutdown,
     /// Time has passed.

@@ -2,7 +2,9 @@
 //! are closed while no worker of theirs runs, for balancers that only connect.
 //!
 //! A listener is ready when a message of a new client that names no pool would find a running worker, and there is
-//! room for the client. A worker that is being started does not count, though messages for it would be kept.
+//! room for the client. A worker that is being started does not count, though messages for it would be kept; nor does
+//! one whose forerunners have ended one after the other, until it has answered or has run for some seconds: else a pool
+//! whose workers end soon would draw clients with each of them.
 
 use super::Bus;
 use super::peer::{Moment, WorkerKey};
@@ -97,8 +99,15 @@ impl Bus {
     fn pool_serves(&self, pool: usize) -> Result<(), String> {
         let (seats, settings) = (&self.pools[pool].seats, &self.settings.pools[pool]);
         let id = &settings.id;
-        if seats.iter().any(|seat| seat.worker.is_some_and(|worker| self.worker_runs(worker))) {
+        let runs = |seat: &Seat| seat.worker.is_some_and(|worker| self.worker_runs(worker));
+        let is_on_trial = |seat: &Seat| seat.worker.is_some_and(|worker| self.is_on_trial(worker));
+        if seats.iter().any(|seat| runs(seat) && !is_on_trial(seat)) {
             return Ok(());
+        }
+        if seats.iter().any(runs) {
+            return Err(format!(
+                "the workers of pool \"{id}\" have ended one after the other; those that run now have not answered yet"
+            ));
         }
         let is_coming = seats.iter().any(|seat| seat.worker.is_some());
         if settings.assignment == Assignment::Dedicated {
@@ -156,9 +165,14 @@ impl Bus {
         }
     }
 
-    /// Whether any worker of a pool runs, whoever it belongs to.
-    pub(super) fn pool_runs(&self, pool: usize) -> bool {
-        self.workers.iter().any(|(key, worker)| worker.pool == pool && self.worker_runs(key))
+    /// Whether any worker of a pool runs, whoever it belongs to, and is not on trial.
+    fn pool_runs(&self, pool: usize) -> bool {
+        let serves = |key| self.worker_runs(key) && !self.is_on_trial(key);
+        self.workers.iter().any(|(key, worker)| worker.pool == pool && serves(key))
+    }
+
+    fn is_on_trial(&self, worker: WorkerKey) -> bool {
+        self.workers.get(worker).is_some_and(|worker| worker.answering.on_trial)
     }
 
     fn worker_runs(&self, worker: WorkerKey) -> bool {

@@ -50,6 +50,8 @@ pub struct Shutdown {
     immediate: bool,
     /// It is no success.
     has_failed: bool,
+    /// The operator has asked for it, which is no signal.
+    by_operator: bool,
     /// When the first signal came.
     signalled: Option<Moment>,
     /// When new requests began to be refused.
@@ -92,14 +94,24 @@ impl Bus {
         self.begin_shutdown(now, why);
     }
 
-    /// SIGTERM or SIGINT: the first one drains, the second one ends it at once.
+    /// The operator wants it to end. It hurries for nobody.
+    pub(super) fn on_drain(&mut self, now: Moment) {
+        if self.shutdown.stage == Stage::Running {
+            self.shutdown.by_operator = true;
+            self.begin_lame_duck(now, "the operator asked for it");
+        }
+    }
+
+    /// SIGTERM or SIGINT: the first one drains, the second one ends it at once. Whether the operator has asked before
+    /// does not count: service managers send a signal after that.
     pub(super) fn on_shutdown(&mut self, now: Moment) {
         let first = self.shutdown.signalled;
         self.shutdown.signalled = first.or(Some(now));
         if self.shutdown.stage == Stage::Running {
-            return self.begin_lame_duck(now);
+            return self.begin_lame_duck(now, "a signal asked for it");
         }
-        if first.is_some_and(|first| now.since(first) < SAME_SIGNAL) {
+        let is_first = first.is_none() && self.shutdown.by_operator;
+        if is_first || first.is_some_and(|first| now.since(first) < SAME_SIGNAL) {
             return;
         }
         if !self.shutdown.immediate {
@@ -119,17 +131,14 @@ impl Bus {
     }
 
     /// Starts the shutdown: for a while only those are told that ask whether we are ready.
-    fn begin_lame_duck(&mut self, now: Moment) {
+    fn begin_lame_duck(&mut self, now: Moment, why: &str) {
         let lame_duck = self.settings.limits.lame_duck;
         if lame_duck.is_zero() {
-            return self.begin_shutdown(now, "a signal asked for it");
+            return self.begin_shutdown(now, why);
         }
         self.shutdown.stage = Stage::LameDuck;
         self.report(now, Reason::Draining, None, || {
-            format!(
-                "shutting down in {} s (lame_duck_sec): a signal asked for it; until then clients are taken",
-                lame_duck.as_secs()
-            )
+            format!("shutting down in {} s (lame_duck_sec): {why}; until then clients are taken", lame_duck.as_secs())
         });
         let deadline = now.after(lame_duck);
         self.shutdown.deadline = Some(deadline);

@@ -116,6 +116,8 @@ pub struct Worker {
     pub owner: Option<ClientKey>,
     /// When it was started.
     pub started: Moment,
+    /// When its client has taken it.
+    pub claimed: Moment,
     /// When the timer of its state runs out.
     pub timer: Option<Moment>,
     /// Whether its process is there to be signalled.
@@ -161,6 +163,7 @@ impl Worker {
             state: State::Starting,
             owner: None,
             started: now,
+            claimed: now,
             timer: None,
             has_process: false,
             stdin_open: true,

@@ -191,9 +191,10 @@ impl Bus {
                 self.stop_broken_worker(now, key, Reason::WorkerStalled, &text);
             }
             let silent = self.tick_silent(now, key);
+            let trial = self.tick_trial(now, key);
             let Some(worker) = self.workers.get(key) else { continue };
             let stalls_at = worker.end.output.stalls_at(timeout).filter(|_| worker.takes_messages());
-            let next = [worker.timer, stalls_at, worker.patience.ends(), silent];
+            let next = [worker.timer, stalls_at, worker.patience.ends(), silent, trial];
             if let Some(next) = next.into_iter().flatten().min() {
                 self.check_at(next);
             }

@@ -536,7 +536,16 @@ impl Config {
                 listener.listen
             )
         };
-        self.listeners.iter().filter(is_open).map(tell).collect()
+        let mut told: Vec<String> = self.listeners.iter().filter(is_open).map(tell).collect();
+        if let Some(Listen::Tcp { host, port }) = self.admin.as_ref().map(|admin| &admin.listen)
+            && !is_near(host)
+        {
+            told.push(format!(
+                "the admin listener {host}:{port} tells everybody who reaches it names of sessions and addresses of \
+                 clients; let a firewall keep out all but your monitoring, or write 127.0.0.1 or the path of a Unix socket"
+            ));
+        }
+        told
     }
 
     /// One line that says what this is, for `stdio_bus check` and the log.

@@ -289,6 +289,27 @@ fn checks_take_no_slot_and_no_line_of_the_log_and_the_oldest_of_64_connections_m
 }
 
 #[test]
+fn those_who_do_not_take_their_answers_keep_no_check_out() {
+    let daemon = start_ready(Setup::new([worker("agents", 1, &[])]));
+    let page = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(1000);
+    let silent: Vec<UnixStream> = (0..64)
+        .map(|_| {
+            let mut stream = UnixStream::connect(daemon.path("admin")).expect("the admin socket is there");
+            stream.set_nonblocking(true).expect("a socket");
+            // The rest finds no room as soon as its answers do not.
+            let _ = stream.write(page.as_bytes());
+            stream
+        })
+        .collect();
+    for _ in 0..3 {
+        answers(&daemon, "/healthz", 200, "alive\n");
+    }
+    daemon.logs(&["WARN", "accept_paused", "all 64 connections of the admin listener are in use"]);
+    drop(silent);
+    daemon.stop();
+}
+
+#[test]
 fn a_full_daemon_is_not_ready_and_still_answers() {
     let mut daemon = start_ready(Setup::new([worker("agents", 1, &[])]));
     let mut clients: Vec<Client> = (0..1024).map(|_| daemon.connect_and_ask()).collect();

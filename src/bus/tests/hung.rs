@@ -128,7 +128,7 @@ fn waits(source: impl Fn(u32) -> Source) -> Vec<u64> {
 }
 
 #[test]
-fn workers_that_end_before_they_answer_make_the_next_clients_of_a_dedicated_pool_wait() {
+fn workers_that_end_soon_after_they_were_taken_make_the_next_clients_of_a_dedicated_pool_wait() {
     assert_eq!(waits(Source::User), [0, 0, 200, 0, 800]);
 }
 
@@ -138,17 +138,26 @@ fn who_makes_its_own_workers_end_does_not_make_others_wait_for_long() {
 }
 
 #[test]
-fn an_answer_ends_the_waiting_of_a_dedicated_pool() {
+fn a_worker_that_answers_and_lasts_ends_the_waiting_of_a_dedicated_pool() {
     let mut bench = Bench::new(settings(vec![Pool { max_instances: 9, ..pool(1, Assignment::Dedicated) }]));
-    for (source, answers) in [(0, false), (1, false), (2, true)] {
+    for (source, lasts) in [(0, 0), (1, 9), (2, 10), (3, 0)] {
         let client = bench.connect(0, Source::User(source)).expect("there is room").into();
         bench.pass(seconds(1));
         let worker = bench.worker(0);
         bench.write(client, r#"{"id":1,"method":"initialize"}"#);
-        if answers {
-            bench.write(worker, r#"{"id":1,"result":1}"#);
-        }
+        bench.write(worker, r#"{"id":1,"result":1}"#);
+        bench.pass(seconds(lasts));
         bench.dies(worker);
     }
-    assert_eq!(bench.workers.len(), 1, "the next one is there at once");
+    assert_eq!(bench.count(Reason::RestartScheduled), 3, "one that lasted is no failure");
+    // The fourth was the first failure again, not the third.
+    let mut waited = 0;
+    while let Some(spare) = bench.workers.pop() {
+        bench.dies(spare.into());
+    }
+    while bench.workers.is_empty() {
+        bench.pass(milliseconds(50));
+        waited += 50;
+    }
+    assert_eq!(waited, 100);
 }

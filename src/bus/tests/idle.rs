@@ -72,6 +72,28 @@ fn when_all_slots_are_taken_who_has_never_said_anything_makes_room() {
 }
 
 #[test]
+fn when_all_slots_are_taken_who_does_not_get_on_with_its_first_line_makes_room() {
+    let mut bench = bench(1);
+    let clients: Vec<Peer> = (0..MAX_CONNECTIONS).map(|_| bench.client()).collect();
+    clients.iter().for_each(|client| bench.write_bytes(*client, b"{"));
+    bench.pass(milliseconds(499));
+    assert!(clients.iter().all(|client| bench.how_closed(*client).is_none()));
+    bench.write_bytes(clients[0], b" ");
+    bench.pass(milliseconds(1));
+    let closed: Vec<_> = clients.iter().filter(|client| bench.how_closed(**client).is_some()).collect();
+    assert_eq!(closed, [&clients[1]], "the first one goes on with its line");
+    bench.gone(clients[1]);
+    let late = bench.client();
+    for _ in 0..24 {
+        let others = clients.iter().filter(|client| **client != clients[1]);
+        others.chain([&late]).for_each(|client| bench.write_bytes(*client, b" "));
+        assert_eq!(bench.how_closed(clients[0]), None);
+        bench.pass(milliseconds(400));
+    }
+    assert!(bench.how_closed(clients[0]).is_some(), "but not for ever");
+}
+
+#[test]
 fn when_all_slots_are_taken_idle_clients_stay_unless_one_source_has_most_of_the_slots() {
     for (mine, goes) in [(MAX_CONNECTIONS / 2, false), (MAX_CONNECTIONS / 2 + 1, true)] {
         let mut bench = bench(1);

@@ -63,6 +63,32 @@ fn a_dedicated_pool_is_ready_while_it_can_give_a_worker_to_one_more_client() {
 }
 
 #[test]
+fn a_pool_whose_workers_end_one_after_the_other_is_ready_when_one_has_answered_or_lasted() {
+    for answers in [true, false] {
+        let mut bench = bench(1);
+        let client = bench.client();
+        for ready in [true, true, false] {
+            bench.pass(seconds(1));
+            let worker = bench.worker(0);
+            assert_eq!(bench.bus.readiness().is_ready(), ready);
+            bench.dies(worker);
+            bench.pass(seconds(1));
+        }
+        let worker = bench.worker(0);
+        assert!(why(bench.bus.pool_readiness(0)).contains("have not answered yet"));
+        if answers {
+            bench.write(client, r#"{"id":1,"method":"m"}"#);
+            bench.write(worker, r#"{"id":1,"result":1}"#);
+        } else {
+            bench.pass(seconds(4));
+            assert!(!bench.bus.readiness().is_ready());
+            bench.pass(seconds(1));
+        }
+        assert_eq!(bench.bus.readiness(), Readiness::Ready);
+    }
+}
+
+#[test]
 fn a_daemon_without_a_free_slot_is_not_ready_until_somebody_leaves() {
     let mut bench = bench(1);
     let clients: Vec<Peer> = (0..MAX_CONNECTIONS).map(|_| bench.client()).collect();

@@ -248,6 +248,20 @@ fn the_second_signal_is_immediate() {
 }
 
 #[test]
+fn a_signal_after_the_operators_wish_is_the_first_one() {
+    let (mut bench, client, worker) = quiescing(seconds(1000));
+    bench.handle(Input::Drain);
+    bench.pass(seconds(2));
+    bench.shutdown();
+    bench.handle(Input::Drain);
+    assert!(bench.signals_to(worker).is_empty(), "nobody hurries");
+    bench.pass(seconds(2));
+    bench.shutdown();
+    assert_eq!(bench.signals_to(worker), [Signal::Terminate, Signal::Kill]);
+    assert_eq!(bench.how_closed(client), Some(Close::Now));
+}
+
+#[test]
 fn a_second_signal_ends_the_quiet_time_too() {
     let (mut bench, _client, worker) = quiescing(seconds(1000));
     bench.shutdown();

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::access::Origin;
 use super::request::{MAX_BODY, MAX_HEAD};
 use super::response::{Framing, Pieces};
-use crate::bus::port::Moment;
+use crate::bus::port::{Moment, Source};
 
 /// How long a request may take to come, from the begin of the connection or its first byte.
 pub(super) const REQUEST_TIME: Duration = Duration::from_secs(10);
@@ -37,6 +37,7 @@ pub(super) enum Phase {
 pub(super) struct Connection {
     pub socket: OwnedFd,
     pub origin: Origin,
+    pub source: Source,
     pub phase: Phase,
     pub input: Box<[u8; MAX_HEAD + MAX_BODY]>,
     /// Bytes of `input` that have come.
@@ -54,15 +55,16 @@ pub(super) struct Connection {
     pub is_busy: bool,
     /// When its phase has lasted too long.
     pub deadline: Moment,
-    /// When it came, or its last answer was sent.
+    /// When it came, its answer was begun, or its last answer was sent.
     pub since: Moment,
 }
 
 impl Connection {
-    pub(super) fn new(now: Moment, socket: OwnedFd, origin: Origin) -> Self {
+    pub(super) fn new(now: Moment, socket: OwnedFd, origin: Origin, source: Source) -> Self {
         Self {
             socket,
             origin,
+            source,
             phase: Phase::Reading,
             input: Box::new([0; MAX_HEAD + MAX_BODY]),
             filled: 0,
@@ -83,8 +85,8 @@ impl Connection {
         !(self.receiving || self.sending)
     }
 
-    /// Whether it can make room for another one: nobody waits for an answer on it.
-    pub(super) fn may_be_closed(&self) -> bool {
+    /// Whether nobody waits for an answer on it.
+    pub(super) fn is_waiting(&self) -> bool {
         self.phase == Phase::Reading || self.phase == Phase::Lingering
     }
 

@@ -3,8 +3,10 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::time::Duration;
 
 use rustix::net::{Shutdown, shutdown};
+use tracing::level_filters::LevelFilter;
 
 use super::access::{self, Origin};
 use super::connection::{Connection, KEEP_ALIVE, LINGER, Phase, REQUEST_TIME, SEND_TIME};
@@ -20,6 +22,12 @@ use crate::shell::Shell;
 use crate::shell::acceptor::{FIRST_ACCEPT_DELAY, LONGEST_ACCEPT_DELAY};
 use crate::shell::log;
 use crate::shell::operation::Operation;
+use crate::shell::source;
+
+/// Who takes so long over its answer may have to make room.
+const SLOW: Duration = Duration::from_secs(1);
+/// How often it is told that everybody is slow.
+const TELL_EVERY: Duration = Duration::from_secs(10);
 
 /// So many bytes are made before they are sent.
 const PIECE: usize = 16 * 1024;
@@ -72,11 +80,12 @@ impl<I: Io> Shell<I> {
     }
 
     fn admin_connected(&mut self, now: Moment, socket: OwnedFd, is_unix: bool) {
-        if self.admin.closed || !self.admin.make_room() {
+        if self.admin.closed || !self.admin.make_room(now) {
             return;
         }
+        let source = source::of(&socket, is_unix).source();
         let origin = Origin::of(&socket, is_unix, self.admin.is_abstract);
-        let connection = Connection::new(now, socket, origin);
+        let connection = Connection::new(now, socket, origin, source);
         self.admin.check_at(connection.deadline);
         let slot = self.admin.connections.insert(connection);
         self.arm_admin_receive(slot);
@@ -162,11 +171,14 @@ impl<I: Io> Shell<I> {
         match action {
             Action::Drain => {
                 tracing::info!("the operator has the daemon drain");
-                self.tell(now, Input::Shutdown);
+                self.tell(now, Input::Drain);
             }
             Action::CloseClient(client) => self.tell(now, Input::CloseClient { client }),
             Action::RestartWorker(worker) => self.tell(now, Input::RestartWorker { worker }),
-            Action::SetLogLevel(level) => log::set_level(level),
+            Action::SetLogLevel(level) => {
+                tracing::info!("the operator sets the level of the log to {}", LevelFilter::from(level));
+                log::set_level(level);
+            }
         }
     }
 
@@ -210,6 +222,7 @@ impl<I: Io> Shell<I> {
         let connection = &mut self.admin.connections[slot];
         let framing = response.framing(request.is_old);
         connection.phase = Phase::Answering;
+        connection.since = now;
         connection.deadline = now.after(SEND_TIME);
         connection.is_last = !request.keep_alive || framing == Framing::End || is_closed;
         connection.output.clear();
@@ -379,15 +392,34 @@ impl<I: Io> Shell<I> {
 }
 
 impl Admin {
-    /// Makes sure that there is room for one more; false if everybody is being answered.
-    fn make_room(&mut self) -> bool {
+    /// Makes sure that there is room for one more: who waits for nothing goes first, then who is slow to take its answer,
+    /// at once if it comes from where most come from. False if nobody may be sent away.
+    fn make_room(&mut self, now: Moment) -> bool {
         if self.connections.len() < MOST_CONNECTIONS {
             return true;
         }
-        let waiting = self.connections.iter().filter(|(_, connection)| connection.may_be_closed());
-        let Some(slot) = waiting.min_by_key(|(_, connection)| connection.since).map(|(slot, _)| slot) else {
-            return false;
+        let count = |source| self.connections.iter().filter(|(_, connection)| connection.source == source).count();
+        let rank = |connection: &Connection| match connection.phase {
+            Phase::Leaving => None,
+            _ if connection.is_waiting() => Some(0),
+            _ if count(connection.source) > MOST_CONNECTIONS / 2 => Some(1),
+            _ if now.since(connection.since) >= SLOW => Some(2),
+            _ => None,
         };
+        let ranked = self
+            .connections
+            .iter()
+            .filter_map(|(slot, connection)| rank(connection).map(|rank| (rank, connection.since, slot)));
+        let goes = ranked.min();
+        if goes.is_none_or(|(rank, ..)| rank > 0) && self.crowded_at.is_none_or(|told| now.since(told) >= TELL_EVERY) {
+            self.crowded_at = Some(now);
+            tracing::warn!(
+                reason = "accept_paused",
+                "all {MOST_CONNECTIONS} connections of the admin listener are in use by those who do not take their \
+                 answers; who came first goes"
+            );
+        }
+        let Some((_, _, slot)) = goes else { return false };
         self.leave(slot);
         true
     }

@@ -1390,20 +1390,28 @@ impl Model {
         }
     }
 
-    /// So many claims were forgotten. Clients that were closed in the same call have mostly lost theirs before.
-    pub fn claims_expired(&mut self, now: Moment, how_many: u64, closing: &[usize]) {
-        for _ in 0..how_many {
-            let pending = |serial: usize| is_in_use(&self.to_workers, &self.to_clients, serial);
-            let unused = self.sessions.iter().filter(|at| {
-                let is_old = now.since(at.used) >= CLAIM_KEPT;
-                at.rank == Rank::Claimed && !at.was_issued && !pending(at.serial) && is_old
-            });
-            let oldest = unused.min_by_key(|session| (closing.contains(&session.client), session.perhaps_used));
-            let Some(serial) = oldest.map(|session| session.serial) else {
-                panic!("a claim is forgotten that is in use: {:?}", self.sessions)
-            };
-            self.sessions.retain(|session| session.serial != serial);
+    /// So many claims were forgotten in this call, and the sessions that `is_left` says the bus has are left after it. A
+    /// worker or a client that has ended in the same call may have taken some of the others with it (`is_over`).
+    pub fn claims_expired(
+        &mut self,
+        now: Moment,
+        how_many: u64,
+        is_left: impl Fn(usize, &str) -> bool,
+        is_over: impl Fn(Who) -> bool,
+    ) {
+        let (mut sure, mut all) = (0, 0);
+        for session in std::mem::take(&mut self.sessions) {
+            let in_use = is_in_use(&self.to_workers, &self.to_clients, session.serial);
+            let is_old = now.since(session.used) >= CLAIM_KEPT;
+            let may_go = session.rank == Rank::Claimed && !session.was_issued && !in_use && is_old;
+            if !may_go || is_left(session.worker, &session.name) {
+                self.sessions.push(session);
+                continue;
+            }
+            all += 1;
+            sure += u64::from(!is_over(Who::Client(session.client)) && !is_over(Who::Worker(session.worker)));
         }
+        assert!((sure..=all).contains(&how_many), "{how_many} claims are forgotten, and not {sure} to {all}");
     }
 
     /// A client waits until it may send a line, or waits no more.

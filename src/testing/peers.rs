@@ -39,6 +39,8 @@ struct Kept {
     owner: usize,
     /// The worker gave the name out, or has loaded it.
     issued: bool,
+    /// It has said so to its owner: what fails later does not end the session.
+    sure: bool,
     /// When its owner was told the name, as one of the lines that were passed on.
     told: Option<usize>,
     /// The worker may speak in it.
@@ -207,7 +209,8 @@ impl Mind {
         let Some(at) = self.sessions.iter().position(|kept| kept.name == name) else {
             if !stays && (self.trusting || line.loads()) {
                 let (issued, told) = (line.loads(), line.loads().then_some(*order));
-                self.sessions.push(Kept { name, owner: *client, issued, told, open: true, used: *sent });
+                let (sure, open, used) = (false, true, *sent);
+                self.sessions.push(Kept { name, owner: *client, issued, sure, told, open, used });
             }
             return;
         };
@@ -236,6 +239,7 @@ impl Mind {
             return;
         }
         let kept = &mut self.sessions[at];
+        kept.sure &= kept.owner == *client;
         (kept.owner, kept.used) = (*client, kept.used.max(*sent));
         if line.loads() {
             (kept.issued, kept.told) = (true, kept.told.or(Some(*order)));
@@ -256,7 +260,7 @@ impl Mind {
             }
         };
         self.made += 1;
-        let kept = Kept { name, owner: client, issued: true, told: None, open: false, used: Moment(0) };
+        let kept = Kept { name, owner: client, issued: true, sure: false, told: None, open: false, used: Moment(0) };
         self.sessions.push(kept);
         self.sessions.last().map(|kept| kept.name.clone())
     }
@@ -294,7 +298,7 @@ impl Mind {
         let ends = if result { line.closes() } else { line.loads() };
         // Of a name that stands where it does not look it knows nothing.
         if let Some(name) = self.session_of(line).filter(|_| ends) {
-            self.sessions.retain(|kept| kept.owner != client || kept.name != name);
+            self.sessions.retain(|kept| kept.owner != client || kept.name != name || kept.sure && !result);
         }
         if line.loads() && !result {
             // What was only claimed is over, whatever it did not look at.
@@ -302,14 +306,21 @@ impl Mind {
             self.sessions.retain(|kept| kept.owner != client || kept.issued || !names.contains(&&kept.name));
         }
         // Who is told that it has loaded a session has it, though it may have been told before that it is closed.
-        if line.loads()
-            && result
-            && is_first
-            && line.method != "session/fork"
-            && let Some(name) = self.session_of(line).filter(|name| !self.muddled.contains(name))
-            && self.kept(&name).is_none()
-        {
-            self.sessions.push(Kept { name, owner: client, issued: true, told: Some(0), open: true, used: Moment(0) });
+        let is_loaded = line.loads() && result && is_first && line.method != "session/fork";
+        if let Some(name) = self.session_of(line).filter(|name| is_loaded && !self.muddled.contains(name)) {
+            if self.kept(&name).is_none() {
+                let (sure, told, used) = (true, Some(0), Moment(0));
+                self.sessions.push(Kept {
+                    name: name.clone(),
+                    owner: client,
+                    issued: true,
+                    sure,
+                    told,
+                    open: true,
+                    used,
+                });
+            }
+            self.kept(&name).filter(|kept| kept.owner == client).into_iter().for_each(|kept| kept.sure = true);
         }
     }
 
@@ -317,6 +328,7 @@ impl Mind {
     pub fn told(&mut self, name: &str, order: usize) {
         if let Some(kept) = self.kept(name) {
             kept.told.get_or_insert(order);
+            kept.sure = true;
         }
     }
 

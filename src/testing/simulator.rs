@@ -14,8 +14,9 @@ use super::line::{
 use super::model::{BELIEVED, Model};
 use super::peers::{Heard, Mind};
 use crate::bus::Bus;
+use crate::bus::overview::{Name, SessionRow};
 use crate::bus::port::{ClientKey, Close, Effect, Effects, Exit, Input, Moment, Next, Peer, Signal, Source, WorkerKey};
-use crate::bus::report::Reason;
+use crate::bus::report::{Reason, WorkerName};
 use crate::bus::settings::{IdCollision, SessionAccess, Settings};
 use crate::bus::shutdown::Stage;
 use crate::scan::{PAD, Window};
@@ -85,6 +86,7 @@ struct SimClient {
 
 struct SimWorker {
     key: WorkerKey,
+    name: WorkerName,
     end: End,
     process: Process,
     mind: Mind,
@@ -530,12 +532,10 @@ impl World {
         let stalls = self.bus.count(Reason::ClientStalled) + self.bus.count(Reason::ClientSlow);
         let stalls_before = std::mem::replace(&mut self.stalls, stalls);
         let expired = self.bus.count(Reason::ClaimExpired);
-        let closing = effects.iter().filter_map(|effect| match effect {
-            Effect::Close { client, .. } => Some(self.client(*client)),
-            _ => None,
-        });
-        let closing: Vec<usize> = closing.collect();
-        self.model.claims_expired(self.now, expired - std::mem::replace(&mut self.expired, expired), &closing);
+        let expired = expired - std::mem::replace(&mut self.expired, expired);
+        if expired > 0 {
+            self.learn_expired(expired, &effects);
+        }
         for effect in effects {
             // What ends a peer comes after all lines that were taken of it.
             let ends = match &effect {
@@ -578,7 +578,7 @@ impl World {
                     end.paused = false;
                     end.resumed_at = now;
                 }
-                Effect::Spawn { worker, name } => self.start_worker(worker, name.pool),
+                Effect::Spawn { worker, name } => self.start_worker(worker, name),
                 Effect::CloseStdin { worker } => {
                     let at = self.worker(worker);
                     self.workers[at].stdin_closed = true;
@@ -623,7 +623,10 @@ impl World {
                     assert!(!report.text.is_empty());
                     let restarts = report.reason == Reason::RestartScheduled && report.suppressed == 0;
                     assert!(!restarts || !self.model.refused, "a restart is scheduled during the shutdown");
-                    self.note(|_| format!("  reported: {} {}", report.reason.name(), report.text));
+                    self.note(|_| {
+                        let client = report.client.map(|number| format!(" of client {number}")).unwrap_or_default();
+                        format!("  reported: {}{client}: {}", report.reason.name(), report.text)
+                    });
                 }
                 Effect::Done => {
                     self.note(|_| "done".into());
@@ -638,6 +641,24 @@ impl World {
             self.workers[worker].end.deaf = true;
             self.model.settled(worker);
         }
+    }
+
+    /// So many claims were forgotten in a call of the bus with these effects: it says which sessions are left.
+    fn learn_expired(&mut self, how_many: u64, effects: &[Effect]) {
+        let over = effects.iter().filter_map(|effect| match effect {
+            Effect::Close { client, .. } => Some(Who::Client(self.client(*client))),
+            Effect::Pause { peer: peer @ Peer::Worker(_) } => Some(self.who(*peer)),
+            Effect::Release { worker } => Some(Who::Worker(self.worker(*worker))),
+            _ => None,
+        });
+        let over: Vec<Who> = over.collect();
+        let (bus, workers) = (&self.bus, &self.workers);
+        let rows = || (0..bus.session_slots()).filter_map(|slot| bus.session_row(self.now, slot));
+        let is_left = |worker: usize, name: &str| {
+            let is_at = |row: &SessionRow<'_>| row.worker == Some(Name::Worker(workers[worker].name));
+            rows().any(|row| is_at(&row) && row.client.is_some() && row.name == name.as_bytes())
+        };
+        self.model.claims_expired(self.now, how_many, is_left, |who| over.contains(&who));
     }
 
     fn queue(&mut self, to: Peer, bytes: &[u8], hearing: Option<Who>, due: &mut VecDeque<usize>) {
@@ -746,7 +767,8 @@ impl World {
         });
     }
 
-    fn start_worker(&mut self, key: WorkerKey, pool: usize) {
+    fn start_worker(&mut self, key: WorkerKey, name: WorkerName) {
+        let pool = name.pool;
         self.model.started(self.now, pool);
         let random = &mut self.random;
         let end = End { pace: Self::any_pace(random), ..End::default() };
@@ -754,6 +776,7 @@ impl World {
         self.note(|world| format!("worker {} is started in pool {pool}: {mind:?}", world.workers.len()));
         self.workers.push(SimWorker {
             key,
+            name,
             end,
             process: Process::Starting,
             mind,

@@ -61,7 +61,8 @@ impl Penalty {
         self.crashes += 1;
         let more = self.crashes.checked_sub(SUSPECT_AFTER)?;
         let pause = FIRST_PENALTY.saturating_mul(1 << more.min(16)).min(LONGEST_PENALTY);
-        self.ends = Some(now.after(pause));
+        let ends = now.after(pause);
+        self.ends = Some(self.ends.map_or(ends, |before| before.max(ends)));
         Some((self.crashes, pause))
     }
 

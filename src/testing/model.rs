@@ -1506,7 +1506,7 @@ impl Model {
                 client.crashes += 1;
                 if let Some(more) = client.crashes.checked_sub(SUSPECT_AFTER) {
                     let pause = PENALTY.saturating_mul(1 << more.min(16)).min(LONGEST_PENALTY);
-                    client.slowed_until = Some(now.after(pause));
+                    client.slowed_until = client.slowed_until.max(Some(now.after(pause)));
                 }
             }
         }

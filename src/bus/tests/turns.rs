@@ -386,3 +386,28 @@ fn a_client_whose_requests_end_one_worker_after_the_other_is_slowed_down() {
     bench.pass(milliseconds(1));
     assert!(!bench.is_paused(poisoner));
 }
+
+#[test]
+fn a_client_is_read_no_sooner_because_it_ends_more_workers() {
+    let mut bench = Bench::new(settings(vec![pool(8, Assignment::RoundRobin)]));
+    let client = bench.client();
+    let workers: Vec<Peer> = bench.workers.iter().copied().map(Peer::Worker).collect();
+    for (id, worker) in workers.iter().enumerate() {
+        bench.write(client, &format!(r#"{{"id":{id},"method":"poison"}}"#));
+        assert_eq!(bench.read(*worker).len(), 1);
+    }
+    for worker in &workers[..4] {
+        bench.dies(*worker);
+    }
+    bench.write(client, r#"{"id":8,"method":"poison"}"#);
+    assert_eq!((bench.count(Reason::CrashSuspect), bench.is_paused(client)), (2, true));
+    bench.write(workers[4], r#"{"id":4,"result":1}"#);
+    for worker in &workers[5..] {
+        bench.dies(*worker);
+    }
+    assert_eq!(bench.count(Reason::CrashSuspect), 3);
+    bench.pass(milliseconds(1999));
+    assert!(bench.is_paused(client), "two seconds, not the one of a new row");
+    bench.pass(milliseconds(1));
+    assert!(!bench.is_paused(client));
+}

@@ -110,8 +110,10 @@ impl Bus {
         if self.shutdown.stage == Stage::Running {
             return self.begin_lame_duck(now, "a signal asked for it");
         }
-        let is_first = first.is_none() && self.shutdown.by_operator;
-        if is_first || first.is_some_and(|first| now.since(first) < SAME_SIGNAL) {
+        if first.is_none() && self.shutdown.by_operator {
+            return self.report(now, Reason::Draining, None, || "a signal: the drain goes on; a second one ends it".into());
+        }
+        if first.is_some_and(|first| now.since(first) < SAME_SIGNAL) {
             return;
         }
         if !self.shutdown.immediate {

@@ -12,7 +12,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::client::Client;
-use crate::harness::{Daemon, PATIENCE, Setup, echo, program, refuses_connections, with, worker};
+use crate::harness::{Daemon, PATIENCE, Setup, echo, program, refuses_connections, seconds_go_by, with, worker};
 
 /// An answer.
 #[derive(Debug)]
@@ -544,7 +544,7 @@ fn an_operator_closes_a_client_replaces_a_worker_changes_the_log_and_has_the_dae
 }
 
 #[test]
-fn to_have_a_daemon_drain_twice_does_not_end_it_early() {
+fn to_have_a_daemon_drain_twice_and_then_to_send_it_a_signal_does_not_end_it_early() {
     let setup = Setup::new([worker("agents", 1, &[])]).limit("quiesce_sec", 600);
     let mut daemon = start_ready(setup);
     let mut client = daemon.connect();
@@ -554,6 +554,12 @@ fn to_have_a_daemon_drain_twice_does_not_end_it_early() {
     assert_eq!(said(&daemon, &["drain"]), "the daemon drains already\n");
     let status: Value = serde_json::from_str(&said(&daemon, &["status", "--json"])).expect("it is JSON");
     assert_eq!((&status["state"], &status["requests"]["used"]), (&json!("draining"), &json!(1)));
+    // Two signals within a second would be one anyway.
+    seconds_go_by(1);
+    daemon.signal(Signal::TERM);
+    daemon.logs(&["a signal: the drain goes on"]);
+    client.ask(3, "m", json!({}));
+    client.error(3, "shutting_down");
     client.reset();
     daemon.ends_well();
 }

@@ -82,7 +82,9 @@ enum Phase {
 struct Turn {
     session_id: Rc<str>,
     reply: Reply,
+    /// The message to send, and what the user said of it now.
     user: Rc<str>,
+    own: Rc<str>,
     model: Rc<str>,
     phase: Phase,
     /// The beginning of its update lines.
@@ -562,12 +564,15 @@ impl Agent {
         let prompt = params.get("prompt").ok_or_else(|| RpcError::invalid_params("prompt is missing"))?;
         let user = user_message(prompt, self.config.image_input)?;
         let (session_id, model) = (session_id.clone(), session.model.clone());
+        let own: Rc<str> = user.json.into();
+        let message = session.message(&own);
         let number = self.number();
         let turn = Turn {
             head: update_head(&session_id, reply.route.as_deref()).into(),
             session_id: session_id.clone(),
             reply: reply.clone(),
-            user: Rc::from(user.json),
+            user: message,
+            own,
             model,
             phase: Phase::Running,
             message_id: None,
@@ -606,10 +611,27 @@ impl Agent {
         }
     }
 
-    /// Takes a running turn out and has its connection dropped.
+    /// Takes a running turn out and has its connection dropped. What the user said in it stays.
     fn drop_turn(&mut self, number: TurnId) -> Option<Turn> {
         self.effects.push_back(Effect::Stop(number));
+        self.leave_unanswered(number);
         self.take_turn(number)
+    }
+
+    /// Keeps what the user said in a turn that has no answer.
+    fn leave_unanswered(&mut self, number: TurnId) {
+        let Some(turn) = self.turns.get(&number) else { return };
+        if let Some(session) = self.sessions.get_mut(&turn.session_id) {
+            session.leave(turn.own.clone(), self.config.max_history);
+        }
+    }
+
+    /// Forgets what the endpoint would not have: it would not have it with the next prompt either.
+    fn forget_unanswered(&mut self, number: TurnId) {
+        let Some(turn) = self.turns.get(&number) else { return };
+        if let Some(session) = self.sessions.get_mut(&turn.session_id) {
+            session.settle();
+        }
     }
 
     fn take_turn(&mut self, number: TurnId) -> Option<Turn> {
@@ -742,20 +764,28 @@ impl Agent {
     pub fn complete(&mut self, number: TurnId, ending: Ending, now: SystemTime) -> Option<ToStore> {
         self.flush(number);
         let turn = self.turns.get_mut(&number)?;
-        turn.ending = Some(ending);
         let session = self.sessions.get_mut(&turn.session_id)?;
         session.updated = now;
         if let Some(usage) = &ending.usage {
             session.count(usage);
         }
+        let (is_refusal, is_empty) = (ending.stop == StopReason::Refusal, turn.answer.is_empty());
+        let exchange = || Exchange { user: turn.user.clone(), assistant: Rc::from(assistant_message(&turn.answer)) };
         // ACP: what was refused, and the refusal, are not part of the next prompt. Of an empty answer (a call of a
         // tool that was not offered, perhaps) nothing can be remembered that endpoints would take back.
-        let is_kept = matches!(ending.stop, StopReason::EndTurn | StopReason::MaxTokens) && !turn.answer.is_empty();
-        if !is_kept {
+        let exchange = (!is_refusal && !is_empty).then(exchange);
+        if let Some(tools) = &ending.tools {
+            turn.say_aside(&tools_text(tools), &mut self.outbox, &mut *self.dice);
+        }
+        turn.ending = Some(ending);
+        let Some(exchange) = exchange else {
+            match is_refusal {
+                true => session.settle(),
+                false => session.leave(turn.own.clone(), self.config.max_history),
+            }
             self.answer(number);
             return None;
-        }
-        let exchange = Exchange { user: turn.user.clone(), assistant: Rc::from(assistant_message(&turn.answer)) };
+        };
         let to_store = self.keeps_history.then(|| ToStore {
             session_id: turn.session_id.to_string(),
             known: session.stored,
@@ -767,6 +797,7 @@ impl Agent {
                 title: session.title.as_deref().map(str::to_owned),
             },
         });
+        session.settle();
         session.remember(exchange, self.config.max_history);
         match to_store {
             Some(to_store) => {
@@ -811,21 +842,20 @@ impl Agent {
         push_result(self.outbox.lines(), &turn.reply, &result);
     }
 
-    /// A turn failed: it is told in the configured style, and the history stays as it was.
+    /// A turn failed: it is told in the configured style, and of it only what the user said stays, unless the endpoint
+    /// would not have that.
     pub fn fail(&mut self, number: TurnId, failure: &Failure) {
         self.flush(number);
+        match failure.is_refusal() {
+            true => self.forget_unanswered(number),
+            false => self.leave_unanswered(number),
+        }
         let Some(mut turn) = self.take_turn(number) else { return };
         let url = self.config.shown_url();
         if self.config.errors == ErrorStyle::JsonRpc {
             return push_error(self.outbox.lines(), &turn.reply, &failure.rpc_error(&url));
         }
-        // A message of its own, so that nobody takes it for the end of what the model said.
-        turn.message_id = None;
-        let separator = if turn.answer.is_empty() { "" } else { "\n\n" };
-        turn.told = turn.answer.len();
-        turn.answer.push_str(separator);
-        turn.answer.push_str(&failure.text(&url));
-        turn.tell_text(&mut self.outbox, &mut *self.dice);
+        turn.say_aside(&failure.text(&url), &mut self.outbox, &mut *self.dice);
         push_result(self.outbox.lines(), &turn.reply, &json!({ "stopReason": StopReason::EndTurn.name() }));
     }
 
@@ -894,6 +924,15 @@ impl Turn {
         self.held_thought.shrink_to(1024);
     }
 
+    /// Tells a message of its own, so that nobody takes it for the end of what the model said.
+    fn say_aside(&mut self, text: &str, outbox: &mut Outbox, dice: &mut dyn FnMut() -> [u8; 16]) {
+        self.message_id = None;
+        self.told = self.answer.len();
+        self.answer.push_str(if self.answer.is_empty() { "" } else { "\n\n" });
+        self.answer.push_str(text);
+        self.tell_text(outbox, dice);
+    }
+
     fn tell_text(&mut self, outbox: &mut Outbox, dice: &mut dyn FnMut() -> [u8; 16]) {
         let message_id = self.message_id.get_or_insert_with(|| uuid(dice()).into());
         while self.told < self.answer.len() {
@@ -903,6 +942,13 @@ impl Turn {
             self.told += piece.len();
         }
     }
+}
+
+/// What is told of tools that the model asked for.
+fn tools_text(names: &[String]) -> String {
+    let names: Vec<String> = names.iter().map(|name| name.chars().take(64).collect()).collect();
+    let named = if names.is_empty() { String::new() } else { format!(": {}", names.join(", ")) };
+    format!("The endpoint asked for tools, which this agent does not run{named}.")
 }
 
 /// How much of `rest` goes into the next chunk. Open Design takes a chunk that begins with all text so far for a
@@ -1154,7 +1200,7 @@ mod tests {
                 Step::Text(slot, text) => self.say(slot, Kind::Text, &text),
                 Step::Complete(slot) => {
                     if let Some((_, turn)) = self.running[slot].take() {
-                        let ending = Ending { stop: StopReason::EndTurn, usage: None };
+                        let ending = Ending { stop: StopReason::EndTurn, usage: None, tools: None };
                         assert!(self.agent.complete(turn, ending, UNIX_EPOCH).is_none());
                         // What comes late for it is dropped.
                         self.agent.delta(turn, Kind::Text, "late");

@@ -1,16 +1,46 @@
 //! One streamed answer: response bytes in, pieces of text out, and at the end how it ended. Pure.
 //!
-//! What the body is, is told by its first character, not by its content type: `{` is a plain JSON body (of a server
-//! that does not stream, or an error under status 200), `<` is a web page, anything else are events.
+//! What the body is, is told by its first character, not by its content type: `{` or `[` is JSON (of a server that
+//! does not stream, or an error under status 200), `<` is a web page, anything else are events.
 //!
-//! The invariant: the end is a success only if the endpoint said so, by a finish reason, by `[DONE]` or by a complete
-//! JSON body. A stream that breaks off before is an error, however much text it gave.
+//! The common event, a line of data that is one chunk, is read where it stands. Whatever is not that goes the slow
+//! way: data of several lines are put together, text that is not quite JSON is mended, and what still says nothing is
+//! passed over and told ([`Piece::Skipped`]). An event that is large is not read here at all but handed out
+//! ([`Answer::take_large`]), so that who has other work can read it beside that.
+//!
+//! The invariants: the end is a success only if the endpoint said so, by a finish reason, by `[DONE]` or by a complete
+//! JSON body, and a stream that breaks off before is an error, however much text it gave; nothing is told twice and
+//! nothing in order is lost; and all that depends on the bytes alone, never on where they were cut.
 
-use super::chunk::{Chunk, Finish, Kind, decode};
+use std::collections::VecDeque;
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use simd_json::prelude::*;
+use simd_json::tape::Value;
+
+use super::chunk::{Chunk, Kind, Origin, decode};
+use super::complaint::{self, ServerError};
 use super::errors::Failure;
+use super::extent::Extent;
+use super::finish::Finish;
 use super::json::Reader;
-use super::sse::Parser;
+use super::mend::mend;
+use super::speech::Speech;
+use super::sse::{Field, Parser};
 use super::usage::Usage;
+
+/// How long an endpoint may be silent that seems to have said everything but keeps the connection open.
+pub const GRACE: Duration = Duration::from_secs(2);
+
+/// Bytes of an event from which on it is handed out.
+const LARGE: usize = 256 << 10;
+
+/// Most bytes of text of a large event that are told at once.
+const SLICE: usize = 64 << 10;
+
+/// Bytes of an open line up to which it is looked at for a sign of the end.
+const SHORT: usize = 64 << 10;
 
 /// Why a turn ended, as ACP names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,12 +65,14 @@ impl StopReason {
 }
 
 /// How an answer ended well.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ending {
     /// Why.
     pub stop: StopReason,
     /// The counts, if the endpoint sent them.
     pub usage: Option<Usage>,
+    /// The tools that the model asked for, by name as far as it named them; nothing if it asked for none.
+    pub tools: Option<Vec<String>>,
 }
 
 /// What [`Answer::push`] finds.
@@ -48,7 +80,7 @@ pub struct Ending {
 pub enum Piece<'a> {
     /// Text to forward.
     Delta(Kind, &'a str),
-    /// An event that is no JSON: it is passed over, and worth a line in the log.
+    /// An event that says nothing: it is passed over, and worth a line in the log.
     Skipped(&'a [u8]),
 }
 
@@ -65,65 +97,149 @@ enum Shape {
 pub struct Answer {
     shape: Shape,
     parser: Parser,
+    /// White space before a body whose shape is not known, and JSON that is not complete.
     body: Vec<u8>,
+    extent: Extent,
+    events: Events,
+    /// Bytes that wait for a large event before them.
+    rest: Vec<u8>,
     limit: usize,
-    said: Said,
-}
-
-/// What the events said so far.
-#[derive(Debug, Default)]
-struct Said {
-    finish: Option<Finish>,
-    done: bool,
-    refused: bool,
-    usage: Option<Usage>,
-    failure: Option<Failure>,
-    began: bool,
 }
 
 impl Answer {
     /// An answer of which nothing has been received; `limit` is the most bytes of an event or a JSON body.
     pub fn new(limit: usize) -> Self {
-        Self { shape: Shape::Unknown, parser: Parser::new(limit), body: Vec::new(), limit, said: Said::default() }
+        Self {
+            shape: Shape::Unknown,
+            parser: Parser::new(limit),
+            body: Vec::new(),
+            extent: Extent::default(),
+            events: Events { limit, ..Events::default() },
+            rest: Vec::new(),
+            limit,
+        }
     }
 
     /// Whether the endpoint said that this is all, or that it failed: nothing more needs to be read.
     pub fn is_over(&self) -> bool {
-        self.said.done || self.said.failure.is_some() || self.shape == Shape::Page
+        self.events.said.is_over() || self.shape == Shape::Page
     }
 
-    /// Takes the next bytes of the body.
-    pub fn push(&mut self, bytes: &[u8], reader: &mut Reader, mut sink: impl FnMut(Piece<'_>)) {
+    /// How long the endpoint may be silent now; nothing while there is no sign of the end. Some servers say that
+    /// they have finished, or even `[DONE]`, and then neither end the line nor the response.
+    pub fn grace(&self) -> Option<Duration> {
+        let line = self.parser.open_line();
+        let line_ends = || {
+            let finds = |word: &str| memchr::memmem::find(line, word.as_bytes()).is_some();
+            line.len() <= SHORT
+                && match line.trim_ascii_end().last() {
+                    Some(b']') => finds("[DONE]"),
+                    Some(b'}') => finds("\"finish_reason\":\"") || finds("\"finish_reason\": \""),
+                    _ => false,
+                }
+        };
+        (self.events.said.may_be_over() || (!line.is_empty() && line_ends())).then_some(GRACE)
+    }
+
+    /// Takes the next bytes of the body. [`Self::take_large`] and [`Self::go_on`] have to be asked afterwards, unless
+    /// [`Self::drain`] does both.
+    pub fn push(&mut self, mut bytes: &[u8], reader: &mut Reader, mut sink: impl FnMut(Piece<'_>)) {
+        if self.events.is_waiting() || !self.rest.is_empty() {
+            self.rest.extend_from_slice(bytes);
+            return;
+        }
         if self.shape == Shape::Unknown {
-            let blank = |byte: &&u8| b" \t\r\n\xef\xbb\xbf".contains(byte);
-            self.shape = match bytes.iter().find(|byte| !blank(byte)) {
-                None => Shape::Unknown,
-                Some(b'{') => Shape::Json,
-                Some(b'<') => Shape::Page,
-                Some(_) => Shape::Events,
+            let blank = |byte: &u8| b" \t\r\n\xef\xbb\xbf".contains(byte);
+            let Some(first) = bytes.iter().position(|byte| !blank(byte)) else {
+                // Blank lines before the first event mean nothing, but a byte order mark does.
+                self.keep(bytes);
+                return;
             };
-        }
-        match self.shape {
-            Shape::Page => {}
-            Shape::Json => {
-                if self.body.len() + bytes.len() > self.limit {
-                    self.said.failure = Some(Failure::TooLong(self.limit));
-                } else {
-                    self.body.extend_from_slice(bytes);
+            let before = std::mem::take(&mut self.body);
+            match bytes[first] {
+                b'{' | b'[' => {
+                    self.shape = Shape::Json;
+                    bytes = &bytes[first..];
+                }
+                b'<' => self.shape = Shape::Page,
+                _ => {
+                    self.shape = Shape::Events;
+                    self.read_events(&before, reader, &mut sink);
                 }
             }
-            // Blank lines before the first event mean nothing to the parser, but a byte order mark does.
-            Shape::Unknown | Shape::Events => {
-                let said = &mut self.said;
-                if let Err(too_long) = self.parser.push(bytes, |data| said.event(data, reader, &mut sink)) {
-                    said.failure.get_or_insert(Failure::TooLong(too_long.0));
-                }
+        }
+        if self.shape == Shape::Json {
+            let Some(end) = self.extent.feed(bytes) else { return self.keep(bytes) };
+            self.keep(&bytes[..end]);
+            self.shape = Shape::Events;
+            self.events.said.had_json = true;
+            bytes = &bytes[end..];
+            let body = std::mem::take(&mut self.body);
+            self.events.text(body, reader, &mut sink);
+            if self.events.is_waiting() {
+                self.rest = bytes.to_vec();
+                return;
+            }
+        }
+        if self.shape == Shape::Events {
+            self.read_events(bytes, reader, &mut sink);
+        }
+    }
+
+    /// The proper end of the body. As after [`Self::push`], [`Self::take_large`] and [`Self::go_on`] have to follow.
+    pub fn end(&mut self, reader: &mut Reader, mut sink: impl FnMut(Piece<'_>)) {
+        let events = &mut self.events;
+        // Only what a proper end of the stream leaves behind can be a whole event.
+        if self.shape == Shape::Events
+            && let Err(too_long) = self.parser.finish(|field| events.field(field, reader, &mut sink))
+        {
+            events.said.fail(Failure::TooLong(too_long.0));
+        }
+    }
+
+    /// A large event that has to be read before the answer can go on; [`Self::give`] takes what it says.
+    pub fn take_large(&mut self) -> Option<Large> {
+        self.events.large.take().map(Large)
+    }
+
+    /// What a large event says. It is told by [`Self::go_on`].
+    pub fn give(&mut self, digest: Digest) {
+        self.events.found.extend(digest.found);
+        if let Some(text) = digest.incomplete {
+            self.events.begin(text);
+        }
+    }
+
+    /// Tells the next piece of a large event, or reads what came after it; whether there may be more to do.
+    pub fn go_on(&mut self, reader: &mut Reader, mut sink: impl FnMut(Piece<'_>)) -> bool {
+        if self.events.large.is_some() {
+            return true;
+        }
+        if !self.events.found.is_empty() {
+            self.events.tell_one(&mut sink);
+        } else if !self.rest.is_empty() {
+            let rest = std::mem::take(&mut self.rest);
+            self.push(&rest, reader, &mut sink);
+        } else {
+            return false;
+        }
+        true
+    }
+
+    /// Reads and tells all that waits, here and now.
+    pub fn drain(&mut self, reader: &mut Reader, mut sink: impl FnMut(Piece<'_>)) {
+        loop {
+            if let Some(large) = self.take_large() {
+                self.give(large.read());
+            }
+            if !self.go_on(reader, &mut sink) {
+                return;
             }
         }
     }
 
-    /// The end of the body. `trouble` says how the connection failed if it did not end properly; `content_type` is
-    /// what the response called itself.
+    /// How the answer ended. `trouble` says how the connection failed if the body did not end properly, else
+    /// [`Self::end`] was called; `content_type` is what the response called itself.
     ///
     /// # Errors
     /// Why this is no complete answer.
@@ -131,92 +247,424 @@ impl Answer {
         mut self,
         trouble: Option<String>,
         content_type: &str,
-        reader: &mut Reader,
         mut sink: impl FnMut(Piece<'_>),
     ) -> Result<Ending, Failure> {
-        let said = &mut self.said;
-        let named = || if content_type.is_empty() { "a body of no type".to_owned() } else { content_type.to_owned() };
-        match self.shape {
-            Shape::Page => return Err(Failure::NotACompletion(named())),
-            Shape::Json if trouble.is_none() && said.failure.is_none() => {
-                let read =
-                    reader.read(&mut self.body, |value| decode(value, |kind, text| sink(Piece::Delta(kind, text))));
-                match read {
-                    Ok(chunk) if chunk.is_completion || chunk.error.is_some() => {
-                        said.note(chunk);
-                        said.done = true;
-                    }
-                    _ => return Err(Failure::NotACompletion(named())),
-                }
-            }
-            // Only what a proper end of the stream leaves behind can be a whole event.
-            Shape::Events if trouble.is_none() => {
-                if let Err(too_long) = self.parser.finish(|data| said.event(data, reader, &mut sink)) {
-                    said.failure.get_or_insert(Failure::TooLong(too_long.0));
-                }
-            }
-            _ => {}
-        }
+        let said = &mut self.events.said;
+        said.speech.finish(&mut |kind, text: &str| sink(Piece::Delta(kind, text)));
+        let kind = || if content_type.is_empty() { "a body of no type".to_owned() } else { content_type.to_owned() };
         if let Some(failure) = said.failure.take() {
             return Err(failure);
         }
-        if !said.done && said.finish.is_none() {
-            let cause = trouble.unwrap_or_else(|| match said.began {
-                true => "the stream ended before the answer was complete".to_owned(),
-                false => "the answer is empty".to_owned(),
-            });
-            return Err(Failure::Network(cause));
+        if self.shape == Shape::Page {
+            return Err(Failure::NotACompletion(kind()));
         }
-        let stop = match said.finish {
+        let finish = match said.finish.take() {
+            Some(Finish::Failed(word) | Finish::Unknown(word)) => return Err(Failure::Ended(word.into())),
+            finish => finish,
+        };
+        let has_ended = finish.is_some() || (said.done && said.began) || (said.is_whole && trouble.is_none());
+        if !has_ended {
+            let hint = said.hint.take();
+            return Err(match (trouble, hint) {
+                (None, Some(message)) if !said.began => Failure::Server(ServerError { code: None, message }),
+                (None, None) if said.had_json && !said.began => Failure::NotACompletion(kind()),
+                (Some(trouble), _) => Failure::Network(trouble),
+                (None, hint) => {
+                    let cause = match said.began || self.shape == Shape::Json {
+                        true => "the stream ended before the answer was complete",
+                        false => "the answer is empty",
+                    };
+                    Failure::Network(hint.map_or_else(|| cause.to_owned(), |hint| format!("{cause}; it said: {hint}")))
+                }
+            });
+        }
+        let stop = match finish {
             _ if said.refused => StopReason::Refusal,
             Some(Finish::Filtered) => StopReason::Refusal,
             Some(Finish::Length) => StopReason::MaxTokens,
-            Some(Finish::Stop) | None => StopReason::EndTurn,
+            _ => StopReason::EndTurn,
         };
-        Ok(Ending { stop, usage: said.usage })
+        let wants_tools = said.wants_tools || (finish == Some(Finish::Tools) && !said.has_text);
+        let tools = wants_tools.then(|| std::mem::take(&mut said.tools));
+        Ok(Ending { stop, usage: said.usage, tools })
+    }
+
+    fn keep(&mut self, bytes: &[u8]) {
+        if self.body.len() + bytes.len() > self.limit {
+            self.events.said.fail(Failure::TooLong(self.limit));
+        } else {
+            self.body.extend_from_slice(bytes);
+        }
+    }
+
+    fn read_events(&mut self, bytes: &[u8], reader: &mut Reader, sink: &mut impl FnMut(Piece<'_>)) {
+        let events = &mut self.events;
+        match self.parser.push(bytes, |field| events.field(field, reader, sink)) {
+            Ok([]) => {}
+            Ok(rest) => self.rest = rest.to_vec(),
+            Err(too_long) => self.events.said.fail(Failure::TooLong(too_long.0)),
+        }
     }
 }
+
+/// The events that are put together from the fields of the stream.
+#[derive(Debug, Default)]
+struct Events {
+    /// Data that began a JSON value and did not end it, joined by LF.
+    pending: Vec<u8>,
+    extent: Extent,
+    /// This event calls itself an error.
+    is_error: bool,
+    /// Memory for the reader, which changes what it reads.
+    scratch: Vec<u8>,
+    /// An event that is to be read elsewhere.
+    large: Option<Vec<u8>>,
+    /// What was found in such an event, and is still to be told.
+    found: VecDeque<Found>,
+    said: Said,
+    limit: usize,
+}
+
+impl Events {
+    fn is_waiting(&self) -> bool {
+        self.large.is_some() || !self.found.is_empty()
+    }
+
+    fn field(&mut self, field: Field<'_>, reader: &mut Reader, sink: &mut impl FnMut(Piece<'_>)) -> ControlFlow<()> {
+        if self.said.is_over() {
+            return ControlFlow::Continue(());
+        }
+        match field {
+            Field::Data(data) if self.is_error => self.error(data),
+            Field::Data(data) => self.data(data, reader, sink),
+            Field::End => {
+                self.is_error = false;
+                self.drop_pending(sink);
+            }
+            Field::Event(name) => self.is_error = name == b"error",
+            Field::Error(data) => self.error(data),
+            Field::Stray(line) => {
+                let is_json = line.trim_ascii_start().starts_with(b"{");
+                if is_json || !self.pending.is_empty() || line.trim_ascii() == b"[DONE]" {
+                    self.data(line, reader, sink);
+                } else {
+                    self.said.wonder(line);
+                }
+            }
+        }
+        if self.is_waiting() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    /// A line of data.
+    fn data(&mut self, line: &[u8], reader: &mut Reader, sink: &mut impl FnMut(Piece<'_>)) {
+        if line.starts_with(b"[") && line.trim_ascii() == b"[DONE]" {
+            self.drop_pending(sink);
+            self.said.done = true;
+            return;
+        }
+        if !self.pending.is_empty() {
+            return self.more_data(line, reader, sink);
+        }
+        // Nearly every line is one chunk and ends here.
+        if line.len() < LARGE && self.read(line, reader, sink, |_| true) {
+            return;
+        }
+        if !line.trim_ascii().is_empty() {
+            self.text(line.to_vec(), reader, sink);
+        }
+    }
+
+    /// A line of data after one that began a value.
+    fn more_data(&mut self, line: &[u8], reader: &mut Reader, sink: &mut impl FnMut(Piece<'_>)) {
+        // Servers leave out the line between events: a line that is a chunk of its own is no part of what broke off
+        // before it.
+        let is_own = |value: Value<'_, '_>| {
+            value.contains_key("choices") || value.get("error").is_some_and(|error| !error.is_null())
+        };
+        if line.starts_with(b"{") && line.len() < LARGE && self.read(line, reader, sink, is_own) {
+            return self.drop_pending(sink);
+        }
+        if self.pending.len() + line.len() + 1 > self.limit {
+            return self.said.fail(Failure::TooLong(self.limit));
+        }
+        self.pending.push(b'\n');
+        self.pending.extend_from_slice(line);
+        if self.extent.feed(line).is_some() {
+            let text = std::mem::take(&mut self.pending);
+            self.text(text, reader, sink);
+        }
+    }
+
+    /// Reads a line that is one object and nothing else, and that `is_wanted` wants; whether it was.
+    fn read(
+        &mut self,
+        line: &[u8],
+        reader: &mut Reader,
+        sink: &mut impl FnMut(Piece<'_>),
+        is_wanted: impl FnOnce(Value<'_, '_>) -> bool,
+    ) -> bool {
+        self.scratch.clear();
+        self.scratch.extend_from_slice(line);
+        let said = &mut self.said;
+        let outcome = reader.read(&mut self.scratch, |value| {
+            let is_one = value.is_object() && is_wanted(value);
+            let means = is_one.then(|| {
+                let speech = &mut said.speech;
+                decode(value, |origin, kind, text| {
+                    speech.push(origin, kind, text, &mut |kind, text: &str| sink(Piece::Delta(kind, text)));
+                })
+            });
+            means.map(|chunk| said.note(chunk, sink))
+        });
+        match outcome {
+            Ok(Some(true)) => true,
+            Ok(Some(false)) => {
+                sink(Piece::Skipped(line));
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// A text that is not simply one chunk.
+    fn text(&mut self, text: Vec<u8>, reader: &mut Reader, sink: &mut impl FnMut(Piece<'_>)) {
+        if text.len() >= LARGE {
+            self.large = Some(text);
+            return;
+        }
+        let digest = digest(text, reader);
+        self.found.extend(digest.found);
+        while !self.found.is_empty() {
+            self.tell_one(sink);
+        }
+        if let Some(text) = digest.incomplete {
+            self.begin(text);
+        }
+    }
+
+    /// A value that has begun and not ended.
+    fn begin(&mut self, text: Vec<u8>) {
+        self.extent = Extent::default();
+        let _ = self.extent.feed(&text);
+        self.pending = text;
+    }
+
+    /// Tells one thing that was found, or a slice of it.
+    fn tell_one(&mut self, sink: &mut impl FnMut(Piece<'_>)) {
+        let Some(found) = self.found.pop_front() else { return };
+        if self.said.is_over() {
+            return;
+        }
+        match found {
+            Found::Text(origin, kind, text, at) => {
+                let mut end = (at + SLICE).min(text.len());
+                while !text.is_char_boundary(end) {
+                    end += 1;
+                }
+                self.said.speech.push(origin, kind, &text[at..end], &mut |kind, text: &str| {
+                    sink(Piece::Delta(kind, text));
+                });
+                if end < text.len() {
+                    self.found.push_front(Found::Text(origin, kind, text, end));
+                }
+            }
+            Found::Chunk(chunk, text) => {
+                if !self.said.note(*chunk, sink) {
+                    sink(Piece::Skipped(&text));
+                }
+            }
+            Found::Done => self.said.done = true,
+            Found::Skipped(text) => {
+                self.said.wonder(&text);
+                sink(Piece::Skipped(&text));
+            }
+        }
+    }
+
+    /// What an event says that calls itself an error.
+    fn error(&mut self, data: &[u8]) {
+        if data.trim_ascii() == b"[DONE]" {
+            self.said.done = true;
+        } else if let Some(error) = complaint::of_text(&String::from_utf8_lossy(data)) {
+            self.said.fail(Failure::Server(error));
+        }
+    }
+
+    /// A value that was begun and will not be completed.
+    fn drop_pending(&mut self, sink: &mut impl FnMut(Piece<'_>)) {
+        if !self.pending.is_empty() {
+            sink(Piece::Skipped(&std::mem::take(&mut self.pending)));
+        }
+    }
+}
+
+/// What the events said so far.
+#[derive(Debug, Default)]
+struct Said {
+    speech: Speech,
+    finish: Option<Finish>,
+    /// Text came after a finish reason: this server gives one with every chunk.
+    goes_on: bool,
+    done: bool,
+    refused: bool,
+    usage: Option<Usage>,
+    failure: Option<Failure>,
+    /// There was a completion.
+    began: bool,
+    has_text: bool,
+    /// There was a whole message outside a stream.
+    is_whole: bool,
+    /// The body was JSON, and has ended.
+    had_json: bool,
+    wants_tools: bool,
+    tools: Vec<String>,
+    /// Words that may say what is wrong, should the answer not end well.
+    hint: Option<String>,
+}
+
+/// Names of tools that are told at most.
+const MOST_TOOLS: usize = 8;
 
 impl Said {
-    fn event(&mut self, data: &mut [u8], reader: &mut Reader, sink: &mut impl FnMut(Piece<'_>)) {
-        if self.done || self.failure.is_some() {
-            return;
-        }
-        if data.trim_ascii() == b"[DONE]" {
-            self.done = true;
-            return;
-        }
-        // Reading changes the bytes; an event of several lines may have to be read a second time, one by one, since
-        // some servers leave the empty line between events out.
-        let lines = data.contains(&b'\n').then(|| data.to_vec());
-        match reader.read(data, |value| decode(value, |kind, text| sink(Piece::Delta(kind, text)))) {
-            Ok(chunk) => self.note(chunk),
-            Err(_) => match lines {
-                Some(lines) => {
-                    for line in lines.split(|byte| *byte == b'\n').filter(|line| !line.trim_ascii().is_empty()) {
-                        self.event(&mut line.to_vec(), reader, sink);
-                    }
-                }
-                None => sink(Piece::Skipped(data)),
-            },
+    fn is_over(&self) -> bool {
+        self.done || self.failure.is_some()
+    }
+
+    fn may_be_over(&self) -> bool {
+        (self.finish.is_some() && !self.goes_on) || self.had_json
+    }
+
+    fn fail(&mut self, failure: Failure) {
+        self.failure.get_or_insert(failure);
+    }
+
+    /// Keeps the first words that nobody understands.
+    fn wonder(&mut self, words: &[u8]) {
+        if self.hint.is_none() && !words.trim_ascii().is_empty() {
+            self.hint = complaint::of_text(&String::from_utf8_lossy(words)).map(|error| error.message);
         }
     }
 
-    fn note(&mut self, chunk: Chunk) {
-        self.began = true;
-        self.finish = chunk.finish.or(self.finish);
+    /// What a chunk says beside its text; whether it says anything.
+    fn note(&mut self, chunk: Chunk, sink: &mut impl FnMut(Piece<'_>)) -> bool {
+        if chunk.has_message {
+            self.speech.end_message(chunk.is_part, &mut |kind, text: &str| sink(Piece::Delta(kind, text)));
+            self.is_whole |= !chunk.is_part;
+        }
+        let says_something = chunk.is_completion || chunk.error.is_some() || chunk.usage.is_some();
+        self.began |= chunk.is_completion;
+        self.has_text |= chunk.has_text;
+        self.goes_on |= chunk.has_text && self.finish.is_some();
         self.refused |= chunk.refused;
+        self.wants_tools |= chunk.wants_tools;
+        for tool in chunk.tools {
+            if self.tools.len() < MOST_TOOLS && !self.tools.contains(&tool) {
+                self.tools.push(tool);
+            }
+        }
         self.usage = chunk.usage.or(self.usage);
         if let Some(error) = chunk.error {
-            self.failure.get_or_insert(Failure::Server(error));
+            self.fail(Failure::Server(error));
         }
+        if let Some(finish) = chunk.finish {
+            if let Finish::Failed(word) = &finish {
+                self.fail(Failure::Ended(word.to_string()));
+            }
+            self.finish = Some(finish.graver(self.finish.take()));
+        }
+        if let Some(words) = chunk.words {
+            self.hint.get_or_insert(words);
+        }
+        says_something
     }
 }
 
+/// An event that is too large to be read between two others. It may be read on another thread.
+#[derive(Debug)]
+pub struct Large(Vec<u8>);
+
+impl Large {
+    /// Reads it.
+    pub fn read(self) -> Digest {
+        digest(self.0, &mut Reader::default())
+    }
+}
+
+/// What was found in a text, in order.
+#[derive(Debug, Default)]
+pub struct Digest {
+    found: Vec<Found>,
+    /// What began a value at the end of the text and did not end it.
+    incomplete: Option<Vec<u8>>,
+}
+
+#[derive(Debug)]
+enum Found {
+    /// A piece of text, of which so many bytes were told.
+    Text(Origin, Kind, String, usize),
+    /// What a chunk says beside its text, and what it was.
+    Chunk(Box<Chunk>, Vec<u8>),
+    Done,
+    Skipped(Vec<u8>),
+}
+
+/// Finds the JSON values in a text, of which a server may have put several into one event, with `data:` between them
+/// or nothing at all.
+fn digest(text: Vec<u8>, reader: &mut Reader) -> Digest {
+    let mut digest = Digest::default();
+    let mut rest = &text[..];
+    loop {
+        rest = rest.trim_ascii_start();
+        while let Some(more) = rest.strip_prefix(b"data:") {
+            rest = more.trim_ascii_start();
+        }
+        if let Some(more) = rest.strip_prefix(b"[DONE]").or_else(|| rest.strip_prefix(b"\"[DONE]\"")) {
+            digest.found.push(Found::Done);
+            rest = more;
+            continue;
+        }
+        match rest.first() {
+            None => return digest,
+            Some(b',') if !digest.found.is_empty() => rest = &rest[1..],
+            Some(b'{' | b'[') => {
+                let Some(end) = Extent::default().feed(rest) else {
+                    digest.incomplete = Some(rest.to_vec());
+                    return digest;
+                };
+                let (value, more) = rest.split_at(end);
+                let begun = digest.found.len();
+                let mut read = |text: &mut [u8], found: &mut Vec<Found>| {
+                    reader.read(text, |read| {
+                        let list = read.as_array();
+                        let items = list.iter().flat_map(|list| list.iter()).chain(list.is_none().then_some(read));
+                        for item in items {
+                            let chunk = decode(item, |origin, kind, text| {
+                                found.push(Found::Text(origin, kind, text.to_owned(), 0));
+                            });
+                            let shown = value[..value.len().min(SHORT)].to_vec();
+                            found.push(Found::Chunk(Box::new(chunk), shown));
+                        }
+                    })
+                };
+                let is_read = read(&mut value.to_vec(), &mut digest.found).is_ok()
+                    || read(&mut mend(value), &mut digest.found).is_ok();
+                if !is_read {
+                    digest.found.truncate(begun);
+                    digest.found.push(Found::Skipped(value.to_vec()));
+                }
+                rest = more;
+            }
+            Some(_) => {
+                digest.found.push(Found::Skipped(rest.to_vec()));
+                return digest;
+            }
+        }
+    }
+}
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent::chunk::ServerError;
+
     use proptest::prelude::*;
 
     fn run(chunks: &[&[u8]], trouble: Option<&str>) -> (String, Result<Ending, Failure>) {
@@ -228,8 +676,13 @@ mod tests {
         };
         for chunk in chunks {
             answer.push(chunk, &mut reader, &mut sink);
+            answer.drain(&mut reader, &mut sink);
         }
-        let ending = answer.finish(trouble.map(str::to_owned), "text/event-stream", &mut reader, &mut sink);
+        if trouble.is_none() {
+            answer.end(&mut reader, &mut sink);
+            answer.drain(&mut reader, &mut sink);
+        }
+        let ending = answer.finish(trouble.map(str::to_owned), "text/event-stream", &mut sink);
         (text, ending)
     }
 
@@ -299,6 +752,57 @@ mod tests {
         assert_eq!(whole(&joined).0, "ab");
         let spread = "data: {\"choices\":\ndata: [{\"delta\":{\"content\":\"c\"}}]}\n\ndata: [DONE]\n\n";
         assert_eq!(whole(spread).0, "c");
+    }
+
+    #[test]
+    fn silence_is_the_end_only_where_the_endpoint_seems_to_have_finished() {
+        let with_finish = |text: &str| delta(text).replace("}]}", ",\"finish_reason\":\"stop\"}]}");
+        let grace = |body: &str| {
+            let (mut answer, mut reader) = (Answer::new(1 << 20), Reader::default());
+            answer.push(body.as_bytes(), &mut reader, |_| ());
+            answer.drain(&mut reader, |_| ());
+            answer.grace()
+        };
+        let finished = with_finish("a");
+        assert_eq!(whole(&finished).1.map(|ending| ending.stop), Ok(StopReason::EndTurn), "{finished}");
+        for over in [
+            finished.as_str(),
+            finished.trim_end(),
+            "data: [DONE]",
+            "{\"choices\":[{\"message\":{\"content\":\"a\"}}]}",
+            &format!("{}{STOP}", delta("a")),
+        ] {
+            assert_eq!(grace(over), Some(GRACE), "{over}");
+        }
+        let goes_on = format!("{finished}{}", with_finish("b"));
+        for more in ["", ": ping\n\n", &delta("a"), delta("a").trim_end(), &goes_on, "{\"choices\":[{"] {
+            assert_eq!(grace(more), None, "{more}");
+        }
+    }
+
+    #[test]
+    fn a_large_event_is_handed_out_and_told_in_slices() {
+        let text = "é".repeat(LARGE);
+        let body = format!("{}{}{STOP}", delta(&text), delta("after"));
+        let (mut answer, mut reader, mut heard) = (Answer::new(1 << 25), Reader::default(), String::new());
+        answer.push(body.as_bytes(), &mut reader, |piece| panic!("{piece:?}"));
+        let large = answer.take_large().unwrap();
+        assert!(answer.take_large().is_none());
+        let digest = std::thread::spawn(|| large.read()).join().unwrap();
+        answer.give(digest);
+        let mut steps = 0;
+        while answer.go_on(&mut reader, |piece| {
+            if let Piece::Delta(Kind::Text, more) = piece {
+                assert!(more.len() <= SLICE + 3);
+                heard.push_str(more);
+            }
+        }) {
+            steps += 1;
+        }
+        assert!(steps > text.len() / SLICE, "{steps}");
+        assert_eq!(heard, text + "after");
+        answer.end(&mut reader, |_| ());
+        assert_eq!(stop(&answer.finish(None, "", |_| ())), Some(StopReason::EndTurn));
     }
 
     #[test]

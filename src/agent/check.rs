@@ -50,9 +50,6 @@ fn advice(failure: &Failure, config: &Config) -> String {
         Failure::Status { status: 404, .. } => {
             format!(" Check OPENAI_BASE_URL ({}) and OPENAI_MODEL ({}).", config.base_url, config.model)
         }
-        Failure::Status { status: 401 | 403 | 429 | 500.., detail } if !detail.is_empty() => {
-            format!(" It says: {detail}")
-        }
         Failure::Network(_) => format!(" Is the endpoint running, and is OPENAI_BASE_URL ({}) right?", config.base_url),
         _ => String::new(),
     }
@@ -78,10 +75,11 @@ async fn ask(config: Rc<Config>) -> Result<Ending, Failure> {
     let mut trouble = None;
     while let Some(bytes) = next {
         answer.push(&bytes, &mut reader, |_| ());
+        answer.drain(&mut reader, |_| ());
         if answer.is_over() {
             break;
         }
-        next = match opened.next().await {
+        next = match opened.next_within(answer.grace()).await {
             Ok(bytes) => bytes,
             Err(message) => {
                 trouble = Some(message);
@@ -89,5 +87,9 @@ async fn ask(config: Rc<Config>) -> Result<Ending, Failure> {
             }
         };
     }
-    answer.finish(trouble, &opened.content_type, &mut reader, |_| ())
+    if trouble.is_none() {
+        answer.end(&mut reader, |_| ());
+        answer.drain(&mut reader, |_| ());
+    }
+    answer.finish(trouble, &opened.content_type, |_| ())
 }

@@ -33,10 +33,9 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep, timeout};
 use tower_service::Service;
 
-use super::chunk;
+use super::complaint;
 use super::config::{Auth, Config, MaxTokensField};
 use super::errors::Failure;
-use super::json::Reader;
 use super::log::note;
 use super::retry::{self, Cause};
 
@@ -94,6 +93,17 @@ pub struct Opened {
 }
 
 impl Opened {
+    /// As [`Self::next`]; with a limit, silence of that length is the end too.
+    ///
+    /// # Errors
+    /// As [`Self::next`].
+    pub async fn next_within(&mut self, limit: Option<Duration>) -> Result<Option<Bytes>, String> {
+        match limit {
+            None => self.next().await,
+            Some(limit) => timeout(limit, self.next()).await.unwrap_or(Ok(None)),
+        }
+    }
+
     /// The next bytes of the body; none at its proper end.
     ///
     /// # Errors
@@ -269,7 +279,7 @@ impl Client {
         let content_type = header(CONTENT_TYPE).unwrap_or_default().to_owned();
         if !head.status.is_success() {
             let text = read_body(body, ERROR_BODY).await;
-            let mut detail = error_detail(&text);
+            let mut detail = complaint::of_text(&text).map(|error| error.message).unwrap_or_default();
             if let (true, Some(location)) = (head.status.is_redirection(), header(LOCATION)) {
                 detail = format!("it redirects to {location}; set OPENAI_BASE_URL accordingly");
             }
@@ -376,22 +386,6 @@ async fn read_body(mut body: Incoming, limit: usize) -> String {
     };
     let _ = timeout(SIDE_TIMEOUT, reading).await;
     String::from_utf8_lossy(&bytes).into_owned()
-}
-
-/// What an error's body says, in a line.
-fn error_detail(text: &str) -> String {
-    let read = Reader::default().read(&mut text.as_bytes().to_vec(), chunk::read_error);
-    if let Ok(Some(error)) = read {
-        return error.message;
-    }
-    let json = serde_json::from_str::<serde_json::Value>(text).ok();
-    let said =
-        json.as_ref().and_then(|json| ["message", "detail", "error"].iter().find_map(|name| json[*name].as_str()));
-    match said {
-        Some(said) => said.to_owned(),
-        None if text.trim_start().starts_with('<') => String::new(),
-        None => text.lines().next().unwrap_or_default().chars().take(300).collect(),
-    }
 }
 
 /// An error and what lies under it, without saying anything twice.

@@ -14,7 +14,7 @@
 use simd_json::prelude::*;
 use simd_json::tape::Value;
 
-use super::json::{push_string, quoted};
+use super::json::push_string;
 use super::rpc::RpcError;
 
 /// A message of the user, converted.
@@ -125,9 +125,34 @@ fn convert(block: Value<'_, '_>, images: bool) -> Result<Part, String> {
     })
 }
 
+/// Several messages of the user as one: many models take no two in a row. They are as [`user_message`] made them.
+pub fn join_user_messages<'a>(messages: impl Iterator<Item = &'a str>) -> Box<str> {
+    const HEAD: &str = "{\"role\":\"user\",\"content\":";
+    let contents = messages.filter_map(|message| message.strip_prefix(HEAD)?.strip_suffix('}'));
+    let contents: Vec<&str> = contents.collect();
+    let text = |content: &'a str| content.strip_prefix('"')?.strip_suffix('"');
+    let joined = match contents.iter().map(|content| text(content)).collect::<Option<Vec<&str>>>() {
+        Some(texts) => format!("\"{}\"", texts.join("\\n\\n")),
+        None => {
+            let parts = contents.iter().map(|content| {
+                match content.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+                    Some(parts) => parts.to_owned(),
+                    None => format!("{{\"type\":\"text\",\"text\":{content}}}"),
+                }
+            });
+            format!("[{}]", parts.collect::<Vec<String>>().join(","))
+        }
+    };
+    format!("{HEAD}{joined}}}").into()
+}
+
 /// The model's answer as a message.
 pub fn assistant_message(text: &str) -> Box<str> {
-    format!("{{\"role\":\"assistant\",\"content\":{}}}", quoted(text)).into()
+    let mut json = Vec::with_capacity(text.len() + text.len() / 16 + 64);
+    json.extend_from_slice(b"{\"role\":\"assistant\",\"content\":");
+    push_string(&mut json, text);
+    json.push(b'}');
+    utf8(json)
 }
 
 /// What a request is made of.
@@ -234,6 +259,26 @@ mod tests {
             assert_eq!(error.code, -32602);
             assert!(error.message.contains(place), "{}", error.message);
         }
+    }
+
+    #[test]
+    fn messages_of_the_user_are_joined_as_texts_or_as_parts() {
+        let message = |prompt: &Json| {
+            Reader::default()
+                .read(&mut prompt.to_string().into_bytes(), |value| user_message(value, true))
+                .unwrap()
+                .unwrap()
+        };
+        let texts = [json!([{"type": "text", "text": "a\"}"}]), json!([{"type": "text", "text": "b"}])]
+            .map(|prompt| message(&prompt).json);
+        let joined: Json = serde_json::from_str(&join_user_messages(texts.iter().map(|json| &**json))).unwrap();
+        assert_eq!(joined, json!({"role": "user", "content": "a\"}\n\nb"}));
+        let image = message(&json!([{"type": "image", "mimeType": "image/png", "data": "AAAA"}]));
+        let joined = join_user_messages([&*texts[1], &*image.json].into_iter());
+        let parts = json!([{"type": "text", "text": "b"},
+            {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]);
+        assert_eq!(serde_json::from_str::<Json>(&joined).unwrap(), json!({"role": "user", "content": parts}));
+        assert_eq!(join_user_messages([&*image.json].into_iter()), image.json);
     }
 
     proptest! {

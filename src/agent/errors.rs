@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::chunk::ServerError;
+use super::complaint::ServerError;
 use super::rpc::RpcError;
 
 /// Why a turn failed.
@@ -19,6 +19,8 @@ pub enum Failure {
     Network(String),
     /// An error object within a successful response.
     Server(ServerError),
+    /// The model stopped for a reason that is no proper end: the endpoint's word for it.
+    Ended(String),
     /// A successful response that is no completion: its content type.
     NotACompletion(String),
     /// An event or an answer was longer than the configured number of bytes.
@@ -36,6 +38,9 @@ impl Failure {
                 Some(code) => status_text(code, &error.message, url),
                 None => format!("Error from {url}: {}", error.message),
             },
+            Self::Ended(word) => {
+                format!("The answer from {url} is not complete: the endpoint ended it with finish_reason {word:?}.")
+            }
             Self::Network(message) => format!("Network error connecting to {url}: {message}"),
             Self::NotACompletion(kind) => {
                 format!(
@@ -54,6 +59,11 @@ impl Failure {
             Self::Server(error) => error.code,
             _ => None,
         }
+    }
+
+    /// Whether the endpoint will not have this prompt: it would not have it either beside the next one.
+    pub fn is_refusal(&self) -> bool {
+        matches!(self.status(), Some(400 | 413 | 422))
     }
 
     /// What the server said beside the words of [`Self::text`], for the log.
@@ -80,12 +90,16 @@ impl Failure {
 }
 
 fn status_text(status: u16, detail: &str, url: &str) -> String {
-    match status {
+    let words = match status {
         401 | 403 => format!("Authentication error (HTTP {status}) calling {url}. Check your OPENAI_API_KEY."),
         429 => format!("Rate limit exceeded (HTTP 429) calling {url}. Please retry later."),
         500.. => format!("Server error (HTTP {status}) from {url}."),
         _ if detail.is_empty() => format!("Request refused (HTTP {status}) by {url}."),
-        _ => format!("Request refused (HTTP {status}) by {url}: {detail}"),
+        _ => return format!("Request refused (HTTP {status}) by {url}: {detail}"),
+    };
+    match detail.is_empty() {
+        true => words,
+        false => format!("{words} It says: {detail}"),
     }
 }
 
@@ -112,6 +126,14 @@ mod tests {
             ),
             (status(429), "Rate limit exceeded (HTTP 429) calling http://h/v1/chat/completions. Please retry later."),
             (status(502), "Server error (HTTP 502) from http://h/v1/chat/completions."),
+            (
+                Failure::Status { status: 502, detail: "no worker".into() },
+                "Server error (HTTP 502) from http://h/v1/chat/completions. It says: no worker",
+            ),
+            (
+                Failure::Ended("abort".into()),
+                "The answer from http://h/v1/chat/completions is not complete: the endpoint ended it with finish_reason \"abort\".",
+            ),
             (Failure::Network("reset".into()), "Network error connecting to http://h/v1/chat/completions: reset"),
         ] {
             assert_eq!(failure.text(url), text);

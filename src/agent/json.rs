@@ -7,6 +7,8 @@ use simd_json::prelude::*;
 use simd_json::tape::Value;
 use simd_json::{Buffers, Tape};
 
+use super::mend::mend;
+
 /// Deepest nesting that is read.
 pub const MAX_DEPTH: usize = 256;
 
@@ -45,6 +47,30 @@ impl Reader {
         }
         outcome
     }
+}
+
+impl Reader {
+    /// Parses `text`, and if that fails parses it mended ([`mend`]); `use_value` is called at most once.
+    ///
+    /// # Errors
+    /// As [`Self::read`], of the mended text.
+    pub fn read_leniently<T>(
+        &mut self,
+        text: &[u8],
+        mut use_value: impl FnMut(Value<'_, '_>) -> T,
+    ) -> Result<T, simd_json::Error> {
+        let mut copy = text.to_vec();
+        if let Ok(outcome) = self.read(&mut copy, &mut use_value) {
+            return Ok(outcome);
+        }
+        self.read(&mut mend(text), use_value)
+    }
+}
+
+/// Appends a parsed value as JSON. Nothing deeper than [`MAX_DEPTH`] can have been parsed.
+pub fn push_value(out: &mut Vec<u8>, value: Value<'_, '_>) {
+    // A vector takes all that is written.
+    let _ = value.write(out);
 }
 
 /// Appends `text` as a JSON string, quotes included.

@@ -10,31 +10,40 @@
 //! ```
 //!
 //! Reading order: [`config`] (what can be set), [`rpc`] and [`acp`] (the methods), [`convert`] (what is sent),
-//! [`sse`], [`chunk`] and [`answer`] (what comes back), [`errors`] and [`retry`] (what goes wrong), [`outbox`] (what
-//! happens when the reader is slow), [`serve`] (the only place where they meet the operating system).
+//! [`sse`], [`chunk`] and [`answer`] (what comes back; [`speech`] and [`thinking`] what of it is told, [`mend`] what is
+//! read a second time), [`complaint`], [`errors`] and [`retry`] (what goes wrong), [`outbox`] (what happens when the
+//! reader is slow), [`serve`] (the only place where they meet the operating system).
 //!
 //! The invariant of the whole: every request is answered exactly once, after its last update, whatever the endpoint
-//! or the disk does; and a turn that did not end well leaves the history of its session as it was.
+//! or the disk does; and of a turn that did not end well only what the user said stays in its session.
 
 pub mod acp;
 pub mod answer;
+#[cfg(test)]
+mod bodies;
 pub mod check;
 pub mod chunk;
 pub mod cli;
 pub mod client;
+pub mod complaint;
 pub mod config;
 pub mod convert;
 pub mod errors;
+pub mod extent;
+pub mod finish;
 pub mod history;
 pub mod json;
 pub mod lines;
 pub mod log;
+pub mod mend;
 pub mod outbox;
 mod random;
 pub mod retry;
 pub mod rpc;
 pub mod serve;
 pub mod session;
+pub mod speech;
 pub mod sse;
 pub mod stdio;
+pub mod thinking;
 pub mod usage;

@@ -386,35 +386,26 @@ async fn ask(shell: &Rc<Shell>, turn: TurnId, resume: &Notify) -> Result<(Ending
     };
     let mut opened = client.ask(&model, body).await?;
     let mut answer = Answer::new(shell.config.max_line);
+    let mut skipped = Skipped(0);
     let mut next = opened.first.take();
     let mut trouble = None;
     let mut burst = 0;
     while let Some(bytes) = next {
         {
             let mut agent = shell.agent.borrow_mut();
-            answer.push(&bytes, &mut shell.reader.borrow_mut(), |piece| match piece {
-                Piece::Delta(kind, text) => agent.delta(turn, kind, text),
-                Piece::Skipped(data) => {
-                    note!(Info, "An event that is no JSON is passed over: {}", String::from_utf8_lossy(data));
-                }
-            });
+            let mut reader = shell.reader.borrow_mut();
+            answer.push(&bytes, &mut reader, |piece| forward(&mut agent, turn, piece, &mut skipped));
         }
-        shell.act();
-        if shell.agent.borrow().answer_length(turn) > shell.config.max_history {
-            return Err(Failure::TooLong(shell.config.max_history));
-        }
+        settle(shell, turn, resume, &mut answer, &mut skipped).await?;
         if answer.is_over() {
             break;
-        }
-        while shell.agent.borrow().is_paused(turn) {
-            resume.notified().await;
         }
         burst += 1;
         if burst == BURST {
             burst = 0;
             tokio::task::yield_now().await;
         }
-        next = match opened.next().await {
+        next = match opened.next_within(answer.grace()).await {
             Ok(bytes) => bytes,
             Err(message) => {
                 trouble = Some(message);
@@ -423,16 +414,86 @@ async fn ask(shell: &Rc<Shell>, turn: TurnId, resume: &Notify) -> Result<(Ending
         };
     }
     let has_tail = answer.is_over() && trouble.is_none();
+    if trouble.is_none() {
+        {
+            let mut agent = shell.agent.borrow_mut();
+            let mut reader = shell.reader.borrow_mut();
+            answer.end(&mut reader, |piece| forward(&mut agent, turn, piece, &mut skipped));
+        }
+        settle(shell, turn, resume, &mut answer, &mut skipped).await?;
+    }
     let ending = {
         let mut agent = shell.agent.borrow_mut();
         let content_type = opened.content_type.clone();
-        answer.finish(trouble, &content_type, &mut shell.reader.borrow_mut(), |piece| {
-            if let Piece::Delta(kind, text) = piece {
-                agent.delta(turn, kind, text);
-            }
-        })
+        answer.finish(trouble, &content_type, |piece| forward(&mut agent, turn, piece, &mut skipped))
     };
+    skipped.tell();
     Ok((ending?, has_tail.then_some(opened)))
+}
+
+/// Tells what is left of a read: large events, which are read beside this thread, come in slices, and between two of
+/// them the other sessions have their turn.
+async fn settle(
+    shell: &Rc<Shell>,
+    turn: TurnId,
+    resume: &Notify,
+    answer: &mut Answer,
+    skipped: &mut Skipped,
+) -> Result<(), Failure> {
+    loop {
+        shell.act();
+        if shell.agent.borrow().answer_length(turn) > shell.config.max_history {
+            return Err(Failure::TooLong(shell.config.max_history));
+        }
+        while shell.agent.borrow().is_paused(turn) {
+            resume.notified().await;
+        }
+        if let Some(large) = answer.take_large() {
+            let digest = tokio::task::spawn_blocking(|| large.read()).await;
+            answer.give(digest.map_err(|error| Failure::Network(error.to_string()))?);
+        }
+        let has_more = {
+            let mut agent = shell.agent.borrow_mut();
+            let mut reader = shell.reader.borrow_mut();
+            answer.go_on(&mut reader, |piece| forward(&mut agent, turn, piece, skipped))
+        };
+        if !has_more {
+            return Ok(());
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Hands a piece of an answer to the agent, or logs it.
+fn forward(agent: &mut Agent, turn: TurnId, piece: Piece<'_>, skipped: &mut Skipped) {
+    match piece {
+        Piece::Delta(kind, text) => agent.delta(turn, kind, text),
+        Piece::Skipped(data) => skipped.note(data),
+    }
+}
+
+/// How many events of an answer were passed over: an endpoint that sends them by the hundred gets few lines.
+struct Skipped(usize);
+
+impl Skipped {
+    /// Lines of one answer.
+    const LINES: usize = 3;
+    /// Bytes of an event that are shown.
+    const SHOWN: usize = 80;
+
+    fn note(&mut self, data: &[u8]) {
+        self.0 += 1;
+        if self.0 <= Self::LINES {
+            let shown = String::from_utf8_lossy(&data[..data.len().min(Self::SHOWN)]);
+            note!(Warn, "An event of {} bytes that says nothing is passed over: {shown}", data.len());
+        }
+    }
+
+    fn tell(&self) {
+        if self.0 > Self::LINES {
+            note!(Warn, "{} more events were passed over.", self.0 - Self::LINES);
+        }
+    }
 }
 
 /// Stores a turn if histories are kept, and has its prompt answered.

@@ -1,12 +1,14 @@
 //! A session: what is remembered of one conversation. Pure.
 //!
 //! The invariant: the history holds whole turns only, each a message of the user and the answer to it, in the order
-//! in which they ended; a turn that failed, was cancelled or was refused leaves no trace in it.
+//! in which they ended. What the user said in turns since then that failed or were cancelled waits beside it, and
+//! becomes part of the next message, so that "continue" has something to go on; what was refused leaves no trace.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::SystemTime;
 
+use super::convert::join_user_messages;
 use super::usage::Usage;
 
 /// Names one run of a prompt, for ever.
@@ -40,6 +42,8 @@ pub struct Session {
     pub stored: u64,
     history: VecDeque<Exchange>,
     bytes: usize,
+    /// Messages of the user that have no answer.
+    unanswered: VecDeque<Rc<str>>,
 }
 
 impl Session {
@@ -55,7 +59,32 @@ impl Session {
             stored: 0,
             history: VecDeque::new(),
             bytes: 0,
+            unanswered: VecDeque::new(),
         }
+    }
+
+    /// The message to send for what the user says now: with what has no answer before it. Who says the same again
+    /// asks once.
+    pub fn message(&self, own: &Rc<str>) -> Rc<str> {
+        let before = self.unanswered.iter().filter(|message| *message != own);
+        match self.unanswered.is_empty() {
+            true => own.clone(),
+            false => join_user_messages(before.chain([own]).map(|message| &**message)).into(),
+        }
+    }
+
+    /// What the user said has no answer. Of such messages the oldest are forgotten beyond `limit` bytes.
+    pub fn leave(&mut self, own: Rc<str>, limit: usize) {
+        self.unanswered.retain(|message| *message != own);
+        self.unanswered.push_back(own);
+        while self.unanswered.len() > 1 && self.unanswered.iter().map(|message| message.len()).sum::<usize>() > limit {
+            self.unanswered.pop_front();
+        }
+    }
+
+    /// What had no answer has one now, or was refused.
+    pub fn settle(&mut self) {
+        self.unanswered.clear();
     }
 
     /// The turns, oldest first.
@@ -97,6 +126,23 @@ impl Session {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn what_has_no_answer_goes_with_the_next_message_and_once() {
+        let message = |text: &str| Rc::<str>::from(format!("{{\"role\":\"user\",\"content\":\"{text}\"}}"));
+        let mut session = Session::new("/", "m".into(), SystemTime::UNIX_EPOCH);
+        assert_eq!(session.message(&message("a")), message("a"));
+        session.leave(message("a"), 1000);
+        assert_eq!(session.message(&message("a")), message("a"));
+        assert_eq!(session.message(&message("b")), message("a\\n\\nb"));
+        session.leave(message("b"), 1000);
+        session.leave(message("a"), 1000);
+        assert_eq!(session.message(&message("c")), message("b\\n\\na\\n\\nc"));
+        session.leave(message("d"), 40);
+        assert_eq!(session.message(&message("c")), message("d\\n\\nc"));
+        session.settle();
+        assert_eq!(session.message(&message("c")), message("c"));
+    }
 
     proptest! {
         #[test]

@@ -1,25 +1,40 @@
-//! Server-sent events: bytes in, the data of each event out. Pure; it never fails but for a line that is too long.
+//! Server-sent events: bytes in, the fields of the stream out, line by line. Pure; it never fails but for a line that
+//! is too long.
 //!
 //! Lines end with LF, CRLF or a lone CR; a chunk may end anywhere, inside a character or between CR and LF too. A
-//! byte order mark at the start, comments, and the fields event, id and retry are passed over. Several data lines of
-//! one event are joined by LF. The WHATWG's rule that an event without its empty line at the end of the stream is
-//! lost is not followed: [`Parser::finish`] gives it, since some servers end right after `data: [DONE]`.
+//! byte order mark at the start, comments, and the fields id and retry are passed over. What makes an event of several
+//! lines is not settled here: servers leave out the empty line that ends an event, so that whoever reads the fields
+//! takes each line of data for an event if it can be one ([`super::answer`]).
 //!
-//! The invariant: the events depend on the bytes alone, never on where the chunks were cut.
+//! The invariant: the fields depend on the bytes alone, never on where the chunks were cut.
+
+use std::ops::ControlFlow;
+
+/// One line of the stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Field<'a> {
+    /// `data: …`
+    Data(&'a [u8]),
+    /// `event: …`, the name of the event.
+    Event(&'a [u8]),
+    /// `error: …`, which the standard does not know and llama.cpp sends.
+    Error(&'a [u8]),
+    /// A line that is no field: JSON or words that stand in the stream as they are.
+    Stray(&'a [u8]),
+    /// The empty line that ends an event.
+    End,
+}
 
 /// The state between two chunks.
 #[derive(Debug)]
 pub struct Parser {
     /// The line that has begun but not ended.
     line: Vec<u8>,
-    /// The data lines of the event that has begun, joined by LF.
-    data: Vec<u8>,
-    has_data: bool,
     /// The last chunk ended with CR: a LF that follows belongs to it.
     after_cr: bool,
     /// The first line may begin with a byte order mark.
     at_start: bool,
-    /// Bytes that one line or one event may have.
+    /// Bytes that one line may have.
     limit: usize,
 }
 
@@ -28,61 +43,71 @@ pub struct Parser {
 #[error("an event of the stream is longer than {0} bytes")]
 pub struct TooLong(pub usize);
 
-/// Capacity, in bytes, that is kept between events.
+/// Capacity, in bytes, that is kept between lines.
 const KEPT: usize = 64 << 10;
 
 impl Parser {
-    /// A parser for one response; `limit` is the most bytes of a line and of an event's data.
+    /// A parser for one response; `limit` is the most bytes of a line.
     pub fn new(limit: usize) -> Self {
-        Self { line: Vec::new(), data: Vec::new(), has_data: false, after_cr: false, at_start: true, limit }
+        Self { line: Vec::new(), after_cr: false, at_start: true, limit }
     }
 
-    /// Takes the next bytes and calls `event` with the data of each event that ends within them. The data may be
-    /// changed by the callee.
+    /// Takes the next bytes and calls `field` with each line that ends within them, until it breaks off. Gives the
+    /// bytes that were not looked at, none if it did not.
     ///
     /// # Errors
     /// [`TooLong`]; the stream cannot be followed any further.
-    pub fn push(&mut self, mut bytes: &[u8], mut event: impl FnMut(&mut [u8])) -> Result<(), TooLong> {
+    pub fn push<'a>(
+        &mut self,
+        mut bytes: &'a [u8],
+        mut field: impl FnMut(Field<'_>) -> ControlFlow<()>,
+    ) -> Result<&'a [u8], TooLong> {
         if self.after_cr && !bytes.is_empty() {
             self.after_cr = false;
-            if bytes[0] == b'\n' {
-                bytes = &bytes[1..];
-            }
+            bytes = bytes.strip_prefix(b"\n").unwrap_or(bytes);
         }
         while let Some(end) = memchr::memchr2(b'\n', b'\r', bytes) {
-            if self.line.is_empty() {
-                self.line(&bytes[..end], &mut event)?;
+            let (begun, is_cr) = (&bytes[..end], bytes[end] == b'\r');
+            bytes = &bytes[end + 1..];
+            if is_cr {
+                self.after_cr = bytes.is_empty();
+                bytes = bytes.strip_prefix(b"\n").unwrap_or(bytes);
+            }
+            let flow = if self.line.is_empty() {
+                self.take_line(begun, &mut field)?
             } else {
-                self.extend_line(&bytes[..end])?;
+                self.extend_line(begun)?;
                 let line = std::mem::take(&mut self.line);
-                self.line(&line, &mut event)?;
+                let flow = self.take_line(&line, &mut field)?;
                 self.line = line;
                 self.line.clear();
                 self.line.shrink_to(KEPT);
-            }
-            let is_cr = bytes[end] == b'\r';
-            bytes = &bytes[end + 1..];
-            if is_cr {
-                match bytes.first() {
-                    Some(b'\n') => bytes = &bytes[1..],
-                    Some(_) => {}
-                    None => self.after_cr = true,
-                }
+                flow
+            };
+            if flow.is_break() {
+                return Ok(bytes);
             }
         }
-        self.extend_line(bytes)
+        self.extend_line(bytes)?;
+        Ok(&[])
     }
 
-    /// The end of the stream: gives the event that was still open, if there is one.
+    /// The end of the stream: gives the line that was still open, if there is one, and the end of its event.
     ///
     /// # Errors
     /// [`TooLong`].
-    pub fn finish(&mut self, mut event: impl FnMut(&mut [u8])) -> Result<(), TooLong> {
+    pub fn finish(&mut self, mut field: impl FnMut(Field<'_>) -> ControlFlow<()>) -> Result<(), TooLong> {
         let line = std::mem::take(&mut self.line);
         if !line.is_empty() {
-            self.line(&line, &mut event)?;
+            let _ = self.take_line(&line, &mut field)?;
         }
-        self.line(b"", &mut event)
+        let _ = field(Field::End);
+        Ok(())
+    }
+
+    /// The line that has begun but not ended.
+    pub fn open_line(&self) -> &[u8] {
+        &self.line
     }
 
     fn extend_line(&mut self, bytes: &[u8]) -> Result<(), TooLong> {
@@ -94,7 +119,11 @@ impl Parser {
     }
 
     /// One line, without its end.
-    fn line(&mut self, mut line: &[u8], event: &mut impl FnMut(&mut [u8])) -> Result<(), TooLong> {
+    fn take_line(
+        &mut self,
+        mut line: &[u8],
+        field: &mut impl FnMut(Field<'_>) -> ControlFlow<()>,
+    ) -> Result<ControlFlow<()>, TooLong> {
         if line.len() > self.limit {
             return Err(TooLong(self.limit));
         }
@@ -102,31 +131,27 @@ impl Parser {
             self.at_start = false;
             line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line);
         }
-        if line.is_empty() {
-            if self.has_data {
-                event(&mut self.data);
-                self.data.clear();
-                self.data.shrink_to(KEPT);
-                self.has_data = false;
-            }
-            return Ok(());
-        }
-        let Some(value) = line.strip_prefix(b"data") else { return Ok(()) };
-        let value = match value {
-            [] => value,
-            [b':', b' ', rest @ ..] | [b':', rest @ ..] => rest,
-            // A field whose name only begins like ours.
-            _ => return Ok(()),
-        };
-        if self.data.len() + value.len() + 1 > self.limit {
-            return Err(TooLong(self.limit));
-        }
-        if self.has_data {
-            self.data.push(b'\n');
-        }
-        self.data.extend_from_slice(value);
-        self.has_data = true;
-        Ok(())
+        Ok(read_line(line).map_or(ControlFlow::Continue(()), field))
+    }
+}
+
+/// What a line says; nothing for a comment and for fields that do not matter here.
+fn read_line(line: &[u8]) -> Option<Field<'_>> {
+    if line.is_empty() {
+        return Some(Field::End);
+    }
+    if let Some(value) = line.strip_prefix(b"data:") {
+        return Some(Field::Data(value.strip_prefix(b" ").unwrap_or(value)));
+    }
+    let colon = memchr::memchr(b':', line).unwrap_or(line.len());
+    let value = line.get(colon + 1..).unwrap_or_default();
+    let value = value.strip_prefix(b" ").unwrap_or(value);
+    match &line[..colon] {
+        b"" | b"id" | b"retry" => None,
+        b"data" => Some(Field::Data(value)),
+        b"event" => Some(Field::Event(value)),
+        b"error" => Some(Field::Error(value)),
+        _ => Some(Field::Stray(line)),
     }
 }
 
@@ -134,10 +159,20 @@ impl Parser {
 mod tests {
     use super::*;
 
-    fn events(chunks: &[&[u8]]) -> Vec<String> {
+    fn fields(chunks: &[&[u8]]) -> Vec<String> {
         let mut parser = Parser::new(1 << 20);
         let mut seen = Vec::new();
-        let mut note = |data: &mut [u8]| seen.push(String::from_utf8_lossy(data).into_owned());
+        let mut note = |field: Field<'_>| {
+            let (name, value) = match field {
+                Field::Data(value) => ("", value),
+                Field::Event(value) => ("event ", value),
+                Field::Error(value) => ("error ", value),
+                Field::Stray(value) => ("stray ", value),
+                Field::End => ("/", &b""[..]),
+            };
+            seen.push(format!("{name}{}", String::from_utf8_lossy(value)));
+            ControlFlow::Continue(())
+        };
         for chunk in chunks {
             parser.push(chunk, &mut note).unwrap();
         }
@@ -147,26 +182,47 @@ mod tests {
 
     #[test]
     fn every_line_end_and_field_is_understood() {
-        assert_eq!(events(&[b"data: a\n\ndata:b\r\n\r\ndata: c\r\rdata: d"]), ["a", "b", "c", "d"]);
-        assert_eq!(events(&[b"\xef\xbb\xbfdata: a\n\n: ping\n\nevent: x\nid: 1\nretry: 5\ndata: b\n\n"]), ["a", "b"]);
-        assert_eq!(events(&[b"data: a\ndata: b\ndata\n\ndatabase: c\n\n"]), ["a\nb\n"]);
-        assert_eq!(events(&[b"data:  two spaces\n\n\n\n"]), [" two spaces"]);
-        assert_eq!(events(&[b"data: x\r", b"\n\r", b"\ndata: y\n\n"]), ["x", "y"]);
+        let all = ["a", "/", "b", "/", "c", "/", "d", "/"];
+        assert_eq!(fields(&[b"data: a\n\ndata:b\r\n\r\ndata: c\r\rdata: d"]), all);
+        let all = ["a", "/", "/", "event x", "b", "/", "error e", "/"];
+        assert_eq!(
+            fields(&[b"\xef\xbb\xbfdata: a\n\n: ping\n\nevent: x\nid: 1\nretry: 5\ndata: b\n\nerror: e\n"]),
+            all
+        );
+        let all = ["a", "b", "", "/", "stray database: c", "stray {\"a\":1}", "/"];
+        assert_eq!(fields(&[b"data: a\ndata: b\ndata\n\ndatabase: c\n{\"a\":1}"]), all);
+        assert_eq!(fields(&[b"data:  two spaces\n\n\n\n"]), [" two spaces", "/", "/", "/", "/"]);
+        assert_eq!(fields(&[b"data: x\r", b"\n\r", b"\ndata: y\n\n"]), ["x", "/", "y", "/", "/"]);
     }
 
     #[test]
-    fn a_line_and_an_event_have_a_limit() {
+    fn a_reader_that_breaks_off_gets_the_rest_of_the_bytes() {
+        let mut parser = Parser::new(64);
+        let mut seen = Vec::new();
+        let mut one = |field: Field<'_>| {
+            if let Field::Data(data) = field {
+                seen.push(data.to_vec());
+            }
+            ControlFlow::Break(())
+        };
+        assert_eq!(parser.push(b"data: a\r\ndata: b\r", &mut one), Ok(&b"data: b\r"[..]));
+        assert_eq!(parser.push(b"data: b\r", &mut one), Ok(&b""[..]));
+        assert_eq!(parser.push(b"\ndata: c\n", &mut one), Ok(&b""[..]));
+        assert_eq!(seen, [b"a", b"b", b"c"]);
+    }
+
+    #[test]
+    fn a_line_has_a_limit() {
         let mut parser = Parser::new(16);
-        assert_eq!(parser.push(&[b'x'; 17], |_| ()), Err(TooLong(16)));
-        let mut parser = Parser::new(16);
-        assert_eq!(parser.push(b"data: 0123456\ndata: 012345678\n", |_| ()), Err(TooLong(16)));
+        assert_eq!(parser.push(&[b'x'; 17], |_| ControlFlow::Continue(())), Err(TooLong(16)));
     }
 
     #[test]
     fn a_line_that_is_too_long_is_refused_whether_it_comes_in_one_piece_or_in_two() {
         for pieces in [&[&b": 0123456789abcdef\ndata: x\n\n"[..]][..], &[b": 012345678", b"9abcdef\ndata: x\n\n"]] {
             let mut parser = Parser::new(16);
-            let outcome = pieces.iter().try_for_each(|piece| parser.push(piece, |data| panic!("{data:?}")));
+            let refuse = |field: Field<'_>| panic!("{field:?}");
+            let outcome = pieces.iter().try_for_each(|piece| parser.push(piece, refuse).map(|_| ()));
             assert_eq!(outcome, Err(TooLong(16)), "{pieces:?}");
         }
     }

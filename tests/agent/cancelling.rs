@@ -58,7 +58,8 @@ fn cancel_stops_the_request_and_the_next_prompt_works() {
     }
     assert_eq!(client.prompt(&session, "fine").text(), "ok");
     let messages = endpoint.requests().last().unwrap().body["messages"].clone();
-    assert_eq!(messages, json!([{"role": "user", "content": "fine"}]), "nothing of the cancelled turns is kept");
+    let expected = json!([{"role": "user", "content": "hi\n\nfine"}]);
+    assert_eq!(messages, expected, "of the cancelled turns what the user said is kept, and that once");
 }
 
 #[test]

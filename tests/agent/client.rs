@@ -1,8 +1,9 @@
 //! A client: starts the agent, writes lines, reads lines. It waits for a line at most [`PATIENCE`].
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use serde_json::{Value as Json, json};
@@ -69,7 +70,25 @@ impl Client {
 
     /// Starts this command.
     pub fn spawn(mut command: Command) -> Self {
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+        command.stderr(Stdio::inherit());
+        Self::spawn_piped(command)
+    }
+
+    /// Starts this command; the thread gives all that it logs when it has ended.
+    pub fn spawn_with_log(mut command: Command) -> (Self, JoinHandle<String>) {
+        command.stderr(Stdio::piped());
+        let mut client = Self::spawn_piped(command);
+        let mut stderr = client.child.stderr.take().unwrap();
+        let reading = std::thread::spawn(move || {
+            let mut log = String::new();
+            stderr.read_to_string(&mut log).unwrap();
+            log
+        });
+        (client, reading)
+    }
+
+    fn spawn_piped(mut command: Command) -> Self {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let stdout = child.stdout.take().unwrap();
         let (sender, lines) = channel();

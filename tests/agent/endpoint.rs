@@ -24,9 +24,10 @@ impl Request {
         self.headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
-    /// The content of the last message.
+    /// What the user said last. It may stand after what was said before and has no answer.
     pub fn said(&self) -> String {
-        self.body["messages"].as_array().unwrap().last().unwrap()["content"].as_str().unwrap_or_default().to_owned()
+        let content = &self.body["messages"].as_array().unwrap().last().unwrap()["content"];
+        content.as_str().and_then(|text| text.rsplit("\n\n").next()).unwrap_or_default().to_owned()
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use serde_json::{Value as Json, json};
+use serde_json::json;
 
 use super::client::Client;
 use super::endpoint::{Conn, Endpoint, Request, delta};
@@ -29,7 +29,8 @@ const NOW: (&str, &str) = ("retry-after-ms", "1");
 fn the_words_are_the_rfds() {
     for status in [401, 403] {
         let (text, url, requests) = fail(&[], move |_, conn| conn.refuse(status, "bad key"));
-        assert_eq!(text, format!("Authentication error (HTTP {status}) calling {url}. Check your OPENAI_API_KEY."));
+        let expected = format!("Authentication error (HTTP {status}) calling {url}. Check your OPENAI_API_KEY.");
+        assert_eq!(text, format!("{expected} It says: bad key"));
         assert_eq!(requests, 1);
     }
     let (text, url, requests) = fail(&[], |_, conn| conn.respond(429, &[NOW], "{}"));
@@ -37,7 +38,7 @@ fn the_words_are_the_rfds() {
     assert_eq!(requests, 3);
     for status in [500, 502, 503, 529] {
         let (text, url, requests) = fail(&[], move |_, conn| conn.respond(status, &[NOW], "oops"));
-        assert_eq!(text, format!("Server error (HTTP {status}) from {url}."));
+        assert_eq!(text, format!("Server error (HTTP {status}) from {url}. It says: oops"));
         assert_eq!(requests, 3);
     }
     let (text, url, requests) = fail(&[], |_, conn| conn.refuse(404, "no such model"));
@@ -192,12 +193,65 @@ fn a_failed_turn_leaves_the_history_as_it_was() {
     });
     let mut client = Client::for_url(&endpoint.url());
     let session = client.session();
-    for text in ["one", "break", "refuse", "two"] {
+    let said = |endpoint: &Endpoint| {
+        let messages = endpoint.requests().last().unwrap().body["messages"].clone();
+        let said = messages.as_array().unwrap().iter().map(|message| message["content"].as_str().unwrap().to_owned());
+        said.collect::<Vec<String>>()
+    };
+    for text in ["one", "break", "go on"] {
         client.prompt(&session, text);
     }
-    let messages = endpoint.requests().last().unwrap().body["messages"].clone();
-    let said: Vec<&Json> = messages.as_array().unwrap().iter().map(|message| &message["content"]).collect();
-    assert_eq!(said, ["one", "fine", "two"]);
+    assert_eq!(said(&endpoint), ["one", "fine", "break\n\ngo on"]);
+    for text in ["break", "refuse", "two"] {
+        client.prompt(&session, text);
+    }
+    // What the endpoint would not have would be refused again with the next prompt.
+    assert_eq!(said(&endpoint), ["one", "fine", "break\n\ngo on", "fine", "two"]);
+}
+
+#[test]
+fn the_words_of_the_server_are_told_in_every_shape() {
+    for (status, body, words) in [
+        (
+            400,
+            "[{\n  \"error\": {\n    \"code\": 400,\n    \"message\": \"API key not valid.\"\n  }\n}]",
+            "API key not valid.",
+        ),
+        (401, "{\"detail\":\"who are you\"}", "who are you"),
+        (404, "{\n  \"message\": \"no such route\"\n}", "no such route"),
+        (422, "{\"detail\":[{\"loc\":[\"body\",\"model\"],\"msg\":\"field required\"}]}", "body.model: field required"),
+        (429, "{\"errors\":[{\"message\":\"slow down\"}]}", "slow down"),
+        (500, "{\"base_resp\":{\"status_code\":1000,\"status_msg\":\"unknown error\"}}", "unknown error"),
+        (502, "<html><head><title>502 Bad Gateway</title></head></html>", "502 Bad Gateway"),
+        (503, "no healthy upstream", "no healthy upstream"),
+    ] {
+        let (text, ..) = fail(&[("OPENAI_MAX_RETRIES", "0")], move |_, conn| conn.respond(status, &[], body));
+        assert!(text.contains(&format!("HTTP {status}")) && text.ends_with(words), "{text}");
+    }
+}
+
+#[test]
+fn what_is_passed_over_is_logged_and_not_by_the_hundred() {
+    let endpoint = Endpoint::start(|_, conn| {
+        conn.begin();
+        for _ in 0..100 {
+            conn.chunk(b"data: : keepalive\n\n");
+        }
+        conn.text("ok");
+        conn.done();
+    });
+    let mut command = super::client::program();
+    command.env("OPENAI_BASE_URL", endpoint.url()).env("OPENAI_LOG", "warn");
+    let (mut client, stderr) = Client::spawn_with_log(command);
+    let session = client.session();
+    assert_eq!(client.prompt(&session, "hi").text(), "ok");
+    client.close();
+    assert_eq!(client.wait(), Some(0));
+    let log = stderr.join().unwrap();
+    let lines: Vec<&str> = log.lines().collect();
+    assert_eq!(lines.len(), 4, "{log}");
+    assert!(lines[0].contains("warning") && lines[0].contains(": keepalive"), "{log}");
+    assert!(lines[3].contains("97 more events"), "{log}");
 }
 
 #[test]

@@ -120,6 +120,8 @@ fn the_reason_to_finish_is_translated() {
         ("tool_calls", "end_turn"),
         ("function_call", "end_turn"),
         ("eos", "end_turn"),
+        ("MAX_TOKENS", "max_tokens"),
+        ("SAFETY", "refusal"),
     ] {
         let answered = ask(move |_, conn| {
             conn.begin();
@@ -206,6 +208,123 @@ fn long_events_are_read_and_too_long_ones_are_an_error() {
     let session = client.session();
     let text = client.prompt(&session, "hi").text();
     assert!(text.contains("longer than the limit of 1000000 bytes"), "{text}");
+}
+
+#[test]
+fn an_answer_that_is_over_ends_the_turn_though_the_connection_stays_open() {
+    const PLAIN: &str = "{\"choices\":[{\"message\":{\"content\":\"a\"},\"finish_reason\":\"stop\"}]}";
+    let chunk = delta(json!({"content": "a"}));
+    let finish = json!({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]});
+    let usage = json!({"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 1}});
+    for body in [
+        format!("data: {chunk}\n\ndata: [DONE]\n\n"),
+        format!("data: {chunk}\n\ndata: [DONE]\n"),
+        format!("data: {chunk}\n\ndata: [DONE]"),
+        format!("data: {chunk}\n\ndata: {finish}\n\n"),
+        format!("data: {chunk}\n\ndata: {finish}\n\ndata: {usage}\n\n"),
+        format!("data: {chunk}\ndata: {finish}\n"),
+        format!("data: {chunk}\n\ndata: {finish}"),
+        PLAIN.to_owned(),
+    ] {
+        let sent = body.clone();
+        let endpoint = Endpoint::start(move |_, conn| {
+            conn.begin();
+            conn.chunk(sent.as_bytes());
+            conn.wait_closed();
+        });
+        // No silence would end it.
+        let mut client = Client::start(&[("OPENAI_BASE_URL", &endpoint.url()), ("OPENAI_IDLE_TIMEOUT_SEC", "0")]);
+        let session = client.session();
+        let answered = client.prompt(&session, "hi");
+        assert_eq!((answered.text().as_str(), answered.stop()), ("a", "end_turn"), "{body}");
+    }
+}
+
+#[test]
+fn events_without_the_line_between_them_come_as_they_arrive() {
+    let (heard, said) = std::sync::mpsc::channel::<()>();
+    let said = std::sync::Mutex::new(said);
+    let endpoint = Endpoint::start(move |_, conn| {
+        conn.begin();
+        for text in ["a", "b", "c"] {
+            conn.chunk(format!("data: {}\n", delta(json!({"content": text}))).as_bytes());
+            // The next one is not sent before the client has this one.
+            said.lock().unwrap().recv_timeout(super::client::PATIENCE).expect("the client hears each at once");
+        }
+        conn.chunk(b"data: [DONE]\n");
+        conn.end();
+    });
+    let mut client = Client::for_url(&endpoint.url());
+    let session = client.session();
+    let id = client.ask_prompt(&session, "hi");
+    for text in ["a", "b", "c"] {
+        assert_eq!(client.line()["params"]["update"]["content"]["text"], text);
+        heard.send(()).unwrap();
+    }
+    assert_eq!(client.answer(id).stop(), "end_turn");
+}
+
+#[test]
+fn a_huge_event_arrives_whole_while_other_sessions_stream() {
+    let huge = "0123456789abcdef".repeat(24 << 16);
+    let text = huge.clone();
+    let endpoint = Endpoint::start(move |request, conn| match request.said().as_str() {
+        "huge" => conn.say(&[&text]),
+        _ => conn.say(&["small", " talk"]),
+    });
+    let mut client = Client::for_url(&endpoint.url());
+    let (first, second) = (client.session(), client.session());
+    let long = client.ask_prompt(&first, "huge");
+    let short = client.ask_prompt(&second, "small");
+    let mut waiting = vec![long, short];
+    let (mut heard, mut small) = (String::new(), String::new());
+    while !waiting.is_empty() {
+        let line = client.line();
+        if let Some(id) = line["id"].as_u64() {
+            waiting.retain(|other| *other != id);
+            continue;
+        }
+        assert!(line.to_string().len() < 1 << 20);
+        let text = line["params"]["update"]["content"]["text"].as_str().unwrap();
+        match line["params"]["sessionId"] == first.as_str() {
+            true => heard.push_str(text),
+            false => small.push_str(text),
+        }
+    }
+    assert!(heard == huge, "{} of {} bytes", heard.len(), huge.len());
+    assert_eq!(small, "small talk");
+}
+
+#[test]
+fn reasoning_within_the_text_is_a_thought_and_stays_out_of_the_history() {
+    let endpoint = Endpoint::start(|_, conn| conn.say(&["<th", "ink>h", "m</think>\n\n", "yes"]));
+    let mut client = Client::for_url(&endpoint.url());
+    let session = client.session();
+    let answered = client.prompt(&session, "hi");
+    assert_eq!((answered.text_of("agent_thought_chunk").as_str(), answered.text().as_str()), ("hm", "yes"));
+    client.prompt(&session, "again");
+    assert_eq!(endpoint.requests()[1].body["messages"][1], json!({"role": "assistant", "content": "yes"}));
+}
+
+#[test]
+fn tools_that_nobody_runs_are_told_and_the_prompt_stays() {
+    let endpoint = Endpoint::start(|request, conn| match request.number {
+        0 => {
+            conn.begin();
+            conn.event(&delta(json!({"tool_calls": [{"index": 0, "function": {"name": "look", "arguments": ""}}]})));
+            conn.finish_reason("tool_calls");
+            conn.done();
+        }
+        _ => conn.say(&["ok"]),
+    });
+    let mut client = Client::for_url(&endpoint.url());
+    let session = client.session();
+    let answered = client.prompt(&session, "where?");
+    let words = "The endpoint asked for tools, which this agent does not run: look.";
+    assert_eq!((answered.text().as_str(), answered.stop()), (words, "end_turn"));
+    client.prompt(&session, "continue");
+    let expected = json!([{"role": "user", "content": "where?\n\ncontinue"}]);
+    assert_eq!(endpoint.requests()[1].body["messages"], expected);
 }
 
 #[test]

@@ -1,14 +1,16 @@
-//! Any bytes in any pieces: the parser of server-sent events finds the same events, and those of the standard.
+//! Any bytes in any pieces: the parser of server-sent events finds the same fields, and the events of the standard.
 //!
 //! The first byte is the limit, and none if it is even; then come the pieces and the stream.
 
-use super::{cuts, pieces_and_stream};
-use crate::agent::sse::{Parser, TooLong};
+use std::ops::ControlFlow;
 
-/// The events up to the end of the stream, or to a line or an event that is longer than the limit.
+use super::{cuts, pieces_and_stream};
+use crate::agent::sse::{Field, Parser, TooLong};
+
+/// The events up to the end of the stream, or to a line that is longer than the limit.
 type Events = (Vec<Vec<u8>>, Result<(), TooLong>);
 
-/// Cuts the stream in three ways.
+/// Cuts the stream in three ways, and reads it by a reader that breaks off after each field.
 ///
 /// # Panics
 /// If the events are not the same.
@@ -19,25 +21,37 @@ pub fn check(bytes: &[u8]) {
     let expected = standard(stream, limit);
     let each: Vec<usize> = (1..stream.len()).collect();
     for cuts in [Vec::new(), cuts(pieces, stream.len()), each] {
-        assert_eq!(events(stream, &cuts, limit), expected, "limit {limit}, cut at {cuts:?}");
+        for breaks in [false, true] {
+            assert_eq!(events(stream, &cuts, limit, breaks), expected, "limit {limit}, cut at {cuts:?}");
+        }
     }
 }
 
-fn events(stream: &[u8], cuts: &[usize], limit: usize) -> Events {
+fn events(stream: &[u8], cuts: &[usize], limit: usize, breaks: bool) -> Events {
     let mut parser = Parser::new(limit);
-    let mut seen = Vec::new();
+    let (mut seen, mut data) = (Vec::new(), Vec::<Vec<u8>>::new());
+    let mut field = |field: Field<'_>| {
+        match field {
+            Field::Data(line) => data.push(line.to_vec()),
+            Field::End if !data.is_empty() => seen.push(std::mem::take(&mut data).join(&b'\n')),
+            _ => {}
+        }
+        if breaks { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    };
     let mut outcome = Ok(());
     let mut from = 0;
     for to in cuts.iter().copied().chain([stream.len()]) {
-        outcome = outcome.and_then(|()| parser.push(&stream[from..to], |data| seen.push(data.to_vec())));
+        let mut piece = &stream[from..to];
+        while outcome.is_ok() && !piece.is_empty() {
+            outcome = parser.push(piece, &mut field).map(|rest| piece = rest);
+        }
         from = to;
     }
-    let outcome = outcome.and_then(|()| parser.finish(|data| seen.push(data.to_vec())));
+    let outcome = outcome.and_then(|()| parser.finish(&mut field));
     (seen, outcome)
 }
 
-/// The standard's text, slowly: the whole stream at hand, line by line; with a limit for a line and for the data of an
-/// event.
+/// The standard's text, slowly: the whole stream at hand, line by line, with a limit for a line.
 fn standard(stream: &[u8], limit: usize) -> Events {
     let mut unified = Vec::new();
     let mut bytes = stream.iter().copied().peekable();
@@ -64,9 +78,6 @@ fn standard(stream: &[u8], limit: usize) -> Events {
         if &line[..colon] == b"data" {
             let value = line.get(colon + 1..).unwrap_or_default();
             data.push(value.strip_prefix(b" ").unwrap_or(value).to_vec());
-            if data.join(&b'\n').len() > limit {
-                return (seen, Err(TooLong(limit)));
-            }
         }
     }
     (seen, Ok(()))

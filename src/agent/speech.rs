@@ -1,0 +1,122 @@
+//! What is new in what an endpoint says: nothing is told twice. Pure.
+//!
+//! What stands in a delta is new. What stands in a message may be all that was said (a stream that ends with the whole
+//! answer, as MiniMax's), all of it so far (a stream of messages that grow), or, from servers that call a delta a
+//! message, news: a message counts only while no delta has said anything of its kind, and of messages that begin with
+//! the one before only the rest counts.
+//!
+//! A delta that begins with all that was said is told as it stands. Alibaba's Model Studio is known to have sent
+//! deltas that grow, but its documentation promises increments, and "ha" and then "haha" are increments too: whoever
+//! took one for the other would lose text of endpoints that keep to the rule.
+
+use super::chunk::{Kind, Origin};
+use super::thinking::Thinking;
+
+/// What was said so far.
+#[derive(Debug, Default)]
+pub struct Speech {
+    /// Whether a delta has said anything: a thought, text.
+    by_delta: [bool; 2],
+    /// What the message that is being read says: thoughts, text.
+    message: [String; 2],
+    /// What the messages before said.
+    messages: [Messages; 2],
+    thinking: Thinking,
+}
+
+/// The messages of one kind.
+#[derive(Debug, Default)]
+enum Messages {
+    #[default]
+    None,
+    /// One, or several that were the same.
+    One(String),
+    /// Each began with the one before, which was this.
+    Growing(String),
+    /// They did not: each is news.
+    Pieces,
+}
+
+impl Speech {
+    /// Takes a piece of a delta or of a message; [`Self::end_message`] has to follow the last piece of a message.
+    pub fn push(&mut self, origin: Origin, kind: Kind, text: &str, sink: &mut impl FnMut(Kind, &str)) {
+        match origin {
+            Origin::Delta => {
+                self.by_delta[kind as usize] = true;
+                self.tell(kind, text, sink);
+            }
+            Origin::Message => self.message[kind as usize].push_str(text),
+        }
+    }
+
+    /// The end of a message: tells what of it is news. `is_part` says that it calls itself a part of a stream.
+    pub fn end_message(&mut self, is_part: bool, sink: &mut impl FnMut(Kind, &str)) {
+        let is_answered = self.by_delta[Kind::Text as usize];
+        for kind in [Kind::Thought, Kind::Text] {
+            let message = std::mem::take(&mut self.message[kind as usize]);
+            if message.is_empty() || is_answered || self.by_delta[kind as usize] {
+                continue;
+            }
+            let messages = std::mem::take(&mut self.messages[kind as usize]);
+            let (news, messages) = match messages {
+                Messages::None => (0, Messages::One(message.clone())),
+                Messages::One(before) if message == before => (message.len(), Messages::One(before)),
+                Messages::One(before) | Messages::Growing(before) if message.starts_with(&before) => {
+                    (before.len(), Messages::Growing(message.clone()))
+                }
+                Messages::One(_) if is_part => (0, Messages::Pieces),
+                Messages::Pieces if is_part => (0, Messages::Pieces),
+                // Said already, if in other words.
+                before => (message.len(), before),
+            };
+            self.messages[kind as usize] = messages;
+            if news < message.len() {
+                self.tell(kind, &message[news..], sink);
+            }
+        }
+    }
+
+    /// The end of the answer: tells what was held back.
+    pub fn finish(&mut self, sink: &mut impl FnMut(Kind, &str)) {
+        self.thinking.finish(sink);
+    }
+
+    fn tell(&mut self, kind: Kind, text: &str, sink: &mut impl FnMut(Kind, &str)) {
+        match kind {
+            Kind::Thought => sink(Kind::Thought, text),
+            Kind::Text => self.thinking.push(text, sink),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(pieces: &[(Origin, bool, &str)]) -> String {
+        let (mut speech, mut said) = (Speech::default(), String::new());
+        let mut sink = |_, text: &str| said.push_str(text);
+        for (origin, is_part, text) in pieces {
+            speech.push(*origin, Kind::Text, text, &mut sink);
+            if *origin == Origin::Message {
+                speech.end_message(*is_part, &mut sink);
+            }
+        }
+        speech.finish(&mut sink);
+        said
+    }
+
+    #[test]
+    fn nothing_is_told_twice() {
+        use Origin::{Delta, Message};
+        assert_eq!(said(&[(Delta, true, "Hel"), (Delta, true, "lo"), (Message, false, "Hello")]), "Hello");
+        assert_eq!(said(&[(Message, false, "Hello"), (Message, false, "Hello")]), "Hello");
+        assert_eq!(
+            said(&[(Message, true, "The"), (Message, true, "The cat"), (Message, true, "The cat sat")]),
+            "The cat sat"
+        );
+        assert_eq!(said(&[(Message, true, "The"), (Message, true, " cat"), (Message, true, " sat")]), "The cat sat");
+        assert_eq!(said(&[(Message, false, "Hello."), (Message, false, "Hello!")]), "Hello.");
+        assert_eq!(said(&[(Delta, true, "ha"), (Delta, true, "haha")]), "hahaha");
+    }
+}

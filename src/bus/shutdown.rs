@@ -111,7 +111,8 @@ impl Bus {
             return self.begin_lame_duck(now, "a signal asked for it");
         }
         if first.is_none() && self.shutdown.by_operator {
-            return self.report(now, Reason::Draining, None, || "a signal: the drain goes on; a second one ends it".into());
+            let text = "a signal: the drain goes on; a second one ends it";
+            return self.report(now, Reason::Draining, None, || text.into());
         }
         if first.is_some_and(|first| now.since(first) < SAME_SIGNAL) {
             return;

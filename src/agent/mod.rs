@@ -25,6 +25,7 @@ pub mod check;
 pub mod chunk;
 pub mod cli;
 pub mod client;
+pub mod coding;
 pub mod complaint;
 pub mod config;
 pub mod convert;

@@ -29,6 +29,7 @@ pub mod coding;
 pub mod complaint;
 pub mod config;
 pub mod convert;
+pub mod dialect;
 pub mod errors;
 pub mod extent;
 pub mod finish;

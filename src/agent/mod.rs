@@ -32,6 +32,7 @@ pub mod convert;
 pub mod dialect;
 pub mod errors;
 pub mod extent;
+pub mod extra;
 pub mod finish;
 pub mod history;
 pub mod json;

@@ -37,6 +37,7 @@ pub mod finish;
 pub mod history;
 pub mod json;
 pub mod lines;
+pub mod models;
 pub mod log;
 pub mod mend;
 pub mod outbox;

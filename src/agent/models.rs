@@ -1,0 +1,96 @@
+//! The list of models that an endpoint has: what it looks like, and how long it is believed. Pure.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde_json::Value as Json;
+
+/// Models that are taken from a list.
+const MOST: usize = 1000;
+
+/// How long a list is believed before a client that asks has it fetched again.
+pub const FRESH: Duration = Duration::from_secs(300);
+
+/// How long an endpoint that did not answer is not asked again, so that its silence does not hold up every session.
+pub const REST: Duration = Duration::from_secs(60);
+
+/// Why there is no list.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Lack {
+    /// What the endpoint, or the way to it, says.
+    Told(String),
+    /// No answer in this time.
+    Silence(Duration),
+}
+
+impl fmt::Display for Lack {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Told(problem) => out.write_str(problem),
+            Self::Silence(time) => write!(out, "no answer within {} s", time.as_secs()),
+        }
+    }
+}
+
+impl Lack {
+    /// How long the endpoint is not asked again.
+    pub fn rest(&self) -> Duration {
+        match self {
+            Self::Told(_) => Duration::ZERO,
+            Self::Silence(_) => REST,
+        }
+    }
+}
+
+/// The ids of a list: `{"data": [{"id": …}]}` as OpenAI has it, `{"models": […]}` or a bare array. An entry without
+/// an id that is a text is left out, and so is one that was there before.
+///
+/// # Errors
+/// It is no list, or an empty one.
+pub fn read(text: &str) -> Result<Vec<String>, String> {
+    let json: Json = serde_json::from_str(text)
+        .map_err(|error| format!("no list of models: no JSON at line {}, column {}", error.line(), error.column()))?;
+    let list = json.as_array().or_else(|| ["data", "models"].iter().find_map(|name| json[*name].as_array()));
+    let list = list.ok_or("no list of models: neither an array nor an object with one as data")?;
+    let mut ids: Vec<String> = Vec::new();
+    for entry in list {
+        let id = entry.as_str().or_else(|| entry["id"].as_str()).map(str::trim).filter(|id| !id.is_empty());
+        if let Some(id) = id
+            && ids.len() < MOST
+            && !ids.iter().any(|known| known == id)
+        {
+            ids.push(id.to_owned());
+        }
+    }
+    match ids.is_empty() {
+        true => Err("the list of models is empty".to_owned()),
+        false => Ok(ids),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_come_in_several_shapes() {
+        for text in [
+            r#"{"object":"list","data":[{"id":"a","object":"model"},{"id":"b"}]}"#,
+            r#"[{"id":"a"},{"id":"b"}]"#,
+            r#"["a","b"]"#,
+            r#"{"models":[{"id":"a"},{"id":"b"}]}"#,
+            r#"{"data":[{"id":"a"},{"id":7},{"id":null},{},null,{"id":""},{"name":"x"},{"id":"b"},{"id":"a"}]}"#,
+        ] {
+            assert_eq!(read(text).unwrap(), ["a", "b"], "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_list_is_said_to_be_none() {
+        for text in ["", "<html>", "{}", r#"{"data":{}}"#, r#"{"data":[]}"#, "[]", "7", r#"[{"id":1}]"#] {
+            assert!(read(text).is_err(), "{text}");
+        }
+        let many: Vec<String> = (0..2000).map(|number| number.to_string()).collect();
+        assert_eq!(read(&serde_json::to_string(&many).unwrap()).unwrap().len(), MOST);
+    }
+}

@@ -19,6 +19,7 @@ use super::answer::{Ending, StopReason};
 use super::chunk::Kind;
 use super::config::{Config, ErrorStyle};
 use super::convert::{Request, assistant_message, request_body, user_message};
+use super::dialect::Dialect;
 use super::errors::Failure;
 use super::history::{Entry, Header, Listed, Stored};
 use super::json::{Reader, push_string, quoted};
@@ -51,6 +52,8 @@ pub enum Effect {
     Load(u64, String),
     /// List the sessions on the disk, then call [`Agent::listed`].
     List(u64),
+    /// Fetch the list of models, then call [`Agent::models_known`].
+    FetchModels,
     /// Delete this session from the disk, then call [`Agent::deleted`].
     Delete(u64, String),
 }
@@ -100,10 +103,14 @@ struct Turn {
     ending: Option<Ending>,
 }
 
-enum Models {
-    Known(Option<Vec<String>>),
-    /// Being fetched; the answers that need them wait.
-    Fetching(Vec<(Reply, Rc<str>)>),
+/// The models to choose from.
+#[derive(Default)]
+struct Models {
+    known: Option<Vec<String>>,
+    /// Being fetched: the answers that need them, which wait.
+    waiting: Option<Vec<(Reply, Rc<str>)>>,
+    /// Until then nobody has them fetched again; never, if they are not to be fetched at all.
+    fresh_until: Option<SystemTime>,
 }
 
 /// The agent.
@@ -127,8 +134,12 @@ type Outcome = Result<Option<Json>, RpcError>;
 impl Agent {
     /// An agent without sessions. `dice` gives random bytes for ids.
     pub fn new(config: Rc<Config>, dice: Box<dyn FnMut() -> [u8; 16]>) -> Self {
-        let models =
-            if config.fetch_models { Models::Fetching(Vec::new()) } else { Models::Known(config.models.clone()) };
+        let models = Models {
+            known: config.models.clone(),
+            // The shell fetches them at the start.
+            waiting: config.fetch_models.then(Vec::new),
+            fresh_until: None,
+        };
         Self {
             keeps_history: config.history_dir.is_some(),
             config,
@@ -192,17 +203,18 @@ impl Agent {
         }
         match method {
             "initialize" => Ok(Some(self.initialize())),
-            "authenticate" => match params.get_str("methodId") {
-                None | Some(AUTH_METHOD) => Ok(Some(json!({}))),
-                Some(other) => Err(RpcError::invalid_params(format!("{other:?} is not an authentication method"))),
-            },
+            // There is nothing to do for any method: the key is in the environment.
+            "authenticate" => Ok(Some(json!({}))),
             "session/new" => self.new_session(reply, params, now),
             "session/load" | "session/resume" | "session/delete" if !self.keeps_history => {
                 let message =
                     format!("{method} is not supported: no history is kept (set OPENAI_HISTORY_DIR to keep it)");
                 Err(RpcError { message, ..RpcError::method_not_found(method) })
             }
-            "session/load" | "session/resume" => self.load_session(reply, params, method == "session/load"),
+            "session/load" | "session/resume" => {
+                self.refresh_models(now);
+                self.load_session(reply, params, method == "session/load")
+            }
             "session/delete" => {
                 let session_id = text(params, "sessionId")?;
                 self.end_session(session_id);
@@ -237,8 +249,8 @@ impl Agent {
                 Ok(Some(json!({})))
             }
             "session/prompt" => self.prompt(reply, params, now),
-            // A client that asks for it with an id wants to know that it was heard.
-            "session/cancel" => {
+            // A client that asks for it with an id wants to know that it was heard. The RFD calls it `cancel`.
+            "session/cancel" | "cancel" => {
                 let session_id = text(params, "sessionId")?;
                 self.session(session_id)?;
                 self.cancel_session(session_id);
@@ -250,7 +262,7 @@ impl Agent {
 
     fn notification(&mut self, method: &str, params: Value<'_, '_>) {
         match method {
-            "session/cancel" => {
+            "session/cancel" | "cancel" => {
                 if let Some(session_id) = params.get_str("sessionId") {
                     self.cancel_session(session_id);
                 }
@@ -304,12 +316,13 @@ impl Agent {
         let session_id: Rc<str> = self.uuid().into();
         let session = Session::new(cwd, self.config.model.as_str().into(), now);
         self.sessions.insert(session_id.clone(), session);
+        self.refresh_models(now);
         Ok(self.describe(reply, session_id))
     }
 
     /// The result of session/new, load or resume, now or when the models are known.
     fn describe(&mut self, reply: &Reply, session_id: Rc<str>) -> Option<Json> {
-        if let Models::Fetching(waiting) = &mut self.models {
+        if let Some(waiting) = &mut self.models.waiting {
             waiting.push((reply.clone(), session_id));
             return None;
         }
@@ -325,24 +338,31 @@ impl Agent {
         }))
     }
 
-    /// The models that can be chosen, or nothing if they could not be fetched.
-    pub fn models_known(&mut self, models: Option<Vec<String>>) {
-        let models = models.or_else(|| self.config.models.clone());
-        if let Models::Fetching(waiting) = std::mem::replace(&mut self.models, Models::Known(models)) {
-            for (reply, session_id) in waiting {
-                match self.describe(&reply, session_id.clone()) {
-                    Some(result) => push_result(self.outbox.lines(), &reply, &result),
-                    None => push_error(self.outbox.lines(), &reply, &RpcError::unknown_session(&session_id)),
-                }
+    /// Has the models fetched again if the list is old or there is none: for somebody who is about to see them.
+    fn refresh_models(&mut self, now: SystemTime) {
+        if self.models.waiting.is_none() && self.models.fresh_until.is_some_and(|until| now >= until) {
+            self.models.waiting = Some(Vec::new());
+            self.effects.push_back(Effect::FetchModels);
+        }
+    }
+
+    /// The models that can be chosen, or nothing if they could not be fetched: then those from before hold. Until
+    /// `fresh_until` nobody has them fetched again.
+    pub fn models_known(&mut self, models: Option<Vec<String>>, fresh_until: SystemTime) {
+        self.models.fresh_until = Some(fresh_until);
+        if models.is_some() {
+            self.models.known = models;
+        }
+        for (reply, session_id) in self.models.waiting.take().unwrap_or_default() {
+            match self.describe(&reply, session_id.clone()) {
+                Some(result) => push_result(self.outbox.lines(), &reply, &result),
+                None => push_error(self.outbox.lines(), &reply, &RpcError::unknown_session(&session_id)),
             }
         }
     }
 
     fn offered(&self, session: &Session) -> Vec<String> {
-        let mut models = match &self.models {
-            Models::Known(Some(models)) => models.clone(),
-            _ => vec![self.config.model.clone()],
-        };
+        let mut models = self.models.known.clone().unwrap_or_else(|| vec![self.config.model.clone()]);
         if !models.iter().any(|model| **model == *session.model) {
             models.insert(0, session.model.to_string());
         }
@@ -683,7 +703,7 @@ impl Agent {
     }
 
     /// The body of a turn's request.
-    pub fn request_body(&self, number: TurnId, include_usage: bool, new_max_tokens: bool) -> Option<Vec<u8>> {
+    pub fn request_body(&self, number: TurnId, dialect: Dialect) -> Option<Vec<u8>> {
         let turn = self.turns.get(&number)?;
         let session = self.sessions.get(&turn.session_id)?;
         let said = session.history().flat_map(|exchange| [&*exchange.user, &*exchange.assistant]);
@@ -693,9 +713,9 @@ impl Agent {
             system_prompt: self.config.system_prompt.as_deref(),
             messages: &messages,
             max_tokens: self.config.max_tokens,
-            new_max_tokens,
             temperature: self.config.temperature,
-            include_usage,
+            dialect,
+            extra: &self.config.extra_body,
         }))
     }
 

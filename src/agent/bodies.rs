@@ -13,6 +13,7 @@ use serde_json::{Value as Json, json};
 use super::acp::{Agent, Effect};
 use super::answer::{Answer, Piece};
 use super::config::Config;
+use super::dialect::{Dialect, Limit};
 use super::json::Reader;
 use super::session::TurnId;
 
@@ -248,7 +249,8 @@ fn play(world: &mut World, body: &Body, pieces: &[&[u8]]) -> Outcome {
     });
     let told = told.collect();
     let next = world.prompt("next");
-    let request: Json = serde_json::from_slice(&world.agent.request_body(next, false, false).unwrap()).unwrap();
+    let dialect = Dialect::new(Limit::Old);
+    let request: Json = serde_json::from_slice(&world.agent.request_body(next, dialect).unwrap()).unwrap();
     let next = request["messages"].as_array().unwrap().iter().map(|message| message["content"].clone()).collect();
     world.close();
     Outcome { told, stop, next, log }

@@ -13,6 +13,10 @@ use super::convert::{Request, request_body};
 use super::errors::Failure;
 use super::json::Reader;
 
+/// What `OPENAI_TLS_INSECURE=1` means.
+pub const INSECURE: &str =
+    "OPENAI_TLS_INSECURE=1: the endpoint's certificate is not checked; whoever is on the way can read and answer.";
+
 /// Asks the endpoint for a token and says how that went; success is exit code 0.
 pub fn check(mut config: Config) -> ExitCode {
     // Whoever checks wants to know now.
@@ -26,8 +30,18 @@ pub fn check(mut config: Config) -> ExitCode {
         }
     };
     let config = Rc::new(config);
+    let client = match Client::new(config.clone()) {
+        Ok(client) => client,
+        Err(problem) => {
+            eprintln!("openai-agent: error: {problem}");
+            return ExitCode::from(78);
+        }
+    };
+    if config.tls_insecure {
+        eprintln!("openai-agent: warning: {INSECURE}");
+    }
     let began = Instant::now();
-    let outcome = LocalSet::new().block_on(&runtime, ask(config.clone()));
+    let outcome = LocalSet::new().block_on(&runtime, ask(&config, &client));
     runtime.shutdown_background();
     let (model, url) = (&config.model, config.shown_url());
     match outcome {
@@ -36,6 +50,7 @@ pub fn check(mut config: Config) -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(failure) => {
+            let failure = failure.masked(client.secrets());
             println!("{}{}", failure.text(&url), advice(&failure, &config));
             ExitCode::FAILURE
         }
@@ -44,9 +59,8 @@ pub fn check(mut config: Config) -> ExitCode {
 
 /// What to do about it, if the words of the failure do not say so.
 fn advice(failure: &Failure, config: &Config) -> String {
-    let key_is_missing = config.api_key.0.is_empty();
     match failure {
-        Failure::Status { status: 401 | 403, .. } if key_is_missing => " OPENAI_API_KEY is not set.".to_owned(),
+        Failure::Status { status: 401 | 403, .. } if !config.has_key() => " OPENAI_API_KEY is not set.".to_owned(),
         Failure::Status { status: 404, .. } => {
             format!(" Check OPENAI_BASE_URL ({}) and OPENAI_MODEL ({}).", config.base_url, config.model)
         }
@@ -55,18 +69,17 @@ fn advice(failure: &Failure, config: &Config) -> String {
     }
 }
 
-async fn ask(config: Rc<Config>) -> Result<Ending, Failure> {
-    let client = Client::new(config.clone()).map_err(Failure::Network)?;
+async fn ask(config: &Config, client: &Client) -> Result<Ending, Failure> {
     let model: Rc<str> = config.model.as_str().into();
-    let body = |dialect: super::client::Dialect| {
+    let body = |dialect| {
         Some(request_body(&Request {
             model: &model,
             system_prompt: None,
             messages: &["{\"role\":\"user\",\"content\":\"ping\"}"],
             max_tokens: config.max_tokens,
-            new_max_tokens: dialect.new_max_tokens,
             temperature: None,
-            include_usage: dialect.include_usage,
+            dialect,
+            extra: &config.extra_body,
         }))
     };
     let mut opened = client.ask(&model, body).await?;

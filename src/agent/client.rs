@@ -4,40 +4,39 @@
 //! HTTP/2 connection (100 is usual), and a client that waits for a free one would make sessions wait for each other:
 //! so requests are spread over lanes of `LANE` requests, each with its own connections. Buffers and windows are
 //! small, so that a stream that is not read costs little and stops only its own sender.
+//!
+//! The invariant: whatever this module says of an endpoint has gone through [`Secrets::mask`].
 
-use std::cell::{Cell, RefCell};
-use std::collections::HashSet;
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::HashMap;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, LOCATION, PROXY_AUTHORIZATION, USER_AGENT};
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
+use http::header::{
+    ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, LOCATION, PROXY_AUTHORIZATION, USER_AGENT,
+};
+use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Uri};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
-use hyper::rt::{Read, ReadBufCursor, Write};
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy;
-use hyper_util::client::legacy::connect::proxy::{SocksV5, Tunnel};
-use hyper_util::client::legacy::connect::{Connected, Connection, HttpConnector};
-use hyper_util::client::proxy::matcher::Matcher;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use rustls_pki_types::CertificateDer;
-use rustls_pki_types::pem::PemObject;
-use tokio::net::TcpStream;
+use hyper_util::rt::TokioTimer;
 use tokio::time::{Instant, Sleep, sleep, timeout};
-use tower_service::Service;
 
+use super::coding::Decoder;
 use super::complaint;
 use super::config::{Auth, Config, MaxTokensField};
+use super::dial::{self, Proxy, Timed, Uses};
+use super::dialect::{Dialect, Limit, Refusal, Sent};
 use super::errors::Failure;
+use super::key::{Key, Keyring};
 use super::log::note;
+use super::models;
 use super::retry::{self, Cause};
+use super::secrets::Secrets;
 
 /// Requests of one lane at once.
 const LANE: usize = 64;
@@ -48,22 +47,36 @@ const WINDOW: u32 = 64 << 10;
 /// Bytes of an error's body that are read.
 const ERROR_BODY: usize = 64 << 10;
 
+/// Bytes of a list of models that are read.
+const LIST_BODY: usize = 4 << 20;
+
 /// How long an error's body or the list of models may take.
 const SIDE_TIMEOUT: Duration = Duration::from_secs(5);
 
-type BoxError = Box<dyn std::error::Error + Send + Sync>;
+/// Models of which something is remembered; clients name them.
+const MOST_DIALECTS: usize = 1000;
+
+/// Headers in which servers name a request, for their support and ours.
+const REQUEST_IDS: [&str; 6] =
+    ["x-request-id", "request-id", "apim-request-id", "x-amzn-requestid", "x-generation-id", "cf-ray"];
+
 type Pooled = legacy::Client<Timed, Full<Bytes>>;
 
 /// A client of the configured endpoint.
 pub struct Client {
     config: Rc<Config>,
-    connector: Timed,
+    secrets: Rc<Secrets>,
+    keyring: Keyring,
+    proxy: Option<Proxy>,
+    /// Made when it is needed: it reads the certificates of the system.
+    connector: OnceCell<Timed>,
     headers: HeaderMap,
+    /// The header of the key, unless a configured one takes its place.
+    auth: Option<HeaderName>,
     lanes: RefCell<Vec<Rc<Lane>>>,
-    /// The endpoint refused `stream_options` once.
-    refuses_usage: Cell<bool>,
-    /// The models that want `max_completion_tokens`.
-    new_max_tokens: RefCell<HashSet<Rc<str>>>,
+    /// The models that want something otherwise than [`Client::first_dialect`].
+    dialects: RefCell<HashMap<Rc<str>, Dialect>>,
+    requests: Cell<u64>,
 }
 
 struct Lane {
@@ -87,9 +100,27 @@ pub struct Opened {
     /// What the response calls itself.
     pub content_type: String,
     body: Incoming,
+    /// The codings that the response names, until its first bytes have come.
+    codings: Option<String>,
+    decoder: Option<Box<Decoder>>,
     idle: Option<(Duration, Pin<Box<Sleep>>)>,
     last: Instant,
+    exchange: Exchange,
     _place: Place,
+}
+
+/// One request and its answer, for the log: numbers, sizes and times, and nothing that was said.
+struct Exchange {
+    number: u64,
+    began: Instant,
+    bytes: u64,
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        let (number, bytes, time) = (self.number, self.bytes, self.began.elapsed().as_millis());
+        note!(Debug, "Request {number} is over after {time} ms; {bytes} bytes of its answer were read.");
+    }
 }
 
 impl Opened {
@@ -109,6 +140,36 @@ impl Opened {
     /// # Errors
     /// What happened to the connection, for people.
     pub async fn next(&mut self) -> Result<Option<Bytes>, String> {
+        loop {
+            if let Some(decoder) = &mut self.decoder
+                && let Some(bytes) = decoder.decoded()?
+            {
+                return Ok(Some(bytes));
+            }
+            let Some(data) = self.data().await? else {
+                return match &mut self.decoder {
+                    Some(decoder) => decoder.finish().map(|()| None),
+                    None => Ok(None),
+                };
+            };
+            if let Some(codings) = self.codings.take() {
+                let mut decoder = Decoder::new(&codings)?;
+                decoder.push(data);
+                match decoder.is_plain() {
+                    true => return decoder.decoded(),
+                    false => self.decoder = Some(Box::new(decoder)),
+                }
+                continue;
+            }
+            match &mut self.decoder {
+                None => return Ok(Some(data)),
+                Some(decoder) => decoder.push(data),
+            }
+        }
+    }
+
+    /// The next bytes of the body as they are sent.
+    async fn data(&mut self) -> Result<Option<Bytes>, String> {
         loop {
             let frame = match &mut self.idle {
                 None => self.body.frame().await,
@@ -132,7 +193,10 @@ impl Opened {
                 Some(Err(error)) => return Err(cause(&error)),
                 Some(Ok(frame)) => match frame.into_data() {
                     Ok(data) if data.is_empty() => {}
-                    Ok(data) => return Ok(Some(data)),
+                    Ok(data) => {
+                        self.exchange.bytes += data.len() as u64;
+                        return Ok(Some(data));
+                    }
                     Err(_trailers) => {}
                 },
             }
@@ -140,213 +204,25 @@ impl Opened {
     }
 }
 
-/// The two things that an endpoint may want otherwise.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Dialect {
-    /// Whether the counts are asked for.
-    pub include_usage: bool,
-    /// Whether the limit is called `max_completion_tokens`.
-    pub new_max_tokens: bool,
+/// Why a request has no answer.
+struct Trouble {
+    failure: Failure,
+    again: Again,
 }
 
-impl Client {
-    /// A client for the configured endpoint. Nothing is connected yet.
-    ///
-    /// # Errors
-    /// The configured certificates or the proxy cannot be used.
-    pub fn new(config: Rc<Config>) -> Result<Self, String> {
-        let mut headers = HeaderMap::new();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream, application/json"));
-        headers.insert(USER_AGENT, HeaderValue::from_static(concat!("openai-agent/", env!("CARGO_PKG_VERSION"))));
-        let key = &config.api_key.0;
-        if !key.is_empty() {
-            let (name, value) = match config.auth {
-                Auth::Bearer => (Some(AUTHORIZATION), format!("Bearer {key}")),
-                Auth::ApiKey => (Some(HeaderName::from_static("api-key")), key.clone()),
-                Auth::None => (None, String::new()),
-            };
-            if let Some(name) = name {
-                let mut value = HeaderValue::from_str(&value).map_err(|_| "OPENAI_API_KEY cannot be a header")?;
-                value.set_sensitive(true);
-                headers.insert(name, value);
-            }
-        }
-        let (dial, proxy_auth) = Dial::new(&config)?;
-        if let Some(auth) = proxy_auth {
-            headers.insert(PROXY_AUTHORIZATION, auth);
-        }
-        let tls = match config.chat_url.scheme_str() {
-            Some("https") => HttpsConnectorBuilder::new()
-                .with_tls_config(tls_config(&config)?)
-                .https_only()
-                .enable_all_versions()
-                .wrap_connector(dial),
-            // Never used for TLS: no certificates are read for a plain connection.
-            _ => HttpsConnectorBuilder::new()
-                .with_tls_config(client_config(rustls::RootCertStore::empty())?)
-                .https_or_http()
-                .enable_http1()
-                .wrap_connector(dial),
-        };
-        for (name, value) in &config.extra_headers {
-            headers.insert(name, value.clone());
-        }
-        let connector = Timed { inner: tls, limit: config.connect_timeout };
-        let (lanes, refuses_usage) = (RefCell::default(), Cell::new(false));
-        Ok(Self { config, connector, headers, lanes, refuses_usage, new_max_tokens: RefCell::default() })
-    }
+/// What may become of a request without an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Again {
+    Never,
+    /// As often as configured.
+    Perhaps,
+    /// At once and on a new connection: the server had closed the old one, which is no fault of the request.
+    AtOnce,
+}
 
-    /// How a request of this model is written now.
-    pub fn dialect(&self, model: &str) -> Dialect {
-        let new_max_tokens = match self.config.max_tokens_field {
-            MaxTokensField::New => true,
-            MaxTokensField::Old => false,
-            MaxTokensField::Auto => self.new_max_tokens.borrow().contains(model),
-        };
-        Dialect { include_usage: !self.refuses_usage.get(), new_max_tokens }
-    }
-
-    /// Posts a prompt and waits for the first bytes of the answer; sends it again as often as that is allowed and
-    /// promising. `body` writes the request in a dialect; nothing means that nobody wants the answer any more.
-    ///
-    /// # Errors
-    /// Why there is no answer.
-    pub async fn ask(&self, model: &Rc<str>, body: impl Fn(Dialect) -> Option<Vec<u8>>) -> Result<Opened, Failure> {
-        let mut attempt = 0;
-        loop {
-            let dialect = self.dialect(model);
-            let Some(bytes) = body(dialect) else { return Err(Failure::Network("nobody wants the answer".into())) };
-            let (failure, wait) = match self.post(bytes).await {
-                Ok(Answered::Opened(opened)) => return Ok(opened),
-                Ok(Answered::Refused { status, headers, detail, text }) => {
-                    if matches!(status, 400 | 422) && self.learn(model, dialect, &text) {
-                        continue;
-                    }
-                    let dice = dice();
-                    let cause = Cause::Status(status, &headers);
-                    let wait = retry::decide(cause, attempt, self.config.max_retries, SystemTime::now(), dice);
-                    (Failure::Status { status, detail }, wait)
-                }
-                Err((message, may_retry)) => {
-                    let retries = if may_retry { self.config.max_retries } else { 0 };
-                    let wait = retry::decide(Cause::Connection, attempt, retries, SystemTime::now(), dice());
-                    (Failure::Network(message), wait)
-                }
-            };
-            let Some(wait) = wait else { return Err(failure) };
-            note!(Info, "{} Again in {} ms.", failure.text(&self.config.shown_url()), wait.as_millis());
-            sleep(wait).await;
-            attempt += 1;
-        }
-    }
-
-    /// Whether the endpoint's complaint is about the dialect, and there is another one to try.
-    fn learn(&self, model: &Rc<str>, dialect: Dialect, complaint: &str) -> bool {
-        let names = |word: &str| complaint.contains(word);
-        if dialect.include_usage && (names("stream_options") || names("include_usage")) {
-            note!(Info, "The endpoint refuses stream_options; no counts are asked for from now on.");
-            self.refuses_usage.set(true);
-            return true;
-        }
-        let may_learn = self.config.max_tokens_field == MaxTokensField::Auto && self.config.max_tokens.is_some();
-        if may_learn && !dialect.new_max_tokens && names("max_completion_tokens") {
-            note!(Info, "{model} wants max_completion_tokens.");
-            self.new_max_tokens.borrow_mut().insert(model.clone());
-            return true;
-        }
-        false
-    }
-
-    /// One request. The flag of an error says whether it may be sent again.
-    async fn post(&self, body: Vec<u8>) -> Result<Answered, (String, bool)> {
-        let place = self.place();
-        let mut request = Request::new(Full::new(Bytes::from(body)));
-        *request.method_mut() = Method::POST;
-        *request.uri_mut() = self.config.chat_url.clone();
-        request.headers_mut().clone_from(&self.headers);
-        let sending = place.0.client.request(request);
-        let response = match self.config.response_timeout {
-            None => sending.await,
-            Some(limit) => match timeout(limit, sending).await {
-                Ok(response) => response,
-                Err(_) => return Err((format!("no answer within {} s", limit.as_secs_f64()), false)),
-            },
-        };
-        let response = response.map_err(|error| (cause(&error), true))?;
-        let (head, body) = response.into_parts();
-        let header = |name| head.headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
-        let content_type = header(CONTENT_TYPE).unwrap_or_default().to_owned();
-        if !head.status.is_success() {
-            let text = read_body(body, ERROR_BODY).await;
-            let mut detail = complaint::of_text(&text).map(|error| error.message).unwrap_or_default();
-            if let (true, Some(location)) = (head.status.is_redirection(), header(LOCATION)) {
-                detail = format!("it redirects to {location}; set OPENAI_BASE_URL accordingly");
-            }
-            return Ok(Answered::Refused { status: head.status.as_u16(), headers: head.headers, detail, text });
-        }
-        let idle = self.config.idle_timeout.map(|limit| (limit, Box::pin(sleep(limit))));
-        let mut opened = Opened { first: None, content_type, body, idle, last: Instant::now(), _place: place };
-        opened.first = opened.next().await.map_err(|message| {
-            let is_silence = message.starts_with("silence");
-            (message, !is_silence)
-        })?;
-        Ok(Answered::Opened(opened))
-    }
-
-    /// The ids of the models that the endpoint lists.
-    ///
-    /// # Errors
-    /// Why there is no list, for people.
-    pub async fn models(&self) -> Result<Vec<String>, String> {
-        let mut request = Request::new(Full::default());
-        *request.uri_mut() = self.config.models_url.clone();
-        request.headers_mut().clone_from(&self.headers);
-        let place = self.place();
-        let fetch = async {
-            let response = place.0.client.request(request).await.map_err(|error| cause(&error))?;
-            let status = response.status();
-            let text = read_body(response.into_body(), 4 << 20).await;
-            match status.is_success() {
-                true => Ok(text),
-                false => Err(format!("HTTP {}", status.as_u16())),
-            }
-        };
-        let text = timeout(SIDE_TIMEOUT, fetch).await.map_err(|_| "no answer within 5 s".to_owned())??;
-        let list: ModelList = serde_json::from_str(&text).map_err(|error| format!("no list of models: {error}"))?;
-        match list.data.is_empty() {
-            true => Err("the list is empty".to_owned()),
-            false => Ok(list.data.into_iter().map(|model| model.id).take(1000).collect()),
-        }
-    }
-
-    /// A place in the first lane that has one, so that few requests share few connections.
-    fn place(&self) -> Place {
-        let mut lanes = self.lanes.borrow_mut();
-        let free = lanes.iter().position(|lane| lane.running.get() < LANE);
-        let lane = match free {
-            Some(index) => lanes[index].clone(),
-            None => {
-                let lane = Rc::new(Lane { client: self.pooled(), running: Cell::new(0) });
-                lanes.push(lane.clone());
-                lane
-            }
-        };
-        lane.running.set(lane.running.get() + 1);
-        Place(lane)
-    }
-
-    fn pooled(&self) -> Pooled {
-        legacy::Client::builder(OnThisThread)
-            .timer(TokioTimer::new())
-            .pool_timer(TokioTimer::new())
-            .pool_idle_timeout(Duration::from_secs(60))
-            .pool_max_idle_per_host(LANE)
-            .http1_max_buf_size(WINDOW as usize)
-            .http2_initial_stream_window_size(WINDOW)
-            .http2_initial_connection_window_size(WINDOW * LANE as u32)
-            .http2_keep_alive_interval(Duration::from_secs(30))
-            .build(self.connector.clone())
+impl Trouble {
+    fn network(message: impl Into<String>, again: Again) -> Self {
+        Self { failure: Failure::Network(message.into()), again }
     }
 }
 
@@ -355,14 +231,368 @@ enum Answered {
     Refused { status: u16, headers: HeaderMap, detail: String, text: String },
 }
 
-#[derive(serde::Deserialize)]
-struct ModelList {
-    data: Vec<Model>,
+impl Client {
+    /// A client for the configured endpoint. Nothing is connected yet, and no certificate of the system is read; files
+    /// that the configuration names are.
+    ///
+    /// # Errors
+    /// What of the configuration cannot be used: certificates, the file of the key, the proxy.
+    pub fn new(config: Rc<Config>) -> Result<Self, String> {
+        let proxy = dial::proxy(&config)?;
+        let mut secrets = Secrets::of(&config);
+        if let Some(proxy) = &proxy {
+            proxy.hide(&mut secrets);
+        }
+        let secrets = Rc::new(secrets);
+        let mut headers = HeaderMap::new();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream, application/json"));
+        // A stream that somebody compresses comes in lumps.
+        headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        headers.insert(USER_AGENT, HeaderValue::from_static(concat!("openai-agent/", env!("CARGO_PKG_VERSION"))));
+        if let Some(auth) = proxy.as_ref().and_then(|proxy| proxy.header(&config)) {
+            headers.insert(PROXY_AUTHORIZATION, auth.clone());
+        }
+        for name in config.extra_headers.keys() {
+            headers.remove(name);
+        }
+        for (name, value) in &config.extra_headers {
+            headers.append(name, value.clone());
+        }
+        let auth = match config.auth {
+            Auth::Bearer => Some(AUTHORIZATION),
+            Auth::ApiKey => Some(HeaderName::from_static("api-key")),
+            Auth::None => None,
+        };
+        let auth = auth.filter(|name| !config.extra_headers.contains_key(name));
+        let keyring = Keyring::new(&config, secrets.clone());
+        keyring.try_file()?;
+        let client = Self {
+            secrets,
+            keyring,
+            proxy,
+            connector: OnceCell::new(),
+            headers,
+            auth,
+            lanes: RefCell::default(),
+            dialects: RefCell::default(),
+            requests: Cell::new(0),
+            config,
+        };
+        if client.config.ca_file.is_some() {
+            client.connector()?;
+        }
+        Ok(client)
+    }
+
+    /// What must not be told.
+    pub fn secrets(&self) -> &Rc<Secrets> {
+        &self.secrets
+    }
+
+    fn connector(&self) -> Result<&Timed, String> {
+        if let Some(connector) = self.connector.get() {
+            return Ok(connector);
+        }
+        let connector = dial::connector(&self.config, self.proxy.as_ref())?;
+        Ok(self.connector.get_or_init(|| connector))
+    }
+
+    /// How a request of this model is written now.
+    pub fn dialect(&self, model: &str) -> Dialect {
+        self.dialects.borrow().get(model).copied().unwrap_or_else(|| self.first_dialect())
+    }
+
+    fn first_dialect(&self) -> Dialect {
+        Dialect::new(match self.config.max_tokens_field {
+            MaxTokensField::New => Limit::New,
+            MaxTokensField::Old | MaxTokensField::Auto => Limit::Old,
+        })
+    }
+
+    /// What of a request may be left out when the endpoint refuses it: what the agent itself has put there.
+    fn sent(&self, model: &str) -> Sent {
+        let config = &self.config;
+        let is_ours = |member: &str| !config.extra_body.says(model, member);
+        Sent {
+            usage: is_ours("stream_options"),
+            limit: config.max_tokens.is_some() && config.max_tokens_field == MaxTokensField::Auto,
+            temperature: config.temperature.is_some() && is_ours("temperature"),
+            system: config.system_prompt.is_some(),
+        }
+    }
+
+    /// Posts a prompt and waits for the first bytes of the answer; sends it again as often as that is allowed and
+    /// promising. `body` writes the request in a dialect; nothing means that nobody wants the answer any more.
+    ///
+    /// # Errors
+    /// Why there is no answer.
+    pub async fn ask(&self, model: &Rc<str>, body: impl Fn(Dialect) -> Option<Vec<u8>>) -> Result<Opened, Failure> {
+        let (known, sent) = (self.dialect(model), self.sent(model));
+        let mut dialect = known;
+        let (mut attempt, mut on_new_connection, mut may_renew) = (0, false, true);
+        loop {
+            let key = self.keyring.key().await.map_err(|problem| self.no_key(&problem))?;
+            let Some(bytes) = body(dialect) else { return Err(Failure::Network("nobody wants the answer".into())) };
+            let (failure, wait) = match self.post(bytes, &key, on_new_connection).await {
+                Ok(Answered::Opened(opened)) => {
+                    if dialect != known {
+                        self.remember(model, dialect);
+                    }
+                    return Ok(opened);
+                }
+                Ok(Answered::Refused { status, headers, detail, text }) => {
+                    if may_renew && is_stale(status, &text) {
+                        may_renew = false;
+                        if self.keyring.renew(&key).await.map_err(|problem| self.no_key(&problem))? {
+                            continue;
+                        }
+                    }
+                    let refusal = Refusal::read(&text);
+                    if matches!(status, 400 | 422 | 500 | 501)
+                        && let Some(lesson) = dialect.learn(&refusal, sent)
+                    {
+                        note!(Info, "The endpoint refuses a request of {model} (HTTP {status}): {lesson}.");
+                        continue;
+                    }
+                    let cause = Cause::Status { status, headers: &headers, is_spent: retry::is_spent(&refusal) };
+                    let wait = retry::decide(cause, attempt, self.config.max_retries, SystemTime::now(), dice());
+                    (Failure::Status { status, detail }, wait)
+                }
+                Err(Trouble { again: Again::AtOnce, .. }) if !on_new_connection => {
+                    note!(Debug, "The endpoint had closed the connection: the request is sent again on a new one.");
+                    on_new_connection = true;
+                    continue;
+                }
+                Err(Trouble { failure, again }) => {
+                    let retries = if again == Again::Never { 0 } else { self.config.max_retries };
+                    let wait = retry::decide(Cause::Connection, attempt, retries, SystemTime::now(), dice());
+                    (failure, wait)
+                }
+            };
+            let failure = failure.masked(&self.secrets);
+            let Some(wait) = wait else { return Err(failure) };
+            let text = failure.text(&self.config.shown_url());
+            note!(Info, "{}. Again in {} ms.", text.trim_end_matches('.'), wait.as_millis());
+            sleep(wait).await;
+            attempt += 1;
+        }
+    }
+
+    fn no_key(&self, problem: &str) -> Failure {
+        Failure::Key(self.secrets.mask(problem))
+    }
+
+    /// The endpoint has taken a request of this model in this dialect.
+    fn remember(&self, model: &Rc<str>, dialect: Dialect) {
+        let mut dialects = self.dialects.borrow_mut();
+        if dialects.len() < MOST_DIALECTS || dialects.contains_key(model) {
+            dialects.insert(model.clone(), dialect);
+        }
+    }
+
+    /// One request.
+    async fn post(&self, body: Vec<u8>, key: &Key, on_new_connection: bool) -> Result<Answered, Trouble> {
+        let number = self.requests.get() + 1;
+        self.requests.set(number);
+        let place = self.place(on_new_connection).map_err(|problem| Trouble::network(problem, Again::Never))?;
+        let mut exchange = Exchange { number, began: Instant::now(), bytes: 0 };
+        note!(Debug, "Request {number}: POST {}, {} bytes.", self.config.shown_url(), body.len());
+        let mut request = Request::new(Full::new(Bytes::from(body)));
+        *request.method_mut() = Method::POST;
+        self.address(&mut request, &self.config.chat_url, key);
+        let sending = place.0.client.request(request);
+        let response = match self.config.response_timeout {
+            None => sending.await,
+            Some(limit) => match timeout(limit, sending).await {
+                Ok(response) => response,
+                Err(_) => {
+                    let message = format!("no answer within {} s", limit.as_secs_f64());
+                    return Err(Trouble::network(message, Again::Never));
+                }
+            },
+        };
+        let (head, body) = response.map_err(|error| self.trouble(&error))?.into_parts();
+        if let Some(uses) = head.extensions.get::<Uses>() {
+            uses.count();
+        }
+        let header = |name| head.headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
+        let content_type = self.secrets.mask(header(CONTENT_TYPE).unwrap_or_default());
+        note!(
+            Debug,
+            "Request {number}: HTTP {} after {} ms, {content_type:?}{}.",
+            head.status.as_u16(),
+            exchange.began.elapsed().as_millis(),
+            request_id(&head.headers)
+        );
+        let codings = codings(&head.headers);
+        if !head.status.is_success() {
+            let text = self.secrets.mask(&read_body(body, &codings, ERROR_BODY).await);
+            exchange.bytes = text.len() as u64;
+            let mut detail = complaint::of_text(&text).map(|error| error.message).unwrap_or_default();
+            if let (true, Some(location)) = (head.status.is_redirection(), header(LOCATION)) {
+                let location = self.secrets.mask(location);
+                let (place, query) = location.split_at(location.find('?').unwrap_or(location.len()));
+                let query = if query.is_empty() { "" } else { "?***" };
+                detail = format!("it redirects to {place}{query}; set OPENAI_BASE_URL accordingly");
+            }
+            return Ok(Answered::Refused { status: head.status.as_u16(), headers: head.headers, detail, text });
+        }
+        if let Err(kind) = Decoder::new(&codings) {
+            let failure = Failure::NotACompletion(self.secrets.mask(&kind));
+            return Err(Trouble { failure, again: Again::Never });
+        }
+        let idle = self.config.idle_timeout.map(|limit| (limit, Box::pin(sleep(limit))));
+        let mut opened = Opened {
+            first: None,
+            content_type,
+            body,
+            codings: Some(codings),
+            decoder: None,
+            idle,
+            last: Instant::now(),
+            exchange,
+            _place: place,
+        };
+        opened.first = opened.next().await.map_err(|message| {
+            let again = if message.starts_with("silence") { Again::Never } else { Again::Perhaps };
+            Trouble::network(message, again)
+        })?;
+        match opened.first {
+            Some(_) => Ok(Answered::Opened(opened)),
+            // Gateways answer so while the model behind them starts or dies.
+            None => Err(Trouble::network("the answer is empty", Again::Perhaps)),
+        }
+    }
+
+    /// Gives a request its place and its headers, the key among them.
+    fn address(&self, request: &mut Request<Full<Bytes>>, url: &Uri, key: &Key) {
+        *request.uri_mut() = url.clone();
+        let headers = request.headers_mut();
+        headers.clone_from(&self.headers);
+        let Some(name) = self.auth.as_ref().filter(|_| !key.is_empty()) else { return };
+        let value = if *name == AUTHORIZATION { format!("Bearer {key}") } else { key.to_string() };
+        // A key that no header can carry was refused when it was read.
+        if let Ok(mut value) = HeaderValue::from_str(&value) {
+            value.set_sensitive(true);
+            headers.insert(name, value);
+        }
+    }
+
+    /// What became of a request that got no answer.
+    fn trouble(&self, error: &legacy::Error) -> Trouble {
+        let mut message = cause(error);
+        let mut again = Again::Perhaps;
+        let mut extras = Extensions::new();
+        if let Some(connected) = error.connect_info() {
+            connected.get_extras(&mut extras);
+        }
+        if extras.get::<Uses>().is_some_and(Uses::any) {
+            again = Again::AtOnce;
+        }
+        match tls_error(error) {
+            Some(rustls::Error::InvalidCertificate(_)) => {
+                message.push_str("; OPENAI_CA_FILE can name a certificate to trust");
+                again = Again::Never;
+            }
+            Some(rustls::Error::InvalidMessage(_)) => {
+                message.push_str("; does the endpoint speak TLS?");
+                again = Again::Never;
+            }
+            Some(rustls::Error::PeerIncompatible(_)) => again = Again::Never,
+            _ => {}
+        }
+        Trouble::network(self.secrets.mask(&message), again)
+    }
+
+    /// The ids of the models that the endpoint lists.
+    ///
+    /// # Errors
+    /// Why there is no list.
+    pub async fn models(&self) -> Result<Vec<String>, models::Lack> {
+        let fetching = async {
+            let key = self.keyring.key().await?;
+            let (mut status, mut text) = self.list(&key).await?;
+            if is_stale(status, &text) && self.keyring.renew(&key).await? {
+                let key = self.keyring.key().await?;
+                (status, text) = self.list(&key).await?;
+            }
+            match (200..300).contains(&status) {
+                true => models::read(&text),
+                false => {
+                    let said = complaint::of_text(&text).map(|error| format!(": {}", error.message));
+                    Err(format!("HTTP {status}{}", said.unwrap_or_default()))
+                }
+            }
+        };
+        match timeout(SIDE_TIMEOUT, fetching).await {
+            Ok(outcome) => outcome.map_err(|problem| models::Lack::Told(self.secrets.mask(&problem))),
+            Err(_) => Err(models::Lack::Silence(SIDE_TIMEOUT)),
+        }
+    }
+
+    async fn list(&self, key: &Key) -> Result<(u16, String), String> {
+        let mut request = Request::new(Full::default());
+        self.address(&mut request, &self.config.models_url, key);
+        let place = self.place(false)?;
+        let response: Response<Incoming> = place.0.client.request(request).await.map_err(|error| cause(&error))?;
+        let (head, body) = response.into_parts();
+        if let Some(uses) = head.extensions.get::<Uses>() {
+            uses.count();
+        }
+        let text = read_body(body, &codings(&head.headers), LIST_BODY).await;
+        Ok((head.status.as_u16(), text))
+    }
+
+    /// A place in the first lane that has one, so that few requests share few connections; or in a lane of its own.
+    fn place(&self, on_new_connection: bool) -> Result<Place, String> {
+        let mut lanes = self.lanes.borrow_mut();
+        let free = lanes.iter().position(|lane| lane.running.get() < LANE && !on_new_connection);
+        let lane = match free {
+            Some(index) => lanes[index].clone(),
+            None => {
+                let lane = Rc::new(Lane { client: self.pooled()?, running: Cell::new(0) });
+                if !on_new_connection {
+                    lanes.push(lane.clone());
+                }
+                lane
+            }
+        };
+        lane.running.set(lane.running.get() + 1);
+        Ok(Place(lane))
+    }
+
+    fn pooled(&self) -> Result<Pooled, String> {
+        let connector = self.connector()?.clone();
+        let mut builder = legacy::Client::builder(OnThisThread);
+        builder
+            .timer(TokioTimer::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(Duration::from_secs(60))
+            .pool_max_idle_per_host(LANE)
+            .http1_max_buf_size(WINDOW as usize)
+            .http2_initial_stream_window_size(WINDOW)
+            .http2_initial_connection_window_size(WINDOW * LANE as u32)
+            .http2_keep_alive_interval(Duration::from_secs(30));
+        Ok(builder.build(connector))
+    }
 }
 
-#[derive(serde::Deserialize)]
-struct Model {
-    id: String,
+/// Whether a refusal is about the key, and another one may help: some clouds say 403 of a token that has expired.
+fn is_stale(status: u16, text: &str) -> bool {
+    status == 401 || (status == 403 && text.to_ascii_lowercase().contains("expired"))
+}
+
+/// What a response names as its content codings.
+fn codings(headers: &HeaderMap) -> String {
+    let named: Vec<&str> = headers.get_all(CONTENT_ENCODING).iter().filter_map(|value| value.to_str().ok()).collect();
+    named.join(",")
+}
+
+/// What the server calls a request, for the log.
+fn request_id(headers: &HeaderMap) -> String {
+    let found = REQUEST_IDS.iter().find_map(|name| Some((name, headers.get(*name)?.to_str().ok()?)));
+    found.map_or_else(String::new, |(name, id)| format!(", {name} {}", id.chars().take(100).collect::<String>()))
 }
 
 /// Evenly spread over 0 to 1.
@@ -372,17 +602,21 @@ fn dice() -> f64 {
 }
 
 /// The beginning of a body, as text; what fails or takes too long is missing.
-async fn read_body(mut body: Incoming, limit: usize) -> String {
+async fn read_body(mut body: Incoming, codings: &str, limit: usize) -> String {
     let mut bytes = Vec::new();
     let reading = async {
+        let mut decoder = Decoder::new(codings).ok()?;
         while let Some(Ok(frame)) = body.frame().await {
-            if let Ok(data) = frame.into_data() {
-                bytes.extend_from_slice(&data);
-            }
-            if bytes.len() >= limit {
-                break;
+            let Ok(data) = frame.into_data() else { continue };
+            decoder.push(data);
+            while let Some(piece) = decoder.decoded().ok()? {
+                bytes.extend_from_slice(&piece[..piece.len().min(limit - bytes.len())]);
+                if bytes.len() == limit {
+                    return None;
+                }
             }
         }
+        None::<()>
     };
     let _ = timeout(SIDE_TIMEOUT, reading).await;
     String::from_utf8_lossy(&bytes).into_owned()
@@ -407,31 +641,21 @@ fn cause(error: &dyn std::error::Error) -> String {
     }
 }
 
-fn tls_config(config: &Config) -> Result<rustls::ClientConfig, String> {
-    let mut roots = rustls::RootCertStore::empty();
-    roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
-    let native = rustls_native_certs::load_native_certs();
-    for error in native.errors {
-        note!(Info, "Some of the system's root certificates cannot be read: {error}");
-    }
-    roots.add_parsable_certificates(native.certs);
-    if let Some(path) = &config.ca_file {
-        let unusable = |error: &dyn std::fmt::Display| format!("OPENAI_CA_FILE: {}: {error}", path.display());
-        let certificates = CertificateDer::pem_file_iter(path).map_err(|error| unusable(&error))?;
-        for certificate in certificates {
-            let certificate = certificate.map_err(|error| unusable(&error))?;
-            roots.add(certificate).map_err(|error| unusable(&error))?;
+/// What TLS says of a connection, if it does.
+fn tls_error<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a rustls::Error> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(found) = error.downcast_ref::<rustls::Error>() {
+            return Some(found);
         }
+        // What an I/O error was made of is not what it calls its source.
+        let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        next = match inner {
+            Some(inner) => Some(inner),
+            None => error.source(),
+        };
     }
-    client_config(roots)
-}
-
-fn client_config(roots: rustls::RootCertStore) -> Result<rustls::ClientConfig, String> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|error| error.to_string())?;
-    Ok(builder.with_root_certificates(roots).with_no_client_auth())
+    None
 }
 
 /// hyper's own tasks stay on this thread, in one queue with ours.
@@ -445,165 +669,5 @@ where
 {
     fn execute(&self, future: F) {
         tokio::task::spawn_local(future);
-    }
-}
-
-/// How a TCP connection to the endpoint is made. There is one endpoint, so that is settled at the start.
-#[derive(Clone)]
-enum Dial {
-    Direct(HttpConnector),
-    /// Plain HTTP through a proxy that is asked for the whole URL.
-    Forward(HttpConnector, Uri),
-    Tunnel(Tunnel<HttpConnector>),
-    Socks(SocksV5<HttpConnector>),
-}
-
-impl Dial {
-    /// The way to the configured endpoint, and what a proxy wants to see in every request.
-    fn new(config: &Config) -> Result<(Self, Option<HeaderValue>), String> {
-        let mut http = HttpConnector::new();
-        http.enforce_http(false);
-        http.set_nodelay(true);
-        http.set_keepalive(Some(Duration::from_secs(60)));
-        http.set_connect_timeout(config.connect_timeout);
-        let host = config.chat_url.host().unwrap_or_default().trim_matches(['[', ']']);
-        let address = host.parse::<std::net::IpAddr>();
-        let is_here = host == "localhost" || address.is_ok_and(|address| address.is_loopback());
-        let proxy = match is_here {
-            true => None,
-            false => Matcher::from_env().intercept(&config.chat_url),
-        };
-        let Some(proxy) = proxy else { return Ok((Self::Direct(http), None)) };
-        let uri = proxy.uri().clone();
-        match (uri.scheme_str(), config.chat_url.scheme_str()) {
-            (Some("socks5" | "socks5h"), _) => {
-                let socks = SocksV5::new(uri, http);
-                Ok(match proxy.raw_auth() {
-                    Some((user, password)) => (Self::Socks(socks.with_auth(user.into(), password.into())), None),
-                    None => (Self::Socks(socks), None),
-                })
-            }
-            (Some("http"), Some("https")) => {
-                let tunnel = Tunnel::new(uri, http);
-                Ok(match proxy.basic_auth() {
-                    Some(auth) => (Self::Tunnel(tunnel.with_auth(auth.clone())), None),
-                    None => (Self::Tunnel(tunnel), None),
-                })
-            }
-            (Some("http"), _) => Ok((Self::Forward(http, uri), proxy.basic_auth().cloned())),
-            (scheme, _) => Err(format!(
-                "a proxy of the kind {:?} is not supported, only http and socks5 (HTTPS_PROXY, HTTP_PROXY, ALL_PROXY)",
-                scheme.unwrap_or_default()
-            )),
-        }
-    }
-}
-
-impl Service<Uri> for Dial {
-    type Response = Dialed;
-    type Error = BoxError;
-    type Future = Pin<Box<dyn Future<Output = Result<Dialed, BoxError>> + Send>>;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        match self {
-            Self::Direct(http) | Self::Forward(http, _) => http.poll_ready(context).map_err(Into::into),
-            Self::Tunnel(tunnel) => tunnel.poll_ready(context).map_err(Into::into),
-            Self::Socks(socks) => Service::<Uri>::poll_ready(socks, context).map_err(Into::into),
-        }
-    }
-
-    fn call(&mut self, target: Uri) -> Self::Future {
-        fn via<F, E>(connecting: F, is_forward: bool) -> Pin<Box<dyn Future<Output = Result<Dialed, BoxError>> + Send>>
-        where
-            F: Future<Output = Result<TokioIo<TcpStream>, E>> + Send + 'static,
-            E: Into<BoxError>,
-        {
-            Box::pin(async move {
-                let stream = connecting.await.map_err(Into::into)?;
-                Ok(Dialed { stream, is_forward })
-            })
-        }
-        match self {
-            Self::Direct(http) => via(http.call(target), false),
-            Self::Forward(http, proxy) => via(http.call(proxy.clone()), true),
-            Self::Tunnel(tunnel) => via(tunnel.call(target), false),
-            Self::Socks(socks) => via(socks.call(target), false),
-        }
-    }
-}
-
-/// A TCP connection, direct or by a proxy.
-struct Dialed {
-    stream: TokioIo<TcpStream>,
-    is_forward: bool,
-}
-
-impl Connection for Dialed {
-    fn connected(&self) -> Connected {
-        self.stream.connected().proxy(self.is_forward)
-    }
-}
-
-impl Read for Dialed {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: ReadBufCursor<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
-    }
-}
-
-impl Write for Dialed {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
-    }
-}
-
-/// The whole way to a usable connection, within the configured time.
-#[derive(Clone)]
-struct Timed {
-    inner: HttpsConnector<Dial>,
-    limit: Option<Duration>,
-}
-
-impl Service<Uri> for Timed {
-    type Response = <HttpsConnector<Dial> as Service<Uri>>::Response;
-    type Error = BoxError;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, BoxError>> + Send>>;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        self.inner.poll_ready(context)
-    }
-
-    fn call(&mut self, target: Uri) -> Self::Future {
-        let connecting = self.inner.call(target);
-        let Some(limit) = self.limit else { return Box::pin(connecting) };
-        Box::pin(async move {
-            match timeout(limit, connecting).await {
-                Ok(outcome) => outcome,
-                Err(_) => Err(format!("no connection within {} s", limit.as_secs_f64()).into()),
-            }
-        })
     }
 }

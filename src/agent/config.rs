@@ -9,6 +9,8 @@ use std::time::Duration;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 use http::uri::{Authority, PathAndQuery, Scheme, Uri};
 
+use super::extra::ExtraBody;
+
 /// One documented variable: `--help`, the manual and the tests are made from [`VARIABLES`].
 pub struct Variable {
     /// Name in the environment.
@@ -31,6 +33,12 @@ pub const VARIABLES: &[Variable] = &[
         "Base URL of the Chat Completions endpoint; a query string is kept.",
     ),
     variable("OPENAI_API_KEY", "(empty)", "API key. Empty: no authentication header is sent."),
+    variable("OPENAI_API_KEY_FILE", "(unset)", "File that holds the key instead; it is read again when it changes."),
+    variable(
+        "OPENAI_API_KEY_COMMAND",
+        "(unset)",
+        "Command for /bin/sh that prints the key instead; it is run again when the endpoint refuses the key (401).",
+    ),
     variable("OPENAI_MODEL", "gpt-4o", "Model of a new session."),
     variable("OPENAI_SYSTEM_PROMPT", "(unset)", "System prompt put before every conversation."),
     variable("OPENAI_MAX_TOKENS", "(unset)", "Most tokens of one answer, a whole number from 1."),
@@ -47,10 +55,24 @@ pub const VARIABLES: &[Variable] = &[
         "bearer, api-key or none; auto is api-key for Azure (an API version or an Azure host), else bearer.",
     ),
     variable("OPENAI_EXTRA_HEADERS", "(unset)", "More request headers: a JSON object, or lines of `Name: value`."),
+    variable(
+        "OPENAI_EXTRA_BODY",
+        "(unset)",
+        "JSON object merged into every request (RFC 7396: null takes a member out).",
+    ),
+    variable(
+        "OPENAI_MODEL_EXTRA_BODY",
+        "(unset)",
+        "The same for single models: a JSON object from a model, or a beginning like `gpt-5*`, to such an object.",
+    ),
     variable("OPENAI_ORG_ID", "(unset)", "Sent as OpenAI-Organization."),
     variable("OPENAI_PROJECT_ID", "(unset)", "Sent as OpenAI-Project."),
     variable("OPENAI_MODELS", "(unset)", "Models to choose from, separated by commas; others are then refused."),
-    variable("OPENAI_FETCH_MODELS", "0", "1: the models to choose from are fetched from {base}/models at the start."),
+    variable(
+        "OPENAI_FETCH_MODELS",
+        "0",
+        "1: the models to choose from are fetched from {base}/models, at the start and again when a client asks late.",
+    ),
     variable("OPENAI_CONTEXT_WINDOW", "128000", "Size in tokens told with usage_update; 0 sends no usage_update."),
     variable("OPENAI_IMAGE_INPUT", "0", "1: images are sent to the model, and the capability is advertised."),
     variable(
@@ -85,7 +107,12 @@ pub const VARIABLES: &[Variable] = &[
     variable(
         "OPENAI_CA_FILE",
         "(unset)",
-        "PEM file with more root certificates, beside the system's and the bundled ones.",
+        "PEM file with more certificates to trust, beside the system's and the bundled ones.",
+    ),
+    variable(
+        "OPENAI_TLS_INSECURE",
+        "0",
+        "1: the endpoint's certificate is not checked; anybody could answer and get the key.",
     ),
     variable("OPENAI_LOG", "warn", "What goes to stderr: off, error, warn, info or debug."),
     variable(
@@ -142,14 +169,20 @@ pub enum Level {
 #[derive(Clone, Debug)]
 #[allow(missing_docs)]
 pub struct Config {
+    /// As it may be told: without query string.
     pub base_url: String,
     /// Where prompts are posted, query string included.
     pub chat_url: Uri,
     /// Where the models are listed, query string included.
     pub models_url: Uri,
     pub api_key: Secret,
+    /// Where the key is read instead.
+    pub api_key_file: Option<PathBuf>,
+    /// What prints the key instead.
+    pub api_key_command: Option<Secret>,
     pub auth: Auth,
     pub extra_headers: HeaderMap,
+    pub extra_body: ExtraBody,
     pub model: String,
     /// The models offered, if they were listed.
     pub models: Option<Vec<String>>,
@@ -173,6 +206,7 @@ pub struct Config {
     pub max_line: usize,
     pub max_sessions: usize,
     pub ca_file: Option<PathBuf>,
+    pub tls_insecure: bool,
     pub log: Level,
 }
 
@@ -239,10 +273,10 @@ impl Config {
             Some("api-key") => Auth::ApiKey,
             Some("none") => Auth::None,
             Some(other) => {
-                return Err(wrong(
-                    "OPENAI_AUTH_HEADER",
-                    format!("{other:?} is not one of auto, bearer, api-key, none"),
-                ));
+                // Whoever takes it for the header itself has put a key there.
+                let shown = if other.len() <= 10 { format!("{other:?}") } else { "its value".to_owned() };
+                let problem = format!("{shown} is not one of auto, bearer, api-key, none");
+                return Err(wrong("OPENAI_AUTH_HEADER", problem));
             }
         };
         let mut extra_headers = match text("OPENAI_EXTRA_HEADERS") {
@@ -260,6 +294,21 @@ impl Config {
         if HeaderValue::from_str(&api_key.0).is_err() {
             return Err(wrong("OPENAI_API_KEY", "has characters that a header cannot carry, a line break perhaps"));
         }
+        let api_key_file = text("OPENAI_API_KEY_FILE").map(PathBuf::from);
+        let api_key_command = text("OPENAI_API_KEY_COMMAND").map(Secret);
+        for (name, is_set, has_other) in [
+            ("OPENAI_API_KEY_FILE", api_key_file.is_some(), !api_key.0.is_empty()),
+            ("OPENAI_API_KEY_COMMAND", api_key_command.is_some(), api_key_file.is_some() || !api_key.0.is_empty()),
+        ] {
+            if is_set && has_other {
+                let problem = "is set, and so is another one of OPENAI_API_KEY, OPENAI_API_KEY_FILE and \
+                               OPENAI_API_KEY_COMMAND; set one of them";
+                return Err(wrong(name, problem));
+            }
+        }
+        let extra_body =
+            ExtraBody::read(text("OPENAI_EXTRA_BODY").as_deref(), text("OPENAI_MODEL_EXTRA_BODY").as_deref())
+                .map_err(|(name, problem)| wrong(name, problem))?;
         let models = text("OPENAI_MODELS").map(|list| {
             let names = list.split(',').map(str::trim).filter(|name| !name.is_empty());
             names.map(str::to_owned).collect::<Vec<_>>()
@@ -306,8 +355,11 @@ impl Config {
             chat_url,
             models_url,
             api_key,
+            api_key_file,
+            api_key_command,
             auth,
             extra_headers,
+            extra_body,
             model: text("OPENAI_MODEL").unwrap_or_else(|| "gpt-4o".to_owned()),
             models: models.filter(|list| !list.is_empty()),
             fetch_models: switch("OPENAI_FETCH_MODELS", text("OPENAI_FETCH_MODELS"))?,
@@ -329,11 +381,17 @@ impl Config {
             max_line: usize::try_from(max_line.unwrap_or(32 << 20)).unwrap_or(usize::MAX),
             max_sessions: usize::try_from(max_sessions.unwrap_or(10_000)).unwrap_or(usize::MAX),
             ca_file: text("OPENAI_CA_FILE").map(PathBuf::from),
+            tls_insecure: switch("OPENAI_TLS_INSECURE", text("OPENAI_TLS_INSECURE"))?,
             log,
-            base_url,
+            base_url: tellable(&base_url),
             // The one value whose surrounding space may matter to somebody: it is passed as it is.
             system_prompt: env("OPENAI_SYSTEM_PROMPT").filter(|prompt| !prompt.is_empty()),
         })
+    }
+
+    /// Whether requests carry a key, or should.
+    pub fn has_key(&self) -> bool {
+        !self.api_key.0.is_empty() || self.api_key_file.is_some() || self.api_key_command.is_some()
     }
 
     /// The URL that people are told in errors: without query string, where some endpoints keep their keys.
@@ -387,18 +445,22 @@ fn is_azure(host: Option<&str>) -> bool {
 /// `base` with `path` before its query string, and the API version in it.
 fn endpoint_url(base: &str, path: &str, api_version: Option<&str>) -> Result<Uri, ConfigError> {
     let name = "OPENAI_BASE_URL";
-    let uri: Uri = base.parse().map_err(|error| wrong(name, format!("{base:?} is not a URL: {error}")))?;
+    let shown = tellable(base);
+    let uri: Uri = base.parse().map_err(|error| wrong(name, format!("{shown:?} is not a URL: {error}")))?;
     let scheme = match uri.scheme_str() {
         Some("http") => Scheme::HTTP,
         Some("https") => Scheme::HTTPS,
-        _ => return Err(wrong(name, format!("{base:?} does not begin with http:// or https://"))),
+        _ => return Err(wrong(name, format!("{shown:?} does not begin with http:// or https://"))),
     };
     let authority: Authority = match uri.authority() {
         Some(authority) if authority.as_str().contains('@') => {
             return Err(wrong(name, "has credentials in it; put the key into OPENAI_API_KEY or OPENAI_EXTRA_HEADERS"));
         }
+        Some(authority) if !has_port(authority) => {
+            return Err(wrong(name, format!("the port of {shown:?} is not a number from 1 to 65535")));
+        }
         Some(authority) if !authority.host().is_empty() => authority.clone(),
-        _ => return Err(wrong(name, format!("{base:?} names no host"))),
+        _ => return Err(wrong(name, format!("{shown:?} names no host"))),
     };
     // Some people copy the whole address of the method: it is taken for what it is.
     let root = uri.path().trim_end_matches('/');
@@ -412,24 +474,51 @@ fn endpoint_url(base: &str, path: &str, api_version: Option<&str>) -> Result<Uri
         }
     }
     let target = if query.is_empty() { format!("{root}{path}") } else { format!("{root}{path}?{query}") };
-    let target: PathAndQuery = target
-        .parse()
-        .map_err(|_| wrong("OPENAI_API_VERSION", format!("{:?} cannot stand in a URL", api_version.unwrap_or(base))))?;
+    let target: PathAndQuery = target.parse().map_err(|_| {
+        wrong("OPENAI_API_VERSION", format!("{:?} cannot stand in a URL", api_version.unwrap_or(&shown)))
+    })?;
     Uri::builder()
         .scheme(scheme)
         .authority(authority)
         .path_and_query(target)
         .build()
-        .map_err(|error| wrong(name, format!("{base:?} is not a URL: {error}")))
+        .map_err(|error| wrong(name, format!("{shown:?} is not a URL: {error}")))
+}
+
+/// Whether the port of a URL exists; none is the scheme's. Libraries take one beyond 65535 for none.
+pub fn has_port(authority: &Authority) -> bool {
+    let port = authority.as_str().rsplit_once(']').map_or(authority.as_str(), |(_, after)| after);
+    match port.rsplit_once(':') {
+        None => true,
+        Some((_, port)) => {
+            port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok_and(|port| port > 0)
+        }
+    }
+}
+
+/// A URL, or what somebody takes for one, without query string and credentials.
+fn tellable(url: &str) -> String {
+    let url = url.split(['?', '#']).next().unwrap_or_default();
+    let (scheme, rest) = url.split_at(url.find("://").map_or(0, |at| at + 3));
+    let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    match authority.rsplit_once('@') {
+        Some((_, host)) => format!("{scheme}***@{host}{path}"),
+        None => url.to_owned(),
+    }
 }
 
 fn parse_headers(value: &str) -> Result<HeaderMap, ConfigError> {
     let name = "OPENAI_EXTRA_HEADERS";
+    // What is wrong is not quoted: it may well be a key.
     let pairs: Vec<(String, String)> = if value.starts_with('{') {
-        serde_json::from_str::<std::collections::BTreeMap<String, String>>(value)
-            .map_err(|error| wrong(name, format!("is not a JSON object of strings: {error}")))?
-            .into_iter()
-            .collect()
+        let members = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(value).map_err(|error| {
+            wrong(name, format!("is not a JSON object of strings: line {}, column {}", error.line(), error.column()))
+        })?;
+        let strings = members.into_iter().map(|(key, value)| match value {
+            serde_json::Value::String(value) => Ok((key, value)),
+            _ => Err(wrong(name, format!("the value of {key:?} is not a string"))),
+        });
+        strings.collect::<Result<_, _>>()?
     } else {
         let lines = value.lines().map(str::trim).filter(|line| !line.is_empty());
         lines
@@ -440,9 +529,9 @@ fn parse_headers(value: &str) -> Result<HeaderMap, ConfigError> {
             .collect::<Result<_, _>>()?
     };
     let mut headers = HeaderMap::new();
-    for (key, value) in pairs {
+    for (index, (key, value)) in pairs.into_iter().enumerate() {
         let key_name = HeaderName::from_bytes(key.as_bytes())
-            .map_err(|_| wrong(name, format!("{key:?} cannot be the name of a header")))?;
+            .map_err(|_| wrong(name, format!("header {} of it has a name that no header can have", index + 1)))?;
         let mut value = HeaderValue::from_str(&value)
             .map_err(|_| wrong(name, format!("the value of {key:?} cannot be a header")))?;
         // It may well be a key: neither logs nor compression tables get it.
@@ -528,10 +617,36 @@ mod tests {
             ("OPENAI_IDLE_TIMEOUT_SEC", "inf"),
             ("OPENAI_LOG", "all"),
             ("OPENAI_API_KEY", "a\nb"),
+            ("OPENAI_EXTRA_BODY", "[]"),
+            ("OPENAI_MODEL_EXTRA_BODY", "{\"m\":1}"),
+            ("OPENAI_TLS_INSECURE", "perhaps"),
+            ("OPENAI_BASE_URL", "http://h:65536/v1"),
+            ("OPENAI_BASE_URL", "http://h:0/v1"),
+            ("OPENAI_BASE_URL", "http://h:/v1"),
+            ("OPENAI_BASE_URL", "http://h:+1/v1"),
+            ("OPENAI_BASE_URL", "https://[::1]:65536/v1"),
         ] {
             let error = read(&[(name, value)]).expect_err(value);
             assert_eq!(error.name, name, "{error}");
         }
+    }
+
+    #[test]
+    fn every_port_that_exists_can_be_used() {
+        for url in ["http://h:1/v1", "http://h:65535/v1", "http://[::1]:8080/v1", "http://[::1]/v1", "http://h/v1"] {
+            assert!(read(&[("OPENAI_BASE_URL", url)]).is_ok(), "{url}");
+        }
+    }
+
+    #[test]
+    fn the_key_comes_from_one_place() {
+        let (file, command) = (("OPENAI_API_KEY_FILE", "/f"), ("OPENAI_API_KEY_COMMAND", "print-key"));
+        assert!(read(&[file]).unwrap().has_key() && read(&[command]).unwrap().has_key());
+        assert_eq!(read(&[("OPENAI_API_KEY", "k"), file]).unwrap_err().name, "OPENAI_API_KEY_FILE");
+        for other in [file, ("OPENAI_API_KEY", "k")] {
+            assert_eq!(read(&[other, command]).unwrap_err().name, "OPENAI_API_KEY_COMMAND");
+        }
+        assert!(read(&[("OPENAI_API_KEY", ""), file]).is_ok());
     }
 
     #[test]

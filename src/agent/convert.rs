@@ -14,7 +14,9 @@
 use simd_json::prelude::*;
 use simd_json::tape::Value;
 
-use super::json::push_string;
+use super::dialect::{Dialect, Limit};
+use super::extra::ExtraBody;
+use super::json::{push_string, quoted};
 use super::rpc::RpcError;
 
 /// A message of the user, converted.
@@ -165,12 +167,12 @@ pub struct Request<'a> {
     pub messages: &'a [&'a str],
     /// The most tokens of the answer.
     pub max_tokens: Option<u64>,
-    /// Whether that is called `max_completion_tokens`.
-    pub new_max_tokens: bool,
     /// The temperature.
     pub temperature: Option<f64>,
-    /// Whether the counts are asked for.
-    pub include_usage: bool,
+    /// How the endpoint wants all that.
+    pub dialect: Dialect,
+    /// What is merged into it.
+    pub extra: &'a ExtraBody,
 }
 
 /// The body of a request.
@@ -180,31 +182,83 @@ pub fn request_body(request: &Request<'_>) -> Vec<u8> {
     out.extend_from_slice(b"{\"model\":");
     push_string(&mut out, request.model);
     out.extend_from_slice(b",\"messages\":[");
+    let (mut messages, mut is_first) = (request.messages, true);
     if let Some(prompt) = request.system_prompt {
-        out.extend_from_slice(b"{\"role\":\"system\",\"content\":");
-        push_string(&mut out, prompt);
-        out.push(b'}');
+        is_first = false;
+        if request.dialect.system_role {
+            out.extend_from_slice(b"{\"role\":\"system\",\"content\":");
+            push_string(&mut out, prompt);
+            out.push(b'}');
+        } else {
+            let (first, more) = messages.split_first().unwrap_or((&"", &[]));
+            push_prompted(&mut out, prompt, first);
+            messages = more;
+        }
     }
-    for (index, message) in request.messages.iter().enumerate() {
-        if index > 0 || request.system_prompt.is_some() {
+    for message in messages {
+        if !std::mem::take(&mut is_first) {
             out.push(b',');
         }
         out.extend_from_slice(message.as_bytes());
     }
-    out.extend_from_slice(b"],\"stream\":true");
-    if request.include_usage {
-        out.extend_from_slice(b",\"stream_options\":{\"include_usage\":true}");
-    }
-    if let Some(tokens) = request.max_tokens {
-        let name = if request.new_max_tokens { "max_completion_tokens" } else { "max_tokens" };
-        out.extend_from_slice(format!(",\"{name}\":{tokens}").as_bytes());
-    }
-    if let Some(temperature) = request.temperature {
-        let number = serde_json::Value::from(temperature);
-        out.extend_from_slice(format!(",\"temperature\":{number}").as_bytes());
+    out.push(b']');
+    for (name, value) in members(request) {
+        out.push(b',');
+        push_string(&mut out, &name);
+        out.push(b':');
+        // Writing a value with string keys into a vector cannot fail.
+        let _ = serde_json::to_writer(&mut out, &value);
     }
     out.push(b'}');
     out
+}
+
+/// What a request has beside its model and its messages.
+fn members(request: &Request<'_>) -> serde_json::Map<String, serde_json::Value> {
+    let mut members = serde_json::Map::new();
+    members.insert("stream".to_owned(), true.into());
+    if request.dialect.include_usage {
+        members.insert("stream_options".to_owned(), serde_json::json!({ "include_usage": true }));
+    }
+    let limit = match request.dialect.limit {
+        Limit::Old => Some("max_tokens"),
+        Limit::New => Some("max_completion_tokens"),
+        Limit::Unsaid => None,
+    };
+    if let (Some(tokens), Some(name)) = (request.max_tokens, limit) {
+        members.insert(name.to_owned(), tokens.into());
+    }
+    if let Some(temperature) = request.temperature.filter(|_| request.dialect.temperature) {
+        members.insert("temperature".to_owned(), temperature.into());
+    }
+    request.extra.apply(request.model, &mut members);
+    // Servers refuse it where nothing is streamed.
+    if members.get("stream") != Some(&true.into()) && !request.extra.says(request.model, "stream_options") {
+        members.remove("stream_options");
+    }
+    members
+}
+
+/// The first message of a conversation with the system prompt before its words, for models without that role. Two
+/// messages of the user in a row would be refused by the same models.
+fn push_prompted(out: &mut Vec<u8>, prompt: &str, first: &str) {
+    const TEXT: &str = "{\"role\":\"user\",\"content\":\"";
+    const PARTS: &str = "{\"role\":\"user\",\"content\":[";
+    let prompt = quoted(&format!("{prompt}\n\n"));
+    if let Some(rest) = first.strip_prefix(TEXT) {
+        out.extend_from_slice(&TEXT.as_bytes()[..TEXT.len() - 1]);
+        out.extend_from_slice(&prompt.as_bytes()[..prompt.len() - 1]);
+        out.extend_from_slice(rest.as_bytes());
+    } else if let Some(rest) = first.strip_prefix(PARTS) {
+        out.extend_from_slice(format!("{PARTS}{{\"type\":\"text\",\"text\":{prompt}}},").as_bytes());
+        out.extend_from_slice(rest.as_bytes());
+    } else {
+        out.extend_from_slice(format!("{{\"role\":\"user\",\"content\":{prompt}}}").as_bytes());
+        if !first.is_empty() {
+            out.push(b',');
+            out.extend_from_slice(first.as_bytes());
+        }
+    }
 }
 
 fn utf8(json: Vec<u8>) -> Box<str> {
@@ -281,6 +335,55 @@ mod tests {
         assert_eq!(join_user_messages([&*image.json].into_iter()), image.json);
     }
 
+    fn body(dialect: Dialect, extra: &ExtraBody, messages: &[&str]) -> Json {
+        let body = request_body(&Request {
+            model: "m",
+            system_prompt: Some("be \"kind\""),
+            messages,
+            max_tokens: Some(5),
+            temperature: Some(0.5),
+            dialect,
+            extra,
+        });
+        serde_json::from_slice(&body).unwrap()
+    }
+
+    #[test]
+    fn without_its_role_the_system_prompt_stands_before_the_first_words() {
+        let dialect = Dialect { system_role: false, ..Dialect::new(Limit::Old) };
+        let of = |messages: &[&str]| body(dialect, &ExtraBody::default(), messages)["messages"].clone();
+        let (user, parts) = (r#"{"role":"user","content":"hi"}"#, r#"{"role":"user","content":[{"type":"x"}]}"#);
+        let assistant = r#"{"role":"assistant","content":"ho"}"#;
+        assert_eq!(
+            of(&[user, assistant]),
+            json!([{"role": "user", "content": "be \"kind\"\n\nhi"}, {"role": "assistant", "content": "ho"}])
+        );
+        let text = json!({"type": "text", "text": "be \"kind\"\n\n"});
+        assert_eq!(of(&[parts]), json!([{"role": "user", "content": [text, {"type": "x"}]}]));
+        // A history that somebody has edited begins otherwise, perhaps.
+        let prompt = json!({"role": "user", "content": "be \"kind\"\n\n"});
+        assert_eq!(of(&[assistant]), json!([prompt, {"role": "assistant", "content": "ho"}]));
+        assert_eq!(of(&[]), json!([prompt]));
+    }
+
+    #[test]
+    fn what_a_model_refuses_is_left_out_and_extra_members_are_merged() {
+        let bare = Dialect { include_usage: false, limit: Limit::Unsaid, temperature: false, system_role: true };
+        let members = |dialect, extra: &ExtraBody| {
+            let mut body = body(dialect, extra, &[]);
+            body.as_object_mut().unwrap().remove("messages");
+            body
+        };
+        assert_eq!(members(bare, &ExtraBody::default()), json!({"model": "m", "stream": true}));
+        let read = |text: &str| ExtraBody::read(Some(text), None).unwrap();
+        let extra = read(r#"{"temperature":null,"max_tokens":9,"stream_options":{"x":1},"n":[1]}"#);
+        let merged = json!({"model": "m", "stream": true, "max_tokens": 9, "n": [1],
+            "stream_options": {"include_usage": true, "x": 1}});
+        assert_eq!(members(Dialect::new(Limit::Old), &extra), merged);
+        let whole = members(Dialect::new(Limit::Old), &read(r#"{"stream":false}"#));
+        assert_eq!(whole, json!({"model": "m", "stream": false, "max_tokens": 5, "temperature": 0.5}));
+    }
+
     proptest! {
         #[test]
         fn texts_arrive_unchanged(texts in proptest::collection::vec("\\PC*|[\\x00-\\x7f]*", 1..5), images: bool) {
@@ -307,9 +410,9 @@ mod tests {
                 system_prompt: system.as_deref(),
                 messages: &messages.iter().map(|message| &**message).collect::<Vec<_>>(),
                 max_tokens: tokens,
-                new_max_tokens: new_name,
                 temperature,
-                include_usage: usage,
+                dialect: Dialect { include_usage: usage, ..Dialect::new(if new_name { Limit::New } else { Limit::Old }) },
+                extra: &ExtraBody::default(),
             });
             let body: Json = serde_json::from_slice(&body).unwrap();
             let mut expected = json!({"model": model, "stream": true});

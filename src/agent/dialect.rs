@@ -51,34 +51,34 @@ impl Dialect {
     }
 
     /// Takes a refusal's lesson, if it has one: what is done from now on, for the log.
-    pub fn learn(&mut self, complaint: &Complaint, sent: Sent) -> Option<&'static str> {
-        if sent.usage && self.include_usage && complaint.refuses(&["stream_options", "include_usage"]) {
+    pub fn learn(&mut self, refusal: &Refusal, sent: Sent) -> Option<&'static str> {
+        if sent.usage && self.include_usage && refusal.refuses(&["stream_options", "include_usage"]) {
             self.include_usage = false;
             return Some("stream_options is left out");
         }
         if sent.limit {
-            let names_new = complaint.names("max_completion_tokens");
+            let names_new = refusal.names("max_completion_tokens");
             match self.limit {
                 Limit::Old if names_new => {
                     self.limit = Limit::New;
                     return Some("max_completion_tokens is sent");
                 }
-                Limit::Old if complaint.refuses(&["max_tokens"]) => {
+                Limit::Old if refusal.refuses(&["max_tokens"]) => {
                     self.limit = Limit::Unsaid;
                     return Some("max_tokens is left out");
                 }
-                Limit::New if complaint.refuses(&["max_completion_tokens"]) => {
+                Limit::New if refusal.refuses(&["max_completion_tokens"]) => {
                     self.limit = Limit::Unsaid;
                     return Some("max_completion_tokens is left out");
                 }
                 _ => {}
             }
         }
-        if sent.temperature && self.temperature && complaint.refuses(&["temperature"]) {
+        if sent.temperature && self.temperature && refusal.refuses(&["temperature"]) {
             self.temperature = false;
             return Some("temperature is left out");
         }
-        if sent.system && self.system_role && complaint.refuses_system() {
+        if sent.system && self.system_role && refusal.refuses_system() {
             self.system_role = false;
             return Some("the system prompt is put before the user's first words");
         }
@@ -115,12 +115,12 @@ const REFUSALS: [&str; 20] = [
 
 /// What an endpoint says of a request that it refuses.
 #[derive(Debug, Default)]
-pub struct Complaint {
+pub struct Refusal {
     remarks: Vec<Remark>,
     codes: Vec<String>,
 }
 
-/// One object of the complaint, or the whole of one that is no JSON.
+/// One object of the refusal, or the whole of one that is no JSON.
 #[derive(Debug, Default)]
 struct Remark {
     /// The members that it names as the culprits.
@@ -129,12 +129,12 @@ struct Remark {
     words: String,
 }
 
-impl Complaint {
+impl Refusal {
     /// Reads an error's body.
     pub fn read(body: &str) -> Self {
-        let mut complaint = Self::default();
-        complaint.text(body, MOST_DEPTH);
-        complaint
+        let mut refusal = Self::default();
+        refusal.text(body, MOST_DEPTH);
+        refusal
     }
 
     /// The codes and types that it has, in lower case.
@@ -248,7 +248,7 @@ fn python_places(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// A text in lower case and without what stands in braces, where the request is repeated; but a complaint in Python's
+/// A text in lower case and without what stands in braces, where the request is repeated; but a refusal in Python's
 /// words stands there, too, and keeps its kind.
 fn own_words(text: &str) -> String {
     let mut words = String::with_capacity(text.len().min(4096));
@@ -293,7 +293,7 @@ mod tests {
     const ALL: Sent = Sent { usage: true, limit: true, temperature: true, system: true };
 
     fn lesson(body: &str) -> Option<&'static str> {
-        Dialect::new(Limit::Old).learn(&Complaint::read(body), ALL)
+        Dialect::new(Limit::Old).learn(&Refusal::read(body), ALL)
     }
 
     /// An error as OpenAI writes it.
@@ -429,24 +429,24 @@ mod tests {
     fn what_was_not_sent_is_not_learned() {
         let none = Sent { usage: false, limit: false, temperature: false, system: false };
         let all = "stream_options max_tokens temperature system role: not supported";
-        assert_eq!(Dialect::new(Limit::Old).learn(&Complaint::read(all), none), None);
+        assert_eq!(Dialect::new(Limit::Old).learn(&Refusal::read(all), none), None);
         let mut dialect = Dialect::new(Limit::Old);
         let mut lessons = 0;
-        while dialect.learn(&Complaint::read(all), ALL).is_some() {
+        while dialect.learn(&Refusal::read(all), ALL).is_some() {
             lessons += 1;
         }
         assert_eq!(lessons, 4, "each is learned once");
         let both = "neither max_tokens nor max_completion_tokens are supported; max_completion_tokens is unsupported";
         let mut dialect = Dialect::new(Limit::Old);
-        while dialect.learn(&Complaint::read(both), ALL).is_some() {}
+        while dialect.learn(&Refusal::read(both), ALL).is_some() {}
         assert_eq!(dialect.limit, Limit::Unsaid);
     }
 
     #[test]
     fn codes_are_found_where_servers_put_them() {
-        let complaint = Complaint::read(&openai("You exceeded your current quota", "", "insufficient_quota"));
-        assert!(complaint.has_code("insufficient_quota") && complaint.has_code("invalid_request_error"));
-        assert!(!Complaint::read("insufficient_quota").has_code("insufficient_quota"));
+        let refusal = Refusal::read(&openai("You exceeded your current quota", "", "insufficient_quota"));
+        assert!(refusal.has_code("insufficient_quota") && refusal.has_code("invalid_request_error"));
+        assert!(!Refusal::read("insufficient_quota").has_code("insufficient_quota"));
     }
 
     proptest! {

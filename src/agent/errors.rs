@@ -4,6 +4,7 @@ use serde_json::json;
 
 use super::complaint::ServerError;
 use super::rpc::RpcError;
+use super::secrets::Secrets;
 
 /// Why a turn failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,6 +28,8 @@ pub enum Failure {
     TooLong(usize),
     /// The kept history could not be read.
     History(String),
+    /// There is no key to ask with: why.
+    Key(String),
 }
 
 impl Failure {
@@ -49,6 +52,21 @@ impl Failure {
             }
             Self::TooLong(limit) => format!("Answer from {url} is longer than the limit of {limit} bytes."),
             Self::History(message) => format!("The history of this session cannot be read: {message}"),
+            Self::Key(message) => format!("No API key for {url}: {message}"),
+        }
+    }
+
+    /// The same without any secret that the endpoint has quoted.
+    pub fn masked(self, secrets: &Secrets) -> Self {
+        match self {
+            Self::Status { status, detail } => Self::Status { status, detail: secrets.mask(&detail) },
+            Self::Network(message) => Self::Network(secrets.mask(&message)),
+            Self::Server(error) => Self::Server(ServerError { message: secrets.mask(&error.message), ..error }),
+            Self::Ended(word) => Self::Ended(secrets.mask(&word)),
+            Self::NotACompletion(kind) => Self::NotACompletion(secrets.mask(&kind)),
+            Self::TooLong(limit) => Self::TooLong(limit),
+            Self::History(message) => Self::History(message),
+            Self::Key(message) => Self::Key(secrets.mask(&message)),
         }
     }
 
@@ -77,7 +95,8 @@ impl Failure {
 
     /// The same as a JSON-RPC error: -32000 when the key is missing or wrong, else -32603.
     pub fn rpc_error(&self, url: &str) -> RpcError {
-        let code = if matches!(self.status(), Some(401 | 403)) { -32000 } else { -32603 };
+        let is_key = matches!(self.status(), Some(401 | 403)) || matches!(self, Self::Key(_));
+        let code = if is_key { -32000 } else { -32603 };
         let mut data = json!({ "url": url });
         if let Some(status) = self.status() {
             data["status"] = status.into();

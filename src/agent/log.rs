@@ -3,14 +3,16 @@
 //! A client that does not read our stderr must not be able to stop us: a line that does not fit at once is dropped
 //! and counted, and the next line that fits says how many were. Lines are short enough to be written whole.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::fmt::Arguments;
 use std::io::Write;
+use std::rc::Rc;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::config::Level;
+use super::secrets::Secrets;
 
 /// Most bytes of a line; a pipe takes that many at once or not at all.
 const LONGEST: usize = 2048;
@@ -18,6 +20,12 @@ const LONGEST: usize = 2048;
 thread_local! {
     static LEVEL: Cell<Level> = const { Cell::new(Level::Warn) };
     static DROPPED: Cell<u64> = const { Cell::new(0) };
+    static SECRETS: RefCell<Option<Rc<Secrets>>> = const { RefCell::new(None) };
+}
+
+/// No line has one of these secrets in it from now on, whoever writes it.
+pub fn hide(secrets: Rc<Secrets>) {
+    SECRETS.set(Some(secrets));
 }
 
 /// Sets what is logged from now on.
@@ -39,6 +47,11 @@ pub fn log(level: Level, message: Arguments<'_>) {
     };
     let dropped = DROPPED.get();
     let mut line = format!("openai-agent: {name}: {message}").replace(['\n', '\r'], " ");
+    SECRETS.with_borrow(|secrets| {
+        if let Some(secrets) = secrets {
+            line = secrets.mask(&line);
+        }
+    });
     if line.len() > LONGEST {
         let cut = (0..=LONGEST).rev().find(|at| line.is_char_boundary(*at)).unwrap_or(0);
         line.truncate(cut);

@@ -5,14 +5,16 @@
 //! stdin  →   lines → rpc → acp (sessions, turns) → outbox     → stdout
 //!                            │ effects     ▲ deltas, outcomes
 //!                            ▼             │
-//! endpoint ← client ← convert, retry     answer ← chunk ← sse ← response body
+//! endpoint ← client ← convert, retry     answer ← chunk ← sse ← coding ← response body
 //!            └──── serve: one task per turn, one thread ────┘
 //! ```
 //!
 //! Reading order: [`config`] (what can be set), [`rpc`] and [`acp`] (the methods), [`convert`] (what is sent),
 //! [`sse`], [`chunk`] and [`answer`] (what comes back; [`speech`] and [`thinking`] what of it is told, [`mend`] what is
 //! read a second time), [`complaint`], [`errors`] and [`retry`] (what goes wrong), [`outbox`] (what happens when the
-//! reader is slow), [`serve`] (the only place where they meet the operating system).
+//! reader is slow), [`serve`] (the only place where they meet the operating system). The way to the endpoint:
+//! [`client`], with [`dial`] and [`trust`] (connections), [`key`] and [`secrets`] (keys, and who must not see them),
+//! [`dialect`] and [`extra`] (how requests are written), [`coding`] (compressed answers), [`models`].
 //!
 //! The invariant of the whole: every request is answered exactly once, after its last update, whatever the endpoint
 //! or the disk does; and of a turn that did not end well only what the user said stays in its session.
@@ -29,6 +31,7 @@ pub mod coding;
 pub mod complaint;
 pub mod config;
 pub mod convert;
+pub mod dial;
 pub mod dialect;
 pub mod errors;
 pub mod extent;
@@ -36,18 +39,21 @@ pub mod extra;
 pub mod finish;
 pub mod history;
 pub mod json;
+pub mod key;
 pub mod lines;
-pub mod models;
 pub mod log;
 pub mod mend;
+pub mod models;
 pub mod outbox;
 mod random;
 pub mod retry;
 pub mod rpc;
+pub mod secrets;
 pub mod serve;
 pub mod session;
 pub mod speech;
 pub mod sse;
 pub mod stdio;
 pub mod thinking;
+pub mod trust;
 pub mod usage;

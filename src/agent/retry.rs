@@ -7,6 +7,8 @@ use std::time::{Duration, SystemTime};
 
 use http::HeaderMap;
 
+use super::dialect::Refusal;
+
 /// The longest wait before a retry.
 pub const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
@@ -19,8 +21,14 @@ const LONGEST_BACKOFF: Duration = Duration::from_secs(8);
 pub enum Cause<'a> {
     /// No connection, or one that was closed before the first byte of the answer.
     Connection,
-    /// An HTTP status that is not a success, with its headers.
-    Status(u16, &'a HeaderMap),
+    /// An HTTP status that is not a success.
+    #[allow(missing_docs)]
+    Status {
+        status: u16,
+        headers: &'a HeaderMap,
+        /// Whether the account is empty: no wait fills it.
+        is_spent: bool,
+    },
 }
 
 /// How long to wait before the next attempt, or nothing if there is none. `attempt` counts from 0, `dice` is evenly
@@ -30,21 +38,36 @@ pub fn decide(cause: Cause<'_>, attempt: u32, max_retries: u32, now: SystemTime,
         return None;
     }
     let backoff = FIRST_BACKOFF.saturating_mul(1 << attempt.min(10)).min(LONGEST_BACKOFF).mul_f64(1.0 - dice * 0.25);
-    let (status, headers) = match cause {
+    let (status, headers, is_spent) = match cause {
         Cause::Connection => return Some(backoff),
-        Cause::Status(status, headers) => (status, headers),
+        Cause::Status { status, headers, is_spent } => (status, headers, is_spent),
     };
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
     let again = match text("x-should-retry") {
         Some("true") => true,
         Some("false") => false,
-        _ => matches!(status, 408 | 409 | 429 | 500..),
+        _ => !is_spent && matches!(status, 408 | 409 | 429 | 500..),
     };
     if !again {
         return None;
     }
     let wait = asked_wait(text("retry-after-ms"), text("retry-after"), now).unwrap_or(backoff);
     (wait <= LONGEST_WAIT).then_some(wait)
+}
+
+/// Whether a refusal says that the account is empty or closed, in the codes of OpenAI, Moonshot and One API.
+pub fn is_spent(refusal: &Refusal) -> bool {
+    [
+        "insufficient_quota",
+        "insufficient_user_quota",
+        "exceeded_current_quota_error",
+        "billing_hard_limit_reached",
+        "billing_not_active",
+        "account_deactivated",
+        "access_terminated",
+    ]
+    .iter()
+    .any(|code| refusal.has_code(code))
 }
 
 /// What the server asks for: milliseconds, seconds or a date.
@@ -73,7 +96,20 @@ mod tests {
     }
 
     fn wait(status: u16, pairs: &[(&'static str, &str)]) -> Option<Duration> {
-        decide(Cause::Status(status, &headers(pairs)), 0, 2, SystemTime::UNIX_EPOCH, 0.0)
+        let cause = Cause::Status { status, headers: &headers(pairs), is_spent: false };
+        decide(cause, 0, 2, SystemTime::UNIX_EPOCH, 0.0)
+    }
+
+    #[test]
+    fn an_empty_account_is_not_asked_again() {
+        let refusal = Refusal::read(r#"{"error":{"message":"pay","type":"insufficient_quota"}}"#);
+        assert!(is_spent(&refusal) && !is_spent(&Refusal::read(r#"{"error":{"code":"rate_limit_exceeded"}}"#)));
+        for (pairs, again) in
+            [(&[][..], false), (&[("retry-after", "1")], false), (&[("x-should-retry", "true")], true)]
+        {
+            let cause = Cause::Status { status: 429, headers: &headers(pairs), is_spent: true };
+            assert_eq!(decide(cause, 0, 2, SystemTime::UNIX_EPOCH, 0.0).is_some(), again);
+        }
     }
 
     #[test]
@@ -98,7 +134,7 @@ mod tests {
             if let Ok(value) = after.parse() {
                 map.insert("retry-after", value);
             }
-            for cause in [Cause::Connection, Cause::Status(status, &map)] {
+            for cause in [Cause::Connection, Cause::Status { status, headers: &map, is_spent: false }] {
                 if let Some(wait) = decide(cause, attempt, max, SystemTime::UNIX_EPOCH, dice) {
                     prop_assert!(attempt < max && wait <= LONGEST_WAIT);
                 }

@@ -3,7 +3,7 @@
 //! One thread runs everything; each turn is a task of its own. What blocks (files of the history, name resolution)
 //! goes to a helper thread that lives as long as it is needed. The agent is borrowed only between two awaits.
 
-use std::cell::{OnceCell, RefCell};
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io;
 use std::process::ExitCode;
@@ -24,6 +24,7 @@ use super::history::Store;
 use super::json::Reader;
 use super::lines::{Line, Lines};
 use super::log::note;
+use super::models;
 use super::outbox::STOP_READING;
 use super::session::TurnId;
 use super::stdio::Stdio;
@@ -41,7 +42,7 @@ struct Shell {
     config: Rc<Config>,
     agent: RefCell<Agent>,
     reader: RefCell<Reader>,
-    client: OnceCell<Client>,
+    client: Client,
     store: Option<Store>,
     tasks: RefCell<HashMap<TurnId, Task>>,
     /// Something was put into the outbox.
@@ -63,6 +64,13 @@ fn raise_open_files() {
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }) {
         note!(Info, "The limit of open files stays at {:?}: {error}", limit.current);
     }
+}
+
+/// Whether whoever started this process wants hangups to be passed over (the first bit of a mask in proc(5)).
+fn hangups_are_ignored() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 1 == 1)
 }
 
 /// Runs the agent on stdin and stdout until the input ends, a signal comes or the reader goes.
@@ -103,23 +111,37 @@ async fn run(config: Config) -> ExitCode {
         note!(Error, "Signals cannot be handled.");
         return ExitCode::FAILURE;
     };
+    // Whoever starts it under nohup wants it to outlive the terminal.
+    let mut hangup = if hangups_are_ignored() { None } else { signal(SignalKind::hangup()).ok() };
+    let hung_up = async {
+        match &mut hangup {
+            Some(hangup) => hangup.recv().await,
+            None => std::future::pending().await,
+        }
+    };
+    // Certificates, keys and proxies are looked at now, so that a mistake is told at the start and not at the first
+    // prompt.
+    let client = match Client::new(config.clone()) {
+        Ok(client) => client,
+        Err(problem) => {
+            note!(Error, "{problem}");
+            return ExitCode::from(78);
+        }
+    };
+    super::log::hide(client.secrets().clone());
+    if config.tls_insecure {
+        note!(Warn, "{}", super::check::INSECURE);
+    }
     let shell = Rc::new(Shell {
         agent: RefCell::new(Agent::new(config.clone(), Box::new(super::random::random))),
         reader: RefCell::default(),
-        client: OnceCell::new(),
+        client,
         store,
         tasks: RefCell::default(),
         has_lines: Notify::new(),
         has_room: Notify::new(),
         config,
     });
-    // Certificates and proxies are looked at now, so that a mistake is told at the start and not at the first prompt.
-    if let Some(path) = &shell.config.ca_file
-        && let Err(problem) = shell.client()
-    {
-        note!(Error, "{problem} ({})", path.display());
-        return ExitCode::from(78);
-    }
     if shell.config.fetch_models {
         spawn_local(fetch_models(shell.clone()));
     }
@@ -134,6 +156,7 @@ async fn run(config: Config) -> ExitCode {
         },
         _ = terminate.recv() => ExitCode::SUCCESS,
         _ = interrupt.recv() => ExitCode::SUCCESS,
+        _ = hung_up => ExitCode::SUCCESS,
         // The reader is gone: so is everybody who could be told.
         _ = gone(&shell, &writer) => return ExitCode::SUCCESS,
     };
@@ -156,14 +179,6 @@ async fn gone(shell: &Shell, writer: &tokio::task::JoinHandle<()>) {
 }
 
 impl Shell {
-    fn client(&self) -> Result<&Client, String> {
-        if let Some(client) = self.client.get() {
-            return Ok(client);
-        }
-        let client = Client::new(self.config.clone())?;
-        Ok(self.client.get_or_init(|| client))
-    }
-
     /// Does what the agent asks for, and has its lines written.
     fn act(self: &Rc<Self>) {
         loop {
@@ -197,6 +212,9 @@ impl Shell {
                 }
                 Effect::List(ticket) => {
                     self.on_disk(Store::list, move |shell, found| shell.agent.borrow_mut().listed(ticket, found));
+                }
+                Effect::FetchModels => {
+                    spawn_local(fetch_models(self.clone()));
                 }
                 Effect::Delete(ticket, session_id) => {
                     self.on_disk(
@@ -314,14 +332,15 @@ async fn write(shell: Rc<Shell>, stdout: Stdio) {
 }
 
 async fn fetch_models(shell: Rc<Shell>) {
-    let models = match shell.client() {
-        Ok(client) => client.models().await,
-        Err(problem) => Err(problem),
+    let models = shell.client.models().await;
+    let rest = match &models {
+        Ok(_) => models::FRESH,
+        Err(lack) => {
+            note!(Warn, "The list of models cannot be fetched: {lack}");
+            lack.rest()
+        }
     };
-    if let Err(problem) = &models {
-        note!(Warn, "The list of models cannot be fetched: {problem}");
-    }
-    shell.agent.borrow_mut().models_known(models.ok());
+    shell.agent.borrow_mut().models_known(models.ok(), SystemTime::now() + rest);
     shell.act();
 }
 
@@ -337,9 +356,12 @@ async fn run_turn(shell: Rc<Shell>, turn: TurnId, resume: Rc<Notify>) {
             opened
         }
         Err(failure) => {
+            let failure = failure.masked(shell.client.secrets());
             let (text, detail) = (failure.text(&shell.config.shown_url()), failure.detail());
-            let detail = if text.contains(detail) { "" } else { detail };
-            note!(Warn, "{text} {detail}");
+            match text.contains(detail) {
+                true => note!(Warn, "{text}"),
+                false => note!(Warn, "{text} {detail}"),
+            }
             shell.agent.borrow_mut().fail(turn, &failure);
             None
         }
@@ -379,12 +401,9 @@ async fn prepare(shell: &Rc<Shell>, turn: TurnId) -> Result<(), Failure> {
 
 /// Asks the endpoint and forwards its answer, piece by piece.
 async fn ask(shell: &Rc<Shell>, turn: TurnId, resume: &Notify) -> Result<(Ending, Option<Opened>), Failure> {
-    let client = shell.client().map_err(Failure::Network)?;
     let model = shell.agent.borrow().model(turn).unwrap_or_else(|| "".into());
-    let body = |dialect: super::client::Dialect| {
-        shell.agent.borrow().request_body(turn, dialect.include_usage, dialect.new_max_tokens)
-    };
-    let mut opened = client.ask(&model, body).await?;
+    let body = |dialect| shell.agent.borrow().request_body(turn, dialect);
+    let mut opened = shell.client.ask(&model, body).await?;
     let mut answer = Answer::new(shell.config.max_line);
     let mut skipped = Skipped(0);
     let mut next = opened.first.take();

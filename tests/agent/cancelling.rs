@@ -152,12 +152,35 @@ fn the_end_of_the_input_aborts_and_exits() {
 
 #[test]
 fn signals_end_the_process() {
-    for signal in [libc::SIGTERM, libc::SIGINT] {
+    for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
         let (_endpoint, _closings, mut client, _session, prompt) = stuck_in_a_prompt();
         client.signal(signal);
         assert_eq!(client.answer(prompt).stop(), "cancelled");
         assert_eq!(client.wait(), Some(0));
     }
+}
+
+#[test]
+fn an_agent_that_was_started_to_outlive_hangups_does() {
+    let (endpoint, _closings) = stuck();
+    // As nohup starts it.
+    let mut command = std::process::Command::new("/bin/sh");
+    command.args(["-c", "trap '' HUP; exec \"$0\" acp", env!("CARGO_BIN_EXE_openai-agent")]);
+    command.env("OPENAI_BASE_URL", endpoint.url());
+    let mut client = Client::spawn(command);
+    let session = client.session();
+    client.signal(libc::SIGHUP);
+    assert_eq!(client.prompt(&session, "fine").text(), "ok");
+}
+
+#[test]
+fn the_rfds_word_for_cancel_is_understood() {
+    let (_endpoint, closings, mut client, session, prompt) = stuck_in_a_prompt();
+    client.notify("cancel", json!({"sessionId": session}));
+    assert_eq!(client.answer(prompt).stop(), "cancelled");
+    closed(&closings);
+    assert_eq!(client.result("cancel", json!({"sessionId": session})), json!({}));
+    assert_eq!(client.error("cancel", json!({"sessionId": "unknown"}))["code"], -32002);
 }
 
 #[test]

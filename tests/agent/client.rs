@@ -30,6 +30,7 @@ pub struct Client {
     child: Child,
     stdin: Option<ChildStdin>,
     lines: Receiver<Json>,
+    log: Option<JoinHandle<String>>,
     next_id: u64,
 }
 
@@ -68,28 +69,28 @@ impl Client {
         Self::spawn(command)
     }
 
-    /// Starts this command.
+    /// Starts the agent with these variables and keeps what it logs for [`Client::log`].
+    pub fn logging(level: &str, env: &[(&str, &str)]) -> Self {
+        let mut command = program();
+        command.arg("acp").env("OPENAI_LOG", level).envs(env.iter().copied()).stderr(Stdio::piped());
+        Self::run(command)
+    }
+
+    /// Starts this command; its log goes where the tests' goes.
     pub fn spawn(mut command: Command) -> Self {
         command.stderr(Stdio::inherit());
-        Self::spawn_piped(command)
+        Self::run(command)
     }
 
-    /// Starts this command; the thread gives all that it logs when it has ended.
-    pub fn spawn_with_log(mut command: Command) -> (Self, JoinHandle<String>) {
-        command.stderr(Stdio::piped());
-        let mut client = Self::spawn_piped(command);
-        let mut stderr = client.child.stderr.take().unwrap();
-        let reading = std::thread::spawn(move || {
-            let mut log = String::new();
-            stderr.read_to_string(&mut log).unwrap();
-            log
+    fn run(mut command: Command) -> Self {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let log = child.stderr.take().map(|mut stderr| {
+            std::thread::spawn(move || {
+                let mut log = Vec::new();
+                stderr.read_to_end(&mut log).unwrap();
+                String::from_utf8(log).unwrap()
+            })
         });
-        (client, reading)
-    }
-
-    fn spawn_piped(mut command: Command) -> Self {
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().unwrap();
         let stdout = child.stdout.take().unwrap();
         let (sender, lines) = channel();
         std::thread::spawn(move || {
@@ -102,7 +103,7 @@ impl Client {
             }
         });
         let stdin = child.stdin.take();
-        Self { child, stdin, lines, next_id: 0 }
+        Self { child, stdin, lines, log, next_id: 0 }
     }
 
     /// Starts the agent for an endpoint.
@@ -213,6 +214,13 @@ impl Client {
             self.unread(line);
         }
         self.child.wait().unwrap().code()
+    }
+
+    /// Ends the agent: all that it logged.
+    pub fn log(mut self) -> String {
+        self.close();
+        self.wait();
+        self.log.take().expect("started by Client::logging").join().unwrap()
     }
 
     fn unread(&self, line: Json) {

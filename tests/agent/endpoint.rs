@@ -101,6 +101,12 @@ impl Conn {
         let _ = self.stream.shutdown(std::net::Shutdown::Both);
     }
 
+    /// Resets the connection.
+    pub fn reset(&mut self) {
+        self.closes = true;
+        rustix::net::sockopt::set_socket_linger(&self.stream, Some(std::time::Duration::ZERO)).unwrap();
+    }
+
     /// A stream of these texts, well ended.
     pub fn say(&mut self, texts: &[&str]) {
         self.begin();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use serde_json::json;
+use serde_json::{Value as Json, json};
 
 use super::client::Client;
 use super::endpoint::{Conn, Endpoint, Request, delta};
@@ -240,14 +240,10 @@ fn what_is_passed_over_is_logged_and_not_by_the_hundred() {
         conn.text("ok");
         conn.done();
     });
-    let mut command = super::client::program();
-    command.env("OPENAI_BASE_URL", endpoint.url()).env("OPENAI_LOG", "warn");
-    let (mut client, stderr) = Client::spawn_with_log(command);
+    let mut client = Client::logging("warn", &[("OPENAI_BASE_URL", &endpoint.url())]);
     let session = client.session();
     assert_eq!(client.prompt(&session, "hi").text(), "ok");
-    client.close();
-    assert_eq!(client.wait(), Some(0));
-    let log = stderr.join().unwrap();
+    let log = client.log();
     let lines: Vec<&str> = log.lines().collect();
     assert_eq!(lines.len(), 4, "{log}");
     assert!(lines[0].contains("warning") && lines[0].contains(": keepalive"), "{log}");
@@ -277,10 +273,164 @@ fn old_servers_are_asked_without_counts_and_new_models_with_the_new_limit() {
     assert_eq!(endpoint.requests().last().unwrap().body["max_completion_tokens"], 9);
     // A server that goes on complaining is believed in the end.
     let (text, _, requests) = fail(&[("OPENAI_MAX_TOKENS", "9")], |_, conn| {
-        conn.refuse(400, "stream_options and max_completion_tokens are both bad");
+        conn.refuse(400, "stream_options and max_completion_tokens are both unsupported");
     });
     assert!(text.starts_with("Request refused (HTTP 400)"), "{text}");
-    assert_eq!(requests, 3);
+    assert_eq!(requests, 4);
+}
+
+#[test]
+fn what_one_model_refuses_the_others_are_asked_for() {
+    let endpoint = Endpoint::start(|request, conn| {
+        let body = &request.body;
+        let refusal = |param: &str, words: &str| {
+            json!({"error": {"message": words, "param": param, "code": "unsupported_parameter"}}).to_string()
+        };
+        let refusal = match body["model"].as_str() {
+            Some("thinks") if body.get("temperature").is_some() => {
+                refusal("temperature", "'temperature' is not supported with this model.")
+            }
+            Some("thinks") if body.get("max_tokens").is_some() => {
+                refusal("max_tokens", "Unsupported parameter: 'max_tokens'.")
+            }
+            Some("thinks") if body["messages"][0]["role"] == "system" => {
+                refusal("messages[0].role", "'messages[0].role' does not support 'system' with this model.")
+            }
+            _ => return conn.say(&["ok"]),
+        };
+        conn.respond(400, &[], &refusal);
+    });
+    let mut client = Client::start(&[
+        ("OPENAI_BASE_URL", &endpoint.url()),
+        ("OPENAI_TEMPERATURE", "0.5"),
+        ("OPENAI_MAX_TOKENS", "9"),
+        ("OPENAI_SYSTEM_PROMPT", "be kind"),
+    ]);
+    let session = client.session();
+    for model in ["thinks", "thinks", "plain"] {
+        client.result("session/set_model", json!({"sessionId": session, "modelId": model}));
+        assert_eq!(client.prompt(&session, "hi").text(), "ok");
+    }
+    let requests = endpoint.requests();
+    assert_eq!(requests.len(), 6, "each is learned once, for one model");
+    let first = |number: usize| requests[number].body["messages"][0].clone();
+    for number in [3, 4] {
+        let body = &requests[number].body;
+        assert_eq!(body["model"], "thinks");
+        assert!(body.get("temperature").is_none() && body.get("max_tokens").is_none(), "{body}");
+        assert_eq!(first(number), json!({"role": "user", "content": "be kind\n\nhi"}));
+        assert_eq!(body["stream_options"], json!({"include_usage": true}));
+    }
+    assert_eq!(requests[5].body["temperature"], 0.5);
+    assert_eq!(requests[5].body["max_tokens"], 9);
+    assert_eq!(first(5), json!({"role": "system", "content": "be kind"}));
+}
+
+#[test]
+fn a_refusal_that_repeats_the_request_teaches_nothing() {
+    let endpoint = Endpoint::start(|request, conn| match request.said().as_str() {
+        "bad" => conn.respond(
+            422,
+            &[],
+            &json!({"detail": [{"loc": ["body", "messages"], "msg": "Value error, not \
+            supported", "type": "value_error", "input": request.body}]})
+            .to_string(),
+        ),
+        "worse" => conn.refuse(400, &format!("Unsupported request: {}", request.body)),
+        _ => conn.say(&["ok"]),
+    });
+    let mut client = Client::for_url(&endpoint.url());
+    let session = client.session();
+    for text in ["bad", "worse", "good"] {
+        client.prompt(&session, text);
+    }
+    let requests = endpoint.requests();
+    assert_eq!(requests.len(), 3, "none is sent again");
+    assert!(requests.iter().all(|request| request.body.get("stream_options").is_some()));
+}
+
+#[test]
+fn a_lesson_that_does_not_help_is_forgotten() {
+    // It says that it does not take stream_options, and refuses the request without them as well.
+    let endpoint = Endpoint::start(|request, conn| match request.said().as_str() {
+        "good" => conn.say(&["ok"]),
+        _ => conn.refuse(400, "stream_options is not supported"),
+    });
+    let mut client = Client::for_url(&endpoint.url());
+    let session = client.session();
+    client.prompt(&session, "bad");
+    client.prompt(&session, "good");
+    let sent: Vec<bool> =
+        endpoint.requests().iter().map(|request| request.body.get("stream_options").is_some()).collect();
+    assert_eq!(sent, [true, false, true]);
+}
+
+#[test]
+fn extra_members_are_merged_into_each_request() {
+    let endpoint = Endpoint::saying(&["ok"]);
+    let mut client = Client::start(&[
+        ("OPENAI_BASE_URL", &endpoint.url()),
+        ("OPENAI_MAX_TOKENS", "9"),
+        ("OPENAI_EXTRA_BODY", r#"{"top_p":0.5,"max_tokens":null,"metadata":{"a":1}}"#),
+        ("OPENAI_MODEL_EXTRA_BODY", r#"{"big*":{"reasoning_effort":"high","metadata":{"b":2}}}"#),
+    ]);
+    let session = client.session();
+    client.prompt(&session, "hi");
+    client.result("session/set_model", json!({"sessionId": session, "modelId": "big-one"}));
+    client.prompt(&session, "hi");
+    let bodies: Vec<Json> = endpoint.requests().into_iter().map(|request| request.body).collect();
+    assert_eq!((&bodies[0]["top_p"], bodies[0].get("max_tokens")), (&json!(0.5), None));
+    assert_eq!((&bodies[0]["metadata"], bodies[0].get("reasoning_effort")), (&json!({"a": 1}), None));
+    assert_eq!((&bodies[1]["metadata"], &bodies[1]["reasoning_effort"]), (&json!({"a": 1, "b": 2}), &json!("high")));
+}
+
+#[test]
+fn a_connection_that_the_server_closed_after_an_answer_fails_no_prompt() {
+    let endpoint = Endpoint::start(|request, conn| match request.number {
+        1 | 4 => conn.cut(),
+        _ => conn.say(&["ok"]),
+    });
+    let mut client = Client::start(&[("OPENAI_BASE_URL", &endpoint.url()), ("OPENAI_MAX_RETRIES", "0")]);
+    let session = client.session();
+    // The second request meets a connection that is closed as it comes in.
+    for _ in 0..2 {
+        assert_eq!(client.prompt(&session, "hi").text(), "ok");
+    }
+    assert_eq!((endpoint.requests().len(), endpoint.connections()), (3, 2));
+    // A new connection that is closed without a word is a failure all the same.
+    let endpoint = Endpoint::start(|_, conn| conn.cut());
+    let mut client = Client::start(&[("OPENAI_BASE_URL", &endpoint.url()), ("OPENAI_MAX_RETRIES", "0")]);
+    let session = client.session();
+    assert!(client.prompt(&session, "hi").text().starts_with("Network error"));
+    assert_eq!(endpoint.requests().len(), 1);
+}
+
+#[test]
+fn the_log_at_debug_tells_requests_and_never_contents() {
+    let endpoint = Endpoint::start(|request, conn| match request.number {
+        0 => conn.respond(503, &[NOW, ("x-request-id", "req-17"), ("content-type", "text/plain")], ""),
+        _ => {
+            let body = "data: {\"choices\":[{\"delta\":{\"content\":\"secret words\"},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n";
+            conn.respond(200, &[("content-type", "text/event-stream"), ("cf-ray", "8f-FRA")], body);
+        }
+    });
+    let mut client = Client::logging("debug", &[("OPENAI_BASE_URL", &endpoint.url()), ("OPENAI_API_KEY", "sk-0000")]);
+    let session = client.session();
+    assert_eq!(client.prompt(&session, "secret words").text(), "secret words");
+    let log = client.log();
+    let url = endpoint.chat_url();
+    for line in [
+        format!("openai-agent: debug: Request 1: POST {url}, "),
+        "openai-agent: debug: Request 1: HTTP 503 after ".to_owned(),
+        " ms, \"text/plain\", x-request-id req-17.".to_owned(),
+        format!("openai-agent: info: Server error (HTTP 503) from {url}. Again in 1 ms."),
+        "openai-agent: debug: Request 2: HTTP 200 after ".to_owned(),
+        " ms, \"text/event-stream\", cf-ray 8f-FRA.".to_owned(),
+        "openai-agent: debug: Request 2 is over after ".to_owned(),
+    ] {
+        assert!(log.contains(&line), "{line}\n{log}");
+    }
+    assert!(!log.contains("secret words") && !log.contains("sk-0000"), "{log}");
 }
 
 #[test]

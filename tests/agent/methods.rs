@@ -22,7 +22,9 @@ fn initialize_tells_what_the_agent_can() {
         assert!(result["authMethods"][0].get("type").is_none());
     }
     assert_eq!(client.result("authenticate", json!({"methodId": "env-api-key"})), json!({}));
-    assert_eq!(client.error("authenticate", json!({"methodId": "face"}))["code"], -32602);
+    // There is nothing to do, whatever a client calls it (the RFD: "no-op").
+    assert_eq!(client.result("authenticate", json!({"methodId": "face"})), json!({}));
+    assert_eq!(client.result("authenticate", json!({})), json!({}));
 }
 
 #[test]
@@ -88,10 +90,37 @@ fn models_are_fetched_when_asked() {
     let values: Vec<Json> =
         result["configOptions"][0]["options"].as_array().unwrap().iter().map(|o| o["value"].clone()).collect();
     assert_eq!(values, ["gpt-4o", "m1", "m2"]);
+}
 
-    let broken = Endpoint::start(|_, conn| conn.refuse(404, "no such thing"));
-    let mut client = Client::start(&[("OPENAI_BASE_URL", &broken.url()), ("OPENAI_FETCH_MODELS", "1")]);
-    client.session();
+/// The models that a new session offers.
+fn offered(client: &mut Client) -> Vec<String> {
+    let result = client.result("session/new", json!({"cwd": "/", "mcpServers": []}));
+    let options = result["configOptions"][0]["options"].as_array().unwrap();
+    options.iter().map(|option| option["value"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn models_are_fetched_again_when_that_failed() {
+    let endpoint = Endpoint::start(|request, conn| match request.number {
+        0 => conn.refuse(503, "starting"),
+        1 => conn.respond(200, &[], "<html>"),
+        _ => conn.respond(200, &[], r#"[{"id":"m1"},{"id":7},{"name":"x"},{"id":"m2"}]"#),
+    });
+    let mut client = Client::logging(
+        "warn",
+        &[("OPENAI_BASE_URL", &endpoint.url()), ("OPENAI_FETCH_MODELS", "1"), ("OPENAI_MODEL", "m2")],
+    );
+    assert_eq!(offered(&mut client), ["m2"], "the fetch of the start");
+    assert_eq!(offered(&mut client), ["m2"], "asked late, and no list yet");
+    assert_eq!(offered(&mut client), ["m1", "m2"], "a bare array, without entries that have no id");
+    assert_eq!(offered(&mut client), ["m1", "m2"]);
+    assert_eq!(endpoint.requests().len(), 3, "what was fetched is believed for a while");
+    let log = client.log();
+    assert_eq!(
+        log,
+        "openai-agent: warning: The list of models cannot be fetched: HTTP 503: starting\n\
+         openai-agent: warning: The list of models cannot be fetched: no list of models: no JSON at line 1, column 1\n"
+    );
 }
 
 #[test]

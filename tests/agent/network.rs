@@ -3,9 +3,10 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 
-use super::client::{Client, PATIENCE};
+use super::client::{Client, PATIENCE, program};
 use super::endpoint::Endpoint;
 
 const BODY: &str =
@@ -15,12 +16,22 @@ fn certificate_file() -> String {
     concat!(env!("CARGO_MANIFEST_DIR"), "/tests/agent/certificate.pem").to_owned()
 }
 
-/// An endpoint behind TLS, HTTP/1.1 only.
+/// What `openssl req -x509` makes of a name: authority and server in one.
+fn self_signed(name: &str) -> String {
+    format!("{}/tests/agent/self-signed/{name}.pem", env!("CARGO_MANIFEST_DIR"))
+}
+
+/// An endpoint behind TLS with the certificate that the authorities of the tests have signed.
 fn tls_endpoint() -> SocketAddr {
+    tls_endpoint_with(&certificate_file(), concat!(env!("CARGO_MANIFEST_DIR"), "/tests/agent/key.pem")).0
+}
+
+/// An endpoint behind TLS, HTTP/1.1 only, and how many connections were made to it.
+fn tls_endpoint_with(certificate: &str, key: &str) -> (SocketAddr, Arc<AtomicUsize>) {
     use rustls_pki_types::pem::PemObject;
     use rustls_pki_types::{CertificateDer, PrivateKeyDer};
-    let certificate = CertificateDer::from_pem_slice(include_bytes!("certificate.pem")).unwrap();
-    let key = PrivateKeyDer::from_pem_slice(include_bytes!("key.pem")).unwrap();
+    let certificate = CertificateDer::from_pem_file(certificate).unwrap();
+    let key = PrivateKeyDer::from_pem_file(key).unwrap();
     let config = rustls::ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
         .with_safe_default_protocol_versions()
         .unwrap()
@@ -30,8 +41,11 @@ fn tls_endpoint() -> SocketAddr {
     let config = Arc::new(config);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
+    let connections = Arc::new(AtomicUsize::new(0));
+    let count = connections.clone();
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
+            count.fetch_add(1, Ordering::Relaxed);
             let config = config.clone();
             std::thread::spawn(move || {
                 let connection = rustls::ServerConnection::new(config).unwrap();
@@ -53,7 +67,7 @@ fn tls_endpoint() -> SocketAddr {
             });
         }
     });
-    address
+    (address, connections)
 }
 
 /// A proxy that knows both ways, sends everything to `target` and tells the first lines and the authentication.
@@ -136,4 +150,99 @@ fn a_proxy_tunnels_tls_and_forwards_what_is_plain() {
     let session = client.session();
     assert_eq!(client.prompt(&session, "hi").text(), "plain");
     assert!(requests.try_recv().is_err());
+}
+
+#[test]
+fn a_self_signed_certificate_is_trusted_when_it_is_named() {
+    let prompt = |certificate: &str, env: &[(&str, &str)]| {
+        let (address, connections) = tls_endpoint_with(&self_signed(certificate), &self_signed("key"));
+        let url = format!("https://localhost:{}/v1", address.port());
+        let env: Vec<(&str, &str)> = env.iter().copied().chain([("OPENAI_BASE_URL", url.as_str())]).collect();
+        let mut client = Client::logging("warn", &env);
+        let session = client.session();
+        let text = client.prompt(&session, "hi").text();
+        (text, connections.load(Ordering::Relaxed), client.log())
+    };
+    for certificate in ["localhost", "nobody"] {
+        let (text, ..) = prompt(certificate, &[("OPENAI_CA_FILE", &self_signed(certificate))]);
+        assert_eq!(text, "over TLS", "{certificate}");
+    }
+    // Of another host, out of time, or not named at all: told at once, and never tried again.
+    for (certificate, named, problem) in [
+        ("elsewhere", "elsewhere", "localhost"),
+        ("expired", "expired", "expired"),
+        ("localhost", "nobody", "certificate"),
+        ("nobody", "localhost", "certificate"),
+    ] {
+        let (text, connections, _) = prompt(certificate, &[("OPENAI_CA_FILE", &self_signed(named))]);
+        assert!(text.starts_with("Network error connecting to https://") && text.contains(problem), "{text}");
+        assert!(text.contains("OPENAI_CA_FILE can name a certificate"), "{text}");
+        assert_eq!(connections, 1, "{text}");
+    }
+    let (text, connections, _) = prompt("localhost", &[]);
+    assert!(text.contains("invalid peer certificate") && connections == 1, "{text}");
+    // Whoever wants none of that is warned.
+    let (text, _, log) = prompt("expired", &[("OPENAI_TLS_INSECURE", "1")]);
+    assert_eq!(text, "over TLS");
+    assert!(log.contains("warning: OPENAI_TLS_INSECURE=1: the endpoint's certificate is not checked"), "{log}");
+}
+
+#[test]
+fn a_file_without_certificates_stops_the_start() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("ca.pem");
+    let key = std::fs::read_to_string(self_signed("key")).unwrap();
+    for (content, problem) in [
+        ("", "has no certificate in it"),
+        ("not PEM at all", "has no certificate in it"),
+        (key.as_str(), "has no certificate in it"),
+        ("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", "OPENAI_CA_FILE"),
+        ("-----BEGIN CERTIFICATE-----\n&\n-----END CERTIFICATE-----\n", "OPENAI_CA_FILE"),
+        ("-----BEGIN CERTIFICATE-----\nAAAA\n", "OPENAI_CA_FILE"),
+    ] {
+        std::fs::write(&path, content).unwrap();
+        for action in ["acp", "check"] {
+            let mut command = program();
+            command.arg(action).env("OPENAI_CA_FILE", &path).stdin(std::process::Stdio::null());
+            let output = command.output().unwrap();
+            let said = String::from_utf8(output.stderr).unwrap();
+            assert_eq!(output.status.code(), Some(78), "{action} {content:?}: {said}");
+            assert!(said.contains("OPENAI_CA_FILE: ") && said.contains(problem), "{said}");
+        }
+    }
+}
+
+#[test]
+fn an_endpoint_without_tls_is_no_endpoint_with_it() {
+    // As a server answers that takes the handshake for a request.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("https://{}/v1", listener.local_addr().unwrap());
+    let connections = Arc::new(AtomicUsize::new(0));
+    let count = connections.clone();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            count.fetch_add(1, Ordering::Relaxed);
+            let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\n\r\n");
+            let _ = stream.read(&mut [0; 1024]);
+        }
+    });
+    let mut client = Client::start(&[("OPENAI_BASE_URL", &url)]);
+    let session = client.session();
+    let text = client.prompt(&session, "hi").text();
+    assert!(text.ends_with("does the endpoint speak TLS?"), "{text}");
+    assert_eq!(connections.load(Ordering::Relaxed), 1, "it is not tried again");
+}
+
+#[test]
+fn a_proxy_whose_port_does_not_exist_stops_the_start() {
+    for (name, url) in [("HTTPS_PROXY", "https://model.test/v1"), ("http_proxy", "http://model.test/v1")] {
+        for action in ["acp", "check"] {
+            let mut command = program();
+            command.arg(action).env("OPENAI_BASE_URL", url).env(name, "http://user:pass-word@127.0.0.1:70000");
+            let output = command.stdin(std::process::Stdio::null()).output().unwrap();
+            let said = String::from_utf8(output.stderr).unwrap();
+            assert_eq!(output.status.code(), Some(78), "{said}");
+            assert!(said.contains("the port of a proxy") && !said.contains("pass-word"), "{said}");
+        }
+    }
 }

@@ -1,0 +1,352 @@
+//! What is never told: keys, credentials and the query strings of URLs. Pure.
+//!
+//! Endpoints quote what they were sent: the key in an error, the request's target in a page, a signed URL in a
+//! `Location`. Everything that an endpoint or a proxy says goes through [`Secrets::mask`] before anybody reads it, in
+//! the chat, on stderr or from `check`, and before it is cut to a bearable length. What a model says is not touched.
+//!
+//! The invariant: no configured secret of [`SHORTEST`] bytes or more stands as a word in what [`Secrets::mask`] gives,
+//! nor the first [`PREFIX`] bytes of a long one anywhere, nor the query string or the user of any URL.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+
+use http::HeaderName;
+use serde_json::Value as Json;
+
+use super::config::Config;
+
+/// What stands in the place of a secret.
+pub const MASK: &str = "***";
+
+/// Shorter values protect nothing, and would be found in any text. In bytes.
+pub const SHORTEST: usize = 4;
+
+/// Shorter secrets are masked only where they stand alone: a key `local` is no reason to mask `localhost`.
+const SHORT: usize = 8;
+
+/// Longer secrets are masked from this many bytes of their beginning on, since endpoints quote them in part.
+pub const PREFIX: usize = 12;
+
+/// Keys that a file or a command gave and that are remembered; an endpoint may quote the last but one.
+const MOST_LEARNED: usize = 16;
+
+/// Headers of `OPENAI_EXTRA_HEADERS` that say who calls and in which format, and are no secrets.
+const OPEN_HEADERS: [&str; 11] = [
+    "accept",
+    "accept-encoding",
+    "accept-language",
+    "anthropic-beta",
+    "anthropic-version",
+    "content-type",
+    "http-referer",
+    "openai-beta",
+    "referer",
+    "user-agent",
+    "x-title",
+];
+
+/// The values that must not be told.
+#[derive(Default)]
+pub struct Secrets {
+    fixed: Vec<String>,
+    /// The query string of the endpoint, with its question mark.
+    query: Option<String>,
+    learned: RefCell<VecDeque<String>>,
+}
+
+impl std::fmt::Debug for Secrets {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str("(hidden)")
+    }
+}
+
+impl Secrets {
+    /// All secrets of a configuration.
+    pub fn of(config: &Config) -> Self {
+        let mut secrets = Self::default();
+        secrets.add(&config.api_key.0);
+        for (name, value) in &config.extra_headers {
+            if !is_open(name)
+                && let Ok(value) = value.to_str()
+            {
+                secrets.add(value);
+                // `Bearer KEY`, `Basic CREDENTIALS`: the endpoint may quote the latter alone.
+                if let Some((_scheme, credentials)) = value.split_once(' ') {
+                    secrets.add(credentials);
+                }
+            }
+        }
+        if let Some(query) = config.chat_url.query() {
+            secrets.query = Some(format!("?{query}"));
+            for pair in query.split('&') {
+                match pair.split_once('=') {
+                    Some(("api-version", _)) => {}
+                    Some((_, value)) => secrets.add(value),
+                    None => secrets.add(pair),
+                }
+            }
+        }
+        config.extra_body.each_secret(&mut |value| secrets.add(value));
+        secrets
+    }
+
+    /// Adds a value that is known from the start, in all forms in which it may be quoted.
+    pub fn add(&mut self, secret: &str) {
+        for form in forms(secret) {
+            if !self.fixed.contains(&form) {
+                self.fixed.push(form);
+            }
+        }
+    }
+
+    /// Adds a key that was given later.
+    pub fn learn(&self, secret: &str) {
+        let mut learned = self.learned.borrow_mut();
+        for form in forms(secret) {
+            if !self.fixed.contains(&form) && !learned.contains(&form) {
+                learned.push_back(form);
+            }
+        }
+        while learned.len() > MOST_LEARNED {
+            learned.pop_front();
+        }
+    }
+
+    /// `text` without any secret.
+    pub fn mask(&self, text: &str) -> String {
+        let mut text = text.to_owned();
+        if let Some(query) = &self.query {
+            text = text.replace(query, "?***");
+        }
+        let learned = self.learned.borrow();
+        let mut known: Vec<&str> = self.fixed.iter().chain(&*learned).map(String::as_str).collect();
+        // One may be a part of another.
+        known.sort_unstable_by_key(|secret| std::cmp::Reverse(secret.len()));
+        for secret in &known {
+            text = mask_whole(text, secret);
+        }
+        for secret in &known {
+            text = mask_beginnings(text, secret);
+        }
+        mask_urls(&text)
+    }
+}
+
+fn is_open(name: &HeaderName) -> bool {
+    OPEN_HEADERS.contains(&name.as_str())
+}
+
+/// A secret as it is, as it stands in JSON and as it stands in a URL.
+fn forms(secret: &str) -> Vec<String> {
+    let secret = secret.trim();
+    if secret.len() < SHORTEST {
+        return Vec::new();
+    }
+    let quoted = Json::from(secret).to_string();
+    let mut forms = vec![secret.to_owned(), quoted[1..quoted.len() - 1].to_owned(), encoded(secret), decoded(secret)];
+    forms.dedup();
+    forms.retain(|form| form.len() >= SHORTEST);
+    forms
+}
+
+fn encoded(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => out.push(char::from(byte)),
+            _ => out.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    out
+}
+
+fn decoded(text: &str) -> String {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, more @ ..] = rest {
+        let escaped = (*first == b'%').then(|| more.get(..2)).flatten();
+        let byte = escaped
+            .and_then(|digits| std::str::from_utf8(digits).ok())
+            .and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        match byte {
+            Some(byte) => {
+                out.push(byte);
+                rest = &more[2..];
+            }
+            None => {
+                out.push(*first);
+                rest = more;
+            }
+        }
+    }
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+/// Masks a secret wherever the whole of it stands.
+fn mask_whole(text: String, secret: &str) -> String {
+    if !text.contains(secret) {
+        return text;
+    }
+    if secret.len() >= SHORT {
+        return text.replace(secret, MASK);
+    }
+    let is_word = |letter: Option<char>| letter.is_some_and(char::is_alphanumeric);
+    let mut out = String::with_capacity(text.len());
+    let mut told = 0;
+    for (at, found) in text.match_indices(secret) {
+        let end = at + found.len();
+        let is_part = is_word(text[..at].chars().next_back()) || is_word(text[end..].chars().next());
+        out.push_str(&text[told..at]);
+        out.push_str(if is_part { found } else { MASK });
+        told = end;
+    }
+    out.push_str(&text[told..]);
+    out
+}
+
+/// Masks words that begin as a long secret does.
+fn mask_beginnings(text: String, secret: &str) -> String {
+    let Some(wanted) = (PREFIX..secret.len()).find(|at| secret.is_char_boundary(*at)) else { return text };
+    let beginning = &secret[..wanted];
+    if secret.len() < PREFIX + SHORTEST || !text.contains(beginning) {
+        return text;
+    }
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text.as_str();
+    while let Some(at) = rest.find(beginning) {
+        let (before, found) = rest.split_at(at);
+        let ends = |letter: char| !letter.is_alphanumeric() && !"-_.~+/=%".contains(letter);
+        out.push_str(before);
+        out.push_str(MASK);
+        rest = &found[beginning.len()..];
+        rest = &rest[rest.find(ends).unwrap_or(rest.len())..];
+    }
+    out.push_str(rest);
+    out
+}
+
+/// Takes users and query strings out of all URLs.
+fn mask_urls(text: &str) -> String {
+    if !text.contains("://") {
+        return text.to_owned();
+    }
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find("://") {
+        let (before, after) = rest.split_at(at + 3);
+        out.push_str(before);
+        let ends = |letter: char| letter.is_whitespace() || letter.is_control() || "\"'<>\\`{}|".contains(letter);
+        let (url, more) = after.split_at(after.find(ends).unwrap_or(after.len()));
+        let (place, query) = match url.split_once('?') {
+            // It was masked before, and stands at the end of a clause.
+            Some((_, query)) if is_masked(query) => url.split_at(url.len() - query.len() - 1),
+            Some((place, _)) => (place, "?***"),
+            None => (url, ""),
+        };
+        let (authority, path) = place.split_at(place.find('/').unwrap_or(place.len()));
+        if let Some((_user, host)) = authority.rsplit_once('@') {
+            out.push_str("***@");
+            out.push_str(host);
+        } else {
+            out.push_str(authority);
+        }
+        out.push_str(path);
+        out.push_str(query);
+        rest = more;
+    }
+    out.push_str(rest);
+    out
+}
+
+fn is_masked(query: &str) -> bool {
+    query.strip_prefix(MASK).is_some_and(|rest| !rest.contains(char::is_alphanumeric))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn secrets(pairs: &[(&str, &str)]) -> Secrets {
+        let read = |name: &str| pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
+        Secrets::of(&Config::from_env(&mut { read }).unwrap())
+    }
+
+    #[test]
+    fn a_secret_is_masked_however_it_is_written() {
+        let secrets = secrets(&[
+            ("OPENAI_API_KEY", "a\"b/c+long-secret"),
+            ("OPENAI_BASE_URL", "http://h/v1?key=sig%2Fned-value&api-version=2024-10-21"),
+            ("OPENAI_EXTRA_HEADERS", "Authorization: Bearer other-secret\nAccept: text/plain"),
+        ]);
+        for (text, masked) in [
+            ("key a\"b/c+long-secret.", "key ***."),
+            (r#"{"key":"a\"b/c+long-secret"}"#, r#"{"key":"***"}"#),
+            ("key=a%22b%2Fc%2Blong-secret;", "key=***;"),
+            ("sig%2Fned-value or sig/ned-value", "*** or ***"),
+            ("POST /v1/models?key=sig%2Fned-value&api-version=2024-10-21 HTTP/1.1", "POST /v1/models?*** HTTP/1.1"),
+            ("Bearer other-secret, other-secret", "***, ***"),
+            ("no such api-version 2024-10-21, text/plain", "no such api-version 2024-10-21, text/plain"),
+        ] {
+            assert_eq!(secrets.mask(text), masked);
+        }
+    }
+
+    #[test]
+    fn a_short_key_is_masked_where_it_stands_alone() {
+        let secrets = secrets(&[("OPENAI_API_KEY", "local")]);
+        assert_eq!(secrets.mask("key 'local' at localhost, nonlocal"), "key '***' at localhost, nonlocal");
+        assert_eq!(secrets.mask("locallocal"), "locallocal");
+        assert_eq!(self::secrets(&[("OPENAI_API_KEY", "x")]).mask("x marks"), "x marks");
+    }
+
+    #[test]
+    fn urls_lose_their_users_and_queries() {
+        let secrets = Secrets::default();
+        for (text, masked) in [
+            ("see https://u:p@h:1/a/b?x=1&y=2 now", "see https://***@h:1/a/b?*** now"),
+            ("\"http://h?k\",\"http://i/@x\"", "\"http://h?***\",\"http://i/@x\""),
+            ("is it? a://b", "is it? a://b"),
+            ("to http://h/?***; and on, http://h?***x", "to http://h/?***; and on, http://h?***"),
+            ("://", "://"),
+        ] {
+            assert_eq!(secrets.mask(text), masked);
+        }
+    }
+
+    #[test]
+    fn a_word_that_begins_as_a_key_does_is_masked_to_its_end() {
+        // All tokens of an issuer begin alike: one that is known no more is masked all the same.
+        let secrets = secrets(&[("OPENAI_API_KEY", "eyJhbGciOiJSUzI1NiIsImtpZCI6.new.new")]);
+        assert_eq!(secrets.mask("(eyJhbGciOiJSUzI1NiIsImtpZCI6.old-token.x) refused"), "(***) refused");
+    }
+
+    #[test]
+    fn keys_that_change_are_remembered_for_a_while() {
+        let secrets = Secrets::default();
+        for number in 0..100 {
+            secrets.learn(&format!("token-number-{number:03}"));
+        }
+        assert_eq!(secrets.mask("token-number-099 after token-number-098"), "*** after ***");
+        assert!(secrets.learned.borrow().len() <= MOST_LEARNED);
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_brings_a_secret_out(key in "[!-~]{8,40}", before in "\\PC{0,20}", after in "\\PC{0,20}", cut in 0usize..40) {
+            let secrets = secrets(&[("OPENAI_API_KEY", &key)]);
+            let masked = secrets.mask(&format!("{before}{key}{after}"));
+            prop_assert!(!masked.contains(&key), "{}", masked);
+            if key.len() >= PREFIX + SHORTEST {
+                let part = &key[..PREFIX + cut % (key.len() - PREFIX)];
+                let masked = secrets.mask(&format!("{before}{part}…"));
+                prop_assert!(!masked.contains(part), "{}", masked);
+            }
+        }
+
+        #[test]
+        fn no_text_panics(text in "\\PC*") {
+            secrets(&[("OPENAI_API_KEY", "ключ-secret-key")].map(|(name, _)| (name, "secret-key-000000"))).mask(&text);
+        }
+    }
+}

@@ -2,6 +2,7 @@
 //!
 //! The client and the endpoint are driven by each test; nothing sleeps, everything waits for what it wants to see.
 
+mod behaviours;
 mod cancelling;
 mod client;
 mod commands;

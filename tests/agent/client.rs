@@ -1,6 +1,7 @@
 //! A client: starts the agent, writes lines, reads lines. It waits for a line at most [`PATIENCE`].
 
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::JoinHandle;
@@ -83,6 +84,16 @@ impl Client {
     }
 
     fn run(mut command: Command) -> Self {
+        // Whoever runs the tests in the background (nohup, CI) has these signals ignored, and ignored they are inherited.
+        let heed_signals = || {
+            for signal in [libc::SIGHUP, libc::SIGINT] {
+                // SAFETY: signal(2) may be called between fork and exec (signal-safety(7)), and no handler is set.
+                unsafe { libc::signal(signal, libc::SIG_DFL) };
+            }
+            Ok(())
+        };
+        // SAFETY: the closure does nothing else.
+        unsafe { command.pre_exec(heed_signals) };
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let log = child.stderr.take().map(|mut stderr| {
             std::thread::spawn(move || {

@@ -108,7 +108,9 @@ class Bus:
         command = command or [sys.executable, "-c", WORKER]
         pool = {"id": "slow", "command": command[0], "args": command[1:], "instances": 2, "retry_after_sec": 3600}
         listener = {"tcp": f"127.0.0.1:{port}", "proxy": {"from": ["127.0.0.1"]}, **listener}
-        limits = {"lame_duck_sec": 3, "quiesce_sec": 30, "max_restarts": 2}
+        # On a busy machine a client of ours may think for longer between an answer and its next request than
+        # drain_grace_ms has by default; a request that comes after it finds a closed connection.
+        limits = {"lame_duck_sec": 3, "quiesce_sec": 30, "drain_grace_ms": 10_000, "max_restarts": 2}
         config = os.path.join(folder, f"{port}.json")
         with open(config, "w") as file:
             json.dump({"pools": [pool], "listeners": [listener], "limits": limits}, file)

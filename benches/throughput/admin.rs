@@ -4,8 +4,8 @@
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
@@ -114,34 +114,33 @@ fn ask(admin: &Path, path: &str) -> io::Result<usize> {
 
 /// Asks for /metrics and for /status.json each second, as Prometheus and `status --watch` do together, until it is
 /// dropped.
-pub struct Scraper(Arc<AtomicBool>, Option<std::thread::JoinHandle<()>>);
+pub struct Scraper(Option<Sender<()>>, Option<std::thread::JoinHandle<()>>);
 
 impl Scraper {
     /// Begins at once.
     pub fn of(admin: PathBuf) -> Self {
-        let over = Arc::new(AtomicBool::new(false));
-        let seen = Arc::clone(&over);
+        let (going, is_over) = mpsc::channel();
         let thread = std::thread::spawn(move || {
-            let mut next = Instant::now();
-            while !seen.load(Ordering::Relaxed) {
-                if Instant::now() >= next {
-                    next += Duration::from_secs(1);
-                    for path in ["/metrics", "/status.json"] {
-                        if let Err(error) = ask(&admin, path) {
-                            eprintln!("\nthroughput: the scraper: {error}");
-                        }
+            loop {
+                let began = Instant::now();
+                for path in ["/metrics", "/status.json"] {
+                    if let Err(error) = ask(&admin, path) {
+                        eprintln!("\nthroughput: the scraper: {error}");
                     }
                 }
-                std::thread::sleep(Duration::from_millis(20));
+                let rest = Duration::from_secs(1).saturating_sub(began.elapsed());
+                if is_over.recv_timeout(rest) != Err(RecvTimeoutError::Timeout) {
+                    break;
+                }
             }
         });
-        Self(over, Some(thread))
+        Self(Some(going), Some(thread))
     }
 }
 
 impl Drop for Scraper {
     fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
+        self.0.take();
         if let Some(thread) = self.1.take() {
             let _ = thread.join();
         }

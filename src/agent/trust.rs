@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::CryptoProvider;
+use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms};
 use rustls::server::ParsedCertificate;
 use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 use rustls_pki_types::pem::PemObject;
@@ -32,8 +32,8 @@ pub fn client_config(config: &Config) -> Result<ClientConfig, String> {
         return Ok(builder()?.with_root_certificates(RootCertStore::empty()).with_no_client_auth());
     }
     if config.tls_insecure {
-        let verifier = Arc::new(Anyone { provider: provider() });
-        return Ok(builder()?.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth());
+        let believer = Believer::new(Belief::Anyone);
+        return Ok(builder()?.dangerous().with_custom_certificate_verifier(believer).with_no_client_auth());
     }
     let mut roots = RootCertStore::empty();
     roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
@@ -51,8 +51,8 @@ pub fn client_config(config: &Config) -> Result<ClientConfig, String> {
     let authorities = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider())
         .build()
         .map_err(|error| format!("OPENAI_CA_FILE: {error}"))?;
-    let verifier = Arc::new(OwnCertificates { authorities, own });
-    Ok(builder()?.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth())
+    let believer = Believer::new(Belief::Own { authorities, own });
+    Ok(builder()?.dangerous().with_custom_certificate_verifier(believer).with_no_client_auth())
 }
 
 /// The certificates of a PEM file.
@@ -77,14 +77,28 @@ fn builder() -> Result<rustls::ConfigBuilder<ClientConfig, rustls::WantsVerifier
         .map_err(|error| error.to_string())
 }
 
-/// The usual authorities, and some certificates that are believed as they stand.
+/// Believes more than webpki does, and checks the handshake itself all the same.
 #[derive(Debug)]
-struct OwnCertificates {
-    authorities: Arc<WebPkiServerVerifier>,
-    own: Vec<CertificateDer<'static>>,
+struct Believer {
+    belief: Belief,
+    algorithms: WebPkiSupportedAlgorithms,
 }
 
-impl ServerCertVerifier for OwnCertificates {
+#[derive(Debug)]
+enum Belief {
+    /// `OPENAI_TLS_INSECURE=1`: whoever answers.
+    Anyone,
+    /// The usual authorities, and some certificates as they stand.
+    Own { authorities: Arc<WebPkiServerVerifier>, own: Vec<CertificateDer<'static>> },
+}
+
+impl Believer {
+    fn new(belief: Belief) -> Arc<Self> {
+        Arc::new(Self { belief, algorithms: provider().signature_verification_algorithms })
+    }
+}
+
+impl ServerCertVerifier for Believer {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -93,11 +107,12 @@ impl ServerCertVerifier for OwnCertificates {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        let verdict = self.authorities.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
+        let Belief::Own { authorities, own } = &self.belief else { return Ok(ServerCertVerified::assertion()) };
+        let verdict = authorities.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
         match &verdict {
             // What webpki says after it has looked at the time, and before it looks at the name.
             Err(Error::InvalidCertificate(CertificateError::Other(_) | CertificateError::UnknownIssuer))
-                if self.own.iter().any(|own| own == end_entity) =>
+                if own.iter().any(|own| own == end_entity) =>
             {
                 let parsed = ParsedCertificate::try_from(end_entity)?;
                 match rustls::client::verify_server_name(&parsed, server_name) {
@@ -121,7 +136,7 @@ impl ServerCertVerifier for OwnCertificates {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.authorities.verify_tls12_signature(message, certificate, signature)
+        rustls::crypto::verify_tls12_signature(message, certificate, signature, &self.algorithms)
     }
 
     fn verify_tls13_signature(
@@ -130,53 +145,10 @@ impl ServerCertVerifier for OwnCertificates {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.authorities.verify_tls13_signature(message, certificate, signature)
+        rustls::crypto::verify_tls13_signature(message, certificate, signature, &self.algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.authorities.supported_verify_schemes()
-    }
-}
-
-/// `OPENAI_TLS_INSECURE=1`: whoever answers is believed. The handshake itself is checked all the same.
-#[derive(Debug)]
-struct Anyone {
-    provider: Arc<CryptoProvider>,
-}
-
-impl ServerCertVerifier for Anyone {
-    fn verify_server_cert(
-        &self,
-        _end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _server_name: &ServerName<'_>,
-        _ocsp_response: &[u8],
-        _now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        let algorithms = &self.provider.signature_verification_algorithms;
-        rustls::crypto::verify_tls12_signature(message, certificate, signature, algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        let algorithms = &self.provider.signature_verification_algorithms;
-        rustls::crypto::verify_tls13_signature(message, certificate, signature, algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider.signature_verification_algorithms.supported_schemes()
+        self.algorithms.supported_schemes()
     }
 }

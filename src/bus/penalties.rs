@@ -62,7 +62,7 @@ impl Penalty {
         let more = self.crashes.checked_sub(SUSPECT_AFTER)?;
         let pause = FIRST_PENALTY.saturating_mul(1 << more.min(16)).min(LONGEST_PENALTY);
         let ends = now.after(pause);
-        self.ends = Some(self.ends.map_or(ends, |before| before.max(ends)));
+        self.ends = self.ends.max(Some(ends));
         Some((self.crashes, pause))
     }
 
@@ -75,7 +75,7 @@ impl Penalty {
         self.refusals += 1;
         self.refused_at = now;
         let ends = Moment(now.after(rest).0.next_multiple_of(REST_ROUND));
-        self.ends = Some(self.ends.map_or(ends, |before| before.max(ends)));
+        self.ends = self.ends.max(Some(ends));
         ends
     }
 }

@@ -99,12 +99,11 @@ impl Bus {
     fn pool_serves(&self, pool: usize) -> Result<(), String> {
         let (seats, settings) = (&self.pools[pool].seats, &self.settings.pools[pool]);
         let id = &settings.id;
-        let runs = |seat: &Seat| seat.worker.is_some_and(|worker| self.worker_runs(worker));
-        let is_on_trial = |seat: &Seat| seat.worker.is_some_and(|worker| self.is_on_trial(worker));
-        if seats.iter().any(|seat| runs(seat) && !is_on_trial(seat)) {
+        let mut workers = seats.iter().filter_map(|seat| seat.worker);
+        if workers.clone().any(|worker| self.worker_serves(worker)) {
             return Ok(());
         }
-        if seats.iter().any(runs) {
+        if workers.any(|worker| self.worker_runs(worker)) {
             return Err(format!(
                 "the workers of pool \"{id}\" have ended one after the other; those that run now have not answered yet"
             ));
@@ -167,12 +166,12 @@ impl Bus {
 
     /// Whether any worker of a pool runs, whoever it belongs to, and is not on trial.
     fn pool_runs(&self, pool: usize) -> bool {
-        let serves = |key| self.worker_runs(key) && !self.is_on_trial(key);
-        self.workers.iter().any(|(key, worker)| worker.pool == pool && serves(key))
+        self.workers.iter().any(|(key, worker)| worker.pool == pool && self.worker_serves(key))
     }
 
-    fn is_on_trial(&self, worker: WorkerKey) -> bool {
-        self.workers.get(worker).is_some_and(|worker| worker.answering.on_trial)
+    /// Whether a worker runs and is not on trial.
+    fn worker_serves(&self, worker: WorkerKey) -> bool {
+        self.worker_runs(worker) && self.workers.get(worker).is_some_and(|worker| !worker.answering.on_trial)
     }
 
     fn worker_runs(&self, worker: WorkerKey) -> bool {

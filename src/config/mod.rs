@@ -519,7 +519,7 @@ impl Config {
     }
 
     /// What is said of each listener that takes clients from other machines without being told from where: who they are
-    /// is not asked, and what they say is not encrypted.
+    /// is not asked, and what they say is not encrypted. An admin listener that other machines reach is named as well.
     pub fn open_listeners(&self) -> Vec<String> {
         let is_near = |host: &str| match host.parse::<IpAddr>() {
             Ok(address) => address.to_canonical().is_loopback(),

@@ -80,8 +80,6 @@ pub(super) struct Admin {
     due: Option<Moment>,
     places: Vec<Place>,
     closed: bool,
-    /// When it was told last that everybody is slow.
-    crowded_at: Option<Moment>,
     history: History,
     /// How long each turn of the loop has worked, and since when this one does.
     turns: Histogram,
@@ -108,7 +106,6 @@ impl Admin {
             due: None,
             places: config.listeners.iter().enumerate().map(place).collect(),
             closed: false,
-            crowded_at: None,
             history: History::default(),
             turns: Histogram::default(),
             turned_at: None,

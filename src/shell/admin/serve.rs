@@ -26,8 +26,6 @@ use crate::shell::source;
 
 /// Who takes so long over its answer may have to make room.
 const SLOW: Duration = Duration::from_secs(1);
-/// How often it is told that everybody is slow.
-const TELL_EVERY: Duration = Duration::from_secs(10);
 
 /// So many bytes are made before they are sent.
 const PIECE: usize = 16 * 1024;
@@ -411,8 +409,8 @@ impl Admin {
             .iter()
             .filter_map(|(slot, connection)| rank(connection).map(|rank| (rank, connection.since, slot)));
         let goes = ranked.min();
-        if goes.is_none_or(|(rank, ..)| rank > 0) && self.crowded_at.is_none_or(|told| now.since(told) >= TELL_EVERY) {
-            self.crowded_at = Some(now);
+        let is_crowded = goes.is_none_or(|(rank, ..)| rank > 0);
+        if is_crowded && self.acceptors.first_mut().is_some_and(|acceptor| acceptor.may_tell(now)) {
             tracing::warn!(
                 reason = "accept_paused",
                 "all {MOST_CONNECTIONS} connections of the admin listener are in use by those who do not take their \

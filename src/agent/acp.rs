@@ -11,6 +11,7 @@ use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use std::time::SystemTime;
 
+use serde_json::value::RawValue;
 use serde_json::{Value as Json, json};
 use simd_json::prelude::*;
 use simd_json::tape::Value;
@@ -20,9 +21,11 @@ use super::chunk::Kind;
 use super::config::{Config, ErrorStyle};
 use super::convert::{Request, assistant_message, request_body, user_message};
 use super::dialect::Dialect;
+use super::envelope::Envelope;
 use super::errors::Failure;
 use super::history::{Entry, Header, Listed, Stored};
 use super::json::{Reader, push_string, quoted};
+use super::mend::mend;
 use super::outbox::Outbox;
 use super::rpc::{self, Message, Reply, RpcError, UPDATE_TAIL, push_error, push_result, update_head};
 use super::session::{Exchange, Session, TurnId};
@@ -170,9 +173,32 @@ impl Agent {
         self.turns.is_empty() && self.pending.is_empty() && self.outbox.is_empty()
     }
 
-    /// One line from the client, without its end. Its bytes are used as scratch space.
-    pub fn handle_line(&mut self, line: &mut [u8], reader: &mut Reader, now: SystemTime) {
-        let read = reader.read(line, |value| match rpc::classify(value) {
+    /// One line from the client, without its end.
+    pub fn handle_line(&mut self, line: &[u8], reader: &mut Reader, now: SystemTime) {
+        let read = reader.read(&mut line.to_vec(), |value| self.message(rpc::classify(value), now));
+        let Err(error) = read else { return };
+        // JSON that the parser does not take: half a surrogate pair, which JSON.stringify makes of text that was cut
+        // within an emoji, or a number that no float holds. What is no JSON is refused.
+        let found = Envelope::of(line);
+        let is_json = std::str::from_utf8(line).is_ok_and(|text| serde_json::from_str::<&RawValue>(text).is_ok());
+        let read = match is_json {
+            true => reader.read(&mut mend(line), |value| {
+                let message = rpc::classify(value);
+                // An id that was mended is not the one that was sent.
+                self.message(message.under(&found.reply), now);
+            }),
+            false => Err(error),
+        };
+        if let Err(error) = read
+            && !found.is_response
+        {
+            let error = RpcError { code: -32700, message: format!("Parse error: {error}"), data: None };
+            push_error(self.outbox.lines(), &found.reply, &error);
+        }
+    }
+
+    fn message(&mut self, message: Message<'_, '_>, now: SystemTime) {
+        match message {
             Message::Request(reply, method, params) => match self.request(&reply, method, params, now) {
                 Ok(Some(result)) => push_result(self.outbox.lines(), &reply, &result),
                 // It will be answered when it is done.
@@ -182,19 +208,17 @@ impl Agent {
             Message::Notification(method, params) => self.notification(method, params),
             Message::Response => {}
             Message::Invalid(reply, error) => push_error(self.outbox.lines(), &reply, &error),
-        });
-        if let Err(error) = read {
-            let reply = Reply { id: "null".into(), route: None };
-            let error = RpcError { code: -32700, message: format!("Parse error: {error}"), data: None };
-            push_error(self.outbox.lines(), &reply, &error);
         }
     }
 
     /// A line that was longer than the configured limit, and was passed over.
-    pub fn handle_long_line(&mut self) {
-        let message = format!("A line is longer than the limit of {} bytes", self.config.max_line);
-        let reply = Reply { id: "null".into(), route: None };
-        push_error(self.outbox.lines(), &reply, &RpcError::invalid_request(message));
+    pub fn handle_long_line(&mut self, found: &Envelope) {
+        if found.is_response {
+            return;
+        }
+        let limit = self.config.max_line;
+        let message = format!("A line is longer than the limit of {limit} bytes (OPENAI_MAX_LINE_BYTES)");
+        push_error(self.outbox.lines(), &found.reply, &RpcError::invalid_request(message));
     }
 
     fn request(&mut self, reply: &Reply, method: &str, params: Value<'_, '_>, now: SystemTime) -> Outcome {
@@ -1171,7 +1195,7 @@ mod tests {
         }
 
         fn line(&mut self, line: &str) {
-            self.agent.handle_line(&mut line.as_bytes().to_vec(), &mut self.reader, UNIX_EPOCH);
+            self.agent.handle_line(line.as_bytes(), &mut self.reader, UNIX_EPOCH);
         }
 
         fn write(&mut self, count: usize, blocked: bool) {

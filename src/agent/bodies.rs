@@ -188,7 +188,7 @@ impl World {
 
     fn ask(&mut self, method: &str, params: Json) {
         let line = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string();
-        self.agent.handle_line(&mut line.into_bytes(), &mut self.reader, UNIX_EPOCH);
+        self.agent.handle_line(line.as_bytes(), &mut self.reader, UNIX_EPOCH);
     }
 
     fn prompt(&mut self, text: &str) -> TurnId {

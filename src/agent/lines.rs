@@ -1,9 +1,11 @@
 //! Framing of the input: bytes in, lines out. Pure.
 //!
 //! The invariant: `start ≤ scanned ≤ end`. The limit is on the line, however it was cut; a line that is too long is
-//! reported once and passed over to its end, and the lines after it are read as ever.
+//! passed over to its end and then reported with whoever asks in it, and the lines after it are read as ever.
 
 use std::ops::Range;
+
+use super::envelope::{Envelope, Finder};
 
 /// Bytes offered to one read.
 const SPACE: usize = 64 << 10;
@@ -13,8 +15,8 @@ const SPACE: usize = 64 << 10;
 pub enum Line {
     /// A line, without its end: a range of [`Lines::bytes`]. It is not blank.
     Whole(Range<usize>),
-    /// A line longer than the limit.
-    TooLong,
+    /// A line longer than the limit, and what was found in it.
+    TooLong(Envelope),
 }
 
 /// The received bytes that are not yet lines.
@@ -24,13 +26,14 @@ pub struct Lines {
     scanned: usize,
     end: usize,
     limit: usize,
-    skipping: bool,
+    /// Looks into a line that is being passed over.
+    skipping: Option<Finder>,
 }
 
 impl Lines {
     /// Lines of at most `limit` bytes.
     pub fn new(limit: usize) -> Self {
-        Self { buffer: Vec::new(), start: 0, scanned: 0, end: 0, limit, skipping: false }
+        Self { buffer: Vec::new(), start: 0, scanned: 0, end: 0, limit, skipping: None }
     }
 
     /// Room for a read; [`Self::received`] says how much of it was used.
@@ -61,20 +64,19 @@ impl Lines {
         loop {
             let Some(found) = memchr::memchr(b'\n', &self.buffer[self.scanned..self.end]) else {
                 self.scanned = self.end;
-                if self.skipping || self.end - self.start > self.limit {
+                if self.skipping.is_some() || self.end - self.start > self.limit {
+                    let finder = self.skipping.get_or_insert_default();
+                    finder.push(&self.buffer[self.start..self.end]);
                     self.start = self.end;
-                    return (!std::mem::replace(&mut self.skipping, true)).then_some(Line::TooLong);
                 }
                 return None;
             };
             let line = self.start..self.scanned + found;
             self.start = line.end + 1;
             self.scanned = self.start;
-            if std::mem::take(&mut self.skipping) {
-                continue;
-            }
-            if line.len() > self.limit {
-                return Some(Line::TooLong);
+            let skipping = self.skipping.take();
+            if skipping.is_some() || line.len() > self.limit {
+                return Some(Line::TooLong(self.look_into(skipping, line)));
             }
             if !self.buffer[line.clone()].trim_ascii().is_empty() {
                 return Some(Line::Whole(line));
@@ -83,12 +85,22 @@ impl Lines {
     }
 
     /// What stands after the last line end when the input ends: a line that lacks only its end.
-    pub fn last_line(&mut self) -> Option<Range<usize>> {
+    pub fn last_line(&mut self) -> Option<Line> {
         let line = self.start..self.end;
         self.start = self.end;
         self.scanned = self.end;
-        let is_line = !self.skipping && line.len() <= self.limit && !self.buffer[line.clone()].trim_ascii().is_empty();
-        is_line.then_some(line)
+        let skipping = self.skipping.take();
+        if skipping.is_some() || line.len() > self.limit {
+            return Some(Line::TooLong(self.look_into(skipping, line)));
+        }
+        (!self.buffer[line.clone()].trim_ascii().is_empty()).then_some(Line::Whole(line))
+    }
+
+    /// What is found in a line that is too long and ends with these bytes.
+    fn look_into(&self, skipping: Option<Finder>, rest: Range<usize>) -> Envelope {
+        let mut finder = skipping.unwrap_or_default();
+        finder.push(&self.buffer[rest]);
+        finder.finish()
     }
 
     /// The bytes of a range given by this type since the last call of [`Self::space`].
@@ -111,13 +123,15 @@ mod tests {
                 while let Some(line) = lines.next_line() {
                     seen.push(match line {
                         Line::Whole(range) => Some(lines.bytes(range).to_vec()),
-                        Line::TooLong => None,
+                        Line::TooLong(_) => None,
                     });
                 }
             }
         }
-        if let Some(range) = lines.last_line() {
-            seen.push(Some(lines.bytes(range).to_vec()));
+        match lines.last_line() {
+            Some(Line::Whole(range)) => seen.push(Some(lines.bytes(range).to_vec())),
+            Some(Line::TooLong(_)) => seen.push(None),
+            None => {}
         }
         seen
     }
@@ -153,6 +167,24 @@ mod tests {
         assert_eq!(lines.next_line(), Some(Line::Whole(0..long.len())));
         lines.space();
         assert_eq!(lines.buffer.len(), SPACE);
+    }
+
+    #[test]
+    fn who_asks_in_a_long_line_is_found_wherever_it_stands_and_however_it_is_cut() {
+        for (head, tail) in [(r#"{"id":"a","x":""#, r#""}"#), (r#"{"x":""#, r#"","id":"a"}"#)] {
+            let line = format!("{head}{}{tail}", "x".repeat(100));
+            for (size, end) in [(1, "\n"), (7, ""), (50, "\n"), (SPACE, "\n"), (SPACE, "")] {
+                let (mut lines, mut found) = (Lines::new(20), Vec::new());
+                for part in format!("{line}{end}").as_bytes().chunks(size) {
+                    lines.space()[..part.len()].copy_from_slice(part);
+                    lines.received(part.len());
+                    found.extend(lines.next_line());
+                }
+                found.extend(lines.last_line());
+                let [Line::TooLong(envelope)] = &found[..] else { panic!("{size}: {found:?}") };
+                assert_eq!(&*envelope.reply.id, "\"a\"", "{size}");
+            }
+        }
     }
 
     #[test]

@@ -33,6 +33,7 @@ pub mod config;
 pub mod convert;
 pub mod dial;
 pub mod dialect;
+pub mod envelope;
 pub mod errors;
 pub mod extent;
 pub mod extra;

@@ -70,6 +70,17 @@ pub enum Message<'t, 'i> {
     Invalid(Reply, RpcError),
 }
 
+impl Message<'_, '_> {
+    /// The same message, with its answer going there.
+    pub fn under(self, reply: &Reply) -> Self {
+        match self {
+            Self::Request(_, method, params) => Self::Request(reply.clone(), method, params),
+            Self::Invalid(_, error) => Self::Invalid(reply.clone(), error),
+            other => other,
+        }
+    }
+}
+
 /// Tells what a parsed line is.
 pub fn classify<'t, 'i>(value: Value<'t, 'i>) -> Message<'t, 'i> {
     let nobody = || Reply { id: "null".into(), route: None };

@@ -267,24 +267,20 @@ async fn read(shell: &Rc<Shell>, stdin: &Stdio) -> io::Result<()> {
         }
         let count = stdin.read(lines.space()).await?;
         lines.received(count);
-        while let Some(line) = lines.next_line() {
+        let is_over = count == 0;
+        let last = |lines: &mut Lines| if is_over { lines.last_line() } else { None };
+        while let Some(line) = lines.next_line().or_else(|| last(&mut lines)) {
             let now = SystemTime::now();
             match line {
                 Line::Whole(range) => {
                     let mut reader = shell.reader.borrow_mut();
                     shell.agent.borrow_mut().handle_line(lines.bytes(range), &mut reader, now);
                 }
-                Line::TooLong => shell.agent.borrow_mut().handle_long_line(),
+                Line::TooLong(envelope) => shell.agent.borrow_mut().handle_long_line(&envelope),
             }
             shell.act();
         }
-        if count == 0 {
-            if let Some(range) = lines.last_line() {
-                let mut reader = shell.reader.borrow_mut();
-                shell.agent.borrow_mut().handle_line(lines.bytes(range), &mut reader, SystemTime::now());
-                drop(reader);
-                shell.act();
-            }
+        if is_over {
             return Ok(());
         }
         // Lines that follow each other without a pause must not starve the streams.

@@ -180,6 +180,44 @@ fn what_is_no_request_is_told_so_and_the_next_line_is_read() {
 }
 
 #[test]
+fn a_line_that_cannot_be_read_is_answered_under_its_id() {
+    let endpoint = Endpoint::saying(&["ok"]);
+    let mut client = Client::start(&[("OPENAI_BASE_URL", &endpoint.url()), ("OPENAI_MAX_LINE_BYTES", "100000")]);
+    let session = client.session();
+    // What JSON allows and no float or string of ours holds.
+    for (id, text, said) in [
+        ("7.5", "cut \\ud83d", "cut \u{fffd}"),
+        ("18446744073709551616", "big", "big"),
+        ("3", "x\",\"number\":1e400,\"y\":\"", "x"),
+    ] {
+        let line = format!(
+            r#"{{"jsonrpc":"2.0","id":{id},"method":"session/prompt","params":{{"sessionId":"{session}","prompt":[{{"type":"text","text":"{text}"}}]}}}}"#
+        );
+        client.write(format!("{line}\n").as_bytes());
+        let answer = std::iter::repeat_with(|| client.line()).find(|line| line.get("method").is_none()).unwrap();
+        assert_eq!(answer["id"].to_string(), serde_json::from_str::<Json>(id).unwrap().to_string(), "{answer}");
+        assert_eq!(answer["result"]["stopReason"], "end_turn", "{answer}");
+        let last = endpoint.requests().pop().unwrap().body;
+        assert_eq!(last["messages"].as_array().unwrap().last().unwrap()["content"], said);
+    }
+    // What is no JSON, and what is too long.
+    let long = "x".repeat(100_000);
+    for (line, code) in [
+        (r#"{"jsonrpc":"2.0","id":"a","method":"initialize",}"#.to_owned(), -32700),
+        (r#"{"jsonrpc":"2.0","method":"initialize","params":{"x":NaN},"id":"a"}"#.to_owned(), -32700),
+        (format!(r#"{{"jsonrpc":"2.0","id":"a","method":"m","params":{{"x":"{long}"}}}}"#), -32600),
+        (format!(r#"{{"jsonrpc":"2.0","method":"m","params":{{"x":"{long}","id":1}},"id":"a"}}"#), -32600),
+    ] {
+        client.write(format!("{line}\n").as_bytes());
+        let answer = client.line();
+        assert_eq!((&answer["id"], &answer["error"]["code"]), (&json!("a"), &json!(code)), "{answer}");
+    }
+    // An answer that is too long is nobody's business.
+    client.write(format!("{{\"id\":\"a\",\"result\":\"{long}\"}}\n").as_bytes());
+    client.session();
+}
+
+#[test]
 fn ids_come_back_as_they_came() {
     let mut client = Client::for_url("http://127.0.0.1:9/v1");
     for id in [json!(0), json!("0"), json!(-3), json!(9007199254740993u64), json!("5b0c\u{e9}\n\""), Json::Null] {

@@ -24,12 +24,15 @@ use super::dialect::Dialect;
 use super::envelope::Envelope;
 use super::errors::Failure;
 use super::history::{Entry, Header, Listed, Stored};
-use super::json::{Reader, push_string, quoted};
+use super::json::{Reader, push_string, quoted, scalar_token};
 use super::mend::mend;
+use super::models::Model;
+use super::options::{Parameter, Parameters, config_options};
 use super::outbox::Outbox;
 use super::rpc::{self, Message, Reply, RpcError, UPDATE_TAIL, push_error, push_result, update_head};
 use super::session::{Exchange, Session, TurnId};
 use super::usage::Usage;
+use super::window::{self, Overflow, USUAL_RATE, budget, weight};
 use crate::calendar::to_the_second;
 
 /// Bytes of an answer that are held while the reader is slow; a turn that holds more stops reading its stream.
@@ -38,6 +41,9 @@ pub const MOST_HELD: usize = 16 << 10;
 /// Most bytes of text in one update. Escaped it stays below 1 MiB, the longest line that the bus takes by default and
 /// BenchFlow at all, unless it is made of control characters.
 const LONGEST_PIECE: usize = 256 << 10;
+
+/// Models of which it is remembered what they will not have, and how long a request they take.
+const MOST_REFUSERS: usize = 1000;
 
 /// Sessions in one page of a list.
 const PAGE: usize = 100;
@@ -59,6 +65,8 @@ pub enum Effect {
     FetchModels,
     /// Delete this session from the disk, then call [`Agent::deleted`].
     Delete(u64, String),
+    /// Tell the operator.
+    Note(&'static str),
 }
 
 /// What a turn needs to be stored.
@@ -103,13 +111,17 @@ struct Turn {
     held_thought: String,
     is_queued: bool,
     is_paused: bool,
+    /// What its request counts for, in bytes of text.
+    asked: usize,
+    /// Less was sent after the endpoint had refused the whole.
+    is_shortened: bool,
     ending: Option<Ending>,
 }
 
 /// The models to choose from.
 #[derive(Default)]
 struct Models {
-    known: Option<Vec<String>>,
+    known: Option<Vec<Model>>,
     /// Being fetched: the answers that need them, which wait.
     waiting: Option<Vec<(Reply, Rc<str>)>>,
     /// Until then nobody has them fetched again; never, if they are not to be fetched at all.
@@ -125,11 +137,16 @@ pub struct Agent {
     holding: VecDeque<TurnId>,
     pending: HashMap<u64, Pending>,
     models: Models,
+    /// What models will not have.
+    refused: HashMap<Rc<str>, Parameters>,
+    /// The windows of models whose endpoint said so, in tokens.
+    windows: HashMap<Rc<str>, u64>,
     outbox: Outbox,
     effects: VecDeque<Effect>,
     next_number: u64,
     dice: Box<dyn FnMut() -> [u8; 16]>,
     keeps_history: bool,
+    has_noted_servers: bool,
 }
 
 type Outcome = Result<Option<Json>, RpcError>;
@@ -138,7 +155,7 @@ impl Agent {
     /// An agent without sessions. `dice` gives random bytes for ids.
     pub fn new(config: Rc<Config>, dice: Box<dyn FnMut() -> [u8; 16]>) -> Self {
         let models = Models {
-            known: config.models.clone(),
+            known: config.models.as_ref().map(|names| names.iter().map(|name| Model::named(name)).collect()),
             // The shell fetches them at the start.
             waiting: config.fetch_models.then(Vec::new),
             fresh_until: None,
@@ -151,10 +168,13 @@ impl Agent {
             holding: VecDeque::new(),
             pending: HashMap::new(),
             models,
+            refused: HashMap::new(),
+            windows: HashMap::new(),
             outbox: Outbox::default(),
             effects: VecDeque::new(),
             next_number: 0,
             dice,
+            has_noted_servers: false,
         }
     }
 
@@ -257,10 +277,9 @@ impl Agent {
                 let session_id = text(params, "sessionId")?;
                 self.session(session_id)?;
                 match text(params, "configId")? {
-                    "model" => {}
-                    other => return Err(RpcError::invalid_params(format!("{other:?} is not a configuration option"))),
+                    "model" => self.set_model(session_id, text(params, "value")?)?,
+                    option => self.set_option(session_id, option, &option_value(params)?)?,
                 }
-                self.set_model(session_id, text(params, "value")?)?;
                 Ok(Some(json!({ "configOptions": self.config_options(self.session(session_id)?) })))
             }
             "session/set_model" => {
@@ -337,11 +356,20 @@ impl Agent {
                 format!("No more than {} sessions may be open (OPENAI_MAX_SESSIONS)", self.config.max_sessions);
             return Err(RpcError::internal(message));
         }
+        self.note_servers(params);
         let session_id: Rc<str> = self.uuid().into();
         let session = Session::new(cwd, self.config.model.as_str().into(), now);
         self.sessions.insert(session_id.clone(), session);
         self.refresh_models(now);
         Ok(self.describe(reply, session_id))
+    }
+
+    /// A client that names MCP servers expects tools, of which this agent has none: the operator is told once.
+    fn note_servers(&mut self, params: Value<'_, '_>) {
+        let has_servers = params.get_array("mcpServers").is_some_and(|servers| !servers.is_empty());
+        if has_servers && !std::mem::replace(&mut self.has_noted_servers, true) {
+            self.effects.push_back(Effect::Note(NO_SERVERS));
+        }
     }
 
     /// The result of session/new, load or resume, now or when the models are known.
@@ -372,7 +400,7 @@ impl Agent {
 
     /// The models that can be chosen, or nothing if they could not be fetched: then those from before hold. Until
     /// `fresh_until` nobody has them fetched again.
-    pub fn models_known(&mut self, models: Option<Vec<String>>, fresh_until: SystemTime) {
+    pub fn models_known(&mut self, models: Option<Vec<Model>>, fresh_until: SystemTime) {
         self.models.fresh_until = Some(fresh_until);
         if models.is_some() {
             self.models.known = models;
@@ -386,7 +414,8 @@ impl Agent {
     }
 
     fn offered(&self, session: &Session) -> Vec<String> {
-        let mut models = self.models.known.clone().unwrap_or_else(|| vec![self.config.model.clone()]);
+        let known = self.models.known.iter().flatten().map(|model| model.id.clone());
+        let mut models = if self.models.known.is_some() { known.collect() } else { vec![self.config.model.clone()] };
         if !models.iter().any(|model| **model == *session.model) {
             models.insert(0, session.model.to_string());
         }
@@ -394,16 +423,59 @@ impl Agent {
     }
 
     fn config_options(&self, session: &Session) -> Json {
-        let options: Vec<Json> =
-            self.offered(session).iter().map(|model| json!({ "value": model, "name": model })).collect();
-        json!([{
-            "id": "model",
-            "name": "Model",
-            "category": "model",
-            "type": "select",
-            "currentValue": &*session.model,
-            "options": options,
-        }])
+        config_options(&self.offered(session), &session.model, self.choices(&session.model), &session.chosen)
+    }
+
+    /// The parameters that a client may choose for requests of a model: what the operator lets it, says nothing of
+    /// himself, and the model takes.
+    fn choices(&self, model: &str) -> Parameters {
+        let refused = self.refused.get(model).copied().unwrap_or_default();
+        let is_offered = |parameter: &Parameter| {
+            self.config.session_options.contains(*parameter)
+                && parameter.is_taken_by(model)
+                && !refused.contains(*parameter)
+                && !self.config.extra_body.says(model, parameter.name())
+        };
+        Parameter::ALL.into_iter().filter(is_offered).collect()
+    }
+
+    fn set_option(&mut self, session_id: &str, option: &str, value: &str) -> Result<(), RpcError> {
+        let Some(session) = self.sessions.get(session_id) else { return Ok(()) };
+        let choices = self.choices(&session.model);
+        let Some(parameter) = Parameter::named(option).filter(|parameter| choices.contains(*parameter)) else {
+            let offered = Parameter::ALL.into_iter().filter(|parameter| choices.contains(*parameter));
+            let offered: Vec<&str> = std::iter::once("model").chain(offered.map(Parameter::name)).collect();
+            let message = format!(
+                "{option:?} is not a configuration option of {}; there are {}",
+                session.model,
+                offered.join(", ")
+            );
+            return Err(RpcError::invalid_params(message));
+        };
+        let value = parameter.read(value).map_err(RpcError::invalid_params)?;
+        if let Some(session) = self.sessions.get_mut(session_id) {
+            session.chosen.set(parameter, value);
+        }
+        Ok(())
+    }
+
+    /// The endpoint will not have these parameters for the model of a turn: they are not offered any more.
+    pub fn refuses(&mut self, number: TurnId, parameters: Parameters) {
+        let Some(turn) = self.turns.get(&number) else { return };
+        let (model, before) = (turn.model.clone(), self.choices(&turn.model));
+        if self.refused.len() < MOST_REFUSERS || self.refused.contains_key(&model) {
+            self.refused.insert(model.clone(), parameters);
+        }
+        let Some(session) = self.sessions.get(&turn.session_id) else { return };
+        if before == self.choices(&model) || session.model != model {
+            return;
+        }
+        let update = json!({ "configOptions": self.config_options(session) }).to_string();
+        let out = self.outbox.lines();
+        out.extend_from_slice(&turn.head);
+        out.extend_from_slice(b"\"sessionUpdate\":\"config_option_update\",");
+        out.extend_from_slice(&update.as_bytes()[1..update.len() - 1]);
+        out.extend_from_slice(UPDATE_TAIL);
     }
 
     fn set_model(&mut self, session_id: &str, model: &str) -> Result<(), RpcError> {
@@ -451,6 +523,7 @@ impl Agent {
                 format!("No more than {} sessions may be open (OPENAI_MAX_SESSIONS)", self.config.max_sessions);
             return Err(RpcError::internal(message));
         }
+        self.note_servers(params);
         let (session_id, cwd) = (session_id.to_owned(), cwd.to_owned());
         let load = Pending::Load { reply: reply.clone(), session_id: session_id.clone(), cwd, replay };
         let ticket = self.ticket(load);
@@ -626,6 +699,8 @@ impl Agent {
             held_thought: String::new(),
             is_queued: false,
             is_paused: false,
+            asked: 0,
+            is_shortened: false,
             ending: None,
         };
         self.turns.insert(number, turn);
@@ -721,23 +796,115 @@ impl Agent {
         session.stored = length;
     }
 
+    /// How large the context window of a model is, in tokens, as far as anybody has said.
+    fn window(&self, model: &str) -> Option<u64> {
+        if let Some(told) = self.config.context_window {
+            return Some(told).filter(|window| *window > 0);
+        }
+        let listed = self.models.known.iter().flatten().find(|known| known.id == model).and_then(|known| known.window);
+        let told = listed.or_else(|| window::of_family(model));
+        // What an endpoint says while it refuses a request holds before any list.
+        [told, self.windows.get(model).copied()].into_iter().flatten().min()
+    }
+
+    /// Leaves out of a turn's request what would not fit into the model's window.
+    pub fn fit(&mut self, number: TurnId) {
+        let Some(turn) = self.turns.get(&number) else { return };
+        let window = self.window(&turn.model);
+        let Some(session) = self.sessions.get_mut(&turn.session_id) else { return };
+        let own = weight(&turn.user) + self.config.system_prompt.as_ref().map_or(0, String::len);
+        let all = own + session.sent().map(Exchange::weight).sum::<usize>();
+        let most = window.map(|window| (budget(window, self.config.max_tokens) as f64 / session.rate) as usize);
+        let left_out = match most {
+            // Some room is made at once: each turn that is left out costs the endpoint its cache.
+            Some(most) if all > most => session.leave_out((most - most / 4).saturating_sub(own)),
+            _ => 0,
+        };
+        let asked = own + session.sent().map(Exchange::weight).sum::<usize>();
+        self.tell_left_out(number, left_out);
+        if let Some(turn) = self.turns.get_mut(&number) {
+            turn.asked = asked;
+        }
+    }
+
+    /// A turn failed. If that was because its request did not fit, and less can be sent, that is done, once: then the
+    /// turn is to be asked again.
+    pub fn shorten(&mut self, number: TurnId, failure: &Failure) -> bool {
+        let Some(overflow) = Overflow::of(failure) else { return false };
+        let Some(turn) = self.turns.get_mut(&number) else { return false };
+        let has_said = !turn.answer.is_empty() || turn.thought_id.is_some() || !turn.held_thought.is_empty();
+        if has_said || std::mem::replace(&mut turn.is_shortened, true) {
+            return false;
+        }
+        let Some(session) = self.sessions.get_mut(&turn.session_id) else { return false };
+        if let Some(tokens) = overflow.asked {
+            session.rate = rate(tokens, turn.asked);
+        }
+        if let Some(window) = overflow.window
+            && (self.windows.len() < MOST_REFUSERS || self.windows.contains_key(&turn.model))
+        {
+            self.windows.insert(turn.model.clone(), window);
+        }
+        let said = session.sent().map(Exchange::weight).sum::<usize>();
+        let own = turn.asked.saturating_sub(said);
+        let most =
+            overflow.window.map(|window| (budget(window, self.config.max_tokens) as f64 / session.rate) as usize);
+        let most = most.map_or(said / 2, |most| most.saturating_sub(own).min(said.saturating_sub(1)));
+        let left_out = session.leave_out(most - most / 4);
+        self.tell_left_out(number, left_out);
+        left_out > 0
+    }
+
+    /// Tells the client, and the operator, that turns are not sent any more.
+    fn tell_left_out(&mut self, number: TurnId, count: usize) {
+        let Some(turn) = self.turns.get(&number).filter(|_| count > 0) else { return };
+        let turns = if count == 1 { "The oldest turn".to_owned() } else { format!("The {count} oldest turns") };
+        let window = self.window(&turn.model).map_or_else(String::new, |window| format!(" ({window} tokens)"));
+        let text = format!(
+            "{turns} of this conversation no longer fit into the context window of {}{window}: the model does not see \
+             them any more.",
+            turn.model
+        );
+        let message_id = uuid((self.dice)());
+        push_text(self.outbox.lines(), &turn.head, "agent_message_chunk", &message_id, &text);
+    }
+
     /// The model of a turn.
     pub fn model(&self, number: TurnId) -> Option<Rc<str>> {
         self.turns.get(&number).map(|turn| turn.model.clone())
+    }
+
+    /// What a turn's request says of the usual parameters: the client's choice, else the operator's.
+    fn parameters(&self, turn: &Turn, session: &Session) -> Vec<(Parameter, Json)> {
+        let choices = self.choices(&turn.model);
+        let value = |parameter: Parameter| match session.chosen.get(parameter) {
+            Some(value) if choices.contains(parameter) => Some(value.clone()),
+            _ if parameter == Parameter::Temperature => self.config.temperature.map(Json::from),
+            _ => None,
+        };
+        let said = Parameter::ALL.into_iter().filter_map(|parameter| Some((parameter, value(parameter)?)));
+        said.collect()
+    }
+
+    /// The usual parameters that a turn's request names.
+    pub fn parameters_of(&self, number: TurnId) -> Parameters {
+        let Some(turn) = self.turns.get(&number) else { return Parameters::default() };
+        let Some(session) = self.sessions.get(&turn.session_id) else { return Parameters::default() };
+        self.parameters(turn, session).into_iter().map(|(parameter, _)| parameter).collect()
     }
 
     /// The body of a turn's request.
     pub fn request_body(&self, number: TurnId, dialect: Dialect) -> Option<Vec<u8>> {
         let turn = self.turns.get(&number)?;
         let session = self.sessions.get(&turn.session_id)?;
-        let said = session.history().flat_map(|exchange| [&*exchange.user, &*exchange.assistant]);
+        let said = session.sent().flat_map(|exchange| [&*exchange.user, &*exchange.assistant]);
         let messages: Vec<&str> = said.chain([&*turn.user]).collect();
         Some(request_body(&Request {
             model: &turn.model,
             system_prompt: self.config.system_prompt.as_deref(),
             messages: &messages,
             max_tokens: self.config.max_tokens,
-            temperature: self.config.temperature,
+            parameters: &self.parameters(turn, session),
             dialect,
             extra: &self.config.extra_body,
         }))
@@ -812,6 +979,7 @@ impl Agent {
         session.updated = now;
         if let Some(usage) = &ending.usage {
             session.count(usage);
+            session.rate = rate(usage.input_tokens, turn.asked);
         }
         let (is_refusal, is_empty) = (ending.stop == StopReason::Refusal, turn.answer.is_empty());
         let exchange = || Exchange { user: turn.user.clone(), assistant: Rc::from(assistant_message(&turn.answer)) };
@@ -870,13 +1038,12 @@ impl Agent {
         let Some(ending) = turn.ending else { return };
         let mut result = json!({ "stopReason": ending.stop.name() });
         if let Some(usage) = &ending.usage {
-            if self.config.context_window > 0 {
+            if self.config.context_window != Some(0) {
+                let window = self.window(&turn.model).unwrap_or(USUAL_WINDOW);
                 let out = self.outbox.lines();
                 out.extend_from_slice(&turn.head);
-                let update = format!(
-                    "\"sessionUpdate\":\"usage_update\",\"used\":{},\"size\":{}",
-                    usage.total_tokens, self.config.context_window
-                );
+                let update =
+                    format!("\"sessionUpdate\":\"usage_update\",\"used\":{},\"size\":{window}", usage.total_tokens);
                 out.extend_from_slice(update.as_bytes());
                 out.extend_from_slice(UPDATE_TAIL);
             }
@@ -937,6 +1104,21 @@ impl Agent {
         }
     }
 }
+
+/// The context window that is told where none is known, in tokens.
+const USUAL_WINDOW: u64 = 128_000;
+
+/// Tokens for each byte of a request. Short ones are mostly what endpoints put around them.
+fn rate(tokens: u64, bytes: usize) -> f64 {
+    const SHORT: u64 = 256;
+    match tokens > SHORT && bytes > 0 {
+        true => (tokens as f64 / bytes as f64).clamp(0.05, 2.0),
+        false => USUAL_RATE,
+    }
+}
+
+/// What is said of `mcpServers`.
+pub const NO_SERVERS: &str = "MCP servers that clients name (mcpServers) are not used: this agent runs no tools.";
 
 /// The one way to authenticate.
 const AUTH_METHOD: &str = "env-api-key";
@@ -1069,6 +1251,16 @@ fn usage_json(usage: &Usage) -> Json {
 fn text<'i>(params: Value<'_, 'i>, name: &str) -> Result<&'i str, RpcError> {
     let found = params.get(name).and_then(|value| value.into_string());
     found.ok_or_else(|| RpcError::invalid_params(format!("{name} is missing or not a string")))
+}
+
+/// The value of an option: a text, or a number by clients that know what it is.
+fn option_value(params: Value<'_, '_>) -> Result<String, RpcError> {
+    let value = params.get("value").filter(|value| !value.is_null());
+    let token = value.and_then(|value| match value.as_str() {
+        Some(text) => Some(text.to_owned()),
+        None => scalar_token(value).map(Into::into),
+    });
+    token.ok_or_else(|| RpcError::invalid_params("value is missing, or neither a string nor a number"))
 }
 
 fn uuid(mut bytes: [u8; 16]) -> String {

@@ -6,12 +6,14 @@ use std::time::Instant;
 
 use tokio::task::LocalSet;
 
+use super::acp::NO_SERVERS;
 use super::answer::{Answer, Ending};
 use super::client::Client;
 use super::config::Config;
 use super::convert::{Request, request_body};
 use super::errors::Failure;
 use super::json::Reader;
+use super::options::Parameters;
 
 /// What `OPENAI_TLS_INSECURE=1` means.
 pub const INSECURE: &str =
@@ -47,6 +49,7 @@ pub fn check(mut config: Config) -> ExitCode {
     match outcome {
         Ok(_) => {
             println!("OK: {model} at {url} answered in {} ms.", began.elapsed().as_millis());
+            println!("{NO_SERVERS}");
             ExitCode::SUCCESS
         }
         Err(failure) => {
@@ -77,12 +80,12 @@ async fn ask(config: &Config, client: &Client) -> Result<Ending, Failure> {
             system_prompt: None,
             messages: &["{\"role\":\"user\",\"content\":\"ping\"}"],
             max_tokens: config.max_tokens,
-            temperature: None,
+            parameters: &[],
             dialect,
             extra: &config.extra_body,
         }))
     };
-    let mut opened = client.ask(&model, body).await?;
+    let mut opened = client.ask(&model, Parameters::default(), body).await?;
     let (mut answer, mut reader) = (Answer::new(config.max_line), Reader::default());
     let mut next = opened.first.take();
     let mut trouble = None;

@@ -35,6 +35,7 @@ use super::errors::Failure;
 use super::key::{Key, Keyring};
 use super::log::note;
 use super::models;
+use super::options::{Parameter, Parameters};
 use super::retry::{self, Cause};
 use super::secrets::Secrets;
 
@@ -311,24 +312,33 @@ impl Client {
     }
 
     /// What of a request may be left out when the endpoint refuses it: what the agent itself has put there.
-    fn sent(&self, model: &str) -> Sent {
+    fn sent(&self, model: &str, parameters: Parameters) -> Sent {
         let config = &self.config;
         let is_ours = |member: &str| !config.extra_body.says(model, member);
         Sent {
             usage: is_ours("stream_options"),
             limit: config.max_tokens.is_some() && config.max_tokens_field == MaxTokensField::Auto,
-            temperature: config.temperature.is_some() && is_ours("temperature"),
+            parameters: Parameter::ALL
+                .into_iter()
+                .filter(|parameter| parameters.contains(*parameter) && is_ours(parameter.name()))
+                .collect(),
             system: config.system_prompt.is_some(),
         }
     }
 
     /// Posts a prompt and waits for the first bytes of the answer; sends it again as often as that is allowed and
-    /// promising. `body` writes the request in a dialect; nothing means that nobody wants the answer any more.
+    /// promising. `body` writes the request in a dialect; nothing means that nobody wants the answer any more. It has
+    /// these `parameters` in it.
     ///
     /// # Errors
     /// Why there is no answer.
-    pub async fn ask(&self, model: &Rc<str>, body: impl Fn(Dialect) -> Option<Vec<u8>>) -> Result<Opened, Failure> {
-        let (known, sent) = (self.dialect(model), self.sent(model));
+    pub async fn ask(
+        &self,
+        model: &Rc<str>,
+        parameters: Parameters,
+        body: impl Fn(Dialect) -> Option<Vec<u8>>,
+    ) -> Result<Opened, Failure> {
+        let (known, sent) = (self.dialect(model), self.sent(model, parameters));
         let mut dialect = known;
         let (mut attempt, mut on_new_connection, mut may_renew) = (0, false, true);
         loop {
@@ -509,7 +519,7 @@ impl Client {
     ///
     /// # Errors
     /// Why there is no list.
-    pub async fn models(&self) -> Result<Vec<String>, models::Lack> {
+    pub async fn models(&self) -> Result<Vec<models::Model>, models::Lack> {
         let fetching = async {
             let key = self.keyring.key().await?;
             let (mut status, mut text) = self.list(&key).await?;

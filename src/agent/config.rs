@@ -10,6 +10,7 @@ use http::header::{HeaderMap, HeaderName, HeaderValue};
 use http::uri::{Authority, PathAndQuery, Scheme, Uri};
 
 use super::extra::ExtraBody;
+use super::options::{Parameter, Parameters};
 
 /// One documented variable: `--help`, the manual and the tests are made from [`VARIABLES`].
 pub struct Variable {
@@ -73,7 +74,18 @@ pub const VARIABLES: &[Variable] = &[
         "0",
         "1: the models to choose from are fetched from {base}/models, at the start and again when a client asks late.",
     ),
-    variable("OPENAI_CONTEXT_WINDOW", "128000", "Size in tokens told with usage_update; 0 sends no usage_update."),
+    variable(
+        "OPENAI_CONTEXT_WINDOW",
+        "(the model's)",
+        "The model's context window in tokens, which usage_update tells: the oldest turns are left out of a request that \
+         would not fit. Unset: as {base}/models, the model's family or a refusal says. 0: unknown, and no usage_update.",
+    ),
+    variable(
+        "OPENAI_SESSION_OPTIONS",
+        "all",
+        "What clients may choose in a session beside the model: reasoning_effort, temperature, top_p, stop, seed, \
+         separated by commas; all or none.",
+    ),
     variable("OPENAI_IMAGE_INPUT", "0", "1: images are sent to the model, and the capability is advertised."),
     variable(
         "OPENAI_ERRORS",
@@ -191,8 +203,10 @@ pub struct Config {
     pub max_tokens: Option<u64>,
     pub max_tokens_field: MaxTokensField,
     pub temperature: Option<f64>,
-    /// In tokens; 0 is unknown.
-    pub context_window: u64,
+    /// What clients may choose where the model takes it.
+    pub session_options: Parameters,
+    /// In tokens, if it is told; 0 is none.
+    pub context_window: Option<u64>,
     pub image_input: bool,
     pub errors: ErrorStyle,
     pub max_retries: u32,
@@ -346,6 +360,20 @@ impl Config {
                 _ => return Err(wrong("OPENAI_TEMPERATURE", format!("{value:?} is not a number from 0"))),
             },
         };
+        let session_options = match text("OPENAI_SESSION_OPTIONS").as_deref() {
+            None | Some("all") => Parameter::ALL.into_iter().collect(),
+            Some("none") => Parameters::default(),
+            Some(list) => list
+                .split(',')
+                .map(str::trim)
+                .map(|name| {
+                    Parameter::named(name).ok_or_else(|| {
+                        let known = Parameter::ALL.map(Parameter::name).join(", ");
+                        wrong("OPENAI_SESSION_OPTIONS", format!("{name:?} is not one of {known}, all, none"))
+                    })
+                })
+                .collect::<Result<_, _>>()?,
+        };
         let max_history = number("OPENAI_MAX_HISTORY_BYTES", text("OPENAI_MAX_HISTORY_BYTES"), 1024)?;
         let max_line = number("OPENAI_MAX_LINE_BYTES", text("OPENAI_MAX_LINE_BYTES"), 1024)?;
         let max_sessions = number("OPENAI_MAX_SESSIONS", text("OPENAI_MAX_SESSIONS"), 1)?;
@@ -366,7 +394,8 @@ impl Config {
             max_tokens,
             max_tokens_field,
             temperature,
-            context_window: number("OPENAI_CONTEXT_WINDOW", text("OPENAI_CONTEXT_WINDOW"), 0)?.unwrap_or(128_000),
+            session_options,
+            context_window: number("OPENAI_CONTEXT_WINDOW", text("OPENAI_CONTEXT_WINDOW"), 0)?,
             image_input: switch("OPENAI_IMAGE_INPUT", text("OPENAI_IMAGE_INPUT"))?,
             errors,
             max_retries: u32::try_from(max_retries)

@@ -17,6 +17,7 @@ use simd_json::tape::Value;
 use super::dialect::{Dialect, Limit};
 use super::extra::ExtraBody;
 use super::json::{push_string, quoted};
+use super::options::Parameter;
 use super::rpc::RpcError;
 
 /// A message of the user, converted.
@@ -167,8 +168,8 @@ pub struct Request<'a> {
     pub messages: &'a [&'a str],
     /// The most tokens of the answer.
     pub max_tokens: Option<u64>,
-    /// The temperature.
-    pub temperature: Option<f64>,
+    /// What was chosen of the usual parameters.
+    pub parameters: &'a [(Parameter, serde_json::Value)],
     /// How the endpoint wants all that.
     pub dialect: Dialect,
     /// What is merged into it.
@@ -228,8 +229,10 @@ fn members(request: &Request<'_>) -> serde_json::Map<String, serde_json::Value> 
     if let (Some(tokens), Some(name)) = (request.max_tokens, limit) {
         members.insert(name.to_owned(), tokens.into());
     }
-    if let Some(temperature) = request.temperature.filter(|_| request.dialect.temperature) {
-        members.insert("temperature".to_owned(), temperature.into());
+    for (parameter, value) in request.parameters {
+        if !request.dialect.left_out.contains(*parameter) {
+            members.insert(parameter.name().to_owned(), value.clone());
+        }
     }
     request.extra.apply(request.model, &mut members);
     // Servers refuse it where nothing is streamed.
@@ -273,6 +276,7 @@ fn utf8(json: Vec<u8>) -> Box<str> {
 mod tests {
     use super::*;
     use crate::agent::json::Reader;
+    use crate::agent::options::Parameters;
     use proptest::prelude::*;
     use serde_json::{Value as Json, json};
 
@@ -341,7 +345,7 @@ mod tests {
             system_prompt: Some("be \"kind\""),
             messages,
             max_tokens: Some(5),
-            temperature: Some(0.5),
+            parameters: &[(Parameter::Temperature, 0.5.into())],
             dialect,
             extra,
         });
@@ -368,7 +372,8 @@ mod tests {
 
     #[test]
     fn what_a_model_refuses_is_left_out_and_extra_members_are_merged() {
-        let bare = Dialect { include_usage: false, limit: Limit::Unsaid, temperature: false, system_role: true };
+        let left_out = Parameters::from_iter([Parameter::Temperature]);
+        let bare = Dialect { include_usage: false, limit: Limit::Unsaid, left_out, system_role: true };
         let members = |dialect, extra: &ExtraBody| {
             let mut body = body(dialect, extra, &[]);
             body.as_object_mut().unwrap().remove("messages");
@@ -410,7 +415,7 @@ mod tests {
                 system_prompt: system.as_deref(),
                 messages: &messages.iter().map(|message| &**message).collect::<Vec<_>>(),
                 max_tokens: tokens,
-                temperature,
+                parameters: &temperature.map(|number| (Parameter::Temperature, number.into())).into_iter().collect::<Vec<_>>(),
                 dialect: Dialect { include_usage: usage, ..Dialect::new(if new_name { Limit::New } else { Limit::Old }) },
                 extra: &ExtraBody::default(),
             });

@@ -10,6 +10,8 @@
 
 use serde_json::Value as Json;
 
+use super::options::{Parameter, Parameters};
+
 /// What the limit of tokens is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
@@ -28,8 +30,8 @@ pub struct Dialect {
     pub include_usage: bool,
     /// What the limit of tokens is called.
     pub limit: Limit,
-    /// Whether the temperature is told.
-    pub temperature: bool,
+    /// Parameters that are not told.
+    pub left_out: Parameters,
     /// Whether there is a role `system`; else its prompt stands before the user's first words.
     pub system_role: bool,
 }
@@ -40,47 +42,49 @@ pub struct Dialect {
 pub struct Sent {
     pub usage: bool,
     pub limit: bool,
-    pub temperature: bool,
+    pub parameters: Parameters,
     pub system: bool,
 }
 
 impl Dialect {
     /// What is tried first.
     pub fn new(limit: Limit) -> Self {
-        Self { include_usage: true, limit, temperature: true, system_role: true }
+        Self { include_usage: true, limit, left_out: Parameters::default(), system_role: true }
     }
 
     /// Takes a refusal's lesson, if it has one: what is done from now on, for the log.
-    pub fn learn(&mut self, refusal: &Refusal, sent: Sent) -> Option<&'static str> {
+    pub fn learn(&mut self, refusal: &Refusal, sent: Sent) -> Option<String> {
         if sent.usage && self.include_usage && refusal.refuses(&["stream_options", "include_usage"]) {
             self.include_usage = false;
-            return Some("stream_options is left out");
+            return Some("stream_options is left out".to_owned());
         }
         if sent.limit {
             let names_new = refusal.names("max_completion_tokens");
             match self.limit {
                 Limit::Old if names_new => {
                     self.limit = Limit::New;
-                    return Some("max_completion_tokens is sent");
+                    return Some("max_completion_tokens is sent".to_owned());
                 }
                 Limit::Old if refusal.refuses(&["max_tokens"]) => {
                     self.limit = Limit::Unsaid;
-                    return Some("max_tokens is left out");
+                    return Some("max_tokens is left out".to_owned());
                 }
                 Limit::New if refusal.refuses(&["max_completion_tokens"]) => {
                     self.limit = Limit::Unsaid;
-                    return Some("max_completion_tokens is left out");
+                    return Some("max_completion_tokens is left out".to_owned());
                 }
                 _ => {}
             }
         }
-        if sent.temperature && self.temperature && refusal.refuses(&["temperature"]) {
-            self.temperature = false;
-            return Some("temperature is left out");
+        for parameter in Parameter::ALL {
+            let name = parameter.name();
+            if sent.parameters.contains(parameter) && refusal.refuses(&[name]) && self.left_out.insert(parameter) {
+                return Some(format!("{name} is left out"));
+            }
         }
         if sent.system && self.system_role && refusal.refuses_system() {
             self.system_role = false;
-            return Some("the system prompt is put before the user's first words");
+            return Some("the system prompt is put before the user's first words".to_owned());
         }
         None
     }
@@ -290,10 +294,12 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::json;
 
-    const ALL: Sent = Sent { usage: true, limit: true, temperature: true, system: true };
+    fn all() -> Sent {
+        Sent { usage: true, limit: true, parameters: Parameter::ALL.into_iter().collect(), system: true }
+    }
 
-    fn lesson(body: &str) -> Option<&'static str> {
-        Dialect::new(Limit::Old).learn(&Refusal::read(body), ALL)
+    fn lesson(body: &str) -> Option<String> {
+        Dialect::new(Limit::Old).learn(&Refusal::read(body), all())
     }
 
     /// An error as OpenAI writes it.
@@ -394,7 +400,7 @@ mod tests {
             ),
             ("plain text", "stream_options: unknown field".to_owned(), usage),
         ] {
-            assert_eq!(lesson(&body), expected, "{server}: {body}");
+            assert_eq!(lesson(&body).as_deref(), expected, "{server}: {body}");
         }
     }
 
@@ -427,18 +433,18 @@ mod tests {
 
     #[test]
     fn what_was_not_sent_is_not_learned() {
-        let none = Sent { usage: false, limit: false, temperature: false, system: false };
-        let all = "stream_options max_tokens temperature system role: not supported";
-        assert_eq!(Dialect::new(Limit::Old).learn(&Refusal::read(all), none), None);
+        let none = Sent { usage: false, limit: false, parameters: Parameters::default(), system: false };
+        let words = "stream_options max_tokens temperature top_p system role: not supported";
+        assert_eq!(Dialect::new(Limit::Old).learn(&Refusal::read(words), none), None);
         let mut dialect = Dialect::new(Limit::Old);
         let mut lessons = 0;
-        while dialect.learn(&Refusal::read(all), ALL).is_some() {
+        while dialect.learn(&Refusal::read(words), all()).is_some() {
             lessons += 1;
         }
-        assert_eq!(lessons, 4, "each is learned once");
+        assert_eq!(lessons, 5, "each is learned once");
         let both = "neither max_tokens nor max_completion_tokens are supported; max_completion_tokens is unsupported";
         let mut dialect = Dialect::new(Limit::Old);
-        while dialect.learn(&Refusal::read(both), ALL).is_some() {}
+        while dialect.learn(&Refusal::read(both), all()).is_some() {}
         assert_eq!(dialect.limit, Limit::Unsaid);
     }
 

@@ -42,29 +42,57 @@ impl Lack {
     }
 }
 
-/// The ids of a list: `{"data": [{"id": …}]}` as OpenAI has it, `{"models": […]}` or a bare array. An entry without
+/// One model of a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Model {
+    /// What requests call it.
+    pub id: String,
+    /// Its context window in tokens, where the list tells it.
+    pub window: Option<u64>,
+}
+
+impl Model {
+    /// A model of which only the name is known.
+    pub fn named(id: &str) -> Self {
+        Self { id: id.to_owned(), window: None }
+    }
+}
+
+/// Where servers tell the context window: OpenRouter and Together, vLLM, Groq, Mistral and LM Studio, LiteLLM.
+const WINDOWS: [&str; 5] =
+    ["context_length", "max_model_len", "context_window", "max_context_length", "max_input_tokens"];
+
+/// The window that an entry tells.
+fn window(entry: &Json) -> Option<u64> {
+    // llama.cpp has it one level deeper; OpenRouter's `top_provider` is what serves, and may have less.
+    let places = [entry.get("top_provider"), entry.get("meta"), Some(entry)].into_iter().flatten();
+    let told = places.flat_map(|place| WINDOWS.iter().chain(&["n_ctx"]).map(|name| place[*name].as_u64()));
+    told.flatten().filter(|window| *window > 0).min()
+}
+
+/// The models of a list: `{"data": [{"id": …}]}` as OpenAI has it, `{"models": […]}` or a bare array. An entry without
 /// an id that is a text is left out, and so is one that was there before.
 ///
 /// # Errors
 /// It is no list, or an empty one.
-pub fn read(text: &str) -> Result<Vec<String>, String> {
+pub fn read(text: &str) -> Result<Vec<Model>, String> {
     let json: Json = serde_json::from_str(text)
         .map_err(|error| format!("no list of models: no JSON at line {}, column {}", error.line(), error.column()))?;
     let list = json.as_array().or_else(|| ["data", "models"].iter().find_map(|name| json[*name].as_array()));
     let list = list.ok_or("no list of models: neither an array nor an object with one as data")?;
-    let mut ids: Vec<String> = Vec::new();
+    let mut models: Vec<Model> = Vec::new();
     for entry in list {
         let id = entry.as_str().or_else(|| entry["id"].as_str()).map(str::trim).filter(|id| !id.is_empty());
         if let Some(id) = id
-            && ids.len() < MOST
-            && !ids.iter().any(|known| known == id)
+            && models.len() < MOST
+            && !models.iter().any(|known| known.id == id)
         {
-            ids.push(id.to_owned());
+            models.push(Model { window: window(entry), ..Model::named(id) });
         }
     }
-    match ids.is_empty() {
+    match models.is_empty() {
         true => Err("the list of models is empty".to_owned()),
-        false => Ok(ids),
+        false => Ok(models),
     }
 }
 
@@ -81,8 +109,22 @@ mod tests {
             r#"{"models":[{"id":"a"},{"id":"b"}]}"#,
             r#"{"data":[{"id":"a"},{"id":7},{"id":null},{},null,{"id":""},{"name":"x"},{"id":"b"},{"id":"a"}]}"#,
         ] {
-            assert_eq!(read(text).unwrap(), ["a", "b"], "{text}");
+            assert_eq!(read(text).unwrap(), [Model::named("a"), Model::named("b")], "{text}");
         }
+    }
+
+    #[test]
+    fn windows_are_read_where_servers_tell_them() {
+        for (server, entry) in [
+            ("vLLM", r#"{"id":"a","max_model_len":4096}"#),
+            ("OpenRouter", r#"{"id":"a","context_length":8192,"top_provider":{"context_length":4096}}"#),
+            ("Groq", r#"{"id":"a","context_window":4096}"#),
+            ("Mistral", r#"{"id":"a","max_context_length":4096}"#),
+            ("llama.cpp", r#"{"id":"a","meta":{"n_ctx":4096,"n_ctx_train":131072}}"#),
+        ] {
+            assert_eq!(read(&format!(r#"{{"data":[{entry}]}}"#)).unwrap()[0].window, Some(4096), "{server}");
+        }
+        assert_eq!(read(r#"[{"id":"a","context_length":0}]"#).unwrap()[0].window, None);
     }
 
     #[test]

@@ -25,6 +25,7 @@ use super::json::Reader;
 use super::lines::{Line, Lines};
 use super::log::note;
 use super::models;
+use super::options::Parameters;
 use super::outbox::STOP_READING;
 use super::session::TurnId;
 use super::stdio::Stdio;
@@ -213,6 +214,7 @@ impl Shell {
                 Effect::List(ticket) => {
                     self.on_disk(Store::list, move |shell, found| shell.agent.borrow_mut().listed(ticket, found));
                 }
+                Effect::Note(text) => note!(Warn, "{text}"),
                 Effect::FetchModels => {
                     spawn_local(fetch_models(self.clone()));
                 }
@@ -343,7 +345,13 @@ async fn fetch_models(shell: Rc<Shell>) {
 /// One turn, from the prompt to its answer.
 async fn run_turn(shell: Rc<Shell>, turn: TurnId, resume: Rc<Notify>) {
     let outcome = match prepare(&shell, turn).await {
-        Ok(()) => ask(&shell, turn, &resume).await,
+        Ok(()) => match ask(&shell, turn, &resume).await {
+            Err(failure) if shell.agent.borrow_mut().shorten(turn, &failure) => {
+                note!(Info, "{} It is asked again with less.", failure.text(&shell.config.shown_url()));
+                ask(&shell, turn, &resume).await
+            }
+            outcome => outcome,
+        },
         Err(failure) => Err(failure),
     };
     let tail = match outcome {
@@ -399,7 +407,13 @@ async fn prepare(shell: &Rc<Shell>, turn: TurnId) -> Result<(), Failure> {
 async fn ask(shell: &Rc<Shell>, turn: TurnId, resume: &Notify) -> Result<(Ending, Option<Opened>), Failure> {
     let model = shell.agent.borrow().model(turn).unwrap_or_else(|| "".into());
     let body = |dialect| shell.agent.borrow().request_body(turn, dialect);
-    let mut opened = shell.client.ask(&model, body).await?;
+    shell.agent.borrow_mut().fit(turn);
+    let parameters = shell.agent.borrow().parameters_of(turn);
+    let mut opened = shell.client.ask(&model, parameters, body).await?;
+    let left_out = shell.client.dialect(&model).left_out;
+    if left_out != Parameters::default() {
+        shell.agent.borrow_mut().refuses(turn, left_out);
+    }
     let mut answer = Answer::new(shell.config.max_line);
     let mut skipped = Skipped(0);
     let mut next = opened.first.take();

@@ -9,7 +9,9 @@ use std::rc::Rc;
 use std::time::SystemTime;
 
 use super::convert::join_user_messages;
+use super::options::Chosen;
 use super::usage::Usage;
+use super::window::{USUAL_RATE, weight};
 
 /// Names one run of a prompt, for ever.
 pub type TurnId = u64;
@@ -23,6 +25,13 @@ pub struct Exchange {
     pub assistant: Rc<str>,
 }
 
+impl Exchange {
+    /// What it counts for in the model's context, in bytes of text.
+    pub fn weight(&self) -> usize {
+        weight(&self.user) + weight(&self.assistant)
+    }
+}
+
 /// A conversation.
 #[derive(Debug)]
 pub struct Session {
@@ -30,6 +39,8 @@ pub struct Session {
     pub cwd: Box<str>,
     /// The model of the next turn.
     pub model: Rc<str>,
+    /// What the client chose for its requests.
+    pub chosen: Chosen,
     /// First words of the first prompt.
     pub title: Option<Box<str>>,
     /// When it last changed.
@@ -40,7 +51,11 @@ pub struct Session {
     pub turn: Option<TurnId>,
     /// Bytes of its file that are known to this process; 0 if there is none yet.
     pub stored: u64,
+    /// Tokens for each byte of a request, as the last one told.
+    pub rate: f64,
     history: VecDeque<Exchange>,
+    /// So many of the oldest turns are not sent any more.
+    left_out: usize,
     bytes: usize,
     /// Messages of the user that have no answer.
     unanswered: VecDeque<Rc<str>>,
@@ -52,12 +67,15 @@ impl Session {
         Self {
             cwd: cwd.into(),
             model,
+            chosen: Chosen::default(),
             title: None,
             updated: now,
             usage: None,
             turn: None,
             stored: 0,
+            rate: USUAL_RATE,
             history: VecDeque::new(),
+            left_out: 0,
             bytes: 0,
             unanswered: VecDeque::new(),
         }
@@ -87,9 +105,21 @@ impl Session {
         self.unanswered.clear();
     }
 
-    /// The turns, oldest first.
-    pub fn history(&self) -> impl Iterator<Item = &Exchange> {
-        self.history.iter()
+    /// The turns that are sent, oldest first.
+    pub fn sent(&self) -> impl Iterator<Item = &Exchange> {
+        self.history.iter().skip(self.left_out)
+    }
+
+    /// Leaves so many of the oldest turns out of what is sent that at most `most` bytes are left of them, by their
+    /// weight. Gives how many that were.
+    pub fn leave_out(&mut self, most: usize) -> usize {
+        let before = self.left_out;
+        let mut left: usize = self.sent().map(Exchange::weight).sum();
+        while left > most && self.left_out < self.history.len() {
+            left -= self.history[self.left_out].weight();
+            self.left_out += 1;
+        }
+        self.left_out - before
     }
 
     /// Adds a turn that ended well, and forgets the oldest ones beyond `limit` bytes. The newest one always stays.
@@ -99,6 +129,7 @@ impl Session {
         while self.bytes > limit && self.history.len() > 1 {
             if let Some(oldest) = self.history.pop_front() {
                 self.bytes -= oldest.user.len() + oldest.assistant.len();
+                self.left_out = self.left_out.saturating_sub(1);
             }
         }
     }
@@ -106,6 +137,7 @@ impl Session {
     /// Puts another history in the place of this one.
     pub fn replace_history(&mut self, exchanges: Vec<Exchange>, limit: usize) {
         self.history.clear();
+        self.left_out = 0;
         self.bytes = 0;
         for exchange in exchanges {
             self.remember(exchange, limit);
@@ -126,6 +158,24 @@ impl Session {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn the_oldest_turns_are_left_out_of_what_is_sent_and_stay_so() {
+        let mut session = Session::new("/", "m".into(), SystemTime::UNIX_EPOCH);
+        let sent = |session: &Session| session.sent().map(|turn| turn.user.to_string()).collect::<Vec<_>>().join(" ");
+        for user in ["a", "b", "c", "d"] {
+            session.remember(Exchange { user: user.into(), assistant: "123456789".into() }, 45);
+        }
+        assert_eq!(session.leave_out(40), 0);
+        assert_eq!(session.leave_out(29), 2);
+        assert_eq!(sent(&session), "c d");
+        assert_eq!(session.leave_out(29), 0);
+        // The oldest one is forgotten for good: it was left out before.
+        session.remember(Exchange { user: "e".into(), assistant: "123456789".into() }, 45);
+        assert_eq!(sent(&session), "c d e");
+        assert_eq!(session.leave_out(0), 3);
+        assert_eq!(sent(&session), "");
+    }
 
     #[test]
     fn what_has_no_answer_goes_with_the_next_message_and_once() {
@@ -151,11 +201,11 @@ mod tests {
             for (index, size) in sizes.iter().enumerate() {
                 let user = format!("{index}:{}", "x".repeat(*size));
                 session.remember(Exchange { user: user.into(), assistant: "a".into() }, limit);
-                let kept: Vec<usize> = session.history()
+                let kept: Vec<usize> = session.sent()
                     .map(|turn| turn.user.split(':').next().unwrap().parse().unwrap()).collect();
                 prop_assert_eq!(kept.last(), Some(&index));
                 prop_assert!(kept.windows(2).all(|pair| pair[0] + 1 == pair[1]));
-                let bytes: usize = session.history().map(|turn| turn.user.len() + turn.assistant.len()).sum();
+                let bytes: usize = session.sent().map(|turn| turn.user.len() + turn.assistant.len()).sum();
                 prop_assert_eq!(bytes, session.bytes);
                 prop_assert!(bytes <= limit || kept.len() == 1);
             }

@@ -6,6 +6,7 @@ mod behaviours;
 mod cancelling;
 mod client;
 mod commands;
+mod context;
 mod endpoint;
 mod failures;
 mod files;

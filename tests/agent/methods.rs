@@ -35,7 +35,7 @@ fn a_session_offers_its_model_and_takes_another() {
     let session = result["sessionId"].as_str().unwrap().to_owned();
     let option = json!([{"id": "model", "name": "Model", "category": "model", "type": "select", "currentValue": "first",
         "options": [{"value": "first", "name": "first"}]}]);
-    assert_eq!(result["configOptions"], option);
+    assert_eq!(result["configOptions"][0], option[0]);
 
     let params = json!({"sessionId": session, "configId": "model", "value": "second"});
     let options = client.result("session/set_config_option", params)["configOptions"].clone();
@@ -59,6 +59,98 @@ fn a_session_offers_its_model_and_takes_another() {
         assert_eq!(client.error("session/set_config_option", params)["code"], -32602);
     }
     assert_eq!(client.error("session/set_mode", json!({"sessionId": session, "modeId": "x"}))["code"], -32601);
+}
+
+fn option_ids(result: &Json) -> Vec<&str> {
+    result["configOptions"].as_array().unwrap().iter().map(|option| option["id"].as_str().unwrap()).collect()
+}
+
+#[test]
+fn the_usual_parameters_are_options_where_the_model_takes_them() {
+    let endpoint = Endpoint::saying(&["ok"]);
+    let mut client = Client::start(&[
+        ("OPENAI_BASE_URL", &endpoint.url()),
+        ("OPENAI_MODEL", "llama3"),
+        ("OPENAI_TEMPERATURE", "0.2"),
+        ("OPENAI_EXTRA_BODY", r#"{"top_p":0.9}"#),
+    ]);
+    let result = client.result("session/new", json!({"cwd": "/", "mcpServers": []}));
+    let session = result["sessionId"].as_str().unwrap().to_owned();
+    // What the operator says himself is not offered.
+    assert_eq!(option_ids(&result), ["model", "temperature", "stop", "seed"]);
+    let set = |option: &str, value: Json| json!({"sessionId": session, "configId": option, "value": value});
+    client.prompt(&session, "hi");
+    let result = client.result("session/set_config_option", set("temperature", json!("0.7")));
+    assert_eq!(result["configOptions"][1]["currentValue"], "0.7");
+    client.result("session/set_config_option", set("stop", json!("\n\n")));
+    client.result("session/set_config_option", set("seed", json!(7)));
+    client.prompt(&session, "hi");
+    client.result("session/set_config_option", set("temperature", json!("default")));
+    client.result("session/set_config_option", set("stop", json!("default")));
+    // Another model takes other options; what was chosen for the first one is kept for it.
+    let result = client.result("session/set_config_option", set("model", json!("openai/gpt-5")));
+    assert_eq!(option_ids(&result), ["model", "reasoning_effort", "seed"]);
+    client.result("session/set_config_option", set("reasoning_effort", json!("high")));
+    client.prompt(&session, "hi");
+    for (option, value) in [("temperature", json!("1")), ("reasoning_effort", json!("a b")), ("seed", json!([1]))] {
+        let error = client.error("session/set_config_option", set(option, value));
+        assert_eq!(error["code"], -32602, "{error}");
+    }
+    let asked = |at: usize| {
+        let mut body = endpoint.requests()[at].body.clone();
+        for member in ["messages", "model", "stream", "stream_options"] {
+            body.as_object_mut().unwrap().remove(member);
+        }
+        body
+    };
+    assert_eq!(asked(0), json!({"temperature": 0.2, "top_p": 0.9}));
+    assert_eq!(asked(1), json!({"temperature": 0.7, "top_p": 0.9, "stop": "\n\n", "seed": 7}));
+    assert_eq!(asked(2), json!({"temperature": 0.2, "top_p": 0.9, "reasoning_effort": "high", "seed": 7}));
+}
+
+#[test]
+fn the_operator_says_which_options_there_are() {
+    for (options, expected) in [("none", &["model"][..]), ("seed, temperature", &["model", "temperature", "seed"])] {
+        let mut client = Client::start(&[("OPENAI_SESSION_OPTIONS", options)]);
+        let result = client.result("session/new", json!({"cwd": "/", "mcpServers": []}));
+        assert_eq!(option_ids(&result), expected);
+    }
+}
+
+#[test]
+fn a_parameter_that_the_endpoint_refuses_is_left_out_and_not_offered_any_more() {
+    let endpoint = Endpoint::start(|request, conn| match request.body.get("top_p") {
+        Some(_) => conn.respond(
+            400,
+            &[("content-type", "application/json")],
+            r#"{"error":{"message":"Unsupported parameter: 'top_p' is not supported with this model.",
+                "param":"top_p","code":"unsupported_parameter"}}"#,
+        ),
+        None => conn.say(&["ok"]),
+    });
+    let mut client = Client::for_url(&endpoint.url());
+    let session = client.session();
+    let set = |option: &str, value: &str| json!({"sessionId": session, "configId": option, "value": value});
+    client.result("session/set_config_option", set("top_p", "0.5"));
+    let answered = client.prompt(&session, "hi");
+    assert_eq!(answered.text(), "ok");
+    let update = answered.updates.iter().find(|update| update["sessionUpdate"] == "config_option_update");
+    assert_eq!(option_ids(update.unwrap()), ["model", "temperature", "stop", "seed"]);
+    assert_eq!(endpoint.requests().len(), 2);
+    assert_eq!(client.prompt(&session, "again").updates.len(), 1, "it is told once");
+    assert_eq!(endpoint.requests().len(), 3);
+    assert_eq!(client.error("session/set_config_option", set("top_p", "0.5"))["code"], -32602);
+}
+
+#[test]
+fn a_client_that_names_mcp_servers_is_served_and_the_operator_is_told_once() {
+    let mut client = Client::logging("warn", &[]);
+    let server = json!({"name": "files", "command": "/bin/files", "args": [], "env": []});
+    for servers in [json!([]), json!([server]), json!([server])] {
+        client.result("session/new", json!({"cwd": "/", "mcpServers": servers}));
+    }
+    let log = client.log();
+    assert_eq!(log.matches("mcpServers").count(), 1, "{log}");
 }
 
 #[test]

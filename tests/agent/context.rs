@@ -1,0 +1,147 @@
+//! Conversations that outgrow the model's context window.
+
+use std::sync::Mutex;
+
+use serde_json::{Value as Json, json};
+
+use super::client::{Answered, Client};
+use super::endpoint::{Conn, Endpoint, Request};
+
+/// What the agent tells of turns that are not sent any more.
+const TOLD: &str = "no longer fit into the context window";
+
+/// What the user said in the requests that came, oldest first.
+fn said(request: &Request) -> Vec<String> {
+    let messages = request.body["messages"].as_array().unwrap();
+    let users = messages.iter().filter(|message| message["role"] == "user");
+    users.map(|message| message["content"].as_str().unwrap().chars().take(1).collect()).collect()
+}
+
+fn tokens(request: &Request) -> u64 {
+    (request.body["messages"].to_string().len() / 2) as u64
+}
+
+/// Answers with the counts of a model that has a token for each two bytes.
+fn answer(request: &Request, conn: &mut Conn) {
+    conn.begin();
+    conn.text("ok");
+    conn.finish_reason("stop");
+    let (asked, all) = (tokens(request), tokens(request) + 1);
+    let usage = json!({"prompt_tokens": asked, "completion_tokens": 1, "total_tokens": all});
+    conn.event(&json!({"choices": [], "usage": usage}));
+    conn.done();
+}
+
+fn long(letter: char) -> String {
+    letter.to_string().repeat(1000)
+}
+
+fn notice(answered: &Answered) -> Option<String> {
+    let texts = answered.updates.iter().map(|update| update["content"]["text"].as_str().unwrap_or_default());
+    texts.map(str::to_owned).find(|text| text.contains(TOLD))
+}
+
+#[test]
+fn a_request_that_is_refused_for_its_length_is_sent_again_with_fewer_turns() {
+    let endpoint = Endpoint::start(|request, conn| match tokens(request) {
+        asked if asked > 1500 => conn.refuse(
+            400,
+            &format!(
+                "This model's maximum context length is 1500 tokens. However, your messages resulted in {asked} tokens."
+            ),
+        ),
+        _ => answer(request, conn),
+    });
+    let mut client = Client::for_url(&endpoint.url());
+    let session = client.session();
+    for letter in ['a', 'b'] {
+        let answered = client.prompt(&session, &long(letter));
+        assert_eq!((answered.text(), notice(&answered)), ("ok".to_owned(), None));
+    }
+    let answered = client.prompt(&session, &long('c'));
+    assert_eq!(answered.stop(), "end_turn");
+    let notice = notice(&answered).expect("the client is told");
+    assert!(notice.contains("(1500 tokens)"), "{notice}");
+    assert_eq!(answered.text(), format!("{notice}ok"));
+    let requests = endpoint.requests();
+    assert_eq!(said(&requests[2]), ["a", "b", "c"]);
+    assert!(said(&requests[3]).len() < 3, "{:?}", said(&requests[3]));
+    assert_eq!(requests.len(), 4);
+    // What was told is no part of the conversation, and what the endpoint said of its window is remembered.
+    client.prompt(&session, &long('d'));
+    let requests = endpoint.requests();
+    assert_eq!(requests.len(), 5, "nothing is refused any more");
+    assert!(!requests[4].body.to_string().contains(TOLD));
+    assert!(said(&requests[4]).ends_with(&["d".to_owned()]));
+}
+
+#[test]
+fn a_refusal_without_numbers_costs_half_of_what_was_said() {
+    let refused = Mutex::new(false);
+    let endpoint = Endpoint::start(move |request, conn| {
+        let has_room = said(request).len() < 4 || std::mem::replace(&mut *refused.lock().unwrap(), true);
+        match has_room {
+            true => conn.say(&["ok"]),
+            false => conn.refuse(400, "Input is too long for requested model."),
+        }
+    });
+    let mut client = Client::start(&[("OPENAI_BASE_URL", &endpoint.url()), ("OPENAI_MODEL", "unheard-of")]);
+    let session = client.session();
+    for letter in ['a', 'b', 'c', 'd'] {
+        client.prompt(&session, &long(letter));
+    }
+    assert_eq!(said(&endpoint.requests()[3]), ["a", "b", "c", "d"]);
+    assert_eq!(said(&endpoint.requests()[4]), ["c", "d"]);
+}
+
+#[test]
+fn a_request_that_cannot_be_shortened_fails_in_the_endpoints_words() {
+    let endpoint = Endpoint::start(|_, conn| conn.refuse(400, "prompt is too long: 3000 tokens > 2000 maximum"));
+    let mut client = Client::for_url(&endpoint.url());
+    let session = client.session();
+    let answered = client.prompt(&session, "hi");
+    assert!(answered.text().contains("3000 tokens > 2000 maximum"), "{}", answered.text());
+    assert_eq!(endpoint.requests().len(), 1);
+}
+
+#[test]
+fn the_oldest_turns_are_left_out_before_the_endpoint_refuses_them() {
+    let endpoint = Endpoint::start(answer);
+    let mut client = Client::start(&[("OPENAI_BASE_URL", &endpoint.url()), ("OPENAI_CONTEXT_WINDOW", "2000")]);
+    let session = client.session();
+    let mut told = 0;
+    for letter in 'a'..='j' {
+        let answered = client.prompt(&session, &long(letter));
+        told += usize::from(notice(&answered).is_some());
+        let update = answered.updates.iter().find(|update| update["sessionUpdate"] == "usage_update").unwrap();
+        assert_eq!(update["size"], 2000);
+    }
+    assert!((2..=8).contains(&told), "some room is made at a time: {told}");
+    for request in &endpoint.requests() {
+        assert!(tokens(request) <= 2000, "{} tokens were asked", tokens(request));
+    }
+    assert_eq!(endpoint.requests().len(), 10);
+}
+
+#[test]
+fn the_window_is_the_lists_or_the_familys() {
+    let endpoint = Endpoint::start(|request, conn| match request.target.ends_with("/models") {
+        true => conn.respond(
+            200,
+            &[("content-type", "application/json")],
+            r#"{"data":[{"id":"listed","max_model_len":4096},{"id":"gpt-4"},{"id":"unheard-of"}]}"#,
+        ),
+        false => answer(request, conn),
+    });
+    for (model, window) in [("listed", 4096), ("gpt-4", 8192), ("unheard-of", 128_000)] {
+        let mut client = Client::start(&[
+            ("OPENAI_BASE_URL", &endpoint.url()),
+            ("OPENAI_MODEL", model),
+            ("OPENAI_FETCH_MODELS", "1"),
+        ]);
+        let session = client.session();
+        let updates = client.prompt(&session, "hi").updates;
+        let sizes: Vec<&Json> = updates.iter().filter_map(|update| update.get("size")).collect();
+        assert_eq!(sizes, [&json!(window)], "{model}");
+    }
+}

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use serde_json::{Value as Json, json};
 
+use super::transcript::Transcript;
+
 /// How long anything may take that must come.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -33,6 +35,7 @@ pub struct Client {
     lines: Receiver<Json>,
     log: Option<JoinHandle<String>>,
     next_id: u64,
+    told: Transcript,
 }
 
 /// What came of a request.
@@ -102,19 +105,23 @@ impl Client {
                 String::from_utf8(log).unwrap()
             })
         });
-        let stdout = child.stdout.take().unwrap();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
         let (sender, lines) = channel();
+        let (told, mut said) = Transcript::pair();
         std::thread::spawn(move || {
-            for line in BufReader::new(stdout).lines() {
-                let Ok(line) = line else { return };
-                let json = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error} in {line:?}"));
+            let mut line = Vec::new();
+            while let Ok(1..) = stdout.read_until(b'\n', &mut line) {
+                said.keep(&line);
+                let json = serde_json::from_slice(&line)
+                    .unwrap_or_else(|error| panic!("{error} in {:?}", String::from_utf8_lossy(&line)));
                 if sender.send(json).is_err() {
                     return;
                 }
+                line.clear();
             }
         });
         let stdin = child.stdin.take();
-        Self { child, stdin, lines, log, next_id: 0 }
+        Self { child, stdin, lines, log, next_id: 0, told }
     }
 
     /// Starts the agent for an endpoint.
@@ -129,6 +136,7 @@ impl Client {
 
     /// Writes bytes as they are.
     pub fn write(&mut self, bytes: &[u8]) {
+        self.told.keep(bytes);
         self.stdin.as_mut().unwrap().write_all(bytes).unwrap();
     }
 

@@ -17,3 +17,4 @@ mod methods;
 mod network;
 mod secrets;
 mod streaming;
+mod transcript;

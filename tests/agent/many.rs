@@ -7,6 +7,7 @@ use serde_json::json;
 
 use super::client::Client;
 use super::endpoint::{Endpoint, delta};
+use super::transcript::Transcript;
 
 fn resident_kib(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
@@ -88,23 +89,27 @@ fn a_slow_reader_gets_everything_in_fewer_pieces_and_costs_little_memory() {
     use std::io::{BufRead, Write};
     let mut stdin = child.stdin.take().unwrap();
     let mut stdout = std::io::BufReader::new(child.stdout.take().unwrap());
+    let (mut told, mut said) = Transcript::pair();
     let mut read = || {
         let mut line = String::new();
         stdout.read_line(&mut line).unwrap();
+        said.keep(line.as_bytes());
         serde_json::from_str::<serde_json::Value>(&line).unwrap()
     };
     let mut texts: HashMap<String, (String, usize)> = HashMap::new();
+    let mut send = |message: serde_json::Value| {
+        let line = format!("{message}\n");
+        told.keep(line.as_bytes());
+        stdin.write_all(line.as_bytes()).unwrap();
+    };
     for id in 0..SESSIONS {
-        let new =
-            json!({"jsonrpc": "2.0", "id": id, "method": "session/new", "params": {"cwd": "/", "mcpServers": []}});
-        writeln!(stdin, "{new}").unwrap();
+        send(json!({"jsonrpc": "2.0", "id": id, "method": "session/new", "params": {"cwd": "/", "mcpServers": []}}));
         let session = read()["result"]["sessionId"].as_str().unwrap().to_owned();
         texts.insert(session, (String::new(), 0));
     }
     for (id, session) in texts.keys().enumerate() {
         let params = json!({"sessionId": session, "prompt": [{"type": "text", "text": "hi"}]});
-        writeln!(stdin, "{}", json!({"jsonrpc": "2.0", "id": id, "method": "session/prompt", "params": params}))
-            .unwrap();
+        send(json!({"jsonrpc": "2.0", "id": id, "method": "session/prompt", "params": params}));
     }
     // Nobody reads until every stream has begun and the processor time of the agent stands still: it is stopped by us.
     while endpoint.requests().len() < SESSIONS {

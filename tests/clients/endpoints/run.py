@@ -1,0 +1,253 @@
+"""openai-agent against servers that others wrote, with a model of ours that says what is expected (model.py).
+
+run.py llama [litellm]
+
+llama: llama.cpp's server. litellm: LiteLLM's proxy in front of it; LITELLM names its program. The same cases are tried
+with each, and what differs is in SERVERS. OPENAI_AGENT_BIN names the agent, LLAMA_PYTHON a Python that has llama.cpp.
+What each agent was told and wrote is left in OPENAI_AGENT_TRANSCRIPTS.
+"""
+
+import contextlib
+import os
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from agent import Agent, check
+
+HERE = Path(__file__).parent
+MODEL = "tiny"
+KEY = "sk-test"
+# More than the window of the model.
+TOO_LONG = "x" * 40_000
+# Seconds until a server must listen.
+PATIENCE = 120
+
+
+class Server:
+    """Where it is, and what it says that others say differently (regular expressions)."""
+
+    def __init__(self, url, unknown_model, wrong_key, too_long):
+        self.url = url
+        self.unknown_model = unknown_model
+        self.wrong_key = wrong_key
+        self.too_long = too_long
+        self.settings = {
+            "OPENAI_BASE_URL": url,
+            "OPENAI_API_KEY": KEY,
+            "OPENAI_MODEL": MODEL,
+            "OPENAI_FETCH_MODELS": "1",
+            "OPENAI_MAX_RETRIES": "0",
+        }
+
+    def agent(self, **settings):
+        agent = Agent({**self.settings, **settings})
+        agent.call("initialize", {"protocolVersion": 1})
+        return agent
+
+
+def says(turn, words):
+    """Whether a turn failed with these words and without counts."""
+    assert re.search(words, turn.text), turn.text[:2000]
+    assert turn.stop == "end_turn" and turn.usage is None, turn.answer
+    print(f"    {turn.text[:400]}")
+
+
+def the_check_finds_nothing_wrong(server):
+    code, told = check(server.settings)
+    assert code == 0, told
+    print("    " + told.strip().replace("\n", "\n    "))
+
+
+def the_models_are_listed(server):
+    with server.agent() as agent:
+        assert agent.session()[1] == [MODEL]
+
+
+def an_answer_streams_and_is_counted(server):
+    with server.agent() as agent:
+        session, _ = agent.session()
+        turn = agent.prompt(session, "Please count!")
+        assert turn.text == "one, two, three" and len(turn.pieces()) > 1, turn.updates
+        assert turn.stop == "end_turn", turn.answer
+        counts = turn.usage
+        assert counts["inputTokens"] > 0 and counts["outputTokens"] > 0, counts
+        assert counts["totalTokens"] == counts["inputTokens"] + counts["outputTokens"], counts
+        assert turn.updates[-1]["used"] == counts["totalTokens"], turn.updates
+        again = agent.prompt(session, "Who are you?")
+        assert again.text == " I hear you.", again.updates
+        assert again.usage["inputTokens"] > counts["totalTokens"], "what was said before goes with it"
+
+
+def letters_in_pieces_and_thoughts_arrive(server):
+    with server.agent() as agent:
+        session, _ = agent.session()
+        assert agent.prompt(session, "check!").text == "✓"
+        turn = agent.prompt(session, "think!")
+        assert (turn.thought, turn.text) == ("Two and two.", "Four."), turn.updates
+
+
+def a_limit_ends_the_answer(server):
+    with server.agent(OPENAI_MAX_TOKENS="5") as agent:
+        turn = agent.prompt(agent.session()[0], "for ever!")
+        assert (turn.text, turn.stop) == (" on and on and on", "max_tokens"), turn.answer
+
+
+def a_cancelled_answer_ends_here_and_there(server):
+    with server.agent() as agent:
+        session, _ = agent.session()
+        prompt = agent.ask_prompt(session, "for ever!")
+        first = agent.line()
+        assert first["params"]["update"]["content"]["text"].startswith(" on"), first
+        agent.send({"method": "session/cancel", "params": {"sessionId": session}})
+        assert agent.answer(prompt).stop == "cancelled"
+        # The server does one thing at a time: it has an answer to this only if it has given the other one up.
+        assert agent.prompt(session, "count!").text == "one, two, three"
+
+
+def an_unknown_model_is_told(server):
+    with server.agent(OPENAI_MODEL="nobody") as agent:
+        turn = agent.prompt(agent.session()[0], "count!")
+        if server.unknown_model is None:
+            assert turn.text == "one, two, three", "it has one model, and takes any name for it"
+        else:
+            says(turn, server.unknown_model)
+
+
+def a_wrong_key_is_told(server):
+    with server.agent(OPENAI_API_KEY="sk-wrong") as agent:
+        turn = agent.prompt(agent.session()[0], "count!")
+        says(turn, server.wrong_key)
+        assert "sk-wrong" not in turn.text, turn.text
+    code, told = check({**server.settings, "OPENAI_API_KEY": "sk-wrong"})
+    assert code == 1 and re.search(server.wrong_key, told), told
+
+
+def a_prompt_that_is_too_long_is_told(server):
+    with server.agent() as agent:
+        session, _ = agent.session()
+        says(agent.prompt(session, TOO_LONG), server.too_long)
+
+
+CASES = [
+    the_check_finds_nothing_wrong,
+    the_models_are_listed,
+    an_answer_streams_and_is_counted,
+    letters_in_pieces_and_thoughts_arrive,
+    a_limit_ends_the_answer,
+    a_cancelled_answer_ends_here_and_there,
+    an_unknown_model_is_told,
+    a_wrong_key_is_told,
+    a_prompt_that_is_too_long_is_told,
+]
+
+
+@contextlib.contextmanager
+def started(command, directory, name, **more):
+    """A server as a child: the process and the file with what it logs, which is shown if a case fails."""
+    path = Path(directory) / f"{name}.log"
+    with open(path, "wb") as log:
+        process = subprocess.Popen(command, stderr=log, cwd=directory, **more)
+    try:
+        yield process, path
+    finally:
+        process.terminate()
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+@contextlib.contextmanager
+def llama(directory):
+    model = Path(directory) / "tiny.gguf"
+    subprocess.run([sys.executable, HERE / "model.py", model], check=True)
+    command = [os.environ["LLAMA_PYTHON"], HERE / "llama.py", model, MODEL, KEY]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with started(command, directory, "llama", **pipes) as (process, log):
+        ends = threading.Timer(PATIENCE, process.kill)
+        ends.start()
+        url = process.stdout.readline().strip()
+        ends.cancel()
+        assert url.startswith("http://"), log.read_text()
+        yield Server(
+            f"{url}/v1",
+            unknown_model=None,
+            wrong_key=r"^Authentication error \(HTTP 401\) .* It says: Invalid API Key",
+            too_long=r"HTTP 400.* request \(\d+ tokens\) exceeds the available context size \(65536 tokens\)",
+        ), log
+
+
+CONFIGURATION = """
+model_list:
+  - model_name: {model}
+    litellm_params: {{model: openai/{model}, api_base: "{url}", api_key: {key}}}
+general_settings: {{master_key: {key}}}
+"""
+
+
+@contextlib.contextmanager
+def litellm(directory):
+    with llama(directory) as (behind, _):
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        configuration = Path(directory) / "litellm.yaml"
+        configuration.write_text(CONFIGURATION.format(model=MODEL, url=behind.url, key=KEY))
+        command = [os.environ["LITELLM"], "--config", configuration, "--host", "127.0.0.1", "--port", str(port)]
+        env = {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+        with started(command, directory, "litellm", env=env, stdout=subprocess.DEVNULL) as (process, log):
+            url = f"http://127.0.0.1:{port}"
+            deadline = time.monotonic() + PATIENCE
+            while not answers(f"{url}/health/liveliness"):
+                assert process.poll() is None and time.monotonic() < deadline, log.read_text()
+                time.sleep(0.1)
+            yield Server(
+                f"{url}/v1",
+                unknown_model=r"HTTP 400.* Invalid model name passed in model=nobody",
+                # Without a database LiteLLM answers 400 to a key that it does not know.
+                wrong_key=r"HTTP 400.* No connected db",
+                too_long=r"HTTP 400.* exceeds the available context size",
+            ), log
+
+
+def answers(url):
+    try:
+        urllib.request.urlopen(url, timeout=5).close()
+        return True
+    except urllib.error.HTTPError:
+        return True
+    except OSError:
+        return False
+
+
+SERVERS = {"llama": llama, "litellm": litellm}
+
+
+def main(names):
+    passed = failed = 0
+    for name in names:
+        with tempfile.TemporaryDirectory() as directory, SERVERS[name](directory) as (server, log):
+            for case in CASES:
+                begun = time.monotonic()
+                try:
+                    case(server)
+                    passed, verdict = passed + 1, "ok"
+                except Exception:
+                    traceback.print_exc(file=sys.stdout)
+                    print(log.read_text(errors="replace")[-4000:])
+                    failed, verdict = failed + 1, "FAILED"
+                print(f"test {name}: {case.__name__} ... {verdict} ({time.monotonic() - begun:.1f} s)", flush=True)
+    print(f"{passed} passed, {failed} failed")
+    sys.exit(1 if failed else 0)
+
+
+main(sys.argv[1:])

@@ -79,9 +79,11 @@ impl Failure {
         }
     }
 
-    /// Whether the endpoint will not have this prompt: it would not have it either beside the next one.
+    /// Whether the endpoint will not have this prompt: it would not have it either beside the next one. To images
+    /// that a model cannot see, llama.cpp answers 500 and OpenRouter 404.
     pub fn is_refusal(&self) -> bool {
-        matches!(self.status(), Some(400 | 413 | 422))
+        let is_of_images = || self.detail().to_ascii_lowercase().contains("image input");
+        matches!(self.status(), Some(400 | 413 | 422)) || is_of_images()
     }
 
     /// What the server said beside the words of [`Self::text`], for the log.
@@ -157,6 +159,26 @@ mod tests {
         ] {
             assert_eq!(failure.text(url), text);
         }
+    }
+
+    #[test]
+    fn a_prompt_that_would_be_refused_again_is_a_refusal() {
+        for (code, detail, is_refusal) in [
+            (400, "context is full", true),
+            (413, "", true),
+            (422, "", true),
+            (500, "image input is not supported - hint: you may need to provide the mmproj", true),
+            (404, "No endpoints found that support image input", true),
+            (500, "out of memory", false),
+            (404, "no such model", false),
+            (429, "", false),
+        ] {
+            let failure = Failure::Status { status: code, detail: detail.to_owned() };
+            assert_eq!(failure.is_refusal(), is_refusal, "{code} {detail}");
+            let inside = Failure::Server(ServerError { code: Some(code), message: detail.to_owned() });
+            assert_eq!(inside.is_refusal(), is_refusal, "{code} {detail}");
+        }
+        assert!(!Failure::Network("reset".into()).is_refusal());
     }
 
     proptest! {

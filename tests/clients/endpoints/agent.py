@@ -127,8 +127,8 @@ class Agent:
         created = self.call("session/new", {"cwd": "/", "mcpServers": []})
         return created["sessionId"], [option["value"] for option in created["configOptions"][0]["options"]]
 
-    def ask_prompt(self, session, text):
-        return self.ask("session/prompt", {"sessionId": session, "prompt": [{"type": "text", "text": text}]})
+    def ask_prompt(self, session, text, *blocks):
+        return self.ask("session/prompt", {"sessionId": session, "prompt": [{"type": "text", "text": text}, *blocks]})
 
-    def prompt(self, session, text):
-        return self.answer(self.ask_prompt(session, text))
+    def prompt(self, session, text, *blocks):
+        return self.answer(self.ask_prompt(session, text, *blocks))

@@ -78,10 +78,19 @@ def array(kind, values):
     return struct.pack("<IQ", kind, len(values)) + b"".join(values)
 
 
+def number(key, value):
+    return entry(key, UINT32, struct.pack("<I", value))
+
+
+def flag(key, value):
+    return entry(key, BOOL, struct.pack("<?", value))
+
+
+def text(key, value):
+    return entry(key, STRING, string(value))
+
+
 def header(tokens, types):
-    number = lambda key, value: entry(key, UINT32, struct.pack("<I", value))
-    flag = lambda key, value: entry(key, BOOL, struct.pack("<?", value))
-    text = lambda key, value: entry(key, STRING, string(value))
     return [
         text("general.architecture", "llama"),
         text("general.name", "tiny"),

@@ -28,6 +28,12 @@ MODEL = "tiny"
 KEY = "sk-test"
 # More than the window of the model.
 TOO_LONG = "x" * 40_000
+# A white dot.
+IMAGE = {
+    "type": "image",
+    "mimeType": "image/png",
+    "data": "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGP6DwABBQECz6AuzQAAAABJRU5ErkJggg==",
+}
 # Seconds until a server must listen.
 PATIENCE = 120
 
@@ -35,11 +41,12 @@ PATIENCE = 120
 class Server:
     """Where it is, and what it says that others say differently (regular expressions)."""
 
-    def __init__(self, url, unknown_model, wrong_key, too_long):
+    def __init__(self, url, unknown_model, wrong_key, too_long, no_images):
         self.url = url
         self.unknown_model = unknown_model
         self.wrong_key = wrong_key
         self.too_long = too_long
+        self.no_images = no_images
         self.settings = {
             "OPENAI_BASE_URL": url,
             "OPENAI_API_KEY": KEY,
@@ -113,6 +120,27 @@ def a_cancelled_answer_ends_here_and_there(server):
         assert agent.prompt(session, "count!").text == "one, two, three"
 
 
+def a_prompt_that_waits_for_the_server_can_be_cancelled(server):
+    with server.agent() as agent:
+        (busy, _), (waiting, _) = agent.session(), agent.session()
+        first = agent.ask_prompt(busy, "for ever!")
+        agent.line()
+        second = agent.ask_prompt(waiting, "count!")
+        agent.send({"method": "session/cancel", "params": {"sessionId": waiting}})
+        turn = agent.answer(second)
+        assert turn.stop == "cancelled" and "one" not in turn.text, turn.answer
+        agent.send({"method": "session/cancel", "params": {"sessionId": busy}})
+        assert agent.answer(first).stop == "cancelled"
+        assert agent.prompt(waiting, "count!").text == "one, two, three"
+
+
+def an_image_that_the_model_cannot_see_is_told(server):
+    with server.agent(OPENAI_IMAGE_INPUT="1") as agent:
+        session, _ = agent.session()
+        says(agent.prompt(session, "What is this?", IMAGE), server.no_images)
+        assert agent.prompt(session, "count!").text == "one, two, three", "the image is not sent again"
+
+
 def an_unknown_model_is_told(server):
     with server.agent(OPENAI_MODEL="nobody") as agent:
         turn = agent.prompt(agent.session()[0], "count!")
@@ -135,6 +163,7 @@ def a_prompt_that_is_too_long_is_told(server):
     with server.agent() as agent:
         session, _ = agent.session()
         says(agent.prompt(session, TOO_LONG), server.too_long)
+        assert agent.prompt(session, "count!").text == "one, two, three", "it is not sent again"
 
 
 CASES = [
@@ -144,6 +173,8 @@ CASES = [
     letters_in_pieces_and_thoughts_arrive,
     a_limit_ends_the_answer,
     a_cancelled_answer_ends_here_and_there,
+    a_prompt_that_waits_for_the_server_can_be_cancelled,
+    an_image_that_the_model_cannot_see_is_told,
     an_unknown_model_is_told,
     a_wrong_key_is_told,
     a_prompt_that_is_too_long_is_told,
@@ -184,6 +215,7 @@ def llama(directory):
             unknown_model=None,
             wrong_key=r"^Authentication error \(HTTP 401\) .* It says: Invalid API Key",
             too_long=r"HTTP 400.* request \(\d+ tokens\) exceeds the available context size \(65536 tokens\)",
+            no_images=r"HTTP 500.* It says: image input is not supported",
         ), log
 
 
@@ -216,6 +248,7 @@ def litellm(directory):
                 # Without a database LiteLLM answers 400 to a key that it does not know.
                 wrong_key=r"HTTP 400.* No connected db",
                 too_long=r"HTTP 400.* exceeds the available context size",
+                no_images=r"HTTP 500.* image input is not supported",
             ), log
 
 
@@ -247,7 +280,7 @@ def main(names):
                     failed, verdict = failed + 1, "FAILED"
                 print(f"test {name}: {case.__name__} ... {verdict} ({time.monotonic() - begun:.1f} s)", flush=True)
     print(f"{passed} passed, {failed} failed")
-    sys.exit(1 if failed else 0)
+    sys.exit(1 if failed or not passed else 0)
 
 
 main(sys.argv[1:])

@@ -858,11 +858,14 @@ impl Agent {
     /// Tells the client, and the operator, that turns are not sent any more.
     fn tell_left_out(&mut self, number: TurnId, count: usize) {
         let Some(turn) = self.turns.get(&number).filter(|_| count > 0) else { return };
-        let turns = if count == 1 { "The oldest turn".to_owned() } else { format!("The {count} oldest turns") };
+        let (turns, fit, them) = match count {
+            1 => ("The oldest turn".to_owned(), "fits", "it"),
+            _ => (format!("The {count} oldest turns"), "fit", "them"),
+        };
         let window = self.window(&turn.model).map_or_else(String::new, |window| format!(" ({window} tokens)"));
         let text = format!(
-            "{turns} of this conversation no longer fit into the context window of {}{window}: the model does not see \
-             them any more.",
+            "{turns} of this conversation no longer {fit} into the context window of {}{window}: the model does not \
+             see {them} any more.",
             turn.model
         );
         let message_id = uuid((self.dice)());

@@ -8,7 +8,7 @@ use super::client::{Answered, Client};
 use super::endpoint::{Conn, Endpoint, Request};
 
 /// What the agent tells of turns that are not sent any more.
-const TOLD: &str = "no longer fit into the context window";
+const TOLD: &str = "no longer fit";
 
 /// What the user said in the requests that came, oldest first.
 fn said(request: &Request) -> Vec<String> {

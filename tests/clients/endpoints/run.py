@@ -27,7 +27,9 @@ HERE = Path(__file__).parent
 MODEL = "tiny"
 KEY = "sk-test"
 # More than the window of the model.
-TOO_LONG = "x" * 40_000
+TOO_LONG = "x" * 10_000
+# Less, but not four times.
+PART = "x" * 4_000
 # A white dot.
 IMAGE = {
     "type": "image",
@@ -166,6 +168,18 @@ def a_prompt_that_is_too_long_is_told(server):
         assert agent.prompt(session, "count!").text == "one, two, three", "it is not sent again"
 
 
+def a_conversation_longer_than_the_window_goes_on_without_its_beginning(server):
+    # The window is known beforehand, where the server's list tells it, or only by the refusal.
+    for fetches in ["1", "0"]:
+        with server.agent(OPENAI_FETCH_MODELS=fetches) as agent:
+            session, _ = agent.session()
+            turns = [agent.prompt(session, PART + "count!").text for _ in range(4)]
+            assert all(text.endswith("one, two, three") for text in turns), turns
+            told = [text for text in turns if text != "one, two, three"]
+            assert told and all(re.match("The .* no longer fits? .* any more\\.one", text) for text in told), turns
+            print(f"    {told[0]}")
+
+
 CASES = [
     the_check_finds_nothing_wrong,
     the_models_are_listed,
@@ -178,6 +192,7 @@ CASES = [
     an_unknown_model_is_told,
     a_wrong_key_is_told,
     a_prompt_that_is_too_long_is_told,
+    a_conversation_longer_than_the_window_goes_on_without_its_beginning,
 ]
 
 
@@ -214,7 +229,7 @@ def llama(directory):
             f"{url}/v1",
             unknown_model=None,
             wrong_key=r"^Authentication error \(HTTP 401\) .* It says: Invalid API Key",
-            too_long=r"HTTP 400.* request \(\d+ tokens\) exceeds the available context size \(65536 tokens\)",
+            too_long=r"HTTP 400.* request \(\d+ tokens\) exceeds the available context size \(16384 tokens\)",
             no_images=r"HTTP 500.* It says: image input is not supported",
         ), log
 

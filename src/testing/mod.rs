@@ -9,7 +9,7 @@
 //! full tables. [`kernel`] is the kernel for the shell.
 //!
 //! [`fuzz`] is beside them: what has to hold for any bytes, as fuzzers and property tests ask it. `reading` and `oracle`
-//! look at the scanner from outside.
+//! look at the scanner from outside, `frames` at the frames of a WebSocket.
 //!
 //! A seed that fails is run again with as few steps as fail ([`shrink`]), and printed with the command that repeats it
 //! and the last things that happened.
@@ -17,6 +17,7 @@
 #[cfg(test)]
 mod crowd;
 pub mod faults;
+pub(crate) mod frames;
 pub mod fuzz;
 pub mod kernel;
 pub mod line;

@@ -1,0 +1,176 @@
+//! What a server answers to the request of a WebSocket: 101 and what belongs to it, or a refusal, which says in one line
+//! of JSON why.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use super::fields::{accept, is_word};
+use super::request::Key;
+
+/// What a connection is told that becomes a WebSocket. What is written by [`fmt::Display`] is the whole head.
+#[derive(Clone, Copy, Debug)]
+pub struct Accepted<'a> {
+    /// Of the request.
+    pub key: Key<'a>,
+    /// `Acp-Connection-Id`: visible ASCII that nobody can guess.
+    pub connection_id: &'a str,
+    /// The subprotocol that was chosen among those that were offered.
+    pub protocol: Option<&'a str>,
+}
+
+impl fmt::Display for Accepted<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        debug_assert!(is_word(self.connection_id) && self.protocol.is_none_or(is_word));
+        out.write_str("HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n")?;
+        write!(out, "Sec-WebSocket-Accept: {}\r\n", accept(self.key.as_bytes()))?;
+        write!(out, "Acp-Connection-Id: {}\r\n", self.connection_id)?;
+        if let Some(protocol) = self.protocol {
+            write!(out, "Sec-WebSocket-Protocol: {protocol}\r\n")?;
+        }
+        out.write_str("\r\n")
+    }
+}
+
+macro_rules! statuses {
+    ($($(#[$doc:meta])* $variant:ident $code:literal $name:literal,)*) => {
+        /// The statuses of RFC 9110, section 15, that a refusal may have.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Status { $($(#[$doc])* $variant,)* }
+
+        impl Status {
+            /// As a number.
+            pub fn code(self) -> u16 {
+                match self { $(Self::$variant => $code,)* }
+            }
+
+            /// As it is called.
+            pub fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)* }
+            }
+        }
+    };
+}
+
+statuses! {
+    /// It is not HTTP, or could be understood in two ways.
+    BadRequest 400 "Bad Request",
+    /// It needs a token, or another one.
+    Unauthorized 401 "Unauthorized",
+    /// Its origin or its host may not ask.
+    Forbidden 403 "Forbidden",
+    /// There is nothing at this path.
+    NotFound 404 "Not Found",
+    /// There is nothing to be done here but to connect.
+    MethodNotAllowed 405 "Method Not Allowed",
+    /// It is not a WebSocket's request, or one of a version that is not spoken.
+    UpgradeRequired 426 "Upgrade Required",
+    /// Its head is too long.
+    FieldsTooLarge 431 "Request Header Fields Too Large",
+    /// Nobody is let in now.
+    Unavailable 503 "Service Unavailable",
+    /// Another version of HTTP.
+    VersionNotSupported 505 "HTTP Version Not Supported",
+}
+
+/// Why a request is refused. What is written by [`fmt::Display`] is the whole answer, after which the connection is to be
+/// closed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// What kind of refusal it is.
+    pub status: Status,
+    /// What is wrong, for whoever has asked and for the log.
+    pub why: Cow<'static, str>,
+    /// In how many seconds it may be asked again.
+    pub retry_after: Option<u32>,
+}
+
+impl Refusal {
+    /// A refusal.
+    pub fn new(status: Status, why: impl Into<Cow<'static, str>>) -> Self {
+        Self { status, why: why.into(), retry_after: None }
+    }
+
+    /// Nobody is let in now, but perhaps in so many seconds.
+    pub fn unavailable(why: impl Into<Cow<'static, str>>, retry_after: u32) -> Self {
+        Self { retry_after: Some(retry_after), ..Self::new(Status::Unavailable, why) }
+    }
+
+    pub(super) fn bad(why: &'static str) -> Self {
+        Self::new(Status::BadRequest, why)
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (code, name) = (self.status.code(), self.status.name());
+        write!(out, "HTTP/1.1 {code} {name}\r\n")?;
+        match self.status {
+            Status::Unauthorized => out.write_str("WWW-Authenticate: Bearer realm=\"stdio_bus\"\r\n")?,
+            Status::MethodNotAllowed => out.write_str("Allow: GET\r\n")?,
+            Status::UpgradeRequired => out.write_str("Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n")?,
+            _ => {}
+        }
+        if let Some(seconds) = self.retry_after {
+            write!(out, "Retry-After: {seconds}\r\n")?;
+        }
+        // RFC 9110, section 7.8: who sends Upgrade names it here.
+        let connection = if self.status == Status::UpgradeRequired { "close, Upgrade" } else { "close" };
+        let body = serde_json::json!({ "status": code, "error": name, "message": self.why }).to_string();
+        write!(out, "Connection: {connection}\r\nContent-Type: application/json\r\n")?;
+        write!(out, "Content-Length: {}\r\n\r\n{body}\n", body.len() + 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [Status; 9] = [
+        Status::BadRequest,
+        Status::Unauthorized,
+        Status::Forbidden,
+        Status::NotFound,
+        Status::MethodNotAllowed,
+        Status::UpgradeRequired,
+        Status::FieldsTooLarge,
+        Status::Unavailable,
+        Status::VersionNotSupported,
+    ];
+
+    #[test]
+    fn a_websocket_is_accepted_with_its_key_and_its_id() {
+        let key = Key::of_example();
+        let head = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+            Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\nAcp-Connection-Id: a1b2\r\n";
+        let mut accepted = Accepted { key, connection_id: "a1b2", protocol: None };
+        assert_eq!(accepted.to_string(), format!("{head}\r\n"));
+        accepted.protocol = Some("acp");
+        assert_eq!(accepted.to_string(), format!("{head}Sec-WebSocket-Protocol: acp\r\n\r\n"));
+    }
+
+    #[test]
+    fn a_refusal_says_why_in_one_line_and_closes() {
+        for status in ALL {
+            let text = Refusal::new(status, "a \"word\"\nof two lines").to_string();
+            let (head, body) = text.split_once("\r\n\r\n").unwrap();
+            assert!(head.starts_with(&format!("HTTP/1.1 {} {}\r\n", status.code(), status.name())), "{text}");
+            assert!(head.contains("\r\nConnection: close"), "{text}");
+            assert!(head.ends_with(&format!("\r\nContent-Length: {}", body.len())), "{text}");
+            assert_eq!(body.find('\n'), Some(body.len() - 1), "{text}");
+            let body: serde_json::Value = serde_json::from_str(body).unwrap();
+            assert_eq!((&body["status"], &body["error"]), (&status.code().into(), &status.name().into()));
+            assert_eq!(body["message"], "a \"word\"\nof two lines");
+        }
+    }
+
+    #[test]
+    fn a_refusal_has_the_fields_that_http_asks_for() {
+        let has = |refusal: Refusal, field: &str| refusal.to_string().contains(&format!("\r\n{field}\r\n"));
+        assert!(has(Refusal::new(Status::Unauthorized, ""), "WWW-Authenticate: Bearer realm=\"stdio_bus\""));
+        assert!(has(Refusal::new(Status::MethodNotAllowed, ""), "Allow: GET"));
+        assert!(has(Refusal::new(Status::UpgradeRequired, ""), "Sec-WebSocket-Version: 13"));
+        assert!(has(Refusal::new(Status::UpgradeRequired, ""), "Upgrade: websocket"));
+        assert!(has(Refusal::new(Status::UpgradeRequired, ""), "Connection: close, Upgrade"));
+        assert!(has(Refusal::unavailable("it drains", 5), "Retry-After: 5"));
+    }
+}

@@ -1,0 +1,308 @@
+//! The other end of the handshake: what a client asks, and what it makes of the answer.
+
+use std::fmt;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+use super::fields::{Fields, accept, end_of_head, is_word, printable};
+
+/// Longest answer in bytes, as far as it is read.
+pub const LONGEST_ANSWER: usize = 16 * 1024;
+/// Most fields of an answer.
+const MOST_FIELDS: usize = 100;
+
+/// What a client asks. What is written by [`fmt::Display`] is the whole request.
+#[derive(Clone, Copy)]
+pub struct Request<'a> {
+    host: &'a str,
+    target: &'a str,
+    key: [u8; 16],
+    token: Option<&'a str>,
+}
+
+impl<'a> Request<'a> {
+    /// A request to `host` (with its port, unless that is the usual one) for `target`, a path and perhaps a query. The key
+    /// is 16 random bytes, the token is sent as `Authorization: Bearer`.
+    ///
+    /// # Errors
+    /// Which of them cannot stand in a request.
+    pub fn new(host: &'a str, target: &'a str, key: [u8; 16], token: Option<&'a str>) -> Result<Self, &'static str> {
+        if !is_word(host) {
+            return Err("the host has characters that cannot stand in a URL");
+        }
+        if !is_word(target) || !target.starts_with('/') || target.contains('#') {
+            return Err("the path has characters that cannot stand in a URL, or does not begin with a slash");
+        }
+        if token.is_some_and(|token| !is_word(token)) {
+            return Err("the token is empty, or has characters other than visible ASCII");
+        }
+        Ok(Self { host, target, key, token })
+    }
+}
+
+impl fmt::Display for Request<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { host, target, key, token } = self;
+        write!(out, "GET {target} HTTP/1.1\r\nHost: {host}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n")?;
+        write!(out, "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {}\r\n", STANDARD.encode(key))?;
+        if let Some(token) = token {
+            write!(out, "Authorization: Bearer {token}\r\n")?;
+        }
+        out.write_str("\r\n")
+    }
+}
+
+/// What the bytes so far are.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Reading {
+    /// The beginning of an answer.
+    More,
+    /// The connection is a WebSocket.
+    Accepted {
+        /// Bytes of the head; what stands behind it are frames.
+        length: usize,
+        /// `Acp-Connection-Id`, without control characters.
+        connection_id: Option<String>,
+    },
+    /// The server says no.
+    Refused(Refused),
+    /// It is no answer to this request, and why.
+    Malformed(&'static str),
+}
+
+/// Why a server says no.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// Its status: 401, say.
+    pub status: u16,
+    /// What it says beside that, in a line without control characters: the `message` of a JSON body, else the first line
+    /// of a text, else what the status is called. It may be empty.
+    pub message: String,
+    /// In how many seconds it may be asked again.
+    pub retry_after: Option<u32>,
+    /// Where it may be asked instead.
+    pub location: Option<String>,
+}
+
+/// Reads what has come of the answer to a request with this key. `has_ended` says that nothing more will come.
+pub fn read(bytes: &[u8], key: [u8; 16], has_ended: bool) -> Reading {
+    let bytes = &bytes[..bytes.len().min(LONGEST_ANSWER)];
+    let is_all = has_ended || bytes.len() == LONGEST_ANSWER;
+    let mut begin = 0;
+    loop {
+        let rest = &bytes[begin..];
+        match end_of_head(rest, 0) {
+            Some(end) => match read_head(&rest[..end], begin + end, key, (&rest[end..], is_all)) {
+                // What the answer is comes later.
+                None => begin += end,
+                Some(reading) => return reading,
+            },
+            None if bytes.is_empty() && is_all => return Reading::Malformed("the server closed without an answer"),
+            None if is_all => return Reading::Malformed("the server's answer is not HTTP, or has no end"),
+            None => return Reading::More,
+        }
+    }
+}
+
+fn read_head(head: &[u8], length: usize, key: [u8; 16], body: (&[u8], bool)) -> Option<Reading> {
+    let mut fields = [httparse::EMPTY_HEADER; MOST_FIELDS];
+    let mut answer = httparse::Response::new(&mut fields);
+    if !answer.parse(head).is_ok_and(|status| status.is_complete()) {
+        return Some(Reading::Malformed("the server's answer is not HTTP"));
+    }
+    let fields = Fields(answer.headers);
+    match answer.code.unwrap_or_default() {
+        101 => Some(read_acceptance(&fields, length, key)),
+        100..200 => None,
+        status => Some(read_refusal(&fields, status, answer.reason.unwrap_or_default(), body)),
+    }
+}
+
+fn read_acceptance(fields: &Fields<'_, '_>, length: usize, key: [u8; 16]) -> Reading {
+    if !fields.has("upgrade", "websocket") || !fields.has("connection", "upgrade") {
+        return Reading::Malformed("the server switches protocols, but not to WebSocket");
+    }
+    let expected = accept(STANDARD.encode(key).as_bytes());
+    if !matches!(fields.only("sec-websocket-accept"), Ok(Some(value)) if value == expected.as_bytes()) {
+        return Reading::Malformed("the server's Sec-WebSocket-Accept is not the one of this request");
+    }
+    if fields.elements("sec-websocket-extensions").next().is_some() {
+        return Reading::Malformed("the server wants an extension of WebSocket that was not offered");
+    }
+    if fields.elements("sec-websocket-protocol").next().is_some() {
+        return Reading::Malformed("the server wants a subprotocol that was not offered");
+    }
+    let connection_id = fields.values("acp-connection-id").next().map(printable);
+    Reading::Accepted { length, connection_id }
+}
+
+fn read_refusal(fields: &Fields<'_, '_>, status: u16, name: &str, (body, is_all): (&[u8], bool)) -> Reading {
+    let number = |name| str::from_utf8(fields.values(name).next()?).ok()?.parse::<u32>().ok();
+    let length = number("content-length").map_or(usize::MAX, |length| length as usize);
+    let has_body = !matches!(status, 204 | 304) && length > 0;
+    if has_body && body.len() < length && !is_all {
+        return Reading::More;
+    }
+    let body = &body[..body.len().min(length)];
+    let message = message(fields, body).unwrap_or_else(|| printable(name.as_bytes()));
+    let location = fields.values("location").next().map(printable);
+    Reading::Refused(Refused { status, message, retry_after: number("retry-after"), location })
+}
+
+/// What a body says to people.
+fn message(fields: &Fields<'_, '_>, body: &[u8]) -> Option<String> {
+    let kind = fields.values("content-type").next().unwrap_or_default();
+    let is_text = kind.get(..10).is_some_and(|kind| kind.eq_ignore_ascii_case(b"text/plain"));
+    let text = match serde_json::from_slice::<serde_json::Value>(body) {
+        Ok(json) => printable(json.get("message")?.as_str()?.as_bytes()),
+        Err(_) if is_text => printable(body.trim_ascii_start().split(|byte| *byte == b'\n').next()?.trim_ascii_end()),
+        Err(_) => return None,
+    };
+    Some(text).filter(|text| !text.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::answer::{Accepted, Refusal, Status};
+    use super::super::request::{Reader, Reading as Asked};
+    use super::*;
+
+    const KEY: [u8; 16] = *b"the sample nonce";
+    const ACCEPTED: &str = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+        Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n";
+
+    fn refused(status: u16, message: &str, retry_after: Option<u32>, location: Option<&str>) -> Reading {
+        let (message, location) = (message.to_owned(), location.map(str::to_owned));
+        Reading::Refused(Refused { status, message, retry_after, location })
+    }
+
+    #[test]
+    fn a_request_is_what_our_own_server_takes() {
+        for (token, path) in [(None, "/acp"), (Some("s3cret"), "/")] {
+            let text = Request::new("bus.example:9000", path, KEY, token).unwrap().to_string();
+            let Asked::Request(request) = Reader::default().read(text.as_bytes()) else { panic!("{text}") };
+            assert_eq!((request.path, request.host), (path, Some("bus.example:9000")));
+            assert_eq!((request.token.map(|token| token.0), request.length), (token, text.len()));
+            let accepted =
+                Accepted { key: request.upgrade().unwrap(), connection_id: "a1", protocol: None }.to_string();
+            let expected = Reading::Accepted { length: accepted.len(), connection_id: Some("a1".into()) };
+            assert_eq!(read(accepted.as_bytes(), KEY, false), expected);
+        }
+    }
+
+    #[test]
+    fn nothing_is_sent_that_would_be_read_as_something_else() {
+        let new = |host, target, token| Request::new(host, target, KEY, token).err();
+        for host in ["", "a b", "a\r\nX: y", "b\u{fc}s"] {
+            assert!(new(host, "/", None).unwrap().starts_with("the host"), "{host:?}");
+        }
+        for target in ["", "acp", "/a b", "/\r\n", "/#a", "/\u{fc}"] {
+            assert!(new("h", target, None).unwrap().starts_with("the path"), "{target:?}");
+        }
+        for token in ["", "a b", "a\n", "\u{fc}"] {
+            assert!(new("h", "/", Some(token)).unwrap().starts_with("the token"), "{token:?}");
+        }
+        assert_eq!(new("[::1]:9000", "/acp?a=b", Some("a.b-c=")), None);
+    }
+
+    #[test]
+    fn an_answer_is_taken_however_it_is_cut_and_what_follows_is_left() {
+        let answers = [
+            (format!("{ACCEPTED}\r\n"), Reading::Accepted { length: 0, connection_id: None }),
+            (
+                format!(
+                    "{}acp-connection-id: x\r\n\r\n",
+                    ACCEPTED
+                        .to_lowercase()
+                        .replace(": s3pplmbitxaq9kygzzhzrbk+xoo=", ": s3pPLMBiTxaQ9kYGzzhZRbK+xOo=")
+                        .replace("http/1.1", "HTTP/1.1")
+                ),
+                Reading::Accepted { length: 0, connection_id: Some("x".into()) },
+            ),
+            (
+                format!("HTTP/1.1 103 Early Hints\r\nLink: a\r\n\r\nHTTP/1.1 100 \r\n\r\n{ACCEPTED}\r\n"),
+                Reading::Accepted { length: 0, connection_id: None },
+            ),
+            (
+                Refusal::new(Status::Forbidden, "this origin may not ask").to_string(),
+                refused(403, "this origin may not ask", None, None),
+            ),
+            (Refusal::unavailable("it drains", 7).to_string(), refused(503, "it drains", Some(7), None)),
+            (
+                "HTTP/1.1 301 Moved\r\nLocation: https://a.example/\u{1b}acp\r\nContent-Length: 0\r\n\r\n"
+                    .replace('\u{1b}', ""),
+                refused(301, "Moved", None, Some("https://a.example/acp")),
+            ),
+            (
+                "HTTP/1.1 502 Bad Gateway\r\nContent-Type: text/html\r\nContent-Length: 13\r\n\r\n<html></html>".into(),
+                refused(502, "Bad Gateway", None, None),
+            ),
+            (
+                "HTTP/1.1 429 \r\nContent-Type: text/plain\r\nContent-Length: 21\r\n\r\nwait\x1b[31m \r\nor do not"
+                    .into(),
+                refused(429, "wait\u{fffd}[31m", None, None),
+            ),
+            ("HTTP/1.1 204 None\r\n\r\n".into(), refused(204, "None", None, None)),
+        ];
+        for (text, expected) in answers {
+            let expected = match expected {
+                Reading::Accepted { connection_id, .. } => Reading::Accepted { length: text.len(), connection_id },
+                other => other,
+            };
+            for end in 0..text.len() {
+                assert_eq!(read(&text.as_bytes()[..end], KEY, false), Reading::More, "{text:?} cut at {end}");
+            }
+            for rest in [&b""[..], b"\x81\x05Hello", b"\r\n\r\n"] {
+                let bytes = [text.as_bytes(), rest].concat();
+                assert_eq!(read(&bytes, KEY, false), expected, "{text:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_body_without_a_length_is_read_to_its_end() {
+        let text = b"HTTP/1.1 401 Unauthorized\r\n\r\n{\"message\":\"who are you?\"}";
+        assert_eq!(read(text, KEY, false), Reading::More);
+        assert_eq!(read(text, KEY, true), refused(401, "who are you?", None, None));
+        let cut = b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 100\r\n\r\n{\"mess";
+        assert_eq!(read(cut, KEY, true), refused(401, "Unauthorized", None, None));
+        let endless = [&text[..], &[b' '; LONGEST_ANSWER]].concat();
+        assert_eq!(read(&endless, KEY, false), refused(401, "who are you?", None, None));
+    }
+
+    #[test]
+    fn an_answer_that_is_none_is_said_to_be_none() {
+        let wrong = |text: String| match read(text.as_bytes(), KEY, true) {
+            Reading::Malformed(why) => why,
+            other => panic!("{text:?}: {other:?}"),
+        };
+        let with = |field: &str| wrong(format!("{ACCEPTED}{field}\r\n\r\n"));
+        assert!(wrong(String::new()).contains("without an answer"));
+        assert!(wrong("{}\n".into()).contains("not HTTP"));
+        assert!(wrong("HTTP/1.1 101 \r\nA: b".into()).contains("no end"));
+        assert!(wrong("SSH-2.0-OpenSSH\r\n\r\n".into()).contains("not HTTP"));
+        assert!(wrong(format!("{ACCEPTED}\r\n").replace("websocket", "h2c")).contains("not to WebSocket"));
+        assert!(wrong(format!("{ACCEPTED}\r\n").replace("n: Upgrade", "n: close")).contains("not to WebSocket"));
+        assert!(wrong(format!("{ACCEPTED}\r\n").replace("s3p", "S3p")).contains("Accept"));
+        assert!(with("Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=").contains("Accept"));
+        assert!(with("Sec-WebSocket-Extensions: permessage-deflate").contains("extension"));
+        assert!(with("Sec-WebSocket-Protocol: acp").contains("subprotocol"));
+        let endless = [b'a'; LONGEST_ANSWER];
+        assert_eq!(read(&endless[1..], KEY, false), Reading::More);
+        assert!(matches!(read(&endless, KEY, false), Reading::Malformed(_)));
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_it_panic(
+            bytes in prop::collection::vec(any::<u8>(), 0..300), fields in "[ -~\r\n]{0,200}", ended in any::<bool>(),
+        ) {
+            let _ = read(&bytes, KEY, ended);
+            let _ = read(format!("HTTP/1.1 {fields}\r\n{fields}\r\n\r\n{fields}").as_bytes(), KEY, ended);
+            let _ = read(format!("{ACCEPTED}{fields}\r\n\r\n").as_bytes(), KEY, ended);
+        }
+    }
+}

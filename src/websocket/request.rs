@@ -1,0 +1,614 @@
+//! The request that a WebSocket begins with (RFC 6455, section 4; RFC 9110, RFC 9112), as a server reads it. It says what
+//! was asked, not whether it is granted.
+//!
+//! Invariant: what is read has one meaning and no body, so nobody in front of us reads its end, its host, its token or
+//! its origin elsewhere. What a connection says is the same however it is cut.
+
+use std::fmt;
+
+use base64::Engine as _;
+use base64::alphabet::STANDARD;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+
+use super::answer::{Refusal, Status};
+use super::fields::{Fields, end_of_head};
+
+/// Longest head in bytes, with the empty line at its end.
+pub const LONGEST_HEAD: usize = 8 * 1024;
+/// Most fields of a head.
+pub const MOST_FIELDS: usize = 64;
+/// The subprotocol of ACP, which is chosen where it is offered. A browser gives a connection up that has offered some
+/// and got none.
+pub const PROTOCOL: &str = "acp";
+/// What stands before a token that comes as a subprotocol: a page in a browser can send no `Authorization`.
+const BEARER_PROTOCOL: &str = "bearer.";
+
+/// What the bytes so far are.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Reading<'b> {
+    /// The beginning of a head. It is to be read again when more has come.
+    More,
+    /// A request.
+    Request(Request<'b>),
+    /// No request that can be answered otherwise.
+    Refused(Refusal),
+}
+
+/// What a request is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    /// To connect, or to ask how it is.
+    Get,
+    /// The same without the body of the answer.
+    Head,
+    /// Something else, which is not done here.
+    Other,
+}
+
+/// What a request says.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Request<'b> {
+    /// Bytes of the head; what stands behind it are frames.
+    pub length: usize,
+    /// What is to be done.
+    pub method: Method,
+    /// Where, as it was written: ASCII, without the query. It begins with a slash, but for `*` and for CONNECT.
+    pub path: &'b str,
+    /// A query that is not empty stands behind the path.
+    pub has_query: bool,
+    /// `Host`: a name or an address, and perhaps a port. Only HTTP/1.0 may leave it out.
+    pub host: Option<&'b str>,
+    /// `Origin`, if the request comes from a page in a browser.
+    pub origin: Option<&'b str>,
+    /// The token of `Authorization: Bearer` or of the subprotocol `bearer.TOKEN`: visible ASCII. Other credentials count
+    /// as none.
+    pub token: Option<Token<'b>>,
+    /// The subprotocol [`PROTOCOL`] is among those that are offered.
+    pub offers_acp: bool,
+    /// The values of `X-Forwarded-For`, a line each. Anybody can send one.
+    pub forwarded_for: Vec<&'b [u8]>,
+    /// The values of `Forwarded` (RFC 7239), a line each. Anybody can send one.
+    pub forwarded: Vec<&'b [u8]>,
+    handshake: Handshake<'b>,
+}
+
+/// What only a WebSocket's request has.
+#[derive(Debug, PartialEq, Eq)]
+struct Handshake<'b> {
+    is_old_http: bool,
+    asks_for_websocket: bool,
+    asks_to_upgrade: bool,
+    version: Option<&'b [u8]>,
+    key: Option<&'b [u8]>,
+}
+
+/// What a client shows to be let in: visible ASCII. It is not written where somebody may read it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Token<'b>(pub &'b str);
+
+impl fmt::Debug for Token<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "Token({} bytes)", self.0.len())
+    }
+}
+
+/// The key of a request: 16 bytes in base64, as they were written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Key<'b>(&'b [u8]);
+
+impl Key<'_> {
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        self.0
+    }
+
+    /// The one of RFC 6455.
+    #[cfg(test)]
+    pub(super) fn of_example() -> Self {
+        Self(b"dGhlIHNhbXBsZSBub25jZQ==")
+    }
+}
+
+/// Four of its last bits mean nothing, and not everybody leaves them out.
+const KEYS: GeneralPurpose = GeneralPurpose::new(
+    &STANDARD,
+    GeneralPurposeConfig::new()
+        .with_decode_allow_trailing_bits(true)
+        .with_decode_padding_mode(DecodePaddingMode::RequireCanonical),
+);
+
+impl<'b> Request<'b> {
+    /// The key, if this asks for a WebSocket of the version that is spoken here.
+    ///
+    /// # Errors
+    /// What it lacks: 405, 426, or 400.
+    pub fn upgrade(&self) -> Result<Key<'b>, Refusal> {
+        let Handshake { is_old_http, asks_for_websocket, asks_to_upgrade, version, key } = self.handshake;
+        let refused = |status, why: &'static str| Err(Refusal::new(status, why));
+        if self.method != Method::Get {
+            return refused(Status::MethodNotAllowed, "only WebSocket is spoken here, which begins with GET");
+        }
+        if !asks_for_websocket {
+            return refused(
+                Status::UpgradeRequired,
+                "only WebSocket is spoken here, and the request has no Upgrade: websocket; a proxy has to pass it on",
+            );
+        }
+        if is_old_http {
+            return refused(Status::BadRequest, "a WebSocket needs HTTP/1.1; a proxy has to speak it");
+        }
+        if !asks_to_upgrade {
+            return refused(Status::BadRequest, "the request has no Connection: Upgrade; a proxy has to pass it on");
+        }
+        if version != Some(b"13") {
+            return refused(Status::UpgradeRequired, "the request has no Sec-WebSocket-Version: 13");
+        }
+        let key = key.ok_or_else(|| Refusal::bad("the request has no Sec-WebSocket-Key"))?;
+        match KEYS.decode_slice(key, &mut [0; 18]) {
+            Ok(16) => Ok(Key(key)),
+            Ok(_) | Err(_) => refused(Status::BadRequest, "Sec-WebSocket-Key is not 16 bytes in base64"),
+        }
+    }
+}
+
+/// Reads one head, however it comes.
+#[derive(Default)]
+pub struct Reader {
+    /// Up to here the end of the head does not begin.
+    looked_at: usize,
+}
+
+impl Reader {
+    /// Reads what has come so far: all of it, each time.
+    pub fn read<'b>(&mut self, bytes: &'b [u8]) -> Reading<'b> {
+        let bytes = &bytes[..bytes.len().min(LONGEST_HEAD)];
+        // What speaks something else (TLS, NDJSON) should not have to say 8 KiB of it.
+        if bytes.first().is_some_and(|first| !first.is_ascii_uppercase()) {
+            return Reading::Refused(Refusal::bad("this is not HTTP, with which a WebSocket begins"));
+        }
+        match end_of_head(bytes, self.looked_at) {
+            Some(end) => read_head(&bytes[..end]).map_or_else(Reading::Refused, Reading::Request),
+            None if bytes.len() < LONGEST_HEAD => {
+                self.looked_at = bytes.len().saturating_sub(2);
+                Reading::More
+            }
+            None => match read_head(bytes) {
+                Err(refusal) => Reading::Refused(refusal),
+                // It has no end.
+                Ok(_) => Reading::Refused(too_long()),
+            },
+        }
+    }
+}
+
+fn too_long() -> Refusal {
+    Refusal::new(Status::FieldsTooLarge, "the head of the request is longer than 8 KiB, or has more than 64 fields")
+}
+
+fn read_head(bytes: &[u8]) -> Result<Request<'_>, Refusal> {
+    let mut fields = [httparse::EMPTY_HEADER; MOST_FIELDS];
+    let mut head = httparse::Request::new(&mut fields);
+    match head.parse(bytes) {
+        Ok(httparse::Status::Complete(_)) => {}
+        Ok(httparse::Status::Partial) | Err(httparse::Error::TooManyHeaders) => return Err(too_long()),
+        Err(httparse::Error::Version) => {
+            return Err(Refusal::new(Status::VersionNotSupported, "HTTP/1.1 is spoken here, which a WebSocket needs"));
+        }
+        Err(_) => return Err(Refusal::bad("this is not HTTP: the head of the request is malformed")),
+    }
+    let ends_lines_twofold = |newline: usize| newline > 0 && bytes[newline - 1] == b'\r';
+    if !memchr::memchr_iter(b'\n', bytes).all(ends_lines_twofold) {
+        return Err(Refusal::bad("a line of the head does not end with CR LF"));
+    }
+    let (verb, target) = (head.method.unwrap_or_default(), head.path.unwrap_or_default());
+    let is_old_http = head.version == Some(0);
+    let fields = Fields(head.headers);
+    refuse_body(&fields)?;
+    let only = |name: &'static str, twice: &'static str| fields.only(name).map_err(|_| Refusal::bad(twice));
+
+    let host = only("host", "more than one Host")?.map(read_host).transpose()?;
+    if host.is_none() && !is_old_http {
+        return Err(Refusal::bad("HTTP/1.1 needs a Host"));
+    }
+    let (path, query) = read_target(verb, target, host)?;
+    let origin = only("origin", "more than one Origin")?;
+    let origin = origin.map(|origin| ascii(origin).ok_or_else(|| Refusal::bad("Origin is not ASCII"))).transpose()?;
+    let credentials = only("authorization", "more than one Authorization")?;
+    let (offers_acp, token_of_protocol) = read_protocols(&fields)?;
+    let token = match (credentials.map(read_credentials).transpose()?.flatten(), token_of_protocol) {
+        (Some(_), Some(_)) => return Err(Refusal::bad("a token in Authorization and another one as a subprotocol")),
+        (one, other) => one.or(other),
+    };
+    let handshake = Handshake {
+        is_old_http,
+        asks_for_websocket: fields.has("upgrade", "websocket"),
+        asks_to_upgrade: fields.has("connection", "upgrade"),
+        version: only("sec-websocket-version", "more than one Sec-WebSocket-Version")?,
+        key: only("sec-websocket-key", "more than one Sec-WebSocket-Key")?,
+    };
+    Ok(Request {
+        length: bytes.len(),
+        method: match verb {
+            "GET" => Method::Get,
+            "HEAD" => Method::Head,
+            _ => Method::Other,
+        },
+        path,
+        has_query: !query.is_empty(),
+        host,
+        origin,
+        token: token.map(Token),
+        offers_acp,
+        forwarded_for: fields.values("x-forwarded-for").collect(),
+        forwarded: fields.values("forwarded").collect(),
+        handshake,
+    })
+}
+
+/// What stands behind the head is frames, and nobody in front of us may take it for something else.
+fn refuse_body(fields: &Fields<'_, '_>) -> Result<(), Refusal> {
+    if fields.values("transfer-encoding").next().is_some() {
+        return Err(Refusal::bad("the request has a Transfer-Encoding, and nothing here takes a body"));
+    }
+    match fields.only("content-length") {
+        Ok(None | Some(b"0")) => Ok(()),
+        Ok(Some(_)) => Err(Refusal::bad("the request has a Content-Length, and nothing here takes a body")),
+        Err(_) => Err(Refusal::bad("more than one Content-Length")),
+    }
+}
+
+fn ascii(value: &[u8]) -> Option<&str> {
+    str::from_utf8(value).ok().filter(|text| text.is_ascii())
+}
+
+/// A host and a port (RFC 3986, section 3.2), with nothing in it that would name another host elsewhere.
+fn read_host(value: &[u8]) -> Result<&str, Refusal> {
+    let belongs = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~%:[]".contains(&byte);
+    let host = ascii(value).filter(|host| !host.is_empty() && host.bytes().all(belongs));
+    host.ok_or_else(|| Refusal::bad("Host is not a host and a port"))
+}
+
+/// Path and query of a target, which may be written with scheme and authority (RFC 9112, section 3.2).
+fn read_target<'b>(verb: &str, target: &'b str, host: Option<&str>) -> Result<(&'b str, &'b str), Refusal> {
+    if !target.is_ascii() || target.contains('#') {
+        return Err(Refusal::bad("the target of the request is not a path"));
+    }
+    let after_scheme = ["http://", "https://", "ws://", "wss://"].iter().find_map(|scheme| {
+        let (begin, rest) = target.split_at_checked(scheme.len())?;
+        begin.eq_ignore_ascii_case(scheme).then_some(rest)
+    });
+    let target = match after_scheme {
+        Some(rest) => {
+            let (authority, target) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
+            if !host.is_some_and(|host| host.eq_ignore_ascii_case(authority)) {
+                return Err(Refusal::bad("the target of the request names another host than Host does"));
+            }
+            target
+        }
+        None if target.starts_with('/') || target == "*" || verb == "CONNECT" => target,
+        None => return Err(Refusal::bad("the target of the request is not a path")),
+    };
+    let (path, query) = target.split_once('?').unwrap_or((target, ""));
+    Ok((if path.is_empty() { "/" } else { path }, query))
+}
+
+/// The token of `Authorization: Bearer` (RFC 6750).
+fn read_credentials(value: &[u8]) -> Result<Option<&str>, Refusal> {
+    let Some((scheme, rest)) = value.split_at_checked("bearer".len()) else { return Ok(None) };
+    if !scheme.eq_ignore_ascii_case(b"bearer") || rest.first().is_some_and(|byte| *byte != b' ') {
+        return Ok(None);
+    }
+    let token = ascii(rest.trim_ascii()).filter(|token| token.bytes().all(|byte| byte.is_ascii_graphic()));
+    let token = token.ok_or_else(|| Refusal::bad("the token of Authorization is not visible ASCII"))?;
+    Ok(Some(token).filter(|token| !token.is_empty()))
+}
+
+/// Whether ACP is offered, and the token that comes as a subprotocol.
+fn read_protocols<'b>(fields: &Fields<'_, 'b>) -> Result<(bool, Option<&'b str>), Refusal> {
+    let (mut offers_acp, mut token) = (false, None);
+    for protocol in fields.elements("sec-websocket-protocol") {
+        let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+        let protocol = ascii(protocol).filter(|protocol| protocol.bytes().all(is_token));
+        let protocol = protocol.ok_or_else(|| Refusal::bad("Sec-WebSocket-Protocol is not a list of tokens"))?;
+        if protocol == PROTOCOL {
+            offers_acp = true;
+        } else if let Some(secret) = protocol.strip_prefix(BEARER_PROTOCOL)
+            && !secret.is_empty()
+            && token.replace(secret).is_some()
+        {
+            return Err(Refusal::bad("more than one token as a subprotocol"));
+        }
+    }
+    Ok((offers_acp, token))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const KEY: &str = "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
+
+    /// What a head is, and a word of why it is refused.
+    #[derive(Debug, PartialEq)]
+    enum Is {
+        Upgrade,
+        /// A request, which asks for no WebSocket.
+        Other(u16, &'static str),
+        Refused(u16, &'static str),
+    }
+    use Is::{Other, Refused, Upgrade};
+
+    fn read(bytes: &[u8]) -> Reading<'_> {
+        Reader::default().read(bytes)
+    }
+
+    fn request(bytes: &[u8]) -> Request<'_> {
+        match read(bytes) {
+            Reading::Request(request) => request,
+            other => panic!("{}: {other:?}", bytes.escape_ascii()),
+        }
+    }
+
+    /// A head that is right but for what takes the place of some of it.
+    fn head_with(line: &str, more: &str) -> String {
+        format!(
+            "{line}\r\nHost: bus.example:9000\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n{KEY}\
+            Sec-WebSocket-Version: 13\r\n{more}\r\n"
+        )
+    }
+
+    fn without(field: &str) -> String {
+        let head = head_with("GET /acp HTTP/1.1", "");
+        head.split_inclusive("\r\n").filter(|line| !line.starts_with(field)).collect()
+    }
+
+    fn instead_of(field: &str, other: &str) -> String {
+        without(field).replacen("\r\n", &format!("\r\n{other}\r\n"), 1)
+    }
+
+    fn table() -> Vec<(String, Is)> {
+        let with = |more: &str| head_with("GET /acp HTTP/1.1", more);
+        let line = |line: &str| head_with(line, "");
+        let fields = |count: usize| with(&"A: b\r\n".repeat(count - 5));
+        let long = |bytes: usize| with(&format!("A: {}\r\n", "a".repeat(bytes - with("A: \r\n").len())));
+        vec![
+            // What is sent by those who mean it.
+            (with(""), Upgrade),
+            (with("Origin: https://a.example\r\nUser-Agent: x\r\nCookie: a=b\r\nCookie: c=d\r\n"), Upgrade),
+            (with("Sec-WebSocket-Extensions: permessage-deflate; client_max_window_bits\r\n"), Upgrade),
+            (with("Sec-WebSocket-Protocol: acp, bearer.abc\r\nAccept: */*\r\n"), Upgrade),
+            (with("sec-websocket-protocol: mcp\r\nSEC-WEBSOCKET-PROTOCOL: acp\r\n"), Upgrade),
+            (with("Content-Length: 0\r\n"), Upgrade),
+            (with("Expect: 100-continue\r\n"), Upgrade),
+            (with("X-Forwarded-For: 192.0.2.1\r\nX-Forwarded-For: 192.0.2.2\r\n"), Upgrade),
+            (line("GET /acp?session=1 HTTP/1.1"), Upgrade),
+            (line("GET / HTTP/1.1"), Upgrade),
+            (line("GET http://bus.example:9000/acp HTTP/1.1"), Upgrade),
+            (line("GET WS://BUS.example:9000 HTTP/1.1"), Upgrade),
+            (instead_of("Connection", "Connection: keep-alive, Upgrade"), Upgrade),
+            (instead_of("Connection", "connection: keep-alive\r\nConnection: UPGRADE"), Upgrade),
+            (instead_of("Upgrade", "upgrade: h2c, WebSocket"), Upgrade),
+            (instead_of("Host", "Host: [::1]:9000"), Upgrade),
+            (instead_of("Sec-WebSocket-Key", "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZR=="), Upgrade),
+            (instead_of("Sec-WebSocket-Key", "Sec-WebSocket-Key:dGhlIHNhbXBsZSBub25jZQ==  "), Upgrade),
+            (fields(64), Upgrade),
+            (long(LONGEST_HEAD), Upgrade),
+            // What asks for something else.
+            ("GET /healthz HTTP/1.0\r\n\r\n".into(), Other(426, "no Upgrade: websocket")),
+            ("GET /healthz HTTP/1.1\r\nHost: h\r\n\r\n".into(), Other(426, "no Upgrade: websocket")),
+            ("HEAD /healthz HTTP/1.1\r\nHost: h\r\n\r\n".into(), Other(405, "begins with GET")),
+            ("OPTIONS * HTTP/1.0\r\n\r\n".into(), Other(405, "begins with GET")),
+            ("CONNECT h:1 HTTP/1.1\r\nHost: h:1\r\n\r\n".into(), Other(405, "begins with GET")),
+            (line("POST /acp HTTP/1.1"), Other(405, "begins with GET")),
+            (line("DELETE /acp HTTP/1.1"), Other(405, "begins with GET")),
+            (line("GET /acp HTTP/1.0"), Other(400, "HTTP/1.1")),
+            (without("Upgrade"), Other(426, "no Upgrade: websocket")),
+            (instead_of("Upgrade", "Upgrade: h2c"), Other(426, "no Upgrade: websocket")),
+            (instead_of("Upgrade", "Upgrade: websocket2"), Other(426, "no Upgrade: websocket")),
+            (without("Connection"), Other(400, "Connection: Upgrade")),
+            (instead_of("Connection", "Connection: keep-alive"), Other(400, "Connection: Upgrade")),
+            (without("Sec-WebSocket-Version"), Other(426, "Sec-WebSocket-Version: 13")),
+            (instead_of("Sec-WebSocket-Version", "Sec-WebSocket-Version: 8"), Other(426, "Version: 13")),
+            (instead_of("Sec-WebSocket-Version", "Sec-WebSocket-Version: 13, 8"), Other(426, "Version: 13")),
+            (instead_of("Sec-WebSocket-Version", "Sec-WebSocket-Version: 013"), Other(426, "Version: 13")),
+            (without("Sec-WebSocket-Key"), Other(400, "no Sec-WebSocket-Key")),
+            (instead_of("Sec-WebSocket-Key", "Sec-WebSocket-Key: "), Other(400, "not 16 bytes")),
+            (instead_of("Sec-WebSocket-Key", "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25j"), Other(400, "not 16 bytes")),
+            (instead_of("Sec-WebSocket-Key", "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ"), Other(400, "not 16")),
+            (instead_of("Sec-WebSocket-Key", "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZSE="), Other(400, "not 16")),
+            (instead_of("Sec-WebSocket-Key", "Sec-WebSocket-Key: ????????????????????????"), Other(400, "not 16")),
+            (
+                instead_of("Sec-WebSocket-Key", &format!("Sec-WebSocket-Key: {}", "A".repeat(400))),
+                Other(400, "not 16 bytes"),
+            ),
+            // What has two meanings.
+            (with("Host: other.example\r\n"), Refused(400, "more than one Host")),
+            (with("HOST: bus.example:9000\r\n"), Refused(400, "more than one Host")),
+            (with(KEY), Refused(400, "more than one Sec-WebSocket-Key")),
+            (with("Sec-WebSocket-Version: 13\r\n"), Refused(400, "more than one Sec-WebSocket-Version")),
+            (with("Origin: null\r\nOrigin: https://a.example\r\n"), Refused(400, "more than one Origin")),
+            (with("Authorization: Bearer a\r\nAuthorization: Bearer a\r\n"), Refused(400, "one Authorization")),
+            (with("Authorization: Bearer a\r\nSec-WebSocket-Protocol: bearer.a\r\n"), Refused(400, "another one")),
+            (with("Sec-WebSocket-Protocol: bearer.a, acp, bearer.b\r\n"), Refused(400, "more than one token")),
+            (with("Content-Length: 5\r\n"), Refused(400, "Content-Length")),
+            (with("Content-Length: +0\r\n"), Refused(400, "Content-Length")),
+            (with("Content-Length: 00\r\n"), Refused(400, "Content-Length")),
+            (with("Content-Length: 0\r\nContent-Length: 0\r\n"), Refused(400, "more than one Content-Length")),
+            (with("Transfer-Encoding: chunked\r\n"), Refused(400, "Transfer-Encoding")),
+            (with("transfer-encoding: identity\r\nContent-Length: 0\r\n"), Refused(400, "Transfer-Encoding")),
+            (with("A: b\r\n c\r\n"), Refused(400, "malformed")),
+            (with("A: b\r\n\tc: d\r\n"), Refused(400, "malformed")),
+            (with("A : b\r\n"), Refused(400, "malformed")),
+            (with("A\r\n"), Refused(400, "malformed")),
+            (with(": b\r\n"), Refused(400, "malformed")),
+            (with("A: b\0c\r\n"), Refused(400, "malformed")),
+            (with("A: b\u{7f}\r\n"), Refused(400, "malformed")),
+            (with("A: b\rHost: c\r\n"), Refused(400, "malformed")),
+            (with("A\0: b\r\n"), Refused(400, "malformed")),
+            (with("A: b\nHost2: c\r\n"), Refused(400, "CR LF")),
+            (with("").replace("\r\n", "\n"), Refused(400, "CR LF")),
+            (with("").replacen("\r\n", "\n", 1), Refused(400, "CR LF")),
+            (line("GET /acp  HTTP/1.1"), Refused(505, "HTTP/1.1")),
+            (line("GET  /acp HTTP/1.1"), Refused(400, "malformed")),
+            (line("GET /a cp HTTP/1.1"), Refused(505, "HTTP/1.1")),
+            (line("GET /acp"), Refused(400, "malformed")),
+            (line("GET acp HTTP/1.1"), Refused(400, "not a path")),
+            (line("GET /acp#a HTTP/1.1"), Refused(400, "not a path")),
+            (line("GET /\u{e9} HTTP/1.1"), Refused(400, "not a path")),
+            (line("GET ftp://bus.example:9000/acp HTTP/1.1"), Refused(400, "not a path")),
+            (line("GET http://other.example/acp HTTP/1.1"), Refused(400, "another host")),
+            (line("GET http://user@bus.example:9000/ HTTP/1.1"), Refused(400, "another host")),
+            (line("GET /acp HTTP/2.0"), Refused(505, "HTTP/1.1")),
+            (line("GET /acp HTTP/1.2"), Refused(505, "HTTP/1.1")),
+            ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".into(), Refused(505, "HTTP/1.1")),
+            (without("Host"), Refused(400, "needs a Host")),
+            (instead_of("Host", "Host: "), Refused(400, "not a host")),
+            (instead_of("Host", "Host: a, b"), Refused(400, "not a host")),
+            (instead_of("Host", "Host: a/b"), Refused(400, "not a host")),
+            (instead_of("Host", "Host: user@a"), Refused(400, "not a host")),
+            (instead_of("Host", "Host: b\u{fc}s.example"), Refused(400, "not a host")),
+            (with("Origin: https://b\u{fc}s.example\r\n"), Refused(400, "Origin is not ASCII")),
+            (with("Authorization: Bearer a b\r\n"), Refused(400, "visible ASCII")),
+            (with("Authorization: Bearer \u{fc}\r\n"), Refused(400, "visible ASCII")),
+            (with("Sec-WebSocket-Protocol: a b\r\n"), Refused(400, "list of tokens")),
+            (with("Sec-WebSocket-Protocol: acp;q=1\r\n"), Refused(400, "list of tokens")),
+            // What is none, or too much.
+            ("{\"jsonrpc\":\"2.0\",\"id\":1}\n".into(), Refused(400, "not HTTP")),
+            ("\u{16}\u{3}\u{1}\u{2}".into(), Refused(400, "not HTTP")),
+            ("\r\n\r\n".into(), Refused(400, "not HTTP")),
+            ("get / HTTP/1.1\r\n".into(), Refused(400, "not HTTP")),
+            ("GET\r\n\r\n".into(), Refused(400, "malformed")),
+            (fields(65), Refused(431, "64 fields")),
+            (long(LONGEST_HEAD + 1), Refused(431, "8 KiB")),
+            (format!("GET /{}", "a".repeat(2 * LONGEST_HEAD)), Refused(431, "8 KiB")),
+            (format!("G{}", "\0".repeat(LONGEST_HEAD)), Refused(400, "malformed")),
+        ]
+    }
+
+    fn what(reading: Reading<'_>, expected: &Is) -> Is {
+        let told = |refusal: Refusal| {
+            let (Other(_, word) | Refused(_, word)) = expected else { panic!("{refusal:?}") };
+            assert!(refusal.why.contains(word), "{refusal:?} does not say {word:?}");
+            (refusal.status.code(), *word)
+        };
+        match reading {
+            Reading::Request(request) => match request.upgrade() {
+                Ok(_) => Upgrade,
+                Err(refusal) => {
+                    let (status, word) = told(refusal);
+                    Other(status, word)
+                }
+            },
+            Reading::Refused(refusal) => {
+                let (status, word) = told(refusal);
+                Refused(status, word)
+            }
+            Reading::More => panic!("more is waited for"),
+        }
+    }
+
+    #[test]
+    fn each_request_of_the_table_is_what_it_is_however_it_is_cut() {
+        assert!(table().len() >= 60);
+        for (text, expected) in table() {
+            let bytes = text.as_bytes();
+            assert_eq!(what(read(bytes), &expected), expected, "{text:?}");
+            let mut reader = Reader::default();
+            let mut byte_by_byte = (0..=bytes.len()).map(|end| reader.read(&bytes[..end]));
+            let first = byte_by_byte.find(|reading| *reading != Reading::More);
+            assert_eq!(first, Some(read(bytes)), "{text:?}, byte by byte");
+            for cut in (0..bytes.len()).step_by(if bytes.len() > 1000 { 97 } else { 1 }) {
+                let mut reader = Reader::default();
+                let first = reader.read(&bytes[..cut]);
+                let all = if first == Reading::More { reader.read(bytes) } else { first };
+                assert_eq!(all, read(bytes), "{text:?}, cut at {cut}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_follows_the_head_does_not_matter_and_is_not_read() {
+        for (text, expected) in table().into_iter().filter(|(_, expected)| *expected == Upgrade) {
+            for rest in [&b"\x81\x85\0\0\0\0Hello"[..], b"\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n", &[0; 9000]] {
+                let bytes = [text.as_bytes(), rest].concat();
+                assert_eq!(request(&bytes).length, text.len(), "{text:?}");
+                assert_eq!(what(read(&bytes), &expected), expected);
+            }
+        }
+    }
+
+    #[test]
+    fn a_request_says_who_asks_for_what() {
+        let head = head_with(
+            "GET /a/b%20c?d=e?f HTTP/1.1",
+            "Origin: https://page.example\r\nX-Forwarded-For: 192.0.2.1, 192.0.2.2\r\nx-forwarded-for: unknown\r\n\
+            Forwarded: for=\"[2001:db8::1]\";proto=https\r\n",
+        );
+        let request = request(head.as_bytes());
+        assert_eq!((request.method, request.path, request.has_query), (Method::Get, "/a/b%20c", true));
+        assert_eq!((request.host, request.origin), (Some("bus.example:9000"), Some("https://page.example")));
+        assert_eq!(request.forwarded_for, [&b"192.0.2.1, 192.0.2.2"[..], b"unknown"]);
+        assert_eq!(request.forwarded, [&b"for=\"[2001:db8::1]\";proto=https"[..]]);
+        assert_eq!((request.token, request.offers_acp), (None, false));
+        assert_eq!(request.upgrade().unwrap().as_bytes(), b"dGhlIHNhbXBsZSBub25jZQ==");
+    }
+
+    #[test]
+    fn a_target_is_a_path_and_perhaps_a_query() {
+        for (target, path, has_query) in [
+            ("/", "/", false),
+            ("/acp?", "/acp", false),
+            ("/?a", "/", true),
+            ("//acp", "//acp", false),
+            ("http://bus.example:9000", "/", false),
+            ("https://bus.example:9000?a", "/", true),
+            ("wss://bus.example:9000/acp?a#".trim_end_matches('#'), "/acp", true),
+        ] {
+            let head = head_with(&format!("GET {target} HTTP/1.1"), "");
+            let request = request(head.as_bytes());
+            assert_eq!((request.path, request.has_query), (path, has_query), "{target}");
+        }
+    }
+
+    #[test]
+    fn a_token_comes_as_a_field_or_as_a_subprotocol_and_is_not_shown() {
+        for (more, token, offers_acp) in [
+            ("Authorization: Bearer s3cret\r\n", Some("s3cret"), false),
+            ("authorization: bearer   s3cret= \r\nSec-WebSocket-Protocol: acp\r\n", Some("s3cret="), true),
+            ("Sec-WebSocket-Protocol: acp, bearer.s3cret\r\n", Some("s3cret"), true),
+            ("Sec-WebSocket-Protocol: bearer.s3.cret\r\n", Some("s3.cret"), false),
+            ("Sec-WebSocket-Protocol: ,,acp ,\r\n", None, true),
+            ("Sec-WebSocket-Protocol: bearer., ACP, bearer\r\n", None, false),
+            ("Authorization: Basic czNjcmV0\r\n", None, false),
+            ("Authorization: Bearers3cret\r\n", None, false),
+            ("Authorization: Bearer\r\n", None, false),
+            ("Authorization:\r\n", None, false),
+            ("", None, false),
+        ] {
+            let head = head_with("GET /acp HTTP/1.1", more);
+            let request = request(head.as_bytes());
+            assert_eq!((request.token.map(|token| token.0), request.offers_acp), (token, offers_acp), "{more:?}");
+            assert!(!format!("{request:?}").contains("s3cret"), "{request:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_it_panic_or_wait_for_more_than_there_may_be(
+            bytes in prop::collection::vec(any::<u8>(), 0..300),
+            fields in "[ -~\r\n]{0,200}",
+            length in 0..3 * LONGEST_HEAD,
+        ) {
+            let mut text = format!("GET /{fields} HTTP/1.1\r\nHost: h\r\n{fields}\r\n").into_bytes();
+            text.extend_from_slice(&bytes);
+            for bytes in [&bytes, &text, &b"GET ".iter().copied().cycle().take(length).collect::<Vec<_>>()] {
+                let reading = read(bytes);
+                prop_assert!(reading != Reading::More || bytes.len() < LONGEST_HEAD);
+                if let Reading::Request(request) = reading {
+                    let _ = request.upgrade();
+                }
+            }
+        }
+    }
+}

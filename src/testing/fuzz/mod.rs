@@ -14,6 +14,7 @@ pub mod proxy;
 pub mod scanner;
 #[cfg(test)]
 mod tests;
+pub mod websocket;
 
 use std::cell::RefCell;
 

@@ -7,6 +7,7 @@ use proptest::sample::{Index, select};
 const JSON: &str = include_str!("../../../fuzz/words/json");
 const CONFIGURATION: &str = include_str!("../../../fuzz/words/configuration");
 const PROXY: &str = include_str!("../../../fuzz/words/proxy");
+const WEBSOCKET: &str = include_str!("../../../fuzz/words/websocket");
 #[cfg(feature = "agent")]
 const ANSWERS: &str = include_str!("../../../fuzz/words/answers");
 #[cfg(feature = "agent")]
@@ -127,6 +128,11 @@ proptest! {
         for stream in [words.concat(), rest] {
             super::proxy::check(&[&[count][..], &pieces, &stream].concat());
         }
+    }
+
+    #[test]
+    fn any_pieces_of_a_websocket_give_the_same_and_what_others_read(bytes in in_pieces(text(WEBSOCKET, 16))) {
+        super::websocket::check(&bytes);
     }
 
     #[cfg(feature = "agent")]

@@ -1,0 +1,101 @@
+//! Any bytes in any pieces: frames are the same messages however they come, and the same to tungstenite as far as nobody
+//! finds fault with them; what was decoded can be sent, and is read again, by it as well. The head of a request or of an
+//! answer means the same however it comes.
+//!
+//! The first byte says whose frames they are; then come the pieces and the bytes.
+
+use super::{cuts, pieces_and_stream};
+use crate::testing::frames::{LONGEST, Seen, meant, read, read_by_them};
+use crate::websocket::frame::Decoder;
+use crate::websocket::request::{LONGEST_HEAD, Reader, Reading as Asked};
+use crate::websocket::{Mask, Role, client, encode};
+
+/// Decodes them in all these ways.
+///
+/// # Panics
+/// If something comes out in one way that does not in another.
+pub fn check(bytes: &[u8]) {
+    let Some((first, rest)) = bytes.split_first() else { return };
+    let Some((pieces, stream)) = pieces_and_stream(rest) else { return };
+    let role = if first & 1 == 0 { Role::Server } else { Role::Client };
+    let cuts = cuts(pieces, stream.len());
+    // Now and then hardly anything may be said.
+    for longest in [LONGEST, u64::from(first >> 1)] {
+        let whole = read(&mut Decoder::new(role, longest), stream, []);
+        for ends in [cuts.clone(), (1..stream.len()).collect()] {
+            let cut = read(&mut Decoder::new(role, longest), stream, ends.iter().copied());
+            assert_eq!(cut, whole, "cut at {ends:?}");
+        }
+    }
+    let seen = read(&mut Decoder::new(role, LONGEST), stream, []);
+    compare(role, stream, &seen);
+    send_again(role, &seen);
+    check_heads(stream, &cuts);
+}
+
+/// We are stricter: they take lengths that are longer than need be, and any number of empty fragments. They check UTF-8,
+/// which we leave to whoever reads the lines.
+fn compare(role: Role, stream: &[u8], seen: &[Seen]) {
+    use tungstenite::Error::Utf8;
+    let is_faulty = seen.iter().any(|seen| matches!(seen, Seen::Fault(_)));
+    let ours: Vec<_> = seen.iter().filter(|seen| !matches!(seen, Seen::Fault(_) | Seen::Partial(_))).cloned().collect();
+    let (theirs, error) = read_by_them(role, stream);
+    let is_same = match (is_faulty, &error) {
+        (false, None) => theirs == ours,
+        (false, Some(Utf8(_))) => ours.starts_with(&theirs),
+        (false, Some(_)) => false,
+        (true, Some(Utf8(_))) => ours.starts_with(&theirs) || theirs.starts_with(&ours),
+        (true, _) => theirs.starts_with(&ours),
+    };
+    assert!(is_same, "ours {seen:?}, theirs {theirs:?} and {error:?}");
+}
+
+/// What came in goes out again, as the end that it came from would say it.
+fn send_again(role: Role, seen: &[Seen]) {
+    let mask = (role == Role::Server).then(|| Mask::new([0x37, 0xFA, 0x21, 0x3D]));
+    let (mut frames, mut expected, mut is_utf8) = (Vec::new(), Vec::new(), true);
+    for seen in seen {
+        match seen {
+            Seen::Line(line) => {
+                let mut text = meant(line);
+                is_utf8 &= std::str::from_utf8(&text).is_ok();
+                frames.extend_from_slice(&encode::text(text.len(), mask));
+                mask.map(|mask| mask.apply(&mut text));
+                frames.extend_from_slice(&text);
+            }
+            Seen::Ping(payload) => frames.extend_from_slice(&encode::ping(payload, mask)),
+            Seen::Pong(payload) => frames.extend_from_slice(&encode::pong(payload, mask)),
+            Seen::Close(code, reason) => frames.extend_from_slice(&encode::close(*code, reason, mask)),
+            Seen::Partial(_) | Seen::Binary(_) | Seen::Fault(_) => continue,
+        }
+        expected.push(seen.clone());
+    }
+    assert_eq!(read(&mut Decoder::new(role, LONGEST), &frames, []), expected);
+    if is_utf8 {
+        let (theirs, error) = read_by_them(role, &frames);
+        assert!(error.is_none() && theirs == expected, "{theirs:?} and {error:?} for {expected:?}");
+    }
+}
+
+/// The heads of both ends of the handshake.
+fn check_heads(stream: &[u8], cuts: &[usize]) {
+    let asked = Reader::default().read(stream);
+    let answered = client::read(stream, [0; 16], false);
+    for cuts in [cuts, &(1..stream.len()).collect::<Vec<_>>()] {
+        let (reader, ends) = (&mut Reader::default(), || cuts.iter().copied().chain([stream.len()]));
+        let first = ends().map(|end| reader.read(&stream[..end])).find(|reading| *reading != Asked::More);
+        assert_eq!(first.as_ref().unwrap_or(&Asked::More), &asked, "cut at {cuts:?}");
+        let readings = ends().map(|end| client::read(&stream[..end], [0; 16], false));
+        let first = readings.into_iter().find(|reading| *reading != client::Reading::More);
+        assert_eq!(first.as_ref().unwrap_or(&client::Reading::More), &answered, "cut at {cuts:?}");
+    }
+    assert_ne!(client::read(stream, [0; 16], true), client::Reading::More, "nothing more comes");
+    match asked {
+        Asked::Request(request) => {
+            assert!(request.length <= stream.len().min(LONGEST_HEAD));
+            let _ = request.upgrade();
+        }
+        Asked::More => assert!(stream.len() < LONGEST_HEAD, "{} bytes are waited for", stream.len()),
+        Asked::Refused(_) => {}
+    }
+}

@@ -7,6 +7,11 @@
 //! Invariants: a request is answered exactly once, and the answer to a prompt is the last line of its turn; a session
 //! has at most one turn; what comes for a turn that is over is dropped.
 
+mod archive;
+mod room;
+#[cfg(test)]
+mod trial;
+
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use std::time::SystemTime;
@@ -18,22 +23,25 @@ use simd_json::tape::Value;
 
 use super::answer::{Ending, StopReason};
 use super::chunk::Kind;
-use super::config::{Config, ErrorStyle};
+use super::config::{Config, ErrorStyle, Level, ListScope};
 use super::convert::{Request, assistant_message, request_body, user_message};
 use super::dialect::Dialect;
 use super::envelope::Envelope;
 use super::errors::Failure;
-use super::history::{Entry, Header, Listed, Stored};
-use super::json::{Reader, push_string, quoted, scalar_token};
+use super::history::Entry;
+use super::json::{Reader, push_string, scalar_token};
 use super::mend::mend;
 use super::models::Model;
 use super::options::{Parameter, Parameters, config_options};
 use super::outbox::Outbox;
 use super::rpc::{self, Message, Reply, RpcError, UPDATE_TAIL, push_error, push_result, update_head};
 use super::session::{Exchange, Session, TurnId};
-use super::usage::Usage;
+use super::sessions::{End, Sessions};
 use super::window::{self, Overflow, USUAL_RATE, budget, weight};
 use crate::calendar::to_the_second;
+
+use archive::Pending;
+pub use archive::ToStore;
 
 /// Bytes of an answer that are held while the reader is slow; a turn that holds more stops reading its stream.
 pub const MOST_HELD: usize = 16 << 10;
@@ -45,8 +53,9 @@ const LONGEST_PIECE: usize = 256 << 10;
 /// Models of which it is remembered what they will not have, and how long a request they take.
 const MOST_REFUSERS: usize = 1000;
 
-/// Sessions in one page of a list.
-const PAGE: usize = 100;
+/// Longest working directory, name of a model and value of an option, in bytes: as long as the kernel's paths. They are
+/// kept as long as their session.
+const LONGEST_WORD: usize = 4096;
 
 /// Something for the shell to do.
 #[derive(Debug, PartialEq, Eq)]
@@ -65,26 +74,8 @@ pub enum Effect {
     FetchModels,
     /// Delete this session from the disk, then call [`Agent::deleted`].
     Delete(u64, String),
-    /// Tell the operator.
-    Note(&'static str),
-}
-
-/// What a turn needs to be stored.
-#[derive(Debug)]
-pub struct ToStore {
-    /// The session.
-    pub session_id: String,
-    /// Bytes of its file known here.
-    pub known: u64,
-    /// The line to add.
-    pub entry: Entry,
-}
-
-/// What the agent asks the disk for, waiting for the answer.
-enum Pending {
-    Load { reply: Reply, session_id: String, cwd: String, replay: bool },
-    List { reply: Reply, cwd: Option<String>, cursor: usize },
-    Delete { reply: Reply },
+    /// Log this.
+    Log(Level, String),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -108,6 +99,8 @@ struct Turn {
     /// All text of the answer; up to `told` it is in the outbox.
     answer: String,
     told: usize,
+    /// Bytes of the message and of the answer so far, as they count for the memory of all.
+    memory: usize,
     held_thought: String,
     is_queued: bool,
     is_paused: bool,
@@ -131,8 +124,10 @@ struct Models {
 /// The agent.
 pub struct Agent {
     config: Rc<Config>,
-    sessions: HashMap<Rc<str>, Session>,
+    sessions: Sessions,
     turns: HashMap<TurnId, Turn>,
+    /// Sum of what the turns hold.
+    in_flight: usize,
     /// Turns that hold pieces, in the order in which they began to.
     holding: VecDeque<TurnId>,
     pending: HashMap<u64, Pending>,
@@ -147,6 +142,8 @@ pub struct Agent {
     dice: Box<dyn FnMut() -> [u8; 16]>,
     keeps_history: bool,
     has_noted_servers: bool,
+    /// When something was told last.
+    now: SystemTime,
 }
 
 type Outcome = Result<Option<Json>, RpcError>;
@@ -163,8 +160,9 @@ impl Agent {
         Self {
             keeps_history: config.history_dir.is_some(),
             config,
-            sessions: HashMap::new(),
+            sessions: Sessions::default(),
             turns: HashMap::new(),
+            in_flight: 0,
             holding: VecDeque::new(),
             pending: HashMap::new(),
             models,
@@ -175,6 +173,7 @@ impl Agent {
             next_number: 0,
             dice,
             has_noted_servers: false,
+            now: SystemTime::UNIX_EPOCH,
         }
     }
 
@@ -195,6 +194,7 @@ impl Agent {
 
     /// One line from the client, without its end.
     pub fn handle_line(&mut self, line: &[u8], reader: &mut Reader, now: SystemTime) {
+        self.now = now;
         let read = reader.read(&mut line.to_vec(), |value| self.message(rpc::classify(value), now));
         let Err(error) = read else { return };
         // JSON that the parser does not take: half a surrogate pair, which JSON.stringify makes of text that was cut
@@ -245,6 +245,7 @@ impl Agent {
         if !params.is_object() && !params.is_null() {
             return Err(RpcError::invalid_params("params is not an object"));
         }
+        self.expire(now);
         match method {
             "initialize" => Ok(Some(self.initialize())),
             // There is nothing to do for any method: the key is in the environment.
@@ -261,16 +262,23 @@ impl Agent {
             }
             "session/delete" => {
                 let session_id = text(params, "sessionId")?;
-                self.end_session(session_id);
+                self.cancel_session(session_id);
+                self.sessions.remove(session_id);
+                self.sessions.forget_end(session_id);
                 let ticket = self.ticket(Pending::Delete { reply: reply.clone() });
                 self.effects.push_back(Effect::Delete(ticket, session_id.to_owned()));
                 Ok(None)
+            }
+            "session/list" if self.config.list_sessions == ListScope::None => {
+                let message = format!("{method} is not supported: OPENAI_LIST_SESSIONS is none");
+                Err(RpcError { message, ..RpcError::method_not_found(method) })
             }
             "session/list" => self.list_sessions(reply, params),
             "session/close" => {
                 let session_id = text(params, "sessionId")?;
                 self.session(session_id)?;
-                self.end_session(session_id);
+                self.cancel_session(session_id);
+                self.sessions.end(session_id, End::Closed);
                 Ok(Some(json!({})))
             }
             "session/set_config_option" => {
@@ -328,7 +336,10 @@ impl Agent {
     }
 
     fn initialize(&self) -> Json {
-        let mut session = json!({ "list": {}, "close": {} });
+        let mut session = json!({ "close": {} });
+        if self.config.list_sessions != ListScope::None {
+            session["list"] = json!({});
+        }
         if self.keeps_history {
             session["resume"] = json!({});
             session["delete"] = json!({});
@@ -350,16 +361,12 @@ impl Agent {
     }
 
     fn new_session(&mut self, reply: &Reply, params: Value<'_, '_>, now: SystemTime) -> Outcome {
-        let cwd = text(params, "cwd")?;
-        if self.sessions.len() >= self.config.max_sessions {
-            let message =
-                format!("No more than {} sessions may be open (OPENAI_MAX_SESSIONS)", self.config.max_sessions);
-            return Err(RpcError::internal(message));
-        }
+        let cwd = directory(params)?;
+        self.need_room_for_a_session()?;
         self.note_servers(params);
         let session_id: Rc<str> = self.uuid().into();
         let session = Session::new(cwd, self.config.model.as_str().into(), now);
-        self.sessions.insert(session_id.clone(), session);
+        self.sessions.insert(session_id.clone(), session, now);
         self.refresh_models(now);
         Ok(self.describe(reply, session_id))
     }
@@ -368,7 +375,7 @@ impl Agent {
     fn note_servers(&mut self, params: Value<'_, '_>) {
         let has_servers = params.get_array("mcpServers").is_some_and(|servers| !servers.is_empty());
         if has_servers && !std::mem::replace(&mut self.has_noted_servers, true) {
-            self.effects.push_back(Effect::Note(NO_SERVERS));
+            self.effects.push_back(Effect::Log(Level::Warn, NO_SERVERS.to_owned()));
         }
     }
 
@@ -408,7 +415,10 @@ impl Agent {
         for (reply, session_id) in self.models.waiting.take().unwrap_or_default() {
             match self.describe(&reply, session_id.clone()) {
                 Some(result) => push_result(self.outbox.lines(), &reply, &result),
-                None => push_error(self.outbox.lines(), &reply, &RpcError::unknown_session(&session_id)),
+                None => {
+                    let error = self.unknown_session(&session_id);
+                    push_error(self.outbox.lines(), &reply, &error);
+                }
             }
         }
     }
@@ -452,10 +462,12 @@ impl Agent {
             );
             return Err(RpcError::invalid_params(message));
         };
-        let value = parameter.read(value).map_err(RpcError::invalid_params)?;
-        if let Some(session) = self.sessions.get_mut(session_id) {
-            session.chosen.set(parameter, value);
+        if value.len() > LONGEST_WORD {
+            return Err(RpcError::invalid_params(format!("the value is longer than {LONGEST_WORD} bytes")));
         }
+        let value = parameter.read(value).map_err(RpcError::invalid_params)?;
+        self.sessions.change(session_id, |session| session.chosen.set(parameter, value));
+        self.sessions.touch(session_id, self.now);
         Ok(())
     }
 
@@ -487,191 +499,27 @@ impl Agent {
         if model.is_empty() {
             return Err(RpcError::invalid_params("the name of the model is empty"));
         }
-        // A list in the configuration is the operator's word on what may be used; without one any name goes.
-        if let Some(listed) = &self.config.models
-            && model != self.config.model
-            && !listed.iter().any(|known| known == model)
-        {
+        if model.len() > LONGEST_WORD {
+            let message = format!("the name of the model is longer than {LONGEST_WORD} bytes");
+            return Err(RpcError::invalid_params(message));
+        }
+        if let Some(listed) = self.config.refuses_model(model) {
             let message = format!("{model:?} is not one of the models offered: {}", listed.join(", "));
             return Err(RpcError::invalid_params(message));
         }
-        if let Some(session) = self.sessions.get_mut(session_id) {
-            session.model = model.into();
-        }
+        self.sessions.change(session_id, |session| session.model = model.into());
+        self.sessions.touch(session_id, self.now);
         Ok(())
     }
 
     fn session(&self, session_id: &str) -> Result<&Session, RpcError> {
-        self.sessions.get(session_id).ok_or_else(|| RpcError::unknown_session(session_id))
-    }
-
-    /// Cancels what runs in a session and forgets it.
-    fn end_session(&mut self, session_id: &str) {
-        self.cancel_session(session_id);
-        self.sessions.remove(session_id);
-    }
-
-    fn load_session(&mut self, reply: &Reply, params: Value<'_, '_>, replay: bool) -> Outcome {
-        let session_id = text(params, "sessionId")?;
-        let cwd = text(params, "cwd")?;
-        let open = self.sessions.get(session_id);
-        if open.is_some_and(|session| session.turn.is_some()) {
-            return Err(RpcError::invalid_request("A prompt of this session is still running"));
-        }
-        if open.is_none() && self.sessions.len() >= self.config.max_sessions {
-            let message =
-                format!("No more than {} sessions may be open (OPENAI_MAX_SESSIONS)", self.config.max_sessions);
-            return Err(RpcError::internal(message));
-        }
-        self.note_servers(params);
-        let (session_id, cwd) = (session_id.to_owned(), cwd.to_owned());
-        let load = Pending::Load { reply: reply.clone(), session_id: session_id.clone(), cwd, replay };
-        let ticket = self.ticket(load);
-        self.effects.push_back(Effect::Load(ticket, session_id));
-        Ok(None)
-    }
-
-    /// What [`Effect::Load`] found.
-    pub fn loaded(&mut self, ticket: u64, found: Result<Option<Stored>, String>, reader: &mut Reader) {
-        let Some(Pending::Load { reply, session_id, cwd, replay }) = self.pending.remove(&ticket) else { return };
-        let open = self.sessions.get(session_id.as_str());
-        let error = match found {
-            Ok(_) if open.is_some_and(|session| session.turn.is_some()) => {
-                RpcError::invalid_request("A prompt of this session is still running")
-            }
-            Ok(Some(stored)) => {
-                let session_id: Rc<str> = session_id.into();
-                if replay {
-                    self.replay(&session_id, reply.route.as_deref(), &stored, reader);
-                }
-                let mut session = Session::new(&cwd, stored.header.model.as_str().into(), stored.updated);
-                adopt(&mut session, stored, self.config.max_history);
-                self.sessions.insert(session_id.clone(), session);
-                if let Some(result) = self.describe(&reply, session_id) {
-                    push_result(self.outbox.lines(), &reply, &result);
-                }
-                return;
-            }
-            // Open, but nothing was said in it so far: there is nothing to read.
-            Ok(None) if open.is_some() => {
-                if let Some(result) = self.describe(&reply, session_id.into()) {
-                    push_result(self.outbox.lines(), &reply, &result);
-                }
-                return;
-            }
-            Ok(None) => RpcError::unknown_session(&session_id),
-            Err(problem) => RpcError::internal(format!("The session cannot be read: {problem}")),
-        };
-        push_error(self.outbox.lines(), &reply, &error);
-    }
-
-    /// Tells the client what was said in a session, as session/load promises.
-    fn replay(&mut self, session_id: &str, route: Option<&str>, stored: &Stored, reader: &mut Reader) {
-        let head = update_head(session_id, route);
-        for entry in &stored.entries {
-            for (kind, message) in [("user_message_chunk", &entry.user), ("agent_message_chunk", &entry.assistant)] {
-                let message_id = self.uuid();
-                let out = self.outbox.lines();
-                // What we wrote ourselves and cannot read is left out rather than failing the whole.
-                let _ = reader.read(&mut message.clone().into_bytes(), |value| {
-                    let Some(content) = value.get("content") else { return };
-                    let mut rest = content.as_str().unwrap_or_default();
-                    while !rest.is_empty() {
-                        let (piece, more) = rest.split_at(floor(rest, LONGEST_PIECE));
-                        push_text(out, &head, kind, &message_id, piece);
-                        rest = more;
-                    }
-                    for part in content.as_array().iter().flat_map(|parts| parts.iter()) {
-                        let url =
-                            part.get("image_url").and_then(|image| image.get("url")).and_then(|url| url.into_string());
-                        let content = match (part.get_str("text"), url) {
-                            (Some(text), _) => text_content(text),
-                            (None, Some(url)) => image_content(url),
-                            (None, None) => continue,
-                        };
-                        push_chunk(out, &head, kind, &message_id, &content);
-                    }
-                });
-            }
-        }
-    }
-
-    fn list_sessions(&mut self, reply: &Reply, params: Value<'_, '_>) -> Outcome {
-        let cwd = params.get_str("cwd").map(str::to_owned);
-        let cursor = match params.get_str("cursor") {
-            None => 0,
-            Some(cursor) => cursor.parse().map_err(|_| RpcError::invalid_params("cursor is not one that was given"))?,
-        };
-        let list = Pending::List { reply: reply.clone(), cwd, cursor };
-        let ticket = self.ticket(list);
-        if self.keeps_history {
-            self.effects.push_back(Effect::List(ticket));
-        } else {
-            self.listed(ticket, Ok(Vec::new()));
-        }
-        Ok(None)
-    }
-
-    /// What [`Effect::List`] found; the open sessions are added to it.
-    pub fn listed(&mut self, ticket: u64, found: Result<Vec<Listed>, String>) {
-        let Some(Pending::List { reply, cwd, cursor }) = self.pending.remove(&ticket) else { return };
-        let stored = match found {
-            Ok(stored) => stored,
-            Err(problem) => {
-                let error = RpcError::internal(format!("The sessions cannot be listed: {problem}"));
-                return push_error(self.outbox.lines(), &reply, &error);
-            }
-        };
-        let mut all: Vec<(SystemTime, String, String, Option<String>)> = stored
-            .into_iter()
-            .filter(|listed| !self.sessions.contains_key(listed.header.session_id.as_str()))
-            .map(|listed| (listed.updated, listed.header.session_id, listed.header.cwd, listed.title))
-            .collect();
-        all.extend(self.sessions.iter().map(|(session_id, session)| {
-            (
-                session.updated,
-                session_id.to_string(),
-                session.cwd.to_string(),
-                session.title.as_deref().map(str::to_owned),
-            )
-        }));
-        all.retain(|(_, _, theirs, _)| cwd.as_ref().is_none_or(|cwd| cwd == theirs));
-        all.sort_by(|left, right| right.0.cmp(&left.0).then_with(|| left.1.cmp(&right.1)));
-        let page: Vec<Json> = all
-            .iter()
-            .skip(cursor)
-            .take(PAGE)
-            .map(|(updated, session_id, cwd, title)| {
-                let mut info = json!({ "sessionId": session_id, "cwd": cwd, "updatedAt": to_the_second(*updated) });
-                if let Some(title) = title {
-                    info["title"] = title.as_str().into();
-                }
-                info
-            })
-            .collect();
-        let mut result = json!({ "sessions": page });
-        if all.len() > cursor.saturating_add(PAGE) {
-            result["nextCursor"] = (cursor + PAGE).to_string().into();
-        }
-        push_result(self.outbox.lines(), &reply, &result);
-    }
-
-    /// What came of [`Effect::Delete`].
-    pub fn deleted(&mut self, ticket: u64, outcome: Result<(), String>) {
-        let Some(Pending::Delete { reply }) = self.pending.remove(&ticket) else { return };
-        match outcome {
-            Ok(()) => push_result(self.outbox.lines(), &reply, &json!({})),
-            Err(problem) => {
-                let error = RpcError::internal(format!("The session cannot be deleted: {problem}"));
-                push_error(self.outbox.lines(), &reply, &error);
-            }
-        }
+        self.sessions.get(session_id).ok_or_else(|| self.unknown_session(session_id))
     }
 
     fn prompt(&mut self, reply: &Reply, params: Value<'_, '_>, now: SystemTime) -> Outcome {
         let session_id = text(params, "sessionId")?;
-        let Some((session_id, session)) = self.sessions.get_key_value(session_id) else {
-            return Err(RpcError::unknown_session(session_id));
+        let Some((session_id, session)) = self.sessions.find(session_id) else {
+            return Err(self.unknown_session(session_id));
         };
         if session.turn.is_some() {
             let data = Some(json!({ "sessionId": &**session_id }));
@@ -684,7 +532,9 @@ impl Agent {
         let own: Rc<str> = user.json.into();
         let message = session.message(&own);
         let number = self.number();
+        let memory = own.len() + if Rc::ptr_eq(&own, &message) { 0 } else { message.len() };
         let turn = Turn {
+            memory,
             head: update_head(&session_id, reply.route.as_deref()).into(),
             session_id: session_id.clone(),
             reply: reply.clone(),
@@ -703,12 +553,22 @@ impl Agent {
             is_shortened: false,
             ending: None,
         };
-        self.turns.insert(number, turn);
-        if let Some(session) = self.sessions.get_mut(&session_id) {
+        let title = self.sessions.change(&session_id, |session| {
             session.turn = Some(number);
             session.updated = now;
-            session.title.get_or_insert_with(|| user.title.into());
+            if session.title.is_none() && !user.title.is_empty() {
+                session.title = Some(user.title.into());
+                return session.title.clone();
+            }
+            None
+        });
+        if let Some(title) = title.flatten() {
+            push_title(self.outbox.lines(), &turn.head, &title, now);
         }
+        self.turns.insert(number, turn);
+        self.in_flight += memory;
+        self.sessions.touch(&session_id, now);
+        self.make_room();
         self.effects.push_back(Effect::Start(number));
         Ok(None)
     }
@@ -740,23 +600,24 @@ impl Agent {
     /// Keeps what the user said in a turn that has no answer.
     fn leave_unanswered(&mut self, number: TurnId) {
         let Some(turn) = self.turns.get(&number) else { return };
-        if let Some(session) = self.sessions.get_mut(&turn.session_id) {
-            session.leave(turn.own.clone(), self.config.max_history);
-        }
+        let limit = self.config.max_history;
+        self.sessions.change(&turn.session_id, |session| session.leave(turn.own.clone(), limit));
     }
 
     /// Forgets what the endpoint would not have: it would not have it with the next prompt either.
     fn forget_unanswered(&mut self, number: TurnId) {
         let Some(turn) = self.turns.get(&number) else { return };
-        if let Some(session) = self.sessions.get_mut(&turn.session_id) {
-            session.settle();
-        }
+        self.sessions.change(&turn.session_id, Session::settle);
     }
 
     fn take_turn(&mut self, number: TurnId) -> Option<Turn> {
         let turn = self.turns.remove(&number)?;
-        if let Some(session) = self.sessions.get_mut(&turn.session_id) {
-            session.turn = None;
+        self.in_flight -= turn.memory;
+        // While a turn is stored its session may be closed and loaded anew, and have a turn of its own.
+        if self.sessions.get(&turn.session_id).is_some_and(|session| session.turn == Some(number)) {
+            self.sessions.change(&turn.session_id, |session| session.turn = None);
+            self.sessions.touch(&turn.session_id, self.now);
+            self.make_room();
         }
         Some(turn)
     }
@@ -768,32 +629,6 @@ impl Agent {
         for number in numbers {
             self.cancel(number);
         }
-    }
-
-    /// The first line of the session's file, if histories are kept and this turn is the first to need it; and the
-    /// bytes known of it.
-    pub fn store_header(&self, number: TurnId) -> Option<(Header, u64)> {
-        let turn = self.turns.get(&number)?;
-        let session = self.sessions.get(&turn.session_id)?;
-        let header = Header {
-            version: 1,
-            session_id: turn.session_id.to_string(),
-            cwd: session.cwd.to_string(),
-            model: turn.model.to_string(),
-        };
-        Some((header, session.stored))
-    }
-
-    /// The session's file was made, or read again because another process had added to it.
-    pub fn refreshed(&mut self, number: TurnId, length: u64, stored: Option<Stored>) {
-        let Some(turn) = self.turns.get(&number) else { return };
-        let Some(session) = self.sessions.get_mut(&turn.session_id) else { return };
-        let model = session.model.clone();
-        if let Some(stored) = stored {
-            adopt(session, stored, self.config.max_history);
-            session.model = model;
-        }
-        session.stored = length;
     }
 
     /// How large the context window of a model is, in tokens, as far as anybody has said.
@@ -811,16 +646,17 @@ impl Agent {
     pub fn fit(&mut self, number: TurnId) {
         let Some(turn) = self.turns.get(&number) else { return };
         let window = self.window(&turn.model);
-        let Some(session) = self.sessions.get_mut(&turn.session_id) else { return };
+        let Some(session) = self.sessions.get(&turn.session_id) else { return };
         let own = weight(&turn.user) + self.config.system_prompt.as_ref().map_or(0, String::len);
         let all = own + session.sent().map(Exchange::weight).sum::<usize>();
         let most = window.map(|window| (budget(window, self.config.max_tokens) as f64 / session.rate) as usize);
-        let left_out = match most {
-            // Some room is made at once: each turn that is left out costs the endpoint its cache.
-            Some(most) if all > most => session.leave_out((most - most / 4).saturating_sub(own)),
-            _ => 0,
-        };
-        let asked = own + session.sent().map(Exchange::weight).sum::<usize>();
+        // Some room is made at once: each turn that is left out costs the endpoint its cache.
+        let most = most.filter(|most| all > *most).map(|most| (most - most / 4).saturating_sub(own));
+        let fitted = self.sessions.change(&turn.session_id, |session| {
+            let left_out = most.map_or(0, |most| session.leave_out(most));
+            (left_out, own + session.sent().map(Exchange::weight).sum::<usize>())
+        });
+        let Some((left_out, asked)) = fitted else { return };
         self.tell_left_out(number, left_out);
         if let Some(turn) = self.turns.get_mut(&number) {
             turn.asked = asked;
@@ -836,21 +672,23 @@ impl Agent {
         if has_said || std::mem::replace(&mut turn.is_shortened, true) {
             return false;
         }
-        let Some(session) = self.sessions.get_mut(&turn.session_id) else { return false };
-        if let Some(tokens) = overflow.asked {
-            session.rate = rate(tokens, turn.asked);
-        }
         if let Some(window) = overflow.window
             && (self.windows.len() < MOST_REFUSERS || self.windows.contains_key(&turn.model))
         {
             self.windows.insert(turn.model.clone(), window);
         }
-        let said = session.sent().map(Exchange::weight).sum::<usize>();
-        let own = turn.asked.saturating_sub(said);
-        let most =
-            overflow.window.map(|window| (budget(window, self.config.max_tokens) as f64 / session.rate) as usize);
-        let most = most.map_or(said / 2, |most| most.saturating_sub(own).min(said.saturating_sub(1)));
-        let left_out = session.leave_out(most - most / 4);
+        let (asked, max_tokens) = (turn.asked, self.config.max_tokens);
+        let left_out = self.sessions.change(&turn.session_id, |session| {
+            if let Some(tokens) = overflow.asked {
+                session.rate = rate(tokens, asked);
+            }
+            let said = session.sent().map(Exchange::weight).sum::<usize>();
+            let own = asked.saturating_sub(said);
+            let most = overflow.window.map(|window| (budget(window, max_tokens) as f64 / session.rate) as usize);
+            let most = most.map_or(said / 2, |most| most.saturating_sub(own).min(said.saturating_sub(1)));
+            session.leave_out(most - most / 4)
+        });
+        let Some(left_out) = left_out else { return false };
         self.tell_left_out(number, left_out);
         left_out > 0
     }
@@ -915,12 +753,17 @@ impl Agent {
 
     /// A piece of a turn's answer.
     pub fn delta(&mut self, number: TurnId, kind: Kind, text: &str) {
+        if self.is_full() {
+            self.make_room();
+        }
         let Some(turn) = self.turns.get_mut(&number) else { return };
         // Pieces of one kind are joined; what was held of the other kind goes first, to keep their order.
         let is_congested = self.outbox.is_congested();
         match kind {
             Kind::Text => {
                 turn.answer.push_str(text);
+                turn.memory += text.len();
+                self.in_flight += text.len();
                 if !turn.held_thought.is_empty() {
                     turn.tell_thought(&mut self.outbox, &mut *self.dice);
                 }
@@ -976,47 +819,56 @@ impl Agent {
     /// A turn's answer is complete. If it is to be stored, the shell does that and calls [`Self::stored`]; else the
     /// prompt is answered now.
     pub fn complete(&mut self, number: TurnId, ending: Ending, now: SystemTime) -> Option<ToStore> {
+        self.now = now;
         self.flush(number);
         let turn = self.turns.get_mut(&number)?;
-        let session = self.sessions.get_mut(&turn.session_id)?;
-        session.updated = now;
-        if let Some(usage) = &ending.usage {
-            session.count(usage);
-            session.rate = rate(usage.input_tokens, turn.asked);
-        }
+        let session = self.sessions.get(&turn.session_id)?;
         let (is_refusal, is_empty) = (ending.stop == StopReason::Refusal, turn.answer.is_empty());
         let exchange = || Exchange { user: turn.user.clone(), assistant: Rc::from(assistant_message(&turn.answer)) };
         // ACP: what was refused, and the refusal, are not part of the next prompt. Of an empty answer (a call of a
         // tool that was not offered, perhaps) nothing can be remembered that endpoints would take back.
         let exchange = (!is_refusal && !is_empty).then(exchange);
+        let header = (self.keeps_history && session.stored == 0).then(|| archive::header(turn, session));
         if let Some(tools) = &ending.tools {
             turn.say_aside(&tools_text(tools), &mut self.outbox, &mut *self.dice);
         }
-        turn.ending = Some(ending);
-        let Some(exchange) = exchange else {
-            match is_refusal {
-                true => session.settle(),
-                false => session.leave(turn.own.clone(), self.config.max_history),
+        let (limit, keeps_history) = (self.config.max_history, self.keeps_history);
+        let to_store = self.sessions.change(&turn.session_id, |session| {
+            session.updated = now;
+            if let Some(usage) = &ending.usage {
+                session.count(usage);
+                session.rate = rate(usage.input_tokens, turn.asked);
             }
-            self.answer(number);
-            return None;
-        };
-        let to_store = self.keeps_history.then(|| ToStore {
-            session_id: turn.session_id.to_string(),
-            known: session.stored,
-            entry: Entry {
-                user: exchange.user.to_string(),
-                assistant: exchange.assistant.to_string(),
-                model: turn.model.to_string(),
-                usage: session.usage,
-                title: session.title.as_deref().map(str::to_owned),
-            },
+            let Some(exchange) = exchange else {
+                match is_refusal {
+                    true => session.settle(),
+                    false => session.leave(turn.own.clone(), limit),
+                }
+                return None;
+            };
+            let to_store = keeps_history.then(|| ToStore {
+                session_id: turn.session_id.to_string(),
+                header,
+                known: session.stored,
+                entry: Entry {
+                    user: exchange.user.to_string(),
+                    assistant: exchange.assistant.to_string(),
+                    model: turn.model.to_string(),
+                    usage: session.usage,
+                    title: session.title.as_deref().map(str::to_owned),
+                },
+            });
+            session.settle();
+            session.remember(exchange, limit);
+            to_store
         });
-        session.settle();
-        session.remember(exchange, self.config.max_history);
-        match to_store {
+        turn.ending = Some(ending);
+        match to_store.flatten() {
             Some(to_store) => {
                 turn.phase = Phase::Storing;
+                // What it held is remembered by its session now.
+                self.in_flight -= std::mem::take(&mut turn.memory);
+                self.make_room();
                 Some(to_store)
             }
             None => {
@@ -1026,39 +878,37 @@ impl Agent {
         }
     }
 
-    /// A turn was stored; `length` is the length of the file now, if it could be written.
-    pub fn stored(&mut self, number: TurnId, length: Option<u64>) {
-        let Some(turn) = self.turns.get(&number) else { return };
-        if let (Some(session), Some(length)) = (self.sessions.get_mut(&turn.session_id), length) {
-            session.stored = length;
-        }
-        self.answer(number);
-    }
-
     /// Answers a prompt whose turn ended well.
     fn answer(&mut self, number: TurnId) {
         let Some(turn) = self.take_turn(number) else { return };
         let Some(ending) = turn.ending else { return };
         let mut result = json!({ "stopReason": ending.stop.name() });
         if let Some(usage) = &ending.usage {
+            let sum = self.sessions.get(&turn.session_id).and_then(|session| session.usage).unwrap_or(*usage);
             if self.config.context_window != Some(0) {
                 let window = self.window(&turn.model).unwrap_or(USUAL_WINDOW);
+                let cost = sum
+                    .cost
+                    .map(|cost| format!(",\"cost\":{{\"amount\":{},\"currency\":\"USD\"}}", json!(cost.dollars())));
+                let update = format!(
+                    "\"sessionUpdate\":\"usage_update\",\"used\":{},\"size\":{window}{}",
+                    usage.total_tokens,
+                    cost.unwrap_or_default()
+                );
                 let out = self.outbox.lines();
                 out.extend_from_slice(&turn.head);
-                let update =
-                    format!("\"sessionUpdate\":\"usage_update\",\"used\":{},\"size\":{window}", usage.total_tokens);
                 out.extend_from_slice(update.as_bytes());
                 out.extend_from_slice(UPDATE_TAIL);
             }
-            let sum = self.sessions.get(&turn.session_id).and_then(|session| session.usage);
-            result["usage"] = usage_json(&sum.unwrap_or(*usage));
+            result["usage"] = sum.result();
         }
         push_result(self.outbox.lines(), &turn.reply, &result);
     }
 
     /// A turn failed: it is told in the configured style, and of it only what the user said stays, unless the endpoint
     /// would not have that.
-    pub fn fail(&mut self, number: TurnId, failure: &Failure) {
+    pub fn fail(&mut self, number: TurnId, failure: &Failure, now: SystemTime) {
+        self.now = now;
         self.flush(number);
         match failure.is_refusal() {
             true => self.forget_unanswered(number),
@@ -1093,6 +943,8 @@ impl Agent {
     /// # Panics
     /// If one does not.
     pub fn check_invariants(&self) {
+        self.sessions.check_invariants();
+        assert_eq!(self.in_flight, self.turns.values().map(|turn| turn.memory).sum::<usize>());
         for (number, turn) in &self.turns {
             if let Some(session) = self.sessions.get(&turn.session_id) {
                 assert_eq!(session.turn, Some(*number), "a session knows its turn");
@@ -1102,7 +954,7 @@ impl Agent {
             assert!(!turn.is_paused || turn.is_queued, "who pauses is resumed");
             assert!(!turn.is_queued || self.holding.contains(number));
         }
-        for session in self.sessions.values() {
+        for (_, session) in self.sessions.iter() {
             assert!(session.turn.is_none_or(|number| self.turns.contains_key(&number)));
         }
     }
@@ -1213,42 +1065,22 @@ fn push_text(out: &mut Vec<u8>, head: &[u8], kind: &str, message_id: &str, text:
     out.extend_from_slice(UPDATE_TAIL);
 }
 
-fn push_chunk(out: &mut Vec<u8>, head: &[u8], kind: &str, message_id: &str, content: &str) {
+/// Appends what the session is called from now on.
+fn push_title(out: &mut Vec<u8>, head: &[u8], title: &str, updated: SystemTime) {
     out.extend_from_slice(head);
-    let members = format!("\"sessionUpdate\":\"{kind}\",\"messageId\":\"{message_id}\",\"content\":{content}");
-    out.extend_from_slice(members.as_bytes());
+    out.extend_from_slice(b"\"sessionUpdate\":\"session_info_update\",\"title\":");
+    push_string(out, title);
+    out.extend_from_slice(format!(",\"updatedAt\":\"{}\"", to_the_second(updated)).as_bytes());
     out.extend_from_slice(UPDATE_TAIL);
 }
 
-fn text_content(text: &str) -> String {
-    format!("{{\"type\":\"text\",\"text\":{}}}", quoted(text))
-}
-
-/// An image part as the content block that it was.
-fn image_content(url: &str) -> String {
-    let data = url.strip_prefix("data:").and_then(|rest| rest.split_once(";base64,"));
-    match data {
-        Some((mime, data)) => json!({ "type": "image", "mimeType": mime, "data": data }).to_string(),
-        None => json!({ "type": "resource_link", "name": "image", "uri": url }).to_string(),
+/// The working directory of a session.
+fn directory<'i>(params: Value<'_, 'i>) -> Result<&'i str, RpcError> {
+    let cwd = text(params, "cwd")?;
+    match cwd.len() <= LONGEST_WORD {
+        true => Ok(cwd),
+        false => Err(RpcError::invalid_params(format!("cwd is longer than {LONGEST_WORD} bytes"))),
     }
-}
-
-/// Puts what a file says into a session.
-fn adopt(session: &mut Session, stored: Stored, max_history: usize) {
-    session.stored = stored.length;
-    session.updated = stored.updated;
-    if let Some(last) = stored.entries.last() {
-        session.model = last.model.as_str().into();
-        session.usage = last.usage;
-    }
-    session.title = stored.entries.first().and_then(|entry| entry.title.as_deref()).map(Into::into);
-    let exchanges = stored.entries.into_iter();
-    let exchanges = exchanges.map(|entry| Exchange { user: entry.user.into(), assistant: entry.assistant.into() });
-    session.replace_history(exchanges.collect(), max_history);
-}
-
-fn usage_json(usage: &Usage) -> Json {
-    serde_json::to_value(usage).unwrap_or(Json::Null)
 }
 
 fn text<'i>(params: Value<'_, 'i>, name: &str) -> Result<&'i str, RpcError> {
@@ -1447,7 +1279,7 @@ mod tests {
                 }
                 Step::Fail(slot) => {
                     if let Some((id, turn)) = self.running[slot].take() {
-                        self.agent.fail(turn, &Failure::Network("FAILED".to_owned()));
+                        self.agent.fail(turn, &Failure::Network("FAILED".to_owned()), UNIX_EPOCH);
                         self.said.get_mut(&id).unwrap().has_failed = true;
                     }
                 }
@@ -1500,6 +1332,9 @@ mod tests {
                 let line: Json = serde_json::from_str(line).unwrap();
                 if line["method"] == "session/update" {
                     let update = &line["params"]["update"];
+                    if update["sessionUpdate"] == "session_info_update" {
+                        continue;
+                    }
                     let heard = heard.entry(line["params"]["sessionId"].as_str().unwrap().to_owned()).or_default();
                     let text = update["content"]["text"].as_str().unwrap();
                     match update["sessionUpdate"].as_str().unwrap() {

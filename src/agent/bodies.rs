@@ -233,12 +233,12 @@ fn play(world: &mut World, body: &Body, pieces: &[&[u8]]) -> Outcome {
     }
     match answer.finish(body.trouble.map(str::to_owned), body.content_type, &mut sink) {
         Ok(ending) => assert!(agent.complete(turn, ending, UNIX_EPOCH).is_none()),
-        Err(failure) => agent.fail(turn, &failure),
+        Err(failure) => agent.fail(turn, &failure, UNIX_EPOCH),
     }
     let mut lines = world.lines();
     let stop = lines.pop().unwrap()["result"]["stopReason"].as_str().unwrap().to_owned();
-    let told = lines.iter().map(|line| {
-        let update = &line["params"]["update"];
+    let updates = lines.iter().map(|line| &line["params"]["update"]);
+    let told = updates.filter(|update| update["sessionUpdate"] != "session_info_update").map(|update| {
         let text = update["content"]["text"].as_str().unwrap_or_default().replace(URL, "U");
         match update["sessionUpdate"].as_str().unwrap() {
             "agent_message_chunk" => text,

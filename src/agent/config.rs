@@ -111,11 +111,26 @@ pub const VARIABLES: &[Variable] = &[
         "Most bytes of one conversation; the oldest turns are left out beyond it.",
     ),
     variable(
+        "OPENAI_MAX_MEMORY_BYTES",
+        "268435456",
+        "Most bytes of memory for all conversations of one process; turns of the longest unused ones go first.",
+    ),
+    variable(
         "OPENAI_MAX_LINE_BYTES",
         "33554432",
         "Longest line from the client and longest event from the endpoint, in bytes.",
     ),
     variable("OPENAI_MAX_SESSIONS", "10000", "Most open sessions of one process."),
+    variable(
+        "OPENAI_SESSION_IDLE_SEC",
+        "604800",
+        "Seconds after which a session that is not used ends (a week); 0 is never.",
+    ),
+    variable(
+        "OPENAI_LIST_SESSIONS",
+        "all",
+        "What session/list shows: all of the directory, own (made or loaded by this process) or none.",
+    ),
     variable(
         "OPENAI_CA_FILE",
         "(unset)",
@@ -164,6 +179,17 @@ pub enum ErrorStyle {
     Chat,
     /// As a JSON-RPC error of the prompt.
     JsonRpc,
+}
+
+/// Which sessions a client is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ListScope {
+    /// The open ones and all of the directory.
+    All,
+    /// Those that were made or loaded by this process.
+    Own,
+    /// None: there is no list.
+    None,
 }
 
 /// How much is logged.
@@ -217,8 +243,12 @@ pub struct Config {
     /// In bytes.
     pub max_history: usize,
     /// In bytes.
+    pub max_memory: usize,
+    /// In bytes.
     pub max_line: usize,
     pub max_sessions: usize,
+    pub session_idle: Option<Duration>,
+    pub list_sessions: ListScope,
     pub ca_file: Option<PathBuf>,
     pub tls_insecure: bool,
     pub log: Level,
@@ -341,6 +371,14 @@ impl Config {
             Some("jsonrpc") => ErrorStyle::JsonRpc,
             Some(other) => return Err(wrong("OPENAI_ERRORS", format!("{other:?} is not one of chat, jsonrpc"))),
         };
+        let list_sessions = match text("OPENAI_LIST_SESSIONS").as_deref() {
+            None | Some("all") => ListScope::All,
+            Some("own") => ListScope::Own,
+            Some("none") => ListScope::None,
+            Some(other) => {
+                return Err(wrong("OPENAI_LIST_SESSIONS", format!("{other:?} is not one of all, own, none")));
+            }
+        };
         let log = match text("OPENAI_LOG").as_deref() {
             None | Some("warn") => Level::Warn,
             Some("off") => Level::Off,
@@ -375,6 +413,7 @@ impl Config {
                 .collect::<Result<_, _>>()?,
         };
         let max_history = number("OPENAI_MAX_HISTORY_BYTES", text("OPENAI_MAX_HISTORY_BYTES"), 1024)?;
+        let max_memory = number("OPENAI_MAX_MEMORY_BYTES", text("OPENAI_MAX_MEMORY_BYTES"), 1024)?;
         let max_line = number("OPENAI_MAX_LINE_BYTES", text("OPENAI_MAX_LINE_BYTES"), 1024)?;
         let max_sessions = number("OPENAI_MAX_SESSIONS", text("OPENAI_MAX_SESSIONS"), 1)?;
         let max_retries = number("OPENAI_MAX_RETRIES", text("OPENAI_MAX_RETRIES"), 0)?.unwrap_or(2);
@@ -407,8 +446,11 @@ impl Config {
             idle_timeout: seconds("OPENAI_IDLE_TIMEOUT_SEC", text("OPENAI_IDLE_TIMEOUT_SEC"), 300)?,
             history_dir: text("OPENAI_HISTORY_DIR").map(PathBuf::from),
             max_history: usize::try_from(max_history.unwrap_or(64 << 20)).unwrap_or(usize::MAX),
+            max_memory: usize::try_from(max_memory.unwrap_or(256 << 20)).unwrap_or(usize::MAX),
             max_line: usize::try_from(max_line.unwrap_or(32 << 20)).unwrap_or(usize::MAX),
             max_sessions: usize::try_from(max_sessions.unwrap_or(10_000)).unwrap_or(usize::MAX),
+            session_idle: seconds("OPENAI_SESSION_IDLE_SEC", text("OPENAI_SESSION_IDLE_SEC"), 7 * 86_400)?,
+            list_sessions,
             ca_file: text("OPENAI_CA_FILE").map(PathBuf::from),
             tls_insecure: switch("OPENAI_TLS_INSECURE", text("OPENAI_TLS_INSECURE"))?,
             log,
@@ -421,6 +463,13 @@ impl Config {
     /// Whether requests carry a key, or should.
     pub fn has_key(&self) -> bool {
         !self.api_key.0.is_empty() || self.api_key_file.is_some() || self.api_key_command.is_some()
+    }
+
+    /// The models that may be used, if `model` is none of them. A list in the configuration is the operator's word;
+    /// without one any name goes.
+    pub fn refuses_model(&self, model: &str) -> Option<&[String]> {
+        let listed = self.models.as_deref()?;
+        (model != self.model && !listed.iter().any(|known| known == model)).then_some(listed)
     }
 
     /// The URL that people are told in errors: without query string, where some endpoints keep their keys.
@@ -645,6 +694,9 @@ mod tests {
             ("OPENAI_CONNECT_TIMEOUT_SEC", "-1"),
             ("OPENAI_IDLE_TIMEOUT_SEC", "inf"),
             ("OPENAI_LOG", "all"),
+            ("OPENAI_LIST_SESSIONS", "mine"),
+            ("OPENAI_SESSION_IDLE_SEC", "a week"),
+            ("OPENAI_MAX_MEMORY_BYTES", "1023"),
             ("OPENAI_API_KEY", "a\nb"),
             ("OPENAI_EXTRA_BODY", "[]"),
             ("OPENAI_MODEL_EXTRA_BODY", "{\"m\":1}"),

@@ -9,7 +9,7 @@
 //!            └──── serve: one task per turn, one thread ────┘
 //! ```
 //!
-//! Reading order: [`config`] (what can be set), [`rpc`] and [`acp`] (the methods), [`convert`] (what is sent),
+//! Reading order: [`config`] (what can be set), [`rpc`] and [`acp`] (the methods), [`sessions`] and [`history`] (what is remembered), [`convert`] (what is sent),
 //! [`sse`], [`chunk`] and [`answer`] (what comes back; [`speech`] and [`thinking`] what of it is told, [`mend`] what is
 //! read a second time), [`complaint`], [`errors`] and [`retry`] (what goes wrong), [`outbox`] (what happens when the
 //! reader is slow), [`serve`] (the only place where they meet the operating system). The way to the endpoint:
@@ -53,6 +53,7 @@ pub mod rpc;
 pub mod secrets;
 pub mod serve;
 pub mod session;
+pub mod sessions;
 pub mod speech;
 pub mod sse;
 pub mod stdio;

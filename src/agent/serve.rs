@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 use tokio::task::{AbortHandle, LocalSet, spawn_local};
 use tokio::time::timeout;
 
@@ -39,6 +39,9 @@ const TAIL: Duration = Duration::from_secs(1);
 /// How many tokens of one stream may pass before other streams get their turn, whatever is there to read.
 const BURST: usize = 32;
 
+/// How many sessions are read from the disk at once, so that the memory for it is bounded.
+const LARGE_WORKS: usize = 4;
+
 struct Shell {
     config: Rc<Config>,
     agent: RefCell<Agent>,
@@ -46,6 +49,7 @@ struct Shell {
     client: Client,
     store: Option<Store>,
     tasks: RefCell<HashMap<TurnId, Task>>,
+    large_works: Semaphore,
     /// Something was put into the outbox.
     has_lines: Notify,
     /// The outbox became shorter.
@@ -93,7 +97,7 @@ pub fn serve(config: Config) -> ExitCode {
 
 async fn run(config: Config) -> ExitCode {
     let config = Rc::new(config);
-    let store = match config.history_dir.as_deref().map(Store::open).transpose() {
+    let store = match config.history_dir.as_deref().map(|dir| Store::open(dir, config.max_history)).transpose() {
         Ok(store) => store,
         Err(error) => {
             note!(Error, "OPENAI_HISTORY_DIR cannot be used: {error}");
@@ -139,6 +143,7 @@ async fn run(config: Config) -> ExitCode {
         client,
         store,
         tasks: RefCell::default(),
+        large_works: Semaphore::new(LARGE_WORKS),
         has_lines: Notify::new(),
         has_room: Notify::new(),
         config,
@@ -204,6 +209,7 @@ impl Shell {
                 }
                 Effect::Load(ticket, session_id) => {
                     self.on_disk(
+                        true,
                         move |store| store.load(&session_id),
                         move |shell, found| {
                             let mut reader = shell.reader.borrow_mut();
@@ -212,14 +218,17 @@ impl Shell {
                     );
                 }
                 Effect::List(ticket) => {
-                    self.on_disk(Store::list, move |shell, found| shell.agent.borrow_mut().listed(ticket, found));
+                    self.on_disk(false, Store::list, move |shell, found| {
+                        shell.agent.borrow_mut().listed(ticket, found)
+                    });
                 }
-                Effect::Note(text) => note!(Warn, "{text}"),
+                Effect::Log(level, message) => super::log::log(level, format_args!("{message}")),
                 Effect::FetchModels => {
                     spawn_local(fetch_models(self.clone()));
                 }
                 Effect::Delete(ticket, session_id) => {
                     self.on_disk(
+                        false,
                         move |store| store.delete(&session_id),
                         move |shell, outcome| {
                             shell.agent.borrow_mut().deleted(ticket, outcome);
@@ -233,18 +242,35 @@ impl Shell {
         }
     }
 
-    /// Works on the history beside this thread, and goes on with what came of it.
+    /// Works on the history beside this thread, and goes on with what came of it. Reading whole sessions is large work:
+    /// so many of them are read at once as [`LARGE_WORKS`] says.
     fn on_disk<T: Send + 'static>(
         self: &Rc<Self>,
+        is_large: bool,
         work: impl FnOnce(&Store) -> io::Result<T> + Send + 'static,
         then: impl FnOnce(&Self, Result<T, String>) + 'static,
     ) {
         let shell = self.clone();
         spawn_local(async move {
+            let turnstile = if is_large { shell.enter_large_work().await } else { None };
             let outcome = shell.store_work(work).await;
             then(&shell, outcome);
+            drop(turnstile);
             shell.act();
         });
+    }
+
+    /// Waits until a session may be read that is told to the client: one that does not listen has it read later.
+    async fn enter_large_work(&self) -> Option<SemaphorePermit<'_>> {
+        loop {
+            while self.agent.borrow().outbox().len() > STOP_READING {
+                self.has_room.notified().await;
+            }
+            let turnstile = self.large_works.acquire().await.ok();
+            if self.agent.borrow().outbox().len() <= STOP_READING {
+                return turnstile;
+            }
+        }
     }
 
     async fn store_work<T: Send + 'static>(
@@ -366,7 +392,7 @@ async fn run_turn(shell: Rc<Shell>, turn: TurnId, resume: Rc<Notify>) {
                 true => note!(Warn, "{text}"),
                 false => note!(Warn, "{text} {detail}"),
             }
-            shell.agent.borrow_mut().fail(turn, &failure);
+            shell.agent.borrow_mut().fail(turn, &failure, SystemTime::now());
             None
         }
     };
@@ -383,23 +409,12 @@ async fn prepare(shell: &Rc<Shell>, turn: TurnId) -> Result<(), Failure> {
     if shell.store.is_none() {
         return Ok(());
     }
-    let Some((header, known)) = shell.agent.borrow().store_header(turn) else { return Ok(()) };
-    let work = move |store: &Store| {
-        let length = match known {
-            0 => store.create(&header)?,
-            _ => store.length(&header.session_id).unwrap_or(0),
-        };
-        match length == known || known == 0 {
-            true => Ok((length, None)),
-            // Another worker has gone on with this session, or a crash has torn its last line.
-            false => match store.load(&header.session_id)? {
-                Some(stored) => Ok((stored.length, Some(stored))),
-                None => Ok((store.create(&header)?, None)),
-            },
-        }
-    };
-    let (length, stored) = shell.store_work(work).await.map_err(Failure::History)?;
-    shell.agent.borrow_mut().refreshed(turn, length, stored);
+    let Some((header, known, is_partial)) = shell.agent.borrow().store_header(turn) else { return Ok(()) };
+    let turnstile = if is_partial { shell.large_works.acquire().await.ok() } else { None };
+    let look = shell.store_work(move |store| store.look(&header, known, is_partial)).await;
+    shell.agent.borrow_mut().refreshed(turn, look.map_err(Failure::History)?);
+    drop(turnstile);
+    shell.act();
     Ok(())
 }
 
@@ -531,19 +546,12 @@ async fn finish(shell: &Rc<Shell>, turn: TurnId, ending: Ending) {
     shell.act();
     let Some(to_store) = to_store else { return };
     let work = move |store: &Store| {
-        let session_id = &to_store.session_id;
-        match store.append(session_id, to_store.known, &to_store.entry)? {
-            Some(length) => Ok(length),
-            // Another worker added a turn meanwhile: ours goes after it.
-            None => {
-                let known = store.load(session_id)?.map_or(0, |stored| stored.length);
-                store.append(session_id, known, &to_store.entry)?.ok_or_else(|| io::Error::other("others write too"))
-            }
-        }
+        let known = match &to_store.header {
+            Some(header) => store.create(header)?,
+            None => to_store.known,
+        };
+        store.append(&to_store.session_id, known, &to_store.entry)
     };
-    let length = shell.store_work(work).await;
-    if let Err(problem) = &length {
-        note!(Error, "A turn cannot be stored: {problem}");
-    }
-    shell.agent.borrow_mut().stored(turn, length.ok());
+    let outcome = shell.store_work(work).await;
+    shell.agent.borrow_mut().stored(turn, outcome);
 }

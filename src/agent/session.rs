@@ -13,6 +13,11 @@ use super::options::Chosen;
 use super::usage::Usage;
 use super::window::{USUAL_RATE, weight};
 
+/// Memory of a session beside its texts, and of a message of it: estimates, in bytes.
+const SESSION: usize = 512;
+/// See [`SESSION`].
+const MESSAGE: usize = 48;
+
 /// Names one run of a prompt, for ever.
 pub type TurnId = u64;
 
@@ -30,6 +35,17 @@ impl Exchange {
     pub fn weight(&self) -> usize {
         weight(&self.user) + weight(&self.assistant)
     }
+}
+
+/// What becomes of turns that are dropped from memory, from the least to the gravest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Fate {
+    /// The next prompt reads them again.
+    Aside,
+    /// They may be missing in the prompt that runs; the next one reads them again.
+    LeftOut,
+    /// Nobody has them any more.
+    Lost,
 }
 
 /// A conversation.
@@ -53,12 +69,21 @@ pub struct Session {
     pub stored: u64,
     /// Tokens for each byte of a request, as the last one told.
     pub rate: f64,
+    /// Whether its file has turns that are not in memory: the next prompt has it read.
+    pub is_partial: bool,
+    /// Whether there are turns in memory that could not be stored.
+    pub is_unsaved: bool,
+    /// The gravest thing that its owner was told of turns that were dropped.
+    pub told: Fate,
     history: VecDeque<Exchange>,
     /// So many of the oldest turns are not sent any more.
     left_out: usize,
+    /// So many of those were dropped from memory.
+    dropped_left_out: usize,
     bytes: usize,
     /// Messages of the user that have no answer.
     unanswered: VecDeque<Rc<str>>,
+    unanswered_bytes: usize,
 }
 
 impl Session {
@@ -74,11 +99,68 @@ impl Session {
             turn: None,
             stored: 0,
             rate: USUAL_RATE,
+            is_partial: false,
+            is_unsaved: false,
+            told: Fate::Aside,
             history: VecDeque::new(),
             left_out: 0,
+            dropped_left_out: 0,
             bytes: 0,
             unanswered: VecDeque::new(),
+            unanswered_bytes: 0,
         }
+    }
+
+    /// Bytes of memory that it takes, about.
+    pub fn memory(&self) -> usize {
+        let words = self.cwd.len() + self.model.len() + self.title.as_ref().map_or(0, |title| title.len());
+        let messages = 2 * self.history.len() + self.unanswered.len();
+        SESSION + words + self.bytes + self.unanswered_bytes + MESSAGE * messages
+    }
+
+    /// Whether there is anything that [`Self::forget`] would drop.
+    pub fn can_forget(&self) -> bool {
+        match self.turn {
+            None => !self.history.is_empty() || !self.unanswered.is_empty(),
+            Some(_) => self.history.len() > 1,
+        }
+    }
+
+    /// Drops the oldest turns, and then the oldest messages without an answer, until `excess` bytes are free or
+    /// nothing is left; while a turn runs the newest one stays. Says how many bytes became free, and what becomes of
+    /// the turns.
+    pub fn forget(&mut self, excess: usize) -> (usize, Fate) {
+        let is_running = self.turn.is_some();
+        let mut freed = 0;
+        let mut fate = Fate::Aside;
+        while freed < excess && self.history.len() > usize::from(is_running) {
+            let Some(oldest) = self.history.pop_front() else { break };
+            let bytes = oldest.user.len() + oldest.assistant.len();
+            self.bytes -= bytes;
+            freed += bytes + 2 * MESSAGE;
+            self.is_partial = true;
+            // Nobody misses what is not sent any more.
+            if self.left_out > 0 {
+                self.left_out -= 1;
+                self.dropped_left_out += 1;
+                continue;
+            }
+            fate = match (self.stored == 0 || self.is_unsaved, is_running) {
+                (true, _) => Fate::Lost,
+                (false, true) => Fate::LeftOut,
+                (false, false) => fate,
+            };
+        }
+        while freed < excess && !is_running {
+            let Some(oldest) = self.unanswered.pop_front() else { break };
+            self.unanswered_bytes -= oldest.len();
+            freed += oldest.len() + MESSAGE;
+            fate = Fate::Lost;
+        }
+        if self.history.is_empty() {
+            self.history.shrink_to_fit();
+        }
+        (freed, fate)
     }
 
     /// The message to send for what the user says now: with what has no answer before it. Who says the same again
@@ -95,14 +177,18 @@ impl Session {
     pub fn leave(&mut self, own: Rc<str>, limit: usize) {
         self.unanswered.retain(|message| *message != own);
         self.unanswered.push_back(own);
-        while self.unanswered.len() > 1 && self.unanswered.iter().map(|message| message.len()).sum::<usize>() > limit {
-            self.unanswered.pop_front();
+        self.unanswered_bytes = self.unanswered.iter().map(|message| message.len()).sum();
+        while self.unanswered.len() > 1 && self.unanswered_bytes > limit {
+            if let Some(oldest) = self.unanswered.pop_front() {
+                self.unanswered_bytes -= oldest.len();
+            }
         }
     }
 
     /// What had no answer has one now, or was refused.
     pub fn settle(&mut self) {
         self.unanswered.clear();
+        self.unanswered_bytes = 0;
     }
 
     /// The turns that are sent, oldest first.
@@ -134,11 +220,22 @@ impl Session {
         }
     }
 
+    /// Puts what its file says in the place of a history of which turns were dropped from memory. What was left out of
+    /// what is sent stays so.
+    pub fn restore_history(&mut self, exchanges: Vec<Exchange>, limit: usize) {
+        let left_out = self.left_out + self.dropped_left_out;
+        self.replace_history(exchanges, limit);
+        self.left_out = left_out.min(self.history.len());
+    }
+
     /// Puts another history in the place of this one.
     pub fn replace_history(&mut self, exchanges: Vec<Exchange>, limit: usize) {
         self.history.clear();
         self.left_out = 0;
+        self.dropped_left_out = 0;
         self.bytes = 0;
+        self.is_partial = false;
+        self.is_unsaved = false;
         for exchange in exchanges {
             self.remember(exchange, limit);
         }
@@ -192,6 +289,51 @@ mod tests {
         assert_eq!(session.message(&message("c")), message("d\\n\\nc"));
         session.settle();
         assert_eq!(session.message(&message("c")), message("c"));
+    }
+
+    fn with_turns(texts: &[&str]) -> Session {
+        let mut session = Session::new("/", "m".into(), SystemTime::UNIX_EPOCH);
+        for text in texts {
+            session.remember(Exchange { user: (*text).into(), assistant: (*text).into() }, usize::MAX);
+        }
+        session
+    }
+
+    fn kept(session: &Session) -> Vec<&str> {
+        session.sent().map(|turn| &*turn.user).collect()
+    }
+
+    #[test]
+    fn the_oldest_turns_are_dropped_first_and_what_becomes_of_them_is_known() {
+        let mut session = with_turns(&["a", "b", "c", "d"]);
+        session.leave("e".into(), 100);
+        session.stored = 9;
+        let before = session.memory();
+        let (freed, fate) = session.forget(1);
+        assert_eq!((before - freed, fate, kept(&session)), (session.memory(), Fate::Aside, vec!["b", "c", "d"]));
+        assert!(session.is_partial, "they are in the file");
+        session.turn = Some(1);
+        assert_eq!((session.forget(usize::MAX).1, kept(&session)), (Fate::LeftOut, vec!["d"]));
+        assert!(!session.can_forget(), "the newest turn of a prompt that runs stays");
+        session.turn = None;
+        let before = session.memory();
+        let (freed, fate) = session.forget(usize::MAX);
+        assert_eq!((before - freed, fate), (session.memory(), Fate::Lost), "no file has what has no answer");
+        assert!(kept(&session).is_empty() && !session.can_forget());
+
+        // What is not sent any more is missed by nobody, and is not sent when it is read again either.
+        let mut session = with_turns(&["a", "b", "c"]);
+        assert_eq!(session.leave_out(2), 2);
+        assert_eq!((session.forget(1).1, kept(&session)), (Fate::Aside, vec!["c"]));
+        let read = with_turns(&["a", "b", "c", "d"]);
+        session.restore_history(read.history.into(), usize::MAX);
+        assert_eq!(kept(&session), ["c", "d"]);
+
+        for (stored, is_unsaved) in [(0, false), (9, true)] {
+            let mut session = with_turns(&["a", "b"]);
+            (session.stored, session.is_unsaved) = (stored, is_unsaved);
+            assert_eq!(session.forget(1).1, Fate::Lost);
+        }
     }
 
     proptest! {

@@ -36,6 +36,8 @@ pub struct Client {
     log: Option<JoinHandle<String>>,
     next_id: u64,
     told: Transcript,
+    /// What sessions are called, as it was told: name and title.
+    pub titles: Vec<(String, String)>,
 }
 
 /// What came of a request.
@@ -86,7 +88,8 @@ impl Client {
         Self::run(command)
     }
 
-    fn run(mut command: Command) -> Self {
+    /// Starts this command, and keeps its log if its stderr is a pipe.
+    pub fn run(mut command: Command) -> Self {
         // Whoever runs the tests in the background (nohup, CI) has these signals ignored, and ignored they are inherited.
         let heed_signals = || {
             for signal in [libc::SIGHUP, libc::SIGINT] {
@@ -121,7 +124,7 @@ impl Client {
             }
         });
         let stdin = child.stdin.take();
-        Self { child, stdin, lines, log, next_id: 0, told }
+        Self { child, stdin, lines, log, next_id: 0, told, titles: Vec::new() }
     }
 
     /// Starts the agent for an endpoint.
@@ -158,9 +161,15 @@ impl Client {
         self.send(&json!({"jsonrpc": "2.0", "method": method, "params": params}));
     }
 
-    /// The next line.
+    /// The next line. What a session is called stands in [`Self::titles`] and in no line.
     pub fn line(&mut self) -> Json {
         match self.lines.recv_timeout(PATIENCE) {
+            Ok(line) if line["params"]["update"]["sessionUpdate"] == "session_info_update" => {
+                let text = |value: &Json| value.as_str().unwrap().to_owned();
+                let params = &line["params"];
+                self.titles.push((text(&params["sessionId"]), text(&params["update"]["title"])));
+                self.line()
+            }
             Ok(line) => line,
             Err(RecvTimeoutError::Timeout) => panic!("no line within {PATIENCE:?}"),
             Err(RecvTimeoutError::Disconnected) => panic!("the agent has closed stdout"),

@@ -172,3 +172,264 @@ fn unknown_and_foreign_names_are_not_found() {
     assert_eq!(client.error("session/load", load("junk"))["code"], -32603);
     assert_eq!(client.result("session/list", json!({}))["sessions"], json!([]));
 }
+
+#[test]
+fn a_bad_line_costs_its_turn_and_not_those_after_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let endpoint = Endpoint::saying(&["fine"]);
+    let mut first = client(&endpoint, dir.path());
+    let session = first.session();
+    for text in ["one", "two", "three"] {
+        first.prompt(&session, text);
+    }
+    drop(first);
+    let path = dir.path().join(format!("{session}.jsonl"));
+    let text = std::fs::read_to_string(&path).unwrap();
+    let mut lines: Vec<&str> = text.lines().collect();
+    lines[2] = "{\"user\":{\"role\":\"user\",\"cont";
+    std::fs::write(&path, lines.join("\n") + "\n").unwrap();
+
+    let env = [("OPENAI_BASE_URL", endpoint.url()), ("OPENAI_HISTORY_DIR", dir.path().to_str().unwrap().to_owned())];
+    let env: Vec<(&str, &str)> = env.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    let mut second = Client::logging("warn", &env);
+    assert_eq!(second.call("session/load", load(&session)).updates.len(), 4);
+    second.prompt(&session, "four");
+    assert_eq!(said(&endpoint), ["one", "fine", "three", "fine", "four"]);
+    let log = second.log();
+    let told = format!("Session {session}: {}: line 3 cannot be read and is passed over", path.display());
+    assert_eq!((log.lines().count(), log.contains(&told)), (1, true), "{log}");
+    // Nothing was cut off: whoever can mend the line has it still.
+    let text = std::fs::read_to_string(&path).unwrap();
+    assert_eq!((text.lines().count(), text.lines().nth(2)), (5, Some(lines[2])));
+}
+
+#[test]
+fn a_full_disk_is_told_and_spoils_no_answer() {
+    let dir = tempfile::tempdir().unwrap();
+    let endpoint = Endpoint::start(|request, conn| match request.said().as_str() {
+        "long" => conn.say(&["x".repeat(8000).as_str(), "y"]),
+        _ => conn.say(&["fine"]),
+    });
+    // No file may grow beyond 2 KiB (4 blocks of 512 bytes), and whoever tries gets an error.
+    let mut command = std::process::Command::new("sh");
+    command.arg("-c").arg("trap '' XFSZ; ulimit -f 4; exec \"$0\" acp").arg(env!("CARGO_BIN_EXE_openai-agent"));
+    command.env("OPENAI_BASE_URL", endpoint.url()).env("OPENAI_HISTORY_DIR", dir.path()).env("OPENAI_LOG", "error");
+    command.stderr(std::process::Stdio::piped());
+    let mut first = Client::run(command);
+    let session = first.session();
+    assert_eq!(first.prompt(&session, "one").text(), "fine");
+    let answered = first.prompt(&session, "long");
+    assert_eq!(answered.stop(), "end_turn");
+    let (answer, aside) = answered.updates.split_at(2);
+    assert_eq!(
+        answer[0]["content"]["text"].as_str().unwrap().len() + answer[1]["content"]["text"].as_str().unwrap().len(),
+        8001
+    );
+    assert_eq!(aside.len(), 1);
+    assert!(
+        aside[0]["content"]["text"].as_str().unwrap().starts_with("\n\nThis turn could not be stored: File too large")
+    );
+    assert_ne!(aside[0]["messageId"], answer[0]["messageId"]);
+    // What fits again is stored again, and what is not on the disk still goes with the next prompt.
+    assert_eq!(first.prompt(&session, "three").text(), "fine");
+    assert_eq!(said(&endpoint).len(), 5);
+    let log = first.log();
+    assert!(log.contains(&format!("error: Session {session}: a turn could not be stored: File too large")), "{log}");
+
+    let mut second = client(&endpoint, dir.path());
+    let loaded = second.call("session/load", load(&session));
+    assert_eq!(loaded.text_of("user_message_chunk"), "onethree");
+}
+
+#[test]
+fn a_directory_that_is_gone_is_told_and_spoils_no_answer() {
+    let dir = tempfile::tempdir().unwrap();
+    let endpoint = Endpoint::saying(&["fine"]);
+    let mut client = client(&endpoint, dir.path());
+    let session = client.session();
+    std::fs::remove_dir_all(dir.path()).unwrap();
+    let answered = client.prompt(&session, "one");
+    assert_eq!(answered.stop(), "end_turn");
+    assert!(answered.text().starts_with("fine\n\nThis turn could not be stored: No such file"), "{answered:?}");
+    std::fs::create_dir(dir.path()).unwrap();
+    assert_eq!(client.prompt(&session, "two").text(), "fine");
+    assert_eq!(said(&endpoint), ["one", "fine", "two"]);
+    assert_eq!(client.result("session/list", json!({}))["sessions"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn a_session_whose_model_is_not_offered_any_more_goes_on_with_another() {
+    let dir = tempfile::tempdir().unwrap();
+    let endpoint = Endpoint::saying(&["fine"]);
+    let mut first = client(&endpoint, dir.path());
+    let session = first.session();
+    first.result("session/set_model", json!({"sessionId": session, "modelId": "old"}));
+    first.prompt(&session, "one");
+    drop(first);
+    for method in ["session/load", "session/resume"] {
+        let env = [
+            ("OPENAI_BASE_URL", endpoint.url()),
+            ("OPENAI_HISTORY_DIR", dir.path().to_str().unwrap().to_owned()),
+            ("OPENAI_MODELS", "new,newer".to_owned()),
+            ("OPENAI_MODEL", "new".to_owned()),
+        ];
+        let env: Vec<(&str, &str)> = env.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        let mut client = Client::logging("warn", &env);
+        let result = client.result(method, load(&session));
+        assert_eq!(
+            (&result["configOptions"][0]["currentValue"], &result["models"]["currentModelId"]),
+            (&json!("new"), &json!("new"))
+        );
+        client.prompt(&session, "two");
+        assert_eq!(endpoint.requests().last().unwrap().body["model"], "new");
+        let log = client.log();
+        let told = match method {
+            "session/load" => {
+                log.contains(&format!("Session {session}: it goes on with new, for old is not in OPENAI_MODELS"))
+            }
+            // By then its last turn was of the new one.
+            _ => log.is_empty(),
+        };
+        assert!(told, "{log}");
+    }
+}
+
+#[test]
+fn an_expired_session_says_so_and_can_be_loaded_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let endpoint = Endpoint::saying(&["fine"]);
+    let mut first = client(&endpoint, dir.path());
+    let session = first.session();
+    first.prompt(&session, "one");
+    drop(first);
+    // A microsecond is over when the next request comes.
+    let env = [
+        ("OPENAI_BASE_URL", endpoint.url()),
+        ("OPENAI_HISTORY_DIR", dir.path().to_str().unwrap().to_owned()),
+        ("OPENAI_SESSION_IDLE_SEC", "0.000001".to_owned()),
+        ("OPENAI_MAX_SESSIONS", "1".to_owned()),
+    ];
+    let env: Vec<(&str, &str)> = env.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    let mut client = Client::logging("info", &env);
+    for _ in 0..2 {
+        assert_eq!(client.call("session/load", load(&session)).updates.len(), 2);
+        let prompt = json!({"sessionId": session, "prompt": [{"type": "text", "text": "two"}]});
+        let error = client.error("session/prompt", prompt);
+        assert_eq!((&error["code"], &error["data"]["sessionId"]), (&json!(-32002), &json!(session)));
+        let words = format!("Session expired: {session} was not used for 0.000001 s (OPENAI_SESSION_IDLE_SEC)");
+        assert_eq!(error["message"], format!("{words}; session/load opens it again"));
+    }
+    // Though only one may be open, there is room for each of these.
+    client.session();
+    client.session();
+    let log = client.log();
+    assert!(log.contains(&format!("Session {session} was not used for 0.000001 s")), "{log}");
+}
+
+#[test]
+fn turns_that_were_dropped_from_memory_are_read_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let endpoint = Endpoint::saying(&["fine"]);
+    let env = [
+        ("OPENAI_BASE_URL", endpoint.url()),
+        ("OPENAI_HISTORY_DIR", dir.path().to_str().unwrap().to_owned()),
+        ("OPENAI_MAX_MEMORY_BYTES", "20000".to_owned()),
+    ];
+    let env: Vec<(&str, &str)> = env.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    let mut client = Client::logging("warn", &env);
+    let sessions = [client.session(), client.session(), client.session()];
+    for round in 0..2 {
+        for session in &sessions {
+            client.prompt(session, &format!("{round}{}", "x".repeat(6000)));
+            assert_eq!(said(&endpoint).len(), 2 * round + 1, "all that was said goes with it");
+        }
+    }
+    assert_eq!(client.log(), "", "nothing was lost");
+
+    let without = [env[0], env[2]];
+    let mut client = Client::logging("warn", &without);
+    let sessions = [client.session(), client.session(), client.session()];
+    for text in ["x", "y"] {
+        for session in &sessions {
+            client.prompt(session, &text.repeat(9000));
+        }
+    }
+    assert_eq!(said(&endpoint).len(), 1, "without a history nobody has what was dropped");
+    let log = client.log();
+    let told = |session: &String| {
+        let words = format!("warning: Session {session}: the oldest turns were forgotten");
+        log.matches(&words).count()
+    };
+    assert_eq!(sessions.iter().map(told).collect::<Vec<_>>(), [1, 1, 1], "{log}");
+}
+
+#[test]
+fn a_client_of_a_shared_directory_may_be_shown_only_what_it_made_or_loaded() {
+    let dir = tempfile::tempdir().unwrap();
+    let endpoint = Endpoint::saying(&["fine"]);
+    let start = |scope: &str| {
+        let (url, dir) = (endpoint.url(), dir.path().to_str().unwrap().to_owned());
+        Client::start(&[("OPENAI_BASE_URL", &url), ("OPENAI_HISTORY_DIR", &dir), ("OPENAI_LIST_SESSIONS", scope)])
+    };
+    let (mut left, mut right) = (start("own"), start("own"));
+    let list = |client: &mut Client| {
+        let result = client.result("session/list", json!({}));
+        let sessions = result["sessions"].as_array().unwrap().iter();
+        let mut names: Vec<String> = sessions.map(|info| info["sessionId"].as_str().unwrap().to_owned()).collect();
+        names.sort();
+        names
+    };
+    let (mine, theirs) = (left.session(), right.session());
+    left.prompt(&mine, "mine");
+    right.prompt(&theirs, "theirs");
+    assert_eq!((list(&mut left), list(&mut right)), (vec![mine.clone()], vec![theirs.clone()]));
+    left.result("session/close", json!({"sessionId": mine}));
+    assert_eq!(list(&mut left), std::slice::from_ref(&mine), "it can be loaded again");
+    // Who knows the name may load it.
+    right.call("session/load", load(&mine));
+    let mut both = vec![mine, theirs];
+    both.sort();
+    assert_eq!(list(&mut right), both);
+
+    assert_eq!(list(&mut start("all")), both);
+    let mut none = start("none");
+    assert_eq!(none.error("session/list", json!({}))["code"], -32601);
+    let capabilities = none.result("initialize", json!({"protocolVersion": 1}))["agentCapabilities"].clone();
+    assert!(capabilities["sessionCapabilities"].get("list").is_none());
+}
+
+#[test]
+fn titles_and_costs_are_told_and_go_on_in_another_process() {
+    let dir = tempfile::tempdir().unwrap();
+    let endpoint = Endpoint::start(|request, conn| {
+        conn.begin();
+        conn.text("fine");
+        conn.finish_reason("stop");
+        let mut usage = json!({"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2});
+        if request.said() != "free" {
+            usage["cost"] = json!(0.1);
+        }
+        conn.event(&json!({"choices": [], "usage": usage}));
+        conn.done();
+    });
+    let update = |cost: f64| json!({"sessionUpdate": "usage_update", "used": 2, "size": 128_000, "cost": {"amount": cost, "currency": "USD"}});
+    let mut first = client(&endpoint, dir.path());
+    let session = first.session();
+    let answered = first.prompt(&session, "Mend the roof");
+    assert_eq!(answered.updates.last(), Some(&update(0.1)));
+    assert_eq!(answered.answer["result"]["usage"], json!({"totalTokens": 2, "inputTokens": 1, "outputTokens": 1}));
+    first.prompt(&session, "and the floor");
+    assert_eq!(first.prompt(&session, "free").updates.last(), Some(&update(0.2)));
+    let title = (session.clone(), "Mend the roof".to_owned());
+    assert_eq!(first.titles, std::slice::from_ref(&title));
+    drop(first);
+
+    let mut second = client(&endpoint, dir.path());
+    second.call("session/resume", load(&session));
+    assert_eq!(second.titles, [title]);
+    assert_eq!(second.prompt(&session, "more").updates.last(), Some(&update(0.3)), "0.1 three times, exactly");
+
+    let mut third = client(&endpoint, dir.path());
+    let other = third.session();
+    assert!(third.prompt(&other, "free").updates.last().unwrap().get("cost").is_none(), "no cost is invented");
+}

@@ -36,6 +36,8 @@ test("text, counts, reasoning, tools and lengths arrive as ACP names them", () =
     const hello = await session.prompt("hello");
     assert.equal(hello.text, "Hello there, friend! ✓");
     assert.equal(hello.stopReason, "end_turn");
+    assert.equal(hello.updates[0].sessionUpdate, "session_info_update");
+    assert.equal(hello.updates[0].title, "hello");
     const texts = hello.updates.filter((update) => update.sessionUpdate === "agent_message_chunk");
     assert.ok(texts.length > 3, "it streams");
     assert.equal(new Set(texts.map((update) => update.messageId)).size, 1);

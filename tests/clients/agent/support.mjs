@@ -43,6 +43,8 @@ export function withClient(stream, use) {
   const app = acp.client({ name: "tests" });
   app.onNotification(acp.methods.client.session.update, ({ params }) => {
     updates.push(params);
+    // What a session is called is told before the model is asked.
+    if (params.update.sessionUpdate === "session_info_update") return;
     waiting.splice(0).forEach((wake) => wake());
   });
   return app.connectWith(stream, async (context) => {

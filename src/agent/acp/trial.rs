@@ -1,0 +1,157 @@
+//! An agent in a test: requests go in, lines and effects come out, and the clock is the test's.
+
+use std::rc::Rc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde_json::{Value as Json, json};
+
+use super::{Agent, Effect, ToStore};
+use crate::agent::answer::{Ending, StopReason};
+use crate::agent::chunk::Kind;
+use crate::agent::config::{Config, Level};
+use crate::agent::dialect::{Dialect, Limit};
+use crate::agent::history::{Entry, Header, Stored};
+use crate::agent::json::Reader;
+use crate::agent::session::TurnId;
+
+/// An agent and what is around it.
+pub(super) struct Trial {
+    pub(super) agent: Agent,
+    pub(super) reader: Reader,
+    /// Seconds since 1970.
+    pub(super) seconds: u64,
+    /// What the agent asked for and nobody has looked at.
+    effects: Vec<Effect>,
+    next_id: u64,
+}
+
+impl Trial {
+    /// An agent with these variables.
+    pub(super) fn new(variables: &[(&str, &str)]) -> Self {
+        let mut count = 0u128;
+        let dice = move || {
+            count += 1;
+            count.to_be_bytes()
+        };
+        let mut env = |name: &str| {
+            let found = variables.iter().find(|(key, _)| *key == name);
+            found.map(|(_, value)| (*value).to_owned())
+        };
+        let agent = Agent::new(Rc::new(Config::from_env(&mut env).unwrap()), Box::new(dice));
+        Self { agent, reader: Reader::default(), seconds: 0, effects: Vec::new(), next_id: 0 }
+    }
+
+    pub(super) fn now(&self) -> SystemTime {
+        UNIX_EPOCH + Duration::from_secs(self.seconds)
+    }
+
+    /// Sends a request: what was written since the last look, without what sessions are called.
+    pub(super) fn ask(&mut self, method: &str, params: Json) -> Vec<Json> {
+        self.next_id += 1;
+        let line = json!({"jsonrpc": "2.0", "id": self.next_id, "method": method, "params": params}).to_string();
+        let now = self.now();
+        self.agent.handle_line(line.as_bytes(), &mut self.reader, now);
+        self.lines().into_iter().filter(|line| title(line).is_none()).collect()
+    }
+
+    /// Sends a request that is answered at once.
+    pub(super) fn answer(&mut self, method: &str, params: Json) -> Json {
+        let mut lines = self.ask(method, params);
+        assert_eq!(lines.len(), 1, "{lines:?}");
+        lines.remove(0)
+    }
+
+    /// All that was written since the last look.
+    pub(super) fn lines(&mut self) -> Vec<Json> {
+        self.agent.check_invariants();
+        while let Some(effect) = self.agent.next_effect() {
+            self.effects.push(effect);
+        }
+        let bytes = self.agent.outbox().waiting().to_vec();
+        self.agent.wrote(bytes.len(), false);
+        bytes.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect()
+    }
+
+    /// What was asked for since the last look.
+    pub(super) fn effects(&mut self) -> Vec<Effect> {
+        while let Some(effect) = self.agent.next_effect() {
+            self.effects.push(effect);
+        }
+        std::mem::take(&mut self.effects)
+    }
+
+    /// What was logged since the last look; other effects are dropped.
+    pub(super) fn log(&mut self) -> Vec<(Level, String)> {
+        let effects = self.effects().into_iter();
+        let logged = effects.filter_map(|effect| match effect {
+            Effect::Log(level, message) => Some((level, message)),
+            _ => None,
+        });
+        logged.collect()
+    }
+
+    /// A new session.
+    pub(super) fn session(&mut self) -> String {
+        let answer = self.answer("session/new", json!({"cwd": "/"}));
+        answer["result"]["sessionId"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned()
+    }
+
+    /// Has a prompt begin.
+    pub(super) fn begin(&mut self, session: &str, text: &str) -> TurnId {
+        let prompt = json!({"sessionId": session, "prompt": [{"type": "text", "text": text}]});
+        self.lines();
+        let lines = self.ask("session/prompt", prompt);
+        assert!(lines.is_empty(), "{lines:?}");
+        let starts = self.effects.iter().rev();
+        let start = starts.clone().find_map(|effect| match effect {
+            Effect::Start(turn) => Some(*turn),
+            _ => None,
+        });
+        start.unwrap()
+    }
+
+    /// Ends a turn with this text.
+    pub(super) fn end(&mut self, turn: TurnId, text: &str) -> Option<ToStore> {
+        self.agent.delta(turn, Kind::Text, text);
+        let ending = Ending { stop: StopReason::EndTurn, usage: None, tools: None };
+        let now = self.now();
+        let to_store = self.agent.complete(turn, ending, now);
+        self.agent.check_invariants();
+        to_store
+    }
+
+    /// A whole turn of an agent that keeps no history.
+    pub(super) fn say(&mut self, session: &str, text: &str) {
+        let turn = self.begin(session, text);
+        assert!(self.end(turn, "fine").is_none());
+        assert!(self.lines().last().is_some_and(|line| line["result"]["stopReason"] == "end_turn"));
+    }
+
+    /// What the model would be asked in a turn: the first characters of each message.
+    pub(super) fn asked(&self, turn: TurnId) -> Vec<String> {
+        let body = self.agent.request_body(turn, Dialect::new(Limit::Old)).unwrap();
+        let body: Json = serde_json::from_slice(&body).unwrap();
+        let contents = body["messages"].as_array().unwrap().iter().map(|message| message["content"].as_str().unwrap());
+        contents.map(|content| content.chars().take(8).collect()).collect()
+    }
+}
+
+/// What a line says that a session is called.
+pub(super) fn title(line: &Json) -> Option<&str> {
+    let update = &line["params"]["update"];
+    (update["sessionUpdate"] == "session_info_update").then(|| update["title"].as_str().unwrap())
+}
+
+/// A session as a file has it: the user's words of each turn, all answered "fine" by this model.
+pub(super) fn stored(session_id: &str, model: &str, said: &[&str]) -> Stored {
+    let header = Header { version: 1, session_id: session_id.into(), cwd: "/".into(), model: model.into() };
+    let message = |role: &str, text: &str| json!({"role": role, "content": text}).to_string();
+    let entries = said.iter().map(|text| Entry {
+        user: message("user", text),
+        assistant: message("assistant", "fine"),
+        model: model.into(),
+        usage: None,
+        title: Some(said[0].chars().take(8).collect()),
+    });
+    Stored { header, entries: entries.collect(), length: 1000, updated: UNIX_EPOCH, damage: None }
+}

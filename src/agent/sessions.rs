@@ -32,7 +32,9 @@ pub struct Sessions {
     droppable: BTreeMap<(bool, u64), Rc<str>>,
     bytes: usize,
     uses: u64,
-    ended: VecDeque<(Rc<str>, End)>,
+    ended: HashMap<Rc<str>, End>,
+    /// The same, in the order in which they ended.
+    ended_order: VecDeque<Rc<str>>,
 }
 
 struct Place {
@@ -94,7 +96,7 @@ impl Sessions {
     /// Opens a session, in the place of one of its name if there is one.
     pub fn insert(&mut self, session_id: Rc<str>, session: Session, now: SystemTime) {
         self.remove(&session_id);
-        self.ended.retain(|(ended, _)| *ended != session_id);
+        self.forget_end(&session_id);
         self.uses += 1;
         let place = Place { session, use_number: self.uses, used: now };
         self.stand(&session_id, &place.standing());
@@ -112,20 +114,25 @@ impl Sessions {
     pub fn end(&mut self, session_id: &str, end: End) {
         let Some((name, place)) = self.places.remove_entry(session_id) else { return };
         self.leave(&place.standing());
-        if self.ended.len() == ENDED {
-            self.ended.pop_front();
+        if self.ended_order.len() == ENDED
+            && let Some(oldest) = self.ended_order.pop_front()
+        {
+            self.ended.remove(&oldest);
         }
-        self.ended.push_back((name, end));
+        self.ended_order.push_back(name.clone());
+        self.ended.insert(name, end);
     }
 
     /// Why a session that is not open has ended, if it was open and that is not long ago.
     pub fn ended(&self, session_id: &str) -> Option<End> {
-        self.ended.iter().find(|(name, _)| **name == *session_id).map(|(_, end)| *end)
+        self.ended.get(session_id).copied()
     }
 
     /// Forgets that a session was there.
     pub fn forget_end(&mut self, session_id: &str) {
-        self.ended.retain(|(name, _)| **name != *session_id);
+        if self.ended.remove(session_id).is_some() {
+            self.ended_order.retain(|name| **name != *session_id);
+        }
     }
 
     /// Changes a session; nothing if there is none of this name.
@@ -219,8 +226,8 @@ impl Sessions {
         for (key, name) in &self.droppable {
             assert_eq!(self.places[name].standing().droppable, Some(*key));
         }
-        assert!(self.ended.iter().all(|(name, _)| !self.places.contains_key(name)));
-        assert!(self.ended.len() <= ENDED);
+        assert!(self.ended_order.iter().all(|name| self.ended.contains_key(name) && !self.places.contains_key(name)));
+        assert!(self.ended.len() == self.ended_order.len() && self.ended.len() <= ENDED);
     }
 }
 

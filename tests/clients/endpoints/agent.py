@@ -107,9 +107,13 @@ class Agent:
         return self.next_id
 
     def line(self):
-        line = self.lines.get(timeout=PATIENCE)
-        assert line is not None, "the agent has closed its stdout"
-        return line
+        """The next line, but for what a session is called."""
+        while True:
+            line = self.lines.get(timeout=PATIENCE)
+            assert line is not None, "the agent has closed its stdout"
+            update = line.get("params", {}).get("update", {})
+            if update.get("sessionUpdate") != "session_info_update":
+                return line
 
     def answer(self, number, updates=()):
         """Waits for the answer to a request. `updates` came before."""

@@ -86,10 +86,15 @@ impl Agent {
             .expect("a write");
     }
 
+    /// The next line that is not about a session's title.
     fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.stdout.read_line(&mut line).expect("a line");
-        line
+        loop {
+            let mut line = String::new();
+            self.stdout.read_line(&mut line).expect("a line");
+            if !line.contains("session_info_update") {
+                return line;
+            }
+        }
     }
 
     fn session(&mut self) -> String {

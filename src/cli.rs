@@ -13,7 +13,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::activation::Inherited;
 use crate::address::{Address, AddressError};
-use crate::config::{Config, Listen, Listener, LogFormat, LogLevel};
+use crate::config::{Config, Listen, Listener, LogFormat, LogLevel, Web};
 use crate::control::{self, Question, Whom};
 use crate::error::StartError;
 
@@ -66,6 +66,8 @@ pub struct Options {
     pub config: Source,
     /// The listener that was asked for beside those of the configuration.
     pub listen: Option<Listen>,
+    /// Its clients speak WebSocket.
+    pub web: bool,
     /// `--admin`, which comes before the configuration's.
     pub admin: Option<Address>,
     /// `--log-level`, which comes before the configuration's.
@@ -120,7 +122,8 @@ impl Options {
         if self.listen.is_none() && config.listeners.is_empty() {
             config.listeners = inherited.iter().map(|socket| Listener::open(socket.address.clone().into())).collect();
         }
-        config.listen(self.listen.clone())?;
+        let web = self.web.then(Web::default);
+        config.listen(self.listen.clone().map(|listen| Listener { web, ..Listener::open(listen) }))?;
         config.administer(self.admin.clone())?;
         if from_stdin && config.listeners.iter().any(|listener| listener.listen == Listen::Stdio) {
             return Err(StartError::Usage(both.to_owned()));
@@ -242,6 +245,13 @@ struct DaemonArgs {
     /// is reported on stderr.
     #[arg(long, value_name = "HOST:PORT", group = "listen", value_parser = Address::from_tcp)]
     tcp: Option<Address>,
+
+    /// Serve many clients that speak WebSocket, at ws://HOST:PORT/acp
+    ///
+    /// Who may come in (tokens, pages of browsers) is said by listeners[] in the configuration. wss:// is for a proxy in
+    /// front of it.
+    #[arg(long, value_name = "HOST:PORT", group = "listen", value_parser = Address::from_tcp)]
+    ws: Option<Address>,
 
     /// Serve readiness, metrics, a status page and commands over HTTP
     ///
@@ -503,10 +513,13 @@ impl From<DaemonArgs> for Options {
             (None, Some(number)) => Source::Descriptor(number),
             (None, None) => Source::Embedded,
         };
-        let listen = args.tcp.or(args.unix).map(Listen::from).or(args.stdio.then_some(Listen::Stdio));
+        let web = args.ws.is_some();
+        let socket = args.tcp.or(args.unix).or(args.ws);
+        let listen = socket.map(Listen::from).or(args.stdio.then_some(Listen::Stdio));
         Self {
             config,
             listen,
+            web,
             admin: args.admin,
             log_level: args.log_level.map(LogLevel::from),
             log_format: args.log_format.map(LogFormat::from),
@@ -567,7 +580,14 @@ mod tests {
         let options = run("");
         assert_eq!(
             options,
-            Options { config: Source::Embedded, listen: None, admin: None, log_level: None, log_format: None }
+            Options {
+                config: Source::Embedded,
+                listen: None,
+                web: false,
+                admin: None,
+                log_level: None,
+                log_format: None
+            }
         );
         let config =
             options.configuration(Path::new("/proc/self/exe"), &[]).expect("the built-in configuration is good");
@@ -584,6 +604,8 @@ mod tests {
         assert_eq!(run("--tcp [::1]:0").listen, Some(Listen::Tcp { host: "::1".to_owned(), port: 0 }));
         let unix = Some(Listen::Unix { path: "/tmp/bus".into(), mode: 0o600, owner: crate::config::Owner::default() });
         assert_eq!(run("--unix /tmp/bus").listen, unix);
+        let web = run("--ws [::1]:0");
+        assert_eq!((web.listen, web.web), (Some(Listen::Tcp { host: "::1".to_owned(), port: 0 }), true));
         let logged = run("--log-level warn --log-format json");
         assert_eq!((logged.log_level, logged.log_format), (Some(LogLevel::Warn), Some(LogFormat::Json)));
     }

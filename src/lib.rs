@@ -38,6 +38,7 @@ pub mod proxy;
 pub mod reserve;
 pub mod scan;
 pub mod shell;
+pub mod tokens;
 pub mod websocket;
 
 #[cfg(feature = "agent")]

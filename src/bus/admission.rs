@@ -10,11 +10,22 @@ use super::peer::{ClientKey, Moment, Peer, Source};
 use super::port::{Close, Effect};
 use super::reply::Delivered;
 use super::report::{Level, Reason, Report};
-use super::settings::{Entry, Proxies, Proxy};
+use super::settings::{Entry, MAX_CONNECTIONS, Proxies, Proxy};
 
 /// Refused clients that are told why at a time. More are closed without a word, so that refused ones never take the
 /// slots of others.
 const EXPLAINED_REFUSALS: usize = 16;
+
+/// Why a client is not taken in, for it to read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TurnedAway {
+    /// The daemon shuts down.
+    Draining,
+    /// It may not come in.
+    NotAllowed(String),
+    /// There is no room for it now.
+    NoRoom(String),
+}
 
 /// What a client from `source` that finds no room is told.
 pub(super) struct NoRoom {
@@ -70,6 +81,37 @@ impl Bus {
         });
         self.effects.extend(report.map(Effect::Report));
         false
+    }
+
+    /// Whether a client of this origin would be taken in now. To be asked before a handshake is answered that can say
+    /// why not.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn would_take(&self, listener: usize, origin: &Origin) -> Result<(), TurnedAway> {
+        let Some(settings) = self.settings.listeners.get(listener) else { return Err(TurnedAway::Draining) };
+        if self.shutdown.refuses_clients() {
+            return Err(TurnedAway::Draining);
+        }
+        if let Err(key) = settings.entry.lets_in(origin) {
+            return Err(TurnedAway::NotAllowed(format!("{} is not in {key}", origin.place)));
+        }
+        if !(0..self.settings.pools.len()).any(|pool| self.offers(listener, origin, pool)) {
+            return Err(TurnedAway::NotAllowed("this token is good for no pool of this listener".into()));
+        }
+        if self.clients.is_full() {
+            return Err(TurnedAway::NoRoom(format!("all {MAX_CONNECTIONS} connections are in use")));
+        }
+        self.no_room(listener, origin.source()).map_or(Ok(()), |no_room| Err(TurnedAway::NoRoom(no_room.text)))
+    }
+
+    /// A connection asked for a WebSocket and was refused.
+    pub(super) fn on_not_upgraded(&mut self, now: Moment, place: Place, why: &str) {
+        let report = self.reporter.report(now, Reason::HandshakeRefused, || {
+            let text = format!("a WebSocket is refused: {why}");
+            Report { origin: Some(Rc::new(place.into())), ..Report::new(Reason::HandshakeRefused, text) }
+        });
+        self.effects.extend(report.map(Effect::Report));
     }
 
     /// What had to begin with a PROXY header was closed.

@@ -2,6 +2,7 @@
 //! (spec 3.3, 6.1; decisions 6, 7).
 
 use super::Bus;
+use super::origin::Origin;
 use super::peer::{ClientKey, Moment, WorkerKey};
 use super::pool::Seat;
 use super::report::Reason;
@@ -113,12 +114,28 @@ impl Bus {
         self.pick_worker(now, client, group)
     }
 
-    /// The pool of this name. One that the client's listener does not offer is not told from one that does not exist.
+    /// The group of a new client: its listener's, unless its token is good for other pools only.
+    pub(super) fn group_of_client(&self, listener: usize, origin: &Origin) -> usize {
+        let group = self.listener_groups[listener];
+        let Some(pools) = &origin.pools else { return group };
+        let all_are_good = self.groups[group].pools().all(|pool| pools.contains(&pool));
+        // The group of a pool has its index.
+        let preferred = pools.iter().copied().find(|pool| self.offers(listener, origin, *pool));
+        if all_are_good { group } else { preferred.unwrap_or(group) }
+    }
+
+    /// Whether a client of this origin may use a pool of its listener.
+    pub(super) fn offers(&self, listener: usize, origin: &Origin, pool: usize) -> bool {
+        let offered = self.settings.listeners.get(listener).and_then(|listener| listener.pools.as_deref());
+        [offered, origin.pools.as_deref()].into_iter().flatten().all(|pools| pools.contains(&pool))
+    }
+
+    /// The pool of this name. One that the client may not use is not told from one that does not exist.
     fn named_pool(&self, client: ClientKey, name: &[u8]) -> Result<usize, (Reason, String)> {
-        let listener = self.clients.get(client).and_then(|client| self.settings.listeners.get(client.listener));
-        let offered = listener.and_then(|listener| listener.pools.as_ref());
+        let client = self.clients.get(client);
+        let offers = |pool: &usize| client.is_some_and(|client| self.offers(client.listener, &client.origin, *pool));
         let found = self.settings.pools.iter().position(|pool| pool.id.as_bytes() == name);
-        found.filter(|pool| offered.is_none_or(|offered| offered.contains(pool))).ok_or_else(|| {
+        found.filter(offers).ok_or_else(|| {
             let shown = name[..name.len().min(64)].escape_ascii();
             (Reason::UnknownPool, format!("no pool is called \"{shown}\""))
         })

@@ -100,7 +100,7 @@ impl Client {
             stdio,
             source_use,
             listener,
-            source: origin.place.source(),
+            source: origin.source(),
             origin,
             why: None,
             turned_away: false,

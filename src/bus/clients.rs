@@ -40,7 +40,7 @@ impl Bus {
         if !self.lets_in(now, listener, &origin) {
             return None;
         }
-        let source = origin.place.source();
+        let source = origin.source();
         let no_room = self.no_room(listener, source);
         if let Some(no_room) = &no_room
             && !self.may_explain_refusal()
@@ -49,7 +49,7 @@ impl Bus {
             return None;
         }
         let number = self.next_client_number;
-        let group = self.listener_groups[listener];
+        let group = self.group_of_client(listener, &origin);
         let room = if self.clients.is_full() { None } else { self.sources.enter(source) };
         let client = room.map(|source_use| Client {
             turned_away: no_room.is_some(),
@@ -132,6 +132,21 @@ impl Bus {
         }
     }
 
+    /// It has said that it leaves, and looks at nothing that comes after that.
+    pub(super) fn on_client_left(&mut self, now: Moment, key: ClientKey) {
+        self.close_client(now, key, Close::Flush, Reason::ClientClosed);
+    }
+
+    /// What it sends cannot be read, and nothing that would come after it.
+    pub(super) fn on_client_faulty(&mut self, now: Moment, key: ClientKey, why: &str, is_too_long: bool) {
+        if self.clients.get(key).is_none_or(|client| client.phase >= Phase::Flushing) {
+            return;
+        }
+        let reason = if is_too_long { Reason::ClientLineTooLong } else { Reason::ClientMalformed };
+        self.report(now, reason, Some(Peer::Client(key)), || format!("a client is closed: {why}"));
+        self.close_client(now, key, Close::Flush, reason);
+    }
+
     /// It can be written to no more.
     pub(super) fn on_client_broken(&mut self, now: Moment, key: ClientKey, why: &str) {
         let Some(client) = self.clients.get(key) else { return };
@@ -179,7 +194,8 @@ impl Bus {
         if how == Close::Flush && was_half_closed && nothing_left {
             return self.close_client(now, key, Close::Now, why);
         }
-        self.effects.push_back(Effect::Close { client: key, how });
+        let why = self.clients.get(key).and_then(|client| client.why).unwrap_or(why);
+        self.effects.push_back(Effect::Close { client: key, how, why });
         self.recheck_quiesced(now);
     }
 

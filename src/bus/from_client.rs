@@ -250,6 +250,9 @@ impl Bus {
         for named in [&session, &second_session] {
             self.refuse_lent(worker, verb, named)?;
         }
+        for name in [&top, &inner].into_iter().flatten() {
+            self.refuse_bound(client, worker, name)?;
+        }
         Ok(Route { worker, session, second_session, cancels: None })
     }
 

@@ -20,8 +20,9 @@
 #![forbid(unsafe_code)]
 
 pub mod account;
-mod admission;
+pub mod admission;
 mod assignment;
+mod bonds;
 mod client;
 mod clients;
 mod correlation;
@@ -112,6 +113,7 @@ pub struct Bus {
     /// Whose line was just dealt with is not read on.
     sender_penalised: bool,
     sources: sources::Sources,
+    bonds: bonds::Bonds,
     /// Workers before which clients take turns, and when they are looked after next.
     workers_in_turns: Vec<WorkerKey>,
     turns_due: Option<Moment>,
@@ -194,6 +196,7 @@ impl Bus {
             pace_queue: fairness::PaceQueue::new(),
             sender_penalised: false,
             sources: sources::Sources::default(),
+            bonds: bonds::Bonds::default(),
             workers_in_turns: Vec::new(),
             turns_due: None,
             shortage: memory::Shortage::default(),
@@ -399,6 +402,9 @@ impl Bus {
             Input::Memory { used, held, waiting } => self.on_memory(now, used, &held, &waiting),
             Input::Refused { client, held } => self.on_memory_refused(now, client, &held),
             Input::Unintroduced { place, why } => self.on_unintroduced(now, place, &why),
+            Input::NotUpgraded { place, why } => self.on_not_upgraded(now, place, &why),
+            Input::Left { client } => self.on_client_left(now, client),
+            Input::Faulty { client, why, is_too_long } => self.on_client_faulty(now, client, &why, is_too_long),
             Input::Closed { client } => self.on_client_closed(now, client),
             Input::CloseClient { client } => self.on_close_client(now, client),
             Input::RestartWorker { worker } => self.on_restart_worker(now, worker),

@@ -2,6 +2,7 @@
 //! it. For rules of admission and for people; no message is routed by it.
 
 use core::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
 
 use super::peer::Source;
 
@@ -70,6 +71,7 @@ impl From<Source> for Place {
             Source::Inherited => Self::Inherited,
             Source::Address(octets) => Self::Address(SocketAddr::new(octets.into(), 0)),
             Source::User(user) => Self::Process { pid: 0, user },
+            Source::Name(_) => Self::Inherited,
         }
     }
 }
@@ -83,11 +85,29 @@ pub struct Origin {
     pub via: Option<Place>,
     /// It is the proxy itself, not a client of it: a health check.
     pub is_proxy: bool,
-    /// What the proxy said of it.
+    /// What it is called.
     pub names: Names,
+    /// Indexes of the pools that its token is good for, the first one preferred; none means all of its listener.
+    pub pools: Option<Rc<[usize]>>,
 }
 
-/// What a proxy says of a client beside its address. Text without control characters, of at most 255 characters each.
+impl Origin {
+    /// What it has its share by: its token's name, or else where it comes from.
+    pub fn source(&self) -> Source {
+        match &self.names.token {
+            Some(name) => Source::Name(hash(name.as_bytes())),
+            None => self.place.source(),
+        }
+    }
+}
+
+/// FNV-1a: of names that the operator has given.
+fn hash(name: &[u8]) -> u64 {
+    name.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
+}
+
+/// What a client is called: by its token, and by a proxy beside its address. Text without control characters, of at most
+/// 255 characters each.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Names {
     /// The common name of the certificate that the client showed to the proxy, which has verified it.
@@ -96,6 +116,17 @@ pub struct Names {
     pub server_name: Option<Box<str>>,
     /// What the proxy calls this connection in its own log.
     pub unique_id: Option<Box<str>>,
+    /// Whose token the client has shown.
+    pub token: Option<Rc<str>>,
+    /// What a WebSocket's client was told that its connection is called (`Acp-Connection-Id`).
+    pub connection_id: Option<Box<str>>,
+}
+
+impl Names {
+    /// Whom its sessions belong to beyond the connection: the name of its token, or that of its certificate.
+    pub fn owner(&self) -> Option<&str> {
+        self.token.as_deref().or(self.common_name.as_deref())
+    }
 }
 
 impl<P: Into<Place>> From<P> for Origin {

@@ -1,12 +1,14 @@
 //! Whose a session is: who claims it, learns of it, borrows it, loses it, and who may not name it (spec 6.1, decision
 //! 3).
 
+use std::rc::Rc;
+
 use super::Bus;
 use super::message::Refusal;
 use super::peer::{ClientKey, Moment, Peer, SessionKey, WorkerKey};
 use super::report::Reason;
 use super::sessions::Rank;
-use super::settings::MAX_SESSION_ID_LEN;
+use super::settings::{MAX_SESSION_ID_LEN, SessionAccess};
 use super::worker::Worker;
 
 /// What became of a `result.sessionId`.
@@ -90,9 +92,32 @@ impl Bus {
         self.hold_session(key);
     }
 
+    /// Notes under which name a session was made or loaded.
+    fn bind_session(&mut self, client: ClientKey, worker: WorkerKey, session: &[u8]) {
+        let (Some(client), Some(worker)) = (self.clients.get(client), self.workers.get(worker)) else { return };
+        if let Some(name) = client.origin.names.owner() {
+            self.bonds.bind(worker.pool, session, &Rc::from(name));
+        }
+    }
+
+    /// A session that was made under a name is out of reach under any other one.
+    pub(super) fn refuse_bound(&self, client: ClientKey, worker: WorkerKey, session: &[u8]) -> Result<(), Refusal> {
+        let (Some(client), Some(worker)) = (self.clients.get(client), self.workers.get(worker)) else { return Ok(()) };
+        let is_owner = self.settings.routing.session_access == SessionAccess::Owner;
+        match is_owner && self.bonds.keeps_from(worker.pool, session, client.origin.names.owner()) {
+            true => Err(Self::denied()),
+            false => Ok(()),
+        }
+    }
+
     /// The worker has answered a request in this session with a result.
     pub(super) fn confirm_session(&mut self, key: SessionKey, rank: Rank) {
         let Some(session) = self.sessions.confirm(key, rank) else { return };
+        if let (Rank::Issued, Some(owner)) = (session.rank, session.client) {
+            let (worker, name) = (session.worker, session.name.clone());
+            self.bind_session(owner, worker, name.as_bytes());
+        }
+        let Some(session) = self.sessions.get(key) else { return };
         if let (Rank::Issued, Some(owner)) = (session.rank, session.client)
             && let Some(owner) = self.clients.get_mut(owner)
         {
@@ -141,7 +166,10 @@ impl Bus {
             client.lost.forget(name);
         }
         match self.new_session(now, client, worker, name, Rank::Issued) {
-            Some(_) => Learned::Known,
+            Some(_) => {
+                self.bind_session(client, worker, name);
+                Learned::Known
+            }
             None => Learned::NoRoom,
         }
     }

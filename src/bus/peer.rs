@@ -88,6 +88,8 @@ pub enum Source {
     Address([u8; 16]),
     /// A user of this machine, at the other end of a Unix socket (SO_PEERCRED, unix(7)).
     User(u32),
+    /// Whoever has a token of one name, by the name's hash.
+    Name(u64),
 }
 
 impl std::fmt::Display for Source {
@@ -102,6 +104,7 @@ impl std::fmt::Display for Source {
                 }
             }
             Self::User(user) => write!(formatter, "user {user}"),
+            Self::Name(_) => formatter.write_str("the bearer of a token"),
         }
     }
 }

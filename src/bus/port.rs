@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 pub use super::origin::{Names, Origin, Place};
 pub use super::peer::{ClientKey, Moment, Peer, PeerBits, Source, Text, WorkerKey};
 use super::report::Report;
-pub use super::report::WorkerName;
+pub use super::report::{Reason, WorkerName};
 use crate::scan::Span;
 
 /// What happened outside.
@@ -88,6 +88,27 @@ pub enum Input {
         place: Place,
         /// What was wrong with its header, for a person to read.
         why: String,
+    },
+    /// A connection that asked for a WebSocket was refused before it became a client.
+    NotUpgraded {
+        /// Where it came from.
+        place: Place,
+        /// What it was told, for a person to read.
+        why: String,
+    },
+    /// A client has said that it leaves: it reads nothing of what is sent to it now, and sends nothing more.
+    Left {
+        /// The client.
+        client: ClientKey,
+    },
+    /// What a client sends is no sequence of messages: nothing that comes after it can be read.
+    Faulty {
+        /// The client.
+        client: ClientKey,
+        /// What is wrong, for a person to read.
+        why: String,
+        /// It is a line that is too long.
+        is_too_long: bool,
     },
     /// A client's descriptor is closed, and no operation of it is left in the kernel.
     Closed {
@@ -192,6 +213,8 @@ pub enum Effect {
         client: ClientKey,
         /// Whether queued bytes may go first.
         how: Close,
+        /// Why.
+        why: Reason,
     },
     /// Take no more connections for now: the table is full.
     PauseAccept,

@@ -67,6 +67,7 @@ reasons! {
     ConnectionLimit "connection_limit" Warn "Every connection slot is taken, or all that a listener or a source may have.",
     NotAllowed "not_allowed" Warn "Somebody connected whom allow or peer_uids of the listener keeps out; the connection was closed.",
     ProxyHeader "proxy_header" Warn "A PROXY header was malformed, missing or late, or came from where none is believed; the connection was closed.",
+    HandshakeRefused "handshake_refused" Warn "A connection asked for a WebSocket and was refused, or did not ask in time.",
     PartialLine "partial_line" Warn "A peer ended in the middle of a line; the part was dropped.",
     NoWorker "no_worker" Warn "No worker of the pool is running.",
     WorkerGone "worker_exited" Warn "The worker that the request or its session belonged to has exited.",

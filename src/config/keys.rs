@@ -41,6 +41,13 @@ pub(super) const ROUTING: &[&str] = &["id_collision", "session_access"];
 pub(super) const LISTENER: &[&str] = &[
     "tcp",
     "unix",
+    "ws",
+    "path",
+    "origins",
+    "tokens_file",
+    "trusted_proxies",
+    "ping_sec",
+    "pong_timeout_sec",
     "mode",
     "owner",
     "pool",
@@ -102,6 +109,9 @@ pub(super) fn range(key: &str) -> RangeInclusive<u64> {
         // 0 is no limit.
         "stderr_lines_per_sec" => 0..=1_000_000,
         "timeout_ms" => 1..=60_000,
+        // 0 never asks.
+        "ping_sec" => 0..=DAY,
+        "pong_timeout_sec" => 1..=3600,
         "max_connections" | "total" | "per_source" => 1..=MAX_CONNECTIONS as u64,
         _ => unreachable!("no number has the key {key}"),
     }

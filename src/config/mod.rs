@@ -26,7 +26,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use thiserror::Error;
 
 use crate::address::Address;
-use crate::bus::settings::{self, Assignment, Entry, Limits, MaxConnections, Routing, Settings};
+use crate::bus::settings::{self, Assignment, Entry, Limits, MaxConnections, Proxies, Routing, Settings};
 use crate::error::StartError;
 
 pub use document::Problem;
@@ -109,6 +109,38 @@ pub struct Listener {
     pub entry: Entry,
     /// It is closed while no worker of its pools runs.
     pub closes_when_not_ready: bool,
+    /// Its clients speak WebSocket (RFC 6455), and on these terms; the others speak NDJSON.
+    pub web: Option<Web>,
+}
+
+/// On what terms the clients of a listener speak WebSocket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Web {
+    /// Where it is to be asked for; begins with a slash.
+    pub path: String,
+    /// The origins of pages that may ask for it (RFC 6454), in small letters; `*` is all of them.
+    pub origins: Vec<String>,
+    /// Where the tokens of its clients stand; none lets everybody in.
+    pub tokens_file: Option<PathBuf>,
+    /// Who is believed in what `X-Forwarded-For` and `Forwarded` say.
+    pub trusted_proxies: Option<Proxies>,
+    /// How long a client may say nothing before it is pinged; none is for ever.
+    pub ping: Option<Duration>,
+    /// How long it may take to answer that.
+    pub pong_timeout: Duration,
+}
+
+impl Default for Web {
+    fn default() -> Self {
+        Self {
+            path: "/acp".to_owned(),
+            origins: Vec::new(),
+            tokens_file: None,
+            trusted_proxies: None,
+            ping: Some(Duration::from_secs(30)),
+            pong_timeout: Duration::from_secs(10),
+        }
+    }
 }
 
 /// How long the clients of a listener may sit on their slots.
@@ -133,6 +165,27 @@ impl Listener {
             patience: Patience::default(),
             entry: Entry::default(),
             closes_when_not_ready: false,
+            web: None,
+        }
+    }
+
+    /// Where it listens, as people write it.
+    pub fn address(&self) -> String {
+        match &self.web {
+            Some(web) => web.address(&self.listen.to_string()),
+            None => self.listen.to_string(),
+        }
+    }
+}
+
+impl Web {
+    /// The address of a socket, `tcp://HOST:PORT` or `unix:PATH`, as that of a WebSocket.
+    pub fn address(&self, socket: &str) -> String {
+        let Self { path, .. } = self;
+        match (socket.strip_prefix("tcp://"), socket.strip_prefix("unix:")) {
+            (Some(host), _) => format!("ws://{host}{path}"),
+            (_, Some(file)) => format!("ws+unix:{file}:{path}"),
+            _ => socket.to_owned(),
         }
     }
 }
@@ -444,17 +497,18 @@ impl Config {
 
     /// Adds the listener that the command line asks for; without one, the file's listeners stand, and where there are
     /// none either it is stdio (spec 4.1.1). After this there is at least one listener and no two are the same.
-    pub fn listen(&mut self, flag: Option<Listen>) -> Result<(), ConfigError> {
+    pub fn listen(&mut self, flag: Option<Listener>) -> Result<(), ConfigError> {
         let origin = self.origin.clone();
         let unfit = |message: String| Err(ConfigError::Unfit { origin, message });
         match flag {
-            Some(listen) => {
-                if self.listeners.iter().any(|known| same_place(&known.listen, &listen)) {
+            Some(listener) => {
+                if self.listeners.iter().any(|known| same_place(&known.listen, &listener.listen)) {
                     return unfit(format!(
-                        "{listen} is among the listeners already; leave it out there or on the command line"
+                        "{} is among the listeners already; leave it out there or on the command line",
+                        listener.listen
                     ));
                 }
-                self.listeners.insert(0, Listener::open(listen));
+                self.listeners.insert(0, listener);
             }
             None if self.listeners.is_empty() => match self.wanted_mode {
                 Some(Mode::Tcp) => {
@@ -525,15 +579,16 @@ impl Config {
             Ok(address) => address.to_canonical().is_loopback(),
             Err(_) => host == "localhost" || host.ends_with(".localhost"),
         };
+        let asks_for_token = |listener: &Listener| listener.web.as_ref().is_some_and(|web| web.tokens_file.is_some());
         let is_open = |listener: &&Listener| match &listener.listen {
-            Listen::Tcp { host, .. } => listener.entry.allow.is_none() && !is_near(host),
+            Listen::Tcp { host, .. } => listener.entry.allow.is_none() && !is_near(host) && !asks_for_token(listener),
             Listen::Stdio | Listen::Unix { .. } => false,
         };
         let tell = |listener: &Listener| {
             format!(
                 "{} takes everybody who reaches it; name in listeners[].allow who may come, or write \"allow\": \
                  [\"0.0.0.0/0\", \"::/0\"] if a firewall sees to that",
-                listener.listen
+                listener.address()
             )
         };
         let mut told: Vec<String> = self.listeners.iter().filter(is_open).map(tell).collect();
@@ -559,7 +614,7 @@ impl Config {
                 format!("{id} ({instances}{most} × {})", pool.command)
             })
             .collect();
-        let listeners: Vec<String> = self.listeners.iter().map(|listener| listener.listen.to_string()).collect();
+        let listeners: Vec<String> = self.listeners.iter().map(Listener::address).collect();
         let listeners = if listeners.is_empty() { "from the command line".to_owned() } else { listeners.join(", ") };
         let admin = self.admin.as_ref().map_or_else(String::new, |admin| format!("; admin: {}", admin.listen));
         format!("{}: pools: {}; listeners: {listeners}{admin}", self.origin, pools.join(", "))

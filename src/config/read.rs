@@ -5,14 +5,14 @@
 //! which is safe because a reader with problems never gives a [`Config`].
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::document::{Node, Object, Problem, Reader};
 use super::users::{self, MAX_ID};
 use super::{
     Admin, Config, DEFAULT_DEDICATED_WORKERS, Listen, Listener, Log, LogFormat, LogLevel, Mode, Owner, Patience, Pool,
-    StderrLog, Token, same_place,
+    StderrLog, Token, Web, same_place,
 };
 use super::{command, keys};
 use crate::address::{self, Address};
@@ -21,6 +21,8 @@ use crate::bus::settings::{
     self, Assignment, Entry, IdCollision, Limits, MAX_WORKERS, MaxConnections, OnFailure, Proxies, Proxy, Routing,
     SessionAccess,
 };
+use crate::tokens::Tokens;
+use crate::websocket::HEALTH;
 
 const LEVELS: [(&str, LogLevel); 4] =
     [("debug", LogLevel::Debug), ("info", LogLevel::Info), ("warn", LogLevel::Warn), ("error", LogLevel::Error)];
@@ -286,6 +288,7 @@ fn listeners<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[Pool]) -> Ve
             .and_then(|node| reader.choice(node, &[("accept", false), ("close", true)]))
             .unwrap_or_default();
         let Some((node, listen)) = listen(reader, &object) else { continue };
+        let web = web(reader, &object, &listen, pools);
         if listeners.iter().any(|other| same_place(&other.listen, &listen)) {
             reader.fail(&node, format!("{listen} is listened on already"), None);
         }
@@ -301,6 +304,7 @@ fn listeners<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[Pool]) -> Ve
             patience,
             entry,
             closes_when_not_ready,
+            web,
         });
     }
     listeners
@@ -349,20 +353,96 @@ fn proxy<'t>(reader: &mut Reader<'t>, node: &Node<'t>, is_unix: bool) -> Option<
         reader.missing(&object, "from", &format!("write {hint}"));
         return None;
     };
-    let from = if is_unix {
-        let elements = reader.array(from)?;
-        let names: Vec<Option<String>> = elements.iter().map(|element| reader.string(element)).collect();
-        if names.iter().all(Option::is_some) && names != [Some("unix".to_owned())] {
-            let hint = "write [\"unix\"], and keep others out with mode, owner or peer_uids".to_owned();
-            reader.fail(from, "of a Unix socket is whoever may connect to it", Some(hint));
-        }
-        Proxies::Unix
-    } else {
-        Proxies::Networks(networks(reader, from)?)
-    };
+    let from = proxies(reader, from, is_unix)?;
     let required = object.get("required").and_then(|node| reader.boolean(node)).unwrap_or(true);
     let timeout = number(reader, &object, "timeout_ms").map_or(Proxy::DEFAULT_TIMEOUT, Duration::from_millis);
     Some(Proxy { from, required, timeout })
+}
+
+fn proxies<'t>(reader: &mut Reader<'t>, from: &Node<'t>, is_unix: bool) -> Option<Proxies> {
+    if !is_unix {
+        return Some(Proxies::Networks(networks(reader, from)?));
+    }
+    let elements = reader.array(from)?;
+    let names: Vec<Option<String>> = elements.iter().map(|element| reader.string(element)).collect();
+    if names.iter().all(Option::is_some) && names != [Some("unix".to_owned())] {
+        let hint = "write [\"unix\"], and keep others out with mode, owner or peer_uids".to_owned();
+        reader.fail(from, "of a Unix socket is whoever may connect to it", Some(hint));
+    }
+    Some(Proxies::Unix)
+}
+
+/// Keys that only a WebSocket has.
+const WEB: [&str; 6] = ["path", "origins", "tokens_file", "trusted_proxies", "ping_sec", "pong_timeout_sec"];
+
+fn web<'t>(reader: &mut Reader<'t>, object: &Object<'t>, listen: &Listen, pools: &[Pool]) -> Option<Web> {
+    if object.get("ws").is_none() {
+        for node in WEB.iter().filter_map(|key| object.get(key)) {
+            let hint = "write \"ws\" instead of \"tcp\" or \"unix\", or leave it out".to_owned();
+            reader.fail(node, "is of a WebSocket listener", Some(hint));
+        }
+        return None;
+    }
+    let default = Web::default();
+    let is_unix = matches!(listen, Listen::Unix { .. });
+    let ping = number(reader, object, "ping_sec").map(|seconds| (seconds > 0).then(|| Duration::from_secs(seconds)));
+    let pong_timeout = number(reader, object, "pong_timeout_sec").map(Duration::from_secs);
+    if let (Some(None), Some(node)) = (ping, object.get("pong_timeout_sec")) {
+        let hint = "set ping_sec, or leave it out".to_owned();
+        reader.fail(node, "is how long an answer to a ping may take, and nobody is pinged", Some(hint));
+    }
+    Some(Web {
+        path: object.get("path").and_then(|node| web_path(reader, node)).unwrap_or(default.path),
+        origins: object.get("origins").map(|node| origins(reader, node)).unwrap_or_default(),
+        tokens_file: object.get("tokens_file").and_then(|node| tokens_file(reader, node, pools)),
+        trusted_proxies: object.get("trusted_proxies").and_then(|node| proxies(reader, node, is_unix)),
+        ping: ping.unwrap_or(default.ping),
+        pong_timeout: pong_timeout.unwrap_or(default.pong_timeout),
+    })
+}
+
+fn web_path<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Option<String> {
+    let path = reader.string(node)?;
+    let is_path = path.starts_with('/') && path.bytes().all(|byte| byte.is_ascii_graphic() && !b"?#".contains(&byte));
+    if !is_path {
+        let hint = "write it as it stands in the URL, as in \"/acp\"".to_owned();
+        reader.fail(node, format!("must be a path without blanks and query, not {path:?}"), Some(hint));
+    } else if path == HEALTH {
+        reader.fail(node, format!("{HEALTH} is where balancers ask"), None);
+    }
+    is_path.then_some(path)
+}
+
+fn origins<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Vec<String> {
+    let mut origins = Vec::new();
+    for element in reader.array(node).unwrap_or_default() {
+        let Some(origin) = reader.string(&element) else { continue };
+        let host = origin.split_once("://").map(|(_, host)| host);
+        let is_origin = host.is_some_and(|host| !host.is_empty() && !host.contains(['/', '?', '#']));
+        if !is_origin && origin != "*" && origin != "null" {
+            let hint = "write \"https://app.example\" or \"http://localhost:8080\", without a slash at the end; \
+                        \"*\" is every page there is"
+                .to_owned();
+            reader.fail(&element, format!("must be an origin, not {origin:?}"), Some(hint));
+        }
+        origins.push(origin.to_ascii_lowercase());
+    }
+    origins
+}
+
+fn tokens_file<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[Pool]) -> Option<PathBuf> {
+    let path = reader.string(node)?;
+    let ids: Vec<&str> = pools.iter().map(|pool| pool.core.id.as_str()).collect();
+    let read = checked(&path).and_then(|path| std::fs::read_to_string(path).map_err(|error| command::reason(&error)));
+    match read.and_then(|text| Tokens::parse(&text, &ids)) {
+        Ok(tokens) if tokens.is_empty() => {
+            let hint = "write a line NAME:TOKEN for each client; make a token with: openssl rand -hex 32".to_owned();
+            reader.fail(node, format!("{path:?} has no token, so nobody could come in"), Some(hint));
+        }
+        Ok(_) => {}
+        Err(why) => reader.fail(node, format!("the tokens file {path:?}: {why}"), None),
+    }
+    Some(path.into())
 }
 
 fn networks<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Option<Vec<Network>> {
@@ -488,16 +568,23 @@ fn max_connections<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> MaxConnectio
 fn listen<'t>(reader: &mut Reader<'t>, object: &Object<'t>) -> Option<(Node<'t>, Listen)> {
     let mode = object.get("mode").map(|node| (node, socket_mode(reader, node)));
     let owner = object.get("owner").map(|node| (node, owner(reader, node)));
-    let (node, address) = match (object.get("tcp"), object.get("unix")) {
-        (Some(node), None) => (node, Address::from_tcp(&reader.string(node)?)),
-        (None, Some(node)) => (node, Address::from_unix(reader.string(node)?)),
-        (Some(_), Some(_)) => {
-            reader.fail(&object.node, "has both tcp and unix", Some("make two listeners of it".to_owned()));
+    let (node, address) = match (object.get("tcp"), object.get("unix"), object.get("ws")) {
+        (Some(node), None, None) => (node, Address::from_tcp(&reader.string(node)?)),
+        (None, Some(node), None) => (node, Address::from_unix(reader.string(node)?)),
+        (None, None, Some(node)) => {
+            let text = reader.string(node)?;
+            (node, if text.starts_with("unix:") { Address::from_url(&text) } else { Address::from_tcp(&text) })
+        }
+        (None, None, None) => {
+            let hint = "write \"tcp\": \"127.0.0.1:9000\", \"unix\": \"/run/stdio_bus.sock\" or \"ws\": \
+                        \"127.0.0.1:9000\""
+                .to_owned();
+            reader.fail(&object.node, "needs tcp, unix or ws", Some(hint));
             return None;
         }
-        (None, None) => {
-            let hint = "write \"tcp\": \"127.0.0.1:9000\" or \"unix\": \"/run/stdio_bus.sock\"".to_owned();
-            reader.fail(&object.node, "needs tcp or unix", Some(hint));
+        _ => {
+            let hint = "make a listener of each".to_owned();
+            reader.fail(&object.node, "has more than one of tcp, unix and ws", Some(hint));
             return None;
         }
     };

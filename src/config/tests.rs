@@ -135,6 +135,7 @@ fn every_key_arrives() {
             }),
         },
         closes_when_not_ready: true,
+        web: None,
     };
     let seven = MaxConnections { total: Some(7), per_source: None };
     let patience = Patience {
@@ -163,9 +164,65 @@ fn every_key_arrives() {
 }
 
 #[test]
+fn a_websocket_listener_has_its_terms() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("tokens");
+    fs::write(&file, "alice:0123456789abcdef a\n").expect("a file");
+    let listener = |members: &str| good(&top(&format!(r#","listeners":[{{{members}}}]"#))).listeners.remove(0);
+    let plain = listener(r#""ws":"127.0.0.1:0""#);
+    assert_eq!(plain.listen, Listen::Tcp { host: "127.0.0.1".to_owned(), port: 0 });
+    assert_eq!((plain.web.clone(), plain.address()), (Some(Web::default()), "ws://127.0.0.1:0/acp".to_owned()));
+    let full = listener(&format!(
+        r#""ws":"[::1]:9000","path":"/a/b","origins":["https://App.example","*"],"tokens_file":"{}",
+           "trusted_proxies":["10.0.0.0/8"],"ping_sec":0"#,
+        file.display()
+    ));
+    let web = Web {
+        path: "/a/b".to_owned(),
+        origins: vec!["https://app.example".to_owned(), "*".to_owned()],
+        tokens_file: Some(file),
+        trusted_proxies: Some(Proxies::Networks(networks(&["10.0.0.0/8"]))),
+        ping: None,
+        pong_timeout: Duration::from_secs(10),
+    };
+    assert_eq!((full.web.as_ref(), full.address()), (Some(&web), "ws://[::1]:9000/a/b".to_owned()));
+    let unix = listener(r#""ws":"unix:/run/bus.sock","mode":"0660","ping_sec":7,"trusted_proxies":["unix"]"#);
+    assert_eq!(unix.address(), "ws+unix:/run/bus.sock:/acp");
+    assert!(unix.web.is_some_and(|web| web.ping == Some(Duration::from_secs(7))));
+}
+
+#[test]
+fn a_listener_that_asks_for_tokens_is_not_open_to_everybody() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("tokens");
+    fs::write(&file, "alice:0123456789abcdef\n").expect("a file");
+    let open = |members: &str| good(&top(&format!(r#","listeners":[{{{members}}}]"#))).open_listeners().len();
+    assert_eq!(open(r#""ws":"0.0.0.0:9000""#), 1);
+    assert_eq!(open(&format!(r#""ws":"0.0.0.0:9000","tokens_file":"{}""#, file.display())), 0);
+}
+
+#[test]
 fn what_would_have_no_effect_is_refused() {
     let lonely = refused(&pool(r#","max_timeouts": 3"#));
     assert!(lonely.contains("pools[0].max_timeouts: counts requests that run out of time, and none does"), "{lonely}");
+    for (members, why) in [
+        (r#""tcp":"a:1","origins":[]"#, "listeners[0].origins: is of a WebSocket listener (write \"ws\" instead"),
+        (r#""ws":"a:1","tcp":"b:1""#, "has more than one of tcp, unix and ws"),
+        (
+            r#""ws":"a:1","ping_sec":0,"pong_timeout_sec":3"#,
+            "pong_timeout_sec: is how long an answer to a ping may take",
+        ),
+        (r#""ws":"a:1","path":"acp""#, "must be a path without blanks and query, not \"acp\""),
+        (r#""ws":"a:1","path":"/healthz""#, "/healthz is where balancers ask"),
+        (r#""ws":"a:1","origins":["https://a.example/"]"#, "must be an origin, not \"https://a.example/\""),
+        (r#""ws":"a:1","tokens_file":"/nowhere/tokens""#, "the tokens file \"/nowhere/tokens\": "),
+        (r#""ws":"a:1","tokens_file":"/dev/null""#, "has no token, so nobody could come in"),
+        (r#""ws":"a:1","trusted_proxies":["unix"]"#, "is for listeners on a Unix socket"),
+        (r#""ws":"unix:","pool":"a""#, "the socket's path is empty"),
+    ] {
+        let refused = refused(&top(&format!(r#","listeners":[{{{members}}}]"#)));
+        assert!(refused.contains(why), "{members}: {refused}");
+    }
     let idle = refused(&top(r#","listeners":[{"unix":"x","idle_closes_sessions":true}]"#));
     assert!(idle.contains("listeners[0].idle_closes_sessions: says which idle clients are closed"), "{idle}");
 }
@@ -366,8 +423,8 @@ fn a_command_that_cannot_run_names_pool_command_and_reason() {
 fn a_listener_has_one_address_and_a_pool_that_exists() {
     let with = |listener: &str| top(&format!(r#","listeners":[{listener}]"#));
     let cases = [
-        (r#"{}"#, "listeners[0]: needs tcp or unix"),
-        (r#"{"tcp":"a:1","unix":"b"}"#, "listeners[0]: has both tcp and unix"),
+        (r#"{}"#, "listeners[0]: needs tcp, unix or ws"),
+        (r#"{"tcp":"a:1","unix":"b"}"#, "listeners[0]: has more than one of tcp, unix and ws"),
         (r#"{"tcp":":1"}"#, "listeners[0].tcp: the host is missing"),
         (r#"{"unix":""}"#, "listeners[0].unix: the socket's path is empty"),
         (r#"{"tcp":"a:1","pool":"b"}"#, "listeners[0].pool: there is no pool \"b\""),
@@ -561,9 +618,9 @@ fn a_flag_adds_a_listener_and_stdio_is_the_default() {
     let mut config = good(&top(r#","listeners":[{"unix":"b"}]"#));
     config.listen(None).expect("the file has a listener");
     assert_eq!(config.listeners.len(), 1);
-    config.listen(Some(tcp.clone())).expect("another one");
+    config.listen(Some(Listener::open(tcp.clone()))).expect("another one");
     assert_eq!(config.listeners[0].listen, tcp);
-    let error = config.listen(Some(tcp)).expect_err("twice");
+    let error = config.listen(Some(Listener::open(tcp))).expect_err("twice");
     assert!(error.to_string().contains("tcp://a:1 is among the listeners already"), "{error}");
     let mut config = good(&top(""));
     config.listen(None).expect("stdio is always there");
@@ -589,7 +646,7 @@ fn a_transport_section_may_ask_for_what_the_bus_does() {
     }
     let mut config = good(&with(r#""mode":"tcp""#));
     assert!(config.listen(None).is_err_and(|error| error.to_string().contains("say where with --tcp HOST:PORT")));
-    assert!(config.listen(Some(Listen::Stdio)).is_ok());
+    assert!(config.listen(Some(Listener::open(Listen::Stdio))).is_ok());
 }
 
 #[test]
@@ -719,7 +776,7 @@ fn the_example_configurations_and_their_schema_agree_with_the_code() {
             }
         }
     }
-    assert_eq!(seen.len(), 21, "numbers in the schema: {seen:?}");
+    assert_eq!(seen.len(), 23, "numbers in the schema: {seen:?}");
     let limits = schema["properties"]["limits"]["properties"].as_object().expect("limits");
     let empty = good(&top(r#","limits":{}"#)).limits;
     let defaults = [
@@ -759,7 +816,7 @@ fn the_example_configurations_are_good() {
             name => shown[name].get(key).is_some(),
         };
         // `options` belongs to transports that the bus does not have, and no example has a file with a secret.
-        for key in known.iter().filter(|key| !["options", "token_file"].contains(key)) {
+        for key in known.iter().filter(|key| !["options", "token_file", "tokens_file"].contains(key)) {
             assert!(has(key), "config/full.json does not show {section} {key}");
         }
     }

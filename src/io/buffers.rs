@@ -581,6 +581,16 @@ impl Buffers {
         unsafe { self.receive.window(buffer, bytes) }
     }
 
+    /// The bytes of the provided buffer `buffer`, with one more than the kernel writes: what is received may be decoded
+    /// where it lies, and [`Buffers::received`] be asked for so much of it.
+    ///
+    /// # Safety
+    /// As for [`Buffers::received`], and no window of it is alive.
+    pub unsafe fn received_bytes<'bytes>(&mut self, buffer: u16) -> &'bytes mut [u8] {
+        // SAFETY: as promised by the caller.
+        unsafe { self.receive.bytes(buffer) }
+    }
+
     /// Where a provided buffer begins, for a kernel that is none.
     #[cfg(any(test, feature = "testing"))]
     pub fn provided(&self, buffer: u16) -> *mut u8 {
@@ -611,7 +621,8 @@ struct ReceiveRing {
 }
 
 impl ReceiveRing {
-    const STRIDE: usize = RECEIVE + 2 * PAD;
+    /// One byte more than is received, and what keeps the buffers on lines of the cache.
+    const STRIDE: usize = RECEIVE + 3 * PAD;
 
     fn new(ring: Option<&Ring>) -> io::Result<Self> {
         let entries = Pages::new(usize::from(RECEIVE_BUFFERS) * size_of::<BufRingEntry>())?;
@@ -649,12 +660,22 @@ impl ReceiveRing {
     /// # Safety
     /// As for [`Buffers::received`].
     unsafe fn window<'window>(&self, buffer: u16, bytes: usize) -> Window<'window> {
-        assert!(bytes <= RECEIVE);
+        assert!(bytes <= RECEIVE + 1);
         // SAFETY: the buffer was handed to us by a completion, so the kernel does not write to it until it is
-        // returned; the slice covers its pads, which nobody writes, and no other buffer.
+        // returned; the slice covers its pads, which nobody writes while it is used, and no other buffer.
         let all =
             unsafe { std::slice::from_raw_parts(self.memory.start.as_ptr().add(self.start(buffer)), Self::STRIDE) };
         Window::new(all, PAD, PAD + bytes)
+    }
+
+    /// # Safety
+    /// As for [`Buffers::received_bytes`].
+    unsafe fn bytes<'bytes>(&mut self, buffer: u16) -> &'bytes mut [u8] {
+        // SAFETY: as for a window, without the pads; the memory was zeroed, so every byte is initialized.
+        unsafe {
+            let start = self.memory.start.as_ptr().add(self.start(buffer) + PAD);
+            std::slice::from_raw_parts_mut(start, RECEIVE + 1)
+        }
     }
 }
 

@@ -157,6 +157,12 @@ pub trait Io {
     /// to choose, because other memory is lent while it is in use.
     unsafe fn received<'window>(&self, buffer: u16, bytes: usize) -> Window<'window>;
 
+    /// The bytes of a provided buffer, with one more than was received at most: see [`Buffers::received_bytes`].
+    ///
+    /// # Safety
+    /// As for [`Io::received`], and no window of it is alive.
+    unsafe fn received_bytes<'bytes>(&mut self, buffer: u16) -> &'bytes mut [u8];
+
     /// Lets a provided buffer be used again.
     fn return_received(&mut self, buffer: u16);
 

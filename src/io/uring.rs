@@ -120,6 +120,11 @@ impl Io for Uring {
         unsafe { self.buffers.received(buffer, bytes) }
     }
 
+    unsafe fn received_bytes<'bytes>(&mut self, buffer: u16) -> &'bytes mut [u8] {
+        // SAFETY: as promised by the caller.
+        unsafe { self.buffers.received_bytes(buffer) }
+    }
+
     fn return_received(&mut self, buffer: u16) {
         self.buffers.return_received(buffer);
     }

@@ -10,6 +10,7 @@ use super::acceptor::{FIRST_ACCEPT_DELAY, LONGEST_ACCEPT_DELAY};
 use super::connection::{Connection, Descriptor, Kind};
 use super::hands::Hands;
 use super::listen::BACKLOG;
+use super::lobby::Newcomer;
 use super::operation::Operation;
 use super::{Shell, source};
 use crate::bus::port::{ClientKey, Moment, Origin, Peer};
@@ -45,6 +46,11 @@ impl<I: Io> Shell<I> {
             Some(slot) if !begun.is_empty() => hands.resume_soon(slot),
             Some(slot) => hands.arm_read(slot),
             None => {}
+        }
+        if let Some(slot) = slot.filter(|slot| self.hands.connections.contains(*slot)) {
+            let now = self.hands.clock.now();
+            self.hands.begin_pings(now, slot);
+            self.hands.after_frames(now, slot);
         }
         self.tell_news();
         client
@@ -107,8 +113,10 @@ impl<I: Io> Shell<I> {
         let Some(listening) = &self.hands.acceptors[index].listening else { return };
         let (listener, descriptor) = (listening.listener, socket.as_raw_fd());
         let place = source::of(&socket, listening.is_unix());
-        if let Some(proxy) = self.bus.awaits_header(listener, place) {
-            return self.hands.await_header(now, index, listener, socket, place, proxy);
+        let proxy = self.bus.awaits_header(listener, place);
+        if proxy.is_some() || self.hands.doors[listener].is_some() {
+            let newcomer = Newcomer { socket, acceptor: index, listener, place };
+            return self.hands.await_word(now, newcomer, proxy);
         }
         let client = self.add_client(listener, place.into(), &[], |peer| {
             Connection::new(peer, Kind::Socket, Descriptor::Owned(socket), None, None)

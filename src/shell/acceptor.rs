@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::listen::Listening;
 use crate::bus::port::Moment;
+use crate::config::Listener;
 
 /// How often it is told at most that nothing can be accepted.
 const TELL_EVERY: Duration = Duration::from_secs(10);
@@ -50,6 +51,14 @@ impl Acceptor {
             delay: FIRST_ACCEPT_DELAY,
             told_at: None,
         }
+    }
+
+    /// The same one, called as people write its listener.
+    pub(super) fn named_by(mut self, listener: &Listener) -> Self {
+        if let Some(web) = &listener.web {
+            self.address = web.address(&self.address);
+        }
+        self
     }
 
     /// The listener for clients that it belongs to, by its index, while it listens.

@@ -5,7 +5,7 @@ use rustix::net::{Shutdown, shutdown};
 use super::connection::{Closing, Descriptor, End, Kind};
 use super::hands::Hands;
 use super::operation::Operation;
-use crate::bus::port::{Close, Input, Moment, Peer};
+use crate::bus::port::{Close, Input, Moment, Peer, Reason};
 use crate::io::{Io, Submission};
 
 impl<I: Io> Hands<I> {
@@ -97,7 +97,8 @@ impl<I: Io> Hands<I> {
     }
 
     /// The core closes a client.
-    pub(super) fn close(&mut self, slot: usize, how: Close) {
+    pub(super) fn close(&mut self, slot: usize, how: Close, why: Reason) {
+        self.prepare_goodbye(slot, why);
         let connection = &mut self.connections[slot];
         connection.discard = true;
         // What it sends is thrown away, so nobody has to be spared it.

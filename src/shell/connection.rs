@@ -10,6 +10,7 @@ use super::inbox::Inbox;
 use super::inherited;
 use super::outbox::Outbox;
 use super::stderr::Stderr;
+use super::web::Web;
 use crate::bus::port::{Peer, WorkerName};
 use crate::io::buffers::Buffers;
 
@@ -72,6 +73,8 @@ pub(super) struct Connection {
     pub aside: bool,
     /// What is in flight for `writing` is a wait for room.
     pub awaits_room: bool,
+    /// It speaks WebSocket.
+    pub web: Option<Box<Web>>,
 }
 
 /// How far the end of an input has come.
@@ -159,7 +162,19 @@ impl Connection {
             more_to_read: false,
             aside: false,
             awaits_room: false,
+            web: None,
         }
+    }
+
+    /// The connection of a client that speaks WebSocket, and is told this first; and pings of it that have come already.
+    pub(super) fn speaking(mut self, web: Web, answer: &str, pings: &[Vec<u8>]) -> Self {
+        self.web = Some(Box::new(web));
+        self.outbox.frame_lines();
+        if let Some(framing) = self.outbox.framing() {
+            framing.urge(answer.as_bytes());
+            pings.iter().for_each(|ping| framing.answer(ping));
+        }
+        self
     }
 
     /// The connection of this worker.
@@ -171,6 +186,11 @@ impl Connection {
     pub(super) fn stdio(peer: Peer, stdin: BorrowedFd<'static>, stdout: BorrowedFd<'static>) -> Self {
         let aside = inherited::may_block(stdout);
         Self { aside, ..Self::new(peer, Kind::Stdio, Descriptor::Lent(stdin), Some(Descriptor::Lent(stdout)), None) }
+    }
+
+    /// Whether it is not read on before the core has heard how it has ended.
+    pub(super) fn has_said_its_last(&self) -> bool {
+        self.web.as_ref().is_some_and(|web| web.has_ended())
     }
 
     /// Nothing more of what came in matters.

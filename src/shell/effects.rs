@@ -54,9 +54,9 @@ impl<I: Io> Hands<I> {
                         self.leave(slot);
                     }
                 }
-                Effect::Close { client, how } => {
+                Effect::Close { client, how, why } => {
                     if let Some(slot) = self.slot(Peer::Client(client)) {
-                        self.close(slot, how);
+                        self.close(slot, how, why);
                     }
                 }
                 Effect::PauseAccept => self.accept_paused = true,
@@ -88,7 +88,7 @@ impl<I: Io> Hands<I> {
         let outbox = &mut self.connections[slot].outbox;
         let queued = match &source.block {
             Some((block, start)) if span.len() >= HOLD.max(block.capacity() / HOLD_PART) => {
-                outbox.hold(Rc::clone(block), start + span.start as usize, start + span.end as usize)
+                outbox.hold(Rc::clone(block), start + span.start as usize, start + span.end as usize, self.io.buffers())
             }
             _ => outbox.push(source.window.get(span), self.io.buffers()),
         };

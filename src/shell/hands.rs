@@ -16,6 +16,8 @@ use super::lobby::Lobby;
 use super::log::Batch;
 use super::notify::Notify;
 use super::signals::Signals;
+use super::web::Pings;
+use super::web::door::Door;
 use super::workers::processes::Processes;
 use crate::bus::port::{Input, Moment, Peer};
 use crate::config::Pool;
@@ -47,6 +49,10 @@ pub(super) struct Hands<I: Io> {
     pub workers: Vec<Option<usize>>,
     pub acceptors: Vec<Acceptor>,
     pub lobby: Lobby,
+    /// One for each listener whose clients speak WebSocket.
+    pub doors: Vec<Option<Door>>,
+    /// When WebSockets are pinged.
+    pub pings: Pings,
     pub accept_paused: bool,
     pub closed_for_good: bool,
     pub processes: Box<dyn Processes>,

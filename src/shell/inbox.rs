@@ -99,6 +99,20 @@ impl Inbox {
         self.block.as_ref().map_or(0, |block| block.weight())
     }
 
+    /// What the kernel has read into the room, `bytes` of it, with one byte more: they may be changed before
+    /// [`Inbox::filled`].
+    pub(super) fn received(&mut self, bytes: usize) -> &mut [u8] {
+        match &self.block {
+            Some(block) => {
+                let end = (self.end + bytes + 1).min(block.capacity());
+                // SAFETY: the bytes lie inside the block, which was zeroed; behind the end of the inbox nobody else
+                // looks, not even who holds a line of the block.
+                unsafe { std::slice::from_raw_parts_mut(block.at(self.end), end - self.end) }
+            }
+            None => &mut [],
+        }
+    }
+
     /// The kernel has read `bytes` into the room.
     pub(super) fn filled(&mut self, bytes: usize) {
         self.end += bytes;

@@ -1,24 +1,35 @@
-//! The lobby: connections whose PROXY header is still to come. They take no slot of a client and are nobody to the core
-//! until the header says whom they bring, or their time is up. There are only so many: one more takes the place of the
-//! one that has waited longest, since a proxy sends its header with the first packet.
+//! The lobby: connections that are no clients yet, since a PROXY header is still to come that says whom they bring, or the
+//! request that a WebSocket begins with. They take no slot of a client and are nobody to the core until they have said
+//! that, or their time is up. There are only so many: one more takes the place of the one that has waited longest, since
+//! who means it sends all of it at once.
 //!
-//! Invariant: the kernel holds one receive of each of them, and it goes when that completes.
+//! Invariant: the kernel holds one operation of each of them, and it goes when that completes.
 
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::Duration;
 
+use rustix::net::{Shutdown, shutdown};
 use slab::Slab;
 
 use super::Shell;
 use super::connection::{Connection, Descriptor, Kind};
 use super::hands::Hands;
 use super::operation::Operation;
+use super::web::Web;
+use super::web::door::Verdict;
 use crate::bus::port::{Input, Moment, Names, Origin, Place};
 use crate::bus::settings;
 use crate::io::{Io, Submission};
 use crate::proxy::{self, Reading};
+use crate::websocket::answer::{Refusal, Status};
+use crate::websocket::request::{self, LONGEST_HEAD};
 
 /// How many wait at once at most.
 pub(super) const MOST: usize = 256;
+/// How long the request of a WebSocket may take.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a connection that is refused may take to read why.
+const LINGER: Duration = Duration::from_secs(1);
 
 /// See the top of the file.
 #[derive(Default)]
@@ -28,26 +39,50 @@ pub(super) struct Lobby {
     due: Option<Moment>,
 }
 
-/// A connection whose header is still to come.
-struct Arrival {
-    socket: OwnedFd,
+/// A connection that has just been accepted.
+pub(super) struct Newcomer {
+    pub socket: OwnedFd,
     /// Index of its acceptor.
-    acceptor: usize,
+    pub acceptor: usize,
     /// Index of its listener in the configuration.
-    listener: usize,
+    pub listener: usize,
     /// The other end.
-    place: Place,
-    /// It has to begin with a header.
-    required: bool,
-    since: Moment,
-    deadline: Moment,
-    /// Why its receive was asked to end.
-    over: Option<Over>,
-    bytes: Box<[u8; proxy::LONGEST]>,
-    filled: usize,
+    pub place: Place,
 }
 
-/// Why nobody waits for a header any more.
+/// A connection that has something to say before it is a client.
+struct Arrival {
+    newcomer: Newcomer,
+    /// Who it is, as far as that is known.
+    origin: Origin,
+    stage: Stage,
+    since: Moment,
+    deadline: Moment,
+    /// Why its operation was asked to end.
+    over: Option<Over>,
+    /// What has come, with a byte behind it.
+    bytes: Vec<u8>,
+    filled: usize,
+    /// So many of them were the PROXY header.
+    header: usize,
+}
+
+/// What is awaited.
+enum Stage {
+    /// A PROXY header.
+    Header {
+        /// It has to begin with one.
+        required: bool,
+    },
+    /// The request of a WebSocket.
+    Request(request::Reader),
+    /// That it is told something, of which so much is sent.
+    Answer { bytes: Box<[u8]>, sent: usize },
+    /// That it has read that.
+    End,
+}
+
+/// Why nobody waits for it any more.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Over {
     /// It took too long.
@@ -56,6 +91,13 @@ enum Over {
     Crowded,
     /// The daemon takes no more clients.
     Closed,
+}
+
+impl Arrival {
+    /// What has come behind the PROXY header.
+    fn rest(&self) -> &[u8] {
+        &self.bytes[self.header..self.filled]
+    }
 }
 
 impl Lobby {
@@ -72,58 +114,73 @@ impl Lobby {
     fn waiting(&self) -> impl Iterator<Item = (usize, &Arrival)> {
         self.arrivals.iter().filter(|(_, arrival)| arrival.over.is_none())
     }
+
+    fn wake_at(&mut self, deadline: Moment) {
+        self.due = Some(self.due.map_or(deadline, |due| due.min(deadline)));
+    }
 }
 
 impl<I: Io> Hands<I> {
-    /// Waits for the header of a connection that was just accepted.
-    pub(super) fn await_header(
-        &mut self,
-        now: Moment,
-        acceptor: usize,
-        listener: usize,
-        socket: OwnedFd,
-        place: Place,
-        proxy: &settings::Proxy,
-    ) {
+    /// Waits for what a connection has to say first: the header of a proxy, if one may come, and the request of a
+    /// WebSocket, if the listener has a door.
+    pub(super) fn await_word(&mut self, now: Moment, newcomer: Newcomer, proxy: Option<&settings::Proxy>) {
         if self.lobby.waiting().count() >= MOST {
             let oldest = self.lobby.waiting().min_by_key(|(_, arrival)| arrival.since).map(|(slot, _)| slot);
             oldest.into_iter().for_each(|slot| self.end_wait(slot, Over::Crowded));
         }
-        let deadline = now.after(proxy.timeout);
+        let (stage, deadline) = match proxy {
+            Some(proxy) => (Stage::Header { required: proxy.required }, now.after(proxy.timeout)),
+            None => (Stage::Request(request::Reader::default()), now.after(REQUEST_TIMEOUT)),
+        };
+        let of_request = if self.doors[newcomer.listener].is_some() { LONGEST_HEAD } else { 0 };
+        let of_header = if proxy.is_some() { proxy::LONGEST } else { 0 };
         let slot = self.lobby.arrivals.insert(Arrival {
-            socket,
-            acceptor,
-            listener,
-            place,
-            required: proxy.required,
+            origin: newcomer.place.into(),
+            newcomer,
+            stage,
             since: now,
             deadline,
             over: None,
-            bytes: Box::new([0; proxy::LONGEST]),
+            bytes: vec![0; of_header + of_request + 1],
             filled: 0,
+            header: 0,
         });
-        self.lobby.due = Some(self.lobby.due.map_or(deadline, |due| due.min(deadline)));
-        self.receive_header(slot);
+        self.lobby.wake_at(deadline);
+        self.wait(slot);
     }
 
-    fn receive_header(&mut self, slot: usize) {
+    /// Hands the kernel the next operation of an arrival.
+    fn wait(&mut self, slot: usize) {
         let arrival = &mut self.lobby.arrivals[slot];
-        let room = &mut arrival.bytes[arrival.filled..];
-        let (into, bytes) = (room.as_mut_ptr(), room.len() as u32);
-        debug_assert!(bytes > 0, "as many bytes are a header or none");
-        let receive = Submission::ReceiveInto { socket: arrival.socket.as_raw_fd(), into, bytes };
+        let socket = arrival.newcomer.socket.as_raw_fd();
+        let submission = match &mut arrival.stage {
+            Stage::Header { .. } | Stage::Request(_) => {
+                let last = arrival.bytes.len() - 1;
+                let room = &mut arrival.bytes[arrival.filled..last];
+                debug_assert!(!room.is_empty(), "as many bytes are what is awaited or not");
+                Submission::ReceiveInto { socket, into: room.as_mut_ptr(), bytes: room.len() as u32 }
+            }
+            Stage::Answer { bytes, sent } => {
+                let rest = &bytes[*sent..];
+                Submission::Send { socket, from: rest.as_ptr(), bytes: rest.len() as u32 }
+            }
+            Stage::End => {
+                let into = arrival.bytes.as_mut_ptr();
+                Submission::ReceiveInto { socket, into, bytes: arrival.bytes.len() as u32 }
+            }
+        };
         // SAFETY: the arrival stays, with its socket and its bytes, until this completes.
-        unsafe { self.io.submit(receive, Operation::Header.token(slot)) };
+        unsafe { self.io.submit(submission, Operation::Arrival.token(slot)) };
     }
 
-    /// Asks for the end of a receive. What becomes of its connection is decided when it completes.
+    /// Asks for the end of an operation. What becomes of its connection is decided when it completes.
     fn end_wait(&mut self, slot: usize, over: Over) {
         self.lobby.arrivals[slot].over = Some(over);
-        self.io.cancel(Operation::Header.token(slot));
+        self.io.cancel(Operation::Arrival.token(slot));
     }
 
     /// Ends the wait of those whose time is up.
-    pub(super) fn expire_headers(&mut self, now: Moment) {
+    pub(super) fn expire_arrivals(&mut self, now: Moment) {
         if self.lobby.due.is_none_or(|due| due > now) {
             return;
         }
@@ -142,76 +199,216 @@ impl<I: Io> Hands<I> {
 
     /// Closes a connection that brings nobody. `why` is told, unless it left without having said anything.
     fn turn_away(&mut self, now: Moment, arrival: Arrival, why: Option<&str>) {
-        let address = &self.acceptors[arrival.acceptor].address;
+        let address = &self.acceptors[arrival.newcomer.acceptor].address;
+        let place = arrival.newcomer.place;
+        let is_web = matches!(arrival.stage, Stage::Request(_));
         match why {
             Some(why) => {
                 let why = format!("on {address} {why}");
-                self.tell(now, Input::Unintroduced { place: arrival.place, why });
+                let input = if is_web { Input::NotUpgraded { place, why } } else { Input::Unintroduced { place, why } };
+                self.tell(now, input);
             }
-            None => tracing::debug!("{} left {address} before its PROXY header came", arrival.place),
+            None => tracing::debug!("{place} left {address} before it had said who it is"),
         }
         drop(arrival);
+        self.free_descriptor();
+    }
+
+    /// Tells a connection something, with which it ends.
+    fn end_with(&mut self, now: Moment, slot: usize, answer: String) {
+        let arrival = &mut self.lobby.arrivals[slot];
+        arrival.stage = Stage::Answer { bytes: answer.into_bytes().into(), sent: 0 };
+        arrival.deadline = now.after(LINGER);
+        self.lobby.wake_at(now.after(LINGER));
+        self.wait(slot);
+    }
+
+    /// Refuses a WebSocket.
+    fn refuse(&mut self, now: Moment, slot: usize, refusal: &Refusal) {
+        let Newcomer { acceptor, place, .. } = &self.lobby.arrivals[slot].newcomer;
+        let address = &self.acceptors[*acceptor].address;
+        let why = format!("on {address} {} ({})", refusal.why, refusal.status.code());
+        let place = *place;
+        self.tell(now, Input::NotUpgraded { place, why });
+        self.end_with(now, slot, refusal.to_string());
+    }
+
+    /// An operation of somebody who is being told why it goes has completed.
+    fn ending_goes_on(&mut self, slot: usize, result: i32) {
+        let arrival = &mut self.lobby.arrivals[slot];
+        let is_over = arrival.over.is_some();
+        let goes_on = match (&mut arrival.stage, -result) {
+            (_, libc::EAGAIN | libc::EINTR) => true,
+            (Stage::Answer { bytes, sent }, _) if result > 0 => {
+                *sent += result as usize;
+                if *sent == bytes.len() {
+                    // Closed at once, what it has sent and nobody has read would take the answer with it (tcp(7)).
+                    let _ = shutdown(&arrival.newcomer.socket, Shutdown::Write);
+                    arrival.stage = Stage::End;
+                }
+                true
+            }
+            (Stage::End, _) => result > 0,
+            _ => false,
+        };
+        if goes_on && !is_over {
+            return self.wait(slot);
+        }
+        drop(self.lobby.arrivals.remove(slot));
         self.free_descriptor();
     }
 }
 
 impl<I: Io> Shell<I> {
-    /// The receive of a connection in the lobby has completed.
-    pub(super) fn header_came(&mut self, now: Moment, slot: usize, result: i32) {
+    /// The operation of a connection in the lobby has completed.
+    pub(super) fn arrival_goes_on(&mut self, now: Moment, slot: usize, result: i32) {
         let hands = &mut self.hands;
         let arrival = &mut hands.lobby.arrivals[slot];
+        if matches!(arrival.stage, Stage::Answer { .. } | Stage::End) {
+            return hands.ending_goes_on(slot, result);
+        }
         if result > 0 {
             arrival.filled += result as usize;
         }
-        let reading = proxy::read(&arrival.bytes[..arrival.filled]);
         let has_ended = match -result {
             libc::EAGAIN | libc::EINTR | libc::ECANCELED => false,
             _ => result <= 0,
         };
-        if reading == Reading::More && !has_ended && arrival.over.is_none() {
-            return hands.receive_header(slot);
+        if arrival.over == Some(Over::Closed) {
+            let arrival = hands.lobby.arrivals.remove(slot);
+            return hands.turn_away(now, arrival, None);
         }
-        let arrival = hands.lobby.arrivals.remove(slot);
+        match arrival.stage {
+            Stage::Header { required } => self.read_header(now, slot, required, has_ended),
+            _ => self.read_request(now, slot, has_ended),
+        }
+    }
+
+    fn read_header(&mut self, now: Moment, slot: usize, required: bool, has_ended: bool) {
+        let hands = &mut self.hands;
+        let arrival = &mut hands.lobby.arrivals[slot];
         let is_empty = arrival.filled == 0;
-        match (reading, arrival.over) {
-            (_, Some(Over::Closed)) => hands.turn_away(now, arrival, None),
+        let reading = proxy::read(&arrival.bytes[..arrival.filled.min(proxy::LONGEST)]);
+        let why = match (reading, arrival.over) {
+            (Reading::More, None) if !has_ended => return hands.wait(slot),
             (Reading::Header(header), _) => {
-                let origin = origin(arrival.place, header.source, header.names);
-                self.let_in(arrival, header.length, origin);
+                arrival.origin = origin(arrival.newcomer.place, header.source, header.names);
+                arrival.header = header.length;
+                return self.introduced(now, slot, has_ended);
             }
-            (Reading::Malformed(why), _) => hands.turn_away(now, arrival, Some(why)),
-            (Reading::Other, _) if arrival.required => {
-                hands.turn_away(
-                    now,
-                    arrival,
-                    Some("it does not begin with a PROXY header (listeners[].proxy.required)"),
-                );
+            (Reading::Malformed(why), _) => Some(why.to_owned()),
+            (Reading::Other, _) if required => {
+                Some("it does not begin with a PROXY header (listeners[].proxy.required)".to_owned())
             }
-            (Reading::Other, _) => self.let_in_itself(arrival),
-            (Reading::More, _) if has_ended && is_empty => hands.turn_away(now, arrival, None),
+            (Reading::Other, _) => return self.introduced(now, slot, has_ended),
+            (Reading::More, _) if has_ended && is_empty => None,
             // It has said nothing, and need not.
-            (Reading::More, Some(Over::Late)) if is_empty && !arrival.required => self.let_in_itself(arrival),
+            (Reading::More, Some(Over::Late)) if is_empty && !required => {
+                arrival.over = None;
+                return self.introduced(now, slot, has_ended);
+            }
             (Reading::More, Some(Over::Late)) => {
-                hands.turn_away(now, arrival, Some("no whole PROXY header came within listeners[].proxy.timeout_ms"));
+                Some("no whole PROXY header came within listeners[].proxy.timeout_ms".to_owned())
             }
             (Reading::More, Some(Over::Crowded)) => {
-                let why = format!("more than {MOST} connections wait for a PROXY header, and it has waited longest");
-                hands.turn_away(now, arrival, Some(&why));
+                Some(format!("more than {MOST} connections wait for a PROXY header, and it has waited longest"))
             }
-            (Reading::More, None) => hands.turn_away(now, arrival, Some("it ended in the middle of its PROXY header")),
+            (Reading::More, _) => Some("it ended in the middle of its PROXY header".to_owned()),
+        };
+        let arrival = hands.lobby.arrivals.remove(slot);
+        hands.turn_away(now, arrival, why.as_deref());
+    }
+
+    /// It is known whom a connection brings.
+    fn introduced(&mut self, now: Moment, slot: usize, has_ended: bool) {
+        let hands = &mut self.hands;
+        let arrival = &mut hands.lobby.arrivals[slot];
+        if hands.doors[arrival.newcomer.listener].is_none() {
+            let arrival = hands.lobby.arrivals.remove(slot);
+            let Arrival { newcomer, origin, bytes, filled, header, .. } = arrival;
+            return self.let_in(newcomer, origin, &bytes[header..filled], None);
+        }
+        arrival.stage = Stage::Request(request::Reader::default());
+        arrival.deadline = now.after(REQUEST_TIMEOUT);
+        let deadline = arrival.deadline;
+        hands.lobby.wake_at(deadline);
+        self.read_request(now, slot, has_ended);
+    }
+
+    fn read_request(&mut self, now: Moment, slot: usize, has_ended: bool) {
+        let hands = &mut self.hands;
+        let arrival = &mut hands.lobby.arrivals[slot];
+        let bytes = &arrival.bytes[arrival.header..arrival.filled];
+        let Stage::Request(reader) = &mut arrival.stage else { return };
+        let (verdict, length) = match reader.read(bytes) {
+            request::Reading::More => {
+                let why = match arrival.over {
+                    None if !has_ended => return hands.wait(slot),
+                    _ if has_ended && arrival.rest().is_empty() => None,
+                    _ if has_ended => Some("it ended in the middle of its request".to_owned()),
+                    Some(Over::Late) => Some(format!("no whole request came within {} s", REQUEST_TIMEOUT.as_secs())),
+                    _ => Some(format!("more than {MOST} connections wait to be let in, and it has waited longest")),
+                };
+                if has_ended || why.is_none() {
+                    let arrival = hands.lobby.arrivals.remove(slot);
+                    return hands.turn_away(now, arrival, why.as_deref());
+                }
+                let why = why.unwrap_or_default();
+                (Verdict::Refuse(Refusal::new(Status::RequestTimeout, why)), 0)
+            }
+            request::Reading::Refused(refusal) => (Verdict::Refuse(refusal), 0),
+            request::Reading::Request(request) => {
+                let listener = arrival.newcomer.listener;
+                let Some(door) = &mut hands.doors[listener] else { return };
+                (door.answer(now, &self.bus, listener, arrival.origin.clone(), &request), request.length)
+            }
+        };
+        arrival.over = None;
+        match verdict {
+            Verdict::Refuse(refusal) => hands.refuse(now, slot, &refusal),
+            Verdict::Answer(answer) => hands.end_with(now, slot, answer),
+            Verdict::Enter { origin, answer } => {
+                let Arrival { newcomer, mut bytes, filled, header, .. } = hands.lobby.arrivals.remove(slot);
+                self.let_in_web(
+                    now,
+                    newcomer,
+                    *origin,
+                    &answer,
+                    &mut bytes[header + length..],
+                    filled - header - length,
+                );
+            }
         }
     }
 
-    fn let_in_itself(&mut self, arrival: Arrival) {
-        let origin = arrival.place.into();
-        self.let_in(arrival, 0, origin);
+    /// A connection becomes a client that speaks WebSocket. Of its frames `received` bytes have come, with a byte behind
+    /// them.
+    fn let_in_web(
+        &mut self,
+        now: Moment,
+        newcomer: Newcomer,
+        origin: Origin,
+        answer: &str,
+        bytes: &mut [u8],
+        received: usize,
+    ) {
+        let hands = &self.hands;
+        let Some(door) = &hands.doors[newcomer.listener] else { return };
+        let mut web = Web::new(&door.terms, hands.longest_client_line, now);
+        let mut pings: Vec<Vec<u8>> = Vec::new();
+        let lines = web.decode(now, bytes, received, |payload| pings.push(payload.to_vec()));
+        self.let_in(newcomer, origin, &bytes[..lines], Some((web, answer, pings)));
     }
 
-    /// A connection becomes a client, whose bytes begin behind so many of it.
-    fn let_in(&mut self, arrival: Arrival, header: usize, origin: Origin) {
-        let Arrival { socket, listener, bytes, filled, .. } = arrival;
-        let client = self.add_client(listener, origin, &bytes[header..filled], |peer| {
-            Connection::new(peer, Kind::Socket, Descriptor::Owned(socket), None, None)
+    /// A connection becomes a client, from which lines have come already.
+    fn let_in(&mut self, newcomer: Newcomer, origin: Origin, begun: &[u8], web: Option<(Web, &str, Vec<Vec<u8>>)>) {
+        let Newcomer { socket, listener, .. } = newcomer;
+        let client = self.add_client(listener, origin, begun, |peer| {
+            let connection = Connection::new(peer, Kind::Socket, Descriptor::Owned(socket), None, None);
+            match web {
+                Some((web, answer, pings)) => connection.speaking(web, answer, &pings),
+                None => connection,
+            }
         });
         if client.is_none() {
             self.hands.free_descriptor();
@@ -222,7 +419,7 @@ impl<I: Io> Shell<I> {
 /// Who came through a proxy.
 fn origin(proxy: Place, source: Option<std::net::SocketAddr>, names: Names) -> Origin {
     match source {
-        Some(source) => Origin { place: Place::Address(source), via: Some(proxy), is_proxy: false, names },
-        None => Origin { place: proxy, via: None, is_proxy: true, names },
+        Some(source) => Origin { via: Some(proxy), names, ..Place::Address(source).into() },
+        None => Origin { is_proxy: true, names, ..proxy.into() },
     }
 }

@@ -318,8 +318,14 @@ fn who(entry: Entry, origin: &Origin) -> Entry {
     if let Some(via) = &origin.via {
         entry = entry.chosen("via", &via.to_string());
     }
-    let names =
-        [("cn", &origin.names.common_name), ("sni", &origin.names.server_name), ("unique_id", &origin.names.unique_id)];
+    let names = &origin.names;
+    let names = [
+        ("token", names.token.as_deref()),
+        ("cn", names.common_name.as_deref()),
+        ("sni", names.server_name.as_deref()),
+        ("unique_id", names.unique_id.as_deref()),
+        ("connection_id", names.connection_id.as_deref()),
+    ];
     for (name, value) in names {
         if let Some(value) = value {
             entry = entry.chosen(name, value);

@@ -3,8 +3,8 @@
 //!
 //! It has two halves, so that the core cannot be called while its effects are carried out: the [`Bus`], and the hands
 //! (`hands.rs`) that hold whatever is open. This file has the loop between them; `read.rs` and `write.rs` move
-//! bytes, `accept.rs` takes clients in, `lobby.rs` those whose PROXY header is still to come, `workers` looks after processes, `memory.rs` after memory, and `close.rs` ends
-//! what they opened.
+//! bytes, `accept.rs` takes clients in, `lobby.rs` those who have to say something first, `web` is for those who speak
+//! WebSocket, `workers` looks after processes, `memory.rs` after memory, and `close.rs` ends what they opened.
 //!
 //! A turn: enter the kernel once, take the completions, give their bytes to the core, carry out its effects into the
 //! outboxes, start one write for each output that has something and is idle, arm what is to be read next. A connection
@@ -20,6 +20,7 @@ mod close;
 mod connection;
 mod effects;
 mod entry;
+mod framing;
 mod hands;
 mod inbox;
 mod inherited;
@@ -37,6 +38,7 @@ mod signals;
 mod simulation;
 mod source;
 mod stderr;
+mod web;
 mod workers;
 mod write;
 
@@ -54,7 +56,7 @@ use crate::bus::port::{Input, Moment, Origin};
 use crate::bus::settings::MAX_CONNECTIONS;
 use crate::bus::shutdown::Stage;
 use crate::cgroup;
-use crate::config::{Config, Listen, LogFormat};
+use crate::config::{Config, Listen, Listener, LogFormat};
 use crate::error::{StartError, exit};
 use crate::io::Io;
 use crate::io::ring::Completion;
@@ -73,6 +75,8 @@ use log::Batch;
 use notify::{Condition, Notify};
 use operation::Operation;
 use signals::Signals;
+use web::Pings;
+use web::door::Door;
 use workers::processes::Processes;
 use workers::reap::Reaper;
 
@@ -122,7 +126,8 @@ struct Left {
 fn start(config: Config, inherited: Vec<Inherited>) -> Result<Shell<Uring>, StartError> {
     workers::spawn::keep_descriptors().map_err(StartError::io("mark inherited descriptors"))?;
     let signals = signals::install().map_err(StartError::io("install signal handlers"))?;
-    let has_lobby = config.listeners.iter().any(|listener| listener.entry.proxy.is_some());
+    let has_lobby = |listener: &Listener| listener.entry.proxy.is_some() || listener.web.is_some();
+    let has_lobby = config.listeners.iter().any(has_lobby);
     let of_lobby = if has_lobby { lobby::MOST } else { 0 };
     let of_admin = if config.admin.is_some() { admin::MOST_CONNECTIONS + admin::MOST_SOCKETS } else { 0 };
     let connections = MAX_CONNECTIONS + of_lobby + of_admin;
@@ -138,7 +143,7 @@ fn start(config: Config, inherited: Vec<Inherited>) -> Result<Shell<Uring>, Star
     let mut used = vec![false; inherited.len()];
     for (index, listener) in config.listeners.iter().enumerate() {
         let opened = listen::open(&listener.listen, index, &inherited, &mut used)?;
-        acceptors.extend(opened.into_iter().map(Acceptor::new));
+        acceptors.extend(opened.into_iter().map(Acceptor::new).map(|acceptor| acceptor.named_by(listener)));
     }
     let open_admin = |admin: &crate::config::Admin| listen::open(&admin.listen, usize::MAX, &inherited, &mut used);
     let of_admin = config.admin.as_ref().map(open_admin).transpose()?;
@@ -218,6 +223,8 @@ impl<I: Io> Shell<I> {
             workers: Vec::new(),
             acceptors,
             lobby: Lobby::default(),
+            doors: config.listeners.iter().map(|listener| Door::of(listener, &config.pools)).collect(),
+            pings: Pings::default(),
             accept_paused: false,
             closed_for_good: false,
             processes,
@@ -249,6 +256,7 @@ impl<I: Io> Shell<I> {
     /// `stdio` is the listener that is our own stdin and stdout.
     fn open_doors(&mut self, stdio: Option<usize>) {
         let now = self.hands.clock.now();
+        self.hands.doors.iter_mut().flatten().for_each(|door| door.prepare(now));
         self.hands.arm_children();
         self.hands.arm_stop();
         self.hands.carry_out(self.bus.start(now), None);
@@ -309,7 +317,9 @@ impl<I: Io> Shell<I> {
             self.resume_connections(now);
         }
         self.hands.retry_accepting(now);
-        self.hands.expire_headers(now);
+        self.hands.expire_arrivals(now);
+        self.hands.ping(now);
+        self.tell_news();
         self.hands.retry_writing(now);
         self.hands.tell_left_out(now);
         self.notify();
@@ -332,7 +342,7 @@ impl<I: Io> Shell<I> {
         }
         let retry = hands.acceptors.iter().filter_map(|acceptor| acceptor.retry_at).min();
         let (writing, left_out) = (hands.retry_writing_at, hands.left_out_due);
-        let waits = [retry, hands.lobby.due(), writing, left_out];
+        let waits = [retry, hands.lobby.due(), hands.pings.due(), writing, left_out];
         let due = [self.bus.next_deadline(), self.memory_due(), self.admin.due()].into_iter().chain(waits);
         let deadline = due.flatten().min().map(|deadline| deadline.since(hands.clock.now()));
         let notice = hands.notify.due().map(|due| due.saturating_sub(hands.io.elapsed()));
@@ -421,7 +431,7 @@ impl<I: Io> Shell<I> {
         };
         match operation {
             Operation::Accept => self.accepted(now, slot, completion.result),
-            Operation::Header => self.header_came(now, slot, completion.result),
+            Operation::Arrival => self.arrival_goes_on(now, slot, completion.result),
             Operation::Read => self.read(now, slot, completion.result),
             Operation::Receive => self.received(now, slot, completion),
             Operation::Write => self.hands.written(now, slot, completion.result),

@@ -15,8 +15,8 @@ pub(super) enum Operation {
     Children,
     Stop,
     Log,
-    /// The PROXY header of a connection in the lobby.
-    Header,
+    /// What a connection in the lobby waits for.
+    Arrival,
     AdminAccept,
     AdminReceive,
     AdminSend,
@@ -40,7 +40,7 @@ impl Operation {
             8 => Self::Children,
             9 => Self::Stop,
             10 => Self::Log,
-            11 => Self::Header,
+            11 => Self::Arrival,
             12 => Self::AdminAccept,
             13 => Self::AdminReceive,
             14 => Self::AdminSend,
@@ -59,7 +59,7 @@ mod tests {
         use Operation as O;
         let all = [O::Accept, O::Read, O::Receive, O::Write, O::Watch, O::ReadStderr, O::ReadRestOfStderr, O::Children];
         for operation in
-            all.into_iter().chain([O::Stop, O::Log, O::Header, O::AdminAccept, O::AdminReceive, O::AdminSend])
+            all.into_iter().chain([O::Stop, O::Log, O::Arrival, O::AdminAccept, O::AdminReceive, O::AdminSend])
         {
             assert_eq!(Operation::of(operation.token(77)), Some((operation, 77)));
         }

@@ -1,9 +1,12 @@
-//! What waits to go out, in order: chunks that lines were copied into, and long lines that are held where they came in.
+//! What waits to go out, in order: chunks that lines were copied into, and long lines that are held where they came in. For
+//! a WebSocket each line is a frame (`framing.rs`): its head stands before it, and its newline goes.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
 
+use super::framing::Framing;
 use crate::io::buffers::{Block, Buffers};
+use crate::websocket::encode;
 
 /// So many bytes in a row are not copied into the output when they lie in a block: they are held there until sent.
 pub(super) const HOLD: usize = 16 * 1024;
@@ -51,12 +54,49 @@ pub(super) struct Outbox {
     /// Bytes are missing behind the last one, up to the end of a line.
     torn: bool,
     gather: Option<Box<Gather>>,
+    /// Lines become frames.
+    framing: Option<Box<Framing>>,
 }
 
 /// The arguments of a gathering write; they must stay where they are while it is in flight.
 struct Gather {
     vectors: [libc::iovec; GATHER],
     message: libc::msghdr,
+}
+
+impl Gather {
+    /// The one of an outbox.
+    fn of(gather: &mut Option<Box<Self>>) -> &mut Self {
+        gather.get_or_insert_with(|| {
+            // SAFETY: both are plain data for which zero is a value.
+            Box::new(unsafe { std::mem::zeroed() })
+        })
+    }
+
+    /// Takes the first pieces; says how many.
+    fn fill(&mut self, pieces: impl Iterator<Item = *const [u8]>) -> usize {
+        let mut count = 0;
+        for (vector, piece) in self.vectors.iter_mut().zip(pieces) {
+            *vector = libc::iovec { iov_base: piece.cast_mut().cast(), iov_len: piece.len() };
+            count += 1;
+        }
+        self.message.msg_iov = self.vectors.as_mut_ptr();
+        self.message.msg_iovlen = count as _;
+        count
+    }
+
+    fn next(&self, count: usize) -> Next {
+        Next::Many { vectors: self.vectors.as_ptr(), count, message: &raw const self.message }
+    }
+}
+
+/// How much memory is taken for what does not fit into the last chunk.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Room {
+    /// As much as an output that grows should have.
+    Ample,
+    /// Little: it is the head of a frame, and its line may be held elsewhere.
+    Scant,
 }
 
 /// What to write next.
@@ -87,6 +127,16 @@ impl Outbox {
         Self { begins_small, ..Self::default() }
     }
 
+    /// Lines that are pushed from now on become frames.
+    pub(super) fn frame_lines(&mut self) {
+        self.framing = Some(Box::default());
+    }
+
+    /// What goes before the queue, if lines become frames.
+    pub(super) fn framing(&mut self) -> Option<&mut Framing> {
+        self.framing.as_deref_mut()
+    }
+
     /// Copies bytes behind the others. A write in flight reads only what was there when it began.
     ///
     /// # Errors
@@ -97,29 +147,114 @@ impl Outbox {
             self.torn = bytes.last() != Some(&b'\n');
             return Err(bytes.len());
         }
+        if self.framing.is_some() {
+            return self.push_lines(bytes, buffers);
+        }
+        self.push_bytes(bytes, Room::Ample, buffers).map_err(|pushed| {
+            self.torn = bytes.last() != Some(&b'\n');
+            bytes.len() - pushed + self.tear_off(buffers)
+        })
+    }
+
+    /// Copies bytes as they are. Without memory for all of them, it says of how many they were.
+    fn push_bytes(&mut self, bytes: &[u8], room: Room, buffers: &mut Buffers) -> Result<(), usize> {
         let mut rest = bytes;
         while !rest.is_empty() {
             if !matches!(self.segments.back(), Some(Segment::Chunk { block, end, .. }) if *end < block.capacity()) {
                 // A worker's input is written from registered memory; a client's begins small.
                 let block = match self.segments.len() {
+                    _ if room == Room::Scant => buffers.take_small(),
                     _ if !self.begins_small => buffers.take_registered_chunk(),
                     0 => buffers.take_small(),
                     1 => buffers.take_medium(),
                     _ => buffers.take_chunk(),
                 };
-                let Some(block) = block else {
-                    self.torn = bytes.last() != Some(&b'\n');
-                    return Err(rest.len() + self.tear_off(buffers));
-                };
+                let Some(block) = block else { return Err(bytes.len() - rest.len()) };
                 self.segments.push_back(Segment::Chunk { block, start: 0, end: 0 });
             }
-            let Some(Segment::Chunk { block, end, .. }) = self.segments.back_mut() else { return Err(rest.len()) };
+            let Some(Segment::Chunk { block, end, .. }) = self.segments.back_mut() else {
+                return Err(bytes.len() - rest.len());
+            };
             let (now, later) = rest.split_at(rest.len().min(block.capacity() - *end));
             block.write(*end, now);
             *end += now.len();
             rest = later;
         }
         Ok(())
+    }
+
+    /// Queues a frame for each line that ends in `bytes`.
+    fn push_lines(&mut self, bytes: &[u8], buffers: &mut Buffers) -> Result<(), usize> {
+        let mut rest = bytes;
+        while let Some(newline) = memchr::memchr(b'\n', rest) {
+            let line = &rest[..newline];
+            self.push_frame(line.len(), buffers, |outbox, buffers| outbox.push_bytes(line, Room::Ample, buffers))
+                .map_err(|begun| self.tear(begun + rest.len(), bytes))?;
+            rest = &rest[newline + 1..];
+        }
+        self.begin_line(rest).map_err(|begun| self.tear(begun + rest.len(), bytes))
+    }
+
+    /// So many bytes are lost, up to the end of `bytes`.
+    fn tear(&mut self, lost: usize, bytes: &[u8]) -> usize {
+        self.torn = bytes.last() != Some(&b'\n');
+        lost
+    }
+
+    /// Queues a frame whose line ends with what `push` adds to the queue, of this length. Without memory for it, it says
+    /// how much of the line had been pushed before.
+    fn push_frame(
+        &mut self,
+        length: usize,
+        buffers: &mut Buffers,
+        push: impl FnOnce(&mut Self, &mut Buffers) -> Result<(), usize>,
+    ) -> Result<(), usize> {
+        let begun = self.framing().map(Framing::take_begun).unwrap_or_default();
+        let head = encode::text(begun.len() + length, None);
+        let mut pushed = 0;
+        let mut count = |result: Result<(), usize>, all: usize| {
+            pushed += result.err().unwrap_or(all);
+            result.is_ok()
+        };
+        let is_queued = count(self.push_bytes(&head, Room::Scant, buffers), head.len())
+            && count(self.push_bytes(&begun, Room::Ample, buffers), begun.len())
+            && count(push(self, buffers), length);
+        if !is_queued {
+            self.take_back(pushed, buffers);
+            return Err(begun.len());
+        }
+        if let Some(framing) = self.framing() {
+            framing.queued(head.len() + begun.len() + length);
+            framing.keep(begun);
+        }
+        Ok(())
+    }
+
+    /// Keeps the begin of a line until it is known how long that is. Without memory for it, it says how much of the line
+    /// is lost beside this.
+    fn begin_line(&mut self, bytes: &[u8]) -> Result<(), usize> {
+        let Some(framing) = self.framing().filter(|_| !bytes.is_empty()) else { return Ok(()) };
+        if framing.begun.try_reserve(bytes.len()).is_err() {
+            return Err(framing.take_begun().len());
+        }
+        framing.begun.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    /// Takes so many bytes off the end of the queue.
+    fn take_back(&mut self, mut bytes: usize, buffers: &mut Buffers) {
+        while let Some(segment) = self.segments.back_mut().filter(|_| bytes > 0) {
+            let length = segment.bytes().len();
+            let (Segment::Chunk { end, .. } | Segment::Held { end, .. }) = segment;
+            if length > bytes {
+                *end -= bytes;
+                return;
+            }
+            bytes -= length;
+            if let Some(segment) = self.segments.pop_back() {
+                segment.give_back(buffers);
+            }
+        }
     }
 
     /// Takes back what stands behind the last newline, and says how much that was. It is not in flight: a write begins
@@ -145,14 +280,49 @@ impl Outbox {
     ///
     /// # Errors
     /// As for [`Outbox::push`]: the beginning of the line is missing.
-    pub(super) fn hold(&mut self, block: Rc<Block>, start: usize, end: usize) -> Result<(), usize> {
+    pub(super) fn hold(
+        &mut self,
+        block: Rc<Block>,
+        start: usize,
+        end: usize,
+        buffers: &mut Buffers,
+    ) -> Result<(), usize> {
         let segment = Segment::Held { block, start, end };
         if self.torn {
             self.torn = segment.bytes().last() != Some(&b'\n');
             return Err(end - start);
         }
+        if self.framing.is_some() {
+            return self.hold_lines(&segment, buffers);
+        }
         self.segments.push_back(segment);
         Ok(())
+    }
+
+    /// Queues a frame for each line that ends in a segment, and holds the long ones.
+    fn hold_lines(&mut self, segment: &Segment, buffers: &mut Buffers) -> Result<(), usize> {
+        let Segment::Held { block, start, .. } = segment else { return Ok(()) };
+        let bytes = segment.bytes();
+        let mut at = 0;
+        while let Some(length) = memchr::memchr(b'\n', &bytes[at..]) {
+            let line = at..at + length;
+            let push = |outbox: &mut Self, buffers: &mut Buffers| {
+                if length < HOLD {
+                    return outbox.push_bytes(&bytes[line.clone()], Room::Ample, buffers);
+                }
+                let (start, end) = (start + line.start, start + line.end);
+                outbox.segments.push_back(Segment::Held { block: Rc::clone(block), start, end });
+                Ok(())
+            };
+            self.push_frame(length, buffers, push).map_err(|begun| self.tear(begun + bytes.len() - at, bytes))?;
+            at += length + 1;
+        }
+        self.begin_line(&bytes[at..]).map_err(|begun| self.tear(begun + bytes.len() - at, bytes))
+    }
+
+    /// Whether nothing waits to be written.
+    pub(super) fn is_empty(&self) -> bool {
+        self.segments.is_empty() && self.framing.as_ref().is_none_or(|framing| !framing.urgent_waits())
     }
 
     /// Bytes of memory that it takes up: a block that is held counts in full, once.
@@ -162,30 +332,65 @@ impl Outbox {
             let same = std::ptr::eq(std::mem::replace(&mut before, segment.block()), segment.block());
             if same { 0 } else { segment.block().weight() }
         });
-        weights.sum()
+        weights.sum::<usize>() + self.framing.as_ref().map_or(0, |framing| framing.weight())
     }
 
     /// What to write next; valid until the next call of [`Outbox::advance`] or [`Outbox::clear`].
     pub(super) fn next(&mut self) -> Option<Next> {
+        let before = self.framing.as_ref().map_or(0, |framing| framing.before_urgent());
+        if let Some(urgent) = self.framing.as_deref_mut().and_then(Framing::urgent) {
+            let urgent = std::ptr::from_ref(urgent);
+            return Some(self.next_with(urgent, before));
+        }
         if self.segments.len() <= 1 {
             let segment = self.segments.front()?;
             let registered = segment.block().registered();
             let bytes = segment.bytes();
             return Some(Next::One { registered, address: bytes.as_ptr(), bytes: bytes.len() });
         }
-        let gather = self.gather.get_or_insert_with(|| {
-            // SAFETY: both are plain data for which zero is a value.
-            Box::new(unsafe { std::mem::zeroed() })
-        });
-        let mut count = 0;
-        for (vector, segment) in gather.vectors.iter_mut().zip(&self.segments) {
-            let bytes = segment.bytes();
-            *vector = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-            count += 1;
+        let gather = Gather::of(&mut self.gather);
+        let segments = self.segments.iter().map(Segment::bytes);
+        let count = gather.fill(segments.map(std::ptr::from_ref));
+        Some(gather.next(count))
+    }
+
+    /// What to write next, with urgent bytes behind so many of the queue, if that many fit into one write.
+    fn next_with(&mut self, urgent: *const [u8], before: usize) -> Next {
+        let gather = Gather::of(&mut self.gather);
+        let mut pieces: Vec<*const [u8]> = Vec::with_capacity(GATHER);
+        let mut left = Some(before);
+        for bytes in self.segments.iter().map(Segment::bytes) {
+            match left {
+                Some(rest) if rest < bytes.len() => {
+                    let (now, later) = bytes.split_at(rest);
+                    pieces.extend(
+                        [now, later].iter().filter(|piece| !piece.is_empty()).map(|piece| *piece as *const [u8]),
+                    );
+                    let at = pieces.len() - 1;
+                    pieces.insert(at, urgent);
+                    left = None;
+                }
+                Some(rest) => {
+                    pieces.push(bytes);
+                    left = Some(rest - bytes.len());
+                }
+                None => pieces.push(bytes),
+            }
+            if pieces.len() >= GATHER {
+                break;
+            }
         }
-        gather.message.msg_iov = gather.vectors.as_mut_ptr();
-        gather.message.msg_iovlen = count as _;
-        Some(Next::Many { vectors: gather.vectors.as_ptr(), count, message: &raw const gather.message })
+        if left == Some(0) && pieces.len() < GATHER {
+            pieces.push(urgent);
+            left = None;
+        }
+        pieces.truncate(GATHER);
+        let flies = left.is_none() && pieces.contains(&urgent);
+        if let Some(framing) = self.framing.as_deref_mut() {
+            framing.flies(flies.then_some(before));
+        }
+        let count = gather.fill(pieces.into_iter());
+        gather.next(count)
     }
 
     /// The first stretch of memory to write, and how long it is; valid like [`Outbox::next`].
@@ -199,8 +404,19 @@ impl Outbox {
         self.segments.iter().map(|segment| memchr::memchr_iter(b'\n', segment.bytes()).count()).sum()
     }
 
-    /// The first `bytes` were written.
-    pub(super) fn advance(&mut self, mut bytes: usize, buffers: &mut Buffers) {
+    /// The first `bytes` were written. Says how many bytes of lines these are.
+    pub(super) fn advance(&mut self, bytes: usize, buffers: &mut Buffers) -> usize {
+        let Some(framing) = self.framing.as_deref_mut() else {
+            self.drop_front(bytes, buffers);
+            return bytes;
+        };
+        let queued = framing.sent(bytes);
+        let lines = framing.lines_sent(queued);
+        self.drop_front(queued, buffers);
+        lines
+    }
+
+    fn drop_front(&mut self, mut bytes: usize, buffers: &mut Buffers) {
         while let Some(front) = self.segments.front_mut() {
             let length = front.bytes().len();
             if bytes < length {
@@ -265,9 +481,9 @@ mod tests {
         let mut buffers = Buffers::new(None, 0).expect("there is memory");
         let block = Rc::new(buffers.take(READ, READ).expect("there is memory"));
         let (mut one, mut other) = (Outbox::default(), Outbox::default());
-        one.hold(Rc::clone(&block), 0, HOLD).expect("nothing is torn");
-        one.hold(Rc::clone(&block), HOLD, 2 * HOLD).expect("nothing is torn");
-        other.hold(block, 2 * HOLD, 3 * HOLD).expect("nothing is torn");
+        one.hold(Rc::clone(&block), 0, HOLD, &mut buffers).expect("nothing is torn");
+        one.hold(Rc::clone(&block), HOLD, 2 * HOLD, &mut buffers).expect("nothing is torn");
+        other.hold(block, 2 * HOLD, 3 * HOLD, &mut buffers).expect("nothing is torn");
         assert_eq!((one.weight(), other.weight()), (buffers.used(), buffers.used()));
         one.clear(&mut buffers);
         assert_eq!(buffers.used(), other.weight());

@@ -26,8 +26,15 @@ impl<I: Io> Shell<I> {
         debug_assert!(connection.reading);
         connection.reading = false;
         if result > 0 {
-            connection.inbox.filled(result as usize);
+            let received = result as usize;
+            let bytes = match &mut connection.web {
+                Some(web) => web.decode_for(&mut connection.outbox, now, connection.inbox.received(received), received),
+                None => received,
+            };
+            connection.inbox.filled(bytes);
             self.present(now, slot);
+            self.hands.after_frames(now, slot);
+            self.tell_news();
         }
         let hands = &mut self.hands;
         if hands.remove_if_idle(slot) {
@@ -54,6 +61,8 @@ impl<I: Io> Shell<I> {
             connection.presenting = true;
             self.present_received(now, slot, buffer, completion.result as usize);
             self.hands.connections[slot].presenting = false;
+            self.hands.after_frames(now, slot);
+            self.tell_news();
         }
         let hands = &mut self.hands;
         if let Some(buffer) = buffer {
@@ -71,8 +80,20 @@ impl<I: Io> Shell<I> {
 
     /// Gives received bytes to the core where they lie, and keeps what it does not consume.
     fn present_received(&mut self, now: Moment, slot: usize, buffer: u16, bytes: usize) {
-        let peer = self.hands.connections[slot].peer;
-        // SAFETY: the buffer is returned by the caller, after this.
+        let connection = &mut self.hands.connections[slot];
+        let peer = connection.peer;
+        let bytes = match &mut connection.web {
+            Some(web) => {
+                // SAFETY: the buffer is returned by the caller, after this.
+                let received = unsafe { self.hands.io.received_bytes(buffer) };
+                web.decode_for(&mut connection.outbox, now, received, bytes)
+            }
+            None => bytes,
+        };
+        if bytes == 0 {
+            return;
+        }
+        // SAFETY: the same.
         let mut window = unsafe { self.hands.io.received(buffer, bytes) };
         if !self.hands.connections[slot].inbox.is_empty() || self.hands.connections[slot].paused {
             if !self.hands.keep(slot, window.data()) {
@@ -147,6 +168,7 @@ impl<I: Io> Shell<I> {
                 self.present(now, slot);
             }
             if !self.hands.remove_if_idle(slot) {
+                self.hands.tell_ending(now, slot);
                 self.hands.tell_end(now, slot);
                 self.hands.arm_read(slot);
             }
@@ -184,7 +206,7 @@ impl<I: Io> Hands<I> {
         let Some(connection) = self.connections.get_mut(slot) else { return };
         let wanted = !connection.paused || connection.discard;
         let Some(input) = connection.input.as_ref().map(Descriptor::raw) else { return };
-        let busy = connection.reading || connection.presenting || connection.resuming;
+        let busy = connection.reading || connection.presenting || connection.resuming || connection.has_said_its_last();
         if !wanted || busy || connection.end != End::Open || connection.closing == Closing::Leaving {
             return;
         }
@@ -208,7 +230,8 @@ impl<I: Io> Hands<I> {
             let Some((registered, into, room)) = connection.inbox.room(wanted, limit, self.io.buffers()) else {
                 return self.wait_for_memory(slot);
             };
-            let bytes = room.min(u32::MAX as usize) as u32;
+            // A frame's newline may need a byte more than was received.
+            let bytes = (room - usize::from(connection.web.is_some())).min(u32::MAX as usize) as u32;
             let submission = match connection.kind {
                 Kind::Socket => Submission::ReceiveInto { socket: input, into, bytes },
                 _ => Submission::Read { from: input, into, bytes, registered, now_or_never: false },

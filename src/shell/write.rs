@@ -38,7 +38,10 @@ impl<I: Io> Hands<I> {
         }
         let (Some(out), Some(next)) = (connection.out().map(Descriptor::raw), connection.outbox.next()) else {
             if connection.closing == Closing::AfterFlush {
-                self.shut_down(now, slot);
+                match self.say_goodbye(slot) {
+                    true => self.write(now, slot),
+                    false => self.shut_down(now, slot),
+                }
             }
             return;
         };
@@ -73,14 +76,16 @@ impl<I: Io> Hands<I> {
             1.. => result as usize,
             error => return self.not_written(now, slot, -error),
         };
-        connection.outbox.advance(bytes, self.io.buffers());
+        let lines = connection.outbox.advance(bytes, self.io.buffers());
         if self.remove_if_idle(slot) {
             return;
         }
         self.close_stdin_when_idle(slot);
         self.mark_dirty(slot);
         let peer = self.connections[slot].peer;
-        self.tell(now, Input::Sent { peer, bytes });
+        if lines > 0 {
+            self.tell(now, Input::Sent { peer, bytes: lines });
+        }
     }
 
     fn not_written(&mut self, now: Moment, slot: usize, errno: i32) {

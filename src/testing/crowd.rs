@@ -123,7 +123,7 @@ impl Crowd {
                     let bytes = self.wire(Peer::Worker(worker)).pipe.len();
                     news.push(Input::Unread { worker, bytes });
                 }
-                Effect::Close { client, how } => {
+                Effect::Close { client, how, .. } => {
                     let wire = self.wire(Peer::Client(client));
                     let first = !std::mem::replace(&mut wire.gone, true);
                     if how == Close::Now && first {

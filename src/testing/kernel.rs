@@ -310,6 +310,11 @@ impl Io for Kernel {
         unsafe { self.buffers.received(buffer, bytes) }
     }
 
+    unsafe fn received_bytes<'bytes>(&mut self, buffer: u16) -> &'bytes mut [u8] {
+        // SAFETY: as promised by the caller.
+        unsafe { self.buffers.received_bytes(buffer) }
+    }
+
     fn return_received(&mut self, buffer: u16) {
         assert!(!self.free.contains(&buffer), "the buffer {buffer} is returned twice");
         self.free.push(buffer);

@@ -99,7 +99,7 @@ mod tests {
     /// slow readers are closed in those of `crowd`. Few seeds have a stdin that ends before a line comes. Who is let in is
     /// for those of `bus::tests::admission`; nobody operates a simulated daemon (`bus::tests::operator`), and its doors are
     /// never closed for want of workers (`bus::tests::readiness`).
-    const UNREACHED: [Reason; 13] = [
+    const UNREACHED: [Reason; 14] = [
         Reason::NoInput,
         Reason::ListenerClosed,
         Reason::ListenerOpened,
@@ -110,6 +110,7 @@ mod tests {
         Reason::ConnectionLimit,
         Reason::NotAllowed,
         Reason::ProxyHeader,
+        Reason::HandshakeRefused,
         Reason::SessionLimit,
         Reason::SessionEvicted,
         Reason::PendingLimit,

@@ -599,7 +599,7 @@ impl World {
                     self.workers[at].probed = true;
                 }
                 Effect::Release { worker } => self.release(worker),
-                Effect::Close { client, how } => {
+                Effect::Close { client, how, .. } => {
                     let at = self.client(client);
                     self.note(|_| format!("client {at} is closed: {how:?}"));
                     assert_ne!(self.clients[at].closing, Some(Close::Now), "closed twice");

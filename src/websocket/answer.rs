@@ -62,6 +62,8 @@ statuses! {
     NotFound 404 "Not Found",
     /// There is nothing to be done here but to connect.
     MethodNotAllowed 405 "Method Not Allowed",
+    /// It took too long to say what it wants.
+    RequestTimeout 408 "Request Timeout",
     /// It is not a WebSocket's request, or one of a version that is not spoken.
     UpgradeRequired 426 "Upgrade Required",
     /// Its head is too long.
@@ -125,12 +127,13 @@ impl fmt::Display for Refusal {
 mod tests {
     use super::*;
 
-    const ALL: [Status; 9] = [
+    const ALL: [Status; 10] = [
         Status::BadRequest,
         Status::Unauthorized,
         Status::Forbidden,
         Status::NotFound,
         Status::MethodNotAllowed,
+        Status::RequestTimeout,
         Status::UpgradeRequired,
         Status::FieldsTooLarge,
         Status::Unavailable,

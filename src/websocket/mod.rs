@@ -47,6 +47,7 @@ pub mod client;
 pub mod close;
 pub mod encode;
 mod fields;
+pub mod forwarded;
 pub mod frame;
 mod header;
 mod mask;
@@ -55,6 +56,9 @@ pub mod request;
 mod tests;
 
 pub use mask::Mask;
+
+/// Where balancers ask how a listener is.
+pub const HEALTH: &str = "/healthz";
 
 /// Which end of a connection this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -176,7 +176,7 @@ impl Bench {
                     self.workers.retain(|known| *known != worker);
                     self.released.push(worker);
                 }
-                Effect::Close { client, how } => self.closed.push((client, how)),
+                Effect::Close { client, how, .. } => self.closed.push((client, how)),
                 Effect::PauseAccept => self.accepting = false,
                 Effect::ResumeAccept => self.accepting = true,
                 Effect::StopAccept => self.listening = false,

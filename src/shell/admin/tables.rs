@@ -198,6 +198,8 @@ fn client(view: &View<'_>, slot: usize) -> Option<Value> {
         "client": client.number,
         "source": client.origin.place.to_string(),
         "via": client.origin.via.map(|via| via.to_string()),
+        "token": client.origin.names.token.as_deref(),
+        "connection_id": client.origin.names.connection_id,
         "cn": client.origin.names.common_name,
         "sni": client.origin.names.server_name,
         "unique_id": client.origin.names.unique_id,

@@ -1,0 +1,207 @@
+//! What an output of WebSocket frames knows beside its bytes: how long the queued frames are, so that what was sent can be
+//! told in bytes of lines; the begin of a line whose end is still to come, since a frame says first how long it is; and
+//! what goes before all that is queued: pongs, pings, the answer to the handshake, the last frame.
+//!
+//! Invariant: a frame that has begun is sent to its end before anything else.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use crate::websocket::encode;
+
+/// So many bytes of pongs wait to be sent at most. Of the pings beyond them the last one is answered (RFC 6455, section
+/// 5.5.3).
+const MOST_URGENT: usize = 2048;
+/// Memory for the begin of a line that is kept for the next one.
+const KEPT: usize = 4096;
+
+/// See the top of the file.
+#[derive(Default)]
+pub(super) struct Framing {
+    /// The begin of a line.
+    pub begun: Vec<u8>,
+    /// The lengths of the frames that are queued, with their heads; the first one may be sent in part.
+    frames: VecDeque<u32>,
+    /// Bytes of the first frame that are sent.
+    sent: usize,
+    /// What goes first. It may be in flight.
+    urgent: Vec<u8>,
+    urgent_sent: usize,
+    /// What goes first after that.
+    more_urgent: Vec<u8>,
+    /// The answer to the last ping that found no room.
+    last_pong: Option<encode::Control>,
+    /// How many queued bytes go before the urgent ones in the write in flight, if those are part of it.
+    flight: Option<usize>,
+}
+
+/// Bytes of a line, with its newline, that are sent with so many of its frame.
+fn of_line(frame: usize, sent: usize) -> usize {
+    let head = match frame {
+        // RFC 6455, section 5.2: 7, 16 or 64 bits say the length.
+        0..=127 => 2,
+        128..=65_539 => 4,
+        _ => 10,
+    };
+    if sent == frame { frame - head + 1 } else { sent.saturating_sub(head) }
+}
+
+impl Framing {
+    /// A frame with a line was queued; so many bytes with its head.
+    pub(super) fn queued(&mut self, frame: usize) {
+        // A line has 2 GiB at most.
+        self.frames.push_back(frame as u32);
+    }
+
+    /// The begin of a line, which is queued now.
+    pub(super) fn take_begun(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.begun)
+    }
+
+    /// The memory of it comes back.
+    pub(super) fn keep(&mut self, mut begun: Vec<u8>) {
+        begun.clear();
+        if begun.capacity() <= KEPT {
+            self.begun = begun;
+        }
+    }
+
+    /// Sends this before what is queued, behind what is urgent already.
+    pub(super) fn urge(&mut self, bytes: &[u8]) {
+        self.more_urgent.extend_from_slice(bytes);
+    }
+
+    /// Answers a ping.
+    pub(super) fn answer(&mut self, payload: &[u8]) {
+        let pong = encode::pong(payload, None);
+        if self.more_urgent.len() + pong.len() > MOST_URGENT {
+            self.last_pong = Some(pong);
+        } else {
+            self.more_urgent.extend_from_slice(&pong);
+        }
+    }
+
+    /// Whether something goes first.
+    pub(super) fn urgent_waits(&self) -> bool {
+        self.urgent_sent < self.urgent.len() || !self.more_urgent.is_empty() || self.last_pong.is_some()
+    }
+
+    /// What goes first and is not sent yet; it stays where it is until [`Framing::sent`].
+    pub(super) fn urgent(&mut self) -> Option<&[u8]> {
+        if self.urgent_sent == self.urgent.len() {
+            self.urgent.clear();
+            self.urgent_sent = 0;
+            std::mem::swap(&mut self.urgent, &mut self.more_urgent);
+            if let Some(pong) = self.last_pong.take_if(|_| self.urgent.len() < MOST_URGENT) {
+                self.urgent.extend_from_slice(&pong);
+            }
+        }
+        let rest = &self.urgent[self.urgent_sent..];
+        (!rest.is_empty()).then_some(rest)
+    }
+
+    /// How many queued bytes go before what is urgent: the rest of a frame.
+    pub(super) fn before_urgent(&self) -> usize {
+        match self.frames.front() {
+            Some(frame) if self.sent > 0 && self.urgent_sent == 0 => *frame as usize - self.sent,
+            _ => 0,
+        }
+    }
+
+    /// A write has what is urgent behind so many queued bytes; none if it has nothing of it.
+    pub(super) fn flies(&mut self, before: Option<usize>) {
+        self.flight = before;
+    }
+
+    /// So many bytes of a write are sent: how many of the queue these are.
+    pub(super) fn sent(&mut self, bytes: usize) -> usize {
+        let Some(before) = self.flight.take() else { return bytes };
+        let urgent = bytes.saturating_sub(before).min(self.urgent.len() - self.urgent_sent);
+        self.urgent_sent += urgent;
+        bytes - urgent
+    }
+
+    /// So many bytes of the queue are sent: how many bytes of lines these are.
+    pub(super) fn lines_sent(&mut self, mut bytes: usize) -> usize {
+        let mut lines = 0;
+        while let Some(frame) = self.frames.front().filter(|_| bytes > 0) {
+            let frame = *frame as usize;
+            let Range { start, end } = self.sent..frame.min(self.sent + bytes);
+            lines += of_line(frame, end) - of_line(frame, start);
+            bytes -= end - start;
+            self.sent = end;
+            if end == frame {
+                self.frames.pop_front();
+                self.sent = 0;
+            }
+        }
+        debug_assert_eq!(bytes, 0, "all that is queued is of frames");
+        lines
+    }
+
+    /// Bytes of memory that it takes up beside the queue.
+    pub(super) fn weight(&self) -> usize {
+        let urgent = self.urgent.capacity() + self.more_urgent.capacity();
+        self.begun.capacity() + urgent + self.frames.len() * size_of::<u32>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_sent_of_a_frame_is_told_in_bytes_of_its_line() {
+        for length in [0, 1, 125, 126, 65_535, 65_536, 100_000] {
+            let frame = encode::text(length, None).len() + length;
+            for step in [1, 3, 1000, usize::MAX] {
+                let mut framing = Framing::default();
+                framing.queued(frame);
+                framing.queued(frame);
+                let (mut rest, mut lines) = (2 * frame, 0);
+                while rest > 0 {
+                    let now = step.min(rest);
+                    lines += framing.lines_sent(now);
+                    rest -= now;
+                }
+                assert_eq!(lines, 2 * (length + 1), "{length} in steps of {step}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_urgent_waits_for_the_end_of_a_frame_and_no_longer() {
+        let mut framing = Framing::default();
+        assert_eq!(framing.urgent(), None);
+        framing.queued(12);
+        framing.queued(12);
+        assert_eq!((framing.sent(5), framing.lines_sent(5)), (5, 3));
+        framing.answer(b"x");
+        assert_eq!(framing.urgent(), Some(&b"\x8a\x01x"[..]));
+        assert_eq!(framing.before_urgent(), 7);
+        framing.flies(Some(7));
+        assert_eq!(framing.sent(8), 7, "the eighth byte is urgent");
+        assert_eq!(framing.lines_sent(7), 8);
+        assert_eq!(framing.before_urgent(), 0, "it has begun");
+        assert_eq!(framing.urgent(), Some(&b"\x01x"[..]));
+        framing.flies(Some(0));
+        assert_eq!(framing.sent(14), 12);
+        assert_eq!((framing.lines_sent(12), framing.urgent()), (11, None));
+    }
+
+    #[test]
+    fn pings_without_end_are_answered_in_bounded_memory_and_the_last_one_always() {
+        let mut framing = Framing::default();
+        framing.urge(b"HTTP/1.1 101");
+        for number in 0..100_000u32 {
+            framing.answer(&number.to_be_bytes());
+        }
+        assert!(framing.weight() <= 3 * MOST_URGENT);
+        let urgent = framing.urgent().map(<[u8]>::to_vec).unwrap_or_default();
+        assert!(urgent.starts_with(b"HTTP/1.1 101\x8a\x04\0\0\0\0"));
+        framing.flies(Some(0));
+        framing.sent(urgent.len());
+        let last = framing.urgent().map_or_else(|| urgent[urgent.len() - 4..].to_vec(), |rest| rest[2..].to_vec());
+        assert_eq!(last, 99_999u32.to_be_bytes());
+    }
+}

@@ -1,0 +1,221 @@
+//! Who may come in through a WebSocket listener: what is asked for, from which page, with whose token, on whose behalf. What
+//! the core says of limits comes behind it.
+
+use std::net::IpAddr;
+use std::path::Path;
+
+use rustix::rand::{GetRandomFlags, getrandom};
+use serde_json::json;
+
+use super::tokens::TokensFile;
+use crate::bus::Bus;
+use crate::bus::admission::TurnedAway;
+use crate::bus::port::{Moment, Origin, Place};
+use crate::bus::readiness::Readiness;
+use crate::bus::settings::Proxies;
+use crate::config::{Listen, Listener, Pool, Web};
+use crate::websocket::answer::{Accepted, Refusal, Status};
+use crate::websocket::request::{Method, PROTOCOL, Request};
+use crate::websocket::{HEALTH, forwarded};
+
+/// In how many seconds it may be asked again at a daemon that drains or is full.
+const RETRY_AFTER: u32 = 1;
+
+/// A WebSocket listener.
+pub(in crate::shell) struct Door {
+    pub terms: Web,
+    tokens: Option<TokensFile>,
+    /// Only this machine reaches it, so that a name that leads here is one of this machine.
+    is_loopback: bool,
+}
+
+/// What becomes of a request.
+pub(in crate::shell) enum Verdict {
+    /// Its connection becomes a client.
+    Enter {
+        /// Who it is.
+        origin: Box<Origin>,
+        /// What it is told first.
+        answer: String,
+    },
+    /// It is told this, and the connection ends.
+    Answer(String),
+    /// It is refused.
+    Refuse(Refusal),
+}
+
+impl Door {
+    /// That of a listener, if it speaks WebSocket.
+    pub(in crate::shell) fn of(listener: &Listener, pools: &[Pool]) -> Option<Self> {
+        let terms = listener.web.clone()?;
+        let ids = || pools.iter().map(|pool| pool.core.id.clone()).collect();
+        let tokens = terms.tokens_file.as_deref().map(|path: &Path| TokensFile::new(path.to_owned(), ids()));
+        let is_loopback = match &listener.listen {
+            Listen::Tcp { host, .. } => is_loopback(host),
+            Listen::Unix { .. } | Listen::Stdio => false,
+        };
+        Some(Self { terms, tokens, is_loopback })
+    }
+
+    /// Reads what has to be read before the first client comes.
+    pub(in crate::shell) fn prepare(&mut self, now: Moment) {
+        if let Some(tokens) = &mut self.tokens {
+            tokens.look(now);
+        }
+    }
+
+    /// Answers a request. `origin` is where it comes from, before anything that it says is believed.
+    pub(in crate::shell) fn answer(
+        &mut self,
+        now: Moment,
+        bus: &Bus,
+        listener: usize,
+        origin: Origin,
+        request: &Request<'_>,
+    ) -> Verdict {
+        let is_upgrade = request.upgrade().is_ok();
+        if request.path == HEALTH && !is_upgrade && request.method != Method::Other {
+            return health(bus, listener, request.method);
+        }
+        self.admit(now, bus, listener, origin, request).unwrap_or_else(Verdict::Refuse)
+    }
+
+    fn admit(
+        &mut self,
+        now: Moment,
+        bus: &Bus,
+        listener: usize,
+        mut origin: Origin,
+        request: &Request<'_>,
+    ) -> Result<Verdict, Refusal> {
+        let forbidden = |why: String| Refusal::new(Status::Forbidden, why);
+        if request.path != self.terms.path {
+            let why = format!("there is nothing here but {} and {HEALTH}", self.terms.path);
+            return Err(Refusal::new(Status::NotFound, why));
+        }
+        let key = request.upgrade()?;
+        let proxy = origin.via.unwrap_or(origin.place);
+        let is_behind_proxy = origin.via.is_some() || self.trusts(proxy);
+        if self.is_loopback && !is_behind_proxy && !request.host.is_some_and(|host| is_loopback(name_of(host))) {
+            return Err(forbidden(
+                "Host is no name of this machine, and only this machine reaches this listener; a proxy is to be listed \
+                 in trusted_proxies"
+                    .to_owned(),
+            ));
+        }
+        if let Some(page) = request.origin {
+            let is_listed = |one: &String| one == "*" || one.eq_ignore_ascii_case(page);
+            if !self.terms.origins.iter().any(is_listed) {
+                return Err(forbidden(format!("the origin {page:?} is not in origins of this listener")));
+            }
+        }
+        if self.trusts(proxy) {
+            let is_trusted = |address: IpAddr| self.trusts(Place::Address((address, 0).into()));
+            let client = forwarded::client(&request.forwarded_for, &request.forwarded, is_trusted);
+            if let Some(client) = client.map_err(|why| Refusal::new(Status::BadRequest, why))? {
+                (origin.place, origin.via, origin.is_proxy) = (Place::Address(client), Some(proxy), false);
+            }
+        }
+        if let Some(tokens) = &mut self.tokens {
+            let refused = |why: &'static str| Refusal::new(Status::Unauthorized, why);
+            let token = request.token.ok_or_else(|| {
+                refused("a token is needed: Authorization: Bearer TOKEN, or the subprotocols acp and bearer.TOKEN")
+            })?;
+            let bearer = tokens.find(now, token.0).ok_or_else(|| refused("this token lets nobody in"))?;
+            (origin.names.token, origin.pools) = (Some(bearer.name.clone()), bearer.pools.clone());
+        }
+        // What a proxy asks on its own account is a client here: health has an address of its own.
+        origin.is_proxy = false;
+        bus.would_take(listener, &origin).map_err(|turned_away| match turned_away {
+            TurnedAway::Draining => Refusal::unavailable("the daemon shuts down", RETRY_AFTER),
+            TurnedAway::NoRoom(why) => Refusal::unavailable(why, RETRY_AFTER),
+            TurnedAway::NotAllowed(why) => forbidden(why),
+        })?;
+        let connection_id = connection_id()?;
+        let protocol = request.offers_acp.then_some(PROTOCOL);
+        let answer = Accepted { key, connection_id: &connection_id, protocol }.to_string();
+        origin.names.connection_id = Some(connection_id.into());
+        Ok(Verdict::Enter { origin: Box::new(origin), answer })
+    }
+
+    /// Whether what it says of others is believed.
+    fn trusts(&self, place: Place) -> bool {
+        match &self.terms.trusted_proxies {
+            Some(Proxies::Unix) => matches!(place, Place::Process { .. }),
+            Some(Proxies::Networks(networks)) => {
+                place.address().is_some_and(|address| networks.iter().any(|network| network.contains(address)))
+            }
+            None => false,
+        }
+    }
+}
+
+fn health(bus: &Bus, listener: usize, method: Method) -> Verdict {
+    let readiness = bus.listener_readiness(listener);
+    let (status, body) = match readiness {
+        Some(Readiness::Ready) => ("200 OK", json!({ "status": "ready" })),
+        Some(Readiness::NotReady(why)) => ("503 Service Unavailable", json!({ "status": "not ready", "message": why })),
+        Some(Readiness::Draining) | None => ("503 Service Unavailable", json!({ "status": "draining" })),
+    };
+    let body = body.to_string() + "\n";
+    let shown = if method == Method::Head { "" } else { &body };
+    Verdict::Answer(format!(
+        "HTTP/1.1 {status}\r\nConnection: close\r\nContent-Type: application/json\r\nCache-Control: no-store\r\n\
+         Content-Length: {}\r\n\r\n{shown}",
+        body.len()
+    ))
+}
+
+/// An id that nobody guesses: 128 bits in hexadecimal digits.
+fn connection_id() -> Result<String, Refusal> {
+    let mut bytes = [0u8; 16];
+    match getrandom(&mut bytes, GetRandomFlags::NONBLOCK) {
+        Ok(16) => Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect()),
+        _ => Err(Refusal::unavailable("the system has no random numbers yet", RETRY_AFTER)),
+    }
+}
+
+/// The host of `HOST:PORT`.
+fn name_of(host: &str) -> &str {
+    match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        _ => host,
+    }
+}
+
+/// Whether a name leads to this machine wherever it is asked for.
+fn is_loopback(host: &str) -> bool {
+    let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    match address.parse::<IpAddr>() {
+        Ok(address) => address.to_canonical().is_loopback(),
+        Err(_) => {
+            let name = host.to_ascii_lowercase();
+            name == "localhost" || name.ends_with(".localhost")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_of_this_machine_are_loopback() {
+        for host in
+            ["localhost:9000", "LOCALHOST", "a.localhost:1", "127.0.0.1:9000", "127.9.9.9", "[::1]:9000", "[::1]"]
+        {
+            assert!(is_loopback(name_of(host)), "{host}");
+        }
+        for host in
+            ["evil.example:9000", "localhost.evil.example", "127.0.0.1.evil.example", "10.0.0.1:9000", "", ":9000"]
+        {
+            assert!(!is_loopback(name_of(host)), "{host}");
+        }
+    }
+
+    #[test]
+    fn connection_ids_are_never_the_same() {
+        let ids: Vec<String> = (0..100).map(|_| connection_id().expect("random numbers")).collect();
+        assert!(ids.iter().enumerate().all(|(at, id)| id.len() == 32 && !ids[..at].contains(id)));
+    }
+}

@@ -1,0 +1,167 @@
+//! Bearer tokens of clients: a file that says whose they are. Pure: who reads the file is elsewhere.
+//!
+//! A line is `NAME:TOKEN`, or `NAME:sha256:HEX` with the digest of a token, and may go on with blanks and the pools that
+//! it is good for: `POOL,POOL`. Empty lines and lines that begin with `#` say nothing. A name may have several tokens,
+//! so that one can be replaced while the other is in use.
+
+use std::rc::Rc;
+
+use sha2::{Digest, Sha256};
+
+/// Shortest token in bytes: one that is guessed is none.
+pub const SHORTEST: usize = 16;
+/// Longest name in bytes.
+const LONGEST_NAME: usize = 64;
+/// What stands before a digest.
+const SHA256: &str = "sha256:";
+
+/// Whom a token lets in, and to what.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bearer {
+    /// What its clients are called in logs, limits and sessions.
+    pub name: Rc<str>,
+    /// Indexes of the pools that it is good for, the first one preferred; none means all.
+    pub pools: Option<Rc<[usize]>>,
+    digest: [u8; 32],
+}
+
+/// All tokens of a file. They are never shown: only their digests are kept.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tokens(Vec<Bearer>);
+
+impl Tokens {
+    /// Reads the lines of a file; `pools` are the ids that it may name.
+    ///
+    /// # Errors
+    /// The first line that is wrong, by its number, without anything of a token.
+    pub fn parse(text: &str, pools: &[&str]) -> Result<Self, String> {
+        let mut bearers = Vec::new();
+        for (index, line) in text.lines().enumerate() {
+            let line = line.trim();
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            bearers.push(bearer(line, pools).map_err(|why| format!("line {}: {why}", index + 1))?);
+        }
+        Ok(Self(bearers))
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whose token this is. How long that takes says nothing about the tokens but how many there are.
+    pub fn find(&self, token: &str) -> Option<&Bearer> {
+        let digest: [u8; 32] = Sha256::digest(token).into();
+        let mut found = None;
+        for bearer in &self.0 {
+            let differs = bearer.digest.iter().zip(&digest).fold(0, |differs, (one, other)| differs | (one ^ other));
+            // The compiler may not stop at the first difference.
+            if std::hint::black_box(differs) == 0 {
+                found = Some(bearer);
+            }
+        }
+        found
+    }
+}
+
+fn bearer(line: &str, pools: &[&str]) -> Result<Bearer, String> {
+    let (name, rest) = line.split_once(':').ok_or("write NAME:TOKEN or NAME:sha256:HEX")?;
+    if name.is_empty() || name.len() > LONGEST_NAME || name.chars().any(|c| c.is_control() || c.is_whitespace()) {
+        return Err(format!("a name has from 1 to {LONGEST_NAME} bytes without blanks"));
+    }
+    let mut words = rest.split_ascii_whitespace();
+    let secret = words.next().ok_or("the token is missing")?;
+    let digest = match secret.strip_prefix(SHA256) {
+        Some(hex) => {
+            digest(hex).ok_or("a digest is 64 hexadecimal digits; make one with: printf %s TOKEN | sha256sum")?
+        }
+        None if secret.len() < SHORTEST => {
+            return Err(format!(
+                "the token has {} bytes, and {SHORTEST} is the least; make one with: openssl rand -hex 32",
+                secret.len()
+            ));
+        }
+        None if !secret.bytes().all(|byte| byte.is_ascii_graphic()) => {
+            return Err("a token is visible ASCII".to_owned());
+        }
+        None => Sha256::digest(secret).into(),
+    };
+    let pools = words.next().map(|names| indexes(names, pools)).transpose()?;
+    match words.next() {
+        Some(_) => Err("only the pools stand behind a token, parted by commas without blanks".to_owned()),
+        None => Ok(Bearer { name: name.into(), pools, digest }),
+    }
+}
+
+fn indexes(names: &str, pools: &[&str]) -> Result<Rc<[usize]>, String> {
+    let index = |name: &str| {
+        let found = pools.iter().position(|pool| *pool == name);
+        found.ok_or_else(|| format!("there is no pool {name:?}; the pools are {}", pools.join(", ")))
+    };
+    names.split(',').map(index).collect()
+}
+
+fn digest(hex: &str) -> Option<[u8; 32]> {
+    let mut digest = [0; 32];
+    let is_hex = hex.len() == 64 && hex.bytes().all(|byte| byte.is_ascii_hexdigit());
+    for (at, byte) in digest.iter_mut().enumerate().filter(|_| is_hex) {
+        *byte = u8::from_str_radix(&hex[2 * at..2 * at + 2], 16).ok()?;
+    }
+    is_hex.then_some(digest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const POOLS: [&str; 2] = ["agents", "tools"];
+
+    fn name(tokens: &Tokens, token: &str) -> Option<String> {
+        tokens.find(token).map(|bearer| bearer.name.to_string())
+    }
+
+    #[test]
+    fn a_token_or_its_digest_says_whose_it_is() {
+        let text = "# who may come in\n\nalice:0123456789abcdef\n bob:sha256:\
+            9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08 \r\nalice:another token no\n";
+        assert!(Tokens::parse(text, &POOLS).is_err(), "a token has no blanks");
+        let text = text.replace(" token no", "-one-of-alice");
+        let tokens = Tokens::parse(&text, &POOLS).expect("good lines");
+        assert_eq!(name(&tokens, "0123456789abcdef").as_deref(), Some("alice"));
+        assert_eq!(name(&tokens, "another-one-of-alice").as_deref(), Some("alice"), "a name may have several");
+        assert_eq!(name(&tokens, "test").as_deref(), Some("bob"));
+        for wrong in ["", "0123456789abcde", "0123456789abcdef0", "TEST", "sha256:", "alice"] {
+            assert_eq!(name(&tokens, wrong), None, "{wrong}");
+        }
+        assert!(!format!("{tokens:?}").contains("0123456789abcdef"), "a token is not shown");
+    }
+
+    #[test]
+    fn a_token_may_be_good_for_some_pools_only() {
+        let tokens =
+            Tokens::parse("a:0123456789abcdef tools,agents\nb:0123456789abcdeg\n", &POOLS).expect("good lines");
+        assert_eq!(tokens.find("0123456789abcdef").and_then(|bearer| bearer.pools.as_deref()), Some(&[1, 0][..]));
+        assert_eq!(tokens.find("0123456789abcdeg").map(|bearer| bearer.pools.is_none()), Some(true));
+    }
+
+    #[test]
+    fn a_wrong_line_is_named_and_its_token_is_not() {
+        for (text, why) in [
+            ("a:0123456789abcdef\nsecretsecretsecret", "line 2: write NAME:TOKEN"),
+            ("a:", "the token is missing"),
+            (":0123456789abcdef", "a name has"),
+            ("a b:0123456789abcdef", "a name has"),
+            ("a:secret", "6 bytes, and 16 is the least"),
+            ("a:sha256:secret", "64 hexadecimal digits"),
+            ("a:sécretsecretsecret", "visible ASCII"),
+            ("a:0123456789abcdef nobody", "there is no pool \"nobody\"; the pools are agents, tools"),
+            ("a:0123456789abcdef agents tools", "parted by commas"),
+        ] {
+            let error = Tokens::parse(text, &POOLS).expect_err(text);
+            assert!(error.contains(why), "{error}");
+            assert!(!error.contains("secret") && !error.contains("0123"), "{error}");
+        }
+    }
+}

@@ -86,8 +86,9 @@ impl Framing {
         self.urgent_sent < self.urgent.len() || !self.more_urgent.is_empty() || self.last_pong.is_some()
     }
 
-    /// What goes first and is not sent yet; it stays where it is until [`Framing::sent`].
-    pub(super) fn urgent(&mut self) -> Option<&[u8]> {
+    /// What goes first and is not sent yet, and how many queued bytes go before it all the same: the rest of a frame. It
+    /// stays where it is until [`Framing::sent`].
+    pub(super) fn urgent(&mut self) -> Option<(usize, &[u8])> {
         if self.urgent_sent == self.urgent.len() {
             self.urgent.clear();
             self.urgent_sent = 0;
@@ -96,16 +97,12 @@ impl Framing {
                 self.urgent.extend_from_slice(&pong);
             }
         }
-        let rest = &self.urgent[self.urgent_sent..];
-        (!rest.is_empty()).then_some(rest)
-    }
-
-    /// How many queued bytes go before what is urgent: the rest of a frame.
-    pub(super) fn before_urgent(&self) -> usize {
-        match self.frames.front() {
+        let before = match self.frames.front() {
             Some(frame) if self.sent > 0 && self.urgent_sent == 0 => *frame as usize - self.sent,
             _ => 0,
-        }
+        };
+        let rest = &self.urgent[self.urgent_sent..];
+        (!rest.is_empty()).then_some((before, rest))
     }
 
     /// A write has what is urgent behind so many queued bytes; none if it has nothing of it.
@@ -177,16 +174,18 @@ mod tests {
         framing.queued(12);
         assert_eq!((framing.sent(5), framing.lines_sent(5)), (5, 3));
         framing.answer(b"x");
-        assert_eq!(framing.urgent(), Some(&b"\x8a\x01x"[..]));
-        assert_eq!(framing.before_urgent(), 7);
+        assert_eq!(framing.urgent(), Some((7, &b"\x8a\x01x"[..])));
         framing.flies(Some(7));
         assert_eq!(framing.sent(8), 7, "the eighth byte is urgent");
         assert_eq!(framing.lines_sent(7), 8);
-        assert_eq!(framing.before_urgent(), 0, "it has begun");
-        assert_eq!(framing.urgent(), Some(&b"\x01x"[..]));
+        assert_eq!(framing.urgent(), Some((0, &b"\x01x"[..])), "it has begun");
         framing.flies(Some(0));
         assert_eq!(framing.sent(14), 12);
         assert_eq!((framing.lines_sent(12), framing.urgent()), (11, None));
+        framing.queued(12);
+        assert_eq!(framing.lines_sent(3), 1);
+        framing.answer(b"y");
+        assert_eq!(framing.urgent().map(|(before, _)| before), Some(9), "another frame has begun");
     }
 
     #[test]
@@ -197,11 +196,11 @@ mod tests {
             framing.answer(&number.to_be_bytes());
         }
         assert!(framing.weight() <= 3 * MOST_URGENT);
-        let urgent = framing.urgent().map(<[u8]>::to_vec).unwrap_or_default();
+        let urgent = framing.urgent().map(|(_, rest)| rest.to_vec()).unwrap_or_default();
         assert!(urgent.starts_with(b"HTTP/1.1 101\x8a\x04\0\0\0\0"));
         framing.flies(Some(0));
         framing.sent(urgent.len());
-        let last = framing.urgent().map_or_else(|| urgent[urgent.len() - 4..].to_vec(), |rest| rest[2..].to_vec());
+        let last = framing.urgent().map_or_else(|| urgent[urgent.len() - 4..].to_vec(), |(_, rest)| rest[2..].to_vec());
         assert_eq!(last, 99_999u32.to_be_bytes());
     }
 }

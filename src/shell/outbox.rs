@@ -337,8 +337,7 @@ impl Outbox {
 
     /// What to write next; valid until the next call of [`Outbox::advance`] or [`Outbox::clear`].
     pub(super) fn next(&mut self) -> Option<Next> {
-        let before = self.framing.as_ref().map_or(0, |framing| framing.before_urgent());
-        if let Some(urgent) = self.framing.as_deref_mut().and_then(Framing::urgent) {
+        if let Some((before, urgent)) = self.framing.as_deref_mut().and_then(Framing::urgent) {
             let urgent = std::ptr::from_ref(urgent);
             return Some(self.next_with(urgent, before));
         }
@@ -439,8 +438,13 @@ impl Outbox {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::io::buffers::{CHUNK, READ};
+    use crate::testing::Random;
+    use crate::websocket::Role;
+    use crate::websocket::frame::{Decoder, Event, Received};
 
     /// Everything that an outbox would write.
     fn text(outbox: &Outbox) -> Vec<u8> {
@@ -474,6 +478,110 @@ mod tests {
         assert_eq!(text(&outbox), b"first\n");
         outbox.clear(&mut buffers);
         assert_eq!(buffers.used(), 0);
+    }
+
+    /// What the next write would write, at most `most` bytes of it.
+    fn write(outbox: &mut Outbox, most: usize) -> Vec<u8> {
+        let mut written = match outbox.next() {
+            None => Vec::new(),
+            // SAFETY: the outbox is not touched before the bytes are copied.
+            Some(Next::One { address, bytes, .. }) => unsafe { std::slice::from_raw_parts(address, bytes) }.to_vec(),
+            Some(Next::Many { vectors, count, .. }) => {
+                // SAFETY: the same.
+                let vectors = unsafe { std::slice::from_raw_parts(vectors, count) };
+                let bytes = |vector: &libc::iovec| {
+                    // SAFETY: the same.
+                    unsafe { std::slice::from_raw_parts(vector.iov_base.cast::<u8>(), vector.iov_len) }.to_vec()
+                };
+                vectors.iter().flat_map(bytes).collect()
+            }
+        };
+        written.truncate(most);
+        written
+    }
+
+    /// The lines and the pongs that a client reads.
+    fn read(bytes: &[u8]) -> (Vec<u8>, Vec<Vec<u8>>) {
+        let mut decoder = Decoder::new(Role::Client, 1 << 30);
+        let mut memory = [bytes, b"\0"].concat();
+        let mut received = Received::new(&mut memory, bytes.len());
+        let mut pongs = Vec::new();
+        while let Some(event) = decoder.next(&mut received) {
+            match event {
+                Event::Text { .. } => {}
+                Event::Pong(payload) => pongs.push(payload.to_vec()),
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(!decoder.is_in_message(), "frames are whole");
+        (received.lines().to_vec(), pongs)
+    }
+
+    proptest! {
+        #[test]
+        fn frames_carry_the_lines_whatever_pieces_they_come_in_and_however_they_are_written(seed: u64) {
+            let mut random = Random::new(seed);
+            let mut buffers = Buffers::new(None, 0).expect("there is memory");
+            let mut outbox = Outbox::new(true);
+            outbox.frame_lines();
+            let (mut lines, mut pongs, mut written, mut told) = (Vec::new(), 0u32, Vec::new(), 0);
+            for _ in 0..random.range(1..60) {
+                match random.range(0..4) {
+                    0 => {
+                        pongs += 1;
+                        outbox.framing().expect("it has one").answer(&pongs.to_be_bytes());
+                    }
+                    1 => {
+                        let most = *random.pick(&[1, 7, 4096, 70_000, usize::MAX]);
+                        let now = write(&mut outbox, most);
+                        told += outbox.advance(now.len(), &mut buffers);
+                        written.extend(now);
+                    }
+                    _ => {
+                        let count = random.range(1..4);
+                        let mut bytes = Vec::new();
+                        for _ in 0..count {
+                            let length = *random.pick(&[0, 1, 50, 125, 126, 200, 5000, HOLD - 1, HOLD, 70_000]);
+                            bytes.extend(std::iter::repeat_n(b'a' + random.range(0..26) as u8, length));
+                            bytes.push(b'\n');
+                        }
+                        lines.extend_from_slice(&bytes);
+                        let mut at = 0;
+                        while at < bytes.len() {
+                            let rest = bytes.len() - at;
+                            let length = if random.one_in(2) { rest } else { random.range(1..rest + 1) };
+                            let piece = &bytes[at..at + length];
+                            if length >= HOLD && random.one_in(2) {
+                                let mut block = buffers.take(length, length).expect("there is memory");
+                                block.write(0, piece);
+                                let block = Rc::new(block);
+                                outbox.hold(Rc::clone(&block), 0, length, &mut buffers).expect("there is memory");
+                                // As an inbox does that has consumed it.
+                                if let Some(block) = Rc::into_inner(block) {
+                                    buffers.give_back(block);
+                                }
+                            } else {
+                                outbox.push(piece, &mut buffers).expect("there is memory");
+                            }
+                            at += length;
+                        }
+                    }
+                }
+            }
+            for _ in 0..10_000 {
+                let now = write(&mut outbox, usize::MAX);
+                told += outbox.advance(now.len(), &mut buffers);
+                written.extend(now);
+            }
+            prop_assert!(outbox.is_empty());
+            let (read, answered) = read(&written);
+            prop_assert!(read == lines, "{} bytes of lines instead of {}", read.len(), lines.len());
+            prop_assert_eq!(told, lines.len());
+            let answered: Vec<u32> = answered.iter().map(|pong| u32::from_be_bytes(pong[..].try_into().expect("four"))).collect();
+            prop_assert_eq!(answered, (1..=pongs).collect::<Vec<_>>());
+            outbox.clear(&mut buffers);
+            prop_assert_eq!(buffers.used(), 0);
+        }
     }
 
     #[test]

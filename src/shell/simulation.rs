@@ -1,7 +1,7 @@
 //! The shell on a kernel that is made from a seed (`testing/kernel.rs`): short reads and writes, late and reordered
 //! completions, operations that fail, freezes of the machine, little memory, workers that cannot be started or die, clients
-//! that stop reading, end what they say, or leave, one of them on stdin and stdout, others behind a proxy, and operators
-//! who ask. Every request of a client that stays
+//! that stop reading, end what they say, or leave, one of them on stdin and stdout, others behind a proxy or in frames of
+//! WebSocket, and operators who ask. Every request of a client that stays
 //! is answered once, with its own answer or an error; no timeout runs out before its time; in the end nothing is open and
 //! no memory is lent.
 
@@ -29,10 +29,12 @@ use super::workers::processes::Processes;
 use super::workers::spawn::Spawned;
 use crate::bus::port::{Exit, Origin, Signal, WorkerKey};
 use crate::bus::settings::{Proxies, Proxy};
-use crate::config::{Config, Listen, Listener, Pool};
+use crate::config::{Config, Listen, Listener, Pool, Web};
 use crate::io::Io;
 use crate::testing::kernel::{Kernel, Wires};
 use crate::testing::{Random, shrink};
+use crate::websocket::frame::{Decoder, Event, Received};
+use crate::websocket::{Mask, Role, encode};
 
 /// Turns after which a simulation that is not over has hung.
 const LAST_TURN: usize = 200_000;
@@ -159,6 +161,101 @@ struct Asked {
     at: Duration,
 }
 
+/// What a client has that speaks WebSocket.
+struct Frames {
+    /// What has come and is not decoded; the answer to its request first.
+    raw: Vec<u8>,
+    is_open: bool,
+    decoder: Decoder,
+    random: Random,
+    /// It has said that it leaves.
+    said_goodbye: bool,
+}
+
+/// What such a client says first.
+const UPGRADE: &str = "GET /acp HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+    Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
+
+impl Frames {
+    fn new(seed: u64) -> Self {
+        Self {
+            raw: Vec::new(),
+            is_open: false,
+            decoder: Decoder::new(Role::Client, 1 << 30),
+            random: Random::new(seed),
+            said_goodbye: false,
+        }
+    }
+
+    fn mask(&mut self) -> Mask {
+        Mask::new((self.random.range(0..usize::MAX) as u32).to_ne_bytes())
+    }
+
+    /// A frame of its own of each of some pieces of a message, with pings between them.
+    fn message(&mut self, text: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let mut at = 0;
+        loop {
+            let rest = text.len() - at;
+            let length = if self.random.one_in(3) { self.random.range(0..rest + 1) } else { rest };
+            let is_last = length == rest && at + length == text.len();
+            let mask = self.mask();
+            let mut head = encode::text(length, Some(mask)).to_vec();
+            // FIN, and a continuation where it is one.
+            head[0] = u8::from(is_last) << 7 | u8::from(at == 0 && bytes.is_empty());
+            let mut piece = text[at..at + length].to_vec();
+            mask.apply(&mut piece);
+            bytes.extend(head.into_iter().chain(piece));
+            at += length;
+            if is_last {
+                return bytes;
+            }
+            if self.random.one_in(3) {
+                let mask = self.mask();
+                bytes.extend_from_slice(&encode::ping(b"are you there", Some(mask)));
+            }
+        }
+    }
+
+    /// Turns what has come into lines. What is to be answered goes to `todo`. True if the connection is of no more use.
+    fn read(&mut self, came: &mut Vec<u8>, todo: &mut VecDeque<u8>) -> bool {
+        if !self.is_open {
+            let Some(end) = memchr::memmem::find(&self.raw, b"\r\n\r\n") else { return false };
+            let head = String::from_utf8_lossy(&self.raw[..end]).into_owned();
+            if head.starts_with("HTTP/1.1 503 ") {
+                return true;
+            }
+            assert!(head.starts_with("HTTP/1.1 101 ") && head.contains("s3pPLMBiTxaQ9kYGzzhZRbK+xOo="), "{head}");
+            self.raw.drain(..end + 4);
+            self.is_open = true;
+        }
+        let length = self.raw.len();
+        self.raw.push(0);
+        let mut received = Received::new(&mut self.raw, length);
+        let mut is_over = false;
+        let mut pings = Vec::new();
+        while let Some(event) = self.decoder.next(&mut received) {
+            match event {
+                Event::Text { .. } => {}
+                Event::Pong(payload) => assert_eq!(payload, b"are you there"),
+                Event::Ping(payload) => pings.push(payload.to_vec()),
+                Event::Close { code, .. } => {
+                    assert!(matches!(code, Some(1000 | 1001 | 1008 | 1013)), "{code:?}");
+                    is_over = true;
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        came.extend_from_slice(received.lines());
+        self.raw.clear();
+        for ping in pings {
+            let mask = self.mask();
+            todo.extend(encode::pong(&ping, Some(mask)).iter());
+        }
+        is_over
+    }
+}
+
 struct Client {
     name: usize,
     /// None once it has left, or its connection has ended.
@@ -176,6 +273,7 @@ struct Client {
     asked: HashMap<u64, Asked>,
     next: u64,
     answers: usize,
+    frames: Option<Frames>,
 }
 
 impl Client {
@@ -193,6 +291,7 @@ impl Client {
             asked: HashMap::new(),
             next: 0,
             answers: 0,
+            frames: None,
         }
     }
 
@@ -215,7 +314,15 @@ impl Client {
 
     fn reads(&mut self, most: usize, now: Duration) -> bool {
         let Some(end) = &self.hears else { return false };
-        let (moved, ended) = pull(end, &mut self.came, most);
+        let (moved, ended) = match &mut self.frames {
+            Some(frames) => {
+                let (moved, ended) = pull(end, &mut frames.raw, most);
+                // Nothing comes behind a close frame but the end.
+                let is_over = frames.read(&mut self.came, &mut self.todo);
+                (moved, ended || is_over && !self.waits_for_the_rest)
+            }
+            None => pull(end, &mut self.came, most),
+        };
         self.check(now);
         if ended {
             self.leaves();
@@ -235,7 +342,26 @@ impl Client {
         self.next += 1;
         self.asked.insert(id, Asked { length: text.len(), at: now });
         let line = json!({ "jsonrpc": "2.0", "id": id, "method": "m", "params": { "who": self.name, "text": text } });
-        self.todo.extend(line.to_string().bytes().chain([b'\n']));
+        match &mut self.frames {
+            Some(frames) => self.todo.extend(frames.message(line.to_string().as_bytes())),
+            None => self.todo.extend(line.to_string().bytes().chain([b'\n'])),
+        }
+    }
+
+    /// It says that it leaves, in the way of WebSocket. False if that is not its way.
+    fn says_goodbye(&mut self) -> bool {
+        let Some(frames) = &mut self.frames else { return false };
+        if !std::mem::replace(&mut frames.said_goodbye, true) {
+            let mask = frames.mask();
+            self.todo.extend(encode::close(Some(1000), "", Some(mask)).iter());
+            self.asked.clear();
+        }
+        true
+    }
+
+    /// Whether it has said that it leaves.
+    fn is_leaving(&self) -> bool {
+        self.frames.as_ref().is_some_and(|frames| frames.said_goodbye)
     }
 
     fn check(&mut self, now: Duration) {
@@ -244,6 +370,9 @@ impl Client {
                 assert!(line["error"].is_object(), "{line}");
                 continue;
             };
+            if self.is_leaving() {
+                continue;
+            }
             let asked = self.asked.remove(&id).unwrap_or_else(|| panic!("{} was not asked: {line}", self.name));
             self.answers += 1;
             if line["error"].is_null() {
@@ -318,6 +447,8 @@ struct Simulation {
     has_little_memory: bool,
     /// Clients come with PROXY headers: all of them if that is true.
     needs_header: Option<bool>,
+    /// Clients that connect speak WebSocket.
+    is_web: bool,
 }
 
 /// What proxies say before their clients.
@@ -343,6 +474,8 @@ fn config(random: &mut Random) -> Config {
         let (required, timeout) = (random.one_in(2), Duration::from_secs(3));
         config.listeners[0].entry.proxy = Some(Proxy { from: Proxies::Unix, required, timeout });
     }
+    let ping = Some(Duration::from_secs(random.range(1..30) as u64));
+    config.listeners[0].web = random.one_in(3).then(|| Web { ping, ..Web::default() });
     config.listeners.extend(random.one_in(3).then(|| Listener::open(Listen::Stdio)));
     if random.one_in(3) {
         config.limits.max_memory = random.range(1..4) << 20;
@@ -382,6 +515,7 @@ impl Simulation {
         // Less than the least that can be configured: some clients are more than it takes.
         let has_little_memory = config.limits.max_memory < 16 << 20;
         let needs_header = config.listeners[0].entry.proxy.as_ref().map(|proxy| proxy.required);
+        let is_web = config.listeners[0].web.is_some();
         let of_admin: Option<OwnedFd> = random.one_in(2).then(|| pair().0.into());
         let admin_door = of_admin.as_ref().map(AsRawFd::as_raw_fd);
         let of_admin = of_admin.into_iter().map(|socket| Acceptor::new(Listening::nowhere(socket, "a seed")));
@@ -402,6 +536,7 @@ impl Simulation {
             stdio: None,
             has_little_memory,
             needs_header,
+            is_web,
         };
         if let Some(listener) = stdio {
             simulation.serves_stdio(listener);
@@ -437,6 +572,10 @@ impl Simulation {
             && (required || self.random.one_in(2))
         {
             client.todo.extend(*self.random.pick(&HEADERS));
+        }
+        if self.is_web {
+            client.todo.extend(UPGRADE.bytes());
+            client.frames = Some(Frames::new(self.random.range(0..usize::MAX) as u64));
         }
         self.clients.push(client);
     }
@@ -508,17 +647,17 @@ impl Simulation {
         match what {
             0..4 => client.reads(most, now),
             4..8 => client.writes(most),
-            _ if asks && client.speaks.is_some() && client.todo.len() < 300_000 => {
+            _ if asks && client.speaks.is_some() && client.todo.len() < 300_000 && !client.is_leaving() => {
                 client.ask(&mut self.random, now);
                 true
             }
             // If stdin ends, the daemon does.
             _ if client.is_stdio || client.is_over() => false,
             _ if asks && self.random.one_in(60) => {
-                if self.random.one_in(2) {
-                    client.leaves()
-                } else {
-                    client.ends_what_it_says()
+                match self.random.range(0..4) {
+                    0 if client.speaks.is_some() && client.says_goodbye() => {}
+                    0 | 1 => client.leaves(),
+                    _ => client.ends_what_it_says(),
                 }
                 true
             }
@@ -581,7 +720,7 @@ impl Simulation {
         self.wires.borrow_mut().is_kind = true;
         self.children.borrow_mut().is_kind = true;
         let now = self.now();
-        for client in self.clients.iter_mut().filter(|client| client.speaks.is_some()) {
+        for client in self.clients.iter_mut().filter(|client| client.speaks.is_some() && !client.is_leaving()) {
             client.asked_in_peace = Some(client.next);
             (0..self.random.range(1..6)).for_each(|_| client.ask(&mut self.random, now));
         }

@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-use super::connection::{Closing, Connection};
+use super::connection::{Closing, Connection, End};
 use super::hands::Hands;
 use super::outbox::Outbox;
 use crate::bus::port::{Input, Moment, Peer, Reason};
@@ -212,8 +212,10 @@ impl<I: Io> Hands<I> {
     /// Looks after one connection, and says when it is looked after again.
     fn ping_one(&mut self, now: Moment, slot: usize, number: u64) -> Option<Moment> {
         let connection = self.connections.get_mut(slot)?;
-        let Connection { web: Some(web), outbox, peer, closing, .. } = connection else { return None };
-        let period = web.ping.filter(|_| web.number == number && *closing < Closing::AfterFlush)?;
+        let Connection { web: Some(web), outbox, peer, closing, end, .. } = connection else { return None };
+        // One that has ended what it says answers nothing, and one that is being closed need not.
+        let is_asked = web.number == number && *closing < Closing::AfterFlush && *end == End::Open;
+        let period = web.ping.filter(|_| is_asked)?;
         // Whoever is not read cannot be heard, and whoever has something to take shows by that whether it lives.
         let is_watched_otherwise = connection.paused || !outbox.is_empty();
         if let Some(pinged) = web.pinged.filter(|_| !connection.paused) {

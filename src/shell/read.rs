@@ -288,6 +288,10 @@ impl<I: Io> Hands<I> {
         connection.end = End::Told;
         let (peer, partial) = (connection.peer, connection.inbox.len());
         connection.inbox.release(self.io.buffers());
+        if connection.web.as_ref().is_some_and(|web| !web.was_told()) {
+            // There is no half of a WebSocket (RFC 6455, section 7.1.5: that is 1006).
+            return self.broken(now, slot, peer, "it has gone without a close frame".to_owned());
+        }
         self.tell(now, Input::Ended { peer, partial });
     }
 

@@ -305,6 +305,11 @@ impl Client {
 
     /// It has nothing more to say, and hears what is left.
     fn ends_what_it_says(&mut self) {
+        if let Some(frames) = &mut self.frames {
+            // There is no half of a WebSocket.
+            frames.said_goodbye = true;
+            self.asked.clear();
+        }
         if let Some(end) = self.speaks.take()
             && !self.is_stdio
         {
@@ -319,7 +324,7 @@ impl Client {
                 let (moved, ended) = pull(end, &mut frames.raw, most);
                 // Nothing comes behind a close frame but the end.
                 let is_over = frames.read(&mut self.came, &mut self.todo);
-                (moved, ended || is_over && !self.waits_for_the_rest)
+                (moved, ended || is_over)
             }
             None => pull(end, &mut self.came, most),
         };
@@ -662,7 +667,7 @@ impl Simulation {
                 true
             }
             _ if client.is_well && client.speaks.is_some() && client.todo.is_empty() && self.random.one_in(10) => {
-                client.waits_for_the_rest = !self.has_little_memory;
+                client.waits_for_the_rest = !self.has_little_memory && client.frames.is_none();
                 client.ends_what_it_says();
                 true
             }

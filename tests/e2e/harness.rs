@@ -455,7 +455,7 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Where it listens on TCP: the first such address, as it tells on stderr.
+    /// Where it listens on TCP, for lines or WebSocket: the first such address, as it tells on stderr.
     pub fn address(&self) -> SocketAddr {
         self.addresses(1)[0]
     }
@@ -464,7 +464,8 @@ impl Daemon {
     pub fn addresses(&self, count: usize) -> Vec<SocketAddr> {
         let find = || -> Vec<SocketAddr> {
             let text = self.log();
-            let told = text.lines().filter_map(|line| line.split("listening on tcp://").nth(1));
+            let told = text.lines().filter_map(|line| line.split_once("listening on ")?.1.split_once("://"));
+            let told = told.filter(|(kind, _)| ["tcp", "ws"].contains(kind)).map(|(_, rest)| rest);
             told.map(|rest| {
                 let address = rest.split(|c: char| !(c.is_ascii_hexdigit() || ".:[]".contains(c))).next();
                 address.and_then(|address| address.parse().ok()).unwrap_or_else(|| panic!("no address: {rest}"))

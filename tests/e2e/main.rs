@@ -29,4 +29,5 @@ mod sessions;
 mod shutdown;
 mod startup;
 mod stdio;
+mod websocket;
 mod workers;

@@ -72,6 +72,52 @@ fn a_half_closed_client_that_reads_steadily_gets_the_rest_however_long_that_take
 }
 
 #[test]
+fn a_client_that_is_being_closed_and_ends_its_input_still_gets_what_is_queued() {
+    let mut bench = bench(1);
+    let client = bench.client();
+    bench.stalls(client);
+    bench.write(client, "no JSON");
+    assert_eq!(bench.how_closed(client), Some(Close::Flush));
+    bench.ends(client);
+    assert_eq!(bench.how_closed(client), Some(Close::Flush), "the error is still to be sent");
+    bench.takes(client, usize::MAX);
+    bench.ends(client);
+    assert_eq!(bench.how_closed(client), Some(Close::Now));
+}
+
+#[test]
+fn a_client_that_says_that_it_leaves_is_closed_with_what_is_queued_and_its_requests_end() {
+    let mut cancelling = settings(vec![pool(1, Assignment::RoundRobin)]);
+    cancelling.pools[0].cancel_on_disconnect = true;
+    let mut bench = Bench::new(cancelling);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    let Peer::Client(key) = client else { panic!("it is a client") };
+    bench.write(client, r#"{"id":1,"method":"x","sessionId":"s"}"#);
+    bench.read_one(worker);
+    bench.handle(Input::Left { client: key });
+    assert_eq!(bench.how_closed(client), Some(Close::Flush));
+    assert!(bench.read_one(worker).contains("session/cancel"), "nobody waits for the answer");
+    bench.write(worker, r#"{"id":1,"result":1}"#);
+    assert_eq!(bench.read(client), Vec::<String>::new());
+    bench.handle(Input::Left { client: key });
+    assert_eq!((bench.count(Reason::RequestDiscarded), bench.count(Reason::ClientBroken)), (1, 0));
+}
+
+#[test]
+fn a_client_whose_frames_are_wrong_is_closed_for_that_and_counted() {
+    for (is_too_long, reason) in [(false, Reason::ClientMalformed), (true, Reason::ClientLineTooLong)] {
+        let mut bench = bench(1);
+        let client = bench.client();
+        let Peer::Client(key) = client else { panic!("it is a client") };
+        let why = || "no mask".to_owned();
+        bench.handle(Input::Faulty { client: key, why: why(), is_too_long });
+        bench.handle(Input::Faulty { client: key, why: why(), is_too_long });
+        assert_eq!(bench.how_closed(client), Some(Close::Flush));
+        assert_eq!((bench.count(reason), bench.read(client).len()), (1, 0), "its last frame says why");
+    }
+}
+
+#[test]
 fn a_client_that_half_closes_still_gets_its_answers() {
     let mut bench = bench(1);
     let (client, worker) = (bench.client(), bench.worker(0));

@@ -1,5 +1,9 @@
 //! What keeps clients of one worker apart: names of sessions, ids, answers and cancellations (docs/threat-model.md).
 
+use std::rc::Rc;
+
+use super::super::admission::TurnedAway;
+use super::super::origin::{Names, Origin};
 use super::*;
 
 /// A worker that has given a session to each of two clients: `s0` and `s1`.
@@ -555,4 +559,68 @@ fn an_error_repeats_the_id_as_its_client_wrote_it() {
         let error = bench.read_one(client);
         assert!(error.contains(&format!(r#""id":{token},"#)), "{error}");
     }
+}
+
+/// A client that has a token of this name, good for some pools or for all.
+fn named(bench: &mut Bench, name: Option<&str>, pools: Option<&[usize]>) -> Peer {
+    let names = Names { token: name.map(Into::into), ..Names::default() };
+    let origin = Origin { names, pools: pools.map(Into::into), ..Origin::default() };
+    Peer::Client(bench.connect(0, origin).expect("there is room"))
+}
+
+#[test]
+fn a_session_that_was_made_under_a_name_is_loaded_under_no_other() {
+    for assignment in [Assignment::Client, Assignment::Dedicated] {
+        let mut bench = Bench::new(settings(vec![Pool { max_instances: 9, ..pool(1, assignment) }]));
+        let alice = named(&mut bench, Some("alice"), None);
+        bench.write(alice, r#"{"id":1,"method":"session/new"}"#);
+        let worker = bench.worker(0);
+        bench.write(worker, r#"{"id":1,"result":{"sessionId":"s"}}"#);
+        bench.read(alice);
+        bench.breaks(alice);
+        bench.gone(alice);
+        let load = r#"{"id":2,"method":"session/load","params":{"sessionId":"s"}}"#;
+        for name in [Some("bob"), None] {
+            let other = named(&mut bench, name, None);
+            bench.write(other, load);
+            assert_eq!(bench.read_error(other).0, "session_denied", "{name:?} of {assignment:?}");
+            bench.write(other, r#"{"id":3,"method":"session/prompt","params":{"sessionId":"s"}}"#);
+            assert_eq!(bench.read_error(other).0, "session_denied", "{name:?} of {assignment:?}");
+            bench.breaks(other);
+        }
+        let again = named(&mut bench, Some("alice"), None);
+        bench.write(again, load);
+        assert_eq!(bench.read(again), Vec::<String>::new(), "its owner may ask for it");
+    }
+}
+
+#[test]
+fn a_token_is_good_for_its_pools_only_and_the_first_one_is_its_clients() {
+    let of = |id: &str| Pool { id: id.into(), ..pool(1, Assignment::RoundRobin) };
+    let mut bench = Bench::new(settings(vec![of("a"), of("b"), of("c")]));
+    let (client, b, c) = (named(&mut bench, Some("alice"), Some(&[2, 1])), bench.worker(1), bench.worker(2));
+    for _ in 0..3 {
+        bench.write(client, r#"{"method":"x"}"#);
+    }
+    assert_eq!(bench.read(c).len(), 3);
+    bench.write(client, r#"{"method":"x","pool":"b"}"#);
+    bench.read_one(b);
+    bench.write(client, r#"{"id":1,"method":"x","pool":"a"}"#);
+    assert_eq!(bench.read_error(client).0, "unknown_pool");
+    let nothing = Origin { pools: Some(Rc::from([])), ..Origin::default() };
+    assert!(matches!(bench.bus.would_take(0, &nothing), Err(TurnedAway::NotAllowed(_))));
+}
+
+#[test]
+fn clients_of_one_name_are_one_source_wherever_they_come_from() {
+    let mut one_each = settings(vec![pool(1, Assignment::RoundRobin)]);
+    one_each.listeners[0].max_connections.per_source = Some(1);
+    let mut bench = Bench::new(one_each);
+    let origin = |name: &str, address: u8| Origin {
+        names: Names { token: Some(name.into()), ..Names::default() },
+        ..Source::Address([address; 16]).into()
+    };
+    bench.connect(0, origin("alice", 1)).expect("there is room");
+    assert!(matches!(bench.bus.would_take(0, &origin("alice", 2)), Err(TurnedAway::NoRoom(_))));
+    assert_eq!(bench.bus.would_take(0, &origin("bob", 1)), Ok(()));
 }

@@ -98,6 +98,11 @@ impl Web {
         self.ending.is_some() && !self.is_told
     }
 
+    /// Whether the core knows that it has ended.
+    pub(super) fn was_told(&self) -> bool {
+        self.is_told
+    }
+
     /// What it is closed with, now that the core wants it closed for this reason.
     fn goodbye(&self, why: Reason) -> (Option<u16>, &'static str) {
         match self.ending {

@@ -1,0 +1,270 @@
+//! Clients that speak WebSocket: who is let in and what the others are told, and what frames of control do. What other
+//! people's clients make of it is tried in `tests/clients`.
+
+use std::net::TcpStream;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tungstenite::client::IntoClientRequest;
+use tungstenite::protocol::WebSocket;
+use tungstenite::protocol::frame::coding::CloseCode;
+use tungstenite::{Bytes, Message};
+
+use crate::client::Client;
+use crate::harness::{Daemon, Setup, echo, worker};
+
+/// A daemon with one WebSocket listener that has these keys.
+fn door(pools: impl IntoIterator<Item = Value>, keys: Value) -> Daemon {
+    let mut listener = json!({ "ws": "127.0.0.1:0" });
+    keys.as_object().unwrap().iter().for_each(|(key, value)| listener[key] = value.clone());
+    Setup::new(pools).no_listener().set("listeners", json!([listener])).start()
+}
+
+/// A client of tungstenite, with these fields in its request.
+fn web(daemon: &Daemon, fields: &[(&'static str, &str)]) -> WebSocket<TcpStream> {
+    let stream = TcpStream::connect(daemon.address()).unwrap();
+    // What does not come in this time does not come.
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let mut request = format!("ws://{}/acp", daemon.address()).into_client_request().unwrap();
+    for (name, value) in fields {
+        request.headers_mut().insert(*name, value.parse().unwrap());
+    }
+    let (socket, answer) = tungstenite::client(request, stream).unwrap();
+    assert_eq!(answer.headers()["acp-connection-id"].len(), 32);
+    socket
+}
+
+fn ask(socket: &mut WebSocket<TcpStream>, id: u64, method: &str, params: Value) {
+    let request = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
+    socket.send(Message::text(request.to_string())).unwrap();
+}
+
+/// The next message.
+fn message(socket: &mut WebSocket<TcpStream>) -> Value {
+    loop {
+        match socket.read().unwrap() {
+            Message::Text(text) => return serde_json::from_str(&text).unwrap(),
+            Message::Ping(_) | Message::Pong(_) => {}
+            other => panic!("{other:?} instead of a message"),
+        }
+    }
+}
+
+/// The code and the reason of the close frame that comes next.
+fn close(socket: &mut WebSocket<TcpStream>) -> (CloseCode, String) {
+    loop {
+        match socket.read().unwrap() {
+            Message::Close(Some(frame)) => return (frame.code, frame.reason.to_string()),
+            Message::Ping(_) | Message::Pong(_) => {}
+            other => panic!("{other:?} instead of a close frame"),
+        }
+    }
+}
+
+const UPGRADE: &str = "GET /acp HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+    Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n";
+
+/// What a connection is told that begins with these bytes, to its end: the status, and the message in the body.
+fn told(daemon: &Daemon, bytes: &str) -> (u16, String) {
+    let mut client = Client::over_tcp(daemon.address());
+    client.send_bytes(bytes.as_bytes());
+    let answer = client.rest();
+    let status =
+        answer.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or_else(|| panic!("{answer:?}"));
+    let body = answer.split_once("\r\n\r\n").map(|(_, body)| body).unwrap();
+    let body: Value = serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {answer}"));
+    (status, body["message"].as_str().unwrap_or_default().to_owned())
+}
+
+#[test]
+fn a_request_that_is_refused_is_told_why_in_a_status_and_a_line_of_json() {
+    let daemon = door([echo("echo", 1)], json!({ "origins": ["https://app.example"] }));
+    let with = |field: &str| format!("{UPGRADE}{field}\r\n");
+    let upgrade = with("");
+    for (request, status, why) in [
+        ("{\"jsonrpc\":\"2.0\"}\n".to_owned(), 400, "this is not HTTP"),
+        (upgrade.replace("Connection: Upgrade\r\n", ""), 400, "Connection: Upgrade"),
+        (with("Origin: https://evil.example\r\n"), 403, "the origin \"https://evil.example\" is not in origins"),
+        (upgrade.replace("localhost", "evil.example"), 403, "Host is no name of this machine"),
+        (upgrade.replace("/acp", "/"), 404, "nothing here but /acp and /healthz"),
+        (upgrade.replace("GET", "POST"), 405, "begins with GET"),
+        (upgrade.replace("Upgrade: websocket\r\n", ""), 426, "no Upgrade: websocket"),
+        (upgrade.replace("Version: 13", "Version: 8"), 426, "Sec-WebSocket-Version: 13"),
+        (with(&format!("A: {}\r\n", "a".repeat(9000))), 431, "longer than 8 KiB"),
+    ] {
+        let (given, text) = told(&daemon, &request);
+        assert_eq!(given, status, "{request:?}: {text}");
+        assert!(text.contains(why), "{request:?}: {text}");
+        daemon.logs(&["WARN", "handshake_refused", "from=127.0.0.1:", &format!("({status})")]);
+    }
+    assert_eq!(told(&daemon, "GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n"), (200, String::new()));
+    let mut page = web(&daemon, &[("Origin", "https://app.example")]);
+    ask(&mut page, 1, "m", json!({}));
+    assert_eq!(message(&mut page)["id"], 1);
+    drop(page);
+    daemon.stop();
+}
+
+#[test]
+fn health_is_no_when_no_worker_runs() {
+    let daemon = door([worker("agents", 1, &["--exit", "1"])], json!({}));
+    daemon.until("the pool is not ready", || told(&daemon, "GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n").0 == 503);
+    daemon.stop();
+}
+
+#[test]
+fn requests_and_frames_may_come_in_any_pieces() {
+    let daemon = door([echo("echo", 1)], json!({}));
+    let request = format!("{UPGRADE}\r\n");
+    // A ping between two fragments of a message, masked with zeros.
+    let text = br#"{"jsonrpc":"2.0","id":1,"method":"m"}"#;
+    let frames = [
+        &b"\x01\x8a\0\0\0\0"[..],
+        &text[..10],
+        b"\x89\x82\0\0\0\0hi",
+        &[0x80, 0x80 | (text.len() - 10) as u8, 0, 0, 0, 0],
+        &text[10..],
+    ];
+    let bytes = [request.as_bytes(), &frames.concat()].concat();
+    for piece in [1, 7, bytes.len()] {
+        let mut client = Client::over_tcp(daemon.address());
+        bytes.chunks(piece).for_each(|piece| client.send_bytes(piece));
+        client.send_bytes(b"\x88\x80\0\0\0\0");
+        let rest = client.rest();
+        let (head, frames) = rest.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
+        assert!(frames.contains("hi") && frames.contains("\"id\":1") || frames.contains("hi"), "{frames}");
+    }
+    daemon.stop();
+}
+
+#[test]
+fn a_client_behind_a_trusted_proxy_is_known_by_the_address_that_the_proxy_tells() {
+    let daemon = door([echo("echo", 1)], json!({ "trusted_proxies": ["127.0.0.1"], "allow": ["192.0.2.0/24"] }));
+    let fields = [("X-Forwarded-For", "198.51.100.9, 192.0.2.7"), ("Host", "bus.example")];
+    let mut client = web(&daemon, &fields);
+    daemon.logs(&["client_opened", "client=0", " from=192.0.2.7:0", " via=127.0.0.1:", " connection_id="]);
+    ask(&mut client, 1, "m", json!({}));
+    assert_eq!(message(&mut client)["id"], 1);
+    let stranger = format!("{UPGRADE}X-Forwarded-For: 192.0.2.7, 198.51.100.9\r\n\r\n");
+    assert_eq!(told(&daemon, &stranger).0, 403, "the last address is the client's");
+    assert_eq!(told(&daemon, &format!("{UPGRADE}\r\n")).0, 403, "the proxy itself is not allowed in");
+    let two = format!("{UPGRADE}X-Forwarded-For: 192.0.2.7\r\nForwarded: for=192.0.2.8\r\n\r\n");
+    assert_eq!(told(&daemon, &two).0, 400);
+    drop(client);
+    daemon.stop();
+}
+
+#[test]
+fn who_is_no_trusted_proxy_tells_nothing() {
+    let daemon = door([echo("echo", 1)], json!({ "trusted_proxies": ["192.0.2.1"] }));
+    let client = web(&daemon, &[("X-Forwarded-For", "192.0.2.7")]);
+    daemon.logs(&["client_opened", "client=0", " from=127.0.0.1:"]);
+    drop(client);
+    daemon.stop();
+}
+
+#[test]
+fn a_proxy_header_stands_before_the_request() {
+    let daemon = door([echo("echo", 1)], json!({ "proxy": { "from": ["127.0.0.1"] } }));
+    let mut client = Client::over_tcp(daemon.address());
+    let request = UPGRADE.replace("localhost", "bus.example");
+    client.send_bytes(format!("PROXY TCP4 192.0.2.7 198.51.100.1 40000 9000\r\n{request}\r\n").as_bytes());
+    assert!(client.line().starts_with("HTTP/1.1 101 "));
+    daemon.logs(&["client_opened", "client=0", " from=192.0.2.7:40000", " via=127.0.0.1:"]);
+    assert_eq!(told(&daemon, &format!("PROXY UNKNOWN\r\n{}", "GET /healthz HTTP/1.0\r\n\r\n")).0, 200);
+    drop(client);
+    daemon.stop();
+}
+
+#[test]
+fn connections_that_say_nothing_keep_nobody_out() {
+    let daemon = door([echo("echo", 1)], json!({}));
+    let silent: Vec<Client> = (0..600).map(|_| Client::over_tcp(daemon.address())).collect();
+    daemon.logs(&["handshake_refused", "it has waited longest"]);
+    let mut client = web(&daemon, &[]);
+    ask(&mut client, 1, "m", json!({}));
+    assert_eq!(message(&mut client)["id"], 1);
+    drop((silent, client));
+    daemon.stop();
+}
+
+#[test]
+fn pings_are_answered_before_what_is_queued() {
+    let daemon = door([worker("agents", 1, &[])], json!({}));
+    let mut client = web(&daemon, &[]);
+    let text = "x".repeat(900_000);
+    // More than the kernel takes for a client that reads nothing.
+    for id in 0..20 {
+        ask(&mut client, id, "echo", json!({ "text": text }));
+    }
+    client.send(Message::Ping(Bytes::from_static(b"are you there"))).unwrap();
+    let (mut answers, mut before) = (0, None);
+    while answers < 20 {
+        match client.read().unwrap() {
+            Message::Text(answer) => {
+                assert!(answer.len() > text.len());
+                answers += 1;
+            }
+            Message::Pong(payload) => {
+                assert_eq!(&payload[..], b"are you there");
+                before = Some(answers);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(before.is_some_and(|before| before < 20), "the pong came behind {before:?} answers");
+    drop(client);
+    daemon.stop();
+}
+
+#[test]
+fn a_client_that_answers_pings_stays_and_one_that_does_not_is_gone() {
+    let daemon = door([echo("echo", 1)], json!({ "ping_sec": 1, "pong_timeout_sec": 1 }));
+    let mut alive = web(&daemon, &[]);
+    let mut dead = Client::over_tcp(daemon.address());
+    dead.send_bytes(format!("{UPGRADE}\r\n").as_bytes());
+    // Reading answers pings.
+    let reader = std::thread::spawn(move || {
+        let mut pings = 0;
+        while pings < 4 {
+            match alive.read().unwrap() {
+                Message::Ping(_) => pings += 1,
+                other => panic!("{other:?}"),
+            }
+        }
+        ask(&mut alive, 1, "m", json!({}));
+        assert_eq!(message(&mut alive)["id"], 1);
+    });
+    daemon.logs(&["client_broken", "client=1", "it has not answered a ping within 1 s"]);
+    assert!(dead.rest().contains("101 Switching"));
+    reader.join().unwrap();
+    assert!(!daemon.log().contains("client=0 from=127.0.0.1 reason=client_broken"));
+    daemon.stop();
+}
+
+#[test]
+fn a_client_that_goes_without_a_word_ends_its_requests_and_its_worker() {
+    let mut pool = worker("agents", 1, &[]);
+    pool["assignment"] = "dedicated".into();
+    let daemon = door([pool], json!({}));
+    let mut client = web(&daemon, &[]);
+    ask(&mut client, 1, "hold", json!({}));
+    daemon.until("the worker has the request", || daemon.log().matches("worker_started").count() >= 2);
+    drop(client);
+    daemon.logs(&["client_broken", "client=0", "it has gone without a close frame", "1 requests pending"]);
+    daemon.logs(&["worker_stopped"]);
+    daemon.stop();
+}
+
+#[test]
+fn a_drain_lets_answers_out_and_says_1001() {
+    let daemon = door([worker("agents", 1, &[])], json!({}));
+    let mut client = web(&daemon, &[]);
+    ask(&mut client, 1, "echo", json!({}));
+    assert_eq!(message(&mut client)["id"], 1);
+    daemon.signal(rustix::process::Signal::TERM);
+    assert_eq!(close(&mut client), (CloseCode::Away, "shutting_down".to_owned()));
+    drop(client);
+    daemon.ends_well();
+}

@@ -109,12 +109,12 @@ const cases = {
   },
 
   async tokens() {
-    const byField = await Client.open(more, undefined, { headers: { Authorization: "Bearer secret-of-bob" } });
+    const byField = await Client.open(more, undefined, { headers: { Authorization: "Bearer the-secret-of-bob" } });
     assert.equal(byField.socket.protocol, "");
     byField.ask(1);
     await byField.echoes(1);
     await byField.leave();
-    const byProtocol = await Client.open(more, ["acp", "bearer.secret-of-alice"], { origin: "https://app.example" });
+    const byProtocol = await Client.open(more, ["acp", "bearer.the-secret-of-alice"], { origin: "https://app.example" });
     assert.equal(byProtocol.socket.protocol, "acp");
     byProtocol.ask(1);
     await byProtocol.echoes(1);
@@ -125,7 +125,7 @@ const cases = {
   },
 
   async refusals() {
-    const token = { Authorization: "Bearer secret-of-alice" };
+    const token = { Authorization: "Bearer the-secret-of-alice" };
     const expected = [
       [401, more, ["acp", "bearer.wrong"], {}],
       [401, more, [], {}],

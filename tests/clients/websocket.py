@@ -7,6 +7,7 @@ import asyncio
 import hashlib
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -23,13 +24,13 @@ MEGABYTE = 1_000_000
 LONGEST = 1 << 20
 ORIGIN = "https://app.example"
 
-# Answers what is asked when somebody writes into the FIFO that is named, and says before that it has heard.
+# Answers what is asked when it reads a byte of the FIFO that is named, and says before that it has heard.
 HOLDER = r"""
 import json, sys, threading
 def say(**message):
     print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
 def hold(id, fifo):
-    open(fifo).read()
+    open(fifo, "rb", buffering=0).read(1)
     say(id=id, result="late")
 for line in sys.stdin:
     message = json.loads(line)
@@ -43,6 +44,14 @@ def echo(**more):
     return {"id": "echo", "command": os.environ["STDIO_BUS"], "args": ["worker", "echo"], "instances": 1, **more}
 
 
+def holder(**more):
+    return {"id": "holder", "command": sys.executable, "args": ["-c", HOLDER], "instances": 1, **more}
+
+
+def hold(fifo):
+    return {"jsonrpc": "2.0", "id": 1, "method": "hold", "sessionId": "raw", "params": {"fifo": fifo}}
+
+
 class Site:
     """A daemon with an open listener, and one that wants tokens and knows one origin."""
 
@@ -50,7 +59,7 @@ class Site:
         self.directory = tempfile.TemporaryDirectory()
         tokens = os.path.join(self.directory.name, "tokens")
         with open(tokens, "w") as file:
-            file.write(f"alice:secret-of-alice\nbob:sha256:{hashlib.sha256(b'secret-of-bob').hexdigest()}\n")
+            file.write(f"alice:the-secret-of-alice\nbob:sha256:{hashlib.sha256(b'the-secret-of-bob').hexdigest()}\n")
         os.chmod(tokens, 0o600)
         guarded = {"ws": "127.0.0.1:0", "path": "/guarded", "tokens_file": tokens, "origins": [ORIGIN]}
         self.daemon = Daemon([echo()], [{"ws": "127.0.0.1:0"}, guarded])
@@ -177,7 +186,7 @@ async def what_is_not_json_is_closed_with_1007(site):
 
 
 async def a_token_is_taken_from_the_field_and_from_the_subprotocol(site):
-    for token in ["secret-of-alice", "secret-of-bob"]:
+    for token in ["the-secret-of-alice", "the-secret-of-bob"]:
         async with connect(site.guarded, additional_headers={"Authorization": f"Bearer {token}"}) as websocket:
             assert websocket.subprotocol is None
             await websocket.send(request(1))
@@ -191,11 +200,11 @@ async def a_token_is_taken_from_the_field_and_from_the_subprotocol(site):
 async def a_wrong_token_is_refused_with_401(site):
     wrong = [
         (site.guarded, {}),
-        (site.guarded, {"additional_headers": {"Authorization": "Bearer secret-of-alic"}}),
-        (site.guarded, {"additional_headers": {"Authorization": "Basic c2VjcmV0LW9mLWFsaWNl"}}),
+        (site.guarded, {"additional_headers": {"Authorization": "Bearer the-secret-of-alic"}}),
+        (site.guarded, {"additional_headers": {"Authorization": "Basic dGhlLXNlY3JldC1vZi1hbGljZQ=="}}),
         (site.guarded, {"subprotocols": ["acp"]}),
-        (site.guarded, {"subprotocols": ["acp", "bearer.secret-of-alice2"]}),
-        (site.guarded + "?token=secret-of-alice", {}),
+        (site.guarded, {"subprotocols": ["acp", "bearer.the-secret-of-alice2"]}),
+        (site.guarded + "?token=the-secret-of-alice", {}),
     ]
     for url, how in wrong:
         try:
@@ -398,12 +407,12 @@ def a_query_an_origin_that_is_listed_and_a_local_host_pass(site):
     with Raw(site.open) as raw:
         raw.upgrade(f"Host: localhost:{port}")
     with Raw(site.guarded) as raw:
-        raw.upgrade("Authorization: Bearer secret-of-bob", f"Origin: {ORIGIN}")
+        raw.upgrade("Authorization: Bearer the-secret-of-bob", f"Origin: {ORIGIN}")
         raw.send(frame(TEXT, request(1)))
         is_echo(raw.message(), 1, {})
     for origin in (ORIGIN + ".evil.example", "http://app.example", ORIGIN + ":8443"):
         with Raw(site.guarded) as raw:
-            assert raw.ask("Authorization: Bearer secret-of-bob", f"Origin: {origin}")[0] == 403, origin
+            assert raw.ask("Authorization: Bearer the-secret-of-bob", f"Origin: {origin}")[0] == 403, origin
 
 
 def health_is_told_on_the_same_port(site):
@@ -433,26 +442,49 @@ NPM_WS = ["fragments_with_pings", "a_megabyte", "newlines", "binary", "tokens", 
 
 
 def clients_are_told_1001_after_their_last_answer_when_it_drains():
-    with Daemon([{"id": "holder", "command": sys.executable, "args": ["-c", HOLDER], "instances": 1}],
-                [{"ws": "127.0.0.1:0"}], limits={"quiesce_sec": 60, "drain_grace_ms": 0}) as daemon:
+    with Daemon([holder()], [{"ws": "127.0.0.1:0"}], limits={"quiesce_sec": 60, "drain_grace_ms": 0}) as daemon:
         fifo = os.path.join(daemon.directory.name, "fifo")
         url = daemon.urls[0]
         os.mkfifo(fifo)
-        ask = {"jsonrpc": "2.0", "id": 1, "method": "hold", "params": {"fifo": fifo}}
-        with Raw(url) as idle, Raw(url) as raw:
+        # Opened to read and write, it keeps its bytes until there are readers.
+        with open(fifo, "r+b", buffering=0) as gate, Raw(url) as idle, Raw(url) as raw:
             idle.upgrade()
-            raw.upgrade().send(frame(TEXT, json.dumps({**ask, "sessionId": "raw"})))
+            raw.upgrade().send(frame(TEXT, json.dumps(hold(fifo))))
             assert raw.message()["method"] == "heard"
             other = node("drained", url, fifo)
             assert other.stdout.readline() == "heard\n", other.communicate()
             daemon.drain()
             assert idle.ends()[0] == 1001
-            # Each that opens the FIFO gets to its end when this does.
-            os.close(os.open(fifo, os.O_WRONLY))
+            gate.write(b"go")
             assert raw.message()["result"] == "late"
             assert raw.ends()[0] == 1001
             output, _ = other.communicate(timeout=PATIENCE)
             assert other.returncode == 0, output
+
+
+def a_client_that_goes_is_gone_at_once_whatever_it_waits_for():
+    """A WebSocket has no half-close: who has sent its last byte, or a close frame, reads no answer any more."""
+    ways = {
+        "a close frame": lambda raw: raw.send(closing(1000)),
+        "half of the connection closed": lambda raw: raw.socket.shutdown(socket.SHUT_WR),
+        "all of the connection closed": lambda raw: raw.socket.close(),
+    }
+    # With lines, the end of the input is the end of the requests, and their answers are waited for.
+    with Daemon([holder(assignment="dedicated", max_instances=len(ways) + 1)], [{"ws": "127.0.0.1:0", "ping_sec": 0}],
+                limits={"drain_timeout_sec": 3600, "quiesce_sec": 0}) as daemon:
+        fifo = os.path.join(daemon.directory.name, "fifo")
+        # Nobody ever writes into it.
+        os.mkfifo(fifo)
+        for name, go in ways.items():
+            with Raw(daemon.urls[0]) as raw:
+                raw.upgrade().send(frame(TEXT, json.dumps(hold(fifo))))
+                assert raw.message()["method"] == "heard"
+                go(raw)
+                if raw.socket.fileno() >= 0:
+                    while raw.more():
+                        pass
+                line = daemon.logs("client_closed")
+                assert "failed=1" in line, f"{name}: {line}"
 
 
 def who_does_not_answer_pings_is_closed_and_who_does_stays():
@@ -505,6 +537,7 @@ ON_A_SITE = [
 ]
 ALONE = [
     clients_are_told_1001_after_their_last_answer_when_it_drains,
+    a_client_that_goes_is_gone_at_once_whatever_it_waits_for,
     who_does_not_answer_pings_is_closed_and_who_does_stays,
 ]
 

@@ -115,21 +115,22 @@ async def client(number, front, tally, running):
 
 async def sticks(front, ports):
     """Those who come without a cookie are spread; those who bring one get the daemon that they had."""
+    async def comes(cookie=None):
+        async with front.connect(cookie) as websocket:
+            # All that come are there at once, so that the balancer has something to spread.
+            return (await ask(websocket))["result"]["at"], cookie_of(websocket)
+
     found = {}
-    kept = []
-    for _ in range(20):
-        websocket = await front.connect()
-        kept.append(websocket)
-        found.setdefault((await ask(websocket))["result"]["at"], set()).add(cookie_of(websocket))
-    for websocket in kept:
-        await websocket.close()
+    for at, cookie in await asyncio.gather(*(comes() for _ in range(20))):
+        found.setdefault(at, []).append(cookie)
     assert set(found) == set(ports), f"these daemons had clients: {set(found)}"
-    for port, cookies in found.items():
-        for cookie in sorted(cookies)[:3]:
-            for _ in range(5):
-                async with front.connect(cookie) as websocket:
-                    at = (await ask(websocket))["result"]["at"]
-                    assert at == port, f"{cookie} of {port} led to {at}"
+
+    async def comes_again(cookie, port):
+        for _ in range(5):
+            at, _ = await comes(cookie)
+            assert at == port, f"{cookie} of {port} led to {at}"
+
+    await asyncio.gather(*(comes_again(cookie, port) for port, cookies in found.items() for cookie in cookies))
 
 
 async def official_client_sticks(front, folder):

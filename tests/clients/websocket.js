@@ -1,9 +1,9 @@
-// npm `ws` with the daemon: `node websocket.js CASE URL MORE`. websocket.py names the cases.
+// npm `ws` with the daemon: `node websocket.js CASE URL MORE UNIX`. websocket.py names the cases.
 import assert from "node:assert/strict";
 import { once } from "node:events";
 import { WebSocket } from "ws";
 
-const [name, url, more] = process.argv.slice(2);
+const [name, url, more, unix] = process.argv.slice(2);
 
 // A connection and what it hears, one message after the other.
 class Client {
@@ -177,6 +177,14 @@ const cases = {
     client.ask(1, { text: "x".repeat(10_000) });
     await client.echoes(1, { text: "x".repeat(10_000) });
     await client.leave();
+  },
+
+  async a_unix_socket() {
+    // The daemon writes such addresses as this library reads them.
+    const client = await Client.open(unix);
+    client.ask(1);
+    await client.echoes(1);
+    assert.equal(await client.leave(1000), 1000);
   },
 
   // The answer comes while the daemon drains, then its close frame.

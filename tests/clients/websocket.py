@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 
 from websockets import connect as open_websocket
@@ -43,6 +44,15 @@ for line in sys.stdin:
 def echo(**more):
     return {"id": "echo", "command": os.environ["STDIO_BUS"], "args": ["worker", "echo"], "instances": 1, **more}
 
+# Makes sessions and loads any.
+KEEPER = r"""
+import json, sys
+for at, line in enumerate(sys.stdin):
+    message = json.loads(line)
+    result = {"sessionId": f"s{at}"} if message["method"] == "session/new" else {}
+    print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}), flush=True)
+"""
+
 
 def holder(**more):
     return {"id": "holder", "command": sys.executable, "args": ["-c", HOLDER], "instances": 1, **more}
@@ -53,19 +63,22 @@ def hold(fifo):
 
 
 class Site:
-    """A daemon with an open listener, and one that wants tokens and knows one origin."""
+    """A daemon with an open listener, one that wants tokens and knows one origin, and a Unix socket."""
 
     def __init__(self):
         self.directory = tempfile.TemporaryDirectory()
-        tokens = os.path.join(self.directory.name, "tokens")
-        with open(tokens, "w") as file:
+        self.tokens = os.path.join(self.directory.name, "tokens")
+        with open(self.tokens, "w") as file:
             file.write(f"alice:the-secret-of-alice\nbob:sha256:{hashlib.sha256(b'the-secret-of-bob').hexdigest()}\n")
-        os.chmod(tokens, 0o600)
-        guarded = {"ws": "127.0.0.1:0", "path": "/guarded", "tokens_file": tokens, "origins": [ORIGIN]}
-        self.daemon = Daemon([echo()], [{"ws": "127.0.0.1:0"}, guarded])
+        os.chmod(self.tokens, 0o600)
+        guarded = {"ws": "127.0.0.1:0", "path": "/guarded", "tokens_file": self.tokens, "origins": [ORIGIN]}
+        pools = [echo(), {"id": "keeper", "command": sys.executable, "args": ["-c", KEEPER], "instances": 1}]
+        unix = {"ws": "unix:" + os.path.join(self.directory.name, "sock")}
+        self.daemon = Daemon(pools, [{**one, "pool": "echo"} for one in ({"ws": "127.0.0.1:0"}, guarded, unix)]
+                             + [{**guarded, "path": "/keeper", "pool": "keeper"}])
 
     def __enter__(self):
-        self.open, self.guarded = self.daemon.urls
+        self.open, self.guarded, self.unix, self.keeper = self.daemon.urls
         return self
 
     def __exit__(self, *error):
@@ -212,11 +225,46 @@ async def a_wrong_token_is_refused_with_401(site):
                 raise AssertionError(f"let in with {how}")
         except InvalidStatus as refused:
             response = refused.response
-            # A query is refused for itself, if it is.
-            assert response.status_code == 401 or "?" in url and response.status_code == 400, response.status_code
+            assert response.status_code == 401, f"{response.status_code} with {how}"
+            assert response.headers["WWW-Authenticate"].startswith("Bearer"), response.headers
             said = json.loads(response.body)
-            assert said["status"] == response.status_code and said["error"] and said["message"], said
+            assert said["status"] == 401 and said["error"] and said["message"], said
     assert not any("secret-of" in line for line in site.daemon.log), "a token is in the log"
+
+
+async def a_token_that_is_added_lets_in_and_one_that_is_taken_away_does_not(site):
+    async def is_let_in():
+        try:
+            async with connect(site.guarded, additional_headers={"Authorization": "Bearer the-secret-of-carol"}):
+                return True
+        except InvalidStatus as refused:
+            assert refused.response.status_code == 401, refused
+            return False
+
+    with open(site.tokens) as file:
+        before = file.read()
+    assert not await is_let_in()
+    for text, wanted in [(before + "carol:the-secret-of-carol\n", True), (before, False)]:
+        with open(site.tokens + ".new", "w") as file:
+            file.write(text)
+        os.replace(site.tokens + ".new", site.tokens)
+        deadline = time.monotonic() + PATIENCE
+        while await is_let_in() != wanted:
+            assert time.monotonic() < deadline, f"after {PATIENCE} s the file is not read again"
+
+
+async def a_session_is_loaded_under_the_name_alone_that_it_was_made_under(site):
+    async def asks(name, method, **params):
+        async with connect(site.keeper, additional_headers={"Authorization": f"Bearer the-secret-of-{name}"}) as websocket:
+            params = {"cwd": "/", "mcpServers": [], **params}
+            await websocket.send(json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}))
+            return await hears(websocket)
+
+    session = (await asks("alice", "session/new"))["result"]["sessionId"]
+    for method in ("session/load", "session/resume"):
+        denied = await asks("bob", method, sessionId=session)
+        assert denied["error"]["data"]["reason"] == "session_denied", denied
+    assert "result" in await asks("alice", "session/load", sessionId=session)
 
 
 async def connections_have_ids_that_differ(site):
@@ -292,6 +340,7 @@ BROKEN = {
     "a continuation after the end": (frame(TEXT, request(1)) + frame(CONTINUATION, "x"), 1002),
     "a text inside a text": (frame(TEXT, "{", final=False) + frame(TEXT, "}"), 1002),
     "a binary message inside a text": (frame(TEXT, "{", final=False) + frame(BINARY, b"}"), 1002),
+    "a message of empty fragments": (frame(TEXT, final=False) + frame(CONTINUATION, final=False) * 100, 1008),
     "half a close code": (frame(CLOSE, b"\3"), 1002),
     **{f"close code {code}": (closing(code), 1002) for code in (0, 999, 1004, 1005, 1006, 1015, 1016, 2999, 5000, 65535)},
     "a close reason that is not UTF-8": (closing(1000, b"\xff"), 1007),
@@ -427,7 +476,7 @@ def health_is_told_on_the_same_port(site):
 
 def npm_ws(case):
     def run(site):
-        process = node(case, site.open, site.guarded)
+        process = node(case, site.open, site.guarded, site.unix)
         output, _ = process.communicate(timeout=2 * PATIENCE)
         assert process.returncode == 0, f"websocket.js {case} exited with {process.returncode}:\n{output}"
     run.__name__ = f"npm_ws_{case}"
@@ -435,7 +484,7 @@ def npm_ws(case):
 
 
 NPM_WS = ["fragments_with_pings", "a_megabyte", "newlines", "binary", "tokens", "refusals", "closing", "too_long", "not_utf8",
-          "compression_is_not_agreed_on"]
+          "compression_is_not_agreed_on", "a_unix_socket"]
 
 
 # Daemons of their own.
@@ -521,6 +570,8 @@ ON_A_SITE = [
     what_is_not_json_is_closed_with_1007,
     a_token_is_taken_from_the_field_and_from_the_subprotocol,
     a_wrong_token_is_refused_with_401,
+    a_token_that_is_added_lets_in_and_one_that_is_taken_away_does_not,
+    a_session_is_loaded_under_the_name_alone_that_it_was_made_under,
     connections_have_ids_that_differ,
     a_hundred_connections_ask_at_once,
     a_message_byte_by_byte_is_answered,

@@ -15,8 +15,11 @@ def frame(opcode, payload=b"", final=True, reserved=0, mask=b"mask", length=None
     payload = payload.encode() if isinstance(payload, str) else payload
     if length is None:
         size = len(payload)
-        length = bytes([size]) if size < 126 else b"\x7e" + struct.pack(">H", size)
-        if size > 0xFFFF:
+        if size < 126:
+            length = bytes([size])
+        elif size <= 0xFFFF:
+            length = b"\x7e" + struct.pack(">H", size)
+        else:
             length = b"\x7f" + struct.pack(">Q", size)
     first = (final << 7) | (reserved << 4) | opcode
     if mask is None:

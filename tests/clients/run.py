@@ -95,6 +95,7 @@ def websocket_crash():
     """A worker dies in the middle of a prompt under a client of a WebSocket, which is told."""
     with Daemon([pool("ts2", 1, "dedicated")], [{"ws": "127.0.0.1:0"}]) as daemon:
         finish("the one with the bad luck", start("ts2", 1, 1, "crash", daemon.urls))
+        daemon.logs("client_closed")
         vanishing = start("ts2", 1, 1, "vanish", daemon.urls)
         vanishing.communicate(timeout=60)
         daemon.logs("client_closed")

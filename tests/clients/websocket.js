@@ -16,7 +16,7 @@ class Client {
       this.heard.push(JSON.parse(data));
       this.wake();
     });
-    this.closed = new Promise((resolve) => this.socket.on("close", (code, reason) => resolve({ code, reason: String(reason) })));
+    this.closed = once(this.socket, "close").then(([code, reason]) => ({ code, reason: String(reason) }));
   }
 
   static async open(...args) {

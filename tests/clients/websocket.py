@@ -116,7 +116,8 @@ def fragments(text, count):
 
 def node(*arguments):
     command = ["node", "websocket.js", *arguments]
-    return subprocess.Popen(command, cwd=HERE, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return subprocess.Popen(command, cwd=HERE, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                            stderr=subprocess.STDOUT, text=True)
 
 
 # PyPI websockets.
@@ -318,6 +319,12 @@ def pings_inside_fragments_are_answered_at_once(site):
             assert raw.frame() == (PONG, b"%d" % at)
         raw.send(frame(CONTINUATION))
         is_echo(raw.message(), 1, {"text": "äöü€😀"})
+
+
+def who_goes_on_with_a_message_that_is_too_long_hears_why_it_is_closed(site):
+    with Raw(site.open) as raw:
+        raw.upgrade().send(frame(TEXT, request(1, text="x" * 5 * LONGEST)))
+        assert raw.ends()[0] == 1009
 
 
 #: What breaks the protocol, and the code that it is closed with.
@@ -577,6 +584,7 @@ ON_A_SITE = [
     a_message_byte_by_byte_is_answered,
     frames_behind_the_head_and_many_in_a_write_are_answered_in_order,
     pings_inside_fragments_are_answered_at_once,
+    who_goes_on_with_a_message_that_is_too_long_hears_why_it_is_closed,
     what_breaks_the_protocol_is_closed_with_its_code,
     what_came_before_a_fault_in_one_write_counts,
     nothing_is_read_after_a_close_frame,

@@ -109,10 +109,10 @@ def serve(handler):
     return f"http://127.0.0.1:{server.server_port}"
 
 
-def until(condition, what):
+def until(condition, what, found=lambda: ""):
     deadline = time.monotonic() + PATIENCE
     while not condition():
-        assert time.monotonic() < deadline, f"in vain: {what}"
+        assert time.monotonic() < deadline, f"it never came to that: {what}; {found()}"
         time.sleep(0.01)
 
 
@@ -204,10 +204,10 @@ class Page:
         return self.run(f"[...document.querySelectorAll('#chat > .{kind}')].map((e) => e.textContent)")
 
     def shows(self, kind, *texts):
-        until(lambda: self.shown(kind) == list(texts), f"{texts} of {kind}; now {self.shown(kind)}, {self.status()}")
+        until(lambda: self.shown(kind) == list(texts), f"{kind} is {texts}", lambda: (self.shown(kind), self.status()))
 
     def says(self, part):
-        until(lambda: part in self.status(), f"the status has {part!r}; now {self.status()!r}")
+        until(lambda: part in self.status(), f"the status has {part!r}", self.status)
 
     def shoot(self, directory, name, width, height, scheme):
         if not directory:

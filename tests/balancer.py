@@ -107,7 +107,7 @@ class Bus:
     def __init__(self, folder, port, admin, command=None, **listener):
         command = command or [sys.executable, "-c", WORKER]
         pool = {"id": "slow", "command": command[0], "args": command[1:], "instances": 2, "retry_after_sec": 3600}
-        listener = {"tcp": f"127.0.0.1:{port}", "proxy": {"from": ["127.0.0.1"]}, **listener}
+        listener = {**self.listens(port), **listener}
         # On a busy machine a client of ours may think for longer between an answer and its next request than
         # drain_grace_ms has by default; a request that comes after it finds a closed connection.
         limits = {"lame_duck_sec": 3, "quiesce_sec": 30, "drain_grace_ms": 10_000, "max_restarts": 2}
@@ -119,6 +119,9 @@ class Bus:
         self.path = os.path.join(folder, f"{port}.log")
         self.log = open(self.path, "ab")
         self.process = None
+
+    def listens(self, port):
+        return {"tcp": f"127.0.0.1:{port}", "proxy": {"from": ["127.0.0.1"]}}
 
     def has_logged(self, *parts):
         with open(self.path, errors="replace") as file:
@@ -179,17 +182,23 @@ def certificates(folder):
                     both.write(file.read())
 
 
-def haproxy(folder, changes, name):
-    """Starts HAProxy with config/haproxy.cfg after some changes, each of which must meet something."""
-    with open(os.path.join(ROOT, "config", "haproxy.cfg")) as file:
-        text = file.read()
-    statistics = os.path.join(folder, f"{name}.stats")
-    for old, new in [(r"^global$", f"global\n    stats socket {statistics}"), *changes]:
+def changed(file, changes):
+    """The text of a file of config after some changes, each of which must meet something."""
+    with open(os.path.join(ROOT, "config", file)) as source:
+        text = source.read()
+    for old, new in changes:
         text, count = re.subn(old, new, text, flags=re.M)
-        assert count, f"config/haproxy.cfg has no {old}"
+        assert count, f"config/{file} has no {old}"
+    return text
+
+
+def haproxy(folder, changes, name, file="haproxy.cfg"):
+    """Starts HAProxy with a file of config after some changes."""
+    statistics = os.path.join(folder, f"{name}.stats")
+    text = changed(file, [(r"^global$", f"global\n    stats socket {statistics}"), *changes])
     path = os.path.join(folder, f"{name}.cfg")
-    with open(path, "w") as file:
-        file.write(text)
+    with open(path, "w") as written:
+        written.write(text)
     checked = subprocess.run(["haproxy", "-c", "-f", path], capture_output=True, text=True)
     assert checked.returncode == 0 and "WARNING" not in checked.stderr, checked.stderr
     return subprocess.Popen(["haproxy", "-db", "-f", path], stderr=subprocess.DEVNULL), statistics
@@ -347,4 +356,5 @@ async def has_answered(tally, count):
     return tally.answered >= count
 
 
-asyncio.run(main())
+if __name__ == "__main__":
+    asyncio.run(main())

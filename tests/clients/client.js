@@ -3,22 +3,46 @@
 import assert from "node:assert/strict";
 import net from "node:net";
 import { Readable, Writable } from "node:stream";
+import { createWebSocketStream } from "@agentclientprotocol/sdk/experimental/ws-client";
+import { WebSocket } from "ws";
 import { sdk } from "./acp.js";
 
 const [major, count, initializes, scenario, ...addresses] = process.argv.slice(2);
 const acp = await sdk(major);
 
-function connect(address) {
+// A stream of messages, and how its client leaves.
+async function connect(address) {
   const [kind, rest] = [address.slice(0, address.indexOf(":")), address.slice(address.indexOf(":") + 1)];
+  if (kind === "ws") {
+    let socket;
+    // The stream does not show its socket.
+    class Shown extends WebSocket {
+      constructor(...args) {
+        super(...args);
+        socket = this;
+      }
+    }
+    const stream = createWebSocketStream(address, { WebSocket: Shown });
+    return { stream, leave: () => closed(socket) };
+  }
   const target = kind === "unix" ? { path: rest } : { host: "127.0.0.1", port: Number(rest) };
-  return new Promise((resolve, reject) => {
+  const socket = await new Promise((resolve, reject) => {
     const socket = net.connect(target, () => resolve(socket)).on("error", reject);
   });
+  return { stream: acp.ndJsonStream(Writable.toWeb(socket), Readable.toWeb(socket)), leave: () => socket.destroy() };
+}
+
+// Closes as the SDK does, without a code, and checks that the other end has answered that.
+async function closed(socket) {
+  if (socket.readyState === WebSocket.CLOSED) return;
+  const answered = new Promise((resolve) => socket.once("close", resolve));
+  socket.close();
+  assert.equal(await answered, 1005, "the close frame was not answered");
 }
 
 // One client with its own socket; `run` is given what every scenario needs.
 async function client(number, run) {
-  const socket = await connect(addresses[number % addresses.length]);
+  const { stream, leave } = await connect(addresses[number % addresses.length]);
   const name = `sdk${major}-${process.pid}-${number}`;
   const heard = [];
   const onHeard = [];
@@ -36,7 +60,6 @@ async function client(number, run) {
       onHeard.shift()?.();
     },
   };
-  const stream = acp.ndJsonStream(Writable.toWeb(socket), Readable.toWeb(socket));
   const words = (text) => [{ type: "text", text }];
   const together = async (agent) => {
     for (let turn = 0; turn < Number(initializes); turn++) {
@@ -45,7 +68,7 @@ async function client(number, run) {
     const { sessionId } = await agent.newSession({ cwd: "/", mcpServers: [] });
     const prompt = (text) => agent.prompt({ sessionId, prompt: words(`${name} ${text}`) });
     const nextHeard = () => new Promise((resolve) => onHeard.push(resolve));
-    return await run({ name, heard, nextHeard, sessionId, prompt, cancel: () => agent.cancel({ sessionId }), socket });
+    return await run({ name, heard, nextHeard, sessionId, prompt, cancel: () => agent.cancel({ sessionId }) });
   };
   try {
     if (acp.ClientSideConnection) {
@@ -65,7 +88,7 @@ async function client(number, run) {
         }),
       );
   } finally {
-    socket.destroy();
+    await leave();
   }
 }
 

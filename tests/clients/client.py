@@ -7,6 +7,7 @@ import sys
 
 import acp
 from acp.schema import AllowedOutcome, ReadTextFileResponse, RequestPermissionResponse
+from acp.ws import create_websocket_stream
 
 
 class TestClient(acp.Client):
@@ -62,13 +63,21 @@ async def crash(client, prompt, cancel):
 
 
 async def one(number, initializes, scenario, address):
-    kind, _, rest = address.partition(":")
-    if kind == "unix":
-        reader, writer = await asyncio.open_unix_connection(rest)
-    else:
-        reader, writer = await asyncio.open_connection("127.0.0.1", int(rest))
     client = TestClient(f"python-{os.getpid()}-{number}")
-    agent = acp.connect_to_agent(client, writer, reader)
+    kind, _, rest = address.partition(":")
+    if kind == "ws":
+        stream = await create_websocket_stream(address)
+        agent, leave = acp.connect_to_agent(client, stream), stream.close
+    else:
+        if kind == "unix":
+            reader, writer = await asyncio.open_unix_connection(rest)
+        else:
+            reader, writer = await asyncio.open_connection("127.0.0.1", int(rest))
+        agent = acp.connect_to_agent(client, writer, reader)
+
+        async def leave():
+            writer.close()
+
     for _ in range(initializes):
         await agent.initialize(protocol_version=acp.PROTOCOL_VERSION)
     session = await agent.new_session(cwd="/", mcp_servers=[])
@@ -77,7 +86,7 @@ async def one(number, initializes, scenario, address):
         return agent.prompt(session_id=session.session_id, prompt=[acp.text_block(f"{client.name} {text}")])
 
     await scenario(client, prompt, lambda: agent.cancel(session_id=session.session_id))
-    writer.close()
+    await leave()
 
 
 async def main():

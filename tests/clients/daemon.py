@@ -12,16 +12,19 @@ PATIENCE = 60
 
 
 class Daemon:
-    """A daemon with these pools: each has a TCP listener and a Unix socket of its own."""
+    """A daemon with these pools: each has a TCP listener and a Unix socket of its own, unless there are others."""
 
-    def __init__(self, pools, **settings):
+    def __init__(self, pools, listeners=None, **settings):
         self.directory = tempfile.TemporaryDirectory()
+        self.is_draining = False
         self.log = []
         self.lines = queue.Queue()
-        listeners = []
-        for pool in pools:
-            listeners.append({"tcp": "127.0.0.1:0", "pool": pool["id"]})
-            listeners.append({"unix": self.unix(pool["id"]), "pool": pool["id"]})
+        given = listeners
+        if given is None:
+            listeners = []
+            for pool in pools:
+                listeners.append({"tcp": "127.0.0.1:0", "pool": pool["id"]})
+                listeners.append({"unix": self.unix(pool["id"]), "pool": pool["id"]})
         path = os.path.join(self.directory.name, "bus.json")
         with open(path, "w") as file:
             json.dump({"pools": pools, "listeners": listeners, **settings}, file)
@@ -29,7 +32,8 @@ class Daemon:
         self.process = subprocess.Popen([program, "--config", path], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
         threading.Thread(target=self.follow, daemon=True).start()
         self.ports = {}
-        for pool in pools:
+        self.urls = [self.logs("listening on ").split("listening on ")[1].split()[0] for _ in given or []]
+        for pool in pools if given is None else []:
             line = self.logs("listening on tcp://")
             self.ports[pool["id"]] = int(line.rsplit(":", 1)[1].split()[0])
             self.logs("listening on unix:")
@@ -56,11 +60,17 @@ class Daemon:
             if part in line:
                 return line
 
+    def drain(self):
+        """Begins the end. A second signal would cut it short."""
+        if not self.is_draining:
+            self.is_draining = True
+            self.process.send_signal(signal.SIGTERM)
+
     def __enter__(self):
         return self
 
     def __exit__(self, kind, error, trace):
-        self.process.send_signal(signal.SIGTERM)
+        self.drain()
         try:
             code = self.process.wait(PATIENCE)
         except subprocess.TimeoutExpired:

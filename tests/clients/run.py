@@ -1,4 +1,5 @@
-"""Runs what others wrote through the daemon: ACP clients and agents on three SDKs, MCP client and server.
+"""Runs what others wrote through the daemon: ACP clients and agents on three SDKs, over lines and over WebSockets; MCP
+client and server.
 
 run.py [PART]: only the cases with PART in their name. STDIO_BUS names the daemon's program.
 """
@@ -83,6 +84,24 @@ def a_worker_crashes(client, agent):
         finish("those who come later", start(client, 4, 1, "turns", daemon.addresses(agent)))
 
 
+def websockets(assignment, instances, counts):
+    """The clients of both SDKs that have one for WebSockets, so many of each at once."""
+    with Daemon([pool("ts2", instances, assignment)], [{"ws": "127.0.0.1:0", "pool": "ts2"}]) as daemon:
+        for client, count in counts.items():
+            finish(client, start(client, count, 1, "turns", daemon.urls))
+
+
+def websocket_crash():
+    """A worker dies in the middle of a prompt under a client of a WebSocket, which is told."""
+    with Daemon([pool("ts2", 1, "dedicated")], [{"ws": "127.0.0.1:0"}]) as daemon:
+        finish("the one with the bad luck", start("ts2", 1, 1, "crash", daemon.urls))
+        daemon.logs("client_closed")
+        vanishing = start("ts2", 1, 1, "vanish", daemon.urls)
+        vanishing.communicate(timeout=60)
+        daemon.logs("client_closed")
+        finish("those who come later", start("ts2", 2, 1, "turns", daemon.urls))
+
+
 def mcp():
     """The official MCP client, four at once, each with a reference server of its own."""
     server = "node_modules/@modelcontextprotocol/server-everything/dist/index.js"
@@ -109,6 +128,10 @@ def cases():
     for client, agent in (("ts2", "ts2"), ("ts1", "python"), ("python", "ts1")):
         yield f"a_{client}_client_vanishes_from_a_{agent}_agent", lambda c=client, a=agent: a_client_vanishes(c, a)
         yield f"a_{agent}_agent_crashes_under_a_{client}_client", lambda c=client, a=agent: a_worker_crashes(c, a)
+    yield "official_websocket_clients_share_two_agents", lambda: websockets("client", 2, {"ts2": 20, "python": 20})
+    # Starting an agent for each is what takes its time here.
+    yield "official_websocket_clients_have_an_agent_each", lambda: websockets("dedicated", 4, {"ts2": 20, "python": 4})
+    yield "official_websocket_clients_are_told_of_a_crash_and_vanish_without_harm", websocket_crash
     yield "mcp_client_and_reference_server", mcp
 
 

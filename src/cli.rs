@@ -12,7 +12,8 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::activation::Inherited;
-use crate::address::{Address, AddressError};
+use crate::address::Address;
+use crate::bridge::{self, Daemon};
 use crate::config::{Config, Listen, Listener, LogFormat, LogLevel, Web};
 use crate::control::{self, Question, Whom};
 use crate::error::StartError;
@@ -25,10 +26,7 @@ pub enum Command {
     /// Be the built-in worker of this name.
     Worker(Worker),
     /// Be the bridge between stdin/stdout and a running daemon.
-    Acp {
-        /// The daemon's address; never TCP port 0.
-        connect: Address,
-    },
+    Acp(bridge::Options),
     /// Ask a running daemon.
     Control {
         /// Which one.
@@ -142,7 +140,10 @@ where
 {
     Ok(match CommandLine::try_parse_from(arguments).map_err(advise)? {
         CommandLine { command: Some(Verb::Worker { name }), .. } => Command::Worker(name),
-        CommandLine { command: Some(Verb::Acp { connect }), .. } => Command::Acp { connect },
+        CommandLine { command: Some(Verb::Acp { connect, token_file, ca_file }), .. } => {
+            let options = bridge::Options::new(connect, token_file, ca_file);
+            Command::Acp(options.map_err(|why| command().error(ErrorKind::ArgumentConflict, why))?)
+        }
         CommandLine { command: Some(Verb::Check { config, environment }), .. } => {
             Command::Check { config: config.map_or(Source::Embedded, Source::from), environment }
         }
@@ -322,11 +323,23 @@ enum Verb {
     /// Connect an editor's stdin and stdout to a running daemon
     ///
     /// The bridge that ACP clients start as their agent. Nothing but protocol is written to stdout; the log goes to
-    /// stderr.
+    /// stderr. It does not connect again by itself: requests that can get no answer any more get an error.
     Acp {
-        /// The daemon: tcp://HOST:PORT or unix:PATH
-        #[arg(long, value_name = "ADDRESS", value_parser = connect_address)]
-        connect: Address,
+        /// The daemon: tcp://HOST:PORT, unix:PATH, ws://HOST:PORT/acp or wss://HOST/acp
+        ///
+        /// wss:// is TLS and needs a program that was built with the feature `tls`. Without a port, ws:// means 80 and
+        /// wss:// means 443.
+        #[arg(long, value_name = "ADDRESS", value_parser = Daemon::parse)]
+        connect: Daemon,
+        /// A file with the token that the daemon wants to see, for ws:// and wss://
+        ///
+        /// The token is sent as `Authorization: Bearer`. It stands in no log and not among the arguments, which others
+        /// can see.
+        #[arg(long, value_name = "PATH")]
+        token_file: Option<PathBuf>,
+        /// A file with certificates (PEM) to believe beside the usual authorities, for wss://
+        #[arg(long, value_name = "PATH")]
+        ca_file: Option<PathBuf>,
     },
     /// Show a running daemon at a glance
     Status {
@@ -540,13 +553,6 @@ fn admin_address(text: &str) -> Result<Address, String> {
     }
 }
 
-fn connect_address(text: &str) -> Result<Address, String> {
-    match Address::from_url(text).map_err(|error: AddressError| error.to_string())? {
-        Address::Tcp { port: 0, .. } => Err("port 0 cannot be connected to".to_owned()),
-        address => Ok(address),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use clap::error::ErrorKind;
@@ -631,6 +637,10 @@ mod tests {
             "acp",
             "acp --connect localhost:9000",
             "acp --connect tcp://localhost:0",
+            "acp --connect ws://localhost:9000",
+            "acp --connect http://localhost:9000/acp",
+            "acp --connect tcp://localhost:9000 --token-file a",
+            "acp --connect ws://localhost:9000/acp --ca-file a",
             "--tcp localhost:1 check",
         ] {
             let (_, code, message) = refused(line);
@@ -638,6 +648,7 @@ mod tests {
         }
         assert!(refused("--tcp :9000").2.contains("127.0.0.1:9000 for this machine alone"));
         assert_eq!(refused("--stdio --tcp localhost:1").0, ErrorKind::ArgumentConflict);
+        assert!(refused("acp --connect unix:/a --token-file b").2.contains("the other listeners take no tokens"));
     }
 
     #[test]
@@ -655,8 +666,13 @@ mod tests {
     #[test]
     fn the_other_programs_are_subcommands() {
         assert_eq!(words("worker echo").ok(), Some(Command::Worker(Worker::Echo)));
-        let connect = Address::from_tcp("localhost:9000").expect("a good address");
-        assert_eq!(words("acp --connect tcp://localhost:9000").ok(), Some(Command::Acp { connect }));
+        for (line, daemon, token_file) in [
+            ("acp --connect tcp://localhost:9000", "tcp://localhost:9000", None),
+            ("acp --connect ws://localhost:9000/acp --token-file a", "ws://localhost:9000/acp", Some("a".into())),
+        ] {
+            let daemon = Daemon::parse(daemon).expect("a good address");
+            assert_eq!(words(line).ok(), Some(Command::Acp(bridge::Options { daemon, token_file, ca_file: None })));
+        }
         for (line, config, environment) in [
             ("check", Source::Embedded, false),
             ("check --config a", Source::File("a".into()), false),

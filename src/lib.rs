@@ -45,3 +45,5 @@ pub mod websocket;
 pub mod agent;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+#[cfg(feature = "tls")]
+pub mod trust;

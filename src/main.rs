@@ -31,7 +31,7 @@ fn main() -> ExitCode {
         Command::Doctor { config, json } => {
             program().and_then(|program| config.load(&program)).and_then(|config| control::doctor::run(&config, json))
         }
-        Command::Acp { connect } => bridge::run(&connect),
+        Command::Acp(options) => bridge::run(&options),
     };
     match result {
         Ok(code) => ExitCode::from(code),

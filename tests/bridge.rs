@@ -1,10 +1,15 @@
 //! The bridge as an editor sees it: the real program between a test's pipes and a test's socket. All tests run twice,
-//! the second time where io_uring is blocked, as it is in many containers.
+//! the second time where io_uring is blocked, as it is in many containers. `bridge/` has those of WebSockets.
 
 #[path = "support/seccomp.rs"]
 mod seccomp;
 #[path = "support/terminal.rs"]
 mod terminal;
+#[cfg(feature = "tls")]
+#[path = "bridge/tls.rs"]
+mod tls;
+#[path = "bridge/websocket.rs"]
+mod websocket;
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};

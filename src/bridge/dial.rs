@@ -12,6 +12,7 @@ use rustix::net::sockopt::{
 };
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
 
+use super::daemon::Daemon;
 use crate::address::{self, Address};
 
 /// A connected socket. It takes `limit` at most, but for the resolver, whose time is set in resolv.conf(5).
@@ -73,13 +74,16 @@ fn unix(path: &Path, limit: Duration) -> io::Result<OwnedFd> {
 }
 
 /// What to do about a failure of [`dial`].
-pub(super) fn remedy(daemon: &Address, error: &io::Error) -> String {
-    match (daemon, error.kind()) {
-        (Address::Tcp { port, .. }, ErrorKind::ConnectionRefused) => {
-            format!(
+pub(super) fn remedy(daemon: &Daemon, error: &io::Error) -> String {
+    match (&daemon.address(), error.kind()) {
+        (Address::Tcp { port, .. }, ErrorKind::ConnectionRefused) => match daemon {
+            Daemon::WebSocket(_) => "nothing listens there; start the daemon with a WebSocket listener (\"ws\" in \
+                                     listeners[]), or what stands before it, or correct the port"
+                .to_owned(),
+            Daemon::Lines(_) => format!(
                 "nothing listens there; start the daemon (stdio_bus --config FILE --tcp HOST:{port}), or correct the port"
-            )
-        }
+            ),
+        },
         (Address::Tcp { .. }, ErrorKind::TimedOut) => {
             "no answer came; check the host, the port and the firewalls between".to_owned()
         }
@@ -124,8 +128,8 @@ mod tests {
     use super::*;
 
     fn refused(daemon: &str) -> (io::Error, String) {
-        let daemon = Address::from_url(daemon).expect("a good address");
-        let error = dial(&daemon, Duration::from_millis(200)).expect_err("nobody listens there");
+        let daemon = Daemon::parse(daemon).expect("a good address");
+        let error = dial(&daemon.address(), Duration::from_millis(200)).expect_err("nobody listens there");
         let remedy = remedy(&daemon, &error);
         (error, remedy)
     }
@@ -145,7 +149,7 @@ mod tests {
             assert!(queued.len() < 10_000, "the queue has no end");
         };
         assert_eq!(error.kind(), ErrorKind::TimedOut);
-        assert!(remedy(&daemon, &error).contains("accepts nobody"));
+        assert!(remedy(&Daemon::Lines(daemon), &error).contains("accepts nobody"));
     }
 
     #[test]
@@ -158,6 +162,7 @@ mod tests {
         assert!(refused(&url).1.contains("does not run any more"));
         let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("its address");
         assert!(refused(&format!("tcp://{free}")).1.contains("nothing listens there"));
+        assert!(refused(&format!("ws://{free}/acp")).1.contains("a WebSocket listener"));
         assert!(refused("tcp://no-such-host.invalid:1").1.contains("no-such-host.invalid is not known"));
     }
 }

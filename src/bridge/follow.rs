@@ -24,6 +24,16 @@ pub(super) enum Kind {
     Response,
 }
 
+/// A line that has ended.
+pub(super) struct Line<'a> {
+    /// Its bytes, without the newline.
+    pub length: u64,
+    /// What it is, its id, and the id's raw token; none if it has no id, or is no message.
+    pub message: Option<(Kind, Id, &'a [u8])>,
+    /// It is an answer to nobody: its id is null.
+    pub is_for_nobody: bool,
+}
+
 /// Where in a line the last byte stood.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Place {
@@ -65,17 +75,22 @@ pub(super) struct Follower {
     id: Vec<u8>,
     method: bool,
     answer: bool,
+    /// Bytes of the line so far.
+    length: u64,
 }
 
 impl Follower {
-    /// Reads the next bytes of the stream and calls `found` for each line that they complete and that has an id:
-    /// its kind, the id, and the id's raw token.
-    pub(super) fn read(&mut self, mut bytes: &[u8], mut found: impl FnMut(Kind, Id, &[u8])) {
+    /// Reads the next bytes of the stream and calls `found` for each line that they complete.
+    pub(super) fn read(&mut self, mut bytes: &[u8], mut found: impl FnMut(Line<'_>)) {
+        // Bytes from where the line begins, or goes on, to the end.
+        let mut of_line = bytes.len();
         while let Some((&byte, rest)) = bytes.split_first() {
             bytes = match self.place {
                 Place::Key(token) | Place::In(token) => self.read_token(token, bytes),
                 _ if byte == b'\n' => {
+                    self.length += (of_line - bytes.len()) as u64;
                     self.end(&mut found);
+                    of_line = rest.len();
                     rest
                 }
                 Place::Over | Place::Nothing => &bytes[memchr(b'\n', bytes).unwrap_or(bytes.len())..],
@@ -85,23 +100,35 @@ impl Follower {
                 }
             };
         }
+        self.length += of_line as u64;
     }
 
     /// Says that the line ends here, as a newline or the stream's end does.
-    pub(super) fn end(&mut self, mut found: impl FnMut(Kind, Id, &[u8])) {
+    pub(super) fn end(&mut self, mut found: impl FnMut(Line<'_>)) {
         let kind = match (self.method, self.answer) {
             (true, _) => Some(Kind::Request),
             (false, true) => Some(Kind::Response),
             (false, false) => None,
         };
-        if let (Place::Over, Some(kind), Some(id)) = (self.place, kind, parse(&self.id)) {
-            found(kind, id, &self.id);
-        }
+        let message = match (self.place, kind, parse(&self.id)) {
+            (Place::Over, Some(kind), Some(id)) => Some((kind, id, &self.id[..])),
+            _ => None,
+        };
+        let is_for_nobody = self.place == Place::Over && kind == Some(Kind::Response) && self.id == b"null";
+        found(Line { length: self.length, message, is_for_nobody });
+        self.length = 0;
         self.place = Place::Start;
         self.member = Member::Other;
         self.id.clear();
         self.method = false;
         self.answer = false;
+    }
+
+    /// The line that has begun: its bytes so far, and if it is a request that has said its id, the id's raw token.
+    pub(super) fn unfinished(&self) -> (u64, Option<&[u8]>) {
+        let is_cut = self.member == Member::Id && matches!(self.place, Place::In(_));
+        let token = (self.method && !is_cut && parse(&self.id).is_some()).then_some(&self.id[..]);
+        (self.length, token)
     }
 
     /// Whether the stream stands between two lines.
@@ -196,7 +223,9 @@ pub(super) mod tests {
     fn follow(stream: &[u8], lengths: &[usize]) -> Seen {
         let mut follower = Follower::default();
         let mut seen = Vec::new();
-        let mut found = |kind, _, token: &[u8]| seen.push((kind, String::from_utf8_lossy(token).into_owned()));
+        let mut found = |line: Line<'_>| {
+            seen.extend(line.message.map(|(kind, _, token)| (kind, String::from_utf8_lossy(token).into_owned())));
+        };
         let mut rest = stream;
         for length in lengths.iter().cycle() {
             let (piece, tail) = rest.split_at(rest.len().min(*length));
@@ -263,16 +292,44 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn the_length_of_a_line_is_known_however_it_is_cut() {
+        let stream = b"\n{\"id\":1}\n{\"a\":\"b\nxx\n[1]\r\n\n{\"id\":\"\\";
+        for length in 1..=stream.len() {
+            let (mut follower, mut lengths) = (Follower::default(), Vec::new());
+            for piece in stream.chunks(length) {
+                follower.read(piece, |line| lengths.push(line.length));
+            }
+            assert_eq!((lengths, follower.unfinished()), (vec![0, 8, 7, 2, 4, 0], (8, None)), "in pieces of {length}");
+        }
+    }
+
+    #[test]
+    fn the_id_of_a_request_is_known_before_its_end() {
+        for (begun, id) in [
+            ("{\"id\":12,\"method\":\"m\",\"params\":[", Some("12")),
+            ("{\"method\":\"m\",\"id\":\"a\",", Some("\"a\"")),
+            ("{\"method\":\"m\",\"id\":12", None),
+            ("{\"method\":\"m\",\"params\":[", None),
+            ("{\"id\":12,\"result\":[", None),
+            ("{\"id\":null,\"method\":\"m\"", None),
+        ] {
+            let mut follower = Follower::default();
+            follower.read(begun.as_bytes(), |_| ());
+            assert_eq!(follower.unfinished(), (begun.len() as u64, id.map(str::as_bytes)), "{begun}");
+        }
+    }
+
+    #[test]
     fn what_is_remembered_of_a_line_is_bounded() {
         let mut follower = Follower::default();
         for _ in 0..10_000 {
-            follower.read(b"{\"id\":\"", |_, _, _| ());
-            follower.read(&[b'x'; 4096], |_, _, _| ());
+            follower.read(b"{\"id\":\"", |_| ());
+            follower.read(&[b'x'; 4096], |_| ());
         }
         assert!(follower.id.capacity() < 4 * MAX_ID);
         let mut follower = Follower::default();
-        follower.read(b"{\"", |_, _, _| ());
-        follower.read(&[b'x'; 1 << 20], |_, _, _| ());
+        follower.read(b"{\"", |_| ());
+        follower.read(&[b'x'; 1 << 20], |_| ());
         assert!(follower.key.capacity() < 4 * MAX_KEY);
     }
 

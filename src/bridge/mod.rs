@@ -1,27 +1,36 @@
 //! The bridge, `stdio_bus acp`: an editor starts it as its agent, and it connects the editor's two pipes to a running
-//! daemon. What comes in on stdin goes to the daemon's socket and what the daemon says goes to stdout, to the byte.
+//! daemon. What comes in on stdin goes to the daemon and what the daemon says goes to stdout: over TCP and Unix sockets to
+//! the byte, over a WebSocket a line for a message and a message for a line.
 //!
 //! It never writes anything to stdout but lines of the daemon and JSON-RPC errors for requests whose answers can no
-//! longer come, it never changes a flag of the files that it was given, and it holds at most one block in each
+//! longer come, it never changes a flag of the files that it was given, and it holds at most a few blocks in each
 //! direction: a reader that is slow slows the daemon.
 //!
 //! | what happens | what the bridge does |
 //! |---|---|
-//! | stdin ends | tells the daemon so (half-close), passes on what is still answered, exits with 0 when the daemon closes |
+//! | stdin ends | tells the daemon so (half-close; a WebSocket is closed once all is answered), passes on what is still answered, exits with 0 when the daemon closes |
 //! | stdin has ended and nobody reads stdout | exits with 0: the editor is gone |
 //! | the daemon closes | an error for each request that waits; exits with 1, or 0 if stdin had ended and nothing waited |
-//! | the daemon cannot be reached | an error for each request that comes, for a while; exits with 1 |
+//! | the daemon cannot be reached, or refuses | an error for each request that comes, for a while; exits with 1 |
 //! | nobody reads stdout | exits with 0 |
 //! | SIGTERM, SIGINT | ends at once: their default is not changed, and the kernel closes the socket |
 //!
-//! Reading order: this file is the life of a bridge; `stream.rs` reads and writes, `dial.rs` connects, `waiting.rs`
-//! knows what waits, by what `follow.rs` reads along.
+//! Reading order: this file is the life of a bridge; `daemon.rs` is what it is told, `link.rs` its way to the daemon,
+//! `stream.rs` reads and writes, `dial.rs` connects, `failure.rs` says what goes wrong; `waiting.rs` knows what waits, by
+//! what `follow.rs` reads along. `websocket.rs` is the other way, with `frames.rs` and `tls.rs`.
 
+mod daemon;
 mod dial;
+mod failure;
 mod follow;
+mod frames;
+mod link;
 mod stream;
+mod tls;
 mod waiting;
+mod websocket;
 
+use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::io::{self, ErrorKind, IsTerminal};
 use std::mem::ManuallyDrop;
@@ -29,21 +38,24 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 use std::time::Duration;
 
-use rustix::net::{Shutdown, connect_unspec, shutdown};
 use tokio::sync::mpsc::{Sender, channel};
 use tokio::task::{LocalSet, spawn_local as spawn};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::address::Address;
 use crate::bus::reply::{self, Delivered};
+use crate::bus::report::Reason;
 use crate::error::{StartError, exit};
+use failure::{Ending, Failure};
+use link::{Sink, Source};
 use stream::{Means, Stream};
-use waiting::Waiting;
+use waiting::{Asker, Overlong, Waiting};
+
+pub use daemon::{Daemon, Options, Url};
 
 /// Bytes that are read at once; measured best for pipes and sockets alike.
 const BLOCK: usize = 64 * 1024;
 
-/// How long connecting may take.
+/// How long connecting may take, and then the handshake of a WebSocket.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 
 /// How long requests are awaited that can only be refused, so that the editor can show why.
@@ -59,36 +71,48 @@ const LINGER: Duration = Duration::from_secs(10);
 const LAST_WORDS_LIMIT: Duration = Duration::from_secs(2);
 
 /// Why a request is refused, as its error says.
-#[derive(Clone, Copy)]
 struct Refusal {
     code: i32,
-    message: &'static str,
+    message: Cow<'static, str>,
     reason: &'static str,
     delivered: Delivered,
 }
 
-/// The daemon closed the connection, or was ended.
-const GONE: Refusal = Refusal {
-    code: -32017,
-    message: "the connection to the bus was lost",
-    reason: "daemon_gone",
-    delivered: Delivered::Yes,
-};
+impl Refusal {
+    /// The daemon closed the connection, or was ended.
+    fn gone(ending: &Ending) -> Self {
+        let lost = "the connection to the bus was lost";
+        let message = ending.told().map_or(lost.into(), |why| format!("{lost}: {why}").into());
+        Self { code: -32017, message, reason: "daemon_gone", delivered: Delivered::Yes }
+    }
 
-/// There was no connection to begin with.
-const UNREACHABLE: Refusal = Refusal {
-    code: -32018,
-    message: "the bus cannot be reached",
-    reason: "daemon_unreachable",
-    delivered: Delivered::No,
-};
+    /// There was no connection to begin with.
+    fn of(failure: &Failure) -> Self {
+        let (message, reason) = match failure {
+            Failure::Refused(_) => ("the bus refuses the connection", "daemon_refused"),
+            _ => ("the bus cannot be reached", "daemon_unreachable"),
+        };
+        Self { code: -32018, message: format!("{message}: {failure}").into(), reason, delivered: Delivered::No }
+    }
+
+    /// The daemon closed the connection because of this line.
+    fn too_long(length: u64, delivered: Delivered) -> Self {
+        let message = format!("this line is longer than the bus takes: {length} bytes").into();
+        let reason = Reason::ClientLineTooLong;
+        Self { code: reply::code(reason), message, reason: reason.name(), delivered }
+    }
+
+    fn error(&self, id: &[u8]) -> Vec<u8> {
+        reply::error(id, None, self.code, &self.message, self.reason, self.delivered)
+    }
+}
 
 /// Bridges stdin and stdout and the daemon until one of them ends, and returns what the program exits with. What went
 /// wrong was said on stderr. The caller is expected to exit: reads may still be under way on stdin.
 ///
 /// # Errors
 /// Stdin or stdout cannot be used.
-pub fn run(daemon: &Address) -> Result<u8, StartError> {
+pub fn run(options: &Options) -> Result<u8, StartError> {
     // Editors run in containers that block io_uring; a bridge can do without.
     // Three reads or writes are under way at most, and a small ring fits into a small limit of locked memory.
     let ring = probe_ring().and_then(|()| tokio_uring::Runtime::new(tokio_uring::builder().entries(16)));
@@ -96,32 +120,27 @@ pub fn run(daemon: &Address) -> Result<u8, StartError> {
     match ring {
         Ok(runtime) => {
             let runtime = ManuallyDrop::new(runtime);
-            runtime.block_on(serve(daemon, Means::Ring))
+            runtime.block_on(serve(options, Means::Ring))
         }
         Err(_) => {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             let runtime = ManuallyDrop::new(runtime.map_err(StartError::io("wait for stdin"))?);
-            LocalSet::new().block_on(&runtime, serve(daemon, Means::Threads))
+            LocalSet::new().block_on(&runtime, serve(options, Means::Threads))
         }
     }
 }
 
-async fn serve(daemon: &Address, means: Means) -> Result<u8, StartError> {
-    let connection = dial::dial(daemon, CONNECT_LIMIT);
+async fn serve(options: &Options, means: Means) -> Result<u8, StartError> {
+    let link = link::connect(options, means).await;
     let open = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().and_then(|fd| Stream::new(fd, means));
     let stdin = Rc::new(open(io::stdin().as_fd()).map_err(StartError::io("use stdin"))?);
     let stdout = Rc::new(open(io::stdout().as_fd()).map_err(StartError::io("use stdout"))?);
-    match connection.and_then(|socket| Stream::new(socket, means)) {
-        Ok(socket) => {
-            let socket = Rc::new(socket);
-            let code = bridge(daemon, stdin, stdout, Rc::clone(&socket)).await;
-            // The kernel takes its time with a socket that a read is still under way on.
-            let _ = shutdown(socket.fd(), Shutdown::Both);
-            Ok(code)
-        }
-        Err(error) => {
-            say(&format!("cannot connect to {daemon}: {error}\n{}", dial::remedy(daemon, &error)));
-            refuse(&stdin, &stdout).await;
+    match link {
+        Ok((sink, source)) => Ok(bridge(&options.daemon, stdin, stdout, sink, source).await),
+        Err(failure) => {
+            let remedy = failure.remedy(options);
+            say(format!("cannot connect to {}: {failure}\n{remedy}", options.daemon).trim_end());
+            refuse(&stdin, &stdout, &Refusal::of(&failure)).await;
             Ok(exit::FAILURE)
         }
     }
@@ -143,8 +162,8 @@ enum Event {
     InputEnded,
     /// The daemon takes nothing more.
     NotHeard,
-    /// The daemon says nothing more; an error if it was not a proper end.
-    DaemonEnded(Option<io::Error>),
+    /// The daemon says nothing more.
+    DaemonEnded(Ending),
     /// Stdout cannot be written.
     OutputFailed(io::Error),
     /// Stdin has ended and nobody reads stdout.
@@ -154,22 +173,35 @@ enum Event {
 /// What the tasks of a bridge share.
 struct Shared {
     waiting: RefCell<Waiting>,
+    /// Stdin has ended, and the daemon was sent all of it.
+    input_ended: Cell<bool>,
     /// Blocks that came from the daemon.
     blocks: Cell<u64>,
     events: Sender<Event>,
 }
 
-async fn bridge(daemon: &Address, stdin: Rc<Stream>, stdout: Rc<Stream>, socket: Rc<Stream>) -> u8 {
+impl Shared {
+    /// Has the connection closed once nothing can be asked or is awaited any more.
+    fn close_if_done(&self, sink: &Sink) {
+        if self.input_ended.get() && self.waiting.borrow().is_empty() {
+            sink.all_is_answered();
+        }
+    }
+}
+
+async fn bridge(daemon: &Daemon, stdin: Rc<Stream>, stdout: Rc<Stream>, sink: Sink, source: Source) -> u8 {
     // Each task reports once, and no report waits for another to be taken.
     let (events, mut reports) = channel(4);
-    let shared = Rc::new(Shared { waiting: RefCell::default(), blocks: Cell::new(0), events });
-    spawn(to_daemon(stdin, Rc::clone(&socket), Rc::clone(&shared)));
-    spawn(from_daemon(Rc::clone(&socket), Rc::clone(&stdout), Rc::clone(&shared)));
+    let shared = Shared { waiting: RefCell::default(), input_ended: Cell::new(false), blocks: Cell::new(0), events };
+    let shared = Rc::new(shared);
+    let connection = source.connection_id().map(|id| format!(" (connection {id})")).unwrap_or_default();
+    spawn(to_daemon(stdin, sink.clone(), Rc::clone(&shared)));
+    spawn(from_daemon(source, sink.clone(), Rc::clone(&stdout), Rc::clone(&shared)));
 
     let mut input_ended = false;
     let mut not_heard = None;
     let mut silent_since = shared.blocks.get();
-    let cause = loop {
+    let ending = loop {
         let report = match not_heard {
             Some(until) => timeout_at(until, reports.recv()).await,
             None if input_ended => timeout(LINGER, reports.recv()).await,
@@ -186,66 +218,82 @@ async fn bridge(daemon: &Address, stdin: Rc<Stream>, stdout: Rc<Stream>, socket:
             }
             // What it said before it stopped listening may still be under way.
             Ok(Some(Event::NotHeard)) => not_heard = Some(Instant::now() + LAST_WORDS_LIMIT),
-            Ok(Some(Event::DaemonEnded(cause))) => break cause,
+            Ok(Some(Event::DaemonEnded(ending))) => break ending,
             // An editor that leaves is no failure of ours.
             Ok(Some(Event::ReaderGone)) => {
-                abandon(&socket, &shared);
+                left_alone(&sink, &shared).await;
                 return exit::OK;
             }
             Ok(Some(Event::OutputFailed(error))) => {
-                abandon(&socket, &shared);
+                left_alone(&sink, &shared).await;
                 return output_failed(&error);
             }
-            Ok(None) => break None,
-            Err(_) if not_heard.is_some() => break None,
+            Ok(None) => break Ending::Closed,
+            Err(_) if not_heard.is_some() => break Ending::Closed,
             Err(_) => {
                 let blocks = shared.blocks.get();
                 if shared.waiting.borrow().is_empty() && blocks == silent_since {
+                    sink.leave(None).await;
                     return exit::OK;
                 }
                 silent_since = blocks;
             }
         }
     };
-    ended(daemon, &stdout, &shared, input_ended, cause).await
+    let code = ended(&format!("{daemon}{connection}"), &stdout, &shared, input_ended, &ending).await;
+    sink.leave(Some(&ending)).await;
+    code
 }
 
 /// The daemon is gone: answers what waits.
-async fn ended(daemon: &Address, stdout: &Stream, shared: &Shared, input_ended: bool, cause: Option<io::Error>) -> u8 {
-    let (requests, broken_line) = {
+async fn ended(daemon: &str, stdout: &Stream, shared: &Shared, input_ended: bool, ending: &Ending) -> u8 {
+    let (overlong, requests, broken_line) = {
         let mut waiting = shared.waiting.borrow_mut();
-        (waiting.take(), !waiting.at_line_start())
+        (ending.is_too_long().then(|| waiting.take_overlong()), waiting.take(), !waiting.at_line_start())
     };
-    if requests.is_empty() && input_ended && !broken_line {
+    if requests.is_empty() && input_ended && !broken_line && overlong.is_none() {
         return exit::OK;
     }
     let mut last = Vec::new();
     if broken_line {
         last.push(b'\n');
     }
+    let mut unanswered = requests.len();
+    match &overlong {
+        Some(Overlong { length, asker: Asker::Waits(id) }) => {
+            unanswered += 1;
+            last.extend(Refusal::too_long(*length, Delivered::No).error(id));
+        }
+        Some(Overlong { length, asker: Asker::Unknown }) => {
+            last.extend(Refusal::too_long(*length, Delivered::Nothing).error(b"null"));
+        }
+        Some(Overlong { asker: Asker::Knows, .. }) | None => {}
+    }
+    let gone = Refusal::gone(ending);
     for id in &requests {
-        last.extend(error(id, GONE));
+        last.extend(gone.error(id));
     }
     match timeout(LAST_WORDS_LIMIT, stdout.write(last)).await {
         Ok((Err(error), _)) if error.kind() != ErrorKind::BrokenPipe => say(&format!("cannot write stdout: {error}")),
         _ => {}
     }
-    let cause = cause.map_or_else(|| "it closed the connection".to_owned(), |error| error.to_string());
-    let waited = match requests.len() {
+    let line = overlong.map(|line| format!("; a line of {} bytes was too long", line.length)).unwrap_or_default();
+    let waited = match unanswered {
         0 => String::new(),
         1 => "; 1 request was not answered".to_owned(),
         count => format!("; {count} requests were not answered"),
     };
-    say(&format!("the daemon at {daemon} is gone: {cause}{waited}\nits log says why; start it again if it has ended"));
+    say(&format!("the daemon at {daemon} is gone: {ending}{line}{waited}\n{}", ending.remedy()));
     exit::FAILURE
 }
 
-/// Lets the daemon know that nobody wants the answers that it still owes, so that no agent works for them any more.
-fn abandon(socket: &Stream, shared: &Shared) {
-    if !shared.waiting.borrow().is_empty() {
-        // After the end of stdin, closing a TCP connection sends nothing more; a reset does. A Unix socket refuses
-        // this, and shows its closing anyway.
-        let _ = connect_unspec(socket.fd());
+/// Nobody reads stdout. The daemon is to know that nobody wants the answers that it still owes, so that no agent works for
+/// them any more.
+async fn left_alone(sink: &Sink, shared: &Shared) {
+    if shared.waiting.borrow().is_empty() {
+        sink.leave(None).await;
+    } else {
+        sink.abandon();
     }
 }
 
@@ -258,7 +306,7 @@ fn output_failed(error: &io::Error) -> u8 {
 }
 
 /// Passes stdin on to the daemon.
-async fn to_daemon(stdin: Rc<Stream>, socket: Rc<Stream>, shared: Rc<Shared>) {
+async fn to_daemon(stdin: Rc<Stream>, sink: Sink, shared: Rc<Shared>) {
     let mut buffer = Vec::with_capacity(BLOCK);
     loop {
         let read = stdin.read(buffer).await;
@@ -273,7 +321,7 @@ async fn to_daemon(stdin: Rc<Stream>, socket: Rc<Stream>, shared: Rc<Shared>) {
             }
         }
         shared.waiting.borrow_mut().sending(&buffer);
-        let written = socket.write(buffer).await;
+        let written = sink.send(buffer).await;
         buffer = written.1;
         if written.0.is_err() {
             let _ = shared.events.send(Event::NotHeard).await;
@@ -281,21 +329,21 @@ async fn to_daemon(stdin: Rc<Stream>, socket: Rc<Stream>, shared: Rc<Shared>) {
         }
     }
     shared.waiting.borrow_mut().sent_all();
-    // It fails only if the connection is lost, which the other direction sees.
-    let _ = shutdown(socket.fd(), Shutdown::Write);
+    sink.end().await;
+    shared.input_ended.set(true);
+    shared.close_if_done(&sink);
     let _ = shared.events.send(Event::InputEnded).await;
 }
 
 /// Passes on to stdout what the daemon says.
-async fn from_daemon(socket: Rc<Stream>, stdout: Rc<Stream>, shared: Rc<Shared>) {
+async fn from_daemon(mut source: Source, sink: Sink, stdout: Rc<Stream>, shared: Rc<Shared>) {
     let mut buffer = Vec::with_capacity(BLOCK);
     let event = loop {
-        let read = socket.read(buffer).await;
-        buffer = read.1;
-        match read.0 {
-            Ok(0) => break Event::DaemonEnded(None),
-            Ok(_) => shared.blocks.set(shared.blocks.get() + 1),
-            Err(error) => break Event::DaemonEnded(Some(error)),
+        let received = source.receive(buffer).await;
+        buffer = received.1;
+        match received.0 {
+            Ok(()) => shared.blocks.set(shared.blocks.get() + 1),
+            Err(ending) => break Event::DaemonEnded(ending),
         }
         let written = stdout.write(buffer).await;
         buffer = written.1;
@@ -303,12 +351,13 @@ async fn from_daemon(socket: Rc<Stream>, stdout: Rc<Stream>, shared: Rc<Shared>)
             Ok(()) => shared.waiting.borrow_mut().passed(&buffer),
             Err(error) => break Event::OutputFailed(error),
         }
+        shared.close_if_done(&sink);
     };
     let _ = shared.events.send(event).await;
 }
 
 /// Answers each request that comes with an error, until stdin ends or for a while.
-async fn refuse(stdin: &Stream, stdout: &Stream) {
+async fn refuse(stdin: &Stream, stdout: &Stream, refusal: &Refusal) {
     if io::stdin().is_terminal() {
         // Nobody types JSON-RPC just to have it refused.
         return;
@@ -326,7 +375,7 @@ async fn refuse(stdin: &Stream, stdout: &Stream) {
         } else {
             waiting.sending(&buffer);
         }
-        let errors: Vec<u8> = waiting.take().iter().flat_map(|id| error(id, UNREACHABLE)).collect();
+        let errors: Vec<u8> = waiting.take().iter().flat_map(|id| refusal.error(id)).collect();
         if !refused && !errors.is_empty() {
             // Not put off by each further request: an editor that goes on asking must see the end too.
             until = Instant::now() + NEXT_REQUEST_LIMIT;
@@ -337,10 +386,6 @@ async fn refuse(stdin: &Stream, stdout: &Stream) {
             return;
         }
     }
-}
-
-fn error(id: &[u8], refusal: Refusal) -> Vec<u8> {
-    reply::error(id, None, refusal.code, refusal.message, refusal.reason, refusal.delivered)
 }
 
 /// Says something to the person who reads the editor's log of its agent.

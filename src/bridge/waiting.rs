@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use super::follow::{Follower, Kind};
+use super::follow::{Follower, Kind, Line};
 use crate::bus::id::Id;
 
 /// Most requests that are remembered at a time, which bounds the memory that an editor can make the bridge use. The
@@ -25,6 +25,37 @@ struct Open {
     /// Requests in the table, each as often as it was sent.
     count: usize,
     next: u64,
+    longest: Longest,
+    /// The daemon has said that it cannot take something, and not whose it was.
+    nobody_was_told: bool,
+}
+
+/// The longest line that was sent.
+#[derive(Default)]
+struct Longest {
+    length: u64,
+    /// Its raw id, if it is a request.
+    request: Option<Box<[u8]>>,
+}
+
+/// A line that was too long for the daemon.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Overlong {
+    /// Its bytes, as far as they are known.
+    pub length: u64,
+    /// Whom that concerns.
+    pub asker: Asker,
+}
+
+/// Who sent a line.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Asker {
+    /// Somebody who waits for the answer to the request of this raw id.
+    Waits(Box<[u8]>),
+    /// Whoever it is was told by the daemon already.
+    Knows,
+    /// Nobody who could be named.
+    Unknown,
 }
 
 /// An id's canonical text, and whether it is a string's.
@@ -43,19 +74,24 @@ impl Waiting {
     /// Takes bytes that are about to go to the daemon. To be called before they go, so that no answer is earlier.
     pub(super) fn sending(&mut self, bytes: &[u8]) {
         let Self { requests, open, .. } = self;
-        requests.read(bytes, |kind, id, token| open.sent(kind, &id, token));
+        requests.read(bytes, |line| open.sent(&line));
     }
 
     /// Says that nothing more goes to the daemon; a last line needs no newline.
     pub(super) fn sent_all(&mut self) {
         let Self { requests, open, .. } = self;
-        requests.end(|kind, id, token| open.sent(kind, &id, token));
+        requests.end(|line| open.sent(&line));
     }
 
     /// Takes bytes that have been written to the editor.
     pub(super) fn passed(&mut self, bytes: &[u8]) {
         let Self { answers, open, .. } = self;
-        answers.read(bytes, |kind, id, _| open.answered(kind, &id));
+        answers.read(bytes, |line| {
+            open.nobody_was_told |= line.is_for_nobody;
+            if let Some((Kind::Response, id, _)) = line.message {
+                open.answered(&id);
+            }
+        });
     }
 
     /// Whether nothing waits.
@@ -68,6 +104,25 @@ impl Waiting {
         self.answers.at_line_start()
     }
 
+    /// The line that was too long, if one was; its request does not wait afterwards.
+    ///
+    /// It is the longest that was sent. All that came before the one that the daemon has found too long was shorter, so
+    /// whatever is longer is too long as well.
+    pub(super) fn take_overlong(&mut self) -> Overlong {
+        let unknown = if self.open.nobody_was_told { Asker::Knows } else { Asker::Unknown };
+        let (length, unfinished) = self.requests.unfinished();
+        if length > self.open.longest.length {
+            return Overlong { length, asker: unfinished.map_or(unknown, |token| Asker::Waits(token.into())) };
+        }
+        let Longest { length, request } = std::mem::take(&mut self.open.longest);
+        let asker = match request {
+            None => unknown,
+            Some(token) if Id::parse(&token).is_ok_and(|id| self.open.answered(&id)) => Asker::Waits(token),
+            Some(_) => Asker::Knows,
+        };
+        Overlong { length, asker }
+    }
+
     /// The raw ids of all requests that wait, in the order in which they were sent; none waits afterwards.
     pub(super) fn take(&mut self) -> Vec<Box<[u8]>> {
         self.open.count = 0;
@@ -78,8 +133,16 @@ impl Waiting {
 }
 
 impl Open {
-    fn sent(&mut self, kind: Kind, id: &Id, token: &[u8]) {
-        if kind != Kind::Request || self.count == MAX_WAITING {
+    fn sent(&mut self, line: &Line<'_>) {
+        let request = match &line.message {
+            Some((Kind::Request, id, token)) => Some((id, *token)),
+            _ => None,
+        };
+        if line.length > self.longest.length {
+            self.longest = Longest { length: line.length, request: request.map(|(_, token)| token.into()) };
+        }
+        let Some((id, token)) = request else { return };
+        if self.count == MAX_WAITING {
             return;
         }
         self.count += 1;
@@ -89,17 +152,16 @@ impl Open {
         self.requests.entry(key(id)).or_insert_with(new).times += 1;
     }
 
-    fn answered(&mut self, kind: Kind, id: &Id) {
-        if kind != Kind::Response {
-            return;
-        }
+    /// Forgets a request with this id, and says whether there was one.
+    fn answered(&mut self, id: &Id) -> bool {
         let key = key(id);
-        let Some(request) = self.requests.get_mut(&key) else { return };
+        let Some(request) = self.requests.get_mut(&key) else { return false };
         self.count -= 1;
         request.times -= 1;
         if request.times == 0 {
             self.requests.remove(&key);
         }
+        true
     }
 }
 
@@ -152,6 +214,26 @@ mod tests {
         assert!(waiting.is_empty());
         waiting.sent_all();
         assert_eq!(left(&mut waiting), ["1"]);
+    }
+
+    #[test]
+    fn the_line_that_was_too_long_is_the_longest_one() {
+        let mut waiting = Waiting::default();
+        let mut send = |lines: &str, answers: &str| {
+            waiting.sending(lines.as_bytes());
+            waiting.passed(answers.as_bytes());
+            let overlong = waiting.take_overlong();
+            (overlong.length, overlong.asker, waiting.take().len())
+        };
+        let waits = |token: &str| Asker::Waits(token.as_bytes().into());
+        let requests = "{\"id\":1,\"method\":\"m\"}\n{\"id\":22,\"method\":\"m\"}\n{\"id\":3,\"method\":\"m\"}\n";
+        assert_eq!(send(requests, ""), (22, waits("22"), 2));
+        assert_eq!(send(requests, "{\"id\":22,\"error\":{}}\n"), (22, Asker::Knows, 2));
+        assert_eq!(send("{\"id\":4,\"method\":\"m\"}\n{\"method\":\"a longer one\"}\n", ""), (25, Asker::Unknown, 1));
+        assert_eq!(send("{\"id\":5,\"method\":\"m\"}\n{\"id\":6,\"method\":\"m\",\"p\":[", ""), (26, waits("6"), 1));
+        assert_eq!(send("0", ""), (27, waits("6"), 0), "it goes on");
+        let said = "{\"id\":null,\"error\":{}}\n";
+        assert_eq!(send("]}\n{\"method\":\"a notification of its own\"}\n", said).1, Asker::Knows);
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! Frames that are sent, as the bytes that stand before a payload, or all of them for a control frame. A message is one
-//! frame.
+//! frame, or several fragments if its length is not known yet when its beginning is sent.
 //!
 //! A client gives each frame a mask of its own, which nobody can foresee; a server gives none.
 
@@ -31,13 +31,20 @@ impl Deref for Head {
 /// payload needs [`Mask::apply`].
 #[inline]
 pub fn text(length: usize, mask: Option<Mask>) -> Head {
-    head(Opcode::Text, length, mask)
+    head(Opcode::Text, true, length, mask)
+}
+
+/// The head of one of several frames that are a text message together: the first, the last, or one between them. It is
+/// otherwise like [`text`].
+#[inline]
+pub fn fragment(length: usize, is_first: bool, is_last: bool, mask: Option<Mask>) -> Head {
+    head(if is_first { Opcode::Text } else { Opcode::Continuation }, is_last, length, mask)
 }
 
 #[inline]
-fn head(opcode: Opcode, length: usize, mask: Option<Mask>) -> Head {
+fn head(opcode: Opcode, is_final: bool, length: usize, mask: Option<Mask>) -> Head {
     let mut bytes = [0; LONGEST];
-    let length = Header { opcode, is_final: true, length: length as u64, mask }.write(&mut bytes);
+    let length = Header { opcode, is_final, length: length as u64, mask }.write(&mut bytes);
     Head { bytes, length }
 }
 
@@ -87,7 +94,7 @@ pub fn close(code: Option<u16>, reason: &str, mask: Option<Mask>) -> Control {
 fn control(opcode: Opcode, parts: &[&[u8]], mask: Option<Mask>) -> Control {
     let payload: usize = parts.iter().map(|part| part.len()).sum();
     assert!(payload <= LONGEST_CONTROL, "a control frame has 125 bytes at most");
-    let head = head(opcode, payload, mask);
+    let head = head(opcode, true, payload, mask);
     let mut control = Control { bytes: [0; LONGEST + LONGEST_CONTROL], length: 0 };
     for part in [&*head].iter().chain(parts) {
         control.bytes[control.length..][..part.len()].copy_from_slice(part);
@@ -110,6 +117,10 @@ mod tests {
         let mut hello = *b"Hello";
         MASK.unwrap().apply(&mut hello);
         assert_eq!([&text(5, MASK)[..], &hello].concat(), *b"\x81\x85\x37\xfa\x21\x3d\x7f\x9f\x4d\x51\x58");
+        assert_eq!([&fragment(3, true, false, None)[..], b"Hel"].concat(), *b"\x01\x03Hel");
+        assert_eq!([&fragment(2, false, true, None)[..], b"lo"].concat(), *b"\x80\x02lo");
+        assert_eq!(*fragment(0, false, false, None), [0, 0]);
+        assert_eq!(*fragment(5, true, true, None), *text(5, None));
         assert_eq!(*ping(b"Hello", None), *b"\x89\x05Hello");
         assert_eq!(*pong(b"Hello", MASK), *b"\x8a\x85\x37\xfa\x21\x3d\x7f\x9f\x4d\x51\x58");
         assert_eq!(*text(256, None), [0x81, 0x7E, 0x01, 0x00]);

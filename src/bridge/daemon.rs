@@ -1,0 +1,284 @@
+//! Which daemon a bridge is for, and how it is asked: what the command line says. Nothing is opened here, and no name is
+//! looked up.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use crate::address::Address;
+use crate::websocket::client::Request;
+
+/// What a bridge is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Which daemon.
+    pub daemon: Daemon,
+    /// The file with the token for it; WebSocket only.
+    pub token_file: Option<PathBuf>,
+    /// The file with certificates that are believed, too; `wss://` only.
+    pub ca_file: Option<PathBuf>,
+}
+
+impl Options {
+    /// Takes them together.
+    ///
+    /// # Errors
+    /// What does not go with what.
+    pub fn new(daemon: Daemon, token_file: Option<PathBuf>, ca_file: Option<PathBuf>) -> Result<Self, &'static str> {
+        let (is_websocket, is_secure) = match &daemon {
+            Daemon::Lines(_) => (false, false),
+            Daemon::WebSocket(url) => (true, url.is_secure),
+        };
+        if token_file.is_some() && !is_websocket {
+            return Err("--token-file goes with wss:// and ws:// alone: the other listeners take no tokens");
+        }
+        if ca_file.is_some() && !is_secure {
+            return Err("--ca-file goes with wss:// alone: the other connections have no certificates");
+        }
+        Ok(Self { daemon, token_file, ca_file })
+    }
+}
+
+/// Where a daemon is, and what is spoken there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Daemon {
+    /// Lines, over TCP or a Unix socket.
+    Lines(Address),
+    /// Messages of a WebSocket.
+    WebSocket(Url),
+}
+
+impl Daemon {
+    /// Reads what `--connect` says: `wss://HOST/PATH`, `ws://HOST:PORT/PATH`, `tcp://HOST:PORT` or `unix:PATH`.
+    ///
+    /// # Errors
+    /// How to write it.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        if let Some((scheme, _)) = text.split_once("://")
+            && ["http", "https"].contains(&scheme)
+        {
+            let instead = if scheme == "http" { "ws" } else { "wss" };
+            return Err(format!("a WebSocket is written {instead}://HOST:PORT/acp"));
+        }
+        if let Some(rest) = text.strip_prefix("wss://") {
+            if !cfg!(feature = "tls") {
+                return Err("this program was built without TLS: build it with --features tls, or connect by ws:// \
+                            through a tunnel that encrypts (ssh -L)"
+                    .to_owned());
+            }
+            return Url::parse(rest, true).map(Self::WebSocket);
+        }
+        if let Some(rest) = text.strip_prefix("ws://") {
+            return Url::parse(rest, false).map(Self::WebSocket);
+        }
+        if !text.starts_with("tcp://") && !text.starts_with("unix:") {
+            let example = "for example tcp://127.0.0.1:9000";
+            return Err(format!("write tcp://HOST:PORT, unix:PATH, ws://HOST:PORT/acp or wss://HOST/acp, {example}"));
+        }
+        match Address::from_url(text).map_err(|error| error.to_string())? {
+            Address::Tcp { port: 0, .. } => Err(NO_PORT.to_owned()),
+            address => Ok(Self::Lines(address)),
+        }
+    }
+
+    /// Where its socket is.
+    pub(super) fn address(&self) -> Address {
+        match self {
+            Self::Lines(address) => address.clone(),
+            Self::WebSocket(url) => Address::Tcp { host: url.host.clone(), port: url.port },
+        }
+    }
+}
+
+impl fmt::Display for Daemon {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Lines(address) => address.fmt(out),
+            Self::WebSocket(url) => url.fmt(out),
+        }
+    }
+}
+
+const NO_PORT: &str = "port 0 cannot be connected to";
+
+/// Where a WebSocket is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Url {
+    /// By TLS: `wss://`.
+    pub is_secure: bool,
+    /// A host name or an IP address; an IPv6 address stands here without its brackets.
+    host: String,
+    /// Never 0.
+    port: u16,
+    /// The path, and perhaps a query.
+    target: String,
+}
+
+impl Url {
+    fn parse(rest: &str, is_secure: bool) -> Result<Self, String> {
+        let (authority, target) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+        if authority.contains('@') {
+            return Err("a URL is no place for a name or a password; write the token to a file, and --token-file FILE"
+                .to_owned());
+        }
+        let is_complete = match authority.rsplit_once(']') {
+            Some((_, port)) => !port.is_empty(),
+            None => authority.contains(':'),
+        };
+        let usual = Self::usual_port(is_secure);
+        let address = if is_complete { authority.to_owned() } else { format!("{authority}:{usual}") };
+        let (host, port) = match Address::from_tcp(&address).map_err(|error| error.to_string())? {
+            Address::Tcp { port: 0, .. } => return Err(NO_PORT.to_owned()),
+            Address::Tcp { host, port } => (host, port),
+            Address::Unix { .. } => return Err("it has no host".to_owned()),
+        };
+        if target.contains('#') {
+            return Err("the URL of a WebSocket has no fragment (#)".to_owned());
+        }
+        if !target.starts_with('/') {
+            let scheme = if is_secure { "wss" } else { "ws" };
+            return Err(format!(
+                "the path is missing; write {scheme}://{authority}/acp, which is a daemon's usual one"
+            ));
+        }
+        let url = Self { is_secure, host, port, target: target.to_owned() };
+        Request::new(&url.host_field(), &url.target, [0; 16], None)?;
+        Ok(url)
+    }
+
+    fn usual_port(is_secure: bool) -> u16 {
+        if is_secure { 443 } else { 80 }
+    }
+
+    /// What stands in the request: a path, and perhaps a query.
+    pub(super) fn target(&self) -> &str {
+        &self.target
+    }
+
+    /// The host without its zone, which means something on this machine alone.
+    pub(super) fn host(&self) -> &str {
+        self.host.split_once('%').map_or(&self.host, |(host, _zone)| host)
+    }
+
+    /// What the field `Host` says.
+    pub(super) fn host_field(&self) -> String {
+        let host = self.host();
+        let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+        if self.port == Self::usual_port(self.is_secure) { host } else { format!("{host}:{}", self.port) }
+    }
+
+    /// Whether whatever is sent there stays on this machine.
+    pub(super) fn is_here(&self) -> bool {
+        let address = self.host().parse::<std::net::IpAddr>();
+        self.host == "localhost" || address.is_ok_and(|address| address.is_loopback())
+    }
+}
+
+/// As it may be told: without the query, which may hold what is nobody's business.
+impl fmt::Display for Url {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = if self.is_secure { "wss" } else { "ws" };
+        let path = self.target.split('?').next().unwrap_or_default();
+        write!(out, "{scheme}://{}{path}", self.host_field())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn url(text: &str) -> Url {
+        match Daemon::parse(text) {
+            Ok(Daemon::WebSocket(url)) => url,
+            other => panic!("{text}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_url_of_a_websocket_has_a_host_a_port_and_a_path() {
+        for (text, host, port, field, target, told) in [
+            ("ws://h/acp", "h", 80, "h", "/acp", "ws://h/acp"),
+            ("ws://h:80/", "h", 80, "h", "/", "ws://h/"),
+            ("ws://127.0.0.1:9000/a/b?c=d", "127.0.0.1", 9000, "127.0.0.1:9000", "/a/b?c=d", "ws://127.0.0.1:9000/a/b"),
+            ("ws://[::1]/acp", "::1", 80, "[::1]", "/acp", "ws://[::1]/acp"),
+            ("ws://[fe80::1%eth0]:443/acp", "fe80::1%eth0", 443, "[fe80::1]:443", "/acp", "ws://[fe80::1]:443/acp"),
+        ] {
+            let url = url(text);
+            assert_eq!((url.host.as_str(), url.port, url.target()), (host, port, target), "{text}");
+            assert_eq!((url.host_field(), url.to_string()), (field.to_owned(), told.to_owned()), "{text}");
+            assert_eq!(Daemon::WebSocket(url).address(), Address::Tcp { host: host.to_owned(), port });
+        }
+        assert!(
+            url("ws://127.9.9.9/a").is_here() && url("ws://localhost/a").is_here() && url("ws://[::1]/a").is_here()
+        );
+        assert!(!url("ws://10.0.0.1/a").is_here() && !url("ws://localhost.example/a").is_here());
+    }
+
+    #[cfg(feature = "tls")]
+    #[test]
+    fn the_usual_port_of_tls_is_443() {
+        assert_eq!((url("wss://h/acp").port, url("wss://h:443/acp").host_field()), (443, "h".to_owned()));
+        assert_eq!(url("wss://h:80/acp").to_string(), "wss://h:80/acp");
+    }
+
+    #[cfg(not(feature = "tls"))]
+    #[test]
+    fn without_tls_a_url_that_needs_it_says_what_to_do() {
+        assert!(Daemon::parse("wss://h/acp").unwrap_err().contains("--features tls"));
+    }
+
+    #[test]
+    fn lines_are_asked_for_by_their_address() {
+        for text in ["tcp://127.0.0.1:9000", "unix:/run/bus"] {
+            assert_eq!(Daemon::parse(text).map(|daemon| daemon.to_string()).as_deref(), Ok(text));
+        }
+    }
+
+    #[test]
+    fn a_wrong_url_says_how_to_write_it() {
+        for (text, advice) in [
+            ("127.0.0.1:9000", "tcp://HOST:PORT"),
+            ("tcp://h:0", "port 0"),
+            ("ws://h:0/acp", "port 0"),
+            ("http://h:1/acp", "ws://HOST:PORT/acp"),
+            ("https://h/acp", "wss://HOST:PORT/acp"),
+            ("ws://h:9000", "write ws://h:9000/acp"),
+            ("ws://h?a", "write ws://h/acp"),
+            ("ws:///acp", "the host is missing"),
+            ("ws://h:/acp", "has no port"),
+            ("ws://::1/acp", "write [::1]:9000"),
+            ("ws://h:99999/acp", "from 0 to 65535"),
+            ("ws://u:p@h/acp", "--token-file"),
+            ("ws://h/acp#a", "no fragment"),
+            ("ws://h/a b", "the path has characters"),
+            ("ws://h\u{fc}/acp", "the host has characters"),
+        ] {
+            let why = Daemon::parse(text).expect_err(text);
+            assert!(why.contains(advice), "{text}: {why}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_would_not_be_used_is_refused() {
+        let options = |text: &str, token: bool, ca: bool| {
+            let file = |is_there: bool| is_there.then(|| PathBuf::from("file"));
+            Options::new(Daemon::parse(text).expect(text), file(token), file(ca))
+        };
+        assert!(options("tcp://h:1", true, false).is_err_and(|why| why.contains("--token-file")));
+        assert!(options("ws://h/acp", false, true).is_err_and(|why| why.contains("--ca-file")));
+        assert!(options("unix:/a", false, false).is_ok());
+        assert!(options("ws://h/acp", true, false).is_ok());
+        #[cfg(feature = "tls")]
+        assert!(options("wss://h/acp", true, true).is_ok());
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_it_panic(text in any::<String>()) {
+            let _ = Daemon::parse(&text);
+            let _ = Daemon::parse(&format!("ws://{text}"));
+            let _ = Daemon::parse(&format!("ws://h/{text}"));
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! Why there is no connection, or none any more, and what to do about it: for the person who reads the editor's log, and
+//! for the errors that requests are answered with. Nothing of a token ever stands there.
+
+use std::fmt;
+use std::io;
+
+use super::daemon::{Daemon, Options};
+use super::dial;
+use super::tls::TlsError;
+use crate::websocket::client::Refused;
+use crate::websocket::close::{self, Fault};
+
+/// Why there is no connection.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// There is no socket.
+    Dial(io::Error),
+    /// A file that was named cannot be used, and why.
+    File(String),
+    /// The connection was made, and broke before anything was agreed on.
+    Broken(io::Error),
+    /// TLS fails.
+    Tls(TlsError),
+    /// Nothing was said for so long.
+    Silent,
+    /// Whatever answers is no WebSocket, and why.
+    NoWebSocket(&'static str),
+    /// The daemon, or what stands before it, says no.
+    Refused(Refused),
+}
+
+impl Failure {
+    /// What a person can do about it.
+    pub(super) fn remedy(&self, options: &Options) -> String {
+        let text = match self {
+            Self::Dial(error) => return dial::remedy(&options.daemon, error),
+            Self::Tls(error) => return error.remedy.clone(),
+            Self::Refused(refused) => return remedy_of(refused, options),
+            Self::File(_) => {
+                let files = [&options.token_file, &options.ca_file];
+                match files.into_iter().flatten().any(|path| path.starts_with("~")) {
+                    true => crate::error::TILDE,
+                    false => "correct the path, or what the file has in it",
+                }
+            }
+            Self::Broken(_) => {
+                "the daemon may have been ended, or something between does not let it through; try again"
+            }
+            Self::Silent => {
+                "something is there that says nothing; check that the daemon has a WebSocket listener there"
+            }
+            Self::NoWebSocket(_) => match &options.daemon {
+                Daemon::WebSocket(url) if !url.is_secure => {
+                    "something else answers there; check the port, or write wss:// if it speaks TLS, or tcp:// if the \
+                     listener is one of the daemon's for lines"
+                }
+                _ => "something else answers there; check the host, the port and the path",
+            },
+        };
+        text.to_owned()
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Dial(error) | Self::Broken(error) => error.fmt(out),
+            Self::File(why) => out.write_str(why),
+            Self::Tls(error) => write!(out, "TLS: {}", error.what),
+            Self::Silent => out.write_str("no answer came"),
+            Self::NoWebSocket(why) => out.write_str(why),
+            Self::Refused(Refused { status, message, .. }) if message.is_empty() => write!(out, "it answers {status}"),
+            Self::Refused(Refused { status, message, .. }) => write!(out, "it answers {status}: {message}"),
+        }
+    }
+}
+
+fn remedy_of(refused: &Refused, options: &Options) -> String {
+    let again = refused.retry_after.map(|seconds| format!("; it says to try again in {seconds} s")).unwrap_or_default();
+    let text = match refused.status {
+        200..=299 => "a web server is there, and no WebSocket at this path; check the path, which is usually /acp",
+        300..=399 => match &refused.location {
+            Some(location) => return format!("it says to ask {location}; connect to what is behind that"),
+            None => "it sends its clients somewhere else; ask whoever runs it for the right URL",
+        },
+        401 if options.token_file.is_none() => {
+            "it wants a token: write the one that you were given to a file, and --token-file FILE"
+        }
+        401 => "it does not know the token of --token-file; it may be mistyped, or have been withdrawn",
+        403 => "it knows who asks, and does not let them in; whoever runs the daemon can say why",
+        404 => "nothing is at this path; check it, it is usually /acp",
+        407 => "a proxy stands between and wants to know who asks; the bridge cannot tell it",
+        400 | 405 | 426 => "something between here and the daemon may not let WebSockets through; check the URL",
+        429 => "there were too many connections from here",
+        502 | 504 => "what stands before the daemon does not reach it; whoever runs it has to look",
+        503 => "the daemon takes nobody now: it starts, shuts down, or is full",
+        _ => "its log says why",
+    };
+    format!("{text}{again}")
+}
+
+/// Why a connection is over.
+#[derive(Debug)]
+pub(super) enum Ending {
+    /// It was closed without a word.
+    Closed,
+    /// It broke.
+    Broken(io::Error),
+    /// The daemon has closed the WebSocket, and says why.
+    Said {
+        /// A code of RFC 6455, section 7.4.
+        code: Option<u16>,
+        /// The daemon's own words, without control characters.
+        reason: String,
+    },
+    /// The daemon has broken the protocol.
+    Wrong(Fault),
+}
+
+impl Ending {
+    /// What a close frame says.
+    pub(super) fn said(code: Option<u16>, reason: &str) -> Self {
+        let visible = |letter: char| if letter.is_control() { char::REPLACEMENT_CHARACTER } else { letter };
+        Self::Said { code, reason: reason.chars().map(visible).collect() }
+    }
+
+    /// Whether a line was too long for the daemon.
+    pub(super) fn is_too_long(&self) -> bool {
+        matches!(self, Self::Said { code: Some(close::TOO_BIG), .. })
+    }
+
+    /// What the answer to it says, if one is due.
+    pub(super) fn answer(&self) -> Option<(Option<u16>, &'static str)> {
+        match self {
+            Self::Closed | Self::Broken(_) => None,
+            Self::Said { code, .. } => Some((*code, "")),
+            Self::Wrong(fault) => Some((Some(fault.code), fault.reason)),
+        }
+    }
+
+    /// What the errors of waiting requests say of it, if there is more to say than that the connection is lost.
+    pub(super) fn told(&self) -> Option<String> {
+        matches!(self, Self::Said { .. } | Self::Wrong(_)).then(|| self.to_string())
+    }
+
+    /// What a person can do about it.
+    pub(super) fn remedy(&self) -> &'static str {
+        match self {
+            Self::Said { code: Some(close::GOING_AWAY), .. } => {
+                "it shuts down, or starts anew; start the agent again, which makes a new connection"
+            }
+            Self::Said { code: Some(close::POLICY_VIOLATION), .. } => {
+                "it does not allow what was done, or not any more; whoever runs the daemon can say why"
+            }
+            Self::Said { code: Some(close::TOO_BIG), .. } => {
+                "limits.max_input_buffer of the daemon, or a limit of what stands before it, is smaller than that line"
+            }
+            Self::Said { code: Some(close::TRY_AGAIN_LATER), .. } => "it has no room now; try again later",
+            Self::Wrong(_) => "either it has a fault, or something between changes what it says",
+            _ => "its log says why; start it again if it has ended",
+        }
+    }
+}
+
+impl fmt::Display for Ending {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Closed => out.write_str("it closed the connection"),
+            Self::Broken(error) => error.fmt(out),
+            Self::Said { code, reason } => {
+                out.write_str("it closed the WebSocket")?;
+                if let Some(code) = code {
+                    write!(out, " with {code}")?;
+                    if let Some(meaning) = meaning(*code) {
+                        write!(out, " ({meaning})")?;
+                    }
+                }
+                if reason.is_empty() { Ok(()) } else { write!(out, ": {reason}") }
+            }
+            Self::Wrong(fault) => write!(out, "what it says is no WebSocket: {}", fault.reason),
+        }
+    }
+}
+
+/// What a code stands for.
+fn meaning(code: u16) -> Option<&'static str> {
+    Some(match code {
+        close::NORMAL => "done",
+        close::GOING_AWAY => "going away",
+        close::PROTOCOL_ERROR => "protocol error",
+        close::UNSUPPORTED => "kind of data not taken",
+        close::INVALID_DATA => "invalid data",
+        close::POLICY_VIOLATION => "not allowed",
+        close::TOO_BIG => "message too long",
+        close::INTERNAL_ERROR => "internal error",
+        close::TRY_AGAIN_LATER => "try again later",
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(url: &str, token: bool) -> Options {
+        let daemon = Daemon::parse(url).expect(url);
+        Options::new(daemon, token.then(|| "file".into()), None).expect("they go together")
+    }
+
+    fn refused(status: u16, message: &str, retry_after: Option<u32>, location: Option<&str>) -> Failure {
+        Failure::Refused(Refused {
+            status,
+            message: message.to_owned(),
+            retry_after,
+            location: location.map(str::to_owned),
+        })
+    }
+
+    #[test]
+    fn each_refusal_says_what_to_do() {
+        for (status, token, advice) in [
+            (200, false, "usually /acp"),
+            (401, false, "--token-file FILE"),
+            (401, true, "does not know the token"),
+            (403, true, "does not let them in"),
+            (404, true, "usually /acp"),
+            (407, false, "a proxy"),
+            (426, false, "let WebSockets through"),
+            (502, false, "does not reach it"),
+            (503, false, "takes nobody now"),
+            (599, false, "its log"),
+        ] {
+            let failure = refused(status, "why", None, None);
+            assert_eq!(failure.to_string(), format!("it answers {status}: why"));
+            let remedy = failure.remedy(&options("ws://h/acp", token));
+            assert!(remedy.contains(advice), "{status}: {remedy}");
+        }
+        let plain = options("ws://h/acp", false);
+        assert_eq!(refused(500, "", None, None).to_string(), "it answers 500");
+        assert!(refused(503, "", Some(7), None).remedy(&plain).ends_with("try again in 7 s"));
+        assert!(refused(301, "", None, Some("https://a/b")).remedy(&plain).contains("ask https://a/b"));
+    }
+
+    #[test]
+    fn a_path_that_only_a_shell_understands_is_told() {
+        let options = |path: &str| Options { token_file: Some(path.into()), ..options("ws://h/acp", false) };
+        let remedy = |path| Failure::File("no such file".to_owned()).remedy(&options(path));
+        assert!(remedy("~/token").contains("is not expanded") && remedy("/token").contains("correct the path"));
+    }
+
+    #[test]
+    fn what_is_said_with_a_close_frame_is_told_and_cannot_obey_it() {
+        assert_eq!(Ending::said(Some(1001), "drai\u{1b}\n").to_string(), {
+            "it closed the WebSocket with 1001 (going away): drai\u{fffd}\u{fffd}"
+        });
+        assert_eq!(Ending::said(None, "").to_string(), "it closed the WebSocket");
+        assert_eq!(Ending::said(Some(4000), "").to_string(), "it closed the WebSocket with 4000");
+        assert!(Ending::said(Some(1009), "").is_too_long() && !Ending::Closed.is_too_long());
+        assert!(Ending::Closed.told().is_none() && Ending::said(None, "").told().is_some());
+    }
+}

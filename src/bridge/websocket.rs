@@ -1,0 +1,313 @@
+//! A WebSocket to the daemon, by TLS or not: made, written and read. What frames mean is [`crate::websocket`]'s.
+//!
+//! Two tasks use it, one for each direction, and a third one sends what is urgent: answers to pings, a close frame, and
+//! what TLS has to say by itself. So pings are answered while a daemon does not take what stdin says, and what comes is
+//! read while an answer waits. Whoever writes holds the lock until all is written: frames never mix.
+
+use std::cell::RefCell;
+use std::io::{self, ErrorKind};
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::sync::{Mutex, Notify};
+use tokio::time::timeout;
+
+use super::BLOCK;
+use super::daemon::Url;
+use super::failure::{Ending, Failure};
+use super::frames::{Framer, fill_with_random};
+use super::stream::Stream;
+use super::tls::Tls;
+use crate::websocket::client::{self, Reading, Request};
+use crate::websocket::frame::{Decoder, Event, Received};
+use crate::websocket::{Role, close, encode};
+
+/// What is written: by the tasks that pass stdin on and that send what is urgent.
+pub(super) struct Sender {
+    socket: Rc<Stream>,
+    tls: RefCell<Option<Tls>>,
+    outgoing: Mutex<Outgoing>,
+    urgent: RefCell<Urgent>,
+    wake: Notify,
+}
+
+/// What is on its way out.
+struct Outgoing {
+    framer: Framer,
+    frames: Vec<u8>,
+    sealed: Vec<u8>,
+    /// A close frame has gone, and no frame may follow it.
+    is_closed: bool,
+}
+
+/// What goes out as soon as the write that is under way is over. It is bounded: of many pings the last one is answered,
+/// as RFC 6455 (section 5.5.3) allows.
+#[derive(Default)]
+struct Urgent {
+    pong: Option<Vec<u8>>,
+    close: Option<(Option<u16>, &'static str)>,
+}
+
+/// What is read: by one task.
+pub(super) struct Receiver {
+    sender: Rc<Sender>,
+    /// What came with the answer to the handshake.
+    first: Vec<u8>,
+    block: Vec<u8>,
+    decoder: Decoder,
+    /// Why nothing more comes.
+    ending: Option<Ending>,
+    /// That binary messages are left out was said.
+    has_told_of_binary: bool,
+    /// What the daemon calls this connection in its log.
+    pub(super) connection_id: Option<String>,
+}
+
+/// Makes a WebSocket of a connected socket, in `limit` at most.
+///
+/// # Errors
+/// What answers is no WebSocket, or says no.
+pub(super) async fn connect(
+    socket: Rc<Stream>,
+    url: &Url,
+    token: Option<&str>,
+    tls: Option<Tls>,
+    limit: Duration,
+) -> Result<(Rc<Sender>, Receiver), Failure> {
+    let mut key = [0; 16];
+    fill_with_random(&mut key).map_err(Failure::Broken)?;
+    let host = url.host_field();
+    let request = Request::new(&host, url.target(), key, token).map_err(|why| Failure::File(why.to_owned()))?;
+    let outgoing =
+        Outgoing { framer: Framer::new(), frames: request.to_string().into(), sealed: Vec::new(), is_closed: false };
+    let sender = Rc::new(Sender {
+        socket,
+        tls: RefCell::new(tls),
+        outgoing: Mutex::new(outgoing),
+        urgent: RefCell::default(),
+        wake: Notify::new(),
+    });
+    let answered = timeout(limit, sender.shake_hands(key)).await.map_err(|_| Failure::Silent)?;
+    let (first, connection_id) = answered?;
+    let receiver = Receiver {
+        sender: Rc::clone(&sender),
+        first,
+        block: Vec::with_capacity(BLOCK),
+        // Nothing of a message is kept here, so there is no need for a limit.
+        decoder: Decoder::new(Role::Client, u64::MAX),
+        ending: None,
+        has_told_of_binary: false,
+        connection_id,
+    };
+    Ok((sender, receiver))
+}
+
+impl Sender {
+    /// The socket itself.
+    pub(super) fn socket(&self) -> &Stream {
+        &self.socket
+    }
+
+    /// Sends the request that lies ready and reads the answer: what came behind it, and the connection's id.
+    async fn shake_hands(&self, key: [u8; 16]) -> Result<(Vec<u8>, Option<String>), Failure> {
+        let (mut head, mut block) = (Vec::new(), Vec::with_capacity(BLOCK));
+        let mut has_ended = false;
+        loop {
+            // A server that has its answer ready may close before it was asked: what it says counts.
+            let written = self.flush(&mut *self.outgoing.lock().await).await;
+            match client::read(&head, key, has_ended) {
+                Reading::More => {}
+                Reading::Accepted { length, connection_id } => {
+                    head.drain(..length);
+                    return Ok((head, connection_id));
+                }
+                Reading::Refused(refused) => return Err(Failure::Refused(refused)),
+                Reading::Malformed(why) => return Err(Failure::NoWebSocket(why)),
+            }
+            let result;
+            (result, block) = self.socket.read(block).await;
+            match result {
+                Ok(0) => has_ended = true,
+                Ok(_) => {}
+                Err(_) if !head.is_empty() => has_ended = true,
+                Err(error) => return Err(Failure::Broken(written.err().unwrap_or(error))),
+            }
+            if let Err(error) = self.open(&block, &mut head) {
+                // TLS says why it breaks off.
+                let _ = self.flush(&mut *self.outgoing.lock().await).await;
+                return Err(Failure::Tls(error));
+            }
+        }
+    }
+
+    /// Appends what the socket has brought to `plain`.
+    fn open(&self, block: &[u8], plain: &mut Vec<u8>) -> Result<(), super::tls::TlsError> {
+        match &mut *self.tls.borrow_mut() {
+            Some(tls) => tls.open(block, plain),
+            None => {
+                plain.extend_from_slice(block);
+                Ok(())
+            }
+        }
+    }
+
+    /// Writes what lies ready.
+    async fn flush(&self, outgoing: &mut Outgoing) -> io::Result<()> {
+        let Outgoing { frames, sealed, .. } = outgoing;
+        let ready = match &mut *self.tls.borrow_mut() {
+            Some(tls) => {
+                tls.seal(frames, sealed)?;
+                frames.clear();
+                sealed
+            }
+            None => frames,
+        };
+        if ready.is_empty() {
+            return Ok(());
+        }
+        let (result, mut written) = self.socket.write(std::mem::take(ready)).await;
+        written.clear();
+        *ready = written;
+        result
+    }
+
+    /// Passes on what stdin says. The buffer comes back.
+    pub(super) async fn send(&self, lines: Vec<u8>) -> (io::Result<()>, Vec<u8>) {
+        let sent = async {
+            let mut outgoing = self.open_outgoing().await?;
+            let Outgoing { framer, frames, .. } = &mut *outgoing;
+            framer.read(&lines, frames)?;
+            self.flush(&mut outgoing).await
+        };
+        let result = sent.await;
+        (result, lines)
+    }
+
+    /// Passes on what stdin has left at its end. The connection stays: answers may be due.
+    pub(super) async fn end(&self) -> io::Result<()> {
+        let mut outgoing = self.open_outgoing().await?;
+        let Outgoing { framer, frames, .. } = &mut *outgoing;
+        framer.end(frames)?;
+        self.flush(&mut outgoing).await
+    }
+
+    async fn open_outgoing(&self) -> io::Result<tokio::sync::MutexGuard<'_, Outgoing>> {
+        let outgoing = self.outgoing.lock().await;
+        if outgoing.is_closed { Err(ErrorKind::BrokenPipe.into()) } else { Ok(outgoing) }
+    }
+
+    /// Has the connection closed, since nothing more is to be said or heard.
+    pub(super) fn close_soon(&self) {
+        self.urgent.borrow_mut().close = Some((Some(close::NORMAL), ""));
+        self.wake.notify_one();
+    }
+
+    /// Sends what is urgent until the connection is closed.
+    pub(super) async fn send_urgent(&self) {
+        loop {
+            self.wake.notified().await;
+            let mut outgoing = self.outgoing.lock().await;
+            let urgent = self.urgent.take();
+            if outgoing.is_closed {
+                return;
+            }
+            // What is wrong with the connection is seen by who reads it.
+            if self.send_controls(&mut outgoing, urgent).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    async fn send_controls(&self, outgoing: &mut Outgoing, urgent: Urgent) -> io::Result<()> {
+        let Outgoing { framer, frames, .. } = outgoing;
+        if let Some(payload) = urgent.pong {
+            frames.extend_from_slice(&encode::pong(&payload, Some(framer.mask()?)));
+        }
+        if let Some((code, reason)) = urgent.close {
+            frames.extend_from_slice(&encode::close(code, reason, Some(framer.mask()?)));
+            outgoing.is_closed = true;
+        }
+        self.flush(outgoing).await
+    }
+
+    /// Says that the connection is over, if that was not said, and that TLS is.
+    pub(super) async fn say_farewell(&self, code: Option<u16>, reason: &'static str) {
+        let mut outgoing = self.outgoing.lock().await;
+        let close = (!outgoing.is_closed).then_some((code, reason));
+        // Whoever does not hear it sees the end of the connection.
+        if self.send_controls(&mut outgoing, Urgent { pong: None, close }).await.is_err() {
+            return;
+        }
+        match &mut *self.tls.borrow_mut() {
+            Some(tls) => tls.close(),
+            None => return,
+        }
+        let _ = self.flush(&mut outgoing).await;
+    }
+}
+
+impl Receiver {
+    /// Waits for lines, or pieces of lines, and puts them in place of what `text` holds. Says why nothing more comes.
+    pub(super) async fn receive(&mut self, mut text: Vec<u8>) -> (Result<(), Ending>, Vec<u8>) {
+        loop {
+            if let Some(ending) = self.ending.take() {
+                return (Err(ending), text);
+            }
+            text.clear();
+            if let Err(ending) = self.read(&mut text).await {
+                return (Err(ending), text);
+            }
+            self.decode(&mut text);
+            if !text.is_empty() {
+                return (Ok(()), text);
+            }
+        }
+    }
+
+    /// Waits for frames, and puts them into `text`.
+    async fn read(&mut self, text: &mut Vec<u8>) -> Result<(), Ending> {
+        if !self.first.is_empty() {
+            *text = std::mem::take(&mut self.first);
+            return Ok(());
+        }
+        let result;
+        (result, self.block) = self.sender.socket.read(std::mem::take(&mut self.block)).await;
+        match result {
+            Ok(0) => return Err(Ending::Closed),
+            Ok(_) => {}
+            Err(error) => return Err(Ending::Broken(error)),
+        }
+        let opened = self.sender.open(&self.block, text);
+        if self.sender.tls.borrow().as_ref().is_some_and(Tls::has_to_say) {
+            self.sender.wake.notify_one();
+        }
+        opened.map_err(|error| Ending::Broken(io::Error::other(format!("TLS: {}", error.what))))
+    }
+
+    /// Makes lines of the frames in `text`, and does what the other frames ask for.
+    fn decode(&mut self, text: &mut Vec<u8>) {
+        let count = text.len();
+        // A newline may need it.
+        text.push(0);
+        let mut received = Received::new(text, count);
+        while let Some(event) = self.decoder.next(&mut received) {
+            match event {
+                Event::Text { .. } | Event::Pong(_) => {}
+                Event::Binary { bytes } => {
+                    if !self.has_told_of_binary {
+                        self.has_told_of_binary = true;
+                        super::say(&format!("a binary message of {bytes} bytes is left out, and so are all others"));
+                    }
+                }
+                Event::Ping(payload) => {
+                    self.sender.urgent.borrow_mut().pong = Some(payload.to_vec());
+                    self.sender.wake.notify_one();
+                }
+                Event::Close { code, reason } => self.ending = Some(Ending::said(code, reason)),
+                Event::Fault(fault) => self.ending = Some(Ending::Wrong(fault)),
+            }
+        }
+        let lines = received.text();
+        text.truncate(lines);
+    }
+}

@@ -147,7 +147,9 @@ impl<I: Io> Hands<I> {
     pub(super) fn arm_accept(&mut self, index: usize) {
         let acceptor = &mut self.acceptors[index];
         let Some(listening) = &acceptor.listening else { return };
-        if acceptor.accepting || acceptor.is_shut || self.accept_paused || acceptor.retry_at.is_some() {
+        // At a door it can be said that there is no room, and health be told.
+        let is_paused = self.accept_paused && self.doors.get(listening.listener).is_none_or(Option::is_none);
+        if acceptor.accepting || acceptor.is_shut || is_paused || acceptor.retry_at.is_some() {
             return;
         }
         acceptor.accepting = true;

@@ -116,6 +116,21 @@ fn health_is_no_when_no_worker_runs() {
 }
 
 #[test]
+fn a_full_daemon_says_so_to_those_who_ask_for_a_websocket_and_for_health() {
+    let listeners = json!([{ "ws": "127.0.0.1:0" }, { "tcp": "127.0.0.1:0" }]);
+    let daemon = Setup::new([echo("echo", 1)]).no_listener().set("listeners", listeners).start();
+    let addresses = daemon.addresses(2);
+    let clients: Vec<Client> = (0..1024).map(|_| Client::over_tcp(addresses[1])).collect();
+    daemon.logs(&["connection_limit", "all 1024 connections are in use"]);
+    let (status, why) = told(&daemon, &format!("{UPGRADE}\r\n"));
+    assert_eq!((status, why.as_str()), (503, "all 1024 connections are in use"));
+    assert_eq!(told(&daemon, "GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n").0, 503);
+    drop(clients);
+    daemon.until("there is room again", || told(&daemon, "GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n").0 == 200);
+    daemon.stop();
+}
+
+#[test]
 fn requests_and_frames_may_come_in_any_pieces() {
     let daemon = door([echo("echo", 1)], json!({}));
     let request = format!("{UPGRADE}\r\n");

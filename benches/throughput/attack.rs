@@ -208,7 +208,7 @@ pub fn polite(
         first: Duration::ZERO,
         unanswered: false,
     };
-    measure_first(true);
+    measure_first(0, true);
     let mut asks = || -> io::Result<()> {
         let mut first = None;
         for id in 0.. {
@@ -241,7 +241,7 @@ pub fn polite(
         Ok(())
     };
     let asked = asks();
-    measure_first(false);
+    measure_first(0, false);
     asked.map(|()| waits)
 }
 

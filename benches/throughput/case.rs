@@ -7,6 +7,11 @@ pub enum Transport {
     Tcp,
     /// A Unix socket.
     Unix,
+    /// A WebSocket over TCP.
+    WebSocket {
+        /// Seconds of silence until a client is pinged; 0 is never.
+        ping_sec: u32,
+    },
 }
 
 /// What goes through.
@@ -120,6 +125,11 @@ const CASES: &[Case] = &[
     trips("1000 x 1", 1000, 1, 4, SMALL),
     Case { total: Some(300_000), ..trips("integrity: 300,000 over 64 x 16", 64, 16, 1, SMALL) },
 ];
+
+/// Those that are run over WebSocket beside TCP.
+pub fn beside_tcp() -> impl Iterator<Item = Case> {
+    all().filter(|case| ["64 x 1", "64 x 16", "4 x 2, 60 KB"].contains(&case.name))
+}
 
 /// All cases, in the order in which they run.
 pub fn all() -> impl Iterator<Item = Case> {

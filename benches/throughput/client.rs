@@ -9,7 +9,11 @@ use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use serde_json::Value;
 
+use stdio_bus::websocket::Role;
+use stdio_bus::websocket::frame::Decoder;
+
 use crate::server::Address;
+use crate::web;
 
 /// How often a client that waits looks whether it has waited long enough.
 const LOOK: Duration = Duration::from_millis(50);
@@ -21,23 +25,26 @@ pub struct Client {
     /// Up to where `received` has been used.
     used: usize,
     buffer: Vec<u8>,
+    /// Frames become lines.
+    decoder: Option<Decoder>,
 }
 
 impl Client {
     /// A new connection.
     pub fn connect(address: &Address) -> io::Result<Self> {
-        Self::of(address.connect()?)
+        let decoder = address.is_web().then(|| Decoder::new(Role::Client, u64::MAX));
+        Self::of(address.connect()?, decoder)
     }
 
-    fn of(socket: OwnedFd) -> io::Result<Self> {
+    fn of(socket: OwnedFd, decoder: Option<Decoder>) -> io::Result<Self> {
         set_socket_timeout(&socket, Timeout::Recv, Some(LOOK))?;
         set_socket_timeout(&socket, Timeout::Send, Some(LOOK))?;
-        Ok(Self { socket, received: Vec::new(), used: 0, buffer: vec![0; 16 * 1024] })
+        Ok(Self { socket, received: Vec::new(), used: 0, buffer: vec![0; 16 * 1024], decoder })
     }
 
     /// The same connection once more, for a thread that writes while this one reads.
     pub fn second(&self) -> io::Result<Self> {
-        Self::of(self.socket.try_clone()?)
+        Self::of(self.socket.try_clone()?, None)
     }
 
     /// Writes these bytes.
@@ -65,7 +72,11 @@ impl Client {
 
     /// Writes a request without params.
     pub fn ask(&mut self, id: usize, method: &str, pool: &str, until: Instant) -> io::Result<()> {
-        self.send(request(id, method, pool).as_bytes(), until)
+        let line = request(id, method, pool);
+        match self.decoder {
+            Some(_) => self.send(&web::frame(line.trim_end().as_bytes()), until),
+            None => self.send(line.as_bytes(), until),
+        }
     }
 
     /// Reads what there is, at most so many bytes, and forgets it. Returns how many; 0 at the end.
@@ -95,9 +106,16 @@ impl Client {
             }
             self.received.drain(..std::mem::take(&mut self.used));
             searched = self.received.len();
-            match self.skim(usize::MAX, until)? {
+            // A frame's newline may need a byte more than was received.
+            match self.skim(self.buffer.len() - 1, until)? {
                 0 => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the daemon closed a connection")),
-                count => self.received.extend_from_slice(&self.buffer[..count]),
+                count => match &mut self.decoder {
+                    Some(decoder) => {
+                        let lines = web::lines(decoder, &mut self.buffer, count, |_| {})?;
+                        self.received.extend_from_slice(lines);
+                    }
+                    None => self.received.extend_from_slice(&self.buffer[..count]),
+                },
             }
         }
     }

@@ -97,13 +97,13 @@ pub fn give_way(process: u32, nice: i32) {
     unsafe { libc::setpriority(libc::PRIO_PROCESS, process, nice) };
 }
 
-/// Puts the measuring thread before all others of its CPU, or back among them. Without the right to it, the scheduler's
-/// part in the times is larger.
-pub fn measure_first(first: bool) {
+/// Puts a process, or with 0 the measuring thread, before all others of its CPU, or back among them. Without the right to
+/// it, the scheduler's part in the times is larger.
+pub fn measure_first(process: u32, first: bool) {
     let parameter = libc::sched_param { sched_priority: i32::from(first) };
     let policy = if first { libc::SCHED_FIFO } else { libc::SCHED_OTHER };
     // SAFETY: the parameter outlives the call.
-    unsafe { libc::sched_setscheduler(0, policy, &parameter) };
+    unsafe { libc::sched_setscheduler(process as libc::pid_t, policy, &parameter) };
 }
 
 struct Polite {
@@ -126,9 +126,9 @@ impl Polite {
 
     /// Sends at fixed times for a while. Returns p50, p99 and p99.9 in microseconds.
     fn run(&mut self, length: Duration) -> io::Result<[f64; 3]> {
-        measure_first(true);
+        measure_first(0, true);
         let times = self.measure(length);
-        measure_first(false);
+        measure_first(0, false);
         times
     }
 

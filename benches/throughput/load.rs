@@ -11,6 +11,7 @@ use rustix::io::Errno;
 
 use crate::case::{Case, Traffic};
 use crate::server::Address;
+use crate::web;
 use crate::worker::{STAMP_AT, STAMP_LEN, wall_nanos};
 
 /// Every request and every answer to it begin with this, and then comes an id of [`ID_LEN`] digits.
@@ -78,6 +79,38 @@ impl Faults {
     }
 }
 
+/// What a line is on its way: itself, or a frame.
+struct Wrap {
+    /// Bytes before a request.
+    request_head: usize,
+    /// The mask of each digit of a request's id.
+    id_mask: [u8; ID_LEN],
+    /// What stands before an answer.
+    head: Vec<u8>,
+    /// How long an answer is with it.
+    length: usize,
+    /// What an answer ends with.
+    end: u8,
+}
+
+impl Wrap {
+    /// For lines of these lengths, with their newlines, and whether they are frames.
+    fn new(request: usize, answer: usize, is_web: bool) -> Self {
+        if !is_web {
+            return Self { request_head: 0, id_mask: [0; ID_LEN], head: Vec::new(), length: answer, end: b'\n' };
+        }
+        // The newline is no part of a frame.
+        let head = web::head_of_answer(answer - 1);
+        Self {
+            request_head: web::head_of_request(request - 1).len(),
+            id_mask: std::array::from_fn(|digit| web::mask_of(HEAD.len() + digit)),
+            length: head.len() + answer - 1,
+            head,
+            end: b'}',
+        }
+    }
+}
+
 /// For times in nanoseconds, up to a minute.
 pub fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("the bounds are in order")
@@ -88,6 +121,8 @@ pub struct Load {
     case: Case,
     /// Whether the contents of token lines are checked: the relay only counts.
     strict: bool,
+    /// What is around a line.
+    wrap: Wrap,
     epoll: OwnedFd,
     clients: Vec<Client>,
     /// Kept open.
@@ -140,13 +175,15 @@ impl Client {
 const KEPT: usize = 256;
 
 impl Load {
-    /// Connects all clients.
+    /// Connects all clients, which speak frames where WebSocket is spoken.
     pub fn connect(case: &Case, address: &Address, strict: bool) -> io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-        let request_bytes = match case.traffic {
-            Traffic::RoundTrips { bytes } => bytes,
-            Traffic::Tokens { .. } => 200,
+        let (request_bytes, answer_bytes) = match case.traffic {
+            Traffic::RoundTrips { bytes } => (bytes, bytes),
+            Traffic::Tokens { bytes, .. } => (200, bytes),
         };
+        let wrap = Wrap::new(request_bytes, answer_bytes, address.is_web());
+        let as_sent = |line: Vec<u8>| if address.is_web() { web::frame(&line[..line.len() - 1]) } else { line };
         let mut clients = Vec::new();
         for number in 0..case.clients {
             let socket = address.connect()?;
@@ -155,7 +192,7 @@ impl Load {
             clients.push(Client {
                 socket,
                 session: session(number),
-                request: request(number, request_bytes),
+                request: as_sent(request(number, request_bytes)),
                 sent: 0,
                 answered: 0,
                 lines: 0,
@@ -172,6 +209,7 @@ impl Load {
             case: *case,
             _idle: idle,
             strict,
+            wrap,
             epoll,
             clients,
             buffer: vec![0; 256 * 1024],
@@ -285,7 +323,7 @@ impl Load {
 
     /// Cuts what came into answers.
     fn take(&mut self, number: usize, mut bytes: &[u8], now: Instant) {
-        let (Traffic::RoundTrips { bytes: length } | Traffic::Tokens { bytes: length, .. }) = self.case.traffic;
+        let length = self.wrap.length;
         while !bytes.is_empty() {
             let client = &mut self.clients[number];
             if client.received == 0 && bytes.len() >= length {
@@ -309,8 +347,10 @@ impl Load {
         }
     }
 
-    /// One whole line has come, of which `line` is the beginning.
+    /// One whole line has come, of which `line` is the beginning, behind the head of its frame.
     fn check(&mut self, number: usize, line: &[u8], last: u8, now: Instant) {
+        let (head, line) = line.split_at(self.wrap.head.len());
+        let is_whole = head == self.wrap.head && last == self.wrap.end;
         let client = &mut self.clients[number];
         self.done += 1;
         if let Traffic::Tokens { lines, .. } = self.case.traffic
@@ -338,7 +378,7 @@ impl Load {
         }
         let digits = &line[HEAD.len()..HEAD.len() + ID_LEN];
         let found = digits.iter().fold(0, |id, digit| id * 10 + u64::from(digit.wrapping_sub(b'0')));
-        if found != expected || last != b'\n' {
+        if found != expected || !is_whole {
             if found / IDS == expected / IDS { self.faults.reordered += 1 } else { self.faults.misrouted += 1 }
         }
     }
@@ -350,7 +390,11 @@ impl Load {
             return Ok(());
         }
         while client.sent - client.answered < window && self.case.total.is_none_or(|total| self.sent < total) {
-            set_id(&mut client.request, number, client.sent);
+            let line = &mut client.request[self.wrap.request_head..];
+            set_id(line, number, client.sent);
+            for (digit, mask) in line[HEAD.len()..].iter_mut().zip(self.wrap.id_mask) {
+                *digit ^= mask;
+            }
             client.stamps[(client.sent % window) as usize] = now;
             client.sent += 1;
             self.sent += 1;

@@ -85,6 +85,8 @@ pub struct Usage {
     pub cpu_nanos: u64,
     /// Times it gave the CPU away or lost it.
     pub switches: u64,
+    /// Times it gave it away: so often it woke up.
+    pub wakeups: u64,
 }
 
 impl Usage {
@@ -96,24 +98,49 @@ impl Usage {
             let times = fs::read_to_string(thread.join("schedstat"))?;
             usage.cpu_nanos += times.split(' ').next().and_then(|nanos| nanos.parse::<u64>().ok()).unwrap_or(0);
             let status = fs::read_to_string(thread.join("status"))?;
-            let switches = status.lines().filter(|line| line.contains("ctxt_switches"));
-            usage.switches +=
-                switches.filter_map(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok()).sum::<u64>();
+            let voluntary = field(&status, "voluntary_ctxt_switches:");
+            usage.wakeups += voluntary;
+            usage.switches += voluntary + field(&status, "nonvoluntary_ctxt_switches:");
         }
         Ok(usage)
     }
 
     /// What has come since `before`.
     pub fn since(self, before: Self) -> Self {
-        Self { cpu_nanos: self.cpu_nanos - before.cpu_nanos, switches: self.switches - before.switches }
+        Self {
+            cpu_nanos: self.cpu_nanos - before.cpu_nanos,
+            switches: self.switches - before.switches,
+            wakeups: self.wakeups - before.wakeups,
+        }
     }
 }
 
 /// Resident memory of a process in bytes.
 pub fn resident(process: u32) -> io::Result<u64> {
     let status = fs::read_to_string(format!("/proc/{process}/status"))?;
-    let line = status.lines().find(|line| line.starts_with("VmRSS")).unwrap_or_default();
-    Ok(line.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) * 1024)
+    Ok(field(&status, "VmRSS:") * 1024)
+}
+
+/// Resident memory of a process in bytes, of which each page counts by the part of it that is this process's.
+pub fn proportional(process: u32) -> io::Result<u64> {
+    Ok(field(&fs::read_to_string(format!("/proc/{process}/smaps_rollup"))?, "Pss:") * 1024)
+}
+
+/// The number behind a name at the beginning of a line, as in /proc/PID/status; 0 if there is none.
+pub fn field(text: &str, name: &str) -> u64 {
+    let value = text.lines().find_map(|line| line.strip_prefix(name));
+    value.and_then(|value| value.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+}
+
+/// A process, its children, theirs, and so on.
+pub fn family(process: u32) -> Vec<u32> {
+    let mut all = vec![process];
+    let mut next = 0;
+    while let Some(&parent) = all.get(next) {
+        all.extend(children(parent));
+        next += 1;
+    }
+    all
 }
 
 /// The children of a process.

@@ -8,7 +8,8 @@
 //!
 //! Reading order: [`case`] is what is measured, [`load`] the clients, [`server`] the processes, [`relay`] the floor,
 //! [`worker`] the workers that the daemon has not built in, [`round`] the measuring, [`fairness`], [`attacks`] and
-//! [`idle`] the cases that are no race, [`admin`] what looking inside costs, [`report`] what comes out.
+//! [`idle`] the cases that are no race, [`admin`] what looking inside costs, [`web`] and [`websocket`] clients that speak
+//! WebSocket and what they cost, [`report`] what comes out.
 
 mod admin;
 mod attack;
@@ -24,6 +25,8 @@ mod relay;
 mod report;
 mod round;
 mod server;
+mod web;
+mod websocket;
 mod worker;
 
 use std::io;
@@ -37,6 +40,7 @@ fn main() -> ExitCode {
         Some("be-flood-worker") => worker::flood(),
         Some("be-agent-worker") => worker::agent(arguments),
         Some("be-flooder") => fairness::flooder(arguments),
+        Some("be-visitors") => websocket::handshakes::visitors(arguments),
         first => match options::Options::parse(first.map(str::to_owned).into_iter().chain(arguments)) {
             Ok(options) => bench(&options),
             Err(message) => {
@@ -58,10 +62,14 @@ fn bench(options: &options::Options) -> io::Result<()> {
     machine::allow_descriptors()?;
     let mut report = report::Report::new(options);
     report.print_head();
+    if options.websocket {
+        websocket::measure(options, &mut report)?;
+        return report.finish();
+    }
     // A fixed number of messages takes its time.
     let in_time = |case: &case::Case| !options.quick || case.total.is_none();
     for case in case::all().filter(|case| options.wants(case.name) && in_time(case)) {
-        let rows = round::measure(&case, options)?;
+        let rows = round::measure(&case, &server::Contestant::all(options), options)?;
         report.add(&case, rows);
     }
     if options.wants("fairness") {

@@ -15,6 +15,7 @@ usage: cargo bench --bench throughput -- [options] [words]
   --seconds N         length of a round
   --without-relay     leave the floor out
   --with-admin        the daemon twice more, with an admin listener: unasked, and scraped each second
+  --websocket         instead of all that: cases over WebSocket beside TCP, idle, handshakes, and gateways from npm
   --record FILE       write the table and the figures to FILE.md and FILE.json too
 
 STDIO_BUS_PEER=PATH   another stdio_bus to measure in the same run
@@ -36,6 +37,8 @@ pub struct Options {
     pub relay: bool,
     /// Whether the daemon with an admin listener takes part.
     pub with_admin: bool,
+    /// Whether WebSocket is what is measured.
+    pub websocket: bool,
     /// Whether this run is short.
     pub quick: bool,
     /// Where to keep the results, without the extension.
@@ -60,12 +63,13 @@ impl Options {
             one_cpu: None,
             relay: true,
             with_admin: false,
+            websocket: false,
             quick: false,
             record: None,
             bus: std::env::var_os("STDIO_BUS").map_or_else(|| env!("CARGO_BIN_EXE_stdio_bus").into(), PathBuf::from),
             peer: std::env::var_os("STDIO_BUS_PEER").map(PathBuf::from),
         };
-        let mut arguments = arguments;
+        let (mut arguments, mut list) = (arguments, false);
         while let Some(argument) = arguments.next() {
             let mut value = || arguments.next().ok_or_else(|| HELP.to_owned());
             match argument.as_str() {
@@ -85,20 +89,26 @@ impl Options {
                 "--without-relay" => options.relay = false,
                 "--with-admin" => options.with_admin = true,
                 "--record" => options.record = Some(value()?.into()),
-                "--list" => {
-                    let names: Vec<_> = crate::case::all()
-                        .map(|case| case.name)
-                        .chain(["fairness"])
-                        .chain(crate::attacks::all().map(|attack| attack.name))
-                        .chain(["idle", "admin"])
-                        .collect();
-                    return Err(names.join("\n"));
-                }
+                "--websocket" => options.websocket = true,
+                "--list" => list = true,
                 word if !word.starts_with('-') => options.words.push(word.to_owned()),
                 _ => return Err(HELP.to_owned()),
             }
         }
-        Ok(options)
+        if list { Err(options.names().join("\n")) } else { Ok(options) }
+    }
+
+    /// What there is to run.
+    fn names(&self) -> Vec<&'static str> {
+        if self.websocket {
+            return crate::case::beside_tcp().map(|case| case.name).chain(crate::websocket::PARTS).collect();
+        }
+        crate::case::all()
+            .map(|case| case.name)
+            .chain(["fairness"])
+            .chain(crate::attacks::all().map(|attack| attack.name))
+            .chain(["idle", "admin"])
+            .collect()
     }
 
     /// Whether the case of this name is to run.

@@ -16,6 +16,21 @@ use crate::machine::{self, Placement};
 use crate::options::Options;
 use crate::round::{Row, unit};
 use crate::server::{self, Contestant};
+use crate::websocket::gateways::Gateway;
+
+/// Something that was measured and has a figure to reach.
+pub struct Figure {
+    /// What it is.
+    pub what: String,
+    /// What it shall be.
+    pub goal: String,
+    /// What it is today.
+    pub value: String,
+    /// Whether that will do.
+    pub reached: bool,
+    /// For the record.
+    pub figures: Value,
+}
 
 /// See the top of the file.
 pub struct Report<'a> {
@@ -196,6 +211,49 @@ impl<'a> Report<'a> {
         });
         let figures = figures.collect();
         self.add_text("admin", &text, figures);
+    }
+
+    /// Adds figures to reach.
+    pub fn add_figures(&mut self, all: Vec<Figure>) {
+        if all.is_empty() {
+            return;
+        }
+        let mut text =
+            String::from("In bold where the goal is missed:\n\n| WebSocket | goal | stdio_bus |\n|---|---|---|\n");
+        for Figure { what, goal, value, reached, .. } in &all {
+            let value = if *reached { value.clone() } else { format!("**{value}**") };
+            let _ = writeln!(text, "| {what} | {goal} | {value} |");
+        }
+        let figures = all.into_iter().map(|figure| {
+            json!({ "what": figure.what, "goal": figure.goal, "value": figure.value, "reached": figure.reached,
+                    "figures": figure.figures })
+        });
+        let figures = figures.collect();
+        self.add_table("figures", &text, figures);
+    }
+
+    /// Adds other ways to the same worker.
+    pub fn add_gateways(&mut self, all: &[Gateway]) {
+        let mut text = String::from(
+            "32 clients with 4 requests of 200 B each in flight; CPU and memory (PSS) of all processes, workers included:\n\n\
+             | over WebSocket | CPU µs | messages/s | processes | MB before | MB a connection |\n|---|--:|--:|--:|--:|--:|\n",
+        );
+        for way in all {
+            let Gateway { name, cpu_micros, rate, processes, base, each } = way;
+            let _ = writeln!(text, "| {name} | {cpu_micros:.1} | {rate:.0} | {processes} | {base:.1} | {each:.2} |");
+        }
+        let figures = all.iter().map(|way| {
+            json!({ "way": way.name, "cpu_micros": way.cpu_micros, "messages_per_second": way.rate,
+                    "processes": way.processes, "megabytes": way.base, "megabytes_a_connection": way.each })
+        });
+        let figures = figures.collect();
+        self.add_table("gateways", &text, figures);
+    }
+
+    fn add_table(&mut self, name: &str, text: &str, figures: Value) {
+        println!("\n{text}");
+        let _ = write!(self.table, "\n{text}");
+        self.rest.insert(name.to_owned(), figures);
     }
 
     fn add_text(&mut self, name: &str, text: &str, figures: Value) {

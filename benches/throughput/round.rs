@@ -55,11 +55,11 @@ struct Round {
     messages: u64,
 }
 
-/// Runs a case.
-pub fn measure(case: &Case, options: &Options) -> io::Result<Vec<Row>> {
+/// Runs a case for these, whose ratios are to the first one.
+pub fn measure(case: &Case, contestants: &[Contestant], options: &Options) -> io::Result<Vec<Row>> {
     let placement = Placement::choose(case.one_cpu, options);
     let mut entries = Vec::new();
-    for who in Contestant::all(options) {
+    for &who in contestants {
         let server = Server::for_case(who, case, options, &placement)?;
         let load = Load::connect(case, &server.address, who != Contestant::Relay)?;
         let times = histogram();

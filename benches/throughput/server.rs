@@ -14,6 +14,7 @@ use crate::admin::Scraper;
 use crate::case::{Case, Traffic, Transport};
 use crate::machine::{self, Placement};
 use crate::options::Options;
+use crate::web;
 
 /// Who is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,6 +29,8 @@ pub enum Contestant {
     Relay,
     /// The daemon that `STDIO_BUS_PEER` names.
     Peer,
+    /// The daemon of this project, spoken to over WebSocket.
+    WebSocket,
 }
 
 impl Contestant {
@@ -50,6 +53,7 @@ impl Contestant {
             Self::Scraped => "scraped",
             Self::Relay => "relay",
             Self::Peer => "peer",
+            Self::WebSocket => "WebSocket",
         }
     }
 }
@@ -106,15 +110,37 @@ pub enum Address {
     Tcp(u16),
     /// A path.
     Unix(PathBuf),
+    /// A port of the loopback, where WebSocket is spoken.
+    WebSocket {
+        /// Which.
+        port: u16,
+        /// For what is asked there.
+        path: &'static str,
+    },
 }
 
 impl Address {
-    /// A connection.
+    /// Where nobody listens yet.
+    pub fn free(transport: Transport, files: &Path) -> io::Result<Self> {
+        Ok(match transport {
+            Transport::Tcp => Self::Tcp(free_port()?),
+            Transport::Unix => Self::Unix(files.join("socket")),
+            Transport::WebSocket { .. } => Self::WebSocket { port: free_port()?, path: "/acp" },
+        })
+    }
+
+    /// Whether messages are frames.
+    pub fn is_web(&self) -> bool {
+        matches!(self, Self::WebSocket { .. })
+    }
+
+    /// A connection. A WebSocket's handshake is over.
     pub fn connect(&self) -> io::Result<OwnedFd> {
         match self {
-            Self::Tcp(port) => {
-                let stream = TcpStream::connect(("127.0.0.1", *port))?;
-                stream.set_nodelay(true)?;
+            Self::Tcp(port) => Ok(tcp(*port)?.into()),
+            Self::WebSocket { port, path } => {
+                let mut stream = tcp(*port)?;
+                web::upgrade(&mut stream, *port, path)?;
                 Ok(stream.into())
             }
             Self::Unix(path) => Ok(UnixStream::connect(path)?.into()),
@@ -126,8 +152,12 @@ impl Server {
     /// Starts a contestant for a case.
     pub fn for_case(who: Contestant, case: &Case, options: &Options, placement: &Placement) -> io::Result<Self> {
         let pool = Pool::of(case, options)?;
-        if who != Contestant::Relay {
-            return Self::start(who, &[pool], case.transport, options, placement);
+        match who {
+            Contestant::Relay => {}
+            Contestant::WebSocket => {
+                return Self::start(who, &[pool], Transport::WebSocket { ping_sec: 0 }, options, placement);
+            }
+            _ => return Self::start(who, &[pool], case.transport, options, placement),
         }
         let mut command = Command::new(std::env::current_exe()?);
         let (how, bytes) = match case.traffic {
@@ -137,7 +167,9 @@ impl Server {
         };
         command.args(["be-relay", how, &bytes.to_string(), &pool.instances.to_string()]);
         let arguments = [pool.command.into_os_string()].into_iter().chain(pool.args.into_iter().map(Into::into));
-        Self::launch(who, command, arguments.collect(), case.transport, placement)
+        let files = scratch()?;
+        let address = Address::free(case.transport, &files)?;
+        Self::launch(who, command, arguments.collect(), address, files, placement)
     }
 
     /// Starts a daemon with these pools.
@@ -173,29 +205,31 @@ impl Server {
         };
         let mut command = Command::new(program);
         let files = scratch()?;
+        let address = Address::free(transport, &files)?;
+        let mut configuration = configuration.clone();
+        if let (Transport::WebSocket { ping_sec }, Address::WebSocket { port, path }) = (transport, &address) {
+            let listener = format!("127.0.0.1:{port}");
+            configuration["listeners"] = serde_json::json!([{ "ws": listener, "path": path, "ping_sec": ping_sec }]);
+        }
         let config = files.join("config.json");
         fs::write(&config, configuration.to_string())?;
         command.arg("--config").arg(&config);
-        let server = Self::launch(who, command, Vec::new(), transport, placement);
-        fs::remove_dir_all(files)?;
-        server
+        Self::launch(who, command, Vec::new(), address, files, placement)
     }
 
     fn launch(
         who: Contestant,
         mut command: Command,
         last_arguments: Vec<std::ffi::OsString>,
-        transport: Transport,
+        address: Address,
+        files: PathBuf,
         placement: &Placement,
     ) -> io::Result<Self> {
-        let files = scratch()?;
-        let address = match transport {
-            Transport::Tcp => Address::Tcp(free_port()?),
-            Transport::Unix => Address::Unix(files.join("socket")),
-        };
         match &address {
             Address::Tcp(port) => command.arg("--tcp").arg(format!("127.0.0.1:{port}")),
             Address::Unix(path) => command.arg("--unix").arg(path),
+            // Its listener is in the configuration.
+            Address::WebSocket { .. } => &mut command,
         };
         let admin = files.join("admin");
         if matches!(who, Contestant::Admin | Contestant::Scraped) {
@@ -254,7 +288,7 @@ impl Drop for Server {
 }
 
 /// A directory for one server's files.
-fn scratch() -> io::Result<PathBuf> {
+pub fn scratch() -> io::Result<PathBuf> {
     static COUNT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
     let count = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     let path = std::env::temp_dir().join(format!("stdio_bus-bench-{}-{count}", std::process::id()));
@@ -268,6 +302,13 @@ pub fn target() -> PathBuf {
     program.ancestors().nth(2).unwrap_or(Path::new("target")).to_path_buf()
 }
 
-fn free_port() -> io::Result<u16> {
+fn tcp(port: u16) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect(("127.0.0.1", port))?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+/// A port that nobody has at the moment.
+pub fn free_port() -> io::Result<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }

@@ -124,7 +124,7 @@ pub struct Web {
     pub tokens_file: Option<PathBuf>,
     /// Who is believed in what `X-Forwarded-For` and `Forwarded` say.
     pub trusted_proxies: Option<Proxies>,
-    /// How long a client may say nothing before it is pinged; none is for ever.
+    /// In each period of so long a client has a moment at which it is pinged if it is silent; none never pings.
     pub ping: Option<Duration>,
     /// How long it may take to answer that.
     pub pong_timeout: Duration,

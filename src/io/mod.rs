@@ -69,6 +69,8 @@ pub enum Submission {
         socket: RawFd,
         /// The vectors.
         message: *const libc::msghdr,
+        /// More follows at once, if only the end: the kernel may wait for that with what it sends (MSG_MORE).
+        more: bool,
     },
     /// write(2).
     Write {

@@ -164,8 +164,9 @@ fn entry(submission: Submission) -> squeue::Entry {
         Submission::Send { socket, from, bytes } => {
             opcode::Send::new(fd(socket), from, bytes).flags(libc::MSG_NOSIGNAL).build()
         }
-        Submission::SendMany { socket, message } => {
-            opcode::SendMsg::new(fd(socket), message).flags(libc::MSG_NOSIGNAL as u32).build()
+        Submission::SendMany { socket, message, more } => {
+            let more = if more { libc::MSG_MORE } else { 0 };
+            opcode::SendMsg::new(fd(socket), message).flags((libc::MSG_NOSIGNAL | more) as u32).build()
         }
         Submission::Write { to, from, bytes, registered: Some(index) } => {
             opcode::WriteFixed::new(fd(to), from, bytes, index).offset(HERE).build()

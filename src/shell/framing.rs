@@ -12,8 +12,10 @@ use crate::websocket::encode;
 /// So many bytes of pongs wait to be sent at most. Of the pings beyond them the last one is answered (RFC 6455, section
 /// 5.5.3).
 const MOST_URGENT: usize = 2048;
-/// Memory for the begin of a line that is kept for the next one.
-const KEPT: usize = 4096;
+/// Memory for the begin of a line that is kept for the next one, and for what goes first, which is a few bytes once the
+/// answer to the handshake is sent: a thousand connections that do nothing should hold little.
+const KEPT: usize = 512;
+const KEPT_URGENT: usize = 128;
 
 /// See the top of the file.
 #[derive(Default)]
@@ -30,7 +32,7 @@ pub(super) struct Framing {
     /// What goes first after that.
     more_urgent: Vec<u8>,
     /// The answer to the last ping that found no room.
-    last_pong: Option<encode::Control>,
+    last_pong: Option<Box<encode::Control>>,
     /// How many queued bytes go before the urgent ones in the write in flight, if those are part of it.
     flight: Option<usize>,
 }
@@ -75,7 +77,7 @@ impl Framing {
     pub(super) fn answer(&mut self, payload: &[u8]) {
         let pong = encode::pong(payload, None);
         if self.more_urgent.len() + pong.len() > MOST_URGENT {
-            self.last_pong = Some(pong);
+            self.last_pong = Some(Box::new(pong));
         } else {
             self.more_urgent.extend_from_slice(&pong);
         }
@@ -92,6 +94,9 @@ impl Framing {
         if self.urgent_sent == self.urgent.len() {
             self.urgent.clear();
             self.urgent_sent = 0;
+            if self.urgent.capacity() > KEPT_URGENT {
+                self.urgent = Vec::new();
+            }
             std::mem::swap(&mut self.urgent, &mut self.more_urgent);
             if let Some(pong) = self.last_pong.take_if(|_| self.urgent.len() < MOST_URGENT) {
                 self.urgent.extend_from_slice(&pong);

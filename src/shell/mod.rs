@@ -335,14 +335,15 @@ impl<I: Io> Shell<I> {
     }
 
     /// How long the next turn may wait.
-    fn patience(&self) -> Option<Duration> {
-        let hands = &self.hands;
-        if !hands.resumed.is_empty() {
+    fn patience(&mut self) -> Option<Duration> {
+        if !self.hands.resumed.is_empty() {
             return Some(Duration::ZERO);
         }
+        let ping = self.hands.next_ping();
+        let hands = &self.hands;
         let retry = hands.acceptors.iter().filter_map(|acceptor| acceptor.retry_at).min();
         let (writing, left_out) = (hands.retry_writing_at, hands.left_out_due);
-        let waits = [retry, hands.lobby.due(), hands.pings.due(), writing, left_out];
+        let waits = [retry, hands.lobby.due(), ping, writing, left_out];
         let due = [self.bus.next_deadline(), self.memory_due(), self.admin.due()].into_iter().chain(waits);
         let deadline = due.flatten().min().map(|deadline| deadline.since(hands.clock.now()));
         let notice = hands.notify.due().map(|due| due.saturating_sub(hands.io.elapsed()));

@@ -341,6 +341,10 @@ impl Outbox {
             let urgent = std::ptr::from_ref(urgent);
             return Some(self.next_with(urgent, before));
         }
+        if self.segments.is_empty() && self.framing.is_some() {
+            // The answer to the handshake has needed it, and most connections do nothing most of the time.
+            self.gather = None;
+        }
         if self.segments.len() <= 1 {
             let segment = self.segments.front()?;
             let registered = segment.block().registered();

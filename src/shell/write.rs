@@ -57,7 +57,11 @@ impl<I: Io> Hands<I> {
             Next::One { registered, address, bytes } => {
                 Submission::Write { to: out, from: address, bytes: bytes as u32, registered }
             }
-            Next::Many { message, .. } if socket => Submission::SendMany { socket: out, message },
+            Next::Many { message, .. } if socket => {
+                // The last frame and the end of the connection are one packet.
+                let more = connection.web.as_ref().is_some_and(|web| web.has_said_goodbye());
+                Submission::SendMany { socket: out, message, more }
+            }
             Next::Many { vectors, count, .. } => Submission::WriteMany { to: out, vectors, count: count as u32 },
         };
         connection.writing = true;

@@ -167,7 +167,7 @@ impl Kernel {
                     let bytes = self.cut(bytes);
                     result_of(libc::write(to, from.cast(), bytes))
                 }
-                S::SendMany { socket, message } => {
+                S::SendMany { socket, message, .. } => {
                     if self.random.one_in(self.cuts) {
                         let first = *(*message).msg_iov;
                         let bytes = self.cut(first.iov_len as u32);

@@ -170,7 +170,7 @@ fn health(bus: &Bus, listener: usize, method: Method) -> Verdict {
 fn connection_id() -> Result<String, Refusal> {
     let mut bytes = [0u8; 16];
     match getrandom(&mut bytes, GetRandomFlags::NONBLOCK) {
-        Ok(16) => Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect()),
+        Ok(16) => Ok(format!("{:032x}", u128::from_ne_bytes(bytes))),
         _ => Err(Refusal::unavailable("the system has no random numbers yet", RETRY_AFTER)),
     }
 }

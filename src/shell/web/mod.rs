@@ -6,6 +6,7 @@ mod tokens;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
 use std::time::Duration;
 
 use super::connection::{Closing, Connection, End};
@@ -26,9 +27,13 @@ pub(super) struct Web {
     is_told: bool,
     /// The code and the reason that it is closed with, once the core closes it.
     goodbye: Option<(Option<u16>, &'static str)>,
+    /// That was queued, and nothing comes after it.
+    has_said_goodbye: bool,
     /// When its last bytes came.
     heard: Moment,
     ping: Option<Duration>,
+    /// When it is pinged next, if it is silent then: once in each period, at a moment of its own.
+    turn: Moment,
     pong_timeout: Duration,
     /// It was pinged then, and has said nothing since.
     pinged: Option<Moment>,
@@ -53,8 +58,10 @@ impl Web {
             ending: None,
             is_told: false,
             goodbye: None,
+            has_said_goodbye: false,
             heard: now,
             ping: terms.ping,
+            turn: now,
             pong_timeout: terms.pong_timeout,
             pinged: None,
             number: 0,
@@ -93,6 +100,23 @@ impl Web {
         })
     }
 
+    /// Its turn has come: it has the next one a period later, whatever it says meanwhile. Otherwise those who speak at the
+    /// same time, as all do after a restart, would be pinged at the same time for as long as they live.
+    fn next_turn(&mut self, now: Moment, period: Duration) {
+        self.turn = self.turn.after(period);
+        if self.turn <= now {
+            self.turn = now.after(period);
+        }
+    }
+
+    /// When this one, which was to be looked after before, has to be.
+    fn due(&self) -> Moment {
+        match self.pinged {
+            Some(pinged) => pinged.after(self.pong_timeout),
+            None => self.turn,
+        }
+    }
+
     /// Whether what comes is not looked at any more, and the core is still to be told.
     pub(super) fn has_ended(&self) -> bool {
         self.ending.is_some() && !self.is_told
@@ -101,6 +125,11 @@ impl Web {
     /// Whether the core knows that it has ended.
     pub(super) fn was_told(&self) -> bool {
         self.is_told
+    }
+
+    /// Whether the end of the connection comes behind what is sent now.
+    pub(super) fn has_said_goodbye(&self) -> bool {
+        self.has_said_goodbye
     }
 
     /// What it is closed with, now that the core wants it closed for this reason.
@@ -123,6 +152,9 @@ impl Web {
     }
 }
 
+/// So many connections that have gone wait to be looked after, at least, before they are forgotten.
+const MOST_GONE: usize = 1024;
+
 /// When which connection is looked after next: whether it is to be pinged, or has not answered.
 #[derive(Default)]
 pub(super) struct Pings {
@@ -132,9 +164,11 @@ pub(super) struct Pings {
 }
 
 impl Pings {
-    /// When somebody has to be looked after.
-    pub(super) fn due(&self) -> Option<Moment> {
-        self.due.peek().map(|Reverse((at, ..))| *at)
+    /// Forgets connections that have gone before they were looked after, if they are many beside so many that there are.
+    fn forget(&mut self, there_are: usize, is_there: impl Fn(usize, u64) -> bool) {
+        if self.due.len() > 2 * there_are + MOST_GONE {
+            self.due.retain(|Reverse((_, slot, number))| is_there(*slot, *number));
+        }
     }
 }
 
@@ -189,7 +223,7 @@ impl<I: Io> Hands<I> {
         let Some(framing) = connection.outbox.framing() else { return false };
         framing.urge(&encode::close(code, reason, None));
         if let Some(web) = &mut connection.web {
-            web.ping = None;
+            (web.ping, web.has_said_goodbye) = (None, true);
         }
         true
     }
@@ -201,7 +235,28 @@ impl<I: Io> Hands<I> {
         let Some(web) = &mut self.connections[slot].web else { return };
         web.number = number;
         if let Some(period) = web.ping {
-            self.pings.due.push(Reverse((now.after(spread(period, number)), slot, number)));
+            web.turn = now.after(spread(period, number));
+            self.pings.due.push(Reverse((web.turn, slot, number)));
+            let connections = &self.connections;
+            self.pings.forget(connections.len(), |slot, number| {
+                let web = connections.get(slot).and_then(|connection| connection.web.as_ref());
+                web.is_some_and(|web| web.number == number)
+            });
+        }
+    }
+
+    /// When somebody has to be looked after. Those whose answer has come in time do not have to be.
+    pub(super) fn next_ping(&mut self) -> Option<Moment> {
+        let connections = &self.connections;
+        loop {
+            let mut first = self.pings.due.peek_mut()?;
+            let Reverse((at, slot, number)) = *first;
+            let web = connections.get(slot).and_then(|connection| connection.web.as_ref());
+            match web.filter(|web| web.number == number && web.ping.is_some()) {
+                Some(web) if web.due() > at => first.0.0 = web.due(),
+                Some(_) => return Some(at),
+                None => drop(PeekMut::pop(first)),
+            }
         }
     }
 
@@ -232,26 +287,61 @@ impl<I: Io> Hands<I> {
             self.broken(now, slot, peer, format!("it has not answered a ping within {seconds} s"));
             return None;
         }
-        if is_watched_otherwise {
-            return Some(now.after(period));
+        if web.turn > now {
+            return Some(web.turn);
         }
-        let silent_until = web.heard.after(period);
-        if silent_until > now {
-            return Some(silent_until);
+        web.next_turn(now, period);
+        if is_watched_otherwise || web.heard.after(period / 2) > now {
+            return Some(web.turn);
         }
         web.pinged = Some(now);
-        let timeout = web.pong_timeout;
+        let due = web.due();
         if let Some(framing) = outbox.framing() {
             framing.urge(&encode::ping(b"", None));
         }
         self.mark_dirty(slot);
-        Some(now.after(timeout))
+        Some(due)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn connections_that_only_come_and_go_are_forgotten_before_they_would_be_pinged() {
+        let (mut pings, last) = (Pings::default(), 100_000);
+        for number in 1..=last {
+            pings.due.push(Reverse((Moment::default(), 0, number)));
+            pings.forget(1, |_, one| one == number || one == 7);
+            assert!(pings.due.len() <= MOST_GONE + 3, "{}", pings.due.len());
+        }
+        let numbers: Vec<u64> = pings.due.iter().map(|Reverse((.., number))| *number).collect();
+        assert!(numbers.contains(&7) && numbers.contains(&last), "those that are there stay");
+    }
+
+    #[test]
+    fn those_who_speak_together_are_not_pinged_together() {
+        let (period, begin) = (Duration::from_secs(30), Moment::default());
+        let terms = crate::config::Web { ping: Some(period), ..crate::config::Web::default() };
+        for number in 1..=100 {
+            let mut web = Web::new(&terms, 1 << 20, begin);
+            web.turn = begin.after(spread(period, number));
+            let first = web.turn;
+            web.decode(begin.after(Duration::from_millis(2500)), &mut [0x81, 0], 1, |_| {});
+            web.next_turn(first, period);
+            assert_eq!(web.due(), first.after(period), "what it says does not move its turn");
+            web.pinged = Some(web.turn);
+            assert_eq!(web.due(), web.turn.after(web.pong_timeout));
+            web.decode(web.turn, &mut [0x81, 0], 1, |_| {});
+            web.next_turn(web.turn, period);
+            assert_eq!(web.due(), first.after(2 * period), "an answer in time leaves nothing to wait for");
+        }
+        let mut late = Web::new(&terms, 1 << 20, begin);
+        let awake = begin.after(Duration::from_secs(3600));
+        late.next_turn(awake, period);
+        assert_eq!(late.turn, awake.after(period), "turns that went by are not made up for");
+    }
 
     #[test]
     fn those_who_come_together_are_not_pinged_together() {

@@ -1,0 +1,125 @@
+//! Tests of the benchmark itself: what its arguments mean, and that it counts what it says. A target of its own, because the
+//! benchmark's main function is its harness.
+
+#![allow(dead_code, reason = "the tests call a part of what the benchmark runs")]
+
+mod admin;
+mod attack;
+mod attacks;
+mod case;
+mod client;
+mod fairness;
+mod idle;
+mod load;
+mod machine;
+mod options;
+mod relay;
+mod report;
+mod round;
+mod server;
+mod web;
+mod websocket;
+mod worker;
+
+use stdio_bus::websocket::Role;
+use stdio_bus::websocket::frame::{Decoder, Event, Received};
+
+use options::Options;
+
+fn options(arguments: &[&str]) -> Result<Options, String> {
+    Options::parse(arguments.iter().map(|argument| (*argument).to_owned()))
+}
+
+#[test]
+fn websocket_is_measured_when_it_is_asked_for() {
+    let usual = options(&["--bench"]).map(|options| options.websocket);
+    assert_eq!(usual, Ok(false));
+    let asked = options(&["--websocket", "=64 x 16", "idle"]).expect("both are words");
+    assert!(asked.websocket && asked.wants("64 x 16") && asked.wants("idle"));
+    assert!(!asked.wants("64 x 1") && !asked.wants("handshakes"));
+    let all = options(&["--websocket"]).expect("it needs no words");
+    assert!(websocket::PARTS.iter().all(|part| all.wants(part)));
+}
+
+#[test]
+fn the_list_is_of_what_would_run() {
+    let list = |arguments: &[&str]| options(arguments).err().expect("a list is printed, and nothing runs");
+    for arguments in [["--list", "--websocket"], ["--websocket", "--list"]] {
+        assert_eq!(list(&arguments), "64 x 1\n64 x 16\n4 x 2, 60 KB\nidle\nhandshakes\ngateways");
+    }
+    assert!(list(&["--list"]).starts_with("ping-pong\n"));
+    assert!(list(&["--list"]).ends_with("\nidle\nadmin"));
+}
+
+#[test]
+fn what_is_no_option_is_answered_with_the_usage() {
+    for arguments in [&["--web-socket"][..], &["--rounds"], &["--rounds", "many"]] {
+        let usage = options(arguments).err().expect("no run");
+        assert!(usage.contains("--websocket"), "{usage}");
+    }
+}
+
+#[test]
+fn a_frame_of_a_request_is_that_request_to_a_server() {
+    for length in [200, 60 * 1024, 70_000] {
+        let request = load::request(7, length);
+        let mut frame = web::frame(&request[..length - 1]);
+        assert!(frame.starts_with(&web::head_of_request(length - 1)));
+        let size = frame.len();
+        frame.push(0);
+        let (mut decoder, mut received) = (Decoder::new(Role::Server, u64::MAX), Received::new(&mut frame, size));
+        assert!(matches!(decoder.next(&mut received), Some(Event::Text { is_last: true, .. })));
+        assert!(decoder.next(&mut received).is_none());
+        assert_eq!(received.lines(), request);
+    }
+}
+
+#[test]
+fn lines_are_found_in_frames_and_pings_are_heard() {
+    let answer = |text: &str| [&web::head_of_answer(text.len()), text.as_bytes()].concat();
+    let sent = [&answer("{}")[..], b"\x89\x01p", &answer("[1]")].concat();
+    let mut decoder = Decoder::new(Role::Client, u64::MAX);
+    let (mut pings, mut lines) = (Vec::new(), Vec::new());
+    for byte in sent {
+        let mut bytes = [byte, 0];
+        let ping = |payload: &[u8]| pings.push(payload.to_vec());
+        lines.extend_from_slice(web::lines(&mut decoder, &mut bytes, 1, ping).expect("nothing is wrong"));
+    }
+    assert_eq!((lines, pings), (b"{}\n[1]\n".to_vec(), vec![b"p".to_vec()]));
+    let mut end = *b"\x88\x02\x03\xe8\0";
+    let closed = web::lines(&mut decoder, &mut end, 4, |_| {}).expect_err("there will be no answers");
+    assert!(closed.to_string().contains("Close"), "{closed}");
+}
+
+#[test]
+fn a_server_that_refuses_is_quoted() {
+    assert_eq!(web::is_accepted(b"HTTP/1.1 101 Swi", false).ok(), Some(false));
+    let refused = b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n";
+    let why = web::is_accepted(refused, false).expect_err("403 is no handshake").to_string();
+    assert!(why.contains("403") && why.contains("Forbidden"), "{why}");
+}
+
+#[test]
+fn what_the_kernel_counts_is_found_by_its_name() {
+    let status =
+        "Name:\tstdio_bus\nVmRSS:\t    6300 kB\nvoluntary_ctxt_switches:\t17\nnonvoluntary_ctxt_switches:\t4\n";
+    assert_eq!(machine::field(status, "VmRSS:"), 6300);
+    assert_eq!(machine::field(status, "voluntary_ctxt_switches:"), 17);
+    assert_eq!(machine::field(status, "nonvoluntary_ctxt_switches:"), 4);
+    assert_eq!(machine::field(status, "Pss:"), 0);
+    let own = std::process::id();
+    assert!(machine::proportional(own).expect("of this process") <= machine::resident(own).expect("of it, too"));
+    assert!(machine::family(own).starts_with(&[own]));
+}
+
+#[test]
+fn pings_that_come_together_are_a_bunch_and_one_stall_is_none() {
+    use websocket::idle::usual_bunch;
+    assert_eq!(usual_bunch(&[]), 0);
+    let even: Vec<u64> = (0..1000).map(|number| number * 30).collect();
+    assert_eq!(usual_bunch(&even), 4);
+    let stalled: Vec<u64> = even.iter().map(|time| if (5000..6000).contains(time) { 6000 } else { *time }).collect();
+    assert_eq!(usual_bunch(&stalled), 4);
+    let together: Vec<u64> = (0..1000).collect();
+    assert_eq!(usual_bunch(&together), 100);
+}

@@ -1,0 +1,100 @@
+//! What clients of the bench need to speak WebSocket: the handshake, frames with a mask, and lines out of frames.
+//!
+//! All frames have the same mask: masks are unforeseeable for the sake of proxies, and none is here. So a request can be
+//! masked once and sent many times, and the clients take no CPU that the daemon's workers could have.
+
+use std::io::{self, Read, Write};
+
+use stdio_bus::websocket::client::{self, Reading, Request};
+use stdio_bus::websocket::frame::{Decoder, Event, Received};
+use stdio_bus::websocket::{Mask, encode};
+
+const MASK: [u8; 4] = [0x9e, 0x37, 0x79, 0xb9];
+/// What the server's answer to the handshake is made from.
+const KEY: [u8; 16] = *b"not random today";
+
+/// The request of a handshake.
+pub fn request(port: u16, path: &str) -> io::Result<String> {
+    Ok(Request::new(&format!("127.0.0.1:{port}"), path, KEY, None).map_err(io::Error::other)?.to_string())
+}
+
+/// Whether the answer to a handshake has come in full.
+///
+/// # Errors
+/// What the server says instead, or that it has said more.
+pub fn is_accepted(answer: &[u8], has_ended: bool) -> io::Result<bool> {
+    match client::read(answer, KEY, has_ended) {
+        Reading::More => Ok(false),
+        Reading::Accepted { length, .. } if length == answer.len() => Ok(true),
+        other => Err(io::Error::other(format!("the handshake: {other:?}"))),
+    }
+}
+
+/// A handshake over a connection that waits.
+pub fn upgrade(stream: &mut (impl Read + Write), port: u16, path: &str) -> io::Result<()> {
+    stream.write_all(request(port, path)?.as_bytes())?;
+    let (mut answer, mut length) = ([0; 4096], 0);
+    loop {
+        let count = stream.read(&mut answer[length..])?;
+        length += count;
+        if is_accepted(&answer[..length], count == 0)? {
+            return Ok(());
+        }
+    }
+}
+
+/// The head of a request's frame.
+pub fn head_of_request(length: usize) -> Vec<u8> {
+    encode::text(length, Some(Mask::new(MASK))).to_vec()
+}
+
+/// The head of an answer's frame.
+pub fn head_of_answer(length: usize) -> Vec<u8> {
+    encode::text(length, None).to_vec()
+}
+
+/// What the byte of a message that stands at `place` is combined with.
+pub fn mask_of(place: usize) -> u8 {
+    MASK[place % MASK.len()]
+}
+
+/// A text message as a client sends it.
+pub fn frame(message: &[u8]) -> Vec<u8> {
+    let mut frame = head_of_request(message.len());
+    let head = frame.len();
+    frame.extend_from_slice(message);
+    Mask::new(MASK).apply(&mut frame[head..]);
+    frame
+}
+
+/// What a client sends last.
+pub fn farewell() -> Vec<u8> {
+    encode::close(Some(1000), "", Some(Mask::new(MASK))).to_vec()
+}
+
+/// What a client answers to a ping.
+pub fn pong(payload: &[u8]) -> Vec<u8> {
+    encode::pong(payload, Some(Mask::new(MASK))).to_vec()
+}
+
+/// The lines in the first `received` of these bytes, which have room for one more. `pinged` hears what pings carry.
+///
+/// # Errors
+/// The server has closed the connection, or sends what nobody may.
+pub fn lines<'b>(
+    decoder: &mut Decoder,
+    bytes: &'b mut [u8],
+    received: usize,
+    mut pinged: impl FnMut(&[u8]),
+) -> io::Result<&'b [u8]> {
+    let mut received = Received::new(bytes, received);
+    while let Some(event) = decoder.next(&mut received) {
+        match event {
+            Event::Ping(payload) => pinged(payload),
+            Event::Text { .. } | Event::Pong(_) => {}
+            other => return Err(io::Error::other(format!("the server says: {other:?}"))),
+        }
+    }
+    let text = received.text();
+    Ok(&bytes[..text])
+}

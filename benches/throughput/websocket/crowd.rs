@@ -1,0 +1,111 @@
+//! WebSocket clients that read whatever frames come, and answer pings: for servers whose answers have no known length, and
+//! for connections that do nothing. One thread serves all of them.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::io::Errno;
+
+use stdio_bus::websocket::Role;
+use stdio_bus::websocket::frame::Decoder;
+
+use crate::server::Address;
+use crate::web;
+
+/// See the top of the file.
+pub struct Crowd {
+    epoll: OwnedFd,
+    members: Vec<Member>,
+    events: Vec<epoll::Event>,
+    buffer: Vec<u8>,
+}
+
+struct Member {
+    socket: OwnedFd,
+    decoder: Decoder,
+    /// The beginning of a message.
+    begun: Vec<u8>,
+}
+
+/// What a member has heard.
+pub enum Heard<'a> {
+    /// A ping, which is answered already.
+    Ping,
+    /// A message.
+    Message(&'a [u8]),
+}
+
+impl Crowd {
+    /// Nobody.
+    pub fn new() -> io::Result<Self> {
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        Ok(Self { epoll, members: Vec::new(), events: Vec::with_capacity(1024), buffer: vec![0; 64 * 1024] })
+    }
+
+    /// One more connection. Says which it is.
+    pub fn join(&mut self, address: &Address) -> io::Result<usize> {
+        let number = self.members.len();
+        let socket = address.connect()?;
+        rustix::io::ioctl_fionbio(&socket, true)?;
+        epoll::add(&self.epoll, &socket, EventData::new_u64(number as u64), EventFlags::IN)?;
+        self.members.push(Member { socket, decoder: Decoder::new(Role::Client, u64::MAX), begun: Vec::new() });
+        Ok(number)
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.members.len()
+    }
+
+    /// Sends a frame, for which a socket has room: less than a socket holds is under way.
+    pub fn send(&self, member: usize, frame: &[u8]) -> io::Result<()> {
+        match rustix::io::write(&self.members[member].socket, frame)? {
+            count if count == frame.len() => Ok(()),
+            _ => Err(io::Error::other("a socket is full")),
+        }
+    }
+
+    /// Waits until somebody hears something, at most so long, and tells of all that was heard.
+    pub fn listen(&mut self, most: Duration, mut heard: impl FnMut(usize, Heard<'_>)) -> io::Result<()> {
+        let most = Timespec { tv_sec: most.as_secs() as i64, tv_nsec: most.subsec_nanos().into() };
+        self.events.clear();
+        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut self.events), Some(&most)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let room = self.buffer.len() - 1;
+        for event in &self.events {
+            let number = event.data.u64() as usize;
+            let member = &mut self.members[number];
+            let count = match rustix::io::read(&member.socket, &mut self.buffer[..room]) {
+                Ok(0) => return Err(io::Error::other("the server closed a connection")),
+                Ok(count) => count,
+                Err(Errno::AGAIN) => continue,
+                Err(error) => return Err(error.into()),
+            };
+            let mut pongs = Vec::new();
+            let mut lines = web::lines(&mut member.decoder, &mut self.buffer, count, |payload| {
+                pongs.extend_from_slice(&web::pong(payload));
+                heard(number, Heard::Ping);
+            })?;
+            if !pongs.is_empty() {
+                rustix::io::write(&member.socket, &pongs)?;
+            }
+            while let Some(end) = memchr::memchr(b'\n', lines) {
+                if member.begun.is_empty() {
+                    heard(number, Heard::Message(&lines[..end]));
+                } else {
+                    member.begun.extend_from_slice(&lines[..end]);
+                    heard(number, Heard::Message(&member.begun));
+                    member.begun.clear();
+                }
+                lines = &lines[end + 1..];
+            }
+            member.begun.extend_from_slice(lines);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,202 @@
+//! Connections that only come and go: what each of them costs the daemon, beside one over TCP, and how long a polite
+//! client waits while another process makes as many as it can.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde_json::json;
+
+use crate::attack::polite;
+use crate::case::Transport;
+use crate::fairness::measure_first;
+use crate::machine::{Placement, Usage};
+use crate::options::Options;
+use crate::report::Figure;
+use crate::round::median;
+use crate::server::{Address, Contestant, Pool, Server};
+use crate::web;
+
+/// CPU of the daemon for a handshake at most, in microseconds.
+const CPU: f64 = 60.0;
+/// How much longer a polite client may wait at p99, in milliseconds.
+const DELAY: f64 = 1.0;
+/// Handshakes a second at most, beside a polite client.
+const RATE: u64 = 10_000;
+/// Connections that come at once there.
+const AT_ONCE: usize = 32;
+
+/// Measures the daemon.
+pub fn measure(options: &Options) -> io::Result<Vec<Figure>> {
+    let figures = vec![cost(options)?, delay(options)?];
+    eprint!("\r\x1b[K");
+    Ok(figures)
+}
+
+/// One connection after the other.
+fn cost(options: &Options) -> io::Result<Figure> {
+    let placement = &Placement::choose(false, options);
+    let pools = [Pool::echo("bench", options, 1)];
+    let start = |who, transport| Server::start(who, &pools, transport, options, placement);
+    let tcp = start(Contestant::Bus, Transport::Tcp)?;
+    let web = start(Contestant::WebSocket, Transport::WebSocket { ping_sec: 30 })?;
+    let count = if options.quick { 200 } else { 2000 };
+    let mut micros = [Vec::new(), Vec::new()];
+    for round in 0..options.rounds {
+        eprint!("\r\x1b[Khandshakes, round {} of {}", round + 1, options.rounds);
+        for (server, micros) in [&tcp, &web].into_iter().zip(&mut micros) {
+            let before = Usage::of(server.process())?;
+            for _ in 0..count {
+                come_and_go(&server.address)?;
+            }
+            let used = Usage::of(server.process())?.since(before);
+            micros.push(used.cpu_nanos as f64 / 1e3 / f64::from(count));
+        }
+    }
+    let [tcp, web] = micros.map(median);
+    Ok(Figure {
+        what: "connect, handshake, close: CPU of the daemon".to_owned(),
+        goal: format!("below {CPU} µs"),
+        value: format!("{web:.1} µs; over TCP, without a handshake, {tcp:.1}"),
+        reached: web < CPU,
+        figures: json!({ "cpu_micros": web, "tcp_cpu_micros": tcp }),
+    })
+}
+
+/// A connection from its begin to the end that the daemon sees.
+fn come_and_go(address: &Address) -> io::Result<()> {
+    let mut stream = TcpStream::from(address.connect()?);
+    if address.is_web() {
+        stream.write_all(&web::farewell())?;
+    } else {
+        stream.shutdown(std::net::Shutdown::Write)?;
+    }
+    let mut end = Vec::new();
+    stream.read_to_end(&mut end)?;
+    forget(&stream)
+}
+
+/// Leaves nothing of a connection that is over: the ports of a machine would not suffice.
+fn forget(stream: &TcpStream) -> io::Result<()> {
+    Ok(rustix::net::sockopt::set_socket_linger(stream, Some(Duration::ZERO))?)
+}
+
+/// A polite client, with nobody who connects and with many.
+fn delay(options: &Options) -> io::Result<Figure> {
+    let placement = &Placement::choose(false, options);
+    let pools = [Pool::echo("bench", options, 1)];
+    let transport = Transport::WebSocket { ping_sec: 30 };
+    let server = Server::start(Contestant::WebSocket, &pools, transport, options, placement)?;
+    // What is measured is how the daemon spends its time, and not the scheduler.
+    server.workers().into_iter().chain([server.process()]).for_each(|process| measure_first(process, true));
+    let time = Duration::from_millis(if options.quick { 300 } else { 3000 });
+    let (mut quiet, mut beside, mut rates) = (Vec::new(), Vec::new(), Vec::new());
+    for round in 0..options.rounds {
+        eprint!("\r\x1b[Ka polite client beside handshakes, round {} of {}", round + 1, options.rounds);
+        let waits = || {
+            let begun = Instant::now();
+            let waits = polite(&server.address, "bench", begun + 10 * time, |_| begun.elapsed() > time)?;
+            if waits.errors > 0 || waits.unanswered {
+                return Err(io::Error::other("a polite client got an error, or no answer"));
+            }
+            Ok(waits.quantile(0.99))
+        };
+        quiet.push(waits()?);
+        let visitors = Visitors::start(&server.address)?;
+        beside.push(waits()?);
+        rates.push(visitors.stop()?);
+    }
+    let grows = median(quiet.iter().zip(&beside).map(|(quiet, beside)| beside - quiet).collect());
+    let [quiet, beside, rate] = [quiet, beside, rates].map(median);
+    Ok(Figure {
+        what: format!("up to {RATE} handshakes a second: p99 of a polite client"),
+        goal: format!("at most {DELAY} ms more"),
+        value: format!("{grows:+.2} ms: {quiet:.2} without, {beside:.2} beside {rate:.0} a second"),
+        reached: grows <= DELAY,
+        figures: json!({ "quiet_millis": quiet, "beside_millis": beside, "more_millis": grows,
+                         "handshakes_per_second": rate }),
+    })
+}
+
+/// The process that connects.
+struct Visitors(Child);
+
+impl Visitors {
+    fn start(address: &Address) -> io::Result<Self> {
+        let Address::WebSocket { port, .. } = address else { return Err(io::ErrorKind::InvalidInput.into()) };
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["be-visitors", &port.to_string()]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        Ok(Self(command.spawn()?))
+    }
+
+    /// How many a second came and went.
+    fn stop(mut self) -> io::Result<f64> {
+        drop(self.0.stdin.take());
+        let mut text = String::new();
+        if let Some(output) = &mut self.0.stdout {
+            output.read_to_string(&mut text)?;
+        }
+        let status = self.0.wait()?;
+        text.trim().parse().map_err(|_| io::Error::other(format!("who connects has ended: {status}")))
+    }
+}
+
+/// One connection of a visitor.
+struct Visit {
+    stream: TcpStream,
+    answer: Vec<u8>,
+    is_over: bool,
+}
+
+/// Connects, shakes hands and closes, at most [`RATE`] times a second, until its stdin ends.
+pub fn visitors(mut arguments: impl Iterator<Item = String>) -> io::Result<()> {
+    let port: u16 = arguments.next().and_then(|port| port.parse().ok()).ok_or(io::ErrorKind::InvalidInput)?;
+    let request = web::request(port, "/acp")?;
+    let farewell = web::farewell();
+    let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+    let mut visits: Vec<Option<Visit>> = (0..AT_ONCE).map(|_| None).collect();
+    let mut events = Vec::with_capacity(AT_ONCE);
+    let (begun, mut count, mut done) = (Instant::now(), 0, 0_u64);
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let stdin = io::stdin();
+    while poll(&mut [PollFd::new(&stdin, PollFlags::IN)], Some(&at_once))? == 0 {
+        for (number, visit) in visits.iter_mut().enumerate().filter(|(_, visit)| visit.is_none()) {
+            if count >= RATE * begun.elapsed().as_micros() as u64 / 1_000_000 {
+                break;
+            }
+            let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+            stream.write_all(request.as_bytes())?;
+            stream.set_nonblocking(true)?;
+            epoll::add(&epoll, &stream, EventData::new_u64(number as u64), EventFlags::IN)?;
+            *visit = Some(Visit { stream, answer: Vec::new(), is_over: false });
+            count += 1;
+        }
+        events.clear();
+        let soon = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+        epoll::wait(&epoll, rustix::buffer::spare_capacity(&mut events), Some(&soon))?;
+        for event in &events {
+            let place = &mut visits[event.data.u64() as usize];
+            let Some(visit) = place else { continue };
+            let mut bytes = [0; 4096];
+            let read = visit.stream.read(&mut bytes)?;
+            if visit.is_over {
+                if read == 0 {
+                    forget(&visit.stream)?;
+                    *place = None;
+                    done += 1;
+                }
+                continue;
+            }
+            visit.answer.extend_from_slice(&bytes[..read]);
+            if web::is_accepted(&visit.answer, read == 0)? {
+                visit.stream.write_all(&farewell)?;
+                visit.is_over = true;
+            }
+        }
+    }
+    println!("{}", done as f64 / begun.elapsed().as_secs_f64());
+    Ok(())
+}

@@ -142,7 +142,11 @@ impl Stream {
     /// Waits until nobody is left who could read what is written here. It never returns for a regular file.
     pub(super) async fn reader_gone(&self) {
         let gone = async {
-            let watched = self.watch(Interest::WRITABLE)?;
+            // By a number of its own: epoll(7) takes each once, and a write may have to wait for room meanwhile.
+            let own = self.fd.as_fd().try_clone_to_owned()?;
+            // SAFETY: the descriptor is moved there, and is open for as long as that lives.
+            let watched = unsafe { AsyncFd::register_with_interest(own, Interest::WRITABLE) };
+            let watched = watched.map_err(io::Error::from)?;
             loop {
                 let mut ready = watched.ready(Interest::WRITABLE).await?;
                 if ready.ready().is_write_closed() {

@@ -188,9 +188,11 @@ fn who_is_no_trusted_proxy_tells_nothing() {
 
 #[test]
 fn a_proxy_header_stands_before_the_request() {
-    let daemon = door([echo("echo", 1)], json!({ "proxy": { "from": ["127.0.0.1"] } }));
+    let keys = json!({ "proxy": { "from": ["127.0.0.1"] }, "trusted_proxies": ["127.0.0.1"] });
+    let daemon = door([echo("echo", 1)], keys);
     let mut client = Client::over_tcp(daemon.address());
-    let request = UPGRADE.replace("localhost", "bus.example");
+    // The client has set the field: a proxy that passes bytes on sets none.
+    let request = UPGRADE.replace("localhost", "bus.example") + "X-Forwarded-For: 10.0.0.1\r\n";
     client.send_bytes(format!("PROXY TCP4 192.0.2.7 198.51.100.1 40000 9000\r\n{request}\r\n").as_bytes());
     assert!(client.line().starts_with("HTTP/1.1 101 "));
     daemon.logs(&["client_opened", "client=0", " from=192.0.2.7:40000", " via=127.0.0.1:"]);

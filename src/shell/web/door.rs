@@ -94,8 +94,9 @@ impl Door {
             return Err(Refusal::new(Status::NotFound, why));
         }
         let key = request.upgrade()?;
-        let proxy = origin.via.unwrap_or(origin.place);
-        let is_behind_proxy = origin.via.is_some() || self.trusts(proxy);
+        // Behind a PROXY header it is whom that names who has set the fields, and not the proxy, which passes them on.
+        let sender = origin.place;
+        let is_behind_proxy = origin.via.is_some() || self.trusts(sender);
         if self.is_loopback && !is_behind_proxy && !request.host.is_some_and(|host| is_loopback(name_of(host))) {
             return Err(forbidden(
                 "Host is no name of this machine, and only this machine reaches this listener; a proxy is to be listed \
@@ -109,11 +110,11 @@ impl Door {
                 return Err(forbidden(format!("the origin {page:?} is not in origins of this listener")));
             }
         }
-        if self.trusts(proxy) {
+        if self.trusts(sender) {
             let is_trusted = |address: IpAddr| self.trusts(Place::Address((address, 0).into()));
             let client = forwarded::client(&request.forwarded_for, &request.forwarded, is_trusted);
             if let Some(client) = client.map_err(|why| Refusal::new(Status::BadRequest, why))? {
-                (origin.place, origin.via, origin.is_proxy) = (Place::Address(client), Some(proxy), false);
+                (origin.place, origin.via) = (Place::Address(client), Some(origin.via.unwrap_or(sender)));
             }
         }
         if let Some(tokens) = &mut self.tokens {

@@ -49,9 +49,7 @@ impl Entry {
             return Err("listeners[].peer_uids");
         }
         let Some(networks) = self.allow.as_ref().filter(|_| !origin.is_proxy) else { return Ok(()) };
-        let address = origin.place.address();
-        let is_in = address.is_some_and(|address| networks.iter().any(|network| network.contains(address)));
-        if is_in { Ok(()) } else { Err("listeners[].allow") }
+        if origin.place.is_in(networks) { Ok(()) } else { Err("listeners[].allow") }
     }
 }
 
@@ -63,9 +61,7 @@ impl Bus {
         let proxy = entry.proxy.as_ref()?;
         let is_believed = match &proxy.from {
             Proxies::Unix => entry.lets_connect(place),
-            Proxies::Networks(networks) => {
-                place.address().is_some_and(|address| networks.iter().any(|network| network.contains(address)))
-            }
+            Proxies::Networks(networks) => place.is_in(networks),
         };
         is_believed.then_some(proxy)
     }
@@ -107,19 +103,18 @@ impl Bus {
 
     /// A connection asked for a WebSocket and was refused.
     pub(super) fn on_not_upgraded(&mut self, now: Moment, place: Place, why: &str) {
-        let report = self.reporter.report(now, Reason::HandshakeRefused, || {
-            let text = format!("a WebSocket is refused: {why}");
-            Report { origin: Some(Rc::new(place.into())), ..Report::new(Reason::HandshakeRefused, text) }
-        });
-        self.effects.extend(report.map(Effect::Report));
+        self.report_stranger(now, Reason::HandshakeRefused, place, || format!("a WebSocket is refused: {why}"));
     }
 
     /// What had to begin with a PROXY header was closed.
     pub(super) fn on_unintroduced(&mut self, now: Moment, place: Place, why: &str) {
-        let report = self.reporter.report(now, Reason::ProxyHeader, || {
-            let text = format!("a connection is closed: {why}");
-            Report { origin: Some(Rc::new(place.into())), ..Report::new(Reason::ProxyHeader, text) }
-        });
+        self.report_stranger(now, Reason::ProxyHeader, place, || format!("a connection is closed: {why}"));
+    }
+
+    /// Tells of a connection that has never been a client.
+    fn report_stranger(&mut self, now: Moment, reason: Reason, place: Place, text: impl FnOnce() -> String) {
+        let origin = || Some(Rc::new(place.into()));
+        let report = self.reporter.report(now, reason, || Report { origin: origin(), ..Report::new(reason, text()) });
         self.effects.extend(report.map(Effect::Report));
     }
 

@@ -15,30 +15,35 @@ const MOST: usize = 16 * 1024;
 /// See the top of the file.
 #[derive(Default)]
 pub(super) struct Bonds {
-    names: HashMap<(usize, Box<[u8]>), Rc<str>>,
-    oldest: VecDeque<(usize, Box<[u8]>)>,
+    /// The names of sessions, by pool and session.
+    names: Vec<HashMap<Rc<[u8]>, Box<str>>>,
+    /// The same sessions, the one that was bound first in front.
+    oldest: VecDeque<(usize, Rc<[u8]>)>,
 }
 
 impl Bonds {
     /// The session `session` of a pool was made or loaded under `name`. One that is bound stays so.
-    pub(super) fn bind(&mut self, pool: usize, session: &[u8], name: &Rc<str>) {
-        let key = (pool, Box::from(session));
-        if self.names.contains_key(&key) {
+    pub(super) fn bind(&mut self, pool: usize, session: &[u8], name: &str) {
+        if self.names.len() <= pool {
+            self.names.resize_with(pool + 1, HashMap::default);
+        }
+        if self.names[pool].contains_key(session) {
             return;
         }
-        if self.names.len() >= MOST
-            && let Some(oldest) = self.oldest.pop_front()
+        if self.oldest.len() >= MOST
+            && let Some((pool, oldest)) = self.oldest.pop_front()
         {
-            self.names.remove(&oldest);
+            self.names[pool].remove(&oldest);
         }
-        self.names.insert(key.clone(), Rc::clone(name));
-        self.oldest.push_back(key);
+        let session: Rc<[u8]> = session.into();
+        self.names[pool].insert(Rc::clone(&session), name.into());
+        self.oldest.push_back((pool, session));
     }
 
     /// Whether a session of a pool is bound to another name than this one.
     pub(super) fn keeps_from(&self, pool: usize, session: &[u8], name: Option<&str>) -> bool {
-        !self.names.is_empty()
-            && self.names.get(&(pool, Box::from(session))).is_some_and(|bound| Some(&**bound) != name)
+        let bound = self.names.get(pool).and_then(|names| names.get(session));
+        bound.is_some_and(|bound| Some(&**bound) != name)
     }
 }
 
@@ -49,8 +54,8 @@ mod tests {
     #[test]
     fn a_session_is_bound_to_its_first_name_in_its_pool() {
         let mut bonds = Bonds::default();
-        bonds.bind(1, b"s", &"alice".into());
-        bonds.bind(1, b"s", &"bob".into());
+        bonds.bind(1, b"s", "alice");
+        bonds.bind(1, b"s", "bob");
         assert!(!bonds.keeps_from(1, b"s", Some("alice")));
         assert!(bonds.keeps_from(1, b"s", Some("bob")) && bonds.keeps_from(1, b"s", None));
         assert!(!bonds.keeps_from(0, b"s", None) && !bonds.keeps_from(1, b"t", None));
@@ -59,11 +64,10 @@ mod tests {
     #[test]
     fn the_oldest_bond_goes_when_there_are_too_many() {
         let mut bonds = Bonds::default();
-        let alice = "alice".into();
         for number in 0..=MOST {
-            bonds.bind(0, number.to_string().as_bytes(), &alice);
+            bonds.bind(0, number.to_string().as_bytes(), "alice");
         }
         assert!(!bonds.keeps_from(0, b"0", None) && bonds.keeps_from(0, b"1", None));
-        assert_eq!((bonds.names.len(), bonds.oldest.len()), (MOST, MOST));
+        assert_eq!((bonds.names[0].len(), bonds.oldest.len()), (MOST, MOST));
     }
 }

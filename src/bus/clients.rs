@@ -175,7 +175,7 @@ impl Bus {
         let was_half_closed = client.phase == Phase::HalfClosed;
         client.phase = next;
         client.deadline = None;
-        client.why.get_or_insert(why);
+        let why = *client.why.get_or_insert(why);
         if how == Close::Flush {
             let limits = &self.settings.limits;
             let patience = if client.end.output.queued() > 0 { limits.drain_timeout.max(LINGER) } else { LINGER };
@@ -194,7 +194,6 @@ impl Bus {
         if how == Close::Flush && was_half_closed && nothing_left {
             return self.close_client(now, key, Close::Now, why);
         }
-        let why = self.clients.get(key).and_then(|client| client.why).unwrap_or(why);
         self.effects.push_back(Effect::Close { client: key, how, why });
         self.recheck_quiesced(now);
     }

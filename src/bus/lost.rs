@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use super::peer::hash_of_name;
+
 /// How many such names are remembered for one client; beyond them the oldest one goes.
 const MAX_LOST: usize = 64;
 
@@ -13,29 +15,24 @@ pub(super) struct LostNames {
 }
 
 impl LostNames {
-    fn hash(name: &[u8]) -> u64 {
-        // FNV-1a.
-        name.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
-    }
-
     /// A session of this name went with its worker.
     pub(super) fn add(&mut self, name: &[u8]) {
         self.forget(name);
         if self.names.len() == MAX_LOST {
             self.names.pop_front();
         }
-        self.names.push_back(Self::hash(name));
+        self.names.push_back(hash_of_name(name));
     }
 
     /// Whether the client owned a session of this name that is gone.
     pub(super) fn has(&self, name: &[u8]) -> bool {
-        !self.names.is_empty() && self.names.contains(&Self::hash(name))
+        !self.names.is_empty() && self.names.contains(&hash_of_name(name))
     }
 
     /// It has a session of this name again.
     pub(super) fn forget(&mut self, name: &[u8]) {
         if !self.names.is_empty() {
-            let hash = Self::hash(name);
+            let hash = hash_of_name(name);
             self.names.retain(|lost| *lost != hash);
         }
     }

@@ -1,10 +1,11 @@
 //! Who a client is, as far as anybody can tell: where its connection comes from, and what a proxy before it has said of
-//! it. For rules of admission and for people; no message is routed by it.
+//! it, or a token. For rules of admission, for people, and for what a name may have: its pools, and its sessions.
 
 use core::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 
-use super::peer::Source;
+use super::networks::Network;
+use super::peer::{Source, hash_of_name};
 
 /// Where a connection comes from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,6 +32,11 @@ impl Place {
             Self::Address(address) => Source::Address(network(address.ip())),
             Self::Process { user, .. } => Source::User(user),
         }
+    }
+
+    /// Whether its address is in one of these networks.
+    pub fn is_in(self, networks: &[Network]) -> bool {
+        self.address().is_some_and(|address| networks.iter().any(|network| network.contains(address)))
     }
 
     /// Its address; an IPv4 address that is mapped into IPv6 is one of IPv4.
@@ -95,15 +101,10 @@ impl Origin {
     /// What it has its share by: its token's name, or else where it comes from.
     pub fn source(&self) -> Source {
         match &self.names.token {
-            Some(name) => Source::Name(hash(name.as_bytes())),
+            Some(name) => Source::Name(hash_of_name(name.as_bytes())),
             None => self.place.source(),
         }
     }
-}
-
-/// FNV-1a: of names that the operator has given.
-fn hash(name: &[u8]) -> u64 {
-    name.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
 }
 
 /// What a client is called: by its token, and by a proxy beside its address. Text without control characters, of at most

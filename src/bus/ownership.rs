@@ -1,8 +1,6 @@
 //! Whose a session is: who claims it, learns of it, borrows it, loses it, and who may not name it (spec 6.1, decision
 //! 3).
 
-use std::rc::Rc;
-
 use super::Bus;
 use super::message::Refusal;
 use super::peer::{ClientKey, Moment, Peer, SessionKey, WorkerKey};
@@ -96,7 +94,7 @@ impl Bus {
     fn bind_session(&mut self, client: ClientKey, worker: WorkerKey, session: &[u8]) {
         let (Some(client), Some(worker)) = (self.clients.get(client), self.workers.get(worker)) else { return };
         if let Some(name) = client.origin.names.owner() {
-            self.bonds.bind(worker.pool, session, &Rc::from(name));
+            self.bonds.bind(worker.pool, session, name);
         }
     }
 
@@ -112,16 +110,14 @@ impl Bus {
 
     /// The worker has answered a request in this session with a result.
     pub(super) fn confirm_session(&mut self, key: SessionKey, rank: Rank) {
-        let Some(session) = self.sessions.confirm(key, rank) else { return };
-        if let (Rank::Issued, Some(owner)) = (session.rank, session.client) {
+        let Some((session, has_risen)) = self.sessions.confirm(key, rank) else { return };
+        let (Rank::Issued, Some(owner)) = (session.rank, session.client) else { return };
+        if let Some(owner) = self.clients.get_mut(owner) {
+            owner.lost.forget(session.name.as_bytes());
+        }
+        if has_risen {
             let (worker, name) = (session.worker, session.name.clone());
             self.bind_session(owner, worker, name.as_bytes());
-        }
-        let Some(session) = self.sessions.get(key) else { return };
-        if let (Rank::Issued, Some(owner)) = (session.rank, session.client)
-            && let Some(owner) = self.clients.get_mut(owner)
-        {
-            owner.lost.forget(session.name.as_bytes());
         }
     }
 

@@ -92,6 +92,11 @@ pub enum Source {
     Name(u64),
 }
 
+/// A name in 64 bits (FNV-1a). Nobody gains by two names of one hash where this is used.
+pub(super) fn hash_of_name(name: &[u8]) -> u64 {
+    name.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
+}
+
 impl std::fmt::Display for Source {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

@@ -258,11 +258,12 @@ impl Sessions {
         session.used = now;
     }
 
-    /// The worker has answered a request in this session with a result. Gives the session.
-    pub(super) fn confirm(&mut self, key: SessionKey, rank: Rank) -> Option<&Session> {
+    /// The worker has answered a request in this session with a result. Gives the session, and whether it has risen.
+    pub(super) fn confirm(&mut self, key: SessionKey, rank: Rank) -> Option<(&Session, bool)> {
         let session = self.table.get_mut(key)?;
+        let has_risen = session.rank < rank;
         session.rank = session.rank.max(rank);
-        Some(session)
+        Some((session, has_risen))
     }
 
     /// A worker has loaded a session, or may have, without saying whose it is: it knows it from now on. Whoever owns it

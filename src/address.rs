@@ -6,7 +6,7 @@
 
 use std::fmt;
 use std::io;
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 
 use rustix::net::SocketAddrUnix;
@@ -138,6 +138,14 @@ impl fmt::Display for Address {
             Self::Tcp { host, port } => write!(out, "tcp://{host}:{port}"),
             Self::Unix { path } => write!(out, "unix:{}", path.display()),
         }
+    }
+}
+
+/// Whether a host, an IPv6 address without its brackets, leads to this machine wherever it is asked for.
+pub fn is_loopback(host: &str) -> bool {
+    match host.parse::<IpAddr>() {
+        Ok(address) => address.to_canonical().is_loopback(),
+        Err(_) => host == "localhost" || host.ends_with(".localhost"),
     }
 }
 

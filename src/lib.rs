@@ -35,6 +35,7 @@ pub mod echo;
 pub mod error;
 pub mod io;
 pub mod proxy;
+pub mod random;
 pub mod reserve;
 pub mod scan;
 pub mod shell;

@@ -9,8 +9,8 @@
 use std::io;
 
 use memchr::memchr;
-use rustix::rand::{GetRandomFlags, getrandom};
 
+use crate::random;
 use crate::websocket::{Mask, encode};
 
 /// Most bytes that are kept of a line.
@@ -97,28 +97,13 @@ struct Masks {
 impl Masks {
     fn next(&mut self) -> io::Result<Mask> {
         if self.left == 0 {
-            fill_with_random(&mut self.pool)?;
+            random::fill(&mut self.pool, random::Flags::empty())?;
             self.left = POOL;
         }
         self.left -= 4;
         let pool = &self.pool[self.left..];
         Ok(Mask::new([pool[0], pool[1], pool[2], pool[3]]))
     }
-}
-
-/// Random bytes of the kernel's.
-///
-/// # Errors
-/// What getrandom(2) said.
-pub(super) fn fill_with_random(mut bytes: &mut [u8]) -> io::Result<()> {
-    while !bytes.is_empty() {
-        match getrandom(&mut *bytes, GetRandomFlags::empty()) {
-            Ok(count) => bytes = &mut bytes[count..],
-            Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -15,9 +15,10 @@ use tokio::time::timeout;
 use super::BLOCK;
 use super::daemon::Url;
 use super::failure::{Ending, Failure};
-use super::frames::{Framer, fill_with_random};
+use super::frames::Framer;
 use super::stream::Stream;
 use super::tls::Tls;
+use crate::random;
 use crate::websocket::client::{self, Reading, Request};
 use crate::websocket::frame::{Decoder, Event, Received};
 use crate::websocket::{Role, close, encode};
@@ -75,7 +76,7 @@ pub(super) async fn connect(
     limit: Duration,
 ) -> Result<(Rc<Sender>, Receiver), Failure> {
     let mut key = [0; 16];
-    fill_with_random(&mut key).map_err(Failure::Broken)?;
+    random::fill(&mut key, random::Flags::empty()).map_err(Failure::Broken)?;
     let host = url.host_field();
     let request = Request::new(&host, url.target(), key, token).map_err(|why| Failure::File(why.to_owned()))?;
     let outgoing =

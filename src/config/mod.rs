@@ -17,7 +17,6 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Read};
-use std::net::IpAddr;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -25,9 +24,10 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, poll};
 use thiserror::Error;
 
-use crate::address::Address;
+use crate::address::{Address, is_loopback};
 use crate::bus::settings::{self, Assignment, Entry, Limits, MaxConnections, Proxies, Routing, Settings};
 use crate::error::StartError;
+use crate::tokens;
 
 pub use document::Problem;
 
@@ -221,9 +221,7 @@ impl Token {
 
     /// Whether this is it. How long that takes tells nothing but the length.
     pub fn is(&self, presented: &[u8]) -> bool {
-        let differs = self.0.iter().zip(presented).fold(0, |differs, (one, other)| differs | (one ^ other));
-        // The compiler may not stop at the first difference.
-        std::hint::black_box(differs) == 0 && self.0.len() == presented.len()
+        tokens::is_same(&self.0, presented)
     }
 }
 
@@ -575,13 +573,11 @@ impl Config {
     /// What is said of each listener that takes clients from other machines without being told from where: who they are
     /// is not asked, and what they say is not encrypted. An admin listener that other machines reach is named as well.
     pub fn open_listeners(&self) -> Vec<String> {
-        let is_near = |host: &str| match host.parse::<IpAddr>() {
-            Ok(address) => address.to_canonical().is_loopback(),
-            Err(_) => host == "localhost" || host.ends_with(".localhost"),
-        };
         let asks_for_token = |listener: &Listener| listener.web.as_ref().is_some_and(|web| web.tokens_file.is_some());
         let is_open = |listener: &&Listener| match &listener.listen {
-            Listen::Tcp { host, .. } => listener.entry.allow.is_none() && !is_near(host) && !asks_for_token(listener),
+            Listen::Tcp { host, .. } => {
+                listener.entry.allow.is_none() && !is_loopback(host) && !asks_for_token(listener)
+            }
             Listen::Stdio | Listen::Unix { .. } => false,
         };
         let tell = |listener: &Listener| {
@@ -593,7 +589,7 @@ impl Config {
         };
         let mut told: Vec<String> = self.listeners.iter().filter(is_open).map(tell).collect();
         if let Some(Listen::Tcp { host, port }) = self.admin.as_ref().map(|admin| &admin.listen)
-            && !is_near(host)
+            && !is_loopback(host)
         {
             told.push(format!(
                 "the admin listener {host}:{port} tells everybody who reaches it names of sessions and addresses of \

@@ -21,7 +21,7 @@ use crate::bus::settings::{
     self, Assignment, Entry, IdCollision, Limits, MAX_WORKERS, MaxConnections, OnFailure, Proxies, Proxy, Routing,
     SessionAccess,
 };
-use crate::tokens::Tokens;
+use crate::tokens::{self, Tokens};
 use crate::websocket::HEALTH;
 
 const LEVELS: [(&str, LogLevel); 4] =
@@ -623,9 +623,6 @@ fn set_mode<'t>(reader: &mut Reader<'t>, listen: &mut Listen, mode: Option<(&Nod
     }
 }
 
-/// Shortest token in bytes: one that is guessed is none.
-const MIN_TOKEN: usize = 16;
-
 fn admin<'t>(reader: &mut Reader<'t>, node: &Node<'t>, listeners: &[Listener]) -> Option<Admin> {
     let object = reader.object(node, "admin", keys::ADMIN)?;
     let mode = object.get("mode").map(|node| (node, socket_mode(reader, node)));
@@ -654,10 +651,11 @@ fn token<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Option<Token> {
     let path = reader.string(node)?;
     let read = checked(&path).and_then(|path| std::fs::read(path).map_err(|error| command::reason(&error)));
     match read.map(|bytes| Token::new(&bytes)) {
-        Ok(token) if token.len() >= MIN_TOKEN => return Some(token),
+        Ok(token) if token.len() >= tokens::SHORTEST => return Some(token),
         Ok(token) => {
             let hint = "make one with: openssl rand -hex 32".to_owned();
-            let message = format!("the token in {path:?} has {} bytes, and {MIN_TOKEN} is the least", token.len());
+            let (length, least) = (token.len(), tokens::SHORTEST);
+            let message = format!("the token in {path:?} has {length} bytes, and {least} is the least");
             reader.fail(node, message, Some(hint));
         }
         Err(why) => reader.fail(node, format!("the token file {path:?} {why}"), None),

@@ -6,6 +6,7 @@
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
+use super::framing::Framing;
 use super::inbox::Inbox;
 use super::inherited;
 use super::outbox::Outbox;
@@ -166,14 +167,10 @@ impl Connection {
         }
     }
 
-    /// The connection of a client that speaks WebSocket, and is told this first; and pings of it that have come already.
-    pub(super) fn speaking(mut self, web: Web, answer: &str, pings: &[Vec<u8>]) -> Self {
+    /// The connection of a client that speaks WebSocket.
+    pub(super) fn speaking(mut self, web: Web, framing: Framing) -> Self {
         self.web = Some(Box::new(web));
-        self.outbox.frame_lines();
-        if let Some(framing) = self.outbox.framing() {
-            framing.urge(answer.as_bytes());
-            pings.iter().for_each(|ping| framing.answer(ping));
-        }
+        self.outbox.frame_lines(framing);
         self
     }
 

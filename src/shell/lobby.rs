@@ -13,6 +13,7 @@ use slab::Slab;
 
 use super::Shell;
 use super::connection::{Connection, Descriptor, Kind};
+use super::framing::Framing;
 use super::hands::Hands;
 use super::operation::Operation;
 use super::web::Web;
@@ -93,13 +94,6 @@ enum Over {
     Closed,
 }
 
-impl Arrival {
-    /// What has come behind the PROXY header.
-    fn rest(&self) -> &[u8] {
-        &self.bytes[self.header..self.filled]
-    }
-}
-
 impl Lobby {
     /// When the time of one of them may be up.
     pub(super) fn due(&self) -> Option<Moment> {
@@ -113,6 +107,13 @@ impl Lobby {
 
     fn waiting(&self) -> impl Iterator<Item = (usize, &Arrival)> {
         self.arrivals.iter().filter(|(_, arrival)| arrival.over.is_none())
+    }
+
+    /// An arrival comes to its next stage, which has to be over at the deadline.
+    fn go_on(&mut self, slot: usize, stage: Stage, deadline: Moment) {
+        let arrival = &mut self.arrivals[slot];
+        (arrival.stage, arrival.deadline) = (stage, deadline);
+        self.wake_at(deadline);
     }
 
     fn wake_at(&mut self, deadline: Moment) {
@@ -216,10 +217,7 @@ impl<I: Io> Hands<I> {
 
     /// Tells a connection something, with which it ends.
     fn end_with(&mut self, now: Moment, slot: usize, answer: String) {
-        let arrival = &mut self.lobby.arrivals[slot];
-        arrival.stage = Stage::Answer { bytes: answer.into_bytes().into(), sent: 0 };
-        arrival.deadline = now.after(LINGER);
-        self.lobby.wake_at(now.after(LINGER));
+        self.lobby.go_on(slot, Stage::Answer { bytes: answer.into_bytes().into(), sent: 0 }, now.after(LINGER));
         self.wait(slot);
     }
 
@@ -328,10 +326,7 @@ impl<I: Io> Shell<I> {
             let Arrival { newcomer, origin, bytes, filled, header, .. } = arrival;
             return self.let_in(newcomer, origin, &bytes[header..filled], None);
         }
-        arrival.stage = Stage::Request(request::Reader::default());
-        arrival.deadline = now.after(REQUEST_TIMEOUT);
-        let deadline = arrival.deadline;
-        hands.lobby.wake_at(deadline);
+        hands.lobby.go_on(slot, Stage::Request(request::Reader::default()), now.after(REQUEST_TIMEOUT));
         self.read_request(now, slot, has_ended);
     }
 
@@ -341,19 +336,17 @@ impl<I: Io> Shell<I> {
         let bytes = &arrival.bytes[arrival.header..arrival.filled];
         let Stage::Request(reader) = &mut arrival.stage else { return };
         let (verdict, length) = match reader.read(bytes) {
+            request::Reading::More if has_ended => {
+                let why = (!bytes.is_empty()).then_some("it ended in the middle of its request");
+                let arrival = hands.lobby.arrivals.remove(slot);
+                return hands.turn_away(now, arrival, why);
+            }
             request::Reading::More => {
                 let why = match arrival.over {
-                    None if !has_ended => return hands.wait(slot),
-                    _ if has_ended && arrival.rest().is_empty() => None,
-                    _ if has_ended => Some("it ended in the middle of its request".to_owned()),
-                    Some(Over::Late) => Some(format!("no whole request came within {} s", REQUEST_TIMEOUT.as_secs())),
-                    _ => Some(format!("more than {MOST} connections wait to be let in, and it has waited longest")),
+                    None => return hands.wait(slot),
+                    Some(Over::Late) => format!("no whole request came within {} s", REQUEST_TIMEOUT.as_secs()),
+                    Some(_) => format!("more than {MOST} connections wait to be let in, and it has waited longest"),
                 };
-                if has_ended || why.is_none() {
-                    let arrival = hands.lobby.arrivals.remove(slot);
-                    return hands.turn_away(now, arrival, why.as_deref());
-                }
-                let why = why.unwrap_or_default();
                 (Verdict::Refuse(Refusal::new(Status::RequestTimeout, why)), 0)
             }
             request::Reading::Refused(refusal) => (Verdict::Refuse(refusal), 0),
@@ -369,44 +362,25 @@ impl<I: Io> Shell<I> {
             Verdict::Answer(answer) => hands.end_with(now, slot, answer),
             Verdict::Enter { origin, answer } => {
                 let Arrival { newcomer, mut bytes, filled, header, .. } = hands.lobby.arrivals.remove(slot);
-                self.let_in_web(
-                    now,
-                    newcomer,
-                    *origin,
-                    &answer,
-                    &mut bytes[header + length..],
-                    filled - header - length,
-                );
+                let Some(door) = &hands.doors[newcomer.listener] else { return };
+                let mut web = Web::new(&door.terms, hands.longest_client_line, now);
+                let mut framing = Framing::default();
+                framing.urge(answer.as_bytes());
+                // Its first frames may have come with the request.
+                let frames = &mut bytes[header + length..];
+                let lines = web.decode(&mut framing, now, frames, filled - header - length);
+                self.let_in(newcomer, *origin, &frames[..lines], Some((web, framing)));
             }
         }
     }
 
-    /// A connection becomes a client that speaks WebSocket. Of its frames `received` bytes have come, with a byte behind
-    /// them.
-    fn let_in_web(
-        &mut self,
-        now: Moment,
-        newcomer: Newcomer,
-        origin: Origin,
-        answer: &str,
-        bytes: &mut [u8],
-        received: usize,
-    ) {
-        let hands = &self.hands;
-        let Some(door) = &hands.doors[newcomer.listener] else { return };
-        let mut web = Web::new(&door.terms, hands.longest_client_line, now);
-        let mut pings: Vec<Vec<u8>> = Vec::new();
-        let lines = web.decode(now, bytes, received, |payload| pings.push(payload.to_vec()));
-        self.let_in(newcomer, origin, &bytes[..lines], Some((web, answer, pings)));
-    }
-
     /// A connection becomes a client, from which lines have come already.
-    fn let_in(&mut self, newcomer: Newcomer, origin: Origin, begun: &[u8], web: Option<(Web, &str, Vec<Vec<u8>>)>) {
+    fn let_in(&mut self, newcomer: Newcomer, origin: Origin, begun: &[u8], web: Option<(Web, Framing)>) {
         let Newcomer { socket, listener, .. } = newcomer;
         let client = self.add_client(listener, origin, begun, |peer| {
             let connection = Connection::new(peer, Kind::Socket, Descriptor::Owned(socket), None, None);
             match web {
-                Some((web, answer, pings)) => connection.speaking(web, answer, &pings),
+                Some((web, framing)) => connection.speaking(web, framing),
                 None => connection,
             }
         });

@@ -2,6 +2,7 @@
 //! a WebSocket each line is a frame (`framing.rs`): its head stands before it, and its newline goes.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::rc::Rc;
 
 use super::framing::Framing;
@@ -62,6 +63,17 @@ pub(super) struct Outbox {
 struct Gather {
     vectors: [libc::iovec; GATHER],
     message: libc::msghdr,
+}
+
+/// Where these bytes of a queue lie.
+fn stretches(segments: &VecDeque<Segment>, bytes: Range<usize>) -> impl Iterator<Item = *const [u8]> {
+    let mut end = 0;
+    segments.iter().map(Segment::bytes).filter_map(move |segment| {
+        let begin = end;
+        end += segment.len();
+        let (from, to) = (bytes.start.max(begin), bytes.end.min(end));
+        (from < to).then(|| std::ptr::from_ref(&segment[from - begin..to - begin]))
+    })
 }
 
 impl Gather {
@@ -128,8 +140,8 @@ impl Outbox {
     }
 
     /// Lines that are pushed from now on become frames.
-    pub(super) fn frame_lines(&mut self) {
-        self.framing = Some(Box::default());
+    pub(super) fn frame_lines(&mut self, framing: Framing) {
+        self.framing = Some(Box::new(framing));
     }
 
     /// What goes before the queue, if lines become frames.
@@ -144,15 +156,14 @@ impl Outbox {
     /// with what is pushed yet of its last line; so many bytes less than were ever pushed are there.
     pub(super) fn push(&mut self, bytes: &[u8], buffers: &mut Buffers) -> Result<(), usize> {
         if self.torn {
-            self.torn = bytes.last() != Some(&b'\n');
-            return Err(bytes.len());
+            return Err(self.tear(bytes.len(), bytes));
         }
         if self.framing.is_some() {
-            return self.push_lines(bytes, buffers);
+            return self.push_lines(bytes, None, buffers);
         }
         self.push_bytes(bytes, Room::Ample, buffers).map_err(|pushed| {
-            self.torn = bytes.last() != Some(&b'\n');
-            bytes.len() - pushed + self.tear_off(buffers)
+            let begun = self.tear_off(buffers);
+            self.tear(begun + bytes.len() - pushed, bytes)
         })
     }
 
@@ -183,16 +194,29 @@ impl Outbox {
         Ok(())
     }
 
-    /// Queues a frame for each line that ends in `bytes`.
-    fn push_lines(&mut self, bytes: &[u8], buffers: &mut Buffers) -> Result<(), usize> {
-        let mut rest = bytes;
-        while let Some(newline) = memchr::memchr(b'\n', rest) {
-            let line = &rest[..newline];
-            self.push_frame(line.len(), buffers, |outbox, buffers| outbox.push_bytes(line, Room::Ample, buffers))
-                .map_err(|begun| self.tear(begun + rest.len(), bytes))?;
-            rest = &rest[newline + 1..];
+    /// Queues a frame for each line that ends in `bytes`. If these lie in a block, from so many bytes of it on, long lines
+    /// are held there.
+    fn push_lines(
+        &mut self,
+        bytes: &[u8],
+        held: Option<(&Rc<Block>, usize)>,
+        buffers: &mut Buffers,
+    ) -> Result<(), usize> {
+        let mut at = 0;
+        while let Some(length) = memchr::memchr(b'\n', &bytes[at..]) {
+            let line = at..at + length;
+            let push = |outbox: &mut Self, buffers: &mut Buffers| match held {
+                Some((block, begin)) if length >= HOLD => {
+                    let (block, start, end) = (Rc::clone(block), begin + line.start, begin + line.end);
+                    outbox.segments.push_back(Segment::Held { block, start, end });
+                    Ok(())
+                }
+                _ => outbox.push_bytes(&bytes[line], Room::Ample, buffers),
+            };
+            self.push_frame(length, buffers, push).map_err(|begun| self.tear(begun + bytes.len() - at, bytes))?;
+            at += length + 1;
         }
-        self.begin_line(rest).map_err(|begun| self.tear(begun + rest.len(), bytes))
+        self.begin_line(&bytes[at..]).map_err(|begun| self.tear(begun + bytes.len() - at, bytes))
     }
 
     /// So many bytes are lost, up to the end of `bytes`.
@@ -261,18 +285,14 @@ impl Outbox {
     /// when the lines of a turn are complete.
     fn tear_off(&mut self, buffers: &mut Buffers) -> usize {
         let mut torn_off = 0;
-        while let Some(segment) = self.segments.back_mut() {
-            let kept = memchr::memrchr(b'\n', segment.bytes()).map_or(0, |newline| newline + 1);
-            torn_off += segment.bytes().len() - kept;
-            let (Segment::Chunk { start, end, .. } | Segment::Held { start, end, .. }) = segment;
-            *end = *start + kept;
-            if kept > 0 {
+        for bytes in self.segments.iter().rev().map(Segment::bytes) {
+            let behind = memchr::memrchr(b'\n', bytes).map_or(bytes.len(), |newline| bytes.len() - newline - 1);
+            torn_off += behind;
+            if behind < bytes.len() {
                 break;
             }
-            if let Some(segment) = self.segments.pop_back() {
-                segment.give_back(buffers);
-            }
         }
+        self.take_back(torn_off, buffers);
         torn_off
     }
 
@@ -287,37 +307,15 @@ impl Outbox {
         end: usize,
         buffers: &mut Buffers,
     ) -> Result<(), usize> {
-        let segment = Segment::Held { block, start, end };
+        let bytes = block.bytes(start, end);
         if self.torn {
-            self.torn = segment.bytes().last() != Some(&b'\n');
-            return Err(end - start);
+            return Err(self.tear(bytes.len(), bytes));
         }
         if self.framing.is_some() {
-            return self.hold_lines(&segment, buffers);
+            return self.push_lines(bytes, Some((&block, start)), buffers);
         }
-        self.segments.push_back(segment);
+        self.segments.push_back(Segment::Held { block, start, end });
         Ok(())
-    }
-
-    /// Queues a frame for each line that ends in a segment, and holds the long ones.
-    fn hold_lines(&mut self, segment: &Segment, buffers: &mut Buffers) -> Result<(), usize> {
-        let Segment::Held { block, start, .. } = segment else { return Ok(()) };
-        let bytes = segment.bytes();
-        let mut at = 0;
-        while let Some(length) = memchr::memchr(b'\n', &bytes[at..]) {
-            let line = at..at + length;
-            let push = |outbox: &mut Self, buffers: &mut Buffers| {
-                if length < HOLD {
-                    return outbox.push_bytes(&bytes[line.clone()], Room::Ample, buffers);
-                }
-                let (start, end) = (start + line.start, start + line.end);
-                outbox.segments.push_back(Segment::Held { block: Rc::clone(block), start, end });
-                Ok(())
-            };
-            self.push_frame(length, buffers, push).map_err(|begun| self.tear(begun + bytes.len() - at, bytes))?;
-            at += length + 1;
-        }
-        self.begin_line(&bytes[at..]).map_err(|begun| self.tear(begun + bytes.len() - at, bytes))
     }
 
     /// Whether nothing waits to be written.
@@ -359,40 +357,14 @@ impl Outbox {
 
     /// What to write next, with urgent bytes behind so many of the queue, if that many fit into one write.
     fn next_with(&mut self, urgent: *const [u8], before: usize) -> Next {
+        let behind = stretches(&self.segments, before..usize::MAX);
+        let pieces = stretches(&self.segments, 0..before).chain([urgent]).chain(behind);
         let gather = Gather::of(&mut self.gather);
-        let mut pieces: Vec<*const [u8]> = Vec::with_capacity(GATHER);
-        let mut left = Some(before);
-        for bytes in self.segments.iter().map(Segment::bytes) {
-            match left {
-                Some(rest) if rest < bytes.len() => {
-                    let (now, later) = bytes.split_at(rest);
-                    pieces.extend(
-                        [now, later].iter().filter(|piece| !piece.is_empty()).map(|piece| *piece as *const [u8]),
-                    );
-                    let at = pieces.len() - 1;
-                    pieces.insert(at, urgent);
-                    left = None;
-                }
-                Some(rest) => {
-                    pieces.push(bytes);
-                    left = Some(rest - bytes.len());
-                }
-                None => pieces.push(bytes),
-            }
-            if pieces.len() >= GATHER {
-                break;
-            }
-        }
-        if left == Some(0) && pieces.len() < GATHER {
-            pieces.push(urgent);
-            left = None;
-        }
-        pieces.truncate(GATHER);
-        let flies = left.is_none() && pieces.contains(&urgent);
+        let count = gather.fill(pieces);
+        let flies = stretches(&self.segments, 0..before).count() < GATHER;
         if let Some(framing) = self.framing.as_deref_mut() {
             framing.flies(flies.then_some(before));
         }
-        let count = gather.fill(pieces.into_iter());
         gather.next(count)
     }
 
@@ -527,7 +499,7 @@ mod tests {
             let mut random = Random::new(seed);
             let mut buffers = Buffers::new(None, 0).expect("there is memory");
             let mut outbox = Outbox::new(true);
-            outbox.frame_lines();
+            outbox.frame_lines(Framing::default());
             let (mut lines, mut pongs, mut written, mut told) = (Vec::new(), 0u32, Vec::new(), 0);
             for _ in 0..random.range(1..60) {
                 match random.range(0..4) {

@@ -27,9 +27,9 @@ impl<I: Io> Shell<I> {
         connection.reading = false;
         if result > 0 {
             let received = result as usize;
-            let bytes = match &mut connection.web {
-                Some(web) => web.decode_for(&mut connection.outbox, now, connection.inbox.received(received), received),
-                None => received,
+            let bytes = match (&mut connection.web, connection.outbox.framing()) {
+                (Some(web), Some(framing)) => web.decode(framing, now, connection.inbox.received(received), received),
+                _ => received,
             };
             connection.inbox.filled(bytes);
             self.present(now, slot);
@@ -82,13 +82,13 @@ impl<I: Io> Shell<I> {
     fn present_received(&mut self, now: Moment, slot: usize, buffer: u16, bytes: usize) {
         let connection = &mut self.hands.connections[slot];
         let peer = connection.peer;
-        let bytes = match &mut connection.web {
-            Some(web) => {
+        let bytes = match (&mut connection.web, connection.outbox.framing()) {
+            (Some(web), Some(framing)) => {
                 // SAFETY: the buffer is returned by the caller, after this.
                 let received = unsafe { self.hands.io.received_bytes(buffer) };
-                web.decode_for(&mut connection.outbox, now, received, bytes)
+                web.decode(framing, now, received, bytes)
             }
-            None => bytes,
+            _ => bytes,
         };
         if bytes == 0 {
             return;

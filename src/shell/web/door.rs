@@ -4,16 +4,17 @@
 use std::net::IpAddr;
 use std::path::Path;
 
-use rustix::rand::{GetRandomFlags, getrandom};
 use serde_json::json;
 
 use super::tokens::TokensFile;
+use crate::address::is_loopback;
 use crate::bus::Bus;
 use crate::bus::admission::TurnedAway;
 use crate::bus::port::{Moment, Origin, Place};
 use crate::bus::readiness::Readiness;
 use crate::bus::settings::Proxies;
 use crate::config::{Listen, Listener, Pool, Web};
+use crate::random;
 use crate::websocket::answer::{Accepted, Refusal, Status};
 use crate::websocket::request::{Method, PROTOCOL, Request};
 use crate::websocket::{HEALTH, forwarded};
@@ -51,7 +52,7 @@ impl Door {
         let ids = || pools.iter().map(|pool| pool.core.id.clone()).collect();
         let tokens = terms.tokens_file.as_deref().map(|path: &Path| TokensFile::new(path.to_owned(), ids()));
         let is_loopback = match &listener.listen {
-            Listen::Tcp { host, .. } => is_loopback(host),
+            Listen::Tcp { host, .. } => is_loopback(&host.to_ascii_lowercase()),
             Listen::Unix { .. } | Listen::Stdio => false,
         };
         Some(Self { terms, tokens, is_loopback })
@@ -73,8 +74,7 @@ impl Door {
         origin: Origin,
         request: &Request<'_>,
     ) -> Verdict {
-        let is_upgrade = request.upgrade().is_ok();
-        if request.path == HEALTH && !is_upgrade && request.method != Method::Other {
+        if request.path == HEALTH && request.method != Method::Other && request.upgrade().is_err() {
             return health(bus, listener, request.method);
         }
         self.admit(now, bus, listener, origin, request).unwrap_or_else(Verdict::Refuse)
@@ -97,7 +97,7 @@ impl Door {
         // Behind a PROXY header it is whom that names who has set the fields, and not the proxy, which passes them on.
         let sender = origin.place;
         let is_behind_proxy = origin.via.is_some() || self.trusts(sender);
-        if self.is_loopback && !is_behind_proxy && !request.host.is_some_and(|host| is_loopback(name_of(host))) {
+        if self.is_loopback && !is_behind_proxy && !request.host.is_some_and(names_this_machine) {
             return Err(forbidden(
                 "Host is no name of this machine, and only this machine reaches this listener; a proxy is to be listed \
                  in trusted_proxies"
@@ -143,9 +143,7 @@ impl Door {
     fn trusts(&self, place: Place) -> bool {
         match &self.terms.trusted_proxies {
             Some(Proxies::Unix) => matches!(place, Place::Process { .. }),
-            Some(Proxies::Networks(networks)) => {
-                place.address().is_some_and(|address| networks.iter().any(|network| network.contains(address)))
-            }
+            Some(Proxies::Networks(networks)) => place.is_in(networks),
             None => false,
         }
     }
@@ -170,30 +168,19 @@ fn health(bus: &Bus, listener: usize, method: Method) -> Verdict {
 /// An id that nobody guesses: 128 bits in hexadecimal digits.
 fn connection_id() -> Result<String, Refusal> {
     let mut bytes = [0u8; 16];
-    match getrandom(&mut bytes, GetRandomFlags::NONBLOCK) {
-        Ok(16) => Ok(format!("{:032x}", u128::from_ne_bytes(bytes))),
-        _ => Err(Refusal::unavailable("the system has no random numbers yet", RETRY_AFTER)),
-    }
+    random::fill(&mut bytes, random::Flags::NONBLOCK)
+        .map_err(|_| Refusal::unavailable("the system has no random numbers yet", RETRY_AFTER))?;
+    Ok(format!("{:032x}", u128::from_ne_bytes(bytes)))
 }
 
-/// The host of `HOST:PORT`.
-fn name_of(host: &str) -> &str {
-    match host.rsplit_once(':') {
-        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
-        _ => host,
-    }
-}
-
-/// Whether a name leads to this machine wherever it is asked for.
-fn is_loopback(host: &str) -> bool {
+/// Whether a field `Host`, a host and perhaps a port, names this machine.
+fn names_this_machine(field: &str) -> bool {
+    let host = match field.rsplit_once(':') {
+        Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => host,
+        _ => field,
+    };
     let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-    match address.parse::<IpAddr>() {
-        Ok(address) => address.to_canonical().is_loopback(),
-        Err(_) => {
-            let name = host.to_ascii_lowercase();
-            name == "localhost" || name.ends_with(".localhost")
-        }
-    }
+    is_loopback(&address.to_ascii_lowercase())
 }
 
 #[cfg(test)]
@@ -205,12 +192,12 @@ mod tests {
         for host in
             ["localhost:9000", "LOCALHOST", "a.localhost:1", "127.0.0.1:9000", "127.9.9.9", "[::1]:9000", "[::1]"]
         {
-            assert!(is_loopback(name_of(host)), "{host}");
+            assert!(names_this_machine(host), "{host}");
         }
         for host in
             ["evil.example:9000", "localhost.evil.example", "127.0.0.1.evil.example", "10.0.0.1:9000", "", ":9000"]
         {
-            assert!(!is_loopback(name_of(host)), "{host}");
+            assert!(!names_this_machine(host), "{host}");
         }
     }
 

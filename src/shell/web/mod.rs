@@ -10,8 +10,8 @@ use std::collections::binary_heap::PeekMut;
 use std::time::Duration;
 
 use super::connection::{Closing, Connection, End};
+use super::framing::Framing;
 use super::hands::Hands;
-use super::outbox::Outbox;
 use crate::bus::port::{Input, Moment, Peer, Reason};
 use crate::io::Io;
 use crate::websocket::close::{self, Fault};
@@ -69,19 +69,13 @@ impl Web {
     }
 
     /// Turns the first `received` of `bytes`, which has room for one more, into lines where they lie: says how many bytes
-    /// these are. Pings are answered by way of `answer`.
-    pub(super) fn decode(
-        &mut self,
-        now: Moment,
-        bytes: &mut [u8],
-        received: usize,
-        mut answer: impl FnMut(&[u8]),
-    ) -> usize {
+    /// these are. Pings are answered in what goes out.
+    pub(super) fn decode(&mut self, framing: &mut Framing, now: Moment, bytes: &mut [u8], received: usize) -> usize {
         (self.heard, self.pinged) = (now, None);
         let mut received = Received::new(bytes, received);
         while let Some(event) = self.decoder.next(&mut received) {
             match event {
-                Event::Ping(payload) => answer(payload),
+                Event::Ping(payload) => framing.answer(payload),
                 Event::Close { code, .. } => self.ending = Some(Ending::Left(code)),
                 Event::Fault(fault) => self.ending = Some(Ending::Fault(fault)),
                 // Binary messages are ignored (ACP's remote transport).
@@ -89,15 +83,6 @@ impl Web {
             }
         }
         received.text()
-    }
-
-    /// The same for one with this outbox.
-    pub(super) fn decode_for(&mut self, outbox: &mut Outbox, now: Moment, bytes: &mut [u8], received: usize) -> usize {
-        self.decode(now, bytes, received, |payload| {
-            if let Some(framing) = outbox.framing() {
-                framing.answer(payload);
-            }
-        })
     }
 
     /// Its turn has come: it has the next one a period later, whatever it says meanwhile. Otherwise those who speak at the
@@ -328,12 +313,12 @@ mod tests {
             let mut web = Web::new(&terms, 1 << 20, begin);
             web.turn = begin.after(spread(period, number));
             let first = web.turn;
-            web.decode(begin.after(Duration::from_millis(2500)), &mut [0x81, 0], 1, |_| {});
+            web.decode(&mut Framing::default(), begin.after(Duration::from_millis(2500)), &mut [0x81, 0], 1);
             web.next_turn(first, period);
             assert_eq!(web.due(), first.after(period), "what it says does not move its turn");
             web.pinged = Some(web.turn);
             assert_eq!(web.due(), web.turn.after(web.pong_timeout));
-            web.decode(web.turn, &mut [0x81, 0], 1, |_| {});
+            web.decode(&mut Framing::default(), web.turn, &mut [0x81, 0], 1);
             web.next_turn(web.turn, period);
             assert_eq!(web.due(), first.after(2 * period), "an answer in time leaves nothing to wait for");
         }

@@ -281,6 +281,27 @@ async def given_up(front, statistics):
     return f"a_pool_that_was_given_up_costs_less_than_one_connection_in_a_hundred: {failed} of 1000"
 
 
+def end(folder, started, buses, passed, tests):
+    """Ends what was started, shows the logs if a test has failed, and says how many have passed."""
+    started = [*started, *(bus.process for bus in buses if bus.process)]
+    for process in started:
+        if process.poll() is None:
+            process.terminate()
+    for process in started:
+        try:
+            process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+    for name in sorted(os.listdir(folder.name)):
+        if name.endswith(".log") and len(passed) < tests:
+            with open(os.path.join(folder.name, name), errors="replace") as log:
+                print(f"--- {name}\n" + "".join(log.readlines()[-30:]))
+    for line in passed:
+        print(f"test {line} ... ok")
+    print(f"{len(passed)} passed, {tests - len(passed)} failed")
+    folder.cleanup()
+
+
 async def main():
     folder = tempfile.TemporaryDirectory()
     front, secure, plain_front, plain_secure, *ports = free_ports(12)
@@ -312,23 +333,7 @@ async def main():
         await until("HAProxy runs", lambda: exists(statistics))
         passed.append(await given_up(plain_front, statistics))
     finally:
-        started += [bus.process for bus in [*buses, broken] if bus.process]
-        for process in started:
-            if process.poll() is None:
-                process.terminate()
-        for process in started:
-            try:
-                process.wait(PATIENCE)
-            except subprocess.TimeoutExpired:
-                process.kill()
-        for name in sorted(os.listdir(folder.name)):
-            if name.endswith(".log") and len(passed) < TESTS:
-                with open(os.path.join(folder.name, name), errors="replace") as log:
-                    print(f"--- {name}\n" + "".join(log.readlines()[-30:]))
-        for line in passed:
-            print(f"test {line} ... ok")
-        print(f"{len(passed)} passed, {TESTS - len(passed)} failed")
-        folder.cleanup()
+        end(folder, started, [*buses, broken], passed, TESTS)
 
 
 async def is_status(bus, status):

@@ -19,8 +19,8 @@ from acp.ws.client import MemoryAcpCookieStore
 from websockets import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from balancer import PATIENCE, Bus, Tally, are_seen, certificates, changed, exists, free_ports, haproxy, has_answered
-from balancer import has_logged, is_seen, until
+from balancer import PATIENCE, Bus, Tally, are_seen, certificates, changed, end, exists, free_ports, haproxy
+from balancer import has_answered, has_logged, is_seen, until
 
 TESTS = 6
 CLIENTS = int(os.environ.get("STDIO_BUS_BALANCER_CLIENTS", "100"))
@@ -263,23 +263,7 @@ async def main():
         await drained(front, buses)
         passed.append("a_client_of_a_daemon_that_drains_finds_the_other_one_through_nginx")
     finally:
-        started += [bus.process for bus in buses if bus.process]
-        for process in started:
-            if process.poll() is None:
-                process.terminate()
-        for process in started:
-            try:
-                process.wait(PATIENCE)
-            except subprocess.TimeoutExpired:
-                process.kill()
-        for name in sorted(os.listdir(folder.name)):
-            if name.endswith(".log") and len(passed) < TESTS:
-                with open(os.path.join(folder.name, name), errors="replace") as log:
-                    print(f"--- {name}\n" + "".join(log.readlines()[-30:]))
-        for line in passed:
-            print(f"test {line} ... ok")
-        print(f"{len(passed)} passed, {TESTS - len(passed)} failed")
-        folder.cleanup()
+        end(folder, started, buses, passed, TESTS)
 
 
 async def listens(port):

@@ -11,7 +11,7 @@ use crate::address::{self, Address};
 use crate::config::{Config, Listen, Pool};
 use crate::error::{StartError, TILDE};
 use crate::io::Io;
-use crate::io::uring::Uring;
+use crate::io::kernel::{Choice, Kernel};
 
 /// Endings of files that interpreters are given.
 const SCRIPTS: [&str; 12] = ["py", "js", "mjs", "cjs", "ts", "mts", "rb", "sh", "jar", "php", "json", "toml"];
@@ -84,12 +84,21 @@ fn has_directory(path: &Path) -> Result<(), StartError> {
 /// Whether io_uring can be used here, and what is in use then.
 ///
 /// # Errors
-/// As at the start ([`StartError::NoIoUring`], [`StartError::RingTooOld`]).
+/// As at the start, where epoll cannot be used either.
 pub fn io_uring(config: &Config) -> Result<String, StartError> {
-    let ring = Uring::new(config.max_workers())?;
-    let (description, unregistered) = ring.describe();
-    let note = unregistered.map_or_else(String::new, |error| format!("; buffers cannot be registered ({error})"));
-    Ok(format!("io_uring works: {description}{note}"))
+    Ok(match Kernel::open(Choice::Auto, config.max_workers())? {
+        Kernel::Ring(ring) => {
+            let (description, unregistered) = ring.describe();
+            let note =
+                unregistered.map_or_else(String::new, |error| format!("; buffers cannot be registered ({error})"));
+            format!("io_uring works: {description}{note}")
+        }
+        Kernel::Epoll(_, why) => {
+            let why = why.unwrap_or_default();
+            let (what, remedy) = why.split_once('\n').unwrap_or((&why, ""));
+            format!("{what}; epoll is used instead\nto get io_uring: {remedy}")
+        }
+    })
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ use crate::bridge::{self, Daemon};
 use crate::config::{Config, Listen, Listener, LogFormat, LogLevel, Web};
 use crate::control::{self, Question, Whom};
 use crate::error::StartError;
+use crate::io::kernel::Choice;
 
 /// What the program was asked to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,6 +73,8 @@ pub struct Options {
     pub log_level: Option<LogLevel>,
     /// `--log-format`, which comes before the configuration's.
     pub log_format: Option<LogFormat>,
+    /// `--io`.
+    pub io: Choice,
 }
 
 /// Where the configuration comes from.
@@ -277,6 +280,12 @@ struct DaemonArgs {
     /// How a line of the log looks [default: text]
     #[arg(long, value_name = "FORMAT", value_enum)]
     log_format: Option<Format>,
+
+    /// What carries the bytes [default: auto]
+    ///
+    /// Where a sandbox blocks io_uring or the kernel has none, epoll does the same for more CPU.
+    #[arg(long, value_name = "HOW", value_enum, env = "STDIO_BUS_IO")]
+    io: Option<Means>,
 }
 
 /// [`LogLevel`] as it is written on the command line.
@@ -299,6 +308,27 @@ impl From<Level> for LogLevel {
             Level::Info => Self::Info,
             Level::Warn => Self::Warn,
             Level::Error => Self::Error,
+        }
+    }
+}
+
+/// [`Choice`] as it is written on the command line.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Means {
+    /// io_uring, and epoll where it cannot be had
+    Auto,
+    /// io_uring, or exit with 69
+    Ring,
+    /// epoll
+    Epoll,
+}
+
+impl From<Means> for Choice {
+    fn from(means: Means) -> Self {
+        match means {
+            Means::Auto => Self::Auto,
+            Means::Ring => Self::Ring,
+            Means::Epoll => Self::Epoll,
         }
     }
 }
@@ -546,6 +576,7 @@ impl From<DaemonArgs> for Options {
             admin: args.admin,
             log_level: args.log_level.map(LogLevel::from),
             log_format: args.log_format.map(LogFormat::from),
+            io: args.io.map_or_else(Choice::default, Choice::from),
         }
     }
 }
@@ -602,7 +633,8 @@ mod tests {
                 web: false,
                 admin: None,
                 log_level: None,
-                log_format: None
+                log_format: None,
+                io: Choice::Auto
             }
         );
         let config =

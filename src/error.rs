@@ -122,7 +122,7 @@ pub enum StartError {
 
     /// The process may not open as many files as the configuration needs.
     #[error(
-        "{needed} file descriptors are needed, and {allowed} are allowed (the hard limit of RLIMIT_NOFILE)\n{needed} = listeners + connections + 3 × workers + 32; allow more (LimitNOFILE={needed} in systemd, --ulimit nofile={needed} in Docker, ulimit -Hn {needed} in a shell), or lower pools[].instances and max_instances ({workers} workers now)"
+        "{needed} file descriptors are needed at the least, and {allowed} are allowed (the hard limit of RLIMIT_NOFILE)\n{needed} = 24 + listeners + 3 × workers + 72 for an admin listener + a client; allow more (LimitNOFILE={needed} in systemd, --ulimit nofile={needed} in Docker, ulimit -Hn {needed} in a shell), or lower pools[].instances and max_instances ({workers} workers now)"
     )]
     FileDescriptors {
         /// Descriptors that can be in use at once.

@@ -49,7 +49,7 @@ fn run(options: &Options) -> ExitCode {
     let result = unsafe { activation::take() }.and_then(|inherited| {
         let config = options.configuration(&program()?, &inherited)?;
         format = Some(config.log.format);
-        shell::run(config, inherited)
+        shell::run(config, inherited, options.io)
     });
     match result {
         Ok(code) => ExitCode::from(code),

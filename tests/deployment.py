@@ -92,14 +92,18 @@ def the_daemon_and_its_workers_live_under_the_profile():
         assert answers == {"python": "python", "node": "node"}, (answers, done.stderr)
 
 
-def without_io_uring_in_the_profile_the_daemon_says_what_to_do():
+def without_io_uring_in_the_profile_epoll_serves_and_the_daemon_says_what_to_do():
     refusing = profile()
     refusing["syscalls"] = [rule for rule in refusing["syscalls"] if "io_uring_setup" not in rule["names"]]
     assert len(refusing["syscalls"]) == len(profile()["syscalls"]) - 1
-    done = confined(refusing, [BUS, "--stdio"], stdin=subprocess.DEVNULL)
+    done = confined(refusing, [BUS, "--stdio", "--io", "ring"], stdin=subprocess.DEVNULL)
     assert done.returncode == 69 and "seccomp" in done.stderr, (done.returncode, done.stderr)
+    line = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "x", "params": [7]}) + "\n"
+    done = confined(refusing, [BUS, "--stdio"], input=line)
+    assert done.returncode == 0 and json.loads(done.stdout)["result"]["echo"] == [7], (done.stdout, done.stderr)
+    assert "epoll is used instead" in done.stderr and "seccomp" in done.stderr, done.stderr
     done = confined(refusing, [BUS, "doctor"])
-    assert done.returncode != 0 and "seccomp" in done.stdout, (done.returncode, done.stdout, done.stderr)
+    assert done.returncode == 0 and "seccomp" in done.stdout and "epoll" in done.stdout, (done.stdout, done.stderr)
     done = confined(profile(), [BUS, "doctor"])
     assert done.returncode == 0 and "io_uring      works" in done.stdout, (done.returncode, done.stdout)
 
@@ -185,7 +189,7 @@ def the_recipes_of_the_book_answer():
 
 TESTS = [
     the_daemon_and_its_workers_live_under_the_profile,
-    without_io_uring_in_the_profile_the_daemon_says_what_to_do,
+    without_io_uring_in_the_profile_epoll_serves_and_the_daemon_says_what_to_do,
     nobody_makes_a_namespace_or_traces_under_the_profile,
     the_manifests_are_valid_and_give_a_drain_its_time,
     the_recipes_of_the_book_answer,

@@ -10,7 +10,7 @@ use super::peer::{ClientKey, Moment, Peer, Source};
 use super::port::{Close, Effect};
 use super::reply::Delivered;
 use super::report::{Level, Reason, Report};
-use super::settings::{Entry, MAX_CONNECTIONS, Proxies, Proxy};
+use super::settings::{Entry, Proxies, Proxy};
 
 /// Refused clients that are told why at a time. More are closed without a word, so that refused ones never take the
 /// slots of others.
@@ -96,7 +96,7 @@ impl Bus {
             return Err(TurnedAway::NotAllowed("this token is good for no pool of this listener".into()));
         }
         if self.clients.is_full() {
-            return Err(TurnedAway::NoRoom(format!("all {MAX_CONNECTIONS} connections are in use")));
+            return Err(TurnedAway::NoRoom(format!("all {} connections are in use", self.clients.capacity())));
         }
         self.no_room(listener, origin.source()).map_or(Ok(()), |no_room| Err(TurnedAway::NoRoom(no_room.text)))
     }

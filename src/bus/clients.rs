@@ -8,7 +8,7 @@ use super::port::{Close, Effect, Effects};
 use super::reply::Delivered;
 use super::report::{Level, Reason, Report};
 use super::requests::{Direction, in_order};
-use super::settings::{Assignment, Limits, MAX_CONNECTIONS};
+use super::settings::{Assignment, Limits};
 use super::shutdown::Stage;
 use super::tally::Outcome;
 use super::{Bus, reply};
@@ -65,8 +65,9 @@ impl Bus {
         if self.clients.is_full() && !self.accept_paused {
             self.accept_paused = true;
             self.effects.push_back(Effect::PauseAccept);
+            let most = self.clients.capacity();
             self.report(now, Reason::ConnectionLimit, None, || {
-                format!("all {MAX_CONNECTIONS} connections are in use; new ones wait until one leaves")
+                format!("all {most} connections are in use; new ones wait until one leaves")
             });
             self.check_at(now);
         }

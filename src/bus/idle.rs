@@ -8,7 +8,6 @@ use super::client::{Client, Phase};
 use super::peer::{ClientKey, Moment, Peer};
 use super::port::Close;
 use super::report::Reason;
-use super::settings::MAX_CONNECTIONS;
 
 /// While all slots are taken, a client that has never sent a line may be sent away after so long.
 const FIRST_LINE: Duration = Duration::from_millis(500);
@@ -90,7 +89,7 @@ impl Bus {
                     let stands_still = client.active_at().after(FIRST_LINE);
                     (client.opened, stands_still.min(client.opened.after(WHOLE_LINE)))
                 }
-                true if self.sources.count(client.source_use) > MAX_CONNECTIONS / 2 => {
+                true if self.sources.count(client.source_use) > self.clients.capacity() / 2 => {
                     (client.active_at(), client.active_at().after(IDLE))
                 }
                 true => continue,
@@ -106,10 +105,11 @@ impl Bus {
         }
         match (goes, next) {
             (Some((spoken, since, key)), _) => {
+                let slots = self.clients.capacity();
                 let what = if spoken { "has been idle" } else { "has sent no line" };
                 self.report(now, Reason::ClientIdle, Some(Peer::Client(key)), || {
                     let seconds = now.since(since).as_secs_f32();
-                    format!("all {MAX_CONNECTIONS} slots are taken; a client that {what} for {seconds:.1} s makes room")
+                    format!("all {slots} slots are taken; a client that {what} for {seconds:.1} s makes room")
                 });
                 self.close_client(now, key, Close::Now, Reason::ClientIdle);
             }

@@ -183,7 +183,7 @@ impl Bus {
         Self {
             scanner: Scanner::new(),
             batch: Vec::with_capacity(BATCH),
-            clients: Table::new(MAX_CONNECTIONS),
+            clients: Table::new(settings.most_clients.min(MAX_CONNECTIONS)),
             workers: Table::new(MAX_WORKERS),
             sessions: Sessions::default(),
             to_workers: Requests::new(MAX_PENDING_REQUESTS),

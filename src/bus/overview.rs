@@ -13,7 +13,7 @@ use super::peer::{ClientKey, Moment, Peer, WorkerKey};
 use super::report::{Reason, WorkerName};
 use super::requests::Requests;
 use super::sessions::Rank;
-use super::settings::{Limits, MAX_CONNECTIONS, MAX_PENDING_REQUESTS, MAX_SESSIONS};
+use super::settings::{Limits, MAX_PENDING_REQUESTS, MAX_SESSIONS};
 use super::tally::Tally;
 use super::worker::{State, Worker};
 
@@ -174,7 +174,7 @@ impl Bus {
     pub fn levels(&self) -> Levels {
         let requests = |used| Level { used, most: MAX_PENDING_REQUESTS };
         Levels {
-            clients: Level { used: self.clients.len(), most: MAX_CONNECTIONS },
+            clients: Level { used: self.clients.len(), most: self.clients.capacity() },
             sessions: Level { used: self.sessions.owned(), most: MAX_SESSIONS },
             held: self.sessions.held(),
             requests: requests(self.to_workers.len()),

@@ -11,7 +11,7 @@ use super::peer::{Moment, WorkerKey};
 use super::pool::Seat;
 use super::port::Effect;
 use super::report::{Level, Reason, Report};
-use super::settings::{Assignment, MAX_CONNECTIONS};
+use super::settings::Assignment;
 use super::shutdown::Stage;
 use super::worker::State;
 
@@ -73,7 +73,7 @@ impl Bus {
         // The one client of stdio has its slot.
         let all_are_stdio = self.settings.listeners.iter().all(|listener| listener.stdio);
         if self.clients.is_full() && !all_are_stdio {
-            return Err(format!("all {MAX_CONNECTIONS} connections are in use"));
+            return Err(format!("all {} connections are in use", self.clients.capacity()));
         }
         Ok(())
     }

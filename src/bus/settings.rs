@@ -29,6 +29,8 @@ pub struct Settings {
     pub listeners: Vec<Listener>,
     /// How messages find their way where the spec leaves it open.
     pub routing: Routing,
+    /// Clients that may be there at once: at most [`MAX_CONNECTIONS`].
+    pub most_clients: usize,
 }
 
 /// The limits of spec section 8.1, and ours beside them.

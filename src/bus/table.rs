@@ -89,6 +89,11 @@ impl<T, M> Table<T, M> {
         Self { slots: Slab::new(), capacity, next_generation: 1 }
     }
 
+    /// How many entries there may be.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
     /// Adds an entry and gives its key; none when the table is full, and then the value is dropped.
     pub fn insert(&mut self, value: T) -> Option<Key<M>> {
         self.insert_with(|_| value)

@@ -562,6 +562,7 @@ impl Config {
             pools: self.pools.iter().map(|pool| pool.core.clone()).collect(),
             listeners: self.listeners.iter().map(listener).collect(),
             routing: self.routing.clone(),
+            most_clients: settings::MAX_CONNECTIONS,
         }
     }
 

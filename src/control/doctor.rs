@@ -14,7 +14,8 @@ use crate::bus::settings::MAX_CONNECTIONS;
 use crate::config::Config;
 use crate::error::{StartError, exit};
 use crate::io::Io;
-use crate::io::uring::Uring;
+use crate::io::kernel::{Choice, Kernel};
+use crate::shell::descriptors::Need;
 use crate::{cgroup, scan};
 
 /// How bad a finding is.
@@ -60,7 +61,6 @@ pub fn run(config: &Config, json: bool) -> Result<u8, StartError> {
     io::stdout().write_all(text.as_bytes()).map_err(StartError::io("write stdout"))?;
     let is_bad = |finding: &&Finding| finding.verdict == Verdict::Bad;
     Ok(match findings.iter().find(is_bad) {
-        Some(finding) if finding.what == "io_uring" => exit::NO_IO_URING,
         Some(_) => exit::FAILURE,
         None => exit::OK,
     })
@@ -121,7 +121,8 @@ fn kernel(release: &str) -> Finding {
     };
     if (major, minor) < (6, 1) {
         let remedy = "upgrade to Linux 6.1 or newer, such as that of Debian 12 or Ubuntu 24.04";
-        return Finding::bad("kernel", format!("{release} is older than 6.1"), remedy);
+        let text = format!("{release} is older than 6.1: epoll is used instead of io_uring");
+        return Finding::doubtful("kernel", text, remedy);
     }
     let missing: Vec<&str> =
         RELEASES.iter().filter(|(since, _)| (major, minor) < *since).map(|(_, what)| *what).collect();
@@ -133,8 +134,8 @@ fn kernel(release: &str) -> Finding {
 }
 
 fn ring(config: &Config) -> Vec<Finding> {
-    match Uring::new(config.max_workers()) {
-        Ok(ring) => {
+    match Kernel::open(Choice::Auto, config.max_workers()) {
+        Ok(Kernel::Ring(ring)) => {
             let (description, unregistered) = ring.describe();
             let mut findings = vec![Finding::good("io_uring", format!("works: {description}"))];
             if let Some(error) = unregistered {
@@ -145,11 +146,13 @@ fn ring(config: &Config) -> Vec<Finding> {
             }
             findings
         }
-        Err(error) => {
-            let text = error.to_string();
-            let (what, remedy) = text.split_once('\n').unwrap_or((&text, "stdio_bus check --environment tells more"));
-            vec![Finding::bad("io_uring", what, remedy)]
+        Ok(Kernel::Epoll(_, why)) => {
+            let why = why.unwrap_or_default();
+            let (what, remedy) = why.split_once('\n').unwrap_or((&why, "stdio_bus --io ring tells more"));
+            let text = format!("{what}; epoll does the same and takes up to a third more CPU");
+            vec![Finding::doubtful("io_uring", text, remedy)]
         }
+        Err(error) => vec![Finding::bad("epoll", error.to_string(), "allow more descriptors or memory")],
     }
 }
 
@@ -159,21 +162,25 @@ fn limit(value: Option<u64>) -> String {
 
 fn descriptors(config: &Config) -> Finding {
     let limits = getrlimit(Resource::Nofile);
-    // As at the start of the daemon, with an admin listener.
-    let needed = (config.listeners.len() + MAX_CONNECTIONS + 3 * config.max_workers() + 32 + 72) as u64;
+    let need = Need::of(config);
+    let needed = need.most();
     let text = format!(
         "{needed} are needed at most; the limit is {}, and may be raised to {}",
         limit(limits.current),
         limit(limits.maximum)
     );
-    if limits.maximum.is_some_and(|most| most < needed) {
-        let remedy = format!(
-            "LimitNOFILE={needed} in systemd, --ulimit nofile={needed} in Docker, ulimit -Hn {needed} in a shell; or \
-             lower pools[].instances and max_instances"
-        );
-        return Finding::bad("descriptors", text, remedy);
+    let Some(most) = limits.maximum.filter(|most| *most < needed) else { return Finding::good("descriptors", text) };
+    let remedy = format!(
+        "LimitNOFILE={needed} in systemd, --ulimit nofile={needed} in Docker, ulimit -Hn {needed} in a shell; or \
+         lower pools[].instances and max_instances"
+    );
+    match need.clients_within(most) {
+        Some(clients) => {
+            let text = format!("{text}: {clients} clients at once fit, and not {MAX_CONNECTIONS}");
+            Finding::doubtful("descriptors", text, remedy)
+        }
+        None => Finding::bad("descriptors", text, remedy),
     }
-    Finding::good("descriptors", text)
 }
 
 fn locked_memory() -> Finding {
@@ -241,7 +248,7 @@ mod tests {
     #[test]
     fn an_old_kernel_is_told_with_the_one_that_is_needed() {
         let old = kernel("5.15.0-91-generic");
-        assert_eq!(old.verdict, Verdict::Bad);
+        assert_eq!(old.verdict, Verdict::Doubtful);
         assert!(old.remedy.is_some_and(|remedy| remedy.contains("6.1 or newer")));
         assert!(kernel("6.1.0-18-amd64").text.contains("cannot wait for several"));
         assert_eq!(kernel("6.18.2").text, "6.18.2 has everything that the daemon uses");

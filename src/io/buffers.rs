@@ -591,8 +591,7 @@ impl Buffers {
         unsafe { self.receive.bytes(buffer) }
     }
 
-    /// Where a provided buffer begins, for a kernel that is none.
-    #[cfg(any(test, feature = "testing"))]
+    /// Where a provided buffer begins, for whoever receives without a ring.
     pub fn provided(&self, buffer: u16) -> *mut u8 {
         // SAFETY: the buffer lies within the memory.
         unsafe { self.receive.memory.start.as_ptr().add(self.receive.start(buffer) + PAD) }

@@ -1,11 +1,14 @@
-//! The door to the kernel: what the shell may ask of it ([`Io`]), and who answers: the ring ([`uring`]), or in tests a
-//! kernel whose order of things follows from a seed (`testing/kernel.rs`).
+//! The door to the kernel: what the shell may ask of it ([`Io`]), and who answers: the ring ([`uring`]), epoll where there
+//! is none ([`epoll`]), or in tests a kernel whose order of things follows from a seed (`testing/kernel.rs`).
 //!
 //! Whoever answers owns all memory that the kernel may touch on its own account, so that none of it is given back while
 //! an operation may still write there.
 
+mod aside;
 pub mod batching;
 pub mod buffers;
+pub mod epoll;
+pub mod kernel;
 pub mod ring;
 pub mod uring;
 
@@ -121,6 +124,9 @@ pub enum Submission {
 
 /// What the shell needs of a kernel. Each submission completes once, whatever happens.
 pub trait Io {
+    /// What it is called, for operators.
+    const NAME: &'static str;
+
     /// Queues an operation for the next turn.
     ///
     /// # Safety
@@ -136,6 +142,10 @@ pub trait Io {
     /// # Errors
     /// Only when no operation will ever complete again.
     fn turn(&mut self, timeout: Option<Duration>, completions: &mut Vec<Completion>) -> io::Result<()>;
+
+    /// Has made whatever [`Submission::WriteAside`] to this needs, and keeps it from then on: later there may be no room
+    /// for a thread among the processes that this user or service may have.
+    fn prepare_aside(&mut self, to: RawFd);
 
     /// Whether the next turn would bring something at once.
     fn has_news(&mut self) -> bool;

@@ -11,8 +11,9 @@ use io_uring::{EnterFlags, IoUring, cqueue, opcode, squeue, types};
 use crate::error::StartError;
 use crate::io::batching::Batching;
 
-const SUBMISSIONS: u32 = 1024;
-const COMPLETIONS: u32 = 4096;
+/// Entries of the two queues. Their memory counts against the limit of locked memory of the user, whom other daemons may
+/// belong to as well: where it does not suffice, smaller queues do the same in more calls.
+const SIZES: [(u32, u32); 3] = [(1024, 4096), (256, 1024), (64, 256)];
 
 /// All that the ring is ever asked for, and the flags of its entries: the kernel refuses the rest with EACCES. It cannot
 /// open a file, make a socket or connect one.
@@ -33,9 +34,7 @@ const OPERATIONS: [u8; 12] = [
 const FLAGS: squeue::Flags = squeue::Flags::BUFFER_SELECT.union(squeue::Flags::ASYNC);
 
 /// IORING_CQE_F_BUFFER and IORING_CQE_F_SOCK_NONEMPTY (io_uring_enter(2)).
-#[cfg(any(test, feature = "testing"))]
 const CQE_F_BUFFER: u32 = 1;
-#[cfg(any(test, feature = "testing"))]
 const CQE_F_SOCK_NONEMPTY: u32 = 4;
 
 /// A completed operation.
@@ -50,8 +49,7 @@ pub struct Completion {
 
 impl Completion {
     /// One that no ring has brought.
-    #[cfg(any(test, feature = "testing"))]
-    pub fn made(token: u64, result: i32, buffer: Option<u16>, more_to_read: bool) -> Self {
+    pub fn of(token: u64, result: i32, buffer: Option<u16>, more_to_read: bool) -> Self {
         let buffer = buffer.map_or(0, |buffer| CQE_F_BUFFER | u32::from(buffer) << 16);
         let completion = Self { token, result, flags: buffer | if more_to_read { CQE_F_SOCK_NONEMPTY } else { 0 } };
         debug_assert_eq!(completion.more_to_read(), more_to_read);
@@ -101,22 +99,38 @@ impl Ring {
     /// [`StartError::NoIoUring`] when the kernel lacks io_uring or something blocks it, [`StartError::RingTooOld`]
     /// when it lacks what the daemon cannot do without: DEFER_TASKRUN (6.1).
     pub fn new() -> Result<Self, StartError> {
+        let mut last = None;
+        for (submissions, completions) in SIZES {
+            match Self::of_size(submissions, completions) {
+                Err(StartError::NoIoUring { source }) if source.raw_os_error() == Some(libc::ENOMEM) => {
+                    last = Some(source);
+                }
+                other => return other,
+            }
+        }
+        Err(StartError::NoIoUring { source: last.unwrap_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM)) })
+    }
+
+    fn of_size(submissions: u32, completions: u32) -> Result<Self, StartError> {
         let mut builder = IoUring::builder();
         builder
-            .setup_cqsize(COMPLETIONS)
+            .setup_cqsize(completions)
             .setup_submit_all()
             .setup_single_issuer()
             .setup_defer_taskrun()
             .setup_taskrun_flag()
             .setup_r_disabled()
             .dontfork();
-        let mut description = "DEFER_TASKRUN".to_owned();
-        let ring = match builder.clone().setup_no_sqarray().build(SUBMISSIONS) {
+        let mut description = match (submissions, completions) == SIZES[0] {
+            true => "DEFER_TASKRUN".to_owned(),
+            false => format!("{submissions} entries, DEFER_TASKRUN"),
+        };
+        let ring = match builder.clone().setup_no_sqarray().build(submissions) {
             Ok(ring) => {
                 description.push_str(" NO_SQARRAY");
                 ring
             }
-            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => match builder.build(SUBMISSIONS) {
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => match builder.build(submissions) {
                 Ok(ring) => ring,
                 Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
                     return Err(StartError::RingTooOld { missing: "DEFER_TASKRUN".to_owned(), needed: "6.1" });

@@ -44,16 +44,6 @@ impl Uring {
             origin: Instant::now(),
         })
     }
-
-    /// Has the kernel make the thread that [`Submission::WriteAside`] to this needs, and keeps from then on: later there
-    /// may be no room for it among the processes that this user or service may have.
-    pub fn prepare_aside(&mut self, to: RawFd) {
-        let nothing = Submission::WriteAside { to, from: std::ptr::null(), bytes: 0 };
-        // SAFETY: nothing is written, and it does not matter what becomes of it.
-        unsafe { self.ring.submit(entry(nothing).user_data(IGNORE)) };
-        // What fails here fails again in the first turn, which reports.
-        let _ = self.ring.turn(Some(Duration::ZERO), &mut Vec::new());
-    }
 }
 
 impl Drop for Uring {
@@ -69,6 +59,8 @@ impl Drop for Uring {
 }
 
 impl Io for Uring {
+    const NAME: &'static str = "ring";
+
     #[inline]
     unsafe fn submit(&mut self, submission: Submission, token: u64) {
         self.in_flight += 1;
@@ -92,6 +84,14 @@ impl Io for Uring {
         let turned = self.ring.turn(timeout, completions);
         self.in_flight -= completions.len() - before;
         turned
+    }
+
+    fn prepare_aside(&mut self, to: RawFd) {
+        let nothing = Submission::WriteAside { to, from: std::ptr::null(), bytes: 0 };
+        // SAFETY: nothing is written, and it does not matter what becomes of it.
+        unsafe { self.ring.submit(entry(nothing).user_data(IGNORE)) };
+        // What fails here fails again in the first turn, which reports.
+        let _ = self.ring.turn(Some(Duration::ZERO), &mut Vec::new());
     }
 
     fn has_news(&mut self) -> bool {

@@ -18,6 +18,7 @@ mod budget;
 mod clock;
 mod close;
 mod connection;
+pub(crate) mod descriptors;
 mod effects;
 mod entry;
 mod framing;
@@ -47,7 +48,6 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-use rustix::process::Rlimit;
 use slab::Slab;
 
 use crate::activation::Inherited;
@@ -56,11 +56,11 @@ use crate::bus::port::{Input, Moment, Origin};
 use crate::bus::settings::MAX_CONNECTIONS;
 use crate::bus::shutdown::Stage;
 use crate::cgroup;
-use crate::config::{Config, Listen, Listener, LogFormat};
+use crate::config::{Config, Listen, LogFormat};
 use crate::error::{StartError, exit};
 use crate::io::Io;
+use crate::io::kernel::{Choice, Kernel};
 use crate::io::ring::Completion;
-use crate::io::uring::Uring;
 use crate::reserve;
 use acceptor::Acceptor;
 use admin::Admin;
@@ -68,6 +68,7 @@ use admin::recent::Recent;
 use budget::Budget;
 use clock::Clock;
 use connection::{Connection, Kind};
+use descriptors::{Allowance, Need};
 use hands::Hands;
 use inherited::may_block;
 use lobby::Lobby;
@@ -88,14 +89,16 @@ const LAST_COMPLETIONS: Duration = Duration::from_millis(200);
 ///
 /// # Errors
 /// Whatever keeps it from starting; once it runs, only a failure of the ring itself.
-pub fn run(config: Config, inherited: Vec<Inherited>) -> Result<u8, StartError> {
+pub fn run(config: Config, inherited: Vec<Inherited>, choice: Choice) -> Result<u8, StartError> {
     log::install(config.log);
     last_words::limit_those_of_a_panic();
     let mut left = Left::default();
-    let result = start(config, inherited).and_then(|mut shell| {
-        let served = shell.serve();
-        left = shell.finish();
-        served.map_err(StartError::io("use the ring"))
+    let result = Ground::prepare(&config).and_then(|ground| match Kernel::open(choice, config.max_workers())? {
+        Kernel::Ring(ring) => operate(ring, ground, config, inherited, &mut left),
+        Kernel::Epoll(epoll, why) => {
+            tell_of_epoll(why.as_deref());
+            operate(epoll, ground, config, inherited, &mut left)
+        }
     });
     // Signals that ask for the end are not heard any more.
     last_words::limit(result.as_ref().map_or_else(StartError::exit_code, |()| exit::FAILURE));
@@ -122,17 +125,46 @@ struct Left {
     failed: bool,
 }
 
+/// What there is before the door to the kernel is opened.
+struct Ground {
+    signals: Signals,
+    descriptors: Allowance,
+}
+
+impl Ground {
+    fn prepare(config: &Config) -> Result<Self, StartError> {
+        workers::spawn::keep_descriptors().map_err(StartError::io("mark inherited descriptors"))?;
+        let signals = signals::install().map_err(StartError::io("install signal handlers"))?;
+        Ok(Self { signals, descriptors: descriptors::allow(Need::of(config))? })
+    }
+}
+
+/// Why it is not the ring, what that costs, and how to get it.
+fn tell_of_epoll(why: Option<&str>) {
+    match why.map(|why| why.split_once('\n').unwrap_or((why, ""))) {
+        Some((why, remedy)) => tracing::info!(
+            "{why}; epoll is used instead, which does the same and takes up to a third more CPU; to get io_uring: {remedy}"
+        ),
+        None => tracing::info!("epoll is used, as --io says; it takes up to a third more CPU than io_uring"),
+    }
+}
+
+/// The life of the daemon.
+fn operate<I: Io>(
+    io: I,
+    ground: Ground,
+    config: Config,
+    inherited: Vec<Inherited>,
+    left: &mut Left,
+) -> Result<(), StartError> {
+    let mut shell = start(io, ground, config, inherited)?;
+    let served = shell.serve();
+    *left = shell.finish();
+    served.map_err(StartError::io(&format!("use {}", I::NAME)))
+}
+
 /// Opens everything that can be missing or refused, then the doors.
-fn start(config: Config, inherited: Vec<Inherited>) -> Result<Shell<Uring>, StartError> {
-    workers::spawn::keep_descriptors().map_err(StartError::io("mark inherited descriptors"))?;
-    let signals = signals::install().map_err(StartError::io("install signal handlers"))?;
-    let has_lobby = |listener: &Listener| listener.entry.proxy.is_some() || listener.web.is_some();
-    let has_lobby = config.listeners.iter().any(has_lobby);
-    let of_lobby = if has_lobby { lobby::MOST } else { 0 };
-    let of_admin = if config.admin.is_some() { admin::MOST_CONNECTIONS + admin::MOST_SOCKETS } else { 0 };
-    let connections = MAX_CONNECTIONS + of_lobby + of_admin;
-    let descriptors = workers::spawn::allow_descriptors(config.listeners.len(), connections, config.max_workers())?;
-    let mut io = Uring::new(config.max_workers())?;
+fn start<I: Io>(mut io: I, ground: Ground, config: Config, inherited: Vec<Inherited>) -> Result<Shell<I>, StartError> {
     let stdio = config.listeners.iter().position(|listener| matches!(listener.listen, Listen::Stdio));
     let (stdout, stderr) = (rustix::stdio::stdout(), rustix::stdio::stderr());
     for output in [stdio.map(|_| stdout), Some(stderr)].into_iter().flatten().filter(|output| may_block(*output)) {
@@ -161,7 +193,13 @@ fn start(config: Config, inherited: Vec<Inherited>) -> Result<Shell<Uring>, Star
         tracing::warn!("{open}");
     }
     let (description, unregistered) = io.describe();
-    tracing::debug!("ring: {description}");
+    tracing::debug!("{}: {description}", I::NAME);
+    if let Some((clients, allowed)) = ground.descriptors.fewer_clients {
+        tracing::warn!(
+            "{clients} clients at once fit into the {allowed} descriptors that are allowed, and not {MAX_CONNECTIONS}; \
+             raise the hard limit of RLIMIT_NOFILE for more (LimitNOFILE= in systemd, --ulimit nofile= in Docker)"
+        );
+    }
     if let Some(error) = unregistered {
         let remedy = match error.raw_os_error() {
             Some(libc::ENOMEM) => "; raise RLIMIT_MEMLOCK for a few percent less CPU",
@@ -172,7 +210,7 @@ fn start(config: Config, inherited: Vec<Inherited>) -> Result<Shell<Uring>, Star
     if let Some(doubt) = cgroup::doubt(config.limits.max_memory) {
         tracing::warn!(reason = "memory_limit", "{doubt}");
     }
-    let mut shell = Shell::new(config, io, Box::new(Reaper::new()), signals, acceptors, admin, descriptors);
+    let mut shell = Shell::new(config, io, Box::new(Reaper::new()), ground, acceptors, admin);
     shell.hands.notify = Notify::from_environment();
     shell.open_doors(stdio);
     Ok(shell)
@@ -204,12 +242,16 @@ impl<I: Io> Shell<I> {
         config: Config,
         mut io: I,
         processes: Box<dyn Processes>,
-        signals: Signals,
+        ground: Ground,
         acceptors: Vec<Acceptor>,
         admin: Admin,
-        descriptors: Rlimit,
     ) -> Self {
-        let bus = Bus::new(config.settings());
+        let Ground { signals, descriptors: Allowance { of_workers, fewer_clients } } = ground;
+        let mut settings = config.settings();
+        if let Some((clients, _)) = fewer_clients {
+            settings.most_clients = clients;
+        }
+        let bus = Bus::new(settings);
         let memory = Budget::new(config.limits.max_memory);
         io.buffers().keep_spares_below(memory.short_above());
         let hands = Hands {
@@ -217,7 +259,7 @@ impl<I: Io> Shell<I> {
             clock: Clock::new(),
             longest_client_line: config.limits.max_input_buffer,
             longest_worker_line: config.limits.max_worker_line(),
-            descriptors,
+            descriptors: of_workers,
             connections: Slab::new(),
             clients: vec![None; MAX_CONNECTIONS],
             workers: Vec::new(),

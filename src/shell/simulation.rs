@@ -19,14 +19,15 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Resource, Rlimit, getrlimit};
 use serde_json::{Value, json};
 
-use super::Shell;
 use super::acceptor::Acceptor;
 use super::admin::Admin;
 use super::connection::Connection;
+use super::descriptors::Allowance;
 use super::listen::Listening;
 use super::signals::Signals;
 use super::workers::processes::Processes;
 use super::workers::spawn::Spawned;
+use super::{Ground, Shell};
 use crate::bus::port::{Exit, Origin, Signal, WorkerKey};
 use crate::bus::settings::{Proxies, Proxy};
 use crate::config::{Config, Listen, Listener, Pool, Web};
@@ -512,7 +513,7 @@ impl Simulation {
         let acceptor = Acceptor::new(listening);
         let signals = Signals { children: children_ours.into(), stop: stop_ours.into() };
         let kernel = Kernel::new(seed, Rc::clone(&wires));
-        let limit = getrlimit(Resource::Nofile);
+        let descriptors = Allowance { of_workers: getrlimit(Resource::Nofile), fewer_clients: None };
         wires.borrow_mut().steady = vec![signals.children.as_raw_fd(), signals.stop.as_raw_fd()];
         let mut random = Random::new(seed ^ 0xc11e);
         let config = config(&mut random);
@@ -526,7 +527,8 @@ impl Simulation {
         let of_admin = of_admin.into_iter().map(|socket| Acceptor::new(Listening::nowhere(socket, "a seed")));
         let admin = Admin::new(&config, of_admin.collect(), &[]);
         let children_of_shell = Box::new(Rc::clone(&children));
-        let mut shell = Shell::new(config, kernel, children_of_shell, signals, vec![acceptor], admin, limit);
+        let ground = Ground { signals, descriptors };
+        let mut shell = Shell::new(config, kernel, children_of_shell, ground, vec![acceptor], admin);
         shell.open_doors(None);
         let mut simulation = Self {
             random,

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::bus::Bus;
 use crate::bus::port::{ClientKey, Close, Effect, Input, Moment, Next, Peer, PeerBits, Source, WorkerKey};
-use crate::bus::settings::{Assignment, Limits, Listener, Pool, Routing, Settings};
+use crate::bus::settings::{Assignment, Limits, Listener, MAX_CONNECTIONS, Pool, Routing, Settings};
 use crate::scan::{PAD, Window};
 
 /// The bytes between the bus and one peer.
@@ -65,7 +65,7 @@ impl Crowd {
         };
         let (listeners, routing) = (vec![Listener::default()], Routing::default());
         let mut crowd = Self {
-            bus: Bus::new(Settings { limits, pools: vec![pool], listeners, routing }),
+            bus: Bus::new(Settings { limits, pools: vec![pool], listeners, routing, most_clients: MAX_CONNECTIONS }),
             now: Moment(0),
             wires: BTreeMap::new(),
             peers: Vec::new(),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::Random;
 use crate::bus::settings::{
-    Assignment, IdCollision, Limits, Listener, OnFailure, Pool, Routing, SessionAccess, Settings,
+    Assignment, IdCollision, Limits, Listener, MAX_CONNECTIONS, OnFailure, Pool, Routing, SessionAccess, Settings,
 };
 
 /// Something that the world can do next.
@@ -116,6 +116,7 @@ pub fn settings(random: &mut Random) -> Settings {
         listener.idle_closes_sessions = random.one_in(2);
     }
     Settings {
+        most_clients: MAX_CONNECTIONS,
         limits: Limits {
             max_input_buffer: *random.pick(&[600, 1500, 5000]),
             max_output_queue: *random.pick(&[100, 300, 1000, 4000, 100_000]),

@@ -192,7 +192,7 @@ impl Kernel {
         if result == -libc::EAGAIN && !now_or_never {
             return None;
         }
-        Some(Completion::made(token, result, buffer, self.random.one_in(2)))
+        Some(Completion::of(token, result, buffer, self.random.one_in(2)))
     }
 
     /// What an operation may fail with before it has done anything.
@@ -234,6 +234,8 @@ fn descriptor_of(submission: Submission) -> RawFd {
 }
 
 impl Io for Kernel {
+    const NAME: &'static str = "a seed";
+
     unsafe fn submit(&mut self, submission: Submission, token: u64) {
         assert!(self.pending.iter().all(|(pending, ..)| *pending != token), "{submission:?} twice as {token:#x}");
         self.pending.push((token, submission, false));
@@ -259,13 +261,13 @@ impl Io for Kernel {
             let completion = if is_late {
                 None
             } else if cancelled && self.random.one_in(2) {
-                Some(Completion::made(token, -libc::ECANCELED, None, false))
+                Some(Completion::of(token, -libc::ECANCELED, None, false))
             } else if let Some(error) = self.failure(submission) {
-                Some(Completion::made(token, error, None, true))
+                Some(Completion::of(token, error, None, true))
             } else {
                 let ran = self.run(token, submission);
                 // It may have been on its way; if nothing comes of it, it ends.
-                ran.or_else(|| cancelled.then(|| Completion::made(token, -libc::ECANCELED, None, false)))
+                ran.or_else(|| cancelled.then(|| Completion::of(token, -libc::ECANCELED, None, false)))
             };
             match completion {
                 Some(completion) => completions.push(completion),
@@ -286,6 +288,8 @@ impl Io for Kernel {
         }
         Ok(())
     }
+
+    fn prepare_aside(&mut self, _: RawFd) {}
 
     fn has_news(&mut self) -> bool {
         self.random.one_in(2)

@@ -35,6 +35,11 @@ pub fn program() -> PathBuf {
     std::env::var_os("STDIO_BUS_UNDER_TEST").map_or_else(|| env!("CARGO_BIN_EXE_stdio_bus").into(), PathBuf::from)
 }
 
+/// What carries the bytes in this run of the tests.
+pub fn io() -> &'static str {
+    if std::env::var("STDIO_BUS_IO").is_ok_and(|io| io == "epoll") { "epoll" } else { "ring" }
+}
+
 /// Has a command run as a user who has no other process, with this limit, and then in the new process do something
 /// more that makes system calls only. False if we may not: only root may.
 pub fn as_another_user(

@@ -18,18 +18,33 @@ const REGISTER_BUFFER_RING: u32 = 22;
 /// IORING_REGISTER_RESTRICTIONS.
 const REGISTER_RESTRICTIONS: u32 = 11;
 
-/// Runs the daemon where a call is forbidden, and checks that it does not start for want of io_uring.
-fn does_not_start(call: libc::c_long, second: Option<u32>, errno: i32) -> String {
-    let outcome = Setup::bare().tcp().before_exec(move || forbid(call, second, errno)).run();
+/// Runs the daemon where a call is forbidden, and checks that it does not start for want of io_uring if it must not do
+/// without, and otherwise serves by epoll and says why.
+fn there_is_no_ring(call: libc::c_long, second: Option<u32>, errno: i32) -> String {
+    let mut daemon = Setup::new([worker("agents", 1, &[])])
+        .args(&["--io", "auto"])
+        .before_exec(move || forbid(call, second, errno))
+        .start();
+    all_are_answered(&mut daemon);
+    let said = daemon.stop().stderr;
+    let line = said.lines().find(|line| line.contains("epoll is used instead")).expect("it says so");
+    assert!(line.contains("INFO") && line.contains("io_uring cannot be used here"), "{line}");
+    let outcome = Setup::bare().tcp().args(&["--io", "ring"]).before_exec(move || forbid(call, second, errno)).run();
+    // The remedy is the same in both.
+    assert!(
+        line.ends_with(outcome.stderr.trim_end().rsplit('\n').next().expect("a remedy").trim()),
+        "{line}\n{}",
+        outcome.stderr
+    );
     assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(69), ""), "{call} {second:?}: {}", outcome.stderr);
     assert!(outcome.stderr.contains("io_uring cannot be used here"), "{call} {second:?}: {}", outcome.stderr);
     outcome.stderr
 }
 
 #[test]
-fn where_any_call_of_io_uring_is_blocked_it_exits_with_69_and_says_how_to_allow_it() {
+fn where_any_call_of_io_uring_is_blocked_epoll_serves_and_it_says_how_to_allow_the_ring() {
     for call in [libc::SYS_io_uring_setup, libc::SYS_io_uring_register, libc::SYS_io_uring_enter] {
-        let said = does_not_start(call, None, libc::EPERM);
+        let said = there_is_no_ring(call, None, libc::EPERM);
         for part in ["kernel.io_uring_disabled", "seccomp", "io_uring_enter and io_uring_register"] {
             assert!(said.contains(part), "{call}: {part} is missing in\n{said}");
         }
@@ -37,14 +52,14 @@ fn where_any_call_of_io_uring_is_blocked_it_exits_with_69_and_says_how_to_allow_
 }
 
 #[test]
-fn where_io_uring_is_missing_it_exits_with_69_and_asks_for_the_kernel() {
-    let said = does_not_start(libc::SYS_io_uring_setup, None, libc::ENOSYS);
+fn where_io_uring_is_missing_epoll_serves_and_it_asks_for_the_kernel() {
+    let said = there_is_no_ring(libc::SYS_io_uring_setup, None, libc::ENOSYS);
     assert!(said.contains("uname -r"), "{said}");
 }
 
 #[test]
-fn where_buffers_cannot_be_provided_it_exits_with_69_and_says_how_to_find_the_call() {
-    let said = does_not_start(libc::SYS_io_uring_register, Some(REGISTER_BUFFER_RING), libc::EINVAL);
+fn where_buffers_cannot_be_provided_epoll_serves_and_it_says_how_to_find_the_call() {
+    let said = there_is_no_ring(libc::SYS_io_uring_register, Some(REGISTER_BUFFER_RING), libc::EINVAL);
     assert!(said.contains("strace") && said.contains("io_uring_register"), "{said}");
 }
 
@@ -68,7 +83,7 @@ fn all_are_answered(daemon: &mut Daemon) {
 #[test]
 fn where_buffers_cannot_be_registered_the_daemon_does_without_and_says_so_once() {
     let refuse = || forbid(libc::SYS_io_uring_register, Some(REGISTER_BUFFERS), libc::EPERM);
-    let mut daemon = Setup::new([worker("agents", 1, &[])]).before_exec(refuse).start();
+    let mut daemon = Setup::new([worker("agents", 1, &[])]).args(&["--io", "ring"]).before_exec(refuse).start();
     all_are_answered(&mut daemon);
     let outcome = daemon.stop();
     let told: Vec<&str> = outcome.stderr.lines().filter(|line| line.contains("not registered")).collect();
@@ -218,7 +233,7 @@ fn in_use(outcome: &Outcome) -> &str {
 }
 
 fn at_debug() -> Setup {
-    Setup::new([worker("agents", 1, &[])]).args(&["--log-level", "debug"])
+    Setup::new([worker("agents", 1, &[])]).args(&["--log-level", "debug", "--io", "ring"])
 }
 
 #[test]
@@ -237,7 +252,7 @@ fn on_a_kernel_with_the_features_of_6_1_everybody_is_served() {
 }
 
 #[test]
-fn on_a_kernel_without_defer_taskrun_it_exits_with_69_and_names_the_first_one_that_has_it() {
+fn on_a_kernel_without_defer_taskrun_there_is_no_ring_and_the_first_one_that_has_it_is_named() {
     let mut daemon = start_on_kernel(at_debug(), DEFER_TASKRUN, u32::MAX);
     assert_eq!(daemon.wait().code(), Some(69), "{}", daemon.log());
     daemon.logs(&["lacks DEFER_TASKRUN"]);

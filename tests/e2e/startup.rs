@@ -439,11 +439,82 @@ fn allow(resource: libc::__rlimit_resource_t, soft: u64, hard: u64) -> std::io::
 
 #[test]
 fn too_few_descriptors_are_refused_with_the_number_that_is_needed() {
-    let outcome = Setup::new([echo("echo", 2)]).before_exec(|| allow(libc::RLIMIT_NOFILE, 256, 256)).run();
+    let outcome = Setup::new([echo("echo", 2)]).before_exec(|| allow(libc::RLIMIT_NOFILE, 30, 30)).run();
     assert_eq!(outcome.code, Some(78), "{}", outcome.stderr);
-    for part in ["256", "RLIMIT_NOFILE", "LimitNOFILE=", "pools[].instances"] {
+    for part in ["32 file descriptors", "30 are allowed", "RLIMIT_NOFILE", "LimitNOFILE=", "pools[].instances"] {
         assert!(outcome.stderr.contains(part), "{part} is missing in\n{}", outcome.stderr);
     }
+}
+
+#[test]
+fn a_client_on_stdio_is_served_with_32_descriptors() {
+    let setup = Setup::new([echo("echo", 2)]).no_listener().args(&["--stdio"]);
+    let (theirs, mut ours) = std::os::unix::net::UnixStream::pair().unwrap();
+    let daemon = setup
+        .stdin(std::os::fd::OwnedFd::from(theirs.try_clone().unwrap()))
+        .stdout(std::os::fd::OwnedFd::from(theirs))
+        .before_exec(|| allow(libc::RLIMIT_NOFILE, 32, 32))
+        .start();
+    let mut answers = std::io::BufReader::new(ours.try_clone().unwrap());
+    for id in 0..20 {
+        std::io::Write::write_all(&mut ours, format!("{{\"id\":{id},\"method\":\"m\"}}\n").as_bytes()).unwrap();
+        let mut answer = String::new();
+        std::io::BufRead::read_line(&mut answers, &mut answer).unwrap();
+        assert!(answer.contains(&format!("\"id\":{id},\"result\"")), "{answer}");
+    }
+    ours.shutdown(std::net::Shutdown::Write).unwrap();
+    let outcome = daemon.ends_well();
+    assert!(!outcome.stderr.contains("WARN"), "{}", outcome.stderr);
+}
+
+#[test]
+fn as_many_clients_are_served_as_descriptors_allow_and_the_next_one_waits() {
+    let setup = Setup::new([echo("echo", 1)]);
+    let daemon = setup.before_exec(|| allow(libc::RLIMIT_NOFILE, 64, 64)).start();
+    let said = daemon.logs(&["clients at once fit into the 64 descriptors", "LimitNOFILE="]);
+    let fit: usize =
+        said.split("WARN").nth(1).and_then(|rest| rest.split_whitespace().next()).unwrap().parse().unwrap();
+    assert!((20..=60).contains(&fit), "{said}");
+    daemon.until("who looked whether it listens has gone", || daemon.log().contains("client_closed"));
+    let mut clients: Vec<_> = (0..fit).map(|_| daemon.connect()).collect();
+    for client in &mut clients {
+        assert_eq!(client.request(1, "m", json!({}))["result"]["method"], "m");
+    }
+    let mut waiting = daemon.connect();
+    waiting.ask(1, "m", json!({}));
+    daemon.logs(&["connection_limit", &format!("all {fit} connections are in use")]);
+    clients.pop();
+    assert_eq!(waiting.answer(1)["result"]["method"], "m");
+    assert!(!daemon.log().contains("accept_paused"), "nothing has failed");
+    daemon.stop();
+}
+
+/// Daemons of one user share what that user may lock: 8 MiB for 60 of them, or the same share for fewer.
+#[test]
+fn many_daemons_of_one_user_start_with_little_locked_memory() {
+    let daemons: u64 = std::env::var("STDIO_BUS_FIGURE_DAEMONS").ok().and_then(|text| text.parse().ok()).unwrap_or(15);
+    let directory = tempfile::tempdir().unwrap();
+    let program = program_for_all(directory.path());
+    let config = directory.path().join("c.json");
+    let pool = json!({ "id": "a", "command": "cat", "instances": 1 });
+    fs::write(&config, json!({ "pools": [pool] }).to_string()).unwrap();
+    let mut all = Command::new("sh");
+    // All of them run at once before the first one is told to stop.
+    let script = format!(
+        "for n in $(seq {daemons}); do \"$0\" --config \"$1\" --io auto --tcp 127.0.0.1:0 2>\"$2/$n\" & done; \
+         for n in $(seq {daemons}); do until grep -q 'listening on' \"$2/$n\"; do \
+         grep -q ERROR \"$2/$n\" && break; sleep 0.05; done; done; kill $(jobs -p); wait; cat \"$2\"/*"
+    );
+    let logs = tempfile::tempdir().unwrap();
+    fs::set_permissions(logs.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+    all.args(["-c", &script]).arg(&program).arg(&config).arg(logs.path());
+    if !as_another_user(&mut all, libc::RLIMIT_MEMLOCK, (8 << 20) * daemons / 60, || Ok(())) {
+        return;
+    }
+    let said = all.stdin(Stdio::null()).output().unwrap();
+    let said = String::from_utf8(said.stdout).unwrap();
+    assert_eq!(said.matches("INFO  stopped: ").count() as u64, daemons, "{said}");
+    assert!(!said.contains("ERROR"), "{said}");
 }
 
 #[test]
@@ -479,7 +550,11 @@ fn with_locked_memory(bytes: u64) -> Option<Locked> {
     let directory = tempfile::tempdir().unwrap();
     let mut probe = Command::new("true");
     let mut daemon = Command::new(program_for_all(directory.path()));
-    daemon.args(["--tcp", "127.0.0.1:0"]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    daemon
+        .args(["--tcp", "127.0.0.1:0", "--io", "auto", "--log-level", "debug"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped());
     let may = as_another_user(&mut probe, libc::RLIMIT_MEMLOCK, bytes, || {
         // SAFETY: io_uring_setup(2) fills the 120 bytes of its parameters; the ring goes with the process.
         let ring = unsafe { libc::syscall(libc::SYS_io_uring_setup, 1024, [0_u64; 15].as_mut_ptr()) };
@@ -505,13 +580,26 @@ fn with_locked_memory(bytes: u64) -> Option<Locked> {
 }
 
 #[test]
-fn a_user_who_may_lock_no_memory_is_told_what_to_raise_where_a_ring_needs_some() {
+fn a_user_who_may_lock_no_memory_gets_a_daemon_and_is_told_what_to_raise() {
     let Some(Locked { has_ring, listens, said, code }) = with_locked_memory(0) else { return };
+    assert!(listens, "{said}");
+    assert_eq!(code, Some(0), "{said}");
     // Older kernels count the memory of a ring elsewhere.
-    assert_eq!(listens, has_ring, "{said}");
-    assert_eq!(code, Some(if has_ring { 0 } else { 69 }), "{said}");
     let advice = if has_ring { "raise RLIMIT_MEMLOCK for" } else { "LimitMEMLOCK=infinity" };
     assert!(said.contains(advice), "{said}");
+    assert_eq!(said.contains("epoll is used instead"), !has_ring, "{said}");
+}
+
+#[test]
+fn a_user_who_may_lock_little_memory_gets_a_smaller_ring() {
+    let Some(Locked { has_ring, listens, said, code }) = with_locked_memory(64 << 10) else { return };
+    assert!(listens && !said.contains("epoll"), "{said}");
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(
+        said.contains("DEBUG ring: 256 entries") || said.contains("DEBUG ring: 64 entries"),
+        !has_ring,
+        "{said}"
+    );
 }
 
 #[test]

@@ -89,7 +89,13 @@ fn pool(instances: usize, assignment: Assignment) -> Pool {
 fn settings(pools: Vec<Pool>) -> Settings {
     // A shutdown goes on at once; those that let requests finish say so.
     let limits = Limits { quiesce: Duration::ZERO, ..Limits::default() };
-    Settings { limits, pools, listeners: vec![Listener::default()], routing: Routing::default() }
+    Settings {
+        limits,
+        pools,
+        listeners: vec![Listener::default()],
+        routing: Routing::default(),
+        most_clients: crate::bus::settings::MAX_CONNECTIONS,
+    }
 }
 
 /// A bus with one pool of so many workers that take turns.

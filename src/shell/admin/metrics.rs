@@ -162,9 +162,11 @@ const FAMILIES: &[Family] = &[
     Family {
         name: "stdio_bus_build_info",
         kind: "gauge",
-        help: "Always 1; its label says which version runs.",
+        help: "Always 1; its labels say which version runs, and whether io_uring (ring) or epoll carries the bytes.",
         over: Over::All,
-        write: |out, _, _| out.labelled(&[("version", env!("CARGO_PKG_VERSION"))], 1.0),
+        write: |out, scene, _| {
+            out.labelled(&[("version", env!("CARGO_PKG_VERSION")), ("io", scene.view.io)], 1.0);
+        },
     },
     Family {
         name: "stdio_bus_start_time_seconds",

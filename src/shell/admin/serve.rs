@@ -192,6 +192,7 @@ impl<I: Io> Shell<I> {
             memory: self.hands.io.lent(),
             max_memory: self.hands.memory.most,
             started_at: self.admin.started_at,
+            io: I::NAME,
             log_level: log::level_name(),
             log_lines_lost: log::lost(),
             admin_connections: self.admin.connections.len(),

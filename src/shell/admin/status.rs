@@ -60,6 +60,7 @@ fn figures(view: &View<'_>) -> serde_json::Value {
     json!({
         "version": env!("CARGO_PKG_VERSION"),
         "pid": std::process::id(),
+        "io": view.io,
         "state": stage,
         "why": why,
         "started": view.started_at.to_the_second(),

@@ -23,6 +23,8 @@ pub(super) struct View<'a> {
     pub memory: usize,
     pub max_memory: usize,
     pub started_at: Wall,
+    /// What carries the bytes.
+    pub io: &'static str,
     pub log_level: &'static str,
     pub log_lines_lost: u64,
     pub admin_connections: usize,

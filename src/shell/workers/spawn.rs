@@ -8,10 +8,9 @@ use std::process::{Command, Stdio};
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::Rlimit;
 
 use crate::config::Pool;
-use crate::error::StartError;
 
 /// Bytes that a worker's pipes hold: fewer turns for large messages than with the kernel's 64 KiB.
 const PIPE_BYTES: usize = 256 * 1024;
@@ -33,23 +32,6 @@ pub(crate) fn keep_descriptors() -> io::Result<()> {
     // SAFETY: the call changes flags of descriptors only.
     let result = unsafe { libc::close_range(3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC as libc::c_int) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
-/// Raises the soft limit of descriptors to what `listeners`, all connections and `workers` need. Returns the limit
-/// that workers are to get back.
-pub(crate) fn allow_descriptors(listeners: usize, connections: usize, workers: usize) -> Result<Rlimit, StartError> {
-    let needed = (listeners + connections + 3 * workers + 32) as u64;
-    let original = getrlimit(Resource::Nofile);
-    let raised = match (original.current, original.maximum) {
-        (Some(current), _) if current >= needed => return Ok(original),
-        (None, _) => return Ok(original),
-        (_, Some(allowed)) if allowed < needed => {
-            return Err(StartError::FileDescriptors { needed, allowed, workers });
-        }
-        (_, maximum) => Rlimit { current: Some(needed), maximum },
-    };
-    setrlimit(Resource::Nofile, raised).map_err(|error| StartError::io("raise RLIMIT_NOFILE")(error.into()))?;
-    Ok(original)
 }
 
 /// What a service manager tells us alone: with these a worker could speak for the daemon (sd_notify(3),

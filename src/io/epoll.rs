@@ -1,0 +1,696 @@
+//! The kernel by epoll(7), where it has no io_uring or a sandbox blocks it. What is ready is read and written at once,
+//! by this thread, and told as the ring would tell it.
+//!
+//! Writes are tried first, since there mostly is room; reads are waited for first, since there mostly is nothing yet. A
+//! descriptor is waited for once at a time (EPOLLONESHOT): nobody is woken for what no operation waits for, and a number
+//! that belongs to another file by now is seen by ENOENT.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
+
+use super::aside::Aside;
+use super::buffers::{Buffers, RECEIVE, RECEIVE_BUFFERS};
+use super::ring::Completion;
+use super::{Io, Submission};
+use crate::error::StartError;
+use crate::scan::Window;
+
+/// Events that are taken in one turn.
+const EVENTS: usize = 256;
+/// A pipe that has room has room for so much (pipe(7), PIPE_BUF): more might have to wait, if it may.
+const PIECE: usize = 4096;
+/// RWF_NOWAIT (preadv2(2)).
+const NOWAIT: libc::c_int = libc::RWF_NOWAIT;
+const READABLE: u32 = libc::EPOLLIN as u32;
+const WRITABLE: u32 = libc::EPOLLOUT as u32;
+/// The other side has gone: this is told whether it was asked for or not.
+const GONE: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
+/// What the threads wake us by.
+const ASIDE: u64 = u64::MAX;
+
+/// An operation that waits.
+type Waiting = Option<(u64, Submission)>;
+
+/// What waits for one descriptor.
+#[derive(Clone, Copy, Default)]
+struct Waiters {
+    input: Waiting,
+    output: Waiting,
+    watch: Waiting,
+}
+
+impl Waiters {
+    fn all(&mut self) -> [&mut Waiting; 3] {
+        [&mut self.input, &mut self.output, &mut self.watch]
+    }
+
+    /// The events that they wait for; none when nobody waits.
+    fn events(&self) -> Option<u32> {
+        let wanted = |waiting: &Waiting, event| waiting.map(|_| event);
+        let events = [wanted(&self.input, READABLE), wanted(&self.output, WRITABLE), wanted(&self.watch, 0)];
+        events.into_iter().flatten().reduce(|one, other| one | other)
+    }
+}
+
+/// See the top of the file.
+pub struct Epoll {
+    poll: OwnedFd,
+    buffers: Buffers,
+    /// Provided buffers that hold nothing.
+    free: Vec<u16>,
+    /// Operations that were not looked at yet.
+    new: Vec<(u64, Submission)>,
+    /// By descriptor.
+    waiting: Vec<Waiters>,
+    /// What ended without an event.
+    done: Vec<Completion>,
+    aside: Aside,
+    events: Vec<libc::epoll_event>,
+    origin: Instant,
+}
+
+impl Epoll {
+    /// With memory for so many workers.
+    ///
+    /// # Errors
+    /// There are no descriptors or no memory left.
+    pub fn new(workers: usize) -> Result<Self, StartError> {
+        // SAFETY: the call takes no memory.
+        let poll = owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) });
+        let poll = poll.map_err(StartError::io("make an epoll instance"))?;
+        let aside = Aside::new().map_err(StartError::io("make an eventfd"))?;
+        let mut event = libc::epoll_event { events: READABLE, u64: ASIDE };
+        // SAFETY: the event lives until the call returns.
+        let added =
+            unsafe { libc::epoll_ctl(poll.as_raw_fd(), libc::EPOLL_CTL_ADD, aside.wakes().as_raw_fd(), &mut event) };
+        check(added).map_err(StartError::io("wait for an eventfd"))?;
+        Ok(Self {
+            poll,
+            buffers: Buffers::new(None, workers).map_err(StartError::io("allocate buffers"))?,
+            free: (0..RECEIVE_BUFFERS).collect(),
+            new: Vec::new(),
+            waiting: Vec::new(),
+            done: Vec::new(),
+            aside,
+            events: Vec::with_capacity(EVENTS),
+            origin: Instant::now(),
+        })
+    }
+
+    /// Looks at an operation for the first time.
+    fn begin(&mut self, token: u64, submission: Submission) {
+        use Submission as S;
+        if let S::WriteAside { to, from, bytes } = submission {
+            // SAFETY: as promised by whoever submitted it.
+            if unsafe { self.aside.write(token, to, from, bytes) }.is_err() {
+                self.done.push(Completion::of(token, -libc::ECANCELED, None, false));
+            }
+            return;
+        }
+        let is_tried = match submission {
+            S::Send { .. } | S::SendMany { .. } | S::Write { .. } | S::WriteMany { .. } => true,
+            S::Receive { was_empty, .. } => !was_empty,
+            S::Read { now_or_never, .. } => now_or_never,
+            _ => false,
+        };
+        match is_tried.then(|| self.run(token, submission)).flatten() {
+            Some(completion) => self.done.push(completion),
+            None => self.wait(token, submission),
+        }
+    }
+
+    /// Lets an operation wait for its descriptor.
+    fn wait(&mut self, token: u64, submission: Submission) {
+        use Submission as S;
+        let descriptor = descriptor_of(submission);
+        let at = descriptor as usize;
+        if self.waiting.len() <= at {
+            self.waiting.resize(at + 1, Waiters::default());
+        }
+        let waiters = &mut self.waiting[at];
+        let place = match submission {
+            S::Send { .. } | S::SendMany { .. } | S::Write { .. } | S::WriteMany { .. } | S::AwaitRoom { .. } => {
+                &mut waiters.output
+            }
+            S::Watch { .. } => &mut waiters.watch,
+            _ => &mut waiters.input,
+        };
+        debug_assert!(place.is_none(), "two operations wait for the same: {place:?} and {submission:?}");
+        *place = Some((token, submission));
+        if let Err(error) = self.arm(descriptor) {
+            self.cannot_wait(descriptor, &error);
+        }
+    }
+
+    /// Asks for the next event of a descriptor, whatever is waited for there.
+    fn arm(&self, descriptor: RawFd) -> io::Result<()> {
+        let waiters = &self.waiting[descriptor as usize];
+        let Some(events) = waiters.events() else { return Ok(()) };
+        let mut event = libc::epoll_event { events: events | libc::EPOLLONESHOT as u32, u64: descriptor as u64 };
+        let mut control = |how| {
+            // SAFETY: the event lives until the call returns.
+            check(unsafe { libc::epoll_ctl(self.poll.as_raw_fd(), how, descriptor, &mut event) })
+        };
+        match control(libc::EPOLL_CTL_MOD) {
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {
+                if let Some((_, Submission::Accept { .. })) = waiters.input {
+                    never_wait(descriptor);
+                }
+                control(libc::EPOLL_CTL_ADD)
+            }
+            other => other,
+        }
+    }
+
+    /// A file never makes anybody wait, in its own opinion (EPERM); and what else may be wrong shows when it is tried.
+    fn cannot_wait(&mut self, descriptor: RawFd, error: &io::Error) {
+        let code = error.raw_os_error().unwrap_or(libc::EIO);
+        let waiters = std::mem::take(&mut self.waiting[descriptor as usize]);
+        for (token, submission) in [waiters.input, waiters.output, waiters.watch].into_iter().flatten() {
+            let completion = match submission {
+                Submission::AwaitRoom { .. } if code == libc::EPERM => {
+                    Completion::of(token, WRITABLE as i32, None, false)
+                }
+                _ if code != libc::EPERM => Completion::of(token, -code, None, false),
+                // It is tried as if it was ready.
+                _ => self.run(token, submission).unwrap_or(Completion::of(token, -libc::EAGAIN, None, false)),
+            };
+            self.done.push(completion);
+        }
+    }
+
+    /// Does what waits for a descriptor that is ready in this way.
+    fn ready(&mut self, descriptor: RawFd, events: u32) {
+        let is_ready = |event: u32| events & (event | GONE) != 0;
+        let waiters = self.waiting[descriptor as usize];
+        let asks = [(waiters.input, READABLE), (waiters.output, WRITABLE), (waiters.watch, 0)];
+        for (place, (waiting, event)) in asks.into_iter().enumerate() {
+            let Some((token, submission)) = waiting.filter(|_| is_ready(event)) else { continue };
+            let completion = match submission {
+                Submission::AwaitRoom { .. } | Submission::AwaitConnection { .. } | Submission::Watch { .. } => {
+                    Some(Completion::of(token, events as i32, None, false))
+                }
+                // A Unix socket that listens no more would say so only to who waits in accept(2).
+                Submission::Accept { .. } if events & GONE != 0 => {
+                    let accepted = self.run(token, submission);
+                    accepted.or(Some(Completion::of(token, -libc::EINVAL, None, false)))
+                }
+                _ => self.run(token, submission),
+            };
+            if let Some(completion) = completion {
+                *self.waiting[descriptor as usize].all()[place] = None;
+                self.done.push(completion);
+            }
+        }
+        if let Err(error) = self.arm(descriptor) {
+            self.cannot_wait(descriptor, &error);
+        }
+    }
+
+    /// Tries an operation; none when it has to wait.
+    fn run(&mut self, token: u64, submission: Submission) -> Option<Completion> {
+        use Submission as S;
+        let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+        // SAFETY: whoever submitted it has promised that the memory and the descriptor are there until it completes.
+        let result = unsafe {
+            match submission {
+                S::Receive { socket, .. } => return self.receive(token, socket),
+                S::Accept { socket } => {
+                    let nobody = std::ptr::null_mut();
+                    result_of(libc::accept4(socket, nobody, std::ptr::null_mut(), libc::SOCK_CLOEXEC) as isize)
+                }
+                S::ReceiveInto { socket, into, bytes } => {
+                    result_of(libc::recv(socket, into.cast(), bytes as usize, flags))
+                }
+                S::Send { socket, from, bytes } => result_of(libc::send(socket, from.cast(), bytes as usize, flags)),
+                S::SendMany { socket, message, more } => {
+                    result_of(libc::sendmsg(socket, message, flags | if more { libc::MSG_MORE } else { 0 }))
+                }
+                S::Read { from, into, bytes, .. } => read(from, into, bytes as usize),
+                S::Write { to, from, bytes, .. } => {
+                    write(to, &libc::iovec { iov_base: from.cast_mut().cast(), iov_len: bytes as usize }, 1)
+                }
+                S::WriteMany { to, vectors, count } => write(to, vectors, count),
+                S::WriteAside { .. } | S::AwaitRoom { .. } | S::AwaitConnection { .. } | S::Watch { .. } => {
+                    return None;
+                }
+            }
+        };
+        let now_or_never = matches!(submission, S::Read { now_or_never: true, .. });
+        (result != -libc::EAGAIN || now_or_never).then(|| Completion::of(token, result, None, false))
+    }
+
+    fn receive(&mut self, token: u64, socket: RawFd) -> Option<Completion> {
+        let Some(&buffer) = self.free.last() else { return Some(Completion::of(token, -libc::ENOBUFS, None, false)) };
+        // SAFETY: the buffer holds nothing, and has room for so much.
+        let received = unsafe { libc::recv(socket, self.buffers.provided(buffer).cast(), RECEIVE, libc::MSG_DONTWAIT) };
+        match result_of(received) {
+            result if result == -libc::EAGAIN => None,
+            result if result > 0 => {
+                self.free.pop();
+                // Who has not filled it has sent all that there was.
+                Some(Completion::of(token, result, Some(buffer), result as usize == RECEIVE))
+            }
+            result => Some(Completion::of(token, result, None, false)),
+        }
+    }
+
+    /// Waits for events, and does what they allow.
+    fn poll(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        // A millisecond that has begun is waited for to its end.
+        let timeout = timeout.map_or(-1, |timeout| timeout.as_micros().div_ceil(1000).min(i32::MAX as u128) as i32);
+        let mut events = std::mem::take(&mut self.events);
+        // SAFETY: there is room for so many events behind the pointer.
+        let count =
+            unsafe { libc::epoll_wait(self.poll.as_raw_fd(), events.as_mut_ptr(), EVENTS as libc::c_int, timeout) };
+        let outcome = match check(count) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+            Err(error) => Err(error),
+            Ok(()) => {
+                // SAFETY: the kernel has filled so many.
+                unsafe { events.set_len(count as usize) };
+                for event in &events {
+                    match event.u64 {
+                        ASIDE => {
+                            let done = &mut self.done;
+                            self.aside.finished(|token, result| done.push(Completion::of(token, result, None, false)));
+                        }
+                        descriptor => self.ready(descriptor as RawFd, event.events),
+                    }
+                }
+                Ok(())
+            }
+        };
+        events.clear();
+        self.events = events;
+        outcome
+    }
+}
+
+impl Io for Epoll {
+    const NAME: &'static str = "epoll";
+
+    unsafe fn submit(&mut self, submission: Submission, token: u64) {
+        self.new.push((token, submission));
+    }
+
+    fn cancel(&mut self, token: u64) {
+        let is_it = |waiting: &Waiting| waiting.is_some_and(|(known, _)| known == token);
+        let waiting = self.waiting.iter_mut().find_map(|waiters| waiters.all().into_iter().find(|one| is_it(one)));
+        let was_new = self.new.iter().position(|(known, _)| *known == token);
+        if waiting.map(Option::take).is_some() || was_new.map(|at| self.new.remove(at)).is_some() {
+            self.done.push(Completion::of(token, -libc::ECANCELED, None, false));
+        }
+    }
+
+    fn turn(&mut self, timeout: Option<Duration>, completions: &mut Vec<Completion>) -> io::Result<()> {
+        let mut new = std::mem::take(&mut self.new);
+        new.drain(..).for_each(|(token, submission)| self.begin(token, submission));
+        self.new = new;
+        let turned = self.poll(if self.done.is_empty() { timeout } else { Some(Duration::ZERO) });
+        completions.append(&mut self.done);
+        turned
+    }
+
+    fn prepare_aside(&mut self, to: RawFd) {
+        self.aside.prepare(to);
+    }
+
+    fn has_news(&mut self) -> bool {
+        !self.done.is_empty()
+    }
+
+    fn carried(&mut self, _: u64) {}
+
+    fn elapsed(&self) -> Duration {
+        self.origin.elapsed()
+    }
+
+    #[inline]
+    fn buffers(&mut self) -> &mut Buffers {
+        &mut self.buffers
+    }
+
+    fn lent(&self) -> usize {
+        self.buffers.used()
+    }
+
+    unsafe fn received<'window>(&self, buffer: u16, bytes: usize) -> Window<'window> {
+        // SAFETY: as promised by the caller.
+        unsafe { self.buffers.received(buffer, bytes) }
+    }
+
+    unsafe fn received_bytes<'bytes>(&mut self, buffer: u16) -> &'bytes mut [u8] {
+        // SAFETY: as promised by the caller.
+        unsafe { self.buffers.received_bytes(buffer) }
+    }
+
+    fn return_received(&mut self, buffer: u16) {
+        debug_assert!(!self.free.contains(&buffer));
+        self.free.push(buffer);
+    }
+
+    fn describe(&self) -> (String, Option<&io::Error>) {
+        ("epoll".to_owned(), None)
+    }
+}
+
+fn descriptor_of(submission: Submission) -> RawFd {
+    use Submission as S;
+    match submission {
+        S::Accept { socket: descriptor }
+        | S::AwaitConnection { socket: descriptor }
+        | S::Receive { socket: descriptor, .. }
+        | S::ReceiveInto { socket: descriptor, .. }
+        | S::Read { from: descriptor, .. }
+        | S::Send { socket: descriptor, .. }
+        | S::SendMany { socket: descriptor, .. }
+        | S::Write { to: descriptor, .. }
+        | S::WriteMany { to: descriptor, .. }
+        | S::WriteAside { to: descriptor, .. }
+        | S::AwaitRoom { descriptor }
+        | S::Watch { descriptor } => descriptor,
+    }
+}
+
+fn owned(descriptor: libc::c_int) -> io::Result<OwnedFd> {
+    check(descriptor)?;
+    // SAFETY: a system call has just made it for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+}
+
+fn check(result: libc::c_int) -> io::Result<()> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// What a call has returned, as a completion says it.
+fn result_of(returned: isize) -> i32 {
+    if returned < 0 { -io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO) } else { returned as i32 }
+}
+
+/// A connection that has gone again, or that another process has taken, must not be waited for in accept(2). The flag is
+/// seen by whoever shares the listening socket, and all of them have to reckon with it (accept(2), NOTES).
+fn never_wait(listening: RawFd) {
+    // SAFETY: the calls take no memory.
+    unsafe {
+        let flags = libc::fcntl(listening, libc::F_GETFL);
+        if flags >= 0 && flags & libc::O_NONBLOCK == 0 {
+            libc::fcntl(listening, libc::F_SETFL, flags | libc::O_NONBLOCK);
+        }
+    }
+}
+
+/// Whether a descriptor is ready now, in this way or because its other side has gone.
+fn is_ready(descriptor: RawFd, events: libc::c_short) -> bool {
+    let mut poll = libc::pollfd { fd: descriptor, events, revents: 0 };
+    // SAFETY: the structure lives until the call returns.
+    unsafe { libc::poll(&mut poll, 1, 0) > 0 }
+}
+
+/// Whether reads and writes of it never wait.
+fn is_nonblocking(descriptor: RawFd) -> bool {
+    // SAFETY: the call takes no memory.
+    unsafe { libc::fcntl(descriptor, libc::F_GETFL) & libc::O_NONBLOCK != 0 }
+}
+
+/// Whether a call that was asked not to wait has failed because this kernel, or this kind of file, cannot be asked that.
+fn cannot_be_asked(result: i32) -> bool {
+    matches!(-result, libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL)
+}
+
+/// Reads what is there, from whatever it is: EAGAIN if that is nothing.
+///
+/// # Safety
+/// There is room for so many bytes.
+unsafe fn read(from: RawFd, into: *mut u8, bytes: usize) -> i32 {
+    let vector = libc::iovec { iov_base: into.cast(), iov_len: bytes };
+    // SAFETY: as promised by the caller. Where it is read from is where the file is (an offset of -1).
+    let result = result_of(
+        unsafe { libc::syscall(libc::SYS_preadv2, from, &raw const vector, 1, -1i64, -1i64, NOWAIT) } as isize,
+    );
+    // SAFETY: as promised by the caller.
+    if cannot_be_asked(result) { unsafe { read_if_ready(from, into, bytes) } } else { result }
+}
+
+/// The same where the call cannot be asked not to wait.
+///
+/// # Safety
+/// As for [`read`].
+unsafe fn read_if_ready(from: RawFd, into: *mut u8, bytes: usize) -> i32 {
+    if !is_nonblocking(from) && !is_ready(from, libc::POLLIN) {
+        return -libc::EAGAIN;
+    }
+    // SAFETY: as promised by the caller.
+    result_of(unsafe { libc::read(from, into.cast(), bytes) })
+}
+
+/// Writes what there is room for, to whatever it is: EAGAIN if that is nothing.
+///
+/// # Safety
+/// The vectors and their memory are there.
+unsafe fn write(to: RawFd, vectors: *const libc::iovec, count: u32) -> i32 {
+    // SAFETY: as promised by the caller.
+    let result =
+        result_of(unsafe { libc::syscall(libc::SYS_pwritev2, to, vectors, count, -1i64, -1i64, NOWAIT) } as isize);
+    // SAFETY: as promised by the caller.
+    if cannot_be_asked(result) { unsafe { write_what_fits(to, vectors, count) } } else { result }
+}
+
+/// The same where the call cannot be asked not to wait: a piece that surely fits, if there is room at all.
+///
+/// # Safety
+/// As for [`write`]; there is one vector at least.
+unsafe fn write_what_fits(to: RawFd, vectors: *const libc::iovec, count: u32) -> i32 {
+    if is_nonblocking(to) {
+        // SAFETY: as promised by the caller.
+        return result_of(unsafe { libc::writev(to, vectors, count as libc::c_int) });
+    }
+    if !is_ready(to, libc::POLLOUT) {
+        return -libc::EAGAIN;
+    }
+    // SAFETY: as promised by the caller.
+    unsafe {
+        let first = *vectors;
+        result_of(libc::write(to, first.iov_base, first.iov_len.min(PIECE)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::{UnixListener, UnixStream};
+
+    use rustix::fs::{OFlags, fcntl_getfl};
+    use rustix::pipe::{PipeFlags, pipe_with};
+
+    use super::*;
+
+    fn epoll() -> Epoll {
+        Epoll::new(1).expect("there is epoll")
+    }
+
+    fn submit(epoll: &mut Epoll, submission: Submission, token: u64) {
+        // SAFETY: the tests keep what they name until it completes.
+        unsafe { epoll.submit(submission, token) };
+    }
+
+    /// The completions of the next turn, which does not wait.
+    fn turn(epoll: &mut Epoll) -> Vec<(u64, i32)> {
+        let mut completions = Vec::new();
+        epoll.turn(Some(Duration::ZERO), &mut completions).expect("it works");
+        completions.iter().map(|completion| (completion.token, completion.result)).collect()
+    }
+
+    /// The completions of the first turn that has some.
+    fn wait(epoll: &mut Epoll) -> Vec<(u64, i32)> {
+        let deadline = Instant::now() + Duration::from_secs(120);
+        while Instant::now() < deadline {
+            let mut completions = Vec::new();
+            epoll.turn(Some(Duration::from_secs(1)), &mut completions).expect("it works");
+            if !completions.is_empty() {
+                return completions.iter().map(|completion| (completion.token, completion.result)).collect();
+            }
+        }
+        panic!("nothing completes");
+    }
+
+    fn receive(socket: &UnixStream) -> Submission {
+        Submission::Receive { socket: socket.as_raw_fd(), was_empty: true }
+    }
+
+    #[test]
+    fn who_waits_on_a_number_that_belongs_to_another_file_by_now_is_woken_by_that() {
+        let mut epoll = epoll();
+        let mut last = None;
+        for round in 0..3u64 {
+            let (ours, theirs) = UnixStream::pair().expect("a pair");
+            submit(&mut epoll, receive(&ours), round);
+            assert_eq!(turn(&mut epoll), []);
+            rustix::io::write(&theirs, b"a").expect("there is room");
+            assert_eq!(turn(&mut epoll), [(round, 1)]);
+            epoll.return_received(RECEIVE_BUFFERS - 1);
+            assert_eq!(*last.get_or_insert(ours.as_raw_fd()), ours.as_raw_fd(), "the number is the same");
+        }
+    }
+
+    #[test]
+    fn a_socket_that_is_read_written_and_watched_wakes_each_for_its_own_reason() {
+        let mut epoll = epoll();
+        let (ours, theirs) = UnixStream::pair().expect("a pair");
+        let full = vec![0u8; 1 << 20];
+        let send = Submission::Send { socket: ours.as_raw_fd(), from: full.as_ptr(), bytes: full.len() as u32 };
+        submit(&mut epoll, send, 1);
+        let [(1, sent)] = turn(&mut epoll)[..] else { panic!("it is tried at once") };
+        assert!(sent > 0 && sent < full.len() as i32);
+        submit(&mut epoll, send, 1);
+        submit(&mut epoll, receive(&ours), 2);
+        submit(&mut epoll, Submission::Watch { descriptor: ours.as_raw_fd() }, 3);
+        assert_eq!(turn(&mut epoll), []);
+        rustix::io::write(&theirs, b"abc").expect("there is room");
+        assert_eq!(turn(&mut epoll), [(2, 3)]);
+        assert_eq!(turn(&mut epoll), []);
+        let mut taken = vec![0u8; 1 << 20];
+        while rustix::net::recv(&theirs, &mut taken[..], rustix::net::RecvFlags::DONTWAIT).is_ok() {}
+        let [(1, more)] = turn(&mut epoll)[..] else { panic!("there is room again") };
+        assert!(more > 0);
+        drop(theirs);
+        let [(3, events)] = turn(&mut epoll)[..] else { panic!("the other side has gone") };
+        assert_ne!(events & libc::EPOLLHUP, 0);
+    }
+
+    #[test]
+    fn what_is_cancelled_completes_once_and_what_is_over_is_not_cancelled() {
+        let mut epoll = epoll();
+        let (ours, theirs) = UnixStream::pair().expect("a pair");
+        submit(&mut epoll, receive(&ours), 5);
+        assert_eq!(turn(&mut epoll), []);
+        epoll.cancel(5);
+        assert_eq!(turn(&mut epoll), [(5, -libc::ECANCELED)]);
+        epoll.cancel(5);
+        rustix::io::write(&theirs, b"a").expect("there is room");
+        assert_eq!(turn(&mut epoll), []);
+        submit(&mut epoll, receive(&ours), 6);
+        epoll.cancel(6);
+        assert_eq!(turn(&mut epoll), [(6, -libc::ECANCELED)], "before it was looked at");
+    }
+
+    #[test]
+    fn a_pipe_of_somebody_else_is_written_without_waiting_and_keeps_its_flags() {
+        let mut epoll = epoll();
+        let (theirs, ours) = pipe_with(PipeFlags::CLOEXEC).expect("a pipe");
+        let bytes = vec![7u8; 1 << 20];
+        let write = Submission::Write {
+            to: ours.as_raw_fd(),
+            from: bytes.as_ptr(),
+            bytes: bytes.len() as u32,
+            registered: None,
+        };
+        let mut written = 0;
+        submit(&mut epoll, write, 1);
+        while let [(1, result)] = turn(&mut epoll)[..] {
+            assert!(result > 0, "{result}");
+            written += result as usize;
+            submit(&mut epoll, write, 1);
+        }
+        assert!(written >= PIECE);
+        assert!(!fcntl_getfl(&ours).expect("it is open").contains(OFlags::NONBLOCK));
+        rustix::io::read(&theirs, &mut vec![0u8; written]).expect("they are there");
+        let [(1, 1..)] = turn(&mut epoll)[..] else { panic!("there is room again") };
+    }
+
+    #[test]
+    fn where_a_call_cannot_be_asked_not_to_wait_only_what_fits_is_written_and_what_is_there_read() {
+        let (theirs, ours) = pipe_with(PipeFlags::CLOEXEC).expect("a pipe");
+        let mut bytes = [7u8; 3 * PIECE];
+        let vector = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+        let mut written = 0;
+        // SAFETY: the vector and its bytes are there.
+        while let result @ 1.. = unsafe { write_what_fits(ours.as_raw_fd(), &vector, 1) } {
+            assert_eq!(result as usize, PIECE);
+            written += PIECE;
+        }
+        assert!(written >= PIECE, "and then it is full");
+        while written > 0 {
+            // SAFETY: there is room for so many.
+            let result = unsafe { read_if_ready(theirs.as_raw_fd(), bytes.as_mut_ptr(), bytes.len()) };
+            written -= usize::try_from(result).expect("there is something");
+        }
+        // SAFETY: the same.
+        let result = unsafe { read_if_ready(theirs.as_raw_fd(), bytes.as_mut_ptr(), bytes.len()) };
+        assert_eq!(result, -libc::EAGAIN);
+    }
+
+    #[test]
+    fn a_socket_that_listens_no_more_ends_its_accept() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let listening = UnixListener::bind(directory.path().join("s")).expect("it can be bound");
+        let mut epoll = epoll();
+        submit(&mut epoll, Submission::Accept { socket: listening.as_raw_fd() }, 1);
+        assert_eq!(turn(&mut epoll), []);
+        rustix::net::shutdown(&listening, rustix::net::Shutdown::Both).expect("it listens");
+        assert_eq!(turn(&mut epoll), [(1, -libc::EINVAL)]);
+    }
+
+    #[test]
+    fn a_file_is_read_and_written_although_nobody_can_wait_for_it() {
+        let file = tempfile::tempfile().expect("a file");
+        let mut epoll = epoll();
+        let fd = file.as_raw_fd();
+        submit(&mut epoll, Submission::Write { to: fd, from: b"abc".as_ptr(), bytes: 3, registered: None }, 1);
+        assert_eq!(turn(&mut epoll), [(1, 3)]);
+        // SAFETY: the bytes live for ever.
+        submit(&mut epoll, Submission::WriteAside { to: fd, from: b"def".as_ptr(), bytes: 3 }, 2);
+        assert_eq!(wait(&mut epoll), [(2, 3)]);
+        rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(0)).expect("it is a file");
+        let mut bytes = [0u8; 10];
+        let into = bytes.as_mut_ptr();
+        submit(&mut epoll, Submission::Read { from: fd, into, bytes: 10, registered: None, now_or_never: false }, 3);
+        assert_eq!(turn(&mut epoll), [(3, 6)]);
+        assert_eq!(&bytes[..6], b"abcdef");
+        submit(&mut epoll, Submission::AwaitRoom { descriptor: fd }, 4);
+        assert_eq!(turn(&mut epoll), [(4, libc::EPOLLOUT)]);
+    }
+
+    #[test]
+    fn a_write_that_hangs_aside_holds_nothing_up() {
+        let (theirs, ours) = pipe_with(PipeFlags::CLOEXEC).expect("a pipe");
+        let bytes = vec![7u8; 1 << 20];
+        let mut epoll = epoll();
+        let aside = Submission::WriteAside { to: ours.as_raw_fd(), from: bytes.as_ptr(), bytes: bytes.len() as u32 };
+        submit(&mut epoll, aside, 1);
+        let (one, other) = UnixStream::pair().expect("a pair");
+        submit(&mut epoll, receive(&one), 2);
+        rustix::io::write(&other, b"a").expect("there is room");
+        assert_eq!(wait(&mut epoll), [(2, 1)]);
+        let mut taken = 0;
+        let mut block = vec![0u8; 1 << 16];
+        while taken < bytes.len() {
+            taken += rustix::io::read(&theirs, &mut block).expect("they come");
+        }
+        assert_eq!(wait(&mut epoll), [(1, bytes.len() as i32)]);
+    }
+
+    #[test]
+    fn a_read_that_must_not_wait_says_that_there_is_nothing() {
+        let (ours, _theirs) = pipe_with(PipeFlags::CLOEXEC).expect("a pipe");
+        let mut epoll = epoll();
+        let mut byte = [0u8; 1];
+        let into = byte.as_mut_ptr();
+        let from = ours.as_raw_fd();
+        submit(&mut epoll, Submission::Read { from, into, bytes: 1, registered: None, now_or_never: true }, 1);
+        assert_eq!(turn(&mut epoll), [(1, -libc::EAGAIN)]);
+    }
+
+    #[test]
+    fn when_all_buffers_are_in_use_a_receive_says_so() {
+        let mut epoll = epoll();
+        let pairs: Vec<_> = (0..=RECEIVE_BUFFERS).map(|_| UnixStream::pair().expect("a pair")).collect();
+        for (number, (ours, theirs)) in pairs.iter().enumerate() {
+            rustix::io::write(theirs, b"a").expect("there is room");
+            submit(&mut epoll, receive(ours), number as u64);
+        }
+        let results = turn(&mut epoll);
+        assert_eq!(results.iter().filter(|(_, result)| *result == 1).count(), usize::from(RECEIVE_BUFFERS));
+        assert_eq!(results.iter().filter(|(_, result)| *result == -libc::ENOBUFS).count(), 1);
+    }
+}

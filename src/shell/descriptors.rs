@@ -1,0 +1,122 @@
+//! File descriptors: how many the daemon needs at most, how many it may have, and how many clients fit.
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use super::{admin, lobby};
+use crate::bus::settings::MAX_CONNECTIONS;
+use crate::config::{Config, Listen, Listener};
+use crate::error::StartError;
+
+/// Our own: the standard three, the ring or epoll, the pipes of signals, and what starting a worker takes meanwhile.
+const OWN: usize = 24;
+/// The pipes of a worker.
+const PER_WORKER: usize = 3;
+/// With fewer clients than this there is no point in listening.
+const FEWEST_CLIENTS: usize = 1;
+
+/// What a configuration needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Need {
+    /// Whatever comes in, and however few clients.
+    least: usize,
+    /// Clients that are accepted; none come but over stdio if there is no listener.
+    clients: usize,
+    /// Connections that have to say something first.
+    lobby: usize,
+    workers: usize,
+}
+
+impl Need {
+    pub(crate) fn of(config: &Config) -> Self {
+        let has_lobby = |listener: &Listener| listener.entry.proxy.is_some() || listener.web.is_some();
+        let accepts = config.listeners.iter().any(|listener| listener.listen != Listen::Stdio);
+        let of_admin = if config.admin.is_some() { admin::MOST_CONNECTIONS + admin::MOST_SOCKETS } else { 0 };
+        let workers = config.max_workers();
+        Self {
+            least: OWN + config.listeners.len() + PER_WORKER * workers + of_admin,
+            clients: if accepts { MAX_CONNECTIONS } else { 0 },
+            lobby: if config.listeners.iter().any(has_lobby) { lobby::MOST } else { 0 },
+            workers,
+        }
+    }
+
+    /// All of it.
+    pub(crate) fn most(&self) -> u64 {
+        (self.least + self.clients + self.lobby) as u64
+    }
+
+    /// Clients that fit into so many descriptors; none if the daemon itself does not.
+    pub(crate) fn clients_within(&self, allowed: u64) -> Option<usize> {
+        let rest = usize::try_from(allowed).unwrap_or(usize::MAX).checked_sub(self.least)?;
+        let for_clients = rest - self.lobby.min(rest / 4);
+        let fits = self.clients == 0 || for_clients >= FEWEST_CLIENTS;
+        fits.then_some(for_clients.min(self.clients))
+    }
+
+    fn refusal(&self, allowed: u64) -> StartError {
+        let fewest = if self.clients == 0 { 0 } else { FEWEST_CLIENTS };
+        StartError::FileDescriptors { needed: (self.least + fewest) as u64, allowed, workers: self.workers }
+    }
+}
+
+/// What was found out at the start.
+pub(super) struct Allowance {
+    /// The limit that workers are to get back.
+    pub of_workers: Rlimit,
+    /// Clients that fit, if those are fewer than there may be, and the limit that says so.
+    pub fewer_clients: Option<(usize, u64)>,
+}
+
+/// Raises the soft limit of descriptors as far as is needed and allowed.
+///
+/// # Errors
+/// [`StartError::FileDescriptors`] where not even one client fits.
+pub(super) fn allow(need: Need) -> Result<Allowance, StartError> {
+    let of_workers = getrlimit(Resource::Nofile);
+    let most = need.most();
+    let raised = match of_workers.maximum {
+        Some(allowed) => most.min(allowed),
+        None => most,
+    };
+    if of_workers.current.is_some_and(|current| current < raised) {
+        let limit = Rlimit { current: Some(raised), maximum: of_workers.maximum };
+        setrlimit(Resource::Nofile, limit).map_err(|error| StartError::io("raise RLIMIT_NOFILE")(error.into()))?;
+    }
+    let fewer_clients = match of_workers.maximum.filter(|allowed| *allowed < most) {
+        Some(allowed) => {
+            let fit = need.clients_within(allowed).ok_or_else(|| need.refusal(allowed))?;
+            (fit < need.clients).then_some((fit, allowed))
+        }
+        None => None,
+    };
+    Ok(Allowance { of_workers, fewer_clients })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TCP: Need = Need { least: 40, clients: MAX_CONNECTIONS, lobby: 0, workers: 5 };
+
+    #[test]
+    fn as_many_clients_fit_as_descriptors_are_left() {
+        assert_eq!(TCP.clients_within(1024), Some(984));
+        assert_eq!(TCP.clients_within(100_000), Some(MAX_CONNECTIONS));
+        assert_eq!(TCP.clients_within(41), Some(1));
+        assert_eq!((TCP.clients_within(40), TCP.clients_within(10)), (None, None));
+    }
+
+    #[test]
+    fn who_has_to_say_something_first_takes_a_quarter_at_most() {
+        let web = Need { lobby: 256, ..TCP };
+        assert_eq!(web.clients_within(140), Some(75));
+        assert_eq!(web.clients_within(2000), Some(MAX_CONNECTIONS));
+        assert_eq!(web.most(), 40 + 1024 + 256);
+    }
+
+    #[test]
+    fn the_client_of_stdio_needs_no_descriptor_of_its_own() {
+        let stdio = Need { clients: 0, ..TCP };
+        assert_eq!((stdio.clients_within(40), stdio.clients_within(39)), (Some(0), None));
+    }
+}

@@ -16,8 +16,9 @@
 //! | SIGTERM, SIGINT | ends at once: their default is not changed, and the kernel closes the socket |
 //!
 //! Reading order: this file is the life of a bridge; `daemon.rs` is what it is told, `link.rs` its way to the daemon,
-//! `stream.rs` reads and writes, `dial.rs` connects, `failure.rs` says what goes wrong; `waiting.rs` knows what waits, by
-//! what `follow.rs` reads along. `websocket.rs` is the other way, with `frames.rs` and `tls.rs`.
+//! `stream.rs` reads and writes, by threads or the ring of `ring.rs`, `dial.rs` connects, `failure.rs` says what goes wrong;
+//! `waiting.rs` knows what waits, by what `follow.rs` reads along. `websocket.rs` is the other way, with `frames.rs` and
+//! `tls.rs`.
 
 mod daemon;
 mod dial;
@@ -25,6 +26,7 @@ mod failure;
 mod follow;
 mod frames;
 mod link;
+mod ring;
 mod stream;
 mod tls;
 mod waiting;
@@ -147,8 +149,7 @@ impl Refusal {
 /// Stdin or stdout cannot be used.
 pub fn run(options: &Options) -> Result<u8, StartError> {
     // Editors run in containers that block io_uring; a bridge can do without.
-    // Three reads or writes are under way at most, and a small ring fits into a small limit of locked memory.
-    let ring = probe_ring().and_then(|()| tokio_uring::Runtime::new(tokio_uring::builder().entries(16)));
+    let ring = probe_ring().and_then(|()| ring::Runtime::new());
     // Dropping a runtime would wait for the read of stdin, which may never end.
     match ring {
         Ok(runtime) => {

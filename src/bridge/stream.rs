@@ -10,11 +10,8 @@ use rustix::buffer::spare_capacity;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::task::spawn_blocking;
-use tokio_uring::buf::BoundedBuf;
-use tokio_uring::fs::File;
 
-/// The position that means the file's own: 0 would read the start of a regular file again and again.
-const CURRENT: u64 = u64::MAX;
+use super::ring::File;
 
 /// Who reads and writes.
 #[derive(Clone, Copy)]
@@ -40,7 +37,7 @@ impl Stream {
     /// What dup(2) said.
     pub(super) fn new(fd: OwnedFd, means: Means) -> io::Result<Self> {
         let file = match means {
-            Means::Ring => Some(File::from_std(fd.try_clone()?.into())),
+            Means::Ring => Some(File::new(fd.try_clone()?)?),
             Means::Threads => None,
         };
         Ok(Self { file, fd: Arc::new(fd) })
@@ -56,7 +53,7 @@ impl Stream {
         loop {
             buffer.clear();
             let (result, returned) = match &self.file {
-                Some(file) => file.read_at(buffer, CURRENT).await,
+                Some(file) => file.read(buffer).await,
                 None => {
                     self.wait_in_a_thread(buffer, |fd, buffer| Ok(rustix::io::read(fd, spare_capacity(buffer))?)).await
                 }
@@ -78,10 +75,7 @@ impl Stream {
         while written < buffer.len() {
             let result;
             (result, buffer) = match &self.file {
-                Some(file) => {
-                    let (result, slice) = file.write_at(buffer.slice(written..), CURRENT).submit().await;
-                    (result, slice.into_inner())
-                }
+                Some(file) => file.write(buffer, written).await,
                 None => {
                     let write =
                         move |fd: &OwnedFd, buffer: &mut Vec<u8>| Ok(rustix::io::write(fd, &buffer[written..])?);

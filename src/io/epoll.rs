@@ -313,8 +313,8 @@ impl Io for Epoll {
         turned
     }
 
-    fn prepare_aside(&mut self, to: RawFd) {
-        self.aside.prepare(to);
+    fn prepare_aside(&mut self, _: RawFd) {
+        self.aside.prepare();
     }
 
     fn has_news(&mut self) -> bool {

@@ -145,9 +145,9 @@ impl Ground {
 fn instead(why: Option<&str>) -> String {
     match why.map(|why| why.split_once('\n').unwrap_or((why, ""))) {
         Some((why, remedy)) => format!(
-            "{why}; epoll is used instead, which does the same and takes up to a third more CPU; to get io_uring: {remedy}"
+            "{why}; epoll is used instead, which does the same and takes up to a fifth more CPU; to get io_uring: {remedy}"
         ),
-        None => "epoll is used, as --io says; it takes up to a third more CPU than io_uring".to_owned(),
+        None => "epoll is used, as --io says; it takes up to a fifth more CPU than io_uring".to_owned(),
     }
 }
 

@@ -41,10 +41,18 @@ pub enum Address {
 pub struct AddressError(String);
 
 impl Address {
+    /// Reads where to listen: `HOST:PORT`, or `:PORT` and `*:PORT` for every network of this machine. A socket that is
+    /// bound to `[::]` takes IPv4, too.
+    pub fn from_listener(text: &str) -> Result<Self, AddressError> {
+        match text.strip_prefix('*').unwrap_or(text).strip_prefix(':') {
+            Some(port) if !port.contains(':') => Self::from_tcp(&format!("[::]:{port}")),
+            _ => Self::from_tcp(text),
+        }
+    }
+
     /// Reads `HOST:PORT`: `127.0.0.1:9000`, `localhost:9000`, `[::1]:9000`. Port 0 is allowed.
     ///
-    /// An empty host is refused, because whether it means this machine or every network is a question of safety that
-    /// the one who starts the daemon has to answer.
+    /// An empty host is refused: nobody can be called there, and only [`Self::from_listener`] has a meaning for it.
     pub fn from_tcp(text: &str) -> Result<Self, AddressError> {
         let (host, port) = if let Some(rest) = text.strip_prefix('[') {
             let (host, after) =
@@ -195,6 +203,17 @@ mod tests {
         assert_eq!(Address::from_tcp("localhost:0"), Ok(tcp("localhost", 0)));
         assert_eq!(Address::from_tcp("[::1]:65535"), Ok(tcp("::1", 65535)));
         assert_eq!(Address::from_tcp("[fe80::1%eth0]:80"), Ok(tcp("fe80::1%eth0", 80)));
+    }
+
+    #[test]
+    fn a_listener_without_a_host_is_on_every_network() {
+        assert_eq!(Address::from_listener(":9000"), Ok(tcp("::", 9000)));
+        assert_eq!(Address::from_listener("*:9000"), Ok(tcp("::", 9000)));
+        assert_eq!(Address::from_listener("[::1]:9000"), Ok(tcp("::1", 9000)));
+        assert!(message(Address::from_listener(":")).contains("has no port"));
+        assert!(message(Address::from_listener(":http")).contains("from 0 to 65535"));
+        assert!(message(Address::from_listener("::1:9000")).contains("write [::1]:9000"));
+        assert!(message(Address::from_listener("*")).contains("has no port"));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! errors. Parsing opens nothing and starts nothing. A clap error knows where it belongs: help and version go to stdout
 //! with exit code 0, usage errors to stderr with 2 (`error.exit()`).
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 
@@ -101,6 +101,14 @@ impl Source {
 }
 
 impl Options {
+    /// Takes `DEBUG_STDIO`, by which the C daemon is told to log everything: `1` means [`LogLevel::Debug`] where the
+    /// command line names no level.
+    pub fn debug(&mut self, value: Option<&OsStr>) {
+        if self.log_level.is_none() && value.is_some_and(|value| !value.is_empty() && value != "0") {
+            self.log_level = Some(LogLevel::Debug);
+        }
+    }
+
     /// The configuration with the command line applied: its listeners are complete and its log settings final.
     ///
     /// `program` is the daemon's own program file, for the built-in workers; `inherited` are the sockets that were passed
@@ -179,9 +187,6 @@ fn advise(mut error: clap::Error) -> clap::Error {
         {
             "to listen on a port: --tcp 127.0.0.1:9000, or --tcp [::]:9000 for every network".to_owned()
         }
-        ErrorKind::ArgumentConflict if ["--tcp", "--unix", "--stdio"].iter().any(|flag| argument.starts_with(flag)) => {
-            "the command line takes one of them; listeners[] in the configuration takes any number".to_owned()
-        }
         _ => return error,
     };
     error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![advice.into()]));
@@ -209,7 +214,7 @@ Exit codes:
 /// them on stdin and answer on stdout. Without a configuration, two built-in echo workers run.
 #[derive(Debug, Parser)]
 #[command(name = "stdio_bus", version, max_term_width = 100, after_help = AFTER_HELP)]
-#[command(args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
+#[command(args_conflicts_with_subcommands = true, disable_help_subcommand = true, args_override_self = true)]
 struct CommandLine {
     #[command(flatten)]
     daemon: DaemonArgs,
@@ -233,28 +238,30 @@ struct DaemonArgs {
     config_fd: Option<RawFd>,
 
     /// Serve one client on stdin and stdout (the default)
-    #[arg(long, group = "listen")]
+    ///
+    /// Of --stdio, --unix, --tcp and --ws the last one holds.
+    #[arg(long, overrides_with_all = ["unix", "tcp", "ws"])]
     stdio: bool,
 
     /// Serve many clients on a Unix socket
     ///
     /// A socket that a dead daemon left behind is replaced, one that is in use is not. Only its owner may connect;
     /// listeners[].mode in the configuration can widen that.
-    #[arg(long, value_name = "PATH", group = "listen", value_parser = unix_address())]
+    #[arg(long, value_name = "PATH", overrides_with_all = ["stdio", "tcp", "ws"], value_parser = unix_address())]
     unix: Option<Address>,
 
     /// Serve many clients on a TCP port
     ///
-    /// HOST is a name or an address, an IPv6 address in brackets: [::1]:9000. With port 0 the kernel chooses one, which
-    /// is reported on stderr.
-    #[arg(long, value_name = "HOST:PORT", group = "listen", value_parser = Address::from_tcp)]
+    /// HOST is a name or an address, an IPv6 address in brackets: [::1]:9000; without it, :9000 is every network of
+    /// this machine, IPv4 and IPv6. With port 0 the kernel chooses one, which is reported on stderr.
+    #[arg(long, value_name = "HOST:PORT", overrides_with_all = ["stdio", "unix", "ws"], value_parser = Address::from_listener)]
     tcp: Option<Address>,
 
     /// Serve many clients that speak WebSocket, at ws://HOST:PORT/acp
     ///
     /// Who may come in (tokens, pages of browsers) is said by listeners[] in the configuration. wss:// is for a proxy in
     /// front of it.
-    #[arg(long, value_name = "HOST:PORT", group = "listen", value_parser = Address::from_tcp)]
+    #[arg(long, value_name = "HOST:PORT", overrides_with_all = ["stdio", "unix", "tcp"], value_parser = Address::from_listener)]
     ws: Option<Address>,
 
     /// Serve readiness, metrics, a status page and commands over HTTP
@@ -265,6 +272,8 @@ struct DaemonArgs {
     admin: Option<Address>,
 
     /// Write this level and the more important ones to stderr [default: info]
+    ///
+    /// It comes before DEBUG_STDIO=1 in the environment, which means debug, and that before the configuration's.
     #[arg(long, value_name = "LEVEL", value_enum)]
     log_level: Option<Level>,
 
@@ -354,6 +363,7 @@ enum Verb {
     ///
     /// The bridge that ACP clients start as their agent. Nothing but protocol is written to stdout; the log goes to
     /// stderr. It does not connect again by itself: requests that can get no answer any more get an error.
+    #[command(version, display_name = "stdio_bus acp")]
     Acp {
         /// The daemon: tcp://HOST:PORT, unix:PATH, ws://HOST:PORT/acp or wss://HOST/acp
         ///
@@ -649,17 +659,54 @@ mod tests {
     }
 
     #[test]
+    fn of_a_flag_that_is_given_twice_and_of_several_modes_the_last_one_holds() {
+        assert_eq!(run("--config a --config b").config, Source::File("b".into()));
+        assert_eq!(run("--log-level warn --log-level error").log_level, Some(LogLevel::Error));
+        let port = |line: &str| match run(line).listen {
+            Some(Listen::Tcp { port, .. }) => port,
+            other => panic!("{line}: {other:?}"),
+        };
+        assert_eq!(port("--tcp localhost:1 --tcp localhost:2"), 2);
+        assert_eq!(port("--stdio --tcp localhost:1"), 1);
+        assert_eq!(port("--unix a --tcp localhost:1"), 1);
+        assert_eq!(run("--tcp localhost:1 --stdio").listen, Some(Listen::Stdio));
+        assert!(matches!(run("--tcp localhost:1 --stdio --unix a").listen, Some(Listen::Unix { .. })));
+        assert!(run("--tcp localhost:1 --ws localhost:2").web);
+        let last = run("--ws localhost:2 --tcp localhost:1");
+        assert_eq!((last.listen, last.web), (Some(Listen::Tcp { host: "localhost".to_owned(), port: 1 }), false));
+        assert_eq!(words("check --config a --config b").ok(), words("check --config b").ok());
+    }
+
+    #[test]
+    fn a_port_alone_is_every_network() {
+        for line in ["--tcp :9000", "--tcp *:9000", "--ws :9000"] {
+            assert_eq!(run(line).listen, Some(Listen::Tcp { host: "::".to_owned(), port: 9000 }), "{line}");
+        }
+    }
+
+    #[test]
+    fn the_environment_asks_for_debug_unless_the_command_line_names_a_level() {
+        let level = |line: &str, value: Option<&str>| {
+            let mut options = run(line);
+            options.debug(value.map(OsStr::new));
+            options.log_level
+        };
+        assert_eq!(level("", Some("1")), Some(LogLevel::Debug));
+        assert_eq!(level("--log-level warn", Some("1")), Some(LogLevel::Warn));
+        for value in [None, Some(""), Some("0")] {
+            assert_eq!(level("", value), None, "{value:?}");
+        }
+    }
+
+    #[test]
     fn a_wrong_command_line_exits_with_2() {
         for line in [
-            "--stdio --tcp localhost:1",
-            "--unix a --tcp localhost:1",
-            "--stdio --unix a",
             "--config a --config-fd 3",
             "--config",
             "--config-fd x",
             "--config-fd -1",
             "--tcp 9000",
-            "--tcp :9000",
+            "--tcp :",
             "--unix",
             "--log-level loud",
             "--no-such-flag",
@@ -669,6 +716,7 @@ mod tests {
             "acp",
             "acp --connect localhost:9000",
             "acp --connect tcp://localhost:0",
+            "acp --connect tcp://:9000",
             "acp --connect ws://localhost:9000",
             "acp --connect http://localhost:9000/acp",
             "acp --connect tcp://localhost:9000 --token-file a",
@@ -678,8 +726,7 @@ mod tests {
             let (_, code, message) = refused(line);
             assert_eq!(code, 2, "{line:?}: {message}");
         }
-        assert!(refused("--tcp :9000").2.contains("127.0.0.1:9000 for this machine alone"));
-        assert_eq!(refused("--stdio --tcp localhost:1").0, ErrorKind::ArgumentConflict);
+        assert_eq!(refused("--config a --config-fd 3").0, ErrorKind::ArgumentConflict);
         assert!(refused("acp --connect unix:/a --token-file b").2.contains("the other listeners take no tokens"));
     }
 
@@ -687,6 +734,8 @@ mod tests {
     fn help_and_version_exit_with_0() {
         assert_eq!(refused("--version").1, 0);
         assert_eq!(refused("--version").2.trim(), concat!("stdio_bus ", env!("CARGO_PKG_VERSION")));
+        let of_bridge = refused("acp --version");
+        assert_eq!((of_bridge.1, of_bridge.2.trim()), (0, concat!("stdio_bus acp ", env!("CARGO_PKG_VERSION"))));
         let (short, long) = (refused("-h"), refused("--help"));
         assert_eq!((short.0, short.1, long.1), (ErrorKind::DisplayHelp, 0, 0));
         assert!(short.2.len() < long.2.len());
@@ -760,7 +809,6 @@ mod tests {
             ("./here/bus", "stdio_bus --config ./here/bus"),
             ("check bus.json", "stdio_bus check --config bus.json"),
             ("--port 9000", "--tcp 127.0.0.1:9000"),
-            ("--tcp 127.0.0.1:9000 --unix /run/bus", "listeners[] in the configuration takes any number"),
         ] {
             let (_, code, message) = refused(line);
             assert!(code == 2 && message.contains("tip: ") && message.contains(advice), "{line}: {message}");

@@ -1,5 +1,10 @@
 //! stdio-bus: a message bus for AI agents that speak JSON-RPC over stdin and stdout.
 //!
+//! Most people want the programs, `stdio_bus` and `openai-agent`. For a loop of your own there is the core: [`bus::Bus`]
+//! takes lines and events and answers with effects, with [`scan`] to read lines and [`config`] for its settings.
+//! `examples/core.rs` runs it with nothing around it. These three modules are the library's face; the others are public for
+//! the programs alone, are not shown here, and may change at any time.
+//!
 //! A pure core decides and a thin shell does:
 //!
 //! ```text
@@ -21,30 +26,50 @@
 
 #![warn(unreachable_pub)]
 
+#[doc(hidden)]
 pub mod activation;
+#[doc(hidden)]
 pub mod address;
+#[doc(hidden)]
 pub mod bridge;
 pub mod bus;
+#[doc(hidden)]
 pub mod calendar;
+#[doc(hidden)]
 pub mod cgroup;
+#[doc(hidden)]
 pub mod check;
+#[doc(hidden)]
 pub mod cli;
 pub mod config;
+#[doc(hidden)]
 pub mod control;
+#[doc(hidden)]
 pub mod echo;
+#[doc(hidden)]
 pub mod error;
+#[doc(hidden)]
 pub mod io;
+#[doc(hidden)]
 pub mod proxy;
+#[doc(hidden)]
 pub mod random;
+#[doc(hidden)]
 pub mod reserve;
 pub mod scan;
+#[doc(hidden)]
 pub mod shell;
+#[doc(hidden)]
 pub mod tokens;
+#[doc(hidden)]
 pub mod websocket;
 
 #[cfg(feature = "agent")]
+#[doc(hidden)]
 pub mod agent;
 #[cfg(any(test, feature = "testing"))]
+#[doc(hidden)]
 pub mod testing;
 #[cfg(feature = "tls")]
+#[doc(hidden)]
 pub mod trust;

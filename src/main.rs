@@ -24,7 +24,10 @@ fn main() -> ExitCode {
     };
     // The codes of the daemon and the bridge tell what their logs say at length.
     let result = match command {
-        Command::Run(options) => return run(&options),
+        Command::Run(mut options) => {
+            options.debug(std::env::var_os("DEBUG_STDIO").as_deref());
+            return run(&options);
+        }
         Command::Check { config, environment } => check(&config, environment).map(|()| exit::OK),
         Command::Worker(Worker::Echo) => echo::run().map(|()| exit::OK).map_err(StartError::io("echo")),
         Command::Control { whom, question } => control::run(&whom, &question),

@@ -350,6 +350,66 @@ fn each_waiting_request_gets_an_error_when_the_daemon_goes() {
     }
 }
 
+const PROMPT: &[u8] = b"{\"id\":3,\"method\":\"session/prompt\",\"params\":{\"sessionId\":\"s\",\"prompt\":[]}}\n";
+const CANCEL: &[u8] = b"{\"jsonrpc\":\"2.0\",\"method\":\"session/cancel\",\"params\":{\"sessionId\":\"s\"}}\n";
+
+#[test]
+fn a_prompt_that_waits_is_cancelled_when_stdin_ends_and_its_answer_still_arrives() {
+    for daemon in Daemon::both() {
+        let (mut bridge, mut stdout, mut peer) = daemon.bridge();
+        bridge.send(b"{\"id\":2,\"method\":\"session/new\"}\n");
+        bridge.send(PROMPT);
+        bridge.end_input();
+        let mut sent = Vec::new();
+        peer.read_to_end(&mut sent).expect("the daemon reads up to the end of stdin");
+        assert_eq!(
+            sent.escape_ascii().to_string(),
+            [&b"{\"id\":2,\"method\":\"session/new\"}\n"[..], PROMPT, CANCEL].concat().escape_ascii().to_string()
+        );
+        let answer = b"{\"id\":3,\"result\":{\"stopReason\":\"cancelled\"}}\n{\"id\":2,\"result\":{}}\n";
+        peer.write_all(answer).expect("the bridge still reads");
+        drop(peer);
+        assert_eq!(stdout.rest(), answer);
+        assert_eq!(bridge.code(), Some(0));
+        assert_eq!(bridge.stderr.text(), "");
+    }
+}
+
+#[test]
+fn a_prompt_that_was_answered_is_not_cancelled() {
+    let daemon = Daemon::unix();
+    let (mut bridge, mut stdout, mut peer) = daemon.bridge();
+    bridge.send(PROMPT);
+    let mut sent = vec![0; PROMPT.len()];
+    peer.read_exact(&mut sent).expect("the prompt arrives");
+    peer.write_all(b"{\"id\":3,\"result\":{}}\n").expect("the bridge reads");
+    assert_eq!(stdout.message()["id"], 3);
+    bridge.end_input();
+    assert_eq!(peer.read(&mut sent).expect("the end arrives"), 0);
+    drop(peer);
+    assert_eq!(bridge.code(), Some(0));
+}
+
+#[test]
+fn why_the_daemon_closes_is_told_to_each_request_that_waits() {
+    for daemon in Daemon::both() {
+        let (mut bridge, mut stdout, mut peer) = daemon.bridge();
+        bridge.send(b"{\"id\":1,\"method\":\"m\"}\n");
+        ready(&*peer, libc::POLLIN);
+        let word = b"{\"id\":null,\"error\":{\"message\":\"too much\",\"data\":{\"reason\":\"memory_limit\"}}}\n";
+        peer.write_all(word).expect("the bridge reads");
+        drop(peer);
+        assert_eq!(stdout.exactly(word.len()), word, "it is passed on as it is");
+        let error = stdout.message();
+        assert_eq!((&error["id"], &error["error"]["data"]["reason"]), (&json!(1), &json!("daemon_gone")));
+        assert_eq!(error["error"]["message"], "the connection to the bus was lost: too much");
+        assert_eq!(error["error"]["data"]["cause"], "it closed the connection: too much");
+        assert_eq!(error["error"]["data"]["address"], daemon.address());
+        assert_eq!(bridge.code(), Some(1));
+        assert!(bridge.stderr.text().contains("it closed the connection: too much; 1 request was not answered"));
+    }
+}
+
 #[test]
 fn a_daemon_that_is_killed_is_noticed_like_one_that_closes() {
     let daemon = Daemon::tcp();
@@ -433,7 +493,15 @@ fn each_request_gets_an_error_when_the_daemon_cannot_be_reached() {
         let (mut bridge, mut stdout) = Bridge::start(&address);
         bridge.send(b"{\"id\":0,\"method\":\"initialize\"}\n{\"method\":\"n\"}\n");
         let error = stdout.message();
-        assert_eq!((&error["id"], &error["error"]["data"]["reason"]), (&json!(0), &json!("daemon_unreachable")));
+        let data = &error["error"]["data"];
+        assert_eq!(
+            (&error["id"], &data["reason"], &data["delivered"]),
+            (&json!(0), &json!("daemon_unreachable"), &json!(false))
+        );
+        assert_eq!(data["address"], address);
+        let (cause, advice) = (data["cause"].as_str().expect("text"), data["remedy"].as_str().expect("text"));
+        assert!(error["error"]["message"].as_str().is_some_and(|message| message.ends_with(cause)), "{error}");
+        assert!(advice.contains(remedy), "{advice}");
         bridge.send(b"{\"id\":1,\"method\":\"session/new\"}\n");
         assert_eq!(stdout.message()["id"], 1, "later requests too");
         bridge.end_input();
@@ -672,18 +740,50 @@ fn a_signal_ends_the_bridge_at_once_and_closes_the_socket() {
     }
 }
 
+/// The real one, with its built-in workers.
+fn real_daemon(path: &std::path::Path) -> Bridge {
+    let mut daemon = Command::new(env!("CARGO_BIN_EXE_stdio_bus"));
+    daemon.arg("--unix").arg(path).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let daemon = Bridge::from(daemon);
+    let deadline = Instant::now() + PATIENCE;
+    while UnixStream::connect(path).is_err() {
+        assert!(Instant::now() < deadline, "the daemon does not listen");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    daemon
+}
+
+#[test]
+fn an_editor_is_told_which_of_its_requests_was_too_long_for_the_real_daemon() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("bus");
+    let _daemon = real_daemon(&path);
+    let (mut bridge, mut stdout) = Bridge::start(&format!("unix:{}", path.display()));
+    bridge.send(b"{\"jsonrpc\":\"2.0\",\"id\":6,\"method\":\"m\"}\n");
+    assert_eq!(stdout.message()["id"], 6);
+    let long = format!("{{\"jsonrpc\":\"2.0\",\"id\":7,\"method\":\"m\",\"params\":\"{}\"}}\n", "x".repeat(1 << 20));
+    // The daemon does not read it to its end.
+    let mut stdin = bridge.stdin.take().expect("stdin is open");
+    let editor = std::thread::spawn(move || {
+        let _ = stdin.write_all(long.as_bytes());
+        stdin
+    });
+    let said = stdout.message();
+    assert_eq!((&said["id"], &said["error"]["data"]["reason"]), (&Value::Null, &json!("client_line_too_long")));
+    let told = stdout.message();
+    assert_eq!((&told["id"], &told["error"]["code"]), (&json!(7), &json!(-32600)), "{told}");
+    assert_eq!(told["error"]["data"]["reason"], "client_line_too_long");
+    assert!(told["error"]["data"]["remedy"].as_str().is_some_and(|remedy| remedy.contains("max_input_buffer")));
+    assert_eq!(bridge.code(), Some(1));
+    drop(editor.join().expect("no panic"));
+    assert!(bridge.stderr.text().contains("1048576 bytes; a line of "));
+}
+
 #[test]
 fn an_editor_talks_to_the_real_daemon_until_that_shuts_down() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("bus");
-    let mut daemon = Command::new(env!("CARGO_BIN_EXE_stdio_bus"));
-    daemon.arg("--unix").arg(&path).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-    let mut daemon = Bridge::from(daemon);
-    let deadline = Instant::now() + PATIENCE;
-    while UnixStream::connect(&path).is_err() {
-        assert!(Instant::now() < deadline, "the daemon does not listen");
-        std::thread::sleep(Duration::from_millis(2));
-    }
+    let mut daemon = real_daemon(&path);
     let (mut bridge, mut stdout) = Bridge::start(&format!("unix:{}", path.display()));
     bridge.send(b"{\"jsonrpc\":\"2.0\",\"id\":\"a\",\"method\":\"m\",\"params\":[1]}\n");
     let expected = json!({"jsonrpc": "2.0", "id": "a", "result": {"echo": [1], "method": "m"}});

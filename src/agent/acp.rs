@@ -142,6 +142,9 @@ pub struct Agent {
     dice: Box<dyn FnMut() -> [u8; 16]>,
     keeps_history: bool,
     has_noted_servers: bool,
+    /// Whether the client that initialized last is new enough for `usage_update`. That its sessions are opened next is true
+    /// of all clients that do not share the process, and of nearly all others.
+    knows_usage_updates: bool,
     /// When something was told last.
     now: SystemTime,
 }
@@ -173,6 +176,7 @@ impl Agent {
             next_number: 0,
             dice,
             has_noted_servers: false,
+            knows_usage_updates: true,
             now: SystemTime::UNIX_EPOCH,
         }
     }
@@ -247,7 +251,7 @@ impl Agent {
         }
         self.expire(now);
         match method {
-            "initialize" => Ok(Some(self.initialize())),
+            "initialize" => Ok(Some(self.initialize(params))),
             // There is nothing to do for any method: the key is in the environment.
             "authenticate" => Ok(Some(json!({}))),
             "session/new" => self.new_session(reply, params, now),
@@ -335,7 +339,10 @@ impl Agent {
         }
     }
 
-    fn initialize(&self) -> Json {
+    fn initialize(&mut self, params: Value<'_, '_>) -> Json {
+        // Nothing else in version 1 of the protocol tells how old a client is: updates were added without a word, and some
+        // parsers refuse those that they do not know.
+        self.knows_usage_updates = params.get("clientInfo").is_some_and(|info| info.is_object());
         let mut session = json!({ "close": {} });
         if self.config.list_sessions != ListScope::None {
             session["list"] = json!({});
@@ -365,7 +372,8 @@ impl Agent {
         self.need_room_for_a_session()?;
         self.note_servers(params);
         let session_id: Rc<str> = self.uuid().into();
-        let session = Session::new(cwd, self.config.model.as_str().into(), now);
+        let mut session = Session::new(cwd, self.config.model.as_str().into(), now);
+        session.knows_usage_updates = self.knows_usage_updates;
         self.sessions.insert(session_id.clone(), session, now);
         self.refresh_models(now);
         Ok(self.describe(reply, session_id))
@@ -884,8 +892,10 @@ impl Agent {
         let Some(ending) = turn.ending else { return };
         let mut result = json!({ "stopReason": ending.stop.name() });
         if let Some(usage) = &ending.usage {
-            let sum = self.sessions.get(&turn.session_id).and_then(|session| session.usage).unwrap_or(*usage);
-            if self.config.context_window != Some(0) {
+            let session = self.sessions.get(&turn.session_id);
+            let sum = session.and_then(|session| session.usage).unwrap_or(*usage);
+            let is_known = session.is_none_or(|session| session.knows_usage_updates);
+            if self.config.context_window != Some(0) && self.config.usage_updates.unwrap_or(is_known) {
                 let window = self.window(&turn.model).unwrap_or(USUAL_WINDOW);
                 let cost = sum
                     .cost

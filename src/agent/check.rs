@@ -49,27 +49,38 @@ pub fn check(mut config: Config) -> ExitCode {
     match outcome {
         Ok(_) => {
             println!("OK: {model} at {url} answered in {} ms.", began.elapsed().as_millis());
+            match config.models.as_deref() {
+                Some(models) => println!("Models that clients may choose: {}.", models.join(", ")),
+                None if config.fetch_models => println!("Clients are offered the models that the endpoint lists."),
+                None => println!(
+                    "Clients are offered this model alone, and some refuse names that are not offered: OPENAI_MODELS or \
+                     OPENAI_FETCH_MODELS=1 offer more."
+                ),
+            }
             println!("{NO_SERVERS}");
             ExitCode::SUCCESS
         }
         Err(failure) => {
             let failure = failure.masked(client.secrets());
-            println!("{}{}", failure.text(&url), advice(&failure, &config));
+            println!("{}", failure.text(&url));
+            if let Some(advice) = advice(&failure, &config) {
+                println!("{advice}");
+            }
             ExitCode::FAILURE
         }
     }
 }
 
 /// What to do about it, if the words of the failure do not say so.
-fn advice(failure: &Failure, config: &Config) -> String {
-    match failure {
-        Failure::Status { status: 401 | 403, .. } if !config.has_key() => " OPENAI_API_KEY is not set.".to_owned(),
+fn advice(failure: &Failure, config: &Config) -> Option<String> {
+    Some(match failure {
+        Failure::Status { status: 401 | 403, .. } if !config.has_key() => "OPENAI_API_KEY is not set.".to_owned(),
         Failure::Status { status: 404, .. } => {
-            format!(" Check OPENAI_BASE_URL ({}) and OPENAI_MODEL ({}).", config.base_url, config.model)
+            format!("Check OPENAI_BASE_URL ({}) and OPENAI_MODEL ({}).", config.base_url, config.model)
         }
-        Failure::Network(_) => format!(" Is the endpoint running, and is OPENAI_BASE_URL ({}) right?", config.base_url),
-        _ => String::new(),
-    }
+        Failure::Network(_) => format!("Is the endpoint running, and is OPENAI_BASE_URL ({}) right?", config.base_url),
+        _ => return None,
+    })
 }
 
 async fn ask(config: &Config, client: &Client) -> Result<Ending, Failure> {

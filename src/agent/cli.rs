@@ -23,7 +23,8 @@ enum Action {
     Check,
 }
 
-fn command() -> Command {
+/// The parser with its help texts, for completions and the manual page.
+pub fn command() -> Command {
     Arguments::command().after_help(environment())
 }
 

@@ -132,6 +132,12 @@ pub const VARIABLES: &[Variable] = &[
         "What session/list shows: all of the directory, own (made or loaded by this process) or none.",
     ),
     variable(
+        "OPENAI_USAGE_UPDATES",
+        "auto",
+        "auto, 1 or 0: whether a session is told its counts (usage_update). auto: unless its client leaves clientInfo \
+         out of initialize, as clients do that are older than the update and may stumble over it.",
+    ),
+    variable(
         "OPENAI_CA_FILE",
         "(unset)",
         "PEM file with more certificates to trust, beside the system's and the bundled ones.",
@@ -249,6 +255,8 @@ pub struct Config {
     pub max_sessions: usize,
     pub session_idle: Option<Duration>,
     pub list_sessions: ListScope,
+    /// Whether sessions are told their counts; none if that depends on their clients.
+    pub usage_updates: Option<bool>,
     pub ca_file: Option<PathBuf>,
     pub tls_insecure: bool,
     pub log: Level,
@@ -379,6 +387,12 @@ impl Config {
                 return Err(wrong("OPENAI_LIST_SESSIONS", format!("{other:?} is not one of all, own, none")));
             }
         };
+        let usage_updates = match text("OPENAI_USAGE_UPDATES").as_deref() {
+            None | Some("auto") => None,
+            Some("1") => Some(true),
+            Some("0") => Some(false),
+            Some(other) => return Err(wrong("OPENAI_USAGE_UPDATES", format!("{other:?} is not one of auto, 1, 0"))),
+        };
         let log = match text("OPENAI_LOG").as_deref() {
             None | Some("warn") => Level::Warn,
             Some("off") => Level::Off,
@@ -451,6 +465,7 @@ impl Config {
             max_sessions: usize::try_from(max_sessions.unwrap_or(10_000)).unwrap_or(usize::MAX),
             session_idle: seconds("OPENAI_SESSION_IDLE_SEC", text("OPENAI_SESSION_IDLE_SEC"), 7 * 86_400)?,
             list_sessions,
+            usage_updates,
             ca_file: text("OPENAI_CA_FILE").map(PathBuf::from),
             tls_insecure: switch("OPENAI_TLS_INSECURE", text("OPENAI_TLS_INSECURE"))?,
             log,
@@ -695,6 +710,7 @@ mod tests {
             ("OPENAI_IDLE_TIMEOUT_SEC", "inf"),
             ("OPENAI_LOG", "all"),
             ("OPENAI_LIST_SESSIONS", "mine"),
+            ("OPENAI_USAGE_UPDATES", "yes"),
             ("OPENAI_SESSION_IDLE_SEC", "a week"),
             ("OPENAI_MAX_MEMORY_BYTES", "1023"),
             ("OPENAI_API_KEY", "a\nb"),

@@ -73,6 +73,8 @@ pub struct Session {
     pub is_partial: bool,
     /// Whether there are turns in memory that could not be stored.
     pub is_unsaved: bool,
+    /// Whether its client knows what `usage_update` is.
+    pub knows_usage_updates: bool,
     /// The gravest thing that its owner was told of turns that were dropped.
     pub told: Fate,
     history: VecDeque<Exchange>,
@@ -101,6 +103,7 @@ impl Session {
             rate: USUAL_RATE,
             is_partial: false,
             is_unsaved: false,
+            knows_usage_updates: true,
             told: Fate::Aside,
             history: VecDeque::new(),
             left_out: 0,

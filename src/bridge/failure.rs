@@ -7,6 +7,8 @@ use std::io;
 use super::daemon::{Daemon, Options};
 use super::dial;
 use super::tls::TlsError;
+use super::waiting::LastWord;
+use crate::bus::report::Reason;
 use crate::websocket::client::Refused;
 use crate::websocket::close::{self, Fault};
 
@@ -113,6 +115,8 @@ pub(super) enum Ending {
         /// The daemon's own words, without control characters.
         reason: String,
     },
+    /// The daemon has closed the connection of lines, and its last word says why.
+    Explained(LastWord),
     /// The daemon has broken the protocol.
     Wrong(Fault),
 }
@@ -126,13 +130,17 @@ impl Ending {
 
     /// Whether a line was too long for the daemon.
     pub(super) fn is_too_long(&self) -> bool {
-        matches!(self, Self::Said { code: Some(close::TOO_BIG), .. })
+        match self {
+            Self::Said { code, .. } => *code == Some(close::TOO_BIG),
+            Self::Explained(word) => word.reason == Reason::ClientLineTooLong.name(),
+            _ => false,
+        }
     }
 
     /// What the answer to it says, if one is due.
     pub(super) fn answer(&self) -> Option<(Option<u16>, &'static str)> {
         match self {
-            Self::Closed | Self::Broken(_) => None,
+            Self::Closed | Self::Broken(_) | Self::Explained(_) => None,
             Self::Said { code, .. } => Some((*code, "")),
             Self::Wrong(fault) => Some((Some(fault.code), fault.reason)),
         }
@@ -140,7 +148,11 @@ impl Ending {
 
     /// What the errors of waiting requests say of it, if there is more to say than that the connection is lost.
     pub(super) fn told(&self) -> Option<String> {
-        matches!(self, Self::Said { .. } | Self::Wrong(_)).then(|| self.to_string())
+        match self {
+            Self::Said { .. } | Self::Wrong(_) => Some(self.to_string()),
+            Self::Explained(word) => Some(word.message.clone()),
+            Self::Closed | Self::Broken(_) => None,
+        }
     }
 
     /// What a person can do about it.
@@ -152,7 +164,7 @@ impl Ending {
             Self::Said { code: Some(close::POLICY_VIOLATION), .. } => {
                 "it does not allow what was done, or not any more; whoever runs the daemon can say why"
             }
-            Self::Said { code: Some(close::TOO_BIG), .. } => {
+            _ if self.is_too_long() => {
                 "limits.max_input_buffer of the daemon, or a limit of what stands before it, is smaller than that line"
             }
             Self::Said { code: Some(close::TRY_AGAIN_LATER), .. } => "it has no room now; try again later",
@@ -166,6 +178,7 @@ impl fmt::Display for Ending {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Closed => out.write_str("it closed the connection"),
+            Self::Explained(word) => write!(out, "it closed the connection: {}", word.message.escape_debug()),
             Self::Broken(error) => error.fmt(out),
             Self::Said { code, reason } => {
                 out.write_str("it closed the WebSocket")?;
@@ -255,6 +268,10 @@ mod tests {
         });
         assert_eq!(Ending::said(None, "").to_string(), "it closed the WebSocket");
         assert_eq!(Ending::said(Some(4000), "").to_string(), "it closed the WebSocket with 4000");
+        let word = |reason: &str| LastWord { reason: reason.to_owned(), message: "why\u{1b}".to_owned() };
+        assert_eq!(Ending::Explained(word("a")).to_string(), "it closed the connection: why\\u{1b}");
+        assert!(Ending::Explained(word("client_line_too_long")).is_too_long());
+        assert!(!Ending::Explained(word("memory_limit")).is_too_long());
         assert!(Ending::said(Some(1009), "").is_too_long() && !Ending::Closed.is_too_long());
         assert!(Ending::Closed.told().is_none() && Ending::said(None, "").told().is_some());
     }

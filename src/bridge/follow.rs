@@ -15,6 +15,15 @@ const MAX_KEY: usize = 40;
 /// Longest raw id that is remembered: the longest that the bus takes, with all its letters escaped.
 const MAX_ID: usize = 6 * crate::bus::settings::MAX_REQUEST_ID_LEN + 2;
 
+/// The request that an agent works on for long, and that costs.
+const PROMPT: &str = "session/prompt";
+
+/// Longest raw method that is looked at: that of a prompt, with all its letters escaped.
+const MAX_METHOD: usize = 6 * PROMPT.len() + 2;
+
+/// Longest raw name of a session that is remembered.
+const MAX_SESSION: usize = 6 * crate::bus::settings::MAX_SESSION_ID_LEN + 2;
+
 /// What a line is, if it has an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -28,10 +37,14 @@ pub(super) enum Kind {
 pub(super) struct Line<'a> {
     /// Its bytes, without the newline.
     pub length: u64,
+    /// Bytes that were read with its end and stand behind its newline.
+    pub rest: usize,
     /// What it is, its id, and the id's raw token; none if it has no id, or is no message.
     pub message: Option<(Kind, Id, &'a [u8])>,
     /// It is an answer to nobody: its id is null.
     pub is_for_nobody: bool,
+    /// The raw name of the session that it prompts, if it is a prompt.
+    pub prompts: Option<&'a [u8]>,
 }
 
 /// Where in a line the last byte stood.
@@ -62,6 +75,10 @@ enum Member {
     #[default]
     Other,
     Id,
+    Method,
+    Params,
+    /// `sessionId` in `params`.
+    Session,
 }
 
 /// One direction of a connection.
@@ -69,10 +86,15 @@ enum Member {
 pub(super) struct Follower {
     place: Place,
     member: Member,
+    /// The walk is in `params`.
+    in_params: bool,
     /// The raw key, as long as it is looked at; one byte more than [`MAX_KEY`] says that it is too long.
     key: Vec<u8>,
     /// The raw id; one byte more than [`MAX_ID`] says that it is too long.
     id: Vec<u8>,
+    /// The raw method and the raw name of the session, cut like the id.
+    method_name: Vec<u8>,
+    session: Vec<u8>,
     method: bool,
     answer: bool,
     /// Bytes of the line so far.
@@ -89,7 +111,7 @@ impl Follower {
                 Place::Key(token) | Place::In(token) => self.read_token(token, bytes),
                 _ if byte == b'\n' => {
                     self.length += (of_line - bytes.len()) as u64;
-                    self.end(&mut found);
+                    self.end_before(rest.len(), &mut found);
                     of_line = rest.len();
                     rest
                 }
@@ -104,7 +126,11 @@ impl Follower {
     }
 
     /// Says that the line ends here, as a newline or the stream's end does.
-    pub(super) fn end(&mut self, mut found: impl FnMut(Line<'_>)) {
+    pub(super) fn end(&mut self, found: impl FnMut(Line<'_>)) {
+        self.end_before(0, found);
+    }
+
+    fn end_before(&mut self, rest: usize, mut found: impl FnMut(Line<'_>)) {
         let kind = match (self.method, self.answer) {
             (true, _) => Some(Kind::Request),
             (false, true) => Some(Kind::Response),
@@ -115,13 +141,26 @@ impl Follower {
             _ => None,
         };
         let is_for_nobody = self.place == Place::Over && kind == Some(Kind::Response) && self.id == b"null";
-        found(Line { length: self.length, message, is_for_nobody });
+        let prompts = (self.place == Place::Over && self.is_prompt()).then_some(&self.session[..]);
+        found(Line { length: self.length, rest, message, is_for_nobody, prompts });
         self.length = 0;
         self.place = Place::Start;
         self.member = Member::Other;
+        self.in_params = false;
         self.id.clear();
+        self.method_name.clear();
+        self.session.clear();
         self.method = false;
         self.answer = false;
+    }
+
+    /// Whether the line asks an agent to work in a session whose name can be repeated.
+    fn is_prompt(&self) -> bool {
+        let text = |raw: &[u8]| serde_json::from_slice::<String>(raw).ok();
+        self.method_name.len() <= MAX_METHOD
+            && (1..=MAX_SESSION).contains(&self.session.len())
+            && text(&self.method_name).is_some_and(|name| name == PROMPT)
+            && text(&self.session).is_some()
     }
 
     /// The line that has begun: its bytes so far, and if it is a request that has said its id, the id's raw token.
@@ -158,6 +197,8 @@ impl Follower {
         let (kept, limit) = match (self.place, self.member) {
             (Place::Key(_), _) => (&mut self.key, MAX_KEY),
             (Place::In(_), Member::Id) => (&mut self.id, MAX_ID),
+            (Place::In(_), Member::Method) => (&mut self.method_name, MAX_METHOD),
+            (Place::In(_), Member::Session) => (&mut self.session, MAX_SESSION),
             _ => return,
         };
         let room = (limit + 1).saturating_sub(kept.len());
@@ -174,11 +215,21 @@ impl Follower {
         };
         self.member = Member::Other;
         match name {
+            b"sessionId" if self.in_params => {
+                self.member = Member::Session;
+                self.session.clear();
+            }
+            _ if self.in_params => {}
+            b"params" => self.member = Member::Params,
             b"id" => {
                 self.member = Member::Id;
                 self.id.clear();
             }
-            b"method" => self.method = true,
+            b"method" => {
+                self.method = true;
+                self.member = Member::Method;
+                self.method_name.clear();
+            }
             b"result" | b"error" => self.answer = true,
             _ => {}
         }
@@ -190,12 +241,20 @@ impl Follower {
         match (self.place, byte) {
             (place @ (Place::Start | Place::Members | Place::Colon | Place::Value), _) if is_space => place,
             (Place::Start, b'{') | (Place::Members, b',') => Place::Members,
+            (Place::Members, b'}') if self.in_params => {
+                self.in_params = false;
+                Place::Members
+            }
             (Place::Members, b'}') => Place::Over,
             (Place::Members, b'"') => {
                 self.key.clear();
                 Place::Key(SkipValue::default())
             }
             (Place::Colon, b':') => Place::Value,
+            (Place::Value, b'{') if self.member == Member::Params => {
+                self.in_params = true;
+                Place::Members
+            }
             (Place::Value, _) => Place::In(SkipValue::default()),
             _ => Place::Nothing,
         }
@@ -269,6 +328,30 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn a_prompt_tells_its_session() {
+        for (line, session) in [
+            (r#"{"id":1,"method":"session/prompt","params":{"sessionId":"s","prompt":[{"a":{}}]}}"#, Some(r#""s""#)),
+            (r#"{"params":{"p":[],"sessionId":"\u0061"},"method":"session\/prompt","id":1}"#, Some(r#""\u0061""#)),
+            (r#"{"id":1,"method":"session/prompt","params":{"sessionId":7}}"#, None),
+            (r#"{"id":1,"method":"session/prompt","params":{"a":{"sessionId":"s"}}}"#, None),
+            (r#"{"id":1,"method":"session/prompt","params":[],"sessionId":"s"}"#, None),
+            (r#"{"id":1,"method":"session/prompts","params":{"sessionId":"s"}}"#, None),
+            (r#"{"id":1,"method":"session/load","params":{"sessionId":"s"}}"#, None),
+            (r#"{"id":1,"method":"session/prompt","params":{"sessionId":"s"}"#, None),
+        ] {
+            let (mut whole, mut cut) = (Vec::new(), Vec::new());
+            Follower::default()
+                .read(format!("{line}\n").as_bytes(), |line| whole.push(line.prompts.map(<[u8]>::to_vec)));
+            let mut follower = Follower::default();
+            for byte in format!("{line}\n").as_bytes() {
+                follower.read(&[*byte], |line| cut.push(line.prompts.map(<[u8]>::to_vec)));
+            }
+            assert_eq!(whole, [session.map(|session| session.as_bytes().to_vec())], "{line}");
+            assert_eq!(whole, cut, "{line}");
+        }
+    }
+
+    #[test]
     fn a_line_that_is_no_message_does_not_hide_the_next_one() {
         for bad in [
             "{\"id\":1,\"method\":\"",
@@ -283,6 +366,8 @@ pub(super) mod tests {
             "}}}",
             "\u{1}\"",
             "{\"id\" 1",
+            "{\"id\":1,\"method\":\"m\",\"params\":{\"a\"",
+            "{\"id\":1,\"method\":\"m\",\"params\":{{}}}",
         ] {
             let stream = format!("{bad}\n{{\"id\":2,\"method\":\"m\"}}\n");
             for lengths in [vec![1], vec![2], vec![stream.len()]] {
@@ -331,6 +416,12 @@ pub(super) mod tests {
         follower.read(b"{\"", |_| ());
         follower.read(&[b'x'; 1 << 20], |_| ());
         assert!(follower.key.capacity() < 4 * MAX_KEY);
+        follower.read(b"\":1,\"method\":\"", |_| ());
+        follower.read(&[b'x'; 1 << 20], |_| ());
+        follower.read(b"\",\"params\":{\"sessionId\":\"", |_| ());
+        follower.read(&[b'x'; 1 << 20], |_| ());
+        assert!((1..4 * MAX_METHOD).contains(&follower.method_name.capacity()));
+        assert!((1..4 * MAX_SESSION).contains(&follower.session.capacity()));
     }
 
     /// Lines of every kind: messages with their members in any order and spelling, and things that are none.

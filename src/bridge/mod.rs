@@ -8,7 +8,7 @@
 //!
 //! | what happens | what the bridge does |
 //! |---|---|
-//! | stdin ends | tells the daemon so (half-close; a WebSocket is closed once all is answered), passes on what is still answered, exits with 0 when the daemon closes |
+//! | stdin ends | cancels the prompts that wait (`session/cancel`), tells the daemon so (half-close; a WebSocket is closed once all is answered), passes on what is still answered, exits with 0 when the daemon closes |
 //! | stdin has ended and nobody reads stdout | exits with 0: the editor is gone |
 //! | the daemon closes | an error for each request that waits; exits with 1, or 0 if stdin had ended and nothing waited |
 //! | the daemon cannot be reached, or refuses | an error for each request that comes, for a while; exits with 1 |
@@ -38,6 +38,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 use std::time::Duration;
 
+use serde_json::json;
 use tokio::sync::mpsc::{Sender, channel};
 use tokio::task::{LocalSet, spawn_local as spawn};
 use tokio::time::{Instant, timeout, timeout_at};
@@ -76,34 +77,66 @@ struct Refusal {
     message: Cow<'static, str>,
     reason: &'static str,
     delivered: Delivered,
+    /// More of `data`, which is all that some editors show.
+    address: String,
+    cause: String,
+    remedy: String,
 }
 
 impl Refusal {
     /// The daemon closed the connection, or was ended.
-    fn gone(ending: &Ending) -> Self {
+    fn gone(daemon: &Daemon, ending: &Ending) -> Self {
         let lost = "the connection to the bus was lost";
         let message = ending.told().map_or(lost.into(), |why| format!("{lost}: {why}").into());
-        Self { code: -32017, message, reason: "daemon_gone", delivered: Delivered::Yes }
+        Self {
+            code: -32017,
+            message,
+            reason: "daemon_gone",
+            delivered: Delivered::Yes,
+            address: daemon.to_string(),
+            cause: ending.to_string(),
+            remedy: ending.remedy().to_owned(),
+        }
     }
 
     /// There was no connection to begin with.
-    fn of(failure: &Failure) -> Self {
+    fn of(options: &Options, failure: &Failure) -> Self {
         let (message, reason) = match failure {
             Failure::Refused(_) => ("the bus refuses the connection", "daemon_refused"),
             _ => ("the bus cannot be reached", "daemon_unreachable"),
         };
-        Self { code: -32018, message: format!("{message}: {failure}").into(), reason, delivered: Delivered::No }
+        Self {
+            code: -32018,
+            message: format!("{message}: {failure}").into(),
+            reason,
+            delivered: Delivered::No,
+            address: options.daemon.to_string(),
+            cause: failure.to_string(),
+            remedy: failure.remedy(options).trim_end().to_owned(),
+        }
     }
 
     /// The daemon closed the connection because of this line.
-    fn too_long(length: u64, delivered: Delivered) -> Self {
+    fn too_long(daemon: &Daemon, ending: &Ending, length: u64, delivered: Delivered) -> Self {
         let message = format!("this line is longer than the bus takes: {length} bytes").into();
         let reason = Reason::ClientLineTooLong;
-        Self { code: reply::code(reason), message, reason: reason.name(), delivered }
+        Self { code: reply::code(reason), message, reason: reason.name(), delivered, ..Self::gone(daemon, ending) }
     }
 
     fn error(&self, id: &[u8]) -> Vec<u8> {
-        reply::error(id, None, self.code, &self.message, self.reason, self.delivered)
+        let mut data = json!({
+            "reason": self.reason,
+            "address": self.address,
+            "cause": self.cause,
+            "remedy": self.remedy,
+        });
+        match self.delivered {
+            Delivered::Yes => data["delivered"] = true.into(),
+            Delivered::No => data["delivered"] = false.into(),
+            Delivered::Nothing => {}
+        }
+        let error = json!({ "code": self.code, "message": self.message, "data": data });
+        [br#"{"jsonrpc":"2.0","id":"#, id, br#","error":"#, error.to_string().as_bytes(), b"}\n"].concat()
     }
 }
 
@@ -140,7 +173,7 @@ async fn serve(options: &Options, means: Means) -> Result<u8, StartError> {
         Err(failure) => {
             let remedy = failure.remedy(options);
             say(format!("cannot connect to {}: {failure}\n{remedy}", options.daemon).trim_end());
-            refuse(&stdin, &stdout, &Refusal::of(&failure)).await;
+            refuse(&stdin, &stdout, &Refusal::of(options, &failure)).await;
             Ok(exit::FAILURE)
         }
     }
@@ -240,13 +273,25 @@ async fn bridge(daemon: &Daemon, stdin: Rc<Stream>, stdout: Rc<Stream>, sink: Si
             }
         }
     };
-    let code = ended(&format!("{daemon}{connection}"), &stdout, &shared, input_ended, &ending).await;
+    let last_word = shared.waiting.borrow().last_word();
+    let ending = match (ending, last_word) {
+        (Ending::Closed | Ending::Broken(_), Some(word)) => Ending::Explained(word),
+        (ending, _) => ending,
+    };
+    let code = ended(daemon, &connection, &stdout, &shared, input_ended, &ending).await;
     sink.leave(Some(&ending)).await;
     code
 }
 
 /// The daemon is gone: answers what waits.
-async fn ended(daemon: &str, stdout: &Stream, shared: &Shared, input_ended: bool, ending: &Ending) -> u8 {
+async fn ended(
+    daemon: &Daemon,
+    connection: &str,
+    stdout: &Stream,
+    shared: &Shared,
+    input_ended: bool,
+    ending: &Ending,
+) -> u8 {
     let (overlong, requests, broken_line) = {
         let mut waiting = shared.waiting.borrow_mut();
         (ending.is_too_long().then(|| waiting.take_overlong()), waiting.take(), !waiting.at_line_start())
@@ -262,14 +307,14 @@ async fn ended(daemon: &str, stdout: &Stream, shared: &Shared, input_ended: bool
     match &overlong {
         Some(Overlong { length, asker: Asker::Waits(id) }) => {
             unanswered += 1;
-            last.extend(Refusal::too_long(*length, Delivered::No).error(id));
+            last.extend(Refusal::too_long(daemon, ending, *length, Delivered::No).error(id));
         }
         Some(Overlong { length, asker: Asker::Unknown }) => {
-            last.extend(Refusal::too_long(*length, Delivered::Nothing).error(b"null"));
+            last.extend(Refusal::too_long(daemon, ending, *length, Delivered::Nothing).error(b"null"));
         }
         Some(Overlong { asker: Asker::Knows, .. }) | None => {}
     }
-    let gone = Refusal::gone(ending);
+    let gone = Refusal::gone(daemon, ending);
     for id in &requests {
         last.extend(gone.error(id));
     }
@@ -283,7 +328,7 @@ async fn ended(daemon: &str, stdout: &Stream, shared: &Shared, input_ended: bool
         1 => "; 1 request was not answered".to_owned(),
         count => format!("; {count} requests were not answered"),
     };
-    say(&format!("the daemon at {daemon} is gone: {ending}{line}{waited}\n{}", ending.remedy()));
+    say(&format!("the daemon at {daemon}{connection} is gone: {ending}{line}{waited}\n{}", ending.remedy()));
     exit::FAILURE
 }
 
@@ -328,7 +373,11 @@ async fn to_daemon(stdin: Rc<Stream>, sink: Sink, shared: Rc<Shared>) {
             return;
         }
     }
-    shared.waiting.borrow_mut().sent_all();
+    let cancellations = shared.waiting.borrow_mut().sent_all();
+    if !cancellations.is_empty() {
+        // It fails only if the connection is lost, which the other direction sees.
+        let _ = sink.send(cancellations).await;
+    }
     sink.end().await;
     shared.input_ended.set(true);
     shared.close_if_done(&sink);
@@ -371,7 +420,7 @@ async fn refuse(stdin: &Stream, stdout: &Stream, refusal: &Refusal) {
         buffer = read.1;
         let ended = !matches!(read.0, Ok(1..));
         if ended {
-            waiting.sent_all();
+            let _ = waiting.sent_all();
         } else {
             waiting.sending(&buffer);
         }

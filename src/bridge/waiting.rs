@@ -10,12 +10,28 @@ use crate::bus::id::Id;
 /// daemon itself lets far fewer wait.
 const MAX_WAITING: usize = 65_536;
 
+/// Longest line of the daemon that may be its last word.
+const MAX_LAST_WORD: usize = 4096;
+
 /// The requests of one connection that wait for their answers.
 #[derive(Default)]
 pub(super) struct Waiting {
     requests: Follower,
     answers: Follower,
     open: Open,
+    /// The beginning of the daemon's line that has begun, as far as it could be its last word.
+    begun: Vec<u8>,
+    /// The daemon's last line, if that is an error for nobody.
+    last_word: Vec<u8>,
+}
+
+/// Why the daemon closes a connection, in its own words.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct LastWord {
+    /// The reason's name.
+    pub reason: String,
+    /// For people.
+    pub message: String,
 }
 
 /// The table of what waits.
@@ -66,6 +82,8 @@ struct Request {
     order: u64,
     /// The id as the editor wrote it.
     token: Box<[u8]>,
+    /// The raw name of the session that the last of them prompts, if it does.
+    prompts: Option<Box<[u8]>>,
     /// How many requests with this id wait: an editor that uses one twice waits for two answers.
     times: usize,
 }
@@ -77,21 +95,55 @@ impl Waiting {
         requests.read(bytes, |line| open.sent(&line));
     }
 
-    /// Says that nothing more goes to the daemon; a last line needs no newline.
-    pub(super) fn sent_all(&mut self) {
+    /// Says that nothing more comes from the editor; a last line needs no newline. Gives what is to be told to the daemon
+    /// then: nobody is there any more who could cancel a prompt, and an agent would work on for nobody.
+    pub(super) fn sent_all(&mut self) -> Vec<u8> {
         let Self { requests, open, .. } = self;
+        let is_cut = !requests.at_line_start();
         requests.end(|line| open.sent(&line));
+        let mut prompts: Vec<_> =
+            open.requests.values().filter_map(|request| Some((request.order, request.prompts.as_deref()?))).collect();
+        prompts.sort();
+        let mut lines = Vec::new();
+        for (_, session) in prompts {
+            let newline: &[u8] = if is_cut && lines.is_empty() { b"\n" } else { b"" };
+            let begin = br#"{"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"#;
+            lines.extend([newline, begin, session, b"}}\n"].concat());
+        }
+        lines
     }
 
     /// Takes bytes that have been written to the editor.
     pub(super) fn passed(&mut self, bytes: &[u8]) {
-        let Self { answers, open, .. } = self;
+        let Self { answers, open, begun, last_word, .. } = self;
+        let mut start = 0;
         answers.read(bytes, |line| {
-            open.nobody_was_told |= line.is_for_nobody;
+            let next = bytes.len() - line.rest;
+            last_word.clear();
+            if line.is_for_nobody {
+                open.nobody_was_told = true;
+                if line.length <= MAX_LAST_WORD as u64 {
+                    last_word.extend_from_slice(begun);
+                    last_word.extend_from_slice(&bytes[start..next]);
+                }
+            }
             if let Some((Kind::Response, id, _)) = line.message {
                 open.answered(&id);
             }
+            begun.clear();
+            start = next;
         });
+        let tail = &bytes[start..];
+        begun.extend_from_slice(&tail[..tail.len().min(MAX_LAST_WORD.saturating_sub(begun.len()))]);
+    }
+
+    /// What the daemon has said last, if that was an error for nobody and nothing came after it: then it says why the
+    /// connection is closed.
+    pub(super) fn last_word(&self) -> Option<LastWord> {
+        let value: serde_json::Value = serde_json::from_slice(&self.last_word).ok()?;
+        let error = value.get("error").filter(|_| self.begun.is_empty())?;
+        let text = |value: Option<&serde_json::Value>| Some(value?.as_str()?.to_owned());
+        Some(LastWord { reason: text(error.pointer("/data/reason"))?, message: text(error.get("message"))? })
     }
 
     /// Whether nothing waits.
@@ -148,8 +200,10 @@ impl Open {
         self.count += 1;
         let order = self.next;
         self.next += 1;
-        let new = || Request { order, token: token.into(), times: 0 };
-        self.requests.entry(key(id)).or_insert_with(new).times += 1;
+        let new = || Request { order, token: token.into(), prompts: None, times: 0 };
+        let request = self.requests.entry(key(id)).or_insert_with(new);
+        request.times += 1;
+        request.prompts = line.prompts.map(Box::from);
     }
 
     /// Forgets a request with this id, and says whether there was one.
@@ -234,6 +288,55 @@ mod tests {
         assert_eq!(send("0", ""), (27, waits("6"), 0), "it goes on");
         let said = "{\"id\":null,\"error\":{}}\n";
         assert_eq!(send("]}\n{\"method\":\"a notification of its own\"}\n", said).1, Asker::Knows);
+    }
+
+    #[test]
+    fn prompts_that_wait_are_cancelled_at_the_end() {
+        let prompt = |id: u32, session: &str| {
+            format!("{{\"id\":{id},\"method\":\"session/prompt\",\"params\":{{\"sessionId\":\"{session}\"}}}}")
+        };
+        let cancel = |session: &str| {
+            format!(
+                "{{\"jsonrpc\":\"2.0\",\"method\":\"session/cancel\",\"params\":{{\"sessionId\":\"{session}\"}}}}\n"
+            )
+        };
+        let mut waiting = Waiting::default();
+        waiting.sending(format!("{}\n{}\n{}\n", prompt(1, "a"), prompt(2, "b"), prompt(3, "c")).as_bytes());
+        waiting.sending(b"{\"id\":4,\"method\":\"session/load\",\"params\":{\"sessionId\":\"d\"}}\n");
+        waiting.passed(b"{\"id\":2,\"result\":{}}\n");
+        assert_eq!(String::from_utf8(waiting.sent_all()).as_deref(), Ok(&*(cancel("a") + &cancel("c"))));
+        let mut waiting = Waiting::default();
+        waiting.sending(prompt(1, "a").as_bytes());
+        assert_eq!(String::from_utf8(waiting.sent_all()).as_deref(), Ok(&*("\n".to_owned() + &cancel("a"))));
+        let mut waiting = Waiting::default();
+        waiting.sending(b"{\"id\":4,\"method\":\"m\"}");
+        assert_eq!(waiting.sent_all(), b"");
+    }
+
+    #[test]
+    fn the_last_word_of_the_daemon_is_known_however_it_is_cut() {
+        let word = "{\"id\":null,\"error\":{\"code\":-32600,\"message\":\"why\",\"data\":{\"reason\":\"name\"}}}\n";
+        let known = LastWord { reason: "name".to_owned(), message: "why".to_owned() };
+        let stream = format!("{{\"id\":1,\"result\":{{}}}}\n\n{word}");
+        for cut in 1..=stream.len() {
+            let mut waiting = Waiting::default();
+            stream.as_bytes().chunks(cut).for_each(|piece| waiting.passed(piece));
+            assert_eq!(waiting.last_word().as_ref(), Some(&known), "in pieces of {cut}");
+            waiting.passed(b"{");
+            assert_eq!(waiting.last_word(), None, "there is more");
+        }
+        for other in
+            ["{\"id\":1,\"error\":{}}\n".to_owned(), "{\"id\":null,\"error\":7}\n".to_owned(), format!("{word}\n")]
+        {
+            let mut waiting = Waiting::default();
+            waiting.passed(other.as_bytes());
+            assert_eq!(waiting.last_word(), None, "{other}");
+        }
+        let mut waiting = Waiting::default();
+        for _ in 0..100 {
+            waiting.passed(&[b'x'; MAX_LAST_WORD]);
+        }
+        assert!(waiting.begun.capacity() <= 2 * MAX_LAST_WORD, "it is bounded");
     }
 
     #[test]

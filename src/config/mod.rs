@@ -32,7 +32,7 @@ use crate::tokens;
 pub use document::Problem;
 
 /// Largest configuration in bytes: far above any real one, far below what would hurt.
-pub const MAX_CONFIG_BYTES: usize = 1 << 20;
+pub const MAX_CONFIG_BYTES: usize = 4 << 20;
 
 /// Most workers at once in a `dedicated` pool that does not say.
 pub const DEFAULT_DEDICATED_WORKERS: usize = 64;

@@ -569,11 +569,11 @@ fn listen<'t>(reader: &mut Reader<'t>, object: &Object<'t>) -> Option<(Node<'t>,
     let mode = object.get("mode").map(|node| (node, socket_mode(reader, node)));
     let owner = object.get("owner").map(|node| (node, owner(reader, node)));
     let (node, address) = match (object.get("tcp"), object.get("unix"), object.get("ws")) {
-        (Some(node), None, None) => (node, Address::from_tcp(&reader.string(node)?)),
+        (Some(node), None, None) => (node, Address::from_listener(&reader.string(node)?)),
         (None, Some(node), None) => (node, Address::from_unix(reader.string(node)?)),
         (None, None, Some(node)) => {
             let text = reader.string(node)?;
-            (node, if text.starts_with("unix:") { Address::from_url(&text) } else { Address::from_tcp(&text) })
+            (node, if text.starts_with("unix:") { Address::from_url(&text) } else { Address::from_listener(&text) })
         }
         (None, None, None) => {
             let hint = "write \"tcp\": \"127.0.0.1:9000\", \"unix\": \"/run/stdio_bus.sock\" or \"ws\": \

@@ -59,13 +59,14 @@ fn check_says_in_a_sentence_what_is_wrong() {
     let (output, said) = run(&["check"], &[("OPENAI_BASE_URL", &endpoint.url())]);
     assert!(output.status.success(), "{said}");
     assert!(said.starts_with("OK: gpt-4o at http://127.0.0.1:"), "{said}");
+    assert!(said.contains("\nClients are offered this model alone"), "{said}");
     assert!(endpoint.requests()[0].body["max_tokens"].as_u64().unwrap() <= 16, "the request is tiny");
 
     let endpoint = Endpoint::start(|_, conn| conn.refuse(401, "bad key"));
     let (output, said) = run(&["check"], &[("OPENAI_BASE_URL", &endpoint.url())]);
     assert_eq!(output.status.code(), Some(1));
     assert!(said.contains("Authentication error (HTTP 401)") && said.contains("OPENAI_API_KEY is not set"), "{said}");
-    assert_eq!(said.lines().count(), 1);
+    assert_eq!(said.lines().last(), Some("OPENAI_API_KEY is not set."), "{said}");
 
     let endpoint = Endpoint::start(|_, conn| conn.refuse(404, "no such model"));
     let (_, said) = run(&["check"], &[("OPENAI_BASE_URL", &endpoint.url())]);
@@ -73,5 +74,5 @@ fn check_says_in_a_sentence_what_is_wrong() {
 
     let (output, said) = run(&["check"], &[("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(said.contains("Is the endpoint running"), "{said}");
+    assert!(said.contains("\nIs the endpoint running"), "a sentence a line: {said}");
 }

@@ -112,6 +112,30 @@ fn counts_are_told_with_the_result_and_summed_over_the_session() {
 }
 
 #[test]
+fn a_client_that_is_older_than_usage_update_is_spared_it() {
+    let endpoint = Endpoint::start(|_, conn| {
+        conn.begin();
+        conn.text("x");
+        conn.finish_reason("stop");
+        conn.event(&json!({"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}}));
+        conn.done();
+    });
+    let old = json!({"protocolVersion": 1, "clientCapabilities": {}});
+    let new = json!({"protocolVersion": 1, "clientInfo": {"name": "new", "version": "1"}});
+    for (variable, params, is_told) in
+        [("auto", &old, false), ("auto", &new, true), ("1", &old, true), ("0", &new, false)]
+    {
+        let mut client = Client::start(&[("OPENAI_BASE_URL", &endpoint.url()), ("OPENAI_USAGE_UPDATES", variable)]);
+        client.result("initialize", params.clone());
+        let session = client.session();
+        let answered = client.prompt(&session, "hi");
+        let told = answered.updates.iter().any(|update| update["sessionUpdate"] == "usage_update");
+        assert_eq!(told, is_told, "{variable} {params}");
+        assert_eq!(answered.answer["result"]["usage"]["totalTokens"], 2, "the result has them anyway");
+    }
+}
+
+#[test]
 fn the_reason_to_finish_is_translated() {
     for (reason, stop) in [
         ("stop", "end_turn"),

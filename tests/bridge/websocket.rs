@@ -332,6 +332,21 @@ fn a_line_that_is_too_long_for_the_daemon_is_told_to_whoever_sent_it() {
 }
 
 #[test]
+fn a_prompt_that_waits_is_cancelled_over_a_websocket_too() {
+    let daemon = Daemon::plain();
+    let (mut bridge, mut stdout, mut peer) = daemon.bridge();
+    let prompt = r#"{"id":3,"method":"session/prompt","params":{"sessionId":"s"}}"#;
+    bridge.send(prompt.as_bytes());
+    bridge.end_input();
+    assert_eq!(text(&mut peer), prompt, "it needs no newline");
+    assert_eq!(text(&mut peer), r#"{"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"s"}}"#);
+    say(&mut peer, r#"{"id":3,"result":{}}"#);
+    assert_eq!(ending(&mut peer), Some(1000));
+    assert_eq!(stdout.text(), "{\"id\":3,\"result\":{}}\n");
+    assert_eq!(bridge.code(), Some(0));
+}
+
+#[test]
 fn a_daemon_that_breaks_the_protocol_is_told_so() {
     let daemon = Daemon::plain();
     let (mut bridge, mut stdout, mut peer) = daemon.bridge();

@@ -3,7 +3,7 @@
 
 use std::fs::{self, File};
 use std::io::{Read, Seek, Write};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener, UnixStream};
@@ -67,8 +67,7 @@ fn help_and_version_go_to_stdout_with_exit_code_0() {
 #[test]
 fn a_wrong_command_line_exits_with_2_and_says_what_is_wrong() {
     for (arguments, part) in [
-        (&["--stdio", "--tcp", "127.0.0.1:0"][..], "--tcp"),
-        (&["--unix", "/tmp/a", "--tcp", "127.0.0.1:0"], "--tcp"),
+        (&["--config", "a", "--config-fd", "3"][..], "--config-fd"),
         (&["--tcp", "9000"], "9000"),
         (&["--bogus"], "--bogus"),
         (&["--log-level", "loud"], "loud"),
@@ -114,6 +113,37 @@ fn a_configuration_that_does_not_exist_exits_with_78() {
     let (code, stderr) = refused(&["--config", "/no/such/agents.json"]);
     assert_eq!(code, Some(78));
     assert!(stderr.contains("/no/such/agents.json"), "{stderr}");
+}
+
+#[test]
+fn flags_that_are_given_twice_are_no_error_and_the_last_one_holds() {
+    let setup = Setup::bare().tcp();
+    let path = setup.text_path("c");
+    fs::write(&path, json!({ "pools": [worker("last", 1, &["--name", "by descriptor"])] }).to_string()).unwrap();
+    let arguments = ["--config", "/no/such.json", "--stdio", "--config", &path, "--tcp", "127.0.0.1:0"];
+    answers_by_its_name(setup.args(&arguments));
+}
+
+#[test]
+fn the_environment_can_ask_for_debug() {
+    for (value, arguments, told) in [("1", &[][..], true), ("1", &["--log-level", "info"], false), ("0", &[], false)] {
+        let setup = Setup::new([worker("agents", 1, &[])]).variable("DEBUG_STDIO", value).args(arguments);
+        let mut daemon = setup.start();
+        daemon.connect().request(1, "who", json!({}));
+        let log = daemon.log();
+        assert_eq!(log.contains("DEBUG"), told, "{value} {arguments:?}:\n{log}");
+    }
+}
+
+#[test]
+fn a_port_alone_is_open_to_every_network_of_both_protocols() {
+    let daemon = Setup::new([worker("agents", 1, &[])]).args(&["--tcp", ":0"]).start();
+    let port = daemon.address().port();
+    assert!(TcpStream::connect(("127.0.0.1", port)).is_ok());
+    if TcpListener::bind("[::1]:0").is_ok() {
+        assert!(TcpStream::connect(("::1", port)).is_ok());
+    }
+    daemon.stop();
 }
 
 #[test]

@@ -74,6 +74,7 @@ impl Agent {
                     self.replay(&session_id, reply.route.as_deref(), &stored, reader);
                 }
                 let mut session = Session::new(&cwd, stored.header.model.as_str().into(), stored.updated);
+                session.knows_usage_updates = self.knows_usage_updates;
                 self.tell_damage(&session_id, &stored);
                 let exchanges = adopt(&mut session, stored);
                 session.replace_history(exchanges, self.config.max_history);

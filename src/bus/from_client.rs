@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 
 use super::id::View;
-use super::message::{Edit, Edits, Kind, Refusal, Verb, kind, request_id, session_name, verb};
+use super::message::{Edit, Edits, Kind, Refusal, Verb, kind, print_of, request_id, session_name, verb};
 use super::peer::{ClientKey, Moment, Peer, RequestKey, SessionKey, Text, WorkerKey};
 use super::report::Reason;
 use super::requests::{Direction, NewRequest, Request, SessionEffect};
@@ -179,7 +179,10 @@ impl Bus {
         verb: Verb,
         entered: [Entered; 2],
     ) -> Result<Option<Text>, Refusal> {
-        let Some(id) = id else { return Ok(None) };
+        let Some(id) = id else {
+            self.note_audience(worker, client);
+            return Ok(None);
+        };
         let request = NewRequest {
             client,
             worker,
@@ -193,6 +196,7 @@ impl Bus {
                 ends: verb == Verb::Close,
             },
             expires: self.request_expires(now, worker),
+            print: print_of(window, line),
         };
         let recorded = self.ask(now, &request, id, window.get(line.id));
         if recorded.is_err() {
@@ -573,6 +577,7 @@ impl Bus {
         if self.block_on_worker(now, client, worker, line.span.len() + 1) {
             return Flow::Blocked;
         }
+        self.note_audience(worker, client);
         self.deliver_answer(now, Direction::ToClients, key, Peer::Worker(worker), line);
         Flow::Next
     }

@@ -22,12 +22,15 @@
 pub mod account;
 pub mod admission;
 mod assignment;
+pub mod audience;
 mod bonds;
 mod client;
 mod clients;
 mod correlation;
 mod delivery;
 mod deny;
+mod early;
+mod elicitations;
 mod endpoint;
 mod fairness;
 mod from_client;
@@ -118,6 +121,8 @@ pub struct Bus {
     workers_in_turns: Vec<WorkerKey>,
     turns_due: Option<Moment>,
     shortage: memory::Shortage,
+    /// Bytes of all lines that wait for their sessions.
+    early_bytes: usize,
     effects: VecDeque<Effect>,
     reporter: Reporter,
     stats: Stats,
@@ -200,6 +205,7 @@ impl Bus {
             workers_in_turns: Vec::new(),
             turns_due: None,
             shortage: memory::Shortage::default(),
+            early_bytes: 0,
             effects: VecDeque::new(),
             reporter: Reporter::default(),
             stats: Stats::default(),
@@ -564,6 +570,7 @@ impl Bus {
         self.check_turns();
         self.check_pools();
         self.check_assignments();
+        self.check_early();
     }
 
     fn peer_end(&self, peer: Peer) -> Option<&Endpoint> {

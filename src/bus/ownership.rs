@@ -158,6 +158,7 @@ impl Bus {
             }
         }
         self.mark_issuing(worker);
+        self.warn_of_double(now, client, worker, name);
         if let Some(client) = self.clients.get_mut(client) {
             client.lost.forget(name);
         }
@@ -168,6 +169,27 @@ impl Bus {
             }
             None => Learned::NoRoom,
         }
+    }
+
+    /// A worker gives a client the name of a session that the client has on another worker already. Messages that name
+    /// it go to the older one: that is told once for each pool.
+    fn warn_of_double(&mut self, now: Moment, client: ClientKey, worker: WorkerKey, name: &[u8]) {
+        let Some(other) = self.session_of_client(client, name).and_then(|key| self.sessions.get(key)) else { return };
+        let Some(pool) = self.workers.get(worker).map(|worker| worker.pool) else { return };
+        if std::mem::replace(&mut self.pools[pool].told_of_doubles, true) {
+            return;
+        }
+        let older = self.workers.get(other.worker).map(Worker::name);
+        let id = &self.settings.pools[pool].id;
+        let text = format!(
+            "two workers call a session of this client \"{}\": messages that name it all go to {}; give pool \"{id}\" \
+             \"assignment\": \"client\" or \"dedicated\", so that one worker makes all sessions of a client",
+            name.escape_ascii(),
+            older.map_or("the older one".into(), |older| {
+                format!("{}/{}", self.settings.pools[older.pool].id, older.place)
+            })
+        );
+        self.report_request(now, Reason::SessionDoubled, [Some(client.into()), Some(worker.into())], || (None, text));
     }
 
     /// A worker's answer names a session, and who asked has gone: nobody else gets it.

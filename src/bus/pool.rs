@@ -116,6 +116,8 @@ pub(super) struct Pool {
     pub places: Vec<bool>,
     /// One of its workers has given out the name of a session.
     pub issues_names: bool,
+    /// It was told that its workers give one client the same name twice.
+    pub told_of_doubles: bool,
     failures: Failures,
     /// What was counted of it.
     pub tally: Tally,
@@ -129,6 +131,7 @@ impl Pool {
             live: 0,
             places: vec![false; pool.max_instances],
             issues_names: false,
+            told_of_doubles: false,
             failures: Failures::default(),
             tally: Tally::default(),
         }

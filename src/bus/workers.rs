@@ -155,6 +155,7 @@ impl Bus {
         while let Some(session) = self.workers.get(key).and_then(|worker| worker.end.sessions.first()) {
             self.lose_session(session);
         }
+        self.drop_early(now, key);
     }
 
     /// It has exited and its last line was read.
@@ -192,9 +193,10 @@ impl Bus {
             }
             let silent = self.tick_silent(now, key);
             let trial = self.tick_trial(now, key);
+            let early = self.tick_early(now, key);
             let Some(worker) = self.workers.get(key) else { continue };
             let stalls_at = worker.end.output.stalls_at(timeout).filter(|_| worker.takes_messages());
-            let next = [worker.timer, stalls_at, worker.patience.ends(), silent, trial];
+            let next = [worker.timer, stalls_at, worker.patience.ends(), silent, trial, early];
             if let Some(next) = next.into_iter().flatten().min() {
                 self.check_at(next);
             }

@@ -358,6 +358,7 @@ impl World {
         self.model.refusing |= self.bus.stage() >= Stage::Terminating;
         self.model.quiescing |= self.bus.stage() >= Stage::Quiescing;
         self.model.leave_slots(self.now);
+        self.model.expire_early(self.now);
         self.carry_out(effects, &[], None, VecDeque::new(), false);
         self.model.expire(self.now);
         self.model.check_stalls(self.now);
@@ -686,6 +687,11 @@ impl World {
                 continue;
             };
             loop {
+                if self.model.is_early(number) {
+                    self.note(|_| format!("  line {number} has its session, and is queued for {who:?}"));
+                    self.passed_on(number, who, &text);
+                    break self.model.forwarded(now, number, who, &text);
+                }
                 let line = due.pop_front();
                 let Some(line) = line else { panic!("line {number} came to {who:?} unasked") };
                 if line == number {
@@ -1115,6 +1121,17 @@ impl World {
         let session = match random.range(0..10) {
             0 => None,
             1 => Some("nobody's".to_owned()),
+            // One that it has made and not told of yet.
+            2 if worker.todo.iter().any(|todo| todo.made.is_some()) => {
+                let made = worker.todo.iter().filter_map(|todo| Some((todo.made.clone()?, todo.line)));
+                let made: Vec<_> = made.filter(|(name, _)| worker.mind.is_untold(name)).collect();
+                let made = (!made.is_empty()).then(|| random.pick(&made).clone());
+                made.and_then(|(name, line)| {
+                    let Who::Client(client) = self.model.lines[line].from else { return None };
+                    draft.meant_for = Some((name.clone(), client));
+                    Some(name)
+                })
+            }
             _ => worker.mind.any_session(random).map(|(name, owner)| {
                 draft.meant_for = Some((name.clone(), owner));
                 name

@@ -696,3 +696,31 @@ fn what_cannot_be_printed_ends_in_failure() {
         assert_eq!(outcome.code, Some(1), "{arguments:?}: {}", outcome.stderr);
     }
 }
+
+#[test]
+fn the_least_configuration_answers_a_request() {
+    let minimal = concat!(env!("CARGO_MANIFEST_DIR"), "/config/minimal.json");
+    let mut daemon = Setup::bare().tcp().args(&["--config", minimal]).start();
+    let mut client = daemon.connect();
+    assert_eq!(client.request(1, "hello", json!({ "a": 1 }))["result"]["echo"]["a"], 1);
+    daemon.stop();
+}
+
+#[test]
+fn a_worker_that_sends_back_what_it_gets_answers_with_it() {
+    let mut daemon = Setup::new([json!({ "id": "cat", "command": "cat", "instances": 2 })]).start();
+    let (mut first, mut second) = (daemon.connect(), daemon.connect());
+    for id in 0..4 {
+        for client in [&mut first, &mut second] {
+            let line = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"hello","params":{{"sessionId":"s{id}"}}}}"#);
+            let line = if id % 2 == 0 { line.replace("sessionId", "name") } else { line };
+            client.send_line(&line);
+            // The name that both use belongs to the first one.
+            match client.line() {
+                answer if answer.contains("session_denied") => assert_eq!(id % 2, 1),
+                answer => assert_eq!(answer, line),
+            }
+        }
+    }
+    daemon.stop();
+}

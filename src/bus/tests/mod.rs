@@ -2,9 +2,12 @@
 //! done to them. `docs/conformance.md` says which test proves which sentence of the specification.
 
 mod admission;
+mod audience;
 mod backpressure;
 mod clients;
 mod deny;
+mod early;
+mod echo;
 mod errors;
 mod fairness;
 mod hung;

@@ -260,3 +260,35 @@ fn a_session_on_a_worker_that_is_ending_is_not_moved_to_another_one() {
     assert_eq!((reason.as_str(), code, id), ("worker_exited", -32011, Value::from(2)));
     assert!(bench.read(second).is_empty());
 }
+
+#[test]
+fn two_workers_that_call_two_sessions_of_one_client_alike_are_told_of_once() {
+    let mut bench = bench(2);
+    let client = bench.client();
+    for (id, name) in [(0, "1"), (2, "2")] {
+        for at in 0..2 {
+            let id = id + at;
+            bench.write(client, &format!(r#"{{"id":{id},"method":"session/new"}}"#));
+            let worker = bench.worker(at);
+            bench.write(worker, &format!(r#"{{"id":{id},"result":{{"sessionId":"{name}"}}}}"#));
+        }
+    }
+    let told: Vec<_> = bench.reports.iter().filter(|report| report.reason == Reason::SessionDoubled).collect();
+    let [told] = told[..] else { panic!("{told:?}") };
+    assert!(
+        told.text.contains("agents/0") && told.text.contains(r#"pool "agents" "assignment": "client""#),
+        "{told:?}"
+    );
+    assert_eq!((told.client, told.worker.map(|worker| worker.place)), (Some(0), Some(1)));
+}
+
+#[test]
+fn two_clients_whose_workers_call_their_sessions_alike_are_not_told_of() {
+    let mut bench = bench(2);
+    for (id, client) in [bench.client(), bench.client()].into_iter().enumerate() {
+        bench.write(client, &format!(r#"{{"id":{id},"method":"session/new"}}"#));
+        let worker = bench.worker(id);
+        bench.write(worker, &format!(r#"{{"id":{id},"result":{{"sessionId":"1"}}}}"#));
+    }
+    assert_eq!(bench.count(Reason::SessionDoubled), 0);
+}

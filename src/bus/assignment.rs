@@ -6,7 +6,7 @@ use super::origin::Origin;
 use super::peer::{ClientKey, Moment, WorkerKey};
 use super::pool::Seat;
 use super::report::Reason;
-use super::settings::{self, Assignment, Settings};
+use super::settings::{self, Assignment, OnExit, Settings};
 use crate::scan::{Line, Window, decoded};
 
 /// The workers that a message may go to: those of one pool, or of all.
@@ -158,6 +158,9 @@ impl Bus {
         {
             return Ok(*worker);
         }
+        if assigned.is_some() && self.closes_on_exit(group) {
+            return Err((Reason::WorkerGone, "the worker of this connection has exited or is stopping".into()));
+        }
         let worker = match assignment {
             Assignment::Dedicated => self.take_dedicated(now, client, group),
             _ => self.next_in_turn(group),
@@ -168,6 +171,13 @@ impl Bus {
             client.assigned.push((group, worker));
         }
         Ok(worker)
+    }
+
+    /// Whether a client of this group is closed when its worker ends, rather than given one that knows nothing of it.
+    fn closes_on_exit(&self, group: usize) -> bool {
+        let group = &self.groups[group];
+        let first = group.seats.first().filter(|_| group.assignment == Assignment::Dedicated);
+        first.is_some_and(|(pool, _)| self.settings.pools[*pool].on_exit == OnExit::Close)
     }
 
     fn no_worker(&self, now: Moment, group: usize) -> (Reason, String) {

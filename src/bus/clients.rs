@@ -308,7 +308,9 @@ impl Bus {
                         .into()
                 });
             }
-            self.begin_shutdown(now, "stdin has ended");
+            let lost_its_worker = client.why == Some(Reason::OwnWorkerEnded);
+            let why = if lost_its_worker { "the worker of its one client has ended" } else { "stdin has ended" };
+            self.begin_shutdown(now, why);
         }
         self.advance_shutdown(now);
     }

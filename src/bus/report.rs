@@ -60,6 +60,7 @@ reasons! {
     ClientLineTooLong "client_line_too_long" Error "A client sent a line above max_input_buffer; its connection was closed.",
     ClientStalled "client_stalled" Warn "A client took no bytes for backpressure_timeout_sec; its connection was closed.",
     ClientIdle "client_idle" Info "A client sent no line, or did nothing, for longer than its listener allows, or while all slots were taken.",
+    OwnWorkerEnded "own_worker_ended" Warn "The worker that a client had for itself has ended; its connection was closed (on_exit).",
     ClientKilled "client_killed" Warn "The operator closed a client's connection.",
     ClientOverdue "client_overdue" Warn "A closing client did not take its last bytes in time.",
     NoInput "no_input" Warn "Stdin ended before a line came, and nobody else can connect.",

@@ -114,6 +114,18 @@ pub struct Pool {
     pub max_timeouts: Option<u32>,
     /// When a worker that was given up is tried again: never if zero, after `restart_window` if none.
     pub retry_after: Option<Duration>,
+    /// What becomes of a connection whose own worker has ended; only [`Assignment::Dedicated`] has such workers.
+    pub on_exit: OnExit,
+}
+
+/// What becomes of a connection whose own worker has ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnExit {
+    /// It is closed: who speaks to the worker sees its end, and begins anew.
+    #[default]
+    Close,
+    /// It gets another worker, which knows nothing of what was said before.
+    Replace,
 }
 
 /// How a message without a known session chooses its worker (decision 6).

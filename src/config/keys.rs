@@ -21,6 +21,7 @@ pub(super) const POOL: &[&str] = &[
     "deny_methods",
     "max_timeouts",
     "retry_after_sec",
+    "on_exit",
     "stderr_level",
     "stderr_lines_per_sec",
 ];

@@ -25,7 +25,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use thiserror::Error;
 
 use crate::address::{Address, is_loopback};
-use crate::bus::settings::{self, Assignment, Entry, Limits, MaxConnections, Proxies, Routing, Settings};
+use crate::bus::settings::{self, Assignment, Entry, Limits, MaxConnections, OnExit, Proxies, Routing, Settings};
 use crate::error::StartError;
 use crate::tokens;
 
@@ -471,6 +471,7 @@ impl Config {
             deny_methods: Vec::new(),
             max_timeouts: None,
             retry_after: None,
+            on_exit: OnExit::default(),
         };
         let pool = Pool {
             core,

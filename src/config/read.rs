@@ -18,8 +18,8 @@ use super::{command, keys};
 use crate::address::{self, Address};
 use crate::bus::networks::Network;
 use crate::bus::settings::{
-    self, Assignment, Entry, IdCollision, Limits, MAX_WORKERS, MaxConnections, OnFailure, Proxies, Proxy, Routing,
-    SessionAccess,
+    self, Assignment, Entry, IdCollision, Limits, MAX_WORKERS, MaxConnections, OnExit, OnFailure, Proxies, Proxy,
+    Routing, SessionAccess,
 };
 use crate::tokens::{self, Tokens};
 use crate::websocket::HEALTH;
@@ -168,6 +168,13 @@ fn core<'t>(reader: &mut Reader<'t>, object: &Object<'t>, id: String) -> setting
         let hint = "set request_timeout_sec, or leave max_timeouts out".to_owned();
         reader.fail(node, "counts requests that run out of time, and none does", Some(hint));
     }
+    let on_exit = object.get("on_exit").and_then(|node| {
+        if assignment != Assignment::Dedicated {
+            let hint = "set \"assignment\": \"dedicated\", or leave on_exit out".to_owned();
+            reader.fail(node, "is for pools that give each connection a worker of its own", Some(hint));
+        }
+        reader.choice(node, &[("close", OnExit::Close), ("replace", OnExit::Replace)])
+    });
     settings::Pool {
         id,
         instances,
@@ -178,6 +185,7 @@ fn core<'t>(reader: &mut Reader<'t>, object: &Object<'t>, id: String) -> setting
         deny_methods: object.get("deny_methods").map(|node| methods(reader, node)).unwrap_or_default(),
         max_timeouts: number(reader, object, "max_timeouts").and_then(|value| u32::try_from(value).ok()),
         retry_after: number(reader, object, "retry_after_sec").map(Duration::from_secs),
+        on_exit: on_exit.unwrap_or_default(),
     }
 }
 

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::bus::networks::Network;
-use crate::bus::settings::{IdCollision, MAX_WORKERS, Proxies, Proxy, SessionAccess};
+use crate::bus::settings::{IdCollision, MAX_WORKERS, OnExit, Proxies, Proxy, SessionAccess};
 
 fn read(text: &str) -> Result<Config, ConfigError> {
     Config::from_bytes(text.as_bytes(), "bus.json")
@@ -63,7 +63,7 @@ fn every_key_arrives() {
             "id": "a", "command": "sh", "args": ["-c", "cat"], "instances": 2, "max_instances": 9, "_": 1,
             "env": {"A": "1", "_JAVA_OPTIONS": "-Xmx1g", "_comment": "x"}, "cwd": "/", "assignment": "dedicated",
             "cancel_on_disconnect": true, "request_timeout_sec": 7, "deny_methods": ["session/list", "x\u002fy"],
-            "max_timeouts": 3, "retry_after_sec": 0,
+            "max_timeouts": 3, "retry_after_sec": 0, "on_exit": "replace",
             "stderr_level": "warn", "stderr_lines_per_sec": 0
           }, {"id": "b", "command": "sh", "instances": 1}],
           "limits": {"max_input_buffer": 10, "max_output_queue": 5, "max_restarts": 0, "restart_window_sec": 4,
@@ -93,6 +93,7 @@ fn every_key_arrives() {
     assert_eq!((core.cancel_on_disconnect, core.request_timeout), (true, Some(Duration::from_secs(7))));
     assert_eq!(core.deny_methods, ["session/list", "x/y"]);
     assert_eq!((core.max_timeouts, core.retry_after), (Some(3), Some(Duration::ZERO)));
+    assert_eq!((core.on_exit, config.pools[1].core.on_exit), (OnExit::Replace, OnExit::Close));
     assert_eq!(pool.stderr, StderrLog { level: LogLevel::Warn, lines_per_sec: 0 });
     assert_eq!(config.pools[1].stderr, StderrLog { level: LogLevel::Info, lines_per_sec: 100 });
     let admin = config.admin.as_ref().expect("it is there");
@@ -382,6 +383,17 @@ fn only_dedicated_pools_grow() {
     let core = |text: &str| good(text).pools[0].core.clone();
     assert_eq!(core(&pool(r#","assignment":"dedicated""#)).max_instances, DEFAULT_DEDICATED_WORKERS);
     assert_eq!(core(&pool(r#","max_instances":2,"assignment":"dedicated""#)).max_instances, 2);
+}
+
+#[test]
+fn only_dedicated_pools_have_connections_that_end_with_their_worker() {
+    let message = refused(&pool(r#","on_exit":"close""#));
+    assert!(
+        message.contains("pools[0].on_exit: is for pools that give each connection a worker of its own"),
+        "{message}"
+    );
+    let message = refused(&pool(r#","assignment":"dedicated","on_exit":"restart""#));
+    assert!(message.contains("must be \"close\" or \"replace\", not \"restart\""), "{message}");
 }
 
 #[test]

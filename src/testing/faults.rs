@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::Random;
 use crate::bus::settings::{
-    Assignment, IdCollision, Limits, Listener, OnFailure, Pool, Routing, SessionAccess, Settings,
+    Assignment, IdCollision, Limits, Listener, OnExit, OnFailure, Pool, Routing, SessionAccess, Settings,
 };
 
 /// Something that the world can do next.
@@ -95,6 +95,7 @@ pub fn settings(random: &mut Random) -> Settings {
                 max_timeouts: random.one_in(3).then(|| random.range(1..4) as u32),
                 // Whole seconds, as in a configuration; none of them is never.
                 retry_after: random.one_in(3).then(|| Duration::from_secs(random.range(0..60) as u64)),
+                on_exit: if number == 0 { OnExit::Replace } else { OnExit::Close },
             }
         })
         .collect();

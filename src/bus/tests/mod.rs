@@ -33,7 +33,9 @@ use super::Bus;
 use super::peer::{ClientKey, Moment, Peer, PeerBits, Source, WorkerKey};
 use super::port::{Close, Effect, Exit, Input, Next, Origin, Place, Signal};
 use super::report::{Level, Reason, Report, WorkerName};
-use super::settings::{Assignment, IdCollision, Limits, Listener, OnFailure, Pool, Routing, SessionAccess, Settings};
+use super::settings::{
+    Assignment, IdCollision, Limits, Listener, OnExit, OnFailure, Pool, Routing, SessionAccess, Settings,
+};
 use crate::scan::{PAD, Window};
 
 /// A bus on a bench, with every wire at hand.
@@ -83,6 +85,7 @@ fn pool(instances: usize, assignment: Assignment) -> Pool {
         deny_methods: Vec::new(),
         max_timeouts: None,
         retry_after: None,
+        on_exit: OnExit::default(),
     }
 }
 

@@ -17,9 +17,16 @@ pub(super) struct Group {
     pub assignment: Assignment,
     /// Where round robin goes on.
     cursor: usize,
+    /// Since when a line waits for a worker of it, if one does.
+    pub vacant_since: Option<Moment>,
 }
 
 impl Group {
+    /// Its seats, as (pool, seat).
+    pub(super) fn seats(&self) -> &[(usize, usize)] {
+        &self.seats
+    }
+
     /// How many seats it has.
     pub(super) fn len(&self) -> usize {
         self.seats.len()
@@ -33,7 +40,7 @@ impl Group {
 
     fn of_pool(settings: &Settings, pool: usize) -> Self {
         let seats = (0..settings.pools[pool].instances).map(|seat| (pool, seat)).collect();
-        Self { seats, assignment: settings.pools[pool].assignment, cursor: 0 }
+        Self { seats, assignment: settings.pools[pool].assignment, cursor: 0, vacant_since: None }
     }
 
     /// Leaves dedicated pools out where there are others, since joining one by accident would start a process.
@@ -47,7 +54,7 @@ impl Group {
         let sticky = shared.iter().any(|pool| assignment(pool) == Assignment::Client);
         let assignment = if sticky { Assignment::Client } else { Assignment::RoundRobin };
         let seats = shared.into_iter().flat_map(|pool| Self::of_pool(settings, pool).seats).collect();
-        Self { seats, assignment, cursor: 0 }
+        Self { seats, assignment, cursor: 0, vacant_since: None }
     }
 
     /// The pool that all its workers are of, if they are: the seats of a pool stand together.

@@ -186,6 +186,7 @@ impl Bus {
         }
         if first {
             self.stop_waiting(now, Peer::Client(key));
+            self.stop_awaiting_worker(key);
             self.detach_client(now, key);
         }
         // Workers that waited for it can go on: what they send to it now has nowhere to go.

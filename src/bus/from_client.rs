@@ -106,6 +106,7 @@ impl Bus {
         }
         let route = match self.route_of(now, client, window, line, verb) {
             Ok(route) => route,
+            Err(Refusal(Reason::NoWorker, _)) if self.await_worker(now, client, window, line) => return Flow::Blocked,
             Err(refusal) => return self.refuse(now, client.into(), window, line, refusal),
         };
         let worker = route.worker;

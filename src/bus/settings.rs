@@ -52,6 +52,8 @@ pub struct Limits {
     pub quiesce: Duration,
     /// How long a client without pending requests is silent before a shutdown closes it.
     pub drain_grace: Duration,
+    /// How long a message for a pool whose workers have just ended may wait for the next one.
+    pub hold: Duration,
     /// Requests that a client may have unanswered before the others go first (`fairness.rs`). Not in the configuration.
     pub requests_ahead: usize,
     /// Bytes of memory for unfinished lines, queues and held lines of all connections together.
@@ -86,6 +88,7 @@ impl Default for Limits {
             lame_duck: Duration::ZERO,
             quiesce: Duration::from_secs(45),
             drain_grace: Duration::from_millis(250),
+            hold: Duration::from_secs(1),
             requests_ahead: 128,
             max_memory: 256 << 20,
             on_failure: OnFailure::default(),

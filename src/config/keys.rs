@@ -35,6 +35,7 @@ pub(super) const LIMITS: &[&str] = &[
     "lame_duck_sec",
     "quiesce_sec",
     "drain_grace_ms",
+    "hold_ms",
     "max_memory",
     "on_failure",
 ];
@@ -104,7 +105,8 @@ pub(super) fn range(key: &str) -> RangeInclusive<u64> {
         "drain_timeout_sec" => 0..=DAY,
         "backpressure_timeout_sec" => 1..=DAY,
         "lame_duck_sec" | "quiesce_sec" => 0..=DAY,
-        "drain_grace_ms" => 0..=60_000,
+        // 0 refuses at once.
+        "drain_grace_ms" | "hold_ms" => 0..=60_000,
         // The least holds sixteen lines of the default length.
         "max_memory" => 16 * MIB..=1024 * GIB,
         // 0 is no limit.

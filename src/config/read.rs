@@ -706,6 +706,7 @@ fn limits<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Limits {
         drain_grace: number(reader, &object, "drain_grace_ms")
             .map(Duration::from_millis)
             .unwrap_or(default.drain_grace),
+        hold: number(reader, &object, "hold_ms").map(Duration::from_millis).unwrap_or(default.hold),
         requests_ahead: default.requests_ahead,
         max_memory: bytes(reader, "max_memory", default.max_memory),
         on_failure: object

@@ -68,7 +68,7 @@ fn every_key_arrives() {
           }, {"id": "b", "command": "sh", "instances": 1}],
           "limits": {"max_input_buffer": 10, "max_output_queue": 5, "max_restarts": 0, "restart_window_sec": 4,
             "drain_timeout_sec": 3, "backpressure_timeout_sec": 2, "quiesce_sec": 1, "lame_duck_sec": 8,
-            "drain_grace_ms": 70, "on_failure": "exit", "max_memory": 16777216, "_why": {}},
+            "drain_grace_ms": 70, "hold_ms": 60, "on_failure": "exit", "max_memory": 16777216, "_why": {}},
           "routing": {"id_collision": "reject", "session_access": "shared"},
           "error_replies": false,
           "listeners": [
@@ -110,6 +110,7 @@ fn every_key_arrives() {
         lame_duck: Duration::from_secs(8),
         quiesce: Duration::from_secs(1),
         drain_grace: Duration::from_millis(70),
+        hold: Duration::from_millis(60),
         requests_ahead: 128,
         max_memory: 16 << 20,
         on_failure: settings::OnFailure::Exit,
@@ -788,7 +789,7 @@ fn the_example_configurations_and_their_schema_agree_with_the_code() {
             }
         }
     }
-    assert_eq!(seen.len(), 23, "numbers in the schema: {seen:?}");
+    assert_eq!(seen.len(), 24, "numbers in the schema: {seen:?}");
     let limits = schema["properties"]["limits"]["properties"].as_object().expect("limits");
     let empty = good(&top(r#","limits":{}"#)).limits;
     let defaults = [
@@ -801,6 +802,7 @@ fn the_example_configurations_and_their_schema_agree_with_the_code() {
         ("lame_duck_sec", empty.lame_duck.as_secs()),
         ("quiesce_sec", empty.quiesce.as_secs()),
         ("drain_grace_ms", empty.drain_grace.as_millis() as u64),
+        ("hold_ms", empty.hold.as_millis() as u64),
         ("max_memory", empty.max_memory as u64),
     ];
     for (key, default) in defaults {

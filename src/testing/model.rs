@@ -1448,6 +1448,12 @@ impl Model {
         self.clients[client].waits_with = line;
     }
 
+    /// Whether a client may have to wait for a worker to be started.
+    pub fn awaits_worker(&self, client: usize) -> bool {
+        let line = self.clients[client].waits_with.filter(|_| !self.settings.limits.hold.is_zero());
+        line.is_some_and(|line| self.fate_of_client_line(client, &self.lines[line]).lost.contains(&Reason::NoWorker))
+    }
+
     fn waits_for(&self, client: usize, worker: usize) -> bool {
         let line = self.clients[client].waits_with.filter(|_| !self.clients[client].closed);
         // Why it will be refused may have come about while it waits.

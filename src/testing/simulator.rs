@@ -334,8 +334,11 @@ impl World {
         for who in self.everybody() {
             let excused = match who {
                 // A client that is far ahead, or whose lines stand before a worker, lets others go first, and has its
-                // turn soon. One whose requests seem to end workers has to wait.
-                Who::Client(client) => turns || self.model.is_suspect(self.now, client),
+                // turn soon. One whose requests seem to end workers has to wait, and so has one for which nobody is there
+                // just now.
+                Who::Client(client) => {
+                    turns || self.model.is_suspect(self.now, client) || self.model.awaits_worker(client)
+                }
                 Who::Worker(_) => false,
             };
             let waits = self.end(who).paused && !self.end(who).deaf;

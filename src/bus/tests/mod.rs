@@ -22,6 +22,7 @@ mod sessions;
 mod shutdown;
 mod tally;
 mod turns;
+mod vacancy;
 mod workers;
 
 use std::collections::BTreeMap;
@@ -90,8 +91,8 @@ fn pool(instances: usize, assignment: Assignment) -> Pool {
 }
 
 fn settings(pools: Vec<Pool>) -> Settings {
-    // A shutdown goes on at once; those that let requests finish say so.
-    let limits = Limits { quiesce: Duration::ZERO, ..Limits::default() };
+    // A shutdown goes on at once, and nobody waits for a worker; those that test this say so.
+    let limits = Limits { quiesce: Duration::ZERO, hold: Duration::ZERO, ..Limits::default() };
     Settings { limits, pools, listeners: vec![Listener::default()], routing: Routing::default() }
 }
 

@@ -19,6 +19,7 @@ const SCRIPTS: [&str; 12] = ["py", "js", "mjs", "cjs", "ts", "mts", "rb", "sh", 
 /// What may be meant otherwise than it is written. The daemon would start all the same.
 pub fn doubts(config: &Config) -> Vec<String> {
     let mut doubts = config.open_listeners();
+    doubts.extend(config.mixed_listeners());
     for (at, pool) in config.pools.iter().enumerate() {
         for (number, argument) in pool.args.iter().enumerate() {
             doubts.extend(doubt_argument(pool, argument).map(|doubt| format!("pools[{at}].args[{number}]: {doubt}")));

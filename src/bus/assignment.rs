@@ -191,15 +191,30 @@ impl Bus {
         let group = &self.groups[group];
         let text = match group.seats.first() {
             Some((pool, _)) if group.assignment == Assignment::Dedicated => self.no_free_worker(now, *pool),
+            _ if group.seats.iter().all(|(pool, seat)| self.pools[*pool].seats[*seat].given_up) => {
+                let what = if group.seats.len() == 1 { "its worker was" } else { "all workers were" };
+                format!("no worker is running: {what} {}", self.how_given_up(now, group.seats.iter().copied()))
+            }
             _ => "no worker is running".into(),
         };
         (Reason::NoWorker, text)
     }
 
+    /// Why workers were given up, and what brings them back.
+    fn how_given_up(&self, now: Moment, seats: impl Iterator<Item = (usize, usize)>) -> String {
+        let limits = &self.settings.limits;
+        let (restarts, window) = (limits.max_restarts, limits.restart_window.as_secs());
+        let remedy = match seats.filter_map(|(pool, seat)| self.pools[pool].seats[seat].restart_at).min() {
+            Some(at) => format!("it is tried again in {} s", at.since(now).as_secs_f32().ceil()),
+            None => "the daemon has to be restarted".to_owned(),
+        };
+        format!("given up after {restarts} restarts within {window} s (max_restarts); mend the command, {remedy}")
+    }
+
     /// Why [`Bus::take_dedicated`] finds nobody in a dedicated pool.
     fn no_free_worker(&self, now: Moment, pool: usize) -> String {
         let most = self.settings.pools[pool].max_instances;
-        let pool = &self.pools[pool];
+        let (index, pool) = (pool, &self.pools[pool]);
         if pool.live >= most {
             return format!("no worker is free: all {most} of max_instances workers are in use");
         }
@@ -210,17 +225,14 @@ impl Bus {
                  {wait} ms"
             );
         }
+        if pool.seats.iter().all(|seat| seat.given_up) {
+            let what = if pool.seats.len() == 1 { "the spare one was" } else { "the spare ones were" };
+            let seats = (0..pool.seats.len()).map(|seat| (index, seat));
+            return format!("no worker is free: {what} {}", self.how_given_up(now, seats));
+        }
         if let Some(at) = pool.seats.iter().filter_map(|seat| seat.restart_at).min() {
             let wait = at.since(now).as_millis();
             return format!("no worker is free: the spare one has exited, and the next one starts in {wait} ms");
-        }
-        if pool.seats.iter().any(|seat| seat.given_up) {
-            let limits = &self.settings.limits;
-            let (restarts, window) = (limits.max_restarts, limits.restart_window.as_secs());
-            return format!(
-                "no worker is free: the spare one was given up after {restarts} restarts within {window} s \
-                 (max_restarts)"
-            );
         }
         "no worker is free".into()
     }

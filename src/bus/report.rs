@@ -77,6 +77,8 @@ reasons! {
     SessionDenied "session_denied" Warn "A client named a session of another client.",
     SessionLost "session_lost" Warn "A client named a session that went with its worker.",
     SessionEvicted "session_evicted" Warn "The session table was full; who held most lost an unused session.",
+    SessionIdle "session_idle" Info "A session was not used for session_idle_sec and is forgotten.",
+    SessionTaken "session_taken" Warn "Another connection of the same name has taken a session over.",
     ClaimExpired "claim_expired" Debug "A sessionId that no worker has acknowledged was not used for a minute.",
     Cancelled "cancelled" Debug "A request was cancelled by its client and not answered within 5 s.",
     ClientSlow "client_slow" Warn "A client read too slowly what a worker that it shares with others wrote for it; its connection was closed.",

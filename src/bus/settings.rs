@@ -54,6 +54,8 @@ pub struct Limits {
     pub drain_grace: Duration,
     /// How long a message for a pool whose workers have just ended may wait for the next one.
     pub hold: Duration,
+    /// A session that nobody has used for so long is forgotten; none if never.
+    pub session_idle: Option<Duration>,
     /// Requests that a client may have unanswered before the others go first (`fairness.rs`). Not in the configuration.
     pub requests_ahead: usize,
     /// Bytes of memory for unfinished lines, queues and held lines of all connections together.
@@ -89,6 +91,7 @@ impl Default for Limits {
             quiesce: Duration::from_secs(45),
             drain_grace: Duration::from_millis(250),
             hold: Duration::from_secs(1),
+            session_idle: None,
             requests_ahead: 128,
             max_memory: 256 << 20,
             on_failure: OnFailure::default(),

@@ -36,10 +36,11 @@ pub(super) const LIMITS: &[&str] = &[
     "quiesce_sec",
     "drain_grace_ms",
     "hold_ms",
+    "session_idle_sec",
     "max_memory",
     "on_failure",
 ];
-pub(super) const ROUTING: &[&str] = &["id_collision", "session_access"];
+pub(super) const ROUTING: &[&str] = &["id_collision", "session_access", "default_pool"];
 pub(super) const LISTENER: &[&str] = &[
     "tcp",
     "unix",
@@ -98,6 +99,8 @@ pub(super) fn range(key: &str) -> RangeInclusive<u64> {
         "first_line_timeout_sec" | "idle_timeout_sec" => 1..=30 * DAY,
         "max_input_buffer" => 1..=GIB,
         "max_output_queue" => 1..=4 * GIB,
+        // 0 forgets none.
+        "session_idle_sec" => 0..=30 * DAY,
         // 0 gives a worker up at its first exit.
         "max_restarts" => 0..=1_000_000,
         "restart_window_sec" => 1..=30 * DAY,

@@ -51,7 +51,7 @@ fn top(reader: &mut Reader<'_>, origin: &str) -> Option<Config> {
         Some(node) => listeners(reader, node, &pools),
         None => Vec::new(),
     };
-    let mut routing = top.get("routing").map(|node| routing(reader, node)).unwrap_or_default();
+    let (mut routing, default_pool) = top.get("routing").map(|node| routing(reader, node, &pools)).unwrap_or_default();
     if let Some(error_replies) = top.get("error_replies").and_then(|node| reader.boolean(node)) {
         routing.error_replies = error_replies;
     }
@@ -59,7 +59,7 @@ fn top(reader: &mut Reader<'_>, origin: &str) -> Option<Config> {
     let admin = top.get("admin").and_then(|node| admin(reader, node, &listeners));
     let log = top.get("log").map(|node| log(reader, node)).unwrap_or_default();
     let wanted_mode = top.get("transport").and_then(|node| transport(reader, node));
-    Some(Config { origin: origin.to_owned(), pools, listeners, limits, routing, admin, log, wanted_mode })
+    Some(Config { origin: origin.to_owned(), pools, listeners, limits, routing, default_pool, admin, log, wanted_mode })
 }
 
 // Spec 9.3: at least one pool; unique ids.
@@ -707,6 +707,9 @@ fn limits<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Limits {
             .map(Duration::from_millis)
             .unwrap_or(default.drain_grace),
         hold: number(reader, &object, "hold_ms").map(Duration::from_millis).unwrap_or(default.hold),
+        session_idle: number(reader, &object, "session_idle_sec")
+            .filter(|seconds| *seconds > 0)
+            .map(Duration::from_secs),
         requests_ahead: default.requests_ahead,
         max_memory: bytes(reader, "max_memory", default.max_memory),
         on_failure: object
@@ -716,9 +719,11 @@ fn limits<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Limits {
     }
 }
 
-fn routing<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Routing {
+/// The section, and the pool of listeners that prefer none.
+fn routing<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[Pool]) -> (Routing, Option<usize>) {
     let default = Routing::default();
-    let Some(object) = reader.object(node, "routing", keys::ROUTING) else { return default };
+    let Some(object) = reader.object(node, "routing", keys::ROUTING) else { return (default, None) };
+    let default_pool = object.get("default_pool").and_then(|node| pool_index(reader, node, pools));
     let id_collision = object.get("id_collision").and_then(|node| {
         let choices =
             [("translate", IdCollision::Translate), ("reject", IdCollision::Reject), ("always", IdCollision::Always)];
@@ -727,11 +732,12 @@ fn routing<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Routing {
     let session_access = object
         .get("session_access")
         .and_then(|node| reader.choice(node, &[("owner", SessionAccess::Owner), ("shared", SessionAccess::Shared)]));
-    Routing {
+    let routing = Routing {
         id_collision: id_collision.unwrap_or_default(),
         session_access: session_access.unwrap_or_default(),
         error_replies: default.error_replies,
-    }
+    };
+    (routing, default_pool)
 }
 
 fn log<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Log {

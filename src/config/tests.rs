@@ -68,8 +68,9 @@ fn every_key_arrives() {
           }, {"id": "b", "command": "sh", "instances": 1}],
           "limits": {"max_input_buffer": 10, "max_output_queue": 5, "max_restarts": 0, "restart_window_sec": 4,
             "drain_timeout_sec": 3, "backpressure_timeout_sec": 2, "quiesce_sec": 1, "lame_duck_sec": 8,
-            "drain_grace_ms": 70, "hold_ms": 60, "on_failure": "exit", "max_memory": 16777216, "_why": {}},
-          "routing": {"id_collision": "reject", "session_access": "shared"},
+            "drain_grace_ms": 70, "hold_ms": 60, "session_idle_sec": 50,
+            "on_failure": "exit", "max_memory": 16777216, "_why": {}},
+          "routing": {"id_collision": "reject", "session_access": "shared", "default_pool": "b"},
           "error_replies": false,
           "listeners": [
             {"tcp": "[::1]:9000", "pool": "a", "pools": ["b", "a"], "max_connections": {"total": 9, "per_source": 2},
@@ -111,6 +112,7 @@ fn every_key_arrives() {
         quiesce: Duration::from_secs(1),
         drain_grace: Duration::from_millis(70),
         hold: Duration::from_millis(60),
+        session_idle: Some(Duration::from_secs(50)),
         requests_ahead: 128,
         max_memory: 16 << 20,
         on_failure: settings::OnFailure::Exit,
@@ -118,7 +120,7 @@ fn every_key_arrives() {
     assert_eq!(config.limits, limits);
     let routing =
         Routing { id_collision: IdCollision::Reject, session_access: SessionAccess::Shared, error_replies: false };
-    assert_eq!(config.routing, routing);
+    assert_eq!((&config.routing, config.default_pool), (&routing, Some(1)));
     assert_eq!(config.log, Log { level: LogLevel::Debug, format: LogFormat::Json });
     let unix = |path: &str, mode| Listener::open(Listen::Unix { path: path.into(), mode, owner: Owner::default() });
     let tcp = Listener {
@@ -789,7 +791,7 @@ fn the_example_configurations_and_their_schema_agree_with_the_code() {
             }
         }
     }
-    assert_eq!(seen.len(), 24, "numbers in the schema: {seen:?}");
+    assert_eq!(seen.len(), 25, "numbers in the schema: {seen:?}");
     let limits = schema["properties"]["limits"]["properties"].as_object().expect("limits");
     let empty = good(&top(r#","limits":{}"#)).limits;
     let defaults = [
@@ -803,6 +805,7 @@ fn the_example_configurations_and_their_schema_agree_with_the_code() {
         ("quiesce_sec", empty.quiesce.as_secs()),
         ("drain_grace_ms", empty.drain_grace.as_millis() as u64),
         ("hold_ms", empty.hold.as_millis() as u64),
+        ("session_idle_sec", empty.session_idle.map_or(0, |idle| idle.as_secs())),
         ("max_memory", empty.max_memory as u64),
     ];
     for (key, default) in defaults {
@@ -908,4 +911,25 @@ proptest! {
         let expected = format!("bus.json:{line}:{column}: pools[0].instances: must be at least 1, not 0");
         prop_assert_eq!(refused(&text), expected);
     }
+}
+
+#[test]
+fn messages_that_name_no_pool_go_to_the_default_pool_where_a_listener_prefers_none_and_offers_it() {
+    let two = r#""pools":[{"id":"a","command":"sh","instances":1},{"id":"b","command":"sh","instances":1}]"#;
+    let listeners = r#""listeners":[{"tcp":"[::1]:1"},{"tcp":"[::1]:2","pool":"a"},{"tcp":"[::1]:3","pools":["a"]}]"#;
+    let preferred = |config: &Config| config.settings().listeners.iter().map(|one| one.pool).collect::<Vec<_>>();
+    let config = good(&format!(r#"{{{two},{listeners},"routing":{{"default_pool":"b"}}}}"#));
+    assert_eq!((preferred(&config), config.mixed_listeners()), (vec![Some(1), Some(0), None], vec![]));
+    let config = good(&format!("{{{two},{listeners}}}"));
+    assert_eq!(preferred(&config), [None, Some(0), None]);
+    let [told] = &config.mixed_listeners()[..] else { panic!("one listener mixes") };
+    assert!(
+        told.starts_with("tcp://[::1]:1: a message that names no pool") && told.contains("routing.default_pool"),
+        "{told}"
+    );
+    assert_eq!(good(&format!("{{{two}}}")).mixed_listeners().len(), 1, "the one of the command line would");
+    let message = refused(&format!(r#"{{{two},"routing":{{"default_pool":"c"}}}}"#));
+    assert!(message.contains("routing.default_pool: there is no pool \"c\""), "{message}");
+    let dedicated = two.replacen(r#""instances":1"#, r#""instances":1,"assignment":"dedicated""#, 1);
+    assert_eq!(good(&format!("{{{dedicated}}}")).mixed_listeners(), Vec::<String>::new(), "one pool is left to choose");
 }

@@ -231,8 +231,30 @@ fn a_pool_whose_spare_was_given_up_says_so() {
     bench.dies(worker);
     bench.write(client, r#"{"id":1,"method":"x"}"#);
     let message = bench.read_json(client)["error"]["message"].take();
-    let expected = "no worker is free: the spare one was given up after 0 restarts within 60 s (max_restarts)";
+    let expected = "no worker is free: the spare one was given up after 0 restarts within 60 s (max_restarts); mend the \
+                    command, the daemon has to be restarted";
     assert_eq!(message, expected);
+}
+
+#[test]
+fn a_pool_whose_workers_were_given_up_says_when_they_are_tried_again() {
+    for (assignment, what) in
+        [(Assignment::Dedicated, "free: the spare one was"), (Assignment::Client, "running: its worker was")]
+    {
+        let mut failing =
+            settings(vec![Pool { retry_after: Some(seconds(90)), max_instances: 9, ..pool(1, assignment) }]);
+        failing.limits.max_restarts = 0;
+        let mut bench = Bench::new(failing);
+        let (client, worker) = (bench.client(), bench.worker(0));
+        bench.dies(worker);
+        bench.pass(milliseconds(500));
+        bench.write(client, r#"{"id":1,"method":"x"}"#);
+        let message = bench.read_json(client)["error"]["message"].take();
+        let expected = format!(
+            "no worker is {what} given up after 0 restarts within 60 s (max_restarts); mend the command, it is tried again in 90 s"
+        );
+        assert_eq!(message, expected);
+    }
 }
 
 #[test]

@@ -20,6 +20,7 @@ const SCRIPTS: [&str; 12] = ["py", "js", "mjs", "cjs", "ts", "mts", "rb", "sh", 
 /// What may be meant otherwise than it is written. The daemon would start all the same.
 pub fn doubts(config: &Config) -> Vec<String> {
     let mut doubts = config.open_listeners();
+    doubts.extend(config.mixed_listeners());
     for (at, pool) in config.pools.iter().enumerate() {
         doubts.extend(doubt_assignment(pool).map(|doubt| format!("pools[{at}].assignment: {doubt}")));
         for (number, argument) in pool.args.iter().enumerate() {

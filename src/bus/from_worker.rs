@@ -85,8 +85,7 @@ impl Bus {
             if let Some(name) = &named
                 && let Learned::NoRoom = self.learn_session(now, client, worker, name, effect.creates)
             {
-                let text = "the session table is full, so the session that the worker made cannot be used";
-                self.fail_request(now, key, Reason::SessionLimit, text);
+                self.fail_request(now, key, Reason::SessionLimit, super::sessions::FULL);
                 self.forget_request(Direction::ToWorkers, key);
                 self.drop_early(now, worker);
                 return Flow::Next;
@@ -201,6 +200,9 @@ impl Bus {
             Room::Free => {}
             Room::Wait => return Flow::Blocked,
             Room::Closed => return self.worker_message(now, worker, window, line),
+        }
+        if let Some(session) = session.filter(|_| self.settings.limits.session_idle.is_some()) {
+            self.sessions.hear(session, now);
         }
         if id.is_none() && named.token.is_none() {
             self.forward_as_it_is(now, Peer::Client(to), line);

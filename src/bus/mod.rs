@@ -9,7 +9,7 @@
 //! - Tables: [`sessions`] with the rules of `ownership.rs`, [`requests`] with those of `correlation.rs`.
 //! - Lives: `clients.rs`, `admission.rs` and `idle.rs`, `workers.rs`, `pool.rs` and `hung.rs`, and [`shutdown`] for the
 //!   daemon.
-//! - Who has to wait: [`output`], `turns.rs` with [`send_window`], `patience.rs`, `fairness.rs`, `penalties.rs`; and
+//! - Who has to wait: [`output`], `vacancy.rs`, `turns.rs` with [`send_window`], `patience.rs`, `fairness.rs`, `penalties.rs`; and
 //!   `memory.rs` closes who holds too much.
 //!
 //! What others may look at: [`overview`], [`readiness`], [`stats`] and [`tally`]; what an operator may do is in
@@ -69,6 +69,7 @@ pub mod tally;
 #[cfg(test)]
 mod tests;
 mod turns;
+mod vacancy;
 pub mod worker;
 mod workers;
 
@@ -123,6 +124,7 @@ pub struct Bus {
     shortage: memory::Shortage,
     /// Bytes of all lines that wait for their sessions.
     early_bytes: usize,
+    vacancy: vacancy::Vacancy,
     effects: VecDeque<Effect>,
     reporter: Reporter,
     stats: Stats,
@@ -206,6 +208,7 @@ impl Bus {
             turns_due: None,
             shortage: memory::Shortage::default(),
             early_bytes: 0,
+            vacancy: vacancy::Vacancy::default(),
             effects: VecDeque::new(),
             reporter: Reporter::default(),
             stats: Stats::default(),
@@ -255,7 +258,7 @@ impl Bus {
         let bytes = window.data().len();
         match self.listening(from) {
             None => return Received { consumed: bytes, next: Next::Wait },
-            Some(end) if end.blocked_on.is_some() || end.held_back => {
+            Some(end) if end.blocked_on.is_some() || end.held_back || end.awaits_worker => {
                 return Received { consumed: 0, next: Next::Wait };
             }
             Some(_) => {}
@@ -521,6 +524,7 @@ impl Bus {
         self.tick_clients(now);
         self.tick_workers(now);
         self.tick_pools(now);
+        self.tick_vacancy(now);
         self.tick_shutdown(now);
     }
 
@@ -569,6 +573,7 @@ impl Bus {
         self.check_pace();
         self.check_turns();
         self.check_pools();
+        self.check_vacancy();
         self.check_assignments();
         self.check_early();
     }

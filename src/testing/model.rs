@@ -11,7 +11,7 @@ use super::line::{Ids, Kind, Line, MADE, Who, is_plain, meaning, own_id_of, valu
 use crate::bus::port::Moment;
 use crate::bus::report::Reason;
 use crate::bus::settings::{
-    Assignment, IdCollision, MAX_REQUEST_ID_LEN, MAX_SESSION_ID_LEN, Pool, SessionAccess, Settings,
+    Assignment, IdCollision, MAX_REQUEST_ID_LEN, MAX_SESSION_ID_LEN, OnExit, Pool, SessionAccess, Settings,
 };
 use crate::bus::shutdown::Stage;
 
@@ -244,6 +244,8 @@ pub struct Model {
     vacant: Vec<(usize, Moment)>,
     /// Workers whose requests were given up in this step: they must have stopped by its end.
     accused: Vec<usize>,
+    /// Clients whose requests were given up in this step with their connection.
+    bereaved: Vec<usize>,
     /// Workers that ended, and who waited for them.
     blamed: Vec<(usize, Who)>,
     /// Why lines of a worker would have been lost before a client was closed in the middle of them.
@@ -289,6 +291,7 @@ impl Model {
             cancelled: Vec::new(),
             vacant: Vec::new(),
             accused: Vec::new(),
+            bereaved: Vec::new(),
             blamed: Vec::new(),
             lost_before: BTreeMap::new(),
             perhaps_taken: Vec::new(),
@@ -484,12 +487,34 @@ impl Model {
         {
             return Fate { group: Some(group), ..Fate::to(Who::Worker(*worker)) };
         }
+        let ends_with = |(of, worker): &(usize, usize)| *of == group && self.ends_its_client(*worker);
+        if self.clients[client].assigned.iter().any(ends_with) {
+            return Fate::lost(Reason::WorkerGone);
+        }
         let free = |worker: &Worker| worker.takes && worker.owner.is_none() && pools.contains(&worker.pool);
         let to: Vec<Who> =
             self.workers.iter().enumerate().filter(|(_, worker)| free(worker)).map(|(at, _)| Who::Worker(at)).collect();
         let taken = assignment == Assignment::Dedicated && self.perhaps_taken.iter().any(|pool| pools.contains(pool));
         let lost = if to.is_empty() || taken { vec![Reason::NoWorker] } else { Vec::new() };
         Fate { to, lost, group: Some(group) }
+    }
+
+    /// Whether the client of this worker is closed when it has ended.
+    fn ends_its_client(&self, worker: usize) -> bool {
+        let pool = self.workers[worker].pool;
+        self.is_dedicated(pool) && self.settings.pools[pool].on_exit == OnExit::Close
+    }
+
+    /// Whether a worker is a client's own.
+    pub fn is_own(&self, client: usize, worker: usize) -> bool {
+        self.workers[worker].owner == Some(client)
+    }
+
+    /// Whether a client is closed since a worker of its own has ended, or is about to.
+    pub fn lost_its_worker(&self, client: usize) -> bool {
+        let own =
+            |(at, worker): (usize, &Worker)| worker.owner == Some(client) && !worker.takes && self.ends_its_client(at);
+        self.workers.iter().enumerate().any(own)
     }
 
     fn usable(&self, workers: impl Iterator<Item = usize>) -> Fate {
@@ -1421,6 +1446,10 @@ impl Model {
                 assert!(self.refusing);
                 self.accused.push(worker);
             }
+            Reason::RequestDiscarded => {
+                let Who::Client(client) = to else { panic!("{to:?} waits for a client") };
+                self.bereaved.push(client);
+            }
             _ => panic!("a request was given up for {reason:?}"),
         }
         self.count(reason);
@@ -1577,6 +1606,12 @@ impl Model {
         self.clients[client].waits_with = line;
     }
 
+    /// Whether a client may have to wait for a worker to be started.
+    pub fn awaits_worker(&self, client: usize) -> bool {
+        let line = self.clients[client].waits_with.filter(|_| !self.settings.limits.hold.is_zero());
+        line.is_some_and(|line| self.fate_of_client_line(client, &self.lines[line]).lost.contains(&Reason::NoWorker))
+    }
+
     fn waits_for(&self, client: usize, worker: usize) -> bool {
         let line = self.clients[client].waits_with.filter(|_| !self.clients[client].closed);
         // Why it will be refused may have come about while it waits.
@@ -1690,6 +1725,16 @@ impl Model {
         self.expected_replies.clear();
         self.perhaps_taken.clear();
         self.lost_before.clear();
+        for client in std::mem::take(&mut self.bereaved) {
+            let closed = self.clients[client].closed && self.lost_its_worker(client);
+            assert!(closed, "requests of client {client} are given up, and it goes on");
+        }
+        for worker in 0..self.workers.len() {
+            let worker = &self.workers[worker];
+            let outlives = worker.released && worker.owner.is_some_and(|owner| !self.clients[owner].closed);
+            let ends = self.settings.pools[worker.pool].on_exit == OnExit::Close && self.is_dedicated(worker.pool);
+            assert!(!(outlives && ends) || self.refusing, "a client outlives its own worker: {:?}", worker.owner);
+        }
         for worker in std::mem::take(&mut self.accused) {
             assert!(!self.workers[worker].takes, "requests of worker {worker} were given up, and it goes on");
         }

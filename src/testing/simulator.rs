@@ -334,8 +334,11 @@ impl World {
         for who in self.everybody() {
             let excused = match who {
                 // A client that is far ahead, or whose lines stand before a worker, lets others go first, and has its
-                // turn soon. One whose requests seem to end workers has to wait.
-                Who::Client(client) => turns || self.model.is_suspect(self.now, client),
+                // turn soon. One whose requests seem to end workers has to wait, and so has one for which nobody is there
+                // just now.
+                Who::Client(client) => {
+                    turns || self.model.is_suspect(self.now, client) || self.model.awaits_worker(client)
+                }
                 Who::Worker(_) => false,
             };
             let waits = self.end(who).paused && !self.end(who).deaf;
@@ -537,7 +540,15 @@ impl World {
         if expired > 0 {
             self.learn_expired(expired, &effects);
         }
-        for effect in effects {
+        let released: Vec<(usize, usize)> = effects
+            .iter()
+            .enumerate()
+            .filter_map(|(at, effect)| match effect {
+                Effect::Release { worker } => Some((at, self.worker(*worker))),
+                _ => None,
+            })
+            .collect();
+        for (place, effect) in effects.into_iter().enumerate() {
             // What ends a peer comes after all lines that were taken of it.
             let ends = match &effect {
                 Effect::Close { client, .. } => hearing == Some(Who::Client(self.client(*client))),
@@ -600,8 +611,19 @@ impl World {
                     self.workers[at].probed = true;
                 }
                 Effect::Release { worker } => self.release(worker),
-                Effect::Close { client, how, .. } => {
+                Effect::Close { client, how, why } => {
                     let at = self.client(client);
+                    if why == Reason::OwnWorkerEnded && self.clients[at].closing.is_none() {
+                        // Its worker has nothing to ask any more: the one that is heard no longer, or goes next.
+                        let goes =
+                            released.iter().find(|(behind, worker)| *behind > place && self.model.is_own(at, *worker));
+                        let heard = hearing.filter(|_| is_bad);
+                        match (goes, heard) {
+                            (Some((_, worker)), _) => self.model.unasks(*worker),
+                            (None, Some(Who::Worker(worker))) => self.model.unasks(worker),
+                            _ => assert!(!stalled.is_empty(), "client {at} has lost no worker"),
+                        }
+                    }
                     self.note(|_| format!("client {at} is closed: {how:?}"));
                     assert_ne!(self.clients[at].closing, Some(Close::Now), "closed twice");
                     self.clients[at].closing = Some(how);

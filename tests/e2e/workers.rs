@@ -33,6 +33,21 @@ fn send_signal(pid: u64, signal: Signal) {
 }
 
 #[test]
+fn requests_that_come_just_after_a_crash_are_answered_by_the_next_worker() {
+    let mut daemon = Setup::new([worker("agents", 1, &[])]).start();
+    let mut client = daemon.connect();
+    let old = pid(&mut client);
+    client.ask(0, "die", json!({}));
+    assert_eq!(client.error(0, "worker_exited"), -32011);
+    (1..=20).for_each(|id| client.ask(id, "m", json!({})));
+    for id in 1..=20 {
+        let answer = client.answer(id);
+        assert!(answer["result"]["pid"].as_u64().is_some_and(|new| new != old), "{answer}");
+    }
+    assert!(!daemon.stop().stderr.contains("no_worker"));
+}
+
+#[test]
 fn a_worker_inherits_no_descriptor_no_blocked_and_no_ignored_signal() {
     // A shell: it leaves the signals as they came, which neither Python nor Rust does.
     let leaked = fs::File::open("/dev/null").unwrap();

@@ -8,6 +8,7 @@ use std::path::Path;
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 
 use crate::address::{self, Address};
+use crate::bus::settings::Assignment;
 use crate::config::{Config, Listen, Pool};
 use crate::error::{StartError, TILDE};
 use crate::io::Io;
@@ -19,12 +20,27 @@ const SCRIPTS: [&str; 12] = ["py", "js", "mjs", "cjs", "ts", "mts", "rb", "sh", 
 /// What may be meant otherwise than it is written. The daemon would start all the same.
 pub fn doubts(config: &Config) -> Vec<String> {
     let mut doubts = config.open_listeners();
+    doubts.extend(config.mixed_listeners());
     for (at, pool) in config.pools.iter().enumerate() {
+        doubts.extend(doubt_assignment(pool).map(|doubt| format!("pools[{at}].assignment: {doubt}")));
         for (number, argument) in pool.args.iter().enumerate() {
             doubts.extend(doubt_argument(pool, argument).map(|doubt| format!("pools[{at}].args[{number}]: {doubt}")));
         }
     }
     doubts
+}
+
+/// MCP servers serve one client: most of what they say by themselves names no session.
+fn doubt_assignment(pool: &Pool) -> Option<String> {
+    let is_mcp = |text: &String| text.to_ascii_lowercase().contains("mcp");
+    let looks_like_mcp = is_mcp(&pool.command) || pool.args.iter().any(is_mcp);
+    (looks_like_mcp && pool.core.assignment != Assignment::Dedicated).then(|| {
+        format!(
+            "pool \"{}\" looks like an MCP server: with \"assignment\": \"dedicated\" its notifications and requests reach \
+             their clients, too",
+            pool.core.id
+        )
+    })
 }
 
 /// A file that an argument seems to name has to be there.
@@ -122,6 +138,22 @@ mod tests {
         for fine in ["/dev/null", "--config=x.json", "-c", "echo a/b.sh", "@scope/agent", "http://h/x.js", "main"] {
             assert_eq!(doubts(fine), Vec::<String>::new(), "{fine}");
         }
+    }
+
+    #[test]
+    fn an_mcp_server_that_several_clients_would_share_is_doubted() {
+        let doubts = |args: &[&str], assignment: &str| {
+            let pool = json!({ "id": "a", "command": "sh", "args": args, "instances": 1, "assignment": assignment });
+            let text = json!({ "pools": [pool] }).to_string();
+            doubts(&Config::from_bytes(text.as_bytes(), "a test").expect("it is valid"))
+        };
+        let doubt = "pools[0].assignment: pool \"a\" looks like an MCP server: with \"assignment\": \"dedicated\" its \
+                     notifications and requests reach their clients, too";
+        for assignment in ["round_robin", "client"] {
+            assert_eq!(doubts(&["-c", "npx some-MCP-server"], assignment), [doubt]);
+        }
+        assert_eq!(doubts(&["-c", "npx some-mcp-server"], "dedicated"), Vec::<String>::new());
+        assert_eq!(doubts(&["-c", "npx an-agent"], "client"), Vec::<String>::new());
     }
 
     #[test]

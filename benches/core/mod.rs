@@ -4,7 +4,7 @@ use std::hint::black_box;
 
 use stdio_bus::bus::Bus;
 use stdio_bus::bus::port::{ClientKey, Effect, Input, Moment, Next, Peer, Source, WorkerKey};
-use stdio_bus::bus::settings::{Assignment, Limits, Listener, Pool, Routing, Settings};
+use stdio_bus::bus::settings::{Assignment, Limits, Listener, MAX_CONNECTIONS, OnExit, Pool, Routing, Settings};
 use stdio_bus::scan::{PAD, Window};
 
 /// Bytes that a worker leaves unread at most.
@@ -56,11 +56,18 @@ impl Core {
             deny_methods: Vec::new(),
             max_timeouts: None,
             retry_after: None,
+            on_exit: OnExit::Close,
         };
         // Nothing is ever sent here, so nothing may ever be full.
         let limits = Limits { max_output_queue: usize::MAX / 2, ..Limits::default() };
         let listeners = vec![Listener::default()];
-        let mut bus = Bus::new(Settings { limits, pools: vec![pool], listeners, routing: Routing::default() });
+        let mut bus = Bus::new(Settings {
+            limits,
+            pools: vec![pool],
+            listeners,
+            routing: Routing::default(),
+            most_clients: MAX_CONNECTIONS,
+        });
         let mut started = Vec::new();
         for effect in bus.start(Moment(1)) {
             if let Effect::Spawn { worker, .. } = effect {

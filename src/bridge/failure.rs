@@ -168,8 +168,11 @@ impl Ending {
                 "limits.max_input_buffer of the daemon, or a limit of what stands before it, is smaller than that line"
             }
             Self::Said { code: Some(close::TRY_AGAIN_LATER), .. } => "it has no room now; try again later",
+            Self::Said { code: Some(close::INTERNAL_ERROR), .. } => {
+                "the agent behind it has ended, or it failed itself; start the agent again, which makes a new connection"
+            }
             Self::Wrong(_) => "either it has a fault, or something between changes what it says",
-            _ => "its log says why; start it again if it has ended",
+            _ => "its log says why; start the agent again, and the daemon first if that has ended",
         }
     }
 }

@@ -6,7 +6,7 @@ use super::origin::Origin;
 use super::peer::{ClientKey, Moment, WorkerKey};
 use super::pool::Seat;
 use super::report::Reason;
-use super::settings::{self, Assignment, Settings};
+use super::settings::{self, Assignment, OnExit, Settings};
 use crate::scan::{Line, Window, decoded};
 
 /// The workers that a message may go to: those of one pool, or of all.
@@ -17,9 +17,16 @@ pub(super) struct Group {
     pub assignment: Assignment,
     /// Where round robin goes on.
     cursor: usize,
+    /// Since when a line waits for a worker of it, if one does.
+    pub vacant_since: Option<Moment>,
 }
 
 impl Group {
+    /// Its seats, as (pool, seat).
+    pub(super) fn seats(&self) -> &[(usize, usize)] {
+        &self.seats
+    }
+
     /// How many seats it has.
     pub(super) fn len(&self) -> usize {
         self.seats.len()
@@ -33,7 +40,7 @@ impl Group {
 
     fn of_pool(settings: &Settings, pool: usize) -> Self {
         let seats = (0..settings.pools[pool].instances).map(|seat| (pool, seat)).collect();
-        Self { seats, assignment: settings.pools[pool].assignment, cursor: 0 }
+        Self { seats, assignment: settings.pools[pool].assignment, cursor: 0, vacant_since: None }
     }
 
     /// Leaves dedicated pools out where there are others, since joining one by accident would start a process.
@@ -47,7 +54,7 @@ impl Group {
         let sticky = shared.iter().any(|pool| assignment(pool) == Assignment::Client);
         let assignment = if sticky { Assignment::Client } else { Assignment::RoundRobin };
         let seats = shared.into_iter().flat_map(|pool| Self::of_pool(settings, pool).seats).collect();
-        Self { seats, assignment, cursor: 0 }
+        Self { seats, assignment, cursor: 0, vacant_since: None }
     }
 
     /// The pool that all its workers are of, if they are: the seats of a pool stand together.
@@ -158,6 +165,9 @@ impl Bus {
         {
             return Ok(*worker);
         }
+        if assigned.is_some() && self.closes_on_exit(group) {
+            return Err((Reason::WorkerGone, "the worker of this connection has exited or is stopping".into()));
+        }
         let worker = match assignment {
             Assignment::Dedicated => self.take_dedicated(now, client, group),
             _ => self.next_in_turn(group),
@@ -170,19 +180,41 @@ impl Bus {
         Ok(worker)
     }
 
+    /// Whether a client of this group is closed when its worker ends, rather than given one that knows nothing of it.
+    fn closes_on_exit(&self, group: usize) -> bool {
+        let group = &self.groups[group];
+        let first = group.seats.first().filter(|_| group.assignment == Assignment::Dedicated);
+        first.is_some_and(|(pool, _)| self.settings.pools[*pool].on_exit == OnExit::Close)
+    }
+
     fn no_worker(&self, now: Moment, group: usize) -> (Reason, String) {
         let group = &self.groups[group];
         let text = match group.seats.first() {
             Some((pool, _)) if group.assignment == Assignment::Dedicated => self.no_free_worker(now, *pool),
+            _ if group.seats.iter().all(|(pool, seat)| self.pools[*pool].seats[*seat].given_up) => {
+                let what = if group.seats.len() == 1 { "its worker was" } else { "all workers were" };
+                format!("no worker is running: {what} {}", self.how_given_up(now, group.seats.iter().copied()))
+            }
             _ => "no worker is running".into(),
         };
         (Reason::NoWorker, text)
     }
 
+    /// Why workers were given up, and what brings them back.
+    fn how_given_up(&self, now: Moment, seats: impl Iterator<Item = (usize, usize)>) -> String {
+        let limits = &self.settings.limits;
+        let (restarts, window) = (limits.max_restarts, limits.restart_window.as_secs());
+        let remedy = match seats.filter_map(|(pool, seat)| self.pools[pool].seats[seat].restart_at).min() {
+            Some(at) => format!("it is tried again in {} s", at.since(now).as_secs_f32().ceil()),
+            None => "the daemon has to be restarted".to_owned(),
+        };
+        format!("given up after {restarts} restarts within {window} s (max_restarts); mend the command, {remedy}")
+    }
+
     /// Why [`Bus::take_dedicated`] finds nobody in a dedicated pool.
     fn no_free_worker(&self, now: Moment, pool: usize) -> String {
         let most = self.settings.pools[pool].max_instances;
-        let pool = &self.pools[pool];
+        let (index, pool) = (pool, &self.pools[pool]);
         if pool.live >= most {
             return format!("no worker is free: all {most} of max_instances workers are in use");
         }
@@ -193,17 +225,14 @@ impl Bus {
                  {wait} ms"
             );
         }
+        if pool.seats.iter().all(|seat| seat.given_up) {
+            let what = if pool.seats.len() == 1 { "the spare one was" } else { "the spare ones were" };
+            let seats = (0..pool.seats.len()).map(|seat| (index, seat));
+            return format!("no worker is free: {what} {}", self.how_given_up(now, seats));
+        }
         if let Some(at) = pool.seats.iter().filter_map(|seat| seat.restart_at).min() {
             let wait = at.since(now).as_millis();
             return format!("no worker is free: the spare one has exited, and the next one starts in {wait} ms");
-        }
-        if pool.seats.iter().any(|seat| seat.given_up) {
-            let limits = &self.settings.limits;
-            let (restarts, window) = (limits.max_restarts, limits.restart_window.as_secs());
-            return format!(
-                "no worker is free: the spare one was given up after {restarts} restarts within {window} s \
-                 (max_restarts)"
-            );
         }
         "no worker is free".into()
     }

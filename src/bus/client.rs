@@ -137,6 +137,7 @@ impl Client {
     /// Whether nothing stands against reading it.
     pub(super) fn is_read(&self) -> bool {
         let end = &self.end;
-        end.blocked_on.is_none() && self.pace != Pace::Waiting && !end.held_back && !self.penalty.is_paused()
+        let waits = end.blocked_on.is_some() || end.held_back || end.awaits_worker;
+        !waits && self.pace != Pace::Waiting && !self.penalty.is_paused()
     }
 }

@@ -3,7 +3,7 @@
 
 use super::client::{Client, Phase};
 use super::origin::Origin;
-use super::peer::{ClientKey, Moment, Peer};
+use super::peer::{ClientKey, Moment, Peer, RequestKey, SessionKey};
 use super::port::{Close, Effect, Effects};
 use super::reply::Delivered;
 use super::report::{Level, Reason, Report};
@@ -187,6 +187,7 @@ impl Bus {
         }
         if first {
             self.stop_waiting(now, Peer::Client(key));
+            self.stop_awaiting_worker(key);
             self.detach_client(now, key);
         }
         // Workers that waited for it can go on: what they send to it now has nowhere to go.
@@ -239,23 +240,53 @@ impl Bus {
             }
         }
         for session in sessions {
-            let Some(session) = self.sessions.get(session) else { continue };
-            let worker = session.worker;
-            let wanted = self.workers.get(worker).is_some_and(|w| self.settings.pools[w.pool].cancel_on_disconnect);
-            if !wanted || !self.worker_takes_messages(worker) {
-                continue;
-            }
-            let mut bytes = b"{\"jsonrpc\":\"2.0\",\"method\":\"session/cancel\",\"params\":{\"sessionId\":".to_vec();
-            reply::write_string(session.name.as_bytes(), &mut bytes);
-            bytes.extend_from_slice(b"}}\n");
-            self.send(now, worker.into(), &bytes);
+            self.send_cancellation(now, session);
         }
+    }
+
+    fn send_cancellation(&mut self, now: Moment, session: SessionKey) {
+        let Some(session) = self.sessions.get(session) else { return };
+        let worker = session.worker;
+        let wanted = self.workers.get(worker).is_some_and(|w| self.settings.pools[w.pool].cancel_on_disconnect);
+        if !wanted || !self.worker_takes_messages(worker) {
+            return;
+        }
+        let mut bytes = b"{\"jsonrpc\":\"2.0\",\"method\":\"session/cancel\",\"params\":{\"sessionId\":".to_vec();
+        reply::write_string(session.name.as_bytes(), &mut bytes);
+        bytes.extend_from_slice(b"}}\n");
+        self.send(now, worker.into(), &bytes);
+    }
+
+    /// A client loses a session to another connection: nobody waits for what is pending in it any more.
+    pub(super) fn end_use_of_session(&mut self, now: Moment, key: ClientKey, session: SessionKey) {
+        let Some(client) = self.clients.get(key) else { return };
+        let is_in_it = |request: &RequestKey| {
+            let request = self.to_workers.get(*request);
+            request.is_some_and(|request| request.session == Some(session) || request.second_session == Some(session))
+        };
+        let outstanding: Vec<_> = client.end.outstanding.iter().filter(is_in_it).collect();
+        let is_about_it = |request: &RequestKey| {
+            self.to_clients.get(*request).is_some_and(|request| request.session == Some(session))
+        };
+        let to_answer: Vec<_> = client.end.to_answer.iter().filter(is_about_it).collect();
+        if !outstanding.is_empty() {
+            self.send_cancellation(now, session);
+        }
+        for request in in_order(outstanding) {
+            let text = "another connection of the same name has taken this session over";
+            self.fail_request(now, request, Reason::SessionTaken, text);
+        }
+        self.fail_requests_of_workers(now, key, to_answer);
     }
 
     /// Answers requests of workers with errors that this client will not answer any more.
     fn fail_requests_to_client(&mut self, now: Moment, key: ClientKey) {
         let Some(client) = self.clients.get(key) else { return };
         let to_answer = client.end.to_answer.iter().collect();
+        self.fail_requests_of_workers(now, key, to_answer);
+    }
+
+    fn fail_requests_of_workers(&mut self, now: Moment, key: ClientKey, to_answer: Vec<RequestKey>) {
         for request in in_order(to_answer) {
             let Some(request) = self.forget_request(Direction::ToClients, request) else { continue };
             let Some(asker) = request.asker() else { continue };
@@ -309,7 +340,9 @@ impl Bus {
                         .into()
                 });
             }
-            self.begin_shutdown(now, "stdin has ended");
+            let lost_its_worker = client.why == Some(Reason::OwnWorkerEnded);
+            let why = if lost_its_worker { "the worker of its one client has ended" } else { "stdin has ended" };
+            self.begin_shutdown(now, why);
         }
         self.advance_shutdown(now);
     }

@@ -2,8 +2,8 @@
 //! and every answer finds its asker, or nobody (spec 6.2; decisions 4, 5).
 
 use super::id::{Id, View};
-use super::message::{Cancel, Refusal, has_escape};
-use super::peer::{Moment, Peer, RequestKey, Text};
+use super::message::{Cancel, Refusal, has_escape, print_of};
+use super::peer::{Moment, Peer, RequestKey, Text, WorkerKey};
 use super::reply::Delivered;
 use super::report::Reason;
 use super::requests::{Direction, NewRequest, Original, Request, Requests};
@@ -55,8 +55,11 @@ impl Bus {
         }
         asker.traffic.asked += 1;
         worker.creating += u32::from(effect.creates);
-        if direction == Direction::ToWorkers && worker.end.to_answer.len() == 1 {
-            self.watch_answers(now, new.worker);
+        if direction == Direction::ToWorkers {
+            worker.audience.note(new.client);
+            if worker.end.to_answer.len() == 1 {
+                self.watch_answers(now, new.worker);
+            }
         }
         self.stats.ids_translated += u64::from(edit.is_some());
         if let Some(session) = session {
@@ -102,7 +105,7 @@ impl Bus {
             "all {MAX_PENDING_REQUESTS} slots for pending requests are in use, and this connection holds most of them"
         );
         self.fail_request(now, newest, Reason::PendingLimit, &text);
-        self.retire_request(direction, newest);
+        self.retire_request(now, direction, newest);
         Ok(())
     }
 
@@ -122,6 +125,23 @@ impl Bus {
         }
     }
 
+    /// The pending request that a worker's line is, as it was sent to it: it sends back what it gets. The worker's own
+    /// requests have ids of the same kind, so nothing that it may have written itself is taken for that: it is the line
+    /// of that request in length and method, of a worker that has not answered anything otherwise.
+    pub(super) fn echoed(
+        &self,
+        worker: WorkerKey,
+        id: &View<'_>,
+        window: Window<'_>,
+        line: &Line,
+    ) -> Option<RequestKey> {
+        if self.workers.get(worker).is_none_or(|worker| worker.answering.responds) {
+            return None;
+        }
+        let key = self.to_workers.find(Peer::Worker(worker), id)?;
+        self.to_workers.get(key).filter(|request| request.print() == print_of(window, line)).map(|_| key)
+    }
+
     /// The pending request that `asker` made under the id `token`, looked for among its own: cancellations are rare.
     pub(super) fn request_named(&self, asker: Peer, token: &[u8]) -> Option<RequestKey> {
         let id = View::parse(token).ok()?;
@@ -138,7 +158,10 @@ impl Bus {
             && let Some(worker) = self.workers.get_mut(worker)
         {
             self.workers_changed |= worker.answering.answers();
-            let outcome = if line.has(Line::RESULT) { Outcome::Answered } else { Outcome::Error };
+            let is_response = line.flags & (Line::RESULT | Line::ERROR) != 0;
+            worker.answering.responds |= is_response && !line.method.is_some();
+            let is_error = line.has(Line::ERROR) && !line.has(Line::RESULT);
+            let outcome = if is_error { Outcome::Error } else { Outcome::Answered };
             self.pools[worker.pool].tally.answered(outcome, now.since(request.since()));
         }
         let original = request.and_then(|request| request.original);
@@ -163,7 +186,7 @@ impl Bus {
                 end.traffic.given_up += 1;
             }
         }
-        self.retire_request(direction, key);
+        self.retire_request(now, direction, key);
         if let Some(Peer::Client(client)) = asker {
             self.wake_after_answer(now, client);
         }
@@ -197,7 +220,7 @@ impl Bus {
     }
 
     /// Forgets a request whose answer may still come: no other request of its answerer ever gets its id.
-    pub(super) fn retire_request(&mut self, direction: Direction, key: RequestKey) {
+    pub(super) fn retire_request(&mut self, now: Moment, direction: Direction, key: RequestKey) {
         let Some(request) = self.requests(direction).get(key) else { return };
         let (answerer, effect) = (request.answerer(), request.effect);
         if effect.loads {
@@ -209,6 +232,11 @@ impl Bus {
             && let Some(worker) = self.workers.get_mut(worker)
         {
             worker.may_create |= effect.creates;
+        }
+        if let Peer::Worker(worker) = answerer
+            && effect.creates
+        {
+            self.drop_early(now, worker);
         }
         if let Some(end) = self.endpoint(answerer) {
             end.retire_id();

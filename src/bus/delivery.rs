@@ -74,10 +74,19 @@ impl Bus {
 
     /// Finds room at a client for a line of a worker, or lets the worker wait. A worker that others use too is not held
     /// up for long by a client that reads slowly: its lines are kept up to a limit, then the client is closed.
-    pub(super) fn make_room_at_client(&mut self, now: Moment, worker: WorkerKey, client: ClientKey) -> Room {
+    /// `is_of_its_own` says that the line belongs to a request or a session of the client: then the worker works for it.
+    pub(super) fn make_room_at_client(
+        &mut self,
+        now: Moment,
+        worker: WorkerKey,
+        client: ClientKey,
+        is_of_its_own: bool,
+    ) -> Room {
         let Some(to) = self.clients.get_mut(client) else { return Room::Free };
         if !to.end.output.is_full() {
-            to.penalty.forget_crashes();
+            if is_of_its_own {
+                to.penalty.forget_crashes();
+            }
             return Room::Free;
         }
         let queued = to.end.output.queued();
@@ -93,7 +102,7 @@ impl Bus {
             return Room::Wait;
         }
         if queued <= SLOW_READER_LIMIT.saturating_mul(self.settings.limits.max_output_queue) {
-            if let Some(to) = self.clients.get_mut(client) {
+            if let Some(to) = self.clients.get_mut(client).filter(|_| is_of_its_own) {
                 to.penalty.forget_crashes();
             }
             return Room::Free;
@@ -164,7 +173,7 @@ impl Bus {
     }
 
     /// A line of so many bytes was queued.
-    fn count_queued(&mut self, now: Moment, to: Peer, bytes: usize) {
+    pub(super) fn count_queued(&mut self, now: Moment, to: Peer, bytes: usize) {
         let limits = &self.settings.limits;
         let (limit, timeout) = (limits.max_output_queue, limits.backpressure_timeout);
         let alone = self.clients.len() == 1;

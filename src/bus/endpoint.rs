@@ -25,6 +25,8 @@ pub struct Endpoint {
     pub blocked_since: Moment,
     /// It holds much while memory is short, and is not read.
     pub held_back: bool,
+    /// Its next line waits for a worker, and it is not read (`vacancy.rs`).
+    pub awaits_worker: bool,
     /// When a line was taken from it, or it took bytes, for the last time.
     pub progress_at: Moment,
     /// When a line was taken from it for the last time.

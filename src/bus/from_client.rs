@@ -6,11 +6,11 @@
 use std::borrow::Cow;
 
 use super::id::View;
-use super::message::{Edit, Edits, Kind, Refusal, Verb, kind, request_id, session_name, verb};
+use super::message::{Edit, Edits, Kind, Refusal, Verb, kind, print_of, request_id, session_name, verb};
 use super::peer::{ClientKey, Moment, Peer, RequestKey, SessionKey, Text, WorkerKey};
 use super::report::Reason;
 use super::requests::{Direction, NewRequest, Request, SessionEffect};
-use super::sessions::{Asked, Rank, Session};
+use super::sessions::{self, Asked, Rank, Session};
 use super::settings::{Assignment, MAX_SESSION_ID_LEN, SessionAccess};
 use super::{Bus, Flow};
 use crate::scan::{Line, Span, Window};
@@ -27,6 +27,8 @@ enum Named<'a> {
     Asked(Cow<'a, [u8]>),
     /// Its owner has left, and the sender asks the worker for it.
     Held(SessionKey),
+    /// That of another connection of the same name, which the sender takes over.
+    Taken(SessionKey),
     /// Somebody else's, or nobody's, where everybody may use every session.
     Shared(SessionKey),
 }
@@ -106,6 +108,7 @@ impl Bus {
         }
         let route = match self.route_of(now, client, window, line, verb) {
             Ok(route) => route,
+            Err(Refusal(Reason::NoWorker, _)) if self.await_worker(now, client, window, line) => return Flow::Blocked,
             Err(refusal) => return self.refuse(now, client.into(), window, line, refusal),
         };
         let worker = route.worker;
@@ -179,7 +182,10 @@ impl Bus {
         verb: Verb,
         entered: [Entered; 2],
     ) -> Result<Option<Text>, Refusal> {
-        let Some(id) = id else { return Ok(None) };
+        let Some(id) = id else {
+            self.note_audience(worker, client);
+            return Ok(None);
+        };
         let request = NewRequest {
             client,
             worker,
@@ -193,6 +199,7 @@ impl Bus {
                 ends: verb == Verb::Close,
             },
             expires: self.request_expires(now, worker),
+            print: print_of(window, line),
         };
         let recorded = self.ask(now, &request, id, window.get(line.id));
         if recorded.is_err() {
@@ -244,7 +251,8 @@ impl Bus {
             (Some(top), Some(inner)) if top != inner => self.second_session(client, worker, verb, inner.clone())?,
             _ => Named::None,
         };
-        if let Some(inner) = &inner {
+        let takes_inner = matches!(session, Named::Taken(_)) && (top.is_none() || top == inner);
+        if let Some(inner) = inner.as_ref().filter(|_| !takes_inner) {
             self.refuse_unissued(client, worker, verb, inner)?;
         }
         for named in [&session, &second_session] {
@@ -332,6 +340,11 @@ impl Bus {
             Found::Own(worker, key) => return self.usable(worker).map(|worker| (worker, Named::Known(key))),
             Found::Foreign(worker, key) | Found::Held(worker, key) if is_shared => {
                 return self.usable(worker).map(|worker| (worker, Named::Shared(key)));
+            }
+            Found::Foreign(worker, key)
+                if verb != Verb::Fork && self.may_take_over(key, client, verb == Verb::Load) =>
+            {
+                return self.usable(worker).map(|worker| (worker, Named::Taken(key)));
             }
             Found::Foreign(..) => return Err(Self::denied()),
             // What is loaded is the session in the params.
@@ -421,7 +434,9 @@ impl Bus {
             client.lost.forget(name);
             return Ok(());
         }
-        Err(Refusal(Reason::SessionLost, "the worker of this session has ended, and the session with it".into()))
+        let text = "this session is gone: its worker has ended, or it was not used for long; session/load or session/resume \
+                    asks for it again";
+        Err(Refusal(Reason::SessionLost, text.into()))
     }
 
     /// Where workers give out the names of their sessions, a name that was not given to this client is a guess.
@@ -492,11 +507,15 @@ impl Bus {
         worker: WorkerKey,
         named: Named<'_>,
     ) -> Result<Entered, Refusal> {
-        let full = || Refusal(Reason::SessionLimit, "the session table is full".into());
+        let full = || Refusal(Reason::SessionLimit, sessions::FULL.into());
         match named {
             Named::None => Ok(Entered::default()),
             Named::Known(key) => {
                 self.sessions.touch(key, now);
+                Ok(Entered { session: Some(key), is_new: false })
+            }
+            Named::Taken(key) => {
+                self.take_session_over(now, key, client);
                 Ok(Entered { session: Some(key), is_new: false })
             }
             // That keeps a claim alive, and makes the request none of its owner's.
@@ -573,6 +592,7 @@ impl Bus {
         if self.block_on_worker(now, client, worker, line.span.len() + 1) {
             return Flow::Blocked;
         }
+        self.note_audience(worker, client);
         self.deliver_answer(now, Direction::ToClients, key, Peer::Worker(worker), line);
         Flow::Next
     }

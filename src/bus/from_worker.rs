@@ -24,7 +24,7 @@ impl Bus {
         let flow = if line.has(Line::TOO_DEEP) {
             self.too_deep(now, worker, window, line, answers)
         } else if answers {
-            self.worker_response(now, worker, window, line)
+            self.worker_response(now, worker, window, line, Answer::of(line))
         } else {
             self.worker_message(now, worker, window, line)
         };
@@ -35,7 +35,14 @@ impl Bus {
     }
 
     /// An answer to a client's request (spec 6.3.1).
-    fn worker_response(&mut self, now: Moment, worker: WorkerKey, window: Window<'_>, line: &Line) -> Flow {
+    fn worker_response(
+        &mut self,
+        now: Moment,
+        worker: WorkerKey,
+        window: Window<'_>,
+        line: &Line,
+        answer: Answer,
+    ) -> Flow {
         let from = Peer::Worker(worker);
         let Some(key) = self.answered(from, window, line) else {
             return self.unexpected_answer(now, worker, window, line);
@@ -49,18 +56,22 @@ impl Bus {
             let asked_in = if effect.creates { [None; 2] } else { sessions };
             self.learn_from_late_answer(worker, window, line, asked_in);
             self.forget_request(Direction::ToWorkers, key);
+            if effect.creates {
+                self.drop_early(now, worker);
+            }
             self.report_line(now, Reason::LateAnswer, from, window, line, "the client is not waiting any more");
             return Flow::Next;
         };
         let (effect, sessions) = (request.effect, [request.session, request.second_session]);
-        match self.make_room_at_client(now, worker, client) {
+        match self.make_room_at_client(now, worker, client, true) {
             Room::Free => {}
             Room::Wait => return Flow::Blocked,
             // Nobody waits for this answer now.
-            Room::Closed => return self.worker_response(now, worker, window, line),
+            Room::Closed => return self.worker_response(now, worker, window, line, answer),
         }
         let named = session_name(window, line.result_session).filter(|_| line.has(Line::RESULT));
-        if line.has(Line::RESULT) {
+        // A session that comes back as it was asked for was not loaded.
+        if answer == Answer::Result || answer == Answer::Echo && !effect.loads {
             let loaded = if effect.loads { Rank::Issued } else { Rank::Confirmed };
             // What a worker loads is the session in the params, unless it reads names at top level.
             let [first, second] = sessions;
@@ -71,18 +82,24 @@ impl Bus {
                 self.confirm_session(second, loaded);
                 first.filter(|_| effect.loads).into_iter().for_each(|first| self.sessions.mark_loaded(first));
             }
-            if let Some(name) = named
-                && let Learned::NoRoom = self.learn_session(now, client, worker, &name, effect.creates)
+            if let Some(name) = &named
+                && let Learned::NoRoom = self.learn_session(now, client, worker, name, effect.creates)
             {
-                let text = "the session table is full, so the session that the worker made cannot be used";
-                self.fail_request(now, key, Reason::SessionLimit, text);
+                self.fail_request(now, key, Reason::SessionLimit, super::sessions::FULL);
                 self.forget_request(Direction::ToWorkers, key);
+                self.drop_early(now, worker);
                 return Flow::Next;
             }
         }
         self.deliver_answer(now, Direction::ToWorkers, key, Peer::Client(client), line);
         if effect != SessionEffect::default() {
             self.end_sessions(effect, line.has(Line::RESULT), sessions);
+        }
+        if effect.creates {
+            match &named {
+                Some(name) => self.deliver_early(now, worker, client, name),
+                None => self.drop_early(now, worker),
+            }
         }
         self.wake_after_answer(now, client);
         Flow::Next
@@ -100,7 +117,10 @@ impl Bus {
             Some(key) => self.fail_request(now, key, Reason::TooDeep, &format!("the answer is {text}")),
             None => self.report_line(now, Reason::TooDeep, from, window, line, &text),
         }
-        key.map(|key| self.forget_request(Direction::ToWorkers, key));
+        let request = key.and_then(|key| self.forget_request(Direction::ToWorkers, key));
+        if request.is_some_and(|request| request.effect.creates) {
+            self.drop_early(now, worker);
+        }
         Flow::Next
     }
 
@@ -160,15 +180,29 @@ impl Bus {
             Ok(id) => id,
             Err(refusal) => return self.refuse(now, from, window, line, refusal),
         };
+        if let Some(id) = &id
+            && self.echoed(worker, id, window, line).is_some()
+        {
+            return self.worker_response(now, worker, window, line, Answer::Echo);
+        }
         let named = self.request_of_worker_message(from, window, line, id.is_some());
         let (to, session) = match self.client_for_worker_message(worker, window, line, named.client, id.is_some()) {
             Ok(found) => found,
+            Err(Refusal(Reason::UnknownSession, _))
+                if id.is_none() && !named.at.is_some() && self.wait_for_session(now, worker, window, line) =>
+            {
+                return Flow::Next;
+            }
             Err(refusal) => return self.refuse(now, from, window, line, refusal),
         };
-        match self.make_room_at_client(now, worker, to) {
+        let is_of_its_own = session.is_some() || named.client.is_some();
+        match self.make_room_at_client(now, worker, to, is_of_its_own) {
             Room::Free => {}
             Room::Wait => return Flow::Blocked,
             Room::Closed => return self.worker_message(now, worker, window, line),
+        }
+        if let Some(session) = session.filter(|_| self.settings.limits.session_idle.is_some()) {
+            self.sessions.hear(session, now);
         }
         if id.is_none() && named.token.is_none() {
             self.forward_as_it_is(now, Peer::Client(to), line);
@@ -187,11 +221,13 @@ impl Bus {
                 session_on_top: false,
                 effect: SessionEffect::default(),
                 expires: None,
+                print: 0,
             };
             match self.ask(now, &request, id, window.get(line.id)) {
                 Ok(edit) => edits[0] = edit.map(|with| Edit { at: line.id, with }),
                 Err(refusal) => return self.refuse(now, from, window, line, refusal),
             }
+            self.note_elicitation(worker, to, window, line);
         }
         self.forward(now, Peer::Client(to), line, &mut edits);
         Flow::Next
@@ -241,18 +277,22 @@ impl Bus {
         named: Option<Peer>,
         is_request: bool,
     ) -> Result<(ClientKey, Option<SessionKey>), Refusal> {
-        let owner = self.workers.get(worker).and_then(|worker| worker.owner).map(Peer::Client);
+        let owner = || self.workers.get(worker).and_then(|worker| worker.owner);
+        let only = || self.only_client(worker).map(Peer::Client);
         let name = session_name(window, line.session).or_else(|| session_name(window, line.params_session));
         let mut session = None;
         let to = if let Some(name) = name {
             session = self.sessions.of_worker(worker, &name);
             let found = session.and_then(|key| self.sessions.get(key));
             let owned = found.filter(|session| !self.may_be_anothers(worker, session)).and_then(|found| found.client);
-            owned.map(Peer::Client).or(owner).ok_or(Reason::UnknownSession)
+            let unknown = Reason::UnknownSession;
+            owned.or_else(owner).map(Peer::Client).ok_or_else(|| Refusal(unknown, unknown.help().into()))
         } else if line.request_id.is_some() {
-            named.or(owner).ok_or(Reason::UnknownRequest)
+            let unknown = Reason::UnknownRequest;
+            named.or_else(only).ok_or_else(|| Refusal(unknown, unknown.help().into()))
         } else {
-            named.or(owner).ok_or(Reason::Unroutable)
+            let elicited = || self.client_of_elicitation(worker, window, line).map(Peer::Client);
+            named.or_else(elicited).or_else(only).ok_or_else(|| self.nobody_is_meant(worker))
         };
         // A half-closed client still takes notifications. It cannot answer a request any more.
         let last_phase = if is_request { Phase::Open } else { Phase::HalfClosed };
@@ -261,8 +301,23 @@ impl Bus {
                 Ok((client, session))
             }
             Ok(_) => Err(Refusal(Reason::UnknownSession, "the client that owns it is leaving".into())),
-            Err(reason) => Err(Refusal(reason, reason.help().into())),
+            Err(refusal) => Err(refusal),
         }
+    }
+}
+
+/// How a worker answers.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Answer {
+    Result,
+    Error,
+    /// With the request itself.
+    Echo,
+}
+
+impl Answer {
+    fn of(line: &Line) -> Self {
+        if line.has(Line::RESULT) { Self::Result } else { Self::Error }
     }
 }
 

@@ -19,6 +19,8 @@ const TRIAL: Duration = Duration::from_secs(5);
 pub struct Answering {
     /// It has answered a request.
     pub has_answered: bool,
+    /// It has answered one with a response: it is no worker that sends back what it gets.
+    pub responds: bool,
     /// Those before it in its seat have failed one after the other: until it has answered, or has run for a while, it is
     /// not one that new clients are sent to.
     pub on_trial: bool,

@@ -118,6 +118,31 @@ fn verb_named(name: &[u8]) -> Verb {
     }
 }
 
+/// What a line looks like but for its id: its length and its method. A line that a worker sends back as it got it has
+/// the same print, however its id was replaced on the way.
+#[inline]
+pub(super) fn print_of(window: Window<'_>, line: &Line) -> u32 {
+    const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+    let mix = |print: u64, bytes: u64| (print ^ bytes).wrapping_mul(FACTOR).rotate_left(29);
+    let start = (line.span.len() - line.id.len()) as u64;
+    let method = if line.method.is_some() { window.get(line.method) } else { b"" };
+    let print = match method.last_chunk() {
+        // The last chunk overlaps the one before it.
+        Some(last) => {
+            let (chunks, _) = method.as_chunks();
+            let print = chunks.iter().fold(start, |print, chunk| mix(print, u64::from_le_bytes(*chunk)));
+            mix(print, u64::from_le_bytes(*last))
+        }
+        None => method.iter().fold(start, |print, byte| mix(print, u64::from(*byte))),
+    };
+    (print ^ print >> 32) as u32
+}
+
+/// Whether the method of a line is this one.
+pub(super) fn has_method(window: Window<'_>, line: &Line, name: &[u8]) -> bool {
+    session_name(window, line.method).is_some_and(|method| *method == *name)
+}
+
 /// The id of a line, if it has one.
 pub(super) fn request_id<'a>(window: Window<'a>, line: &Line) -> Result<Option<View<'a>>, Refusal> {
     line.id

@@ -9,7 +9,7 @@
 //! - Tables: [`sessions`] with the rules of `ownership.rs`, [`requests`] with those of `correlation.rs`.
 //! - Lives: `clients.rs`, `admission.rs` and `idle.rs`, `workers.rs`, `pool.rs` and `hung.rs`, and [`shutdown`] for the
 //!   daemon.
-//! - Who has to wait: [`output`], `turns.rs` with [`send_window`], `patience.rs`, `fairness.rs`, `penalties.rs`; and
+//! - Who has to wait: [`output`], `vacancy.rs`, `turns.rs` with [`send_window`], `patience.rs`, `fairness.rs`, `penalties.rs`; and
 //!   `memory.rs` closes who holds too much.
 //!
 //! What others may look at: [`overview`], [`readiness`], [`stats`] and [`tally`]; what an operator may do is in
@@ -22,12 +22,15 @@
 pub mod account;
 pub mod admission;
 mod assignment;
+pub mod audience;
 mod bonds;
 mod client;
 mod clients;
 mod correlation;
 mod delivery;
 mod deny;
+mod early;
+mod elicitations;
 mod endpoint;
 mod fairness;
 mod from_client;
@@ -66,6 +69,7 @@ pub mod tally;
 #[cfg(test)]
 mod tests;
 mod turns;
+mod vacancy;
 pub mod worker;
 mod workers;
 
@@ -118,6 +122,9 @@ pub struct Bus {
     workers_in_turns: Vec<WorkerKey>,
     turns_due: Option<Moment>,
     shortage: memory::Shortage,
+    /// Bytes of all lines that wait for their sessions.
+    early_bytes: usize,
+    vacancy: vacancy::Vacancy,
     effects: VecDeque<Effect>,
     reporter: Reporter,
     stats: Stats,
@@ -200,6 +207,8 @@ impl Bus {
             workers_in_turns: Vec::new(),
             turns_due: None,
             shortage: memory::Shortage::default(),
+            early_bytes: 0,
+            vacancy: vacancy::Vacancy::default(),
             effects: VecDeque::new(),
             reporter: Reporter::default(),
             stats: Stats::default(),
@@ -249,7 +258,7 @@ impl Bus {
         let bytes = window.data().len();
         match self.listening(from) {
             None => return Received { consumed: bytes, next: Next::Wait },
-            Some(end) if end.blocked_on.is_some() || end.held_back => {
+            Some(end) if end.blocked_on.is_some() || end.held_back || end.awaits_worker => {
                 return Received { consumed: 0, next: Next::Wait };
             }
             Some(_) => {}
@@ -515,6 +524,7 @@ impl Bus {
         self.tick_clients(now);
         self.tick_workers(now);
         self.tick_pools(now);
+        self.tick_vacancy(now);
         self.tick_shutdown(now);
     }
 
@@ -563,7 +573,9 @@ impl Bus {
         self.check_pace();
         self.check_turns();
         self.check_pools();
+        self.check_vacancy();
         self.check_assignments();
+        self.check_early();
     }
 
     fn peer_end(&self, peer: Peer) -> Option<&Endpoint> {

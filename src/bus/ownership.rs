@@ -5,7 +5,7 @@ use super::Bus;
 use super::message::Refusal;
 use super::peer::{ClientKey, Moment, Peer, SessionKey, WorkerKey};
 use super::report::Reason;
-use super::sessions::Rank;
+use super::sessions::{Asked, Rank};
 use super::settings::{MAX_SESSION_ID_LEN, SessionAccess};
 use super::worker::Worker;
 
@@ -68,6 +68,7 @@ impl Bus {
         let (owner, worker_end) = (self.clients.get_mut(client)?, &mut self.workers.get_mut(worker)?.end);
         let key = self.sessions.insert(now, worker, &mut worker_end.sessions, name, rank)?;
         self.sessions.give(key, client, &mut owner.end.sessions);
+        self.sessions.watch_idle(now, self.settings.limits.session_idle);
         Some(key)
     }
 
@@ -78,6 +79,7 @@ impl Bus {
         }
         let Some(owner) = self.clients.get_mut(client) else { return false };
         self.sessions.lend(now, key, client, &mut owner.end.sessions);
+        self.sessions.watch_idle(now, self.settings.limits.session_idle);
         true
     }
 
@@ -158,6 +160,7 @@ impl Bus {
             }
         }
         self.mark_issuing(worker);
+        self.warn_of_double(now, client, worker, name);
         if let Some(client) = self.clients.get_mut(client) {
             client.lost.forget(name);
         }
@@ -168,6 +171,27 @@ impl Bus {
             }
             None => Learned::NoRoom,
         }
+    }
+
+    /// A worker gives a client the name of a session that the client has on another worker already. Messages that name
+    /// it go to the older one: that is told once for each pool.
+    fn warn_of_double(&mut self, now: Moment, client: ClientKey, worker: WorkerKey, name: &[u8]) {
+        let Some(other) = self.session_of_client(client, name).and_then(|key| self.sessions.get(key)) else { return };
+        let Some(pool) = self.workers.get(worker).map(|worker| worker.pool) else { return };
+        if std::mem::replace(&mut self.pools[pool].told_of_doubles, true) {
+            return;
+        }
+        let older = self.workers.get(other.worker).map(Worker::name);
+        let id = &self.settings.pools[pool].id;
+        let text = format!(
+            "two workers call a session of this client \"{}\": messages that name it all go to {}; give pool \"{id}\" \
+             \"assignment\": \"client\" or \"dedicated\", so that one worker makes all sessions of a client",
+            name.escape_ascii(),
+            older.map_or("the older one".into(), |older| {
+                format!("{}/{}", self.settings.pools[older.pool].id, older.place)
+            })
+        );
+        self.report_request(now, Reason::SessionDoubled, [Some(client.into()), Some(worker.into())], || (None, text));
     }
 
     /// A worker's answer names a session, and who asked has gone: nobody else gets it.
@@ -260,14 +284,72 @@ impl Bus {
         true
     }
 
-    /// Forgets claims that nobody uses.
+    /// Whether a session may go to another connection that asks for it now: one of the same name, which has to be a
+    /// verified one. A client whose connection was lost without a word comes back by a new one, and nobody can tell yet
+    /// that the old one is dead. Who asks for the session by name has it in any case; other messages take it to the newer
+    /// connection only, so that two of one name do not take it from each other by accident.
+    pub(super) fn may_take_over(&self, key: SessionKey, by: ClientKey, asks: bool) -> bool {
+        let Some(session) = self.sessions.get(key) else { return false };
+        let (Some(new), Some(old)) = (self.clients.get(by), session.client.and_then(|old| self.clients.get(old)))
+        else {
+            return false;
+        };
+        let has_name = new.origin.names.owner().is_some_and(|name| old.origin.names.owner() == Some(name));
+        let is_settled = session.rank == Rank::Issued || session.asked == Asked::No;
+        has_name && is_settled && (asks || new.number > old.number)
+    }
+
+    /// Gives a session to another connection of its owner. What is pending in it belongs to the old one, which may be
+    /// dead: its requests get errors, and so do those that wait for its answers.
+    pub(super) fn take_session_over(&mut self, now: Moment, key: SessionKey, by: ClientKey) {
+        let Some(session) = self.sessions.get(key) else { return };
+        let Some(old) = session.client else { return };
+        let (name, worker) = (session.name.clone(), session.worker);
+        let number = self.client_number(by).unwrap_or_default();
+        self.report_request(now, Reason::SessionTaken, [Some(old.into()), Some(worker.into())], || {
+            let name = name.as_bytes().escape_ascii();
+            (None, format!("client {number}, which has the same name, has taken over session \"{name}\" of this one"))
+        });
+        self.end_use_of_session(now, old, key);
+        self.leave_owner(key);
+        if let Some(client) = self.clients.get_mut(by) {
+            self.sessions.give(key, by, &mut client.end.sessions);
+            client.lost.forget(name.as_bytes());
+        }
+        self.sessions.touch(key, now);
+    }
+
+    /// Forgets claims that nobody uses, and sessions that were idle for too long.
     pub(super) fn tick_sessions(&mut self, now: Moment) {
+        for key in self.sessions.take_idle(now, self.settings.limits.session_idle) {
+            self.forget_idle_session(now, key);
+        }
         for (key, owner) in self.sessions.take_expired_claims(now) {
             self.report(now, Reason::ClaimExpired, Some(Peer::Client(owner)), || {
                 "a session that no worker knows was not used".into()
             });
             self.drop_session(key);
         }
+    }
+
+    /// A session was not used for long. Its owner is told when it names it the next time; on a worker of its own there is
+    /// nobody to keep it from.
+    fn forget_idle_session(&mut self, now: Moment, key: SessionKey) {
+        let Some(session) = self.sessions.get(key) else { return };
+        let (Some(owner), name) = (session.client, session.name.clone()) else { return };
+        let is_known = session.rank == Rank::Issued || session.was_held;
+        let is_its_own = self.workers.get(session.worker).is_some_and(|worker| worker.owner.is_some());
+        self.report_request(now, Reason::SessionIdle, [Some(owner.into()), Some(session.worker.into())], || {
+            let name = name.as_bytes().escape_ascii();
+            (None, format!("session \"{name}\" was not used for session_idle_sec and is forgotten"))
+        });
+        if is_its_own {
+            return self.drop_session(key);
+        }
+        if let Some(owner) = self.clients.get_mut(owner).filter(|_| is_known) {
+            owner.lost.add(name.as_bytes());
+        }
+        self.hold_session(key);
     }
 
     /// Why a client cannot use a name. Every reason has the same words, so that nobody learns anything of others.

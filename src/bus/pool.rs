@@ -59,6 +59,16 @@ impl Seat {
         self.given_up || self.restart_at.is_some()
     }
 
+    /// Whether its last worker exited, the first after a time in which all went well, and the next one is due.
+    pub(super) fn is_in_first_backoff(&self) -> bool {
+        !self.given_up && self.restart_at.is_some() && self.failures == 1
+    }
+
+    /// Whether its worker, started at `started`, is followed by another after the first backoff when it exits now.
+    pub(super) fn is_followed(&self, started: Moment, now: Moment) -> bool {
+        self.failures == 0 || now.since(started) >= HEALTHY_AFTER
+    }
+
     /// Nobody is started here before `at`; it counts for nothing.
     pub(super) fn wait_until(&mut self, at: Moment) {
         self.worker = None;
@@ -116,6 +126,8 @@ pub(super) struct Pool {
     pub places: Vec<bool>,
     /// One of its workers has given out the name of a session.
     pub issues_names: bool,
+    /// It was told that its workers give one client the same name twice.
+    pub told_of_doubles: bool,
     failures: Failures,
     /// What was counted of it.
     pub tally: Tally,
@@ -129,6 +141,7 @@ impl Pool {
             live: 0,
             places: vec![false; pool.max_instances],
             issues_names: false,
+            told_of_doubles: false,
             failures: Failures::default(),
             tally: Tally::default(),
         }
@@ -139,6 +152,11 @@ impl Pool {
     fn free_place(&self, seat: Option<usize>) -> Option<usize> {
         let own = seat.filter(|seat| self.places.get(*seat) == Some(&false));
         own.or_else(|| self.places.iter().position(|taken| !taken))
+    }
+
+    /// Whether nobody is started for now, since one worker that a client had taken has failed.
+    pub(super) fn rests_for_the_first_time(&self, now: Moment) -> bool {
+        self.failures.in_a_row == 1 && self.rests_until(now).is_some()
     }
 
     /// Until when nobody is started, since workers that clients had taken have failed.
@@ -203,6 +221,7 @@ impl Bus {
                 here.restart_at = None;
                 here.given_up = false;
                 here.worker = Some(worker);
+                self.end_vacancy(pool);
             }
         }
     }
@@ -308,6 +327,8 @@ impl Bus {
             self.count_failure(now, worker);
         }
         self.fill_seats(now, pool);
+        // Nobody may come any more.
+        self.stop_awaiting_workers();
     }
 
     /// Starts workers whose time has come.

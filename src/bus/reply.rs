@@ -10,7 +10,7 @@ pub(crate) fn code(reason: Reason) -> i32 {
         Reason::WorkerGone | Reason::RequestDiscarded => -32011,
         Reason::SessionLimit => -32012,
         Reason::PendingLimit => -32013,
-        Reason::SessionDenied => -32014,
+        Reason::SessionDenied | Reason::SessionTaken => -32014,
         Reason::Timeout => -32015,
         Reason::ShuttingDown => -32016,
         Reason::SessionLost => -32017,

@@ -11,6 +11,7 @@ use super::id::{Id, View};
 use super::message::Cancel;
 use super::peer::{ClientKey, Moment, Peer, PeerBits, RequestKey, RequestMark, SessionKey, Text, WorkerKey};
 use super::reply;
+use super::settings::MAX_PENDING_REQUESTS;
 use super::table::{Index, Members, Table};
 use super::tally::Since;
 
@@ -51,11 +52,13 @@ pub struct Request {
     pub second_session: Option<SessionKey>,
     expires: Moment,
     /// Its place among what its asker has asked.
-    at_asker: u32,
+    at_asker: u16,
     /// Its place among the requests that its answerer has to answer.
-    at_answerer: u32,
+    at_answerer: u16,
     /// Of the answerer and the wire id.
     hash: u32,
+    /// What its line looked like, to know it again if it comes back.
+    print: u32,
     /// Whether the sessionId stood at top level, where an answer repeats it (spec 5.2.2).
     pub session_on_top: bool,
     /// What an answer does.
@@ -65,6 +68,8 @@ pub struct Request {
     since: Since,
 }
 
+// Places are counted in sixteen bits.
+const _: () = assert!(MAX_PENDING_REQUESTS <= 1 << 16);
 // With its key a request fills two cache lines.
 const _: () = assert!(size_of::<Request>() <= 120);
 
@@ -88,6 +93,8 @@ pub(super) struct NewRequest {
     pub session_on_top: bool,
     pub effect: SessionEffect,
     pub expires: Option<Moment>,
+    /// See [`print_of`](super::message::print_of).
+    pub print: u32,
 }
 
 impl NewRequest {
@@ -114,12 +121,17 @@ impl Request {
 
     /// Its place among what its asker has asked.
     pub(super) fn at_asker(&self) -> u32 {
-        self.at_asker
+        u32::from(self.at_asker)
     }
 
     /// Its place among the requests that its answerer has to answer.
     pub(super) fn at_answerer(&self) -> u32 {
-        self.at_answerer
+        u32::from(self.at_answerer)
+    }
+
+    /// What its line looked like.
+    pub(super) fn print(&self) -> u32 {
+        self.print
     }
 
     /// Who has to answer.
@@ -257,9 +269,10 @@ impl Requests {
             session: new.session,
             second_session: new.second_session,
             expires: new.expires.unwrap_or(Moment::NEVER),
-            at_asker: asker.join(key),
-            at_answerer: answerer.join(key),
+            at_asker: asker.join(key) as u16,
+            at_answerer: answerer.join(key) as u16,
             hash,
+            print: new.print,
             session_on_top: new.session_on_top,
             effect: new.effect,
             cancelled: None,
@@ -288,7 +301,7 @@ impl Requests {
     #[inline]
     pub(super) fn leave_asker(&mut self, members: &mut Members<RequestMark>, place: u32) {
         if let Some(moved) = members.leave(place).and_then(|moved| self.table.get_mut(moved)) {
-            moved.at_asker = place;
+            moved.at_asker = place as u16;
         }
     }
 
@@ -296,7 +309,7 @@ impl Requests {
     #[inline]
     pub(super) fn leave_answerer(&mut self, members: &mut Members<RequestMark>, place: u32) {
         if let Some(moved) = members.leave(place).and_then(|moved| self.table.get_mut(moved)) {
-            moved.at_answerer = place;
+            moved.at_answerer = place as u16;
         }
     }
 
@@ -307,7 +320,7 @@ impl Requests {
         if request.cancelled.is_none() {
             request.expires = Moment::NEVER;
         }
-        let place = request.at_asker;
+        let place = request.at_asker();
         if let Some(members) = members {
             self.leave_asker(members, place);
         }

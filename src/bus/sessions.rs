@@ -16,6 +16,11 @@ use super::table::{Index, Members, Table};
 
 /// Names that are held after their owners have left, over all workers; beyond them the oldest one goes.
 const MAX_HELD: usize = 4096;
+/// What is said where there is no room for one more.
+pub(super) const FULL: &str = "the session table is full: end sessions with session/close, or have those forgotten that \
+                               nobody uses (limits.session_idle_sec)";
+/// Sessions are looked at so many times before one of them is too old.
+const LOOKS: u32 = 8;
 /// A claim that nobody uses for so long is forgotten.
 const CLAIM_LASTS: Duration = Duration::from_secs(60);
 
@@ -94,6 +99,8 @@ pub struct Sessions {
     holds: u64,
     /// When the next claim may have to be forgotten.
     claims_due: Option<Moment>,
+    /// When the next session may have to be forgotten for being idle.
+    idle_due: Option<Moment>,
 }
 
 const OWNER: u8 = 0;
@@ -109,6 +116,7 @@ impl Default for Sessions {
             held: VecDeque::new(),
             holds: 0,
             claims_due: None,
+            idle_due: None,
         }
     }
 }
@@ -148,6 +156,39 @@ impl Sessions {
         let session = self.table.get_mut(key)?;
         session.used = now;
         Some(session)
+    }
+
+    /// A message of its worker has come in this session.
+    #[inline]
+    pub(super) fn hear(&mut self, key: SessionKey, now: Moment) {
+        if let Some(session) = self.table.get_mut(key) {
+            session.used = now;
+        }
+    }
+
+    /// Sessions have to be looked at, if they are forgotten for being idle.
+    pub(super) fn watch_idle(&mut self, now: Moment, idle: Option<Duration>) {
+        if let Some(idle) = idle {
+            self.idle_due.get_or_insert(now.after(idle / LOOKS));
+        }
+    }
+
+    /// Sessions that nobody has used for so long. One with a request pending is in use.
+    pub(super) fn take_idle(&mut self, now: Moment, idle: Option<Duration>) -> Vec<SessionKey> {
+        let mut found = Vec::new();
+        let Some(idle) = idle.filter(|_| self.idle_due.is_some_and(|due| due <= now)) else { return found };
+        for slot in 0..self.table.slots() {
+            let Some((key, session)) = self.table.at(slot).filter(|(_, session)| session.client.is_some()) else {
+                continue;
+            };
+            if session.pending > 0 {
+                self.hear(key, now);
+            } else if now.since(session.used) >= idle {
+                found.push(key);
+            }
+        }
+        self.idle_due = (self.owned > found.len()).then(|| now.after(idle / LOOKS));
+        found
     }
 
     /// All sessions and held names.
@@ -382,9 +423,9 @@ impl Sessions {
         None
     }
 
-    /// When claims have to be looked at.
+    /// When claims, or all sessions, have to be looked at.
     pub fn next_deadline(&self) -> Option<Moment> {
-        self.claims_due
+        [self.claims_due, self.idle_due].into_iter().flatten().min()
     }
 
     /// Panics if an index and the table disagree.

@@ -54,6 +54,10 @@ pub struct Limits {
     pub quiesce: Duration,
     /// How long a client without pending requests is silent before a shutdown closes it.
     pub drain_grace: Duration,
+    /// How long a message for a pool whose workers have just ended may wait for the next one.
+    pub hold: Duration,
+    /// A session that nobody has used for so long is forgotten; none if never.
+    pub session_idle: Option<Duration>,
     /// Requests that a client may have unanswered before the others go first (`fairness.rs`). Not in the configuration.
     pub requests_ahead: usize,
     /// Bytes of memory for unfinished lines, queues and held lines of all connections together.
@@ -88,6 +92,8 @@ impl Default for Limits {
             lame_duck: Duration::ZERO,
             quiesce: Duration::from_secs(45),
             drain_grace: Duration::from_millis(250),
+            hold: Duration::from_secs(1),
+            session_idle: None,
             requests_ahead: 128,
             max_memory: 256 << 20,
             on_failure: OnFailure::default(),
@@ -116,6 +122,18 @@ pub struct Pool {
     pub max_timeouts: Option<u32>,
     /// When a worker that was given up is tried again: never if zero, after `restart_window` if none.
     pub retry_after: Option<Duration>,
+    /// What becomes of a connection whose own worker has ended; only [`Assignment::Dedicated`] has such workers.
+    pub on_exit: OnExit,
+}
+
+/// What becomes of a connection whose own worker has ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnExit {
+    /// It is closed: who speaks to the worker sees its end, and begins anew.
+    #[default]
+    Close,
+    /// It gets another worker, which knows nothing of what was said before.
+    Replace,
 }
 
 /// How a message without a known session chooses its worker (decision 6).

@@ -156,6 +156,7 @@ impl Bus {
         let quiesce = self.settings.limits.quiesce;
         self.shutdown.stage = Stage::Quiescing;
         self.shutdown.quiesces_from = now;
+        self.stop_awaiting_workers();
         self.effects.push_back(Effect::StopAccept);
         let (pending, clients) = (self.to_workers.awaited(), self.clients.len());
         self.report(now, Reason::Draining, None, || {

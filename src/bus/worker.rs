@@ -5,6 +5,9 @@
 
 use std::time::Duration;
 
+use super::audience::Audience;
+use super::early::Early;
+use super::elicitations::Elicitations;
 use super::endpoint::Endpoint;
 use super::hung::Answering;
 use super::patience::Patience;
@@ -140,6 +143,12 @@ pub struct Worker {
     pub may_create: bool,
     /// It was reported that it answers what nobody asked.
     pub answers_twice: bool,
+    /// Whose lines it has been given.
+    pub audience: Audience,
+    /// What it has said in sessions that it has not given out yet.
+    pub(super) early: Early,
+    /// Whom it has sent with elicitations to other places.
+    pub(super) elicitations: Elicitations,
     /// How it answers what it is asked.
     pub answering: Answering,
     /// How much longer it may be held up by slow readers.
@@ -175,6 +184,9 @@ impl Worker {
             creating: 0,
             may_create: false,
             answers_twice: false,
+            audience: Audience::default(),
+            early: Early::default(),
+            elicitations: Elicitations::default(),
             answering: Answering::default(),
             patience: Patience::default(),
             window: SendWindow::default(),

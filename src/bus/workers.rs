@@ -2,10 +2,12 @@
 //! (spec 7.1; decision 13).
 
 use super::Bus;
+use super::client::Phase;
 use super::peer::{Moment, Peer, WorkerKey};
-use super::port::{Effect, Exit, Signal};
+use super::port::{Close, Effect, Exit, Signal};
 use super::report::Reason;
 use super::requests::{Direction, in_order};
+use super::settings::OnExit;
 use super::shutdown::Stage;
 use super::worker::{Action, Event, GRACE, State, Worker, step};
 
@@ -155,6 +157,36 @@ impl Bus {
         while let Some(session) = self.workers.get(key).and_then(|worker| worker.end.sessions.first()) {
             self.lose_session(session);
         }
+        self.drop_early(now, key);
+        self.close_owner(now, key);
+    }
+
+    /// A worker has ended that belonged to one client alone: the client sees that as the end of its connection, as if it
+    /// had started the worker itself. Another worker would know nothing of what was agreed on with this one.
+    fn close_owner(&mut self, now: Moment, key: WorkerKey) {
+        let Some(worker) = self.workers.get(key) else { return };
+        let Some(owner) = worker.owner.filter(|_| self.settings.pools[worker.pool].on_exit == OnExit::Close) else {
+            return;
+        };
+        // The end of the daemon closes its clients in its own time; who is being closed has a reason.
+        if self.shutdown.stops_workers() || self.clients.get(owner).is_none_or(|owner| owner.phase >= Phase::Flushing) {
+            return;
+        }
+        self.report_request(now, Reason::OwnWorkerEnded, [Some(owner.into()), Some(key.into())], || {
+            (None, "the worker of this client alone has ended; its connection is closed (on_exit)".into())
+        });
+        let mut pending = Vec::new();
+        if let Some(owner) = self.clients.get_mut(owner) {
+            // It has ended by itself, and is not told to for want of its client.
+            owner.assigned.retain(|(_, assigned)| *assigned != key);
+            pending.extend(owner.end.outstanding.iter());
+        }
+        // What it has asked workers of other pools.
+        for request in in_order(pending) {
+            let text = "the worker of this connection has ended, and the connection with it";
+            self.fail_request(now, request, Reason::RequestDiscarded, text);
+        }
+        self.close_client(now, owner, Close::Flush, Reason::OwnWorkerEnded);
     }
 
     /// It has exited and its last line was read.
@@ -192,9 +224,10 @@ impl Bus {
             }
             let silent = self.tick_silent(now, key);
             let trial = self.tick_trial(now, key);
+            let early = self.tick_early(now, key);
             let Some(worker) = self.workers.get(key) else { continue };
             let stalls_at = worker.end.output.stalls_at(timeout).filter(|_| worker.takes_messages());
-            let next = [worker.timer, stalls_at, worker.patience.ends(), silent, trial];
+            let next = [worker.timer, stalls_at, worker.patience.ends(), silent, trial, early];
             if let Some(next) = next.into_iter().flatten().min() {
                 self.check_at(next);
             }

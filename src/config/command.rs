@@ -15,7 +15,13 @@ use crate::error::TILDE;
 /// Where commands are looked for without a PATH: what execvp does (exec(3)).
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
+/// What the daemon itself is called.
+const OWN_NAME: &str = "stdio_bus";
+
 /// The absolute path of the program that `command` names.
+///
+/// `stdio_bus` is the daemon itself, wherever it was started from: its built-in workers need no installation, and no other
+/// program of this name in the PATH is taken for it.
 ///
 /// A command with a slash is a path, relative to the working directory of the daemon (not to the pool's `cwd`). One
 /// without is looked for in `search_path`, which is the pool's own PATH if it sets one, else the daemon's. Symbolic
@@ -24,6 +30,11 @@ pub(super) fn resolve(command: &str, search_path: Option<&str>) -> Result<PathBu
     if command.contains('/') {
         let path = std::path::absolute(command).map_err(|error| reason(&error))?;
         return check_program(&path).map(|()| path).map_err(|why| with_home(command, why));
+    }
+    if command == OWN_NAME
+        && let Ok(program) = env::current_exe()
+    {
+        return Ok(program);
     }
     let inherited = env::var_os("PATH");
     let search_path = search_path.map(Into::into).or(inherited).unwrap_or_else(|| DEFAULT_PATH.into());
@@ -125,6 +136,12 @@ mod tests {
         assert!(found.is_absolute() && found.ends_with("sh"));
         let error = resolve("sh", Some("/nonexistent")).expect_err("there is no such directory");
         assert_eq!(error, "is not in PATH (/nonexistent)");
+    }
+
+    #[test]
+    fn the_daemons_own_name_is_the_daemon_itself() {
+        let own = env::current_exe().expect("a test has a program");
+        assert_eq!(resolve("stdio_bus", Some("/nonexistent")), Ok(own));
     }
 
     #[test]

@@ -21,6 +21,7 @@ pub(super) const POOL: &[&str] = &[
     "deny_methods",
     "max_timeouts",
     "retry_after_sec",
+    "on_exit",
     "stderr_level",
     "stderr_lines_per_sec",
 ];
@@ -34,10 +35,12 @@ pub(super) const LIMITS: &[&str] = &[
     "lame_duck_sec",
     "quiesce_sec",
     "drain_grace_ms",
+    "hold_ms",
+    "session_idle_sec",
     "max_memory",
     "on_failure",
 ];
-pub(super) const ROUTING: &[&str] = &["id_collision", "session_access"];
+pub(super) const ROUTING: &[&str] = &["id_collision", "session_access", "default_pool"];
 pub(super) const LISTENER: &[&str] = &[
     "tcp",
     "unix",
@@ -96,6 +99,8 @@ pub(super) fn range(key: &str) -> RangeInclusive<u64> {
         "first_line_timeout_sec" | "idle_timeout_sec" => 1..=30 * DAY,
         "max_input_buffer" => 1..=GIB,
         "max_output_queue" => 1..=4 * GIB,
+        // 0 forgets none.
+        "session_idle_sec" => 0..=30 * DAY,
         // 0 gives a worker up at its first exit.
         "max_restarts" => 0..=1_000_000,
         "restart_window_sec" => 1..=30 * DAY,
@@ -103,7 +108,8 @@ pub(super) fn range(key: &str) -> RangeInclusive<u64> {
         "drain_timeout_sec" => 0..=DAY,
         "backpressure_timeout_sec" => 1..=DAY,
         "lame_duck_sec" | "quiesce_sec" => 0..=DAY,
-        "drain_grace_ms" => 0..=60_000,
+        // 0 refuses at once.
+        "drain_grace_ms" | "hold_ms" => 0..=60_000,
         // The least holds sixteen lines of the default length.
         "max_memory" => 16 * MIB..=1024 * GIB,
         // 0 is no limit.

@@ -25,7 +25,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use thiserror::Error;
 
 use crate::address::{Address, is_loopback};
-use crate::bus::settings::{self, Assignment, Entry, Limits, MaxConnections, Proxies, Routing, Settings};
+use crate::bus::settings::{self, Assignment, Entry, Limits, MaxConnections, OnExit, Proxies, Routing, Settings};
 use crate::error::StartError;
 use crate::tokens;
 
@@ -50,6 +50,8 @@ pub struct Config {
     pub limits: Limits,
     /// How messages find their way where the spec leaves it open.
     pub routing: Routing,
+    /// Index of the pool that messages go to which name none, where the listener prefers none and offers it.
+    pub default_pool: Option<usize>,
     /// Where operators and monitors come in, if anywhere; [`Config::administer`] adds the command line's.
     pub admin: Option<Admin>,
     /// What is logged and how.
@@ -471,6 +473,7 @@ impl Config {
             deny_methods: Vec::new(),
             max_timeouts: None,
             retry_after: None,
+            on_exit: OnExit::default(),
         };
         let pool = Pool {
             core,
@@ -487,6 +490,7 @@ impl Config {
             listeners: Vec::new(),
             limits: Limits::default(),
             routing: Routing::default(),
+            default_pool: None,
             admin: None,
             log: Log::default(),
             wanted_mode: None,
@@ -547,7 +551,7 @@ impl Config {
     /// What the core is told.
     pub fn settings(&self) -> Settings {
         let listener = |one: &Listener| settings::Listener {
-            pool: one.pool,
+            pool: self.preferred_pool(one),
             stdio: matches!(one.listen, Listen::Stdio),
             pools: one.pools.clone(),
             max_connections: one.max_connections,
@@ -564,6 +568,32 @@ impl Config {
             routing: self.routing.clone(),
             most_clients: settings::MAX_CONNECTIONS,
         }
+    }
+
+    /// The pool that a listener's clients use, unless a message names another; none means all that it offers.
+    fn preferred_pool(&self, listener: &Listener) -> Option<usize> {
+        let offers = |pool: &usize| listener.pools.as_ref().is_none_or(|pools| pools.contains(pool));
+        listener.pool.or(self.default_pool.filter(offers))
+    }
+
+    /// What is said of each listener whose clients' messages go round over the workers of several pools when they name
+    /// none: seldom is that meant, for an agent answers what another one was asked.
+    pub fn mixed_listeners(&self) -> Vec<String> {
+        let is_shared = |pool: &usize| self.pools[*pool].core.assignment != Assignment::Dedicated;
+        let mixes = |listener: &&Listener| {
+            let pools = listener.pools.clone().unwrap_or_else(|| (0..self.pools.len()).collect());
+            self.preferred_pool(listener).is_none() && pools.iter().filter(|pool| is_shared(pool)).count() > 1
+        };
+        let tell = |listener: &Listener| {
+            format!(
+                "{}: a message that names no pool goes to the next worker of any pool; name one in listeners[].pool, or \
+                 in routing.default_pool for all listeners",
+                listener.address()
+            )
+        };
+        // Without any, the command line adds one.
+        let from_command_line = self.listeners.is_empty().then(|| Listener::open(Listen::Stdio));
+        self.listeners.iter().chain(&from_command_line).filter(mixes).map(tell).collect()
     }
 
     /// Workers that may run at once, over all pools; at most [`settings::MAX_WORKERS`].

@@ -18,8 +18,8 @@ use super::{command, keys};
 use crate::address::{self, Address};
 use crate::bus::networks::Network;
 use crate::bus::settings::{
-    self, Assignment, Entry, IdCollision, Limits, MAX_WORKERS, MaxConnections, OnFailure, Proxies, Proxy, Routing,
-    SessionAccess,
+    self, Assignment, Entry, IdCollision, Limits, MAX_WORKERS, MaxConnections, OnExit, OnFailure, Proxies, Proxy,
+    Routing, SessionAccess,
 };
 use crate::tokens::{self, Tokens};
 use crate::websocket::HEALTH;
@@ -51,7 +51,7 @@ fn top(reader: &mut Reader<'_>, origin: &str) -> Option<Config> {
         Some(node) => listeners(reader, node, &pools),
         None => Vec::new(),
     };
-    let mut routing = top.get("routing").map(|node| routing(reader, node)).unwrap_or_default();
+    let (mut routing, default_pool) = top.get("routing").map(|node| routing(reader, node, &pools)).unwrap_or_default();
     if let Some(error_replies) = top.get("error_replies").and_then(|node| reader.boolean(node)) {
         routing.error_replies = error_replies;
     }
@@ -59,7 +59,7 @@ fn top(reader: &mut Reader<'_>, origin: &str) -> Option<Config> {
     let admin = top.get("admin").and_then(|node| admin(reader, node, &listeners));
     let log = top.get("log").map(|node| log(reader, node)).unwrap_or_default();
     let wanted_mode = top.get("transport").and_then(|node| transport(reader, node));
-    Some(Config { origin: origin.to_owned(), pools, listeners, limits, routing, admin, log, wanted_mode })
+    Some(Config { origin: origin.to_owned(), pools, listeners, limits, routing, default_pool, admin, log, wanted_mode })
 }
 
 // Spec 9.3: at least one pool; unique ids.
@@ -168,6 +168,13 @@ fn core<'t>(reader: &mut Reader<'t>, object: &Object<'t>, id: String) -> setting
         let hint = "set request_timeout_sec, or leave max_timeouts out".to_owned();
         reader.fail(node, "counts requests that run out of time, and none does", Some(hint));
     }
+    let on_exit = object.get("on_exit").and_then(|node| {
+        if assignment != Assignment::Dedicated {
+            let hint = "set \"assignment\": \"dedicated\", or leave on_exit out".to_owned();
+            reader.fail(node, "is for pools that give each connection a worker of its own", Some(hint));
+        }
+        reader.choice(node, &[("close", OnExit::Close), ("replace", OnExit::Replace)])
+    });
     settings::Pool {
         id,
         instances,
@@ -178,6 +185,7 @@ fn core<'t>(reader: &mut Reader<'t>, object: &Object<'t>, id: String) -> setting
         deny_methods: object.get("deny_methods").map(|node| methods(reader, node)).unwrap_or_default(),
         max_timeouts: number(reader, object, "max_timeouts").and_then(|value| u32::try_from(value).ok()),
         retry_after: number(reader, object, "retry_after_sec").map(Duration::from_secs),
+        on_exit: on_exit.unwrap_or_default(),
     }
 }
 
@@ -698,6 +706,10 @@ fn limits<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Limits {
         drain_grace: number(reader, &object, "drain_grace_ms")
             .map(Duration::from_millis)
             .unwrap_or(default.drain_grace),
+        hold: number(reader, &object, "hold_ms").map(Duration::from_millis).unwrap_or(default.hold),
+        session_idle: number(reader, &object, "session_idle_sec")
+            .filter(|seconds| *seconds > 0)
+            .map(Duration::from_secs),
         requests_ahead: default.requests_ahead,
         max_memory: bytes(reader, "max_memory", default.max_memory),
         on_failure: object
@@ -707,9 +719,11 @@ fn limits<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Limits {
     }
 }
 
-fn routing<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Routing {
+/// The section, and the pool of listeners that prefer none.
+fn routing<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[Pool]) -> (Routing, Option<usize>) {
     let default = Routing::default();
-    let Some(object) = reader.object(node, "routing", keys::ROUTING) else { return default };
+    let Some(object) = reader.object(node, "routing", keys::ROUTING) else { return (default, None) };
+    let default_pool = object.get("default_pool").and_then(|node| pool_index(reader, node, pools));
     let id_collision = object.get("id_collision").and_then(|node| {
         let choices =
             [("translate", IdCollision::Translate), ("reject", IdCollision::Reject), ("always", IdCollision::Always)];
@@ -718,11 +732,12 @@ fn routing<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Routing {
     let session_access = object
         .get("session_access")
         .and_then(|node| reader.choice(node, &[("owner", SessionAccess::Owner), ("shared", SessionAccess::Shared)]));
-    Routing {
+    let routing = Routing {
         id_collision: id_collision.unwrap_or_default(),
         session_access: session_access.unwrap_or_default(),
         error_replies: default.error_replies,
-    }
+    };
+    (routing, default_pool)
 }
 
 fn log<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Log {

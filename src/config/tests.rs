@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::bus::networks::Network;
-use crate::bus::settings::{IdCollision, MAX_WORKERS, Proxies, Proxy, SessionAccess};
+use crate::bus::settings::{IdCollision, MAX_WORKERS, OnExit, Proxies, Proxy, SessionAccess};
 
 fn read(text: &str) -> Result<Config, ConfigError> {
     Config::from_bytes(text.as_bytes(), "bus.json")
@@ -63,13 +63,14 @@ fn every_key_arrives() {
             "id": "a", "command": "sh", "args": ["-c", "cat"], "instances": 2, "max_instances": 9, "_": 1,
             "env": {"A": "1", "_JAVA_OPTIONS": "-Xmx1g", "_comment": "x"}, "cwd": "/", "assignment": "dedicated",
             "cancel_on_disconnect": true, "request_timeout_sec": 7, "deny_methods": ["session/list", "x\u002fy"],
-            "max_timeouts": 3, "retry_after_sec": 0,
+            "max_timeouts": 3, "retry_after_sec": 0, "on_exit": "replace",
             "stderr_level": "warn", "stderr_lines_per_sec": 0
           }, {"id": "b", "command": "sh", "instances": 1}],
           "limits": {"max_input_buffer": 10, "max_output_queue": 5, "max_restarts": 0, "restart_window_sec": 4,
             "drain_timeout_sec": 3, "backpressure_timeout_sec": 2, "quiesce_sec": 1, "lame_duck_sec": 8,
-            "drain_grace_ms": 70, "on_failure": "exit", "max_memory": 16777216, "_why": {}},
-          "routing": {"id_collision": "reject", "session_access": "shared"},
+            "drain_grace_ms": 70, "hold_ms": 60, "session_idle_sec": 50,
+            "on_failure": "exit", "max_memory": 16777216, "_why": {}},
+          "routing": {"id_collision": "reject", "session_access": "shared", "default_pool": "b"},
           "error_replies": false,
           "listeners": [
             {"tcp": "[::1]:9000", "pool": "a", "pools": ["b", "a"], "max_connections": {"total": 9, "per_source": 2},
@@ -93,6 +94,7 @@ fn every_key_arrives() {
     assert_eq!((core.cancel_on_disconnect, core.request_timeout), (true, Some(Duration::from_secs(7))));
     assert_eq!(core.deny_methods, ["session/list", "x/y"]);
     assert_eq!((core.max_timeouts, core.retry_after), (Some(3), Some(Duration::ZERO)));
+    assert_eq!((core.on_exit, config.pools[1].core.on_exit), (OnExit::Replace, OnExit::Close));
     assert_eq!(pool.stderr, StderrLog { level: LogLevel::Warn, lines_per_sec: 0 });
     assert_eq!(config.pools[1].stderr, StderrLog { level: LogLevel::Info, lines_per_sec: 100 });
     let admin = config.admin.as_ref().expect("it is there");
@@ -109,6 +111,8 @@ fn every_key_arrives() {
         lame_duck: Duration::from_secs(8),
         quiesce: Duration::from_secs(1),
         drain_grace: Duration::from_millis(70),
+        hold: Duration::from_millis(60),
+        session_idle: Some(Duration::from_secs(50)),
         requests_ahead: 128,
         max_memory: 16 << 20,
         on_failure: settings::OnFailure::Exit,
@@ -116,7 +120,7 @@ fn every_key_arrives() {
     assert_eq!(config.limits, limits);
     let routing =
         Routing { id_collision: IdCollision::Reject, session_access: SessionAccess::Shared, error_replies: false };
-    assert_eq!(config.routing, routing);
+    assert_eq!((&config.routing, config.default_pool), (&routing, Some(1)));
     assert_eq!(config.log, Log { level: LogLevel::Debug, format: LogFormat::Json });
     let unix = |path: &str, mode| Listener::open(Listen::Unix { path: path.into(), mode, owner: Owner::default() });
     let tcp = Listener {
@@ -382,6 +386,17 @@ fn only_dedicated_pools_grow() {
     let core = |text: &str| good(text).pools[0].core.clone();
     assert_eq!(core(&pool(r#","assignment":"dedicated""#)).max_instances, DEFAULT_DEDICATED_WORKERS);
     assert_eq!(core(&pool(r#","max_instances":2,"assignment":"dedicated""#)).max_instances, 2);
+}
+
+#[test]
+fn only_dedicated_pools_have_connections_that_end_with_their_worker() {
+    let message = refused(&pool(r#","on_exit":"close""#));
+    assert!(
+        message.contains("pools[0].on_exit: is for pools that give each connection a worker of its own"),
+        "{message}"
+    );
+    let message = refused(&pool(r#","assignment":"dedicated","on_exit":"restart""#));
+    assert!(message.contains("must be \"close\" or \"replace\", not \"restart\""), "{message}");
 }
 
 #[test]
@@ -776,7 +791,7 @@ fn the_example_configurations_and_their_schema_agree_with_the_code() {
             }
         }
     }
-    assert_eq!(seen.len(), 23, "numbers in the schema: {seen:?}");
+    assert_eq!(seen.len(), 25, "numbers in the schema: {seen:?}");
     let limits = schema["properties"]["limits"]["properties"].as_object().expect("limits");
     let empty = good(&top(r#","limits":{}"#)).limits;
     let defaults = [
@@ -789,6 +804,8 @@ fn the_example_configurations_and_their_schema_agree_with_the_code() {
         ("lame_duck_sec", empty.lame_duck.as_secs()),
         ("quiesce_sec", empty.quiesce.as_secs()),
         ("drain_grace_ms", empty.drain_grace.as_millis() as u64),
+        ("hold_ms", empty.hold.as_millis() as u64),
+        ("session_idle_sec", empty.session_idle.map_or(0, |idle| idle.as_secs())),
         ("max_memory", empty.max_memory as u64),
     ];
     for (key, default) in defaults {
@@ -894,4 +911,25 @@ proptest! {
         let expected = format!("bus.json:{line}:{column}: pools[0].instances: must be at least 1, not 0");
         prop_assert_eq!(refused(&text), expected);
     }
+}
+
+#[test]
+fn messages_that_name_no_pool_go_to_the_default_pool_where_a_listener_prefers_none_and_offers_it() {
+    let two = r#""pools":[{"id":"a","command":"sh","instances":1},{"id":"b","command":"sh","instances":1}]"#;
+    let listeners = r#""listeners":[{"tcp":"[::1]:1"},{"tcp":"[::1]:2","pool":"a"},{"tcp":"[::1]:3","pools":["a"]}]"#;
+    let preferred = |config: &Config| config.settings().listeners.iter().map(|one| one.pool).collect::<Vec<_>>();
+    let config = good(&format!(r#"{{{two},{listeners},"routing":{{"default_pool":"b"}}}}"#));
+    assert_eq!((preferred(&config), config.mixed_listeners()), (vec![Some(1), Some(0), None], vec![]));
+    let config = good(&format!("{{{two},{listeners}}}"));
+    assert_eq!(preferred(&config), [None, Some(0), None]);
+    let [told] = &config.mixed_listeners()[..] else { panic!("one listener mixes") };
+    assert!(
+        told.starts_with("tcp://[::1]:1: a message that names no pool") && told.contains("routing.default_pool"),
+        "{told}"
+    );
+    assert_eq!(good(&format!("{{{two}}}")).mixed_listeners().len(), 1, "the one of the command line would");
+    let message = refused(&format!(r#"{{{two},"routing":{{"default_pool":"c"}}}}"#));
+    assert!(message.contains("routing.default_pool: there is no pool \"c\""), "{message}");
+    let dedicated = two.replacen(r#""instances":1"#, r#""instances":1,"assignment":"dedicated""#, 1);
+    assert_eq!(good(&format!("{{{dedicated}}}")).mixed_listeners(), Vec::<String>::new(), "one pool is left to choose");
 }

@@ -149,7 +149,7 @@ fn ring(config: &Config) -> Vec<Finding> {
         Ok(Kernel::Epoll(_, why)) => {
             let why = why.unwrap_or_default();
             let (what, remedy) = why.split_once('\n').unwrap_or((&why, "stdio_bus --io ring tells more"));
-            let text = format!("{what}; epoll does the same and takes up to a third more CPU");
+            let text = format!("{what}; epoll does the same and takes up to a fifth more CPU");
             vec![Finding::doubtful("io_uring", text, remedy)]
         }
         Err(error) => vec![Finding::bad("epoll", error.to_string(), "allow more descriptors or memory")],

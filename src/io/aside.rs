@@ -1,7 +1,6 @@
-//! Writes to what cannot be asked not to wait, a terminal or a file: a thread for each such descriptor makes them, so
-//! that the loop goes on whatever becomes of them.
+//! Writes to what cannot be asked not to wait, a terminal or a file: threads make them, so that the loop goes on whatever
+//! becomes of them. There is one thread, and another one while that is held up.
 
-use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
@@ -11,6 +10,8 @@ use rustix::event::{EventfdFlags, eventfd};
 
 /// What such a thread needs is little.
 const STACK: usize = 64 * 1024;
+/// One for stdout and one for stderr: each has one write at a time.
+const MOST: usize = 2;
 
 /// One write. It is sent to the thread with the promise that the memory stays until its result has come back.
 struct Write {
@@ -23,13 +24,26 @@ struct Write {
 // SAFETY: nobody changes or frees the memory while the write is on its way, as [`Aside::write`] demands.
 unsafe impl Send for Write {}
 
+/// What became of a write, and by which thread.
+struct Written {
+    token: u64,
+    result: i32,
+    thread: usize,
+}
+
+struct Thread {
+    writes: Sender<Write>,
+    /// Writes that it was given and has not told the end of.
+    busy: usize,
+}
+
 /// See the top of the file.
 pub(super) struct Aside {
     /// Readable when a write has ended.
     wakes: Arc<OwnedFd>,
-    threads: HashMap<RawFd, Sender<Write>>,
-    results: Receiver<(u64, i32)>,
-    tell: Sender<(u64, i32)>,
+    threads: Vec<Thread>,
+    results: Receiver<Written>,
+    tell: Sender<Written>,
 }
 
 impl Aside {
@@ -40,7 +54,7 @@ impl Aside {
     pub(super) fn new() -> io::Result<Self> {
         let wakes = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let (tell, results) = channel();
-        Ok(Self { wakes: Arc::new(wakes), threads: HashMap::new(), results, tell })
+        Ok(Self { wakes: Arc::new(wakes), threads: Vec::new(), results, tell })
     }
 
     /// Readable when [`Aside::finished`] has something to tell.
@@ -48,10 +62,12 @@ impl Aside {
         self.wakes.as_fd()
     }
 
-    /// Makes the thread for this descriptor while there is room for it among the processes that we may have.
-    pub(super) fn prepare(&mut self, to: RawFd) {
-        // What fails here fails again when it is needed, and is told then.
-        let _ = self.thread(to);
+    /// Makes a thread while there is room for it among the processes that we may have.
+    pub(super) fn prepare(&mut self) {
+        if self.threads.is_empty() {
+            // What fails here fails again when it is needed, and is told then.
+            let _ = self.make_thread();
+        }
     }
 
     /// Hands a write over.
@@ -60,33 +76,46 @@ impl Aside {
     /// The memory stays as it is until [`Aside::finished`] has told the result.
     ///
     /// # Errors
-    /// No thread can be made.
+    /// There is no thread, and none can be made.
     pub(super) unsafe fn write(&mut self, token: u64, to: RawFd, from: *const u8, bytes: u32) -> io::Result<()> {
+        let idle = self.threads.iter().position(|thread| thread.busy == 0);
+        let number = match idle {
+            Some(number) => number,
+            None => match if self.threads.len() < MOST { self.make_thread() } else { Ok(()) } {
+                Ok(()) => self.threads.len() - 1,
+                // It waits for its turn.
+                Err(_) if !self.threads.is_empty() => 0,
+                Err(error) => return Err(error),
+            },
+        };
+        let thread = &mut self.threads[number];
+        thread.busy += 1;
         let write = Write { token, to, from, bytes: bytes as usize };
-        self.thread(to)?.send(write).map_err(|_| io::ErrorKind::BrokenPipe.into())
+        thread.writes.send(write).map_err(|_| io::ErrorKind::BrokenPipe.into())
     }
 
     /// Tells the tokens and results of all writes that have ended.
     pub(super) fn finished(&mut self, mut tell: impl FnMut(u64, i32)) {
         // Read before the results are looked at: whoever comes later wakes us again.
         let _ = rustix::io::read(&self.wakes, &mut [0; 8]);
-        self.results.try_iter().for_each(|(token, result)| tell(token, result));
+        for Written { token, result, thread } in self.results.try_iter() {
+            self.threads[thread].busy -= 1;
+            tell(token, result);
+        }
     }
 
-    fn thread(&mut self, to: RawFd) -> io::Result<&Sender<Write>> {
-        if !self.threads.contains_key(&to) {
-            let (sender, writes) = channel();
-            let (tell, wakes) = (self.tell.clone(), Arc::clone(&self.wakes));
-            let thread = std::thread::Builder::new().name("writes aside".to_owned()).stack_size(STACK);
-            thread.spawn(move || serve(&writes, &tell, &wakes))?;
-            self.threads.insert(to, sender);
-        }
-        self.threads.get(&to).ok_or_else(|| io::ErrorKind::NotFound.into())
+    fn make_thread(&mut self) -> io::Result<()> {
+        let (sender, writes) = channel();
+        let (number, tell, wakes) = (self.threads.len(), self.tell.clone(), Arc::clone(&self.wakes));
+        let thread = std::thread::Builder::new().name("aside".to_owned()).stack_size(STACK);
+        thread.spawn(move || serve(number, &writes, &tell, &wakes))?;
+        self.threads.push(Thread { writes: sender, busy: 0 });
+        Ok(())
     }
 }
 
-/// Makes the writes of one descriptor, one after the other, until nobody sends any more.
-fn serve(writes: &Receiver<Write>, tell: &Sender<(u64, i32)>, wakes: &OwnedFd) {
+/// Makes the writes that are sent, one after the other, until nobody sends any more.
+fn serve(thread: usize, writes: &Receiver<Write>, tell: &Sender<Written>, wakes: &OwnedFd) {
     // Signals are for the loop.
     // SAFETY: the set is made before it is used, and lives until the call returns.
     unsafe {
@@ -99,7 +128,8 @@ fn serve(writes: &Receiver<Write>, tell: &Sender<(u64, i32)>, wakes: &OwnedFd) {
         let written = unsafe { libc::write(to, from.cast(), bytes) };
         let result =
             if written < 0 { -io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO) } else { written as i32 };
-        if tell.send((token, result)).is_err() || rustix::io::write(wakes, &1u64.to_ne_bytes()).is_err() {
+        let told = tell.send(Written { token, result, thread });
+        if told.is_err() || rustix::io::write(wakes, &1u64.to_ne_bytes()).is_err() {
             return;
         }
     }

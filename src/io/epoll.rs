@@ -1,15 +1,19 @@
 //! The kernel by epoll(7), where it has no io_uring or a sandbox blocks it. What is ready is read and written at once,
 //! by this thread, and told as the ring would tell it.
 //!
-//! Writes are tried first, since there mostly is room; reads are waited for first, since there mostly is nothing yet. A
-//! descriptor is waited for once at a time (EPOLLONESHOT): nobody is woken for what no operation waits for, and a number
-//! that belongs to another file by now is seen by ENOENT.
+//! Writes are tried first, since there mostly is room; reads are waited for first, since there mostly is nothing yet. What
+//! was waited for once stays registered, so that the next wait costs no call; if it wakes us while nobody waits for it, it
+//! goes. Sockets that listen are registered for one event at a time (EPOLLONESHOT): others may share them, and then they
+//! stay registered when we close ours.
+//!
+//! As the ring, a busy daemon waits for several events where that pays ([`Batching`]): it sleeps a little before it looks.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
 use super::aside::Aside;
+use super::batching::Batching;
 use super::buffers::{Buffers, RECEIVE, RECEIVE_BUFFERS};
 use super::ring::Completion;
 use super::{Io, Submission};
@@ -18,6 +22,8 @@ use crate::scan::Window;
 
 /// Events that are taken in one turn.
 const EVENTS: usize = 256;
+/// The first of the sleeps in which events gather.
+const FIRST_SLEEP: Duration = Duration::from_micros(48);
 /// A pipe that has room has room for so much (pipe(7), PIPE_BUF): more might have to wait, if it may.
 const PIECE: usize = 4096;
 /// RWF_NOWAIT (preadv2(2)).
@@ -38,6 +44,8 @@ struct Waiters {
     input: Waiting,
     output: Waiting,
     watch: Waiting,
+    /// The events that the kernel knows it by, if it does.
+    registered: Option<u32>,
 }
 
 impl Waiters {
@@ -66,6 +74,7 @@ pub struct Epoll {
     /// What ended without an event.
     done: Vec<Completion>,
     aside: Aside,
+    batching: Batching,
     events: Vec<libc::epoll_event>,
     origin: Instant,
 }
@@ -85,6 +94,9 @@ impl Epoll {
         let added =
             unsafe { libc::epoll_ctl(poll.as_raw_fd(), libc::EPOLL_CTL_ADD, aside.wakes().as_raw_fd(), &mut event) };
         check(added).map_err(StartError::io("wait for an eventfd"))?;
+        // Short sleeps are meant: see [`Batching`].
+        // SAFETY: the call takes no memory. What it may fail with matters little.
+        unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1000) };
         Ok(Self {
             poll,
             buffers: Buffers::new(None, workers).map_err(StartError::io("allocate buffers"))?,
@@ -93,6 +105,7 @@ impl Epoll {
             waiting: Vec::new(),
             done: Vec::new(),
             aside,
+            batching: Batching::default(),
             events: Vec::with_capacity(EVENTS),
             origin: Instant::now(),
         })
@@ -143,24 +156,40 @@ impl Epoll {
         }
     }
 
-    /// Asks for the next event of a descriptor, whatever is waited for there.
-    fn arm(&self, descriptor: RawFd) -> io::Result<()> {
-        let waiters = &self.waiting[descriptor as usize];
+    /// Has the kernel tell what is waited for at a descriptor.
+    fn arm(&mut self, descriptor: RawFd) -> io::Result<()> {
+        use Submission as S;
+        let waiters = &mut self.waiting[descriptor as usize];
         let Some(events) = waiters.events() else { return Ok(()) };
-        let mut event = libc::epoll_event { events: events | libc::EPOLLONESHOT as u32, u64: descriptor as u64 };
-        let mut control = |how| {
-            // SAFETY: the event lives until the call returns.
-            check(unsafe { libc::epoll_ctl(self.poll.as_raw_fd(), how, descriptor, &mut event) })
-        };
-        match control(libc::EPOLL_CTL_MOD) {
+        let listens = matches!(waiters.input, Some((_, S::Accept { .. } | S::AwaitConnection { .. })));
+        let is_registered = waiters.registered.is_some_and(|registered| registered & events == events);
+        if is_registered && !listens {
+            debug_assert!(self.is_registered(descriptor), "{descriptor} was opened, and nobody has told");
+            return Ok(());
+        }
+        let once = if listens { libc::EPOLLONESHOT as u32 } else { 0 };
+        waiters.registered = if listens { None } else { Some(events) };
+        match self.control(libc::EPOLL_CTL_MOD, descriptor, events | once) {
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {
-                if let Some((_, Submission::Accept { .. })) = waiters.input {
+                if listens {
                     never_wait(descriptor);
                 }
-                control(libc::EPOLL_CTL_ADD)
+                self.control(libc::EPOLL_CTL_ADD, descriptor, events | once)
             }
             other => other,
         }
+    }
+
+    fn control(&self, how: libc::c_int, descriptor: RawFd, events: u32) -> io::Result<()> {
+        let mut event = libc::epoll_event { events, u64: descriptor as u64 };
+        // SAFETY: the event lives until the call returns.
+        check(unsafe { libc::epoll_ctl(self.poll.as_raw_fd(), how, descriptor, &mut event) })
+    }
+
+    /// Whether the kernel knows the descriptor by what it is taken to.
+    fn is_registered(&self, descriptor: RawFd) -> bool {
+        let registered = self.waiting[descriptor as usize].registered;
+        registered.is_some_and(|events| self.control(libc::EPOLL_CTL_MOD, descriptor, events).is_ok())
     }
 
     /// A file never makes anybody wait, in its own opinion (EPERM); and what else may be wrong shows when it is tried.
@@ -184,9 +213,11 @@ impl Epoll {
     fn ready(&mut self, descriptor: RawFd, events: u32) {
         let is_ready = |event: u32| events & (event | GONE) != 0;
         let waiters = self.waiting[descriptor as usize];
+        let mut is_wanted = false;
         let asks = [(waiters.input, READABLE), (waiters.output, WRITABLE), (waiters.watch, 0)];
         for (place, (waiting, event)) in asks.into_iter().enumerate() {
             let Some((token, submission)) = waiting.filter(|_| is_ready(event)) else { continue };
+            is_wanted = true;
             let completion = match submission {
                 Submission::AwaitRoom { .. } | Submission::AwaitConnection { .. } | Submission::Watch { .. } => {
                     Some(Completion::of(token, events as i32, None, false))
@@ -203,8 +234,21 @@ impl Epoll {
                 self.done.push(completion);
             }
         }
+        if !is_wanted {
+            self.withdraw(descriptor);
+        }
         if let Err(error) = self.arm(descriptor) {
             self.cannot_wait(descriptor, &error);
+        }
+    }
+
+    /// A descriptor has woken us for what nobody waits for, and would go on so.
+    fn withdraw(&mut self, descriptor: RawFd) {
+        let waiters = &mut self.waiting[descriptor as usize];
+        let was_registered = waiters.registered.take().is_some();
+        if was_registered && waiters.events().is_none() {
+            // One that is closed is not known any more.
+            let _ = self.control(libc::EPOLL_CTL_DEL, descriptor, 0);
         }
     }
 
@@ -218,7 +262,9 @@ impl Epoll {
                 S::Receive { socket, .. } => return self.receive(token, socket),
                 S::Accept { socket } => {
                     let nobody = std::ptr::null_mut();
-                    result_of(libc::accept4(socket, nobody, std::ptr::null_mut(), libc::SOCK_CLOEXEC) as isize)
+                    let accepted = libc::accept4(socket, nobody, std::ptr::null_mut(), libc::SOCK_CLOEXEC);
+                    self.opened(accepted);
+                    result_of(accepted as isize)
                 }
                 S::ReceiveInto { socket, into, bytes } => {
                     result_of(libc::recv(socket, into.cast(), bytes as usize, flags))
@@ -256,35 +302,76 @@ impl Epoll {
         }
     }
 
-    /// Waits for events, and does what they allow.
+    /// Waits for events, for several where that pays, and does what they allow.
     fn poll(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        let waits = timeout != Some(Duration::ZERO);
+        let several = if waits { self.batching.wanted() } else { 0 };
+        if several > 0 {
+            self.gather(several as usize, timeout)?;
+            self.batching.came(self.events.len() as u32);
+        }
+        if self.events.is_empty() {
+            self.look(if self.done.is_empty() { timeout } else { Some(Duration::ZERO) })?;
+        }
+        let mut events = std::mem::take(&mut self.events);
+        for event in events.drain(..) {
+            match event.u64 {
+                ASIDE => {
+                    let done = &mut self.done;
+                    self.aside.finished(|token, result| done.push(Completion::of(token, result, None, false)));
+                }
+                descriptor => self.ready(descriptor as RawFd, event.events),
+            }
+        }
+        self.events = events;
+        Ok(())
+    }
+
+    /// Sleeps, longer and longer, while more events come and until there are several.
+    fn gather(&mut self, several: usize, timeout: Option<Duration>) -> io::Result<()> {
+        let patience = Batching::patience(several as u32);
+        let patience = timeout.map_or(patience, |timeout| timeout.min(patience));
+        let (mut slept, mut slice, mut known) = (Duration::ZERO, FIRST_SLEEP, 0);
+        while slept < patience {
+            let sleep = slice.min(patience - slept);
+            std::thread::sleep(sleep);
+            (slept, slice) = (slept + sleep, 2 * slice);
+            self.look(Some(Duration::ZERO))?;
+            let came = self.events.len();
+            if came >= several || came == known {
+                break;
+            }
+            known = came;
+        }
+        Ok(())
+    }
+
+    /// Takes the events that there are, or waits for one. Those that were taken before and not looked at come again, but
+    /// for those that come once.
+    fn look(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         // A millisecond that has begun is waited for to its end.
         let timeout = timeout.map_or(-1, |timeout| timeout.as_micros().div_ceil(1000).min(i32::MAX as u128) as i32);
-        let mut events = std::mem::take(&mut self.events);
-        // SAFETY: there is room for so many events behind the pointer.
-        let count =
-            unsafe { libc::epoll_wait(self.poll.as_raw_fd(), events.as_mut_ptr(), EVENTS as libc::c_int, timeout) };
-        let outcome = match check(count) {
+        let waiting = &self.waiting;
+        let comes_once = |event: &libc::epoll_event| {
+            waiting.get(event.u64 as usize).is_some_and(|waiters| waiters.registered.is_none())
+        };
+        self.events.retain(comes_once);
+        let taken = self.events.len();
+        self.events.reserve(EVENTS);
+        // SAFETY: there is room for so many events behind those that are there.
+        let count = unsafe {
+            let free = self.events.as_mut_ptr().add(taken);
+            libc::epoll_wait(self.poll.as_raw_fd(), free, EVENTS as libc::c_int, timeout)
+        };
+        match check(count) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
             Err(error) => Err(error),
             Ok(()) => {
                 // SAFETY: the kernel has filled so many.
-                unsafe { events.set_len(count as usize) };
-                for event in &events {
-                    match event.u64 {
-                        ASIDE => {
-                            let done = &mut self.done;
-                            self.aside.finished(|token, result| done.push(Completion::of(token, result, None, false)));
-                        }
-                        descriptor => self.ready(descriptor as RawFd, event.events),
-                    }
-                }
+                unsafe { self.events.set_len(taken + count as usize) };
                 Ok(())
             }
-        };
-        events.clear();
-        self.events = events;
-        outcome
+        }
     }
 }
 
@@ -293,6 +380,12 @@ impl Io for Epoll {
 
     unsafe fn submit(&mut self, submission: Submission, token: u64) {
         self.new.push((token, submission));
+    }
+
+    fn opened(&mut self, descriptor: RawFd) {
+        if let Some(waiters) = self.waiting.get_mut(descriptor as usize) {
+            *waiters = Waiters::default();
+        }
     }
 
     fn cancel(&mut self, token: u64) {
@@ -308,20 +401,24 @@ impl Io for Epoll {
         let mut new = std::mem::take(&mut self.new);
         new.drain(..).for_each(|(token, submission)| self.begin(token, submission));
         self.new = new;
-        let turned = self.poll(if self.done.is_empty() { timeout } else { Some(Duration::ZERO) });
+        let turned = self.poll(timeout);
+        let moved = self.done.iter().map(|completion| completion.result.max(0) as u64).sum();
+        self.batching.moved(moved);
         completions.append(&mut self.done);
         turned
     }
 
-    fn prepare_aside(&mut self, to: RawFd) {
-        self.aside.prepare(to);
+    fn prepare_aside(&mut self, _: RawFd) {
+        self.aside.prepare();
     }
 
     fn has_news(&mut self) -> bool {
         !self.done.is_empty()
     }
 
-    fn carried(&mut self, _: u64) {}
+    fn carried(&mut self, lines: u64) {
+        self.batching.carried(lines);
+    }
 
     fn elapsed(&self) -> Duration {
         self.origin.elapsed()
@@ -519,11 +616,12 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_on_a_number_that_belongs_to_another_file_by_now_is_woken_by_that() {
+    fn a_number_that_belongs_to_another_file_by_now_is_waited_for_anew() {
         let mut epoll = epoll();
         let mut last = None;
         for round in 0..3u64 {
             let (ours, theirs) = UnixStream::pair().expect("a pair");
+            epoll.opened(ours.as_raw_fd());
             submit(&mut epoll, receive(&ours), round);
             assert_eq!(turn(&mut epoll), []);
             rustix::io::write(&theirs, b"a").expect("there is room");
@@ -556,6 +654,28 @@ mod tests {
         drop(theirs);
         let [(3, events)] = turn(&mut epoll)[..] else { panic!("the other side has gone") };
         assert_ne!(events & libc::EPOLLHUP, 0);
+    }
+
+    #[test]
+    fn what_nobody_waits_for_wakes_nobody_for_ever() {
+        let mut epoll = epoll();
+        let (ours, theirs) = UnixStream::pair().expect("a pair");
+        submit(&mut epoll, receive(&ours), 1);
+        rustix::io::write(&theirs, b"a").expect("there is room");
+        assert_eq!(turn(&mut epoll), [(1, 1)]);
+        // More comes while nobody reads, and then the other side goes.
+        rustix::io::write(&theirs, b"b").expect("there is room");
+        assert_eq!(turn(&mut epoll), []);
+        assert_eq!(epoll.waiting[ours.as_raw_fd() as usize].registered, None);
+        submit(&mut epoll, Submission::Watch { descriptor: ours.as_raw_fd() }, 2);
+        assert_eq!(turn(&mut epoll), []);
+        drop(theirs);
+        assert!(matches!(turn(&mut epoll)[..], [(2, 1..)]));
+        assert_eq!(turn(&mut epoll), []);
+        submit(&mut epoll, receive(&ours), 3);
+        assert_eq!(turn(&mut epoll), [(3, 1)], "what was left");
+        submit(&mut epoll, receive(&ours), 4);
+        assert_eq!(turn(&mut epoll), [(4, 0)], "and the end");
     }
 
     #[test]

@@ -133,6 +133,10 @@ pub trait Io {
     /// Memory and descriptors that it names stay valid until its completion was taken.
     unsafe fn submit(&mut self, submission: Submission, token: u64);
 
+    /// Says that a descriptor was opened, by whatever else than [`Submission::Accept`]: its number may have belonged to
+    /// another file.
+    fn opened(&mut self, descriptor: RawFd);
+
     /// Asks for the end of the operation with this token; it completes with ECANCELED, or as usual.
     fn cancel(&mut self, token: u64);
 

@@ -75,6 +75,8 @@ impl Io for Uring {
         }
     }
 
+    fn opened(&mut self, _: RawFd) {}
+
     fn cancel(&mut self, token: u64) {
         self.ring.cancel(token);
     }

@@ -8,12 +8,14 @@
 //! not come yet.
 
 mod fast;
+mod find;
 mod isa;
 mod member;
 mod reference;
 mod skip;
 mod string;
 
+pub use find::string_in_params;
 pub use skip::SkipValue;
 pub use string::{decode, decoded};
 

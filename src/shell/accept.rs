@@ -138,6 +138,7 @@ impl<I: Io> Shell<I> {
         }
         for _ in 0..BACKLOG {
             let Ok(socket) = accept_with(&listening, SocketFlags::CLOEXEC) else { return };
+            self.hands.io.opened(socket.as_raw_fd());
             self.take_in(now, index, socket);
         }
     }

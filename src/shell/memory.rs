@@ -21,10 +21,15 @@ const ROOM_TO_GROW: (usize, usize) = (15, 16);
 const TRIM_EVERY: Duration = Duration::from_secs(1);
 
 impl<I: Io> Shell<I> {
+    /// Bytes of all blocks that are lent, and of the lines that the core keeps.
+    fn lent(&self) -> usize {
+        self.hands.io.lent() + self.bus.bytes_waiting()
+    }
+
     /// When [`Shell::check_memory`] has something to do although nothing happens.
     pub(super) fn memory_due(&self) -> Option<Moment> {
         let memory = &self.hands.memory;
-        let tell = match memory.stage(self.hands.io.lent()) {
+        let tell = match memory.stage(self.lent()) {
             Stage::Enough => None,
             Stage::Short => Some(memory.short_at),
             Stage::Over => Some(memory.over_at),
@@ -35,7 +40,7 @@ impl<I: Io> Shell<I> {
 
     /// Looks once a turn whether memory is short, and gives back what is not needed.
     pub(super) fn check_memory(&mut self, now: Moment) {
-        let stage = self.hands.memory.stage(self.hands.io.lent());
+        let stage = self.hands.memory.stage(self.lent());
         if stage > Stage::Enough || self.hands.memory.told > Stage::Enough {
             self.tell_memory(now, stage);
         }
@@ -60,8 +65,7 @@ impl<I: Io> Shell<I> {
         match stage {
             Stage::Enough => {
                 self.hands.memory.told = stage;
-                return self
-                    .tell(now, Input::Memory { used: self.hands.io.lent(), held: Vec::new(), waiting: Vec::new() });
+                return self.tell(now, Input::Memory { used: self.lent(), held: Vec::new(), waiting: Vec::new() });
             }
             Stage::Short if self.hands.memory.short_at > now => return,
             Stage::Over if self.hands.memory.over_at > now => return,
@@ -71,7 +75,7 @@ impl<I: Io> Shell<I> {
         self.hands.memory.told = stage;
         self.hands.memory.short_at = now.after(AGAIN);
         self.hands.io.buffers().drop_spares();
-        let (used, held) = (self.hands.io.lent(), self.hands.holders());
+        let (used, held) = (self.lent(), self.hands.holders());
         let waiting = self
             .hands
             .memory

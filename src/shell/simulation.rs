@@ -527,7 +527,7 @@ impl Simulation {
         let of_admin = of_admin.into_iter().map(|socket| Acceptor::new(Listening::nowhere(socket, "a seed")));
         let admin = Admin::new(&config, of_admin.collect(), &[]);
         let children_of_shell = Box::new(Rc::clone(&children));
-        let ground = Ground { signals, descriptors };
+        let ground = Ground { signals, descriptors, instead: None };
         let mut shell = Shell::new(config, kernel, children_of_shell, ground, vec![acceptor], admin);
         shell.open_doors(None);
         let mut simulation = Self {

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use super::Random;
 use crate::bus::settings::{
-    Assignment, IdCollision, Limits, Listener, MAX_CONNECTIONS, OnFailure, Pool, Routing, SessionAccess, Settings,
+    Assignment, IdCollision, Limits, Listener, MAX_CONNECTIONS, OnExit, OnFailure, Pool, Routing, SessionAccess,
+    Settings,
 };
 
 /// Something that the world can do next.
@@ -95,6 +96,7 @@ pub fn settings(random: &mut Random) -> Settings {
                 max_timeouts: random.one_in(3).then(|| random.range(1..4) as u32),
                 // Whole seconds, as in a configuration; none of them is never.
                 retry_after: random.one_in(3).then(|| Duration::from_secs(random.range(0..60) as u64)),
+                on_exit: if number == 0 { OnExit::Replace } else { OnExit::Close },
             }
         })
         .collect();
@@ -127,6 +129,8 @@ pub fn settings(random: &mut Random) -> Settings {
             lame_duck: if random.one_in(4) { milliseconds(random, 100..1000) } else { Duration::ZERO },
             quiesce: if random.one_in(3) { milliseconds(random, 100..3000) } else { Duration::ZERO },
             drain_grace: milliseconds(random, 0..300),
+            hold: if first == 0 { Duration::from_millis(300) } else { Duration::ZERO },
+            session_idle: None,
             requests_ahead: *random.pick(&[1, 4, 16, 128]),
             max_memory: 256 << 20,
             on_failure: OnFailure::Stay,

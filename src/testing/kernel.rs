@@ -241,6 +241,8 @@ impl Io for Kernel {
         self.pending.push((token, submission, false));
     }
 
+    fn opened(&mut self, _: RawFd) {}
+
     fn cancel(&mut self, token: u64) {
         for (pending, _, cancelled) in &mut self.pending {
             *cancelled |= *pending == token;

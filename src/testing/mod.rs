@@ -98,8 +98,9 @@ mod tests {
     /// Tables of a thousand entries are filled, and lines nested, by the tests of `bus::tests::limits` and of `crowd`, and
     /// slow readers are closed in those of `crowd`. Few seeds have a stdin that ends before a line comes. Who is let in is
     /// for those of `bus::tests::admission`; nobody operates a simulated daemon (`bus::tests::operator`), and its doors are
-    /// never closed for want of workers (`bus::tests::readiness`).
-    const UNREACHED: [Reason; 14] = [
+    /// never closed for want of workers (`bus::tests::readiness`). Its clients have no names and its sessions do not grow
+    /// old (`bus::tests::sessions`).
+    const UNREACHED: [Reason; 16] = [
         Reason::NoInput,
         Reason::ListenerClosed,
         Reason::ListenerOpened,
@@ -113,6 +114,8 @@ mod tests {
         Reason::HandshakeRefused,
         Reason::SessionLimit,
         Reason::SessionEvicted,
+        Reason::SessionIdle,
+        Reason::SessionTaken,
         Reason::PendingLimit,
     ];
 }

@@ -11,7 +11,7 @@ use super::line::{Ids, Kind, Line, MADE, Who, is_plain, meaning, own_id_of, valu
 use crate::bus::port::Moment;
 use crate::bus::report::Reason;
 use crate::bus::settings::{
-    Assignment, IdCollision, MAX_REQUEST_ID_LEN, MAX_SESSION_ID_LEN, Pool, SessionAccess, Settings,
+    Assignment, IdCollision, MAX_REQUEST_ID_LEN, MAX_SESSION_ID_LEN, OnExit, Pool, SessionAccess, Settings,
 };
 use crate::bus::shutdown::Stage;
 
@@ -58,6 +58,11 @@ pub const BELIEVED: Duration = Duration::from_millis(10);
 /// A claim that is not used for so long is forgotten.
 const CLAIM_KEPT: Duration = Duration::from_secs(60);
 
+/// Lines that wait for the session that they name, of one worker, their bytes, and for how long.
+const EARLY_LINES: usize = 64;
+const EARLY_BYTES: usize = 1 << 20;
+const EARLY_WAITS: Duration = Duration::from_secs(60);
+
 /// Names of lost sessions that are remembered for each client.
 const LOST_NAMES: usize = 64;
 
@@ -84,6 +89,7 @@ struct Client {
     slowed_until: Option<Moment>,
     half_closed: bool,
     closed: bool,
+    gone: bool,
     /// The line that it waits to send.
     waits_with: Option<usize>,
     assigned: Vec<(usize, usize)>,
@@ -106,6 +112,19 @@ struct Worker {
     retired: usize,
     /// One of them asked for a session.
     may_create: bool,
+    /// Clients whose lines it was given.
+    served: BTreeSet<usize>,
+    /// Lines that wait for the session that they name.
+    early: Vec<Early>,
+}
+
+/// A line that waits for the session that it names.
+struct Early {
+    number: usize,
+    bytes: usize,
+    since: Moment,
+    /// It may have been dropped before a client was closed.
+    in_doubt: bool,
 }
 
 /// How sure it is that a session belongs to its client.
@@ -225,6 +244,8 @@ pub struct Model {
     vacant: Vec<(usize, Moment)>,
     /// Workers whose requests were given up in this step: they must have stopped by its end.
     accused: Vec<usize>,
+    /// Clients whose requests were given up in this step with their connection.
+    bereaved: Vec<usize>,
     /// Workers that ended, and who waited for them.
     blamed: Vec<(usize, Who)>,
     /// Why lines of a worker would have been lost before a client was closed in the middle of them.
@@ -270,6 +291,7 @@ impl Model {
             cancelled: Vec::new(),
             vacant: Vec::new(),
             accused: Vec::new(),
+            bereaved: Vec::new(),
             blamed: Vec::new(),
             lost_before: BTreeMap::new(),
             perhaps_taken: Vec::new(),
@@ -303,6 +325,7 @@ impl Model {
             slowed_until: None,
             half_closed: false,
             closed: false,
+            gone: false,
             waits_with: None,
             assigned: Vec::new(),
         });
@@ -330,6 +353,8 @@ impl Model {
             shared_at: None,
             retired: 0,
             may_create: false,
+            served: BTreeSet::new(),
+            early: Vec::new(),
         });
         let live = self.workers.iter().filter(|worker| worker.pool == pool && !worker.released).count();
         assert!(live <= self.settings.pools[pool].max_instances, "pool {pool} has {live} workers");
@@ -462,12 +487,34 @@ impl Model {
         {
             return Fate { group: Some(group), ..Fate::to(Who::Worker(*worker)) };
         }
+        let ends_with = |(of, worker): &(usize, usize)| *of == group && self.ends_its_client(*worker);
+        if self.clients[client].assigned.iter().any(ends_with) {
+            return Fate::lost(Reason::WorkerGone);
+        }
         let free = |worker: &Worker| worker.takes && worker.owner.is_none() && pools.contains(&worker.pool);
         let to: Vec<Who> =
             self.workers.iter().enumerate().filter(|(_, worker)| free(worker)).map(|(at, _)| Who::Worker(at)).collect();
         let taken = assignment == Assignment::Dedicated && self.perhaps_taken.iter().any(|pool| pools.contains(pool));
         let lost = if to.is_empty() || taken { vec![Reason::NoWorker] } else { Vec::new() };
         Fate { to, lost, group: Some(group) }
+    }
+
+    /// Whether the client of this worker is closed when it has ended.
+    fn ends_its_client(&self, worker: usize) -> bool {
+        let pool = self.workers[worker].pool;
+        self.is_dedicated(pool) && self.settings.pools[pool].on_exit == OnExit::Close
+    }
+
+    /// Whether a worker is a client's own.
+    pub fn is_own(&self, client: usize, worker: usize) -> bool {
+        self.workers[worker].owner == Some(client)
+    }
+
+    /// Whether a client is closed since a worker of its own has ended, or is about to.
+    pub fn lost_its_worker(&self, client: usize) -> bool {
+        let own =
+            |(at, worker): (usize, &Worker)| worker.owner == Some(client) && !worker.takes && self.ends_its_client(at);
+        self.workers.iter().enumerate().any(own)
     }
 
     fn usable(&self, workers: impl Iterator<Item = usize>) -> Fate {
@@ -742,10 +789,10 @@ impl Model {
             });
             match client {
                 Some(Who::Client(client)) => Ok(client),
-                _ => owner.ok_or(Reason::UnknownRequest),
+                _ => self.only_client(worker).ok_or(Reason::UnknownRequest),
             }
         } else {
-            owner.ok_or(Reason::Unroutable)
+            self.only_client(worker).ok_or(Reason::Unroutable)
         };
         let fate = match target {
             Err(reason) => Fate::lost(reason),
@@ -757,6 +804,112 @@ impl Model {
             Ok(client) => Fate::to(Who::Client(client)),
         };
         self.reject_collisions(line, &self.to_clients, fate)
+    }
+
+    /// The client that a worker's message is for if it names nobody: the only one that has ever sent that worker
+    /// anything, or that is there if nobody has.
+    fn only_client(&self, worker: usize) -> Option<usize> {
+        let Worker { owner, served, .. } = &self.workers[worker];
+        let mut there = (0..self.clients.len()).filter(|client| !self.clients[*client].gone);
+        match (owner, served.len()) {
+            (Some(owner), _) => Some(*owner),
+            (None, 0) => there.next().filter(|_| there.next().is_none()),
+            (None, 1) => served.first().copied(),
+            _ => None,
+        }
+    }
+
+    /// Whether a line of a worker waits for an answer that makes the session which it names.
+    fn waits_for_session(&self, worker: usize, line: &Line) -> bool {
+        let Worker { owner: None, early, .. } = &self.workers[worker] else { return false };
+        let Some(name) = line.way().filter(|name| name.len() <= MAX_SESSION_ID_LEN) else { return false };
+        let is_making =
+            |request: &Request| request.answerer == Who::Worker(worker) && self.lines[request.line].creates();
+        let is_known = self.sessions.iter().any(|at| at.worker == worker && at.name == *name)
+            || self.held.iter().any(|held| held.worker == worker && held.name == *name);
+        let in_all = |early: &[Early]| early.iter().map(|early| early.bytes).sum::<usize>();
+        let bytes = line.bytes().len();
+        let most = self.settings.limits.max_memory / 16;
+        let all: usize = self.workers.iter().map(|worker| in_all(&worker.early)).sum();
+        line.kind == Kind::Notification
+            && line.request_id.is_none()
+            && self.to_workers.iter().any(is_making)
+            && !is_known
+            && early.len() < EARLY_LINES
+            && in_all(early) + bytes <= EARLY_BYTES.min(most)
+            && all + bytes <= most
+    }
+
+    /// The lines of a worker wait for their sessions no longer, but for those of session `made`, which follow now.
+    fn ends_early(&mut self, worker: usize, made: Option<&str>) {
+        let early = std::mem::take(&mut self.workers[worker].early);
+        for early in early {
+            if made.is_some() && self.lines[early.number].way().map(String::as_str) == made {
+                self.workers[worker].early.push(early);
+            } else {
+                self.count(Reason::UnknownSession);
+            }
+        }
+    }
+
+    /// Whether this line waits for its session.
+    pub fn is_early(&self, number: usize) -> bool {
+        let Who::Worker(worker) = self.lines[number].from else { return false };
+        self.workers[worker].early.iter().any(|early| early.number == number)
+    }
+
+    /// Lines that have waited for too long for their sessions wait no more.
+    pub fn expire_early(&mut self, now: Moment) {
+        for at in 0..self.workers.len() {
+            let early = &mut self.workers[at].early;
+            let before = early.len();
+            early.retain(|early| now.since(early.since) < EARLY_WAITS);
+            for _ in early.len()..before {
+                self.count(Reason::UnknownSession);
+            }
+        }
+    }
+
+    /// What waits for its session waits for one that is still to be made.
+    fn check_early(&mut self, bytes_waiting: usize) {
+        // Those that were dropped before a client was closed are the first ones of those that may have been.
+        let waits = |workers: &[Worker]| workers.iter().flat_map(|worker| &worker.early).map(|early| early.bytes).sum();
+        while waits(&self.workers) > bytes_waiting
+            && let Some(worker) = self.workers.iter_mut().find(|worker| worker.early.iter().any(|early| early.in_doubt))
+        {
+            let at = worker.early.iter().position(|early| early.in_doubt).expect("it was found");
+            worker.early.remove(at);
+            self.count(Reason::UnknownSession);
+        }
+        let waiting: usize = waits(&self.workers);
+        assert_eq!(waiting, bytes_waiting, "bytes that wait for sessions");
+        self.workers.iter_mut().flat_map(|worker| &mut worker.early).for_each(|early| early.in_doubt = false);
+        for (at, worker) in self.workers.iter().enumerate() {
+            for Early { number, .. } in &worker.early {
+                let name = self.lines[*number].way();
+                let is_it = |session: &&Session| session.worker == at && Some(&session.name) == name;
+                let made = self.sessions.iter().find(is_it);
+                assert!(made.is_none_or(|made| made.rank < Rank::Issued), "line {number} still waits for {made:?}");
+            }
+        }
+    }
+
+    /// A line that has waited for its session is queued for its owner.
+    fn early_line(&mut self, number: usize, to: Who) {
+        let line = &self.lines[number];
+        let Who::Worker(worker) = line.from else { panic!("line {number} never waited: {line:?}") };
+        let is_it = |at: &&Session| at.worker == worker && Some(&at.name) == line.way();
+        let session = self.sessions.iter().find(is_it).expect("a line waits until its session is made");
+        assert_eq!((Who::Client(session.client), session.rank), (to, Rank::Issued), "line {number} waited for another");
+        let early = std::mem::take(&mut self.workers[worker].early);
+        let is_behind =
+            |early: &Early| early.number > number || self.lines[early.number].way() != self.lines[number].way();
+        let (behind, before): (Vec<_>, Vec<_>) = early.into_iter().partition(is_behind);
+        self.workers[worker].early = behind;
+        for early in before.into_iter().filter(|early| early.number != number) {
+            assert!(early.in_doubt, "early lines keep their order");
+            self.count(Reason::UnknownSession);
+        }
     }
 
     /// A name that its owner has only used may be one that the worker is just giving to somebody else, or one that it
@@ -781,6 +934,11 @@ impl Model {
     /// The bus has queued line `number` for `to`, as `text`.
     pub fn forwarded(&mut self, now: Moment, number: usize, to: Who, text: &[u8]) {
         let line = self.lines[number].clone();
+        if self.is_early(number) {
+            assert!(line.ids_of(text).is_some(), "line {number} was changed:\n{line:?}\n{}", text.escape_ascii());
+            self.early_line(number, to);
+            return self.queued(now, to, text.len());
+        }
         let fate = match line.from {
             Who::Client(client) => self.fate_of_client_line(client, &line),
             Who::Worker(worker) => self.fate_of_worker_line(worker, &line),
@@ -798,6 +956,9 @@ impl Model {
         };
         let last = self.last_line.insert((line.from, to), number);
         assert!(last.is_none_or(|last| last < number), "line {number} came to {to:?} after {last:?}");
+        if let (Who::Client(client), Who::Worker(worker)) = (line.from, to) {
+            self.workers[worker].served.insert(client);
+        }
         match (line.from, to) {
             (Who::Client(client), Who::Worker(worker)) if line.kind != Kind::Response => {
                 self.client_message(now, number, client, worker, &fate, &ids)
@@ -1032,8 +1193,15 @@ impl Model {
                 self.sessions.push(session);
             }
         }
-        if let Some(name) = line.result_session.filter(|_| line.result) {
-            self.learns(now, client, worker, &name, asked.creates());
+        if let Some(name) = line.result_session.as_ref().filter(|_| line.result) {
+            self.learns(now, client, worker, name, asked.creates());
+        }
+        let makes_more = self.to_workers.iter().any(|at| at.answerer == line.from && self.lines[at.line].creates());
+        let made = line.result_session.as_deref().filter(|_| line.result);
+        let is_its =
+            |name: &str| self.sessions.iter().any(|at| at.worker == worker && at.name == name && at.client == client);
+        if asked.creates() && (made.is_none() || !makes_more) {
+            self.ends_early(worker, made.filter(|name| is_its(name)));
         }
         if line.result && asked.closes() {
             self.sessions.retain(|session| !request.sessions.contains(&session.serial));
@@ -1110,6 +1278,15 @@ impl Model {
             Who::Client(client) => self.fate_of_client_line(client, &line),
             Who::Worker(worker) => self.fate_of_worker_line(worker, &line),
         };
+        if let Who::Worker(worker) = line.from
+            && fate.lost == [Reason::UnknownSession]
+            && self.waits_for_session(worker, &line)
+        {
+            let in_doubt = self.lost_before.remove(&number).is_some_and(|lost| !lost.is_empty());
+            let bytes = line.bytes().len();
+            self.workers[worker].early.push(Early { number, bytes, since: now, in_doubt });
+            return None;
+        }
         let fate = Fate { lost: [fate.lost, self.lost_before.remove(&number).unwrap_or_default()].concat(), ..fate };
         let told = self.refused_for.take().filter(|_| line.kind == Kind::Request);
         let Some(reason) = told.or(fate.lost.first().copied()) else {
@@ -1169,6 +1346,9 @@ impl Model {
                     self.is_loaded(&request.sessions);
                 }
                 let creates = self.lines[request.line].creates();
+                if creates {
+                    self.ends_early(worker, None);
+                }
                 self.holds_late(number, if creates { &[] } else { &request.sessions });
             } else {
                 self.workers[worker].retired -= 1;
@@ -1266,6 +1446,10 @@ impl Model {
                 assert!(self.refusing);
                 self.accused.push(worker);
             }
+            Reason::RequestDiscarded => {
+                let Who::Client(client) = to else { panic!("{to:?} waits for a client") };
+                self.bereaved.push(client);
+            }
             _ => panic!("a request was given up for {reason:?}"),
         }
         self.count(reason);
@@ -1346,6 +1530,9 @@ impl Model {
             self.workers[worker].fresh = true;
             self.workers[worker].retired += 1;
             self.workers[worker].may_create |= self.lines[request.line].creates();
+            if self.lines[request.line].creates() {
+                self.ends_early(worker, None);
+            }
         }
         // The worker may load it yet.
         if matches!(self.lines[request.line].method, "session/load" | "session/resume") {
@@ -1417,6 +1604,12 @@ impl Model {
     /// A client waits until it may send a line, or waits no more.
     pub fn waits(&mut self, client: usize, line: Option<usize>) {
         self.clients[client].waits_with = line;
+    }
+
+    /// Whether a client may have to wait for a worker to be started.
+    pub fn awaits_worker(&self, client: usize) -> bool {
+        let line = self.clients[client].waits_with.filter(|_| !self.settings.limits.hold.is_zero());
+        line.is_some_and(|line| self.fate_of_client_line(client, &self.lines[line]).lost.contains(&Reason::NoWorker))
     }
 
     fn waits_for(&self, client: usize, worker: usize) -> bool {
@@ -1495,6 +1688,7 @@ impl Model {
             }
         }
         self.held.retain(|held| held.worker != worker);
+        self.ends_early(worker, None);
         self.let_go();
     }
 
@@ -1520,6 +1714,7 @@ impl Model {
 
     /// A client's descriptor is closed.
     pub fn gone(&mut self, client: usize) {
+        self.clients[client].gone = true;
         self.unsent += self.outputs.remove(&Who::Client(client)).unwrap_or_default().queued as u64;
     }
 
@@ -1530,6 +1725,16 @@ impl Model {
         self.expected_replies.clear();
         self.perhaps_taken.clear();
         self.lost_before.clear();
+        for client in std::mem::take(&mut self.bereaved) {
+            let closed = self.clients[client].closed && self.lost_its_worker(client);
+            assert!(closed, "requests of client {client} are given up, and it goes on");
+        }
+        for worker in 0..self.workers.len() {
+            let worker = &self.workers[worker];
+            let outlives = worker.released && worker.owner.is_some_and(|owner| !self.clients[owner].closed);
+            let ends = self.settings.pools[worker.pool].on_exit == OnExit::Close && self.is_dedicated(worker.pool);
+            assert!(!(outlives && ends) || self.refusing, "a client outlives its own worker: {:?}", worker.owner);
+        }
         for worker in std::mem::take(&mut self.accused) {
             assert!(!self.workers[worker].takes, "requests of worker {worker} were given up, and it goes on");
         }
@@ -1551,6 +1756,7 @@ impl Model {
         assert_eq!(stats.sessions, self.sessions.len(), "sessions: {:?}", self.sessions);
         let pending = self.to_workers.len() + self.to_clients.len();
         self.orphans_leave(now, pending.saturating_sub(stats.pending));
+        self.check_early(bus.bytes_waiting());
         let pending = self.to_workers.len() + self.to_clients.len();
         assert_eq!(stats.pending, pending, "pending: {:?} {:?}", self.to_workers, self.to_clients);
         assert_eq!(stats.bytes_unsent, self.unsent, "bytes unsent");

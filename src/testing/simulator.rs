@@ -334,8 +334,11 @@ impl World {
         for who in self.everybody() {
             let excused = match who {
                 // A client that is far ahead, or whose lines stand before a worker, lets others go first, and has its
-                // turn soon. One whose requests seem to end workers has to wait.
-                Who::Client(client) => turns || self.model.is_suspect(self.now, client),
+                // turn soon. One whose requests seem to end workers has to wait, and so has one for which nobody is there
+                // just now.
+                Who::Client(client) => {
+                    turns || self.model.is_suspect(self.now, client) || self.model.awaits_worker(client)
+                }
                 Who::Worker(_) => false,
             };
             let waits = self.end(who).paused && !self.end(who).deaf;
@@ -358,6 +361,7 @@ impl World {
         self.model.refusing |= self.bus.stage() >= Stage::Terminating;
         self.model.quiescing |= self.bus.stage() >= Stage::Quiescing;
         self.model.leave_slots(self.now);
+        self.model.expire_early(self.now);
         self.carry_out(effects, &[], None, VecDeque::new(), false);
         self.model.expire(self.now);
         self.model.check_stalls(self.now);
@@ -536,7 +540,15 @@ impl World {
         if expired > 0 {
             self.learn_expired(expired, &effects);
         }
-        for effect in effects {
+        let released: Vec<(usize, usize)> = effects
+            .iter()
+            .enumerate()
+            .filter_map(|(at, effect)| match effect {
+                Effect::Release { worker } => Some((at, self.worker(*worker))),
+                _ => None,
+            })
+            .collect();
+        for (place, effect) in effects.into_iter().enumerate() {
             // What ends a peer comes after all lines that were taken of it.
             let ends = match &effect {
                 Effect::Close { client, .. } => hearing == Some(Who::Client(self.client(*client))),
@@ -599,8 +611,19 @@ impl World {
                     self.workers[at].probed = true;
                 }
                 Effect::Release { worker } => self.release(worker),
-                Effect::Close { client, how, .. } => {
+                Effect::Close { client, how, why } => {
                     let at = self.client(client);
+                    if why == Reason::OwnWorkerEnded && self.clients[at].closing.is_none() {
+                        // Its worker has nothing to ask any more: the one that is heard no longer, or goes next.
+                        let goes =
+                            released.iter().find(|(behind, worker)| *behind > place && self.model.is_own(at, *worker));
+                        let heard = hearing.filter(|_| is_bad);
+                        match (goes, heard) {
+                            (Some((_, worker)), _) => self.model.unasks(*worker),
+                            (None, Some(Who::Worker(worker))) => self.model.unasks(worker),
+                            _ => assert!(!stalled.is_empty(), "client {at} has lost no worker"),
+                        }
+                    }
                     self.note(|_| format!("client {at} is closed: {how:?}"));
                     assert_ne!(self.clients[at].closing, Some(Close::Now), "closed twice");
                     self.clients[at].closing = Some(how);
@@ -686,6 +709,11 @@ impl World {
                 continue;
             };
             loop {
+                if self.model.is_early(number) {
+                    self.note(|_| format!("  line {number} has its session, and is queued for {who:?}"));
+                    self.passed_on(number, who, &text);
+                    break self.model.forwarded(now, number, who, &text);
+                }
                 let line = due.pop_front();
                 let Some(line) = line else { panic!("line {number} came to {who:?} unasked") };
                 if line == number {
@@ -1115,6 +1143,17 @@ impl World {
         let session = match random.range(0..10) {
             0 => None,
             1 => Some("nobody's".to_owned()),
+            // One that it has made and not told of yet.
+            2 if worker.todo.iter().any(|todo| todo.made.is_some()) => {
+                let made = worker.todo.iter().filter_map(|todo| Some((todo.made.clone()?, todo.line)));
+                let made: Vec<_> = made.filter(|(name, _)| worker.mind.is_untold(name)).collect();
+                let made = (!made.is_empty()).then(|| random.pick(&made).clone());
+                made.and_then(|(name, line)| {
+                    let Who::Client(client) = self.model.lines[line].from else { return None };
+                    draft.meant_for = Some((name.clone(), client));
+                    Some(name)
+                })
+            }
             _ => worker.mind.any_session(random).map(|(name, owner)| {
                 draft.meant_for = Some((name.clone(), owner));
                 name

@@ -248,6 +248,7 @@ fn each_waiting_request_is_told_why_the_daemon_has_closed() {
     let cases = [
         (1001, "draining", "1001 (going away): draining", "shuts down"),
         (1008, "token withdrawn", "1008 (not allowed): token withdrawn", "does not allow"),
+        (1011, "own_worker_ended", "1011 (internal error): own_worker_ended", "the agent behind it has ended"),
         (1013, "", "1013 (try again later)", "no room now"),
         (4321, "\u{1b}[31m", "4321: \u{fffd}[31m", "its log says why"),
     ];

@@ -391,7 +391,14 @@ fn a_monitor_sees_what_was_carried_and_what_became_of_it() {
     assert_eq!(of("stdio_bus_events_total{reason=\"worker_started\"}"), 2.0);
     assert!(of("stdio_bus_turn_duration_seconds_count") > 0.0);
     assert!(of("stdio_bus_client_received_bytes_total") > 22.0 * 20.0);
-    assert_eq!(of(&format!("stdio_bus_build_info{{version=\"{}\",io=\"{}\"}}", env!("CARGO_PKG_VERSION"), io())), 1.0);
+    assert_eq!(
+        of(&format!(
+            "stdio_bus_build_info{{version=\"{}\",io=\"{}\"}}",
+            env!("CARGO_PKG_VERSION"),
+            crate::harness::io()
+        )),
+        1.0
+    );
     daemon.stop();
 }
 

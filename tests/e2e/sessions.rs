@@ -232,6 +232,47 @@ fn a_dedicated_worker_serves_one_connection_and_ends_with_it() {
 }
 
 #[test]
+fn a_connection_ends_with_its_own_worker_and_the_next_one_gets_another() {
+    let pool = with(with(worker("agents", 1, &[]), "assignment", "dedicated"), "max_instances", 3);
+    let mut daemon = Setup::new([pool]).start();
+    let mut client = daemon.connect();
+    let first = process(&client.request(0, "initialize", json!({})));
+    client.ask(1, "hold", json!({}));
+    client.ask(2, "exit", json!({ "code": 3 }));
+    assert_eq!(client.error(1, "worker_exited"), -32011);
+    assert_eq!(client.error(2, "worker_exited"), -32011);
+    client.ends();
+    daemon.logs(&["own_worker_ended", "client=0"]);
+    let mut next = daemon.connect();
+    assert_ne!(process(&next.request(0, "initialize", json!({}))), first);
+    daemon.stop();
+}
+
+#[test]
+fn with_on_exit_replace_a_connection_goes_on_with_another_worker() {
+    let pool = with(with(worker("agents", 1, &[]), "assignment", "dedicated"), "max_instances", 3);
+    let mut daemon = Setup::new([with(pool, "on_exit", "replace")]).start();
+    let mut client = daemon.connect();
+    let first = process(&client.request(0, "m", json!({})));
+    client.ask(1, "exit", json!({ "code": 3 }));
+    assert_eq!(client.error(1, "worker_exited"), -32011);
+    assert_ne!(process(&client.request(2, "m", json!({}))), first);
+    daemon.stop();
+}
+
+#[test]
+fn in_stdio_mode_the_daemon_ends_with_the_worker_of_its_one_client() {
+    let pool = with(worker("agents", 1, &[]), "assignment", "dedicated");
+    let mut daemon = Setup::new([pool]).stdio().start();
+    let mut client = daemon.connect();
+    client.ask(1, "exit", json!({ "code": 3 }));
+    assert_eq!(client.error(1, "worker_exited"), -32011);
+    client.ends();
+    assert_eq!(daemon.wait().code(), Some(0));
+    daemon.logs(&["the worker of its one client has ended"]);
+}
+
+#[test]
 fn a_message_may_name_its_pool() {
     let pools = [worker("one", 1, &["--name", "1"]), worker("two", 1, &["--name", "2"])];
     let mut daemon = Setup::new(pools).start();

@@ -282,6 +282,19 @@ fn a_client_that_goes_without_a_word_ends_its_requests_and_its_worker() {
 }
 
 #[test]
+fn a_client_whose_own_worker_ends_is_told_1011() {
+    let mut pool = worker("agents", 1, &[]);
+    pool["assignment"] = "dedicated".into();
+    let daemon = door([pool], json!({}));
+    let mut client = web(&daemon, &[]);
+    ask(&mut client, 1, "die", json!({}));
+    assert_eq!(message(&mut client)["error"]["data"]["reason"], "worker_exited");
+    assert_eq!(close(&mut client), (CloseCode::Error, "own_worker_ended".to_owned()));
+    drop(client);
+    daemon.stop();
+}
+
+#[test]
 fn a_drain_lets_answers_out_and_says_1001() {
     let daemon = door([worker("agents", 1, &[])], json!({}));
     let mut client = web(&daemon, &[]);

@@ -33,6 +33,21 @@ fn send_signal(pid: u64, signal: Signal) {
 }
 
 #[test]
+fn requests_that_come_just_after_a_crash_are_answered_by_the_next_worker() {
+    let mut daemon = Setup::new([worker("agents", 1, &[])]).start();
+    let mut client = daemon.connect();
+    let old = pid(&mut client);
+    client.ask(0, "die", json!({}));
+    assert_eq!(client.error(0, "worker_exited"), -32011);
+    (1..=20).for_each(|id| client.ask(id, "m", json!({})));
+    for id in 1..=20 {
+        let answer = client.answer(id);
+        assert!(answer["result"]["pid"].as_u64().is_some_and(|new| new != old), "{answer}");
+    }
+    assert!(!daemon.stop().stderr.contains("no_worker"));
+}
+
+#[test]
 fn a_worker_inherits_no_descriptor_no_blocked_and_no_ignored_signal() {
     // A shell: it leaves the signals as they came, which neither Python nor Rust does.
     let leaked = fs::File::open("/dev/null").unwrap();
@@ -315,7 +330,8 @@ fn a_worker_that_writes_too_long_a_line_is_ended_however_the_reads_cut_it() {
 #[test]
 fn messages_that_can_go_nowhere_are_reported_and_the_worker_goes_on() {
     let mut daemon = Setup::new([worker("agents", 1, &[])]).start();
-    let mut client = daemon.connect();
+    let (mut client, mut other) = (daemon.connect(), daemon.connect());
+    other.request(1, "m", json!({}));
     for (text, reason) in [
         (r#"{"id":99,"result":1}"#, "unknown_id"),
         (r#"{"method":"tick","params":{"sessionId":"nobody's"}}"#, "unknown_session"),
@@ -325,6 +341,26 @@ fn messages_that_can_go_nowhere_are_reported_and_the_worker_goes_on() {
         daemon.logs(&[reason]);
     }
     assert_eq!(client.request(1, "m", json!({}))["id"], 1, "nothing of that reached the client");
+    daemon.stop();
+}
+
+#[test]
+fn what_a_worker_says_to_nobody_reaches_the_only_client_and_with_two_the_log_has_the_remedy() {
+    let mut daemon = Setup::new([with(worker("tools", 2, &[]), "assignment", "client")]).start();
+    let mut client = daemon.connect();
+    client.request(1, "initialize", json!({}));
+    let note = r#"{"method":"notifications/message","params":{"data":"x"}}"#;
+    let ask = r#"{"id":7,"method":"roots/list"}"#;
+    client.send(&json!({ "method": "write", "params": { "text": format!("{note}\n{ask}\n") } }));
+    assert_eq!((client.line().as_str(), client.line().as_str()), (note, ask));
+    client.send(&json!({ "id": 7, "result": { "roots": [] } }));
+    // Three clients share two workers.
+    let (mut second, mut third) = (daemon.connect(), daemon.connect());
+    second.request(1, "initialize", json!({}));
+    third.request(1, "initialize", json!({}));
+    client.send(&json!({ "method": "write", "params": { "text": format!("{note}\n") } }));
+    let told = daemon.logs(&["unroutable", "dedicated"]);
+    assert!(told.contains("tools"), "{told}");
     daemon.stop();
 }
 
@@ -342,7 +378,8 @@ fn an_answer_is_delivered_once() {
 #[test]
 fn a_flood_of_messages_that_go_nowhere_is_summed_up_in_the_log() {
     let mut daemon = Setup::new([worker("agents", 1, &[])]).start();
-    let mut client = daemon.connect();
+    let (mut client, mut other) = (daemon.connect(), daemon.connect());
+    other.request(1, "m", json!({}));
     client.request(1, "flood", json!({ "lines": 50_000, "size": 10 }));
     daemon.logs(&["unroutable"]);
     let told = daemon.log().lines().filter(|line| line.contains("unroutable")).count();

@@ -2,9 +2,12 @@
 //! done to them. `docs/conformance.md` says which test proves which sentence of the specification.
 
 mod admission;
+mod audience;
 mod backpressure;
 mod clients;
 mod deny;
+mod early;
+mod echo;
 mod errors;
 mod fairness;
 mod hung;
@@ -22,6 +25,7 @@ mod sessions;
 mod shutdown;
 mod tally;
 mod turns;
+mod vacancy;
 mod workers;
 
 use std::collections::BTreeMap;
@@ -33,7 +37,9 @@ use super::Bus;
 use super::peer::{ClientKey, Moment, Peer, PeerBits, Source, WorkerKey};
 use super::port::{Close, Effect, Exit, Input, Next, Origin, Place, Signal};
 use super::report::{Level, Reason, Report, WorkerName};
-use super::settings::{Assignment, IdCollision, Limits, Listener, OnFailure, Pool, Routing, SessionAccess, Settings};
+use super::settings::{
+    Assignment, IdCollision, Limits, Listener, OnExit, OnFailure, Pool, Routing, SessionAccess, Settings,
+};
 use crate::scan::{PAD, Window};
 
 /// A bus on a bench, with every wire at hand.
@@ -83,12 +89,13 @@ fn pool(instances: usize, assignment: Assignment) -> Pool {
         deny_methods: Vec::new(),
         max_timeouts: None,
         retry_after: None,
+        on_exit: OnExit::default(),
     }
 }
 
 fn settings(pools: Vec<Pool>) -> Settings {
-    // A shutdown goes on at once; those that let requests finish say so.
-    let limits = Limits { quiesce: Duration::ZERO, ..Limits::default() };
+    // A shutdown goes on at once, and nobody waits for a worker; those that test this say so.
+    let limits = Limits { quiesce: Duration::ZERO, hold: Duration::ZERO, ..Limits::default() };
     Settings {
         limits,
         pools,

@@ -74,6 +74,60 @@ fn a_dedicated_worker_serves_one_connection_and_ends_with_it() {
 }
 
 #[test]
+fn a_connection_ends_with_the_worker_that_it_has_for_itself() {
+    let mut bench = Bench::new(settings(vec![Pool { max_instances: 3, ..pool(1, Assignment::Dedicated) }]));
+    let (client, other) = (bench.client(), bench.client());
+    bench.write(client, r#"{"id":1,"method":"initialize"}"#);
+    bench.write(other, r#"{"id":1,"method":"initialize"}"#);
+    let worker = bench.worker(0);
+    bench.dies(worker);
+    assert_eq!(bench.read_error(client).0, "worker_exited");
+    let Peer::Client(key) = client else { panic!("it is a client") };
+    assert_eq!((bench.closed.clone(), bench.count(Reason::OwnWorkerEnded)), (vec![(key, Close::Flush)], 1));
+    bench.write(other, r#"{"id":2,"method":"x"}"#);
+    assert!(bench.read(other).is_empty(), "nobody else is touched");
+}
+
+#[test]
+fn a_dying_worker_of_ones_own_is_not_replaced_before_its_client_sees_the_end() {
+    let mut bench = Bench::new(settings(vec![Pool { max_instances: 3, ..pool(1, Assignment::Dedicated) }]));
+    let (client, worker) = (bench.client(), bench.worker(0));
+    asks(&mut bench, client, 1);
+    bench.breaks(worker);
+    bench.write(client, r#"{"id":1,"method":"session/new"}"#);
+    assert_eq!(bench.read_error(client).0, "worker_exited");
+    assert!(bench.closed.is_empty(), "what it says before it ends still comes");
+    bench.dies(worker);
+    assert_eq!(bench.closed.len(), 1);
+}
+
+#[test]
+fn a_connection_that_ends_with_its_worker_gets_errors_for_what_it_has_asked_others() {
+    let pools = vec![named("own", 1, Assignment::Dedicated), named("tools", 1, Assignment::RoundRobin)];
+    let mut bench = Bench::new(settings(pools));
+    let (client, worker) = (bench.client(), bench.worker(0));
+    bench.write(client, r#"{"id":1,"method":"x","pool":"own"}"#);
+    bench.write(client, r#"{"id":2,"method":"x","pool":"tools"}"#);
+    bench.dies(worker);
+    let errors = bench.read(client);
+    let reasons = errors.iter().map(|line| serde_json::from_str::<Value>(line).expect("it is JSON"));
+    let reasons: Vec<_> = reasons.map(|line| (line["id"].clone(), line["error"]["data"]["reason"].clone())).collect();
+    assert_eq!(reasons, [(1.into(), "worker_exited".into()), (2.into(), "request_discarded".into())]);
+    assert_eq!(bench.closed.len(), 1);
+}
+
+#[test]
+fn with_replace_a_connection_outlives_its_own_worker() {
+    let replaced = Pool { max_instances: 3, on_exit: OnExit::Replace, ..pool(1, Assignment::Dedicated) };
+    let mut bench = Bench::new(settings(vec![replaced]));
+    let (client, worker) = (bench.client(), bench.worker(0));
+    asks(&mut bench, client, 1);
+    bench.dies(worker);
+    asks(&mut bench, client, 1);
+    assert_eq!((shares(&mut bench).iter().sum::<usize>(), bench.closed.len()), (1, 0));
+}
+
+#[test]
 fn when_no_dedicated_worker_can_be_had_requests_get_an_error_at_once() {
     let mut bench = Bench::new(settings(vec![Pool { max_instances: 2, ..pool(1, Assignment::Dedicated) }]));
     let (first, second, third) = (bench.client(), bench.client(), bench.client());
@@ -118,7 +172,8 @@ fn a_dedicated_worker_may_be_told_a_second_name_that_a_late_answer_gave_out() {
 
 #[test]
 fn a_session_that_a_late_answer_gave_out_is_its_clients_once_its_own_worker_has_loaded_it() {
-    let mut slow = settings(vec![Pool { max_instances: 2, ..pool(1, Assignment::Dedicated) }]);
+    let mut slow =
+        settings(vec![Pool { max_instances: 2, on_exit: OnExit::Replace, ..pool(1, Assignment::Dedicated) }]);
     slow.pools[0].request_timeout = Some(seconds(1));
     let mut bench = Bench::new(slow);
     let (client, worker) = (bench.client(), bench.worker(0));
@@ -176,8 +231,30 @@ fn a_pool_whose_spare_was_given_up_says_so() {
     bench.dies(worker);
     bench.write(client, r#"{"id":1,"method":"x"}"#);
     let message = bench.read_json(client)["error"]["message"].take();
-    let expected = "no worker is free: the spare one was given up after 0 restarts within 60 s (max_restarts)";
+    let expected = "no worker is free: the spare one was given up after 0 restarts within 60 s (max_restarts); mend the \
+                    command, the daemon has to be restarted";
     assert_eq!(message, expected);
+}
+
+#[test]
+fn a_pool_whose_workers_were_given_up_says_when_they_are_tried_again() {
+    for (assignment, what) in
+        [(Assignment::Dedicated, "free: the spare one was"), (Assignment::Client, "running: its worker was")]
+    {
+        let mut failing =
+            settings(vec![Pool { retry_after: Some(seconds(90)), max_instances: 9, ..pool(1, assignment) }]);
+        failing.limits.max_restarts = 0;
+        let mut bench = Bench::new(failing);
+        let (client, worker) = (bench.client(), bench.worker(0));
+        bench.dies(worker);
+        bench.pass(milliseconds(500));
+        bench.write(client, r#"{"id":1,"method":"x"}"#);
+        let message = bench.read_json(client)["error"]["message"].take();
+        let expected = format!(
+            "no worker is {what} given up after 0 restarts within 60 s (max_restarts); mend the command, it is tried again in 90 s"
+        );
+        assert_eq!(message, expected);
+    }
 }
 
 #[test]

@@ -152,12 +152,12 @@ fn a_notification_in_an_unknown_session_is_discarded_with_a_warning() {
 #[test]
 fn a_worker_message_that_says_nothing_of_its_receiver_is_discarded_with_a_warning() {
     let mut bench = bench(1);
-    let (client, worker) = (bench.client(), bench.worker(0));
+    let (client, other, worker) = (bench.client(), bench.client(), bench.worker(0));
     bench.write(worker, r#"{"method":"hello"}"#);
     assert_eq!(bench.count(Reason::Unroutable), 1);
     bench.write(worker, r#"{"id":3,"method":"hello"}"#);
     assert_eq!(bench.read_json(worker)["id"], 3, "one that asks is told");
-    assert!(bench.read(client).is_empty());
+    assert!(bench.read(client).is_empty() && bench.read(other).is_empty());
     assert_eq!(bench.count(Reason::Unroutable), 2);
 }
 

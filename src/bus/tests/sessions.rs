@@ -260,3 +260,156 @@ fn a_session_on_a_worker_that_is_ending_is_not_moved_to_another_one() {
     assert_eq!((reason.as_str(), code, id), ("worker_exited", -32011, Value::from(2)));
     assert!(bench.read(second).is_empty());
 }
+
+#[test]
+fn two_workers_that_call_two_sessions_of_one_client_alike_are_told_of_once() {
+    let mut bench = bench(2);
+    let client = bench.client();
+    for (id, name) in [(0, "1"), (2, "2")] {
+        for at in 0..2 {
+            let id = id + at;
+            bench.write(client, &format!(r#"{{"id":{id},"method":"session/new"}}"#));
+            let worker = bench.worker(at);
+            bench.write(worker, &format!(r#"{{"id":{id},"result":{{"sessionId":"{name}"}}}}"#));
+        }
+    }
+    let told: Vec<_> = bench.reports.iter().filter(|report| report.reason == Reason::SessionDoubled).collect();
+    let [told] = told[..] else { panic!("{told:?}") };
+    assert!(
+        told.text.contains("agents/0") && told.text.contains(r#"pool "agents" "assignment": "client""#),
+        "{told:?}"
+    );
+    assert_eq!((told.client, told.worker.map(|worker| worker.place)), (Some(0), Some(1)));
+}
+
+#[test]
+fn two_clients_whose_workers_call_their_sessions_alike_are_not_told_of() {
+    let mut bench = bench(2);
+    for (id, client) in [bench.client(), bench.client()].into_iter().enumerate() {
+        bench.write(client, &format!(r#"{{"id":{id},"method":"session/new"}}"#));
+        let worker = bench.worker(id);
+        bench.write(worker, &format!(r#"{{"id":{id},"result":{{"sessionId":"1"}}}}"#));
+    }
+    assert_eq!(bench.count(Reason::SessionDoubled), 0);
+}
+
+/// A bus that forgets sessions which nobody uses for eight seconds, and a client with one.
+fn forgetting(assignment: Assignment) -> (Bench, Peer, Peer) {
+    let mut settings = settings(vec![Pool {
+        max_instances: if assignment == Assignment::Dedicated { 3 } else { 1 },
+        ..pool(1, assignment)
+    }]);
+    settings.limits.session_idle = Some(seconds(8));
+    let mut bench = Bench::new(settings);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    bench.write(client, r#"{"id":1,"method":"session/new"}"#);
+    bench.write(worker, r#"{"id":1,"result":{"sessionId":"s"}}"#);
+    (bench.read(client), bench.read(worker));
+    (bench, client, worker)
+}
+
+const PROMPT: &str = r#"{"id":2,"method":"session/prompt","params":{"sessionId":"s"}}"#;
+
+#[test]
+fn a_session_that_nobody_uses_is_forgotten_and_can_be_loaded_again() {
+    let (mut bench, client, worker) = forgetting(Assignment::Client);
+    bench.pass(milliseconds(7999));
+    assert_eq!(bench.bus.stats().sessions, 1);
+    bench.pass(seconds(1));
+    assert_eq!((bench.bus.stats().sessions, bench.count(Reason::SessionIdle)), (0, 1));
+    bench.write(client, PROMPT);
+    let error = bench.read_json(client)["error"].take();
+    assert_eq!((&error["code"], &error["data"]["reason"]), (&Value::from(-32017), &Value::from("session_lost")));
+    assert!(error["message"].as_str().is_some_and(|text| text.contains("session/load")), "{error}");
+    let other = bench.client();
+    bench.write(other, PROMPT);
+    assert_eq!(bench.read_error(other).0, "session_denied", "it is nobody else's for that");
+    bench.write(client, r#"{"id":3,"method":"session/load","params":{"sessionId":"s"}}"#);
+    bench.write(worker, r#"{"id":3,"result":null}"#);
+    bench.write(client, PROMPT);
+    assert_eq!((bench.read(client).len(), bench.read(worker).len()), (1, 2));
+    assert!(bench.bus.next_deadline().is_some(), "it is watched again");
+}
+
+#[test]
+fn a_session_is_used_by_messages_of_either_side_and_by_requests_that_are_pending() {
+    let (mut bench, client, worker) = forgetting(Assignment::Client);
+    for _ in 0..3 {
+        bench.pass(seconds(6));
+        bench.write(worker, r#"{"method":"session/update","params":{"sessionId":"s"}}"#);
+    }
+    bench.pass(seconds(6));
+    bench.write(client, PROMPT);
+    bench.pass(seconds(60));
+    bench.write(worker, r#"{"id":2,"result":{}}"#);
+    bench.pass(seconds(6));
+    bench.read(client);
+    bench.write(client, PROMPT);
+    assert_eq!((bench.read(client).len(), bench.count(Reason::SessionIdle)), (0, 0));
+}
+
+#[test]
+fn on_a_dedicated_worker_a_forgotten_session_goes_on_as_if_nothing_had_been() {
+    let (mut bench, client, worker) = forgetting(Assignment::Dedicated);
+    bench.pass(seconds(10));
+    assert_eq!(bench.count(Reason::SessionIdle), 1);
+    bench.write(client, PROMPT);
+    assert_eq!((bench.read_one(worker).as_str(), bench.read(client).len()), (PROMPT, 0));
+}
+
+/// A bus with one shared worker, and two connections of these names, the first of which has the session "s".
+fn names(first: Option<&str>, second: Option<&str>) -> (Bench, [Peer; 2], Peer) {
+    let mut bench = Bench::new(settings(vec![Pool { cancel_on_disconnect: true, ..pool(1, Assignment::Client) }]));
+    let of = |name: Option<&str>| Origin {
+        names: super::super::origin::Names { token: name.map(Into::into), ..Default::default() },
+        ..Origin::default()
+    };
+    let clients = [first, second].map(|name| Peer::Client(bench.connect(0, of(name)).expect("there is room")));
+    let worker = bench.worker(0);
+    bench.write(clients[0], r#"{"id":1,"method":"session/new"}"#);
+    bench.write(worker, r#"{"id":1,"result":{"sessionId":"s"}}"#);
+    (bench.read(clients[0]), bench.read(worker));
+    (bench, clients, worker)
+}
+
+#[test]
+fn a_newer_connection_of_the_same_name_takes_a_session_over() {
+    let (mut bench, [old, new], worker) = names(Some("alice"), Some("alice"));
+    bench.write(old, PROMPT);
+    bench.write(worker, r#"{"id":7,"method":"session/request_permission","params":{"sessionId":"s"}}"#);
+    (bench.read(old), bench.read(worker));
+    let prompt = r#"{"id":3,"method":"session/prompt","params":{"sessionId":"s"}}"#;
+    bench.write(new, prompt);
+    assert_eq!(
+        bench.read_error(old),
+        ("session_taken".to_owned(), -32014, 2.into()),
+        "what it waited for does not hang"
+    );
+    let told = bench.read(worker);
+    assert!(told[0].contains("session/cancel") && told[1].contains("client_left"), "{told:?}");
+    assert_eq!((told[2].as_str(), told.len(), bench.count(Reason::SessionTaken)), (prompt, 3, 2));
+    let update = r#"{"method":"session/update","params":{"sessionId":"s"}}"#;
+    bench.write(worker, update);
+    assert_eq!((bench.read_one(new).as_str(), bench.read(old).len()), (update, 0));
+    bench.write(old, PROMPT);
+    assert_eq!(bench.read_error(old).0, "session_denied", "the older one does not take it back by the way");
+    bench.write(old, r#"{"id":4,"method":"session/load","params":{"sessionId":"s"}}"#);
+    let told = bench.read(worker);
+    assert!(
+        told[0].contains("session/cancel") && told[1].contains("session/load"),
+        "but when it asks for it: {told:?}"
+    );
+}
+
+#[test]
+fn a_session_is_taken_over_under_its_verified_name_only() {
+    for (first, second) in [(Some("alice"), Some("bob")), (Some("alice"), None), (None, None)] {
+        let (mut bench, [old, new], worker) = names(first, second);
+        for method in ["session/prompt", "session/load", "session/resume", "session/fork"] {
+            bench.write(new, &format!(r#"{{"id":2,"method":"{method}","params":{{"sessionId":"s"}}}}"#));
+            assert_eq!(bench.read_error(new).0, "session_denied", "{method} {first:?} {second:?}");
+        }
+        bench.write(old, PROMPT);
+        assert_eq!((bench.read(worker).len(), bench.count(Reason::SessionTaken)), (1, 0));
+    }
+}

@@ -131,6 +131,7 @@ impl Web {
             Reason::ClientMalformed => close::INVALID_DATA,
             Reason::ClientLineTooLong => close::TOO_BIG,
             Reason::ConnectionLimit | Reason::MemoryLimit => close::TRY_AGAIN_LATER,
+            Reason::OwnWorkerEnded => close::INTERNAL_ERROR,
             _ => close::POLICY_VIOLATION,
         };
         (Some(code), why.name())

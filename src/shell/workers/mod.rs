@@ -20,6 +20,9 @@ impl<I: Io> Hands<I> {
         let pool = &self.pools[name.pool];
         match self.processes.spawn(worker, pool, &self.descriptors) {
             Ok(spawned) => {
+                for pipe in [&spawned.stdin, &spawned.stdout, &spawned.stderr] {
+                    self.io.opened(pipe.as_raw_fd());
+                }
                 let peer = Peer::Worker(worker);
                 let stderr = Stderr::new(spawned.stderr, pool.stderr.lines_per_sec);
                 let connection = Connection::new(

@@ -1,0 +1,146 @@
+//! Messages of workers that name neither a session nor a request.
+
+use super::*;
+
+const NOTE: &str = r#"{"method":"notifications/tools/list_changed"}"#;
+const ASK: &str = r#"{"id":0,"method":"sampling/createMessage","params":{}}"#;
+
+fn bench_of(assignment: Assignment, workers: usize) -> Bench {
+    Bench::new(settings(vec![pool(workers, assignment)]))
+}
+
+#[test]
+fn what_a_worker_says_without_a_session_reaches_the_one_client_that_it_has_served() {
+    for assignment in [Assignment::RoundRobin, Assignment::Client] {
+        let mut bench = bench_of(assignment, 2);
+        let (first, second) = (bench.client(), bench.client());
+        bench.write(first, r#"{"id":0,"method":"initialize"}"#);
+        bench.write(second, r#"{"id":0,"method":"initialize"}"#);
+        for (client, at) in [(first, 0), (second, 1)] {
+            let worker = bench.worker(at);
+            bench.read(worker);
+            for line in [NOTE, ASK] {
+                bench.write(worker, line);
+                assert_eq!(bench.read_one(client), line);
+            }
+            bench.write(client, r#"{"id":0,"result":{"roots":[]}}"#);
+            assert_eq!(bench.read_one(worker), r#"{"id":0,"result":{"roots":[]}}"#);
+        }
+    }
+}
+
+#[test]
+fn a_worker_that_nobody_has_used_speaks_to_the_only_client_there_is() {
+    let mut bench = bench(2);
+    let worker = bench.worker(1);
+    bench.write(worker, NOTE);
+    assert_eq!(bench.count(Reason::Unroutable), 1, "nobody is there");
+    let client = bench.client();
+    bench.write(worker, NOTE);
+    assert_eq!(bench.read_one(client), NOTE);
+    bench.client();
+    bench.write(worker, NOTE);
+    assert!(bench.read(client).is_empty());
+    assert_eq!(bench.count(Reason::Unroutable), 2, "it may be for the other one");
+}
+
+#[test]
+fn a_worker_that_has_served_two_is_told_that_its_pool_should_be_dedicated() {
+    let mut bench = bench(1);
+    let (first, second, worker) = (bench.client(), bench.client(), bench.worker(0));
+    bench.write(first, r#"{"id":0,"method":"initialize"}"#);
+    bench.write(second, r#"{"method":"notifications/initialized"}"#);
+    bench.read(worker);
+    bench.write(worker, ASK);
+    let answer = bench.read_json(worker);
+    assert_eq!((&answer["id"], &answer["error"]["data"]["reason"]), (&Value::from(0), &Value::from("unroutable")));
+    let text = answer["error"]["message"].as_str().expect("an error says what is wrong");
+    assert!(text.contains(r#"pool "agents" "assignment": "dedicated""#), "{text}");
+    bench.write(worker, NOTE);
+    let told = bench.reports.last().expect("a loss is told");
+    assert!(told.reason == Reason::Unroutable && told.text.contains("dedicated"), "{told:?}");
+    assert!(bench.read(first).is_empty() && bench.read(second).is_empty());
+}
+
+#[test]
+fn nobody_hears_what_a_worker_says_for_a_client_that_has_left() {
+    let mut bench = bench(1);
+    let (first, worker) = (bench.client(), bench.worker(0));
+    bench.write(first, r#"{"id":0,"method":"resources/subscribe"}"#);
+    bench.write(worker, r#"{"id":0,"result":{}}"#);
+    bench.breaks(first);
+    bench.gone(first);
+    let next = bench.client();
+    bench.write(worker, NOTE);
+    assert!(bench.read(next).is_empty(), "it may be of what the first one has subscribed to");
+    bench.write(next, r#"{"id":0,"method":"initialize"}"#);
+    bench.write(worker, NOTE);
+    assert!(bench.read(next).is_empty());
+    assert_eq!(bench.count(Reason::UnknownSession) + bench.count(Reason::Unroutable), 2);
+    // The worker that takes its place knows of nobody.
+    bench.dies(worker);
+    bench.pass(seconds(1));
+    let worker = bench.worker(0);
+    bench.write(next, r#"{"id":1,"method":"initialize"}"#);
+    bench.read(next);
+    bench.write(worker, NOTE);
+    assert_eq!(bench.read_one(next), NOTE);
+}
+
+#[test]
+fn who_answers_a_worker_that_nobody_has_used_has_used_it() {
+    let mut bench = bench(1);
+    let (first, worker) = (bench.client(), bench.worker(0));
+    bench.write(worker, ASK);
+    bench.read_one(first);
+    bench.write(first, r#"{"id":0,"result":{"roots":["/home/first"]}}"#);
+    bench.read(worker);
+    let second = bench.client();
+    bench.write(second, r#"{"id":0,"method":"initialize"}"#);
+    bench.write(worker, NOTE);
+    assert!(bench.read(first).is_empty() && bench.read(second).is_empty());
+}
+
+#[test]
+fn the_end_of_an_elicitation_reaches_who_was_asked() {
+    let mut bench = bench(1);
+    let (first, second, worker) = (bench.client(), bench.client(), bench.worker(0));
+    for (client, id) in [(first, 1), (second, 2)] {
+        bench.write(client, &format!(r#"{{"id":{id},"method":"session/prompt","params":{{"sessionId":"s{id}"}}}}"#));
+        let question = r#"{"id":ID,"method":"elicitation/create","params":{"mode":"url","elicitationId":"eID","sessionId":"sID"}}"#;
+        let question = question.replace("ID", &id.to_string()).replace(&format!("elicitation{id}"), "elicitationId");
+        let question = question.replace(&format!("session{id}"), "sessionId");
+        bench.write(worker, &question);
+        assert_eq!(bench.read_one(client), question);
+    }
+    for (client, id, method) in
+        [(second, "e2", "elicitation/complete"), (first, "e1", "notifications/elicitation/complete")]
+    {
+        let line = format!(r#"{{"method":"{method}","params":{{"elicitationId":"{id}"}}}}"#);
+        bench.write(worker, &line);
+        assert_eq!(bench.read_one(client), line);
+    }
+    bench.write(worker, r#"{"method":"elicitation/complete","params":{"elicitationId":"e3"}}"#);
+    assert_eq!(bench.count(Reason::Unroutable), 1);
+    assert!(bench.read(first).is_empty() && bench.read(second).is_empty());
+}
+
+#[test]
+fn only_the_last_elicitations_of_a_worker_are_remembered() {
+    let mut bench = bench(1);
+    let (client, _, worker) = (bench.client(), bench.client(), bench.worker(0));
+    let other = bench.client();
+    bench.write(other, r#"{"method":"hello"}"#);
+    bench.write(client, r#"{"id":1,"method":"session/prompt","params":{"sessionId":"s"}}"#);
+    for id in 0..65 {
+        let question = format!(
+            r#"{{"id":{id},"method":"elicitation/create","params":{{"elicitationId":"e{id}","sessionId":"s"}}}}"#
+        );
+        bench.write(worker, &question);
+    }
+    bench.read(client);
+    bench.write(worker, r#"{"method":"elicitation/complete","params":{"elicitationId":"e0"}}"#);
+    assert_eq!(bench.count(Reason::Unroutable), 1);
+    bench.write(worker, r#"{"method":"elicitation/complete","params":{"elicitationId":"e1"}}"#);
+    assert_eq!(bench.read(client).len(), 1);
+}

@@ -1,0 +1,134 @@
+//! Lines that wait for the next worker when the last one has just ended (`hold_ms`).
+
+use super::*;
+
+/// A bus that lets lines wait for a worker for a second.
+fn holding(pools: Vec<Pool>) -> Bench {
+    let mut settings = settings(pools);
+    settings.limits.hold = seconds(1);
+    Bench::new(settings)
+}
+
+fn round_robin(workers: usize) -> Bench {
+    holding(vec![pool(workers, Assignment::RoundRobin)])
+}
+
+#[test]
+fn requests_that_come_just_after_a_crash_wait_for_the_next_worker() {
+    let mut bench = round_robin(1);
+    let (client, other, worker) = (bench.client(), bench.client(), bench.worker(0));
+    bench.write(client, r#"{"id":0,"method":"x"}"#);
+    bench.dies(worker);
+    assert_eq!(bench.read_error(client).0, "worker_exited", "what the dead one had got is not asked again");
+    for id in 1..=3 {
+        bench.write(client, &format!(r#"{{"id":{id},"method":"x"}}"#));
+    }
+    bench.write(client, r#"{"method":"note"}"#);
+    bench.write(other, r#"{"id":1,"method":"x"}"#);
+    assert!(bench.read(client).is_empty() && bench.read(other).is_empty());
+    assert!(bench.is_paused(client) && bench.is_paused(other), "nothing more is read of them");
+    bench.pass(milliseconds(100));
+    let lines = bench.read(bench.worker(0));
+    let of_client: Vec<&String> = lines.iter().filter(|line| line.contains("\"method\":\"note\"")).collect();
+    assert_eq!((lines.len(), of_client.len()), (5, 1), "{lines:?}");
+    assert_eq!(lines.iter().position(|line| line.contains("note")), Some(3), "a client's lines keep their order");
+    assert_eq!(bench.count(Reason::NoWorker), 0);
+}
+
+#[test]
+fn a_request_waits_from_the_moment_on_at_which_its_worker_breaks() {
+    let mut bench = round_robin(1);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    bench.ends(worker);
+    bench.write(client, r#"{"id":1,"method":"x"}"#);
+    assert!(bench.read(client).is_empty() && bench.is_paused(client));
+    bench.exits(worker, Exit::Signal(9));
+    bench.pass(milliseconds(100));
+    assert_eq!(bench.read(bench.worker(0)).len(), 1);
+}
+
+#[test]
+fn nobody_waits_for_longer_than_hold_ms_in_all() {
+    let mut bench = round_robin(1);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    // It closes its stdout and does not end, so nobody follows it.
+    bench.ends(worker);
+    for id in 1..=3 {
+        bench.write(client, &format!(r#"{{"id":{id},"method":"x"}}"#));
+    }
+    bench.pass(milliseconds(999));
+    assert!(bench.read(client).is_empty());
+    bench.pass(milliseconds(1));
+    let errors = bench.read(client);
+    assert_eq!((errors.len(), bench.count(Reason::NoWorker)), (3, 3), "all at once, not one a second: {errors:?}");
+    bench.write(client, r#"{"id":4,"method":"x"}"#);
+    assert_eq!(bench.read_error(client).0, "no_worker");
+}
+
+#[test]
+fn workers_that_end_again_and_again_are_not_waited_for() {
+    let mut bench = round_robin(1);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    bench.dies(worker);
+    bench.pass(milliseconds(100));
+    let second = bench.worker(0);
+    bench.dies(second);
+    bench.write(client, r#"{"id":1,"method":"x"}"#);
+    assert_eq!(bench.read_error(client).0, "no_worker");
+}
+
+#[test]
+fn nobody_waits_for_a_worker_that_was_given_up() {
+    let mut settings = settings(vec![pool(1, Assignment::RoundRobin)]);
+    (settings.limits.hold, settings.limits.max_restarts) = (seconds(1), 0);
+    let mut bench = Bench::new(settings);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    bench.ends(worker);
+    bench.write(client, r#"{"id":1,"method":"x"}"#);
+    assert!(bench.is_paused(client), "it may be followed by another");
+    bench.exits(worker, Exit::Code(1));
+    assert_eq!(bench.read_error(client).0, "no_worker", "it is not");
+}
+
+#[test]
+fn a_client_that_leaves_while_it_waits_is_forgotten() {
+    let mut bench = round_robin(1);
+    let (client, other, worker) = (bench.client(), bench.client(), bench.worker(0));
+    bench.dies(worker);
+    bench.write(client, r#"{"id":1,"method":"x"}"#);
+    bench.write(other, r#"{"id":2,"method":"x"}"#);
+    bench.breaks(client);
+    bench.gone(client);
+    bench.pass(milliseconds(100));
+    assert_eq!(bench.read_one(bench.worker(0)), r#"{"id":2,"method":"x"}"#);
+}
+
+#[test]
+fn those_who_wait_are_told_when_the_daemon_shuts_down() {
+    let mut bench = round_robin(1);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    bench.dies(worker);
+    bench.write(client, r#"{"id":1,"method":"x"}"#);
+    bench.shutdown();
+    assert_eq!(bench.read_error(client).0, "shutting_down");
+}
+
+#[test]
+fn a_new_connection_waits_for_the_next_spare_after_the_first_one_has_failed() {
+    let mut bench = holding(vec![Pool { max_instances: 3, ..pool(1, Assignment::Dedicated) }]);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    bench.dies(worker);
+    bench.write(client, r#"{"id":1,"method":"initialize"}"#);
+    assert!(bench.is_paused(client) && bench.read(client).is_empty());
+    bench.pass(milliseconds(100));
+    assert_eq!(bench.read(bench.worker(0)).len(), 1);
+}
+
+#[test]
+fn without_hold_ms_requests_are_refused_at_once() {
+    let mut bench = bench(1);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    bench.dies(worker);
+    bench.write(client, r#"{"id":1,"method":"x"}"#);
+    assert_eq!(bench.read_error(client).0, "no_worker");
+}

@@ -1,0 +1,105 @@
+//! Clients whose next line waits for a worker: all that it could go to have just ended, and another one is due at once.
+//!
+//! The line stays where it is, its client is not read, and both go on once a worker is started, or with an error when the
+//! group has had nobody for `hold_ms`. So nothing is reordered, and what waits is bounded as it is for any client that is
+//! not read. Workers that end again and again are not waited for.
+//!
+//! Invariant: `waiting` has each client that awaits a worker, once.
+
+use super::Bus;
+use super::peer::{ClientKey, Moment, Peer};
+use super::port::Effect;
+use super::settings::Assignment;
+use crate::scan::{Line, Window};
+
+/// See the top of the file.
+#[derive(Default)]
+pub(super) struct Vacancy {
+    /// Clients that are not read before a worker is started.
+    waiting: Vec<ClientKey>,
+    /// When the first of them has waited long enough.
+    due: Option<Moment>,
+}
+
+impl Bus {
+    /// Lets a client wait with this line, for which nobody is there, if somebody is about to come. Says whether it waits.
+    pub(super) fn await_worker(&mut self, now: Moment, client: ClientKey, window: Window<'_>, line: &Line) -> bool {
+        let hold = self.settings.limits.hold;
+        let Ok(group) = self.group_of_line(client, window, line) else { return false };
+        if hold.is_zero() || self.shutdown.refuses_requests() || !self.expects_worker(now, group) {
+            return false;
+        }
+        let due = self.groups[group].vacant_since.get_or_insert(now).after(hold);
+        let Some(from) = self.clients.get_mut(client).filter(|_| due > now) else { return false };
+        from.end.awaits_worker = true;
+        self.vacancy.waiting.push(client);
+        self.vacancy.due = Some(self.vacancy.due.map_or(due, |first| first.min(due)));
+        self.check_at(due);
+        self.effects.push_back(Effect::Pause { peer: Peer::Client(client) });
+        true
+    }
+
+    /// Whether the next worker of a group, which has none that takes messages, comes after the first backoff at the
+    /// latest.
+    fn expects_worker(&self, now: Moment, group: usize) -> bool {
+        let group = &self.groups[group];
+        let is_coming = |(pool, seat): &(usize, usize)| {
+            let seat = &self.pools[*pool].seats[*seat];
+            match seat.worker {
+                Some(worker) => self.workers.get(worker).is_some_and(|worker| seat.is_followed(worker.started, now)),
+                None => seat.is_in_first_backoff(),
+            }
+        };
+        let rests = |pool: usize| {
+            let (pool, most) = (&self.pools[pool], self.settings.pools[pool].max_instances);
+            group.assignment == Assignment::Dedicated && pool.live < most && pool.rests_for_the_first_time(now)
+        };
+        group.seats().iter().any(is_coming) || group.pools().any(rests)
+    }
+
+    /// A worker was started in a seat of a pool: there is somebody for those who wait.
+    pub(super) fn end_vacancy(&mut self, pool: usize) {
+        for group in self.groups.iter_mut().filter(|group| group.vacant_since.is_some()) {
+            if group.pools().any(|of| of == pool) {
+                group.vacant_since = None;
+            }
+        }
+        self.stop_awaiting_workers();
+    }
+
+    /// What is known of workers has changed: the lines that wait for one are looked at again.
+    pub(super) fn stop_awaiting_workers(&mut self) {
+        self.vacancy.due = None;
+        for client in std::mem::take(&mut self.vacancy.waiting) {
+            if let Some(from) = self.clients.get_mut(client) {
+                from.end.awaits_worker = false;
+                self.read_again(Peer::Client(client));
+            }
+        }
+    }
+
+    /// A client waits for no worker any more, since it is being closed.
+    pub(super) fn stop_awaiting_worker(&mut self, key: ClientKey) {
+        let Some(client) = self.clients.get_mut(key).filter(|client| client.end.awaits_worker) else { return };
+        client.end.awaits_worker = false;
+        self.vacancy.waiting.retain(|waiting| *waiting != key);
+    }
+
+    /// Those who have waited long enough go on.
+    pub(super) fn tick_vacancy(&mut self, now: Moment) {
+        match self.vacancy.due {
+            Some(due) if due <= now => self.stop_awaiting_workers(),
+            Some(due) => self.check_at(due),
+            None => {}
+        }
+    }
+
+    /// Panics if those who wait and the list of them disagree.
+    pub(super) fn check_vacancy(&self) {
+        let waiting = self.clients.iter().filter(|(_, client)| client.end.awaits_worker).map(|(key, _)| key);
+        let mut listed = self.vacancy.waiting.clone();
+        listed.sort_unstable_by_key(|client| client.index());
+        assert!(waiting.eq(listed), "a client that awaits a worker is listed");
+        assert!(self.vacancy.due.is_some() || self.vacancy.waiting.is_empty(), "nobody waits for ever");
+    }
+}

@@ -72,6 +72,8 @@ pub struct Options {
     pub log_level: Option<LogLevel>,
     /// `--log-format`, which comes before the configuration's.
     pub log_format: Option<LogFormat>,
+    /// Every pool has to be able to run.
+    pub strict: bool,
 }
 
 /// Where the configuration comes from.
@@ -117,6 +119,9 @@ impl Options {
             return Err(StartError::Usage(both.to_owned()));
         }
         let mut config = self.config.load(program)?;
+        if self.strict {
+            config = config.strict()?;
+        }
         if self.listen.is_none() && config.listeners.is_empty() {
             config.listeners = inherited.iter().map(|socket| Listener::open(socket.address.clone().into())).collect();
         }
@@ -268,6 +273,13 @@ struct DaemonArgs {
     /// How a line of the log looks [default: text]
     #[arg(long, value_name = "FORMAT", value_enum)]
     log_format: Option<Format>,
+
+    /// Do not start if the command of any pool cannot be run
+    ///
+    /// Without it the other pools are served, and the log has an error; readiness says no where clients would use that
+    /// pool.
+    #[arg(long)]
+    strict: bool,
 }
 
 /// [`LogLevel`] as it is written on the command line.
@@ -536,6 +548,7 @@ impl From<DaemonArgs> for Options {
             admin: args.admin,
             log_level: args.log_level.map(LogLevel::from),
             log_format: args.log_format.map(LogFormat::from),
+            strict: args.strict,
         }
     }
 }
@@ -592,7 +605,8 @@ mod tests {
                 web: false,
                 admin: None,
                 log_level: None,
-                log_format: None
+                log_format: None,
+                strict: false
             }
         );
         let config =

@@ -160,6 +160,12 @@ fn start(config: Config, inherited: Vec<Inherited>) -> Result<Shell<Uring>, Star
     for open in config.open_listeners() {
         tracing::warn!("{open}");
     }
+    for problem in &config.missing {
+        tracing::error!(
+            "{}:{problem}; this pool has no workers until that is mended, and the others run",
+            config.origin
+        );
+    }
     let (description, unregistered) = io.describe();
     tracing::debug!("ring: {description}");
     if let Some(error) = unregistered {

@@ -75,6 +75,8 @@ pub struct Options {
     pub log_format: Option<LogFormat>,
     /// `--io`.
     pub io: Choice,
+    /// Every pool has to be able to run.
+    pub strict: bool,
 }
 
 /// Where the configuration comes from.
@@ -128,6 +130,9 @@ impl Options {
             return Err(StartError::Usage(both.to_owned()));
         }
         let mut config = self.config.load(program)?;
+        if self.strict {
+            config = config.strict()?;
+        }
         if self.listen.is_none() && config.listeners.is_empty() {
             config.listeners = inherited.iter().map(|socket| Listener::open(socket.address.clone().into())).collect();
         }
@@ -286,6 +291,13 @@ struct DaemonArgs {
     /// Where a sandbox blocks io_uring or the kernel has none, epoll does the same for more CPU.
     #[arg(long, value_name = "HOW", value_enum, env = "STDIO_BUS_IO")]
     io: Option<Means>,
+
+    /// Do not start if the command of any pool cannot be run
+    ///
+    /// Without it the other pools are served, and the log has an error; readiness says no where clients would use that
+    /// pool.
+    #[arg(long)]
+    strict: bool,
 }
 
 /// [`LogLevel`] as it is written on the command line.
@@ -577,6 +589,7 @@ impl From<DaemonArgs> for Options {
             log_level: args.log_level.map(LogLevel::from),
             log_format: args.log_format.map(LogFormat::from),
             io: args.io.map_or_else(Choice::default, Choice::from),
+            strict: args.strict,
         }
     }
 }
@@ -634,7 +647,8 @@ mod tests {
                 admin: None,
                 log_level: None,
                 log_format: None,
-                io: Choice::Auto
+                io: Choice::Auto,
+                strict: false
             }
         );
         let config =

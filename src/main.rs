@@ -69,7 +69,7 @@ fn program() -> Result<PathBuf, StartError> {
 }
 
 fn check(source: &Source, environment: bool) -> Result<(), StartError> {
-    let config = source.load(&program()?)?;
+    let config = source.load(&program()?)?.strict()?;
     for doubt in check::doubts(&config) {
         let _ = writeln!(io::stderr(), "stdio_bus: warning: {doubt}");
     }

@@ -53,6 +53,18 @@ pub(super) fn resolve(command: &str, search_path: Option<&str>) -> Result<PathBu
     Err(refused.unwrap_or_else(|| format!("is not in PATH ({})", search_path.display())))
 }
 
+/// Where a command would be that [`resolve`] has not found: to be tried all the same, since it may come.
+pub(super) fn expected(command: &str, search_path: Option<&str>) -> PathBuf {
+    let inherited = env::var_os("PATH");
+    let search_path = search_path.map(Into::into).or(inherited).unwrap_or_else(|| DEFAULT_PATH.into());
+    let directory = env::split_paths(&search_path).find(|directory| directory.is_absolute());
+    match command.contains('/') {
+        true => std::path::absolute(command).unwrap_or_else(|_| command.into()),
+        // Never a file of that name in some working directory.
+        false => directory.unwrap_or_else(|| "/bin".into()).join(command),
+    }
+}
+
 /// The absolute path of a directory that a worker can be started in; relative to that of the daemon.
 pub(super) fn working_directory(directory: &str) -> Result<PathBuf, String> {
     let path = std::path::absolute(directory).map_err(|error| reason(&error))?;

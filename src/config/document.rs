@@ -93,11 +93,13 @@ pub(super) struct Reader<'t> {
     pub(super) problems: Vec<Problem>,
     /// How many more there were than are listed.
     pub(super) omitted: usize,
+    /// What keeps one pool from running, and the others not.
+    pub(super) of_pools: Vec<Problem>,
 }
 
 impl<'t> Reader<'t> {
     pub(super) fn new(text: &'t str) -> Self {
-        Self { text, problems: Vec::new(), omitted: 0 }
+        Self { text, problems: Vec::new(), omitted: 0, of_pools: Vec::new() }
     }
 
     /// The whole document, if it is one JSON value.
@@ -114,6 +116,12 @@ impl<'t> Reader<'t> {
     /// Notes a problem with a value.
     pub(super) fn fail(&mut self, node: &Node<'_>, message: impl Into<String>, hint: Option<String>) {
         self.note(self.offset(node.raw), node.path.clone(), message.into(), hint);
+    }
+
+    /// Notes what is wrong with one pool alone.
+    pub(super) fn fail_pool(&mut self, node: &Node<'_>, message: impl Into<String>, hint: Option<String>) {
+        let (line, column) = self.place(self.offset(node.raw));
+        self.of_pools.push(Problem { line, column, path: node.path.clone(), message: message.into(), hint });
     }
 
     fn note(&mut self, offset: usize, path: String, message: String, hint: Option<String>) {

@@ -58,6 +58,8 @@ pub struct Config {
     pub log: Log,
     /// The mode that a `transport` section asked for; the command line's flags come before it.
     wanted_mode: Option<Mode>,
+    /// Commands that cannot be run, of some of the pools but not of all. These pools have no workers until that is mended.
+    pub missing: Vec<Problem>,
 }
 
 /// A pool: how to start its workers, and what the core has to know of it.
@@ -494,6 +496,23 @@ impl Config {
             admin: None,
             log: Log::default(),
             wanted_mode: None,
+            missing: Vec::new(),
+        }
+    }
+
+    /// The same configuration, if every pool can be run.
+    ///
+    /// # Errors
+    /// [`ConfigError::Invalid`] with what cannot.
+    pub fn strict(self) -> Result<Self, ConfigError> {
+        match self.missing.is_empty() {
+            true => Ok(self),
+            false => Err(ConfigError::Invalid {
+                origin: self.origin,
+                problems: self.missing,
+                omitted: 0,
+                format: self.log.format,
+            }),
         }
     }
 

@@ -34,8 +34,12 @@ const MAX_POOL_ID: usize = 64;
 pub(super) fn config(text: &str, origin: &str) -> Result<Config, (Vec<Problem>, usize, LogFormat)> {
     let mut reader = Reader::new(text);
     let config = top(&mut reader, origin);
+    let has_pool = config.as_ref().is_some_and(|config| config.pools.len() > reader.of_pools.len());
+    if !has_pool || !reader.problems.is_empty() {
+        reader.problems.append(&mut reader.of_pools);
+    }
     match config {
-        Some(config) if reader.problems.is_empty() => Ok(config),
+        Some(config) if reader.problems.is_empty() => Ok(Config { missing: reader.of_pools, ..config }),
         other => {
             reader.problems.sort_by_key(|problem| (problem.line, problem.column));
             Err((reader.problems, reader.omitted, other.map(|config| config.log.format).unwrap_or_default()))
@@ -59,7 +63,18 @@ fn top(reader: &mut Reader<'_>, origin: &str) -> Option<Config> {
     let admin = top.get("admin").and_then(|node| admin(reader, node, &listeners));
     let log = top.get("log").map(|node| log(reader, node)).unwrap_or_default();
     let wanted_mode = top.get("transport").and_then(|node| transport(reader, node));
-    Some(Config { origin: origin.to_owned(), pools, listeners, limits, routing, default_pool, admin, log, wanted_mode })
+    Some(Config {
+        origin: origin.to_owned(),
+        pools,
+        listeners,
+        limits,
+        routing,
+        default_pool,
+        admin,
+        log,
+        wanted_mode,
+        missing: Vec::new(),
+    })
 }
 
 // Spec 9.3: at least one pool; unique ids.
@@ -216,15 +231,20 @@ fn program<'t>(
         return None;
     };
     let command = reader.string(node)?;
-    match checked(&command).and_then(|command| command::resolve(command, search_path)) {
+    if let Err(why) = checked(&command) {
+        reader.fail(node, format!("the command {command:?} of pool {id:?} {why}"), None);
+        return None;
+    }
+    match command::resolve(&command, search_path) {
         Ok(program) => Some((command, program)),
         Err(why) => {
             // A whole command line in `command` is the commonest mistake of all.
             let words = command.split_whitespace().count();
             let hint = (words > 1 && !Path::new(&command).exists())
                 .then(|| "the arguments belong into \"args\", one string each".to_owned());
-            reader.fail(node, format!("the command {command:?} of pool {id:?} {why}"), hint);
-            None
+            reader.fail_pool(node, format!("the command {command:?} of pool {id:?} {why}"), hint);
+            let expected = command::expected(&command, search_path);
+            Some((command, expected))
         }
     }
 }

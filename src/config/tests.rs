@@ -933,3 +933,26 @@ fn messages_that_name_no_pool_go_to_the_default_pool_where_a_listener_prefers_no
     let dedicated = two.replacen(r#""instances":1"#, r#""instances":1,"assignment":"dedicated""#, 1);
     assert_eq!(good(&format!("{{{dedicated}}}")).mixed_listeners(), Vec::<String>::new(), "one pool is left to choose");
 }
+
+#[test]
+fn a_command_that_cannot_be_run_is_a_fault_of_its_pool_alone_unless_all_pools_have_one_or_it_is_strict() {
+    let config =
+        good(r#"{"pools":[{"id":"a","command":"sh","instances":1},{"id":"b","command":"/no/such","instances":1}]}"#);
+    let [problem] = &config.missing[..] else { panic!("one pool cannot run: {:?}", config.missing) };
+    assert_eq!(
+        (problem.path.as_str(), problem.message.as_str()),
+        ("pools[1].command", r#"the command "/no/such" of pool "b" does not exist"#)
+    );
+    assert_eq!(config.pools[1].program, Path::new("/no/such"));
+    assert!(config.strict().is_err_and(|error| error.to_string().contains("pools[1].command")));
+    let plain = good(
+        r#"{"pools":[{"id":"a","command":"sh","instances":1},{"id":"b","command":"no-such-program","instances":1}]}"#,
+    );
+    assert!(plain.pools[1].program.is_absolute(), "no file of some working directory is run by accident");
+    let all =
+        refused(r#"{"pools":[{"id":"a","command":"/no/a","instances":1},{"id":"b","command":"/no/b","instances":1}]}"#);
+    assert_eq!(all.lines().count(), 2, "{all}");
+    let other =
+        refused(r#"{"pools":[{"id":"a","command":"sh","instances":0},{"id":"b","command":"/no/b","instances":1}]}"#);
+    assert_eq!(other.lines().count(), 2, "all that is wrong is told at once: {other}");
+}

@@ -197,6 +197,12 @@ fn start<I: Io>(mut io: I, ground: Ground, config: Config, inherited: Vec<Inheri
     for open in config.open_listeners() {
         tracing::warn!("{open}");
     }
+    for problem in &config.missing {
+        tracing::error!(
+            "{}:{problem}; this pool has no workers until that is mended, and the others run",
+            config.origin
+        );
+    }
     let (description, unregistered) = io.describe();
     tracing::debug!("{}: {description}", I::NAME);
     if let Some((clients, allowed)) = ground.descriptors.fewer_clients {

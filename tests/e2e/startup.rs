@@ -606,6 +606,22 @@ fn a_user_who_may_lock_memory_for_the_ring_alone_gets_a_daemon_without_registere
 }
 
 #[test]
+fn a_missing_command_of_one_pool_leaves_the_others_running_unless_it_is_strict() {
+    let missing = || json!({ "id": "gone", "command": "/no/such/agent", "instances": 1 });
+    let mut daemon = Setup::new([worker("agents", 1, &[]), missing()]).start();
+    daemon.logs(&["ERROR", "pools[1].command", "\"/no/such/agent\" of pool \"gone\" does not exist"]);
+    let mut client = daemon.connect();
+    client.send(&json!({ "id": 1, "method": "m", "pool": "agents" }));
+    assert!(client.answer(1)["result"].is_object());
+    client.send(&json!({ "id": 2, "method": "m", "pool": "gone" }));
+    assert!(client.answer(2)["error"]["code"].is_i64(), "nobody waits for a worker that cannot come");
+    daemon.stop();
+    let refused = Setup::new([worker("agents", 1, &[]), missing()]).args(&["--strict"]).run();
+    assert_eq!(refused.code, Some(78), "{}", refused.stderr);
+    assert!(refused.stderr.contains("pools[1].command"), "{}", refused.stderr);
+}
+
+#[test]
 fn a_command_that_disappears_is_reported_with_pool_and_reason_and_others_go_on() {
     let setup = Setup::new([]);
     let agent = setup.path("agent");

@@ -257,7 +257,7 @@ impl<I: Io> Shell<I> {
         acceptors: Vec<Acceptor>,
         admin: Admin,
     ) -> Self {
-        let Ground { signals, descriptors: Allowance { of_workers, fewer_clients }, .. } = ground;
+        let Ground { signals, descriptors: Allowance { of_workers, fewer_clients, lobby }, .. } = ground;
         let mut settings = config.settings();
         if let Some((clients, _)) = fewer_clients {
             settings.most_clients = clients;
@@ -275,7 +275,7 @@ impl<I: Io> Shell<I> {
             clients: vec![None; MAX_CONNECTIONS],
             workers: Vec::new(),
             acceptors,
-            lobby: Lobby::default(),
+            lobby: Lobby::new(lobby),
             doors: config.listeners.iter().map(|listener| Door::of(listener, &config.pools)).collect(),
             pings: Pings::default(),
             accept_paused: false,

@@ -157,6 +157,8 @@ pub struct Patience {
     pub idle: Option<Duration>,
     /// Also if they have sessions.
     pub closes_sessions: bool,
+    /// After which a silent one over TCP is asked whether it is still there.
+    pub keepalive: Option<Duration>,
 }
 
 impl Listener {

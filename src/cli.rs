@@ -454,8 +454,8 @@ enum Verb {
     },
     /// Look whether this machine is fit for the daemon, and say what to do
     ///
-    /// It needs no daemon and starts nothing. Exits with 1 if something keeps the daemon from starting. That io_uring
-    /// cannot be used does not: epoll is used then.
+    /// It needs no daemon and starts nothing. Exits with 1 if something keeps the daemon from starting. Where
+    /// io_uring cannot be used, epoll is: that is no failure.
     Doctor {
         /// The configuration that is to run here, or - for stdin
         #[arg(long, value_name = "PATH")]

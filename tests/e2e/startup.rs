@@ -140,7 +140,9 @@ fn the_environment_says_what_carries_the_bytes_to_the_daemon_alone() {
     let with = |value: &str, arguments: &[&str]| Setup::bare().variable("STDIO_BUS_IO", value).args(arguments);
     let mut daemon = with("", &["--tcp", "127.0.0.1:0"]).start();
     assert!(daemon.connect().request(1, "m", json!({}))["result"].is_object());
-    let log = with("epoll", &["--tcp", "127.0.0.1:0", "--log-level", "debug"]).start().stop().stderr;
+    let daemon = with("epoll", &["--tcp", "127.0.0.1:0", "--log-level", "debug"]).start();
+    daemon.address();
+    let log = daemon.stop().stderr;
     assert!(log.contains("epoll"), "{log}");
     let outcome = with("nonsense", &["--tcp", "127.0.0.1:0"]).run();
     assert_eq!(outcome.code, Some(2), "{}", outcome.stderr);

@@ -20,8 +20,7 @@ pub fn forbid(call: libc::c_long, argument: Option<(u32, u32)>, errno: i32) -> i
     let fail = statement(RETURN, libc::SECCOMP_RET_ERRNO | errno as u32);
     let pass = statement(RETURN, libc::SECCOMP_RET_ALLOW);
     let (place, value) = argument.unwrap_or_default();
-    let with_argument =
-        [statement(LOAD, NUMBER), is(call as u32, 3), statement(LOAD, place), is(value, 1), fail, pass];
+    let with_argument = [statement(LOAD, NUMBER), is(call as u32, 3), statement(LOAD, place), is(value, 1), fail, pass];
     let without = [statement(LOAD, NUMBER), is(call as u32, 1), fail, pass];
     let filter: &[libc::sock_filter] = if argument.is_some() { &with_argument } else { &without };
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut() };

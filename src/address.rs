@@ -6,7 +6,7 @@
 
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use rustix::net::SocketAddrUnix;
@@ -42,7 +42,7 @@ pub struct AddressError(String);
 
 impl Address {
     /// Reads where to listen: `HOST:PORT`, or `:PORT` and `*:PORT` for every network of this machine. A socket that is
-    /// bound to `[::]` takes IPv4, too.
+    /// bound to `[::]` takes IPv4, too; [`without_ipv6`] says what it is where there is no IPv6.
     pub fn from_listener(text: &str) -> Result<Self, AddressError> {
         match text.strip_prefix('*').unwrap_or(text).strip_prefix(':') {
             Some(port) if !port.contains(':') => Self::from_tcp(&format!("[::]:{port}")),
@@ -155,6 +155,12 @@ pub fn is_loopback(host: &str) -> bool {
         Ok(address) => address.to_canonical().is_loopback(),
         Err(_) => host == "localhost" || host.ends_with(".localhost"),
     }
+}
+
+/// What `[::]`, every network of this machine, is where there is no IPv6. Other addresses of IPv6 are nothing then.
+pub fn without_ipv6(address: SocketAddr) -> Option<SocketAddr> {
+    let is_every = address.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED);
+    is_every.then(|| SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), address.port()))
 }
 
 /// Whether the path of a Unix socket is an abstract name, which no file stands for.

@@ -79,7 +79,7 @@ fn has_address(host: &str, port: u16) -> Result<(), StartError> {
     let address = || Address::Tcp { host: host.to_owned(), port };
     let found = (host, 0).to_socket_addrs().map_err(|source| StartError::Resolve { address: address(), source })?;
     let mut missing = None;
-    for one in found {
+    for one in found.flat_map(|one| std::iter::once(one).chain(address::without_ipv6(one))) {
         match TcpListener::bind(one) {
             Ok(_) => return Ok(()),
             Err(source) => missing = Some(source),

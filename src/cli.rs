@@ -73,8 +73,8 @@ pub struct Options {
     pub log_level: Option<LogLevel>,
     /// `--log-format`, which comes before the configuration's.
     pub log_format: Option<LogFormat>,
-    /// `--io`.
-    pub io: Choice,
+    /// `--io`, which comes before the environment's.
+    pub io: Option<Choice>,
     /// Every pool has to be able to run.
     pub strict: bool,
 }
@@ -109,6 +109,19 @@ impl Options {
         if self.log_level.is_none() && value.is_some_and(|value| !value.is_empty() && value != "0") {
             self.log_level = Some(LogLevel::Debug);
         }
+    }
+
+    /// Takes `STDIO_BUS_IO`, which says what `--io` says where the command line does not.
+    ///
+    /// # Errors
+    /// It is none of the values that `--io` takes.
+    pub fn carry(&mut self, value: Option<&OsStr>) -> Result<(), StartError> {
+        let Some(value) = value.filter(|value| self.io.is_none() && !value.is_empty()) else { return Ok(()) };
+        let means = value.to_str().and_then(|text| Means::from_str(text, false).ok()).ok_or_else(|| {
+            StartError::Usage(format!("STDIO_BUS_IO is {}; write auto, ring or epoll", value.display()))
+        })?;
+        self.io = Some(means.into());
+        Ok(())
     }
 
     /// The configuration with the command line applied: its listeners are complete and its log settings final.
@@ -211,7 +224,7 @@ Examples:
   stdio_bus status --admin /run/admin.sock              what a running daemon does (--admin)
 
 Exit codes:
-  0 done, 1 failed at run time or something could not be written, 2 wrong usage, 69 no io_uring, 73 cannot listen, 78 wrong configuration";
+  0 done, 1 failed at run time or something could not be written, 2 wrong usage, 69 no io_uring with --io ring, 73 cannot listen, 78 wrong configuration";
 
 /// A message bus for AI agents that speak JSON-RPC over stdin and stdout.
 ///
@@ -288,8 +301,9 @@ struct DaemonArgs {
 
     /// What carries the bytes [default: auto]
     ///
-    /// Where a sandbox blocks io_uring or the kernel has none, epoll does the same for more CPU.
-    #[arg(long, value_name = "HOW", value_enum, env = "STDIO_BUS_IO")]
+    /// Where a sandbox blocks io_uring or the kernel has none, epoll does the same for more CPU. It comes before
+    /// STDIO_BUS_IO in the environment, which takes the same values.
+    #[arg(long, value_name = "HOW", value_enum)]
     io: Option<Means>,
 
     /// Do not start if the command of any pool cannot be run
@@ -440,8 +454,8 @@ enum Verb {
     },
     /// Look whether this machine is fit for the daemon, and say what to do
     ///
-    /// It needs no daemon and starts nothing. Exits with 69 if io_uring cannot be used, with 1 if something else keeps
-    /// the daemon from starting.
+    /// It needs no daemon and starts nothing. Exits with 1 if something keeps the daemon from starting. Where
+    /// io_uring cannot be used, epoll is: that is no failure.
     Doctor {
         /// The configuration that is to run here, or - for stdin
         #[arg(long, value_name = "PATH")]
@@ -588,7 +602,7 @@ impl From<DaemonArgs> for Options {
             admin: args.admin,
             log_level: args.log_level.map(LogLevel::from),
             log_format: args.log_format.map(LogFormat::from),
-            io: args.io.map_or_else(Choice::default, Choice::from),
+            io: args.io.map(Choice::from),
             strict: args.strict,
         }
     }
@@ -647,7 +661,7 @@ mod tests {
                 admin: None,
                 log_level: None,
                 log_format: None,
-                io: Choice::Auto,
+                io: None,
                 strict: false
             }
         );
@@ -710,6 +724,21 @@ mod tests {
         for value in [None, Some(""), Some("0")] {
             assert_eq!(level("", value), None, "{value:?}");
         }
+    }
+
+    #[test]
+    fn the_environment_says_what_carries_the_bytes_unless_the_command_line_does() {
+        let io = |line: &str, value: Option<&str>| {
+            let mut options = run(line);
+            options.carry(value.map(OsStr::new)).map(|()| options.io).map_err(|error| error.to_string())
+        };
+        assert_eq!(io("", Some("epoll")), Ok(Some(Choice::Epoll)));
+        assert_eq!(io("--io ring", Some("epoll")), Ok(Some(Choice::Ring)));
+        assert_eq!(io("--io ring", Some("nonsense")), Ok(Some(Choice::Ring)));
+        for unset in [None, Some("")] {
+            assert_eq!(io("", unset), Ok(None));
+        }
+        assert_eq!(io("", Some("nonsense")), Err("STDIO_BUS_IO is nonsense; write auto, ring or epoll".to_owned()));
     }
 
     #[test]

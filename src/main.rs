@@ -26,7 +26,7 @@ fn main() -> ExitCode {
     let result = match command {
         Command::Run(mut options) => {
             options.debug(std::env::var_os("DEBUG_STDIO").as_deref());
-            return run(&options);
+            return run(options);
         }
         Command::Check { config, environment } => check(&config, environment).map(|()| exit::OK),
         Command::Worker(Worker::Echo) => echo::run().map(|()| exit::OK).map_err(StartError::io("echo")),
@@ -43,13 +43,14 @@ fn main() -> ExitCode {
 }
 
 /// Is the daemon. What keeps it from starting is told in the format of its log, as far as that is known then.
-fn run(options: &Options) -> ExitCode {
+fn run(mut options: Options) -> ExitCode {
     let mut format = options.log_format;
     // SAFETY: nothing was opened yet.
     let result = unsafe { activation::take() }.and_then(|inherited| {
+        options.carry(std::env::var_os("STDIO_BUS_IO").as_deref())?;
         let config = options.configuration(&program()?, &inherited)?;
         format = Some(config.log.format);
-        shell::run(config, inherited, options.io)
+        shell::run(config, inherited, options.io.unwrap_or_default())
     });
     match result {
         Ok(code) => ExitCode::from(code),

@@ -1,6 +1,7 @@
 //! Listening sockets: made at the start, made anew when somebody has ended them, given up at the shutdown. Nobody accepts
 //! here.
 
+use std::collections::VecDeque;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::OwnedFd;
@@ -261,9 +262,10 @@ fn open_tcp(
         // Two addresses would be given two ports, and one was asked for.
         addresses.truncate(1);
     }
+    let mut addresses = VecDeque::from(addresses);
     let mut opened = Vec::new();
     let mut absent = None;
-    for address in addresses {
+    while let Some(address) = addresses.pop_front() {
         if let Some(listening) = passed_on(address) {
             opened.push(listening?);
             continue;
@@ -273,6 +275,7 @@ fn open_tcp(
             // localhost is ::1 too, also on machines without IPv6.
             Err(error) if matches!(error.raw_os_error(), Some(libc::EADDRNOTAVAIL | libc::EAFNOSUPPORT)) => {
                 absent = Some(error);
+                addresses.extend(address::without_ipv6(address));
             }
             Err(source) => return Err(StartError::Bind { address: asked, source }),
         }

@@ -1,9 +1,15 @@
-// The official MCP client against the reference server, over one TCP connection: `node mcp.js COUNT PORT`. The SDK has
-// no transport for a plain socket, so this is one: lines of JSON, which is what its own stdio transport speaks.
+// The official MCP client against the reference server, over TCP: `node mcp.js COUNT PORT` is so many clients at once, which
+// ask and are answered, and `node mcp.js hears PORT` one that hears what the server says by itself. The SDK has no
+// transport for a plain socket, so this is one: lines of JSON, which is what its own stdio transport speaks.
 import assert from "node:assert/strict";
 import net from "node:net";
 import { Client } from "@modelcontextprotocol/sdk/client/index.js";
 import { ReadBuffer, serializeMessage } from "@modelcontextprotocol/sdk/shared/stdio.js";
+import {
+  CreateMessageRequestSchema,
+  LoggingMessageNotificationSchema,
+  ToolListChangedNotificationSchema,
+} from "@modelcontextprotocol/sdk/types.js";
 
 class SocketTransport {
   constructor(port) {
@@ -17,7 +23,8 @@ class SocketTransport {
       this.socket.on("close", () => this.onclose?.());
       this.socket.on("data", (data) => {
         this.buffer.append(data);
-        for (let message; (message = this.buffer.readMessage()) !== null; ) this.onmessage?.(message);
+        // One after the other: the SDK forgets who waits for progress when the result comes in the same moment.
+        for (let message; (message = this.buffer.readMessage()) !== null; ) setImmediate(() => this.onmessage?.(message));
       });
     });
   }
@@ -45,4 +52,33 @@ async function one(number) {
   await client.close();
 }
 
-await Promise.all(Array.from({ length: Number(process.argv[2]) }, (_, number) => one(number)));
+// What names no session: progress, the log and changed lists arrive, and the server's own request is answered.
+async function hears() {
+  const client = new Client({ name: "mcp", version: "1" }, { capabilities: { sampling: {} } });
+  const heard = (schema) => new Promise((resolve) => client.setNotificationHandler(schema, resolve));
+  const changed = heard(ToolListChangedNotificationSchema);
+  const logged = heard(LoggingMessageNotificationSchema);
+  client.setRequestHandler(CreateMessageRequestSchema, ({ params }) => ({
+    model: "none",
+    role: "assistant",
+    content: { type: "text", text: `sampled ${params.messages[0].content.text}` },
+  }));
+  await client.connect(new SocketTransport(Number(process.argv[3])));
+  // The server offers this tool once it knows that the client can sample.
+  await changed;
+  const sampled = await client.callTool({ name: "trigger-sampling-request", arguments: { prompt: "a question" } });
+  assert.match(sampled.content[0].text, /sampled .*a question/);
+  const progress = [];
+  await client.callTool(
+    { name: "trigger-long-running-operation", arguments: { duration: 0.1, steps: 4 } },
+    undefined,
+    { onprogress: (step) => progress.push(step.progress) },
+  );
+  assert.deepEqual(progress, [1, 2, 3, 4]);
+  await client.callTool({ name: "toggle-simulated-logging", arguments: {} });
+  assert.match((await logged).params.data, /message/);
+  await client.close();
+}
+
+if (process.argv[2] === "hears") await hears();
+else await Promise.all(Array.from({ length: Number(process.argv[2]) }, (_, number) => one(number)));

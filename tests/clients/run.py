@@ -103,14 +103,14 @@ def websocket_crash():
         finish("those who come later", start("ts2", 2, 1, "turns", daemon.urls))
 
 
-def mcp():
-    """The official MCP client, four at once, each with a reference server of its own."""
+def mcp(assignment, what):
+    """The official MCP client with the reference server: so many at once, or one that hears what the server says."""
     server = "node_modules/@modelcontextprotocol/server-everything/dist/index.js"
     everything = {"id": "everything", "command": "node", "args": [server, "stdio"], "cwd": HERE, "instances": 1,
-                  "assignment": "dedicated"}
+                  "assignment": assignment}
     with Daemon([everything]) as daemon:
         port = str(daemon.ports["everything"])
-        client = subprocess.Popen(["node", "mcp.js", "4", port], cwd=HERE, stdout=subprocess.PIPE,
+        client = subprocess.Popen(["node", "mcp.js", what, port], cwd=HERE, stdout=subprocess.PIPE,
                                   stderr=subprocess.STDOUT, text=True)
         finish("mcp.js", client)
 
@@ -133,7 +133,10 @@ def cases():
     # Starting an agent for each is what takes its time here.
     yield "official_websocket_clients_have_an_agent_each", lambda: websockets("dedicated", 4, {"ts2": 20, "python": 4})
     yield "official_websocket_clients_are_told_of_a_crash_and_vanish_without_harm", websocket_crash
-    yield "mcp_client_and_reference_server", mcp
+    yield "mcp_clients_have_a_reference_server_each", lambda: mcp("dedicated", "4")
+    for assignment in ("client", "dedicated"):
+        yield (f"an_mcp_client_hears_what_its_server_says_by_itself_{assignment}",
+               lambda a=assignment: mcp(a, "hears"))
 
 
 def main():

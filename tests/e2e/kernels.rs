@@ -12,6 +12,9 @@ use serde_json::json;
 use crate::harness::{Daemon, Outcome, PATIENCE, Setup, shell, worker};
 use crate::seccomp::forbid;
 
+/// Where the low halves of a call's first two arguments lie (seccomp(2), struct seccomp_data).
+const FIRST: u32 = 16;
+const SECOND: u32 = 24;
 /// IORING_REGISTER_BUFFERS and IORING_REGISTER_PBUF_RING (io_uring_register(2)).
 const REGISTER_BUFFERS: u32 = 0;
 const REGISTER_BUFFER_RING: u32 = 22;
@@ -21,15 +24,16 @@ const REGISTER_RESTRICTIONS: u32 = 11;
 /// Runs the daemon where a call is forbidden, and checks that it does not start for want of io_uring if it must not do
 /// without, and otherwise serves by epoll and says why.
 fn there_is_no_ring(call: libc::c_long, second: Option<u32>, errno: i32) -> String {
+    let argument = second.map(|second| (SECOND, second));
     let mut daemon = Setup::new([worker("agents", 1, &[])])
         .args(&["--io", "auto"])
-        .before_exec(move || forbid(call, second, errno))
+        .before_exec(move || forbid(call, argument, errno))
         .start();
     all_are_answered(&mut daemon);
     let said = daemon.stop().stderr;
     let line = said.lines().find(|line| line.contains("epoll is used instead")).expect("it says so");
     assert!(line.contains("INFO") && line.contains("io_uring cannot be used here"), "{line}");
-    let outcome = Setup::bare().tcp().args(&["--io", "ring"]).before_exec(move || forbid(call, second, errno)).run();
+    let outcome = Setup::bare().tcp().args(&["--io", "ring"]).before_exec(move || forbid(call, argument, errno)).run();
     // The remedy is the same in both.
     assert!(
         line.ends_with(outcome.stderr.trim_end().rsplit('\n').next().expect("a remedy").trim()),
@@ -101,7 +105,7 @@ fn all_are_answered(daemon: &mut Daemon) {
 
 #[test]
 fn where_buffers_cannot_be_registered_the_daemon_does_without_and_says_so_once() {
-    let refuse = || forbid(libc::SYS_io_uring_register, Some(REGISTER_BUFFERS), libc::EPERM);
+    let refuse = || forbid(libc::SYS_io_uring_register, Some((SECOND, REGISTER_BUFFERS)), libc::EPERM);
     let mut daemon = Setup::new([worker("agents", 1, &[])]).args(&["--io", "ring"]).before_exec(refuse).start();
     all_are_answered(&mut daemon);
     let outcome = daemon.stop();
@@ -113,11 +117,35 @@ fn where_buffers_cannot_be_registered_the_daemon_does_without_and_says_so_once()
 
 #[test]
 fn where_the_ring_cannot_be_restricted_the_daemon_does_the_same_and_says_so() {
-    let refuse = || forbid(libc::SYS_io_uring_register, Some(REGISTER_RESTRICTIONS), libc::EINVAL);
+    let refuse = || forbid(libc::SYS_io_uring_register, Some((SECOND, REGISTER_RESTRICTIONS)), libc::EINVAL);
     let mut daemon = at_debug().before_exec(refuse).start();
     all_are_answered(&mut daemon);
     let outcome = daemon.stop();
     assert!(in_use(&outcome).contains("not restricted (Invalid argument"), "{outcome:?}");
+}
+
+#[test]
+fn where_there_is_no_ipv6_a_port_alone_is_every_network_of_ipv4() {
+    let no_ipv6 = || forbid(libc::SYS_socket, Some((FIRST, libc::AF_INET6 as u32)), libc::EAFNOSUPPORT);
+    for flag in ["--tcp", "--ws"] {
+        let setup = Setup::bare().args(&[flag, ":0"]).before_exec(no_ipv6);
+        let mut daemon = setup.start();
+        assert!(daemon.address().ip().is_unspecified() && daemon.address().is_ipv4(), "{flag}: {}", daemon.log());
+        if flag == "--tcp" {
+            let mut client = daemon.connect();
+            assert_eq!(client.request(1, "m", json!({ "a": 1 }))["result"]["echo"]["a"], 1);
+        }
+    }
+    // An address of IPv6 that was asked for is not replaced by others.
+    let outcome = Setup::bare().args(&["--tcp", "[::1]:0"]).before_exec(no_ipv6).run();
+    assert_eq!(outcome.code, Some(73), "{}", outcome.stderr);
+    let mut setup = Setup::bare().args(&["check", "--environment", "--config"]).before_exec(no_ipv6);
+    let path = setup.text_path("bus.json");
+    let config = json!({ "pools": [worker("agents", 1, &[])], "listeners": [{ "tcp": ":0" }] });
+    std::fs::write(&path, config.to_string()).expect("there is room for it");
+    setup = setup.args(&[&path]);
+    let outcome = setup.run();
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
 }
 
 /// Flags of io_uring_setup(2).

@@ -84,7 +84,7 @@ fn with_json_the_daemon_says_so_too_why_it_does_not_start() {
     for (setup, code, part) in [
         (asked.args(&["--log-format", "json"]).set("pool", json!([])), 78, "is not a known key"),
         (as_json().set("pool", json!([])), 78, "is not a known key"),
-        (as_json().args(&["--tcp", &taken]), 73, "Address already in use"),
+        (as_json().args(&["--tcp", &taken]), 73, "(os error 98)"),
         (Setup::bare().args(&["--log-format", "json", "--config", "/no/such/file"]), 78, "does not exist"),
     ] {
         let outcome = setup.run();

@@ -136,6 +136,24 @@ fn the_environment_can_ask_for_debug() {
 }
 
 #[test]
+fn the_environment_says_what_carries_the_bytes_to_the_daemon_alone() {
+    let with = |value: &str, arguments: &[&str]| Setup::bare().variable("STDIO_BUS_IO", value).args(arguments);
+    let mut daemon = with("", &["--tcp", "127.0.0.1:0"]).start();
+    assert!(daemon.connect().request(1, "m", json!({}))["result"].is_object());
+    let daemon = with("epoll", &["--tcp", "127.0.0.1:0", "--log-level", "debug"]).start();
+    daemon.address();
+    let log = daemon.stop().stderr;
+    assert!(log.contains("epoll"), "{log}");
+    let outcome = with("nonsense", &["--tcp", "127.0.0.1:0"]).run();
+    assert_eq!(outcome.code, Some(2), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("STDIO_BUS_IO") && outcome.stderr.contains("ring"), "{}", outcome.stderr);
+    for arguments in [&["worker", "echo"][..], &["check"], &["--version"]] {
+        let outcome = with("nonsense", arguments).run();
+        assert_eq!(outcome.code, Some(0), "{arguments:?}: {}", outcome.stderr);
+    }
+}
+
+#[test]
 fn a_port_alone_is_open_to_every_network_of_both_protocols() {
     let daemon = Setup::new([worker("agents", 1, &[])]).args(&["--tcp", ":0"]).start();
     let port = daemon.address().port();

@@ -2,9 +2,9 @@
 
 use std::io;
 
-/// Makes a system call fail with `errno`, as a container's seccomp profile does; if a second argument is given, only
-/// calls with that one. For a new process, between fork and exec: it makes system calls only, and goes for good.
-pub fn forbid(call: libc::c_long, second: Option<u32>, errno: i32) -> io::Result<()> {
+/// Makes a system call fail with `errno`, as a container's seccomp profile does; if a place in struct
+/// seccomp_data (seccomp(2)) and a value are given, only calls with that one there. For a new process, between fork and exec: it makes system calls only, and goes for good.
+pub fn forbid(call: libc::c_long, argument: Option<(u32, u32)>, errno: i32) -> io::Result<()> {
     let statement = |code: u32, k| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
     // One that is not equal skips the rest but for the last.
     let is = |k, skipped| libc::sock_filter {
@@ -15,15 +15,14 @@ pub fn forbid(call: libc::c_long, second: Option<u32>, errno: i32) -> io::Result
     };
     const LOAD: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
     const RETURN: u32 = libc::BPF_RET | libc::BPF_K;
-    /// Where the number of the call and the low half of its second argument lie (seccomp(2), struct seccomp_data).
+    /// Where the number of the call lies.
     const NUMBER: u32 = 0;
-    const SECOND: u32 = 24;
     let fail = statement(RETURN, libc::SECCOMP_RET_ERRNO | errno as u32);
     let pass = statement(RETURN, libc::SECCOMP_RET_ALLOW);
-    let with_second =
-        [statement(LOAD, NUMBER), is(call as u32, 3), statement(LOAD, SECOND), is(second.unwrap_or(0), 1), fail, pass];
+    let (place, value) = argument.unwrap_or_default();
+    let with_argument = [statement(LOAD, NUMBER), is(call as u32, 3), statement(LOAD, place), is(value, 1), fail, pass];
     let without = [statement(LOAD, NUMBER), is(call as u32, 1), fail, pass];
-    let filter: &[libc::sock_filter] = if second.is_some() { &with_second } else { &without };
+    let filter: &[libc::sock_filter] = if argument.is_some() { &with_argument } else { &without };
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut() };
     // SAFETY: prctl(2) reads `program` and the filter it points to, which live until it returns.
     let set = unsafe {

@@ -317,6 +317,13 @@ fn an_unknown_key_brings_the_nearest_known_one() {
 }
 
 #[test]
+fn a_timeout_of_nothing_kills_workers_at_once_and_is_no_backpressure() {
+    assert_eq!(good(&top(r#","limits":{"drain_timeout_sec":0}"#)).limits.drain_timeout, Duration::ZERO);
+    let message = refused(&top(r#","limits":{"backpressure_timeout_sec":0}"#));
+    assert!(message.contains("must be at least 1, not 0 (") && message.contains("86400 for the longest"), "{message}");
+}
+
+#[test]
 fn a_number_is_whole_and_in_its_range() {
     let cases = [
         ("1e6", "write 1000000"),

@@ -304,7 +304,8 @@ fn forgetting(assignment: Assignment) -> (Bench, Peer, Peer) {
     let (client, worker) = (bench.client(), bench.worker(0));
     bench.write(client, r#"{"id":1,"method":"session/new"}"#);
     bench.write(worker, r#"{"id":1,"result":{"sessionId":"s"}}"#);
-    (bench.read(client), bench.read(worker));
+    bench.read(client);
+    bench.read(worker);
     (bench, client, worker)
 }
 
@@ -368,7 +369,8 @@ fn names(first: Option<&str>, second: Option<&str>) -> (Bench, [Peer; 2], Peer) 
     let worker = bench.worker(0);
     bench.write(clients[0], r#"{"id":1,"method":"session/new"}"#);
     bench.write(worker, r#"{"id":1,"result":{"sessionId":"s"}}"#);
-    (bench.read(clients[0]), bench.read(worker));
+    bench.read(clients[0]);
+    bench.read(worker);
     (bench, clients, worker)
 }
 
@@ -377,7 +379,8 @@ fn a_newer_connection_of_the_same_name_takes_a_session_over() {
     let (mut bench, [old, new], worker) = names(Some("alice"), Some("alice"));
     bench.write(old, PROMPT);
     bench.write(worker, r#"{"id":7,"method":"session/request_permission","params":{"sessionId":"s"}}"#);
-    (bench.read(old), bench.read(worker));
+    bench.read(old);
+    bench.read(worker);
     let prompt = r#"{"id":3,"method":"session/prompt","params":{"sessionId":"s"}}"#;
     bench.write(new, prompt);
     assert_eq!(

@@ -59,6 +59,11 @@ impl Node<'_> {
         self.kind() == "a number"
     }
 
+    /// Whether it is the number 0.
+    pub(super) fn is_zero(&self) -> bool {
+        self.raw == "0"
+    }
+
     /// What kind of value this is, in the words of a message.
     fn kind(&self) -> &'static str {
         match self.raw.as_bytes().first() {

@@ -59,6 +59,7 @@ pub(super) const LISTENER: &[&str] = &[
     "first_line_timeout_sec",
     "idle_timeout_sec",
     "idle_closes_sessions",
+    "keepalive_sec",
     "allow",
     "peer_uids",
     "proxy",
@@ -97,6 +98,7 @@ pub(super) fn range(key: &str) -> RangeInclusive<u64> {
         // 0 never tries again.
         "retry_after_sec" => 0..=30 * DAY,
         "first_line_timeout_sec" | "idle_timeout_sec" => 1..=30 * DAY,
+        "keepalive_sec" => 1..=3600,
         "max_input_buffer" => 1..=GIB,
         "max_output_queue" => 1..=4 * GIB,
         // 0 forgets none.

@@ -1,6 +1,7 @@
 //! The configuration: what the daemon is told by its file, its `--config-fd` or, without either, by itself.
 //!
-//! A [`Config`] that exists is valid: every command was found, every range checked, every name resolved. Loading never
+//! A [`Config`] that exists is valid: every range is checked, every name resolved, and of the commands those that were not
+//! found are told in [`Config::missing`]. Loading never
 //! starts, binds or changes anything, and never stops at the first problem: a [`ConfigError`] has them all, each with
 //! its line, column and path. `docs/configuration.md` lists every key, `config/schema.json` describes them to editors.
 //!
@@ -156,6 +157,8 @@ pub struct Patience {
     pub idle: Option<Duration>,
     /// Also if they have sessions.
     pub closes_sessions: bool,
+    /// After which a silent one over TCP is asked whether it is still there.
+    pub keepalive: Option<Duration>,
 }
 
 impl Listener {

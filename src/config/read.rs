@@ -341,13 +341,18 @@ fn listeners<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[Pool]) -> Ve
 fn patience<'t>(reader: &mut Reader<'t>, object: &Object<'t>) -> Patience {
     let [first_line, idle] =
         ["first_line_timeout_sec", "idle_timeout_sec"].map(|key| number(reader, object, key).map(Duration::from_secs));
+    let keepalive = number(reader, object, "keepalive_sec").map(Duration::from_secs);
+    if let Some(node) = object.get("keepalive_sec").filter(|_| object.get("unix").is_some()) {
+        let hint = "leave it out: the kernel knows at once when a process of this machine has gone".to_owned();
+        reader.fail(node, "is for connections over TCP", Some(hint));
+    }
     let closes_sessions = object.get("idle_closes_sessions");
     if let Some(node) = closes_sessions.filter(|_| object.get("idle_timeout_sec").is_none()) {
         let hint = "set idle_timeout_sec, or leave it out".to_owned();
         reader.fail(node, "says which idle clients are closed, and none is", Some(hint));
     }
     let closes_sessions = closes_sessions.and_then(|node| reader.boolean(node)).unwrap_or(false);
-    Patience { first_line, idle, closes_sessions }
+    Patience { first_line, idle, closes_sessions, keepalive }
 }
 
 fn entry<'t>(reader: &mut Reader<'t>, object: &Object<'t>, listen: &Listen) -> Entry {
@@ -798,5 +803,12 @@ fn transport<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Option<Mode> {
 }
 
 fn number<'t>(reader: &mut Reader<'t>, object: &Object<'t>, key: &'static str) -> Option<u64> {
-    object.get(key).and_then(|node| reader.integer(node, keys::range(key)))
+    let node = object.get(key)?;
+    if key == "backpressure_timeout_sec" && node.is_zero() {
+        let hint = "that would close whoever is full for a moment; write 1 for the shortest time, 86400 for the longest, \
+                    or leave it out for 60";
+        reader.fail(node, "must be at least 1, not 0", Some(hint.to_owned()));
+        return None;
+    }
+    reader.integer(node, keys::range(key))
 }

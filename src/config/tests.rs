@@ -74,7 +74,7 @@ fn every_key_arrives() {
           "error_replies": false,
           "listeners": [
             {"tcp": "[::1]:9000", "pool": "a", "pools": ["b", "a"], "max_connections": {"total": 9, "per_source": 2},
-              "when_not_ready": "close",
+              "when_not_ready": "close", "keepalive_sec": 7,
               "allow": ["10.0.0.0/8", "::1"], "proxy": {"from": ["192.0.2.7"], "required": false, "timeout_ms": 50}},
             {"unix": "/run/b", "mode": "0660", "owner": "root:7", "peer_uids": ["root", 1000], "max_connections": 7,
              "first_line_timeout_sec": 5, "idle_timeout_sec": 600, "idle_closes_sessions": true},
@@ -128,7 +128,7 @@ fn every_key_arrives() {
         pool: Some(0),
         pools: Some(vec![1, 0]),
         max_connections: MaxConnections { total: Some(9), per_source: Some(2) },
-        patience: Patience::default(),
+        patience: Patience { keepalive: Some(Duration::from_secs(7)), ..Patience::default() },
         entry: Entry {
             allow: Some(networks(&["10.0.0.0/8", "::1"])),
             peer_uids: None,
@@ -146,6 +146,7 @@ fn every_key_arrives() {
         first_line: Some(Duration::from_secs(5)),
         idle: Some(Duration::from_secs(600)),
         closes_sessions: true,
+        keepalive: None,
     };
     let owner = Owner { user: Some(0), group: Some(7) };
     let bounded = Listener {
@@ -313,6 +314,13 @@ fn an_unknown_key_brings_the_nearest_known_one() {
         let message = refused(&text);
         assert!(message.contains(expected), "{text}: {message}");
     }
+}
+
+#[test]
+fn a_timeout_of_nothing_kills_workers_at_once_and_is_no_backpressure() {
+    assert_eq!(good(&top(r#","limits":{"drain_timeout_sec":0}"#)).limits.drain_timeout, Duration::ZERO);
+    let message = refused(&top(r#","limits":{"backpressure_timeout_sec":0}"#));
+    assert!(message.contains("must be at least 1, not 0 (") && message.contains("86400 for the longest"), "{message}");
 }
 
 #[test]
@@ -791,7 +799,7 @@ fn the_example_configurations_and_their_schema_agree_with_the_code() {
             }
         }
     }
-    assert_eq!(seen.len(), 25, "numbers in the schema: {seen:?}");
+    assert_eq!(seen.len(), 26, "numbers in the schema: {seen:?}");
     let limits = schema["properties"]["limits"]["properties"].as_object().expect("limits");
     let empty = good(&top(r#","limits":{}"#)).limits;
     let defaults = [

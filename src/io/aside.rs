@@ -1,5 +1,5 @@
-//! Writes to what cannot be asked not to wait, a terminal or a file: threads make them, so that the loop goes on whatever
-//! becomes of them. There is one thread, and another one while that is held up.
+//! Reads and writes of what cannot be asked not to wait, a terminal or a file: threads do them, so that the loop goes on
+//! whatever becomes of them. There is one thread, and another one while that is held up.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
@@ -8,42 +8,62 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use rustix::event::{EventfdFlags, eventfd};
 
+use super::epoll::result_of;
+
 /// What such a thread needs is little.
 const STACK: usize = 64 * 1024;
-/// One for stdout and one for stderr: each has one write at a time.
-const MOST: usize = 2;
+/// One for stdin, one for stdout and one for stderr: each has one operation at a time.
+const MOST: usize = 3;
 
-/// One write. It is sent to the thread with the promise that the memory stays until its result has come back.
-struct Write {
-    token: u64,
-    to: RawFd,
-    from: *const u8,
-    bytes: usize,
+/// What is to be done.
+#[derive(Clone, Copy)]
+pub(super) enum Task {
+    /// read(2).
+    Read {
+        /// A file or a terminal.
+        from: RawFd,
+        /// Where to.
+        into: *mut u8,
+        /// How much fits.
+        bytes: usize,
+    },
+    /// write(2).
+    Write {
+        /// A file or a terminal.
+        to: RawFd,
+        /// From where.
+        from: *const u8,
+        /// How much.
+        bytes: usize,
+    },
 }
 
-// SAFETY: nobody changes or frees the memory while the write is on its way, as [`Aside::write`] demands.
-unsafe impl Send for Write {}
+/// A task with its token. It is sent to the thread with the promise that the memory stays until the result has come back.
+struct Job(u64, Task);
 
-/// What became of a write, and by which thread.
-struct Written {
+// SAFETY: nobody else touches or frees the memory while the job is on its way, as [`Aside::begin`] demands.
+unsafe impl Send for Job {}
+
+/// What became of a task, and by which thread.
+struct Done {
     token: u64,
     result: i32,
     thread: usize,
 }
 
 struct Thread {
-    writes: Sender<Write>,
-    /// Writes that it was given and has not told the end of.
+    jobs: Sender<Job>,
+    /// Jobs that it was given and has not told the end of.
     busy: usize,
 }
 
 /// See the top of the file.
 pub(super) struct Aside {
-    /// Readable when a write has ended.
+    /// Readable when a task has ended.
     wakes: Arc<OwnedFd>,
     threads: Vec<Thread>,
-    results: Receiver<Written>,
-    tell: Sender<Written>,
+    results: Receiver<Done>,
+    tell: Sender<Done>,
 }
 
 impl Aside {
@@ -62,7 +82,8 @@ impl Aside {
         self.wakes.as_fd()
     }
 
-    /// Makes a thread while there is room for it among the processes that we may have.
+    /// Makes a thread while there is room for it among the processes that we may have. One serves several descriptors
+    /// while none of them holds it up, as it is with the ring.
     pub(super) fn prepare(&mut self) {
         if self.threads.is_empty() {
             // What fails here fails again when it is needed, and is told then.
@@ -70,14 +91,14 @@ impl Aside {
         }
     }
 
-    /// Hands a write over.
+    /// Hands a task over.
     ///
     /// # Safety
     /// The memory stays as it is until [`Aside::finished`] has told the result.
     ///
     /// # Errors
     /// There is no thread, and none can be made.
-    pub(super) unsafe fn write(&mut self, token: u64, to: RawFd, from: *const u8, bytes: u32) -> io::Result<()> {
+    pub(super) unsafe fn begin(&mut self, token: u64, task: Task) -> io::Result<()> {
         let idle = self.threads.iter().position(|thread| thread.busy == 0);
         let number = match idle {
             Some(number) => number,
@@ -90,32 +111,31 @@ impl Aside {
         };
         let thread = &mut self.threads[number];
         thread.busy += 1;
-        let write = Write { token, to, from, bytes: bytes as usize };
-        thread.writes.send(write).map_err(|_| io::ErrorKind::BrokenPipe.into())
+        thread.jobs.send(Job(token, task)).map_err(|_| io::ErrorKind::BrokenPipe.into())
     }
 
-    /// Tells the tokens and results of all writes that have ended.
+    /// Tells the tokens and results of all tasks that have ended.
     pub(super) fn finished(&mut self, mut tell: impl FnMut(u64, i32)) {
         // Read before the results are looked at: whoever comes later wakes us again.
         let _ = rustix::io::read(&self.wakes, &mut [0; 8]);
-        for Written { token, result, thread } in self.results.try_iter() {
+        for Done { token, result, thread } in self.results.try_iter() {
             self.threads[thread].busy -= 1;
             tell(token, result);
         }
     }
 
     fn make_thread(&mut self) -> io::Result<()> {
-        let (sender, writes) = channel();
+        let (sender, jobs) = channel();
         let (number, tell, wakes) = (self.threads.len(), self.tell.clone(), Arc::clone(&self.wakes));
         let thread = std::thread::Builder::new().name("aside".to_owned()).stack_size(STACK);
-        thread.spawn(move || serve(number, &writes, &tell, &wakes))?;
-        self.threads.push(Thread { writes: sender, busy: 0 });
+        thread.spawn(move || serve(number, &jobs, &tell, &wakes))?;
+        self.threads.push(Thread { jobs: sender, busy: 0 });
         Ok(())
     }
 }
 
-/// Makes the writes that are sent, one after the other, until nobody sends any more.
-fn serve(thread: usize, writes: &Receiver<Write>, tell: &Sender<Written>, wakes: &OwnedFd) {
+/// Does the tasks that are sent, one after the other, until nobody sends any more.
+fn serve(thread: usize, jobs: &Receiver<Job>, tell: &Sender<Done>, wakes: &OwnedFd) {
     // Signals are for the loop.
     // SAFETY: the set is made before it is used, and lives until the call returns.
     unsafe {
@@ -123,12 +143,15 @@ fn serve(thread: usize, writes: &Receiver<Write>, tell: &Sender<Written>, wakes:
         libc::sigfillset(&mut all);
         libc::pthread_sigmask(libc::SIG_SETMASK, &all, std::ptr::null_mut());
     }
-    for Write { token, to, from, bytes } in writes {
+    for Job(token, task) in jobs {
         // SAFETY: the memory stays until the result is told.
-        let written = unsafe { libc::write(to, from.cast(), bytes) };
-        let result =
-            if written < 0 { -io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO) } else { written as i32 };
-        let told = tell.send(Written { token, result, thread });
+        let moved = unsafe {
+            match task {
+                Task::Read { from, into, bytes } => libc::read(from, into.cast(), bytes),
+                Task::Write { to, from, bytes } => libc::write(to, from.cast(), bytes),
+            }
+        };
+        let told = tell.send(Done { token, result: result_of(moved), thread });
         if told.is_err() || rustix::io::write(wakes, &1u64.to_ne_bytes()).is_err() {
             return;
         }

@@ -12,7 +12,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
-use super::aside::Aside;
+use super::aside::{Aside, Task};
 use super::batching::Batching;
 use super::buffers::{Buffers, RECEIVE, RECEIVE_BUFFERS};
 use super::ring::Completion;
@@ -22,6 +22,8 @@ use crate::scan::Window;
 
 /// Events that are taken in one turn.
 const EVENTS: usize = 256;
+/// When it is tried again to wait for what could not be waited for.
+const ARM_AGAIN: Duration = Duration::from_millis(100);
 /// The first of the sleeps in which events gather.
 const FIRST_SLEEP: Duration = Duration::from_micros(48);
 /// A pipe that has room has room for so much (pipe(7), PIPE_BUF): more might have to wait, if it may.
@@ -74,6 +76,8 @@ pub struct Epoll {
     /// What ended without an event.
     done: Vec<Completion>,
     aside: Aside,
+    /// Descriptors that could not be waited for, for want of memory or of what this user may watch.
+    unarmed: Vec<RawFd>,
     batching: Batching,
     events: Vec<libc::epoll_event>,
     origin: Instant,
@@ -105,6 +109,7 @@ impl Epoll {
             waiting: Vec::new(),
             done: Vec::new(),
             aside,
+            unarmed: Vec::new(),
             batching: Batching::default(),
             events: Vec::with_capacity(EVENTS),
             origin: Instant::now(),
@@ -115,21 +120,26 @@ impl Epoll {
     fn begin(&mut self, token: u64, submission: Submission) {
         use Submission as S;
         if let S::WriteAside { to, from, bytes } = submission {
-            // SAFETY: as promised by whoever submitted it.
-            if unsafe { self.aside.write(token, to, from, bytes) }.is_err() {
-                self.done.push(Completion::of(token, -libc::ECANCELED, None, false));
-            }
-            return;
+            return self.hand_over(token, Task::Write { to, from, bytes: bytes as usize });
         }
         let is_tried = match submission {
             S::Send { .. } | S::SendMany { .. } | S::Write { .. } | S::WriteMany { .. } => true,
-            S::Receive { was_empty, .. } => !was_empty,
+            // Where buffers are short, who has more to read takes turns with those who have waited.
+            S::Receive { was_empty, .. } => !was_empty && self.free.len() > usize::from(RECEIVE_BUFFERS) / 2,
             S::Read { now_or_never, .. } => now_or_never,
             _ => false,
         };
         match is_tried.then(|| self.run(token, submission)).flatten() {
             Some(completion) => self.done.push(completion),
             None => self.wait(token, submission),
+        }
+    }
+
+    /// Has a thread do what the loop must not wait for.
+    fn hand_over(&mut self, token: u64, task: Task) {
+        // SAFETY: whoever submitted the operation has promised that its memory stays until it completes.
+        if unsafe { self.aside.begin(token, task) }.is_err() {
+            self.done.push(Completion::of(token, -libc::ECANCELED, None, false));
         }
     }
 
@@ -192,9 +202,14 @@ impl Epoll {
         registered.is_some_and(|events| self.control(libc::EPOLL_CTL_MOD, descriptor, events).is_ok())
     }
 
-    /// A file never makes anybody wait, in its own opinion (EPERM); and what else may be wrong shows when it is tried.
+    /// A file never makes anybody wait, in its own opinion (EPERM): it is tried as if it was ready, and read aside, since it
+    /// may lie on a disk that hangs. What the kernel has no room for now is asked for again later.
     fn cannot_wait(&mut self, descriptor: RawFd, error: &io::Error) {
         let code = error.raw_os_error().unwrap_or(libc::EIO);
+        if matches!(code, libc::ENOSPC | libc::ENOMEM) {
+            self.waiting[descriptor as usize].registered = None;
+            return self.unarmed.push(descriptor);
+        }
         let waiters = std::mem::take(&mut self.waiting[descriptor as usize]);
         for (token, submission) in [waiters.input, waiters.output, waiters.watch].into_iter().flatten() {
             let completion = match submission {
@@ -202,7 +217,15 @@ impl Epoll {
                     Completion::of(token, WRITABLE as i32, None, false)
                 }
                 _ if code != libc::EPERM => Completion::of(token, -code, None, false),
-                // It is tried as if it was ready.
+                Submission::Read { from, into, bytes, .. } => {
+                    let bytes = bytes as usize;
+                    // SAFETY: whoever submitted it has promised that the memory stays until it completes.
+                    if unsafe { self.aside.begin(token, Task::Read { from, into, bytes }) }.is_ok() {
+                        continue;
+                    }
+                    // SAFETY: the same. Where there is no thread, waiting for a disk is better than reading nothing.
+                    Completion::of(token, result_of(unsafe { libc::read(from, into.cast(), bytes) }), None, false)
+                }
                 _ => self.run(token, submission).unwrap_or(Completion::of(token, -libc::EAGAIN, None, false)),
             };
             self.done.push(completion);
@@ -398,10 +421,16 @@ impl Io for Epoll {
     }
 
     fn turn(&mut self, timeout: Option<Duration>, completions: &mut Vec<Completion>) -> io::Result<()> {
+        for descriptor in std::mem::take(&mut self.unarmed) {
+            if let Err(error) = self.arm(descriptor) {
+                self.cannot_wait(descriptor, &error);
+            }
+        }
         let mut new = std::mem::take(&mut self.new);
         new.drain(..).for_each(|(token, submission)| self.begin(token, submission));
         self.new = new;
-        let turned = self.poll(timeout);
+        let again = (!self.unarmed.is_empty()).then_some(ARM_AGAIN);
+        let turned = self.poll([timeout, again].into_iter().flatten().min());
         let moved = self.done.iter().map(|completion| completion.result.max(0) as u64).sum();
         self.batching.moved(moved);
         completions.append(&mut self.done);
@@ -413,7 +442,7 @@ impl Io for Epoll {
     }
 
     fn has_news(&mut self) -> bool {
-        !self.done.is_empty()
+        !self.done.is_empty() || is_ready(self.poll.as_raw_fd(), libc::POLLIN)
     }
 
     fn carried(&mut self, lines: u64) {
@@ -482,7 +511,7 @@ fn check(result: libc::c_int) -> io::Result<()> {
 }
 
 /// What a call has returned, as a completion says it.
-fn result_of(returned: isize) -> i32 {
+pub(super) fn result_of(returned: isize) -> i32 {
     if returned < 0 { -io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO) } else { returned as i32 }
 }
 
@@ -765,7 +794,7 @@ mod tests {
         let mut bytes = [0u8; 10];
         let into = bytes.as_mut_ptr();
         submit(&mut epoll, Submission::Read { from: fd, into, bytes: 10, registered: None, now_or_never: false }, 3);
-        assert_eq!(turn(&mut epoll), [(3, 6)]);
+        assert_eq!(wait(&mut epoll), [(3, 6)]);
         assert_eq!(&bytes[..6], b"abcdef");
         submit(&mut epoll, Submission::AwaitRoom { descriptor: fd }, 4);
         assert_eq!(turn(&mut epoll), [(4, libc::EPOLLOUT)]);

@@ -30,6 +30,7 @@ impl<I: Io> Shell<I> {
         let slot = client.map(|client| {
             let slot = hands.connections.insert(connection(Peer::Client(client)));
             hands.clients[client.index()] = Some(slot);
+            hands.mind_silence(listener, slot);
             slot
         });
         if slot.is_some() {

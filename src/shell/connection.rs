@@ -5,6 +5,7 @@
 //! the kernel goes on writing into our buffer.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::time::Duration;
 
 use super::framing::Framing;
 use super::inbox::Inbox;
@@ -76,6 +77,8 @@ pub(super) struct Connection {
     pub awaits_room: bool,
     /// It speaks WebSocket.
     pub web: Option<Box<Web>>,
+    /// How long its network may give no sign of it, if that is looked at.
+    pub silence_allowed: Option<Duration>,
 }
 
 /// How far the end of an input has come.
@@ -164,6 +167,7 @@ impl Connection {
             aside: false,
             awaits_room: false,
             web: None,
+            silence_allowed: None,
         }
     }
 

@@ -47,10 +47,21 @@ impl Need {
 
     /// Clients that fit into so many descriptors; none if the daemon itself does not.
     pub(crate) fn clients_within(&self, allowed: u64) -> Option<usize> {
-        let rest = usize::try_from(allowed).unwrap_or(usize::MAX).checked_sub(self.least)?;
-        let for_clients = rest - self.lobby.min(rest / 4);
+        let rest = self.rest(allowed)?;
+        let for_clients = rest - self.lobby_within(allowed).min(rest);
         let fits = self.clients == 0 || for_clients >= FEWEST_CLIENTS;
         fits.then_some(for_clients.min(self.clients))
+    }
+
+    /// Those of them that may have to say something first: one at least, where some have to.
+    fn lobby_within(&self, allowed: u64) -> usize {
+        let share = self.rest(allowed).unwrap_or(0) / 4;
+        self.lobby.min(share.max(1))
+    }
+
+    /// What the daemon itself leaves of so many.
+    fn rest(&self, allowed: u64) -> Option<usize> {
+        usize::try_from(allowed).unwrap_or(usize::MAX).checked_sub(self.least)
     }
 
     fn refusal(&self, allowed: u64) -> StartError {
@@ -65,6 +76,8 @@ pub(super) struct Allowance {
     pub of_workers: Rlimit,
     /// Clients that fit, if those are fewer than there may be, and the limit that says so.
     pub fewer_clients: Option<(usize, u64)>,
+    /// Connections that may have to say something first, at once.
+    pub lobby: usize,
 }
 
 /// Raises the soft limit of descriptors as far as is needed and allowed.
@@ -82,14 +95,12 @@ pub(super) fn allow(need: Need) -> Result<Allowance, StartError> {
         let limit = Rlimit { current: Some(raised), maximum: of_workers.maximum };
         setrlimit(Resource::Nofile, limit).map_err(|error| StartError::io("raise RLIMIT_NOFILE")(error.into()))?;
     }
-    let fewer_clients = match of_workers.maximum.filter(|allowed| *allowed < most) {
-        Some(allowed) => {
-            let fit = need.clients_within(allowed).ok_or_else(|| need.refusal(allowed))?;
-            (fit < need.clients).then_some((fit, allowed))
-        }
-        None => None,
+    let Some(allowed) = of_workers.maximum.filter(|allowed| *allowed < most) else {
+        return Ok(Allowance { of_workers, fewer_clients: None, lobby: lobby::MOST });
     };
-    Ok(Allowance { of_workers, fewer_clients })
+    let fit = need.clients_within(allowed).ok_or_else(|| need.refusal(allowed))?;
+    let fewer_clients = (fit < need.clients).then_some((fit, allowed));
+    Ok(Allowance { of_workers, fewer_clients, lobby: need.lobby_within(allowed) })
 }
 
 #[cfg(test)]
@@ -109,7 +120,8 @@ mod tests {
     #[test]
     fn who_has_to_say_something_first_takes_a_quarter_at_most() {
         let web = Need { lobby: 256, ..TCP };
-        assert_eq!(web.clients_within(140), Some(75));
+        assert_eq!((web.clients_within(140), web.lobby_within(140)), (Some(75), 25));
+        assert_eq!((web.clients_within(42), web.lobby_within(42)), (Some(1), 1));
         assert_eq!(web.clients_within(2000), Some(MAX_CONNECTIONS));
         assert_eq!(web.most(), 40 + 1024 + 256);
     }

@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 use std::rc::Rc;
+use std::time::Duration;
 
 use rustix::process::Rlimit;
 use slab::Slab;
@@ -53,6 +54,9 @@ pub(super) struct Hands<I: Io> {
     pub doors: Vec<Option<Door>>,
     /// When WebSockets are pinged.
     pub pings: Pings,
+    /// How long clients of each listener may give no sign of life, and when it is looked whether they do.
+    pub silence_allowed: Vec<Option<Duration>>,
+    pub silence_due: Option<Moment>,
     pub accept_paused: bool,
     pub closed_for_good: bool,
     pub processes: Box<dyn Processes>,

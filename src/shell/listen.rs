@@ -26,12 +26,10 @@ const LAST_HOLDER: Duration = Duration::from_millis(500);
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 /// Connections that the kernel holds for us while the table is full; net.core.somaxconn cuts it.
 pub(super) const BACKLOG: i32 = 4096;
-/// A silent peer is asked after this long whether it is still there, then every [`KEEPALIVE_EVERY`].
-const KEEPALIVE_AFTER: Duration = Duration::from_secs(60);
-const KEEPALIVE_EVERY: Duration = Duration::from_secs(10);
-const KEEPALIVE_TIMES: u32 = 6;
-/// Sent bytes that are not acknowledged for this long end the connection (TCP_USER_TIMEOUT, tcp(7)).
-const UNACKNOWLEDGED_MS: u32 = 120_000;
+/// A silent peer is asked after this long whether it is still there, if the configuration says nothing else.
+pub(super) const KEEPALIVE: Duration = Duration::from_secs(10);
+/// Questions that the kernel may ask in vain before it gives a connection up by itself; `silence.rs` does so before.
+const QUESTIONS: u32 = 20;
 /// Unsent bytes that the kernel takes for one connection. Without it a reader that has stopped would still be sent
 /// megabytes, and max_output_queue would not be what bounds memory.
 const UNSENT_BYTES: libc::c_int = 128 * 1024;
@@ -47,6 +45,7 @@ pub(super) struct Listening {
     /// A service manager listens on it, too, and goes on when we have gone.
     pub is_inherited: bool,
     place: Place,
+    keepalive: Option<Duration>,
 }
 
 /// What a socket is bound to.
@@ -68,7 +67,14 @@ impl Listening {
     /// A socket that nobody has bound.
     #[cfg(test)]
     pub(super) fn nowhere(socket: OwnedFd, address: &str) -> Self {
-        Self { socket, address: address.to_owned(), listener: 0, is_inherited: false, place: Place::Nowhere }
+        Self {
+            socket,
+            address: address.to_owned(),
+            listener: 0,
+            is_inherited: false,
+            place: Place::Nowhere,
+            keepalive: None,
+        }
     }
 
     /// Whether its clients are users of this machine and not network addresses.
@@ -81,8 +87,24 @@ impl Listening {
         }
     }
 
+    /// Has connections over TCP asked after so long a silence whether their other side is still there.
+    ///
+    /// # Errors
+    /// As setsockopt(2).
+    pub(super) fn keep_alive(mut self, after: Option<Duration>) -> Result<Self, StartError> {
+        self.keepalive = after;
+        if let Place::Tcp(_) = self.place {
+            keep_alive(&self.socket, after.unwrap_or(KEEPALIVE)).map_err(StartError::io("set the keepalive of TCP"))?;
+        }
+        Ok(self)
+    }
+
     /// A new socket at the same place, for one that somebody has ended (`ss --kill`, shutdown(2)).
     pub(super) fn open_anew(&self) -> Result<Self, StartError> {
+        self.open_as_before()?.keep_alive(self.keepalive)
+    }
+
+    fn open_as_before(&self) -> Result<Self, StartError> {
         if self.is_inherited {
             return self.listen_again();
         }
@@ -102,7 +124,7 @@ impl Listening {
 
     fn tcp(socket: OwnedFd, address: SocketAddr, listener: usize) -> Self {
         let place = Place::Tcp(address);
-        Self { socket, address: format!("tcp://{address}"), listener, is_inherited: false, place }
+        Self { socket, address: format!("tcp://{address}"), listener, is_inherited: false, place, keepalive: None }
     }
 
     /// The socket of a service manager at this place.
@@ -113,7 +135,7 @@ impl Listening {
             tune(&socket).map_err(failed)?;
         }
         let address = format!("{} (passed on by the service manager)", inherited.address);
-        Ok(Self { socket, address, listener, is_inherited: true, place })
+        Ok(Self { socket, address, listener, is_inherited: true, place, keepalive: None })
     }
 
     /// The same socket, for one that we cannot make anew because somebody else has it, too. One that is no TCP socket
@@ -137,6 +159,7 @@ impl Listening {
             listener: self.listener,
             is_inherited: true,
             place: Place::Tcp(address),
+            keepalive: None,
         })
     }
 }
@@ -282,11 +305,15 @@ fn tcp_socket(address: SocketAddr) -> io::Result<(OwnedFd, SocketAddr)> {
 fn tune(socket: &OwnedFd) -> io::Result<()> {
     sockopt::set_tcp_nodelay(socket, true)?;
     sockopt::set_socket_keepalive(socket, true)?;
-    sockopt::set_tcp_keepidle(socket, KEEPALIVE_AFTER)?;
-    sockopt::set_tcp_keepintvl(socket, KEEPALIVE_EVERY)?;
-    sockopt::set_tcp_keepcnt(socket, KEEPALIVE_TIMES)?;
-    sockopt::set_tcp_user_timeout(socket, UNACKNOWLEDGED_MS)?;
+    keep_alive(socket, KEEPALIVE)?;
     set_unsent_bytes(socket)
+}
+
+fn keep_alive(socket: &OwnedFd, after: Duration) -> io::Result<()> {
+    sockopt::set_tcp_keepidle(socket, after)?;
+    sockopt::set_tcp_keepintvl(socket, (after / 2).max(Duration::from_secs(1)))?;
+    sockopt::set_tcp_keepcnt(socket, QUESTIONS)?;
+    Ok(())
 }
 
 fn set_unsent_bytes(socket: &OwnedFd) -> io::Result<()> {
@@ -326,7 +353,14 @@ fn open_unix(path: &Path, mode: u32, owner: Owner, listener: usize) -> Result<Li
     }
     listen(&socket, BACKLOG).map_err(|error| failed(error.into()))?;
     let place = Place::Unix { path: path.to_owned(), mode, owner, _file: file };
-    Ok(Listening { socket, address: format!("unix:{}", path.display()), listener, is_inherited: false, place })
+    Ok(Listening {
+        socket,
+        address: format!("unix:{}", path.display()),
+        listener,
+        is_inherited: false,
+        place,
+        keepalive: None,
+    })
 }
 
 /// Gives a socket file to its owner.

@@ -38,6 +38,8 @@ pub(super) struct Lobby {
     arrivals: Slab<Arrival>,
     /// Nobody's time is up before this; it may be early, never late.
     due: Option<Moment>,
+    /// So many may be in it.
+    most: usize,
 }
 
 /// A connection that has just been accepted.
@@ -95,6 +97,11 @@ enum Over {
 }
 
 impl Lobby {
+    /// An empty one for so many.
+    pub(super) fn new(most: usize) -> Self {
+        Self { most, ..Self::default() }
+    }
+
     /// When the time of one of them may be up.
     pub(super) fn due(&self) -> Option<Moment> {
         self.due
@@ -125,7 +132,7 @@ impl<I: Io> Hands<I> {
     /// Waits for what a connection has to say first: the header of a proxy, if one may come, and the request of a
     /// WebSocket, if the listener has a door.
     pub(super) fn await_word(&mut self, now: Moment, newcomer: Newcomer, proxy: Option<&settings::Proxy>) {
-        if self.lobby.waiting().count() >= MOST {
+        if self.lobby.waiting().count() >= self.lobby.most {
             let oldest = self.lobby.waiting().min_by_key(|(_, arrival)| arrival.since).map(|(slot, _)| slot);
             oldest.into_iter().for_each(|slot| self.end_wait(slot, Over::Crowded));
         }

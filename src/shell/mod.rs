@@ -35,6 +35,7 @@ mod operation;
 mod outbox;
 mod read;
 mod signals;
+mod silence;
 #[cfg(test)]
 mod simulation;
 mod source;
@@ -177,7 +178,10 @@ fn start<I: Io>(mut io: I, ground: Ground, config: Config, inherited: Vec<Inheri
     let mut used = vec![false; inherited.len()];
     for (index, listener) in config.listeners.iter().enumerate() {
         let opened = listen::open(&listener.listen, index, &inherited, &mut used)?;
-        acceptors.extend(opened.into_iter().map(Acceptor::new).map(|acceptor| acceptor.named_by(listener)));
+        for listening in opened {
+            let listening = listening.keep_alive(listener.patience.keepalive)?;
+            acceptors.push(Acceptor::new(listening).named_by(listener));
+        }
     }
     let open_admin = |admin: &crate::config::Admin| listen::open(&admin.listen, usize::MAX, &inherited, &mut used);
     let of_admin = config.admin.as_ref().map(open_admin).transpose()?;
@@ -257,7 +261,7 @@ impl<I: Io> Shell<I> {
         acceptors: Vec<Acceptor>,
         admin: Admin,
     ) -> Self {
-        let Ground { signals, descriptors: Allowance { of_workers, fewer_clients }, .. } = ground;
+        let Ground { signals, descriptors: Allowance { of_workers, fewer_clients, lobby }, .. } = ground;
         let mut settings = config.settings();
         if let Some((clients, _)) = fewer_clients {
             settings.most_clients = clients;
@@ -275,9 +279,11 @@ impl<I: Io> Shell<I> {
             clients: vec![None; MAX_CONNECTIONS],
             workers: Vec::new(),
             acceptors,
-            lobby: Lobby::default(),
+            lobby: Lobby::new(lobby),
             doors: config.listeners.iter().map(|listener| Door::of(listener, &config.pools)).collect(),
             pings: Pings::default(),
+            silence_allowed: config.listeners.iter().map(silence::allowed_by).collect(),
+            silence_due: None,
             accept_paused: false,
             closed_for_good: false,
             processes,
@@ -372,6 +378,7 @@ impl<I: Io> Shell<I> {
         self.hands.retry_accepting(now);
         self.hands.expire_arrivals(now);
         self.hands.ping(now);
+        self.hands.end_silent(now);
         self.tell_news();
         self.hands.retry_writing(now);
         self.hands.tell_left_out(now);
@@ -396,7 +403,7 @@ impl<I: Io> Shell<I> {
         let hands = &self.hands;
         let retry = hands.acceptors.iter().filter_map(|acceptor| acceptor.retry_at).min();
         let (writing, left_out) = (hands.retry_writing_at, hands.left_out_due);
-        let waits = [retry, hands.lobby.due(), ping, writing, left_out];
+        let waits = [retry, hands.lobby.due(), ping, writing, left_out, hands.silence_due];
         let due = [self.bus.next_deadline(), self.memory_due(), self.admin.due()].into_iter().chain(waits);
         let deadline = due.flatten().min().map(|deadline| deadline.since(hands.clock.now()));
         let notice = hands.notify.due().map(|due| due.saturating_sub(hands.io.elapsed()));

@@ -513,7 +513,8 @@ impl Simulation {
         let acceptor = Acceptor::new(listening);
         let signals = Signals { children: children_ours.into(), stop: stop_ours.into() };
         let kernel = Kernel::new(seed, Rc::clone(&wires));
-        let descriptors = Allowance { of_workers: getrlimit(Resource::Nofile), fewer_clients: None };
+        let descriptors =
+            Allowance { of_workers: getrlimit(Resource::Nofile), fewer_clients: None, lobby: super::lobby::MOST };
         wires.borrow_mut().steady = vec![signals.children.as_raw_fd(), signals.stop.as_raw_fd()];
         let mut random = Random::new(seed ^ 0xc11e);
         let config = config(&mut random);

@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 
 use serde_json::json;
 
-use crate::harness::{Daemon, Outcome, PATIENCE, Setup, worker};
+use crate::harness::{Daemon, Outcome, PATIENCE, Setup, shell, worker};
 use crate::seccomp::forbid;
 
 /// Where the low halves of a call's first two arguments lie (seccomp(2), struct seccomp_data).
@@ -53,6 +53,25 @@ fn where_any_call_of_io_uring_is_blocked_epoll_serves_and_it_says_how_to_allow_t
             assert!(said.contains(part), "{call}: {part} is missing in\n{said}");
         }
     }
+}
+
+#[test]
+fn on_a_kernel_that_knows_no_close_range_epoll_serves_and_no_worker_inherits_a_descriptor() {
+    let pool = shell("agents", "ls /proc/self/fd >&2; exec cat");
+    let mut daemon = Setup::new([pool])
+        .args(&["--io", "epoll"])
+        .before_exec(|| {
+            // One that is open in the daemon, and inherited by whoever it starts.
+            // SAFETY: the call takes no memory.
+            unsafe { libc::dup2(2, 77) };
+            forbid(libc::SYS_close_range, None, libc::ENOSYS)
+        })
+        .start();
+    let mut client = daemon.connect();
+    client.ask(1, "m", json!({}));
+    assert_eq!(client.message()["method"], "m");
+    let said = daemon.stop().stderr;
+    assert!(said.contains("[agents/0] 2") && !said.contains("[agents/0] 77"), "{said}");
 }
 
 #[test]

@@ -32,7 +32,21 @@ pub(crate) fn keep_descriptors() -> io::Result<()> {
     // By its number: musl has no function for it.
     // SAFETY: the call changes flags of descriptors only.
     let result = unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC) };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    // Linux before 5.11 has no such flag, and old sandboxes do not know the call.
+    if result == 0 { Ok(()) } else { keep_each_descriptor() }
+}
+
+fn keep_each_descriptor() -> io::Result<()> {
+    for entry in std::fs::read_dir("/proc/self/fd")? {
+        let Some(descriptor) = entry?.file_name().to_str().and_then(|name| name.parse::<libc::c_int>().ok()) else {
+            continue;
+        };
+        if descriptor > 2 {
+            // SAFETY: the call changes a flag of a descriptor only. That of the directory itself is gone by now or soon.
+            unsafe { libc::fcntl(descriptor, libc::F_SETFD, libc::FD_CLOEXEC) };
+        }
+    }
+    Ok(())
 }
 
 /// What a service manager tells us alone: with these a worker could speak for the daemon (sd_notify(3),
@@ -99,6 +113,8 @@ fn prepare_child(parent: libc::pid_t, limit: libc::rlimit) -> io::Result<()> {
         libc::sigemptyset(&mut none);
         libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut());
         libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
+        // Short sleeps are the loop's own affair (`io/epoll.rs`): this is what a process has by default (prctl(2)).
+        libc::prctl(libc::PR_SET_TIMERSLACK, 50_000);
     }
     Ok(())
 }

@@ -93,8 +93,10 @@ fn look_at_the_daemon(look: impl Fn(&Path, &str)) {
 #[test]
 fn the_daemon_starts_no_thread() {
     look_at_the_daemon(|path, source| {
+        // Beside epoll, writes that would hold up the loop are made there; the table says so.
+        let may = path.ends_with("io/aside.rs");
         for start in ["thread::spawn", "thread::Builder", "thread::scope"] {
-            assert!(!source.contains(start), "{} starts a thread", path.display());
+            assert!(may || !source.contains(start), "{} starts a thread", path.display());
         }
     });
 }

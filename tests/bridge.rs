@@ -376,6 +376,26 @@ fn a_prompt_that_waits_is_cancelled_when_stdin_ends_and_its_answer_still_arrives
 }
 
 #[test]
+fn a_prompt_that_waits_is_cancelled_though_stdin_ends_within_a_line() {
+    for daemon in Daemon::both() {
+        let (mut bridge, mut stdout, mut peer) = daemon.bridge();
+        bridge.send(PROMPT);
+        bridge.send(b"{\"method\":\"fs/");
+        bridge.end_input();
+        let mut sent = Vec::new();
+        peer.read_to_end(&mut sent).expect("the daemon reads up to the end of stdin");
+        assert_eq!(sent.escape_ascii().to_string(), [PROMPT, CANCEL].concat().escape_ascii().to_string());
+        let answer = b"{\"id\":3,\"result\":{\"stopReason\":\"cancelled\"}}\n";
+        peer.write_all(answer).expect("the bridge still reads");
+        drop(peer);
+        assert_eq!(stdout.rest(), answer);
+        assert_eq!(bridge.code(), Some(0));
+        let log = bridge.stderr.text();
+        assert!(log.contains("stdin has ended within a line; 14 bytes of it are dropped"), "{log}");
+    }
+}
+
+#[test]
 fn a_prompt_that_was_answered_is_not_cancelled() {
     let daemon = Daemon::unix();
     let (mut bridge, mut stdout, mut peer) = daemon.bridge();

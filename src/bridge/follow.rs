@@ -175,6 +175,11 @@ impl Follower {
         self.place == Place::Start
     }
 
+    /// Whether the stream stands behind a whole object, with or without its newline.
+    pub(super) fn is_whole(&self) -> bool {
+        matches!(self.place, Place::Start | Place::Over)
+    }
+
     /// Reads on in a key or a value, up to its end, its line's end or the end of `bytes`, and returns what is left.
     fn read_token<'a>(&mut self, mut token: SkipValue, bytes: &'a [u8]) -> &'a [u8] {
         let end = token.read(bytes);

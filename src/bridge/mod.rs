@@ -20,6 +20,7 @@
 //! `waiting.rs` knows what waits, by what `follow.rs` reads along. `websocket.rs` is the other way, with `frames.rs` and
 //! `tls.rs`.
 
+mod begun;
 mod daemon;
 mod dial;
 mod failure;
@@ -48,10 +49,11 @@ use tokio::time::{Instant, timeout, timeout_at};
 use crate::bus::reply::{self, Delivered};
 use crate::bus::report::Reason;
 use crate::error::{StartError, exit};
+use begun::BegunLine;
 use failure::{Ending, Failure};
 use link::{Sink, Source};
 use stream::{Means, Stream};
-use waiting::{Asker, Overlong, Waiting};
+use waiting::{Asker, Farewell, Overlong, Waiting};
 
 pub use daemon::{Daemon, Options, Url};
 
@@ -354,6 +356,7 @@ fn output_failed(error: &io::Error) -> u8 {
 /// Passes stdin on to the daemon.
 async fn to_daemon(stdin: Rc<Stream>, sink: Sink, shared: Rc<Shared>) {
     let mut buffer = Vec::with_capacity(BLOCK);
+    let mut begun = BegunLine::default();
     loop {
         let read = stdin.read(buffer).await;
         buffer = read.1;
@@ -367,6 +370,14 @@ async fn to_daemon(stdin: Rc<Stream>, sink: Sink, shared: Rc<Shared>) {
             }
         }
         shared.waiting.borrow_mut().sending(&buffer);
+        let before = begun.hold_back(&mut buffer);
+        if !before.is_empty() && sink.send(before).await.0.is_err() {
+            let _ = shared.events.send(Event::NotHeard).await;
+            return;
+        }
+        if buffer.is_empty() {
+            continue;
+        }
         let written = sink.send(buffer).await;
         buffer = written.1;
         if written.0.is_err() {
@@ -374,10 +385,20 @@ async fn to_daemon(stdin: Rc<Stream>, sink: Sink, shared: Rc<Shared>) {
             return;
         }
     }
-    let cancellations = shared.waiting.borrow_mut().sent_all();
-    if !cancellations.is_empty() {
+    let Farewell { cancellations, is_whole } = shared.waiting.borrow_mut().sent_all();
+    let last = match (is_whole || cancellations.is_empty(), begun.has_gone()) {
+        (true, _) => [begun.take(), cancellations].concat(),
+        // Half a message would end the connection before the cancellations are heard.
+        (false, false) => {
+            say(&format!("stdin has ended within a line; {} bytes of it are dropped", begun.take().len()));
+            cancellations
+        }
+        // Nothing can be said behind what the daemon has of it. The daemon drops that, and answers the rest.
+        (false, true) => Vec::new(),
+    };
+    if !last.is_empty() {
         // It fails only if the connection is lost, which the other direction sees.
-        let _ = sink.send(cancellations).await;
+        let _ = sink.send(last).await;
     }
     sink.end().await;
     shared.input_ended.set(true);

@@ -34,6 +34,15 @@ pub(super) struct LastWord {
     pub message: String,
 }
 
+/// What is left to say to the daemon when stdin has ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Farewell {
+    /// Lines that cancel the prompts that wait; a newline in front ends the last line of stdin.
+    pub cancellations: Vec<u8>,
+    /// Stdin has not ended in the middle of a message.
+    pub is_whole: bool,
+}
+
 /// The table of what waits.
 #[derive(Default)]
 struct Open {
@@ -97,20 +106,20 @@ impl Waiting {
 
     /// Says that nothing more comes from the editor; a last line needs no newline. Gives what is to be told to the daemon
     /// then: nobody is there any more who could cancel a prompt, and an agent would work on for nobody.
-    pub(super) fn sent_all(&mut self) -> Vec<u8> {
+    pub(super) fn sent_all(&mut self) -> Farewell {
         let Self { requests, open, .. } = self;
-        let is_cut = !requests.at_line_start();
+        let (has_newline, is_whole) = (requests.at_line_start(), requests.is_whole());
         requests.end(|line| open.sent(&line));
         let mut prompts: Vec<_> =
             open.requests.values().filter_map(|request| Some((request.order, request.prompts.as_deref()?))).collect();
         prompts.sort();
-        let mut lines = Vec::new();
+        let mut cancellations = Vec::new();
         for (_, session) in prompts {
-            let newline: &[u8] = if is_cut && lines.is_empty() { b"\n" } else { b"" };
+            let newline: &[u8] = if is_whole && !has_newline && cancellations.is_empty() { b"\n" } else { b"" };
             let begin = br#"{"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"#;
-            lines.extend([newline, begin, session, b"}}\n"].concat());
+            cancellations.extend([newline, begin, session, b"}}\n"].concat());
         }
-        lines
+        Farewell { cancellations, is_whole }
     }
 
     /// Takes bytes that have been written to the editor.
@@ -304,13 +313,17 @@ mod tests {
         waiting.sending(format!("{}\n{}\n{}\n", prompt(1, "a"), prompt(2, "b"), prompt(3, "c")).as_bytes());
         waiting.sending(b"{\"id\":4,\"method\":\"session/load\",\"params\":{\"sessionId\":\"d\"}}\n");
         waiting.passed(b"{\"id\":2,\"result\":{}}\n");
-        assert_eq!(String::from_utf8(waiting.sent_all()).as_deref(), Ok(&*(cancel("a") + &cancel("c"))));
+        let text = |farewell: Farewell| (String::from_utf8(farewell.cancellations).expect("text"), farewell.is_whole);
+        assert_eq!(text(waiting.sent_all()), (cancel("a") + &cancel("c"), true));
         let mut waiting = Waiting::default();
         waiting.sending(prompt(1, "a").as_bytes());
-        assert_eq!(String::from_utf8(waiting.sent_all()).as_deref(), Ok(&*("\n".to_owned() + &cancel("a"))));
+        assert_eq!(text(waiting.sent_all()), ("\n".to_owned() + &cancel("a"), true));
+        let mut waiting = Waiting::default();
+        waiting.sending(format!("{}\n{{\"id\":2,", prompt(1, "a")).as_bytes());
+        assert_eq!(text(waiting.sent_all()), (cancel("a"), false), "what was begun is no line");
         let mut waiting = Waiting::default();
         waiting.sending(b"{\"id\":4,\"method\":\"m\"}");
-        assert_eq!(waiting.sent_all(), b"");
+        assert_eq!(text(waiting.sent_all()), (String::new(), true));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! left may have left something behind (a subscription, work that goes on), so the next client does not take its place.
 
 use super::Bus;
+use super::client::Client;
 use super::message::Refusal;
 use super::peer::{ClientKey, WorkerKey};
 use super::report::Reason;
@@ -40,14 +41,20 @@ impl Bus {
     }
 
     /// The client that everything a worker says is for: its owner, the only one that it has served, or the only one that
-    /// there is if it has served nobody.
+    /// could use it if it has served nobody. A spare of a dedicated pool is nobody's: each client there has its own.
     pub(super) fn only_client(&self, worker: WorkerKey) -> Option<ClientKey> {
         let worker = self.workers.get(worker)?;
         match worker.audience {
-            _ if worker.owner.is_some() => worker.owner,
+            _ if self.settings.pools[worker.pool].assignment == Assignment::Dedicated => worker.owner,
             Audience::One(client) => Some(client),
-            Audience::Nobody if self.clients.len() == 1 => self.clients.iter().next().map(|(client, _)| client),
-            Audience::Nobody | Audience::Several => None,
+            Audience::Nobody => {
+                let may_use = |client: &Client| {
+                    !client.origin.is_proxy && self.offers(client.listener, &client.origin, worker.pool)
+                };
+                let mut users = self.clients.iter().filter(|(_, client)| may_use(client)).map(|(client, _)| client);
+                users.next().filter(|_| users.next().is_none())
+            }
+            Audience::Several => None,
         }
     }
 

@@ -137,7 +137,6 @@ impl Client {
     /// Whether nothing stands against reading it.
     pub(super) fn is_read(&self) -> bool {
         let end = &self.end;
-        let waits = end.blocked_on.is_some() || end.held_back || end.awaits_worker;
-        !waits && self.pace != Pace::Waiting && !self.penalty.is_paused()
+        !end.waits() && !end.held_back && self.pace != Pace::Waiting && !self.penalty.is_paused()
     }
 }

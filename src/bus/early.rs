@@ -2,7 +2,7 @@
 //! a `session/update` ahead of the answer to `session/new`. It waits for the answer, and goes to the owner right behind it.
 //!
 //! Only notifications wait: an agent that asks before it answers would wait for ever. Nothing waits for a name that the
-//! bus knows, and nothing waits on after a request for a session has ended in any other way than with one.
+//! bus knows, and nothing waits on once the worker has no request for a session left to answer.
 //!
 //! Invariant: the lines that wait are counted and bounded, by worker and all together, and one that was not delivered is
 //! reported.
@@ -84,9 +84,19 @@ impl Bus {
                 self.count_queued(now, client.into(), bytes);
             }
         }
+    }
+
+    /// A request for a session has ended. What is left waits for the others of the worker, if there are any: nobody can
+    /// say which of them it is for.
+    pub(super) fn end_early(&mut self, now: Moment, key: WorkerKey) {
         if self.workers.get(key).is_some_and(|worker| worker.creating == 0) {
             self.drop_early(now, key);
         }
+    }
+
+    /// A session was made for nobody: what was said in it is for nobody either.
+    pub(super) fn drop_early_of(&mut self, now: Moment, key: WorkerKey, name: &[u8]) {
+        self.drop_early_lines(now, key, |early| early.session.as_bytes() == name);
     }
 
     /// Whatever waits of a worker waits for nothing any more.

@@ -65,6 +65,12 @@ pub struct Traffic {
 }
 
 impl Endpoint {
+    /// Whether its next line waits, for a full output or for a worker: it is not in its own hands when it goes on.
+    #[inline]
+    pub fn waits(&self) -> bool {
+        self.blocked_on.is_some() || self.awaits_worker
+    }
+
     /// It waits for nobody any more. Gives how long it has waited, if it did.
     pub fn go_on(&mut self, now: Moment) -> Duration {
         self.blocked_on.take().map(|_| now.since(self.blocked_since)).unwrap_or_default()

@@ -123,6 +123,7 @@ impl Bus {
             Err(refusal) => return self.refuse(now, client.into(), window, line, refusal),
         };
         let cancels = route.cancels;
+        let taken = if let Named::Taken(session) = route.session { Some(session) } else { None };
         // Only a message that is delivered makes a session: one that waits or is refused leaves nothing behind.
         let entered = match self.use_sessions(now, client, route.worker, route.session, route.second_session) {
             Ok(entered) => entered,
@@ -131,6 +132,10 @@ impl Bus {
         match self.record(now, client, worker, window, line, id.as_ref(), verb, entered) {
             Ok(edit) => edits[0] = edit.map(|with| Edit { at: line.id, with }),
             Err(refusal) => return self.refuse(now, client.into(), window, line, refusal),
+        }
+        // Nor does it take one from anybody.
+        if let Some(session) = taken {
+            self.take_session_over(now, session, client);
         }
         self.forward(now, Peer::Worker(worker), line, &mut edits);
         if let (Verb::Cancel(how), Some(key)) = (verb, cancels) {
@@ -510,12 +515,9 @@ impl Bus {
         let full = || Refusal(Reason::SessionLimit, sessions::FULL.into());
         match named {
             Named::None => Ok(Entered::default()),
-            Named::Known(key) => {
+            // One that is taken over changes hands when the message is recorded.
+            Named::Known(key) | Named::Taken(key) => {
                 self.sessions.touch(key, now);
-                Ok(Entered { session: Some(key), is_new: false })
-            }
-            Named::Taken(key) => {
-                self.take_session_over(now, key, client);
                 Ok(Entered { session: Some(key), is_new: false })
             }
             // That keeps a claim alive, and makes the request none of its owner's.

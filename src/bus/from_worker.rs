@@ -14,7 +14,7 @@ use super::requests::{Direction, NewRequest, SessionEffect};
 use super::sessions::{Asked, Rank, Session};
 use super::worker::Worker;
 use super::{Bus, Flow};
-use crate::scan::{Line, MAX_WRAPPED_DEPTH, Window};
+use crate::scan::{Line, MAX_WRAPPED_DEPTH, Span, Window};
 
 impl Bus {
     /// A line from a worker.
@@ -57,7 +57,10 @@ impl Bus {
             self.learn_from_late_answer(worker, window, line, asked_in);
             self.forget_request(Direction::ToWorkers, key);
             if effect.creates {
-                self.drop_early(now, worker);
+                if let Some(name) = session_name(window, line.result_session).filter(|_| line.has(Line::RESULT)) {
+                    self.drop_early_of(now, worker, &name);
+                }
+                self.end_early(now, worker);
             }
             self.report_line(now, Reason::LateAnswer, from, window, line, "the client is not waiting any more");
             return Flow::Next;
@@ -87,7 +90,8 @@ impl Bus {
             {
                 self.fail_request(now, key, Reason::SessionLimit, super::sessions::FULL);
                 self.forget_request(Direction::ToWorkers, key);
-                self.drop_early(now, worker);
+                self.drop_early_of(now, worker, name);
+                self.end_early(now, worker);
                 return Flow::Next;
             }
         }
@@ -96,10 +100,10 @@ impl Bus {
             self.end_sessions(effect, line.has(Line::RESULT), sessions);
         }
         if effect.creates {
-            match &named {
-                Some(name) => self.deliver_early(now, worker, client, name),
-                None => self.drop_early(now, worker),
+            if let Some(name) = &named {
+                self.deliver_early(now, worker, client, name);
             }
+            self.end_early(now, worker);
         }
         self.wake_after_answer(now, client);
         Flow::Next
@@ -119,7 +123,7 @@ impl Bus {
         }
         let request = key.and_then(|key| self.forget_request(Direction::ToWorkers, key));
         if request.is_some_and(|request| request.effect.creates) {
-            self.drop_early(now, worker);
+            self.end_early(now, worker);
         }
         Flow::Next
     }
@@ -195,6 +199,10 @@ impl Bus {
             }
             Err(refusal) => return self.refuse(now, from, window, line, refusal),
         };
+        if id.is_none() && named.client != Some(Peer::Client(to)) && self.may_name_anothers(to, window, named.at) {
+            let text = "it names no pending request of this worker, and may name another one's";
+            return self.refuse(now, from, window, line, Refusal(Reason::UnknownRequest, text.into()));
+        }
         let is_of_its_own = session.is_some() || named.client.is_some();
         match self.make_room_at_client(now, worker, to, is_of_its_own) {
             Room::Free => {}
@@ -203,6 +211,9 @@ impl Bus {
         }
         if let Some(session) = session.filter(|_| self.settings.limits.session_idle.is_some()) {
             self.sessions.hear(session, now);
+        }
+        if id.is_none() && session.is_none() {
+            self.end_elicitation(worker, window, line);
         }
         if id.is_none() && named.token.is_none() {
             self.forward_as_it_is(now, Peer::Client(to), line);
@@ -227,7 +238,7 @@ impl Bus {
                 Ok(edit) => edits[0] = edit.map(|with| Edit { at: line.id, with }),
                 Err(refusal) => return self.refuse(now, from, window, line, refusal),
             }
-            self.note_elicitation(worker, to, window, line);
+            self.note_elicitation(worker, to, session, window, line);
         }
         self.forward(now, Peer::Client(to), line, &mut edits);
         Flow::Next
@@ -259,13 +270,25 @@ impl Bus {
         })
     }
 
+    /// Whether a client may take what a worker's notification names, which is no pending request of that worker, for
+    /// another one that it has still to answer: a late cancellation is to hit nobody else's.
+    fn may_name_anothers(&self, client: ClientKey, window: Window<'_>, at: Span) -> bool {
+        if !at.is_some() || self.clients.get(client).is_none_or(|client| client.end.to_answer.is_empty()) {
+            return false;
+        }
+        // Nothing that is too long to be an id is one.
+        let Ok(id) = View::parse(window.get(at)) else { return false };
+        !id.is_plain() || self.to_clients.find(Peer::Client(client), &id).is_some()
+    }
+
     /// Whether a worker may mean somebody else by a session that was not given to its owner: one who is just being given
-    /// that name, or, if the owner has only asked for what others may have had, anybody but while its own request alone
-    /// is pending. That a worker has answered says nothing: it may have read another name in that request, or none.
+    /// that name, unless the owner has asked the worker for it, which tells its history before it answers; or, if the
+    /// owner has asked for what others may have had, anybody but while its own request alone is pending. That a worker
+    /// has answered says nothing: it may have read another name in that request, or none.
     fn may_be_anothers(&self, worker: WorkerKey, session: &Session) -> bool {
         let is_being_made = || self.workers.get(worker).is_some_and(Worker::may_give_out_a_name);
         let may_have_left = session.rank == Rank::Claimed && session.asked == Asked::Held && session.pending != 1;
-        may_have_left || session.rank < Rank::Issued && is_being_made()
+        may_have_left || session.rank < Rank::Issued && session.asked == Asked::No && is_being_made()
     }
 
     /// Whom a worker's message is for.
@@ -328,5 +351,5 @@ struct NamedRequest {
     /// What that client knows it by, if that is another token.
     token: Option<Text>,
     /// Where it is named.
-    at: crate::scan::Span,
+    at: Span,
 }

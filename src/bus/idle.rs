@@ -57,6 +57,10 @@ impl Bus {
         let listener = &self.settings.listeners[client.listener];
         let text = match (listener.first_line_timeout, listener.idle_timeout) {
             (Some(after), _) if !client.has_spoken() && client.opened.after(after) <= now => {
+                // It may have said something that nobody has heard yet.
+                if !client.is_read() {
+                    return Some(now.after(after / 8));
+                }
                 format!("it has sent no line for {} s (first_line_timeout_sec)", after.as_secs())
             }
             (_, Some(after)) => {

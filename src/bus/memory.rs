@@ -135,7 +135,7 @@ impl Bus {
             if running.len() >= CHANCES {
                 break;
             }
-            let waits = self.clients.get(*client).is_none_or(|client| client.end.blocked_on.is_some());
+            let waits = self.clients.get(*client).is_none_or(|client| client.end.waits());
             if !waits && !missed.contains(client) && !running.iter().any(|(lucky, _)| lucky == client) {
                 running.push((*client, now));
                 self.shortage.last_chance = client.index();
@@ -180,7 +180,7 @@ impl Bus {
             match self.clients.get(*key) {
                 Some(client) if client.phase < Phase::Closing => {
                     // Who waits for a worker has sent whole lines, and it is not in its hands when they are taken.
-                    let moves = now.since(client.end.progress_at) < PATIENCE || client.end.blocked_on.is_some();
+                    let moves = now.since(client.end.progress_at) < PATIENCE || client.end.waits();
                     holders.push(Holder { client: *key, bytes: *bytes, moves, heard: client.heard });
                 }
                 _ => leaving += bytes,

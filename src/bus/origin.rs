@@ -128,6 +128,11 @@ impl Names {
     pub fn owner(&self) -> Option<&str> {
         self.token.as_deref().or(self.common_name.as_deref())
     }
+
+    /// Whether both have shown the token, or both the certificate, of one name.
+    pub fn are_the_same_owner(&self, other: &Self) -> bool {
+        self.owner().is_some() && self.owner() == other.owner() && self.token.is_some() == other.token.is_some()
+    }
 }
 
 impl<P: Into<Place>> From<P> for Origin {

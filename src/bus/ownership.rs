@@ -287,15 +287,18 @@ impl Bus {
     /// Whether a session may go to another connection that asks for it now: one of the same name, which has to be a
     /// verified one. A client whose connection was lost without a word comes back by a new one, and nobody can tell yet
     /// that the old one is dead. Who asks for the session by name has it in any case; other messages take it to the newer
-    /// connection only, so that two of one name do not take it from each other by accident.
+    /// connection only, so that two of one name do not take it from each other by accident. A mere claim is taken where
+    /// it could be made: where workers give out names it is a guess of either.
     pub(super) fn may_take_over(&self, key: SessionKey, by: ClientKey, asks: bool) -> bool {
         let Some(session) = self.sessions.get(key) else { return false };
         let (Some(new), Some(old)) = (self.clients.get(by), session.client.and_then(|old| self.clients.get(old)))
         else {
             return false;
         };
-        let has_name = new.origin.names.owner().is_some_and(|name| old.origin.names.owner() == Some(name));
-        let is_settled = session.rank == Rank::Issued || session.asked == Asked::No;
+        // What is a name on one listener may be somebody else's on another one, which has other tokens or authorities.
+        let has_name = new.listener == old.listener && new.origin.names.are_the_same_owner(&old.origin.names);
+        let is_settled =
+            session.rank == Rank::Issued || session.asked == Asked::No && !self.issues_names(session.worker);
         has_name && is_settled && (asks || new.number > old.number)
     }
 
@@ -316,13 +319,17 @@ impl Bus {
             self.sessions.give(key, by, &mut client.end.sessions);
             client.lost.forget(name.as_bytes());
         }
+        self.hand_elicitations_over(worker, key, by);
         self.sessions.touch(key, now);
     }
 
     /// Forgets claims that nobody uses, and sessions that were idle for too long.
     pub(super) fn tick_sessions(&mut self, now: Moment) {
-        for key in self.sessions.take_idle(now, self.settings.limits.session_idle) {
-            self.forget_idle_session(now, key);
+        if let Some(idle) = self.sessions.looks_for_idle(now, self.settings.limits.session_idle) {
+            let awaited = self.awaited_sessions();
+            for key in self.sessions.take_idle(now, idle, &awaited) {
+                self.forget_idle_session(now, key);
+            }
         }
         for (key, owner) in self.sessions.take_expired_claims(now) {
             self.report(now, Reason::ClaimExpired, Some(Peer::Client(owner)), || {
@@ -330,6 +337,21 @@ impl Bus {
             });
             self.drop_session(key);
         }
+    }
+
+    /// In which slots there are sessions with a request that somebody waits for. One that was given up may never be
+    /// answered.
+    fn awaited_sessions(&self) -> Vec<bool> {
+        let mut awaited = vec![false; self.sessions.slots()];
+        let requests = self.to_workers.iter().chain(self.to_clients.iter()).map(|(_, request)| request);
+        for request in requests.filter(|request| request.asker().is_some()) {
+            for session in [request.session, request.second_session].into_iter().flatten() {
+                if self.sessions.get(session).is_some() {
+                    awaited[session.index()] = true;
+                }
+            }
+        }
+        awaited
     }
 
     /// A session was not used for long. Its owner is told when it names it the next time; on a worker of its own there is

@@ -65,8 +65,8 @@ impl Seat {
     }
 
     /// Whether its worker, started at `started`, is followed by another after the first backoff when it exits now.
-    pub(super) fn is_followed(&self, started: Moment, now: Moment) -> bool {
-        self.failures == 0 || now.since(started) >= HEALTHY_AFTER
+    pub(super) fn is_followed(&self, started: Moment, now: Moment, limits: &Limits) -> bool {
+        self.failures == 0 || does_well(started, now, limits)
     }
 
     /// Nobody is started here before `at`; it counts for nothing.
@@ -78,7 +78,7 @@ impl Seat {
     /// The worker of this seat, started at `started`, has exited unexpectedly.
     pub(super) fn vacate(&mut self, started: Moment, now: Moment, limits: &Limits, retry: Option<Duration>) -> Verdict {
         self.worker = None;
-        if now.since(started) >= HEALTHY_AFTER.min(limits.restart_window) {
+        if does_well(started, now, limits) {
             self.failures = 0;
         }
         while self.restarts.front().is_some_and(|restart| now.since(*restart) >= limits.restart_window) {
@@ -95,6 +95,11 @@ impl Seat {
         self.restarts.push_back(now.after(delay));
         Verdict::RestartAfter(delay)
     }
+}
+
+/// Whether a worker that was started at `started` has run for so long that what was before is forgotten.
+fn does_well(started: Moment, now: Moment, limits: &Limits) -> bool {
+    now.since(started) >= HEALTHY_AFTER.min(limits.restart_window)
 }
 
 /// How long a worker is not started after so many failures before this one.
@@ -328,7 +333,7 @@ impl Bus {
         }
         self.fill_seats(now, pool);
         // Nobody may come any more.
-        self.stop_awaiting_workers();
+        self.stop_awaiting_workers_of(pool);
     }
 
     /// Starts workers whose time has come.

@@ -173,15 +173,20 @@ impl Sessions {
         }
     }
 
-    /// Sessions that nobody has used for so long. One with a request pending is in use.
-    pub(super) fn take_idle(&mut self, now: Moment, idle: Option<Duration>) -> Vec<SessionKey> {
+    /// For how long nobody has to use a session until it is forgotten, if it is time to look for such ones.
+    pub(super) fn looks_for_idle(&self, now: Moment, idle: Option<Duration>) -> Option<Duration> {
+        idle.filter(|_| self.idle_due.is_some_and(|due| due <= now))
+    }
+
+    /// Sessions that nobody has used for so long. One in whose slot, by `awaited`, somebody waits
+    /// for an answer is in use.
+    pub(super) fn take_idle(&mut self, now: Moment, idle: Duration, awaited: &[bool]) -> Vec<SessionKey> {
         let mut found = Vec::new();
-        let Some(idle) = idle.filter(|_| self.idle_due.is_some_and(|due| due <= now)) else { return found };
         for slot in 0..self.table.slots() {
             let Some((key, session)) = self.table.at(slot).filter(|(_, session)| session.client.is_some()) else {
                 continue;
             };
-            if session.pending > 0 {
+            if session.pending > 0 && awaited.get(slot) == Some(&true) {
                 self.hear(key, now);
             } else if now.since(session.used) >= idle {
                 found.push(key);

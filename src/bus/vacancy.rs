@@ -7,6 +7,7 @@
 //! Invariant: `waiting` has each client that awaits a worker, once.
 
 use super::Bus;
+use super::assignment::Group;
 use super::peer::{ClientKey, Moment, Peer};
 use super::port::Effect;
 use super::settings::Assignment;
@@ -15,8 +16,8 @@ use crate::scan::{Line, Window};
 /// See the top of the file.
 #[derive(Default)]
 pub(super) struct Vacancy {
-    /// Clients that are not read before a worker is started.
-    waiting: Vec<ClientKey>,
+    /// Clients that are not read before a worker is started, with the groups that they wait for.
+    waiting: Vec<(ClientKey, usize)>,
     /// When the first of them has waited long enough.
     due: Option<Moment>,
 }
@@ -32,7 +33,7 @@ impl Bus {
         let due = self.groups[group].vacant_since.get_or_insert(now).after(hold);
         let Some(from) = self.clients.get_mut(client).filter(|_| due > now) else { return false };
         from.end.awaits_worker = true;
-        self.vacancy.waiting.push(client);
+        self.vacancy.waiting.push((client, group));
         self.vacancy.due = Some(self.vacancy.due.map_or(due, |first| first.min(due)));
         self.check_at(due);
         self.effects.push_back(Effect::Pause { peer: Peer::Client(client) });
@@ -46,7 +47,10 @@ impl Bus {
         let is_coming = |(pool, seat): &(usize, usize)| {
             let seat = &self.pools[*pool].seats[*seat];
             match seat.worker {
-                Some(worker) => self.workers.get(worker).is_some_and(|worker| seat.is_followed(worker.started, now)),
+                Some(worker) => {
+                    let limits = &self.settings.limits;
+                    self.workers.get(worker).is_some_and(|worker| seat.is_followed(worker.started, now, limits))
+                }
                 None => seat.is_in_first_backoff(),
             }
         };
@@ -64,13 +68,26 @@ impl Bus {
                 group.vacant_since = None;
             }
         }
-        self.stop_awaiting_workers();
+        self.stop_awaiting_workers_of(pool);
     }
 
     /// What is known of workers has changed: the lines that wait for one are looked at again.
     pub(super) fn stop_awaiting_workers(&mut self) {
-        self.vacancy.due = None;
-        for client in std::mem::take(&mut self.vacancy.waiting) {
+        self.look_again(|_| true);
+    }
+
+    /// The same, where it has changed in one pool alone.
+    pub(super) fn stop_awaiting_workers_of(&mut self, pool: usize) {
+        self.look_again(|group| group.pools().any(|of| of == pool));
+    }
+
+    fn look_again(&mut self, concerns: impl Fn(&Group) -> bool) {
+        let groups = &self.groups;
+        let over: Vec<_> = self.vacancy.waiting.extract_if(.., |(_, group)| concerns(&groups[*group])).collect();
+        if self.vacancy.waiting.is_empty() {
+            self.vacancy.due = None;
+        }
+        for (client, _) in over {
             if let Some(from) = self.clients.get_mut(client) {
                 from.end.awaits_worker = false;
                 self.read_again(Peer::Client(client));
@@ -82,7 +99,7 @@ impl Bus {
     pub(super) fn stop_awaiting_worker(&mut self, key: ClientKey) {
         let Some(client) = self.clients.get_mut(key).filter(|client| client.end.awaits_worker) else { return };
         client.end.awaits_worker = false;
-        self.vacancy.waiting.retain(|waiting| *waiting != key);
+        self.vacancy.waiting.retain(|(waiting, _)| *waiting != key);
     }
 
     /// Those who have waited long enough go on.
@@ -97,7 +114,7 @@ impl Bus {
     /// Panics if those who wait and the list of them disagree.
     pub(super) fn check_vacancy(&self) {
         let waiting = self.clients.iter().filter(|(_, client)| client.end.awaits_worker).map(|(key, _)| key);
-        let mut listed = self.vacancy.waiting.clone();
+        let mut listed: Vec<ClientKey> = self.vacancy.waiting.iter().map(|(client, _)| *client).collect();
         listed.sort_unstable_by_key(|client| client.index());
         assert!(waiting.eq(listed), "a client that awaits a worker is listed");
         assert!(self.vacancy.due.is_some() || self.vacancy.waiting.is_empty(), "nobody waits for ever");

@@ -165,9 +165,9 @@ impl Bus {
     /// had started the worker itself. Another worker would know nothing of what was agreed on with this one.
     fn close_owner(&mut self, now: Moment, key: WorkerKey) {
         let Some(worker) = self.workers.get(key) else { return };
-        let Some(owner) = worker.owner.filter(|_| self.settings.pools[worker.pool].on_exit == OnExit::Close) else {
-            return;
-        };
+        // With one that could not be started nothing was agreed on.
+        let is_missed = worker.pid != 0 && self.settings.pools[worker.pool].on_exit == OnExit::Close;
+        let Some(owner) = worker.owner.filter(|_| is_missed) else { return };
         // The end of the daemon closes its clients in its own time; who is being closed has a reason.
         if self.shutdown.stops_workers() || self.clients.get(owner).is_none_or(|owner| owner.phase >= Phase::Flushing) {
             return;

@@ -801,16 +801,33 @@ impl Model {
                 Fate::lost(Reason::UnknownSession)
             }
             Ok(client) if self.clients[client].closed => Fate::lost(Reason::UnknownSession),
+            Ok(client) if self.names_anothers(worker, line, client) => Fate::lost(Reason::UnknownRequest),
             Ok(client) => Fate::to(Who::Client(client)),
         };
         self.reject_collisions(line, &self.to_clients, fate)
     }
 
+    /// Whether a notification names what is no pending request of its sender, and may be that of another worker which
+    /// the client has still to answer.
+    fn names_anothers(&self, worker: usize, line: &Line, client: usize) -> bool {
+        let (Kind::Notification, Some(token)) = (line.kind, &line.request_id) else { return false };
+        let me = Who::Client(client);
+        let is_it = |request: &&Request| request.answerer == me && (!is_plain(token) || request.wire == meaning(token));
+        self.request_meant_by(worker, line).is_none_or(|request| request.answerer != me)
+            && meaning(token).len() <= MAX_REQUEST_ID_LEN + 2
+            && self.to_clients.iter().any(|request| is_it(&request))
+    }
+
     /// The client that a worker's message is for if it names nobody: the only one that has ever sent that worker
-    /// anything, or that is there if nobody has.
+    /// anything, or that may use it if nobody has. A worker that is for one client alone is for nobody before.
     fn only_client(&self, worker: usize) -> Option<usize> {
-        let Worker { owner, served, .. } = &self.workers[worker];
-        let mut there = (0..self.clients.len()).filter(|client| !self.clients[*client].gone);
+        let Worker { owner, served, pool, .. } = &self.workers[worker];
+        if self.settings.pools[*pool].assignment == Assignment::Dedicated {
+            return *owner;
+        }
+        let may_use = |at: &&Client| at.may_name.as_ref().is_none_or(|pools| pools.contains(pool));
+        let is_there = |client: &usize| Some(&self.clients[*client]).filter(|at| !at.gone).filter(may_use).is_some();
+        let mut there = (0..self.clients.len()).filter(is_there);
         match (owner, served.len()) {
             (Some(owner), _) => Some(*owner),
             (None, 0) => there.next().filter(|_| there.next().is_none()),
@@ -823,8 +840,6 @@ impl Model {
     fn waits_for_session(&self, worker: usize, line: &Line) -> bool {
         let Worker { owner: None, early, .. } = &self.workers[worker] else { return false };
         let Some(name) = line.way().filter(|name| name.len() <= MAX_SESSION_ID_LEN) else { return false };
-        let is_making =
-            |request: &Request| request.answerer == Who::Worker(worker) && self.lines[request.line].creates();
         let is_known = self.sessions.iter().any(|at| at.worker == worker && at.name == *name)
             || self.held.iter().any(|held| held.worker == worker && held.name == *name);
         let in_all = |early: &[Early]| early.iter().map(|early| early.bytes).sum::<usize>();
@@ -833,7 +848,7 @@ impl Model {
         let all: usize = self.workers.iter().map(|worker| in_all(&worker.early)).sum();
         line.kind == Kind::Notification
             && line.request_id.is_none()
-            && self.to_workers.iter().any(is_making)
+            && self.is_making(worker)
             && !is_known
             && early.len() < EARLY_LINES
             && in_all(early) + bytes <= EARLY_BYTES.min(most)
@@ -848,6 +863,26 @@ impl Model {
                 self.workers[worker].early.push(early);
             } else {
                 self.count(Reason::UnknownSession);
+            }
+        }
+    }
+
+    /// Whether a request for a session is pending at a worker.
+    fn is_making(&self, worker: usize) -> bool {
+        let makes = |request: &Request| request.answerer == Who::Worker(worker) && self.lines[request.line].creates();
+        self.to_workers.iter().any(makes)
+    }
+
+    /// A request for a session has ended without one for anybody: what was said in `made` is for nobody, and so is
+    /// everything if no other request is pending.
+    fn request_for_session_ended(&mut self, worker: usize, made: Option<&str>) {
+        let is_last = !self.is_making(worker);
+        for early in std::mem::take(&mut self.workers[worker].early) {
+            let name = self.lines[early.number].way().map(String::as_str);
+            if is_last || made.is_some() && name == made {
+                self.count(Reason::UnknownSession);
+            } else {
+                self.workers[worker].early.push(early);
             }
         }
     }
@@ -918,7 +953,9 @@ impl Model {
         let all = self.to_workers.iter().chain(&self.to_clients);
         let pending = all.filter(|request| request.sessions.contains(&session.serial)).count();
         let may_have_left = session.rank == Rank::Claimed && session.lent && pending != 1;
-        may_have_left || session.rank < Rank::Issued && self.creates(session.worker)
+        // What a worker is asked to load it tells again before it answers.
+        let is_loaded = session.lent || session.asked;
+        may_have_left || session.rank < Rank::Issued && !is_loaded && self.creates(session.worker)
     }
 
     /// A worker's notification is about a request of its own, its request about one of a client.
@@ -1196,11 +1233,11 @@ impl Model {
         if let Some(name) = line.result_session.as_ref().filter(|_| line.result) {
             self.learns(now, client, worker, name, asked.creates());
         }
-        let makes_more = self.to_workers.iter().any(|at| at.answerer == line.from && self.lines[at.line].creates());
+        let makes_more = self.is_making(worker);
         let made = line.result_session.as_deref().filter(|_| line.result);
         let is_its =
             |name: &str| self.sessions.iter().any(|at| at.worker == worker && at.name == name && at.client == client);
-        if asked.creates() && (made.is_none() || !makes_more) {
+        if asked.creates() && !makes_more {
             self.ends_early(worker, made.filter(|name| is_its(name)));
         }
         if line.result && asked.closes() {
@@ -1347,7 +1384,9 @@ impl Model {
                 }
                 let creates = self.lines[request.line].creates();
                 if creates {
-                    self.ends_early(worker, None);
+                    let line = &self.lines[number];
+                    let made = line.result_session.clone().filter(|_| line.result);
+                    self.request_for_session_ended(worker, made.as_deref());
                 }
                 self.holds_late(number, if creates { &[] } else { &request.sessions });
             } else {
@@ -1502,12 +1541,12 @@ impl Model {
     /// Requests that were cancelled, or that nobody waits for, give their slots back. Their answers may still come, so
     /// their workers are sent ids from now on that they have never seen.
     pub fn leave_slots(&mut self, now: Moment) {
-        for request in std::mem::take(&mut self.to_workers) {
-            if request.cancelled.is_none() || Self::leaves_at(&request).is_none_or(|at| at > now) {
-                self.to_workers.push(request);
-            } else {
-                self.leaves(request);
-            }
+        let stays =
+            |request: &Request| request.cancelled.is_none() || Self::leaves_at(request).is_none_or(|at| at > now);
+        let (stay, leave) = std::mem::take(&mut self.to_workers).into_iter().partition(stays);
+        self.to_workers = stay;
+        for request in leave {
+            self.leaves(request);
         }
         self.let_go();
     }
@@ -1531,7 +1570,7 @@ impl Model {
             self.workers[worker].retired += 1;
             self.workers[worker].may_create |= self.lines[request.line].creates();
             if self.lines[request.line].creates() {
-                self.ends_early(worker, None);
+                self.request_for_session_ended(worker, None);
             }
         }
         // The worker may load it yet.

@@ -144,3 +144,69 @@ fn only_the_last_elicitations_of_a_worker_are_remembered() {
     bench.write(worker, r#"{"method":"elicitation/complete","params":{"elicitationId":"e1"}}"#);
     assert_eq!(bench.read(client).len(), 1);
 }
+
+#[test]
+fn a_spare_of_a_dedicated_pool_speaks_to_nobody() {
+    let mut bench = Bench::new(settings(vec![Pool { max_instances: 3, ..pool(1, Assignment::Dedicated) }]));
+    let (client, spare) = (bench.client(), bench.worker(0));
+    bench.write(spare, NOTE);
+    bench.write(client, r#"{"id":0,"method":"initialize"}"#);
+    let (own, spare) = (spare, bench.worker(1));
+    bench.write(spare, NOTE);
+    assert_eq!((bench.read(client).len(), bench.count(Reason::Unroutable)), (0, 2), "it has a worker of its own");
+    bench.write(own, NOTE);
+    assert_eq!(bench.read_one(client), NOTE);
+}
+
+#[test]
+fn only_a_client_that_may_use_a_worker_is_the_only_one_that_it_may_mean() {
+    let of = |id: &str| Pool { id: id.into(), ..pool(1, Assignment::RoundRobin) };
+    let mut bench = Bench::new(settings(vec![of("a"), of("b")]));
+    let origin = Origin { pools: Some(std::rc::Rc::from([1])), ..Origin::default() };
+    let stranger = Peer::Client(bench.connect(0, origin).expect("there is room"));
+    let worker = bench.worker(0);
+    bench.write(worker, NOTE);
+    assert_eq!((bench.read(stranger).len(), bench.count(Reason::Unroutable)), (0, 1), "it has no token for this pool");
+    let check = Origin { is_proxy: true, ..Origin::default() };
+    let check = Peer::Client(bench.connect(0, check).expect("there is room"));
+    bench.write(worker, NOTE);
+    assert_eq!((bench.read(check).len(), bench.count(Reason::Unroutable)), (0, 2), "a proxy asks for its own sake");
+    let client = bench.client();
+    bench.write(worker, NOTE);
+    assert_eq!((bench.read_one(client).as_str(), bench.count(Reason::Unroutable)), (NOTE, 2));
+}
+
+/// The question of a worker whose elicitation is `e` in session `session`.
+fn elicits(id: usize, session: &str) -> String {
+    format!(r#"{{"id":{id},"method":"elicitation/create","params":{{"elicitationId":"e","sessionId":"{session}"}}}}"#)
+}
+
+const COMPLETE: &str = r#"{"method":"elicitation/complete","params":{"elicitationId":"e"}}"#;
+
+#[test]
+fn an_elicitation_of_two_clients_at_once_is_complete_for_neither() {
+    let mut bench = bench(1);
+    let (first, second, worker) = (bench.client(), bench.client(), bench.worker(0));
+    for (id, client) in [(1, first), (2, second)] {
+        bench.write(client, &format!(r#"{{"id":{id},"method":"session/prompt","params":{{"sessionId":"s{id}"}}}}"#));
+        bench.write(worker, &elicits(id, &format!("s{id}")));
+        bench.read_one(client);
+    }
+    bench.write(worker, COMPLETE);
+    assert_eq!((bench.read(first).len(), bench.read(second).len(), bench.count(Reason::Unroutable)), (0, 0, 1));
+}
+
+#[test]
+fn an_elicitation_that_is_complete_leaves_its_id_to_others() {
+    let mut bench = bench(1);
+    let (first, second, worker) = (bench.client(), bench.client(), bench.worker(0));
+    for (id, client) in [(1, first), (2, second)] {
+        bench.write(client, &format!(r#"{{"id":{id},"method":"session/prompt","params":{{"sessionId":"s{id}"}}}}"#));
+        bench.write(worker, &elicits(id, &format!("s{id}")));
+        bench.read_one(client);
+        bench.write(worker, COMPLETE);
+        assert_eq!(bench.read_one(client), COMPLETE);
+    }
+    bench.write(worker, COMPLETE);
+    assert_eq!(bench.count(Reason::Unroutable), 1, "it is complete already");
+}

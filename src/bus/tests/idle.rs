@@ -110,3 +110,18 @@ fn when_all_slots_are_taken_idle_clients_stay_unless_one_source_has_most_of_the_
         assert_eq!(closed, if goes { vec![0] } else { vec![] });
     }
 }
+
+#[test]
+fn a_client_whose_first_line_waits_for_a_worker_is_not_taken_for_a_silent_one() {
+    let mut settings = settings(vec![pool(1, Assignment::RoundRobin)]);
+    (settings.limits.hold, settings.listeners[0].first_line_timeout) = (seconds(10), Some(seconds(2)));
+    let mut bench = Bench::new(settings);
+    let (client, silent, worker) = (bench.client(), bench.client(), bench.worker(0));
+    // It closes its stdout and does not end yet.
+    bench.ends(worker);
+    bench.write(client, r#"{"id":1,"method":"x"}"#);
+    bench.pass(seconds(5));
+    assert_eq!([client, silent].map(|client| bench.how_closed(client).is_some()), [false, true]);
+    bench.pass(seconds(5));
+    assert_eq!(bench.read_error(client).0, "no_worker");
+}

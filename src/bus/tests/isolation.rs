@@ -624,3 +624,45 @@ fn clients_of_one_name_are_one_source_wherever_they_come_from() {
     assert!(matches!(bench.bus.would_take(0, &origin("alice", 2)), Err(TurnedAway::NoRoom(_))));
     assert_eq!(bench.bus.would_take(0, &origin("bob", 1)), Ok(()));
 }
+
+#[test]
+fn a_late_cancellation_of_a_worker_hits_no_request_of_another_one() {
+    let forms = [
+        r#"{"method":"notifications/cancelled","params":{"requestId":1}}"#,
+        r#"{"method":"notifications/cancelled","params":{"requestId":1.5}}"#,
+        r#"{"method":"$/cancelRequest","params":{"id":1}}"#,
+    ];
+    let of = |id: &str, assignment| Pool { id: id.into(), max_instances: 2, ..pool(1, assignment) };
+    for assignment in [Assignment::RoundRobin, Assignment::Dedicated] {
+        let mut bench = Bench::new(settings(vec![of("a", assignment), of("b", assignment)]));
+        let (client, late, other) = (bench.client(), bench.worker(0), bench.worker(1));
+        for pool in ["a", "b"] {
+            bench.write(client, &format!(r#"{{"method":"hello","pool":"{pool}"}}"#));
+        }
+        let ask = r#"{"id":1,"method":"sampling/createMessage"}"#;
+        bench.write(late, ask);
+        bench.write(client, r#"{"id":1,"result":{}}"#);
+        bench.read(client);
+        bench.write(late, forms[0]);
+        assert_eq!(bench.read_one(client), forms[0], "nothing is there that it could hit");
+        bench.write(other, ask);
+        bench.read_one(client);
+        for form in forms {
+            bench.write(late, form);
+        }
+        assert_eq!((bench.read(client).len(), bench.count(Reason::UnknownRequest)), (0, 3), "{assignment:?}");
+        bench.write(other, forms[0]);
+        assert_eq!(bench.read_one(client), forms[0], "its own it may cancel");
+    }
+}
+
+#[test]
+fn what_is_told_again_reaches_who_loads_a_session_while_others_make_theirs() {
+    let mut bench = bench(1);
+    let (loader, maker, worker) = (bench.client(), bench.client(), bench.worker(0));
+    bench.write(maker, r#"{"id":1,"method":"session/new"}"#);
+    bench.write(loader, &load(2, "old"));
+    let update = r#"{"method":"session/update","params":{"sessionId":"old"}}"#;
+    bench.write(worker, update);
+    assert_eq!((bench.read_one(loader).as_str(), bench.read(maker).len()), (update, 0));
+}

@@ -355,3 +355,19 @@ fn who_cannot_be_given_memory_is_closed_and_so_are_those_who_hold_most_when_nobo
     let report = bench.reports.iter().rev().find(|report| report.reason == Reason::MemoryLimit).expect("it is told");
     assert!(report.text.contains("the system has no memory left"), "{}", report.text);
 }
+
+#[test]
+fn who_waits_for_a_worker_to_be_started_is_not_taken_for_one_who_moves_nothing() {
+    let mut settings = small_memory();
+    settings.limits.hold = seconds(60);
+    let mut bench = Bench::new(settings);
+    let (patient, silent, worker) = (bench.client(), bench.client(), bench.worker(0));
+    bench.ends(worker);
+    bench.write(patient, REQUEST);
+    let held = [(patient, 6 << 20), (silent, 5 << 20)];
+    for _ in 0..120 {
+        bench.crowd(SHORT, &held);
+        bench.pass(milliseconds(10));
+    }
+    assert_eq!([patient, silent].map(|client| bench.how_closed(client).is_some()), [false, true]);
+}

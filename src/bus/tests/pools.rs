@@ -359,3 +359,18 @@ fn messages_wait_for_a_worker_that_is_starting() {
     assert!(bench.read(client).is_empty());
     assert_eq!(bench.read(worker).len(), 1);
 }
+
+#[test]
+fn a_connection_outlives_a_worker_of_its_own_that_could_not_be_started() {
+    let mut bench = Bench::new(settings(vec![Pool { max_instances: 3, ..pool(1, Assignment::Dedicated) }]));
+    let (first, client) = (bench.client(), bench.client());
+    bench.spawns = false;
+    asks(&mut bench, first, 1);
+    // The spare that is to follow, and the worker that the second one takes.
+    bench.write(client, r#"{"id":1,"method":"initialize"}"#);
+    let starting: Vec<WorkerKey> = bench.workers.iter().copied().skip(1).collect();
+    for worker in starting {
+        bench.handle(Input::SpawnFailed { worker, why: "too many open files".into(), short: true });
+    }
+    assert_eq!((bench.read_error(client).0.as_str(), bench.closed.len()), ("worker_exited", 0));
+}

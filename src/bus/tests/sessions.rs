@@ -360,12 +360,17 @@ fn on_a_dedicated_worker_a_forgotten_session_goes_on_as_if_nothing_had_been() {
 
 /// A bus with one shared worker, and two connections of these names, the first of which has the session "s".
 fn names(first: Option<&str>, second: Option<&str>) -> (Bench, [Peer; 2], Peer) {
-    let mut bench = Bench::new(settings(vec![Pool { cancel_on_disconnect: true, ..pool(1, Assignment::Client) }]));
+    let pool = Pool { cancel_on_disconnect: true, ..pool(1, Assignment::Client) };
+    names_of(settings(vec![pool]), [first, second])
+}
+
+fn names_of(settings: Settings, names: [Option<&str>; 2]) -> (Bench, [Peer; 2], Peer) {
+    let mut bench = Bench::new(settings);
     let of = |name: Option<&str>| Origin {
         names: super::super::origin::Names { token: name.map(Into::into), ..Default::default() },
         ..Origin::default()
     };
-    let clients = [first, second].map(|name| Peer::Client(bench.connect(0, of(name)).expect("there is room")));
+    let clients = names.map(|name| Peer::Client(bench.connect(0, of(name)).expect("there is room")));
     let worker = bench.worker(0);
     bench.write(clients[0], r#"{"id":1,"method":"session/new"}"#);
     bench.write(worker, r#"{"id":1,"result":{"sessionId":"s"}}"#);
@@ -415,4 +420,70 @@ fn a_session_is_taken_over_under_its_verified_name_only() {
         bench.write(old, PROMPT);
         assert_eq!((bench.read(worker).len(), bench.count(Reason::SessionTaken)), (1, 0));
     }
+}
+
+#[test]
+fn a_session_that_is_taken_over_takes_its_elicitations_along() {
+    let (mut bench, [old, new], worker) = names(Some("alice"), Some("alice"));
+    bench.write(old, PROMPT);
+    bench.write(worker, r#"{"id":7,"method":"elicitation/create","params":{"sessionId":"s","elicitationId":"e"}}"#);
+    bench.write(old, r#"{"id":7,"result":{"action":"accept"}}"#);
+    bench.write(new, PROMPT);
+    bench.read(old);
+    bench.read(new);
+    let complete = r#"{"method":"elicitation/complete","params":{"elicitationId":"e"}}"#;
+    bench.write(worker, complete);
+    assert_eq!((bench.read(old).len(), bench.read_one(new).as_str()), (0, complete));
+}
+
+#[test]
+fn a_claim_is_a_guess_of_every_connection_of_a_name_where_workers_give_out_names() {
+    let (mut bench, [old, new], worker) = names(Some("alice"), Some("alice"));
+    bench.write(old, r#"{"id":3,"method":"x","sessionId":"guess"}"#);
+    assert_eq!(bench.read(worker).len(), 1, "at top level it is only a name of the bus");
+    bench.write(new, r#"{"id":4,"method":"session/prompt","params":{"sessionId":"guess"}}"#);
+    assert_eq!((bench.read_error(new).0.as_str(), bench.read(worker).len()), ("session_denied", 0));
+}
+
+#[test]
+fn a_message_that_is_refused_takes_no_session_over() {
+    let mut settings = settings(vec![pool(1, Assignment::Client)]);
+    settings.routing.id_collision = IdCollision::Reject;
+    let (mut bench, [old, new], worker) = names_of(settings, [Some("alice"), Some("alice")]);
+    bench.write(old, PROMPT);
+    bench.read_one(worker);
+    bench.write(new, PROMPT);
+    assert_eq!(bench.read_error(new).0, "id_collision");
+    assert_eq!((bench.read(old).len(), bench.read(worker).len(), bench.count(Reason::SessionTaken)), (0, 0, 0));
+    bench.write(worker, r#"{"id":2,"result":{}}"#);
+    assert_eq!(bench.read(old).len(), 1, "it goes on where it was");
+}
+
+#[test]
+fn a_token_a_certificate_and_another_listener_are_not_the_same_owner() {
+    let certificate = || super::super::origin::Names { common_name: Some("alice".into()), ..Default::default() };
+    let token = || super::super::origin::Names { token: Some("alice".into()), ..Default::default() };
+    for (listener, names) in [(0, certificate()), (1, token())] {
+        let mut settings = settings(vec![pool(1, Assignment::Client)]);
+        settings.listeners.push(Listener::default());
+        let (mut bench, [old, _], worker) = names_of(settings, [Some("alice"), None]);
+        let origin = Origin { names, ..Origin::default() };
+        let new = Peer::Client(bench.connect(listener, origin).expect("there is room"));
+        bench.write(new, PROMPT);
+        assert_eq!(bench.read_error(new).0, "session_denied");
+        bench.write(old, PROMPT);
+        assert_eq!((bench.read(worker).len(), bench.count(Reason::SessionTaken)), (1, 0));
+    }
+}
+
+#[test]
+fn a_session_whose_request_was_given_up_is_forgotten_like_any_other() {
+    let mut settings = settings(vec![Pool { request_timeout: Some(seconds(5)), ..pool(1, Assignment::Client) }]);
+    settings.limits.session_idle = Some(seconds(8));
+    let (mut bench, [client, _], _) = names_of(settings, [None, None]);
+    bench.write(client, PROMPT);
+    bench.pass(seconds(5));
+    assert_eq!(bench.read_error(client).0, "timeout");
+    bench.pass(seconds(10));
+    assert_eq!(bench.count(Reason::SessionIdle), 1, "the worker may never answer it");
 }

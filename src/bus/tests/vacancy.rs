@@ -132,3 +132,39 @@ fn without_hold_ms_requests_are_refused_at_once() {
     bench.write(client, r#"{"id":1,"method":"x"}"#);
     assert_eq!(bench.read_error(client).0, "no_worker");
 }
+
+#[test]
+fn the_end_of_a_worker_wakes_nobody_who_waits_for_another_pool() {
+    let of = |id: &str| Pool { id: id.into(), ..pool(1, Assignment::RoundRobin) };
+    let mut bench = holding(vec![of("a"), of("b")]);
+    let (client, worker, other) = (bench.client(), bench.worker(0), bench.workers[1]);
+    bench.dies(worker);
+    bench.write(client, r#"{"id":1,"method":"x","pool":"a"}"#);
+    assert!(bench.is_paused(client));
+    let mut effects: Vec<Effect> =
+        bench.bus.handle(bench.now, Input::Exited { worker: other, exit: Exit::Code(1) }).collect();
+    effects.extend(bench.bus.handle(bench.now, Input::Ended { peer: other.into(), partial: 0 }));
+    let is_woken = |effect: &Effect| matches!(effect, Effect::Resume { peer } if *peer == client);
+    assert!(effects.iter().any(|effect| matches!(effect, Effect::Release { .. })) && !effects.iter().any(is_woken));
+    bench.effects(&[], effects);
+    bench.pass(milliseconds(100));
+    let next = bench.workers.iter().map(|worker| Peer::Worker(*worker)).collect::<Vec<_>>();
+    assert_eq!(next.into_iter().map(|worker| bench.read(worker).len()).sum::<usize>(), 1);
+}
+
+#[test]
+fn a_worker_that_has_run_for_restart_window_is_waited_for_after_its_end() {
+    let mut settings = settings(vec![pool(1, Assignment::RoundRobin)]);
+    (settings.limits.hold, settings.limits.restart_window) = (seconds(1), seconds(5));
+    let mut bench = Bench::new(settings);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    bench.dies(worker);
+    bench.pass(seconds(6));
+    let worker = bench.worker(0);
+    bench.ends(worker);
+    bench.write(client, r#"{"id":1,"method":"x"}"#);
+    assert!(bench.read(client).is_empty() && bench.is_paused(client), "the next one comes soon");
+    bench.exits(worker, Exit::Code(1));
+    bench.pass(milliseconds(100));
+    assert_eq!(bench.read(bench.worker(0)).len(), 1);
+}

@@ -304,7 +304,8 @@ fn forgetting(assignment: Assignment) -> (Bench, Peer, Peer) {
     let (client, worker) = (bench.client(), bench.worker(0));
     bench.write(client, r#"{"id":1,"method":"session/new"}"#);
     bench.write(worker, r#"{"id":1,"result":{"sessionId":"s"}}"#);
-    (bench.read(client), bench.read(worker));
+    bench.read(client);
+    bench.read(worker);
     (bench, client, worker)
 }
 
@@ -373,7 +374,8 @@ fn names_of(settings: Settings, names: [Option<&str>; 2]) -> (Bench, [Peer; 2], 
     let worker = bench.worker(0);
     bench.write(clients[0], r#"{"id":1,"method":"session/new"}"#);
     bench.write(worker, r#"{"id":1,"result":{"sessionId":"s"}}"#);
-    (bench.read(clients[0]), bench.read(worker));
+    bench.read(clients[0]);
+    bench.read(worker);
     (bench, clients, worker)
 }
 
@@ -382,7 +384,8 @@ fn a_newer_connection_of_the_same_name_takes_a_session_over() {
     let (mut bench, [old, new], worker) = names(Some("alice"), Some("alice"));
     bench.write(old, PROMPT);
     bench.write(worker, r#"{"id":7,"method":"session/request_permission","params":{"sessionId":"s"}}"#);
-    (bench.read(old), bench.read(worker));
+    bench.read(old);
+    bench.read(worker);
     let prompt = r#"{"id":3,"method":"session/prompt","params":{"sessionId":"s"}}"#;
     bench.write(new, prompt);
     assert_eq!(
@@ -426,7 +429,8 @@ fn a_session_that_is_taken_over_takes_its_elicitations_along() {
     bench.write(worker, r#"{"id":7,"method":"elicitation/create","params":{"sessionId":"s","elicitationId":"e"}}"#);
     bench.write(old, r#"{"id":7,"result":{"action":"accept"}}"#);
     bench.write(new, PROMPT);
-    (bench.read(old), bench.read(new));
+    bench.read(old);
+    bench.read(new);
     let complete = r#"{"method":"elicitation/complete","params":{"elicitationId":"e"}}"#;
     bench.write(worker, complete);
     assert_eq!((bench.read(old).len(), bench.read_one(new).as_str()), (0, complete));

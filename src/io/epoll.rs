@@ -18,7 +18,6 @@ use super::buffers::{Buffers, RECEIVE, RECEIVE_BUFFERS};
 use super::ring::Completion;
 use super::{Io, Submission};
 use crate::error::StartError;
-use crate::scan::Window;
 
 /// Events that are taken in one turn.
 const EVENTS: usize = 256;
@@ -146,7 +145,7 @@ impl Epoll {
     /// Lets an operation wait for its descriptor.
     fn wait(&mut self, token: u64, submission: Submission) {
         use Submission as S;
-        let descriptor = descriptor_of(submission);
+        let descriptor = submission.descriptor();
         let at = descriptor as usize;
         if self.waiting.len() <= at {
             self.waiting.resize(at + 1, Waiters::default());
@@ -458,18 +457,8 @@ impl Io for Epoll {
         &mut self.buffers
     }
 
-    fn lent(&self) -> usize {
-        self.buffers.used()
-    }
-
-    unsafe fn received<'window>(&self, buffer: u16, bytes: usize) -> Window<'window> {
-        // SAFETY: as promised by the caller.
-        unsafe { self.buffers.received(buffer, bytes) }
-    }
-
-    unsafe fn received_bytes<'bytes>(&mut self, buffer: u16) -> &'bytes mut [u8] {
-        // SAFETY: as promised by the caller.
-        unsafe { self.buffers.received_bytes(buffer) }
+    fn memory(&self) -> &Buffers {
+        &self.buffers
     }
 
     fn return_received(&mut self, buffer: u16) {
@@ -479,24 +468,6 @@ impl Io for Epoll {
 
     fn describe(&self) -> (String, Option<&io::Error>) {
         ("epoll".to_owned(), None)
-    }
-}
-
-fn descriptor_of(submission: Submission) -> RawFd {
-    use Submission as S;
-    match submission {
-        S::Accept { socket: descriptor }
-        | S::AwaitConnection { socket: descriptor }
-        | S::Receive { socket: descriptor, .. }
-        | S::ReceiveInto { socket: descriptor, .. }
-        | S::Read { from: descriptor, .. }
-        | S::Send { socket: descriptor, .. }
-        | S::SendMany { socket: descriptor, .. }
-        | S::Write { to: descriptor, .. }
-        | S::WriteMany { to: descriptor, .. }
-        | S::WriteAside { to: descriptor, .. }
-        | S::AwaitRoom { descriptor }
-        | S::Watch { descriptor } => descriptor,
     }
 }
 

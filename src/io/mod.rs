@@ -122,6 +122,26 @@ pub enum Submission {
     },
 }
 
+impl Submission {
+    /// What it is done to.
+    pub fn descriptor(self) -> RawFd {
+        match self {
+            Self::Accept { socket: descriptor }
+            | Self::AwaitConnection { socket: descriptor }
+            | Self::Receive { socket: descriptor, .. }
+            | Self::ReceiveInto { socket: descriptor, .. }
+            | Self::Read { from: descriptor, .. }
+            | Self::Send { socket: descriptor, .. }
+            | Self::SendMany { socket: descriptor, .. }
+            | Self::Write { to: descriptor, .. }
+            | Self::WriteMany { to: descriptor, .. }
+            | Self::WriteAside { to: descriptor, .. }
+            | Self::AwaitRoom { descriptor }
+            | Self::Watch { descriptor } => descriptor,
+        }
+    }
+}
+
 /// What the shell needs of a kernel. Each submission completes once, whatever happens.
 pub trait Io {
     /// What it is called, for operators.
@@ -163,21 +183,34 @@ pub trait Io {
     /// The memory to read into and to write from.
     fn buffers(&mut self) -> &mut Buffers;
 
+    /// The same, to look at.
+    fn memory(&self) -> &Buffers;
+
     /// Bytes of this memory that are lent.
-    fn lent(&self) -> usize;
+    fn lent(&self) -> usize {
+        self.memory().used()
+    }
 
     /// What was received into a provided buffer.
     ///
     /// # Safety
     /// The window is not looked at after [`Io::return_received`], nor after this is gone. Its lifetime is the caller's
     /// to choose, because other memory is lent while it is in use.
-    unsafe fn received<'window>(&self, buffer: u16, bytes: usize) -> Window<'window>;
+    #[inline]
+    unsafe fn received<'window>(&self, buffer: u16, bytes: usize) -> Window<'window> {
+        // SAFETY: as promised by the caller.
+        unsafe { self.memory().received(buffer, bytes) }
+    }
 
     /// The bytes of a provided buffer, with one more than was received at most: see [`Buffers::received_bytes`].
     ///
     /// # Safety
     /// As for [`Io::received`], and no window of it is alive.
-    unsafe fn received_bytes<'bytes>(&mut self, buffer: u16) -> &'bytes mut [u8];
+    #[inline]
+    unsafe fn received_bytes<'bytes>(&mut self, buffer: u16) -> &'bytes mut [u8] {
+        // SAFETY: as promised by the caller.
+        unsafe { self.buffers().received_bytes(buffer) }
+    }
 
     /// Lets a provided buffer be used again.
     fn return_received(&mut self, buffer: u16);

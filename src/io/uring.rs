@@ -12,7 +12,6 @@ use super::buffers::{Buffers, GROUP};
 use super::ring::{Completion, IGNORE, Ring};
 use super::{Io, Submission};
 use crate::error::StartError;
-use crate::scan::Window;
 
 /// IORING_RECVSEND_POLL_FIRST (io_uring_enter(2)).
 const POLL_FIRST: u16 = 1;
@@ -113,18 +112,8 @@ impl Io for Uring {
         &mut self.buffers
     }
 
-    fn lent(&self) -> usize {
-        self.buffers.used()
-    }
-
-    unsafe fn received<'window>(&self, buffer: u16, bytes: usize) -> Window<'window> {
-        // SAFETY: as promised by the caller.
-        unsafe { self.buffers.received(buffer, bytes) }
-    }
-
-    unsafe fn received_bytes<'bytes>(&mut self, buffer: u16) -> &'bytes mut [u8] {
-        // SAFETY: as promised by the caller.
-        unsafe { self.buffers.received_bytes(buffer) }
+    fn memory(&self) -> &Buffers {
+        &self.buffers
     }
 
     fn return_received(&mut self, buffer: u16) {

@@ -13,7 +13,6 @@ use super::Random;
 use crate::io::buffers::{Buffers, RECEIVE, RECEIVE_BUFFERS};
 use crate::io::ring::Completion;
 use crate::io::{Io, Submission};
-use crate::scan::Window;
 
 /// What both sides of the door see.
 #[derive(Default)]
@@ -198,7 +197,7 @@ impl Kernel {
     /// What an operation may fail with before it has done anything.
     fn failure(&mut self, submission: Submission) -> Option<i32> {
         use Submission as S;
-        let is_steady = self.wires.borrow().steady.contains(&descriptor_of(submission));
+        let is_steady = self.wires.borrow().steady.contains(&submission.descriptor());
         let breaks = !is_steady && self.random.one_in(20);
         let errors: &[i32] = match submission {
             S::Read { .. } | S::Write { .. } | S::WriteMany { .. } if breaks => &[libc::EIO],
@@ -212,24 +211,6 @@ impl Kernel {
             S::Accept { .. } | S::AwaitConnection { .. } | S::Watch { .. } | S::AwaitRoom { .. } => return None,
         };
         Some(-*self.random.pick(errors)).filter(|_| self.fails())
-    }
-}
-
-fn descriptor_of(submission: Submission) -> RawFd {
-    use Submission as S;
-    match submission {
-        S::Accept { socket: fd }
-        | S::AwaitConnection { socket: fd }
-        | S::Receive { socket: fd, .. }
-        | S::ReceiveInto { socket: fd, .. }
-        | S::Read { from: fd, .. }
-        | S::Send { socket: fd, .. }
-        | S::SendMany { socket: fd, .. }
-        | S::Write { to: fd, .. }
-        | S::WriteMany { to: fd, .. }
-        | S::WriteAside { to: fd, .. }
-        | S::AwaitRoom { descriptor: fd }
-        | S::Watch { descriptor: fd } => fd,
     }
 }
 
@@ -257,7 +238,7 @@ impl Io for Kernel {
         let most = if is_prompt { usize::MAX } else { self.random.range(1..8) };
         for (token, submission, cancelled) in pending {
             // SAFETY: it asks for flags only.
-            let is_open = unsafe { libc::fcntl(descriptor_of(submission), libc::F_GETFD) } >= 0;
+            let is_open = unsafe { libc::fcntl(submission.descriptor(), libc::F_GETFD) } >= 0;
             assert!(is_open, "{submission:?} ({token:#x}) lost its descriptor");
             let is_late = completions.len() - before >= most || self.random.one_in(4) && !is_prompt;
             let completion = if is_late {
@@ -307,18 +288,8 @@ impl Io for Kernel {
         &mut self.buffers
     }
 
-    fn lent(&self) -> usize {
-        self.buffers.used()
-    }
-
-    unsafe fn received<'window>(&self, buffer: u16, bytes: usize) -> Window<'window> {
-        // SAFETY: as promised by the caller.
-        unsafe { self.buffers.received(buffer, bytes) }
-    }
-
-    unsafe fn received_bytes<'bytes>(&mut self, buffer: u16) -> &'bytes mut [u8] {
-        // SAFETY: as promised by the caller.
-        unsafe { self.buffers.received_bytes(buffer) }
+    fn memory(&self) -> &Buffers {
+        &self.buffers
     }
 
     fn return_received(&mut self, buffer: u16) {

@@ -102,6 +102,8 @@ struct Worker {
     takes: bool,
     owner: Option<usize>,
     released: bool,
+    /// It was started.
+    ran: bool,
     /// Every id that it is sent is replaced.
     fresh: bool,
     /// It has answered what nobody waited for.
@@ -348,6 +350,7 @@ impl Model {
             takes: true,
             owner: None,
             released: false,
+            ran: false,
             fresh: false,
             answers_twice: false,
             shared_at: None,
@@ -359,6 +362,11 @@ impl Model {
         let live = self.workers.iter().filter(|worker| worker.pool == pool && !worker.released).count();
         assert!(live <= self.settings.pools[pool].max_instances, "pool {pool} has {live} workers");
         assert!(!self.refused, "a worker is started during the drain");
+    }
+
+    /// A worker was started.
+    pub fn runs(&mut self, worker: usize) {
+        self.workers[worker].ran = true;
     }
 
     /// How many seats are empty that should not be.
@@ -1770,7 +1778,9 @@ impl Model {
         }
         for worker in 0..self.workers.len() {
             let worker = &self.workers[worker];
-            let outlives = worker.released && worker.owner.is_some_and(|owner| !self.clients[owner].closed);
+            // With one that could not be started nothing was agreed on.
+            let outlives =
+                worker.ran && worker.released && worker.owner.is_some_and(|owner| !self.clients[owner].closed);
             let ends = self.settings.pools[worker.pool].on_exit == OnExit::Close && self.is_dedicated(worker.pool);
             assert!(!(outlives && ends) || self.refusing, "a client outlives its own worker: {:?}", worker.owner);
         }

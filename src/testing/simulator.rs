@@ -841,6 +841,7 @@ impl World {
         let (key, who) = (worker.key, Some(Who::Worker(at)));
         if runs {
             worker.process = Process::Running;
+            self.model.runs(at);
             self.handle("runs", who, Input::Spawned { worker: key, pid: 1000 + at as u32 });
         } else {
             worker.process = Process::Exited;

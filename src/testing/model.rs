@@ -1659,6 +1659,16 @@ impl Model {
         line.is_some_and(|line| self.fate_of_client_line(client, &self.lines[line]).lost.contains(&Reason::NoWorker))
     }
 
+    /// What a client waits with, and what is thought to become of it.
+    pub fn waiting_text(&self, who: Who) -> String {
+        let Who::Client(client) = who else { return String::new() };
+        let line = self.clients[client].waits_with;
+        line.map_or_else(String::new, |line| {
+            let fate = self.fate_of_client_line(client, &self.lines[line]);
+            format!("line {line}: to {:?}, lost {:?}", fate.to, fate.lost)
+        })
+    }
+
     fn waits_for(&self, client: usize, worker: usize) -> bool {
         let line = self.clients[client].waits_with.filter(|_| !self.clients[client].closed);
         // Why it will be refused may have come about while it waits.

@@ -344,7 +344,8 @@ impl World {
             let waits = self.end(who).paused && !self.end(who).deaf;
             assert!(
                 !waits || excused || self.is_crowded || self.model.somebody_is_full(),
-                "{who:?} is paused, and nobody's output is full"
+                "{who:?} is paused, and nobody's output is full; {}",
+                self.model.waiting_text(who)
             );
         }
     }

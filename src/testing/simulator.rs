@@ -572,7 +572,9 @@ impl World {
                     let who = self.who(peer);
                     self.end_mut(who).paused = true;
                     if let Who::Client(client) = who {
-                        self.model.waits(client, self.clients[client].end.lines.front().map(|(number, _)| *number));
+                        let mut lines = self.clients[client].end.lines.iter().map(|(number, _)| *number);
+                        let front = lines.find(|number| self.model.lines[*number].kind != Kind::Blank);
+                        self.model.waits(client, front);
                     }
                     if let (None, Who::Worker(worker)) = (hearing, who) {
                         // Nobody is heard, so it does not wait for somebody: it has stalled, and is heard no more.

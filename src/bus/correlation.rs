@@ -236,7 +236,7 @@ impl Bus {
         if let Peer::Worker(worker) = answerer
             && effect.creates
         {
-            self.end_early(now, worker);
+            self.drop_early(now, worker);
         }
         if let Some(end) = self.endpoint(answerer) {
             end.retire_id();

@@ -86,20 +86,9 @@ impl Bus {
         }
     }
 
-    /// A request for a session has ended. What is left waits for the others of the worker, if there are any: nobody can
-    /// say which of them it is for.
-    pub(super) fn end_early(&mut self, now: Moment, key: WorkerKey) {
-        if self.workers.get(key).is_some_and(|worker| worker.creating == 0) {
-            self.drop_early(now, key);
-        }
-    }
-
-    /// A session was made for nobody: what was said in it is for nobody either.
-    pub(super) fn drop_early_of(&mut self, now: Moment, key: WorkerKey, name: &[u8]) {
-        self.drop_early_lines(now, key, |early| early.session.as_bytes() == name);
-    }
-
-    /// Whatever waits of a worker waits for nothing any more.
+    /// A request for a session has ended without one, or it was the last one: whatever waits of its worker waits for
+    /// nothing any more. With others pending, nobody can say which of them a line is for, and what was said in a session
+    /// that failed must not reach whoever gets the next one of that name.
     pub(super) fn drop_early(&mut self, now: Moment, key: WorkerKey) {
         self.drop_early_lines(now, key, |_| true);
     }

@@ -57,10 +57,7 @@ impl Bus {
             self.learn_from_late_answer(worker, window, line, asked_in);
             self.forget_request(Direction::ToWorkers, key);
             if effect.creates {
-                if let Some(name) = session_name(window, line.result_session).filter(|_| line.has(Line::RESULT)) {
-                    self.drop_early_of(now, worker, &name);
-                }
-                self.end_early(now, worker);
+                self.drop_early(now, worker);
             }
             self.report_line(now, Reason::LateAnswer, from, window, line, "the client is not waiting any more");
             return Flow::Next;
@@ -90,8 +87,7 @@ impl Bus {
             {
                 self.fail_request(now, key, Reason::SessionLimit, super::sessions::FULL);
                 self.forget_request(Direction::ToWorkers, key);
-                self.drop_early_of(now, worker, name);
-                self.end_early(now, worker);
+                self.drop_early(now, worker);
                 return Flow::Next;
             }
         }
@@ -99,11 +95,12 @@ impl Bus {
         if effect != SessionEffect::default() {
             self.end_sessions(effect, line.has(Line::RESULT), sessions);
         }
-        if effect.creates {
-            if let Some(name) = &named {
-                self.deliver_early(now, worker, client, name);
-            }
-            self.end_early(now, worker);
+        // Any answer may name a session that was not known before.
+        if let Some(name) = &named {
+            self.deliver_early(now, worker, client, name);
+        }
+        if effect.creates && (named.is_none() || self.workers.get(worker).is_some_and(|worker| worker.creating == 0)) {
+            self.drop_early(now, worker);
         }
         self.wake_after_answer(now, client);
         Flow::Next
@@ -123,7 +120,7 @@ impl Bus {
         }
         let request = key.and_then(|key| self.forget_request(Direction::ToWorkers, key));
         if request.is_some_and(|request| request.effect.creates) {
-            self.end_early(now, worker);
+            self.drop_early(now, worker);
         }
         Flow::Next
     }

@@ -881,20 +881,6 @@ impl Model {
         self.to_workers.iter().any(makes)
     }
 
-    /// A request for a session has ended without one for anybody: what was said in `made` is for nobody, and so is
-    /// everything if no other request is pending.
-    fn request_for_session_ended(&mut self, worker: usize, made: Option<&str>) {
-        let is_last = !self.is_making(worker);
-        for early in std::mem::take(&mut self.workers[worker].early) {
-            let name = self.lines[early.number].way().map(String::as_str);
-            if is_last || made.is_some() && name == made {
-                self.count(Reason::UnknownSession);
-            } else {
-                self.workers[worker].early.push(early);
-            }
-        }
-    }
-
     /// Whether this line waits for its session.
     pub fn is_early(&self, number: usize) -> bool {
         let Who::Worker(worker) = self.lines[number].from else { return false };
@@ -1245,7 +1231,7 @@ impl Model {
         let made = line.result_session.as_deref().filter(|_| line.result);
         let is_its =
             |name: &str| self.sessions.iter().any(|at| at.worker == worker && at.name == name && at.client == client);
-        if asked.creates() && !makes_more {
+        if asked.creates() && (made.is_none() || !makes_more) {
             self.ends_early(worker, made.filter(|name| is_its(name)));
         }
         if line.result && asked.closes() {
@@ -1392,9 +1378,7 @@ impl Model {
                 }
                 let creates = self.lines[request.line].creates();
                 if creates {
-                    let line = &self.lines[number];
-                    let made = line.result_session.clone().filter(|_| line.result);
-                    self.request_for_session_ended(worker, made.as_deref());
+                    self.ends_early(worker, None);
                 }
                 self.holds_late(number, if creates { &[] } else { &request.sessions });
             } else {
@@ -1578,7 +1562,7 @@ impl Model {
             self.workers[worker].retired += 1;
             self.workers[worker].may_create |= self.lines[request.line].creates();
             if self.lines[request.line].creates() {
-                self.request_for_session_ended(worker, None);
+                self.ends_early(worker, None);
             }
         }
         // The worker may load it yet.

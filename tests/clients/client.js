@@ -32,12 +32,14 @@ async function connect(address) {
   return { stream: acp.ndJsonStream(Writable.toWeb(socket), Readable.toWeb(socket)), leave: () => socket.destroy() };
 }
 
-// Closes as the SDK does, without a code, and checks that the other end has answered that.
+// Closes as the SDK does, without a code, and checks that the other end has answered that, or was closing by itself since
+// the worker has ended.
 async function closed(socket) {
   if (socket.readyState === WebSocket.CLOSED) return;
   const answered = new Promise((resolve) => socket.once("close", resolve));
   socket.close();
-  assert.equal(await answered, 1005, "the close frame was not answered");
+  const code = await answered;
+  assert.ok(code === 1005 || code === 1011, `the close frame was not answered: ${code}`);
 }
 
 // One client with its own socket; `run` is given what every scenario needs.

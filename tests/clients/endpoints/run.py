@@ -59,7 +59,7 @@ class Server:
 
     def agent(self, **settings):
         agent = Agent({**self.settings, **settings})
-        agent.call("initialize", {"protocolVersion": 1})
+        agent.call("initialize", {"protocolVersion": 1, "clientInfo": {"name": "tests", "version": "1"}})
         return agent
 
 

@@ -12,7 +12,7 @@ use crate::bus::settings::Assignment;
 use crate::config::{Config, Listen, Pool};
 use crate::error::{StartError, TILDE};
 use crate::io::Io;
-use crate::io::kernel::{Choice, Kernel};
+use crate::io::kernel::{Choice, Kernel, Refused};
 
 /// Endings of files that interpreters are given.
 const SCRIPTS: [&str; 12] = ["py", "js", "mjs", "cjs", "ts", "mts", "rb", "sh", "jar", "php", "json", "toml"];
@@ -109,11 +109,10 @@ pub fn io_uring(config: &Config) -> Result<String, StartError> {
                 unregistered.map_or_else(String::new, |error| format!("; buffers cannot be registered ({error})"));
             format!("io_uring works: {description}{note}")
         }
-        Kernel::Epoll(_, why) => {
-            let why = why.unwrap_or_default();
-            let (what, remedy) = why.split_once('\n').unwrap_or((&why, ""));
-            format!("{what}; epoll is used instead\nto get io_uring: {remedy}")
+        Kernel::Epoll(_, Some(Refused { why, remedy })) => {
+            format!("{why}; epoll is used instead\nto get io_uring: {remedy}")
         }
+        Kernel::Epoll(_, None) => "epoll is used".to_owned(),
     })
 }
 

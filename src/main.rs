@@ -24,10 +24,7 @@ fn main() -> ExitCode {
     };
     // The codes of the daemon and the bridge tell what their logs say at length.
     let result = match command {
-        Command::Run(mut options) => {
-            options.debug(std::env::var_os("DEBUG_STDIO").as_deref());
-            return run(options);
-        }
+        Command::Run(options) => return run(options),
         Command::Check { config, environment } => check(&config, environment).map(|()| exit::OK),
         Command::Worker(Worker::Echo) => echo::run().map(|()| exit::OK).map_err(StartError::io("echo")),
         Command::Control { whom, question } => control::run(&whom, &question),
@@ -47,6 +44,7 @@ fn run(mut options: Options) -> ExitCode {
     let mut format = options.log_format;
     // SAFETY: nothing was opened yet.
     let result = unsafe { activation::take() }.and_then(|inherited| {
+        options.debug(std::env::var_os("DEBUG_STDIO").as_deref());
         options.carry(std::env::var_os("STDIO_BUS_IO").as_deref())?;
         let config = options.configuration(&program()?, &inherited)?;
         format = Some(config.log.format);

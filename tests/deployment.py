@@ -15,6 +15,8 @@ import tempfile
 import kubernetes_validate
 import yaml
 
+import cases
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BUS = os.environ["STDIO_BUS"]
 PATIENCE = 60
@@ -195,13 +197,4 @@ TESTS = [
     the_recipes_of_the_book_answer,
 ]
 
-failed = 0
-for test in TESTS:
-    try:
-        test()
-        print(f"test {test.__name__} ... ok")
-    except Exception as error:  # Every kind of failure is told, and the next test runs.
-        failed += 1
-        print(f"test {test.__name__} ... FAILED\n{type(error).__name__}: {error}")
-print(f"{len(TESTS) - failed} passed, {failed} failed")
-sys.exit(failed != 0)
+cases.run(TESTS)

@@ -13,6 +13,8 @@ import subprocess
 import sys
 import tempfile
 
+import cases
+
 PATIENCE = 60
 CONFIG = "/etc/stdio-bus/bus.json"
 SOCKET = "/run/stdio_bus.sock"
@@ -110,21 +112,8 @@ TESTS = [
 ]
 
 
-def inside(package):
-    failed = 0
-    for test in TESTS:
-        try:
-            test(package)
-            print(f"test {test.__name__} ... ok")
-        except Exception as error:  # Every kind of failure is told, and the next test runs.
-            failed += 1
-            print(f"test {test.__name__} ... FAILED\n{type(error).__name__}: {error}")
-    print(f"{len(TESTS) - failed} passed, {failed} failed")
-    sys.exit(failed != 0)
-
-
 if sys.argv[1] == "--inside":
-    inside(sys.argv[2])
+    cases.run(TESTS, sys.argv[2])
 code, why = in_a_world_of_its_own(os.path.abspath(sys.argv[1]))
 if why:
     print(f"skipped: {why}")

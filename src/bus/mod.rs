@@ -9,8 +9,8 @@
 //! - Tables: [`sessions`] with the rules of `ownership.rs`, [`requests`] with those of `correlation.rs`.
 //! - Lives: `clients.rs`, `admission.rs` and `idle.rs`, `workers.rs`, `pool.rs` and `hung.rs`, and [`shutdown`] for the
 //!   daemon.
-//! - Who has to wait: [`output`], `vacancy.rs`, `turns.rs` with [`send_window`], `patience.rs`, `fairness.rs`, `penalties.rs`; and
-//!   `memory.rs` closes who holds too much.
+//! - Who has to wait: [`output`], `vacancy.rs`, `turns.rs` with [`send_window`], `patience.rs`, `fairness.rs`,
+//!   `penalties.rs`; and `memory.rs` closes who holds too much.
 //!
 //! What others may look at: [`overview`], [`readiness`], [`stats`] and [`tally`]; what an operator may do is in
 //! `operator.rs`.
@@ -258,7 +258,7 @@ impl Bus {
         let bytes = window.data().len();
         match self.listening(from) {
             None => return Received { consumed: bytes, next: Next::Wait },
-            Some(end) if end.blocked_on.is_some() || end.held_back || end.awaits_worker => {
+            Some(end) if end.waits() || end.held_back => {
                 return Received { consumed: 0, next: Next::Wait };
             }
             Some(_) => {}

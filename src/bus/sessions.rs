@@ -178,8 +178,7 @@ impl Sessions {
         idle.filter(|_| self.idle_due.is_some_and(|due| due <= now))
     }
 
-    /// Sessions that nobody has used for so long. One in whose slot, by `awaited`, somebody waits
-    /// for an answer is in use.
+    /// Sessions that nobody has used for so long. One in whose slot, by `awaited`, somebody waits for an answer is in use.
     pub(super) fn take_idle(&mut self, now: Moment, idle: Duration, awaited: &[bool]) -> Vec<SessionKey> {
         let mut found = Vec::new();
         for slot in 0..self.table.slots() {

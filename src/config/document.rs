@@ -59,11 +59,6 @@ impl Node<'_> {
         self.kind() == "a number"
     }
 
-    /// Whether it is the number 0.
-    pub(super) fn is_zero(&self) -> bool {
-        self.raw == "0"
-    }
-
     /// What kind of value this is, in the words of a message.
     fn kind(&self) -> &'static str {
         match self.raw.as_bytes().first() {
@@ -237,6 +232,16 @@ impl<'t> Reader<'t> {
 
     /// A whole number within a range.
     pub(super) fn integer(&mut self, node: &Node<'t>, range: RangeInclusive<u64>) -> Option<u64> {
+        self.integer_or(node, range, None)
+    }
+
+    /// The same; `instead_of_zero` says what to write where 0 is out of the range and means something elsewhere.
+    pub(super) fn integer_or(
+        &mut self,
+        node: &Node<'t>,
+        range: RangeInclusive<u64>,
+        instead_of_zero: Option<&str>,
+    ) -> Option<u64> {
         let (low, high) = (*range.start(), *range.end());
         let wanted = format!("must be a whole number from {low} to {high}");
         if node.kind() != "a number" {
@@ -262,7 +267,8 @@ impl<'t> Reader<'t> {
             None => {
                 let below = node.raw.starts_with('-') || value.is_some_and(|value| value < low);
                 let bound = if below { format!("at least {low}") } else { format!("at most {high}") };
-                self.fail(node, format!("must be {bound}, not {}", node.raw), None);
+                let hint = instead_of_zero.filter(|_| value == Some(0)).map(str::to_owned);
+                self.fail(node, format!("must be {bound}, not {}", node.raw), hint);
                 None
             }
         }

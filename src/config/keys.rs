@@ -89,6 +89,17 @@ const DAY: u64 = 24 * 60 * 60;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
+/// What to write in place of 0, where that is out of the range and people mean something by it.
+pub(super) fn instead_of_zero(key: &str) -> Option<&'static str> {
+    match key {
+        "backpressure_timeout_sec" => Some(
+            "that would close whoever is full for a moment; write 1 for the shortest time, 86400 for the longest, or leave \
+             it out for 60",
+        ),
+        _ => None,
+    }
+}
+
 /// The range of a number by its key; the keys are unique over all sections.
 pub(super) fn range(key: &str) -> RangeInclusive<u64> {
     match key {

@@ -803,12 +803,5 @@ fn transport<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Option<Mode> {
 }
 
 fn number<'t>(reader: &mut Reader<'t>, object: &Object<'t>, key: &'static str) -> Option<u64> {
-    let node = object.get(key)?;
-    if key == "backpressure_timeout_sec" && node.is_zero() {
-        let hint = "that would close whoever is full for a moment; write 1 for the shortest time, 86400 for the longest, \
-                    or leave it out for 60";
-        reader.fail(node, "must be at least 1, not 0", Some(hint.to_owned()));
-        return None;
-    }
-    reader.integer(node, keys::range(key))
+    object.get(key).and_then(|node| reader.integer_or(node, keys::range(key), keys::instead_of_zero(key)))
 }

@@ -14,7 +14,7 @@ use crate::bus::settings::MAX_CONNECTIONS;
 use crate::config::Config;
 use crate::error::{StartError, exit};
 use crate::io::Io;
-use crate::io::kernel::{Choice, Kernel};
+use crate::io::kernel::{Choice, Kernel, Refused};
 use crate::shell::descriptors::Need;
 use crate::{cgroup, scan};
 
@@ -146,12 +146,11 @@ fn ring(config: &Config) -> Vec<Finding> {
             }
             findings
         }
-        Ok(Kernel::Epoll(_, why)) => {
-            let why = why.unwrap_or_default();
-            let (what, remedy) = why.split_once('\n').unwrap_or((&why, "stdio_bus --io ring tells more"));
-            let text = format!("{what}; epoll does the same and takes up to a fifth more CPU");
+        Ok(Kernel::Epoll(_, Some(Refused { why, remedy }))) => {
+            let text = format!("{why}; epoll does the same and takes up to a fifth more CPU");
             vec![Finding::doubtful("io_uring", text, remedy)]
         }
+        Ok(Kernel::Epoll(_, None)) => vec![Finding::good("epoll", "works")],
         Err(error) => vec![Finding::bad("epoll", error.to_string(), "allow more descriptors or memory")],
     }
 }

@@ -16,7 +16,7 @@ use super::aside::{Aside, Task};
 use super::batching::Batching;
 use super::buffers::{Buffers, RECEIVE, RECEIVE_BUFFERS};
 use super::ring::Completion;
-use super::{Io, Submission};
+use super::{Io, Submission, result_of};
 use crate::error::StartError;
 
 /// Events that are taken in one turn.
@@ -479,11 +479,6 @@ fn owned(descriptor: libc::c_int) -> io::Result<OwnedFd> {
 
 fn check(result: libc::c_int) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
-
-/// What a call has returned, as a completion says it.
-pub(super) fn result_of(returned: isize) -> i32 {
-    if returned < 0 { -io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO) } else { returned as i32 }
 }
 
 /// A connection that has gone again, or that another process has taken, must not be waited for in accept(2). The flag is

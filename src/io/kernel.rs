@@ -20,8 +20,24 @@ pub enum Choice {
 pub enum Kernel {
     /// io_uring.
     Ring(Uring),
-    /// epoll, and why it is not the ring, if that was tried: one sentence, and what to do in the next line.
-    Epoll(Epoll, Option<String>),
+    /// epoll, and why it is not the ring, if that was tried.
+    Epoll(Epoll, Option<Refused>),
+}
+
+/// Why there is no ring.
+pub struct Refused {
+    /// One sentence.
+    pub why: String,
+    /// What to do about it.
+    pub remedy: String,
+}
+
+impl From<StartError> for Refused {
+    fn from(error: StartError) -> Self {
+        let text = error.to_string();
+        let (why, remedy) = text.split_once('\n').unwrap_or((&text, "stdio_bus --io ring tells more"));
+        Self { why: why.to_owned(), remedy: remedy.to_owned() }
+    }
 }
 
 impl Kernel {
@@ -35,7 +51,7 @@ impl Kernel {
             Choice::Ring => return Uring::new(workers).map(Self::Ring),
             Choice::Auto => match Uring::new(workers) {
                 Ok(ring) => return Ok(Self::Ring(ring)),
-                Err(refused) => Some(refused.to_string()),
+                Err(refused) => Some(refused.into()),
             },
         };
         Epoll::new(workers).map(|epoll| Self::Epoll(epoll, refused))

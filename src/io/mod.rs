@@ -218,3 +218,8 @@ pub trait Io {
     /// For the log: what is in use, and why memory is not registered if it is not.
     fn describe(&self) -> (String, Option<&io::Error>);
 }
+
+/// What a call has returned, as a completion says it.
+pub(crate) fn result_of(returned: isize) -> i32 {
+    if returned < 0 { -io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO) } else { returned as i32 }
+}

@@ -60,7 +60,7 @@ use crate::cgroup;
 use crate::config::{Config, Listen, LogFormat};
 use crate::error::{StartError, exit};
 use crate::io::Io;
-use crate::io::kernel::{Choice, Kernel};
+use crate::io::kernel::{Choice, Kernel, Refused};
 use crate::io::ring::Completion;
 use crate::reserve;
 use acceptor::Acceptor;
@@ -97,7 +97,7 @@ pub fn run(config: Config, inherited: Vec<Inherited>, choice: Choice) -> Result<
     let result = Ground::prepare(&config).and_then(|ground| match Kernel::open(choice, config.max_workers())? {
         Kernel::Ring(ring) => operate(ring, ground, config, inherited, &mut left),
         Kernel::Epoll(epoll, why) => {
-            let ground = Ground { instead: Some(instead(why.as_deref())), ..ground };
+            let ground = Ground { instead: Some(instead(why.as_ref())), ..ground };
             operate(epoll, ground, config, inherited, &mut left)
         }
     });
@@ -143,9 +143,9 @@ impl Ground {
 }
 
 /// Why it is not the ring, what that costs, and how to get it.
-fn instead(why: Option<&str>) -> String {
-    match why.map(|why| why.split_once('\n').unwrap_or((why, ""))) {
-        Some((why, remedy)) => format!(
+fn instead(refused: Option<&Refused>) -> String {
+    match refused {
+        Some(Refused { why, remedy }) => format!(
             "{why}; epoll is used instead, which does the same and takes up to a fifth more CPU; to get io_uring: {remedy}"
         ),
         None => "epoll is used, as --io says; it takes up to a fifth more CPU than io_uring".to_owned(),

@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::Random;
 use crate::io::buffers::{Buffers, RECEIVE, RECEIVE_BUFFERS};
 use crate::io::ring::Completion;
-use crate::io::{Io, Submission};
+use crate::io::{Io, Submission, result_of};
 
 /// What both sides of the door see.
 #[derive(Default)]
@@ -51,14 +51,6 @@ const FREEZES: usize = 300;
 
 /// Nothing is waited for, and nobody is signalled.
 const QUIET: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-
-fn errno() -> i32 {
-    -io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
-}
-
-fn result_of(call: isize) -> i32 {
-    if call < 0 { errno() } else { call as i32 }
-}
 
 impl Kernel {
     /// A kernel with the habits of this seed.

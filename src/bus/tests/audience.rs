@@ -181,6 +181,13 @@ fn elicits(id: usize, session: &str) -> String {
     format!(r#"{{"id":{id},"method":"elicitation/create","params":{{"elicitationId":"e","sessionId":"{session}"}}}}"#)
 }
 
+/// A client asks in a session, and the worker elicits there what has the same id for all of them.
+fn is_elicited(bench: &mut Bench, id: usize, client: Peer, worker: Peer) {
+    bench.write(client, &format!(r#"{{"id":{id},"method":"session/prompt","params":{{"sessionId":"s{id}"}}}}"#));
+    bench.write(worker, &elicits(id, &format!("s{id}")));
+    bench.read_one(client);
+}
+
 const COMPLETE: &str = r#"{"method":"elicitation/complete","params":{"elicitationId":"e"}}"#;
 
 #[test]
@@ -188,9 +195,7 @@ fn an_elicitation_of_two_clients_at_once_is_complete_for_neither() {
     let mut bench = bench(1);
     let (first, second, worker) = (bench.client(), bench.client(), bench.worker(0));
     for (id, client) in [(1, first), (2, second)] {
-        bench.write(client, &format!(r#"{{"id":{id},"method":"session/prompt","params":{{"sessionId":"s{id}"}}}}"#));
-        bench.write(worker, &elicits(id, &format!("s{id}")));
-        bench.read_one(client);
+        is_elicited(&mut bench, id, client, worker);
     }
     bench.write(worker, COMPLETE);
     assert_eq!((bench.read(first).len(), bench.read(second).len(), bench.count(Reason::Unroutable)), (0, 0, 1));
@@ -201,9 +206,7 @@ fn an_elicitation_that_is_complete_leaves_its_id_to_others() {
     let mut bench = bench(1);
     let (first, second, worker) = (bench.client(), bench.client(), bench.worker(0));
     for (id, client) in [(1, first), (2, second)] {
-        bench.write(client, &format!(r#"{{"id":{id},"method":"session/prompt","params":{{"sessionId":"s{id}"}}}}"#));
-        bench.write(worker, &elicits(id, &format!("s{id}")));
-        bench.read_one(client);
+        is_elicited(&mut bench, id, client, worker);
         bench.write(worker, COMPLETE);
         assert_eq!(bench.read_one(client), COMPLETE);
     }

@@ -942,7 +942,10 @@ impl World {
         };
         if let (false, Some(token)) = (request, token) {
             let alike = |waiting: &str| is_plain(waiting) && meaning(waiting) == meaning(&token);
-            let at = waiting.iter().position(|(waiting, _)| *waiting == token);
+            // Of several with one id, what the bus refused itself is rather one that it has never passed on.
+            let refused = |asked: &usize| number.is_none() && !self.sent.contains_key(asked);
+            let at = waiting.iter().position(|(waiting, asked)| *waiting == token && refused(asked));
+            let at = at.or_else(|| waiting.iter().position(|(waiting, _)| *waiting == token));
             let at = at.or_else(|| waiting.iter().position(|(waiting, _)| alike(waiting)));
             assert!(at.is_some(), "{who:?} was answered {token}, which it did not ask");
             at.map(|at| waiting.remove(at));

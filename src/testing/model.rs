@@ -1640,7 +1640,12 @@ impl Model {
     /// Whether a client may have to wait for a worker to be started.
     pub fn awaits_worker(&self, client: usize) -> bool {
         let line = self.clients[client].waits_with.filter(|_| !self.settings.limits.hold.is_zero());
-        line.is_some_and(|line| self.fate_of_client_line(client, &self.lines[line]).lost.contains(&Reason::NoWorker))
+        let Some(line) = line.map(|line| &self.lines[line]) else { return false };
+        let lacks = |fate: &Fate| fate.lost.contains(&Reason::NoWorker);
+        let fate = self.fate_of_client_line(client, line);
+        // Why it will be refused may have come about while it waits.
+        let is_vacant = || self.group_of(client, line).is_some_and(|group| lacks(&self.anybody(client, group)));
+        lacks(&fate) || fate.to.is_empty() && is_vacant()
     }
 
     /// What a client waits with, and what is thought to become of it.

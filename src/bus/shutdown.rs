@@ -286,7 +286,8 @@ impl Bus {
     /// A client has an answer: it may be its last one.
     pub(super) fn watch_silence(&mut self, now: Moment) {
         if self.shutdown.stage == Stage::Quiescing {
-            self.check_at(now.after(self.settings.limits.drain_grace));
+            // What has no grace is looked at in the next tick, not again in this one.
+            self.check_at(now.after(self.settings.limits.drain_grace.max(Duration::from_nanos(1))));
         }
     }
 

@@ -39,6 +39,24 @@ fn quiescing_ends_when_the_last_client_has_its_answers_and_is_silent() {
 }
 
 #[test]
+fn without_a_grace_an_answer_that_a_deadline_makes_is_looked_at_once() {
+    let mut curt = settings(vec![pool(1, Assignment::RoundRobin)]);
+    (curt.limits.quiesce, curt.limits.drain_grace) = (seconds(30), Duration::ZERO);
+    curt.limits.drain_timeout = seconds(5);
+    let mut bench = Bench::new(curt);
+    let (gone, waiting) = (bench.client(), bench.client());
+    for client in [gone, waiting] {
+        bench.write(client, r#"{"id":1,"method":"x"}"#);
+    }
+    bench.ends(gone);
+    bench.shutdown();
+    // That no tick asks for its own moment again is seen to in here.
+    bench.pass(seconds(5));
+    assert_eq!(bench.read_json(gone)["error"]["data"]["reason"], "timeout");
+    assert_eq!((bench.how_closed(gone), bench.how_closed(waiting)), (Some(Close::Flush), None));
+}
+
+#[test]
 fn a_client_that_asks_while_quiescing_is_refused_and_may_be_sure_that_nobody_got_it() {
     let (mut bench, client, worker) = quiescing(seconds(10));
     let idle = bench.client();

@@ -1660,9 +1660,11 @@ impl Model {
 
     fn waits_for(&self, client: usize, worker: usize) -> bool {
         let line = self.clients[client].waits_with.filter(|_| !self.clients[client].closed);
-        // Why it will be refused may have come about while it waits.
-        let is_awaited = |to: Vec<Who>| to.is_empty() || to.contains(&Who::Worker(worker));
-        line.is_some_and(|line| is_awaited(self.fate_of_client_line(client, &self.lines[line]).to))
+        // Why it will be refused may have come about while it waits, and what it names is looked at once there is room.
+        let is_awaited = |fate: Fate| {
+            fate.to.is_empty() || fate.to.contains(&Who::Worker(worker)) || fate.lost.contains(&Reason::UnknownRequest)
+        };
+        line.is_some_and(|line| is_awaited(self.fate_of_client_line(client, &self.lines[line])))
     }
 
     /// Whether a worker's line waits for a client that is full, while others use that worker.

@@ -276,6 +276,11 @@ impl Mind {
         self.muddled.push(name);
     }
 
+    /// Whether it has given out a name that may have been somebody's.
+    pub fn is_muddled(&self, name: &str) -> bool {
+        self.muddled.iter().any(|muddled| muddled == name)
+    }
+
     /// It answers what it was not asked, or was asked once.
     pub fn blurts(&mut self, token: &str) {
         self.blurted.push(self.read_id(token));

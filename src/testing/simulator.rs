@@ -779,7 +779,10 @@ impl World {
                 };
                 let shared = self.settings.routing.session_access == SessionAccess::Shared;
                 let mind = &self.workers[worker].mind;
-                let inherited = mind.is_closed(name, *owner) || mind.is_untold(name) || visits.clone().any(inherits);
+                // What it has said in a session before it gave the name to somebody else, which waited for that.
+                let muddled = self.model.is_early(number) && mind.is_muddled(name);
+                let inherited =
+                    muddled || mind.is_closed(name, *owner) || mind.is_untold(name) || visits.clone().any(inherits);
                 assert!(shared || inherited, "breach: {to:?} hears of a session of client {owner}: {line:?}");
             }
             _ => {}

@@ -1,5 +1,7 @@
 //! Request ids: unchanged unless two requests could not be told apart, and restored exactly (decision 4).
 
+use std::collections::BTreeSet;
+
 use super::*;
 
 #[test]
@@ -76,6 +78,20 @@ fn ids_of_equal_value_collide_however_they_are_written() {
         bench.write(first, &format!(r#"{{"id":{one},"method":"x"}}"#));
         bench.write(second, &format!(r#"{{"id":{other},"method":"x"}}"#));
         assert_eq!(id_of(&bench.read(worker)[1]) != other, same, "{one} and {other}");
+    }
+}
+
+#[test]
+fn an_id_that_the_bus_makes_is_never_made_again() {
+    let (mut bench, _, second, worker, ids) = collide("0");
+    let mut made = BTreeSet::from([ids[1].clone()]);
+    // More than counters of twelve and of sixteen bits tell apart; the first request is not answered all the while.
+    for _ in 0..1 << 16 {
+        bench.write(second, r#"{"id":0,"method":"x"}"#);
+        let id = id_of(&bench.read_one(worker));
+        bench.write(worker, &format!(r#"{{"id":{id},"result":1}}"#));
+        bench.read(second);
+        assert!(made.insert(id), "another request had it");
     }
 }
 

@@ -214,6 +214,26 @@ fn requests_whose_client_has_left_give_way_when_the_table_is_full() {
 }
 
 #[test]
+fn when_the_table_is_full_what_nobody_has_wanted_for_longest_gives_way_first() {
+    let mut bench = bench(1);
+    let worker = bench.worker(0);
+    for ids in [0..1, 1..4096] {
+        let gone = bench.client();
+        ids.for_each(|id| bench.write(gone, &format!(r#"{{"id":{id},"method":"x"}}"#)));
+        bench.breaks(gone);
+        bench.gone(gone);
+    }
+    assert_eq!(bench.read(worker).len(), 4096);
+    let client = bench.client();
+    bench.write(client, r#"{"id":"new","method":"x"}"#);
+    assert_eq!(bench.bus.stats().pending, 4096);
+    for (id, left) in [(0, 4096), (1, 4095), (4095, 4094)] {
+        bench.write(worker, &format!(r#"{{"id":{id},"result":1}}"#));
+        assert_eq!(bench.bus.stats().pending, left, "the answer to {id}");
+    }
+}
+
+#[test]
 fn there_are_1024_connections_and_then_no_more_are_taken_until_one_leaves() {
     let mut bench = bench(1);
     let clients: Vec<Peer> = (0..1024).map(|_| bench.client()).collect();

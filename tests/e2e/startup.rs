@@ -643,9 +643,10 @@ fn a_missing_command_of_one_pool_leaves_the_others_running_unless_it_is_strict()
 fn a_command_that_disappears_is_reported_with_pool_and_reason_and_others_go_on() {
     let setup = Setup::new([]);
     let agent = setup.path("agent");
-    script(&agent, "#!/bin/sh\nread line\nexit 1\n");
+    script(&agent, "#!/bin/sh\necho the script is open >&2\nread line\nexit 1\n");
     let pools = json!([{ "id": "moved", "command": agent, "instances": 1 }, echo("good", 1)]);
     let mut daemon = setup.set("pools", pools).limit("max_restarts", 2).start();
+    daemon.logs(&["the script is open"]);
     fs::remove_file(&agent).unwrap();
     let mut client = daemon.connect();
     client.send(&json!({ "id": 1, "method": "m", "pool": "moved" }));

@@ -529,6 +529,18 @@ fn a_workers_whole_process_group_ends_with_it() {
 }
 
 #[test]
+fn what_a_worker_leaves_behind_in_its_group_ends_when_it_dies() {
+    let mut daemon = Setup::new([worker("agents", 1, &[])]).start();
+    let mut client = daemon.connect();
+    let grandchild = client.request(1, "grandchild", json!({}))["result"]["pid"].as_u64().unwrap();
+    assert!(lives(grandchild));
+    client.ask(2, "exit", json!({ "code": 1 }));
+    client.error(2, "worker_exited");
+    daemon.until("nothing of the worker is left", || !lives(grandchild));
+    daemon.stop();
+}
+
+#[test]
 fn a_process_that_left_its_workers_group_is_found_and_ended_at_the_shutdown() {
     let mut daemon = Setup::new([worker("agents", 2, &["--orphan"])]).limit("drain_timeout_sec", 1).start();
     let mut client = daemon.connect();

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use super::hands::{Hands, Source};
 use super::log;
-use super::outbox::{HOLD, HOLD_PART};
+use super::outbox::are_held;
 use crate::bus::port::{Effect, Effects, Peer};
 use crate::io::Io;
 use crate::scan::Span;
@@ -87,7 +87,7 @@ impl<I: Io> Hands<I> {
         let Some(slot) = self.slot(to) else { return };
         let outbox = &mut self.connections[slot].outbox;
         let queued = match &source.block {
-            Some((block, start)) if span.len() >= HOLD.max(block.capacity() / HOLD_PART) => {
+            Some((block, start)) if are_held(span.len(), block.capacity()) => {
                 outbox.hold(Rc::clone(block), start + span.start as usize, start + span.end as usize, self.io.buffers())
             }
             _ => outbox.push(source.window.get(span), self.io.buffers()),

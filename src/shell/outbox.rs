@@ -10,9 +10,9 @@ use crate::io::buffers::{Block, Buffers};
 use crate::websocket::encode;
 
 /// So many bytes in a row are not copied into the output when they lie in a block: they are held there until sent.
-pub(super) const HOLD: usize = 16 * 1024;
+const HOLD: usize = 16 * 1024;
 /// And it must be at least this part of its block, so that what is kept in memory stays near what is queued.
-pub(super) const HOLD_PART: usize = 4;
+const HOLD_PART: usize = 4;
 /// Segments that one gathering write takes.
 const GATHER: usize = 16;
 
@@ -45,6 +45,11 @@ impl Segment {
         let (Self::Chunk { start, end, .. } | Self::Held { start, end, .. }) = self;
         self.block().bytes(*start, *end)
     }
+}
+
+/// Whether so many bytes in a row are held where they lie, in a block of this capacity.
+pub(super) fn are_held(bytes: usize, capacity: usize) -> bool {
+    bytes >= HOLD.max(capacity / HOLD_PART)
 }
 
 /// Bytes that wait to be written, in order.
@@ -558,6 +563,12 @@ mod tests {
             outbox.clear(&mut buffers);
             prop_assert_eq!(buffers.used(), 0);
         }
+    }
+
+    #[test]
+    fn what_is_held_is_long_and_at_least_a_quarter_of_its_block() {
+        assert_eq!((are_held(16_383, 0), are_held(16_384, 65_536)), (false, true));
+        assert_eq!((are_held(262_143, 1 << 20), are_held(262_144, 1 << 20)), (false, true));
     }
 
     #[test]

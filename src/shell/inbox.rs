@@ -155,3 +155,23 @@ impl Inbox {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_inbox_keeps_no_memory_unless_it_will_be_read_into() {
+        let mut buffers = Buffers::new(None, 0).expect("there is memory");
+        for (keep, is_left) in [(false, false), (true, true)] {
+            let mut inbox = Inbox::default();
+            assert!(inbox.append(b"a line", 1024, &mut buffers));
+            inbox.consume(3, keep, &mut buffers);
+            assert!(buffers.used() > 0, "what is left of it lies there");
+            inbox.consume(3, keep, &mut buffers);
+            assert_eq!(buffers.used() > 0, is_left);
+            inbox.release(&mut buffers);
+            assert_eq!(buffers.used(), 0);
+        }
+    }
+}

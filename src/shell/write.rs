@@ -71,7 +71,7 @@ impl<I: Io> Hands<I> {
 
     pub(super) fn written(&mut self, now: Moment, slot: usize, result: i32) {
         let connection = &mut self.connections[slot];
-        debug_assert!(connection.writing);
+        debug_assert!(connection.writing && connection.out().is_some(), "it was closed under the kernel");
         connection.writing = false;
         let bytes = match result {
             _ if std::mem::take(&mut connection.awaits_room) => 0,

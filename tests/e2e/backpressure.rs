@@ -119,6 +119,36 @@ fn a_slow_reader_receives_everything() {
 }
 
 #[test]
+fn a_client_that_leaves_while_it_is_not_read_is_gone_at_once() {
+    let setup = Setup::new([]);
+    let gate = Gate::new(setup.path("gate"));
+    let mut daemon = setup
+        .set("pools", json!([worker("agents", 1, &["--gate", &gate.path()])]))
+        .limit("max_output_queue", 64 << 10)
+        .limit("backpressure_timeout_sec", 86_400)
+        .unix()
+        .start();
+    let mut client = daemon.connect();
+    let line = format!("{{\"method\":\"m\",\"params\":\"{}\"}}\n", "x".repeat(1000));
+    // More than fits into all that lies between it and its worker: the rest stays in the socket.
+    let (mut at, mut full) = (0, 0);
+    while full < 500 {
+        match client.push(&line.as_bytes()[at..]) {
+            Ok(bytes) => (at, full) = ((at + bytes) % line.len(), 0),
+            Err(rustix::io::Errno::AGAIN) => {
+                full += 1;
+                std::thread::park_timeout(std::time::Duration::from_millis(2));
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    drop(client);
+    daemon.logs(&["client_broken", "the other side has gone"]);
+    gate.open();
+    daemon.stop();
+}
+
+#[test]
 fn a_client_that_never_reads_is_closed_at_the_timeout_and_its_worker_lives() {
     let mut daemon = Setup::new([worker("agents", 1, &[])])
         .limit("max_output_queue", 100_000)

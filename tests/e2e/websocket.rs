@@ -19,9 +19,13 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A daemon with one WebSocket listener that has these keys.
 fn door(pools: impl IntoIterator<Item = Value>, keys: Value) -> Daemon {
+    door_of(Setup::new(pools), keys)
+}
+
+fn door_of(setup: Setup, keys: Value) -> Daemon {
     let mut listener = json!({ "ws": "127.0.0.1:0" });
     keys.as_object().unwrap().iter().for_each(|(key, value)| listener[key] = value.clone());
-    Setup::new(pools).no_listener().set("listeners", json!([listener])).start()
+    setup.no_listener().set("listeners", json!([listener])).start()
 }
 
 /// A client of tungstenite, with these fields in its request.
@@ -215,7 +219,9 @@ fn connections_that_say_nothing_keep_nobody_out() {
 
 #[test]
 fn pings_are_answered_before_what_is_queued() {
-    let daemon = door([worker("agents", 1, &[])], json!({}));
+    // All of it fits into the queue: who writes and does not read would wait for itself otherwise.
+    let setup = Setup::new([worker("agents", 1, &[])]).limit("max_output_queue", 64 << 20);
+    let daemon = door_of(setup, json!({}));
     let mut client = web(&daemon, &[]);
     let text = "x".repeat(900_000);
     // More than the kernel takes for a client that reads nothing.

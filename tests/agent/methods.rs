@@ -1,8 +1,11 @@
 //! ACP's methods, and what is told of requests that cannot be understood.
 
+use std::sync::Mutex;
+use std::sync::mpsc::channel;
+
 use serde_json::{Value as Json, json};
 
-use super::client::Client;
+use super::client::{Client, PATIENCE};
 use super::endpoint::Endpoint;
 
 #[test]
@@ -179,22 +182,30 @@ fn models_are_fetched_when_asked() {
     let env: Vec<(&str, &str)> = env.iter().map(|(name, value)| (*name, value.as_str())).collect();
     let mut client = Client::start(&env);
     let result = client.result("session/new", json!({"cwd": "/", "mcpServers": []}));
-    let values: Vec<Json> =
-        result["configOptions"][0]["options"].as_array().unwrap().iter().map(|o| o["value"].clone()).collect();
-    assert_eq!(values, ["gpt-4o", "m1", "m2"]);
+    assert_eq!(models_of(&result), ["gpt-4o", "m1", "m2"]);
 }
 
 /// The models that a new session offers.
 fn offered(client: &mut Client) -> Vec<String> {
-    let result = client.result("session/new", json!({"cwd": "/", "mcpServers": []}));
+    models_of(&client.result("session/new", json!({"cwd": "/", "mcpServers": []})))
+}
+
+/// The models that an answer to session/new offers.
+fn models_of(result: &Json) -> Vec<String> {
     let options = result["configOptions"][0]["options"].as_array().unwrap();
     options.iter().map(|option| option["value"].as_str().unwrap().to_owned()).collect()
 }
 
 #[test]
 fn models_are_fetched_again_when_that_failed() {
-    let endpoint = Endpoint::start(|request, conn| match request.number {
-        0 => conn.refuse(503, "starting"),
+    // The fetch of the start fails when a client waits for it, not before: then the client would have it made again.
+    let (asked, may_fail) = channel();
+    let may_fail = Mutex::new(may_fail);
+    let endpoint = Endpoint::start(move |request, conn| match request.number {
+        0 => {
+            may_fail.lock().unwrap().recv_timeout(PATIENCE).unwrap();
+            conn.refuse(503, "starting");
+        }
         1 => conn.respond(200, &[], "<html>"),
         _ => conn.respond(200, &[], r#"[{"id":"m1"},{"id":7},{"name":"x"},{"id":"m2"}]"#),
     });
@@ -202,7 +213,11 @@ fn models_are_fetched_again_when_that_failed() {
         "warn",
         &[("OPENAI_BASE_URL", &endpoint.url()), ("OPENAI_FETCH_MODELS", "1"), ("OPENAI_MODEL", "m2")],
     );
-    assert_eq!(offered(&mut client), ["m2"], "the fetch of the start");
+    let waiting = client.ask("session/new", json!({"cwd": "/", "mcpServers": []}));
+    client.result("authenticate", json!({}));
+    asked.send(()).unwrap();
+    let result = client.answer(waiting).answer["result"].take();
+    assert_eq!(models_of(&result), ["m2"], "the fetch of the start");
     assert_eq!(offered(&mut client), ["m2"], "asked late, and no list yet");
     assert_eq!(offered(&mut client), ["m1", "m2"], "a bare array, without entries that have no id");
     assert_eq!(offered(&mut client), ["m1", "m2"]);

@@ -197,7 +197,7 @@ impl Mind {
             self.muddled.extend(line.inner.clone());
         }
         let Some(name) = session.filter(|_| line.targets().is_empty()) else { return };
-        if shared || self.muddled.contains(&name) {
+        if shared || self.is_muddled(&name) {
             return;
         }
         // A fork does not change whose session it is.
@@ -253,7 +253,7 @@ impl Mind {
             Names::None => return None,
             Names::Secret => format!("w{worker}-{}-{}", self.made, random.range(0..1000)),
             Names::Counted => {
-                while self.kept(&self.made.to_string()).is_some() || self.muddled.contains(&self.made.to_string()) {
+                while self.kept(&self.made.to_string()).is_some() || self.is_muddled(&self.made.to_string()) {
                     self.made += 1;
                 }
                 self.made.to_string()
@@ -312,7 +312,7 @@ impl Mind {
         }
         // Who is told that it has loaded a session has it, though it may have been told before that it is closed.
         let is_loaded = line.loads() && result && is_first && line.method != "session/fork";
-        if let Some(name) = self.session_of(line).filter(|name| is_loaded && !self.muddled.contains(name)) {
+        if let Some(name) = self.session_of(line).filter(|name| is_loaded && !self.is_muddled(name)) {
             if self.kept(&name).is_none() {
                 let (sure, told, used) = (true, Some(0), Moment(0));
                 self.sessions.push(Kept {

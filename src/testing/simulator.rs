@@ -396,9 +396,13 @@ impl World {
     fn is_held_up(&self, at: usize) -> bool {
         let worker = &self.workers[at];
         let waits = worker.end.paused && !worker.end.deaf && !worker.released;
-        let mut lines = worker.end.lines.iter().map(|(number, _)| *number);
-        let front = lines.find(|number| self.model.lines[*number].kind != Kind::Blank).filter(|_| waits);
-        front.is_some_and(|front| self.model.holds_up(at, front))
+        waits && self.front(Who::Worker(at)).is_some_and(|front| self.model.holds_up(at, front))
+    }
+
+    /// The first line that a peer has sent, is not blank and is not taken.
+    fn front(&self, who: Who) -> Option<usize> {
+        let mut lines = self.end(who).lines.iter().map(|(number, _)| *number);
+        lines.find(|number| self.model.lines[*number].kind != Kind::Blank)
     }
 
     /// Presents what was read of a peer, after reading at most `bytes` more.
@@ -489,8 +493,7 @@ impl World {
     /// A client that waits, or was refused, may have got a worker of its own before a line could be queued for it.
     fn learn_owners(&mut self, client: usize) {
         let mut lines = std::mem::take(&mut self.dropped);
-        let mut waiting = self.clients[client].end.lines.iter().map(|(number, _)| *number);
-        lines.extend(waiting.find(|number| self.model.lines[*number].kind != Kind::Blank));
+        lines.extend(self.front(Who::Client(client)));
         let key = self.clients[client].key;
         for at in 0..self.workers.len() {
             if !self.workers[at].released && self.bus.owner(self.workers[at].key) == Some(key) {
@@ -572,9 +575,7 @@ impl World {
                     let who = self.who(peer);
                     self.end_mut(who).paused = true;
                     if let Who::Client(client) = who {
-                        let mut lines = self.clients[client].end.lines.iter().map(|(number, _)| *number);
-                        let front = lines.find(|number| self.model.lines[*number].kind != Kind::Blank);
-                        self.model.waits(client, front);
+                        self.model.waits(client, self.front(who));
                     }
                     if let (None, Who::Worker(worker)) = (hearing, who) {
                         // Nobody is heard, so it does not wait for somebody: it has stalled, and is heard no more.

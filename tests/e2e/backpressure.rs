@@ -3,6 +3,7 @@
 
 use serde_json::json;
 
+use crate::admin::{Admin, metric, with_admin};
 use crate::client::Client;
 use crate::harness::{Gate, Setup, echo, worker};
 
@@ -120,7 +121,7 @@ fn a_slow_reader_receives_everything() {
 
 #[test]
 fn a_client_that_leaves_while_it_is_not_read_is_gone_at_once() {
-    let setup = Setup::new([]);
+    let setup = with_admin(Setup::new([]));
     let gate = Gate::new(setup.path("gate"));
     let mut daemon = setup
         .set("pools", json!([worker("agents", 1, &["--gate", &gate.path()])]))
@@ -131,17 +132,13 @@ fn a_client_that_leaves_while_it_is_not_read_is_gone_at_once() {
     let mut client = daemon.connect();
     let line = format!("{{\"method\":\"m\",\"params\":\"{}\"}}\n", "x".repeat(1000));
     // More than fits into all that lies between it and its worker: the rest stays in the socket.
-    let (mut at, mut full) = (0, 0);
-    while full < 500 {
-        match client.push(&line.as_bytes()[at..]) {
-            Ok(bytes) => (at, full) = ((at + bytes) % line.len(), 0),
-            Err(rustix::io::Errno::AGAIN) => {
-                full += 1;
-                std::thread::park_timeout(std::time::Duration::from_millis(2));
-            }
-            Err(error) => panic!("{error}"),
+    let mut at = 0;
+    daemon.until("the client is not read", || {
+        while let Ok(bytes) = client.push(&line.as_bytes()[at..]) {
+            at = (at + bytes) % line.len();
         }
-    }
+        metric(&Admin::of(&daemon).get("/metrics").body, "stdio_bus_clients_paused") == 1.0
+    });
     drop(client);
     daemon.logs(&["client_broken", "the other side has gone"]);
     gate.open();

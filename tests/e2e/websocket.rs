@@ -22,6 +22,7 @@ fn door(pools: impl IntoIterator<Item = Value>, keys: Value) -> Daemon {
     door_of(Setup::new(pools), keys)
 }
 
+/// As [`door`], of a daemon that is set up already.
 fn door_of(setup: Setup, keys: Value) -> Daemon {
     let mut listener = json!({ "ws": "127.0.0.1:0" });
     keys.as_object().unwrap().iter().for_each(|(key, value)| listener[key] = value.clone());

@@ -1174,8 +1174,11 @@ impl Model {
             _ => assert_eq!(seen, line.request_id.as_deref(), "{line:?}"),
         }
         if line.kind == Kind::Request {
-            let is_it = |at: &&Session| at.worker == worker && Some(&at.name) == line.way();
-            let session = self.sessions.iter().find(is_it).map(|session| session.serial);
+            // A worker of one client asks it in a session that is held as well.
+            let is_it = |of: usize, name: &String| of == worker && Some(name) == line.way();
+            let owned = self.sessions.iter().find(|at| is_it(at.worker, &at.name)).map(|at| at.serial);
+            let held = self.held.iter().find(|held| is_it(held.worker, &held.name)).map(|held| held.serial);
+            let session = owned.or(held);
             let request = Request {
                 line: number,
                 asker: Some(Who::Worker(worker)),

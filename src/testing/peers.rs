@@ -98,6 +98,8 @@ pub struct Mind {
     closed: Vec<(String, usize)>,
     /// Names that it gave out twice: nobody can say whose they are.
     muddled: Vec<String>,
+    /// Names that it has spoken of before it refused the requests that it had made them for: nobody was told.
+    unmade: Vec<String>,
     /// Ids that it has answered without being asked, or once more: the bus may have taken that for the answer of what
     /// it still works on, and its asker may use the id again.
     blurted: Vec<String>,
@@ -127,6 +129,7 @@ impl Mind {
             sessions: Vec::new(),
             closed: Vec::new(),
             muddled: Vec::new(),
+            unmade: Vec::new(),
             blurted: Vec::new(),
             guesses: Vec::new(),
             work: Vec::new(),
@@ -267,7 +270,8 @@ impl Mind {
 
     /// It refuses the request that it has made a session for, which is none any more.
     pub fn unmakes(&mut self, name: &str) {
-        self.sessions.retain(|kept| kept.name != name || !kept.issued || kept.told.is_some());
+        let is_it = |kept: &mut Kept| kept.name == name && kept.issued && kept.told.is_none();
+        self.unmade.extend(self.sessions.extract_if(.., is_it).map(|kept| kept.name));
     }
 
     /// It gives out a name that may be somebody's already.
@@ -350,7 +354,8 @@ impl Mind {
 
     /// Whether it made this session for somebody who was never told its name.
     pub fn is_untold(&self, name: &str) -> bool {
-        self.sessions.iter().any(|kept| kept.name == name && kept.issued && kept.told.is_none())
+        let is_untold = |kept: &Kept| kept.name == name && kept.issued && kept.told.is_none();
+        self.unmade.iter().any(|unmade| unmade == name) || self.sessions.iter().any(is_untold)
     }
 
     /// Whether it gave this name out itself.

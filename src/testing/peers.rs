@@ -188,8 +188,10 @@ impl Mind {
             let same = self.work.iter().find(|work| work.id == id);
             assert!(same.is_none(), "breach: line {number} came with the id {token}, which is {same:?}");
             // Where two are named, the bus counts the request to the one that decided its way. A cancellation is no work
-            // in a session.
+            // in a session, and neither is a fork of one that was nobody's then.
+            let is_some = |name: &String| line.method != "session/fork" || self.kept(name).is_some();
             let session = session.clone().filter(|_| line.names().len() == 1 && line.targets().is_empty());
+            let session = session.filter(is_some);
             self.work.push(Work { id, line: *number, client: *client, session, cancelled: false });
         }
         if line.closes() {

@@ -27,7 +27,13 @@ pub struct Admin<S>(S);
 
 impl Admin<UnixStream> {
     pub fn of(daemon: &Daemon) -> Self {
-        let stream = UnixStream::connect(daemon.path("admin")).expect("the admin socket is there");
+        let mut stream = None;
+        // The clients' socket, which tells that a daemon has started, may be there before it.
+        daemon.until("the admin socket is there", || {
+            stream = UnixStream::connect(daemon.path("admin")).ok();
+            stream.is_some()
+        });
+        let stream = stream.expect("it was waited for");
         stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
         Self(stream)
     }

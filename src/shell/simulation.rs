@@ -42,8 +42,8 @@ const LAST_TURN: usize = 200_000;
 
 /// Bytes on their way through a pipe of the simulation.
 fn push(to: &OwnedFd, queue: &mut VecDeque<u8>, most: usize) -> bool {
-    let bytes: Vec<u8> = queue.iter().copied().take(most).collect();
-    match write(to, &bytes) {
+    let bytes = queue.make_contiguous();
+    match write(to, &bytes[..bytes.len().min(most)]) {
         Ok(written) => {
             queue.drain(..written);
             written > 0
@@ -67,7 +67,7 @@ fn pull(from: &OwnedFd, into: &mut Vec<u8>, most: usize) -> (bool, bool) {
 }
 
 fn lines(buffer: &mut Vec<u8>) -> Vec<Value> {
-    let Some(end) = buffer.iter().rposition(|byte| *byte == b'\n') else { return Vec::new() };
+    let Some(end) = memchr::memrchr(b'\n', buffer) else { return Vec::new() };
     let whole: Vec<u8> = buffer.drain(..=end).collect();
     let lines = whole.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
     lines.map(|line| serde_json::from_slice(line).expect("only whole lines of JSON arrive")).collect()

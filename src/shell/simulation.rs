@@ -68,7 +68,8 @@ fn pull(from: &OwnedFd, into: &mut Vec<u8>, most: usize) -> (bool, bool) {
 
 fn lines(buffer: &mut Vec<u8>) -> Vec<Value> {
     let Some(end) = memchr::memrchr(b'\n', buffer) else { return Vec::new() };
-    let whole: Vec<u8> = buffer.drain(..=end).collect();
+    let rest = buffer.split_off(end + 1);
+    let whole = std::mem::replace(buffer, rest);
     let lines = whole.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
     lines.map(|line| serde_json::from_slice(line).expect("only whole lines of JSON arrive")).collect()
 }
@@ -350,7 +351,7 @@ impl Client {
         let line = json!({ "jsonrpc": "2.0", "id": id, "method": "m", "params": { "who": self.name, "text": text } });
         match &mut self.frames {
             Some(frames) => self.todo.extend(frames.message(line.to_string().as_bytes())),
-            None => self.todo.extend(line.to_string().bytes().chain([b'\n'])),
+            None => self.todo.extend(format!("{line}\n").as_bytes()),
         }
     }
 
@@ -631,7 +632,7 @@ impl Simulation {
                 let _ = write(stderr, b"working\nstill ");
             }
             let answer = json!({ "jsonrpc": "2.0", "id": line["id"], "result": line["params"] });
-            worker.goes.extend(answer.to_string().bytes().chain([b'\n']));
+            worker.goes.extend(format!("{answer}\n").as_bytes());
         }
         if let Some(stdout) = &worker.stdout {
             moved |= push(stdout, &mut worker.goes, most_out);

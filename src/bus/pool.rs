@@ -110,13 +110,17 @@ fn backoff(failures: u32) -> Duration {
 /// A worker that lives for so long with its client is no failure, however it ends then.
 const LASTS: Duration = Duration::from_secs(10);
 
+/// More failures than it takes to the longest backoff.
+const SOURCES: usize = 16;
+
 /// Workers of a dedicated pool that ended soon after a client had taken them.
 #[derive(Default)]
 struct Failures {
     /// Since one of them did well.
     in_a_row: u32,
-    /// Where the client of the last one came from: who makes workers crash does not keep them from the others.
-    source: Option<Source>,
+    /// Where their clients came from, of the first [`SOURCES`]: each counts once, so that a few who make workers crash do
+    /// not keep them from the others.
+    sources: Vec<Source>,
     /// No spare one is started before this moment.
     rests_until: Option<Moment>,
 }
@@ -299,13 +303,13 @@ impl Bus {
         if !is_failure && worker.answering.has_answered {
             *failures = Failures::default();
         }
-        if !is_failure || source.is_some() && failures.source == source {
+        if !is_failure || source.is_some_and(|source| failures.sources.contains(&source)) {
             return;
         }
         let delay = backoff(failures.in_a_row);
         failures.rests_until = Some(now.after(delay));
         failures.in_a_row += 1;
-        failures.source = source;
+        failures.sources.extend(source.filter(|_| failures.sources.len() < SOURCES));
         let report = self.reporter.report(now, Reason::RestartScheduled, || {
             let text = format!("a client has lost it soon; the next one starts in {} ms", delay.as_millis());
             Report { worker: Some(worker.name()), ..Report::new(Reason::RestartScheduled, text) }

@@ -135,6 +135,7 @@ fn workers_that_end_soon_after_they_were_taken_make_the_next_clients_of_a_dedica
 #[test]
 fn who_makes_its_own_workers_end_does_not_make_others_wait_for_long() {
     assert_eq!(waits(|_| Source::User(7)), [0, 0, 100, 0, 0]);
+    assert_eq!(waits(|client| Source::User(client % 2)), [0, 0, 200, 0, 0], "nor do two who take turns");
 }
 
 #[test]

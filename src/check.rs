@@ -21,6 +21,7 @@ const SCRIPTS: [&str; 12] = ["py", "js", "mjs", "cjs", "ts", "mts", "rb", "sh", 
 pub fn doubts(config: &Config) -> Vec<String> {
     let mut doubts = config.open_listeners();
     doubts.extend(config.mixed_listeners());
+    doubts.extend(doubt_longest_line(config));
     for (at, pool) in config.pools.iter().enumerate() {
         doubts.extend(doubt_assignment(pool).map(|doubt| format!("pools[{at}].assignment: {doubt}")));
         for (number, argument) in pool.args.iter().enumerate() {
@@ -28,6 +29,17 @@ pub fn doubts(config: &Config) -> Vec<String> {
         }
     }
     doubts
+}
+
+/// A line that grows is copied into a block of twice the size, and may be copied once more.
+fn doubt_longest_line(config: &Config) -> Option<String> {
+    let (line, memory) = (config.limits.max_input_buffer, config.limits.max_memory);
+    (line > memory / 4).then(|| {
+        format!(
+            "limits.max_input_buffer: a line of {line} bytes may need four times as much while it is read, and \
+             limits.max_memory is {memory}: who sends one may be closed (memory_limit)"
+        )
+    })
 }
 
 /// MCP servers serve one client: most of what they say by themselves names no session.
@@ -153,6 +165,20 @@ mod tests {
         }
         assert_eq!(doubts(&["-c", "npx some-mcp-server"], "dedicated"), Vec::<String>::new());
         assert_eq!(doubts(&["-c", "npx an-agent"], "client"), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_line_that_may_be_too_long_for_the_memory_is_doubted() {
+        let doubts = |bytes: u64| {
+            let limits = json!({ "max_input_buffer": bytes, "max_memory": 64 << 20 });
+            let text =
+                json!({ "pools": [{ "id": "a", "command": "sh", "instances": 1 }], "limits": limits }).to_string();
+            doubts(&Config::from_bytes(text.as_bytes(), "a test").expect("it is valid"))
+        };
+        assert_eq!(doubts(16 << 20), Vec::<String>::new());
+        let doubt = "limits.max_input_buffer: a line of 16777217 bytes may need four times as much while it is read, and \
+                     limits.max_memory is 67108864: who sends one may be closed (memory_limit)";
+        assert_eq!(doubts((16 << 20) + 1), [doubt]);
     }
 
     #[test]

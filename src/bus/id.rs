@@ -265,6 +265,10 @@ mod tests {
         for token in [r#""1""#, r#""\u0061""#, r#""\ud83d\ude00""#, r#""é""#, "\"\""] {
             assert!(is_plain(token), "{token}");
         }
+        // Bytes that are those of half a pair in part only.
+        for token in [r#""\u00e9""#, r#""\u0061한""#] {
+            assert!(is_plain(token), "{token}");
+        }
         for token in ["-0", "1.0", "1e0", "1.5", "1.00000000000000000001", "1e-400", "9007199254740992"] {
             assert!(!is_plain(token), "{token}");
         }

@@ -405,6 +405,22 @@ fn both_names_that_were_loaded_at_once_are_held_when_their_owner_leaves() {
 }
 
 #[test]
+fn who_loads_a_session_in_the_params_does_not_get_the_held_one_that_it_names_at_top_level() {
+    let mut bench = bench(1);
+    let (owner, stranger, worker) = (bench.client(), bench.client(), bench.worker(0));
+    bench.write(owner, &load(1, "held"));
+    bench.write(worker, r#"{"id":1,"result":null}"#);
+    bench.breaks(owner);
+    bench.gone(owner);
+    bench.read(worker);
+    let both = r#"{"id":2,"method":"session/load","sessionId":"held","params":{"sessionId":"other"}}"#;
+    bench.write(stranger, both);
+    assert_eq!(bench.read_error(stranger).0, "session_denied");
+    bench.write(stranger, &both.replace("other", "held"));
+    assert_eq!(bench.read(worker), [both.replace("other", "held")]);
+}
+
+#[test]
 fn a_session_that_the_worker_may_have_loaded_unseen_is_held_when_its_owner_leaves() {
     let mut bench = bench(1);
     let (owner, stranger, worker) = (bench.client(), bench.client(), bench.worker(0));

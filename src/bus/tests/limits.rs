@@ -83,6 +83,25 @@ fn a_line_of_exactly_max_input_buffer_passes_and_one_byte_more_closes() {
 }
 
 #[test]
+fn a_session_that_a_worker_makes_may_have_256_bytes_for_its_name_too() {
+    for (length, sessions) in [(256, 1), (257, 0)] {
+        let name = "n".repeat(length);
+        let mut bench = bench(1);
+        let (client, leaving, worker) = (bench.client(), bench.client(), bench.worker(0));
+        bench.write(client, r#"{"id":1,"method":"session/new"}"#);
+        bench.write(worker, &format!(r#"{{"id":1,"result":{{"sessionId":"{name}"}}}}"#));
+        assert_eq!(bench.bus.stats().sessions, sessions, "{length} bytes");
+        bench.write(leaving, r#"{"id":2,"method":"session/new"}"#);
+        bench.breaks(leaving);
+        bench.gone(leaving);
+        let name = name.replace('n', "m");
+        bench.write(worker, &format!(r#"{{"id":2,"result":{{"sessionId":"{name}"}}}}"#));
+        let rows = (0..bench.bus.session_slots()).filter_map(|slot| bench.bus.session_row(bench.now, slot)).count();
+        assert_eq!(rows, 2 * sessions, "{length} bytes: the name that nobody has is held");
+    }
+}
+
+#[test]
 fn an_id_of_128_bytes_and_a_session_id_of_256_pass() {
     let mut bench = bench(1);
     let (client, worker) = (bench.client(), bench.worker(0));

@@ -345,13 +345,13 @@ fn a_worker_is_never_closed_for_it() {
 #[test]
 fn who_cannot_be_given_memory_is_closed_and_so_are_those_who_hold_most_when_nobody_gets_any() {
     let mut bench = crowded();
-    let (lost, large, small) = (bench.client(), bench.client(), bench.client());
+    let (lost, large, middle, small) = (bench.client(), bench.client(), bench.client(), bench.client());
     bench.refuse(Some(lost), &[(lost, 1 << 10)]);
     assert_eq!(bench.how_closed(lost), Some(Close::Flush));
     assert_eq!(bench.read_error(lost).0, "memory_limit");
-    bench.refuse(None, &[(large, 1 << 20), (small, 1 << 10)]);
+    bench.refuse(None, &[(middle, 1 << 16), (large, 1 << 20), (small, 1 << 10)]);
     assert_eq!(bench.how_closed(large), Some(Close::Flush));
-    assert_eq!(bench.how_closed(small), None);
+    assert_eq!((bench.how_closed(middle), bench.how_closed(small)), (None, None), "what is freed is enough");
     let report = bench.reports.iter().rev().find(|report| report.reason == Reason::MemoryLimit).expect("it is told");
     assert!(report.text.contains("the system has no memory left"), "{}", report.text);
 }

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
-use crate::address::{Address, AddressError};
+use crate::address::{self, Address, AddressError};
 use crate::config::{ConfigError, LogFormat, Owner};
 
 /// The exit codes of the programs; the numbers from 64 up are those of sysexits.h.
@@ -235,6 +235,9 @@ fn bind_remedy(address: &Address, error: &io::Error) -> String {
         (Address::Unix { .. }, Some(libc::EROFS)) => {
             "its file system is read-only; choose a path under /run or /tmp".to_owned()
         }
+        (Address::Unix { path }, Some(libc::EADDRINUSE)) if address::is_abstract(path) => {
+            "another program has this name (ss -xlp shows which); stop it, or choose another name".to_owned()
+        }
         (Address::Unix { path }, Some(libc::EADDRINUSE)) => {
             format!("a file is in the way; if no program uses it, rm {}", path.display())
         }
@@ -287,6 +290,9 @@ mod tests {
         let unix = Address::from_unix("/no/dir/x").expect("a good path");
         let unix = StartError::Bind { address: unix, source: os(libc::ENOENT) }.to_string();
         assert!(unix.starts_with("cannot listen on unix:/no/dir/x: ") && unix.ends_with("mkdir -p /no/dir"), "{unix}");
+        let name = Address::from_unix("@bus").expect("a good name");
+        let name = StartError::Bind { address: name, source: os(libc::EADDRINUSE) }.to_string();
+        assert!(name.contains("ss -xlp") && !name.contains("rm "), "{name}");
         let home = Address::from_unix("~/bus.sock").expect("a good path");
         let home = StartError::Bind { address: home, source: os(libc::ENOENT) }.to_string();
         assert!(home.ends_with("~ is not expanded here; write the whole path"), "{home}");

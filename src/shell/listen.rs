@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{Mode, chmod, chown};
+use rustix::fs::{FlockOperation, Mode, OFlags, chmod, chown, flock};
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, getsockname, listen, socket_with, sockopt,
 };
@@ -22,6 +22,8 @@ use crate::error::StartError;
 
 /// How long an address may still be held by a daemon that has gone.
 const LAST_HOLDER: Duration = Duration::from_millis(500);
+/// How long another daemon may take to open its sockets in the same directory.
+const OTHER_STARTS: Duration = Duration::from_secs(5);
 /// After which it is tried again for the first time; then after twice as long, and so on.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 /// Connections that the kernel holds for us while the table is full; net.core.somaxconn cuts it.
@@ -36,6 +38,8 @@ const UNSENT_BYTES: libc::c_int = 128 * 1024;
 
 /// A listening socket.
 pub(super) struct Listening {
+    // First, so that its file goes before the socket does: who finds nobody listening may put a file of its own there.
+    place: Place,
     /// The socket.
     pub socket: OwnedFd,
     /// Where it listens, for people.
@@ -44,7 +48,6 @@ pub(super) struct Listening {
     pub listener: usize,
     /// A service manager listens on it, too, and goes on when we have gone.
     pub is_inherited: bool,
-    place: Place,
     keepalive: Option<Duration>,
 }
 
@@ -116,7 +119,10 @@ impl Listening {
                 })?;
                 Ok(Self::tcp(socket, *address, self.listener))
             }
-            Place::Unix { path, mode, owner, .. } => open_unix(path, *mode, *owner, self.listener),
+            Place::Unix { path, mode, owner, .. } => {
+                let _lock = DirectoryLock::of(path, Duration::ZERO);
+                open_unix(path, *mode, *owner, self.listener)
+            }
             #[cfg(test)]
             Place::Nowhere => unreachable!("nobody ends it"),
         }
@@ -187,6 +193,36 @@ impl Drop for SocketFile {
     }
 }
 
+/// Held while a socket file is made. A file that nobody listens on may be one that another daemon has just made and is
+/// about to listen on: of two that start at once on one path, one has it, and the other is told so.
+///
+/// It is a flock(2) of the directory, and nothing of it remains. Whoever may not read the directory goes without.
+struct DirectoryLock {
+    _directory: OwnedFd,
+}
+
+impl DirectoryLock {
+    /// The lock for this path, if it is free within `patience`: any program may lock a directory for as long as it likes.
+    fn of(path: &Path, patience: Duration) -> Option<Self> {
+        if address::is_abstract(path) {
+            return None;
+        }
+        let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = rustix::fs::open(directory, flags, Mode::empty()).ok()?;
+        let until = Instant::now() + patience;
+        let mut pause = FIRST_PAUSE;
+        loop {
+            match flock(&directory, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Some(Self { _directory: directory }),
+                Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() + pause < until => std::thread::sleep(pause),
+                Err(_) => return None,
+            }
+            pause *= 2;
+        }
+    }
+}
+
 /// Opens every socket of one listener: a name may stand for several addresses. One that was passed on to us is taken, and
 /// `used` is set where it stands.
 ///
@@ -240,7 +276,10 @@ fn open_now(
             let place = Place::Unix { path: path.clone(), mode: *mode, owner: *owner, _file: None };
             match passed_on(Address::Unix { path: whole }, place) {
                 Some(listening) => Ok(vec![listening?]),
-                None => Ok(vec![open_unix(path, *mode, *owner, listener)?]),
+                None => {
+                    let _lock = DirectoryLock::of(path, OTHER_STARTS);
+                    Ok(vec![open_unix(path, *mode, *owner, listener)?])
+                }
             }
         }
     }

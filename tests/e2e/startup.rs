@@ -9,8 +9,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener, UnixStream};
 use std::process::{Command, Stdio};
 
+use rustix::fs::{FlockOperation, flock};
 use rustix::net::sockopt::socket_acceptconn;
-use rustix::net::{Shutdown, shutdown};
+use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketType, bind, listen, shutdown, socket};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, pidfd_getfd, pidfd_open};
 use serde_json::json;
 
@@ -309,6 +310,30 @@ fn a_socket_in_use_is_not_taken_over() {
     let outcome = setup.run();
     assert_eq!(outcome.code, Some(73), "{}", outcome.stderr);
     assert!(outcome.stderr.contains("a running program listens on it already"), "{}", outcome.stderr);
+}
+
+#[test]
+fn a_socket_that_another_daemon_is_about_to_listen_on_is_not_taken_over() {
+    let setup = Setup::new([echo("echo", 1)]).unix();
+    let path = setup.path("socket");
+    let home = path.parent().expect("a directory").to_owned();
+    // Another daemon, in the middle of its start.
+    let directory = File::open(&home).expect("a directory");
+    flock(&directory, FlockOperation::LockExclusive).expect("a lock");
+    let other = socket(AddressFamily::UNIX, SocketType::STREAM, None).expect("a socket");
+    bind(&other, &SocketAddrUnix::new(&path).expect("a short path")).expect("a free path");
+    let mut daemon = setup.start_unheard();
+    let waits = || {
+        let open = fs::read_dir(format!("/proc/{}/fd", daemon.pid())).into_iter().flatten().flatten();
+        open.filter_map(|fd| fs::read_link(fd.path()).ok()).any(|file| file == home)
+    };
+    daemon.until("it waits for the other one", || waits() || daemon.log().contains("listening on"));
+    assert!(waits(), "{}", daemon.log());
+    listen(&other, 8).expect("a bound socket");
+    flock(&directory, FlockOperation::Unlock).expect("a lock");
+    assert_eq!(daemon.wait().code(), Some(73), "{}", daemon.log());
+    daemon.logs(&["a running program listens on it already"]);
+    assert!(is_socket(&path));
 }
 
 #[test]

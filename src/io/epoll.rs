@@ -291,7 +291,9 @@ impl Epoll {
                 S::ReceiveInto { socket, into, bytes } => {
                     result_of(libc::recv(socket, into.cast(), bytes as usize, flags))
                 }
-                S::Send { socket, from, bytes } => result_of(libc::send(socket, from.cast(), bytes as usize, flags)),
+                S::Send { socket, from, bytes, .. } => {
+                    result_of(libc::send(socket, from.cast(), bytes as usize, flags))
+                }
                 S::SendMany { socket, message, more } => {
                     result_of(libc::sendmsg(socket, message, flags | if more { libc::MSG_MORE } else { 0 }))
                 }
@@ -305,7 +307,7 @@ impl Epoll {
                 }
             }
         };
-        let now_or_never = matches!(submission, S::Read { now_or_never: true, .. });
+        let now_or_never = submission.is_now_or_never();
         (result != -libc::EAGAIN || now_or_never).then(|| Completion::of(token, result, None, false))
     }
 
@@ -633,7 +635,12 @@ mod tests {
         let mut epoll = epoll();
         let (ours, theirs) = UnixStream::pair().expect("a pair");
         let full = vec![0u8; 1 << 20];
-        let send = Submission::Send { socket: ours.as_raw_fd(), from: full.as_ptr(), bytes: full.len() as u32 };
+        let send = Submission::Send {
+            socket: ours.as_raw_fd(),
+            from: full.as_ptr(),
+            bytes: full.len() as u32,
+            now_or_never: false,
+        };
         submit(&mut epoll, send, 1);
         let [(1, sent)] = turn(&mut epoll)[..] else { panic!("it is tried at once") };
         assert!(sent > 0 && sent < full.len() as i32);

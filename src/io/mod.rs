@@ -65,8 +65,11 @@ pub enum Submission {
         from: *const u8,
         /// How much.
         bytes: u32,
+        /// Send what there is room for; EAGAIN if there is none. To wait for room is [`Submission::AwaitRoom`]'s: a ring
+        /// that has to wait for it at a socket whose other side sends no more makes a thread that does.
+        now_or_never: bool,
     },
-    /// sendmsg(2) without SIGPIPE.
+    /// sendmsg(2) without SIGPIPE, of what there is room for; EAGAIN if there is none.
     SendMany {
         /// A connected socket.
         socket: RawFd,
@@ -105,7 +108,8 @@ pub enum Submission {
         /// How much.
         bytes: u32,
     },
-    /// Completes when something can be written, or never will be: poll(2) for POLLOUT.
+    /// Completes when something can be written, or never will be: poll(2) for POLLOUT. Or with POLLRDHUP alone, at once,
+    /// where nothing more comes from the other side: then nobody tells when there is room.
     AwaitRoom {
         /// Any descriptor.
         descriptor: RawFd,
@@ -123,6 +127,14 @@ pub enum Submission {
 }
 
 impl Submission {
+    /// Whether it completes with EAGAIN where others wait.
+    pub fn is_now_or_never(self) -> bool {
+        matches!(
+            self,
+            Self::Read { now_or_never: true, .. } | Self::Send { now_or_never: true, .. } | Self::SendMany { .. }
+        )
+    }
+
     /// What it is done to.
     pub fn descriptor(self) -> RawFd {
         match self {

@@ -152,12 +152,14 @@ fn entry(submission: Submission) -> squeue::Entry {
             let flags = if now_or_never { libc::RWF_NOWAIT } else { 0 };
             opcode::Read::new(fd(from), into, bytes).offset(HERE).rw_flags(flags).build()
         }
-        Submission::Send { socket, from, bytes } => {
-            opcode::Send::new(fd(socket), from, bytes).flags(libc::MSG_NOSIGNAL).build()
+        Submission::Send { socket, from, bytes, now_or_never } => {
+            let waits = if now_or_never { libc::MSG_DONTWAIT } else { 0 };
+            opcode::Send::new(fd(socket), from, bytes).flags(libc::MSG_NOSIGNAL | waits).build()
         }
         Submission::SendMany { socket, message, more } => {
             let more = if more { libc::MSG_MORE } else { 0 };
-            opcode::SendMsg::new(fd(socket), message).flags((libc::MSG_NOSIGNAL | more) as u32).build()
+            let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT | more;
+            opcode::SendMsg::new(fd(socket), message).flags(flags as u32).build()
         }
         Submission::Write { to, from, bytes, registered: Some(index) } => {
             opcode::WriteFixed::new(fd(to), from, bytes, index).offset(HERE).build()

@@ -75,6 +75,14 @@ pub(super) struct Connection {
     pub aside: bool,
     /// What is in flight for `writing` is a wait for room.
     pub awaits_room: bool,
+    /// How many bytes the write in flight has, or the last one had.
+    pub asked: usize,
+    /// A socket that had no room is tried again, in any case, this long after it was tried last.
+    pub room_patience: Duration,
+    /// It waits for that among [`Hands::full`].
+    ///
+    /// [`Hands::full`]: super::hands::Hands::full
+    pub is_full: bool,
     /// It speaks WebSocket.
     pub web: Option<Box<Web>>,
     /// How long its network may give no sign of it, if that is looked at.
@@ -166,6 +174,9 @@ impl Connection {
             more_to_read: false,
             aside: false,
             awaits_room: false,
+            asked: 0,
+            room_patience: Duration::ZERO,
+            is_full: false,
             web: None,
             silence_allowed: None,
         }

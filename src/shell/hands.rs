@@ -1,7 +1,8 @@
 //! The hands: they hold everything that is open, and carry out what the core wants (`effects.rs`). They cannot call
 //! the core: what happens while they work is news, which the shell tells it after the last effect.
 
-use std::collections::VecDeque;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -76,6 +77,8 @@ pub(super) struct Hands<I: Io> {
     pub retry_writing_at: Option<Moment>,
     /// That was said.
     pub told_of_no_thread: bool,
+    /// Sockets that had no room, and when they are tried again in any case.
+    pub full: BinaryHeap<Reverse<(Moment, usize)>>,
     /// Whoever read our stdout has gone: what is not written is missed by nobody.
     pub reader_gone: bool,
     /// Lines for our stdout that were not written although somebody may miss them.

@@ -170,7 +170,7 @@ impl<I: Io> Hands<I> {
             }
             Stage::Answer { bytes, sent } => {
                 let rest = &bytes[*sent..];
-                Submission::Send { socket, from: rest.as_ptr(), bytes: rest.len() as u32 }
+                Submission::Send { socket, from: rest.as_ptr(), bytes: rest.len() as u32, now_or_never: false }
             }
             Stage::End => {
                 let into = arrival.bytes.as_mut_ptr();

@@ -44,7 +44,8 @@ mod web;
 mod workers;
 mod write;
 
-use std::collections::VecDeque;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
@@ -296,6 +297,7 @@ impl<I: Io> Shell<I> {
             log_aside: may_block(rustix::stdio::stderr()),
             retry_writing_at: None,
             told_of_no_thread: false,
+            full: BinaryHeap::new(),
             reader_gone: false,
             unwritten: 0,
             left_out_due: None,
@@ -381,6 +383,7 @@ impl<I: Io> Shell<I> {
         self.hands.end_silent(now);
         self.tell_news();
         self.hands.retry_writing(now);
+        self.hands.retry_sending(now);
         self.hands.tell_left_out(now);
         self.notify();
         self.check_memory(now);
@@ -403,7 +406,8 @@ impl<I: Io> Shell<I> {
         let hands = &self.hands;
         let retry = hands.acceptors.iter().filter_map(|acceptor| acceptor.retry_at).min();
         let (writing, left_out) = (hands.retry_writing_at, hands.left_out_due);
-        let waits = [retry, hands.lobby.due(), ping, writing, left_out, hands.silence_due];
+        let sending = hands.full.peek().map(|Reverse((due, _))| *due);
+        let waits = [retry, hands.lobby.due(), ping, writing, sending, left_out, hands.silence_due];
         let due = [self.bus.next_deadline(), self.memory_due(), self.admin.due()].into_iter().chain(waits);
         let deadline = due.flatten().min().map(|deadline| deadline.since(hands.clock.now()));
         let notice = hands.notify.due().map(|due| due.saturating_sub(hands.io.elapsed()));

@@ -90,20 +90,17 @@ impl Gather {
         })
     }
 
-    /// Takes the first pieces; says how many.
-    fn fill(&mut self, pieces: impl Iterator<Item = *const [u8]>) -> usize {
-        let mut count = 0;
+    /// Takes the first pieces.
+    fn fill(&mut self, pieces: impl Iterator<Item = *const [u8]>) -> Next {
+        let (mut count, mut bytes) = (0, 0);
         for (vector, piece) in self.vectors.iter_mut().zip(pieces) {
             *vector = libc::iovec { iov_base: piece.cast_mut().cast(), iov_len: piece.len() };
             count += 1;
+            bytes += piece.len();
         }
         self.message.msg_iov = self.vectors.as_mut_ptr();
         self.message.msg_iovlen = count as _;
-        count
-    }
-
-    fn next(&self, count: usize) -> Next {
-        Next::Many { vectors: self.vectors.as_ptr(), count, message: &raw const self.message }
+        Next::Many { vectors: self.vectors.as_ptr(), count, message: &raw const self.message, bytes }
     }
 }
 
@@ -135,6 +132,8 @@ pub(super) enum Next {
         count: usize,
         /// For sendmsg(2).
         message: *const libc::msghdr,
+        /// How long they are together.
+        bytes: usize,
     },
 }
 
@@ -356,8 +355,7 @@ impl Outbox {
         }
         let gather = Gather::of(&mut self.gather);
         let segments = self.segments.iter().map(Segment::bytes);
-        let count = gather.fill(segments.map(std::ptr::from_ref));
-        Some(gather.next(count))
+        Some(gather.fill(segments.map(std::ptr::from_ref)))
     }
 
     /// What to write next, with urgent bytes behind so many of the queue, if that many fit into one write.
@@ -365,12 +363,12 @@ impl Outbox {
         let behind = stretches(&self.segments, before..usize::MAX);
         let pieces = stretches(&self.segments, 0..before).chain([urgent]).chain(behind);
         let gather = Gather::of(&mut self.gather);
-        let count = gather.fill(pieces);
+        let next = gather.fill(pieces);
         let flies = stretches(&self.segments, 0..before).count() < GATHER;
         if let Some(framing) = self.framing.as_deref_mut() {
             framing.flies(flies.then_some(before));
         }
-        gather.next(count)
+        next
     }
 
     /// The first stretch of memory to write, and how long it is; valid like [`Outbox::next`].

@@ -1,6 +1,7 @@
 //! What goes out: one write at a time for each output, and the log. Whatever stdout and stderr are, writing to them
 //! holds nothing up, and what cannot be written is counted.
 
+use std::cmp::Reverse;
 use std::io;
 use std::time::Duration;
 
@@ -17,6 +18,10 @@ use crate::io::{Io, Submission};
 
 /// When stdout and stderr are tried again after the kernel could make no thread for them.
 const NO_THREAD: Duration = Duration::from_secs(1);
+
+/// A socket that had no room is tried again after this long, then after twice as long, and so on, until it has room.
+const FIRST_PATIENCE: Duration = Duration::from_millis(10);
+const LONGEST_PATIENCE: Duration = Duration::from_millis(640);
 
 impl<I: Io> Hands<I> {
     /// Starts a write for every output that has something and is idle.
@@ -46,13 +51,15 @@ impl<I: Io> Hands<I> {
             return;
         };
         let socket = connection.kind == Kind::Socket;
+        let (Next::One { bytes, .. } | Next::Many { bytes, .. }) = next;
+        connection.asked = bytes;
         let submission = match next {
             _ if connection.aside => {
                 let Some((from, bytes)) = connection.outbox.first() else { return };
                 Submission::WriteAside { to: out, from, bytes: bytes as u32 }
             }
             Next::One { address, bytes, .. } if socket => {
-                Submission::Send { socket: out, from: address, bytes: bytes as u32 }
+                Submission::Send { socket: out, from: address, bytes: bytes as u32, now_or_never: true }
             }
             Next::One { registered, address, bytes } => {
                 Submission::Write { to: out, from: address, bytes: bytes as u32, registered }
@@ -73,19 +80,27 @@ impl<I: Io> Hands<I> {
         let connection = &mut self.connections[slot];
         debug_assert!(connection.writing && connection.out().is_some(), "it was closed under the kernel");
         connection.writing = false;
+        if std::mem::take(&mut connection.awaits_room) {
+            return self.awaited_room(slot, result);
+        }
         let bytes = match result {
-            _ if std::mem::take(&mut connection.awaits_room) => 0,
             // What takes nothing will take nothing the next time.
             0 => return self.not_written(now, slot, libc::EIO),
             1.. => result as usize,
             error => return self.not_written(now, slot, -error),
         };
+        connection.room_patience = Duration::ZERO;
+        let is_cut = connection.kind == Kind::Socket && bytes < connection.asked;
         let lines = connection.outbox.advance(bytes, self.io.buffers());
         if self.remove_if_idle(slot) {
             return;
         }
         self.close_stdin_when_idle(slot);
-        self.mark_dirty(slot);
+        if is_cut {
+            self.await_room(now, slot);
+        } else {
+            self.mark_dirty(slot);
+        }
         let peer = self.connections[slot].peer;
         if lines > 0 {
             self.tell(now, Input::Sent { peer, bytes: lines });
@@ -94,7 +109,7 @@ impl<I: Io> Hands<I> {
 
     fn not_written(&mut self, now: Moment, slot: usize, errno: i32) {
         let connection = &mut self.connections[slot];
-        let is_stdio = connection.kind == Kind::Stdio;
+        let (is_stdio, is_socket) = (connection.kind == Kind::Stdio, connection.kind == Kind::Socket);
         if is_stdio && !matches!(errno, libc::EAGAIN | libc::EINTR | libc::ECANCELED) {
             self.reader_gone = inherited::reader_gone(rustix::stdio::stdout(), errno);
         }
@@ -103,7 +118,7 @@ impl<I: Io> Hands<I> {
         }
         self.close_stdin_when_idle(slot);
         match errno {
-            libc::EAGAIN if is_stdio => self.await_room(slot),
+            libc::EAGAIN if is_stdio || is_socket => self.await_room(now, slot),
             libc::EAGAIN | libc::EINTR => self.mark_dirty(slot),
             libc::ECANCELED if is_stdio => self.retry_writing_later(now),
             libc::ECANCELED => {}
@@ -114,13 +129,54 @@ impl<I: Io> Hands<I> {
         }
     }
 
-    /// Somebody has made our stdout non-blocking, which the ring takes for the wish not to wait.
-    fn await_room(&mut self, slot: usize) {
+    /// A socket is full; or somebody has made our stdout non-blocking, which the ring takes for the wish not to wait.
+    fn await_room(&mut self, now: Moment, slot: usize) {
+        if self.connections[slot].kind == Kind::Socket {
+            self.retry_sending_later(now, slot);
+        }
         let connection = &mut self.connections[slot];
         let Some(descriptor) = connection.out().map(Descriptor::raw) else { return };
         (connection.writing, connection.awaits_room) = (true, true);
         // SAFETY: the descriptor stays open while `writing` is set.
         unsafe { self.io.submit(Submission::AwaitRoom { descriptor }, Operation::Write.token(slot)) };
+    }
+
+    fn awaited_room(&mut self, slot: usize, result: i32) {
+        if self.remove_if_idle(slot) {
+            return;
+        }
+        // With no word of room, the wait in `full` goes on, if it is there.
+        let has_room = result < 0 || result & i32::from(libc::POLLOUT | libc::POLLERR | libc::POLLHUP) != 0;
+        if has_room || !self.connections[slot].is_full {
+            self.mark_dirty(slot);
+        }
+    }
+
+    /// The kernel tells of room only when much of what it holds for a client was taken, a quarter or three: who reads
+    /// slowly would seem not to read at all. And nothing is told of one that has half-closed.
+    fn retry_sending_later(&mut self, now: Moment, slot: usize) {
+        let connection = &mut self.connections[slot];
+        let patience = (connection.room_patience * 2).clamp(FIRST_PATIENCE, LONGEST_PATIENCE);
+        connection.room_patience = patience;
+        if !std::mem::replace(&mut connection.is_full, true) {
+            self.full.push(Reverse((now.after(patience), slot)));
+        }
+    }
+
+    /// Tries the sockets that had no room again, when it is time.
+    pub(super) fn retry_sending(&mut self, now: Moment) {
+        while let Some(Reverse((_, slot))) = self.full.peek().copied().filter(|Reverse((due, _))| *due <= now) {
+            self.full.pop();
+            let Some(connection) = self.connections.get_mut(slot) else { continue };
+            if !std::mem::take(&mut connection.is_full) {
+                continue;
+            }
+            if connection.awaits_room {
+                self.io.cancel(Operation::Write.token(slot));
+            } else if !connection.writing {
+                self.mark_dirty(slot);
+            }
+        }
     }
 
     /// The kernel could make no thread for a write: it is tried again until it can.

@@ -147,7 +147,7 @@ impl Kernel {
                     let bytes = self.cut(bytes);
                     result_of(libc::read(from, into.cast(), bytes))
                 }
-                S::Send { socket, from, bytes } => {
+                S::Send { socket, from, bytes, .. } => {
                     let bytes = self.cut(bytes);
                     result_of(libc::send(socket, from.cast(), bytes, QUIET))
                 }
@@ -172,15 +172,16 @@ impl Kernel {
                     result_of(libc::writev(to, vectors, count as i32))
                 }
                 S::Watch { descriptor } | S::AwaitRoom { descriptor } => {
-                    let events = if matches!(submission, S::AwaitRoom { .. }) { libc::POLLOUT } else { 0 };
+                    // As the ring does, which tells of the other side's end whatever it is asked for.
+                    let room = if matches!(submission, S::AwaitRoom { .. }) { libc::POLLOUT } else { 0 };
+                    let events = room | libc::POLLRDHUP;
                     let mut poll = libc::pollfd { fd: descriptor, events, revents: 0 };
                     libc::poll(&mut poll, 1, 0);
                     if poll.revents == 0 { -libc::EAGAIN } else { i32::from(poll.revents) }
                 }
             }
         };
-        let now_or_never = matches!(submission, S::Read { now_or_never: true, .. });
-        if result == -libc::EAGAIN && !now_or_never {
+        if result == -libc::EAGAIN && !submission.is_now_or_never() {
             return None;
         }
         Some(Completion::of(token, result, buffer, self.random.one_in(2)))

@@ -1,11 +1,13 @@
 //! Big and slow (spec 7.3, 8.3): nothing is lost for being too fast, and nobody
 //! waits for ever for one who does not read.
 
-use serde_json::json;
+use std::fs;
+
+use serde_json::{Value, json};
 
 use crate::admin::{Admin, metric, with_admin};
 use crate::client::Client;
-use crate::harness::{Gate, Setup, echo, worker};
+use crate::harness::{Daemon, Gate, Setup, echo, with, worker};
 
 #[test]
 fn two_thousand_requests_to_a_worker_that_is_not_ready_are_all_answered() {
@@ -119,6 +121,117 @@ fn a_slow_reader_receives_everything() {
     daemon.stop();
 }
 
+/// Lets a second go by: the request of another client runs into its timeout in a pool that is a clock.
+fn a_second_goes_by(other: &mut Client) {
+    other.send(&json!({ "id": "clock", "method": "hold", "pool": "clock" }));
+    other.error("clock", "timeout");
+}
+
+fn take(client: &mut Client, bytes: usize) {
+    let mut taken = 0;
+    while taken < bytes {
+        let more = client.fill(1000).expect("an open connection");
+        assert!(more > 0, "it ended");
+        taken += more;
+    }
+}
+
+fn clock() -> Value {
+    with(worker("clock", 1, &[]), "request_timeout_sec", 1)
+}
+
+#[test]
+fn who_reads_a_unix_socket_slower_than_the_kernel_tells_of_room_is_not_closed() {
+    // The kernel tells of room when three quarters are free, which takes this reader far longer than its patience.
+    let mut daemon = Setup::new([worker("agents", 1, &[]), clock()])
+        .limit("max_output_queue", 8 << 10)
+        .limit("backpressure_timeout_sec", 6)
+        .unix()
+        .start();
+    let (mut client, mut other) = (daemon.connect(), daemon.connect());
+    client.send(&json!({
+        "id": 1, "method": "flood", "sessionId": "s", "pool": "agents", "params": { "lines": 5000, "size": 200 },
+    }));
+    for _ in 0..10 {
+        a_second_goes_by(&mut other);
+        take(&mut client, 10_000);
+    }
+    for _ in 0..5000 {
+        assert_eq!(client.message()["method"], "tick");
+    }
+    client.answer(1);
+    daemon.stop();
+}
+
+/// A client that sends no more has as long for what it is owed as it takes of it: `bytes` in a second here.
+fn a_half_closed_client_that_reads_steadily_gets_everything(
+    setup: Setup,
+    connect: fn(&mut Daemon) -> Client,
+    bytes: usize,
+) {
+    const ANSWERS: usize = 12;
+    let pools = json!([worker("agents", 1, &[]), clock()]);
+    let mut daemon = setup.set("pools", pools).limit("drain_timeout_sec", 7).start();
+    let (mut client, mut other) = (connect(&mut daemon), daemon.connect());
+    other.send(&json!({ "id": 0, "method": "m", "pool": "agents" }));
+    other.answer(0);
+    let fill = "x".repeat(100_000);
+    for id in 0..ANSWERS {
+        client.send(&json!({ "id": id, "method": "m", "pool": "agents", "params": fill }));
+    }
+    client.half_close();
+    for _ in 0..12 {
+        a_second_goes_by(&mut other);
+        take(&mut client, bytes);
+    }
+    for id in 0..ANSWERS {
+        assert_eq!(client.answer(id)["result"]["echo"], fill);
+    }
+    client.ends();
+    daemon.stop();
+}
+
+#[test]
+fn a_half_closed_client_that_reads_its_tcp_socket_steadily_gets_everything() {
+    let connect = |daemon: &mut Daemon| Client::over_tcp_with_little_room(daemon.address());
+    a_half_closed_client_that_reads_steadily_gets_everything(Setup::new([]), connect, 40_000);
+}
+
+#[test]
+fn a_half_closed_client_that_reads_its_unix_socket_steadily_gets_everything() {
+    // The kernel holds up to 104 KB in one piece, which makes room when all of it was read.
+    let connect = |daemon: &mut Daemon| daemon.connect();
+    a_half_closed_client_that_reads_steadily_gets_everything(Setup::new([]).unix(), connect, 26_000);
+}
+
+#[test]
+fn half_closed_clients_that_do_not_read_cost_no_thread_of_the_kernel() {
+    const CLIENTS: usize = 16;
+    let mut daemon = with_admin(Setup::new([echo("echo", 1)])).start();
+    let mut other = daemon.connect();
+    other.request(0, "m", json!({}));
+    let threads = || fs::read_dir(format!("/proc/{}/task", daemon.pid())).expect("it runs").count();
+    let before = threads();
+    let clients: Vec<Client> = (0..CLIENTS)
+        .map(|_| {
+            let mut client = Client::over_tcp_with_little_room(daemon.address());
+            client.ask(1, "m", json!("x".repeat(800_000)));
+            client.half_close();
+            client
+        })
+        .collect();
+    let mut admin = Admin::of(&daemon);
+    let queued = "stdio_bus_client_queued_bytes";
+    daemon.until("nobody reads", || metric(&admin.get("/metrics").body, queued) > 200_000.0 * CLIENTS as f64);
+    for id in 0..100 {
+        other.request(id, "m", json!({}));
+    }
+    // The log may need one.
+    assert!(threads() <= before + 1, "{before}, then {}", threads());
+    drop(clients);
+    daemon.stop();
+}
+
 #[test]
 fn a_client_that_leaves_while_it_is_not_read_is_gone_at_once() {
     let setup = with_admin(Setup::new([]));
@@ -182,7 +295,7 @@ fn a_client_that_asks_without_reading_is_not_listened_to_any_more() {
         daemon.log().contains("client_stalled")
     });
     assert!(sent < 8 << 20, "{sent} bytes went into a daemon that nobody reads from");
-    let resident = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid())).unwrap();
+    let resident = fs::read_to_string(format!("/proc/{}/status", daemon.pid())).unwrap();
     let resident = resident.lines().find(|line| line.starts_with("VmRSS")).expect("the line is always there");
     let kilobytes: u64 = resident.split_whitespace().nth(1).and_then(|number| number.parse().ok()).expect("a number");
     assert!(kilobytes < 100_000, "{resident}");

@@ -8,7 +8,7 @@ use std::process::{ChildStdin, ChildStdout};
 
 use rustix::event::PollFlags;
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, getsockname, socket_with};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, getsockname, socket_with, sockopt};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -54,9 +54,20 @@ impl Client {
 
     /// From an address of this machine that the test chooses.
     pub fn over_tcp_from(source: IpAddr, address: SocketAddr) -> Self {
+        Self::over_tcp_with(address, |socket| {
+            bind(socket, &SocketAddr::new(source, 0)).unwrap_or_else(|error| panic!("{source}: {error}"));
+        })
+    }
+
+    /// The kernel holds little for it that it has not read.
+    pub fn over_tcp_with_little_room(address: SocketAddr) -> Self {
+        Self::over_tcp_with(address, |socket| sockopt::set_socket_recv_buffer_size(socket, 16 << 10).expect("a socket"))
+    }
+
+    fn over_tcp_with(address: SocketAddr, prepare: impl FnOnce(&OwnedFd)) -> Self {
         let family = if address.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
         let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None).expect("a socket");
-        bind(&socket, &SocketAddr::new(source, 0)).unwrap_or_else(|error| panic!("{source}: {error}"));
+        prepare(&socket);
         connect(&socket, &address).unwrap_or_else(|error| panic!("{address}: {error}"));
         Self::over(socket)
     }
@@ -274,7 +285,7 @@ impl Client {
     /// Resets a TCP connection: what is on its way is lost.
     pub fn reset(self) {
         let linger = Some(std::time::Duration::ZERO);
-        rustix::net::sockopt::set_socket_linger(&self.reader, linger).expect("a TCP socket");
+        sockopt::set_socket_linger(&self.reader, linger).expect("a TCP socket");
     }
 
     /// Whether something can be read now, the end included.

@@ -255,6 +255,7 @@ impl<I: Io> Shell<I> {
             socket: connection.socket.as_raw_fd(),
             from: rest.as_ptr(),
             bytes: rest.len().min(u32::MAX as usize) as u32,
+            now_or_never: false,
         };
         connection.sending = true;
         connection.deadline = now.after(SEND_TIME);

@@ -759,6 +759,32 @@ mod tests {
     }
 
     #[test]
+    fn spares_are_told_of_whatever_their_size() {
+        for bytes in [SMALL, MEDIUM / 2, CHUNK, READ, 2 * READ] {
+            let mut buffers = buffers();
+            let lent = take(&mut buffers, 200, bytes);
+            assert!(!buffers.has_spares(), "{bytes}");
+            lent.into_iter().for_each(|block| buffers.give_back(block));
+            assert!(buffers.has_spares(), "{bytes}");
+            buffers.trim();
+            buffers.trim();
+            assert!(!buffers.has_spares(), "{bytes}");
+        }
+    }
+
+    #[test]
+    fn each_provided_buffer_has_an_entry_of_its_own() {
+        let buffers = buffers();
+        let base: *const BufRingEntry = buffers.receive.entries.start.as_ptr().cast();
+        for buffer in 0..RECEIVE_BUFFERS {
+            // SAFETY: there is one for each buffer, and no kernel knows of them.
+            let entry = unsafe { &*base.add(usize::from(buffer)) };
+            assert_eq!((entry.bid(), entry.len()), (buffer, RECEIVE as u32));
+            assert_eq!(entry.addr(), buffers.provided(buffer) as u64);
+        }
+    }
+
+    #[test]
     fn a_stretch_of_which_one_block_is_lent_stays_and_its_others_are_lent_first() {
         let mut buffers = buffers();
         let mut lent = take(&mut buffers, 10 * SMALL_TOGETHER as usize, SMALL);

@@ -317,6 +317,25 @@ fn a_client_that_does_not_take_its_last_bytes_is_left_behind() {
 }
 
 #[test]
+fn lines_of_a_client_that_never_took_its_answers_are_told_at_the_end() {
+    let mut settings = settings(vec![pool(1, Assignment::RoundRobin)]);
+    settings.limits.max_output_queue = 1000;
+    let mut bench = Bench::new(settings);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    bench.stalls(client);
+    bench.shutdown();
+    bench.dies(worker);
+    // Each is refused, until there is no more room for refusals.
+    let asked: String = (0..100).map(|id| format!("{{\"id\":{id},\"method\":\"x\"}}\n")).collect();
+    bench.write_bytes(client, asked.as_bytes());
+    assert!(bench.is_paused(client));
+    assert_eq!(bench.count(Reason::ClientOverdue), 0);
+    bench.pass(seconds(30));
+    assert_eq!(bench.count(Reason::ClientOverdue), 1);
+    assert_eq!(bench.how_closed(client), Some(Close::Now));
+}
+
+#[test]
 fn a_stdin_that_ends_before_a_line_came_is_told_about_unless_others_can_connect() {
     for (listeners, told) in [(1, 1), (2, 0)] {
         let mut stdio = settings(vec![pool(1, Assignment::RoundRobin)]);

@@ -19,13 +19,15 @@ pub struct Patience {
     at: Moment,
     /// It is being held up since then, and others use it.
     since: Option<Moment>,
-    /// Until then it is taken for granted that others use it.
+    /// Until then it is taken for granted that it is used, and not only by whoever reads slowly.
     shared_until: Moment,
+    /// This one alone was seen to use it.
+    sole_user: Option<Peer>,
 }
 
 impl Default for Patience {
     fn default() -> Self {
-        Self { left: PATIENCE, at: Moment::default(), since: None, shared_until: Moment::default() }
+        Self { left: PATIENCE, at: Moment::default(), since: None, shared_until: Moment::default(), sole_user: None }
     }
 }
 
@@ -65,19 +67,19 @@ impl Bus {
         if worker.owner.is_some() {
             return false;
         }
-        if worker.patience.shared_until > now {
+        let (me, end) = (Peer::Client(client), &worker.end);
+        if worker.patience.shared_until > now && worker.patience.sole_user != Some(me) {
             return true;
         }
-        let (me, end) = (Peer::Client(client), &worker.end);
-        let asks = |key| self.to_workers.get(key).is_some_and(|r| r.asker().is_some_and(|asker| asker != me));
-        let owns = |key| self.sessions.get(key).is_some_and(|s| s.client.is_some_and(|owner| owner != client));
-        let shared = end.output.waiters().iter().any(|waiter| *waiter != me)
-            || end.to_answer.iter().any(asks)
-            || end.sessions.iter().any(owns);
-        if let Some(worker) = self.workers.get_mut(key).filter(|_| shared) {
-            worker.patience.shared_until = now.after(SHARED_FOR);
+        let askers = || end.to_answer.iter().filter_map(|key| self.to_workers.get(key)?.asker());
+        let owners = || end.sessions.iter().filter_map(|key| self.sessions.get(key)?.client.map(Peer::Client));
+        let users = || end.output.waiters().iter().copied().chain(askers()).chain(owners());
+        let Some(other) = users().find(|user| *user != me) else { return false };
+        let sole_user = users().all(|user| user == other).then_some(other);
+        if let Some(worker) = self.workers.get_mut(key) {
+            (worker.patience.shared_until, worker.patience.sole_user) = (now.after(SHARED_FOR), sole_user);
         }
-        shared
+        true
     }
 
     /// A client speaks to a worker that another one holds up: from now on that lasts for a short while only.

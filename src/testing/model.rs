@@ -108,8 +108,8 @@ struct Worker {
     fresh: bool,
     /// It has answered what nobody waited for.
     answers_twice: bool,
-    /// When clients shared it last.
-    shared_at: Option<Moment>,
+    /// When each client used it last.
+    used_at: BTreeMap<usize, Moment>,
     /// Requests that have left the table, and that it may answer still.
     retired: usize,
     /// One of them asked for a session.
@@ -353,7 +353,7 @@ impl Model {
             ran: false,
             fresh: false,
             answers_twice: false,
-            shared_at: None,
+            used_at: BTreeMap::new(),
             retired: 0,
             may_create: false,
             served: BTreeSet::new(),
@@ -981,8 +981,7 @@ impl Model {
         let limit = self.settings.limits.max_output_queue;
         let queued = self.outputs.get(&to).map_or(0, |output| output.queued);
         let may_be_full = matches!((line.from, to), (Who::Worker(worker), Who::Client(client))
-            if queued <= 4 * limit && (self.is_shared(worker, client)
-                || self.workers[worker].shared_at.is_some_and(|at| now.since(at) <= BELIEVED)));
+            if queued <= 4 * limit && (self.is_shared(worker, client) || self.was_shared(now, worker, client)));
         assert!(may_be_full || !self.is_full(to), "line {number} was queued for {to:?}, which is full");
         let Some(ids) = line.ids_of(text) else {
             panic!("line {number} was changed:\n{line:?}\n{}", text.escape_ascii());
@@ -1692,12 +1691,19 @@ impl Model {
         waits || self.is_used(worker, client)
     }
 
-    /// How many clients have something to expect of a worker.
-    fn clients_of(&self, worker: usize) -> usize {
+    /// Whether others than this client used a worker a moment ago.
+    fn was_shared(&self, now: Moment, worker: usize, client: usize) -> bool {
+        let used = &self.workers[worker].used_at;
+        used.iter().any(|(other, at)| *other != client && now.since(*at) <= BELIEVED)
+    }
+
+    /// The clients that have something to expect of a worker.
+    fn clients_of(&self, worker: usize) -> BTreeSet<usize> {
         let asked = self.to_workers.iter().filter(|at| at.answerer == Who::Worker(worker)).filter_map(|at| at.asker);
-        let owners = self.sessions.iter().filter(|at| at.worker == worker).map(|at| Who::Client(at.client));
-        let waiting = (0..self.clients.len()).filter(|client| self.waits_for(*client, worker)).map(Who::Client);
-        asked.chain(owners).chain(waiting).collect::<BTreeSet<Who>>().len()
+        let asked = asked.filter_map(|who| if let Who::Client(client) = who { Some(client) } else { None });
+        let owners = self.sessions.iter().filter(|at| at.worker == worker).map(|at| at.client);
+        let waiting = (0..self.clients.len()).filter(|client| self.waits_for(*client, worker));
+        asked.chain(owners).chain(waiting).collect()
     }
 
     /// Whether a client is read with pauses, since its requests seem to end their workers.
@@ -1798,8 +1804,8 @@ impl Model {
             assert!(!orphaned || !worker.takes, "worker {at} outlives the client that it belongs to");
         }
         for worker in 0..self.workers.len() {
-            if self.clients_of(worker) > 1 {
-                self.workers[worker].shared_at = Some(now);
+            for client in self.clients_of(worker) {
+                self.workers[worker].used_at.insert(client, now);
             }
         }
         let idle = bus.stage() == Stage::Terminating && self.workers.iter().all(|worker| worker.released);

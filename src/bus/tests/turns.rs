@@ -157,11 +157,16 @@ fn one_client_alone_waits_for_no_turns() {
     assert_eq!(bench.read(worker).len(), 1000);
 }
 
-/// A shared worker with one client that does not read and one that waits for an answer.
-fn slow_and_polite() -> (Bench, Peer, Peer, Peer) {
+/// One worker, and a thousand bytes are much.
+fn with_small_queues() -> Bench {
     let mut tight = settings(vec![pool(1, Assignment::RoundRobin)]);
     tight.limits.max_output_queue = 1000;
-    let mut bench = Bench::new(tight);
+    Bench::new(tight)
+}
+
+/// A shared worker with one client that does not read and one that waits for an answer.
+fn slow_and_polite() -> (Bench, Peer, Peer, Peer) {
+    let mut bench = with_small_queues();
     let (slow, polite, worker) = (bench.client(), bench.client(), bench.worker(0));
     bench.write(slow, r#"{"id":1,"method":"x","sessionId":"s"}"#);
     bench.write(polite, r#"{"id":2,"method":"x"}"#);
@@ -205,6 +210,28 @@ fn a_slow_reader_of_a_shared_worker_is_closed_when_its_queue_is_four_times_too_l
     assert_eq!(bench.count(Reason::ClientSlow), 1);
     assert!(bench.wire(slow).queued > 4000 && bench.wire(slow).queued < 5500);
     assert_eq!(bench.read(polite).len(), 1);
+}
+
+#[test]
+fn a_worker_waits_for_its_only_user_though_it_has_just_been_held_up_by_another_client() {
+    let mut bench = with_small_queues();
+    let (slow, user, worker) = (bench.client(), bench.client(), bench.worker(0));
+    bench.write(slow, r#"{"id":1,"method":"x"}"#);
+    bench.write(worker, r#"{"id":"q","method":"y"}"#);
+    bench.write(worker, r#"{"id":1,"result":1}"#);
+    bench.stalls(slow);
+    let said = format!(r#"{{"method":"z","params":"{}"}}"#, "x".repeat(400));
+    (0..3).for_each(|_| bench.write(worker, &said));
+    bench.write(user, r#"{"id":2,"method":"x","sessionId":"s"}"#);
+    // It is for the slow one, which uses the worker no more.
+    bench.write(worker, r#"{"method":"$/cancel_request","params":{"requestId":"q"}}"#);
+    assert!(bench.is_paused(worker));
+    bench.pass(milliseconds(500));
+    assert!(!bench.is_paused(worker));
+    bench.stalls(user);
+    (0..12).for_each(|_| bench.write(worker, &update()));
+    assert!(bench.is_paused(worker), "nobody else uses it");
+    assert_eq!(bench.how_closed(user), None);
 }
 
 #[test]

@@ -79,6 +79,8 @@ pub(super) struct Connection {
     pub asked: usize,
     /// A socket that had no room is tried again, in any case, this long after it was tried last.
     pub room_patience: Duration,
+    /// Nobody tells when there is room, since its other side sends no more.
+    pub half_closed: bool,
     /// It waits for that among [`Hands::full`].
     ///
     /// [`Hands::full`]: super::hands::Hands::full
@@ -176,6 +178,7 @@ impl Connection {
             awaits_room: false,
             asked: 0,
             room_patience: Duration::ZERO,
+            half_closed: false,
             is_full: false,
             web: None,
             silence_allowed: None,

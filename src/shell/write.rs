@@ -21,6 +21,8 @@ const NO_THREAD: Duration = Duration::from_secs(1);
 
 /// A socket that had no room is tried again after this long, then after twice as long, and so on, until it has room.
 const FIRST_PATIENCE: Duration = Duration::from_millis(10);
+/// And after this long if nobody tells when it has room.
+const FIRST_PATIENCE_UNTOLD: Duration = Duration::from_millis(1);
 const LONGEST_PATIENCE: Duration = Duration::from_millis(640);
 
 impl<I: Io> Hands<I> {
@@ -135,7 +137,9 @@ impl<I: Io> Hands<I> {
             self.retry_sending_later(now, slot);
         }
         let connection = &mut self.connections[slot];
-        let Some(descriptor) = connection.out().map(Descriptor::raw) else { return };
+        let Some(descriptor) = connection.out().map(Descriptor::raw).filter(|_| !connection.half_closed) else {
+            return;
+        };
         (connection.writing, connection.awaits_room) = (true, true);
         // SAFETY: the descriptor stays open while `writing` is set.
         unsafe { self.io.submit(Submission::AwaitRoom { descriptor }, Operation::Write.token(slot)) };
@@ -145,9 +149,11 @@ impl<I: Io> Hands<I> {
         if self.remove_if_idle(slot) {
             return;
         }
+        let connection = &mut self.connections[slot];
+        connection.half_closed |= result > 0 && result & i32::from(libc::POLLRDHUP) != 0;
         // With no word of room, the wait in `full` goes on, if it is there.
         let has_room = result < 0 || result & i32::from(libc::POLLOUT | libc::POLLERR | libc::POLLHUP) != 0;
-        if has_room || !self.connections[slot].is_full {
+        if has_room || !connection.is_full {
             self.mark_dirty(slot);
         }
     }
@@ -156,7 +162,8 @@ impl<I: Io> Hands<I> {
     /// slowly would seem not to read at all. And nothing is told of one that has half-closed.
     fn retry_sending_later(&mut self, now: Moment, slot: usize) {
         let connection = &mut self.connections[slot];
-        let patience = (connection.room_patience * 2).clamp(FIRST_PATIENCE, LONGEST_PATIENCE);
+        let first = if connection.half_closed { FIRST_PATIENCE_UNTOLD } else { FIRST_PATIENCE };
+        let patience = (connection.room_patience * 2).clamp(first, LONGEST_PATIENCE);
         connection.room_patience = patience;
         if !std::mem::replace(&mut connection.is_full, true) {
             self.full.push(Reverse((now.after(patience), slot)));

@@ -230,7 +230,8 @@ fn bind_remedy(address: &Address, error: &io::Error) -> String {
             format!("its directory does not exist; mkdir -p {}", parent.unwrap_or(path).display())
         }
         (Address::Unix { .. }, Some(libc::EACCES | libc::EPERM)) => {
-            "its directory may not be written; choose one of your own, such as $XDG_RUNTIME_DIR".to_owned()
+            "its directory, or the socket that is there, is not yours; choose a directory of your own, such as $XDG_RUNTIME_DIR"
+                .to_owned()
         }
         (Address::Unix { .. }, Some(libc::EROFS)) => {
             "its file system is read-only; choose a path under /run or /tmp".to_owned()

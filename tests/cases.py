@@ -1,6 +1,15 @@
 """Runs the cases of a script of tests one after the other, says how each ended and counts them in the last line."""
 
+import os
 import sys
+
+
+def skip(why):
+    """Says that nothing can be tested here, and why; `scripts/test` repeats it where everybody sees it."""
+    print(f"skipped: {why}\n0 passed, 0 failed")
+    if "STDIO_BUS_SKIPPED" in os.environ:
+        with open(os.environ["STDIO_BUS_SKIPPED"], "a") as file:
+            file.write(why.replace("\n", " ") + "\n")
 
 
 def run(tests, *arguments):

@@ -3,7 +3,7 @@ nothing stays after a purge. It all happens in a mount namespace over copies of 
 
     tests/package.py FILE.deb
 
-Needs root, dpkg and a kernel with overlayfs; without them it says so and passes.
+Needs root, dpkg and a kernel with overlayfs; without them it says so and is skipped.
 """
 
 import json
@@ -116,5 +116,5 @@ if sys.argv[1] == "--inside":
     cases.run(TESTS, sys.argv[2])
 code, why = in_a_world_of_its_own(os.path.abspath(sys.argv[1]))
 if why:
-    print(f"skipped: {why}")
+    cases.skip(why)
 sys.exit(code or 0)

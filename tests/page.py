@@ -40,26 +40,28 @@ class Daemon:
     )
 
     def __init__(self, directory):
-        self.config = os.path.join(directory, "bus.json")
+        self.config, self.log = os.path.join(directory, "bus.json"), os.path.join(directory, "log")
         pools = [{"id": "agents", "command": sys.executable, "args": ["-c", self.WORKER], "instances": 2}]
         with open(self.config, "w", encoding="utf-8") as file:
             json.dump({"pools": pools, "limits": {"quiesce_sec": 600}}, file)
 
     def __enter__(self):
         command = [PROGRAM, "--config", self.config, "--tcp", "127.0.0.1:0", "--admin", "127.0.0.1:0"]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        self.clients = self.admin = None
-        for line in self.process.stderr:
-            if "the admin listener is tcp://" in line:
-                self.admin = line.split("tcp://")[1].strip()
-            if "listening on tcp://" in line:
-                self.clients = line.split("tcp://")[1].strip()
-            if self.clients and self.admin:
-                break
-        # Its log must not fill the pipe.
-        subprocess.Popen(["cat"], stdin=self.process.stderr, stdout=subprocess.DEVNULL)
-        self.until(lambda: self.ask("/readyz")[0] == 200)
+        with open(self.log, "w", encoding="utf-8") as log:
+            self.process = subprocess.Popen(command, stderr=log)
+        try:
+            self.admin = self.until("the admin listener is told", lambda: self.told("the admin listener is"))
+            self.clients = self.until("the other listener is told", lambda: self.told("listening on"))
+            self.until("it is ready", lambda: self.ask("/readyz")[0] == 200)
+        except BaseException:
+            self.__exit__()
+            raise
         return self
+
+    def told(self, what):
+        with open(self.log, encoding="utf-8") as log:
+            found = re.search(what + r" tcp://(\S+)\n", log.read())
+        return found and found.group(1)
 
     def __exit__(self, *_):
         self.process.kill()
@@ -78,12 +80,13 @@ class Daemon:
         return socket.create_connection((host, int(port)), PATIENCE)
 
     @staticmethod
-    def until(condition):
+    def until(what, condition):
         deadline = time.monotonic() + PATIENCE
-        while not condition():
+        while not (found := condition()):
             if time.monotonic() > deadline:
-                raise AssertionError("in vain")
+                raise AssertionError(f"in vain: {what}")
             time.sleep(0.01)
+        return found
 
 
 class Browser:
@@ -144,17 +147,17 @@ def main():
             message = {"jsonrpc": "2.0", "id": NAME, "method": "hold", "sessionId": NAME}
             client.sendall(json.dumps({**message, "sessionId": f"{NAME}{number}"}).encode() + b"\n")
         look = lambda: json.loads(daemon.ask("/status.json")[2])
-        daemon.until(lambda: look()["requests"]["used"] == 40)
-        daemon.until(lambda: look()["pools"][0]["requests"]["answered"] == 800)
+        daemon.until("40 requests wait", lambda: look()["requests"]["used"] == 40)
+        daemon.until("800 are answered", lambda: look()["pools"][0]["requests"]["answered"] == 800)
         # A client that goes with requests pending is told about, with the id that it chose.
         clients.pop().close()
-        daemon.until(lambda: look()["errors"])
+        daemon.until("the error is told", lambda: look()["errors"])
         page("load", ["ready – stdio_bus", "39", "800", "request_discarded"])
         chromium.shoot(url, "dark", 1200, 1000, "--force-dark-mode", "--blink-settings=preferredColorScheme=0")
         chromium.shoot(url, "telephone", 500, 1400)
 
         daemon.process.terminate()
-        daemon.until(lambda: look()["state"] == "draining")
+        daemon.until("it is draining", lambda: look()["state"] == "draining")
         page("draining", ["draining – stdio_bus", "draining"])
     print(f"{passed} passed, 0 failed")
 

@@ -66,6 +66,11 @@ impl Bus {
         is_believed.then_some(proxy)
     }
 
+    /// Whether who connects may begin with a PROXY header, if it comes from the right place.
+    pub fn is_behind_proxies(&self, listener: usize) -> bool {
+        self.settings.listeners.get(listener).is_some_and(|listener| listener.entry.proxy.is_some())
+    }
+
     /// Whether a client may come in. If not, that is told.
     pub(super) fn lets_in(&mut self, now: Moment, listener: usize, origin: &Origin) -> bool {
         let Err(key) = self.settings.listeners[listener].entry.lets_in(origin) else { return true };

@@ -646,7 +646,7 @@ mod tests {
         assert!(sent > 0 && sent < full.len() as i32);
         submit(&mut epoll, send, 1);
         submit(&mut epoll, receive(&ours), 2);
-        submit(&mut epoll, Submission::Watch { descriptor: ours.as_raw_fd() }, 3);
+        submit(&mut epoll, Submission::Watch { descriptor: ours.as_raw_fd(), half_closed: false }, 3);
         assert_eq!(turn(&mut epoll), []);
         rustix::io::write(&theirs, b"abc").expect("there is room");
         assert_eq!(turn(&mut epoll), [(2, 3)]);
@@ -671,7 +671,7 @@ mod tests {
         rustix::io::write(&theirs, b"b").expect("there is room");
         assert_eq!(turn(&mut epoll), []);
         assert_eq!(epoll.waiting[ours.as_raw_fd() as usize].registered, None);
-        submit(&mut epoll, Submission::Watch { descriptor: ours.as_raw_fd() }, 2);
+        submit(&mut epoll, Submission::Watch { descriptor: ours.as_raw_fd(), half_closed: false }, 2);
         assert_eq!(turn(&mut epoll), []);
         drop(theirs);
         assert!(matches!(turn(&mut epoll)[..], [(2, 1..)]));
@@ -771,7 +771,7 @@ mod tests {
         submit(&mut epoll, Submission::Read { from: fd, into, bytes: 10, registered: None, now_or_never: false }, 3);
         assert_eq!(wait(&mut epoll), [(3, 6)]);
         assert_eq!(&bytes[..6], b"abcdef");
-        submit(&mut epoll, Submission::AwaitRoom { descriptor: fd }, 4);
+        submit(&mut epoll, Submission::AwaitRoom { descriptor: fd, half_closed: false }, 4);
         assert_eq!(turn(&mut epoll), [(4, libc::EPOLLOUT)]);
     }
 

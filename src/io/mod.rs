@@ -8,6 +8,7 @@ mod aside;
 pub mod batching;
 pub mod buffers;
 pub mod epoll;
+pub mod half_closed;
 pub mod kernel;
 pub mod ring;
 pub mod uring;
@@ -108,21 +109,26 @@ pub enum Submission {
         /// How much.
         bytes: u32,
     },
-    /// Completes when something can be written, or never will be: poll(2) for POLLOUT. Or with POLLRDHUP alone, at once,
-    /// where nothing more comes from the other side: then nobody tells when there is room.
+    /// Completes when something can be written, or never will be: poll(2) for POLLOUT. With POLLRDHUP alone where the
+    /// other side sends no more, unless that is known; with nothing where nobody would tell.
     AwaitRoom {
         /// Any descriptor.
         descriptor: RawFd,
+        /// The other side is known to send no more.
+        half_closed: bool,
     },
     /// Completes when there is a connection to be accepted: poll(2) for POLLIN.
     AwaitConnection {
         /// A listening socket.
         socket: RawFd,
     },
-    /// Completes when the other side has gone: poll(2) for nothing but POLLERR, POLLHUP and POLLRDHUP.
+    /// Completes when the other side has gone: poll(2) for nothing but POLLERR and POLLHUP. With POLLRDHUP alone where it
+    /// sends no more, unless that is known; with nothing where nobody would tell.
     Watch {
         /// Any descriptor.
         descriptor: RawFd,
+        /// The other side is known to send no more.
+        half_closed: bool,
     },
 }
 
@@ -148,10 +154,17 @@ impl Submission {
             | Self::Write { to: descriptor, .. }
             | Self::WriteMany { to: descriptor, .. }
             | Self::WriteAside { to: descriptor, .. }
-            | Self::AwaitRoom { descriptor }
-            | Self::Watch { descriptor } => descriptor,
+            | Self::AwaitRoom { descriptor, .. }
+            | Self::Watch { descriptor, .. } => descriptor,
         }
     }
+}
+
+/// Whether the end of a [`Submission::AwaitRoom`] or a [`Submission::Watch`] says no more than that the other side sends no
+/// more.
+pub fn tells_half_closed(result: i32) -> bool {
+    let more = i32::from(libc::POLLOUT | libc::POLLERR | libc::POLLHUP);
+    result > 0 && result & i32::from(libc::POLLRDHUP) != 0 && result & more == 0
 }
 
 /// What the shell needs of a kernel. Each submission completes once, whatever happens.

@@ -87,6 +87,8 @@ pub struct Ring {
     waiting: VecDeque<squeue::Entry>,
     /// Operations queued that mostly complete while they are submitted.
     prompt: u32,
+    /// What was submitted as [`ROUSE`] has completed.
+    pub was_roused: bool,
     /// What is in use, for the log.
     pub description: String,
 }
@@ -163,6 +165,7 @@ impl Ring {
             batching: Batching::default(),
             waiting: VecDeque::new(),
             prompt: 0,
+            was_roused: false,
             description,
         })
     }
@@ -282,7 +285,11 @@ impl Ring {
                 _ => return Err(error),
             },
         }
-        let queue = self.ring.completion().filter(|entry| entry.user_data() != IGNORE);
+        let was_roused = &mut self.was_roused;
+        let queue = self.ring.completion().filter(|entry| {
+            *was_roused |= entry.user_data() == ROUSE;
+            entry.user_data() < ROUSE
+        });
         let before = completions.len();
         completions.extend(queue.map(|entry| Completion {
             token: entry.user_data(),
@@ -303,6 +310,9 @@ impl Ring {
 
 /// The token of operations whose completion means nothing.
 pub const IGNORE: u64 = u64::MAX;
+
+/// The token of an operation whose completion is told by [`Ring::was_roused`].
+pub const ROUSE: u64 = IGNORE - 1;
 
 #[cfg(test)]
 mod tests {

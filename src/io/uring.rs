@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use io_uring::{opcode, squeue, types};
 
 use super::buffers::{Buffers, GROUP};
-use super::ring::{Completion, IGNORE, Ring};
+use super::half_closed::HalfClosed;
+use super::ring::{Completion, IGNORE, ROUSE, Ring};
 use super::{Io, Submission};
 use crate::error::StartError;
 
@@ -22,6 +23,9 @@ const HERE: u64 = u64::MAX;
 pub struct Uring {
     ring: ManuallyDrop<Ring>,
     buffers: ManuallyDrop<Buffers>,
+    half_closed: HalfClosed,
+    /// The ring waits for `half_closed`.
+    awaits_half_closed: bool,
     /// Operations whose completion was not taken.
     in_flight: usize,
     origin: Instant,
@@ -39,6 +43,8 @@ impl Uring {
         Ok(Self {
             ring: ManuallyDrop::new(ring),
             buffers: ManuallyDrop::new(buffers),
+            half_closed: HalfClosed::new(),
+            awaits_half_closed: false,
             in_flight: 0,
             origin: Instant::now(),
         })
@@ -63,6 +69,11 @@ impl Io for Uring {
     #[inline]
     unsafe fn submit(&mut self, submission: Submission, token: u64) {
         self.in_flight += 1;
+        if let Submission::AwaitRoom { half_closed: true, .. } | Submission::Watch { half_closed: true, .. } =
+            submission
+        {
+            return self.half_closed.wait(token, submission);
+        }
         let entry = entry(submission).user_data(token);
         // SAFETY: as promised by the caller.
         unsafe {
@@ -77,12 +88,26 @@ impl Io for Uring {
     fn opened(&mut self, _: RawFd) {}
 
     fn cancel(&mut self, token: u64) {
-        self.ring.cancel(token);
+        if !self.half_closed.cancel(token) {
+            self.ring.cancel(token);
+        }
     }
 
     fn turn(&mut self, timeout: Option<Duration>, completions: &mut Vec<Completion>) -> io::Result<()> {
         let before = completions.len();
+        if let Some(descriptor) = self.half_closed.descriptor().filter(|_| !self.awaits_half_closed) {
+            let poll = opcode::PollAdd::new(types::Fd(descriptor), libc::POLLIN as u32).build();
+            // SAFETY: the operation has no memory, and the descriptor is closed after the ring.
+            unsafe { self.ring.submit(poll.user_data(ROUSE)) };
+            self.awaits_half_closed = true;
+        }
+        let timeout = if self.half_closed.has_news() { Some(Duration::ZERO) } else { timeout };
         let turned = self.ring.turn(timeout, completions);
+        let was_roused = std::mem::take(&mut self.ring.was_roused);
+        self.awaits_half_closed &= !was_roused;
+        if was_roused || self.half_closed.has_news() {
+            self.half_closed.take(completions);
+        }
         self.in_flight -= completions.len() - before;
         turned
     }
@@ -96,7 +121,7 @@ impl Io for Uring {
     }
 
     fn has_news(&mut self) -> bool {
-        self.ring.has_news()
+        self.half_closed.has_news() || self.ring.has_news()
     }
 
     fn carried(&mut self, lines: u64) {
@@ -175,8 +200,8 @@ fn entry(submission: Submission) -> squeue::Entry {
             // taken all of them.
             opcode::Write::new(fd(to), from, bytes).offset(HERE).build().flags(squeue::Flags::ASYNC)
         }
-        Submission::AwaitRoom { descriptor } => opcode::PollAdd::new(fd(descriptor), libc::POLLOUT as u32).build(),
+        Submission::AwaitRoom { descriptor, .. } => opcode::PollAdd::new(fd(descriptor), libc::POLLOUT as u32).build(),
         Submission::AwaitConnection { socket } => opcode::PollAdd::new(fd(socket), libc::POLLIN as u32).build(),
-        Submission::Watch { descriptor } => opcode::PollAdd::new(fd(descriptor), 0).build(),
+        Submission::Watch { descriptor, .. } => opcode::PollAdd::new(fd(descriptor), 0).build(),
     }
 }

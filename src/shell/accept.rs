@@ -13,7 +13,7 @@ use super::listen::BACKLOG;
 use super::lobby::Newcomer;
 use super::operation::Operation;
 use super::{Shell, source};
-use crate::bus::port::{ClientKey, Moment, Origin, Peer};
+use crate::bus::port::{ClientKey, Moment, Origin, Peer, Place};
 use crate::io::{Io, Submission};
 
 impl<I: Io> Shell<I> {
@@ -114,6 +114,13 @@ impl<I: Io> Shell<I> {
         let Some(listening) = &self.hands.acceptors[index].listening else { return };
         let (listener, descriptor) = (listening.listener, socket.as_raw_fd());
         let place = source::of(&socket, listening.is_unix());
+        if place == Place::Inherited && self.bus.is_behind_proxies(listener) {
+            // Nobody can say any more whether its header would have been believed: a proxy's check, most often.
+            let address = &self.hands.acceptors[index].address;
+            tracing::debug!("a connection to {address} was reset before anybody could see where it came from");
+            drop(socket);
+            return self.hands.free_descriptor();
+        }
         let proxy = self.bus.awaits_header(listener, place);
         if proxy.is_some() || self.hands.doors[listener].is_some() {
             let newcomer = Newcomer { socket, acceptor: index, listener, place };

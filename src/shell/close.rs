@@ -6,7 +6,7 @@ use super::connection::{Closing, Descriptor, End, Kind};
 use super::hands::Hands;
 use super::operation::Operation;
 use crate::bus::port::{Close, Input, Moment, Peer, Reason};
-use crate::io::{Io, Submission};
+use crate::io::{Io, Submission, tells_half_closed};
 
 impl<I: Io> Hands<I> {
     /// Watches for the other side's leaving where no read would show it: a paused or half-closed client, and a worker's
@@ -26,8 +26,9 @@ impl<I: Io> Hands<I> {
             return;
         };
         connection.watching = true;
+        let half_closed = connection.is_half_closed();
         // SAFETY: the descriptor stays open while `watching` is set.
-        unsafe { self.io.submit(Submission::Watch { descriptor }, Operation::Watch.token(slot)) };
+        unsafe { self.io.submit(Submission::Watch { descriptor, half_closed }, Operation::Watch.token(slot)) };
     }
 
     pub(super) fn watched(&mut self, now: Moment, slot: usize, result: i32) {
@@ -36,9 +37,13 @@ impl<I: Io> Hands<I> {
         if self.remove_if_idle(slot) {
             return;
         }
-        let connection = &self.connections[slot];
+        let connection = &mut self.connections[slot];
         if result < 0 || connection.closing >= Closing::ShutDown {
             return self.close_stdin_when_idle(slot);
+        }
+        if tells_half_closed(result) {
+            connection.half_closed = true;
+            return self.watch(slot);
         }
         let peer = connection.peer;
         // A socket that is read again will show its end by itself, after its last bytes; and one that will only send

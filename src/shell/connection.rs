@@ -79,7 +79,7 @@ pub(super) struct Connection {
     pub asked: usize,
     /// A socket that had no room is tried again, in any case, this long after it was tried last.
     pub room_patience: Duration,
-    /// Nobody tells when there is room, since its other side sends no more.
+    /// Its other side sends no more, as far as the kernel has told.
     pub half_closed: bool,
     /// It waits for that among [`Hands::full`].
     ///
@@ -143,6 +143,11 @@ impl Connection {
     /// Bytes of memory that it takes up.
     pub(super) fn weight(&self) -> usize {
         self.inbox.weight() + self.outbox.weight()
+    }
+
+    /// Whether its other side is known to send no more.
+    pub(super) fn is_half_closed(&self) -> bool {
+        self.half_closed || self.end != End::Open
     }
 
     /// A connection with nothing in flight.

@@ -71,6 +71,8 @@ pub(super) struct Hands<I: Io> {
     pub logging: bool,
     /// That is a wait for room.
     pub log_awaits_room: bool,
+    /// Whoever reads stderr is known to send nothing.
+    pub log_half_closed: bool,
     /// Writing to stderr may make the writer wait.
     pub log_aside: bool,
     /// When stdout and stderr are tried again, after the kernel could make no thread to write to them.

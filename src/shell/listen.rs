@@ -22,8 +22,8 @@ use crate::error::StartError;
 
 /// How long an address may still be held by a daemon that has gone.
 const LAST_HOLDER: Duration = Duration::from_millis(500);
-/// How long another daemon may take to open its sockets in the same directory.
-const OTHER_STARTS: Duration = Duration::from_secs(5);
+/// How long other daemons may take, all in all, to open their sockets in the same directories.
+pub(super) const OTHER_STARTS: Duration = Duration::from_secs(5);
 /// After which it is tried again for the first time; then after twice as long, and so on.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 /// Connections that the kernel holds for us while the table is full; net.core.somaxconn cuts it.
@@ -120,7 +120,7 @@ impl Listening {
                 Ok(Self::tcp(socket, *address, self.listener))
             }
             Place::Unix { path, mode, owner, .. } => {
-                let _lock = DirectoryLock::of(path, Duration::ZERO);
+                let _lock = DirectoryLock::of(path, Instant::now());
                 open_unix(path, *mode, *owner, self.listener)
             }
             #[cfg(test)]
@@ -202,22 +202,30 @@ struct DirectoryLock {
 }
 
 impl DirectoryLock {
-    /// The lock for this path, if it is free within `patience`: any program may lock a directory for as long as it likes.
-    fn of(path: &Path, patience: Duration) -> Option<Self> {
+    /// The lock for this path, if it is free before `until`: any program may lock a directory for as long as it likes.
+    fn of(path: &Path, until: Instant) -> Option<Self> {
         if address::is_abstract(path) {
             return None;
         }
         let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let directory = rustix::fs::open(directory, flags, Mode::empty()).ok()?;
-        let until = Instant::now() + patience;
+        let file = rustix::fs::open(directory, flags, Mode::empty()).ok()?;
         let mut pause = FIRST_PAUSE;
         loop {
-            match flock(&directory, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Some(Self { _directory: directory }),
-                Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() + pause < until => std::thread::sleep(pause),
+            let left = until.saturating_duration_since(Instant::now());
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Some(Self { _directory: file }),
+                Err(rustix::io::Errno::WOULDBLOCK) if !left.is_zero() => {}
                 Err(_) => return None,
             }
+            if pause == FIRST_PAUSE {
+                tracing::info!(
+                    "another program holds a lock (flock) of {}; it may be a daemon that starts, and has {} s to finish",
+                    directory.display(),
+                    left.as_secs_f32().ceil()
+                );
+            }
+            std::thread::sleep(pause.min(left));
             pause *= 2;
         }
     }
@@ -227,17 +235,19 @@ impl DirectoryLock {
 /// `used` is set where it stands.
 ///
 /// The kernel closes the sockets of a daemon that was killed some time after it was reaped, since its ring still holds
-/// them: what is in use is tried again for a while.
+/// them: what is in use is tried again for a while. `others_until` is when a daemon that starts at the same time is waited
+/// for no longer.
 pub(super) fn open(
     listen: &Listen,
     listener: usize,
     inherited: &[Inherited],
     used: &mut [bool],
+    others_until: Instant,
 ) -> Result<Vec<Listening>, StartError> {
     let until = Instant::now() + LAST_HOLDER;
     let mut pause = FIRST_PAUSE;
     loop {
-        match open_now(listen, listener, inherited, used) {
+        match open_now(listen, listener, inherited, used, others_until) {
             Err(error) if is_in_use(&error) && Instant::now() + pause < until => std::thread::sleep(pause),
             other => return other,
         }
@@ -258,6 +268,7 @@ fn open_now(
     listener: usize,
     inherited: &[Inherited],
     used: &mut [bool],
+    others_until: Instant,
 ) -> Result<Vec<Listening>, StartError> {
     let mut passed_on = |address: Address, place: Place| {
         let at = inherited.iter().position(|inherited| inherited.address == address)?;
@@ -277,7 +288,7 @@ fn open_now(
             match passed_on(Address::Unix { path: whole }, place) {
                 Some(listening) => Ok(vec![listening?]),
                 None => {
-                    let _lock = DirectoryLock::of(path, OTHER_STARTS);
+                    let _lock = DirectoryLock::of(path, others_until);
                     Ok(vec![open_unix(path, *mode, *owner, listener)?])
                 }
             }
@@ -422,11 +433,11 @@ fn clear_stale(path: &Path, address: &SocketAddrUnix) -> Result<(), StartError> 
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let probe = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
         .map_err(|error| StartError::io("make a socket")(error.into()))?;
+    let bind_error = |source| StartError::Bind { address: Address::Unix { path: path.to_owned() }, source };
     match connect(&probe, address) {
-        Err(rustix::io::Errno::CONNREFUSED) => {
-            let stale = |source| StartError::Bind { address: Address::Unix { path: path.to_owned() }, source };
-            std::fs::remove_file(path).map_err(stale)
-        }
+        Err(rustix::io::Errno::CONNREFUSED) => std::fs::remove_file(path).map_err(bind_error),
+        // Whether anybody listens there is not ours to see.
+        Err(error @ (rustix::io::Errno::ACCESS | rustix::io::Errno::PERM)) => Err(bind_error(error.into())),
         answer => Err(StartError::SocketInUse {
             path: path.to_owned(),
             queue_is_full: answer == Err(rustix::io::Errno::AGAIN),

@@ -48,7 +48,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use slab::Slab;
 
@@ -177,14 +177,16 @@ fn start<I: Io>(mut io: I, ground: Ground, config: Config, inherited: Vec<Inheri
     reserve::keep();
     let mut acceptors = Vec::new();
     let mut used = vec![false; inherited.len()];
+    let others_until = Instant::now() + listen::OTHER_STARTS;
     for (index, listener) in config.listeners.iter().enumerate() {
-        let opened = listen::open(&listener.listen, index, &inherited, &mut used)?;
+        let opened = listen::open(&listener.listen, index, &inherited, &mut used, others_until)?;
         for listening in opened {
             let listening = listening.keep_alive(listener.patience.keepalive)?;
             acceptors.push(Acceptor::new(listening).named_by(listener));
         }
     }
-    let open_admin = |admin: &crate::config::Admin| listen::open(&admin.listen, usize::MAX, &inherited, &mut used);
+    let open_admin =
+        |admin: &crate::config::Admin| listen::open(&admin.listen, usize::MAX, &inherited, &mut used, others_until);
     let of_admin = config.admin.as_ref().map(open_admin).transpose()?;
     if let Some(unused) = used.iter().position(|used| !used) {
         // Its clients would wait for ever.
@@ -294,6 +296,7 @@ impl<I: Io> Shell<I> {
             log: Batch::default(),
             logging: false,
             log_awaits_room: false,
+            log_half_closed: false,
             log_aside: may_block(rustix::stdio::stderr()),
             retry_writing_at: None,
             told_of_no_thread: false,

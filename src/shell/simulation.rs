@@ -1,18 +1,24 @@
 //! The shell on a kernel that is made from a seed (`testing/kernel.rs`): short reads and writes, late and reordered
-//! completions, operations that fail, freezes of the machine, little memory, workers that cannot be started or die, clients
-//! that stop reading, end what they say, or leave, one of them on stdin and stdout, others behind a proxy or in frames of
-//! WebSocket, and operators who ask. Every request of a client that stays
-//! is answered once, with its own answer or an error; no timeout runs out before its time; in the end nothing is open and
-//! no memory is lent.
+//! completions, operations that fail, freezes of the machine, little memory, few descriptors, small tables, workers that
+//! cannot be started or die, clients that stop reading, end what they say, misbehave, or leave, one of them on stdin and
+//! stdout, others behind a proxy or in frames of WebSocket, and operators who ask.
+//!
+//! Every request of a client that stays is answered once, with its own answer or an error. Lines arrive to the byte, but for
+//! ids on their way to a worker, and in order. Nobody is closed for a reason that the world around the daemon cannot give.
+//! No timeout runs out before its time; in the end nothing is open and no memory is lent.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
-use std::io;
+use std::fs::File;
+use std::io::{self, Write};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::rc::Rc;
+use std::sync::OnceLock;
 use std::time::Duration;
 
+use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::{Errno, read, write};
 use rustix::net::{Shutdown, shutdown};
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -28,11 +34,12 @@ use super::signals::Signals;
 use super::workers::processes::Processes;
 use super::workers::spawn::Spawned;
 use super::{Ground, Shell};
-use crate::bus::port::{Exit, Origin, Signal, WorkerKey};
+use crate::bus::port::{Exit, Origin, Reason, Signal, WorkerKey};
 use crate::bus::settings::{Proxies, Proxy};
+use crate::bus::shutdown::Stage;
 use crate::config::{Config, Listen, Listener, Pool, Web};
 use crate::io::Io;
-use crate::testing::kernel::{Kernel, Wires};
+use crate::testing::kernel::{Kernel, Wires, inode};
 use crate::testing::{Random, shrink};
 use crate::websocket::frame::{Decoder, Event, Received};
 use crate::websocket::{Mask, Role, encode};
@@ -40,38 +47,136 @@ use crate::websocket::{Mask, Role, encode};
 /// Turns after which a simulation that is not over has hung.
 const LAST_TURN: usize = 200_000;
 
-/// Bytes on their way through a pipe of the simulation.
-fn push(to: &OwnedFd, queue: &mut VecDeque<u8>, most: usize) -> bool {
+/// Bytes on their way through a pipe of the simulation: how many were taken.
+fn push(to: &OwnedFd, queue: &mut VecDeque<u8>, most: usize) -> usize {
     let bytes = queue.make_contiguous();
-    match write(to, &bytes[..bytes.len().min(most)]) {
-        Ok(written) => {
-            queue.drain(..written);
-            written > 0
-        }
-        Err(_) => false,
-    }
+    let written = write(to, &bytes[..bytes.len().min(most)]).unwrap_or(0);
+    queue.drain(..written);
+    written
 }
 
-/// Takes what is there. True at the end.
-fn pull(from: &OwnedFd, into: &mut Vec<u8>, most: usize) -> (bool, bool) {
+/// What came of an attempt to read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pulled {
+    Something,
+    Nothing,
+    End,
+}
+
+/// Takes what is there.
+fn pull(from: &OwnedFd, into: &mut Vec<u8>, most: usize) -> Pulled {
     let mut bytes = vec![0; most];
     match read(from, &mut bytes) {
-        Ok(0) => (false, true),
+        Ok(0) => Pulled::End,
         Ok(count) => {
             into.extend_from_slice(&bytes[..count]);
-            (true, false)
+            Pulled::Something
         }
-        Err(Errno::AGAIN | Errno::INTR) => (false, false),
-        Err(_) => (false, true),
+        Err(Errno::AGAIN | Errno::INTR) => Pulled::Nothing,
+        Err(_) => Pulled::End,
     }
 }
 
-fn lines(buffer: &mut Vec<u8>) -> Vec<Value> {
+/// Takes the whole lines out of what has come.
+fn lines(buffer: &mut Vec<u8>) -> Vec<Vec<u8>> {
     let Some(end) = memchr::memrchr(b'\n', buffer) else { return Vec::new() };
     let rest = buffer.split_off(end + 1);
-    let whole = std::mem::replace(buffer, rest);
-    let lines = whole.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
-    lines.map(|line| serde_json::from_slice(line).expect("only whole lines of JSON arrive")).collect()
+    let mut whole = std::mem::replace(buffer, rest);
+    whole.pop();
+    whole.split(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect()
+}
+
+/// Pieces of text are of so many bytes.
+const PIECE: usize = 8;
+/// The longest text of a line.
+const LONGEST_TEXT: usize = 90_000;
+
+/// Text that nowhere repeats itself, for each line to take a part of it: letters, and pieces that JSON has to escape and
+/// UTF-8 writes in several bytes.
+fn text() -> &'static [u8] {
+    static TEXT: OnceLock<Vec<u8>> = OnceLock::new();
+    TEXT.get_or_init(|| {
+        let mut random = Random::new(0x7e47);
+        let mut letters = |_| char::from(*random.pick(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"));
+        let pieces = (0..4 * LONGEST_TEXT / PIECE).map(|number| match number % 11 {
+            0 => "é{[\\\"é".to_owned(),
+            _ => (0..PIECE).map(&mut letters).collect(),
+        });
+        pieces.collect::<String>().into_bytes()
+    })
+}
+
+/// A request of a client, which nobody else has written and it itself only once: what it is follows from these, and so
+/// whoever gets it can tell whether a byte of it is another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Request {
+    seed: u64,
+    who: usize,
+    number: u64,
+    length: usize,
+}
+
+impl Request {
+    fn random(&self) -> Random {
+        Random::new(self.seed ^ (self.who as u64) << 48 ^ self.number << 24)
+    }
+
+    /// What its client calls it: different clients use the same ids.
+    fn id(&self) -> String {
+        if self.number.is_multiple_of(3) { format!("\"{}\"", self.number) } else { self.number.to_string() }
+    }
+
+    fn params(&self, into: &mut Vec<u8>) {
+        let Self { who, number, length, .. } = self;
+        into.extend(format!("{{\"who\":{who},\"number\":{number},\"length\":{length},\"text\":\"").bytes());
+        let from = self.random().range(0..text().len() - LONGEST_TEXT) / PIECE * PIECE;
+        into.extend_from_slice(&text()[from..from + length / PIECE * PIECE]);
+        into.extend_from_slice(&b"abcdefg"[..length % PIECE]);
+        into.extend_from_slice(b"\"}");
+    }
+
+    /// A line with these members, in one of the ways in which it may be written.
+    fn line(&self, id: &str, before: &str, after: &str) -> Vec<u8> {
+        let id_comes_last = self.random().number().is_multiple_of(4);
+        let mut line = Vec::with_capacity(self.length + 200);
+        match id_comes_last {
+            true => line.extend(format!("{{ \"jsonrpc\":\"2.0\",{before}").bytes()),
+            false => line.extend(format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},{before}").bytes()),
+        }
+        self.params(&mut line);
+        line.extend_from_slice(after.as_bytes());
+        if id_comes_last {
+            line.extend(format!(" ,\"id\": {id}").bytes());
+        }
+        line.push(b'}');
+        line
+    }
+
+    /// As it is asked, with the id that it has there.
+    fn question(&self, id: &str) -> Vec<u8> {
+        self.line(id, "\"method\":\"m\",\"params\":", "")
+    }
+
+    /// As a worker answers it, which has given so many answers before.
+    fn answer(&self, id: &str, worker: usize, nth: usize) -> Vec<u8> {
+        self.line(id, &format!("\"result\":{{\"worker\":{worker},\"nth\":{nth},\"params\":"), "}")
+    }
+}
+
+/// The token behind the name of a member that stands nowhere else in a line.
+fn token<'a>(line: &'a [u8], name: &str) -> Option<&'a str> {
+    let rest = &line[memchr::memmem::find(line, format!("\"{name}\":").as_bytes())? + name.len() + 3..];
+    let end = memchr::memchr2(b',', b'}', rest)?;
+    std::str::from_utf8(&rest[..end]).ok().map(str::trim)
+}
+
+fn number<T: std::str::FromStr>(line: &[u8], name: &str) -> Option<T> {
+    token(line, name)?.parse().ok()
+}
+
+/// The beginning of a line that is not what it should be.
+fn shown(line: &[u8]) -> String {
+    String::from_utf8_lossy(&line[..line.len().min(300)]).into_owned()
 }
 
 struct Worker {
@@ -82,6 +187,28 @@ struct Worker {
     came: Vec<u8>,
     goes: VecDeque<u8>,
     is_dead: bool,
+    /// The last request of each client.
+    heard: HashMap<usize, u64>,
+    answers: usize,
+}
+
+impl Worker {
+    /// Answers a line, if it is what its client has asked. It is the worker of this number.
+    fn answer(&mut self, seed: u64, name: usize, line: &[u8]) {
+        let id = token(line, "id").unwrap_or_else(|| panic!("a request has an id: {}", shown(line)));
+        let request = || {
+            let (who, number, length) = (number(line, "who")?, number(line, "number")?, number(line, "length")?);
+            Some(Request { seed, who, number, length })
+        };
+        let request = request().filter(|request| request.length <= LONGEST_TEXT);
+        let request = request.unwrap_or_else(|| panic!("a request is whole: {}", shown(line)));
+        assert!(line == request.question(id), "a worker got what nobody asked: {request:?} {}", shown(line));
+        let before = self.heard.insert(request.who, request.number);
+        assert!(before.is_none_or(|before| before < request.number), "{request:?} comes behind {before:?}");
+        self.goes.extend(request.answer(id, name, self.answers));
+        self.goes.push_back(b'\n');
+        self.answers += 1;
+    }
 }
 
 /// What the shell does to processes, and what becomes of it.
@@ -125,6 +252,8 @@ impl Processes for Rc<RefCell<Children>> {
             came: Vec::new(),
             goes: VecDeque::new(),
             is_dead: false,
+            heard: HashMap::new(),
+            answers: 0,
         });
         Ok(Spawned { pid, stdin, stdout, stderr })
     }
@@ -158,9 +287,32 @@ fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
 
 /// What a client has asked and nobody has answered.
 struct Asked {
-    length: usize,
+    request: Request,
     /// When, on a clock that stands still while the machine does.
     at: Duration,
+    /// It is asked once so many bytes have left its client.
+    ends_at: usize,
+}
+
+/// What a client hears of its own conduct.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Verdict {
+    /// A status of HTTP.
+    Status(u16),
+    /// The reason of an error that answers nothing.
+    Error(String),
+    /// The code of a close frame.
+    Code(u16),
+}
+
+/// What a client has said or done last: it is closed for that.
+#[derive(Debug)]
+struct LastWord {
+    /// It may be heard once so many bytes have left: what is wrong may be seen by its first byte.
+    heard_at: usize,
+    /// What it hears of it, if it hears anything, and what is counted.
+    verdict: Option<Verdict>,
+    reason: Reason,
 }
 
 /// What a client has that speaks WebSocket.
@@ -170,13 +322,59 @@ struct Frames {
     is_open: bool,
     decoder: Decoder,
     random: Random,
-    /// It has said that it leaves.
-    said_goodbye: bool,
+    /// What it was told last.
+    verdict: Option<Verdict>,
 }
+
+/// A token that lets in.
+const TOKEN: &str = "0123456789abcdef";
 
 /// What such a client says first.
 const UPGRADE: &str = "GET /acp HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
-    Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
+    Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\nAuthorization: Bearer 0123456789abcdef\r\n";
+
+/// What of that may be another way, and what is heard of it then.
+const BROKEN_UPGRADES: [(&str, &str, u16); 9] = [
+    ("GET /acp", "GET /elsewhere", 404),
+    ("GET /acp", "POST /acp", 405),
+    ("GET /acp", "G\0T /acp", 400),
+    ("HTTP/1.1", "HTTP/7.7", 505),
+    ("Host: a\r\n", "Host: a\r\nOrigin: https://evil.example\r\n", 403),
+    ("Upgrade: websocket", "Upgrade: h2c", 426),
+    ("dGhlIHNhbXBsZSBub25jZQ==", "short", 400),
+    ("Version: 13", "Version: 12", 426),
+    ("Bearer 0123456789abcdef", "Bearer 0123456789abcdeg", 401),
+];
+
+/// Frames that no client may send, and the codes that they are answered with.
+const BROKEN_FRAMES: [(&[u8], u16); 8] = [
+    (b"\x81\x02{}", 1002),
+    (b"\xc1\x80\0\0\0\0", 1002),
+    (b"\x83\x80\0\0\0\0", 1002),
+    (b"\x80\x80\0\0\0\0", 1002),
+    (b"\x09\x80\0\0\0\0", 1002),
+    (b"\x88\x81\0\0\0\0\x03", 1002),
+    (b"\x81\xff\0\0\0\0\x7f\0\0\0\0\0\0\0", 1009),
+    (b"\x81\x84\0\0\0\0{\"\xff\"", 1007),
+];
+
+/// Lines that are no messages.
+const BROKEN_LINES: [&[u8]; 4] = [b"nonsense\n", b"[]\n", b"{\"id\":1,\"method\":\"m\"}}\n", b"{\"a\":\"\xff\"}\n"];
+
+/// What is no header of a proxy, although one has to come.
+const BROKEN_HEADERS: [&[u8]; 3] =
+    [b"PROXY TCP4 192.0.2.7 nowhere 40000 9000\r\n", b"\r\n\r\n\0\r\nQUIT\n\x31\x11\0\0", b"PROXY \r\n"];
+
+/// A file with the token: it has no name, and needs none to be opened.
+fn tokens_file() -> PathBuf {
+    static FILE: OnceLock<File> = OnceLock::new();
+    let file = FILE.get_or_init(|| {
+        let mut file = File::from(memfd_create("tokens", MemfdFlags::CLOEXEC).expect("there is memory"));
+        write!(file, "somebody:{TOKEN}\n").expect("there is memory");
+        file
+    });
+    PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
+}
 
 impl Frames {
     fn new(seed: u64) -> Self {
@@ -185,7 +383,7 @@ impl Frames {
             is_open: false,
             decoder: Decoder::new(Role::Client, 1 << 30),
             random: Random::new(seed),
-            said_goodbye: false,
+            verdict: None,
         }
     }
 
@@ -224,8 +422,13 @@ impl Frames {
         if !self.is_open {
             let Some(end) = memchr::memmem::find(&self.raw, b"\r\n\r\n") else { return false };
             let head = String::from_utf8_lossy(&self.raw[..end]).into_owned();
-            if head.starts_with("HTTP/1.1 503 ") {
-                return true;
+            let status = head.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3)?.parse().ok());
+            let status: u16 = status.unwrap_or_else(|| panic!("an answer is HTTP: {head}"));
+            if status != 101 {
+                self.verdict = Some(Verdict::Status(status));
+                // The body says no more.
+                self.raw.truncate(end + 4);
+                return false;
             }
             assert!(head.starts_with("HTTP/1.1 101 ") && head.contains("s3pPLMBiTxaQ9kYGzzhZRbK+xOo="), "{head}");
             self.raw.drain(..end + 4);
@@ -235,6 +438,7 @@ impl Frames {
         self.raw.push(0);
         let mut received = Received::new(&mut self.raw, length);
         let mut is_over = false;
+        let verdict = &mut self.verdict;
         let mut pings = Vec::new();
         while let Some(event) = self.decoder.next(&mut received) {
             match event {
@@ -242,7 +446,8 @@ impl Frames {
                 Event::Pong(payload) => assert_eq!(payload, b"are you there"),
                 Event::Ping(payload) => pings.push(payload.to_vec()),
                 Event::Close { code, .. } => {
-                    assert!(matches!(code, Some(1000 | 1001 | 1008 | 1013)), "{code:?}");
+                    assert!(matches!(code, Some(1000..=1002 | 1007..=1009 | 1013)), "{code:?}");
+                    *verdict = code.map(Verdict::Code);
                     is_over = true;
                 }
                 other => panic!("{other:?}"),
@@ -260,40 +465,60 @@ impl Frames {
 
 struct Client {
     name: usize,
+    seed: u64,
     /// None once it has left, or its connection has ended.
     hears: Option<OwnedFd>,
     /// None once it has said all that it wants to.
     speaks: Option<OwnedFd>,
     is_stdio: bool,
+    /// The other end, which is the daemon's.
+    inode: Option<u64>,
+    /// The turn in which it came.
+    came_in: usize,
     /// The first request that it asked when nothing failed any more, and whether one from then on was answered.
     asked_in_peace: Option<u64>,
     is_well: bool,
-    /// It ended what it says when it was well.
-    waits_for_the_rest: bool,
     todo: VecDeque<u8>,
+    /// Bytes that have left.
+    sent: usize,
     came: Vec<u8>,
     asked: HashMap<u64, Asked>,
     next: u64,
     answers: usize,
+    /// The last answer of each worker to it.
+    heard: HashMap<usize, usize>,
     frames: Option<Frames>,
+    last_word: Option<LastWord>,
+    verdict: Option<Verdict>,
+    /// When it last had taken all that there was, and for how long it had not at most.
+    empty_at: Duration,
+    behind: Duration,
 }
 
 impl Client {
-    fn new(name: usize, hears: OwnedFd, speaks: OwnedFd, is_stdio: bool) -> Self {
+    fn new(name: usize, seed: u64, hears: OwnedFd, speaks: OwnedFd) -> Self {
         Self {
             name,
+            seed,
             hears: Some(hears),
             speaks: Some(speaks),
-            is_stdio,
+            is_stdio: false,
+            inode: None,
+            came_in: 0,
             asked_in_peace: None,
             is_well: false,
-            waits_for_the_rest: false,
             todo: VecDeque::new(),
+            sent: 0,
             came: Vec::new(),
             asked: HashMap::new(),
             next: 0,
             answers: 0,
+            heard: HashMap::new(),
             frames: None,
+            last_word: None,
+            verdict: None,
+            empty_at: Duration::ZERO,
+            behind: Duration::ZERO,
         }
     }
 
@@ -301,16 +526,28 @@ impl Client {
         self.hears.is_none()
     }
 
+    /// Whether it has said its last.
+    fn is_leaving(&self) -> bool {
+        self.last_word.is_some()
+    }
+
     fn leaves(&mut self) {
         (self.hears, self.speaks) = (None, None);
     }
 
+    /// Whether the daemon owes it nothing for now: neither an answer nor the end of its connection.
+    fn is_content(&self) -> bool {
+        self.is_over() || self.speaks.is_some() && !self.is_leaving() && self.asked.is_empty() && self.todo.is_empty()
+    }
+
     /// It has nothing more to say, and hears what is left.
     fn ends_what_it_says(&mut self) {
-        if let Some(frames) = &mut self.frames {
+        let sent = self.sent;
+        // Nobody hears what has not left.
+        self.asked.retain(|_, asked| asked.ends_at <= sent);
+        if self.frames.is_some() {
             // There is no half of a WebSocket.
-            frames.said_goodbye = true;
-            self.asked.clear();
+            self.last_word = Some(LastWord { heard_at: sent, verdict: None, reason: Reason::ClientBroken });
         }
         if let Some(end) = self.speaks.take()
             && !self.is_stdio
@@ -319,76 +556,126 @@ impl Client {
         }
     }
 
-    fn reads(&mut self, most: usize, now: Duration) -> bool {
-        let Some(end) = &self.hears else { return false };
-        let (moved, ended) = match &mut self.frames {
+    /// Takes what is there, if anything. What comes of it says whether the daemon has closed it.
+    fn reads(&mut self, most: usize, now: Duration) -> Pulled {
+        let Some(end) = &self.hears else { return Pulled::Nothing };
+        let pulled = match &mut self.frames {
             Some(frames) => {
-                let (moved, ended) = pull(end, &mut frames.raw, most);
+                let pulled = pull(end, &mut frames.raw, most);
                 // Nothing comes behind a close frame but the end.
                 let is_over = frames.read(&mut self.came, &mut self.todo);
-                (moved, ended || is_over)
+                if is_over { Pulled::End } else { pulled }
             }
             None => pull(end, &mut self.came, most),
         };
-        self.check(now);
-        if ended {
-            self.leaves();
-            assert!(!self.waits_for_the_rest || self.asked.is_empty(), "{} was not told the rest", self.name);
+        match pulled {
+            Pulled::Nothing => self.empty_at = now,
+            Pulled::Something | Pulled::End => self.behind = self.behind.max(now - self.empty_at),
         }
-        moved || ended
+        self.check(now);
+        if let Some(verdict) = self.frames.as_mut().and_then(|frames| frames.verdict.take()) {
+            self.verdict = Some(verdict);
+        }
+        pulled
     }
 
     fn writes(&mut self, most: usize) -> bool {
-        self.speaks.as_ref().is_some_and(|end| push(end, &mut self.todo, most))
+        let Some(end) = &self.speaks else { return false };
+        let sent = push(end, &mut self.todo, most);
+        self.sent += sent;
+        sent > 0
+    }
+
+    fn says(&mut self, line: &[u8]) {
+        match &mut self.frames {
+            Some(frames) => self.todo.extend(frames.message(line)),
+            None => {
+                self.todo.extend(line);
+                self.todo.push_back(b'\n');
+            }
+        }
     }
 
     fn ask(&mut self, random: &mut Random, now: Duration) {
-        let size = *random.pick(&[0, 10, 200, 3000, 20_000, 90_000]);
-        let text = "x".repeat(random.range(0..size + 1));
-        let id = self.next;
+        let size = *random.pick(&[0, 10, 200, 3000, 20_000, LONGEST_TEXT]);
+        let (seed, who, number, length) = (self.seed, self.name, self.next, random.range(0..size + 1));
+        let request = Request { seed, who, number, length };
         self.next += 1;
-        self.asked.insert(id, Asked { length: text.len(), at: now });
-        let line = json!({ "jsonrpc": "2.0", "id": id, "method": "m", "params": { "who": self.name, "text": text } });
-        match &mut self.frames {
-            Some(frames) => self.todo.extend(frames.message(line.to_string().as_bytes())),
-            None => self.todo.extend(format!("{line}\n").as_bytes()),
-        }
+        self.says(&request.question(&request.id()));
+        self.asked.insert(number, Asked { request, at: now, ends_at: self.sent + self.todo.len() });
+    }
+
+    /// It says this, and nothing after it.
+    fn says_its_last(&mut self, bytes: &[u8], verdict: Option<Verdict>, reason: Reason) {
+        self.last_word = Some(LastWord { heard_at: self.sent + self.todo.len() + 1, verdict, reason });
+        self.todo.extend(bytes);
     }
 
     /// It says that it leaves, in the way of WebSocket. False if that is not its way.
     fn says_goodbye(&mut self) -> bool {
         let Some(frames) = &mut self.frames else { return false };
-        if !std::mem::replace(&mut frames.said_goodbye, true) {
-            let mask = frames.mask();
-            self.todo.extend(encode::close(Some(1000), "", Some(mask)).iter());
-            self.asked.clear();
-        }
+        let goodbye = encode::close(Some(1000), "", Some(frames.mask()));
+        self.says_its_last(&goodbye, Some(Verdict::Code(1000)), Reason::ClientOpened);
         true
     }
 
-    /// Whether it has said that it leaves.
-    fn is_leaving(&self) -> bool {
-        self.frames.as_ref().is_some_and(|frames| frames.said_goodbye)
+    /// It says what cannot be understood.
+    fn misbehaves(&mut self, random: &mut Random) {
+        match &mut self.frames {
+            Some(frames) if random.one_in(4) => {
+                let line = frames.message(random.pick(&BROKEN_LINES[..3]).trim_ascii_end());
+                self.says_its_last(&line, Some(Verdict::Code(1007)), Reason::ClientMalformed);
+            }
+            Some(_) => {
+                let (frame, code) = *random.pick(&BROKEN_FRAMES);
+                let reason = if code == 1009 { Reason::ClientLineTooLong } else { Reason::ClientMalformed };
+                self.says_its_last(frame, Some(Verdict::Code(code)), reason);
+            }
+            None => {
+                let verdict = Verdict::Error(Reason::ClientMalformed.name().to_owned());
+                self.says_its_last(*random.pick(&BROKEN_LINES), Some(verdict), Reason::ClientMalformed);
+            }
+        }
     }
 
+    /// Compares the lines that have come with what it has asked, to the byte.
     fn check(&mut self, now: Duration) {
         for line in lines(&mut self.came) {
-            let Some(id) = line["id"].as_u64() else {
-                assert!(line["error"].is_object(), "{line}");
+            if token(&line, "error").is_some() {
+                self.check_error(&line, now);
                 continue;
+            }
+            let id = token(&line, "id").unwrap_or_else(|| panic!("{} was told: {}", self.name, shown(&line)));
+            let asked = id.trim_matches('"').parse().ok().and_then(|id: u64| self.asked.remove(&id));
+            let asked = asked.unwrap_or_else(|| panic!("{} has not asked this: {}", self.name, shown(&line)));
+            let (Some(worker), Some(nth)) = (number(&line, "worker"), number(&line, "nth")) else {
+                panic!("{} got what is no answer: {}", self.name, shown(&line));
             };
-            if self.is_leaving() {
-                continue;
-            }
-            let asked = self.asked.remove(&id).unwrap_or_else(|| panic!("{} was not asked: {line}", self.name));
+            let request = asked.request;
+            let is_same = line == request.answer(&request.id(), worker, nth);
+            assert!(is_same, "the answer to {request:?} is another one: {}", shown(&line));
+            let before = self.heard.insert(worker, nth);
+            assert!(before.is_none_or(|before| before < nth), "the answer to {request:?} comes behind {before:?}");
             self.answers += 1;
-            if line["error"].is_null() {
-                self.is_well |= self.asked_in_peace.is_some_and(|first| id >= first);
-                assert_eq!(line["result"]["who"], self.name, "an answer went to another client");
-                assert_eq!(line["result"]["text"].as_str().map(str::len), Some(asked.length));
-            } else if line["error"]["data"]["reason"] == "timeout" {
-                assert!(now - asked.at >= REQUEST_TIMEOUT, "a timeout ran out after {:?}", now - asked.at);
-            }
+            self.is_well |= self.asked_in_peace.is_some_and(|first| request.number >= first);
+        }
+    }
+
+    fn check_error(&mut self, line: &[u8], now: Duration) {
+        let error: Value = serde_json::from_slice(line).expect("an error is JSON");
+        let reason =
+            error["error"]["data"]["reason"].as_str().unwrap_or_else(|| panic!("an error has a reason: {error}"));
+        if error["id"].is_null() {
+            self.verdict = Some(Verdict::Error(reason.to_owned()));
+            return;
+        }
+        let number = error["id"].as_u64().or_else(|| error["id"].as_str()?.parse().ok());
+        let asked = number.and_then(|number| self.asked.remove(&number));
+        let asked = asked.unwrap_or_else(|| panic!("{} has not asked this: {error}", self.name));
+        assert_eq!(error["id"].to_string(), asked.request.id(), "an id is what it was");
+        self.answers += 1;
+        if reason == "timeout" {
+            assert!(now - asked.at >= REQUEST_TIMEOUT, "a timeout ran out after {:?}", now - asked.at);
         }
     }
 }
@@ -424,20 +711,64 @@ impl Operator {
                 self.asks.extend(random.pick(&QUESTIONS).bytes());
                 true
             }
-            4..10 => push(end, &mut self.asks, random.range(1..300)),
+            4..10 => push(end, &mut self.asks, random.range(1..300)) > 0,
             _ => {
-                let (moved, ended) = pull(end, &mut self.came, random.range(1..20_000));
+                let pulled = pull(end, &mut self.came, random.range(1..20_000));
                 assert!(self.came.len() < 9 || self.came.starts_with(b"HTTP/1.1 "), "an answer is HTTP");
-                if ended {
+                if pulled == Pulled::End {
                     self.end = None;
                 }
-                moved || ended
+                pulled != Pulled::Nothing
             }
         }
     }
 }
 
+/// What there is little of in a world: the reasons for which its clients may be closed though they do nothing wrong.
+#[derive(Clone, Copy, Debug, Default)]
+struct Scarcity {
+    /// Less memory than the least that can be configured: some clients are more than it takes.
+    has_little_memory: bool,
+    /// A client may take nothing for so long.
+    patience: Option<Duration>,
+    /// There may be so many clients at once.
+    clients: Option<usize>,
+    /// And so many of the listener.
+    of_listener: Option<usize>,
+    /// There are descriptors for so many connections. They wait for one, and nobody is closed.
+    descriptors: Option<usize>,
+}
+
+impl Scarcity {
+    fn new(random: &mut Random) -> Self {
+        let mut some = |times, from, to| random.one_in(times).then(|| random.range(from..to));
+        Self {
+            has_little_memory: some(3, 0, 1).is_some(),
+            patience: some(4, 50, 300).map(|milliseconds| Duration::from_millis(milliseconds as u64)),
+            clients: some(5, 2, 6),
+            of_listener: some(6, 1, 6),
+            descriptors: some(5, 1, 6),
+        }
+    }
+
+    /// So many clients that somebody may be refused.
+    fn full(&self) -> Option<usize> {
+        self.clients.into_iter().chain(self.of_listener).min()
+    }
+
+    /// Whether clients have to leave so that all others get in.
+    fn keeps_out(&self) -> bool {
+        self.clients.is_some() || self.descriptors.is_some()
+    }
+}
+
 struct Simulation {
+    seed: u64,
+    turns: usize,
+    /// The last turn in which somebody may have been refused, since there were so many.
+    full_in: Option<usize>,
+    /// Clients that were closed for a reason that only the daemon can have counted.
+    closed_for_want: u64,
     random: Random,
     shell: Shell<Kernel>,
     wires: Rc<RefCell<Wires>>,
@@ -450,12 +781,13 @@ struct Simulation {
     clients: Vec<Client>,
     /// The daemon's stdin and stdout, if it serves a client there.
     stdio: Option<(OwnedFd, OwnedFd)>,
-    /// Clients may be closed because of that.
-    has_little_memory: bool,
+    scarcity: Scarcity,
     /// Clients come with PROXY headers: all of them if that is true.
     needs_header: Option<bool>,
     /// Clients that connect speak WebSocket.
     is_web: bool,
+    /// They need a token.
+    has_tokens: bool,
 }
 
 /// What proxies say before their clients.
@@ -467,7 +799,7 @@ const HEADERS: [&[u8]; 3] = [
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
-fn config(random: &mut Random) -> Config {
+fn config(random: &mut Random, scarcity: Scarcity) -> Config {
     let program = std::env::current_exe().expect("a test runs");
     let text = json!({
         "pools": [{
@@ -482,10 +814,15 @@ fn config(random: &mut Random) -> Config {
         config.listeners[0].entry.proxy = Some(Proxy { from: Proxies::Unix, required, timeout });
     }
     let ping = Some(Duration::from_secs(random.range(1..30) as u64));
-    config.listeners[0].web = random.one_in(3).then(|| Web { ping, ..Web::default() });
+    let tokens_file = random.one_in(2).then(tokens_file);
+    config.listeners[0].web = random.one_in(3).then(|| Web { ping, tokens_file, ..Web::default() });
+    config.listeners[0].max_connections.total = scarcity.of_listener;
     config.listeners.extend(random.one_in(3).then(|| Listener::open(Listen::Stdio)));
-    if random.one_in(3) {
+    if scarcity.has_little_memory {
         config.limits.max_memory = random.range(1..4) << 20;
+    }
+    if let Some(patience) = scarcity.patience {
+        config.limits.backpressure_timeout = patience;
     }
     config
 }
@@ -514,16 +851,20 @@ impl Simulation {
         let acceptor = Acceptor::new(listening);
         let signals = Signals { children: children_ours.into(), stop: stop_ours.into() };
         let kernel = Kernel::new(seed, Rc::clone(&wires));
-        let descriptors =
-            Allowance { of_workers: getrlimit(Resource::Nofile), fewer_clients: None, lobby: super::lobby::MOST };
-        wires.borrow_mut().steady = vec![signals.children.as_raw_fd(), signals.stop.as_raw_fd()];
         let mut random = Random::new(seed ^ 0xc11e);
-        let config = config(&mut random);
+        let scarcity = Scarcity::new(&mut random);
+        let descriptors = Allowance {
+            of_workers: getrlimit(Resource::Nofile),
+            fewer_clients: scarcity.clients.map(|clients| (clients, 0)),
+            lobby: super::lobby::MOST,
+        };
+        wires.borrow_mut().most_open.extend(scarcity.descriptors.map(|most| (door, most)));
+        wires.borrow_mut().steady = vec![signals.children.as_raw_fd(), signals.stop.as_raw_fd()];
+        let config = config(&mut random, scarcity);
         let stdio = config.listeners.iter().position(|listener| matches!(listener.listen, Listen::Stdio));
-        // Less than the least that can be configured: some clients are more than it takes.
-        let has_little_memory = config.limits.max_memory < 16 << 20;
         let needs_header = config.listeners[0].entry.proxy.as_ref().map(|proxy| proxy.required);
-        let is_web = config.listeners[0].web.is_some();
+        let web = config.listeners[0].web.as_ref();
+        let (is_web, has_tokens) = (web.is_some(), web.is_some_and(|web| web.tokens_file.is_some()));
         let of_admin: Option<OwnedFd> = random.one_in(2).then(|| pair().0.into());
         let admin_door = of_admin.as_ref().map(AsRawFd::as_raw_fd);
         let of_admin = of_admin.into_iter().map(|socket| Acceptor::new(Listening::nowhere(socket, "a seed")));
@@ -533,6 +874,10 @@ impl Simulation {
         let mut shell = Shell::new(config, kernel, children_of_shell, ground, vec![acceptor], admin);
         shell.open_doors(None);
         let mut simulation = Self {
+            seed,
+            turns: 0,
+            full_in: None,
+            closed_for_want: 0,
             random,
             shell,
             wires,
@@ -543,9 +888,10 @@ impl Simulation {
             stop,
             clients: Vec::new(),
             stdio: None,
-            has_little_memory,
+            scarcity,
             needs_header,
             is_web,
+            has_tokens,
         };
         if let Some(listener) = stdio {
             simulation.serves_stdio(listener);
@@ -563,7 +909,8 @@ impl Simulation {
         let connection = |peer| Connection { aside, ..Connection::stdio(peer, reader, writer) };
         self.shell.add_client(listener, Origin::default(), &[], connection);
         self.wires.borrow_mut().steady.extend([stdin.as_raw_fd(), stdout.as_raw_fd()]);
-        self.clients.push(Client::new(self.clients.len(), hears, speaks, true));
+        let client = Client::new(self.clients.len(), self.seed, hears, speaks);
+        self.clients.push(Client { is_stdio: true, ..client });
         self.stdio = Some((stdin, stdout));
     }
 
@@ -574,19 +921,132 @@ impl Simulation {
     fn connects(&mut self) {
         let (ours, theirs) = UnixStream::pair().expect("there are descriptors");
         ours.set_nonblocking(true).expect("it is a socket");
+        let inode = Some(inode(&theirs));
         self.wires.borrow_mut().connecting.entry(self.door).or_default().push_back(theirs.into());
         let speaks = ours.try_clone().expect("there are descriptors");
-        let mut client = Client::new(self.clients.len(), ours.into(), speaks.into(), false);
+        let mut client = Client::new(self.clients.len(), self.seed, ours.into(), speaks.into());
+        (client.inode, client.came_in, client.empty_at) = (inode, self.turns, self.now());
+        let is_broken = self.random.one_in(8);
         if let Some(required) = self.needs_header
             && (required || self.random.one_in(2))
         {
+            if is_broken && self.random.one_in(2) {
+                let missing: &[u8] = b"{\"jsonrpc\":\"2.0\",\"method\":\"m\"}\n";
+                let said = if required && self.random.one_in(2) { missing } else { *self.random.pick(&BROKEN_HEADERS) };
+                client.says_its_last(said, None, Reason::ProxyHeader);
+                return self.clients.push(client);
+            }
             client.todo.extend(*self.random.pick(&HEADERS));
         }
         if self.is_web {
-            client.todo.extend(UPGRADE.bytes());
             client.frames = Some(Frames::new(self.random.range(0..usize::MAX) as u64));
+            let upgrade = format!("{UPGRADE}\r\n");
+            if is_broken {
+                let most = BROKEN_UPGRADES.len() - usize::from(!self.has_tokens);
+                let (part, other, status) = self.random.pick(&BROKEN_UPGRADES[..most]);
+                let upgrade = upgrade.replace(part, other);
+                client.says_its_last(upgrade.as_bytes(), Some(Verdict::Status(*status)), Reason::HandshakeRefused);
+            } else {
+                client.todo.extend(upgrade.bytes());
+            }
         }
         self.clients.push(client);
+    }
+
+    /// A client takes what is there. If the daemon has closed it, this world has to know why.
+    fn reads(&mut self, at: usize, most: usize) -> bool {
+        let now = self.now();
+        let pulled = self.clients[at].reads(most, now);
+        if pulled == Pulled::End {
+            if let Err(why) = self.explain(at) {
+                let Client { name, asked, verdict, last_word, .. } = &self.clients[at];
+                let open = asked.len();
+                let counted = Reason::ALL.iter().map(|reason| (reason.name(), self.shell.bus.count(*reason)));
+                let counted: Vec<_> = counted.filter(|(_, count)| *count > 0).collect();
+                panic!(
+                    "{name} was closed {why}, with {open} requests open, told {verdict:?}, after {last_word:?}, \
+                     in a world with {:?}; counted: {counted:?}",
+                    self.scarcity
+                );
+            }
+            self.clients[at].leaves();
+        }
+        pulled != Pulled::Nothing
+    }
+
+    /// Why the daemon may have closed a client.
+    fn explain(&mut self, at: usize) -> Result<(), &'static str> {
+        let (client, bus, scarcity) = (&self.clients[at], &self.shell.bus, &self.scarcity);
+        let is_broken = client.inode.is_some_and(|inode| self.wires.borrow().broken.contains(&inode));
+        if is_broken || bus.stage() > Stage::Running {
+            return Ok(());
+        }
+        let is_late = scarcity.patience.is_some_and(|patience| client.behind >= patience);
+        // Several clients may have used up the patience of a worker that they share.
+        let is_slow = self.now() >= SLOW_FOR && client.behind >= BEHIND;
+        let was_full = self.full_in.is_some_and(|turn| turn >= client.came_in);
+        let wants = [
+            (scarcity.has_little_memory, Reason::MemoryLimit),
+            (is_late, Reason::ClientStalled),
+            (is_slow, Reason::ClientSlow),
+            (was_full, Reason::ConnectionLimit),
+            (was_full, Reason::ClientIdle),
+        ];
+        let is_in_want = wants.iter().any(|(may_be, reason)| {
+            let may_be_told = match &client.verdict {
+                Some(Verdict::Error(told)) => told == reason.name(),
+                _ => true,
+            };
+            *may_be && may_be_told && bus.count(*reason) > 0
+        });
+        if was_full && client.verdict == Some(Verdict::Status(503)) && bus.count(Reason::HandshakeRefused) > 0 {
+            return Ok(());
+        }
+        let by_itself = match &client.last_word {
+            Some(last) if client.sent < last.heard_at => Err("before it had said its last"),
+            Some(last) if last.verdict.is_some() && last.verdict != client.verdict => Err("with another verdict"),
+            Some(last) if bus.count(last.reason) == 0 => Err("and that was not counted"),
+            Some(_) => Ok(()),
+            None if client.speaks.is_some() => Err("without a reason"),
+            None if !client.asked.is_empty() => Err("before it had its answers"),
+            None => Ok(()),
+        };
+        if by_itself.is_err() && is_in_want {
+            self.closed_for_want += 1;
+            return Ok(());
+        }
+        by_itself
+    }
+
+    /// What the daemon has counted is what this world knows of.
+    fn check_counts(&self) {
+        let (bus, scarcity) = (&self.shell.bus, &self.scarcity);
+        let wants = [
+            (scarcity.has_little_memory, Reason::MemoryLimit),
+            (scarcity.patience.is_some(), Reason::ClientStalled),
+            (scarcity.full().is_some(), Reason::ConnectionLimit),
+            (scarcity.clients.is_some(), Reason::ClientIdle),
+            (self.now() >= SLOW_FOR, Reason::ClientSlow),
+            (false, Reason::ClientKilled),
+            (false, Reason::NotAllowed),
+            (false, Reason::OwnWorkerEnded),
+            (false, Reason::ClientOverdue),
+            (false, Reason::NoInput),
+        ];
+        let mut counted = 0;
+        for (may_be, reason) in wants {
+            assert!(may_be || bus.count(reason) == 0, "{} was counted in a world that has none", reason.name());
+            counted += bus.count(reason);
+        }
+        assert!(self.closed_for_want <= counted, "{} of {counted} that were counted", self.closed_for_want);
+        for reason in [Reason::ClientMalformed, Reason::ClientLineTooLong] {
+            let said = |client: &&Client| client.last_word.as_ref().is_some_and(|last| last.reason == reason);
+            let said = self.clients.iter().filter(said).count() as u64;
+            assert!(bus.count(reason) <= said, "{} is counted too often", reason.name());
+        }
+        // The client of stdin and stdout takes the daemon with it.
+        let is_alone = self.stdio.is_some() && counted > 0;
+        assert!(is_alone || bus.stage() == Stage::Running, "it has ended without a reason");
     }
 
     /// An operator comes, or does something.
@@ -626,18 +1086,18 @@ impl Simulation {
         let mut children = self.children.borrow_mut();
         let (most_in, most_out) = (self.random.range(1..70_000), self.random.range(1..70_000));
         let worker = &mut children.workers[at];
-        let (mut moved, ended) = pull(&worker.stdin, &mut worker.came, most_in);
+        let pulled = pull(&worker.stdin, &mut worker.came, most_in);
+        let mut moved = pulled == Pulled::Something;
         for line in lines(&mut worker.came) {
             if let (Some(stderr), true) = (&worker.stderr, self.random.one_in(10)) {
                 let _ = write(stderr, b"working\nstill ");
             }
-            let answer = json!({ "jsonrpc": "2.0", "id": line["id"], "result": line["params"] });
-            worker.goes.extend(format!("{answer}\n").as_bytes());
+            worker.answer(self.seed, at, &line);
         }
         if let Some(stdout) = &worker.stdout {
-            moved |= push(stdout, &mut worker.goes, most_out);
+            moved |= push(stdout, &mut worker.goes, most_out) > 0;
         }
-        if ended && worker.goes.is_empty() {
+        if pulled == Pulled::End && worker.goes.is_empty() {
             children.ends(at, Exit::Code(0));
             moved = true;
         }
@@ -650,30 +1110,38 @@ impl Simulation {
         }
         let now = self.now();
         let at = self.random.range(0..self.clients.len());
-        let client = &mut self.clients[at];
         let most = if self.random.one_in(4) { 20 } else { 100_000 };
         let (what, most) = (self.random.range(0..10), self.random.range(1..most));
+        if what < 4 {
+            return self.reads(at, most);
+        }
+        let client = &mut self.clients[at];
+        let may_speak = client.speaks.is_some() && !client.is_leaving();
         match what {
-            0..4 => client.reads(most, now),
-            4..8 => client.writes(most),
-            _ if asks && client.speaks.is_some() && client.todo.len() < 300_000 && !client.is_leaving() => {
-                client.ask(&mut self.random, now);
-                true
-            }
+            ..8 => client.writes(most),
             // If stdin ends, the daemon does.
-            _ if client.is_stdio || client.is_over() => false,
-            _ if asks && self.random.one_in(60) => {
-                match self.random.range(0..4) {
-                    0 if client.speaks.is_some() && client.says_goodbye() => {}
+            _ if asks && !client.is_stdio && !client.is_over() && self.random.one_in(100) => {
+                match self.random.range(0..5) {
                     0 | 1 => client.leaves(),
-                    _ => client.ends_what_it_says(),
+                    2 if may_speak => client.misbehaves(&mut self.random),
+                    3 if may_speak && client.says_goodbye() => {}
+                    _ if may_speak => client.ends_what_it_says(),
+                    _ => {}
                 }
                 true
             }
-            _ if client.is_well && client.speaks.is_some() && client.todo.is_empty() && self.random.one_in(10) => {
-                client.waits_for_the_rest = !self.has_little_memory && client.frames.is_none();
-                client.ends_what_it_says();
+            _ if asks && may_speak && client.todo.len() < 300_000 => {
+                client.ask(&mut self.random, now);
                 true
+            }
+            _ if client.is_stdio || asks => false,
+            _ if may_speak && client.todo.is_empty() && self.random.one_in(10) => {
+                // Who needs an answer to know that it is well may never get in while others stay.
+                let goes = client.is_well || self.scarcity.keeps_out() && client.asked.is_empty();
+                if goes && !(self.random.one_in(2) && client.says_goodbye()) {
+                    client.ends_what_it_says();
+                }
+                goes
             }
             _ => false,
         }
@@ -681,16 +1149,16 @@ impl Simulation {
 
     /// Everybody does what there is to do. False if that is nothing.
     fn all_act(&mut self) -> bool {
-        let (workers, now) = (self.children.borrow().workers.len(), self.now());
+        let workers = self.children.borrow().workers.len();
         let mut moved = false;
         for at in 0..workers {
             if !self.children.borrow().workers[at].is_dead {
                 moved |= self.worker_works(at);
             }
         }
-        for client in &mut self.clients {
-            moved |= client.writes(1 << 16);
-            moved |= client.reads(1 << 16, now);
+        for at in 0..self.clients.len() {
+            moved |= self.clients[at].writes(1 << 16);
+            moved |= self.reads(at, 1 << 16);
         }
         moved
     }
@@ -707,7 +1175,12 @@ impl Simulation {
             // Only when nobody can do anything is it time that has to pass.
             let is_quiet = !asks && !moved && !self.all_act();
             self.wires.borrow_mut().is_quiet = is_quiet;
-            if self.shell.turn().expect("it goes on") || over(self) {
+            let is_done = self.shell.turn().expect("it goes on");
+            self.turns += 1;
+            if self.scarcity.full().is_some_and(|most| self.shell.bus.stats().clients >= most) {
+                self.full_in = Some(self.turns);
+            }
+            if is_done || over(self) {
                 return;
             }
         }
@@ -733,11 +1206,14 @@ impl Simulation {
             client.asked_in_peace = Some(client.next);
             (0..self.random.range(1..6)).for_each(|_| client.ask(&mut self.random, now));
         }
-        self.runs("answers", false, |simulation| {
-            simulation.clients.iter().all(|client| {
-                client.is_over() || client.speaks.is_some() && client.asked.is_empty() && client.todo.is_empty()
-            })
+        self.runs("answers", false, |simulation| simulation.clients.iter().all(Client::is_content));
+        // Then nobody needs anything, and nobody is closed for that, however much time passes.
+        let mut rest = REST;
+        self.runs("rest", false, |simulation| {
+            rest = rest.saturating_sub(1);
+            rest == 0 && simulation.clients.iter().all(Client::is_content)
         });
+        self.check_counts();
         // The end of stdin is the end of the daemon, too.
         let stdin_ends = self.random.one_in(2);
         match self.clients.iter_mut().find(|client| client.is_stdio && client.speaks.is_some() && stdin_ends) {
@@ -750,28 +1226,37 @@ impl Simulation {
         self.shell.finish();
         assert_eq!((self.shell.hands.connections.len(), self.shell.hands.io.lent()), (0, 0), "something is left");
         assert!(self.shell.hands.lobby.is_empty(), "somebody waits in the lobby");
+        let now = self.now();
         let Self { shell, wires, clients, operators, children, stdio, .. } = self;
         drop(shell);
         drop(stdio);
         // Who was never let in goes with the door.
         wires.borrow_mut().connecting.clear();
-        for mut client in clients {
-            let Some(end) = client.hears.take() else { continue };
-            while let (true, _) = pull(&end, &mut client.came, 1 << 16) {}
-            assert!(pull(&end, &mut client.came, 1).1, "the connection of {} is still open", client.name);
+        let is_closed = |end: &OwnedFd| loop {
+            match pull(end, &mut Vec::new(), 1 << 16) {
+                Pulled::Something => {}
+                pulled => return pulled == Pulled::End,
+            }
+        };
+        for mut client in clients.into_iter().filter(|client| !client.is_over()) {
+            while client.reads(1 << 16, now) == Pulled::Something {}
+            assert!(client.hears.as_ref().is_some_and(is_closed), "the connection of {} is still open", client.name);
         }
-        for mut operator in operators {
-            let Some(end) = operator.end.take() else { continue };
-            while let (true, _) = pull(&end, &mut operator.came, 1 << 16) {}
-            assert!(pull(&end, &mut operator.came, 1).1, "the connection of an operator is still open");
+        for operator in operators {
+            assert!(operator.end.as_ref().is_none_or(is_closed), "the connection of an operator is still open");
         }
         for worker in &children.borrow().workers {
-            let mut rest = Vec::new();
-            while let (true, _) = pull(&worker.stdin, &mut rest, 1 << 16) {}
-            assert!(pull(&worker.stdin, &mut rest, 1).1, "a worker's stdin is still open");
+            assert!(is_closed(&worker.stdin), "a worker's stdin is still open");
         }
     }
 }
+
+/// How long a worker that clients share waits for those who read slowly, in all, and what slowly is.
+const SLOW_FOR: Duration = Duration::from_millis(500);
+const BEHIND: Duration = Duration::from_millis(5);
+
+/// Turns for which nobody asks anything any more, at least.
+const REST: usize = 30;
 
 /// Turns of the loop before the kernel becomes kind, at most.
 const STEPS: usize = 1500;

@@ -14,15 +14,13 @@ use super::log;
 use super::operation::Operation;
 use super::outbox::Next;
 use crate::bus::port::{Input, Moment, Peer, WorkerKey};
-use crate::io::{Io, Submission};
+use crate::io::{Io, Submission, tells_half_closed};
 
-/// When stdout and stderr are tried again after the kernel could make no thread for them.
-const NO_THREAD: Duration = Duration::from_secs(1);
+/// When stdout and stderr are tried again after the kernel could make no thread for them, or cannot tell of room.
+const TRY_AGAIN: Duration = Duration::from_secs(1);
 
 /// A socket that had no room is tried again after this long, then after twice as long, and so on, until it has room.
 const FIRST_PATIENCE: Duration = Duration::from_millis(10);
-/// And after this long if nobody tells when it has room.
-const FIRST_PATIENCE_UNTOLD: Duration = Duration::from_millis(1);
 const LONGEST_PATIENCE: Duration = Duration::from_millis(640);
 
 impl<I: Io> Hands<I> {
@@ -83,7 +81,7 @@ impl<I: Io> Hands<I> {
         debug_assert!(connection.writing && connection.out().is_some(), "it was closed under the kernel");
         connection.writing = false;
         if std::mem::take(&mut connection.awaits_room) {
-            return self.awaited_room(slot, result);
+            return self.awaited_room(now, slot, result);
         }
         let bytes = match result {
             // What takes nothing will take nothing the next time.
@@ -133,37 +131,35 @@ impl<I: Io> Hands<I> {
 
     /// A socket is full; or somebody has made our stdout non-blocking, which the ring takes for the wish not to wait.
     fn await_room(&mut self, now: Moment, slot: usize) {
-        if self.connections[slot].kind == Kind::Socket {
-            self.retry_sending_later(now, slot);
-        }
+        self.retry_sending_later(now, slot);
         let connection = &mut self.connections[slot];
-        let Some(descriptor) = connection.out().map(Descriptor::raw).filter(|_| !connection.half_closed) else {
-            return;
-        };
+        let Some(descriptor) = connection.out().map(Descriptor::raw) else { return };
         (connection.writing, connection.awaits_room) = (true, true);
+        let half_closed = connection.is_half_closed();
         // SAFETY: the descriptor stays open while `writing` is set.
-        unsafe { self.io.submit(Submission::AwaitRoom { descriptor }, Operation::Write.token(slot)) };
+        unsafe { self.io.submit(Submission::AwaitRoom { descriptor, half_closed }, Operation::Write.token(slot)) };
     }
 
-    fn awaited_room(&mut self, slot: usize, result: i32) {
+    fn awaited_room(&mut self, now: Moment, slot: usize, result: i32) {
         if self.remove_if_idle(slot) {
             return;
         }
         let connection = &mut self.connections[slot];
-        connection.half_closed |= result > 0 && result & i32::from(libc::POLLRDHUP) != 0;
-        // With no word of room, the wait in `full` goes on, if it is there.
-        let has_room = result < 0 || result & i32::from(libc::POLLOUT | libc::POLLERR | libc::POLLHUP) != 0;
-        if has_room || !connection.is_full {
+        if tells_half_closed(result) {
+            connection.half_closed = true;
+            return self.await_room(now, slot);
+        }
+        // Where nobody would tell, the wait in `full` goes on.
+        if result != 0 || !connection.is_full {
             self.mark_dirty(slot);
         }
     }
 
     /// The kernel tells of room only when much of what it holds for a client was taken, a quarter or three: who reads
-    /// slowly would seem not to read at all. And nothing is told of one that has half-closed.
+    /// slowly would seem not to read at all.
     fn retry_sending_later(&mut self, now: Moment, slot: usize) {
         let connection = &mut self.connections[slot];
-        let first = if connection.half_closed { FIRST_PATIENCE_UNTOLD } else { FIRST_PATIENCE };
-        let patience = (connection.room_patience * 2).clamp(first, LONGEST_PATIENCE);
+        let patience = (connection.room_patience * 2).clamp(FIRST_PATIENCE, LONGEST_PATIENCE);
         connection.room_patience = patience;
         if !std::mem::replace(&mut connection.is_full, true) {
             self.full.push(Reverse((now.after(patience), slot)));
@@ -194,7 +190,7 @@ impl<I: Io> Hands<I> {
                  (RLIMIT_NPROC, TasksMax)"
             );
         }
-        self.retry_writing_at = Some(now.after(NO_THREAD));
+        self.retry_writing_at = Some(now.after(TRY_AGAIN));
     }
 
     /// Tries again what had no thread, when it is time.
@@ -244,20 +240,33 @@ impl<I: Io> Hands<I> {
     pub(super) fn log_written(&mut self, now: Moment, result: i32) {
         self.logging = false;
         match result {
-            _ if std::mem::take(&mut self.log_awaits_room) => {}
+            _ if std::mem::take(&mut self.log_awaits_room) => self.log_awaited_room(now, result),
             0 => self.log.fail(libc::EIO),
             1.. => self.log.advance(result as usize),
             error => match -error {
                 libc::EINTR => {}
-                libc::EAGAIN => {
-                    (self.logging, self.log_awaits_room) = (true, true);
-                    // SAFETY: the operation has no memory, and stderr is never closed.
-                    unsafe { self.io.submit(Submission::AwaitRoom { descriptor: 2 }, Operation::Log.token(0)) };
-                }
+                libc::EAGAIN => self.await_room_for_log(),
                 libc::ECANCELED => self.retry_writing_later(now),
                 // The lines are lost, and the daemon goes on.
                 errno => self.log.fail(errno),
             },
+        }
+    }
+
+    fn await_room_for_log(&mut self) {
+        (self.logging, self.log_awaits_room) = (true, true);
+        let room = Submission::AwaitRoom { descriptor: 2, half_closed: self.log_half_closed };
+        // SAFETY: the operation has no memory, and stderr is never closed.
+        unsafe { self.io.submit(room, Operation::Log.token(0)) };
+    }
+
+    fn log_awaited_room(&mut self, now: Moment, result: i32) {
+        if tells_half_closed(result) {
+            self.log_half_closed = true;
+            self.await_room_for_log();
+        } else if result == 0 {
+            // Nobody would tell when there is room.
+            self.retry_writing_at = Some(now.after(TRY_AGAIN));
         }
     }
 }

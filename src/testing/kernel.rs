@@ -1,13 +1,15 @@
 //! A kernel for the shell whose order of things follows from a seed. Its sockets and pipes are real ones, never waited
 //! for; which operation gets its turn, how many bytes it moves, and what fails, is drawn. It checks that nobody closes
-//! a descriptor under an operation.
+//! a descriptor under an operation, and remembers whose connection it has broken.
 
 use std::cell::RefCell;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
-use std::os::fd::{IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
 use std::time::Duration;
+
+use rustix::fs::fstat;
 
 use super::Random;
 use crate::io::buffers::{Buffers, RECEIVE, RECEIVE_BUFFERS};
@@ -29,6 +31,35 @@ pub struct Wires {
     pub steady: Vec<RawFd>,
     /// The time that has passed while the machine was awake.
     pub awake: Duration,
+    /// Sockets that a fault has ended, by their inodes.
+    pub broken: HashSet<u64>,
+    /// So many connections that came in through a listening socket may be open at once, if there are so few descriptors.
+    pub most_open: HashMap<RawFd, usize>,
+    /// Those that may be open, by their listening socket: their descriptors and inodes.
+    open: HashMap<RawFd, Vec<(RawFd, u64)>>,
+}
+
+impl Wires {
+    /// Whether one more connection finds a descriptor.
+    fn has_room(&mut self, socket: RawFd) -> bool {
+        let Some(most) = self.most_open.get(&socket) else { return true };
+        let open = self.open.entry(socket).or_default();
+        if open.len() >= *most {
+            // A number may belong to another one by now.
+            open.retain(|(descriptor, inode)| inode_of(*descriptor) == Some(*inode));
+        }
+        open.len() < *most
+    }
+}
+
+/// What tells a socket from all others, though its number is used again.
+pub fn inode(socket: impl AsFd) -> u64 {
+    fstat(socket).expect("it is open").st_ino
+}
+
+fn inode_of(descriptor: RawFd) -> Option<u64> {
+    // SAFETY: it is asked for no longer than this call takes; a closed one is an error.
+    fstat(unsafe { BorrowedFd::borrow_raw(descriptor) }).ok().map(|stat| stat.st_ino)
 }
 
 /// See the top of the file.
@@ -90,16 +121,37 @@ impl Kernel {
             return -libc::EAGAIN;
         };
         let next = waiting.pop_front();
+        let has_room = wires.has_room(socket);
         drop(wires);
-        if self.fails() {
-            let error = *self.random.pick(&[libc::EMFILE, libc::ENOBUFS, libc::ECONNABORTED]);
-            if error != libc::ECONNABORTED {
-                let mut wires = self.wires.borrow_mut();
-                wires.connecting.entry(socket).or_default().extend(next);
+        let error = match has_room {
+            false => Some(libc::EMFILE),
+            true if self.fails() => Some(*self.random.pick(&[libc::EMFILE, libc::ENOBUFS, libc::ECONNABORTED])),
+            true => None,
+        };
+        let mut wires = self.wires.borrow_mut();
+        match (error, next) {
+            (Some(libc::ECONNABORTED), next) => {
+                wires.broken.extend(next.map(inode));
+                -libc::ECONNABORTED
             }
-            return -error;
+            (Some(error), next) => {
+                next.into_iter().for_each(|next| wires.connecting.entry(socket).or_default().push_front(next));
+                -error
+            }
+            (None, Some(next)) => {
+                if wires.most_open.contains_key(&socket) {
+                    let inode = inode(&next);
+                    wires.open.entry(socket).or_default().push((next.as_raw_fd(), inode));
+                }
+                next.into_raw_fd()
+            }
+            (None, None) => -libc::EAGAIN,
         }
-        next.map_or(-libc::EAGAIN, IntoRawFd::into_raw_fd)
+    }
+
+    /// The connection of this descriptor is at its end, and nobody but this kernel is to blame.
+    fn breaks(&mut self, descriptor: RawFd) {
+        self.wires.borrow_mut().broken.extend(inode_of(descriptor));
     }
 
     /// Receives into a provided buffer: the result, and the buffer if there is something in it.
@@ -118,6 +170,7 @@ impl Kernel {
         // A reset takes with it what was there.
         // SAFETY: the call takes no memory.
         unsafe { libc::shutdown(socket, libc::SHUT_RDWR) };
+        self.breaks(socket);
         (-libc::ECONNRESET, None)
     }
 
@@ -153,7 +206,7 @@ impl Kernel {
                 }
                 // The log goes nowhere.
                 S::Write { to: 2, bytes, .. } | S::WriteAside { to: 2, bytes, .. } => self.cut(bytes) as i32,
-                S::AwaitRoom { descriptor: 2 } => i32::from(libc::POLLOUT),
+                S::AwaitRoom { descriptor: 2, .. } => i32::from(libc::POLLOUT),
                 S::Write { to, from, bytes, .. } | S::WriteAside { to, from, bytes } => {
                     let bytes = self.cut(bytes);
                     result_of(libc::write(to, from.cast(), bytes))
@@ -171,10 +224,10 @@ impl Kernel {
                     let count = self.random.range(1..count as usize + 1);
                     result_of(libc::writev(to, vectors, count as i32))
                 }
-                S::Watch { descriptor } | S::AwaitRoom { descriptor } => {
-                    // As the ring does, which tells of the other side's end whatever it is asked for.
+                S::Watch { half_closed: true, .. } | S::AwaitRoom { half_closed: true, .. } if self.fails() => 0,
+                S::Watch { descriptor, half_closed } | S::AwaitRoom { descriptor, half_closed } => {
                     let room = if matches!(submission, S::AwaitRoom { .. }) { libc::POLLOUT } else { 0 };
-                    let events = room | libc::POLLRDHUP;
+                    let events = room | if half_closed { 0 } else { libc::POLLRDHUP };
                     let mut poll = libc::pollfd { fd: descriptor, events, revents: 0 };
                     libc::poll(&mut poll, 1, 0);
                     if poll.revents == 0 { -libc::EAGAIN } else { i32::from(poll.revents) }
@@ -203,7 +256,14 @@ impl Kernel {
             S::WriteAside { .. } => &[libc::EINTR, libc::EAGAIN, libc::ECANCELED],
             S::Accept { .. } | S::AwaitConnection { .. } | S::Watch { .. } | S::AwaitRoom { .. } => return None,
         };
-        Some(-*self.random.pick(errors)).filter(|_| self.fails())
+        let error = *self.random.pick(errors);
+        if !self.fails() {
+            return None;
+        }
+        if matches!(error, libc::EIO | libc::ENOMEM | libc::EPIPE) {
+            self.breaks(submission.descriptor());
+        }
+        Some(-error)
     }
 }
 
@@ -227,7 +287,9 @@ impl Io for Kernel {
         let before = completions.len();
         let mut pending = std::mem::take(&mut self.pending);
         self.random.shuffle(&mut pending);
-        let is_prompt = self.wires.borrow().is_prompt;
+        // Time that has to pass does so only while nothing else can happen.
+        let is_idle = self.wires.borrow().is_quiet && self.random.one_in(8);
+        let is_prompt = self.wires.borrow().is_prompt || is_idle;
         let most = if is_prompt { usize::MAX } else { self.random.range(1..8) };
         for (token, submission, cancelled) in pending {
             // SAFETY: it asks for flags only.
@@ -251,7 +313,7 @@ impl Io for Kernel {
             }
         }
         let step = Duration::from_micros(self.random.range(1..500) as u64);
-        let is_quiet = self.wires.borrow().is_quiet && completions.len() == before && self.random.one_in(8);
+        let is_quiet = is_idle && completions.len() == before;
         let passed = match timeout {
             Some(timeout) if is_quiet => timeout,
             Some(timeout) => timeout.min(step),

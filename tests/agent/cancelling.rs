@@ -1,5 +1,6 @@
 //! The ways to stop: session/cancel, $/cancel_request, session/close, the end of the input, signals, a reader that goes.
 
+use std::io::Write;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 
@@ -7,6 +8,7 @@ use serde_json::json;
 
 use super::client::{Client, PATIENCE};
 use super::endpoint::Endpoint;
+use super::many::{Unread, end_of, until};
 
 /// An endpoint that says "a" and then nothing ("mute" is not even answered), and tells when its connection was closed.
 /// Prompts that contain "fine" are answered.
@@ -114,9 +116,7 @@ fn a_request_that_is_not_answered_yet_or_waits_for_a_retry_is_cancelled_too() {
     let mut client = Client::for_url(&endpoint.url());
     let session = client.session();
     let id = client.ask_prompt(&session, "mute");
-    while endpoint.requests().is_empty() {
-        std::thread::yield_now();
-    }
+    until("the endpoint is asked", || !endpoint.requests().is_empty());
     client.notify("session/cancel", json!({"sessionId": session}));
     assert_eq!(client.answer(id).stop(), "cancelled");
     closed(&closings);
@@ -125,9 +125,7 @@ fn a_request_that_is_not_answered_yet_or_waits_for_a_retry_is_cancelled_too() {
     let mut client = Client::for_url(&endpoint.url());
     let session = client.session();
     let id = client.ask_prompt(&session, "hi");
-    while endpoint.requests().is_empty() {
-        std::thread::yield_now();
-    }
+    until("the endpoint is asked", || !endpoint.requests().is_empty());
     client.notify("session/cancel", json!({"sessionId": session}));
     assert_eq!(client.answer(id).stop(), "cancelled");
 }
@@ -185,7 +183,6 @@ fn the_rfds_word_for_cancel_is_understood() {
 
 #[test]
 fn a_reader_that_does_not_read_does_not_keep_the_process() {
-    use std::io::Write;
     let endpoint = Endpoint::start(|_, conn| {
         conn.begin();
         conn.stream.set_write_timeout(Some(PATIENCE)).unwrap();
@@ -196,25 +193,13 @@ fn a_reader_that_does_not_read_does_not_keep_the_process() {
         while conn.stream.write_all(chunk.as_bytes()).is_ok() {}
         conn.cut();
     });
-    let mut command = super::client::program();
-    command.env("OPENAI_BASE_URL", endpoint.url());
-    command.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
-    let mut child = command.spawn().unwrap();
-    let mut stdin = child.stdin.take().unwrap();
-    let mut stdout = std::io::BufReader::new(child.stdout.take().unwrap());
-    let new = json!({"jsonrpc": "2.0", "id": 0, "method": "session/new", "params": {"cwd": "/", "mcpServers": []}});
-    writeln!(stdin, "{new}").unwrap();
-    let mut line = String::new();
-    std::io::BufRead::read_line(&mut stdout, &mut line).unwrap();
-    let answer: serde_json::Value = serde_json::from_str(&line).unwrap();
-    let prompt = json!({"jsonrpc": "2.0", "id": 1, "method": "session/prompt",
-        "params": {"sessionId": answer["result"]["sessionId"], "prompt": [{"type": "text", "text": "hi"}]}});
-    writeln!(stdin, "{prompt}").unwrap();
-    line.clear();
-    std::io::BufRead::read_line(&mut stdout, &mut line).unwrap();
+    let mut agent = Unread::start(&endpoint);
+    let session = agent.session(0);
+    agent.ask_prompt(1, &session);
+    agent.line();
     // SAFETY: kill(2) with the id of a child that has not been waited for.
-    assert_eq!(unsafe { libc::kill(child.id() as i32, libc::SIGTERM) }, 0);
-    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert_eq!(unsafe { libc::kill(agent.child.id() as i32, libc::SIGTERM) }, 0);
+    assert_eq!(end_of(&mut agent.child), Some(0));
 }
 
 #[test]
@@ -223,8 +208,7 @@ fn a_reader_that_goes_ends_the_process() {
     command.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
     let mut child = command.spawn().unwrap();
     drop(child.stdout.take());
-    use std::io::Write;
     let mut stdin = child.stdin.take().unwrap();
     stdin.write_all(b"{\"jsonrpc\":\"2.0\",\"id\":0,\"method\":\"initialize\",\"params\":{}}\n").unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert_eq!(end_of(&mut child), Some(0));
 }

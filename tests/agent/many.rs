@@ -1,13 +1,95 @@
 //! Many sessions in one process, and a reader that is slower than the models.
 
 use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use std::sync::{Arc, Barrier};
+use std::time::{Duration, Instant};
 
-use serde_json::json;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde_json::{Value as Json, json};
 
-use super::client::Client;
+use super::client::{Client, PATIENCE, program};
 use super::endpoint::{Endpoint, delta};
 use super::transcript::Transcript;
+
+/// Waits for what sends no event when it comes true.
+pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(Instant::now() < deadline, "in vain: {what}");
+        std::thread::yield_now();
+    }
+}
+
+/// Waits for the end of an agent: its exit code.
+pub fn end_of(agent: &mut Child) -> Option<i32> {
+    until("the agent ends", || agent.try_wait().unwrap().is_some());
+    agent.wait().unwrap().code()
+}
+
+/// An agent whose stdout is read only while the test waits for a line.
+pub struct Unread {
+    pub child: Child,
+    pub stdin: Option<ChildStdin>,
+    stdout: BufReader<ChildStdout>,
+    told: Transcript,
+    said: Transcript,
+}
+
+impl Unread {
+    pub fn start(endpoint: &Endpoint) -> Self {
+        let mut command = program();
+        command.env("OPENAI_BASE_URL", endpoint.url()).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let (stdin, stdout) = (child.stdin.take(), BufReader::new(child.stdout.take().unwrap()));
+        let (told, said) = Transcript::pair();
+        Self { child, stdin, stdout, told, said }
+    }
+
+    pub fn send(&mut self, message: &Json) {
+        let line = format!("{message}\n");
+        self.told.keep(line.as_bytes());
+        self.stdin.as_ref().unwrap().write_all(line.as_bytes()).unwrap();
+    }
+
+    pub fn line(&mut self) -> Json {
+        let mut line = Vec::new();
+        while !line.ends_with(b"\n") {
+            if self.stdout.buffer().is_empty() {
+                let limit = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
+                let ready = poll(&mut [PollFd::new(self.stdout.get_ref(), PollFlags::IN)], Some(&limit)).unwrap();
+                assert_eq!(ready, 1, "no line within {PATIENCE:?}");
+            }
+            let piece = self.stdout.fill_buf().unwrap();
+            assert!(!piece.is_empty(), "the agent has closed stdout");
+            let length = memchr::memchr(b'\n', piece).map_or(piece.len(), |end| end + 1);
+            line.extend_from_slice(&piece[..length]);
+            self.stdout.consume(length);
+        }
+        self.said.keep(&line);
+        serde_json::from_slice(&line).unwrap()
+    }
+
+    /// Makes a session and gives its name.
+    pub fn session(&mut self, id: usize) -> String {
+        let params = json!({"cwd": "/", "mcpServers": []});
+        self.send(&json!({"jsonrpc": "2.0", "id": id, "method": "session/new", "params": params}));
+        self.line()["result"]["sessionId"].as_str().unwrap().to_owned()
+    }
+
+    pub fn ask_prompt(&mut self, id: usize, session: &str) {
+        let params = json!({"sessionId": session, "prompt": [{"type": "text", "text": "hi"}]});
+        self.send(&json!({"jsonrpc": "2.0", "id": id, "method": "session/prompt", "params": params}));
+    }
+}
+
+impl Drop for Unread {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
 
 fn resident_kib(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
@@ -80,64 +162,37 @@ fn a_slow_reader_gets_everything_in_fewer_pieces_and_costs_little_memory() {
         conn.finish_reason("stop");
         conn.done();
     });
-    let mut child = super::client::program()
-        .env("OPENAI_BASE_URL", endpoint.url())
-        .stdin(std::process::Stdio::piped())
-        .stdout(std::process::Stdio::piped())
-        .spawn()
-        .unwrap();
-    use std::io::{BufRead, Write};
-    let mut stdin = child.stdin.take().unwrap();
-    let mut stdout = std::io::BufReader::new(child.stdout.take().unwrap());
-    let (mut told, mut said) = Transcript::pair();
-    let mut read = || {
-        let mut line = String::new();
-        stdout.read_line(&mut line).unwrap();
-        said.keep(line.as_bytes());
-        serde_json::from_str::<serde_json::Value>(&line).unwrap()
-    };
-    let mut texts: HashMap<String, (String, usize)> = HashMap::new();
-    let mut send = |message: serde_json::Value| {
-        let line = format!("{message}\n");
-        told.keep(line.as_bytes());
-        stdin.write_all(line.as_bytes()).unwrap();
-    };
-    for id in 0..SESSIONS {
-        send(json!({"jsonrpc": "2.0", "id": id, "method": "session/new", "params": {"cwd": "/", "mcpServers": []}}));
-        let session = read()["result"]["sessionId"].as_str().unwrap().to_owned();
-        texts.insert(session, (String::new(), 0));
-    }
+    let mut agent = Unread::start(&endpoint);
+    let mut texts: HashMap<String, (String, usize)> =
+        (0..SESSIONS).map(|id| (agent.session(id), (String::new(), 0))).collect();
     for (id, session) in texts.keys().enumerate() {
-        let params = json!({"sessionId": session, "prompt": [{"type": "text", "text": "hi"}]});
-        send(json!({"jsonrpc": "2.0", "id": id, "method": "session/prompt", "params": params}));
+        agent.ask_prompt(id, session);
     }
     // Nobody reads until every stream has begun and the processor time of the agent stands still: it is stopped by us.
-    while endpoint.requests().len() < SESSIONS {
-        std::thread::yield_now();
-    }
+    until("every session asks the model", || endpoint.requests().len() >= SESSIONS);
+    let pid = agent.child.id();
     let ticks = || {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
         let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
         (fields[0].to_owned(), fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap())
     };
     let mut still = 0;
     let mut before = ticks();
-    let mut looked = std::time::Instant::now();
-    while still < 20 {
-        if looked.elapsed() < std::time::Duration::from_millis(10) {
-            std::thread::yield_now();
-            continue;
+    let mut looked = Instant::now();
+    until("the agent stands still", || {
+        if looked.elapsed() >= Duration::from_millis(10) {
+            looked = Instant::now();
+            let now = ticks();
+            still = if now == before && now.0 == "S" { still + 1 } else { 0 };
+            before = now;
         }
-        looked = std::time::Instant::now();
-        let now = ticks();
-        still = if now == before && now.0 == "S" { still + 1 } else { 0 };
-        before = now;
-    }
-    let resident = resident_kib(child.id());
+        still >= 20
+    });
+    let resident = resident_kib(pid);
     assert!(resident < 32 << 10, "{resident} KiB while nobody reads");
     let mut answers = 0;
     while answers < SESSIONS {
-        let line = read();
+        let line = agent.line();
         if line["params"]["update"]["sessionUpdate"] == "session_info_update" {
             continue;
         }
@@ -154,6 +209,6 @@ fn a_slow_reader_gets_everything_in_fewer_pieces_and_costs_little_memory() {
     assert!(texts.values().all(|(text, _)| *text == expected));
     let pieces: usize = texts.values().map(|(_, pieces)| pieces).sum();
     assert!(pieces < SESSIONS * TOKENS, "pieces were joined");
-    drop(stdin);
-    child.wait().unwrap();
+    agent.stdin = None;
+    end_of(&mut agent.child);
 }

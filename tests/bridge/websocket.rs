@@ -10,7 +10,7 @@ use tungstenite::protocol::frame::CloseFrame;
 use tungstenite::protocol::{Role, WebSocketConfig};
 use tungstenite::{Error, Message, WebSocket};
 
-use super::{Bridge, PATIENCE, Reader, fill, ids, lines, ready, resident_kilobytes};
+use super::{Bridge, Reader, fill, ids, lines, patient, ready, resident_kilobytes};
 
 /// A daemon that a test plays.
 struct Daemon {
@@ -66,10 +66,7 @@ impl Daemon {
     /// The next connection, before anything was said.
     fn socket(&self) -> TcpStream {
         ready(&self.listener, libc::POLLIN);
-        let socket = self.listener.accept().expect("a connection").0;
-        socket.set_read_timeout(Some(PATIENCE)).expect("it is open");
-        socket.set_write_timeout(Some(PATIENCE)).expect("it is open");
-        socket
+        patient(self.listener.accept().expect("a connection").0)
     }
 
     fn accept(&self) -> Peer {
@@ -198,8 +195,9 @@ fn megabytes_pass_in_both_directions_at_once() {
         let expected = String::from_utf8(expected).expect("UTF-8").replace('\r', "\t");
         assert!(stdout.exactly(expected.len()) == expected.as_bytes(), "what the daemon said arrives");
         sender.join().expect("the daemon said it all");
+        let peer = reader.join().expect("the daemon has read it all");
         drop(editor.join().expect("no panic").expect("the editor said it all"));
-        drop(reader.join().expect("the daemon has read it all"));
+        drop(peer);
         assert_eq!(bridge.code(), Some(1), "none of the requests was answered");
     }
 }

@@ -12,7 +12,8 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::client::Client;
-use crate::harness::{Daemon, PATIENCE, Setup, echo, program, refuses_connections, seconds_go_by, with, worker};
+use crate::clients::on_all_slots;
+use crate::harness::{Daemon, PATIENCE, Setup, echo, program, refuses_connections, seconds_go_by, skip, with, worker};
 
 /// An answer.
 #[derive(Debug)]
@@ -295,6 +296,32 @@ fn checks_take_no_slot_and_no_line_of_the_log_and_the_oldest_of_64_connections_m
 }
 
 #[test]
+fn those_who_send_no_more_and_take_nothing_cost_no_thread_of_the_kernel() {
+    let daemon = start_ready(Setup::new([worker("agents", 1, &[])]));
+    let threads = || std::fs::read_dir(format!("/proc/{}/task", daemon.pid())).expect("it runs").count();
+    let before = threads();
+    // More than a socket holds.
+    let pages = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(100);
+    let mut silent: Vec<Admin<UnixStream>> = (0..16).map(|_| Admin::of(&daemon)).collect();
+    for admin in &mut silent {
+        admin.send(&pages);
+        admin.0.shutdown(std::net::Shutdown::Write).expect("it is connected");
+    }
+    for _ in 0..100 {
+        answers(&daemon, "/healthz", 200, "alive\n");
+    }
+    // The log may need one.
+    assert!(threads() <= before + 1, "{before}, then {}", threads());
+    for admin in &mut silent {
+        for _ in 0..100 {
+            assert_eq!(admin.answer().expect("there are more").status, 200);
+        }
+        assert!(admin.answer().is_none());
+    }
+    daemon.stop();
+}
+
+#[test]
 fn those_who_do_not_take_their_answers_keep_no_check_out() {
     let daemon = start_ready(Setup::new([worker("agents", 1, &[])]));
     let page = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(1000);
@@ -318,10 +345,11 @@ fn those_who_do_not_take_their_answers_keep_no_check_out() {
 #[test]
 fn a_full_daemon_is_not_ready_and_still_answers() {
     let mut daemon = start_ready(Setup::new([worker("agents", 1, &[])]));
-    let mut clients: Vec<Client> = (0..1024).map(|_| daemon.connect_and_ask()).collect();
+    let mut clients = on_all_slots(&mut daemon);
     until_status(&daemon, "/readyz", 503);
     answers(&daemon, "/readyz", 503, "not ready: all 1024 connections are in use\n");
-    clients.pop();
+    // One that only said that it sends no more would get its answer first.
+    clients.pop().expect("there are many").reset();
     until_status(&daemon, "/readyz", 200);
     daemon.stop();
 }
@@ -415,7 +443,7 @@ fn judged(program: &str, arguments: &[&str], text: &str) -> Option<(bool, String
     let mut child = match child.spawn() {
         Ok(child) => child,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound && std::env::var_os("CI").is_none() => {
-            eprintln!("skipped: there is no {program} (Debian's package prometheus)");
+            skip(&format!("there is no {program} (Debian's package prometheus)"));
             return None;
         }
         Err(error) => panic!("{program}: {error}"),

@@ -1,7 +1,7 @@
 //! Nothing is left of clients that have come and gone, nor of workers that have crashed.
 //!
-//! The daemon tells nobody how full its tables are. So they are filled at the end: a place that was leaked would be
-//! missing, and somebody would be refused.
+//! What the daemon says of its tables is what it believes. So they are filled at the end: a place that was leaked would
+//! be missing, and somebody would be refused.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -13,7 +13,8 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 use serde_json::{Value, json};
 
 use crate::client::Client;
-use crate::harness::{Daemon, SetAtTheEnd, Setup, echo, seconds_go_by, until, with, worker};
+use crate::clients::on_all_slots;
+use crate::harness::{Daemon, SetAtTheEnd, Setup, echo, seconds_go_by, skip, until, with, worker};
 
 const TABLE: usize = 4096;
 const SESSIONS: usize = 1024;
@@ -298,14 +299,18 @@ fn a_client_with_every_session_loses_the_ones_that_it_used_longest_ago_and_is_to
 
 #[test]
 fn when_every_connection_is_taken_each_that_leaves_makes_room_for_the_next() {
-    let mut daemon = Setup::new([echo("echo", 1)]).unix().start();
-    let mut idle: Vec<Client> = (0..1024).map(|_| daemon.connect_and_ask()).collect();
+    let mut daemon = Setup::new([worker("agents", 1, &[])]).unix().start();
+    let mut crowd = on_all_slots(&mut daemon);
     let mut newcomers: Vec<Client> = (0..5).map(|_| daemon.connect()).collect();
-    newcomers.iter_mut().for_each(|client| client.ask(1, "m", json!({})));
+    for client in &mut newcomers {
+        // Who came before the others must not make room for them by doing nothing.
+        client.ask("held", "hold", json!({}));
+        client.ask(1, "m", json!({}));
+    }
     daemon.logs(&["connection_limit"]);
     for client in &mut newcomers {
         assert!(!client.has_something());
-        idle.pop();
+        crowd.pop();
         assert!(client.answer(1)["result"].is_object());
     }
     daemon.stop();
@@ -349,20 +354,32 @@ fn a_storm_of_connections_does_not_keep_a_client_waiting_that_was_there_before()
 
 #[test]
 fn clients_that_all_leave_at_once_do_not_keep_the_one_waiting_that_stays() {
-    let mut daemon = Setup::new([worker("agents", 1, &[])]).unix().start();
+    /// So many leave before it asks, and the others afterwards.
+    const EARLIER: usize = STORM / 4;
+    // The worker hears of each that leaves in a line, and tells how many it has read.
+    let pool = with(worker("agents", 1, &[]), "cancel_on_disconnect", true);
+    let mut daemon = Setup::new([pool]).unix().start();
     let mut polite = daemon.connect();
+    let line = |answer: Value| answer["result"]["line"].as_u64().expect("a number");
     let mut crowd: Vec<Client> = (0..STORM).map(|_| daemon.connect()).collect();
     for (number, client) in crowd.iter_mut().enumerate() {
         client.ask_in(&format!("session-{number}"), 1, "hold", json!({}));
     }
     daemon.until("all of them wait", || polite.request(1, "who", json!({}))["result"]["held"] == STORM);
     let open = daemon.descriptors();
+    let last = line(polite.request(2, "m", json!({})));
     daemon.stand_still();
+    let later = crowd.split_off(EARLIER);
     drop(crowd);
-    polite.ask(2, "who", json!({}));
+    polite.ask(3, "m", json!({}));
+    drop(later);
     daemon.signal(Signal::CONT);
-    polite.answer(2);
+    let before = line(polite.answer(3)) - last - 1;
+    // A turn takes what has happened in its order: who left before it was asked may go first, and nobody else.
+    assert!(before <= EARLIER as u64, "{before} of {STORM} that leave went first");
     daemon.until("they are closed", || daemon.descriptors() <= open - STORM);
+    let told = line(polite.request(4, "m", json!({}))) - last - 2;
+    assert_eq!(told, STORM as u64, "the worker hears of each of them");
     // Nothing of them is left: the answers go nowhere, and their sessions are there for others.
     polite.request(3, "release", json!({}));
     for number in 0..STORM {
@@ -499,9 +516,9 @@ fn of_user_with_processes(user: u32, most: u64) -> impl FnMut() -> std::io::Resu
 fn a_worker_that_could_not_start_for_want_of_processes_starts_when_there_are_some_and_the_others_go_on() {
     // SAFETY: geteuid(2) cannot fail and takes nothing.
     if unsafe { libc::geteuid() } != 0 {
-        return eprintln!("skipped: only root can become another user");
+        return skip("only root can become another user");
     }
-    let user = 70_000 + std::process::id() % 1_000_000;
+    let user = 60_000 + std::process::id() % 5_000;
     let mut another = Command::new("cat");
     // SAFETY: the closure makes system calls only.
     unsafe { another.pre_exec(of_user_with_processes(user, 3)) };

@@ -6,24 +6,28 @@
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read, Write as _};
 use std::net::{SocketAddr, TcpStream};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, Mutex, OnceLock};
+use std::sync::{Arc, Condvar, Mutex, Once, OnceLock};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open};
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, PidfdFlags, PidfdGetfdFlags, Signal, kill_process, kill_process_group, pidfd_getfd, pidfd_open,
+};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::client::Client;
+use crate::descriptors;
 
 /// How long a condition may take to come true. Generous: a loaded machine is no failure.
 pub const PATIENCE: Duration = Duration::from_secs(120);
@@ -40,6 +44,16 @@ pub fn io() -> &'static str {
     if std::env::var("STDIO_BUS_IO").is_ok_and(|io| io == "epoll") { "epoll" } else { "ring" }
 }
 
+/// Says that a test cannot run here, and why: to who reads the output of the test alone, and to `scripts/test`, which
+/// repeats it where everybody sees it.
+pub fn skip(why: &str) {
+    eprintln!("skipped: {why}");
+    if let Some(path) = std::env::var_os("STDIO_BUS_SKIPPED") {
+        let mut file = File::options().append(true).create(true).open(path).expect("it can be written to");
+        file.write_all(format!("{why}\n").as_bytes()).expect("there is room for it");
+    }
+}
+
 /// Has a command run as a user who has no other process, with this limit, and then in the new process do something
 /// more that makes system calls only. False if we may not: only root may.
 pub fn as_another_user(
@@ -51,7 +65,7 @@ pub fn as_another_user(
     static USERS: AtomicU32 = AtomicU32::new(0);
     // SAFETY: geteuid(2) cannot fail and takes nothing.
     if unsafe { libc::geteuid() } != 0 {
-        eprintln!("skipped: only root can become another user");
+        skip("only root can become another user");
         return false;
     }
     // Limits of processes and of locked memory count all that a user has.
@@ -99,7 +113,7 @@ pub fn ready(fd: BorrowedFd<'_>, events: PollFlags) -> bool {
         match poll(&mut [PollFd::new(&fd, events)], Some(&timeout)) {
             Ok(0) => return false,
             Ok(_) => return true,
-            Err(rustix::io::Errno::INTR) => {}
+            Err(Errno::INTR) => {}
             Err(error) => panic!("poll: {error}"),
         }
     }
@@ -112,6 +126,39 @@ pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
         assert!(Instant::now() < deadline, "in vain: {what}");
         std::thread::park_timeout(Duration::from_millis(2));
     }
+}
+
+/// Waits for the end of a child of ours. One that does not end is killed, and the test fails.
+pub fn end_of(what: &str, child: &mut Child) -> ExitStatus {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(status) = child.try_wait().expect("it is our child") {
+            return status;
+        }
+        if Instant::now() >= deadline {
+            let _ = child.kill();
+            panic!("{what} does not end");
+        }
+        std::thread::park_timeout(Duration::from_millis(2));
+    }
+}
+
+/// Runs a program to its end: how it ended, and what it wrote to stdout.
+pub fn run_to_its_end(command: &mut Command) -> (ExitStatus, String) {
+    /// Takes what it has started with it if the test fails.
+    struct Group(Child);
+    impl Drop for Group {
+        fn drop(&mut self) {
+            if std::thread::panicking() {
+                let _ = kill_process_group(Pid::from_child(&self.0), Signal::KILL);
+                let _ = self.0.wait();
+            }
+        }
+    }
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0).spawn();
+    let mut group = Group(child.unwrap_or_else(|error| panic!("{command:?}: {error}")));
+    let said = Client::over_pipes(None, group.0.stdout.take().expect("stdout is a pipe")).rest();
+    (end_of(&format!("{command:?}"), &mut group.0), said)
 }
 
 /// A Python that starts fast: the interpreter itself, without the wrappers that version managers put in front of it.
@@ -190,6 +237,8 @@ impl Setup {
 
     /// With nothing: no configuration, no flags.
     pub fn bare() -> Self {
+        static ALLOWED: Once = Once::new();
+        ALLOWED.call_once(descriptors::allow);
         Self {
             config: None,
             mode: Mode::Given,
@@ -347,14 +396,8 @@ impl Setup {
     /// Starts it and waits for nothing.
     pub fn start_unheard(mut self) -> Daemon {
         let (mut child, mark) = self.spawn();
-        let log = Arc::new(Log::default());
-        if let Some(stderr) = child.stderr.take() {
-            let log = Arc::clone(&log);
-            std::thread::spawn(move || log.follow(stderr));
-        } else {
-            // The test has it, and nobody is to wait for its end here.
-            log.state.lock().expect("no panic in here").ended = true;
-        }
+        // Where the test has it, nobody is to wait for its end here.
+        let log = child.stderr.take().map_or_else(|| Log::of(io::empty()), Log::of);
         let client = match (self.mode, child.stdin.take(), child.stdout.take()) {
             (Mode::Stdio, stdin, Some(stdout)) => Some(Client::over_pipes(stdin, stdout)),
             (_, _, stdout) => {
@@ -369,10 +412,7 @@ impl Setup {
     pub fn run(self) -> Outcome {
         let mut daemon = self.start_unheard();
         let code = daemon.wait().code();
-        let mut stdout = String::new();
-        if let Some(mut pipe) = daemon.child.stdout.take() {
-            pipe.read_to_string(&mut stdout).expect("stdout is text");
-        }
+        let stdout = daemon.rest_of_stdout();
         daemon.log.until_end();
         daemon.nothing_is_left();
         Outcome { code, stdout, stderr: daemon.log.text() }
@@ -387,9 +427,9 @@ pub struct Outcome {
     pub stderr: String,
 }
 
-/// What the daemon wrote to stderr so far.
+/// What was written to stderr so far.
 #[derive(Default)]
-struct Log {
+pub struct Log {
     state: Mutex<LogState>,
     changed: Condvar,
 }
@@ -401,6 +441,14 @@ struct LogState {
 }
 
 impl Log {
+    /// Reads it in a thread of its own.
+    pub fn of(stderr: impl Read + Send + 'static) -> Arc<Self> {
+        let log = Arc::new(Self::default());
+        let follower = Arc::clone(&log);
+        std::thread::spawn(move || follower.follow(stderr));
+        log
+    }
+
     fn follow(&self, stderr: impl Read) {
         let mut reader = BufReader::new(stderr);
         let mut line = Vec::new();
@@ -415,7 +463,7 @@ impl Log {
     }
 
     /// The first line that `wanted` accepts, as soon as there is one.
-    fn wait(&self, wanted: impl Fn(&str) -> bool) -> Option<String> {
+    pub fn wait(&self, wanted: impl Fn(&str) -> bool) -> Option<String> {
         let deadline = Instant::now() + PATIENCE;
         let mut seen = 0;
         let mut state = self.state.lock().expect("no panic in here");
@@ -432,15 +480,15 @@ impl Log {
         }
     }
 
-    fn until_end(&self) {
-        let deadline = Instant::now() + PATIENCE;
-        let mut state = self.state.lock().expect("no panic in here");
-        while !state.ended && Instant::now() < deadline {
-            state = self.changed.wait_timeout(state, Duration::from_millis(100)).expect("no panic in here").0;
-        }
+    fn has_ended(&self) -> bool {
+        self.state.lock().expect("no panic in here").ended
     }
 
-    fn text(&self) -> String {
+    pub fn until_end(&self) {
+        until("the log ends", || self.has_ended());
+    }
+
+    pub fn text(&self) -> String {
         let state = self.state.lock().expect("no panic in here");
         state.lines.iter().fold(String::new(), |mut text, line| {
             let _ = writeln!(text, "{line}");
@@ -477,14 +525,10 @@ impl Daemon {
             })
             .collect()
         };
-        self.until("the daemon tells where it listens", || find().len() >= count || self.log_ended());
+        self.until("the daemon tells where it listens", || find().len() >= count || self.log.has_ended());
         let found = find();
         assert!(found.len() >= count, "the daemon ended before it listened:\n{}", self.log());
         found
-    }
-
-    fn log_ended(&self) -> bool {
-        self.log.state.lock().expect("no panic in here").ended
     }
 
     /// A new connection, or in stdio mode the one client.
@@ -570,10 +614,28 @@ impl Daemon {
         fs::read_dir(format!("/proc/{}/fd", self.pid())).expect("it runs").count()
     }
 
+    /// Copies of its descriptors, which are of the same open files.
+    pub fn copies_of_descriptors(&self) -> impl Iterator<Item = OwnedFd> {
+        let process = pidfd_open(Pid::from_child(&self.child), PidfdFlags::empty()).expect("it runs");
+        let entries = fs::read_dir(format!("/proc/{}/fd", self.pid())).expect("it runs");
+        let numbers = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+        numbers.filter_map(move |number| match pidfd_getfd(&process, number, PidfdGetfdFlags::empty()) {
+            // The daemon has closed it since.
+            Err(Errno::BADF) => None,
+            copy => Some(copy.unwrap_or_else(|error| panic!("a descriptor cannot be copied (pidfd_getfd): {error}"))),
+        })
+    }
+
     /// Sends a signal to its process group, as a terminal does.
     pub fn signal_group(&self, signal: Signal) {
         assert!(self.setup.own_group, "it would hit the tests themselves");
         kill_process_group(Pid::from_child(&self.child), signal).expect("the group is there");
+    }
+
+    /// What it has written to stdout and nobody has read.
+    fn rest_of_stdout(&mut self) -> String {
+        let stdout = self.child.stdout.take();
+        stdout.map(|stdout| Client::over_pipes(None, stdout).rest()).unwrap_or_default()
     }
 
     /// Waits for its end.
@@ -581,12 +643,7 @@ impl Daemon {
         if let Some(status) = self.ended {
             return status;
         }
-        let ended = match pidfd_open(Pid::from_child(&self.child), PidfdFlags::empty()) {
-            Ok(process) => ready(process.as_fd(), PollFlags::IN),
-            Err(_) => true,
-        };
-        assert!(ended, "the daemon does not end; the log:\n{}", self.log());
-        let status = self.child.wait().expect("it is our child");
+        let status = end_of("the daemon", &mut self.child);
         self.ended = Some(status);
         status
     }
@@ -607,11 +664,7 @@ impl Daemon {
         let status = self.wait();
         self.nothing_is_left();
         self.log.until_end();
-        let mut stdout = Vec::new();
-        if let Some(mut pipe) = self.child.stdout.take() {
-            pipe.read_to_end(&mut stdout).expect("its stdout can be read");
-        }
-        let stdout = String::from_utf8_lossy(&stdout).into_owned();
+        let stdout = self.rest_of_stdout();
         assert_eq!(status.code(), Some(0), "{status}; the log:\n{}", self.log());
         Outcome { code: status.code(), stdout, stderr: self.log() }
     }
@@ -697,7 +750,16 @@ impl Gate {
 
     /// Lets the worker go on. Waits until it stands at the gate.
     pub fn open(&self) {
-        drop(File::options().write(true).open(&self.0).expect("the FIFO is there"));
+        // To open it waits for a reader, without end; so it only looks whether there is one.
+        let mut gate = File::options();
+        gate.write(true).custom_flags(libc::O_NONBLOCK);
+        until("a worker stands at the gate", || match gate.open(&self.0) {
+            Err(error) if error.raw_os_error() == Some(libc::ENXIO) => false,
+            opened => {
+                opened.expect("the FIFO is there");
+                true
+            }
+        });
     }
 }
 

@@ -6,6 +6,7 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::time::Instant;
 
 use serde_json::json;
 
@@ -168,7 +169,7 @@ fn start_on_kernel(setup: Setup, refused: u32, features: u32) -> Daemon {
         _ => Err(io::Error::last_os_error()),
     });
     let daemon = setup.start_unheard();
-    let mut daemon = Traced { pid: daemon.pid() as i32, daemon };
+    let mut daemon = Traced { pid: daemon.pid() as i32, daemon, deadline: Instant::now() + PATIENCE };
     daemon.go_on_to_a_stop(None);
     daemon.trace(libc::PTRACE_SETOPTIONS, (libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_EXITKILL) as usize);
     // It tries once with the best flags and once without one of them.
@@ -199,6 +200,8 @@ fn start_on_kernel(setup: Setup, refused: u32, features: u32) -> Daemon {
 struct Traced {
     pid: i32,
     daemon: Daemon,
+    /// When it must have been let go.
+    deadline: Instant,
 }
 
 impl Traced {
@@ -215,17 +218,22 @@ impl Traced {
         }
         let mut status = 0;
         // SAFETY: waitpid(2) fills `status`.
-        let waited = unsafe { libc::waitpid(self.pid, &raw mut status, 0) };
+        let mut look = || unsafe { libc::waitpid(self.pid, &raw mut status, libc::WNOHANG) };
+        let waited = loop {
+            assert!(Instant::now() < self.deadline, "it makes no ring: {}", self.daemon.log());
+            match look() {
+                // It is about to stop, as it does hundreds of times: to sleep now would take longer than all that it does.
+                0 => std::thread::yield_now(),
+                waited => break waited,
+            }
+        };
         assert!(waited == self.pid && libc::WIFSTOPPED(status), "it has ended: {}", self.daemon.log());
         libc::WSTOPSIG(status)
     }
 
     /// To the next begin or end of a system call.
     fn go_on_to_a_call(&mut self) -> libc::ptrace_syscall_info {
-        let until = std::time::Instant::now() + PATIENCE;
-        while self.go_on_to_a_stop(Some(libc::PTRACE_SYSCALL)) != libc::SIGTRAP | 0x80 {
-            assert!(std::time::Instant::now() < until, "it makes no system call");
-        }
+        while self.go_on_to_a_stop(Some(libc::PTRACE_SYSCALL)) != libc::SIGTRAP | 0x80 {}
         // SAFETY: the structure is plain data, of which the kernel fills as much as it is told the size of.
         unsafe {
             let mut info: libc::ptrace_syscall_info = std::mem::zeroed();

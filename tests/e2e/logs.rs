@@ -12,7 +12,7 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 use serde_json::{Value, json};
 
 use crate::client::Client;
-use crate::harness::{Daemon, Setup, echo, with, worker};
+use crate::harness::{Daemon, Log, Setup, echo, seconds_go_by, with, worker};
 use crate::terminal::terminal;
 
 #[test]
@@ -188,7 +188,7 @@ fn what_a_worker_writes_to_stderr_below_the_level_of_the_log_is_not_there() {
 }
 
 /// Fills a stderr that nobody reads, and checks that messages pass. As soon as somebody reads, what was lost is told.
-fn messages_pass_though_nobody_reads(mut reader: impl Read + Send + 'static, stderr: OwnedFd) {
+fn messages_pass_though_nobody_reads(reader: impl Read + Send + 'static, stderr: OwnedFd) {
     let mode = rustix::fs::fcntl_getfl(&stderr).unwrap();
     let ours = stderr.try_clone().unwrap();
     let noisy = with(worker("noisy", 1, &[]), "stderr_lines_per_sec", 0);
@@ -201,14 +201,10 @@ fn messages_pass_though_nobody_reads(mut reader: impl Read + Send + 'static, std
     }
     assert_eq!(rustix::fs::fcntl_getfl(&ours).unwrap(), mode, "the flags are not ours to change");
     drop(ours);
-    let follow = std::thread::spawn(move || {
-        let mut log = Vec::new();
-        // A terminal that was closed ends with an error.
-        let _ = reader.read_to_end(&mut log);
-        String::from_utf8_lossy(&log).into_owned()
-    });
+    let log = Log::of(reader);
     daemon.stop();
-    let log = follow.join().unwrap();
+    log.until_end();
+    let log = log.text();
     let end = &log[log.len().saturating_sub(2000)..];
     let passed_on = log.lines().filter(|line| line.contains("noise noise")).count();
     let dropped: usize = log.lines().filter(|line| line.contains("reason=log_dropped")).map(dropped_in).sum();
@@ -233,6 +229,27 @@ fn a_pipe_on_stderr_that_nobody_reads_does_not_stop_the_messages() {
 fn a_socket_on_stderr_that_nobody_reads_does_not_stop_the_messages() {
     let (reader, writer) = UnixStream::pair().unwrap();
     messages_pass_though_nobody_reads(reader, writer.into());
+}
+
+#[test]
+fn a_socket_on_stderr_that_nobody_reads_and_that_carries_nothing_back_costs_no_processor_time() {
+    let (reader, writer) = UnixStream::pair().unwrap();
+    writer.set_nonblocking(true).unwrap();
+    // As service managers do it.
+    writer.shutdown(std::net::Shutdown::Read).unwrap();
+    let noisy = with(worker("noisy", 1, &[]), "stderr_lines_per_sec", 0);
+    let mut daemon = Setup::new([noisy]).unix().stderr(OwnedFd::from(writer)).start();
+    let mut client = daemon.connect();
+    client.request("noise", "stderr_flood", json!({ "bytes": 4_000_000 }));
+    client.request(1, "m", json!({}));
+    let used = daemon.ticks();
+    seconds_go_by(1);
+    let used = daemon.ticks() - used;
+    assert!(used <= 5, "an idle daemon uses no processor: {used} ticks");
+    let log = Log::of(reader);
+    daemon.stop();
+    log.until_end();
+    assert!(log.text().contains("lines of the log were dropped"));
 }
 
 #[test]
@@ -379,9 +396,8 @@ fn the_last_words_stand_in_a_log_file_once() {
     for _ in 0..10 {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("log");
-        let mut daemon = std::process::Command::new(crate::harness::program());
-        daemon.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&path).unwrap());
-        assert!(daemon.status().unwrap().success());
+        let outcome = Setup::bare().stdout(Stdio::null()).stderr(File::create(&path).unwrap()).run();
+        assert_eq!(outcome.code, Some(0));
         let log = std::fs::read_to_string(&path).unwrap();
         let mut lines: Vec<&str> = log.lines().collect();
         assert!(lines.last().is_some_and(|line| line.contains(" stopped: ")), "{log}");

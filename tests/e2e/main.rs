@@ -4,6 +4,8 @@
 //! harness and the client are for all of them; `tests/support/worker.py` is the one misbehaving worker.
 
 mod client;
+#[path = "../support/descriptors.rs"]
+mod descriptors;
 mod harness;
 #[path = "../support/seccomp.rs"]
 mod seccomp;

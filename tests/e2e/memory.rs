@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use serde_json::json;
 
@@ -14,9 +14,8 @@ const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 /// What the daemon may hold beside max_memory: itself, and what is on its way.
 const BESIDE: u64 = 20 * MIB;
-/// How much more than before may be left of a burst, and how long that may take.
+/// How much more than before may be left of a burst.
 const LEFT: u64 = 10 * MIB;
-const BACK_WITHIN: Duration = Duration::from_secs(5);
 
 /// A line of /proc/PID/status in bytes.
 fn status(pid: u32, name: &str) -> u64 {
@@ -57,12 +56,8 @@ impl Drop for Guard<'_> {
 }
 
 fn goes_back(daemon: &Daemon, before: u64) {
-    let deadline = Instant::now() + BACK_WITHIN;
-    while resident(daemon) > before + LEFT {
-        let now = resident(daemon);
-        assert!(Instant::now() < deadline, "{now} bytes are left of a burst, {before} were there before");
-        std::thread::park_timeout(Duration::from_millis(2));
-    }
+    let most = before + LEFT;
+    daemon.until(&format!("at most {most} bytes are left after a burst"), || resident(daemon) <= most);
 }
 
 /// Writes the beginning of a line to each client until every one has taken all of it, is closed, or takes no more

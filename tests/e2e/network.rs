@@ -1,12 +1,10 @@
 //! Clients on TCP that are gone without a word: their host has no power, or a cable was cut.
 
-use std::fs;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::net::{getpeername, sockopt};
-use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use serde_json::json;
 
 use crate::client::Client;
@@ -14,13 +12,9 @@ use crate::harness::{Daemon, Setup, worker};
 
 /// The daemon's end of a connection, as a descriptor of ours for the same socket.
 fn far_end(daemon: &Daemon, near: SocketAddr) -> OwnedFd {
-    let process = pidfd_open(Pid::from_raw(daemon.pid() as i32).unwrap(), PidfdFlags::empty()).unwrap();
     let mut found = None;
     daemon.until("the connection is accepted", || {
-        let entries = fs::read_dir(format!("/proc/{}/fd", daemon.pid())).unwrap();
-        let numbers = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-        let mut copies = numbers.filter_map(|number| pidfd_getfd(&process, number, PidfdGetfdFlags::empty()).ok());
-        found = copies.find(|copy| {
+        found = daemon.copies_of_descriptors().find(|copy| {
             let peer = getpeername(copy).ok().flatten();
             peer.and_then(|peer| SocketAddr::try_from(peer).ok()) == Some(near)
         });

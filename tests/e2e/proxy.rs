@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use proxy_header::{ProxiedAddress, ProxyHeader, SslInfo, Tlv};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::client::Client;
@@ -192,6 +193,22 @@ fn behind_a_proxy_the_clients_own_address_is_what_is_allowed() {
     begins(&daemon, TEXT).request(1, "m", json!({}));
     let log = daemon.stop().stderr;
     assert_eq!(log.matches("client_opened").count(), 2, "{log}");
+}
+
+#[test]
+fn a_proxy_that_looks_whether_the_daemon_is_there_and_resets_is_no_stranger() {
+    let daemon = behind(json!({}), json!({}));
+    // It has told it before it stands still.
+    daemon.address();
+    daemon.stand_still();
+    for _ in 0..20 {
+        begins(&daemon, b"PROXY UNKNOWN\r\n").reset();
+    }
+    daemon.signal(Signal::CONT);
+    begins(&daemon, TEXT).request(1, "m", json!({}));
+    let log = daemon.stop().stderr;
+    assert!(!log.contains("proxy_header"), "{log}");
+    assert_eq!(log.matches("client_opened").count(), 1, "{log}");
 }
 
 #[test]

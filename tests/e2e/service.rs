@@ -15,7 +15,7 @@ use serde_json::json;
 use stdio_bus::bus::settings::Limits;
 
 use crate::client::Client;
-use crate::harness::{PATIENCE, Setup, children, echo, inheritable, is_socket, worker};
+use crate::harness::{PATIENCE, Setup, children, echo, inheritable, is_socket, skip, worker};
 
 /// A service manager that listens to what it is told.
 struct Manager {
@@ -256,7 +256,7 @@ fn sockets_that_were_passed_to_another_process_are_not_ours() {
 #[test]
 fn systemd_socket_activate_passes_its_socket_on() {
     if Command::new("systemd-socket-activate").arg("--version").output().is_err() {
-        return eprintln!("skipped: systemd-socket-activate is not installed");
+        return skip("systemd-socket-activate is not installed");
     }
     let setup = Setup::new([worker("agents", 1, &[])]).no_listener();
     let path = setup.path("bus");
@@ -363,7 +363,7 @@ fn the_units_fit_to_the_daemon() {
 #[test]
 fn systemd_takes_the_units_as_they_are() {
     if Command::new("systemd-analyze").arg("--version").output().is_err() {
-        return eprintln!("skipped: systemd-analyze is not installed");
+        return skip("systemd-analyze is not installed");
     }
     let directory = tempfile::tempdir().unwrap();
     let mut paths = Vec::new();

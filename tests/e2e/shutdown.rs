@@ -1,11 +1,24 @@
 //! The end (spec 10; decision 14).
 
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
-use crate::harness::{Setup, children, echo, recorded, refuses_connections, seconds_go_by, worker};
+use crate::client::Client;
+use crate::harness::{Setup, children, echo, lives, recorded, refuses_connections, seconds_go_by, skip, worker};
+
+/// The process id of the only worker.
+fn pid_of_its_worker(client: &mut Client) -> u64 {
+    client.request("who", "who", json!({}))["result"]["pid"].as_u64().expect("a pid")
+}
+
+fn kill(pid: u64) {
+    kill_process(Pid::from_raw(pid as i32).expect("a pid"), Signal::KILL).expect("it is there");
+}
 
 #[test]
 fn sigterm_and_sigint_end_the_daemon_with_exit_code_0() {
@@ -44,19 +57,27 @@ fn the_listening_sockets_close_first_while_workers_still_finish() {
         Setup::new([worker("agents", 1, &["--ignore-term"])]),
         Setup::new([worker("agents", 1, &["--ignore-term"])]).unix(),
     ] {
-        let mut daemon = setup.limit("drain_timeout_sec", 2).start();
+        let mut daemon = setup.limit("drain_timeout_sec", 600).start();
         let mut client = daemon.connect();
-        client.request(1, "m", json!({}));
+        let worker = pid_of_its_worker(&mut client);
+        // By a second name a Unix socket can be asked whether anybody listens when its path is gone.
+        let (socket, name) = (daemon.path("socket"), daemon.path("second-name"));
+        let is_unix = socket.exists();
+        if is_unix {
+            fs::hard_link(&socket, &name).expect("it is ours");
+            assert!(UnixStream::connect(&name).is_ok());
+        }
         daemon.signal(Signal::TERM);
         daemon.logs(&["workers are told to stop"]);
-        let socket = daemon.path("socket");
-        if socket.exists() {
-            daemon.until("no new clients", || std::os::unix::net::UnixStream::connect(&socket).is_err());
-        } else if daemon.log().contains("tcp://") {
+        let refuses = || UnixStream::connect(&name).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused);
+        if is_unix {
+            daemon.until("no new clients", || !socket.exists() && refuses());
+        } else {
             let address = daemon.address();
             daemon.until("no new clients", || refuses_connections(address));
         }
-        assert!(daemon.runs(), "its worker has not ended yet");
+        assert!(lives(worker) && daemon.runs(), "its worker has not ended yet");
+        kill(worker);
         daemon.ends_well();
     }
 }
@@ -114,13 +135,15 @@ fn requests_that_no_answer_came_for_get_an_error_at_the_end() {
 
 #[test]
 fn a_request_during_the_drain_is_refused_at_once() {
-    let mut daemon = Setup::new([worker("agents", 1, &["--ignore-term"])]).limit("drain_timeout_sec", 1).start();
+    let mut daemon = Setup::new([worker("agents", 1, &["--ignore-term"])]).limit("drain_timeout_sec", 600).start();
     let mut client = daemon.connect();
-    client.request(1, "m", json!({}));
+    let worker = pid_of_its_worker(&mut client);
     daemon.signal(Signal::TERM);
     daemon.logs(&["workers are told to stop"]);
     client.ask(2, "m", json!({}));
     assert_eq!(client.error(2, "shutting_down"), -32016);
+    assert!(lives(worker), "it was refused while the worker could still answer");
+    kill(worker);
     daemon.ends_well();
 }
 
@@ -181,13 +204,19 @@ fn a_second_signal_ends_everything_at_once() {
         for id in 0..2 {
             client.request(id, "m", json!({}));
         }
-        daemon.signal(Signal::TERM);
-        daemon.logs(&["workers are told to stop"]);
         // Two signals that come together are one.
+        daemon.stand_still();
+        daemon.signal(Signal::TERM);
         daemon.signal(second);
+        daemon.signal(Signal::CONT);
+        daemon.logs(&["workers are told to stop"]);
         seconds_go_by(1);
-        assert!(daemon.runs());
-        daemon.signal(second);
+        assert!(daemon.runs() && !daemon.log().contains("a second signal: "), "{}", daemon.log());
+        // A second of the daemon may take longer where it waits for a processor.
+        daemon.until("it takes it for the second one", || {
+            daemon.signal(second);
+            daemon.log().contains("a second signal: everything ends at once")
+        });
         daemon.ends_well();
     }
 }
@@ -256,12 +285,12 @@ fn a_daemon_that_is_stopped_while_workers_start_leaves_nothing() {
 fn as_process_1_of_a_container_it_reaps_everything_and_ends_on_sigterm() {
     // SAFETY: geteuid(2) cannot fail and takes nothing.
     if unsafe { libc::geteuid() } != 0 {
-        return eprintln!("skipped: only root can make a process namespace");
+        return skip("only root can make a process namespace");
     }
     let namespace = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"];
     let possible = std::process::Command::new(namespace[0]).args(&namespace[1..]).arg("true").status();
     if !possible.is_ok_and(|status| status.success()) {
-        return eprintln!("skipped: process namespaces are not allowed here");
+        return skip("process namespaces are not allowed here");
     }
     let mut daemon =
         Setup::new([worker("agents", 2, &["--orphan"])]).limit("drain_timeout_sec", 1).under(&namespace).start();

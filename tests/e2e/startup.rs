@@ -2,7 +2,7 @@
 //! machine (spec 4.1.1, 9; decisions 15, 16).
 
 use std::fs::{self, File};
-use std::io::{Read, Seek, Write};
+use std::io::{Seek, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::PermissionsExt;
@@ -12,13 +12,15 @@ use std::process::{Command, Stdio};
 use rustix::fs::{FlockOperation, flock};
 use rustix::net::sockopt::socket_acceptconn;
 use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketType, bind, listen, shutdown, socket};
-use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, pidfd_getfd, pidfd_open};
-use serde_json::json;
+use rustix::process::Signal;
+use serde_json::{Value, json};
 
 use crate::client::Client;
 use crate::harness::{
-    Setup, as_another_user, echo, inheritable, is_socket, program, program_for_all, script, shell, with, worker,
+    Log, Setup, as_another_user, echo, end_of, inheritable, is_socket, program, program_for_all, run_to_its_end,
+    script, shell, skip, with, worker,
 };
+use crate::seccomp::forbid;
 
 /// Runs it with these arguments and nothing else.
 fn refused(arguments: &[&str]) -> (Option<i32>, String) {
@@ -41,16 +43,16 @@ fn without_a_configuration_two_echo_workers_answer_and_stderr_says_so() {
 #[test]
 fn the_line_of_the_readme_prints_the_answer_and_ends() {
     if Command::new("nc").arg("-h").output().is_err() {
-        return eprintln!("skipped: nc is not installed");
+        return skip("nc is not installed");
     }
     let daemon = Setup::bare().tcp().start();
     let line = format!(
         r#"printf '{{"jsonrpc":"2.0","id":1,"method":"hello","params":{{"a":1}}}}\n' | nc -N 127.0.0.1 {}"#,
         daemon.address().port()
     );
-    let printed = Command::new("sh").args(["-c", &line]).output().expect("a shell");
-    assert!(printed.status.success(), "{printed:?}");
-    let answer: serde_json::Value = serde_json::from_slice(&printed.stdout).expect("one line of JSON");
+    let (status, printed) = run_to_its_end(Command::new("sh").args(["-c", &line]));
+    assert!(status.success(), "{status}: {printed}");
+    let answer: serde_json::Value = serde_json::from_str(&printed).expect("one line of JSON");
     assert_eq!(answer["id"], 1);
     assert_eq!(answer["result"]["echo"], json!({ "a": 1 }));
     daemon.stop();
@@ -243,7 +245,7 @@ fn a_port_is_free_again_as_soon_as_the_daemon_has_ended() {
 fn a_host_may_be_a_name_or_an_ipv6_address() {
     for host in ["localhost", "[::1]"] {
         if host == "[::1]" && TcpListener::bind("[::1]:0").is_err() {
-            eprintln!("skipped: no IPv6 here");
+            skip("no IPv6 here");
             continue;
         }
         let daemon = Setup::bare().args(&["--tcp", &format!("{host}:0")]).start_unheard();
@@ -255,7 +257,7 @@ fn a_host_may_be_a_name_or_an_ipv6_address() {
 #[test]
 fn two_colons_are_every_network_ipv4_too() {
     if TcpListener::bind("[::1]:0").is_err() {
-        return eprintln!("skipped: no IPv6 here");
+        return skip("no IPv6 here");
     }
     let daemon = Setup::bare().args(&["--tcp", "[::]:0"]).start_unheard();
     for host in ["127.0.0.1", "::1"] {
@@ -300,6 +302,23 @@ fn a_socket_that_a_dead_daemon_left_is_replaced() {
     let mut daemon = setup.start();
     assert_eq!(daemon.connect().request(1, "m", json!({}))["id"], 1);
     daemon.stop();
+}
+
+#[test]
+fn a_stale_socket_that_may_not_be_removed_cannot_be_listened_on() {
+    let keeper = Setup::bare();
+    let path = keeper.path("socket");
+    drop(UnixListener::bind(&path).unwrap());
+    let setup = Setup::bare().args(&["--unix", &keeper.text_path("socket")]);
+    // As in a directory that belongs to somebody else.
+    #[cfg(target_arch = "x86_64")]
+    let setup = setup.before_exec(|| forbid(libc::SYS_unlink, None, libc::EACCES));
+    let outcome = setup.before_exec(|| forbid(libc::SYS_unlinkat, None, libc::EACCES)).run();
+    assert_eq!(outcome.code, Some(73), "{}", outcome.stderr);
+    for part in ["Permission denied", &path.display().to_string()] {
+        assert!(outcome.stderr.contains(part), "{}", outcome.stderr);
+    }
+    assert!(is_socket(&path));
 }
 
 #[test]
@@ -349,9 +368,11 @@ fn an_abstract_name_is_no_file_and_belongs_to_one_daemon() {
     let mut bridge = Command::new(program());
     bridge.args(["acp", "--connect", &format!("unix:{name}")]);
     let mut bridge = bridge.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it can be started");
-    bridge.stdin.take().unwrap().write_all(b"{\"id\":7,\"method\":\"m\"}\n").unwrap();
-    let answers = bridge.wait_with_output().unwrap().stdout;
-    assert!(String::from_utf8_lossy(&answers).contains("\"id\":7"), "{}", answers.escape_ascii());
+    let mut client = Client::over_pipes(bridge.stdin.take(), bridge.stdout.take().unwrap());
+    assert_eq!(client.request(7, "m", json!({}))["id"], 7);
+    client.half_close();
+    client.ends();
+    assert!(end_of("the bridge", &mut bridge).success());
     let (code, stderr) = refused(&["--unix", &name]);
     assert_eq!(code, Some(73), "{stderr}");
     assert!(!std::path::Path::new(&name).exists() && !keeper.path("abstract").exists());
@@ -363,11 +384,8 @@ fn a_listener_that_somebody_has_ended_is_opened_again() {
     for setup in [Setup::bare().tcp(), Setup::bare().unix()] {
         let mut daemon = setup.start();
         daemon.connect().request(1, "m", json!({}));
-        let process = pidfd_open(Pid::from_raw(daemon.pid() as i32).unwrap(), PidfdFlags::empty()).unwrap();
         let mut ended = 0;
-        for entry in fs::read_dir(format!("/proc/{}/fd", daemon.pid())).unwrap() {
-            let number = entry.unwrap().file_name().to_string_lossy().parse().unwrap();
-            let Ok(copy) = pidfd_getfd(&process, number, PidfdGetfdFlags::empty()) else { continue };
+        for copy in daemon.copies_of_descriptors() {
             if socket_acceptconn(&copy) == Ok(true) {
                 shutdown(&copy, Shutdown::Both).expect("it listens");
                 ended += 1;
@@ -492,20 +510,17 @@ fn too_few_descriptors_are_refused_with_the_number_that_is_needed() {
 #[test]
 fn a_client_on_stdio_is_served_with_32_descriptors() {
     let setup = Setup::new([echo("echo", 2)]).no_listener().args(&["--stdio"]);
-    let (theirs, mut ours) = std::os::unix::net::UnixStream::pair().unwrap();
+    let (theirs, ours) = UnixStream::pair().unwrap();
     let daemon = setup
         .stdin(std::os::fd::OwnedFd::from(theirs.try_clone().unwrap()))
         .stdout(std::os::fd::OwnedFd::from(theirs))
         .before_exec(|| allow(libc::RLIMIT_NOFILE, 32, 32))
         .start();
-    let mut answers = std::io::BufReader::new(ours.try_clone().unwrap());
+    let mut client = Client::over(ours);
     for id in 0..20 {
-        std::io::Write::write_all(&mut ours, format!("{{\"id\":{id},\"method\":\"m\"}}\n").as_bytes()).unwrap();
-        let mut answer = String::new();
-        std::io::BufRead::read_line(&mut answers, &mut answer).unwrap();
-        assert!(answer.contains(&format!("\"id\":{id},\"result\"")), "{answer}");
+        assert!(client.request(id, "m", json!({}))["result"].is_object());
     }
-    ours.shutdown(std::net::Shutdown::Write).unwrap();
+    client.half_close();
     let outcome = daemon.ends_well();
     assert!(!outcome.stderr.contains("WARN"), "{}", outcome.stderr);
 }
@@ -553,8 +568,7 @@ fn many_daemons_of_one_user_start_with_little_locked_memory() {
     if !as_another_user(&mut all, libc::RLIMIT_MEMLOCK, (8 << 20) * daemons / 60, || Ok(())) {
         return;
     }
-    let said = all.stdin(Stdio::null()).output().unwrap();
-    let said = String::from_utf8(said.stdout).unwrap();
+    let (_, said) = run_to_its_end(&mut all);
     assert_eq!(said.matches("INFO  stopped: ").count() as u64, daemons, "{said}");
     assert!(!said.contains("ERROR"), "{said}");
 }
@@ -611,14 +625,12 @@ fn with_locked_memory(bytes: u64) -> Option<Locked> {
         Err(error) => panic!("{error}"),
     };
     let mut daemon = daemon.spawn().unwrap();
-    let mut stderr = std::io::BufReader::new(daemon.stderr.take().unwrap());
-    let (mut listens, mut said) = (false, String::new());
-    while !listens && std::io::BufRead::read_line(&mut stderr, &mut said).unwrap() > 0 {
-        listens = said.contains("listening on");
-    }
+    let log = Log::of(daemon.stderr.take().unwrap());
+    let listens = log.wait(|line| line.contains("listening on")).is_some();
     rustix::process::kill_process(rustix::process::Pid::from_child(&daemon), Signal::TERM).unwrap();
-    stderr.read_to_string(&mut said).unwrap();
-    Some(Locked { has_ring, listens, said, code: daemon.wait().unwrap().code() })
+    let code = end_of("the daemon", &mut daemon).code();
+    log.until_end();
+    Some(Locked { has_ring, listens, said: log.text(), code })
 }
 
 #[test]
@@ -700,6 +712,29 @@ fn a_configuration_that_is_broken_or_removed_later_changes_nothing_for_a_running
         daemon.until("there is another worker", || client.request(2, "who", json!({}))["result"].is_object());
     }
     daemon.stop();
+}
+
+#[test]
+fn a_configuration_that_is_changed_later_is_for_the_next_daemon() {
+    let mut daemon = Setup::new([worker("agents", 1, &["--name", "old"])]).start();
+    let mut client = daemon.connect();
+    let path = daemon.path("config.json");
+    let changed = fs::read_to_string(&path).unwrap().replace("\"old\"", "\"new\"");
+    fs::write(&path, &changed).unwrap();
+    client.ask(1, "exit", json!({ "code": 1 }));
+    client.error(1, "worker_exited");
+    let mut who = Value::Null;
+    daemon.until("there is another worker", || {
+        who = client.request(2, "who", json!({}));
+        who["result"].is_object()
+    });
+    assert_eq!(who["result"]["name"], "old");
+    daemon.stop();
+    let mut next = Setup::bare().tcp();
+    *next.config() = serde_json::from_str(&changed).unwrap();
+    let mut next = next.start();
+    assert_eq!(next.connect().request(1, "who", json!({}))["result"]["name"], "new");
+    next.stop();
 }
 
 #[test]

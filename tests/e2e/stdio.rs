@@ -1,7 +1,7 @@
 //! One client on stdin and stdout (spec 4.1; decision 10).
 
 use std::fs::{self, File};
-use std::io::{Read, Write};
+use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
@@ -10,8 +10,9 @@ use rustix::event::PollFlags;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
+use crate::admin::{Admin, metric, with_admin};
 use crate::client::Client;
-use crate::harness::{Setup, as_another_user, echo, program_for_all, ready, worker};
+use crate::harness::{Setup, as_another_user, echo, end_of, program_for_all, ready, shell, worker};
 use crate::terminal::terminal;
 
 fn requests(count: usize) -> String {
@@ -125,20 +126,37 @@ fn stdin_and_stdout_may_be_one_socket() {
 }
 
 #[test]
+fn a_socket_that_others_made_non_blocking_and_whose_other_side_sends_no_more_is_written_to_the_end() {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    theirs.set_nonblocking(true).unwrap();
+    let stdout: OwnedFd = theirs.try_clone().unwrap().into();
+    let stdin: OwnedFd = theirs.into();
+    let setup = with_admin(Setup::new([worker("agents", 1, &[])])).limit("drain_timeout_sec", 3600);
+    let daemon = setup.stdio().stdin(stdin).stdout(stdout).start_unheard();
+    let mut client = Client::over(ours);
+    for id in 0..8 {
+        client.ask(id, "m", json!("x".repeat(200_000)));
+    }
+    client.half_close();
+    let queued = "stdio_bus_client_queued_bytes";
+    let mut admin = Admin::of(&daemon);
+    daemon.until("nobody reads", || metric(&admin.get("/metrics").body, queued) > 1_000_000.0);
+    assert_eq!(ids(&client.rest()), (0..8).collect::<Vec<_>>());
+    daemon.ends_well();
+}
+
+#[test]
 fn stdin_and_stdout_may_be_a_terminal() {
-    let (mut master, terminal) = terminal();
+    let (person, terminal) = terminal();
     let daemon =
         Setup::new([echo("echo", 1)]).stdio().stdin(terminal.try_clone().unwrap()).stdout(terminal).start_unheard();
-    master.write_all(b"{\"id\":1,\"method\":\"typed\"}\n").unwrap();
+    let mut person = Client::over(person);
+    person.send_line(r#"{"id":1,"method":"typed"}"#);
     // The terminal echoes what is typed; the answer comes behind it.
-    let mut seen = String::new();
-    while !seen.contains("\"result\"") {
-        let mut piece = [0; 512];
-        let count = master.read(&mut piece).unwrap();
-        seen.push_str(&String::from_utf8_lossy(&piece[..count]));
-    }
+    assert!(person.line().contains("typed"));
+    assert!(person.line().contains("\"result\""));
     // Ctrl-D at the beginning of a line.
-    master.write_all(&[4]).unwrap();
+    person.send_bytes(&[4]);
     daemon.ends_well();
 }
 
@@ -173,35 +191,32 @@ fn a_terminal_on_stdout_that_nobody_reads_holds_nobody_else_up_and_what_it_misse
 
 #[test]
 fn a_terminal_on_stdout_that_is_read_late_gets_all_answers() {
-    let (mut screen, terminal) = terminal();
-    // In a raw terminal lines come out as they went in.
-    let (keyboard, mut typist) = std::io::pipe().unwrap();
+    let (screen, terminal) = terminal();
+    let (keyboard, typist) = std::io::pipe().unwrap();
     let setup = Setup::new([echo("echo", 1)]).stdio().stdin(keyboard).stdout(terminal.try_clone().unwrap());
     let daemon = setup.start_unheard();
-    typist.write_all(requests(2000).as_bytes()).unwrap();
+    let mut typist = Client::over(typist);
+    typist.send_bytes(requests(2000).as_bytes());
     assert!(ready(screen.as_fd(), PollFlags::IN), "nothing is written to the terminal");
     drop(typist);
-    let mut seen = Vec::new();
-    while memchr::memchr_iter(b'\n', &seen).count() < 2000 {
-        let mut piece = [0; 4096];
-        let count = screen.read(&mut piece).unwrap();
-        seen.extend_from_slice(&piece[..count]);
-    }
-    assert_eq!(ids(&String::from_utf8(seen).unwrap()), (0..2000).collect::<Vec<_>>());
+    let mut screen = Client::over(screen);
+    let seen: String = (0..2000).map(|_| screen.line() + "\n").collect();
+    assert_eq!(ids(&seen), (0..2000).collect::<Vec<_>>());
     drop(terminal);
     daemon.ends_well();
 }
 
 #[test]
 fn answers_that_a_full_disk_does_not_take_are_counted_and_end_the_daemon_with_1() {
-    let setup = Setup::new([echo("echo", 1)]);
+    // All answers come in one piece, so that none of them is still pending when the first one cannot be written.
+    let setup = Setup::new([shell("agents", "head -n 50 | dd bs=4096 iflag=fullblock 2>/dev/null; exec cat")]);
     let input = setup.path("input");
     fs::write(&input, requests(50)).unwrap();
     let full = File::options().write(true).open("/dev/full").unwrap();
     let outcome = setup.stdio().stdin(File::open(&input).unwrap()).stdout(full).run();
     assert_eq!(outcome.code, Some(1), "{}", outcome.stderr);
     assert!(outcome.stderr.contains("No space left on device"), "{}", outcome.stderr);
-    assert!(outcome.stderr.contains("lines for stdout could not be written"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains(" 50 lines for stdout could not be written"), "{}", outcome.stderr);
 }
 
 /// Runs `--stdio <input >output 2>log` as a user who may have so many processes and threads: its exit code, the answers,
@@ -220,7 +235,7 @@ fn with_processes(most: u64) -> Option<(Option<i32>, String, String)> {
     if !as_another_user(&mut command, libc::RLIMIT_NPROC, most, || Ok(())) {
         return None;
     }
-    let code = command.status().unwrap().code();
+    let code = end_of("the daemon", &mut command.spawn().unwrap()).code();
     Some((code, fs::read_to_string(path("output")).unwrap(), fs::read_to_string(path("log")).unwrap()))
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
+use crate::backpressure::{MOST_BEFORE_AN_ANSWER, taken_before_answers, written_by};
 use crate::client::Client;
 use crate::harness::{
     Daemon, Gate, Setup, children, echo, inheritable, lives, number_in, recorded, script, shell, until, with, worker,
@@ -187,18 +188,11 @@ fn a_worker_that_floods_stderr_never_stalls_routing() {
     // It writes for as long as it lives, as fast as it is read.
     let flood = json!({ "bytes": 1_u64 << 50, "lines_at_once": 500 });
     client.send(&json!({ "id": "flood", "method": "stderr_flood", "pool": "noisy", "params": flood }));
-    let written = || {
-        let counters = fs::read_to_string(format!("/proc/{noisy}/io")).unwrap();
-        let bytes = counters.lines().find_map(|line| line.strip_prefix("wchar: ")).unwrap();
-        bytes.parse::<u64>().unwrap()
-    };
-    daemon.until("the flood is under way", || written() > 1_000_000);
-    let before = written();
-    for id in 0..300 {
-        client.send(&json!({ "id": id, "method": "m", "pool": "calm" }));
-        client.answer(id);
-    }
-    daemon.until("the flood goes on", || written() > before + 1_000_000);
+    daemon.until("the flood is under way", || written_by(noisy) > 1_000_000);
+    let taken = taken_before_answers(&daemon, &mut client, noisy);
+    assert!(taken < MOST_BEFORE_AN_ANSWER, "{taken} bytes of the flood went before an answer");
+    let before = written_by(noisy);
+    daemon.until("the flood goes on", || written_by(noisy) > before + 1_000_000);
     daemon.stop();
 }
 

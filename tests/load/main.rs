@@ -6,15 +6,22 @@
 //! 1,000,000), `STDIO_BUS_LOAD_CLIENTS` how many clients there are (default 1,000).
 
 mod client;
+#[path = "../support/descriptors.rs"]
+mod descriptors;
 mod worker;
 
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Child, ChildStderr, Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::sync::mpsc::{Receiver, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 const WORKERS: usize = 16;
+
+/// How long anything may take that must come. Generous: a loaded machine is no failure.
+const PATIENCE: Duration = Duration::from_secs(300);
 
 fn main() -> ExitCode {
     if std::env::args().nth(1).as_deref() == Some("worker") {
@@ -48,6 +55,7 @@ impl Drop for Daemon {
 }
 
 fn load(clients: usize, prompts: usize) -> Vec<String> {
+    descriptors::allow();
     let program = std::env::current_exe().expect("this test has a program file");
     let config = serde_json::json!({
         "pools": [{"id": "agents", "command": program, "args": ["worker"], "instances": WORKERS, "assignment": "client"}],
@@ -58,12 +66,8 @@ fn load(clients: usize, prompts: usize) -> Vec<String> {
     let mut daemon = Command::new(env!("CARGO_BIN_EXE_stdio_bus"));
     daemon.arg("--config").arg(&path).args(["--tcp", "127.0.0.1:0"]).stdin(Stdio::null()).stderr(Stdio::piped());
     let mut daemon = Daemon(daemon.spawn().expect("the daemon starts"));
-    let mut log = BufReader::new(daemon.0.stderr.take().expect("a pipe"));
-    let address = address(&mut log);
-    let complaints = std::thread::spawn(move || {
-        let loud = |line: &String| [" WARN ", " ERROR ", "panicked"].iter().any(|word| line.contains(word));
-        log.lines().map_while(Result::ok).filter(loud).collect::<Vec<_>>()
-    });
+    let log = follow(daemon.0.stderr.take().expect("a pipe"));
+    let address = address(&log);
 
     let lines = Arc::new(AtomicU64::new(0));
     let threads: Vec<_> = (0..clients)
@@ -73,28 +77,58 @@ fn load(clients: usize, prompts: usize) -> Vec<String> {
             std::thread::Builder::new().stack_size(256 * 1024).spawn(client).expect("a thread")
         })
         .collect();
-    let mut failures: Vec<String> = threads
-        .into_iter()
-        .filter_map(|thread| thread.join().unwrap_or_else(|_| Err("a client panicked".into())).err())
-        .collect();
+    let mut failures = Vec::new();
+    let (mut seen, mut since) = (0, Instant::now());
+    while !threads.iter().all(JoinHandle::is_finished) {
+        let now = lines.load(Ordering::Relaxed);
+        if now > seen {
+            (seen, since) = (now, Instant::now());
+        }
+        if since.elapsed() > PATIENCE {
+            failures.push(format!("no client has got a line for {PATIENCE:?}, and some still wait"));
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let ended = threads.into_iter().filter(JoinHandle::is_finished);
+    failures.extend(ended.filter_map(|thread| thread.join().unwrap_or_else(|_| Err("a client panicked".into())).err()));
 
     let ended = Command::new("kill").arg(daemon.0.id().to_string()).status().is_ok_and(|status| status.success());
-    let status = daemon.0.wait();
-    if !ended || !status.as_ref().is_ok_and(|status| status.success()) {
+    let deadline = Instant::now() + PATIENCE;
+    let mut status = daemon.0.try_wait();
+    while matches!(status, Ok(None)) && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(10));
+        status = daemon.0.try_wait();
+    }
+    if !ended || !matches!(status, Ok(Some(status)) if status.success()) {
         failures.push(format!("the daemon did not end well: {status:?}"));
     }
-    failures.extend(complaints.join().unwrap_or_default().into_iter().map(|line| format!("the daemon says: {line}")));
+    drop(daemon);
+    let loud = |line: &String| [" WARN ", " ERROR ", "panicked"].iter().any(|word| line.contains(word));
+    let said = std::iter::from_fn(|| log.recv_timeout(PATIENCE).ok()).filter(loud);
+    failures.extend(said.map(|line| format!("the daemon says: {line}")));
     println!("{clients} clients, {WORKERS} workers, {} lines seen by clients", lines.load(Ordering::Relaxed));
     failures
 }
 
-fn address(log: &mut impl BufRead) -> String {
-    let mut line = String::new();
+/// The lines of the log, which is read all the time: it must not fill its pipe.
+fn follow(stderr: ChildStderr) -> Receiver<String> {
+    let (sender, lines) = channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+            if sender.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    lines
+}
+
+fn address(log: &Receiver<String>) -> String {
     loop {
-        line.clear();
-        assert!(log.read_line(&mut line).expect("a log") > 0, "the daemon ended before it listened");
-        if let Some((_, address)) = line.trim().split_once("listening on tcp://") {
-            return address.to_owned();
+        let line = log.recv_timeout(PATIENCE).expect("the daemon says where it listens");
+        if let Some((_, address)) = line.split_once("listening on tcp://") {
+            return address.trim().to_owned();
         }
     }
 }

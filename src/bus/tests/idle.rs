@@ -100,14 +100,20 @@ fn when_all_slots_are_taken_idle_clients_stay_unless_one_source_has_most_of_the_
         let clients: Vec<Peer> = (0..MAX_CONNECTIONS)
             .map(|at| bench.connect(0, Source::User(if at < mine { 0 } else { at as u32 })).expect("room").into())
             .collect();
-        for client in &clients {
+        let (waits, owns, others) = (clients[0], clients[1], &clients[2..]);
+        bench.write(waits, r#"{"id":1,"method":"x"}"#);
+        bench.write(owns, r#"{"id":2,"method":"session/new"}"#);
+        let worker = bench.worker(0);
+        bench.write(worker, r#"{"id":2,"result":{"sessionId":"s"}}"#);
+        bench.read_one(owns);
+        for client in others {
             bench.write(*client, r#"{"method":"x"}"#);
         }
         bench.pass(milliseconds(9_999));
         assert!(clients.iter().all(|client| bench.how_closed(*client).is_none()));
         bench.pass(milliseconds(1));
         let closed: Vec<usize> = (0..clients.len()).filter(|at| bench.how_closed(clients[*at]).is_some()).collect();
-        assert_eq!(closed, if goes { vec![0] } else { vec![] });
+        assert_eq!(closed, if goes { vec![2] } else { vec![] }, "who has a request or a session stays");
     }
 }
 

@@ -362,6 +362,8 @@ fn in_stdio_mode_the_end_of_stdin_is_the_end_after_the_last_answer() {
     assert_eq!(bench.read_one(client), r#"{"id":1,"result":1}"#);
     bench.ends(client);
     bench.gone(client);
+    let told = bench.reports.iter().find(|report| report.reason == Reason::Draining).unwrap();
+    assert!(told.text.starts_with("shutting down: stdin has ended"), "{}", told.text);
     assert_eq!(bench.signals_to(worker), [Signal::Terminate]);
     bench.exits(worker, Exit::Signal(15));
     bench.ends(worker);

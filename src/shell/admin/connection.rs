@@ -51,6 +51,8 @@ pub(super) struct Connection {
     pub is_last: bool,
     pub receiving: bool,
     pub sending: bool,
+    /// That is a wait for room.
+    pub awaits_room: bool,
     /// It waits for its next piece to be made.
     pub is_busy: bool,
     /// When its phase has lasted too long.
@@ -74,6 +76,7 @@ impl Connection {
             is_last: false,
             receiving: false,
             sending: false,
+            awaits_room: false,
             is_busy: false,
             deadline: now.after(REQUEST_TIME),
             since: now,

@@ -255,7 +255,7 @@ impl<I: Io> Shell<I> {
             socket: connection.socket.as_raw_fd(),
             from: rest.as_ptr(),
             bytes: rest.len().min(u32::MAX as usize) as u32,
-            now_or_never: false,
+            now_or_never: true,
         };
         connection.sending = true;
         connection.deadline = now.after(SEND_TIME);
@@ -265,14 +265,27 @@ impl<I: Io> Shell<I> {
         self.admin.check_at(deadline);
     }
 
+    /// Lets an answer wait until its socket has room.
+    fn await_admin_room(&mut self, slot: usize) {
+        let connection = &mut self.admin.connections[slot];
+        (connection.sending, connection.awaits_room) = (true, true);
+        // Taken for half-closed, as many are, it is told of room in either case.
+        let room = Submission::AwaitRoom { descriptor: connection.socket.as_raw_fd(), half_closed: true };
+        // SAFETY: the socket stays open while `sending` is set.
+        unsafe { self.hands.io.submit(room, Operation::AdminSend.token(slot)) };
+    }
+
     pub(in crate::shell) fn admin_sent(&mut self, now: Moment, slot: usize, result: i32) {
         let connection = &mut self.admin.connections[slot];
         debug_assert!(connection.sending);
         connection.sending = false;
+        let has_room = std::mem::take(&mut connection.awaits_room) && result > 0;
         match (connection.phase, result) {
             (Phase::Leaving, _) => return self.admin.remove_if_idle(slot),
+            _ if has_room => {}
             (_, 1..) => connection.sent += result as usize,
-            (_, error) if error == -libc::EAGAIN || error == -libc::EINTR => {}
+            (_, error) if error == -libc::EAGAIN => return self.await_admin_room(slot),
+            (_, error) if error == -libc::EINTR => {}
             // Whoever asked has gone.
             _ => return self.admin.leave(slot),
         }

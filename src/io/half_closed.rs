@@ -30,15 +30,17 @@ pub struct HalfClosed {
     done: Vec<Completion>,
 }
 
-impl HalfClosed {
-    pub fn new() -> Self {
+impl Default for HalfClosed {
+    fn default() -> Self {
         // SAFETY: the call takes no memory.
         let poll = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
         // SAFETY: a system call has just made it for us.
         let poll = (poll >= 0).then(|| unsafe { OwnedFd::from_raw_fd(poll) });
         Self { poll, waiting: HashMap::new(), done: Vec::new() }
     }
+}
 
+impl HalfClosed {
     /// What becomes readable when something here has come true; none if nothing is waited for.
     pub fn descriptor(&self) -> Option<RawFd> {
         self.poll.as_ref().filter(|_| !self.waiting.is_empty()).map(AsRawFd::as_raw_fd)
@@ -169,7 +171,7 @@ mod tests {
     #[test]
     fn room_and_the_end_are_told_each_to_who_waits_for_it() {
         let (ours, theirs) = full();
-        let mut half_closed = HalfClosed::new();
+        let mut half_closed = HalfClosed::default();
         half_closed.wait(1, room(&ours));
         half_closed.wait(2, watch(&ours));
         assert_eq!(taken(&mut half_closed), []);
@@ -188,7 +190,7 @@ mod tests {
     #[test]
     fn what_is_cancelled_is_told_so_and_the_rest_goes_on() {
         let (ours, theirs) = full();
-        let mut half_closed = HalfClosed::new();
+        let mut half_closed = HalfClosed::default();
         half_closed.wait(1, room(&ours));
         half_closed.wait(2, watch(&ours));
         assert!(half_closed.cancel(1) && !half_closed.cancel(1) && !half_closed.cancel(7));
@@ -203,7 +205,7 @@ mod tests {
     #[test]
     fn a_file_has_room_and_where_nobody_would_tell_that_is_told() {
         let file = tempfile::tempfile().expect("a file");
-        let mut half_closed = HalfClosed::new();
+        let mut half_closed = HalfClosed::default();
         half_closed.wait(1, Submission::AwaitRoom { descriptor: file.as_raw_fd(), half_closed: true });
         assert!(half_closed.has_news());
         assert_eq!(taken(&mut half_closed), [(1, libc::EPOLLOUT)]);

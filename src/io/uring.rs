@@ -43,7 +43,7 @@ impl Uring {
         Ok(Self {
             ring: ManuallyDrop::new(ring),
             buffers: ManuallyDrop::new(buffers),
-            half_closed: HalfClosed::new(),
+            half_closed: HalfClosed::default(),
             awaits_half_closed: false,
             in_flight: 0,
             origin: Instant::now(),

@@ -64,7 +64,7 @@ mod tests {
         let mut process = Command::new(std::env::current_exe().expect("it has a file"));
         process.args(["--exact", "shell::last_words::tests::a_process_that_panics", "--ignored", "--nocapture"]);
         let mut process = process.stdout(Stdio::null()).stderr(writer).spawn().expect("it can be started");
-        let until = Instant::now() + Duration::from_secs(12);
+        let until = Instant::now() + Duration::from_secs(120);
         let status = loop {
             if let Some(status) = process.try_wait().expect("it is our child") {
                 break Some(status);

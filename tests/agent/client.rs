@@ -241,7 +241,7 @@ impl Client {
         while let Ok(line) = self.lines.recv_timeout(PATIENCE) {
             self.unread(line);
         }
-        self.child.wait().unwrap().code()
+        super::many::end_of(&mut self.child)
     }
 
     /// Ends the agent: all that it logged.

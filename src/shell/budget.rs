@@ -55,3 +55,18 @@ impl Budget {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_short_above_three_quarters_and_over_above_all_of_it() {
+        let budget = Budget::new(400);
+        let cases =
+            [(0, Stage::Enough), (300, Stage::Enough), (301, Stage::Short), (400, Stage::Short), (401, Stage::Over)];
+        for (used, stage) in cases {
+            assert_eq!(budget.stage(used), stage, "{used}");
+        }
+    }
+}

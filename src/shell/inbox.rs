@@ -174,4 +174,15 @@ mod tests {
             assert_eq!(buffers.used(), 0);
         }
     }
+
+    #[test]
+    fn what_fits_into_the_block_needs_no_more_memory() {
+        let mut buffers = Buffers::new(None, 0).expect("there is memory");
+        let mut inbox = Inbox::default();
+        assert!(inbox.would_grow(1));
+        assert!(inbox.append(b"a line", 1024, &mut buffers));
+        let room = inbox.block.as_ref().expect("it lies in a block").capacity() - inbox.len();
+        assert_eq!([room, room + 1].map(|bytes| inbox.would_grow(bytes)), [false, true]);
+        inbox.release(&mut buffers);
+    }
 }

@@ -114,6 +114,21 @@ fn those_who_wait_are_told_when_the_daemon_shuts_down() {
 }
 
 #[test]
+fn a_notification_that_finds_no_worker_while_the_daemon_shuts_down_does_not_wait_for_one() {
+    let mut settings = settings(vec![pool(1, Assignment::RoundRobin), pool(1, Assignment::RoundRobin)]);
+    settings.pools[1].id = "other".into();
+    (settings.limits.hold, settings.limits.quiesce) = (seconds(1), seconds(10));
+    let mut bench = Bench::new(settings);
+    let (client, asker, other) = (bench.client(), bench.client(), bench.worker(1));
+    bench.write(asker, r#"{"id":1,"method":"x"}"#);
+    bench.dies(other);
+    bench.shutdown();
+    bench.write(client, r#"{"method":"note","pool":"other"}"#);
+    assert!(!bench.is_paused(client));
+    assert_eq!(bench.count(Reason::NoWorker), 1);
+}
+
+#[test]
 fn a_new_connection_waits_for_the_next_spare_after_the_first_one_has_failed() {
     let mut bench = holding(vec![Pool { max_instances: 3, ..pool(1, Assignment::Dedicated) }]);
     let (client, worker) = (bench.client(), bench.worker(0));

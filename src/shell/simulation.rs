@@ -310,9 +310,9 @@ enum Verdict {
 struct LastWord {
     /// It may be heard once so many bytes have left: what is wrong may be seen by its first byte.
     heard_at: usize,
-    /// What it hears of it, if it hears anything, and what is counted.
+    /// What it hears of it, if it hears anything, and what is counted, if that is known.
     verdict: Option<Verdict>,
-    reason: Reason,
+    reason: Option<Reason>,
 }
 
 /// What a client has that speaks WebSocket.
@@ -370,7 +370,7 @@ fn tokens_file() -> PathBuf {
     static FILE: OnceLock<File> = OnceLock::new();
     let file = FILE.get_or_init(|| {
         let mut file = File::from(memfd_create("tokens", MemfdFlags::CLOEXEC).expect("there is memory"));
-        write!(file, "somebody:{TOKEN}\n").expect("there is memory");
+        writeln!(file, "somebody:{TOKEN}").expect("there is memory");
         file
     });
     PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
@@ -545,9 +545,10 @@ impl Client {
         let sent = self.sent;
         // Nobody hears what has not left.
         self.asked.retain(|_, asked| asked.ends_at <= sent);
-        if self.frames.is_some() {
-            // There is no half of a WebSocket.
-            self.last_word = Some(LastWord { heard_at: sent, verdict: None, reason: Reason::ClientBroken });
+        if let Some(frames) = &self.frames {
+            // There is no half of a WebSocket. In the middle of its request, it has never been one.
+            let reason = frames.is_open.then_some(Reason::ClientBroken);
+            self.last_word = Some(LastWord { heard_at: sent, verdict: None, reason });
         }
         if let Some(end) = self.speaks.take()
             && !self.is_stdio
@@ -606,7 +607,7 @@ impl Client {
     }
 
     /// It says this, and nothing after it.
-    fn says_its_last(&mut self, bytes: &[u8], verdict: Option<Verdict>, reason: Reason) {
+    fn says_its_last(&mut self, bytes: &[u8], verdict: Option<Verdict>, reason: Option<Reason>) {
         self.last_word = Some(LastWord { heard_at: self.sent + self.todo.len() + 1, verdict, reason });
         self.todo.extend(bytes);
     }
@@ -615,7 +616,7 @@ impl Client {
     fn says_goodbye(&mut self) -> bool {
         let Some(frames) = &mut self.frames else { return false };
         let goodbye = encode::close(Some(1000), "", Some(frames.mask()));
-        self.says_its_last(&goodbye, Some(Verdict::Code(1000)), Reason::ClientOpened);
+        self.says_its_last(&goodbye, Some(Verdict::Code(1000)), None);
         true
     }
 
@@ -624,16 +625,17 @@ impl Client {
         match &mut self.frames {
             Some(frames) if random.one_in(4) => {
                 let line = frames.message(random.pick(&BROKEN_LINES[..3]).trim_ascii_end());
-                self.says_its_last(&line, Some(Verdict::Code(1007)), Reason::ClientMalformed);
+                self.says_its_last(&line, Some(Verdict::Code(1007)), Some(Reason::ClientMalformed));
             }
             Some(_) => {
                 let (frame, code) = *random.pick(&BROKEN_FRAMES);
                 let reason = if code == 1009 { Reason::ClientLineTooLong } else { Reason::ClientMalformed };
-                self.says_its_last(frame, Some(Verdict::Code(code)), reason);
+                self.says_its_last(frame, Some(Verdict::Code(code)), Some(reason));
             }
             None => {
                 let verdict = Verdict::Error(Reason::ClientMalformed.name().to_owned());
-                self.says_its_last(*random.pick(&BROKEN_LINES), Some(verdict), Reason::ClientMalformed);
+                let line = *random.pick(&BROKEN_LINES);
+                self.says_its_last(line, Some(verdict), Some(Reason::ClientMalformed));
             }
         }
     }
@@ -933,7 +935,7 @@ impl Simulation {
             if is_broken && self.random.one_in(2) {
                 let missing: &[u8] = b"{\"jsonrpc\":\"2.0\",\"method\":\"m\"}\n";
                 let said = if required && self.random.one_in(2) { missing } else { *self.random.pick(&BROKEN_HEADERS) };
-                client.says_its_last(said, None, Reason::ProxyHeader);
+                client.says_its_last(said, None, Some(Reason::ProxyHeader));
                 return self.clients.push(client);
             }
             client.todo.extend(*self.random.pick(&HEADERS));
@@ -945,7 +947,11 @@ impl Simulation {
                 let most = BROKEN_UPGRADES.len() - usize::from(!self.has_tokens);
                 let (part, other, status) = self.random.pick(&BROKEN_UPGRADES[..most]);
                 let upgrade = upgrade.replace(part, other);
-                client.says_its_last(upgrade.as_bytes(), Some(Verdict::Status(*status)), Reason::HandshakeRefused);
+                client.says_its_last(
+                    upgrade.as_bytes(),
+                    Some(Verdict::Status(*status)),
+                    Some(Reason::HandshakeRefused),
+                );
             } else {
                 client.todo.extend(upgrade.bytes());
             }
@@ -1005,7 +1011,7 @@ impl Simulation {
         let by_itself = match &client.last_word {
             Some(last) if client.sent < last.heard_at => Err("before it had said its last"),
             Some(last) if last.verdict.is_some() && last.verdict != client.verdict => Err("with another verdict"),
-            Some(last) if bus.count(last.reason) == 0 => Err("and that was not counted"),
+            Some(last) if last.reason.is_some_and(|reason| bus.count(reason) == 0) => Err("and that was not counted"),
             Some(_) => Ok(()),
             None if client.speaks.is_some() => Err("without a reason"),
             None if !client.asked.is_empty() => Err("before it had its answers"),
@@ -1040,7 +1046,7 @@ impl Simulation {
         }
         assert!(self.closed_for_want <= counted, "{} of {counted} that were counted", self.closed_for_want);
         for reason in [Reason::ClientMalformed, Reason::ClientLineTooLong] {
-            let said = |client: &&Client| client.last_word.as_ref().is_some_and(|last| last.reason == reason);
+            let said = |client: &&Client| client.last_word.as_ref().is_some_and(|last| last.reason == Some(reason));
             let said = self.clients.iter().filter(said).count() as u64;
             assert!(bus.count(reason) <= said, "{} is counted too often", reason.name());
         }

@@ -29,7 +29,13 @@ const BUFFER: usize = 256 * 1024;
 /// How many of them may be lines of workers.
 const WORKERS_PART: usize = BUFFER / 2;
 
+#[cfg(not(test))]
 static BUFFERED: Mutex<Buffered> = Mutex::new(Buffered::EMPTY);
+#[cfg(test)]
+thread_local! {
+    /// Tests run beside each other, and what a simulated daemon does must follow from its seed.
+    static BUFFERED: &'static Mutex<Buffered> = Box::leak(Box::new(Mutex::new(Buffered::EMPTY)));
+}
 static JSON: AtomicBool = AtomicBool::new(false);
 static JOURNAL: AtomicBool = AtomicBool::new(false);
 static LEVEL: AtomicU8 = AtomicU8::new(LogLevel::Info as u8);
@@ -143,7 +149,17 @@ impl Batch {
 }
 
 fn buffered() -> MutexGuard<'static, Buffered> {
-    BUFFERED.lock().unwrap_or_else(PoisonError::into_inner)
+    #[cfg(not(test))]
+    let buffered = &BUFFERED;
+    #[cfg(test)]
+    let buffered = BUFFERED.with(|buffered| *buffered);
+    buffered.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Forgets what waits to be written: the next daemon of this thread begins anew.
+#[cfg(test)]
+pub(super) fn forget() {
+    *buffered() = Buffered::EMPTY;
 }
 
 fn look() -> Look {

@@ -33,7 +33,7 @@ use super::listen::Listening;
 use super::signals::Signals;
 use super::workers::processes::Processes;
 use super::workers::spawn::Spawned;
-use super::{Ground, Shell};
+use super::{Ground, Shell, log};
 use crate::bus::port::{Exit, Origin, Reason, Signal, WorkerKey};
 use crate::bus::settings::{Proxies, Proxy};
 use crate::bus::shutdown::Stage;
@@ -746,7 +746,7 @@ impl Scarcity {
         let mut some = |times, from, to| random.one_in(times).then(|| random.range(from..to));
         Self {
             has_little_memory: some(3, 0, 1).is_some(),
-            patience: some(4, 50, 300).map(|milliseconds| Duration::from_millis(milliseconds as u64)),
+            patience: some(4, 100, 300).map(|milliseconds| Duration::from_millis(milliseconds as u64)),
             clients: some(5, 2, 6),
             of_listener: some(6, 1, 6),
             descriptors: some(5, 1, 6),
@@ -831,6 +831,7 @@ fn config(random: &mut Random, scarcity: Scarcity) -> Config {
 
 impl Simulation {
     fn new(seed: u64) -> Self {
+        log::forget();
         let wires = Rc::new(RefCell::new(Wires::default()));
         let pair = || {
             let (ours, theirs) = UnixStream::pair().expect("there are descriptors");
@@ -987,7 +988,8 @@ impl Simulation {
         if is_broken || bus.stage() > Stage::Running {
             return Ok(());
         }
-        let is_late = scarcity.patience.is_some_and(|patience| client.behind >= patience);
+        // The kernel is late, too: for the daemon, room comes later than it is made.
+        let is_late = scarcity.patience.is_some_and(|patience| client.behind >= patience / LATE_PART);
         // Several clients may have used up the patience of a worker that they share.
         let is_slow = self.now() >= SLOW_FOR && client.behind >= BEHIND;
         let was_full = self.full_in.is_some_and(|turn| turn >= client.came_in);
@@ -1256,6 +1258,9 @@ impl Simulation {
         }
     }
 }
+
+/// This part of its patience a client was behind, at least, when the daemon has lost it.
+const LATE_PART: u32 = 4;
 
 /// How long a worker that clients share waits for those who read slowly, in all, and what slowly is.
 const SLOW_FOR: Duration = Duration::from_millis(500);

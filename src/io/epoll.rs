@@ -9,18 +9,17 @@
 //! As the ring, a busy daemon waits for several events where that pays ([`Batching`]): it sleeps a little before it looks.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 use std::time::{Duration, Instant};
 
 use super::aside::{Aside, Task};
 use super::batching::Batching;
 use super::buffers::{Buffers, RECEIVE, RECEIVE_BUFFERS};
+use super::instance::{GONE, Instance, WRITABLE};
 use super::ring::Completion;
 use super::{Io, Submission, result_of};
 use crate::error::StartError;
 
-/// Events that are taken in one turn.
-const EVENTS: usize = 256;
 /// When it is tried again to wait for what could not be waited for.
 const ARM_AGAIN: Duration = Duration::from_millis(100);
 /// The first of the sleeps in which events gather.
@@ -30,9 +29,6 @@ const PIECE: usize = 4096;
 /// RWF_NOWAIT (preadv2(2)).
 const NOWAIT: libc::c_int = libc::RWF_NOWAIT;
 const READABLE: u32 = libc::EPOLLIN as u32;
-const WRITABLE: u32 = libc::EPOLLOUT as u32;
-/// The other side has gone: this is told whether it was asked for or not.
-const GONE: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 /// What the threads wake us by.
 const ASIDE: u64 = u64::MAX;
 
@@ -64,7 +60,7 @@ impl Waiters {
 
 /// See the top of the file.
 pub struct Epoll {
-    poll: OwnedFd,
+    poll: Instance,
     buffers: Buffers,
     /// Provided buffers that hold nothing.
     free: Vec<u16>,
@@ -88,15 +84,10 @@ impl Epoll {
     /// # Errors
     /// There are no descriptors or no memory left.
     pub fn new(workers: usize) -> Result<Self, StartError> {
-        // SAFETY: the call takes no memory.
-        let poll = owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) });
-        let poll = poll.map_err(StartError::io("make an epoll instance"))?;
+        let poll = Instance::new().map_err(StartError::io("make an epoll instance"))?;
         let aside = Aside::new().map_err(StartError::io("make an eventfd"))?;
-        let mut event = libc::epoll_event { events: READABLE, u64: ASIDE };
-        // SAFETY: the event lives until the call returns.
-        let added =
-            unsafe { libc::epoll_ctl(poll.as_raw_fd(), libc::EPOLL_CTL_ADD, aside.wakes().as_raw_fd(), &mut event) };
-        check(added).map_err(StartError::io("wait for an eventfd"))?;
+        poll.control(libc::EPOLL_CTL_ADD, aside.wakes().as_raw_fd(), READABLE, ASIDE)
+            .map_err(StartError::io("wait for an eventfd"))?;
         // Short sleeps are meant: see [`Batching`].
         // SAFETY: the call takes no memory. What it may fail with matters little.
         unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1000) };
@@ -110,7 +101,7 @@ impl Epoll {
             aside,
             unarmed: Vec::new(),
             batching: Batching::default(),
-            events: Vec::with_capacity(EVENTS),
+            events: Vec::new(),
             origin: Instant::now(),
         })
     }
@@ -190,9 +181,7 @@ impl Epoll {
     }
 
     fn control(&self, how: libc::c_int, descriptor: RawFd, events: u32) -> io::Result<()> {
-        let mut event = libc::epoll_event { events, u64: descriptor as u64 };
-        // SAFETY: the event lives until the call returns.
-        check(unsafe { libc::epoll_ctl(self.poll.as_raw_fd(), how, descriptor, &mut event) })
+        self.poll.control(how, descriptor, events, descriptor as u64)
     }
 
     /// Whether the kernel knows the descriptor by what it is taken to.
@@ -380,22 +369,7 @@ impl Epoll {
             waiting.get(event.u64 as usize).is_some_and(|waiters| waiters.registered.is_none())
         };
         self.events.retain(comes_once);
-        let taken = self.events.len();
-        self.events.reserve(EVENTS);
-        // SAFETY: there is room for so many events behind those that are there.
-        let count = unsafe {
-            let free = self.events.as_mut_ptr().add(taken);
-            libc::epoll_wait(self.poll.as_raw_fd(), free, EVENTS as libc::c_int, timeout)
-        };
-        match check(count) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
-            Err(error) => Err(error),
-            Ok(()) => {
-                // SAFETY: the kernel has filled so many.
-                unsafe { self.events.set_len(taken + count as usize) };
-                Ok(())
-            }
-        }
+        self.poll.wait(&mut self.events, timeout)
     }
 }
 
@@ -443,7 +417,7 @@ impl Io for Epoll {
     }
 
     fn has_news(&mut self) -> bool {
-        !self.done.is_empty() || is_ready(self.poll.as_raw_fd(), libc::POLLIN)
+        !self.done.is_empty() || is_ready(self.poll.descriptor(), libc::POLLIN)
     }
 
     fn carried(&mut self, lines: u64) {
@@ -471,16 +445,6 @@ impl Io for Epoll {
     fn describe(&self) -> (String, Option<&io::Error>) {
         ("epoll".to_owned(), None)
     }
-}
-
-fn owned(descriptor: libc::c_int) -> io::Result<OwnedFd> {
-    check(descriptor)?;
-    // SAFETY: a system call has just made it for us.
-    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
-}
-
-fn check(result: libc::c_int) -> io::Result<()> {
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// A connection that has gone again, or that another process has taken, must not be waited for in accept(2). The flag is

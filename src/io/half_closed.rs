@@ -1,18 +1,14 @@
 //! Waits at descriptors whose other side sends no more. The ring's own poll cannot: it asks for POLLRDHUP whatever it is
 //! told, and that is there already. An epoll(7) instance is asked for less, and the ring waits for the instance.
 
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::io;
+use std::os::fd::RawFd;
 
 use hashbrown::HashMap;
 
 use super::Submission;
+use super::instance::{GONE, Instance, WRITABLE};
 use super::ring::Completion;
-
-/// Events that are taken in one turn.
-const EVENTS: usize = 64;
-const WRITABLE: u32 = libc::EPOLLOUT as u32;
-/// The other side has gone: this is told whether it was asked for or not.
-const GONE: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 
 /// The operations that wait for one descriptor, by their tokens.
 #[derive(Clone, Copy, Default)]
@@ -21,41 +17,50 @@ struct Waiters {
     watch: Option<u64>,
 }
 
+impl Waiters {
+    fn tokens(self) -> impl Iterator<Item = u64> {
+        [self.room, self.watch].into_iter().flatten()
+    }
+
+    /// Takes those that these events are for.
+    fn take(&mut self, events: u32) -> Self {
+        let room = self.room.take_if(|_| events & (WRITABLE | GONE) != 0);
+        Self { room, watch: self.watch.take_if(|_| events & GONE != 0) }
+    }
+}
+
 /// See the top of the file.
-pub struct HalfClosed {
+pub(super) struct HalfClosed {
     /// None where it could not be made: then nobody is told anything.
-    poll: Option<OwnedFd>,
+    poll: Option<Instance>,
     waiting: HashMap<RawFd, Waiters>,
     /// What ended without an event.
     done: Vec<Completion>,
+    events: Vec<libc::epoll_event>,
 }
 
 impl Default for HalfClosed {
     fn default() -> Self {
-        // SAFETY: the call takes no memory.
-        let poll = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
-        // SAFETY: a system call has just made it for us.
-        let poll = (poll >= 0).then(|| unsafe { OwnedFd::from_raw_fd(poll) });
-        Self { poll, waiting: HashMap::new(), done: Vec::new() }
+        Self { poll: Instance::new().ok(), waiting: HashMap::new(), done: Vec::new(), events: Vec::new() }
     }
 }
 
 impl HalfClosed {
     /// What becomes readable when something here has come true; none if nothing is waited for.
-    pub fn descriptor(&self) -> Option<RawFd> {
-        self.poll.as_ref().filter(|_| !self.waiting.is_empty()).map(AsRawFd::as_raw_fd)
+    pub(super) fn descriptor(&self) -> Option<RawFd> {
+        self.poll.as_ref().filter(|_| !self.waiting.is_empty()).map(Instance::descriptor)
     }
 
     /// Whether something is to be told without waiting.
-    pub fn has_news(&self) -> bool {
+    pub(super) fn has_news(&self) -> bool {
         !self.done.is_empty()
     }
 
     /// Lets a [`Submission::AwaitRoom`] or a [`Submission::Watch`] wait. It completes with nothing where nobody would tell.
-    pub fn wait(&mut self, token: u64, submission: Submission) {
+    pub(super) fn wait(&mut self, token: u64, submission: Submission) {
         let descriptor = submission.descriptor();
+        let is_new = !self.waiting.contains_key(&descriptor);
         let waiters = self.waiting.entry(descriptor).or_default();
-        let is_new = waiters.room.is_none() && waiters.watch.is_none();
         let place = match submission {
             Submission::AwaitRoom { .. } => &mut waiters.room,
             _ => &mut waiters.watch,
@@ -63,25 +68,19 @@ impl HalfClosed {
         debug_assert!(place.is_none(), "two operations wait for the same: {place:?} and {submission:?}");
         *place = Some(token);
         let how = if is_new { libc::EPOLL_CTL_ADD } else { libc::EPOLL_CTL_MOD };
-        let refused = self.control(how, descriptor);
-        if refused == 0 {
-            return;
-        }
+        let Err(refused) = self.control(how, descriptor) else { return };
         // Files have room always, and epoll(7) takes none (EPERM).
-        let result = if refused == libc::EPERM { WRITABLE as i32 } else { 0 };
+        let result = if refused.raw_os_error() == Some(libc::EPERM) { WRITABLE as i32 } else { 0 };
         let waiters = self.waiting.remove(&descriptor).unwrap_or_default();
-        let tokens = [waiters.room, waiters.watch].into_iter().flatten();
-        self.done.extend(tokens.map(|token| Completion::of(token, result, None, false)));
+        self.done.extend(waiters.tokens().map(|token| Completion::of(token, result, None, false)));
     }
 
     /// Ends an operation, if it waits here.
-    pub fn cancel(&mut self, token: u64) -> bool {
-        let found = self.waiting.iter_mut().find(|(_, waiters)| [waiters.room, waiters.watch].contains(&Some(token)));
+    pub(super) fn cancel(&mut self, token: u64) -> bool {
+        let found = self.waiting.iter_mut().find(|(_, waiters)| waiters.tokens().any(|waiting| waiting == token));
         let Some((&descriptor, waiters)) = found else { return false };
-        if waiters.room == Some(token) {
-            waiters.room = None;
-        } else {
-            waiters.watch = None;
+        for place in [&mut waiters.room, &mut waiters.watch] {
+            place.take_if(|waiting| *waiting == token);
         }
         self.go_on(descriptor);
         self.done.push(Completion::of(token, -libc::ECANCELED, None, false));
@@ -89,46 +88,43 @@ impl HalfClosed {
     }
 
     /// Adds what has come true to `completions`.
-    pub fn take(&mut self, completions: &mut Vec<Completion>) {
+    pub(super) fn take(&mut self, completions: &mut Vec<Completion>) {
         completions.append(&mut self.done);
         let Some(poll) = self.poll.as_ref().filter(|_| !self.waiting.is_empty()) else { return };
-        let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS];
-        // SAFETY: the events live until the call returns.
-        let count = unsafe { libc::epoll_wait(poll.as_raw_fd(), events.as_mut_ptr(), EVENTS as libc::c_int, 0) };
-        for event in &events[..usize::try_from(count).unwrap_or(0)] {
+        let mut events = std::mem::take(&mut self.events);
+        // What cannot be asked for now is asked for again when the ring says that there is something.
+        let _ = poll.wait(&mut events, 0);
+        for event in events.drain(..) {
             let (descriptor, events) = (event.u64 as RawFd, event.events);
             let Some(waiters) = self.waiting.get_mut(&descriptor) else { continue };
-            let room = waiters.room.take_if(|_| events & (WRITABLE | GONE) != 0);
-            let watch = waiters.watch.take_if(|_| events & GONE != 0);
-            let tokens = [room, watch].into_iter().flatten();
-            completions.extend(tokens.map(|token| Completion::of(token, events as i32, None, false)));
+            let told = waiters.take(events).tokens();
+            completions.extend(told.map(|token| Completion::of(token, events as i32, None, false)));
             self.go_on(descriptor);
         }
+        self.events = events;
     }
 
     /// Goes on waiting for what is left at a descriptor.
     fn go_on(&mut self, descriptor: RawFd) {
-        let is_over = self.waiting.get(&descriptor).is_none_or(|left| left.room.is_none() && left.watch.is_none());
-        self.control(if is_over { libc::EPOLL_CTL_DEL } else { libc::EPOLL_CTL_MOD }, descriptor);
+        let is_over = self.waiting.get(&descriptor).is_none_or(|left| left.tokens().next().is_none());
+        // It is known there, and asked for no more than before.
+        let _ = self.control(if is_over { libc::EPOLL_CTL_DEL } else { libc::EPOLL_CTL_MOD }, descriptor);
         if is_over {
             self.waiting.remove(&descriptor);
         }
     }
 
-    /// Tells the kernel what is waited for at a descriptor; why it does not want to know, or 0.
-    fn control(&self, how: libc::c_int, descriptor: RawFd) -> i32 {
-        let Some(poll) = &self.poll else { return libc::EBADF };
+    /// Tells the kernel what is waited for at a descriptor.
+    fn control(&self, how: libc::c_int, descriptor: RawFd) -> io::Result<()> {
+        let Some(poll) = &self.poll else { return Err(io::ErrorKind::Unsupported.into()) };
         let awaits_room = self.waiting.get(&descriptor).is_some_and(|waiters| waiters.room.is_some());
-        let wanted = if awaits_room { WRITABLE } else { 0 };
-        let mut event = libc::epoll_event { events: wanted, u64: descriptor as u64 };
-        // SAFETY: the event lives until the call returns.
-        let result = unsafe { libc::epoll_ctl(poll.as_raw_fd(), how, descriptor, &mut event) };
-        if result == 0 { 0 } else { std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO) }
+        poll.control(how, descriptor, if awaits_room { WRITABLE } else { 0 }, descriptor as u64)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd;
     use std::os::unix::net::UnixStream;
     use std::time::Duration;
 

@@ -79,12 +79,12 @@ pub(super) struct Connection {
     pub asked: usize,
     /// A socket that had no room is tried again, in any case, this long after it was tried last.
     pub room_patience: Duration,
-    /// Its other side sends no more, as far as the kernel has told.
-    pub half_closed: bool,
     /// It waits for that among [`Hands::full`].
     ///
     /// [`Hands::full`]: super::hands::Hands::full
     pub is_full: bool,
+    /// Its other side sends no more, as far as the kernel has told.
+    pub half_closed: bool,
     /// It speaks WebSocket.
     pub web: Option<Box<Web>>,
     /// How long its network may give no sign of it, if that is looked at.

@@ -8,6 +8,8 @@ mod terminal;
 #[cfg(feature = "tls")]
 #[path = "bridge/tls.rs"]
 mod tls;
+#[path = "support/waiting.rs"]
+mod waiting;
 #[path = "bridge/websocket.rs"]
 mod websocket;
 
@@ -26,6 +28,7 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use seccomp::forbid;
 use serde_json::{Value, json};
 use terminal::terminal;
+use waiting::comes_true;
 
 /// What must happen at all happens within this time, on however busy a machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -161,15 +164,16 @@ impl Bridge {
 
     /// The same, and does something again and again meanwhile.
     fn status_after(&mut self, mut again: impl FnMut()) -> ExitStatus {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            if let Some(status) = self.child.try_wait().expect("it is our child") {
-                return status;
+        let mut status = None;
+        let has_ended = comes_true(PATIENCE, || {
+            status = self.child.try_wait().expect("it is our child");
+            if status.is_none() {
+                again();
             }
-            assert!(Instant::now() < deadline, "the bridge does not end");
-            again();
-            std::thread::sleep(Duration::from_millis(2));
-        }
+            status.is_some()
+        });
+        assert!(has_ended, "the bridge does not end");
+        status.expect("it has ended")
     }
 
     fn code(&mut self) -> Option<i32> {

@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::json;
 
-use super::client::{Client, PATIENCE};
+use super::client::{Client, PATIENCE, end_of, until};
 use super::endpoint::Endpoint;
-use super::many::{Unread, end_of, until};
+use super::many::Unread;
 
 /// An endpoint that says "a" and then nothing ("mute" is not even answered), and tells when its connection was closed.
 /// Prompts that contain "fine" are answered.

@@ -10,9 +10,21 @@ use std::time::Duration;
 use serde_json::{Value as Json, json};
 
 use super::transcript::Transcript;
+use super::waiting::comes_true;
 
 /// How long anything may take that must come.
 pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Waits for what sends no event when it comes true.
+pub fn until(what: &str, condition: impl FnMut() -> bool) {
+    assert!(comes_true(PATIENCE, condition), "in vain: {what}");
+}
+
+/// Waits for the end of an agent: its exit code.
+pub fn end_of(agent: &mut Child) -> Option<i32> {
+    until("the agent ends", || agent.try_wait().unwrap().is_some());
+    agent.wait().unwrap().code()
+}
 
 /// The program under test.
 pub fn program() -> Command {
@@ -241,7 +253,7 @@ impl Client {
         while let Ok(line) = self.lines.recv_timeout(PATIENCE) {
             self.unread(line);
         }
-        super::many::end_of(&mut self.child)
+        end_of(&mut self.child)
     }
 
     /// Ends the agent: all that it logged.

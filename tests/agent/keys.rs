@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
-use super::client::{Client, program};
+use super::client::{Client, program, until};
 use super::endpoint::Endpoint;
 
 /// An endpoint that takes one key, the last line of a file; it refuses every other.
@@ -199,19 +199,12 @@ fn a_command_ends_with_the_prompt_that_needed_it() {
     let mut client = Client::start(&[("OPENAI_API_KEY_COMMAND", &command)]);
     let session = client.session();
     let id = client.ask_prompt(&session, "hi");
-    let deadline = std::time::Instant::now() + super::client::PATIENCE;
-    while !started.exists() {
-        assert!(std::time::Instant::now() < deadline, "the command does not start");
-        std::thread::yield_now();
-    }
+    until("the command starts", || started.exists());
     let pid = std::fs::read_to_string(&started).unwrap();
     client.notify("session/cancel", json!({"sessionId": session}));
     assert_eq!(client.answer(id).stop(), "cancelled");
     let process = PathBuf::from(format!("/proc/{}", pid.trim()));
-    while process.exists() {
-        assert!(std::time::Instant::now() < deadline, "the command lives on");
-        std::thread::yield_now();
-    }
+    until("the command ends", || !process.exists());
 }
 
 #[test]

@@ -18,3 +18,5 @@ mod network;
 mod secrets;
 mod streaming;
 mod transcript;
+#[path = "../support/waiting.rs"]
+mod waiting;

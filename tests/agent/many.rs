@@ -9,24 +9,9 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Value as Json, json};
 
-use super::client::{Client, PATIENCE, program};
+use super::client::{Client, PATIENCE, end_of, program, until};
 use super::endpoint::{Endpoint, delta};
 use super::transcript::Transcript;
-
-/// Waits for what sends no event when it comes true.
-pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !condition() {
-        assert!(Instant::now() < deadline, "in vain: {what}");
-        std::thread::yield_now();
-    }
-}
-
-/// Waits for the end of an agent: its exit code.
-pub fn end_of(agent: &mut Child) -> Option<i32> {
-    until("the agent ends", || agent.try_wait().unwrap().is_some());
-    agent.wait().unwrap().code()
-}
 
 /// An agent whose stdout is read only while the test waits for a line.
 pub struct Unread {

@@ -298,8 +298,7 @@ fn checks_take_no_slot_and_no_line_of_the_log_and_the_oldest_of_64_connections_m
 #[test]
 fn those_who_send_no_more_and_take_nothing_cost_no_thread_of_the_kernel() {
     let daemon = start_ready(Setup::new([worker("agents", 1, &[])]));
-    let threads = || std::fs::read_dir(format!("/proc/{}/task", daemon.pid())).expect("it runs").count();
-    let before = threads();
+    let before = daemon.threads();
     // More than a socket holds.
     let pages = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(100);
     let mut silent: Vec<Admin<UnixStream>> = (0..16).map(|_| Admin::of(&daemon)).collect();
@@ -311,7 +310,7 @@ fn those_who_send_no_more_and_take_nothing_cost_no_thread_of_the_kernel() {
         answers(&daemon, "/healthz", 200, "alive\n");
     }
     // The log may need one.
-    assert!(threads() <= before + 1, "{before}, then {}", threads());
+    assert!(daemon.threads() <= before + 1, "{before}, then {}", daemon.threads());
     for admin in &mut silent {
         for _ in 0..100 {
             assert_eq!(admin.answer().expect("there are more").status, 200);

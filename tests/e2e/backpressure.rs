@@ -213,8 +213,7 @@ fn half_closed_clients_that_do_not_read_cost_no_thread_of_the_kernel() {
     let mut daemon = with_admin(Setup::new([echo("echo", 1)])).start();
     let mut other = daemon.connect();
     other.request(0, "m", json!({}));
-    let threads = || fs::read_dir(format!("/proc/{}/task", daemon.pid())).expect("it runs").count();
-    let before = threads();
+    let before = daemon.threads();
     let clients: Vec<Client> = (0..CLIENTS)
         .map(|_| {
             let mut client = Client::over_tcp_with_little_room(daemon.address());
@@ -230,7 +229,7 @@ fn half_closed_clients_that_do_not_read_cost_no_thread_of_the_kernel() {
         other.request(id, "m", json!({}));
     }
     // The log may need one.
-    assert!(threads() <= before + 1, "{before}, then {}", threads());
+    assert!(daemon.threads() <= before + 1, "{before}, then {}", daemon.threads());
     drop(clients);
     daemon.stop();
 }

@@ -28,6 +28,7 @@ use tempfile::TempDir;
 
 use crate::client::Client;
 use crate::descriptors;
+use crate::waiting::comes_true;
 
 /// How long a condition may take to come true. Generous: a loaded machine is no failure.
 pub const PATIENCE: Duration = Duration::from_secs(120);
@@ -120,27 +121,17 @@ pub fn ready(fd: BorrowedFd<'_>, events: PollFlags) -> bool {
 }
 
 /// Waits for what sends no event when it comes true, such as the contents of /proc or of a file.
-pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !condition() {
-        assert!(Instant::now() < deadline, "in vain: {what}");
-        std::thread::park_timeout(Duration::from_millis(2));
-    }
+pub fn until(what: &str, condition: impl FnMut() -> bool) {
+    assert!(comes_true(PATIENCE, condition), "in vain: {what}");
 }
 
 /// Waits for the end of a child of ours. One that does not end is killed, and the test fails.
 pub fn end_of(what: &str, child: &mut Child) -> ExitStatus {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        if let Some(status) = child.try_wait().expect("it is our child") {
-            return status;
-        }
-        if Instant::now() >= deadline {
-            let _ = child.kill();
-            panic!("{what} does not end");
-        }
-        std::thread::park_timeout(Duration::from_millis(2));
+    if !comes_true(PATIENCE, || child.try_wait().expect("it is our child").is_some()) {
+        let _ = child.kill();
+        panic!("{what} does not end");
     }
+    child.wait().expect("it is our child")
 }
 
 /// Runs a program to its end: how it ended, and what it wrote to stdout.
@@ -582,12 +573,8 @@ impl Daemon {
     }
 
     /// [`until`], with the log in the message of the failure.
-    pub fn until(&self, what: &str, mut condition: impl FnMut() -> bool) {
-        let deadline = Instant::now() + PATIENCE;
-        while !condition() {
-            assert!(Instant::now() < deadline, "in vain: {what}; the log:\n{}", self.log());
-            std::thread::park_timeout(Duration::from_millis(2));
-        }
+    pub fn until(&self, what: &str, condition: impl FnMut() -> bool) {
+        assert!(comes_true(PATIENCE, condition), "in vain: {what}; the log:\n{}", self.log());
     }
 
     /// Sends it a signal.
@@ -612,6 +599,11 @@ impl Daemon {
     /// How many descriptors it has open.
     pub fn descriptors(&self) -> usize {
         fs::read_dir(format!("/proc/{}/fd", self.pid())).expect("it runs").count()
+    }
+
+    /// How many threads it has, those of the kernel that work for it included.
+    pub fn threads(&self) -> usize {
+        fs::read_dir(format!("/proc/{}/task", self.pid())).expect("it runs").count()
     }
 
     /// Copies of its descriptors, which are of the same open files.

@@ -11,6 +11,8 @@ mod harness;
 mod seccomp;
 #[path = "../support/terminal.rs"]
 mod terminal;
+#[path = "../support/waiting.rs"]
+mod waiting;
 
 mod access;
 mod admin;

@@ -8,6 +8,8 @@
 mod client;
 #[path = "../support/descriptors.rs"]
 mod descriptors;
+#[path = "../support/waiting.rs"]
+mod waiting;
 mod worker;
 
 use std::io::{BufRead, BufReader};
@@ -17,6 +19,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+use waiting::comes_true;
 
 const WORKERS: usize = 16;
 
@@ -78,28 +82,23 @@ fn load(clients: usize, prompts: usize) -> Vec<String> {
         })
         .collect();
     let mut failures = Vec::new();
-    let (mut seen, mut since) = (0, Instant::now());
-    while !threads.iter().all(JoinHandle::is_finished) {
-        let now = lines.load(Ordering::Relaxed);
-        if now > seen {
-            (seen, since) = (now, Instant::now());
-        }
-        if since.elapsed() > PATIENCE {
+    let all_have_ended = || threads.iter().all(JoinHandle::is_finished);
+    while !all_have_ended() {
+        let seen = lines.load(Ordering::Relaxed);
+        if !comes_true(PATIENCE, || lines.load(Ordering::Relaxed) > seen || all_have_ended()) {
             failures.push(format!("no client has got a line for {PATIENCE:?}, and some still wait"));
             break;
         }
-        std::thread::sleep(Duration::from_millis(10));
     }
     let ended = threads.into_iter().filter(JoinHandle::is_finished);
     failures.extend(ended.filter_map(|thread| thread.join().unwrap_or_else(|_| Err("a client panicked".into())).err()));
 
     let ended = Command::new("kill").arg(daemon.0.id().to_string()).status().is_ok_and(|status| status.success());
-    let deadline = Instant::now() + PATIENCE;
-    let mut status = daemon.0.try_wait();
-    while matches!(status, Ok(None)) && Instant::now() < deadline {
-        std::thread::sleep(Duration::from_millis(10));
+    let mut status = Ok(None);
+    comes_true(PATIENCE, || {
         status = daemon.0.try_wait();
-    }
+        !matches!(status, Ok(None))
+    });
     if !ended || !matches!(status, Ok(Some(status)) if status.success()) {
         failures.push(format!("the daemon did not end well: {status:?}"));
     }

@@ -166,7 +166,7 @@ impl Bus {
             return Ok(*worker);
         }
         if assigned.is_some() && self.closes_on_exit(group) {
-            return Err((Reason::WorkerGone, "the worker of this connection has exited or is stopping".into()));
+            return Err((Reason::RequestLost, "the worker of this connection has exited or is stopping".into()));
         }
         let worker = match assignment {
             Assignment::Dedicated => self.take_dedicated(now, client, group),

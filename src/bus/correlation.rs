@@ -342,7 +342,7 @@ impl Bus {
 }
 
 fn gone() -> Refusal {
-    Refusal(Reason::WorkerGone, "the other end has gone".into())
+    Refusal(Reason::RequestLost, "the other end has gone".into())
 }
 
 fn too_many() -> Refusal {

@@ -482,7 +482,7 @@ impl Bus {
         if self.worker_takes_messages(worker) {
             Ok(worker)
         } else {
-            Err(Refusal(Reason::WorkerGone, "the worker of this session has exited or is stopping".into()))
+            Err(Refusal(Reason::RequestLost, "the worker of this session has exited or is stopping".into()))
         }
     }
 

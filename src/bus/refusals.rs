@@ -74,7 +74,7 @@ impl Bus {
     ) {
         if self.takes_errors(to) {
             self.stats.error_replies += 1;
-            self.send(now, to, &reply::error(id, session, reply::code(reason), text, reason.name(), delivered));
+            self.send(now, to, &reply::error(id, session, reply::code(reason), text, reason.told(), delivered));
         }
     }
 

@@ -7,7 +7,7 @@ use super::report::Reason;
 pub(crate) fn code(reason: Reason) -> i32 {
     match reason {
         Reason::NoWorker => -32010,
-        Reason::WorkerGone | Reason::RequestDiscarded => -32011,
+        Reason::RequestLost | Reason::RequestDiscarded => -32011,
         Reason::SessionLimit => -32012,
         Reason::PendingLimit => -32013,
         Reason::SessionDenied | Reason::SessionTaken => -32014,

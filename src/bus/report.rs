@@ -71,7 +71,7 @@ reasons! {
     HandshakeRefused "handshake_refused" Warn "A connection asked for a WebSocket and was refused, or did not ask in time.",
     PartialLine "partial_line" Warn "A peer ended in the middle of a line; the part was dropped.",
     NoWorker "no_worker" Warn "No worker of the pool is running.",
-    WorkerGone "worker_exited" Warn "The worker that the request or its session belonged to has exited.",
+    RequestLost "request_lost" Warn "A request was with a worker that ended, or for a session of one that ends; its client reads worker_exited.",
     SessionLimit "session_limit" Warn "The session table is full.",
     PendingLimit "pending_limit" Warn "The table of pending requests is full.",
     SessionDenied "session_denied" Warn "A client named a session of another client.",
@@ -99,7 +99,7 @@ reasons! {
     Unroutable "unroutable" Warn "A worker's message says nothing of its receiver, and several clients may be meant.",
     UnknownRequest "unknown_request" Debug "A message is about a request that is not pending any more.",
     WorkerStarted "worker_started" Info "A worker is running.",
-    WorkerExited "worker_ended" Warn "A worker's process ended although nobody asked it to.",
+    WorkerExited "worker_exited" Warn "A worker's process ended although nobody asked it to.",
     WorkerStopped "worker_stopped" Info "A worker's process ended as asked.",
     WorkerKilled "worker_killed" Warn "A worker did not stop in time and was killed.",
     WorkerHoldsPipe "worker_holds_pipe" Warn "A worker has exited, but a process it started keeps its stdout open.",
@@ -121,6 +121,14 @@ reasons! {
 }
 
 impl Reason {
+    /// What a client reads of it in `error.data.reason`: the name, but of a request that went with its worker why it did.
+    pub fn told(self) -> &'static str {
+        match self {
+            Self::RequestLost => Self::WorkerExited.name(),
+            other => other.name(),
+        }
+    }
+
     fn burst(self) -> u32 {
         match self {
             Self::ClientOpened | Self::ClientClosed => CLIENT_BURST,

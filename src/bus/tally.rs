@@ -41,7 +41,7 @@ impl Outcome {
         match reason {
             Reason::Timeout => Self::Timeout,
             Reason::Cancelled => Self::Cancelled,
-            Reason::WorkerGone => Self::WorkerExited,
+            Reason::RequestLost => Self::WorkerExited,
             Reason::RequestDiscarded => Self::ClientLeft,
             Reason::ShuttingDown => Self::ShuttingDown,
             _ => Self::Failed,

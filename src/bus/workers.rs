@@ -142,7 +142,7 @@ impl Bus {
         let (reason, text) = if self.shutdown.stops_workers() {
             (Reason::ShuttingDown, "the daemon shut down before the worker answered")
         } else {
-            (Reason::WorkerGone, "the worker exited before it answered")
+            (Reason::RequestLost, "the worker exited before it answered")
         };
         self.penalise_crash(now, key, &to_answer);
         for request in in_order(to_answer) {

@@ -633,7 +633,7 @@ impl Client {
                 self.says_its_last(frame, Some(Verdict::Code(code)), Some(reason));
             }
             None => {
-                let verdict = Verdict::Error(Reason::ClientMalformed.name().to_owned());
+                let verdict = Verdict::Error(Reason::ClientMalformed.told().to_owned());
                 let line = *random.pick(&BROKEN_LINES);
                 self.says_its_last(line, Some(verdict), Some(Reason::ClientMalformed));
             }
@@ -1002,7 +1002,7 @@ impl Simulation {
         ];
         let is_in_want = wants.iter().any(|(may_be, reason)| {
             let may_be_told = match &client.verdict {
-                Some(Verdict::Error(told)) => told == reason.name(),
+                Some(Verdict::Error(told)) => told == reason.told(),
                 _ => true,
             };
             *may_be && may_be_told && bus.count(*reason) > 0

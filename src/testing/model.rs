@@ -44,7 +44,7 @@ const FORESEEN: [Reason; 23] = [
 
 /// Reasons for which a pending request is given up. Without error replies the model cannot see which of them it was.
 const GIVEN_UP: [Reason; 5] =
-    [Reason::WorkerGone, Reason::ShuttingDown, Reason::RequestDiscarded, Reason::ClientLeft, Reason::Cancelled];
+    [Reason::RequestLost, Reason::ShuttingDown, Reason::RequestDiscarded, Reason::ClientLeft, Reason::Cancelled];
 
 /// How long a request that nobody waits for, or that its client has cancelled, keeps its slot.
 const SLOT_KEPT: Duration = Duration::from_secs(5);
@@ -497,7 +497,7 @@ impl Model {
         }
         let ends_with = |(of, worker): &(usize, usize)| *of == group && self.ends_its_client(*worker);
         if self.clients[client].assigned.iter().any(ends_with) {
-            return Fate::lost(Reason::WorkerGone);
+            return Fate::lost(Reason::RequestLost);
         }
         let free = |worker: &Worker| worker.takes && worker.owner.is_none() && pools.contains(&worker.pool);
         let to: Vec<Who> =
@@ -531,7 +531,7 @@ impl Model {
             if self.workers[worker].takes {
                 fate.to.push(Who::Worker(worker));
             } else {
-                fate.lost.push(Reason::WorkerGone);
+                fate.lost.push(Reason::RequestLost);
             }
         }
         fate
@@ -600,7 +600,7 @@ impl Model {
         for request in self.targets(client, line) {
             match request.answerer {
                 Who::Worker(worker) if self.workers[worker].takes => fate.to.push(request.answerer),
-                _ => fate.lost.extend([Reason::UnknownRequest, Reason::WorkerGone]),
+                _ => fate.lost.extend([Reason::UnknownRequest, Reason::RequestLost]),
             }
         }
         if fate.to.is_empty() && fate.lost.is_empty() {
@@ -1364,7 +1364,7 @@ impl Model {
         };
         if line.kind == Kind::Request && told && self.settings.routing.error_replies {
             let token = line.id.clone().expect("a request has an id");
-            self.expected_replies.push((line.from, token, reason.name()));
+            self.expected_replies.push((line.from, token, reason.told()));
         }
         Some(reason)
     }
@@ -1411,7 +1411,7 @@ impl Model {
         let refuses =
             hearing == Some(to) && !value["id"].is_null() && value["error"]["data"]["reason"] != "client_left";
         self.refused_for =
-            Reason::ALL.iter().find(|known| refuses && value["error"]["data"]["reason"] == known.name()).copied();
+            Reason::ALL.iter().find(|known| refuses && value["error"]["data"]["reason"] == known.told()).copied();
         refuses
     }
 
@@ -1446,9 +1446,9 @@ impl Model {
             assert!(!self.clients[client].closed);
             return;
         }
-        let reason = Reason::ALL.iter().find(|known| known.name() == reason).expect("a reason has a name");
+        let reason = Reason::ALL.iter().find(|known| known.told() == reason).expect("a reason has a name");
         if hearing == Some(to) {
-            self.seen_replies.push((to, id, reason.name()));
+            self.seen_replies.push((to, id, reason.told()));
             return;
         }
         self.gave_up(now, to, &id, *reason);
@@ -1472,7 +1472,7 @@ impl Model {
                 let overdue = request.expires.is_some_and(|at| at <= now) || self.clients[client].half_closed;
                 assert!(overdue, "too early: {request:?}");
             }
-            Reason::WorkerGone => {
+            Reason::RequestLost => {
                 assert!(!self.refused);
                 self.accused.push(worker);
                 self.blamed.push((worker, to));
@@ -1732,7 +1732,7 @@ impl Model {
                 self.to_workers.push(request);
             } else if request.asker.is_some() {
                 assert!(!self.settings.routing.error_replies, "nobody was told that {request:?} is lost");
-                self.count(Reason::WorkerGone);
+                self.count(Reason::RequestLost);
             }
         }
         self.unasks(worker);

@@ -193,5 +193,5 @@ fn without_memory_the_daemon_and_its_workers_live_and_a_polite_client_is_answere
     polite.send(&json!({ "id": 2, "method": "who", "pool": "loud" }));
     assert_eq!(polite.answer(2)["result"]["pid"], worker_before);
     let outcome = daemon.stop();
-    assert!(!outcome.stderr.contains("worker_ended"), "{}", outcome.stderr);
+    assert!(!outcome.stderr.contains("worker_exited"), "{}", outcome.stderr);
 }

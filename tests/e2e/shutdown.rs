@@ -302,7 +302,7 @@ fn as_process_1_of_a_container_it_reaps_everything_and_ends_on_sigterm() {
     // The worker's death makes its orphan a child of process 1.
     client.ask("x", "exit", json!({ "code": 1 }));
     client.error("x", "worker_exited");
-    daemon.logs(&["worker_ended"]);
+    daemon.logs(&["worker_exited"]);
     daemon.until("no zombies", || children(first).iter().all(|(_, state)| *state != 'Z'));
     kill_process(Pid::from_raw(first as i32).unwrap(), Signal::TERM).unwrap();
     daemon.ends_well();

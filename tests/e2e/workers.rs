@@ -173,7 +173,7 @@ fn a_worker_that_is_started_again_has_its_name_again_and_another_incarnation() {
     let place =
         u8::from(!daemon.logs(&["reason=worker_started", &format!("process {old} ")]).contains("worker=agents/0 "));
     send_signal(old, Signal::KILL);
-    daemon.logs(&["reason=worker_ended", &format!("worker=agents/{place} incarnation={place}")]);
+    daemon.logs(&["reason=worker_exited", &format!("worker=agents/{place} incarnation={place}")]);
     daemon.logs(&["reason=worker_started", &format!("worker=agents/{place} incarnation=2")]);
     daemon.stop();
 }
@@ -209,7 +209,8 @@ fn an_exit_by_code_by_zero_or_by_signal_is_logged_and_the_worker_is_started_agai
     ] {
         client.ask(1, method, params);
         assert_eq!(client.error(1, "worker_exited"), -32011);
-        daemon.logs(&["worker_ended", logged]);
+        daemon.logs(&["reason=worker_exited", logged]);
+        daemon.logs(&["reason=request_lost", "client=0 ", " id=1"]);
         assert!(!lives(last));
         last = successor(&mut client, last);
     }

@@ -55,7 +55,7 @@ fn every_pending_request_of_a_dead_worker_is_answered_in_the_order_of_asking() {
             assert_eq!(error["sessionId"], session, "spec 5.2.2");
         }
     }
-    assert_eq!(bench.count(Reason::WorkerGone), 10);
+    assert_eq!(bench.count(Reason::RequestLost), 10);
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn without_error_replies_the_bus_says_nothing_and_counts_all_the_same() {
     bench.write(client, r#"{"id":3,"method":"x"}"#);
     assert!(bench.read(client).is_empty() && bench.read(other).is_empty());
     assert!(bench.how_closed(other).is_some());
-    for reason in [Reason::UnknownPool, Reason::WorkerGone, Reason::NoWorker, Reason::ClientMalformed] {
+    for reason in [Reason::UnknownPool, Reason::RequestLost, Reason::NoWorker, Reason::ClientMalformed] {
         assert_eq!(bench.count(reason), 1, "{}", reason.name());
     }
 }

@@ -342,6 +342,24 @@ fn names(bench: &Bench) -> Vec<(usize, u32)> {
 }
 
 #[test]
+fn the_end_of_a_worker_is_one_worker_exited_and_each_request_that_goes_with_it_a_request_lost() {
+    let mut bench = bench(1);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    for id in 0..3 {
+        bench.write(client, &format!(r#"{{"id":{id},"method":"x"}}"#));
+    }
+    bench.dies(worker);
+    let reports = std::mem::take(&mut bench.reports);
+    let told = |name: &str| reports.iter().filter(|report| report.reason.name() == name).collect::<Vec<_>>();
+    let (ends, losses) = (told("worker_exited"), told("request_lost"));
+    assert_eq!((ends.len(), losses.len()), (1, 3));
+    assert_eq!((ends[0].worker.is_some(), ends[0].client, ends[0].id.as_deref()), (true, None, None));
+    assert!(losses.iter().all(|report| report.worker.is_some() && report.client.is_some() && report.id.is_some()));
+    let read = bench.read(client);
+    assert!(read.len() == 3 && read.iter().all(|line| line.contains(r#""reason":"worker_exited""#)), "{read:?}");
+}
+
+#[test]
 fn a_worker_that_is_started_again_has_the_name_of_the_one_before() {
     let mut bench = bench(3);
     let workers = [bench.worker(2), bench.worker(0), bench.worker(1)];

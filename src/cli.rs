@@ -535,6 +535,8 @@ enum Shown {
     Sessions,
     /// Requests that wait for their answers
     Pending,
+    /// Clients and workers that are not read, and for whom they wait
+    Waiting,
     /// Tables and queues, and how full they are
     Limits,
     /// The last warnings and errors
@@ -553,6 +555,7 @@ impl Verb {
                     Shown::Pools => "pools",
                     Shown::Sessions => "sessions",
                     Shown::Pending => "pending",
+                    Shown::Waiting => "waiting",
                     Shown::Limits => "limits",
                     Shown::Errors => "errors",
                 };

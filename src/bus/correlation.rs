@@ -296,12 +296,17 @@ impl Bus {
         let session = request.session.filter(|_| request.session_on_top).and_then(|key| self.sessions.get(key));
         let session = session.map(|session| session.name.clone());
         let id = request.asker_text();
-        let peers = [request.asker(), Some(request.answerer())];
+        let answerer = request.answerer();
+        let peers = [request.asker(), Some(answerer)];
         self.report_request(now, reason, peers, || (Some(id), text.into()));
         self.count_outcome(key, Outcome::of(reason));
         self.orphan_request(Direction::ToWorkers, key);
         let session = session.as_ref().map(Text::as_bytes);
-        self.send_error(now, client.into(), &token, session, reason, text, Delivered::Yes);
+        let cause = match answerer {
+            Peer::Worker(worker) if reason == Reason::RequestLost => self.workers.get(worker).and_then(|w| w.cause),
+            _ => None,
+        };
+        self.send_error_for(now, client.into(), &token, session, (reason, cause), text, Delivered::Yes);
         self.wake_after_answer(now, client);
     }
 

@@ -77,6 +77,11 @@ impl Bus {
         let worker = self.workers.get(key).filter(|worker| worker.answering.is_watched)?;
         let is_awaited = |key| self.to_workers.get(key).is_some_and(|request: &Request| request.asker().is_some());
         let waiting = worker.end.to_answer.iter().filter(|key| is_awaited(*key)).count();
+        if waiting > 0 && worker.end.blocked_on.is_some() {
+            // It is not read for now, since a client has no room: it may have said much.
+            self.workers.get_mut(key)?.answering.waits_since = now;
+            return Some(now.after(SILENT_FOR));
+        }
         let since = worker.end.spoke_at.map_or(worker.answering.waits_since, |at| at.max(worker.answering.waits_since));
         let due = since.after(SILENT_FOR);
         if waiting > 0 && due > now {

@@ -2,7 +2,7 @@
 //! (spec 4.3, 5.3, 7.3.2; decisions 8, 9).
 
 use super::client::Phase;
-use super::message::{Refusal, echoed_id, echoed_session};
+use super::message::{Refusal, echoed_id, echoed_session, session_name};
 use super::peer::{ClientKey, Moment, Peer};
 use super::port::Close;
 use super::reply::Delivered;
@@ -55,9 +55,21 @@ impl Bus {
                 Peer::Worker(_) => None,
             };
             let id = echoed_id(window, line);
-            self.send_error(now, from, id, session.as_deref(), reason, &text, Delivered::No);
+            let cause = match from {
+                Peer::Client(client) if reason == Reason::RequestLost => self.cause_of_loss(client, window, line),
+                _ => None,
+            };
+            self.send_error_for(now, from, id, session.as_deref(), (reason, cause), &text, Delivered::No);
         }
         Flow::Next
+    }
+
+    /// Why the worker is replaced that a client's message was for: that of the session it names, or of the connection.
+    fn cause_of_loss(&self, client: ClientKey, window: Window<'_>, line: &Line) -> Option<Reason> {
+        let session = session_name(window, line.session).and_then(|name| self.sessions.of_client(client, &name));
+        let of_session = session.and_then(|session| self.sessions.get(session)).map(|session| session.worker);
+        let own = self.clients.get(client)?.assigned.iter().map(|(_, worker)| *worker);
+        of_session.into_iter().chain(own).find_map(|worker| self.workers.get(worker)?.cause)
     }
 
     /// Says an error to a peer that still listens. `id` is a JSON token.
@@ -72,9 +84,26 @@ impl Bus {
         text: &str,
         delivered: Delivered,
     ) {
+        self.send_error_for(now, to, id, session, (reason, None), text, delivered);
+    }
+
+    /// The same of a worker that was replaced, with the cause of that.
+    #[allow(clippy::too_many_arguments)]
+    pub(super) fn send_error_for(
+        &mut self,
+        now: Moment,
+        to: Peer,
+        id: &[u8],
+        session: Option<&[u8]>,
+        (reason, cause): (Reason, Option<Reason>),
+        text: &str,
+        delivered: Delivered,
+    ) {
         if self.takes_errors(to) {
             self.stats.error_replies += 1;
-            self.send(now, to, &reply::error(id, session, reply::code(reason), text, reason.told(), delivered));
+            let cause = cause.map(Reason::name);
+            let code = reply::code(reason);
+            self.send(now, to, &reply::error(id, session, code, text, reason.told(), cause, delivered));
         }
     }
 

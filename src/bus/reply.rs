@@ -37,13 +37,16 @@ pub(crate) enum Delivered {
     Nothing,
 }
 
-/// An error reply with its newline. `id` is a JSON token; `session` a decoded sessionId to repeat at top level.
+/// An error reply with its newline. `id` is a JSON token; `session` a decoded sessionId to repeat at top level; `cause` is
+/// why a worker was replaced, if the error is for that.
+#[allow(clippy::too_many_arguments)]
 pub(crate) fn error(
     id: &[u8],
     session: Option<&[u8]>,
     code: i32,
     message: &str,
     reason: &str,
+    cause: Option<&str>,
     delivered: Delivered,
 ) -> Vec<u8> {
     let mut reply = Vec::with_capacity(160 + id.len() + message.len());
@@ -57,6 +60,10 @@ pub(crate) fn error(
     write_string(message.as_bytes(), &mut reply);
     reply.extend_from_slice(b",\"data\":{\"reason\":");
     write_string(reason.as_bytes(), &mut reply);
+    if let Some(cause) = cause {
+        reply.extend_from_slice(b",\"cause\":");
+        write_string(cause.as_bytes(), &mut reply);
+    }
     reply.extend_from_slice(match delivered {
         Delivered::Yes => b",\"delivered\":true".as_slice(),
         Delivered::No => b",\"delivered\":false",
@@ -106,7 +113,7 @@ mod tests {
     #[test]
     fn an_error_reply_is_one_line_of_json_with_the_reason() {
         let id = Id::parse(b"\"a\\\"b\"").unwrap();
-        let reply = error(&id_token(&id), Some(b"s"), -32010, "no worker", "no_worker", Delivered::No);
+        let reply = error(&id_token(&id), Some(b"s"), -32010, "no worker", "no_worker", None, Delivered::No);
         let value: serde_json::Value = serde_json::from_slice(&reply).unwrap();
         assert_eq!(value["id"], "a\"b");
         assert_eq!(value["sessionId"], "s");

@@ -49,6 +49,17 @@ impl Outcome {
     }
 }
 
+/// How a worker may end that nobody has asked to: by itself, or told to for what it did.
+pub const ENDS: [Reason; 7] = [
+    Reason::WorkerExited,
+    Reason::WorkerMalformed,
+    Reason::WorkerLineTooLong,
+    Reason::WorkerHangs,
+    Reason::WorkerStalled,
+    Reason::WorkerClosedStdout,
+    Reason::WorkerClosedStdin,
+];
+
 /// The counters of one pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
@@ -59,9 +70,9 @@ pub struct Tally {
     pub starts: u64,
     /// Processes that could not be started.
     pub start_failures: u64,
-    /// Processes that ended although nobody asked them to.
-    pub exits: u64,
-    /// Processes that ended as asked.
+    /// Processes that ended although nobody asked them to, by [`ENDS`].
+    exits: [u64; ENDS.len()],
+    /// Processes that ended as asked, by the operator, their client or the end of the daemon.
     pub stops: u64,
     /// Processes that are to be started again after an exit.
     pub restarts: u64,
@@ -73,6 +84,23 @@ impl Tally {
     /// How many requests have ended so.
     pub fn requests(&self, outcome: Outcome) -> u64 {
         self.outcomes[outcome as usize]
+    }
+
+    /// How many processes have ended so, of [`ENDS`].
+    pub fn exits(&self, reason: Reason) -> u64 {
+        ENDS.iter().zip(self.exits).filter(|(end, _)| **end == reason).map(|(_, count)| count).sum()
+    }
+
+    /// How many have ended although nobody asked them to.
+    pub fn all_exits(&self) -> u64 {
+        self.exits.iter().sum()
+    }
+
+    /// A process has ended although nobody asked it to.
+    pub(super) fn ended(&mut self, reason: Reason) {
+        let at = ENDS.iter().position(|end| *end == reason);
+        debug_assert!(at.is_some(), "{reason:?} is no way to end");
+        self.exits[at.unwrap_or_default()] += 1;
     }
 
     /// A request has ended otherwise than by an answer.

@@ -13,7 +13,7 @@ use super::hung::Answering;
 use super::patience::Patience;
 use super::peer::{ClientKey, Moment};
 use super::port::Exit;
-use super::report::WorkerName;
+use super::report::{Reason, WorkerName};
 use super::send_window::SendWindow;
 use crate::scan::Partial;
 
@@ -133,6 +133,8 @@ pub struct Worker {
     pub exit: Option<Exit>,
     /// It ended because it was told to.
     pub was_told: bool,
+    /// Why it was replaced while others needed it: what it did, or that the operator wanted it.
+    pub cause: Option<Reason>,
     /// It could not be started for want of descriptors, processes or memory.
     pub was_short: bool,
     /// Whether we asked it to end and do not want it back in its seat.
@@ -179,6 +181,7 @@ impl Worker {
             stdout_open: true,
             exit: None,
             was_told: false,
+            cause: None,
             was_short: false,
             no_restart: false,
             creating: 0,
@@ -202,6 +205,22 @@ impl Worker {
     /// Whether it may be giving out the name of a session just now.
     pub fn may_give_out_a_name(&self) -> bool {
         self.creating > 0 || self.may_create
+    }
+
+    /// It is replaced for this reason, unless it was to end before.
+    pub fn replaced_for(&mut self, reason: Reason) {
+        if !matches!(self.state, State::Stopping | State::Killed) {
+            self.cause.get_or_insert(reason);
+        }
+    }
+
+    /// How its end counts that has just come: as one that nobody wanted, for this reason, or as one that was asked for.
+    pub fn unwanted_end(&self) -> Option<Reason> {
+        match self.cause {
+            _ if !self.was_told => Some(Reason::WorkerExited),
+            Some(Reason::WorkerReplaced) => None,
+            cause => cause,
+        }
     }
 
     /// Whether messages may be given to it.

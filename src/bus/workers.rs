@@ -57,12 +57,19 @@ impl Bus {
         worker.stdin_open = false;
         let was_told = matches!(worker.state, State::Stopping | State::Killed);
         worker.was_told = was_told;
+        let unwanted = worker.unwanted_end();
         let tally = &mut self.pools[worker.pool].tally;
-        *(if was_told { &mut tally.stops } else { &mut tally.exits }) += 1;
+        match unwanted {
+            Some(reason) => tally.ended(reason),
+            None => tally.stops += 1,
+        }
         let (pending, sessions) = (worker.end.to_answer.len(), worker.end.sessions.len());
-        let reason = if was_told { Reason::WorkerStopped } else { Reason::WorkerExited };
-        self.report(now, reason, Some(Peer::Worker(key)), || {
-            format!("a worker ended with {exit}; {pending} requests were pending, {sessions} sessions are gone")
+        let reason = if unwanted.is_some() { Reason::WorkerExited } else { Reason::WorkerStopped };
+        self.report(now, reason, Some(Peer::Worker(key)), || match unwanted.filter(|_| was_told) {
+            Some(why) => format!("a worker that was told to stop ({}) ended with {exit}", why.name()),
+            None => {
+                format!("a worker ended with {exit}; {pending} requests were pending, {sessions} sessions are gone")
+            }
         });
         self.step(now, key, Event::Exited);
     }
@@ -72,6 +79,7 @@ impl Bus {
         self.report(now, reason, Some(Peer::Worker(key)), || text.to_owned());
         if let Some(worker) = self.workers.get_mut(key) {
             worker.stdout_open = false;
+            worker.replaced_for(reason);
         }
         self.effects.push_back(Effect::Pause { peer: Peer::Worker(key) });
         self.detach_worker(now, key);
@@ -142,7 +150,7 @@ impl Bus {
         let (reason, text) = if self.shutdown.stops_workers() {
             (Reason::ShuttingDown, "the daemon shut down before the worker answered")
         } else {
-            (Reason::RequestLost, "the worker exited before it answered")
+            (Reason::RequestLost, lost(self.workers.get(key).and_then(|worker| worker.cause)))
         };
         self.penalise_crash(now, key, &to_answer);
         for request in in_order(to_answer) {
@@ -252,11 +260,13 @@ impl Bus {
                 });
             }
             State::Running if !worker.stdout_open => {
+                self.replace_for(key, Reason::WorkerClosedStdout);
                 self.report(now, Reason::WorkerClosedStdout, Some(Peer::Worker(key)), || {
                     "a worker closed its stdout and lives; it is told to stop".into()
                 });
             }
             State::Running => {
+                self.replace_for(key, Reason::WorkerClosedStdin);
                 self.report(now, Reason::WorkerClosedStdin, Some(Peer::Worker(key)), || {
                     "a worker closed its stdin and lives; it is told to stop".into()
                 });
@@ -264,6 +274,12 @@ impl Bus {
             State::Starting | State::Stopping | State::Killed => {}
         }
         self.step(now, key, Event::Timer);
+    }
+
+    fn replace_for(&mut self, key: WorkerKey, reason: Reason) {
+        if let Some(worker) = self.workers.get_mut(key) {
+            worker.replaced_for(reason);
+        }
     }
 
     /// Whether a worker that has closed its stdin works on a request that it has read. It has as long as the request.
@@ -303,5 +319,17 @@ impl Bus {
                 _ => self.effects.push_back(Effect::Signal { worker: key, signal: Signal::Kill }),
             }
         }
+    }
+}
+
+/// What is said of requests that go with a worker which was replaced for this reason, or ended by itself.
+fn lost(cause: Option<Reason>) -> &'static str {
+    match cause {
+        Some(Reason::WorkerMalformed) => "the worker was replaced before it answered: it wrote what is no message",
+        Some(Reason::WorkerLineTooLong) => "the worker was replaced before it answered: it wrote too long a line",
+        Some(Reason::WorkerHangs) => "the worker was replaced before it answered: requests to it ran out of time",
+        Some(Reason::WorkerStalled) => "the worker was replaced before it answered: it did not read",
+        Some(Reason::WorkerReplaced) => "the operator had the worker replaced before it answered",
+        _ => "the worker exited before it answered",
     }
 }

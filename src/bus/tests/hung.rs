@@ -1,6 +1,7 @@
 //! Workers that do not answer, and those that end before they have.
 
 use super::*;
+use crate::bus::overview::Name;
 
 fn patient(most: u32) -> Bench {
     let pool = Pool { request_timeout: Some(seconds(5)), max_timeouts: Some(most), ..pool(1, Assignment::RoundRobin) };
@@ -63,6 +64,30 @@ fn a_worker_that_says_nothing_while_a_request_waits_is_told_about_once() {
     bench.pass(milliseconds(1));
     assert_eq!(bench.count(Reason::WorkerSilent), 2);
     assert!(bench.signals_to(worker).is_empty());
+}
+
+#[test]
+fn a_worker_that_the_bus_does_not_read_for_want_of_room_is_not_told_to_be_silent() {
+    let mut settings = settings(vec![pool(1, Assignment::Dedicated)]);
+    settings.limits.max_output_queue = 10;
+    settings.limits.backpressure_timeout = seconds(300);
+    let mut bench = Bench::new(settings);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    bench.write(client, r#"{"id":1,"method":"x"}"#);
+    bench.stalls(client);
+    for _ in 0..2 {
+        bench.write(worker, r#"{"method":"more than ten bytes"}"#);
+    }
+    assert!(bench.is_paused(worker));
+    bench.pass(seconds(100));
+    assert_eq!(bench.count(Reason::WorkerSilent), 0);
+    let row = bench.bus.worker_row(bench.now, 0).expect("it lives");
+    let waits = row.link.waits.map(|(whom, time)| (whom, time.as_secs()));
+    assert_eq!(waits, Some((Name::Client(0), 100)), "show waiting says who waits for whom");
+    bench.takes(client, 1000);
+    assert!(!bench.is_paused(worker));
+    bench.pass(seconds(61));
+    assert_eq!(bench.count(Reason::WorkerSilent), 1, "now it is");
 }
 
 #[test]

@@ -70,7 +70,7 @@ fn a_worker_that_the_operator_has_replaced_counts_as_no_failure() {
     assert!(bench.is_released(old));
     assert_eq!(bench.workers.len(), 2, "another one is there at once, though nobody is restarted");
     let tally = bench.bus.pool_row(0).expect("there is a pool").tally;
-    assert_eq!((tally.exits, tally.stops, tally.restarts, tally.given_up), (0, 1, 0, 0));
+    assert_eq!((tally.all_exits(), tally.stops, tally.restarts, tally.given_up), (0, 1, 0, 0));
     assert_eq!((bench.count(Reason::WorkerReplaced), bench.count(Reason::WorkerExited)), (1, 0));
     bench.handle(Input::RestartWorker { worker });
     assert_eq!(bench.count(Reason::WorkerReplaced), 1, "who has gone is nobody");

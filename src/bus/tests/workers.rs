@@ -1,6 +1,7 @@
 //! Workers that start, exit, misbehave and are started again (spec 5.3, 7.1; decision 13).
 
 use super::*;
+use crate::bus::tally::ENDS;
 
 #[test]
 fn the_last_lines_of_a_worker_are_read_even_if_a_slow_client_held_them_up() {
@@ -357,6 +358,101 @@ fn the_end_of_a_worker_is_one_worker_exited_and_each_request_that_goes_with_it_a
     assert!(losses.iter().all(|report| report.worker.is_some() && report.client.is_some() && report.id.is_some()));
     let read = bench.read(client);
     assert!(read.len() == 3 && read.iter().all(|line| line.contains(r#""reason":"worker_exited""#)), "{read:?}");
+}
+
+/// What the bystander of a worker that `breaks` reads, and how its end is counted.
+fn told_of(breaks: impl Fn(&mut Bench, Peer)) -> (Value, String, Vec<(&'static str, u64)>, u64) {
+    let agents = Pool { request_timeout: Some(seconds(5)), max_timeouts: Some(1), ..pool(1, Assignment::RoundRobin) };
+    let mut settings = settings(vec![agents]);
+    settings.limits.max_input_buffer = 64;
+    let mut bench = Bench::new(settings);
+    let (guilty, bystander, worker) = (bench.client(), bench.client(), bench.worker(0));
+    bench.write(guilty, r#"{"id":1,"method":"x"}"#);
+    bench.pass(seconds(4));
+    bench.write(bystander, r#"{"id":7,"method":"x"}"#);
+    breaks(&mut bench, worker);
+    bench.dies(worker);
+    let error = bench.read_json(bystander)["error"].clone();
+    let tally = bench.bus.pool_row(0).expect("there is a pool").tally;
+    let ends = ENDS.iter().map(|reason| (reason.name(), tally.exits(*reason))).filter(|(_, count)| *count > 0);
+    let logged = bench.reports.iter().find(|report| report.reason == Reason::WorkerExited);
+    (error, logged.map(|report| report.text.clone()).unwrap_or_default(), ends.collect(), tally.stops)
+}
+
+#[test]
+fn a_worker_that_is_replaced_for_what_it_did_counts_as_an_end_with_its_reason_and_bystanders_read_it() {
+    type Breaks = fn(&mut Bench, Peer);
+    let cases: [(Breaks, &str); 5] = [
+        (|bench, worker| bench.write(worker, "Starting..."), "worker_malformed"),
+        (|bench, worker| bench.write(worker, &format!("{{\"a\":\"{}\"}}", "x".repeat(300))), "worker_line_too_long"),
+        (|bench, _| bench.pass(seconds(1)), "worker_hangs"),
+        (
+            |bench, worker| {
+                bench.ends(worker);
+                bench.pass(seconds(1));
+            },
+            "worker_closed_stdout",
+        ),
+        (
+            |bench, worker| {
+                bench.wire(worker).unread = 10;
+                bench.breaks(worker);
+                bench.pass(milliseconds(999));
+                bench.pass(milliseconds(1));
+            },
+            "worker_closed_stdin",
+        ),
+    ];
+    for (breaks, cause) in cases {
+        let (error, logged, ends, stops) = told_of(breaks);
+        assert_eq!((error["code"].as_i64(), &error["data"]["delivered"]), (Some(-32011), &true.into()), "{error}");
+        assert_eq!((&error["data"]["reason"], &error["data"]["cause"]), (&"worker_exited".into(), &cause.into()));
+        assert_eq!((&ends[..], stops), (&[(cause, 1)][..], 0), "worker_exits_total sees it");
+        assert!(logged.contains("told to stop") && logged.contains(cause), "{logged}");
+    }
+}
+
+#[test]
+fn a_worker_that_ends_by_itself_has_no_cause_and_one_that_the_operator_replaces_says_so() {
+    let (error, logged, ends, stops) = told_of(|_, _| {});
+    assert_eq!((&error["data"]["cause"], ends, stops), (&Value::Null, vec![("worker_exited", 1)], 0));
+    assert!(logged.contains("exit code 1; 2 requests were pending"), "{logged}");
+    let (error, logged, ends, stops) = told_of(|bench, worker| {
+        let Peer::Worker(worker) = worker else { unreachable!() };
+        bench.handle(Input::RestartWorker { worker });
+    });
+    assert_eq!(
+        (&error["data"]["reason"], &error["data"]["cause"]),
+        (&"worker_exited".into(), &"worker_replaced".into())
+    );
+    assert!(error["message"].as_str().is_some_and(|text| text.contains("operator")), "{error}");
+    assert_eq!((logged.as_str(), ends, stops), ("", vec![], 1), "it ended as asked");
+}
+
+#[test]
+fn who_asks_in_a_session_while_the_operator_has_its_worker_replaced_reads_that() {
+    let mut bench = bench(2);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    bench.write(client, r#"{"id":1,"method":"x","sessionId":"s"}"#);
+    bench.write(worker, r#"{"id":1,"result":1}"#);
+    bench.read(client);
+    let Peer::Worker(key) = worker else { unreachable!() };
+    bench.handle(Input::RestartWorker { worker: key });
+    bench.write(client, r#"{"id":2,"method":"x","sessionId":"s"}"#);
+    let data = bench.read_json(client)["error"]["data"].clone();
+    assert_eq!(data, serde_json::json!({"reason": "worker_exited", "cause": "worker_replaced", "delivered": false}));
+}
+
+#[test]
+fn a_worker_that_was_to_end_anyway_counts_as_stopped_whatever_it_writes_then() {
+    let mut bench = Bench::new(settings(vec![pool(1, Assignment::Dedicated)]));
+    let (client, worker) = (bench.client(), bench.worker(0));
+    bench.write(client, r#"{"id":1,"method":"x"}"#);
+    bench.gone(client);
+    bench.write(worker, "bye");
+    bench.dies(worker);
+    let tally = bench.bus.pool_row(0).expect("there is a pool").tally;
+    assert_eq!((tally.all_exits(), tally.stops), (0, 1));
 }
 
 #[test]

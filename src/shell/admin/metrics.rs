@@ -12,7 +12,7 @@ use crate::bus::histogram::Histogram;
 use crate::bus::overview::{Askers, PoolRow};
 use crate::bus::readiness::Readiness;
 use crate::bus::stats::Stats;
-use crate::bus::tally::Outcome;
+use crate::bus::tally::{ENDS, Outcome};
 
 /// The media type of the format.
 pub(super) const KIND: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -318,8 +318,18 @@ const FAMILIES: &[Family] = &[
     },
     of_tally!("stdio_bus_worker_starts_total" "Processes of workers that were started." starts),
     of_tally!("stdio_bus_worker_start_failures_total" "Workers that could not be started." start_failures),
-    of_tally!("stdio_bus_worker_exits_total" "Workers that ended although nobody asked them to." exits),
-    of_tally!("stdio_bus_worker_stops_total" "Workers that ended as asked." stops),
+    Family {
+        name: "stdio_bus_worker_exits_total",
+        kind: "counter",
+        help: "Workers that ended by themselves or were replaced for what they did, by the reason that stands in the log.",
+        over: Over::Pools,
+        write: |out, scene, at| {
+            for reason in ENDS {
+                out.labelled(&[("reason", reason.name())], scene.pool(at).1.tally.exits(reason) as f64);
+            }
+        },
+    },
+    of_tally!("stdio_bus_worker_stops_total" "Workers that ended as asked: by the operator, with their client, or at the end." stops),
     of_tally!("stdio_bus_worker_restarts_total" "Restarts that an unasked exit led to." restarts),
     of_tally!("stdio_bus_worker_seats_given_up_total" "Seats that were given up after too many restarts." given_up),
     of_stats!("stdio_bus_client_lines_received_total" "counter" "Lines taken from clients." lines_from_clients),

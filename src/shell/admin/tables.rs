@@ -285,7 +285,7 @@ fn pool(view: &View<'_>, at: usize) -> Option<Value> {
         "answer_seconds_99_percent_below": quantile(0.99),
         "starts": tally.starts,
         "start_failures": tally.start_failures,
-        "exits": tally.exits,
+        "exits": tally.all_exits(),
         "restarts": tally.restarts,
     });
     add_readiness(&mut row, view.bus.pool_readiness(at));

@@ -388,6 +388,13 @@ impl Bus {
         self.effects()
     }
 
+    /// Has all lines of clients go the long way: what they lead to has to be the same.
+    #[cfg(any(test, feature = "testing"))]
+    pub(crate) fn without_short_way(mut self) -> Self {
+        self.denies_methods = true;
+        self
+    }
+
     fn dispatch(&mut self, now: Moment, input: Input) {
         match input {
             Input::Spawned { worker, pid } => self.on_spawned(now, worker, pid),

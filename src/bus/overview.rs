@@ -86,7 +86,7 @@ pub struct WorkerRow {
 }
 
 /// A session, or a name that is held.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionRow<'a> {
     /// Its name, decoded: bytes of a client or a worker.
     pub name: &'a [u8],

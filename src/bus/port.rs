@@ -12,7 +12,7 @@ pub use super::report::{Reason, WorkerName};
 use crate::scan::Span;
 
 /// What happened outside.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Input {
     /// A worker's process runs, as [`Effect::Spawn`] asked.
     Spawned {
@@ -152,7 +152,7 @@ impl std::fmt::Display for Exit {
 }
 
 /// What has to be done outside.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Queue these bytes of the window that `receive` was called with. Must be done before the window goes.
     Copy {

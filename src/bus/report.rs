@@ -150,7 +150,7 @@ pub struct WorkerName {
 }
 
 /// One thing to tell.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     /// Why.
     pub reason: Reason,

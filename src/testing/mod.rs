@@ -28,6 +28,8 @@ mod random;
 mod reading;
 pub mod shrink;
 pub mod simulator;
+pub mod trace;
+mod twins;
 
 pub use random::Random;
 

@@ -13,9 +13,10 @@ use super::line::{
 };
 use super::model::{BELIEVED, Model};
 use super::peers::{Heard, Mind};
-use crate::bus::Bus;
+use super::trace::{Hashes, Trace};
+use super::twins::Twins;
 use crate::bus::overview::{Name, SessionRow};
-use crate::bus::port::{ClientKey, Close, Effect, Effects, Exit, Input, Moment, Next, Peer, Signal, Source, WorkerKey};
+use crate::bus::port::{ClientKey, Close, Effect, Exit, Input, Moment, Next, Origin, Peer, Signal, Source, WorkerKey};
 use crate::bus::report::{Reason, WorkerName};
 use crate::bus::settings::{IdCollision, SessionAccess, Settings};
 use crate::bus::shutdown::Stage;
@@ -145,7 +146,7 @@ pub struct World {
     steps: usize,
     random: Random,
     settings: Settings,
-    bus: Bus,
+    bus: Twins,
     now: Moment,
     clients: Vec<SimClient>,
     workers: Vec<SimWorker>,
@@ -175,6 +176,8 @@ pub struct World {
     stalls: u64,
     /// How many claims it had forgotten then.
     expired: u64,
+    /// What all this comes to, if somebody wants to know.
+    trace: Option<Trace>,
     /// The last things that happened, if somebody wants to read them: to write them down takes half of the time.
     log: Option<VecDeque<String>>,
     /// How many of them.
@@ -236,7 +239,7 @@ impl World {
         Self {
             seed,
             steps,
-            bus: Bus::new(settings.clone()),
+            bus: Twins::new(settings.clone()),
             now: Moment(random.range(0..1_000_000) as u64),
             clients: Vec::new(),
             workers: Vec::new(),
@@ -257,6 +260,7 @@ impl World {
             dropped: Vec::new(),
             stalls: 0,
             expired: 0,
+            trace: None,
             log: None,
             log_length: std::env::var("STDIO_BUS_SIM_LOG").ok().and_then(|text| text.parse().ok()).unwrap_or(LOG),
             noted: 0,
@@ -267,8 +271,24 @@ impl World {
 
     /// Lives through it. Gives how often each reason was counted.
     pub fn run(mut self) -> Vec<u64> {
-        self.step("start", None, |bus, now| bus.start(now));
-        for _ in 0..self.steps {
+        self.live();
+        Reason::ALL.iter().map(|reason| self.bus.count(*reason)).collect()
+    }
+
+    /// Lives through it with one bus alone. Gives what that came to, and all that happened if it is to tell.
+    pub fn traced(mut self) -> (Hashes, Vec<String>) {
+        self.bus.alone();
+        self.trace = Some(Trace::default());
+        self.log_length = usize::MAX;
+        self.live();
+        let hashes = self.trace.take().unwrap_or_default().hashes();
+        (hashes, self.log.take().unwrap_or_default().into())
+    }
+
+    fn live(&mut self) {
+        self.step("start", None, Twins::start);
+        for step in 0..self.steps {
+            self.draw_anew(step);
             if self.done > 0 || self.seed.is_none() && self.random.left() == 0 {
                 break;
             }
@@ -279,9 +299,18 @@ impl World {
                 self.act();
             }
         }
+        self.draw_anew(self.steps);
         self.heal();
+        self.draw_anew(self.steps + 1);
         self.finish();
-        Reason::ALL.iter().map(|reason| self.bus.count(*reason)).collect()
+    }
+
+    /// What is drawn in one step does not depend on how much was drawn in those before: what is the same in two versions
+    /// of the bus but for a small thing goes on being so.
+    fn draw_anew(&mut self, step: usize) {
+        if let Some(seed) = self.seed {
+            self.random = Random::new(seed ^ ((step as u64 + 1) << 40));
+        }
     }
 
     fn note(&mut self, text: impl FnOnce(&Self) -> String) {
@@ -304,17 +333,12 @@ impl World {
     }
 
     /// Calls the bus and carries out what it wants.
-    fn step(
-        &mut self,
-        what: impl Display,
-        about: Option<Who>,
-        call: impl for<'a> FnOnce(&'a mut Bus, Moment) -> Effects<'a>,
-    ) {
+    fn step(&mut self, what: impl Display, about: Option<Who>, call: impl FnOnce(&mut Twins, Moment) -> Vec<Effect>) {
         self.note(|_| match about {
             Some(who) => format!("{who:?} {what}"),
             None => what.to_string(),
         });
-        let effects = call(&mut self.bus, self.now).collect();
+        let effects = call(&mut self.bus, self.now);
         self.carry_out(effects, &[], None, VecDeque::new(), false);
         self.check();
     }
@@ -358,7 +382,7 @@ impl World {
 
     fn tick(&mut self) {
         self.note(|_| "the time".into());
-        let effects: Vec<Effect> = self.bus.handle(self.now, Input::Tick).collect();
+        let effects = self.bus.handle(self.now, Input::Tick);
         self.model.refusing |= self.bus.stage() >= Stage::Terminating;
         self.model.quiescing |= self.bus.stage() >= Stage::Quiescing;
         self.model.leave_slots(self.now);
@@ -447,7 +471,6 @@ impl World {
         self.dropped.clear();
         let peer = self.peer(who);
         let (received, effects) = self.bus.receive(self.now, peer, window);
-        let effects: Vec<Effect> = effects.collect();
         let is_bad = bad.iter().map(|reason| self.bus.count(*reason)).sum::<u64>() > bad_before;
 
         let mut due = VecDeque::new();
@@ -480,6 +503,7 @@ impl World {
             assert_eq!(consumed, 0, "part of a line of {who:?} was consumed");
         }
         end.kept.drain(..received.consumed);
+        self.trace.iter_mut().for_each(|trace| trace.received(received));
         self.carry_out(effects, window.data(), Some(who), due, is_bad);
         match who {
             Who::Worker(worker) if is_bad => self.model.settled(worker),
@@ -519,7 +543,7 @@ impl World {
         }
         let peer = self.peer(who);
         self.note(|_| format!("{who:?} has ended, {partial} bytes left"));
-        let effects: Vec<Effect> = self.bus.handle(self.now, Input::Ended { peer, partial }).collect();
+        let effects = self.bus.handle(self.now, Input::Ended { peer, partial });
         self.carry_out(effects, &[], None, VecDeque::new(), false);
         if let Who::Client(client) = who {
             self.model.leave_unanswered(client);
@@ -553,6 +577,7 @@ impl World {
             })
             .collect();
         for (place, effect) in effects.into_iter().enumerate() {
+            self.trace_effect(&effect, data);
             // What ends a peer comes after all lines that were taken of it.
             let ends = match &effect {
                 Effect::Close { client, .. } => hearing == Some(Who::Client(self.client(*client))),
@@ -670,6 +695,16 @@ impl World {
         }
     }
 
+    fn trace_effect(&mut self, effect: &Effect, data: &[u8]) {
+        if !matches!(effect, Effect::Copy { .. } | Effect::Insert { .. } | Effect::Report(_)) {
+            self.mention(|_| format!("  {effect:?}"));
+        }
+        if let Some(mut trace) = self.trace.take() {
+            trace.effect(self.now, effect, data, |peer| self.who(peer));
+            self.trace = Some(trace);
+        }
+    }
+
     /// So many claims were forgotten in a call of the bus with these effects: it says which sessions are left.
     fn learn_expired(&mut self, how_many: u64, effects: &[Effect]) {
         let over = effects.iter().filter_map(|effect| match effect {
@@ -679,7 +714,7 @@ impl World {
             _ => None,
         });
         let over: Vec<Who> = over.collect();
-        let (bus, workers) = (&self.bus, &self.workers);
+        let (bus, workers) = (&*self.bus, &self.workers);
         let rows = || (0..bus.session_slots()).filter_map(|slot| bus.session_row(self.now, slot));
         let is_left = |worker: usize, name: &str| {
             let is_at = |row: &SessionRow<'_>| row.worker == Some(Name::Worker(workers[worker].name));
@@ -700,7 +735,9 @@ impl World {
         end.half_queued.extend_from_slice(bytes);
         while let Some(at) = memchr::memchr(b'\n', &self.end(who).half_queued) {
             let text: Vec<u8> = self.end_mut(who).half_queued.drain(..=at).collect();
-            let Some(number) = number_of(&text) else {
+            let number = number_of(&text);
+            self.trace.iter_mut().for_each(|trace| trace.line(who, &text, number.is_none()));
+            let Some(number) = number else {
                 // A refusal: the lines up to the refused one were taken before it.
                 while self.model.said_refusal(hearing, who, &text) {
                     let Some(line) = due.pop_front() else { panic!("{who:?} is refused what it did not ask") };
@@ -1406,8 +1443,7 @@ impl World {
         }
         let source = Source::User(self.random.range(0..4) as u32);
         let refuses = self.bus.stage() >= Stage::Terminating;
-        let (key, effects) = self.bus.connect(self.now, listener, source);
-        let effects = effects.collect();
+        let (key, effects) = self.bus.connect(self.now, listener, &Origin::from(source));
         assert_eq!(key.is_none(), refuses, "a connection was refused or taken wrongly");
         if let Some(key) = key {
             self.model.connected(listener);

@@ -1,0 +1,315 @@
+//! What a world has come to, as two numbers: what every peer was delivered and why it was closed, and everything that the
+//! bus did. Numbers of all seeds are kept in `traces.txt`, so that a change of the bus says which of them it changes.
+//!
+//! How an error or a report is worded is no part of them; its reason is.
+
+use std::collections::BTreeMap;
+
+use super::line::Who;
+use crate::bus::port::{Close, Effect, Moment, Next, Peer, Received, Signal};
+
+/// FNV-1a, which is the same everywhere.
+#[derive(Clone, Copy)]
+struct Hash(u64);
+
+impl Default for Hash {
+    fn default() -> Self {
+        Self(0xcbf2_9ce4_8422_2325)
+    }
+}
+
+impl Hash {
+    fn bytes(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
+        }
+    }
+
+    fn number(&mut self, number: u64) {
+        self.bytes(&number.to_le_bytes());
+    }
+
+    /// Bytes of which the end shows.
+    fn text(&mut self, text: &[u8]) {
+        self.number(text.len() as u64);
+        self.bytes(text);
+    }
+
+    fn who(&mut self, who: Who) {
+        self.number(match who {
+            Who::Client(at) => at as u64,
+            Who::Worker(at) => at as u64 | 1 << 63,
+        });
+    }
+
+    /// Half as many bits, mixed.
+    fn folded(self) -> u32 {
+        (self.0 ^ (self.0 >> 32)) as u32
+    }
+}
+
+/// The two numbers of a world.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Hashes {
+    /// What every peer was delivered, in its order, and how and why it was closed. What reaches different peers may
+    /// change places.
+    pub delivered: u32,
+    /// All that the bus did, in its order, and when.
+    pub effects: u32,
+}
+
+/// See the top of the file.
+#[derive(Default)]
+pub struct Trace {
+    delivered: BTreeMap<Who, Hash>,
+    effects: Hash,
+}
+
+impl Trace {
+    /// A whole line was queued for a peer; the bus has made it itself, or passed it on.
+    pub fn line(&mut self, to: Who, line: &[u8], is_own: bool) {
+        let delivered = self.delivered.entry(to).or_default();
+        if !is_own {
+            return delivered.text(line);
+        }
+        without_wording(line).iter().for_each(|part| delivered.text(part));
+    }
+
+    /// What became of bytes that the bus was given.
+    pub fn received(&mut self, received: Received) {
+        self.effects.number(received.consumed as u64);
+        self.effects.number(match received.next {
+            Next::Again => 1,
+            Next::Read => 2,
+            Next::Wait => 3,
+        });
+    }
+
+    /// The bus wants this done. `who` knows its peers.
+    pub fn effect(&mut self, now: Moment, effect: &Effect, data: &[u8], who: impl Fn(Peer) -> Who) {
+        let hash = &mut self.effects;
+        hash.number(now.0);
+        let mut peer = |kind: u8, peer: Peer| {
+            hash.bytes(&[kind]);
+            hash.who(who(peer));
+        };
+        match effect {
+            Effect::Copy { to, span } => {
+                peer(b'c', *to);
+                hash.text(&data[span.start as usize..span.end as usize]);
+            }
+            Effect::Insert { to, text } => {
+                peer(b'i', *to);
+                without_wording(text.as_bytes()).iter().for_each(|part| hash.text(part));
+            }
+            Effect::Pause { peer: paused } => peer(b'p', *paused),
+            Effect::Resume { peer: resumed } => peer(b'r', *resumed),
+            Effect::CloseStdin { worker } => peer(b'e', (*worker).into()),
+            Effect::Probe { worker } => peer(b'u', (*worker).into()),
+            Effect::Release { worker } => peer(b'f', (*worker).into()),
+            Effect::Signal { worker, signal } => {
+                peer(b's', (*worker).into());
+                hash.bytes(match signal {
+                    Signal::Terminate => b"t",
+                    Signal::Kill => b"k",
+                });
+            }
+            Effect::Close { client, how, why } => {
+                peer(b'x', (*client).into());
+                let client = who((*client).into());
+                for hash in [hash, self.delivered.entry(client).or_default()] {
+                    hash.text(match how {
+                        Close::Flush => b"flush",
+                        Close::Now => b"now",
+                    });
+                    hash.text(why.name().as_bytes());
+                }
+            }
+            Effect::Spawn { name, .. } => {
+                hash.bytes(b"w");
+                for number in [name.pool as u64, name.place as u64, name.incarnation.into()] {
+                    hash.number(number);
+                }
+            }
+            Effect::PauseAccept => hash.bytes(b"P"),
+            Effect::ResumeAccept => hash.bytes(b"R"),
+            Effect::CloseListener { listener } => hash.text(format!("close {listener}").as_bytes()),
+            Effect::OpenListener { listener } => hash.text(format!("open {listener}").as_bytes()),
+            Effect::StopAccept => hash.bytes(b"S"),
+            Effect::Report(report) => {
+                hash.text(report.reason.name().as_bytes());
+                hash.number(report.level as u64);
+                hash.number(report.client.map_or(u64::MAX, u64::from));
+                hash.number(report.worker.map_or(u64::MAX, |worker| worker.incarnation.into()));
+                hash.text(report.id.as_deref().unwrap_or_default().as_bytes());
+                hash.number(report.suppressed);
+                if let Some(account) = &report.account {
+                    hash.number(account.lasted.as_nanos() as u64);
+                    let lines = [account.lines_in, account.bytes_in, account.lines_out, account.bytes_out];
+                    for number in lines.into_iter().chain([account.answered, account.failed]) {
+                        hash.number(number);
+                    }
+                    hash.text(account.why.unwrap_or_default().as_bytes());
+                }
+            }
+            Effect::Done => hash.bytes(b"D"),
+        }
+    }
+
+    /// What it comes to.
+    pub fn hashes(&self) -> Hashes {
+        let mut all = Hash::default();
+        for (who, delivered) in &self.delivered {
+            all.who(*who);
+            all.number(delivered.0);
+        }
+        Hashes { delivered: all.folded(), effects: self.effects.folded() }
+    }
+}
+
+/// What stands before and behind the sentence in an error reply.
+fn without_wording(line: &[u8]) -> [&[u8]; 2] {
+    const MESSAGE: &[u8] = b"\"error\":{\"code\":";
+    let Some(error) = memchr::memmem::find(line, MESSAGE) else { return [line, &[]] };
+    let Some(data) = memchr::memmem::rfind(line, b",\"data\":{\"reason\":") else { return [line, &[]] };
+    let Some(code) = memchr::memchr(b',', &line[error + MESSAGE.len()..]) else { return [line, &[]] };
+    [&line[..error + MESSAGE.len() + code], &line[data..]]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write;
+    use std::panic::catch_unwind;
+    use std::path::{Path, PathBuf};
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::super::{shrink, simulator::World};
+    use super::*;
+
+    const SEEDS: u64 = 2000;
+    const STEPS: usize = 200;
+    /// Seeds that are named.
+    const NAMED: usize = 12;
+
+    fn file() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("src/testing/traces.txt")
+    }
+
+    /// What all seeds come to, on as many threads as there are CPUs.
+    fn all() -> BTreeMap<u64, Hashes> {
+        let next = AtomicU64::new(1);
+        let live = || {
+            let mut done = Vec::new();
+            loop {
+                let seed = next.fetch_add(1, Ordering::Relaxed);
+                if seed > SEEDS {
+                    return done;
+                }
+                done.push((seed, catch_unwind(|| World::new(seed, STEPS).traced().0)));
+            }
+        };
+        let threads = std::thread::available_parallelism().map_or(1, |threads| threads.get());
+        let done: Vec<_> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..threads).map(|_| scope.spawn(live)).collect();
+            threads.into_iter().flat_map(|thread| thread.join().expect("it does not panic")).collect()
+        });
+        let lived = done.into_iter().map(|(seed, lived)| {
+            let again = |steps, is_repeated| {
+                let world = World::new(seed, steps);
+                if is_repeated { world.tell().traced().0 } else { world.traced().0 }
+            };
+            (seed, lived.unwrap_or_else(|_| shrink::run(STEPS, again)))
+        });
+        lived.collect()
+    }
+
+    fn written(all: &BTreeMap<u64, Hashes>) -> String {
+        let mut text =
+            String::from("# seed, what its peers are delivered, all effects (CONTRIBUTING.md, \"Traces\")\n");
+        for (seed, hashes) in all {
+            writeln!(text, "{seed} {:08x} {:08x}", hashes.delivered, hashes.effects).expect("a string takes it");
+        }
+        text
+    }
+
+    fn read() -> BTreeMap<u64, Hashes> {
+        let text = std::fs::read_to_string(file()).expect("the traces are in the tree");
+        let lines = text.lines().filter(|line| !line.starts_with('#'));
+        let hash = |text: &str| u32::from_str_radix(text, 16).expect("a hash");
+        let entry = |line: &str| {
+            let [seed, delivered, effects] = line.split(' ').collect::<Vec<_>>()[..] else { panic!("{line:?}") };
+            (seed.parse().expect("a seed"), Hashes { delivered: hash(delivered), effects: hash(effects) })
+        };
+        lines.map(entry).collect()
+    }
+
+    /// Tells which seeds differ in what `of` takes of their hashes; none if they are the same.
+    fn differing(what: &str, all: &BTreeMap<u64, Hashes>, of: impl Fn(&Hashes) -> u32) -> Option<String> {
+        let recorded = read();
+        let is_new = |(seed, hashes): &(&u64, &Hashes)| recorded.get(seed).map(&of) != Some(of(hashes));
+        let seeds: Vec<String> = all.iter().filter(is_new).map(|(seed, _)| seed.to_string()).collect();
+        let first = seeds.first()?;
+        Some(format!(
+            "{what} differs in {} of {} seeds: {}{}\n  to see one of them, here and in the version before:\n    \
+             STDIO_BUS_SIM_SEED={first} cargo test --lib testing::trace -- --nocapture\n",
+            seeds.len(),
+            all.len(),
+            seeds[..seeds.len().min(NAMED)].join(" "),
+            if seeds.len() > NAMED { " …" } else { "" },
+        ))
+    }
+
+    #[test]
+    fn every_seed_delivers_what_it_has_always_delivered_and_has_the_same_effects() {
+        let is_set = |name| std::env::var_os(name).is_some();
+        if let (Ok(seed), false) = (std::env::var("STDIO_BUS_SIM_SEED"), is_set("STDIO_BUS_SIM_SEEDS")) {
+            let seed = seed.parse().expect("STDIO_BUS_SIM_SEED");
+            let (hashes, happened) = World::new(seed, STEPS).tell().traced();
+            println!("{}\nseed {seed}: {:08x} {:08x}", happened.join("\n"), hashes.delivered, hashes.effects);
+            return;
+        }
+        let all = all();
+        if is_set("STDIO_BUS_SIM_RECORD") {
+            return std::fs::write(file(), written(&all)).expect("the traces can be written");
+        }
+        let differing = [
+            differing("what peers are delivered, or why they are closed,", &all, |hashes| hashes.delivered),
+            differing("what the bus does, or when,", &all, |hashes| hashes.effects),
+        ];
+        let differing: String = differing.into_iter().flatten().collect();
+        assert!(
+            differing.is_empty(),
+            "{differing}  if that is meant (CONTRIBUTING.md, \"Traces\"):\n    \
+             STDIO_BUS_SIM_RECORD=1 cargo test --lib testing::trace\n"
+        );
+    }
+
+    #[test]
+    fn how_an_error_is_worded_is_no_part_of_a_trace() {
+        let line = |message: &str| {
+            let delivered = crate::bus::reply::Delivered::No;
+            crate::bus::reply::error(b"7", Some(b"s"), -32010, message, "no_worker", delivered)
+        };
+        let hash = |line: &[u8]| {
+            let mut trace = Trace::default();
+            trace.line(Who::Client(0), line, true);
+            trace.hashes()
+        };
+        assert_eq!(hash(&line("no worker")), hash(&line("a \"data\":{ other, word")));
+        let other =
+            crate::bus::reply::error(b"7", None, -32010, "no worker", "no_worker", crate::bus::reply::Delivered::No);
+        assert_ne!(hash(&line("no worker")), hash(&other));
+    }
+
+    #[test]
+    fn what_reaches_two_peers_may_change_places() {
+        let trace = |order: [usize; 3]| {
+            let mut trace = Trace::default();
+            let lines = [(Who::Client(0), "a\n"), (Who::Client(0), "b\n"), (Who::Worker(0), "c\n")];
+            order.map(|at| lines[at]).into_iter().for_each(|(to, line)| trace.line(to, line.as_bytes(), false));
+            trace.hashes()
+        };
+        assert_eq!(trace([0, 1, 2]), trace([2, 0, 1]));
+        assert_ne!(trace([0, 1, 2]), trace([1, 0, 2]));
+    }
+}

@@ -1,0 +1,82 @@
+//! One bus that is two: the second one looks up the way of every line of a client in the general manner, where the first
+//! one takes the short way if it can (`known_route` in `src/bus/from_client.rs`). Both are told the same, and have to do
+//! the same at the same moment.
+
+use std::ops::Deref;
+
+use crate::bus::Bus;
+use crate::bus::overview::SessionRow;
+use crate::bus::port::{ClientKey, Effect, Input, Moment, Origin, Peer, Received};
+use crate::bus::settings::Settings;
+use crate::scan::Window;
+
+/// See the top of the file. What is asked of it, the first one answers.
+pub(super) struct Twins {
+    bus: Bus,
+    long_way: Option<Bus>,
+}
+
+impl Deref for Twins {
+    type Target = Bus;
+
+    fn deref(&self) -> &Bus {
+        &self.bus
+    }
+}
+
+impl Twins {
+    pub(super) fn new(settings: Settings) -> Self {
+        Self { bus: Bus::new(settings.clone()), long_way: Some(Bus::new(settings).without_short_way()) }
+    }
+
+    /// Leaves the second one out.
+    pub(super) fn alone(&mut self) {
+        self.long_way = None;
+    }
+
+    pub(super) fn start(&mut self, now: Moment) -> Vec<Effect> {
+        self.both(now, |bus| ((), bus.start(now).collect())).1
+    }
+
+    pub(super) fn connect(
+        &mut self,
+        now: Moment,
+        listener: usize,
+        origin: &Origin,
+    ) -> (Option<ClientKey>, Vec<Effect>) {
+        self.both(now, |bus| {
+            let (client, effects) = bus.connect(now, listener, origin.clone());
+            (client, effects.collect())
+        })
+    }
+
+    pub(super) fn handle(&mut self, now: Moment, input: Input) -> Vec<Effect> {
+        self.both(now, |bus| ((), bus.handle(now, input.clone()).collect())).1
+    }
+
+    pub(super) fn receive(&mut self, now: Moment, from: Peer, window: Window<'_>) -> (Received, Vec<Effect>) {
+        self.both(now, |bus| {
+            let (received, effects) = bus.receive(now, from, window);
+            (received, effects.collect())
+        })
+    }
+
+    fn both<T: PartialEq + std::fmt::Debug>(
+        &mut self,
+        now: Moment,
+        call: impl Fn(&mut Bus) -> (T, Vec<Effect>),
+    ) -> (T, Vec<Effect>) {
+        let done = call(&mut self.bus);
+        let Some(long_way) = &mut self.long_way else { return done };
+        let other = call(long_way);
+        assert!(done == other, "the two ways differ\n  the short one: {done:?}\n  the long one: {other:?}");
+        assert_eq!(self.bus.next_deadline(), long_way.next_deadline(), "the two ways wait for different moments");
+        assert_eq!(self.bus.stats(), long_way.stats(), "the two ways count differently");
+        assert!(sessions(&self.bus, now).eq(sessions(long_way, now)), "the two ways know different sessions");
+        done
+    }
+}
+
+fn sessions(bus: &Bus, now: Moment) -> impl Iterator<Item = SessionRow<'_>> {
+    (0..bus.session_slots()).filter_map(move |slot| bus.session_row(now, slot))
+}

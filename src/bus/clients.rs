@@ -138,6 +138,13 @@ impl Bus {
         self.close_client(now, key, Close::Flush, Reason::ClientClosed);
     }
 
+    /// It sends what is no text.
+    pub(super) fn on_binary_ignored(&mut self, now: Moment, key: ClientKey) {
+        self.report(now, Reason::BinaryIgnored, Some(Peer::Client(key)), || {
+            "a client sends binary messages, which are ignored; send JSON-RPC in text messages".into()
+        });
+    }
+
     /// What it sends cannot be read, and nothing that would come after it.
     pub(super) fn on_client_faulty(&mut self, now: Moment, key: ClientKey, why: &str, is_too_long: bool) {
         if self.clients.get(key).is_none_or(|client| client.phase >= Phase::Flushing) {

@@ -420,6 +420,7 @@ impl Bus {
             Input::Unintroduced { place, why } => self.on_unintroduced(now, place, &why),
             Input::NotUpgraded { place, why } => self.on_not_upgraded(now, place, &why),
             Input::Left { client } => self.on_client_left(now, client),
+            Input::BinaryIgnored { client } => self.on_binary_ignored(now, client),
             Input::Faulty { client, why, is_too_long } => self.on_client_faulty(now, client, &why, is_too_long),
             Input::Closed { client } => self.on_client_closed(now, client),
             Input::CloseClient { client } => self.on_close_client(now, client),

@@ -101,6 +101,11 @@ pub enum Input {
         /// The client.
         client: ClientKey,
     },
+    /// A client has sent a binary message, and of those that come after it nothing more is told. It is none to the core.
+    BinaryIgnored {
+        /// The client.
+        client: ClientKey,
+    },
     /// What a client sends is no sequence of messages: nothing that comes after it can be read.
     Faulty {
         /// The client.

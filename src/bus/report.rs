@@ -69,6 +69,7 @@ reasons! {
     NotAllowed "not_allowed" Warn "Somebody connected whom allow or peer_uids of the listener keeps out; the connection was closed.",
     ProxyHeader "proxy_header" Warn "A PROXY header was malformed, missing or late, or came from where none is believed; the connection was closed.",
     HandshakeRefused "handshake_refused" Warn "A connection asked for a WebSocket and was refused, or did not ask in time.",
+    BinaryIgnored "binary_ignored" Warn "A client sends binary messages over WebSocket, which are ignored.",
     PartialLine "partial_line" Warn "A peer ended in the middle of a line; the part was dropped.",
     NoWorker "no_worker" Warn "No worker of the pool is running.",
     RequestLost "request_lost" Warn "A request was with a worker that ended, or for a session of one that ends; its client reads worker_exited.",

@@ -47,6 +47,7 @@ pub(super) const LISTENER: &[&str] = &[
     "ws",
     "path",
     "origins",
+    "hosts",
     "tokens_file",
     "trusted_proxies",
     "ping_sec",

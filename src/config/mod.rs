@@ -125,6 +125,8 @@ pub struct Web {
     pub path: String,
     /// The origins of pages that may ask for it (RFC 6454), in small letters; `*` is all of them.
     pub origins: Vec<String>,
+    /// Names that it is asked for by, in small letters and without a port: a page of one of them is its own.
+    pub hosts: Vec<String>,
     /// Where the tokens of its clients stand; none lets everybody in.
     pub tokens_file: Option<PathBuf>,
     /// Who is believed in what `X-Forwarded-For` and `Forwarded` say.
@@ -140,6 +142,7 @@ impl Default for Web {
         Self {
             path: "/acp".to_owned(),
             origins: Vec::new(),
+            hosts: Vec::new(),
             tokens_file: None,
             trusted_proxies: None,
             ping: Some(Duration::from_secs(30)),

@@ -406,7 +406,7 @@ fn proxies<'t>(reader: &mut Reader<'t>, from: &Node<'t>, is_unix: bool) -> Optio
 }
 
 /// Keys that only a WebSocket has.
-const WEB: [&str; 6] = ["path", "origins", "tokens_file", "trusted_proxies", "ping_sec", "pong_timeout_sec"];
+const WEB: [&str; 7] = ["path", "origins", "hosts", "tokens_file", "trusted_proxies", "ping_sec", "pong_timeout_sec"];
 
 fn web<'t>(reader: &mut Reader<'t>, object: &Object<'t>, listen: &Listen, pools: &[Pool]) -> Option<Web> {
     if object.get("ws").is_none() {
@@ -427,6 +427,7 @@ fn web<'t>(reader: &mut Reader<'t>, object: &Object<'t>, listen: &Listen, pools:
     Some(Web {
         path: object.get("path").and_then(|node| web_path(reader, node)).unwrap_or(default.path),
         origins: object.get("origins").map(|node| origins(reader, node)).unwrap_or_default(),
+        hosts: object.get("hosts").map(|node| hosts(reader, node)).unwrap_or_default(),
         tokens_file: object.get("tokens_file").and_then(|node| tokens_file(reader, node, pools)),
         trusted_proxies: object.get("trusted_proxies").and_then(|node| proxies(reader, node, is_unix)),
         ping: ping.unwrap_or(default.ping),
@@ -461,6 +462,22 @@ fn origins<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Vec<String> {
         origins.push(origin.to_ascii_lowercase());
     }
     origins
+}
+
+fn hosts<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Vec<String> {
+    let mut hosts = Vec::new();
+    for element in reader.array(node).unwrap_or_default() {
+        let Some(host) = reader.string(&element) else { continue };
+        let is_name =
+            !host.is_empty() && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte));
+        if !is_name {
+            let hint =
+                "write \"bus.example\", without scheme, port and path; addresses and localhost need not be listed";
+            reader.fail(&element, format!("must be the name of a host, not {host:?}"), Some(hint.to_owned()));
+        }
+        hosts.push(host.to_ascii_lowercase());
+    }
+    hosts
 }
 
 fn tokens_file<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[Pool]) -> Option<PathBuf> {

@@ -178,13 +178,14 @@ fn a_websocket_listener_has_its_terms() {
     assert_eq!(plain.listen, Listen::Tcp { host: "127.0.0.1".to_owned(), port: 0 });
     assert_eq!((plain.web.clone(), plain.address()), (Some(Web::default()), "ws://127.0.0.1:0/acp".to_owned()));
     let full = listener(&format!(
-        r#""ws":"[::1]:9000","path":"/a/b","origins":["https://App.example","*"],"tokens_file":"{}",
+        r#""ws":"[::1]:9000","path":"/a/b","origins":["https://App.example","*"],"hosts":["Bus.example"],"tokens_file":"{}",
            "trusted_proxies":["10.0.0.0/8"],"ping_sec":0"#,
         file.display()
     ));
     let web = Web {
         path: "/a/b".to_owned(),
         origins: vec!["https://app.example".to_owned(), "*".to_owned()],
+        hosts: vec!["bus.example".to_owned()],
         tokens_file: Some(file),
         trusted_proxies: Some(Proxies::Networks(networks(&["10.0.0.0/8"]))),
         ping: None,
@@ -219,6 +220,8 @@ fn what_would_have_no_effect_is_refused() {
         ),
         (r#""ws":"a:1","path":"acp""#, "must be a path without blanks and query, not \"acp\""),
         (r#""ws":"a:1","path":"/healthz""#, "/healthz is where balancers ask"),
+        (r#""ws":"a:1","hosts":["https://a.example"]"#, "must be the name of a host, not \"https://a.example\" (write"),
+        (r#""ws":"a:1","hosts":["a.example:9000"]"#, "without scheme, port and path"),
         (r#""ws":"a:1","origins":["https://a.example/"]"#, "must be an origin, not \"https://a.example/\""),
         (r#""ws":"a:1","tokens_file":"/nowhere/tokens""#, "the tokens file \"/nowhere/tokens\": "),
         (r#""ws":"a:1","tokens_file":"/dev/null""#, "has no token, so nobody could come in"),

@@ -340,7 +340,7 @@ const BROKEN_UPGRADES: [(&str, &str, u16); 9] = [
     ("GET /acp", "G\0T /acp", 400),
     ("HTTP/1.1", "HTTP/7.7", 505),
     ("Host: a\r\n", "Host: a\r\nOrigin: https://evil.example\r\n", 403),
-    ("Upgrade: websocket", "Upgrade: h2c", 426),
+    ("Upgrade: websocket", "Upgrade: h2c", 405),
     ("dGhlIHNhbXBsZSBub25jZQ==", "short", 400),
     ("Version: 13", "Version: 12", 426),
     ("Bearer 0123456789abcdef", "Bearer 0123456789abcdeg", 401),

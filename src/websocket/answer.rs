@@ -60,11 +60,11 @@ statuses! {
     Forbidden 403 "Forbidden",
     /// There is nothing at this path.
     NotFound 404 "Not Found",
-    /// There is nothing to be done here but to connect.
+    /// There is nothing to be done here but to connect, and it is no WebSocket's request.
     MethodNotAllowed 405 "Method Not Allowed",
     /// It took too long to say what it wants.
     RequestTimeout 408 "Request Timeout",
-    /// It is not a WebSocket's request, or one of a version that is not spoken.
+    /// It is a WebSocket's request of a version that is not spoken.
     UpgradeRequired 426 "Upgrade Required",
     /// Its head is too long.
     FieldsTooLarge 431 "Request Header Fields Too Large",

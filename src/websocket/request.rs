@@ -17,9 +17,9 @@ use super::fields::{Fields, end_of_head};
 pub const LONGEST_HEAD: usize = 8 * 1024;
 /// Most fields of a head.
 pub const MOST_FIELDS: usize = 64;
-/// The subprotocol of ACP, which is chosen where it is offered. A browser gives a connection up that has offered some
-/// and got none.
-pub const PROTOCOL: &str = "acp";
+/// The subprotocols of ACP and MCP, one of which is chosen where it is offered. Browsers and the SDKs of MCP give a
+/// connection up that has offered some and got none.
+pub const PROTOCOLS: [&str; 2] = ["acp", "mcp"];
 /// What stands before a token that comes as a subprotocol: a page in a browser can send no `Authorization`.
 const BEARER_PROTOCOL: &str = "bearer.";
 
@@ -63,8 +63,8 @@ pub struct Request<'b> {
     /// The token of `Authorization: Bearer` or of the subprotocol `bearer.TOKEN`: visible ASCII. Other credentials count
     /// as none.
     pub token: Option<Token<'b>>,
-    /// The subprotocol [`PROTOCOL`] is among those that are offered.
-    pub offers_acp: bool,
+    /// The first of the [`PROTOCOLS`] that is offered.
+    pub protocol: Option<&'static str>,
     /// The values of `X-Forwarded-For`, a line each. Anybody can send one.
     pub forwarded_for: Vec<&'b [u8]>,
     /// The values of `Forwarded` (RFC 7239), a line each. Anybody can send one.
@@ -80,6 +80,8 @@ struct Handshake<'b> {
     asks_to_upgrade: bool,
     version: Option<&'b [u8]>,
     key: Option<&'b [u8]>,
+    /// A token is offered as a subprotocol, and none of the [`PROTOCOLS`] beside it.
+    offers_token_alone: bool,
 }
 
 /// What a client shows to be let in: visible ASCII. It is not written where somebody may read it.
@@ -120,18 +122,20 @@ impl<'b> Request<'b> {
     /// The key, if this asks for a WebSocket of the version that is spoken here.
     ///
     /// # Errors
-    /// What it lacks: 405, 426, or 400.
+    /// What it lacks: 405, 426 or 400.
     pub fn upgrade(&self) -> Result<Key<'b>, Refusal> {
-        let Handshake { is_old_http, asks_for_websocket, asks_to_upgrade, version, key } = self.handshake;
+        let Handshake { is_old_http, asks_for_websocket, asks_to_upgrade, version, key, offers_token_alone } =
+            self.handshake;
         let refused = |status, why: &'static str| Err(Refusal::new(status, why));
-        if self.method != Method::Get {
-            return refused(Status::MethodNotAllowed, "only WebSocket is spoken here, which begins with GET");
-        }
-        if !asks_for_websocket {
-            return refused(
-                Status::UpgradeRequired,
-                "only WebSocket is spoken here, and the request has no Upgrade: websocket; a proxy has to pass it on",
-            );
+        // Streamable HTTP asks by POST, and by GET for a stream; its clients look for 405 to know that it is not here.
+        if self.method != Method::Get || !asks_for_websocket {
+            let (host, path) = (self.host.unwrap_or("HOST"), self.path);
+            let lack = match self.method {
+                Method::Get => "the request has no Upgrade: websocket, which a proxy has to pass on",
+                Method::Head | Method::Other => "that begins with GET",
+            };
+            let why = format!("only WebSocket is spoken here, at ws://{host}{path}; {lack}");
+            return Err(Refusal::new(Status::MethodNotAllowed, why));
         }
         if is_old_http {
             return refused(Status::BadRequest, "a WebSocket needs HTTP/1.1; a proxy has to speak it");
@@ -141,6 +145,13 @@ impl<'b> Request<'b> {
         }
         if version != Some(b"13") {
             return refused(Status::UpgradeRequired, "the request has no Sec-WebSocket-Version: 13");
+        }
+        if offers_token_alone {
+            return refused(
+                Status::BadRequest,
+                "a token alone is offered as a subprotocol; offer acp (or mcp) beside it, since a browser gives up where \
+                 none is chosen",
+            );
         }
         let key = key.ok_or_else(|| Refusal::bad("the request has no Sec-WebSocket-Key"))?;
         match KEYS.decode_slice(key, &mut [0; 18]) {
@@ -202,7 +213,10 @@ fn read_head(bytes: &[u8]) -> Result<Request<'_>, Refusal> {
     let (verb, target) = (head.method.unwrap_or_default(), head.path.unwrap_or_default());
     let is_old_http = head.version == Some(0);
     let fields = Fields(head.headers);
-    refuse_body(&fields)?;
+    // What is no GET is refused whatever its body is, and nothing is read behind it.
+    if verb == "GET" {
+        refuse_body(&fields)?;
+    }
     let only = |name: &'static str, twice: &'static str| fields.only(name).map_err(|_| Refusal::bad(twice));
 
     let host = only("host", "more than one Host")?.map(read_host).transpose()?;
@@ -213,7 +227,7 @@ fn read_head(bytes: &[u8]) -> Result<Request<'_>, Refusal> {
     let origin = only("origin", "more than one Origin")?;
     let origin = origin.map(|origin| ascii(origin).ok_or_else(|| Refusal::bad("Origin is not ASCII"))).transpose()?;
     let credentials = only("authorization", "more than one Authorization")?;
-    let (offers_acp, token_of_protocol) = read_protocols(&fields)?;
+    let (protocol, token_of_protocol) = read_protocols(&fields)?;
     let token = match (credentials.map(read_credentials).transpose()?.flatten(), token_of_protocol) {
         (Some(_), Some(_)) => return Err(Refusal::bad("a token in Authorization and another one as a subprotocol")),
         (one, other) => one.or(other),
@@ -224,6 +238,7 @@ fn read_head(bytes: &[u8]) -> Result<Request<'_>, Refusal> {
         asks_to_upgrade: fields.has("connection", "upgrade"),
         version: only("sec-websocket-version", "more than one Sec-WebSocket-Version")?,
         key: only("sec-websocket-key", "more than one Sec-WebSocket-Key")?,
+        offers_token_alone: token_of_protocol.is_some() && protocol.is_none(),
     };
     Ok(Request {
         length: bytes.len(),
@@ -237,7 +252,7 @@ fn read_head(bytes: &[u8]) -> Result<Request<'_>, Refusal> {
         host,
         origin,
         token: token.map(Token),
-        offers_acp,
+        protocol,
         forwarded_for: fields.values("x-forwarded-for").collect(),
         forwarded: fields.values("forwarded").collect(),
         handshake,
@@ -302,15 +317,15 @@ fn read_credentials(value: &[u8]) -> Result<Option<&str>, Refusal> {
     Ok(Some(token).filter(|token| !token.is_empty()))
 }
 
-/// Whether ACP is offered, and the token that comes as a subprotocol.
-fn read_protocols<'b>(fields: &Fields<'_, 'b>) -> Result<(bool, Option<&'b str>), Refusal> {
-    let (mut offers_acp, mut token) = (false, None);
+/// The first of our protocols that is offered, and the token that comes as a subprotocol.
+fn read_protocols<'b>(fields: &Fields<'_, 'b>) -> Result<(Option<&'static str>, Option<&'b str>), Refusal> {
+    let (mut ours, mut token) = (None, None);
     for protocol in fields.elements("sec-websocket-protocol") {
         let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
         let protocol = ascii(protocol).filter(|protocol| protocol.bytes().all(is_token));
         let protocol = protocol.ok_or_else(|| Refusal::bad("Sec-WebSocket-Protocol is not a list of tokens"))?;
-        if protocol == PROTOCOL {
-            offers_acp = true;
+        if let Some(known) = PROTOCOLS.into_iter().find(|known| *known == protocol) {
+            ours = ours.or(Some(known));
         } else if let Some(secret) = protocol.strip_prefix(BEARER_PROTOCOL)
             && !secret.is_empty()
             && token.replace(secret).is_some()
@@ -318,7 +333,7 @@ fn read_protocols<'b>(fields: &Fields<'_, 'b>) -> Result<(bool, Option<&'b str>)
             return Err(Refusal::bad("more than one token as a subprotocol"));
         }
     }
-    Ok((offers_acp, token))
+    Ok((ours, token))
 }
 
 #[cfg(test)]
@@ -395,17 +410,20 @@ mod tests {
             (fields(64), Upgrade),
             (long(LONGEST_HEAD), Upgrade),
             // What asks for something else.
-            ("GET /healthz HTTP/1.0\r\n\r\n".into(), Other(426, "no Upgrade: websocket")),
-            ("GET /healthz HTTP/1.1\r\nHost: h\r\n\r\n".into(), Other(426, "no Upgrade: websocket")),
+            ("GET /healthz HTTP/1.0\r\n\r\n".into(), Other(405, "no Upgrade: websocket")),
+            ("GET /healthz HTTP/1.1\r\nHost: h\r\n\r\n".into(), Other(405, "no Upgrade: websocket")),
             ("HEAD /healthz HTTP/1.1\r\nHost: h\r\n\r\n".into(), Other(405, "begins with GET")),
             ("OPTIONS * HTTP/1.0\r\n\r\n".into(), Other(405, "begins with GET")),
             ("CONNECT h:1 HTTP/1.1\r\nHost: h:1\r\n\r\n".into(), Other(405, "begins with GET")),
-            (line("POST /acp HTTP/1.1"), Other(405, "begins with GET")),
+            (line("POST /acp HTTP/1.1"), Other(405, "at ws://bus.example:9000/acp; that begins with GET")),
+            (head_with("POST /acp HTTP/1.1", "Content-Length: 5\r\n"), Other(405, "begins with GET")),
+            (head_with("POST /acp HTTP/1.1", "Transfer-Encoding: chunked\r\n"), Other(405, "begins with GET")),
+            (with("Sec-WebSocket-Protocol: bearer.abc\r\n"), Other(400, "offer acp (or mcp) beside it")),
             (line("DELETE /acp HTTP/1.1"), Other(405, "begins with GET")),
             (line("GET /acp HTTP/1.0"), Other(400, "HTTP/1.1")),
-            (without("Upgrade"), Other(426, "no Upgrade: websocket")),
-            (instead_of("Upgrade", "Upgrade: h2c"), Other(426, "no Upgrade: websocket")),
-            (instead_of("Upgrade", "Upgrade: websocket2"), Other(426, "no Upgrade: websocket")),
+            (without("Upgrade"), Other(405, "no Upgrade: websocket")),
+            (instead_of("Upgrade", "Upgrade: h2c"), Other(405, "no Upgrade: websocket")),
+            (instead_of("Upgrade", "Upgrade: websocket2"), Other(405, "no Upgrade: websocket")),
             (without("Connection"), Other(400, "Connection: Upgrade")),
             (instead_of("Connection", "Connection: keep-alive"), Other(400, "Connection: Upgrade")),
             (without("Sec-WebSocket-Version"), Other(426, "Sec-WebSocket-Version: 13")),
@@ -550,7 +568,7 @@ mod tests {
         assert_eq!((request.host, request.origin), (Some("bus.example:9000"), Some("https://page.example")));
         assert_eq!(request.forwarded_for, [&b"192.0.2.1, 192.0.2.2"[..], b"unknown"]);
         assert_eq!(request.forwarded, [&b"for=\"[2001:db8::1]\";proto=https"[..]]);
-        assert_eq!((request.token, request.offers_acp), (None, false));
+        assert_eq!((request.token, request.protocol), (None, None));
         assert_eq!(request.upgrade().unwrap().as_bytes(), b"dGhlIHNhbXBsZSBub25jZQ==");
     }
 
@@ -573,22 +591,24 @@ mod tests {
 
     #[test]
     fn a_token_comes_as_a_field_or_as_a_subprotocol_and_is_not_shown() {
-        for (more, token, offers_acp) in [
-            ("Authorization: Bearer s3cret\r\n", Some("s3cret"), false),
-            ("authorization: bearer   s3cret= \r\nSec-WebSocket-Protocol: acp\r\n", Some("s3cret="), true),
-            ("Sec-WebSocket-Protocol: acp, bearer.s3cret\r\n", Some("s3cret"), true),
-            ("Sec-WebSocket-Protocol: bearer.s3.cret\r\n", Some("s3.cret"), false),
-            ("Sec-WebSocket-Protocol: ,,acp ,\r\n", None, true),
-            ("Sec-WebSocket-Protocol: bearer., ACP, bearer\r\n", None, false),
-            ("Authorization: Basic czNjcmV0\r\n", None, false),
-            ("Authorization: Bearers3cret\r\n", None, false),
-            ("Authorization: Bearer\r\n", None, false),
-            ("Authorization:\r\n", None, false),
-            ("", None, false),
+        for (more, token, protocol) in [
+            ("Authorization: Bearer s3cret\r\n", Some("s3cret"), None),
+            ("authorization: bearer   s3cret= \r\nSec-WebSocket-Protocol: acp\r\n", Some("s3cret="), Some("acp")),
+            ("Sec-WebSocket-Protocol: acp, bearer.s3cret\r\n", Some("s3cret"), Some("acp")),
+            ("Sec-WebSocket-Protocol: bearer.s3cret, mcp\r\n", Some("s3cret"), Some("mcp")),
+            ("Sec-WebSocket-Protocol: other, mcp, acp\r\n", None, Some("mcp")),
+            ("Sec-WebSocket-Protocol: bearer.s3.cret\r\n", Some("s3.cret"), None),
+            ("Sec-WebSocket-Protocol: ,,acp ,\r\n", None, Some("acp")),
+            ("Sec-WebSocket-Protocol: bearer., ACP, bearer\r\n", None, None),
+            ("Authorization: Basic czNjcmV0\r\n", None, None),
+            ("Authorization: Bearers3cret\r\n", None, None),
+            ("Authorization: Bearer\r\n", None, None),
+            ("Authorization:\r\n", None, None),
+            ("", None, None),
         ] {
             let head = head_with("GET /acp HTTP/1.1", more);
             let request = request(head.as_bytes());
-            assert_eq!((request.token.map(|token| token.0), request.offers_acp), (token, offers_acp), "{more:?}");
+            assert_eq!((request.token.map(|token| token.0), request.protocol), (token, protocol), "{more:?}");
             assert!(!format!("{request:?}").contains("s3cret"), "{request:?}");
         }
     }

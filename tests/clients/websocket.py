@@ -427,7 +427,7 @@ REFUSED = {
     "no page's origin": (403, ["Origin: null"], None),
     "a foreign host": (403, ["Host: evil.example"], None),
     "POST": (405, [], "POST /acp HTTP/1.1"),
-    "no upgrade": (426, ["Upgrade: "], None),
+    "no upgrade": (405, ["Upgrade: "], None),
     "an old version": (426, ["Sec-WebSocket-Version: 8"], None),
     "no version": (426, ["Sec-WebSocket-Version: "], None),
     "no key": (400, ["Sec-WebSocket-Key: "], None),

@@ -96,7 +96,11 @@ fn a_request_that_is_refused_is_told_why_in_a_status_and_a_line_of_json() {
         (upgrade.replace("localhost", "evil.example"), 403, "Host is no name of this machine"),
         (upgrade.replace("/acp", "/"), 404, "nothing here but /acp and /healthz"),
         (upgrade.replace("GET", "POST"), 405, "begins with GET"),
-        (upgrade.replace("Upgrade: websocket\r\n", ""), 426, "no Upgrade: websocket"),
+        (
+            upgrade.replace("Upgrade: websocket\r\n", ""),
+            405,
+            "at ws://localhost/acp; the request has no Upgrade: websocket",
+        ),
         (upgrade.replace("Version: 13", "Version: 8"), 426, "Sec-WebSocket-Version: 13"),
         (with(&format!("A: {}\r\n", "a".repeat(9000))), 431, "longer than 8 KiB"),
     ] {
@@ -111,6 +115,110 @@ fn a_request_that_is_refused_is_told_why_in_a_status_and_a_line_of_json() {
     assert_eq!(message(&mut page)["id"], 1);
     drop(page);
     daemon.stop();
+}
+
+/// The head of the answer to a request that begins like [`UPGRADE`], with these fields.
+fn head(daemon: &Daemon, fields: &str) -> String {
+    let mut client = Client::over_tcp(daemon.address());
+    client.send_bytes(format!("{UPGRADE}{fields}\r\n").as_bytes());
+    let lines = std::iter::repeat_with(|| client.line().trim_end().to_owned());
+    lines.take_while(|line| !line.is_empty()).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn a_client_of_acp_or_mcp_gets_the_subprotocol_that_it_offers_first() {
+    let daemon = door([echo("echo", 1)], json!({}));
+    for (offered, chosen) in [
+        ("mcp", Some("mcp")),
+        ("acp", Some("acp")),
+        ("x, mcp, acp", Some("mcp")),
+        ("bearer.0123456789abcdef, acp", Some("acp")),
+        ("x", None),
+    ] {
+        let head = head(&daemon, &format!("Sec-WebSocket-Protocol: {offered}\r\n"));
+        assert!(head.starts_with("HTTP/1.1 101 "), "{offered}: {head}");
+        let field = head.lines().find_map(|line| line.strip_prefix("Sec-WebSocket-Protocol: "));
+        assert_eq!(field, chosen, "{offered}: {head}");
+    }
+    let alone = format!("{UPGRADE}Sec-WebSocket-Protocol: bearer.0123456789abcdef\r\n\r\n");
+    let (status, why) = told(&daemon, &alone);
+    assert_eq!(status, 400, "{why}");
+    assert!(why.contains("offer acp (or mcp) beside it"), "{why}");
+    daemon.stop();
+}
+
+#[test]
+fn a_program_that_names_the_address_it_connects_to_as_its_origin_is_let_in_and_a_rebound_name_is_not() {
+    // Behind a proxy any Host is let through; what a page may do hangs on its Origin alone.
+    let keys = json!({ "trusted_proxies": ["127.0.0.1"], "hosts": ["bus.example"] });
+    let daemon = door([echo("echo", 1)], keys);
+    let status = |host: &str, origin: &str| {
+        let request = UPGRADE.replace("localhost", host);
+        let mut client = Client::over_tcp(daemon.address());
+        client.send_bytes(format!("{request}Origin: {origin}\r\n\r\n").as_bytes());
+        client.line().split(' ').nth(1).map(str::to_owned)
+    };
+    for (host, origin) in [
+        ("127.0.0.1:9000", "http://127.0.0.1:9000"),
+        ("[::1]:9000", "http://[::1]:9000"),
+        ("localhost:9000", "http://localhost:9000"),
+        ("bus.example", "https://bus.example"),
+        ("Bus.example:8443", "https://bus.example:8443"),
+    ] {
+        assert_eq!(status(host, origin).as_deref(), Some("101"), "{host} {origin}");
+    }
+    for (host, origin) in [
+        ("rebound.example:9000", "http://rebound.example:9000"),
+        ("127.0.0.1.rebound.example:9000", "http://127.0.0.1.rebound.example:9000"),
+        ("127.0.0.1:9000", "http://rebound.example:9000"),
+        ("127.0.0.1:9000", "http://127.0.0.1:8000"),
+        ("bus.example", "https://other.bus.example"),
+    ] {
+        assert_eq!(status(host, origin).as_deref(), Some("403"), "{host} {origin}");
+    }
+    daemon.stop();
+    let daemon = door([echo("echo", 1)], json!({ "hosts": ["bus.example"] }));
+    let named = format!("{}\r\n", UPGRADE.replace("localhost", "bus.example:9000"));
+    let mut client = Client::over_tcp(daemon.address());
+    client.send_bytes(named.as_bytes());
+    assert!(client.line().starts_with("HTTP/1.1 101 "), "a name in hosts is one of this machine");
+    drop(client);
+    daemon.stop();
+}
+
+#[test]
+fn what_asks_by_streamable_http_is_told_to_use_a_websocket() {
+    let daemon = door([echo("echo", 1)], json!({}));
+    let body = "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"initialize\"}";
+    let host = "Host: localhost:9000\r\n";
+    for request in [
+        format!("POST /acp HTTP/1.1\r\n{host}Content-Length: {}\r\n\r\n{body}", body.len()),
+        format!("POST /acp HTTP/1.1\r\n{host}Transfer-Encoding: chunked\r\n\r\n3\r\n{{}}\n\r\n0\r\n\r\n"),
+        format!("GET /acp HTTP/1.1\r\n{host}Accept: text/event-stream\r\n\r\n"),
+    ] {
+        let mut client = Client::over_tcp(daemon.address());
+        client.send_bytes(request.as_bytes());
+        let answer = client.rest();
+        assert!(answer.starts_with("HTTP/1.1 405 ") && answer.contains("\r\nAllow: GET\r\n"), "{request}: {answer}");
+        assert!(answer.contains("only WebSocket is spoken here, at ws://localhost:9000/acp;"), "{request}: {answer}");
+    }
+    daemon.stop();
+}
+
+#[test]
+fn binary_messages_are_ignored_and_the_log_says_so_once_for_each_connection() {
+    let daemon = door([echo("echo", 1)], json!({}));
+    for client in 0..2 {
+        let mut socket = web(&daemon, &[]);
+        for id in 0..3 {
+            socket.send(Message::binary(&b"{\"jsonrpc\":\"2.0\",\"id\":9,\"method\":\"m\"}"[..])).unwrap();
+            ask(&mut socket, id, "m", json!({}));
+            assert_eq!(message(&mut socket)["id"], id);
+        }
+        daemon.logs(&["WARN", "binary_ignored", "text messages", &format!("client={client}")]);
+    }
+    let log = daemon.stop().stderr;
+    assert_eq!(log.matches("binary_ignored").count(), 2, "{log}");
 }
 
 #[test]

@@ -16,7 +16,7 @@ use crate::bus::settings::Proxies;
 use crate::config::{Listen, Listener, Pool, Web};
 use crate::random;
 use crate::websocket::answer::{Accepted, Refusal, Status};
-use crate::websocket::request::{Method, PROTOCOL, Request};
+use crate::websocket::request::{Method, Request};
 use crate::websocket::{HEALTH, forwarded};
 
 /// In how many seconds it may be asked again at a daemon that drains or is full.
@@ -97,16 +97,18 @@ impl Door {
         // Behind a PROXY header it is whom that names who has set the fields, and not the proxy, which passes them on.
         let sender = origin.place;
         let is_behind_proxy = origin.via.is_some() || self.trusts(sender);
-        if self.is_loopback && !is_behind_proxy && !request.host.is_some_and(names_this_machine) {
+        let is_ours = |host: &str| names_this_machine(host) || self.is_listed(host);
+        if self.is_loopback && !is_behind_proxy && !request.host.is_some_and(is_ours) {
             return Err(forbidden(
                 "Host is no name of this machine, and only this machine reaches this listener; a proxy is to be listed \
-                 in trusted_proxies"
+                 in trusted_proxies, and a name in hosts"
                     .to_owned(),
             ));
         }
         if let Some(page) = request.origin {
             let is_listed = |one: &String| one == "*" || one.eq_ignore_ascii_case(page);
-            if !self.terms.origins.iter().any(is_listed) {
+            let is_own = |host: &str| is_page_of(page, host) && (cannot_be_rebound(host) || self.is_listed(host));
+            if !self.terms.origins.iter().any(is_listed) && !request.host.is_some_and(is_own) {
                 return Err(forbidden(format!("the origin {page:?} is not in origins of this listener")));
             }
         }
@@ -133,10 +135,14 @@ impl Door {
             TurnedAway::NotAllowed(why) => forbidden(why),
         })?;
         let connection_id = connection_id()?;
-        let protocol = request.offers_acp.then_some(PROTOCOL);
-        let answer = Accepted { key, connection_id: &connection_id, protocol }.to_string();
+        let answer = Accepted { key, connection_id: &connection_id, protocol: request.protocol }.to_string();
         origin.names.connection_id = Some(connection_id.into());
         Ok(Verdict::Enter { origin: Box::new(origin), answer })
+    }
+
+    /// Whether a field `Host` has a name in `hosts`.
+    fn is_listed(&self, field: &str) -> bool {
+        self.terms.hosts.iter().any(|known| known.eq_ignore_ascii_case(host_of(field)))
     }
 
     /// Whether what it says of others is believed.
@@ -173,14 +179,37 @@ fn connection_id() -> Result<String, Refusal> {
     Ok(format!("{:032x}", u128::from_ne_bytes(bytes)))
 }
 
-/// Whether a field `Host`, a host and perhaps a port, names this machine.
-fn names_this_machine(field: &str) -> bool {
+/// The host of a field `Host`, which may have a port; an IPv6 address without its brackets.
+fn host_of(field: &str) -> &str {
     let host = match field.rsplit_once(':') {
         Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => host,
         _ => field,
     };
-    let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-    is_loopback(&address.to_ascii_lowercase())
+    host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
+}
+
+/// Whether a field `Host` names this machine.
+fn names_this_machine(field: &str) -> bool {
+    is_loopback(&host_of(field).to_ascii_lowercase())
+}
+
+/// Whether nobody can have made a field `Host` lead here but who owns the address: a name may have been given any
+/// address by its owner (DNS rebinding).
+fn cannot_be_rebound(field: &str) -> bool {
+    let host = host_of(field);
+    host.parse::<IpAddr>().is_ok() || host.eq_ignore_ascii_case("localhost")
+}
+
+/// Whether an origin is the very host and port of a field `Host`. Whether TLS is spoken is not known here.
+fn is_page_of(origin: &str, field: &str) -> bool {
+    let Some((scheme, authority)) = origin.split_once("://") else { return false };
+    let default = match scheme.to_ascii_lowercase().as_str() {
+        "http" => ":80",
+        "https" => ":443",
+        _ => return false,
+    };
+    let [one, other] = [authority, field].map(|text| text.strip_suffix(default).unwrap_or(text));
+    one.eq_ignore_ascii_case(other)
 }
 
 #[cfg(test)]
@@ -198,6 +227,36 @@ mod tests {
             ["evil.example:9000", "localhost.evil.example", "127.0.0.1.evil.example", "10.0.0.1:9000", "", ":9000"]
         {
             assert!(!names_this_machine(host), "{host}");
+        }
+    }
+
+    #[test]
+    fn a_page_is_of_the_host_that_it_connects_to_if_that_is_the_same_to_the_port() {
+        for (origin, host) in [
+            ("http://127.0.0.1:9000", "127.0.0.1:9000"),
+            ("HTTP://LocalHost:9000", "localhost:9000"),
+            ("http://[::1]:9000", "[::1]:9000"),
+            ("http://bus.example", "bus.example:80"),
+            ("https://bus.example", "bus.example"),
+            ("https://bus.example:443", "bus.example"),
+        ] {
+            assert!(is_page_of(origin, host), "{origin} {host}");
+        }
+        for (origin, host) in [
+            ("http://127.0.0.1:8000", "127.0.0.1:9000"),
+            ("http://127.0.0.1", "127.0.0.1:9000"),
+            ("http://evil.example:9000", "127.0.0.1:9000"),
+            ("file://127.0.0.1:9000", "127.0.0.1:9000"),
+            ("127.0.0.1:9000", "127.0.0.1:9000"),
+            ("null", "null"),
+        ] {
+            assert!(!is_page_of(origin, host), "{origin} {host}");
+        }
+        for host in ["127.0.0.1:9000", "[::1]:9000", "192.0.2.7", "LOCALHOST"] {
+            assert!(cannot_be_rebound(host), "{host}");
+        }
+        for host in ["evil.example:9000", "localhost.evil.example", "127.0.0.1.evil.example", ""] {
+            assert!(!cannot_be_rebound(host), "{host}");
         }
     }
 

@@ -21,6 +21,7 @@ use crate::websocket::{Role, encode};
 /// What a connection is that speaks WebSocket.
 pub(super) struct Web {
     decoder: Decoder,
+    binary: Binary,
     /// Why nothing more of it is read.
     ending: Option<Ending>,
     /// The core knows that.
@@ -41,6 +42,14 @@ pub(super) struct Web {
     number: u64,
 }
 
+/// Whether a binary message has come, and the core knows that.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Binary {
+    Never,
+    Seen,
+    Told,
+}
+
 /// Why a connection says nothing more that is looked at.
 #[derive(Clone, Copy)]
 enum Ending {
@@ -55,6 +64,7 @@ impl Web {
     pub(super) fn new(terms: &crate::config::Web, longest: usize, now: Moment) -> Self {
         Self {
             decoder: Decoder::new(Role::Server, longest as u64),
+            binary: Binary::Never,
             ending: None,
             is_told: false,
             goodbye: None,
@@ -79,6 +89,7 @@ impl Web {
                 Event::Close { code, .. } => self.ending = Some(Ending::Left(code)),
                 Event::Fault(fault) => self.ending = Some(Ending::Fault(fault)),
                 // Binary messages are ignored (ACP's remote transport).
+                Event::Binary { .. } if self.binary == Binary::Never => self.binary = Binary::Seen,
                 Event::Text { .. } | Event::Pong(_) | Event::Binary { .. } => {}
             }
         }
@@ -172,6 +183,13 @@ impl<I: Io> Hands<I> {
         let Some(outbox) = connection.outbox.framing() else { return };
         if outbox.urgent_waits() {
             self.mark_dirty(slot);
+        }
+        let connection = &mut self.connections[slot];
+        if let (Some(web), Peer::Client(client)) = (&mut connection.web, connection.peer)
+            && web.binary == Binary::Seen
+        {
+            web.binary = Binary::Told;
+            self.tell(now, Input::BinaryIgnored { client });
         }
         self.tell_ending(now, slot);
     }

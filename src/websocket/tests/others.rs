@@ -9,7 +9,7 @@ use tungstenite::{HandshakeError, Message};
 use super::super::answer::Accepted;
 use super::super::frame::Decoder;
 use super::super::request::{Reader, Reading};
-use super::super::{Mask, client, encode, request};
+use super::super::{Mask, client, encode};
 use super::{LONGEST, Role, Seen, Sent, encoded, read, role, sent, shown};
 use crate::testing::frames::{Pipe, read_by_them, theirs};
 
@@ -81,7 +81,7 @@ fn answered(bytes: &[u8]) -> Vec<u8> {
     let Reading::Request(request) = Reader::default().read(bytes) else { panic!("{}", bytes.escape_ascii()) };
     assert_eq!(request.token.map(|token| token.0), Some("s3cret"));
     let key = request.upgrade().unwrap();
-    let answer = Accepted { key, connection_id: "a1", protocol: request.offers_acp.then_some(request::PROTOCOL) };
+    let answer = Accepted { key, connection_id: "a1", protocol: request.protocol };
     [answer.to_string().as_bytes(), &encode::text(2, None), b"{}"].concat()
 }
 

@@ -33,6 +33,7 @@ mod early;
 mod elicitations;
 mod endpoint;
 mod fairness;
+pub(crate) mod foreign;
 mod from_client;
 mod from_worker;
 pub mod histogram;

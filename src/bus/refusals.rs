@@ -8,7 +8,7 @@ use super::port::Close;
 use super::reply::Delivered;
 use super::report::Reason;
 use super::settings::MAX_REQUEST_ID_LEN;
-use super::{Bus, Flow, length_of_line, reply};
+use super::{Bus, Flow, foreign, length_of_line, reply};
 use crate::scan::{Fault, Line, Window};
 
 impl Bus {
@@ -131,19 +131,43 @@ impl Bus {
             self.close_with_error(now, client, Reason::ProxyHeader, &text);
             return Flow::Over;
         }
-        let what = match fault {
-            Fault::Syntax => "not JSON",
-            Fault::Utf8 => "not UTF-8",
-            Fault::Depth => "nested too deeply",
-            Fault::NotAnObject => "not a JSON object",
-            Fault::DuplicateKey => "a routing key stands twice",
+        let data = window.data();
+        let bytes = &data[line..];
+        let is_cut = fault == Fault::Syntax && bytes.starts_with(b"{") && data.get(at) == Some(&b'\n');
+        let foreign = foreign::protocol(bytes);
+        let what = match (foreign, fault) {
+            (Some(name), _) => format!("{name}, not JSON; the line begins \"{}\"", foreign::begin(bytes)),
+            (None, Fault::Syntax) if is_cut => format!("the line ends within a message, at byte {}", at - line),
+            (None, Fault::Syntax) => format!("not JSON, at byte {} of the line", at - line),
+            (None, Fault::Utf8) => format!("not UTF-8, at byte {} of the line", at - line),
+            (None, Fault::Depth) => format!("nested too deeply, at byte {} of the line", at - line),
+            (None, Fault::NotAnObject) => format!("not a JSON object, at byte {} of the line", at - line),
+            (None, Fault::DuplicateKey) => format!("a routing key stands twice, at byte {} of the line", at - line),
         };
         let text = match from {
-            Peer::Client(_) => format!("{what}, at byte {} of the line", at - line),
+            Peer::Client(_) => match foreign {
+                Some(foreign::HTTP) => format!(
+                    "{what}: this listener takes a JSON-RPC message on each line; WebSocket and HTTP have their own \
+                     (\"ws\" in listeners[], admin.listen)"
+                ),
+                Some(foreign::TLS) => {
+                    format!("{what}: this listener takes none; connect without it, or by a proxy that takes it off")
+                }
+                Some(_) => format!("{what}: this listener takes a JSON-RPC message on each line, and nothing else"),
+                None if is_cut => format!("{what}: each message has to be one line"),
+                None => what,
+            },
             // What a worker prints by mistake is needed to find the mistake; what a client sends stays private.
             Peer::Worker(_) => {
-                let begin = &window.data()[line..][..length_of_line(window, line).min(64)];
-                format!("{what}, at byte {} of the line, which begins \"{}\"", at - line, begin.escape_ascii())
+                let begin = &bytes[..length_of_line(window, line).min(64)];
+                let begin = match foreign {
+                    Some(_) => String::new(),
+                    None => format!(", which begins \"{}\"", begin.escape_ascii()),
+                };
+                format!(
+                    "{what}{begin}; a worker writes each message as one line of JSON to stdout, and everything else to \
+                     stderr"
+                )
             }
         };
         self.malformed_text(now, from, &text)

@@ -128,6 +128,43 @@ fn without_error_replies_the_bus_says_nothing_and_counts_all_the_same() {
 }
 
 #[test]
+fn who_speaks_another_protocol_is_told_which_one_and_how_it_began() {
+    for (bytes, told) in [
+        (&b"GET /acp?token=secret HTTP/1.1\r\nHost: a\r\n\r\n"[..], "HTTP, not JSON; the line begins \"GET /acp\""),
+        (b"\x16\x03\x01\x02\x00\x01\n", "TLS, not JSON; the line begins \"\\x16\\x03"),
+        (b"SSH-2.0-OpenSSH_9.2p1\r\n", "SSH, not JSON; the line begins \"SSH-2.0-OpenSSH_9.2p1\""),
+        (b"Content-Length: 2\r\n\r\n{}", "headers before a message (as in LSP), not JSON"),
+        (b"{\n  \"id\": 1\n}\n", "the line ends within a message, at byte 1: each message has to be one line"),
+    ] {
+        let mut bench = bench(1);
+        let client = bench.client();
+        bench.write_bytes(client, bytes);
+        let error = bench.read_json(client)["error"].take();
+        let message = error["message"].as_str().expect("text");
+        assert!(message.contains(told) && !message.contains("secret"), "{message}");
+        let warning = bench.reports.iter().find(|report| report.reason == Reason::ClientMalformed).unwrap();
+        assert!(warning.text.contains(told), "{}", warning.text);
+    }
+}
+
+#[test]
+fn a_worker_that_writes_no_messages_is_told_what_belongs_on_stdout() {
+    for (bytes, told) in [
+        (&b"Starting...\n"[..], "not JSON, at byte 0 of the line, which begins \"Starting...\"; a worker"),
+        (b"{\n  \"id\": 1\n}\n", "the line ends within a message, at byte 1, which begins \"{\"; a worker"),
+        (b"Content-Length: 2\r\n\r\n{}", "(as in LSP), not JSON; the line begins \"Content-Length: 2\"; a worker"),
+    ] {
+        let mut bench = bench(1);
+        let worker = bench.worker(0);
+        bench.write_bytes(worker, bytes);
+        let error = bench.reports.iter().find(|report| report.reason == Reason::WorkerMalformed).unwrap();
+        assert!(error.text.contains(told), "{}", error.text);
+        let advice = "writes each message as one line of JSON to stdout, and everything else to stderr";
+        assert!(error.text.ends_with(advice), "{}", error.text);
+    }
+}
+
+#[test]
 fn what_is_not_a_json_object_is_answered_with_a_parse_error_and_closed() {
     for line in [
         &b"hello\n"[..],

@@ -288,7 +288,7 @@ mod tests {
     fn how_an_error_is_worded_is_no_part_of_a_trace() {
         let line = |message: &str| {
             let delivered = crate::bus::reply::Delivered::No;
-            crate::bus::reply::error(b"7", Some(b"s"), -32010, message, "no_worker", delivered)
+            crate::bus::reply::error(b"7", Some(b"s"), -32010, message, "no_worker", None, delivered)
         };
         let hash = |line: &[u8]| {
             let mut trace = Trace::default();
@@ -296,8 +296,15 @@ mod tests {
             trace.hashes()
         };
         assert_eq!(hash(&line("no worker")), hash(&line("a \"data\":{ other, word")));
-        let other =
-            crate::bus::reply::error(b"7", None, -32010, "no worker", "no_worker", crate::bus::reply::Delivered::No);
+        let other = crate::bus::reply::error(
+            b"7",
+            None,
+            -32010,
+            "no worker",
+            "no_worker",
+            None,
+            crate::bus::reply::Delivered::No,
+        );
         assert_ne!(hash(&line("no worker")), hash(&other));
     }
 

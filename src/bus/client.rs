@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use super::account::Account;
+use super::closing::Refusing;
 use super::endpoint::{Endpoint, Traffic};
 use super::lost::LostNames;
 use super::origin::Origin;
@@ -18,6 +19,8 @@ pub(super) enum Phase {
     Open,
     /// It has sent its last line and waits for answers (decision 10).
     HalfClosed,
+    /// It is being closed; what it still sends is refused (`closing.rs`).
+    Refusing,
     /// It is being closed after its last bytes are sent.
     Flushing,
     /// It is being closed at once.
@@ -60,6 +63,8 @@ pub(super) struct Client {
     pub phase: Phase,
     /// When its closing or its half-closed state has lasted long enough.
     pub deadline: Option<Moment>,
+    /// How it is refused while it is being closed.
+    pub refusing: Refusing,
     /// Its worker in each group that assigns by client.
     pub assigned: Vec<(usize, WorkerKey)>,
     /// Whether it waits for answers or its turn.
@@ -106,6 +111,7 @@ impl Client {
             turned_away: false,
             phase: Phase::Open,
             deadline: None,
+            refusing: Refusing::default(),
             assigned: Vec::new(),
             pace: Pace::Free,
             waiting_bytes: 0,

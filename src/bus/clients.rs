@@ -114,6 +114,7 @@ impl Bus {
             Phase::Flushing if client.end.output.queued() == 0 => {
                 self.close_client(now, key, Close::Now, Reason::ClientClosed)
             }
+            Phase::Refusing => self.close_client(now, key, Close::Flush, Reason::ClientClosed),
             Phase::Flushing | Phase::HalfClosed | Phase::Closing => {}
         }
     }
@@ -173,13 +174,14 @@ impl Bus {
     pub(super) fn close_client(&mut self, now: Moment, key: ClientKey, how: Close, why: Reason) {
         let Some(client) = self.clients.get_mut(key) else { return };
         let next = match how {
+            Close::Refuse => Phase::Refusing,
             Close::Flush => Phase::Flushing,
             Close::Now => Phase::Closing,
         };
         if client.phase >= next {
             return;
         }
-        let first = client.phase < Phase::Flushing;
+        let first = client.phase < Phase::Refusing;
         let was_half_closed = client.phase == Phase::HalfClosed;
         client.phase = next;
         client.deadline = None;
@@ -196,6 +198,9 @@ impl Bus {
             self.stop_waiting(now, Peer::Client(key));
             self.stop_awaiting_worker(key);
             self.detach_client(now, key);
+        }
+        if how == Close::Refuse {
+            self.begin_refusing(now, key);
         }
         // Workers that waited for it can go on: what they send to it now has nowhere to go.
         self.release_waiters(now, Peer::Client(key));
@@ -387,7 +392,7 @@ impl Bus {
                     )
                 });
                 self.close_client(now, key, Close::Now, Reason::ClientStalled);
-            } else if deadline.is_some_and(|at| at <= now) {
+            } else if deadline.is_some_and(|at| at <= now) && phase != Phase::Refusing {
                 if phase == Phase::HalfClosed {
                     self.fail_requests_of_client(now, key);
                 } else {
@@ -400,8 +405,9 @@ impl Bus {
                 }
             }
             let idle = self.tick_idle(now, key);
+            let refusing = self.tick_refusing(now, key);
             let Some(client) = self.clients.get(key).filter(|client| client.phase < Phase::Closing) else { continue };
-            let next = [client.deadline, client.end.output.stalls_at(timeout), client.penalty.ends(), idle];
+            let next = [client.deadline, client.end.output.stalls_at(timeout), client.penalty.ends(), idle, refusing];
             let next = next.into_iter().flatten().min();
             if let Some(next) = next {
                 self.check_at(next);

@@ -66,7 +66,7 @@ impl Bus {
     /// A line from a client.
     pub(super) fn client_line(&mut self, now: Moment, client: ClientKey, window: Window<'_>, line: &Line) -> Flow {
         if line.has(Line::ID_INVALID) {
-            return self.malformed_text(now, Peer::Client(client), "the id is neither a string, a number nor null");
+            return self.invalid_id(now, Peer::Client(client));
         }
         let flow = match kind(line) {
             Kind::Response => self.client_response(now, client, window, line),
@@ -577,7 +577,7 @@ impl Bus {
     }
 
     /// The answer of a client to a worker's request (decision 5).
-    fn client_response(&mut self, now: Moment, client: ClientKey, window: Window<'_>, line: &Line) -> Flow {
+    pub(super) fn client_response(&mut self, now: Moment, client: ClientKey, window: Window<'_>, line: &Line) -> Flow {
         let from = Peer::Client(client);
         let found = self.answered(from, window, line);
         let Some(key) = found else {

@@ -73,7 +73,7 @@ impl Bus {
             (_, None) => return None,
         };
         self.report(now, Reason::ClientIdle, Some(Peer::Client(key)), || format!("a client is closed: {text}"));
-        self.close_client(now, key, Close::Flush, Reason::ClientIdle);
+        self.close_orderly(now, key, Reason::ClientIdle, &text);
         None
     }
 

@@ -45,6 +45,14 @@ pub(super) struct Shortage {
     chances: Vec<(ClientKey, Moment)>,
     /// The index of the one who had it last.
     last_chance: usize,
+    is_on: bool,
+}
+
+impl Shortage {
+    /// Whether it is short now.
+    pub(super) fn is_on(&self) -> bool {
+        self.is_on
+    }
 }
 
 /// A client and what it holds.
@@ -63,6 +71,7 @@ fn share(max_memory: usize, clients: usize, least: usize) -> usize {
 impl Bus {
     /// Memory is short, or not any more if nobody is named.
     pub(super) fn on_memory(&mut self, now: Moment, used: usize, held: &[(Peer, usize)], waiting: &[Peer]) {
+        self.shortage.is_on = !held.is_empty();
         if held.is_empty() {
             self.shortage.chances.clear();
             for client in self.clients.keys() {
@@ -195,15 +204,19 @@ impl Bus {
             return;
         };
         let (phase, queued) = (client.phase, client.end.output.queued());
+        // What is queued for it may be all that it holds: then nothing can be said to it any more.
+        let can_be_told = queued == 0 || queued < holder.bytes / 4;
         self.report(now, Reason::MemoryLimit, Some(Peer::Client(holder.client)), || {
             format!("a client is closed: {text}")
         });
-        // What is queued for it may be all that it holds: then nothing can be said to it any more.
-        if phase < Phase::Flushing && (queued == 0 || queued < holder.bytes / 4) {
-            self.send_error(now, holder.client.into(), b"null", None, Reason::MemoryLimit, text, Delivered::Nothing);
-            self.close_client(now, holder.client, Close::Flush, Reason::MemoryLimit);
-        } else {
-            self.close_client(now, holder.client, Close::Now, Reason::MemoryLimit);
+        match phase {
+            Phase::Open | Phase::HalfClosed if can_be_told => {
+                let nothing = Delivered::Nothing;
+                self.send_error(now, holder.client.into(), b"null", None, Reason::MemoryLimit, text, nothing);
+                self.close_orderly(now, holder.client, Reason::MemoryLimit, text);
+            }
+            Phase::Refusing if can_be_told => self.close_client(now, holder.client, Close::Flush, Reason::MemoryLimit),
+            _ => self.close_client(now, holder.client, Close::Now, Reason::MemoryLimit),
         }
     }
 

@@ -22,6 +22,7 @@ pub(super) struct Edit {
 pub(super) type Edits = [Option<Edit>; 3];
 
 /// Why a message goes nowhere.
+#[derive(Clone)]
 pub(super) struct Refusal(pub Reason, pub String);
 
 /// What a message is, by its members (decision 2).

@@ -7,7 +7,7 @@
 //! - Ways: `from_client.rs` and `from_worker.rs` send each line on its way. `assignment.rs` chooses a worker for it,
 //!   `deny.rs` may keep it back, `delivery.rs` queues it, `refusals.rs` says why it went nowhere.
 //! - Tables: [`sessions`] with the rules of `ownership.rs`, [`requests`] with those of `correlation.rs`.
-//! - Lives: `clients.rs`, `admission.rs` and `idle.rs`, `workers.rs`, `pool.rs` and `hung.rs`, and [`shutdown`] for the
+//! - Lives: `clients.rs`, `closing.rs`, `admission.rs` and `idle.rs`, `workers.rs`, `pool.rs` and `hung.rs`, and [`shutdown`] for the
 //!   daemon.
 //! - Who has to wait: [`output`], `vacancy.rs`, `turns.rs` with [`send_window`], `patience.rs`, `fairness.rs`,
 //!   `penalties.rs`; and `memory.rs` closes who holds too much.
@@ -26,6 +26,7 @@ pub mod audience;
 mod bonds;
 mod client;
 mod clients;
+mod closing;
 mod correlation;
 mod delivery;
 mod deny;
@@ -258,7 +259,7 @@ impl Bus {
     fn take_lines(&mut self, now: Moment, from: Peer, window: Window<'_>) -> Received {
         let bytes = window.data().len();
         match self.listening(from) {
-            None => return Received { consumed: bytes, next: Next::Wait },
+            None => return self.take_no_lines(now, from, window),
             Some(end) if end.waits() || end.held_back => {
                 return Received { consumed: 0, next: Next::Wait };
             }
@@ -297,6 +298,15 @@ impl Bus {
         let received = self.keep_rest(now, from, bytes, &batch, outcome, progress);
         self.batch = batch;
         received
+    }
+
+    /// Bytes of a peer whose lines do not count any more.
+    #[cold]
+    fn take_no_lines(&mut self, now: Moment, from: Peer, window: Window<'_>) -> Received {
+        match from {
+            Peer::Client(client) => self.refuse_lines(now, client, window),
+            Peer::Worker(_) => Received { consumed: window.data().len(), next: Next::Wait },
+        }
     }
 
     /// Sends the lines on their way, one after the other, until one of them has to wait or is the last of its sender.

@@ -5,25 +5,20 @@ use super::client::Phase;
 use super::peer::{ClientKey, Moment, Peer, WorkerKey};
 use super::port::Close;
 use super::report::Reason;
-use super::requests::in_order;
 
 impl Bus {
-    /// Closes a client: it gets an error for each request that is pending, unless it takes no bytes. Asked for again,
-    /// it is closed at once.
+    /// Closes a client in an orderly way, unless it takes no bytes. Asked for again, it is closed at once.
     pub(super) fn on_close_client(&mut self, now: Moment, key: ClientKey) {
         let Some(client) = self.clients.get(key) else { return };
-        let pending: Vec<_> = client.end.outstanding.iter().collect();
-        let takes_nothing = client.end.output.is_full() || client.phase >= Phase::Flushing;
+        let pending = client.end.outstanding.len();
+        let takes_nothing = client.end.output.is_full() || client.phase >= Phase::Refusing;
         self.report(now, Reason::ClientKilled, Some(Peer::Client(key)), || {
-            format!("the operator closes a client with {} requests pending", pending.len())
+            format!("the operator closes a client with {pending} requests pending")
         });
         if takes_nothing {
             return self.close_client(now, key, Close::Now, Reason::ClientKilled);
         }
-        for request in in_order(pending) {
-            self.fail_request(now, request, Reason::ClientKilled, "the operator closed this connection");
-        }
-        self.close_client(now, key, Close::Flush, Reason::ClientKilled);
+        self.close_orderly(now, key, Reason::ClientKilled, "the operator closed this connection");
     }
 
     /// Has a worker replaced: it is told to stop, and that counts as no failure. The next one is started when it is

@@ -199,7 +199,7 @@ impl Bus {
             state: match client.phase {
                 Phase::Open => "open",
                 Phase::HalfClosed => "half_closed",
-                Phase::Flushing | Phase::Closing => "closing",
+                Phase::Refusing | Phase::Flushing | Phase::Closing => "closing",
             },
             link: self.link(now, &client.end),
         })

@@ -132,7 +132,7 @@ pub enum Input {
     },
     /// The operator has the daemon drain. Another time it is nothing new.
     Drain,
-    /// SIGTERM or SIGINT. The second one is immediate.
+    /// SIGTERM or SIGINT. The second one gives up what is pending.
     Shutdown,
     /// Time has passed.
     Tick,
@@ -212,7 +212,7 @@ pub enum Effect {
         /// The worker.
         worker: WorkerKey,
     },
-    /// Close a client connection; answer with [`Input::Closed`].
+    /// Close a client connection; answer with [`Input::Closed`], but for [`Close::Refuse`].
     Close {
         /// The client.
         client: ClientKey,
@@ -246,6 +246,9 @@ pub enum Effect {
 /// How a client connection is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Close {
+    /// In an orderly way: whatever has paused it is over, and what it sends is presented and refused until one of the
+    /// others follows.
+    Refuse,
     /// Read nothing more, send what is queued, then shut down the writing side and discard input until its end.
     Flush,
     /// Now. What is queued is lost.

@@ -109,7 +109,7 @@ impl Bus {
 
     fn takes_errors(&self, peer: Peer) -> bool {
         let listens = match peer {
-            Peer::Client(client) => self.clients.get(client).is_some_and(|client| client.phase <= Phase::HalfClosed),
+            Peer::Client(client) => self.clients.get(client).is_some_and(|client| client.phase <= Phase::Refusing),
             Peer::Worker(worker) => self.worker_takes_messages(worker),
         };
         listens && self.settings.routing.error_replies
@@ -191,6 +191,12 @@ impl Bus {
             Some(_) => format!("it begins like a PROXY header, and {place} is not in listeners[].proxy.from"),
             None => format!("it begins like a PROXY header, and no listeners[].proxy.from of its listener has {place}"),
         })
+    }
+
+    /// The id of a line of `from` cannot be one.
+    #[cold]
+    pub(super) fn invalid_id(&mut self, now: Moment, from: Peer) -> Flow {
+        self.malformed_text(now, from, "the id is neither a string, a number nor null")
     }
 
     pub(super) fn malformed_text(&mut self, now: Moment, from: Peer, text: &str) -> Flow {

@@ -17,6 +17,7 @@ pub(crate) fn code(reason: Reason) -> i32 {
         Reason::ConnectionLimit => -32019,
         Reason::MemoryLimit => -32020,
         Reason::ClientKilled => -32021,
+        Reason::ConnectionClosing => -32022,
         Reason::Cancelled => -32800,
         Reason::MethodDenied => -32601,
         Reason::IdTooLong | Reason::SessionIdTooLong | Reason::UnknownPool | Reason::UnknownRequest => -32602,

@@ -64,6 +64,7 @@ reasons! {
     ClientKilled "client_killed" Warn "The operator closed a client's connection.",
     ClientOverdue "client_overdue" Warn "A closing client did not take its last bytes in time.",
     NoInput "no_input" Warn "Stdin ended before a line came, and nobody else can connect.",
+    ConnectionClosing "connection_closing" Info "A client sent something on a connection that was being closed; it was refused.",
     MemoryLimit "memory_limit" Warn "A client held too much while memory was short; its connection was closed.",
     ConnectionLimit "connection_limit" Warn "Every connection slot is taken, or all that a listener or a source may have.",
     NotAllowed "not_allowed" Warn "Somebody connected whom allow or peer_uids of the listener keeps out; the connection was closed.",

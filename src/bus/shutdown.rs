@@ -5,20 +5,17 @@
 
 use std::time::Duration;
 
-use super::Bus;
 use super::client::{Client, Phase};
-use super::peer::{ClientKey, Moment, Peer};
+use super::peer::Moment;
 use super::port::{Close, Effect};
 use super::report::Reason;
+use super::{Bus, closing};
 
 /// How long a killed worker may take to be reaped, and a client to take its last bytes after the drain's time is up.
 const LAST_GRACE: Duration = Duration::from_secs(1);
 
 /// Two signals within this time are one: timeout(1), systemd and containers send theirs to us and to our group.
 const SAME_SIGNAL: Duration = Duration::from_secs(1);
-
-/// A client that has sent nothing for so long is taken to have been read to the end.
-const SILENCE: Duration = Duration::from_millis(100);
 
 /// How far the shutdown has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -56,8 +53,6 @@ pub struct Shutdown {
     signalled: Option<Moment>,
     /// When new requests began to be refused.
     quiesces_from: Moment,
-    /// When the workers were gone.
-    flushes_from: Moment,
 }
 
 impl Shutdown {
@@ -69,6 +64,11 @@ impl Shutdown {
     /// Whether new requests are answered with an error.
     pub fn refuses_requests(&self) -> bool {
         self.stage >= Stage::Quiescing
+    }
+
+    /// Whether there is a moment at which all clients that are left are closed.
+    pub fn has_deadline_for_clients(&self) -> bool {
+        self.stage == Stage::Flushing || self.immediate
     }
 
     /// Whether the workers are told to stop: everything that clients send is refused, and nobody is started again.
@@ -102,8 +102,8 @@ impl Bus {
         }
     }
 
-    /// SIGTERM or SIGINT: the first one drains, the second one ends it at once. Whether the operator has asked before
-    /// does not count: service managers send a signal after that.
+    /// SIGTERM or SIGINT: the first one drains, the second one gives up what is pending and has a second for telling so.
+    /// Whether the operator has asked before does not count: service managers send a signal after that.
     pub(super) fn on_shutdown(&mut self, now: Moment) {
         let first = self.shutdown.signalled;
         self.shutdown.signalled = first.or(Some(now));
@@ -119,16 +119,21 @@ impl Bus {
         }
         if !self.shutdown.immediate {
             self.shutdown.immediate = true;
-            self.report(now, Reason::Draining, None, || "a second signal: everything ends at once".into());
+            let pending = self.to_workers.awaited();
+            self.report(now, Reason::Draining, None, || {
+                format!("a second signal: everything ends within a second; {pending} pending requests get errors")
+            });
+            self.close_clients(now);
             if self.shutdown.stage < Stage::Terminating {
                 self.terminate(now);
             }
             if self.shutdown.stage < Stage::Killing {
                 self.kill(now);
             }
-            for client in self.clients.keys() {
-                self.close_client(now, client, Close::Now, Reason::ShuttingDown);
-            }
+            let ends = now.after(LAST_GRACE);
+            self.shutdown.ends = ends;
+            self.shutdown.deadline = self.shutdown.deadline.map(|deadline| deadline.min(ends));
+            self.check_at(ends);
             self.advance_shutdown(now);
         }
     }
@@ -194,7 +199,6 @@ impl Bus {
                     self.close_client(now, client, Close::Now, Reason::ShuttingDown);
                 }
             }
-            Stage::Flushing => self.flush_silent(now),
             _ => {}
         }
         if self.shutdown.stage == Stage::Flushing && self.clients.is_empty() {
@@ -229,28 +233,22 @@ impl Bus {
     }
 
     fn flush(&mut self, now: Moment) {
-        let deadline = self.shutdown.ends.max(now.after(LAST_GRACE));
+        let deadline = match self.shutdown.immediate {
+            true => self.shutdown.ends,
+            false => self.shutdown.ends.max(now.after(LAST_GRACE)),
+        };
         self.shutdown.stage = Stage::Flushing;
-        self.shutdown.flushes_from = now;
         self.shutdown.deadline = Some(deadline);
-        self.check_at(deadline);
-        if self.shutdown.immediate {
-            for client in self.clients.keys() {
-                self.close_client(now, client, Close::Now, Reason::ShuttingDown);
-            }
+        if deadline > now {
+            self.check_at(deadline);
         }
+        self.close_clients(now);
         self.advance_shutdown(now);
     }
 
-    /// Tells what of a client is neither answered nor refused, since it takes no answers.
-    fn leave_unread(&mut self, now: Moment, key: ClientKey) {
-        let waiting = self.clients.get(key).map_or(0, |client| client.end.waiting.len());
-        if waiting > 0 {
-            self.report(now, Reason::ClientOverdue, Some(Peer::Client(key)), || {
-                format!(
-                    "a client did not read in time: {waiting} lines of it, or more, are neither answered nor refused"
-                )
-            });
+    fn close_clients(&mut self, now: Moment) {
+        for client in self.clients.keys() {
+            self.close_orderly(now, client, Reason::ShuttingDown, "the daemon is shutting down");
         }
     }
 
@@ -268,7 +266,7 @@ impl Bus {
             // In the middle of a line, or with something to take, it is not done.
             let is_busy = end.kept > 0 || end.output.queued() > 0 || !client.is_read();
             match is_busy {
-                true => self.check_at(now.after(grace.max(SILENCE))),
+                true => self.check_at(now.after(grace.max(closing::SILENCE))),
                 false if silent_at > now => self.check_at(silent_at),
                 false => self.close_client(now, key, Close::Flush, Reason::ShuttingDown),
             }
@@ -288,25 +286,6 @@ impl Bus {
         if self.shutdown.stage == Stage::Quiescing {
             // What has no grace is looked at in the next tick, not again in this one.
             self.check_at(now.after(self.settings.limits.drain_grace.max(Duration::from_nanos(1))));
-        }
-    }
-
-    /// Closes those who were read to the end.
-    fn flush_silent(&mut self, now: Moment) {
-        for key in self.clients.keys() {
-            let Some(client) = self.clients.get(key).filter(|client| client.phase <= Phase::HalfClosed) else {
-                continue;
-            };
-            // One that is not read, since it does not take its errors, is not silent.
-            if client.end.blocked_on.is_some() || !client.end.waiting.is_empty() {
-                continue;
-            }
-            let silent_at = client.heard.max(self.shutdown.flushes_from).after(SILENCE);
-            if client.phase == Phase::HalfClosed || silent_at <= now {
-                self.close_client(now, key, Close::Flush, Reason::ShuttingDown);
-            } else {
-                self.check_at(silent_at);
-            }
         }
     }
 

@@ -4,7 +4,7 @@
 use super::Bus;
 use super::client::Phase;
 use super::peer::{Moment, Peer, WorkerKey};
-use super::port::{Close, Effect, Exit, Signal};
+use super::port::{Effect, Exit, Signal};
 use super::report::Reason;
 use super::requests::{Direction, in_order};
 use super::settings::OnExit;
@@ -177,7 +177,7 @@ impl Bus {
         let is_missed = worker.pid != 0 && self.settings.pools[worker.pool].on_exit == OnExit::Close;
         let Some(owner) = worker.owner.filter(|_| is_missed) else { return };
         // The end of the daemon closes its clients in its own time; who is being closed has a reason.
-        if self.shutdown.stops_workers() || self.clients.get(owner).is_none_or(|owner| owner.phase >= Phase::Flushing) {
+        if self.shutdown.stops_workers() || self.clients.get(owner).is_none_or(|owner| owner.phase >= Phase::Refusing) {
             return;
         }
         self.report_request(now, Reason::OwnWorkerEnded, [Some(owner.into()), Some(key.into())], || {
@@ -190,11 +190,11 @@ impl Bus {
             pending.extend(owner.end.outstanding.iter());
         }
         // What it has asked workers of other pools.
+        let text = "the worker of this connection has ended, and the connection with it";
         for request in in_order(pending) {
-            let text = "the worker of this connection has ended, and the connection with it";
             self.fail_request(now, request, Reason::RequestDiscarded, text);
         }
-        self.close_client(now, owner, Close::Flush, Reason::OwnWorkerEnded);
+        self.close_orderly(now, owner, Reason::OwnWorkerEnded, text);
     }
 
     /// It has exited and its last line was read.

@@ -103,6 +103,9 @@ impl<I: Io> Hands<I> {
 
     /// The core closes a client.
     pub(super) fn close(&mut self, slot: usize, how: Close, why: Reason) {
+        if how == Close::Refuse {
+            return self.hear_to_the_end(slot);
+        }
         self.prepare_goodbye(slot, why);
         let connection = &mut self.connections[slot];
         connection.discard = true;
@@ -114,14 +117,23 @@ impl<I: Io> Hands<I> {
             self.io.cancel(Operation::Read.token(slot));
         }
         match how {
-            Close::Flush => {
+            Close::Now => self.leave(slot),
+            Close::Flush | Close::Refuse => {
                 self.close_after_flush(slot);
                 self.arm_read(slot);
             }
-            Close::Now => {
-                self.leave(slot);
-            }
         }
+    }
+
+    /// A client is read until the core says more. It may have no use for the line that is being read into place, which is
+    /// presented as far as it has come.
+    fn hear_to_the_end(&mut self, slot: usize) {
+        let connection = &mut self.connections[slot];
+        connection.paused = false;
+        if connection.reading && !connection.inbox.is_empty() {
+            self.io.cancel(Operation::Read.token(slot));
+        }
+        self.resume_soon(slot);
     }
 
     /// Ends everything of a connection that is in flight; it goes when the last of it has completed.

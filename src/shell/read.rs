@@ -266,6 +266,7 @@ impl<I: Io> Hands<I> {
             libc::EAGAIN | libc::EINTR => return self.arm_read(slot),
             libc::ECANCELED if self.connections[slot].discard => return self.arm_read(slot),
             libc::ECANCELED if self.connections[slot].paused => return,
+            libc::ECANCELED if self.connections[slot].closing < Closing::Leaving => return self.resume_soon(slot),
             _ => {}
         }
         let connection = &mut self.connections[slot];

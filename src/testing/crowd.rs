@@ -124,6 +124,7 @@ impl Crowd {
                     let bytes = self.wire(Peer::Worker(worker)).pipe.len();
                     news.push(Input::Unread { worker, bytes });
                 }
+                Effect::Close { client, how: Close::Refuse, .. } => self.wire(Peer::Client(client)).paused = false,
                 Effect::Close { client, how, .. } => {
                     let wire = self.wire(Peer::Client(client));
                     let first = !std::mem::replace(&mut wire.gone, true);

@@ -16,7 +16,7 @@ use crate::bus::settings::{
 use crate::bus::shutdown::Stage;
 
 /// Reasons for which a single line or a single request is lost: the model foresees each of them.
-const FORESEEN: [Reason; 23] = [
+const FORESEEN: [Reason; 24] = [
     Reason::NoWorker,
     Reason::SessionLimit,
     Reason::PendingLimit,
@@ -40,6 +40,7 @@ const FORESEEN: [Reason; 23] = [
     Reason::SessionLost,
     Reason::MethodDenied,
     Reason::WorkerAnswersTwice,
+    Reason::ConnectionClosing,
 ];
 
 /// Reasons for which a pending request is given up. Without error replies the model cannot see which of them it was.
@@ -89,6 +90,8 @@ struct Client {
     slowed_until: Option<Moment>,
     half_closed: bool,
     closed: bool,
+    /// What it hears of its lines since it is being closed.
+    refused_for: Reason,
     gone: bool,
     /// The line that it waits to send.
     waits_with: Option<usize>,
@@ -246,8 +249,8 @@ pub struct Model {
     vacant: Vec<(usize, Moment)>,
     /// Workers whose requests were given up in this step: they must have stopped by its end.
     accused: Vec<usize>,
-    /// Clients whose requests were given up in this step with their connection.
-    bereaved: Vec<usize>,
+    /// Clients whose requests were given up in this step with their connection, and why.
+    bereaved: Vec<(usize, Reason)>,
     /// Workers that ended, and who waited for them.
     blamed: Vec<(usize, Who)>,
     /// Why lines of a worker would have been lost before a client was closed in the middle of them.
@@ -327,6 +330,7 @@ impl Model {
             slowed_until: None,
             half_closed: false,
             closed: false,
+            refused_for: Reason::ConnectionClosing,
             gone: false,
             waits_with: None,
             assigned: Vec::new(),
@@ -460,7 +464,12 @@ impl Model {
 
     /// Whether anybody's output is full, so that somebody may be paused.
     pub fn somebody_is_full(&self) -> bool {
-        self.outputs.iter().any(|(who, output)| output.full && self.is_there(*who))
+        self.outputs.iter().any(|(who, output)| output.full && (self.is_there(*who) || self.is_leaving(*who)))
+    }
+
+    /// Whether it is a client that may still be refused what it sends.
+    fn is_leaving(&self, who: Who) -> bool {
+        matches!(who, Who::Client(client) if !self.clients[client].gone)
     }
 
     fn is_there(&self, who: Who) -> bool {
@@ -548,6 +557,9 @@ impl Model {
                 }
                 Some(_) => Fate::lost(Reason::LateAnswer),
             };
+        }
+        if self.clients[client].closed {
+            return Fate::lost(self.clients[client].refused_for);
         }
         if self.refusing || self.quiescing && line.kind == Kind::Request {
             return Fate::lost(Reason::ShuttingDown);
@@ -1481,9 +1493,9 @@ impl Model {
                 assert!(self.refusing);
                 self.accused.push(worker);
             }
-            Reason::RequestDiscarded => {
+            Reason::RequestDiscarded | Reason::MemoryLimit => {
                 let Who::Client(client) = to else { panic!("{to:?} waits for a client") };
-                self.bereaved.push(client);
+                self.bereaved.push((client, reason));
             }
             _ => panic!("a request was given up for {reason:?}"),
         }
@@ -1491,7 +1503,7 @@ impl Model {
     }
 
     /// A client is being closed: what hung on it is settled. One that waits for answers needs an `excuse` for it.
-    pub fn closing(&mut self, now: Moment, client: usize, excuse: bool) {
+    pub fn closing(&mut self, now: Moment, client: usize, why: Reason, excuse: bool) {
         let me = Who::Client(client);
         let waits = self.to_workers.iter().any(|request| request.asker == Some(me));
         let drains = self.clients[client].half_closed || self.quiescing;
@@ -1499,6 +1511,9 @@ impl Model {
         assert!(!early || excuse, "client {client} is closed before its answers have come");
         if std::mem::replace(&mut self.clients[client].closed, true) {
             return;
+        }
+        if why == Reason::ShuttingDown {
+            self.clients[client].refused_for = why;
         }
         for at in 0..self.to_workers.len() {
             if self.to_workers[at].asker == Some(me) {
@@ -1784,8 +1799,9 @@ impl Model {
         self.expected_replies.clear();
         self.perhaps_taken.clear();
         self.lost_before.clear();
-        for client in std::mem::take(&mut self.bereaved) {
-            let closed = self.clients[client].closed && self.lost_its_worker(client);
+        for (client, reason) in std::mem::take(&mut self.bereaved) {
+            let has_cause = reason == Reason::MemoryLimit || self.lost_its_worker(client);
+            let closed = self.clients[client].closed && has_cause;
             assert!(closed, "requests of client {client} are given up, and it goes on");
         }
         for worker in 0..self.workers.len() {
@@ -1884,6 +1900,12 @@ impl Model {
         for (doubt, chosen) in doubts.iter().zip(chosen) {
             self.count(chosen.unwrap_or(doubt[0]));
         }
+    }
+
+    /// How many requests of clients wait for an answer or an error that they would be told.
+    pub fn asked_by_clients(&self) -> usize {
+        let waits = |request: &&Request| request.asker.is_some();
+        if self.settings.routing.error_replies { self.to_workers.iter().filter(waits).count() } else { 0 }
     }
 
     /// Whether nobody waits for anything.

@@ -44,6 +44,8 @@ struct End {
     resumed_at: Moment,
     /// Its bytes are presented no more.
     deaf: bool,
+    /// The rest of its first line is skipped.
+    skips: bool,
     /// The peer writes no more.
     ended: bool,
     /// The bus was told so.
@@ -79,6 +81,8 @@ struct SimClient {
     closing: Option<Close>,
     /// When it was told that it is closed, or was closed.
     left: Option<Moment>,
+    /// Why.
+    left_for: Option<Reason>,
     reset: bool,
     /// The bus was told that all is sent and that the input has ended.
     flush_told: bool,
@@ -489,11 +493,19 @@ impl World {
             }
             if consumed < line_length {
                 assert!(!is_bad, "a good line of {who:?} was taken for a bad one");
+                if consumed > 0 && self.may_skip(who) {
+                    let end = self.end_mut(who);
+                    end.lines[0].1 -= std::mem::take(&mut consumed);
+                    end.skips = true;
+                }
                 break;
             }
             consumed -= line_length;
-            due.push_back(number);
-            self.end_mut(who).lines.pop_front();
+            let end = self.end_mut(who);
+            end.lines.pop_front();
+            if !std::mem::take(&mut end.skips) {
+                due.push_back(number);
+            }
         }
         let end = self.end_mut(who);
         if is_bad {
@@ -512,6 +524,14 @@ impl World {
         }
         self.check();
         received.next
+    }
+
+    /// Whether the rest of a line may be dropped that has not come as a whole: memory is short, or was, and the client is
+    /// being closed.
+    fn may_skip(&self, who: Who) -> bool {
+        let Who::Client(at) = who else { return false };
+        let client = &self.clients[at];
+        client.closing == Some(Close::Refuse) && (self.is_crowded || client.left_for == Some(Reason::MemoryLimit))
     }
 
     /// A client that waits, or was refused, may have got a worker of its own before a line could be queued for it.
@@ -656,13 +676,21 @@ impl World {
                     self.note(|_| format!("client {at} is closed: {how:?}"));
                     assert_ne!(self.clients[at].closing, Some(Close::Now), "closed twice");
                     self.clients[at].closing = Some(how);
-                    self.clients[at].left.get_or_insert(self.now);
-                    self.clients[at].end.deaf = true;
+                    let now = self.now;
+                    let client = &mut self.clients[at];
+                    client.left.get_or_insert(now);
+                    client.left_for.get_or_insert(why);
+                    // It is heard to the end where it is refused, whatever it has waited for.
+                    client.end.deaf = how != Close::Refuse;
+                    client.end.paused &= client.end.deaf;
+                    if how == Close::Refuse {
+                        self.model.waits(at, None);
+                    }
                     let is_stalled = stalls > stalls_before && self.model.is_full(Who::Client(at));
                     let is_bad = is_bad && hearing == Some(Who::Client(at));
                     self.model.closes_amid(due.iter().copied());
                     let excuse = self.clients[at].reset || is_stalled || self.sheds || self.model.refusing || is_bad;
-                    self.model.closing(self.now, at, excuse);
+                    self.model.closing(self.now, at, why, excuse);
                 }
                 Effect::PauseAccept => self.accept_paused = true,
                 Effect::ResumeAccept => self.accept_paused = false,
@@ -726,7 +754,10 @@ impl World {
     fn queue(&mut self, to: Peer, bytes: &[u8], hearing: Option<Who>, due: &mut VecDeque<usize>) {
         let who = self.who(to);
         match who {
-            Who::Client(client) => assert!(self.clients[client].closing.is_none(), "{who:?} is closing"),
+            Who::Client(client) => {
+                let is_refused = hearing == Some(who) && self.clients[client].closing == Some(Close::Refuse);
+                assert!(is_refused || self.clients[client].closing.is_none(), "{who:?} is closing");
+            }
             Who::Worker(worker) => assert!(self.model.takes(worker), "{who:?} does not take messages"),
         }
         let now = self.now;
@@ -1456,6 +1487,7 @@ impl World {
                 sessions: Vec::new(),
                 closing: None,
                 left: None,
+                left_for: None,
                 reset: false,
                 flush_told: false,
                 closed: false,
@@ -1508,10 +1540,12 @@ impl World {
                 assert_eq!(self.bus.stage(), before, "two signals within a second are one");
             }
             if again {
-                assert!(self.bus.stage() >= Stage::Killing, "the second signal is not immediate");
+                assert!(self.bus.stage() >= Stage::Killing, "the second signal waits for somebody");
                 let spared = |worker: &SimWorker| worker.process == Process::Running && !worker.killed;
                 assert!(!self.workers.iter().any(spared), "the second signal kills");
-                assert!(self.clients.iter().all(|client| client.closed || client.closing == Some(Close::Now)));
+                assert!(self.clients.iter().all(|client| client.closed || client.closing.is_some()));
+                let pending = self.model.asked_by_clients();
+                assert_eq!(pending, 0, "nobody is told what becomes of {pending} requests");
             }
         }
     }

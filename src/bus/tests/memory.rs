@@ -136,7 +136,7 @@ fn above_the_limit_the_largest_is_closed_with_a_reason_and_the_others_go_on() {
     let (large, larger, small, worker) = (bench.client(), bench.client(), bench.client(), bench.worker(0));
     bench.pass(seconds(2));
     bench.crowd(OVER, &[(large, 5 << 20), (larger, 8 << 20), (small, 20 << 10), (worker, 3 << 20)]);
-    assert_eq!(bench.how_closed(larger), Some(Close::Flush));
+    assert_eq!(bench.how_closed(larger), Some(Close::Refuse));
     assert_eq!(bench.read_error(larger), ("memory_limit".into(), -32020, Value::Null));
     assert_eq!(bench.how_closed(large), None, "seven eighths are enough");
     assert_eq!(bench.how_closed(small), None);
@@ -156,7 +156,7 @@ fn above_the_limit_those_who_move_nothing_go_first() {
     bench.pass(seconds(2));
     bench.write(busy, r#"{"method":"x"}"#);
     bench.crowd(OVER, &[(stuck, 4 << 20), (busy, 12 << 20)]);
-    assert_eq!(bench.how_closed(stuck), Some(Close::Flush));
+    assert_eq!(bench.how_closed(stuck), Some(Close::Refuse));
     assert_eq!(bench.how_closed(busy), None);
 }
 
@@ -198,7 +198,7 @@ fn who_does_not_read_is_closed_without_a_word_and_who_only_sends_is_told_why() {
     assert_eq!(bench.how_closed(client), None, "it holds less than its share");
     bench.crowd(OVER, &[(client, 5 << 20)]);
     // Sixty kilobytes of five megabytes: the rest is a line of its own.
-    assert_eq!(bench.how_closed(client), Some(Close::Flush));
+    assert_eq!(bench.how_closed(client), Some(Close::Refuse));
     assert_eq!(bench.read_error(client).0, "memory_limit");
 
     let mut bench = crowded();
@@ -347,10 +347,10 @@ fn who_cannot_be_given_memory_is_closed_and_so_are_those_who_hold_most_when_nobo
     let mut bench = crowded();
     let (lost, large, middle, small) = (bench.client(), bench.client(), bench.client(), bench.client());
     bench.refuse(Some(lost), &[(lost, 1 << 10)]);
-    assert_eq!(bench.how_closed(lost), Some(Close::Flush));
+    assert_eq!(bench.how_closed(lost), Some(Close::Refuse));
     assert_eq!(bench.read_error(lost).0, "memory_limit");
     bench.refuse(None, &[(middle, 1 << 16), (large, 1 << 20), (small, 1 << 10)]);
-    assert_eq!(bench.how_closed(large), Some(Close::Flush));
+    assert_eq!(bench.how_closed(large), Some(Close::Refuse));
     assert_eq!((bench.how_closed(middle), bench.how_closed(small)), (None, None), "what is freed is enough");
     let report = bench.reports.iter().rev().find(|report| report.reason == Reason::MemoryLimit).expect("it is told");
     assert!(report.text.contains("the system has no memory left"), "{}", report.text);

@@ -5,6 +5,7 @@ mod admission;
 mod audience;
 mod backpressure;
 mod clients;
+mod closing;
 mod deny;
 mod early;
 mod echo;
@@ -31,7 +32,7 @@ mod workers;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::Bus;
 use super::peer::{ClientKey, Moment, Peer, PeerBits, Source, WorkerKey};
@@ -189,7 +190,13 @@ impl Bench {
                     self.workers.retain(|known| *known != worker);
                     self.released.push(worker);
                 }
-                Effect::Close { client, how, .. } => self.closed.push((client, how)),
+                Effect::Close { client, how, .. } => {
+                    self.closed.push((client, how));
+                    if how == Close::Refuse {
+                        self.wire(client.into()).paused = false;
+                        resumed.push(client.into());
+                    }
+                }
                 Effect::PauseAccept => self.accepting = false,
                 Effect::ResumeAccept => self.accepting = true,
                 Effect::StopAccept => self.listening = false,

@@ -21,7 +21,7 @@ fn a_client_that_the_operator_closes_gets_an_error_for_each_request_and_the_othe
         assert_eq!((error["id"].as_i64(), error["error"]["code"].as_i64()), (Some(id), Some(-32021)));
         assert_eq!(error["error"]["data"]["reason"], "client_killed");
     }
-    assert_eq!(bench.how_closed(one), Some(Close::Flush));
+    assert_eq!(bench.how_closed(one), Some(Close::Refuse));
     assert_eq!(bench.count(Reason::ClientKilled), 3, "the connection and two requests");
     bench.gone(one);
     bench.write(worker, r#"{"id":7,"result":1}"#);
@@ -46,7 +46,7 @@ fn a_client_that_is_being_closed_is_closed_at_once_when_the_operator_asks_again(
     let mut bench = bench(1);
     let client = bench.client();
     bench.handle(Input::CloseClient { client: key(client) });
-    assert_eq!(bench.how_closed(client), Some(Close::Flush));
+    assert_eq!(bench.how_closed(client), Some(Close::Refuse));
     bench.handle(Input::CloseClient { client: key(client) });
     assert_eq!(bench.how_closed(client), Some(Close::Now));
     bench.gone(client);

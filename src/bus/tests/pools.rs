@@ -83,7 +83,7 @@ fn a_connection_ends_with_the_worker_that_it_has_for_itself() {
     bench.dies(worker);
     assert_eq!(bench.read_error(client).0, "worker_exited");
     let Peer::Client(key) = client else { panic!("it is a client") };
-    assert_eq!((bench.closed.clone(), bench.count(Reason::OwnWorkerEnded)), (vec![(key, Close::Flush)], 1));
+    assert_eq!((bench.closed.clone(), bench.count(Reason::OwnWorkerEnded)), (vec![(key, Close::Refuse)], 1));
     bench.write(other, r#"{"id":2,"method":"x"}"#);
     assert!(bench.read(other).is_empty(), "nobody else is touched");
 }

@@ -148,7 +148,7 @@ fn two_signals_within_a_second_are_one() {
     bench.pass(milliseconds(1));
     bench.shutdown();
     assert_eq!(bench.signals_to(worker), [Signal::Terminate, Signal::Kill]);
-    assert_eq!(bench.how_closed(client), Some(Close::Now));
+    assert_eq!(bench.how_closed(client), Some(Close::Refuse));
 }
 
 #[test]
@@ -177,7 +177,7 @@ fn a_shutdown_stops_accepting_tells_the_workers_and_ends_when_all_have_gone() {
         bench.ends(worker);
     }
     assert_eq!(bench.count(Reason::WorkerStopped), 2);
-    assert_eq!(bench.how_closed(client), None, "it is read until it is silent");
+    assert_eq!(bench.how_closed(client), Some(Close::Refuse), "it is read until it is silent");
     bench.pass(milliseconds(100));
     assert_eq!(bench.how_closed(client), Some(Close::Flush));
     assert!(!bench.done);
@@ -229,7 +229,7 @@ fn answers_that_come_during_the_shutdown_are_delivered_and_missing_ones_are_erro
     bench.write(client, r#"{"id":4,"method":"x","sessionId":"s"}"#);
     assert_eq!(bench.read_error(client).0, "shutting_down");
     bench.pass(milliseconds(60));
-    assert_eq!(bench.how_closed(client), None, "it may send more");
+    assert_eq!(bench.how_closed(client), Some(Close::Refuse), "it may send more");
     bench.pass(milliseconds(40));
     assert_eq!(bench.how_closed(client), Some(Close::Flush));
 }
@@ -248,21 +248,51 @@ fn nobody_is_restarted_during_the_shutdown() {
 }
 
 #[test]
-fn the_second_signal_is_immediate() {
-    let mut bench = bench(1);
-    let (client, worker) = (bench.client(), bench.worker(0));
-    bench.stalls(client);
-    bench.write(client, r#"{"id":1,"method":"x","pool":"nowhere"}"#);
+fn a_second_signal_tells_those_who_wait_and_ends_within_a_second_whatever_they_do() {
+    for stalls in [false, true] {
+        let (mut bench, client, worker) = quiescing(seconds(1000));
+        bench.shutdown();
+        bench.pass(seconds(1));
+        if stalls {
+            bench.stalls(client);
+        }
+        bench.shutdown();
+        assert_eq!(bench.signals_to(worker), [Signal::Terminate, Signal::Kill]);
+        assert_eq!(bench.how_closed(client), Some(Close::Refuse));
+        let error = bench.read_json(client);
+        assert_eq!((&error["id"], &error["error"]["data"]["reason"]), (&json!(1), &json!("shutting_down")));
+        assert_eq!(error["error"]["data"]["delivered"], true);
+        bench.write(client, r#"{"id":2,"method":"x"}"#);
+        let error = bench.read_json(client);
+        assert_eq!((&error["id"], &error["error"]["data"]["delivered"]), (&json!(2), &json!(false)));
+        bench.exits(worker, Exit::Signal(9));
+        bench.ends(worker);
+        bench.pass(milliseconds(100));
+        assert_eq!(bench.how_closed(client), Some(Close::Flush));
+        if stalls {
+            bench.pass(milliseconds(899));
+            assert_eq!(bench.how_closed(client), Some(Close::Flush));
+            bench.pass(milliseconds(1));
+            assert_eq!(bench.how_closed(client), Some(Close::Now));
+        }
+        assert!(!bench.done);
+        bench.gone(client);
+        assert!(bench.done);
+        bench.shutdown();
+    }
+}
+
+#[test]
+fn after_a_second_signal_nobody_waits_for_a_worker_that_cannot_be_killed() {
+    let (mut bench, client, _worker) = quiescing(seconds(1000));
     bench.shutdown();
     bench.pass(seconds(1));
     bench.shutdown();
-    assert_eq!(bench.signals_to(worker), [Signal::Terminate, Signal::Kill]);
-    assert_eq!(bench.how_closed(client), Some(Close::Now));
     bench.gone(client);
-    bench.exits(worker, Exit::Signal(9));
-    bench.ends(worker);
+    bench.pass(milliseconds(999));
+    assert!(!bench.done);
+    bench.pass(milliseconds(1));
     assert!(bench.done);
-    bench.shutdown();
 }
 
 #[test]
@@ -276,7 +306,7 @@ fn a_signal_after_the_operators_wish_is_the_first_one() {
     bench.pass(seconds(2));
     bench.shutdown();
     assert_eq!(bench.signals_to(worker), [Signal::Terminate, Signal::Kill]);
-    assert_eq!(bench.how_closed(client), Some(Close::Now));
+    assert_eq!(bench.how_closed(client), Some(Close::Refuse));
 }
 
 #[test]

@@ -1,10 +1,13 @@
 //! Where messages go (spec 6; decisions 3 to 7). The corners of these rules are proved on
 //! the core; here is what users see of them.
 
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use serde_json::{Value, json};
 
 use crate::client::Client;
-use crate::harness::{Setup, echo, with, worker};
+use crate::harness::{SetAtTheEnd, Setup, echo, with, worker};
 
 fn process(answer: &Value) -> u64 {
     answer["result"]["pid"].as_u64().unwrap_or_else(|| panic!("no pid: {answer}"))
@@ -245,6 +248,45 @@ fn a_connection_ends_with_its_own_worker_and_the_next_one_gets_another() {
     daemon.logs(&["own_worker_ended", "client=0"]);
     let mut next = daemon.connect();
     assert_ne!(process(&next.request(0, "initialize", json!({}))), first);
+    daemon.stop();
+}
+
+#[test]
+fn every_request_that_a_client_sends_while_its_own_worker_dies_is_answered_or_refused() {
+    const MOST: u64 = 20_000;
+    let pool = with(with(worker("agents", 1, &[]), "assignment", "dedicated"), "max_instances", 3);
+    let mut daemon = Setup::new([pool]).limit("max_restarts", 1000).tcp().start();
+    for _ in 0..10 {
+        let mut client = daemon.connect();
+        client.request("first", "m", json!({}));
+        let mut speaker = client.second();
+        let is_told = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let asks = scope.spawn(|| {
+                for id in 0..MOST {
+                    let method = if id == 100 { "exit" } else { "m" };
+                    let line = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": { "code": 3 } });
+                    // A client that knows of the end asks nothing more.
+                    if is_told.load(Ordering::Relaxed) || speaker.try_send(format!("{line}\n").as_bytes()).is_err() {
+                        return id;
+                    }
+                }
+                MOST
+            });
+            let _told = SetAtTheEnd(&is_told);
+            let mut answered = BTreeSet::new();
+            while let Some(message) = client.message_or_end() {
+                if message["error"].is_object() {
+                    is_told.store(true, Ordering::Relaxed);
+                }
+                assert!(answered.insert(message["id"].as_u64().expect("it was asked")), "twice: {message}");
+            }
+            is_told.store(true, Ordering::Relaxed);
+            let asked = asks.join().expect("it asks");
+            let unanswered: Vec<u64> = (0..asked).filter(|id| !answered.contains(id)).collect();
+            assert!(unanswered.is_empty(), "{} of {asked} have no answer: {unanswered:?}", unanswered.len());
+        });
+    }
     daemon.stop();
 }
 

@@ -197,12 +197,13 @@ fn who_was_let_in_by_the_kernel_before_the_end_gets_an_answer() {
 }
 
 #[test]
-fn a_second_signal_ends_everything_at_once() {
+fn a_second_signal_gives_those_who_wait_their_errors_and_ends_everything() {
     for second in [Signal::TERM, Signal::INT] {
         let mut daemon = Setup::new([worker("agents", 2, &["--ignore-term"])]).limit("drain_timeout_sec", 600).start();
         let mut client = daemon.connect();
         for id in 0..2 {
             client.request(id, "m", json!({}));
+            client.ask(format!("held {id}"), "hold", json!({}));
         }
         // Two signals that come together are one.
         daemon.stand_still();
@@ -215,8 +216,13 @@ fn a_second_signal_ends_everything_at_once() {
         // A second of the daemon may take longer where it waits for a processor.
         daemon.until("it takes it for the second one", || {
             daemon.signal(second);
-            daemon.log().contains("a second signal: everything ends at once")
+            daemon.log().contains("a second signal: everything ends within a second; 2 pending requests get errors")
         });
+        for id in 0..2 {
+            let error = client.answer(format!("held {id}"))["error"].take();
+            assert_eq!(error["data"], json!({ "reason": "shutting_down", "delivered": true }), "{error}");
+        }
+        client.ends();
         daemon.ends_well();
     }
 }

@@ -127,7 +127,7 @@ impl<I: Io> Shell<I> {
             return self.hands.await_word(now, newcomer, proxy);
         }
         let client = self.add_client(listener, place.into(), &[], |peer| {
-            Connection::new(peer, Kind::Socket, Descriptor::Owned(socket), None, None)
+            Connection::new(peer, Kind::Socket, Descriptor::Owned(socket), None)
         });
         if let Some(number) = client.and_then(|client| self.bus.client_number(client)) {
             let address = &self.hands.acceptors[index].address;

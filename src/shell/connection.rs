@@ -13,7 +13,7 @@ use super::inherited;
 use super::outbox::Outbox;
 use super::stderr::Stderr;
 use super::web::Web;
-use crate::bus::port::{Peer, WorkerName};
+use crate::bus::port::{Peer, WorkerKey, WorkerName};
 use crate::io::buffers::Buffers;
 
 /// Which end of the bus this is.
@@ -150,21 +150,29 @@ impl Connection {
         self.half_closed || self.end != End::Open
     }
 
+    /// A worker that is being started: its pipes are yet to come.
+    pub(super) fn starting(worker: WorkerKey, name: WorkerName) -> Self {
+        Self { name: Some(name), ..Self::blank(Peer::Worker(worker), Kind::Worker) }
+    }
+
+    /// Whether it is a worker that is being started.
+    pub(super) fn is_starting(&self) -> bool {
+        self.kind == Kind::Worker && self.input.is_none()
+    }
+
     /// A connection with nothing in flight.
-    pub(super) fn new(
-        peer: Peer,
-        kind: Kind,
-        input: Descriptor,
-        output: Option<Descriptor>,
-        stderr: Option<Stderr>,
-    ) -> Self {
+    pub(super) fn new(peer: Peer, kind: Kind, input: Descriptor, output: Option<Descriptor>) -> Self {
+        Self { input: Some(input), output, ..Self::blank(peer, kind) }
+    }
+
+    fn blank(peer: Peer, kind: Kind) -> Self {
         Self {
             peer,
             kind,
             name: None,
-            input: Some(input),
-            output,
-            stderr,
+            input: None,
+            output: None,
+            stderr: None,
             inbox: Inbox::new(kind == Kind::Worker),
             outbox: Outbox::new(kind == Kind::Socket),
             reading: false,
@@ -197,15 +205,10 @@ impl Connection {
         self
     }
 
-    /// The connection of this worker.
-    pub(super) fn with_name(self, name: WorkerName) -> Self {
-        Self { name: Some(name), ..self }
-    }
-
     /// The client of our own stdin and stdout.
     pub(super) fn stdio(peer: Peer, stdin: BorrowedFd<'static>, stdout: BorrowedFd<'static>) -> Self {
         let aside = inherited::may_block(stdout);
-        Self { aside, ..Self::new(peer, Kind::Stdio, Descriptor::Lent(stdin), Some(Descriptor::Lent(stdout)), None) }
+        Self { aside, ..Self::new(peer, Kind::Stdio, Descriptor::Lent(stdin), Some(Descriptor::Lent(stdout))) }
     }
 
     /// Whether it is not read on before the core has heard how it has ended.

@@ -385,7 +385,7 @@ impl<I: Io> Shell<I> {
     fn let_in(&mut self, newcomer: Newcomer, origin: Origin, begun: &[u8], web: Option<(Web, Framing)>) {
         let Newcomer { socket, listener, .. } = newcomer;
         let client = self.add_client(listener, origin, begun, |peer| {
-            let connection = Connection::new(peer, Kind::Socket, Descriptor::Owned(socket), None, None);
+            let connection = Connection::new(peer, Kind::Socket, Descriptor::Owned(socket), None);
             match web {
                 Some((web, framing)) => connection.speaking(web, framing),
                 None => connection,

@@ -228,7 +228,8 @@ fn start<I: Io>(mut io: I, ground: Ground, config: Config, inherited: Vec<Inheri
     if let Some(doubt) = cgroup::doubt(config.limits.max_memory) {
         tracing::warn!(reason = "memory_limit", "{doubt}");
     }
-    let mut shell = Shell::new(config, io, Box::new(Reaper::new()), ground, acceptors, admin);
+    let bell = ground.signals.bell.try_clone().map_err(StartError::io("copy a descriptor"))?;
+    let mut shell = Shell::new(config, io, Box::new(Reaper::new(bell)), ground, acceptors, admin);
     shell.hands.notify = Notify::from_environment();
     shell.open_doors(stdio);
     Ok(shell)
@@ -509,6 +510,7 @@ impl<I: Io> Shell<I> {
             }
             Operation::Children => {
                 self.hands.notify.changed();
+                self.hands.started(now);
                 self.hands.reap(now);
                 self.hands.arm_children();
             }

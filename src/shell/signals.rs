@@ -1,4 +1,4 @@
-//! Signals become bytes in pipes that the ring reads: one pipe for dead children, one for the wish to stop. The
+//! Signals become bytes in pipes that the ring reads: one pipe for children, one for the wish to stop. The
 //! handlers do nothing else.
 
 use std::io;
@@ -10,8 +10,11 @@ use signal_hook::low_level::pipe;
 
 /// The reading ends.
 pub(super) struct Signals {
-    /// A byte for each SIGCHLD, or fewer when it is full: then there is something to reap anyway.
+    /// A byte for each SIGCHLD and for each worker that was started, or fewer when it is full: then there is something to
+    /// look for anyway.
     pub children: OwnedFd,
+    /// Where that of a worker that was started is written to.
+    pub bell: OwnedFd,
     /// A byte for each SIGTERM and SIGINT, and for each SIGHUP if that was not ignored at the start.
     pub stop: OwnedFd,
 }
@@ -45,6 +48,7 @@ pub(super) fn install() -> io::Result<Signals> {
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     let (children, child_writer) = UnixStream::pair()?;
     let (stop, stop_writer) = UnixStream::pair()?;
+    let bell = child_writer.try_clone()?.into();
     pipe::register(SIGCHLD, child_writer)?;
     for signal in [SIGTERM, SIGINT] {
         pipe::register(signal, stop_writer.try_clone()?)?;
@@ -53,7 +57,7 @@ pub(super) fn install() -> io::Result<Signals> {
         // There is nothing to reload yet; killed by it, the daemon would leave its socket behind.
         pipe::register(SIGHUP, stop_writer.try_clone()?)?;
     }
-    Ok(Signals { children: children.into(), stop: stop.into() })
+    Ok(Signals { children: children.into(), bell, stop: stop.into() })
 }
 
 fn is_ignored(signal: i32) -> bool {

@@ -33,6 +33,7 @@ use super::listen::Listening;
 use super::signals::Signals;
 use super::workers::processes::Processes;
 use super::workers::spawn::Spawned;
+use super::workers::starter::Started;
 use super::{Ground, Shell, log};
 use crate::bus::port::{Exit, Origin, Reason, Signal, WorkerKey};
 use crate::bus::settings::{Proxies, Proxy};
@@ -216,6 +217,7 @@ struct Children {
     random: Random,
     workers: Vec<Worker>,
     dead: VecDeque<(WorkerKey, Exit)>,
+    started: VecDeque<Started>,
     /// Wakes the shell, as SIGCHLD would.
     bell: UnixStream,
     next_pid: u32,
@@ -233,18 +235,17 @@ impl Children {
     }
 }
 
-impl Processes for Rc<RefCell<Children>> {
-    fn spawn(&mut self, worker: WorkerKey, _: &Pool, _: &Rlimit) -> io::Result<Spawned> {
-        let mut children = self.borrow_mut();
-        if !children.is_kind && children.random.one_in(6) {
-            return Err(io::Error::from_raw_os_error(*children.random.pick(&[libc::EAGAIN, libc::EMFILE])));
+impl Children {
+    fn start(&mut self, worker: WorkerKey) -> io::Result<Spawned> {
+        if !self.is_kind && self.random.one_in(6) {
+            return Err(io::Error::from_raw_os_error(*self.random.pick(&[libc::EAGAIN, libc::EMFILE])));
         }
         let (stdin_theirs, stdin) = pipe()?;
         let (stdout, stdout_theirs) = pipe()?;
         let (stderr, stderr_theirs) = pipe()?;
-        children.next_pid += 1;
-        let pid = children.next_pid;
-        children.workers.push(Worker {
+        self.next_pid += 1;
+        let pid = self.next_pid;
+        self.workers.push(Worker {
             key: worker,
             stdin: stdin_theirs,
             stdout: Some(stdout_theirs),
@@ -256,6 +257,23 @@ impl Processes for Rc<RefCell<Children>> {
             answers: 0,
         });
         Ok(Spawned { pid, stdin, stdout, stderr })
+    }
+}
+
+impl Processes for Rc<RefCell<Children>> {
+    fn begin(&mut self, worker: WorkerKey, _: &Pool, _: &Rlimit) -> io::Result<()> {
+        let mut children = self.borrow_mut();
+        if !children.is_kind && children.random.one_in(12) {
+            return Err(io::Error::from_raw_os_error(libc::EAGAIN));
+        }
+        let started = children.start(worker);
+        children.started.push_back((worker, started));
+        let _ = write(&children.bell, b"s");
+        Ok(())
+    }
+
+    fn next_started(&mut self) -> Option<Started> {
+        self.borrow_mut().started.pop_front()
     }
 
     fn signal(&mut self, worker: WorkerKey, signal: Signal) {
@@ -843,6 +861,7 @@ impl Simulation {
             random: Random::new(seed ^ 0x5eed),
             workers: Vec::new(),
             dead: VecDeque::new(),
+            started: VecDeque::new(),
             bell,
             next_pid: 1000,
             is_kind: false,
@@ -852,7 +871,7 @@ impl Simulation {
         let mut listening = Listening::nowhere(socket, "a seed");
         listening.is_inherited = seed.is_multiple_of(3);
         let acceptor = Acceptor::new(listening);
-        let signals = Signals { children: children_ours.into(), stop: stop_ours.into() };
+        let signals = Signals { children: children_ours.into(), bell: pair().0.into(), stop: stop_ours.into() };
         let kernel = Kernel::new(seed, Rc::clone(&wires));
         let mut random = Random::new(seed ^ 0xc11e);
         let scarcity = Scarcity::new(&mut random);

@@ -35,7 +35,7 @@ impl<I: Io> Hands<I> {
 
     pub(super) fn write(&mut self, now: Moment, slot: usize) {
         let connection = &mut self.connections[slot];
-        if connection.writing || connection.closing >= Closing::ShutDown {
+        if connection.writing || connection.is_starting() || connection.closing >= Closing::ShutDown {
             return;
         }
         if connection.kind == Kind::Stdio && self.retry_writing_at.is_some() {
@@ -216,8 +216,12 @@ impl<I: Io> Hands<I> {
     /// Tells the core how much a worker has in its pipe.
     pub(super) fn tell_unread(&mut self, worker: WorkerKey) {
         let slot = self.slot(Peer::Worker(worker));
-        let Some(stdin) = slot.and_then(|slot| self.connections[slot].output.as_ref()) else { return };
-        let bytes = ioctl_fionread(stdin).unwrap_or(0) as usize;
+        let Some(connection) = slot.map(|slot| &self.connections[slot]) else { return };
+        let bytes = match &connection.output {
+            Some(stdin) => ioctl_fionread(stdin).unwrap_or(0) as usize,
+            None if connection.is_starting() => 0,
+            None => return,
+        };
         self.tell(self.clock.now(), Input::Unread { worker, bytes });
     }
 

@@ -3,10 +3,12 @@
 pub(super) mod processes;
 pub(super) mod reap;
 pub(super) mod spawn;
+pub(super) mod starter;
 
+use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 
-use super::connection::{Closing, Connection, Descriptor, Kind};
+use super::connection::{Closing, Connection, Descriptor};
 use super::hands::Hands;
 use super::log;
 use super::operation::Operation;
@@ -15,44 +17,54 @@ use crate::bus::port::{Input, Moment, Peer, WorkerKey, WorkerName};
 use crate::io::{Io, Submission};
 
 impl<I: Io> Hands<I> {
+    /// Begins to start a worker. What is written to it meanwhile waits in its outbox.
     pub(super) fn spawn(&mut self, worker: WorkerKey, name: WorkerName) {
-        let now = self.clock.now();
-        let pool = &self.pools[name.pool];
-        match self.processes.spawn(worker, pool, &self.descriptors) {
-            Ok(spawned) => {
-                for pipe in [&spawned.stdin, &spawned.stdout, &spawned.stderr] {
-                    self.io.opened(pipe.as_raw_fd());
+        let slot = self.connections.insert(Connection::starting(worker, name));
+        if self.workers.len() <= worker.index() {
+            self.workers.resize(worker.index() + 1, None);
+        }
+        self.workers[worker.index()] = Some(slot);
+        if let Err(error) = self.processes.begin(worker, &self.pools[name.pool], &self.descriptors) {
+            self.not_started(self.clock.now(), worker, name, &error);
+        }
+    }
+
+    /// Takes over the workers that were started.
+    pub(super) fn started(&mut self, now: Moment) {
+        while let Some((worker, result)) = self.processes.next_started() {
+            let Some(slot) = self.slot(Peer::Worker(worker)) else { continue };
+            let Some(name) = self.connections[slot].name else { continue };
+            match result {
+                Ok(spawned) => {
+                    for pipe in [&spawned.stdin, &spawned.stdout, &spawned.stderr] {
+                        self.io.opened(pipe.as_raw_fd());
+                    }
+                    let connection = &mut self.connections[slot];
+                    connection.input = Some(Descriptor::Owned(spawned.stdout));
+                    connection.output = Some(Descriptor::Owned(spawned.stdin));
+                    let lines_per_sec = self.pools[name.pool].stderr.lines_per_sec;
+                    connection.stderr = Some(Stderr::new(spawned.stderr, lines_per_sec));
+                    self.tell(now, Input::Spawned { worker, pid: spawned.pid });
+                    self.notify.changed();
+                    self.arm_read(slot);
+                    self.watch(slot);
+                    self.read_stderr(slot, Operation::ReadStderr);
+                    self.mark_dirty(slot);
                 }
-                let peer = Peer::Worker(worker);
-                let stderr = Stderr::new(spawned.stderr, pool.stderr.lines_per_sec);
-                let connection = Connection::new(
-                    peer,
-                    Kind::Worker,
-                    Descriptor::Owned(spawned.stdout),
-                    Some(Descriptor::Owned(spawned.stdin)),
-                    Some(stderr),
-                );
-                let slot = self.connections.insert(connection.with_name(name));
-                if self.workers.len() <= worker.index() {
-                    self.workers.resize(worker.index() + 1, None);
-                }
-                self.workers[worker.index()] = Some(slot);
-                self.tell(now, Input::Spawned { worker, pid: spawned.pid });
-                self.notify.changed();
-                self.arm_read(slot);
-                self.watch(slot);
-                self.read_stderr(slot, Operation::ReadStderr);
-            }
-            Err(error) => {
-                let why = format!("cannot start \"{}\" ({}): {error}", pool.command, pool.program.display());
-                // What is short now may be there again soon, whatever the command is like.
-                let short = matches!(
-                    error.raw_os_error(),
-                    Some(libc::EMFILE | libc::ENFILE | libc::EAGAIN | libc::ENOMEM | libc::ENOBUFS)
-                );
-                self.tell(now, Input::SpawnFailed { worker, why, short });
+                Err(error) => self.not_started(now, worker, name, &error),
             }
         }
+    }
+
+    fn not_started(&mut self, now: Moment, worker: WorkerKey, name: WorkerName, error: &io::Error) {
+        let pool = &self.pools[name.pool];
+        let why = format!("cannot start \"{}\" ({}): {error}", pool.command, pool.program.display());
+        // What is short now may be there again soon, whatever the command is like.
+        let short = matches!(
+            error.raw_os_error(),
+            Some(libc::EMFILE | libc::ENFILE | libc::EAGAIN | libc::ENOMEM | libc::ENOBUFS)
+        );
+        self.tell(now, Input::SpawnFailed { worker, why, short });
     }
 
     /// Reads a worker's stderr, or the rest of it.

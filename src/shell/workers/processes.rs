@@ -4,17 +4,21 @@ use std::io;
 
 use rustix::process::Rlimit;
 
-use super::spawn::Spawned;
+use super::starter::Started;
 use crate::bus::port::{Exit, Signal, WorkerKey};
 use crate::config::Pool;
 
 /// Starts, signals and reaps worker processes.
 pub(crate) trait Processes {
-    /// Starts one worker of a pool, with `limit` as its limit of open files.
+    /// Begins to start one worker of a pool, with `limit` as its limit of open files. The pipe of dead children has a byte
+    /// once the result is there.
     ///
     /// # Errors
-    /// As [`super::spawn::spawn`].
-    fn spawn(&mut self, worker: WorkerKey, pool: &Pool, limit: &Rlimit) -> io::Result<Spawned>;
+    /// Where it cannot even be begun.
+    fn begin(&mut self, worker: WorkerKey, pool: &Pool, limit: &Rlimit) -> io::Result<()>;
+
+    /// What became of a start that was begun, if that is known.
+    fn next_started(&mut self) -> Option<Started>;
 
     /// Signals the process group of a worker that was not reaped yet.
     fn signal(&mut self, worker: WorkerKey, signal: Signal);

@@ -1,8 +1,10 @@
 //! Reaps the dead and signals the living. A process group is signalled only while its leader is not reaped yet: after
 //! that its number may belong to somebody else.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
+use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use rustix::process::{
@@ -10,7 +12,8 @@ use rustix::process::{
 };
 
 use super::processes::Processes;
-use super::spawn::{Spawned, spawn};
+use super::spawn::Job;
+use super::starter::{Started, Starter};
 use crate::bus::port::{Exit, Signal, WorkerKey};
 use crate::config::Pool;
 
@@ -24,26 +27,72 @@ pub(crate) struct Reaper {
     /// By process, and processes by the index of their worker's key.
     workers: HashMap<u32, WorkerKey>,
     processes: HashMap<usize, (WorkerKey, Pid)>,
+    /// Is given to the thread that starts workers, with the first of them.
+    bell: OwnedFd,
+    starter: Option<Starter>,
+    /// Results that nobody has asked for yet.
+    started: VecDeque<Started>,
 }
 
 impl Reaper {
-    /// To be called before the first worker is started.
-    pub(crate) fn new() -> Self {
+    /// To be called before the first worker is started. `bell` is written to once a worker was.
+    pub(crate) fn new(bell: OwnedFd) -> Self {
         // Orphans of workers become our children and can be reaped (prctl(2)). Where it fails, they go to init as
         // everywhere.
         let _ = set_child_subreaper(Some(getpid()));
-        Self { inherited: children(), workers: HashMap::new(), processes: HashMap::new() }
+        Self {
+            inherited: children(),
+            workers: HashMap::new(),
+            processes: HashMap::new(),
+            bell,
+            starter: None,
+            started: VecDeque::new(),
+        }
+    }
+
+    /// Takes the results of starts that are there.
+    fn take_started(&mut self) {
+        while let Some(started) = self.starter.as_mut().and_then(Starter::take) {
+            self.note(started);
+        }
+    }
+
+    fn note(&mut self, (worker, result): Started) {
+        if let Ok(spawned) = &result {
+            self.workers.insert(spawned.pid, worker);
+            if let Some(pid) = Pid::from_raw(spawned.pid as i32) {
+                self.processes.insert(worker.index(), (worker, pid));
+            }
+        }
+        self.started.push_back((worker, result));
+    }
+
+    /// Whether this process may be a worker whose start is not over: its exit belongs to a result that is yet to come.
+    fn is_being_started(&mut self, pid: Pid) -> bool {
+        let pid = pid.as_raw_nonzero().get();
+        let Some(current) = self.starter.as_ref().map(Starter::pid) else { return false };
+        self.take_started();
+        !self.workers.contains_key(&(pid as u32)) && current == pid && self.under_way() > 0
+    }
+
+    fn under_way(&self) -> usize {
+        self.starter.as_ref().map_or(0, |starter| starter.under_way)
     }
 }
 
 impl Processes for Reaper {
-    fn spawn(&mut self, worker: WorkerKey, pool: &Pool, limit: &Rlimit) -> io::Result<Spawned> {
-        let spawned = spawn(pool, limit)?;
-        self.workers.insert(spawned.pid, worker);
-        if let Some(pid) = Pid::from_raw(spawned.pid as i32) {
-            self.processes.insert(worker.index(), (worker, pid));
-        }
-        Ok(spawned)
+    fn begin(&mut self, worker: WorkerKey, pool: &Pool, limit: &Rlimit) -> io::Result<()> {
+        let job = Job::new(pool, limit)?;
+        let starter = match &mut self.starter {
+            Some(starter) => starter,
+            none => none.insert(Starter::new(self.bell.try_clone()?)?),
+        };
+        starter.begin(worker, job)
+    }
+
+    fn next_started(&mut self) -> Option<Started> {
+        self.take_started();
+        self.started.pop_front()
     }
 
     fn next_dead(&mut self) -> Option<(Option<WorkerKey>, Exit)> {
@@ -57,6 +106,9 @@ impl Processes for Reaper {
             info.si_pid()
         };
         let pid = Pid::from_raw(pid)?;
+        if !self.workers.contains_key(&(pid.as_raw_nonzero().get() as u32)) && self.is_being_started(pid) {
+            return None;
+        }
         let worker = self.workers.remove(&(pid.as_raw_nonzero().get() as u32));
         if let Some(worker) = worker {
             // It was only looked at so far, so the group's number is still its own: what it left behind ends too.
@@ -88,6 +140,12 @@ impl Processes for Reaper {
     fn kill_the_rest(&mut self) -> Vec<u32> {
         let until = Instant::now() + LAST_DEATHS;
         let mut killed = Vec::new();
+        // What was asked for before the end is there first, and does not stay.
+        while self.under_way() > 0 {
+            let left = until.saturating_duration_since(Instant::now());
+            let Some(started) = self.starter.as_mut().and_then(|starter| starter.wait(left)) else { break };
+            self.note(started);
+        }
         loop {
             while self.next_dead().is_some() {}
             let left: Vec<u32> = children().into_iter().filter(|child| !self.inherited.contains(child)).collect();
@@ -107,9 +165,9 @@ impl Processes for Reaper {
     }
 }
 
-/// Our children by /proc; none where the kernel does not tell (CONFIG_PROC_CHILDREN).
+/// Our children by /proc, those of all our threads; none where the kernel does not tell (CONFIG_PROC_CHILDREN).
 fn children() -> Vec<u32> {
-    let path = format!("/proc/self/task/{}/children", std::process::id());
-    let text = std::fs::read_to_string(path).unwrap_or_default();
-    text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+    let threads = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let texts = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
+    texts.flat_map(|text| text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>()).collect()
 }

@@ -1,0 +1,90 @@
+//! Starts workers aside, one after the other: the thread that does it waits for each exec, which on a busy machine takes
+//! as long as the scheduler lets it, and the loop does not.
+//!
+//! The thread is ours for as long as the process: a child is told of the death of the thread that made it (PDEATHSIG,
+//! prctl(2)).
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+use std::time::Duration;
+
+use super::spawn::{Job, Spawned};
+use crate::bus::port::WorkerKey;
+
+/// What became of a start.
+pub(crate) type Started = (WorkerKey, io::Result<Spawned>);
+
+/// See the top of the file.
+pub(crate) struct Starter {
+    jobs: Sender<(WorkerKey, Job)>,
+    results: Receiver<Started>,
+    /// The process that is being started, or was last.
+    pid: Arc<AtomicI32>,
+    /// Starts whose results were not taken.
+    pub under_way: usize,
+}
+
+impl Starter {
+    /// Makes the thread. It writes a byte to `bell` after each start.
+    ///
+    /// # Errors
+    /// Where no thread can be made.
+    pub(crate) fn new(bell: OwnedFd) -> io::Result<Self> {
+        let (jobs, todo) = channel::<(WorkerKey, Job)>();
+        let (done, results) = channel();
+        let pid = Arc::new(AtomicI32::new(0));
+        let started = Arc::clone(&pid);
+        thread::Builder::new().name("starter".to_owned()).spawn(move || {
+            block_signals();
+            for (worker, job) in todo {
+                if done.send((worker, job.start(&started))).is_err() {
+                    return;
+                }
+                // A full pipe rings anyway.
+                let _ = rustix::io::write(&bell, b"s");
+            }
+        })?;
+        Ok(Self { jobs, results, pid, under_way: 0 })
+    }
+
+    /// Starts a worker, after those that are being started.
+    pub(crate) fn begin(&mut self, worker: WorkerKey, job: Job) -> io::Result<()> {
+        self.jobs.send((worker, job)).map_err(|_| io::Error::from_raw_os_error(libc::EAGAIN))?;
+        self.under_way += 1;
+        Ok(())
+    }
+
+    /// The result of a start, if one is there.
+    pub(crate) fn take(&mut self) -> Option<Started> {
+        let started = self.results.try_recv().ok()?;
+        self.under_way -= 1;
+        Some(started)
+    }
+
+    /// The same; it waits so long for one.
+    pub(crate) fn wait(&mut self, patience: Duration) -> Option<Started> {
+        let started = self.results.recv_timeout(patience).ok()?;
+        self.under_way -= 1;
+        Some(started)
+    }
+
+    /// The process that may be of a start whose result was not taken. What is asked for after this has the results of all
+    /// that were started before.
+    pub(crate) fn pid(&self) -> i32 {
+        self.pid.load(Ordering::Acquire)
+    }
+}
+
+/// Signals are for the loop's thread; see [`Job::start`], too.
+fn block_signals() {
+    // SAFETY: the set is initialized by sigfillset and lives during the calls.
+    unsafe {
+        let mut all = std::mem::zeroed();
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, std::ptr::null_mut());
+    }
+}

@@ -5,6 +5,7 @@
 use std::rc::Rc;
 
 use super::Bus;
+use super::client::Client;
 use super::origin::{Origin, Place};
 use super::peer::{ClientKey, Moment, Peer, Source};
 use super::port::{Close, Effect};
@@ -106,6 +107,22 @@ impl Bus {
         self.no_room(listener, origin.source()).map_or(Ok(()), |no_room| Err(TurnedAway::NoRoom(no_room.text)))
     }
 
+    /// How many clients more find a slot.
+    pub fn free_slots(&self) -> usize {
+        self.clients.capacity() - self.clients.len()
+    }
+
+    /// How many connections more of this source a listener takes, where it takes only so many of one.
+    pub fn room_of_source(&self, listener: usize, source: Source) -> Option<usize> {
+        let most = self.settings.listeners.get(listener)?.max_connections.per_source?;
+        Some(most.saturating_sub(self.connections_of(listener, source)))
+    }
+
+    fn connections_of(&self, listener: usize, source: Source) -> usize {
+        let is_of = |client: &Client| client.listener == listener && !client.turned_away && client.source == source;
+        self.clients.iter().filter(|(_, client)| is_of(client)).count()
+    }
+
     /// A connection asked for a WebSocket and was refused.
     pub(super) fn on_not_upgraded(&mut self, now: Moment, place: Place, why: &str) {
         self.report_stranger(now, Reason::HandshakeRefused, place, || format!("a WebSocket is refused: {why}"));
@@ -132,7 +149,7 @@ impl Bus {
         let key = "listeners[].max_connections";
         // What the client can do something about comes first.
         let text = match (most.per_source, most.total) {
-            (Some(most), _) if there().filter(|(_, client)| client.source == source).count() >= most => {
+            (Some(most), _) if self.connections_of(listener, source) >= most => {
                 format!("this listener takes {} from one source ({key}); close one of yours first", connections(most))
             }
             (_, Some(most)) if there().count() >= most => {

@@ -54,6 +54,7 @@ impl<I: Io> Shell<I> {
             self.hands.after_frames(now, slot);
         }
         self.tell_news();
+        self.hands.crowd_lobby(self.bus.free_slots());
         client
     }
 
@@ -121,10 +122,8 @@ impl<I: Io> Shell<I> {
             drop(socket);
             return self.hands.free_descriptor();
         }
-        let proxy = self.bus.awaits_header(listener, place);
-        if proxy.is_some() || self.hands.doors[listener].is_some() {
-            let newcomer = Newcomer { socket, acceptor: index, listener, place };
-            return self.hands.await_word(now, newcomer, proxy);
+        if self.bus.awaits_header(listener, place).is_some() || self.hands.doors[listener].is_some() {
+            return self.await_word(now, Newcomer { socket, acceptor: index, listener, place });
         }
         let client = self.add_client(listener, place.into(), &[], |peer| {
             Connection::new(peer, Kind::Socket, Descriptor::Owned(socket), None)

@@ -21,7 +21,7 @@ pub(crate) struct Need {
     least: usize,
     /// Clients that are accepted; none come but over stdio if there is no listener.
     clients: usize,
-    /// Connections that have to say something first.
+    /// Connections that have to say something first, beyond the slots of clients that are free.
     lobby: usize,
     workers: usize,
 }
@@ -35,7 +35,7 @@ impl Need {
         Self {
             least: OWN + config.listeners.len() + PER_WORKER * workers + of_admin,
             clients: if accepts { MAX_CONNECTIONS } else { 0 },
-            lobby: if config.listeners.iter().any(has_lobby) { lobby::MOST } else { 0 },
+            lobby: if config.listeners.iter().any(has_lobby) { lobby::BEYOND } else { 0 },
             workers,
         }
     }
@@ -76,7 +76,7 @@ pub(super) struct Allowance {
     pub of_workers: Rlimit,
     /// Clients that fit, if those are fewer than there may be, and the limit that says so.
     pub fewer_clients: Option<(usize, u64)>,
-    /// Connections that may have to say something first, at once.
+    /// Connections that may have to say something first, beyond the slots of clients that are free.
     pub lobby: usize,
 }
 
@@ -96,7 +96,7 @@ pub(super) fn allow(need: Need) -> Result<Allowance, StartError> {
         setrlimit(Resource::Nofile, limit).map_err(|error| StartError::io("raise RLIMIT_NOFILE")(error.into()))?;
     }
     let Some(allowed) = of_workers.maximum.filter(|allowed| *allowed < most) else {
-        return Ok(Allowance { of_workers, fewer_clients: None, lobby: lobby::MOST });
+        return Ok(Allowance { of_workers, fewer_clients: None, lobby: lobby::BEYOND });
     };
     let fit = need.clients_within(allowed).ok_or_else(|| need.refusal(allowed))?;
     let fewer_clients = (fit < need.clients).then_some((fit, allowed));

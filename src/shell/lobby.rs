@@ -1,10 +1,12 @@
 //! The lobby: connections that are no clients yet, since a PROXY header is still to come that says whom they bring, or the
 //! request that a WebSocket begins with. They take no slot of a client and are nobody to the core until they have said
-//! that, or their time is up. There are only so many: one more takes the place of the one that has waited longest, since
-//! who means it sends all of it at once.
+//! that, or their time is up. There are as many as there are free slots, and some more, who ask how the daemon is or are
+//! told that it is full. One more takes the place of one of the source that has most of them, there of one that has
+//! sent nothing, since who means it sends all of it at once, and of those of the one that has waited longest.
 //!
 //! Invariant: the kernel holds one operation of each of them, and it goes when that completes.
 
+use std::collections::HashMap;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
@@ -17,18 +19,25 @@ use super::framing::Framing;
 use super::hands::Hands;
 use super::operation::Operation;
 use super::web::Web;
-use super::web::door::Verdict;
-use crate::bus::port::{Input, Moment, Names, Origin, Place};
+use super::web::door::{RETRY_AFTER, Verdict};
+use crate::bus::port::{Input, Moment, Names, Origin, Place, Source};
 use crate::bus::settings;
 use crate::io::{Io, Submission};
 use crate::proxy::{self, Reading};
 use crate::websocket::answer::{Refusal, Status};
 use crate::websocket::request::{self, LONGEST_HEAD};
 
-/// How many wait at once at most.
-pub(super) const MOST: usize = 256;
+/// How many wait at once at most beyond the slots that are free.
+pub(super) const BEYOND: usize = 256;
+/// Room for the first bytes of each; there is more once they have filled it.
+const FIRST_BYTES: usize = 1024;
 /// How long the request of a WebSocket may take.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// What it is told that its place is needed.
+const CROWDED: &str = "more connections wait than there is room for, and it is one of the source that has most of them";
+/// What it is told that others of its source are there.
+const SHARE: &str = "with those that wait to be let in, its source has more connections than this listener takes from one \
+                     (listeners[].max_connections)";
 /// How long a connection that is refused may take to read why.
 const LINGER: Duration = Duration::from_secs(1);
 
@@ -38,8 +47,8 @@ pub(super) struct Lobby {
     arrivals: Slab<Arrival>,
     /// Nobody's time is up before this; it may be early, never late.
     due: Option<Moment>,
-    /// So many may be in it.
-    most: usize,
+    /// So many may be in it beyond the slots that are free.
+    beyond: usize,
 }
 
 /// A connection that has just been accepted.
@@ -65,6 +74,8 @@ struct Arrival {
     over: Option<Over>,
     /// What has come, with a byte behind it.
     bytes: Vec<u8>,
+    /// So many bytes may come at most.
+    longest: usize,
     filled: usize,
     /// So many of them were the PROXY header.
     header: usize,
@@ -92,14 +103,16 @@ enum Over {
     Late,
     /// Another one needs its place.
     Crowded,
+    /// Its source has more connections at its listener than it may have.
+    OverShare,
     /// The daemon takes no more clients.
     Closed,
 }
 
 impl Lobby {
-    /// An empty one for so many.
-    pub(super) fn new(most: usize) -> Self {
-        Self { most, ..Self::default() }
+    /// An empty one for so many beyond the slots that are free.
+    pub(super) fn new(beyond: usize) -> Self {
+        Self { beyond, ..Self::default() }
     }
 
     /// When the time of one of them may be up.
@@ -116,6 +129,24 @@ impl Lobby {
         self.arrivals.iter().filter(|(_, arrival)| arrival.over.is_none())
     }
 
+    /// Whose place is needed first: those who have been told why they go, and then as it stands at the top of the file.
+    fn gives_way(&self) -> Option<usize> {
+        let told = self.waiting().filter(|(_, arrival)| arrival.is_told());
+        let told = told.min_by_key(|(_, arrival)| (!matches!(arrival.stage, Stage::End), arrival.since));
+        told.map(|(slot, _)| slot).or_else(|| {
+            let mut counts = HashMap::new();
+            self.waiting().for_each(|(_, arrival)| *counts.entry(arrival.source()).or_insert(0usize) += 1);
+            let heaviest = counts.values().copied().max()?;
+            self.first_to_go(|arrival| counts.get(&arrival.source()) == Some(&heaviest))
+        })
+    }
+
+    /// Who goes first of those who are chosen and have not been told anything yet.
+    fn first_to_go(&self, is_chosen: impl Fn(&Arrival) -> bool) -> Option<usize> {
+        let chosen = self.waiting().filter(|(_, arrival)| !arrival.is_told() && is_chosen(arrival));
+        chosen.min_by_key(|(_, arrival)| (arrival.has_spoken(), arrival.since)).map(|(slot, _)| slot)
+    }
+
     /// An arrival comes to its next stage, which has to be over at the deadline.
     fn go_on(&mut self, slot: usize, stage: Stage, deadline: Moment) {
         let arrival = &mut self.arrivals[slot];
@@ -128,20 +159,32 @@ impl Lobby {
     }
 }
 
+impl Arrival {
+    /// Whether nothing more is awaited of it.
+    fn is_told(&self) -> bool {
+        matches!(self.stage, Stage::Answer { .. } | Stage::End)
+    }
+
+    fn has_spoken(&self) -> bool {
+        self.filled > self.header
+    }
+
+    fn source(&self) -> Source {
+        self.origin.source()
+    }
+}
+
 impl<I: Io> Hands<I> {
     /// Waits for what a connection has to say first: the header of a proxy, if one may come, and the request of a
     /// WebSocket, if the listener has a door.
-    pub(super) fn await_word(&mut self, now: Moment, newcomer: Newcomer, proxy: Option<&settings::Proxy>) {
-        if self.lobby.waiting().count() >= self.lobby.most {
-            let oldest = self.lobby.waiting().min_by_key(|(_, arrival)| arrival.since).map(|(slot, _)| slot);
-            oldest.into_iter().for_each(|slot| self.end_wait(slot, Over::Crowded));
-        }
+    fn await_word(&mut self, now: Moment, newcomer: Newcomer, proxy: Option<&settings::Proxy>) {
         let (stage, deadline) = match proxy {
             Some(proxy) => (Stage::Header { required: proxy.required }, now.after(proxy.timeout)),
             None => (Stage::Request(request::Reader::default()), now.after(REQUEST_TIMEOUT)),
         };
         let of_request = if self.doors[newcomer.listener].is_some() { LONGEST_HEAD } else { 0 };
         let of_header = if proxy.is_some() { proxy::LONGEST } else { 0 };
+        let longest = of_header + of_request;
         let slot = self.lobby.arrivals.insert(Arrival {
             origin: newcomer.place.into(),
             newcomer,
@@ -149,7 +192,8 @@ impl<I: Io> Hands<I> {
             since: now,
             deadline,
             over: None,
-            bytes: vec![0; of_header + of_request + 1],
+            bytes: vec![0; longest.min(FIRST_BYTES) + 1],
+            longest,
             filled: 0,
             header: 0,
         });
@@ -163,7 +207,11 @@ impl<I: Io> Hands<I> {
         let socket = arrival.newcomer.socket.as_raw_fd();
         let submission = match &mut arrival.stage {
             Stage::Header { .. } | Stage::Request(_) => {
-                let last = arrival.bytes.len() - 1;
+                let mut last = arrival.bytes.len() - 1;
+                if arrival.filled == last {
+                    last = arrival.longest.min(2 * last);
+                    arrival.bytes.resize(last + 1, 0);
+                }
                 let room = &mut arrival.bytes[arrival.filled..last];
                 debug_assert!(!room.is_empty(), "as many bytes are what is awaited or not");
                 Submission::ReceiveInto { socket, into: room.as_mut_ptr(), bytes: room.len() as u32 }
@@ -185,6 +233,33 @@ impl<I: Io> Hands<I> {
     fn end_wait(&mut self, slot: usize, over: Over) {
         self.lobby.arrivals[slot].over = Some(over);
         self.io.cancel(Operation::Arrival.token(slot));
+    }
+
+    /// There are so many free slots: who is too many gives way.
+    pub(super) fn crowd_lobby(&mut self, free: usize) {
+        // Those who are asked to go are in it until they have.
+        if self.lobby.arrivals.len() <= free + self.lobby.beyond {
+            return;
+        }
+        for _ in free + self.lobby.beyond..self.lobby.waiting().count() {
+            let Some(slot) = self.lobby.gives_way() else { return };
+            self.end_wait(slot, Over::Crowded);
+        }
+    }
+
+    /// Of a source that has said which it is, no more wait to be let in through a listener than it takes of them. One
+    /// is always heard, so that it can be told why it is not taken.
+    fn keep_share(&mut self, listener: usize, source: Source, room: usize) {
+        let is_of = |arrival: &Arrival| {
+            arrival.newcomer.listener == listener
+                && matches!(arrival.stage, Stage::Request(_))
+                && arrival.source() == source
+        };
+        let waiting = self.lobby.waiting().filter(|(_, arrival)| is_of(arrival)).count();
+        for _ in room.max(1)..waiting {
+            let Some(slot) = self.lobby.first_to_go(is_of) else { return };
+            self.end_wait(slot, Over::OverShare);
+        }
     }
 
     /// Ends the wait of those whose time is up.
@@ -265,6 +340,29 @@ impl<I: Io> Hands<I> {
 }
 
 impl<I: Io> Shell<I> {
+    /// A connection waits for what has to be said first.
+    pub(super) fn await_word(&mut self, now: Moment, newcomer: Newcomer) {
+        let (listener, place) = (newcomer.listener, newcomer.place);
+        let proxy = self.bus.awaits_header(listener, place);
+        let is_introduced = proxy.is_none();
+        self.hands.await_word(now, newcomer, proxy);
+        self.hands.crowd_lobby(self.bus.free_slots());
+        if is_introduced {
+            self.share_out(listener, place);
+        }
+    }
+
+    /// One more from there waits to be let in.
+    fn share_out(&mut self, listener: usize, place: Place) {
+        let Some(door) = &self.hands.doors[listener] else { return };
+        // Whom a token or a trusted proxy names is counted when that is known.
+        if !door.names_sources(place)
+            && let Some(room) = self.bus.room_of_source(listener, place.source())
+        {
+            self.hands.keep_share(listener, place.source(), room);
+        }
+    }
+
     /// The operation of a connection in the lobby has completed.
     pub(super) fn arrival_goes_on(&mut self, now: Moment, slot: usize, result: i32) {
         let hands = &mut self.hands;
@@ -315,11 +413,13 @@ impl<I: Io> Shell<I> {
             (Reading::More, Some(Over::Late)) => {
                 Some("no whole PROXY header came within listeners[].proxy.timeout_ms".to_owned())
             }
-            (Reading::More, Some(Over::Crowded)) => {
-                Some(format!("more than {MOST} connections wait for a PROXY header, and it has waited longest"))
-            }
+            (Reading::More, Some(Over::Crowded | Over::OverShare)) => Some(CROWDED.to_owned()),
             (Reading::More, _) => Some("it ended in the middle of its PROXY header".to_owned()),
         };
+        if arrival.over == Some(Over::Crowded) && hands.doors[arrival.newcomer.listener].is_some() {
+            arrival.over = None;
+            return hands.refuse(now, slot, &Refusal::unavailable(CROWDED, RETRY_AFTER));
+        }
         let arrival = hands.lobby.arrivals.remove(slot);
         hands.turn_away(now, arrival, why.as_deref());
     }
@@ -333,7 +433,9 @@ impl<I: Io> Shell<I> {
             let Arrival { newcomer, origin, bytes, filled, header, .. } = arrival;
             return self.let_in(newcomer, origin, &bytes[header..filled], None);
         }
+        let (listener, place) = (arrival.newcomer.listener, arrival.origin.place);
         hands.lobby.go_on(slot, Stage::Request(request::Reader::default()), now.after(REQUEST_TIMEOUT));
+        self.share_out(listener, place);
         self.read_request(now, slot, has_ended);
     }
 
@@ -349,12 +451,17 @@ impl<I: Io> Shell<I> {
                 return hands.turn_away(now, arrival, why);
             }
             request::Reading::More => {
-                let why = match arrival.over {
+                let unavailable = |why| Refusal::unavailable(why, RETRY_AFTER);
+                let refusal = match arrival.over {
                     None => return hands.wait(slot),
-                    Some(Over::Late) => format!("no whole request came within {} s", REQUEST_TIMEOUT.as_secs()),
-                    Some(_) => format!("more than {MOST} connections wait to be let in, and it has waited longest"),
+                    Some(Over::Late) => {
+                        let why = format!("no whole request came within {} s", REQUEST_TIMEOUT.as_secs());
+                        Refusal::new(Status::RequestTimeout, why)
+                    }
+                    Some(Over::OverShare) => unavailable(SHARE),
+                    Some(Over::Crowded | Over::Closed) => unavailable(CROWDED),
                 };
-                (Verdict::Refuse(Refusal::new(Status::RequestTimeout, why)), 0)
+                (Verdict::Refuse(refusal), 0)
             }
             request::Reading::Refused(refusal) => (Verdict::Refuse(refusal), 0),
             request::Reading::Request(request) => {

@@ -2,7 +2,7 @@
 //! people's clients make of it is tried in `tests/clients`.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{IpAddr, Ipv4Addr, TcpStream};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -314,16 +314,108 @@ fn a_proxy_header_stands_before_the_request() {
     daemon.stop();
 }
 
+const NEAR: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+const FAR: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
+
+/// Slots of clients, and how many wait to be let in beyond those that are free.
+const SLOTS: usize = 1024;
+const BEYOND: usize = 256;
+
 #[test]
-fn connections_that_say_nothing_keep_nobody_out() {
+fn a_thousand_clients_that_connect_at_once_are_all_let_in() {
     let daemon = door([echo("echo", 1)], json!({}));
-    let silent: Vec<Client> = (0..600).map(|_| Client::over_tcp(daemon.address())).collect();
-    daemon.logs(&["handshake_refused", "it has waited longest"]);
-    let mut client = web(&daemon, &[]);
-    ask(&mut client, 1, "m", json!({}));
-    assert_eq!(message(&mut client)["id"], 1);
-    drop((silent, client));
+    let mut clients: Vec<Client> = (0..1000).map(|_| Client::over_tcp(daemon.address())).collect();
+    // None of them has said anything before the last one is there.
+    clients.iter_mut().for_each(|client| client.send_bytes(format!("{UPGRADE}\r\n").as_bytes()));
+    for (number, client) in clients.iter_mut().enumerate() {
+        let line = client.line();
+        assert!(line.starts_with("HTTP/1.1 101 "), "{number}: {line}");
+    }
+    drop(clients);
+    let log = daemon.stop().stderr;
+    assert!(!log.contains("handshake_refused"), "{log}");
+}
+
+#[test]
+fn connections_of_one_address_that_say_nothing_keep_no_slow_client_of_another_out() {
+    let daemon = door([echo("echo", 1)], json!({}));
+    let silent =
+        |count: usize| -> Vec<Client> { (0..count).map(|_| Client::over_tcp_from(FAR, daemon.address())).collect() };
+    let mut crowd = silent(SLOTS + BEYOND + 1);
+    let mut slow: Vec<Client> = (0..15).map(|_| Client::over_tcp_from(NEAR, daemon.address())).collect();
+    // As many again as there is room for come before they say what they want.
+    let _more = silent(SLOTS + BEYOND);
+    let refused = crowd[0].rest();
+    assert!(refused.starts_with("HTTP/1.1 503 ") && refused.contains("\r\nRetry-After: 1\r\n"), "{refused}");
+    assert!(refused.contains("it is one of the source that has most of them"), "{refused}");
+    for client in &mut slow {
+        client.send_bytes(format!("{UPGRADE}\r\n").as_bytes());
+        assert!(client.line().starts_with("HTTP/1.1 101 "));
+    }
+    let log = daemon.log();
+    assert!(log.contains("handshake_refused") && !log.contains("accept_paused"), "{log}");
+    drop(slow);
     daemon.stop();
+}
+
+#[test]
+fn of_one_source_who_has_sent_nothing_gives_way_before_who_has() {
+    let daemon = door([echo("echo", 1)], json!({}));
+    let mut begun = Client::over_tcp(daemon.address());
+    let (first, rest) = UPGRADE.split_at(20);
+    begun.send_bytes(first.as_bytes());
+    let mut silent: Vec<Client> = (0..SLOTS + BEYOND).map(|_| Client::over_tcp(daemon.address())).collect();
+    let refused = silent[0].rest();
+    assert!(refused.starts_with("HTTP/1.1 503 "), "{refused}");
+    begun.send_bytes(format!("{rest}\r\n").as_bytes());
+    assert!(begun.line().starts_with("HTTP/1.1 101 "));
+    drop((begun, silent));
+    daemon.stop();
+}
+
+#[test]
+fn connections_that_wait_to_be_let_in_count_to_their_source() {
+    let daemon = door([echo("echo", 1)], json!({ "max_connections": { "per_source": 2 } }));
+    let mut waiting: Vec<Client> = (0..3).map(|_| Client::over_tcp_from(FAR, daemon.address())).collect();
+    let refused = waiting[0].rest();
+    assert!(refused.starts_with("HTTP/1.1 503 ") && refused.contains("\r\nRetry-After: 1\r\n"), "{refused}");
+    assert!(refused.contains("listeners[].max_connections"), "{refused}");
+    let mut near = Client::over_tcp_from(NEAR, daemon.address());
+    for client in waiting[1..].iter_mut().chain([&mut near]) {
+        client.send_bytes(format!("{UPGRADE}\r\n").as_bytes());
+        assert!(client.line().starts_with("HTTP/1.1 101 "));
+    }
+    let mut third = Client::over_tcp_from(FAR, daemon.address());
+    third.send_bytes(format!("{UPGRADE}\r\n").as_bytes());
+    let refused = third.rest();
+    assert!(
+        refused.starts_with("HTTP/1.1 503 ") && refused.contains("takes 2 connections from one source"),
+        "{refused}"
+    );
+    drop((waiting, near));
+    daemon.stop();
+}
+
+#[test]
+fn nine_hundred_clients_come_back_after_a_restart_at_the_first_try() {
+    let upgrade = format!("{UPGRADE}\r\n");
+    let mut port = 0;
+    for _ in 0..2 {
+        let setup = Setup::new([echo("echo", 1)]).no_listener();
+        let daemon = setup.set("listeners", json!([{ "ws": format!("127.0.0.1:{port}") }])).start();
+        port = daemon.address().port();
+        let mut clients: Vec<Client> = (0..900).map(|_| Client::over_tcp(daemon.address())).collect();
+        clients.iter_mut().for_each(|client| client.send_bytes(upgrade.as_bytes()));
+        for (number, client) in clients.iter_mut().enumerate() {
+            let line = client.line();
+            assert!(line.starts_with("HTTP/1.1 101 "), "{number}: {line}");
+        }
+        // The daemon closes them: who goes last keeps the port for a while (tcp(7), TIME-WAIT).
+        daemon.signal(rustix::process::Signal::TERM);
+        daemon.logs_times("client_closed", 900);
+        drop(clients);
+        daemon.ends_well();
+    }
 }
 
 #[test]

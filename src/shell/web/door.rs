@@ -20,7 +20,7 @@ use crate::websocket::request::{Method, Request};
 use crate::websocket::{HEALTH, forwarded};
 
 /// In how many seconds it may be asked again at a daemon that drains or is full.
-const RETRY_AFTER: u32 = 1;
+pub(in crate::shell) const RETRY_AFTER: u32 = 1;
 
 /// A WebSocket listener.
 pub(in crate::shell) struct Door {
@@ -138,6 +138,11 @@ impl Door {
         let answer = Accepted { key, connection_id: &connection_id, protocol: request.protocol }.to_string();
         origin.names.connection_id = Some(connection_id.into());
         Ok(Verdict::Enter { origin: Box::new(origin), answer })
+    }
+
+    /// Whether a connection from there may say that it is of another source: by a token, or for its client.
+    pub(in crate::shell) fn names_sources(&self, place: Place) -> bool {
+        self.tokens.is_some() || self.trusts(place)
     }
 
     /// Whether a field `Host` has a name in `hosts`.

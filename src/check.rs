@@ -3,6 +3,7 @@
 
 use std::io;
 use std::net::{TcpListener, ToSocketAddrs};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use rustix::fs::{Access, AtFlags, CWD, accessat};
@@ -22,6 +23,7 @@ pub fn doubts(config: &Config) -> Vec<String> {
     let mut doubts = config.open_listeners();
     doubts.extend(config.mixed_listeners());
     doubts.extend(doubt_longest_line(config));
+    doubts.extend(doubt_files_of_tokens(config));
     for (at, pool) in config.pools.iter().enumerate() {
         doubts.extend(doubt_assignment(pool).map(|doubt| format!("pools[{at}].assignment: {doubt}")));
         for (number, argument) in pool.args.iter().enumerate() {
@@ -29,6 +31,23 @@ pub fn doubts(config: &Config) -> Vec<String> {
         }
     }
     doubts
+}
+
+/// Who can read a token is whom it names.
+fn doubt_files_of_tokens(config: &Config) -> Vec<String> {
+    let of_listeners = config.listeners.iter().enumerate().filter_map(|(at, listener)| {
+        let path = listener.web.as_ref()?.tokens_file.as_deref()?;
+        Some((format!("listeners[{at}].tokens_file"), path))
+    });
+    let of_admin = config.admin.as_ref().and_then(|admin| admin.token_file.as_deref());
+    let of_admin = of_admin.map(|path| ("admin.token_file".to_owned(), path));
+    let files = of_listeners.chain(of_admin);
+    let open = files.filter(|(_, path)| path.metadata().is_ok_and(|file| file.mode() & 0o004 != 0));
+    let tell = |(key, path): (String, &Path)| {
+        let path = path.display();
+        format!("{key}: every user of this machine can read the tokens in {path}; chmod o= {path}")
+    };
+    open.map(tell).collect()
 }
 
 /// A line that grows is copied into a block of twice the size, and may be copied once more.
@@ -179,6 +198,32 @@ mod tests {
         let doubt = "limits.max_input_buffer: a line of 16777217 bytes may need four times as much while it is read, and \
                      limits.max_memory is 67108864: who sends one may be closed (memory_limit)";
         assert_eq!(doubts((16 << 20) + 1), [doubt]);
+    }
+
+    #[test]
+    fn a_file_of_tokens_that_everybody_can_read_is_doubted() {
+        use std::os::unix::fs::PermissionsExt;
+        let directory = tempfile::tempdir().expect("a directory");
+        let [clients, admin] = ["clients", "admin"].map(|name| directory.path().join(name));
+        let doubts = |mode: u32| {
+            for (path, text) in [(&clients, "alice:0123456789abcdef"), (&admin, "0123456789abcdef")] {
+                std::fs::write(path, text).expect("a file");
+                std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("it is ours");
+            }
+            let text = json!({
+                "pools": [{ "id": "a", "command": "sh", "instances": 1 }],
+                "listeners": [{ "ws": "127.0.0.1:0", "tokens_file": clients }],
+                "admin": { "listen": "127.0.0.1:1", "token_file": admin },
+            });
+            doubts(&Config::from_bytes(text.to_string().as_bytes(), "a test").expect("it is valid"))
+        };
+        assert_eq!(doubts(0o640), Vec::<String>::new());
+        let doubt = |key: &str, path: &Path| {
+            let path = path.display();
+            format!("{key}: every user of this machine can read the tokens in {path}; chmod o= {path}")
+        };
+        let both = [doubt("listeners[0].tokens_file", &clients), doubt("admin.token_file", &admin)];
+        assert_eq!(doubts(0o644), both);
     }
 
     #[test]

@@ -60,6 +60,8 @@ pub mod scan;
 #[doc(hidden)]
 pub mod shell;
 #[doc(hidden)]
+pub mod small_file;
+#[doc(hidden)]
 pub mod tokens;
 #[doc(hidden)]
 pub mod websocket;

@@ -4,6 +4,7 @@
 //! it is good for: `POOL,POOL`. Empty lines and lines that begin with `#` say nothing. A name may have several tokens,
 //! so that one can be replaced while the other is in use.
 
+use std::collections::HashMap;
 use std::rc::Rc;
 
 use sha2::{Digest, Sha256};
@@ -35,13 +36,23 @@ impl Tokens {
     /// # Errors
     /// The first line that is wrong, by its number, without anything of a token.
     pub fn parse(text: &str, pools: &[&str]) -> Result<Self, String> {
-        let mut bearers = Vec::new();
+        let mut bearers: Vec<Bearer> = Vec::new();
+        let mut lines = HashMap::new();
         for (index, line) in text.lines().enumerate() {
             let line = line.trim();
             if line.is_empty() || line.starts_with('#') {
                 continue;
             }
-            bearers.push(bearer(line, pools).map_err(|why| format!("line {}: {why}", index + 1))?);
+            let bearer = bearer(line, pools).map_err(|why| format!("line {}: {why}", index + 1))?;
+            let (first, name) = lines.entry(bearer.digest).or_insert((index + 1, Rc::clone(&bearer.name)));
+            if *name != bearer.name {
+                return Err(format!(
+                    "line {}: the token of {} is that of {name} in line {first}; give each name a token of its own",
+                    index + 1,
+                    bearer.name
+                ));
+            }
+            bearers.push(bearer);
         }
         Ok(Self(bearers))
     }
@@ -49,6 +60,11 @@ impl Tokens {
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// Whether this one is still among them, under its name and for its pools.
+    pub fn has(&self, bearer: &Bearer) -> bool {
+        self.0.contains(bearer)
     }
 
     /// Whose token this is. How long that takes says nothing about the tokens but how many there are.
@@ -143,6 +159,18 @@ mod tests {
             Tokens::parse("a:0123456789abcdef tools,agents\nb:0123456789abcdeg\n", &POOLS).expect("good lines");
         assert_eq!(tokens.find("0123456789abcdef").and_then(|bearer| bearer.pools.as_deref()), Some(&[1, 0][..]));
         assert_eq!(tokens.find("0123456789abcdeg").map(|bearer| bearer.pools.is_none()), Some(true));
+    }
+
+    #[test]
+    fn a_token_of_two_names_is_an_error_that_names_both_lines() {
+        for second in
+            ["bob:0123456789abcdef", "bob:sha256:9f9f5111f7b27a781f1f1ddde5ebc2dd2b796bfc7365c9c28b548e564176929f"]
+        {
+            let error =
+                Tokens::parse(&format!("# x\nalice:0123456789abcdef\n\n{second} tools\n"), &POOLS).expect_err(second);
+            assert_eq!(error, "line 4: the token of bob is that of alice in line 2; give each name a token of its own");
+        }
+        assert!(Tokens::parse("alice:0123456789abcdef\nalice:0123456789abcdef\n", &POOLS).is_ok(), "it is the same");
     }
 
     #[test]

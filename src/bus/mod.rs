@@ -435,6 +435,7 @@ impl Bus {
             Input::Faulty { client, why, is_too_long } => self.on_client_faulty(now, client, &why, is_too_long),
             Input::Closed { client } => self.on_client_closed(now, client),
             Input::CloseClient { client } => self.on_close_client(now, client),
+            Input::TokenRemoved { client } => self.on_token_removed(now, client),
             Input::RestartWorker { worker } => self.on_restart_worker(now, worker),
             Input::Drain => self.on_drain(now),
             Input::Shutdown => self.on_shutdown(now),

@@ -125,6 +125,11 @@ pub enum Input {
         /// The client.
         client: ClientKey,
     },
+    /// The token that a client came in with lets nobody in any more.
+    TokenRemoved {
+        /// The client.
+        client: ClientKey,
+    },
     /// The operator has a worker replaced.
     RestartWorker {
         /// The worker.

@@ -62,6 +62,7 @@ reasons! {
     ClientIdle "client_idle" Info "A client sent no line, or did nothing, for longer than its listener allows, or while all slots were taken.",
     OwnWorkerEnded "own_worker_ended" Warn "The worker that a client had for itself has ended; its connection was closed (on_exit).",
     ClientKilled "client_killed" Warn "The operator closed a client's connection.",
+    TokenRemoved "token_removed" Warn "The token of a client was taken out of its file, or lets in to other pools; its connection was closed.",
     ClientOverdue "client_overdue" Warn "A closing client did not take its last bytes in time.",
     NoInput "no_input" Warn "Stdin ended before a line came, and nobody else can connect.",
     ConnectionClosing "connection_closing" Info "A client sent something on a connection that was being closed; it was refused.",

@@ -28,7 +28,7 @@ use thiserror::Error;
 use crate::address::{Address, is_loopback};
 use crate::bus::settings::{self, Assignment, Entry, Limits, MaxConnections, OnExit, Proxies, Routing, Settings};
 use crate::error::StartError;
-use crate::tokens;
+use crate::tokens::{self, Tokens};
 
 pub use document::Problem;
 
@@ -129,6 +129,8 @@ pub struct Web {
     pub hosts: Vec<String>,
     /// Where the tokens of its clients stand; none lets everybody in.
     pub tokens_file: Option<PathBuf>,
+    /// Those that stood in it.
+    pub tokens: Tokens,
     /// Who is believed in what `X-Forwarded-For` and `Forwarded` say.
     pub trusted_proxies: Option<Proxies>,
     /// In each period of so long a client has a moment at which it is pinged if it is silent; none never pings.
@@ -144,6 +146,7 @@ impl Default for Web {
             origins: Vec::new(),
             hosts: Vec::new(),
             tokens_file: None,
+            tokens: Tokens::default(),
             trusted_proxies: None,
             ping: Some(Duration::from_secs(30)),
             pong_timeout: Duration::from_secs(10),
@@ -207,6 +210,8 @@ pub struct Admin {
     pub listen: Listen,
     /// What lets an action through that comes over TCP.
     pub token: Option<Token>,
+    /// Where that stands.
+    pub token_file: Option<PathBuf>,
 }
 
 /// A secret that is presented as it stands. It is never shown.
@@ -227,6 +232,15 @@ impl Token {
     /// Whether it has no byte.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// Whether it can be used at all.
+    ///
+    /// # Errors
+    /// It is shorter than [`tokens::SHORTEST`].
+    pub fn check(&self) -> Result<(), String> {
+        let (length, least) = (self.len(), tokens::SHORTEST);
+        if length < least { Err(format!("has {length} bytes, and {least} is the least")) } else { Ok(()) }
     }
 
     /// Whether this is it. How long that takes tells nothing but the length.
@@ -553,15 +567,17 @@ impl Config {
     /// token stay. After this it is none of the listeners.
     pub fn administer(&mut self, address: Option<Address>) -> Result<(), ConfigError> {
         if let Some(address) = address {
-            let (mode, token) = match self.admin.take() {
-                Some(Admin { listen: Listen::Unix { mode, .. }, token }) => (mode, token),
-                before => (Listen::DEFAULT_MODE, before.and_then(|admin| admin.token)),
+            let before = self.admin.take();
+            let mode = match &before {
+                Some(Admin { listen: Listen::Unix { mode, .. }, .. }) => *mode,
+                _ => Listen::DEFAULT_MODE,
             };
+            let (token, token_file) = before.map_or((None, None), |admin| (admin.token, admin.token_file));
             let listen = match address {
                 Address::Unix { path } => Listen::Unix { path, mode, owner: Owner::default() },
                 tcp => Listen::from(tcp),
             };
-            self.admin = Some(Admin { listen, token });
+            self.admin = Some(Admin { listen, token, token_file });
         }
         match &self.admin {
             Some(admin) if self.listeners.iter().any(|known| same_place(&known.listen, &admin.listen)) => {

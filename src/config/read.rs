@@ -21,7 +21,8 @@ use crate::bus::settings::{
     self, Assignment, Entry, IdCollision, Limits, MAX_WORKERS, MaxConnections, OnExit, OnFailure, Proxies, Proxy,
     Routing, SessionAccess,
 };
-use crate::tokens::{self, Tokens};
+use crate::small_file;
+use crate::tokens::Tokens;
 use crate::websocket::HEALTH;
 
 const LEVELS: [(&str, LogLevel); 4] =
@@ -424,11 +425,16 @@ fn web<'t>(reader: &mut Reader<'t>, object: &Object<'t>, listen: &Listen, pools:
         let hint = "set ping_sec, or leave it out".to_owned();
         reader.fail(node, "is how long an answer to a ping may take, and nobody is pinged", Some(hint));
     }
+    let (tokens_file, tokens) = match object.get("tokens_file") {
+        Some(node) => tokens_file(reader, node, pools),
+        None => (None, Tokens::default()),
+    };
     Some(Web {
         path: object.get("path").and_then(|node| web_path(reader, node)).unwrap_or(default.path),
         origins: object.get("origins").map(|node| origins(reader, node)).unwrap_or_default(),
         hosts: object.get("hosts").map(|node| hosts(reader, node)).unwrap_or_default(),
-        tokens_file: object.get("tokens_file").and_then(|node| tokens_file(reader, node, pools)),
+        tokens_file,
+        tokens,
         trusted_proxies: object.get("trusted_proxies").and_then(|node| proxies(reader, node, is_unix)),
         ping: ping.unwrap_or(default.ping),
         pong_timeout: pong_timeout.unwrap_or(default.pong_timeout),
@@ -480,11 +486,12 @@ fn hosts<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Vec<String> {
     hosts
 }
 
-fn tokens_file<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[Pool]) -> Option<PathBuf> {
-    let path = reader.string(node)?;
+fn tokens_file<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[Pool]) -> (Option<PathBuf>, Tokens) {
+    let Some(path) = reader.string(node) else { return (None, Tokens::default()) };
     let ids: Vec<&str> = pools.iter().map(|pool| pool.core.id.as_str()).collect();
-    let read = checked(&path).and_then(|path| std::fs::read_to_string(path).map_err(|error| command::reason(&error)));
-    match read.and_then(|text| Tokens::parse(&text, &ids)) {
+    let read = small_file(&path).and_then(|bytes| String::from_utf8(bytes).map_err(|_| "is not UTF-8".to_owned()));
+    let tokens = read.and_then(|text| Tokens::parse(&text, &ids));
+    match &tokens {
         Ok(tokens) if tokens.is_empty() => {
             let hint = "write a line NAME:TOKEN for each client; make a token with: openssl rand -hex 32".to_owned();
             reader.fail(node, format!("{path:?} has no token, so nobody could come in"), Some(hint));
@@ -492,7 +499,11 @@ fn tokens_file<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[Pool]) -> 
         Ok(_) => {}
         Err(why) => reader.fail(node, format!("the tokens file {path:?}: {why}"), None),
     }
-    Some(path.into())
+    (Some(path.into()), tokens.unwrap_or_default())
+}
+
+fn small_file(path: &str) -> Result<Vec<u8>, String> {
+    checked(path).and_then(|path| small_file::read(path.as_ref()).map_err(|error| command::reason(&error)))
 }
 
 fn networks<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Option<Vec<Network>> {
@@ -676,7 +687,7 @@ fn set_mode<'t>(reader: &mut Reader<'t>, listen: &mut Listen, mode: Option<(&Nod
 fn admin<'t>(reader: &mut Reader<'t>, node: &Node<'t>, listeners: &[Listener]) -> Option<Admin> {
     let object = reader.object(node, "admin", keys::ADMIN)?;
     let mode = object.get("mode").map(|node| (node, socket_mode(reader, node)));
-    let token = object.get("token_file").and_then(|node| token(reader, node));
+    let (token, token_file) = object.get("token_file").and_then(|node| token(reader, node)).unzip();
     let Some(node) = object.get("listen") else {
         let hint = "say where, as in \"listen\": \"/run/stdio_bus/admin.sock\"";
         reader.missing(&object, "listen", hint);
@@ -694,20 +705,19 @@ fn admin<'t>(reader: &mut Reader<'t>, node: &Node<'t>, listeners: &[Listener]) -
         reader.fail(node, format!("{listen} is a listener for clients already"), None);
     }
     set_mode(reader, &mut listen, mode);
-    Some(Admin { listen, token })
+    Some(Admin { listen, token, token_file })
 }
 
-fn token<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Option<Token> {
+fn token<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Option<(Token, PathBuf)> {
     let path = reader.string(node)?;
-    let read = checked(&path).and_then(|path| std::fs::read(path).map_err(|error| command::reason(&error)));
-    match read.map(|bytes| Token::new(&bytes)) {
-        Ok(token) if token.len() >= tokens::SHORTEST => return Some(token),
-        Ok(token) => {
-            let hint = "make one with: openssl rand -hex 32".to_owned();
-            let (length, least) = (token.len(), tokens::SHORTEST);
-            let message = format!("the token in {path:?} has {length} bytes, and {least} is the least");
-            reader.fail(node, message, Some(hint));
-        }
+    match small_file(&path).map(|bytes| Token::new(&bytes)) {
+        Ok(token) => match token.check() {
+            Ok(()) => return Some((token, path.into())),
+            Err(why) => {
+                let hint = "make one with: openssl rand -hex 32".to_owned();
+                reader.fail(node, format!("the token in {path:?} {why}"), Some(hint));
+            }
+        },
         Err(why) => reader.fail(node, format!("the token file {path:?} {why}"), None),
     }
     None

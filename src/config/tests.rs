@@ -187,6 +187,7 @@ fn a_websocket_listener_has_its_terms() {
         origins: vec!["https://app.example".to_owned(), "*".to_owned()],
         hosts: vec!["bus.example".to_owned()],
         tokens_file: Some(file),
+        tokens: Tokens::parse("alice:0123456789abcdef a", &["a"]).expect("it is right"),
         trusted_proxies: Some(Proxies::Networks(networks(&["10.0.0.0/8"]))),
         ping: None,
         pong_timeout: Duration::from_secs(10),
@@ -224,7 +225,10 @@ fn what_would_have_no_effect_is_refused() {
         (r#""ws":"a:1","hosts":["a.example:9000"]"#, "without scheme, port and path"),
         (r#""ws":"a:1","origins":["https://a.example/"]"#, "must be an origin, not \"https://a.example/\""),
         (r#""ws":"a:1","tokens_file":"/nowhere/tokens""#, "the tokens file \"/nowhere/tokens\": "),
-        (r#""ws":"a:1","tokens_file":"/dev/null""#, "has no token, so nobody could come in"),
+        (
+            r#""ws":"a:1","tokens_file":"/dev/null""#,
+            "the tokens file \"/dev/null\": cannot be used: it is no regular file",
+        ),
         (r#""ws":"a:1","trusted_proxies":["unix"]"#, "is for listeners on a Unix socket"),
         (r#""ws":"unix:","pool":"a""#, "the socket's path is empty"),
     ] {

@@ -134,15 +134,19 @@ impl Aside {
     }
 }
 
-/// Does the tasks that are sent, one after the other, until nobody sends any more.
-fn serve(thread: usize, jobs: &Receiver<Job>, tell: &Sender<Done>, wakes: &OwnedFd) {
-    // Signals are for the loop.
+/// Signals are for the loop, and not for the thread that calls this.
+pub(crate) fn leave_signals_to_the_loop() {
     // SAFETY: the set is made before it is used, and lives until the call returns.
     unsafe {
         let mut all = std::mem::zeroed();
         libc::sigfillset(&mut all);
         libc::pthread_sigmask(libc::SIG_SETMASK, &all, std::ptr::null_mut());
     }
+}
+
+/// Does the tasks that are sent, one after the other, until nobody sends any more.
+fn serve(thread: usize, jobs: &Receiver<Job>, tell: &Sender<Done>, wakes: &OwnedFd) {
+    leave_signals_to_the_loop();
     for Job(token, task) in jobs {
         // SAFETY: the memory stays until the result is told.
         let moved = unsafe {

@@ -14,6 +14,8 @@ pub mod kernel;
 pub mod ring;
 pub mod uring;
 
+pub(crate) use aside::leave_signals_to_the_loop;
+
 use std::io;
 use std::os::fd::RawFd;
 use std::time::Duration;

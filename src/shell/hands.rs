@@ -17,6 +17,7 @@ use super::connection::Connection;
 use super::lobby::Lobby;
 use super::log::Batch;
 use super::notify::Notify;
+use super::reread::Rereading;
 use super::signals::Signals;
 use super::web::Pings;
 use super::web::door::Door;
@@ -53,6 +54,8 @@ pub(super) struct Hands<I: Io> {
     pub lobby: Lobby,
     /// One for each listener whose clients speak WebSocket.
     pub doors: Vec<Option<Door>>,
+    /// Who reads the tokens of listeners and of operators again, if there are files of them.
+    pub rereading: Option<Rereading>,
     /// When WebSockets are pinged.
     pub pings: Pings,
     /// How long clients of each listener may give no sign of life, and when it is looked whether they do.

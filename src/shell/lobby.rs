@@ -466,18 +466,19 @@ impl<I: Io> Shell<I> {
             request::Reading::Refused(refusal) => (Verdict::Refuse(refusal), 0),
             request::Reading::Request(request) => {
                 let listener = arrival.newcomer.listener;
-                let Some(door) = &mut hands.doors[listener] else { return };
-                (door.answer(now, &self.bus, listener, arrival.origin.clone(), &request), request.length)
+                let Some(door) = &hands.doors[listener] else { return };
+                (door.answer(&self.bus, listener, arrival.origin.clone(), &request), request.length)
             }
         };
         arrival.over = None;
         match verdict {
             Verdict::Refuse(refusal) => hands.refuse(now, slot, &refusal),
             Verdict::Answer(answer) => hands.end_with(now, slot, answer),
-            Verdict::Enter { origin, answer } => {
+            Verdict::Enter { origin, answer, bearer } => {
                 let Arrival { newcomer, mut bytes, filled, header, .. } = hands.lobby.arrivals.remove(slot);
                 let Some(door) = &hands.doors[newcomer.listener] else { return };
                 let mut web = Web::new(&door.terms, hands.longest_client_line, now);
+                web.bearer = bearer.map(|bearer| (newcomer.listener, bearer));
                 let mut framing = Framing::default();
                 framing.urge(answer.as_bytes());
                 // Its first frames may have come with the request.

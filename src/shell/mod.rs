@@ -34,6 +34,7 @@ mod notify;
 mod operation;
 mod outbox;
 mod read;
+mod reread;
 mod signals;
 mod silence;
 #[cfg(test)]
@@ -58,7 +59,7 @@ use crate::bus::port::{Input, Moment, Origin};
 use crate::bus::settings::MAX_CONNECTIONS;
 use crate::bus::shutdown::Stage;
 use crate::cgroup;
-use crate::config::{Config, Listen, LogFormat};
+use crate::config::{Config, Listen, Listener, LogFormat};
 use crate::error::{StartError, exit};
 use crate::io::Io;
 use crate::io::kernel::{Choice, Kernel, Refused};
@@ -77,6 +78,7 @@ use lobby::Lobby;
 use log::Batch;
 use notify::{Condition, Notify};
 use operation::Operation;
+use reread::{Rereading, Whose};
 use signals::Signals;
 use web::Pings;
 use web::door::Door;
@@ -229,7 +231,17 @@ fn start<I: Io>(mut io: I, ground: Ground, config: Config, inherited: Vec<Inheri
         tracing::warn!(reason = "memory_limit", "{doubt}");
     }
     let bell = ground.signals.bell.try_clone().map_err(StartError::io("copy a descriptor"))?;
+    let tokens_of = |(at, listener): (usize, &Listener)| {
+        let path = listener.web.as_ref().and_then(|web| web.tokens_file.clone())?;
+        Some((Whose::Listener(at), path))
+    };
+    let of_admin = config.admin.as_ref().and_then(|admin| admin.token_file.clone()).map(|path| (Whose::Admin, path));
+    let files: Vec<_> = config.listeners.iter().enumerate().filter_map(tokens_of).chain(of_admin).collect();
     let mut shell = Shell::new(config, io, Box::new(Reaper::new(bell)), ground, acceptors, admin);
+    if !files.is_empty() {
+        let rereading = Rereading::begin(files).map_err(StartError::io("make a thread that reads tokens again"))?;
+        shell.hands.rereading = Some(rereading);
+    }
     shell.hands.notify = Notify::from_environment();
     shell.open_doors(stdio);
     Ok(shell)
@@ -285,6 +297,7 @@ impl<I: Io> Shell<I> {
             acceptors,
             lobby: Lobby::new(lobby),
             doors: config.listeners.iter().map(|listener| Door::of(listener, &config.pools)).collect(),
+            rereading: None,
             pings: Pings::default(),
             silence_allowed: config.listeners.iter().map(silence::allowed_by).collect(),
             silence_due: None,
@@ -321,9 +334,9 @@ impl<I: Io> Shell<I> {
     /// `stdio` is the listener that is our own stdin and stdout.
     fn open_doors(&mut self, stdio: Option<usize>) {
         let now = self.hands.clock.now();
-        self.hands.doors.iter_mut().flatten().for_each(|door| door.prepare(now));
         self.hands.arm_children();
         self.hands.arm_stop();
+        self.arm_rereading();
         self.hands.carry_out(self.bus.start(now), None);
         self.tell_news();
         for acceptor in &self.hands.acceptors {
@@ -524,6 +537,7 @@ impl<I: Io> Shell<I> {
             Operation::AdminAccept => self.admin_accepted(now, slot, completion.result),
             Operation::AdminReceive => self.admin_received(now, slot, completion.result),
             Operation::AdminSend => self.admin_sent(now, slot, completion.result),
+            Operation::Reread => self.reread(now),
             Operation::Log => self.hands.log_written(now, completion.result),
         }
         self.tell_news();

@@ -20,6 +20,8 @@ pub(super) enum Operation {
     AdminAccept,
     AdminReceive,
     AdminSend,
+    /// A file of tokens was read again.
+    Reread,
 }
 
 impl Operation {
@@ -44,6 +46,7 @@ impl Operation {
             12 => Self::AdminAccept,
             13 => Self::AdminReceive,
             14 => Self::AdminSend,
+            15 => Self::Reread,
             _ => return None,
         };
         Some((operation, token as u32 as usize))
@@ -58,11 +61,10 @@ mod tests {
     fn a_token_brings_back_what_it_was_made_from() {
         use Operation as O;
         let all = [O::Accept, O::Read, O::Receive, O::Write, O::Watch, O::ReadStderr, O::ReadRestOfStderr, O::Children];
-        for operation in
-            all.into_iter().chain([O::Stop, O::Log, O::Arrival, O::AdminAccept, O::AdminReceive, O::AdminSend])
-        {
+        let others = [O::Stop, O::Log, O::Arrival, O::AdminAccept, O::AdminReceive, O::AdminSend, O::Reread];
+        for operation in all.into_iter().chain(others) {
             assert_eq!(Operation::of(operation.token(77)), Some((operation, 77)));
         }
-        assert_eq!((Operation::of(0), Operation::of(15 << 32)), (None, None));
+        assert_eq!((Operation::of(0), Operation::of(16 << 32)), (None, None));
     }
 }

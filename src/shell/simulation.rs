@@ -9,8 +9,7 @@
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
-use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -18,7 +17,6 @@ use std::rc::Rc;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::{Errno, read, write};
 use rustix::net::{Shutdown, shutdown};
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -42,6 +40,7 @@ use crate::config::{Config, Listen, Listener, Pool, Web};
 use crate::io::Io;
 use crate::testing::kernel::{Kernel, Wires, inode};
 use crate::testing::{Random, shrink};
+use crate::tokens::Tokens;
 use crate::websocket::frame::{Decoder, Event, Received};
 use crate::websocket::{Mask, Role, encode};
 
@@ -382,17 +381,6 @@ const BROKEN_LINES: [&[u8]; 4] = [b"nonsense\n", b"[]\n", b"{\"id\":1,\"method\"
 /// What is no header of a proxy, although one has to come.
 const BROKEN_HEADERS: [&[u8]; 3] =
     [b"PROXY TCP4 192.0.2.7 nowhere 40000 9000\r\n", b"\r\n\r\n\0\r\nQUIT\n\x31\x11\0\0", b"PROXY \r\n"];
-
-/// A file with the token: it has no name, and needs none to be opened.
-fn tokens_file() -> PathBuf {
-    static FILE: OnceLock<File> = OnceLock::new();
-    let file = FILE.get_or_init(|| {
-        let mut file = File::from(memfd_create("tokens", MemfdFlags::CLOEXEC).expect("there is memory"));
-        writeln!(file, "somebody:{TOKEN}").expect("there is memory");
-        file
-    });
-    PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
-}
 
 impl Frames {
     fn new(seed: u64) -> Self {
@@ -834,8 +822,10 @@ fn config(random: &mut Random, scarcity: Scarcity) -> Config {
         config.listeners[0].entry.proxy = Some(Proxy { from: Proxies::Unix, required, timeout });
     }
     let ping = Some(Duration::from_secs(random.range(1..30) as u64));
-    let tokens_file = random.one_in(2).then(tokens_file);
-    config.listeners[0].web = random.one_in(3).then(|| Web { ping, tokens_file, ..Web::default() });
+    // Nobody reads it: what stands in it is given.
+    let tokens_file = random.one_in(2).then(|| PathBuf::from("tokens"));
+    let tokens = Tokens::parse(&format!("somebody:{TOKEN}"), &[]).expect("it is right");
+    config.listeners[0].web = random.one_in(3).then(|| Web { ping, tokens_file, tokens, ..Web::default() });
     config.listeners[0].max_connections.total = scarcity.of_listener;
     config.listeners.extend(random.one_in(3).then(|| Listener::open(Listen::Stdio)));
     if scarcity.has_little_memory {

@@ -102,11 +102,12 @@ mod tests {
     /// for those of `bus::tests::admission`; nobody operates a simulated daemon (`bus::tests::operator`) or speaks WebSocket to it (`e2e::websocket`), and its doors are
     /// never closed for want of workers (`bus::tests::readiness`). Its clients have no names, its sessions do not grow
     /// old, and few seeds lead to one that was lost and is asked for (`bus::tests::sessions`).
-    const UNREACHED: [Reason; 18] = [
+    const UNREACHED: [Reason; 19] = [
         Reason::NoInput,
         Reason::ListenerClosed,
         Reason::ListenerOpened,
         Reason::ClientKilled,
+        Reason::TokenRemoved,
         Reason::WorkerReplaced,
         Reason::TooDeep,
         Reason::ClientSlow,

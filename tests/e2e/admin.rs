@@ -646,6 +646,16 @@ fn an_action_over_tcp_needs_the_token() {
     assert_eq!(asked(&["log-level", "warn"]), Some(1));
     assert_eq!(asked(&["log-level", "warn", "--token-file", &file]), Some(0));
     assert_eq!(asked(&["status"]), Some(0), "reading needs none");
+    let put = |text: &str| {
+        fs::write(format!("{file}.new"), text).expect("a file");
+        fs::rename(format!("{file}.new"), &file).expect("the same directory");
+    };
+    put("short\n");
+    daemon.logs(&["ERROR", "the last token stays good: it has 5 bytes, and 16 is the least"]);
+    assert_eq!(post("Authorization: Bearer 0123456789abcdef\r\n"), 202);
+    put("another token of 16\n");
+    daemon.until("the new token is good", || post("Authorization: Bearer another token of 16\r\n") == 202);
+    assert_eq!(post("Authorization: Bearer 0123456789abcdef\r\n"), 401, "the old one is not");
     daemon.stop();
 }
 

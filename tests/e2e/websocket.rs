@@ -3,6 +3,7 @@
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpStream};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -499,6 +500,90 @@ fn a_client_whose_own_worker_ends_is_told_1011() {
     assert_eq!(close(&mut client), (CloseCode::Error, "own_worker_ended".to_owned()));
     drop(client);
     daemon.stop();
+}
+
+const ALICE: &str = "alice:0123456789abcdef\n";
+const BOB: &str = "bob:0123456789abcdeg\n";
+
+/// A daemon that lets alice and bob in, and the path of their tokens.
+fn guarded() -> (Daemon, PathBuf) {
+    let setup = Setup::new([worker("agents", 1, &[])]);
+    let path = setup.path("tokens");
+    std::fs::write(&path, [ALICE, BOB].concat()).expect("a file");
+    let daemon = door_of(setup, json!({ "tokens_file": path }));
+    // It has read it when it listens.
+    daemon.address();
+    (daemon, path)
+}
+
+/// Takes the place of a file at once, as an editor does.
+fn rewrite(path: &Path, text: &str) {
+    let new = path.with_extension("new");
+    std::fs::write(&new, text).expect("a file");
+    std::fs::rename(new, path).expect("the same directory");
+}
+
+#[test]
+fn a_token_that_is_taken_out_of_its_file_closes_its_live_connections() {
+    let (daemon, path) = guarded();
+    let mut alice = web(&daemon, &[("Authorization", "Bearer 0123456789abcdef")]);
+    let mut bob = web(&daemon, &[("Authorization", "Bearer 0123456789abcdeg")]);
+    ask(&mut bob, 1, "hold", json!({}));
+    rewrite(&path, ALICE);
+    let answer = message(&mut bob);
+    assert_eq!((&answer["id"], &answer["error"]["data"]["reason"]), (&json!(1), &json!("token_removed")), "{answer}");
+    assert_eq!(close(&mut bob), (CloseCode::Policy, "token_removed".to_owned()));
+    daemon.logs(&["WARN", "token_removed", "client=1", "token=bob", "1 requests pending"]);
+    ask(&mut alice, 2, "echo", json!({}));
+    assert_eq!(message(&mut alice)["id"], 2);
+    let again = format!("{UPGRADE}Authorization: Bearer 0123456789abcdeg\r\n\r\n");
+    assert_eq!(told(&daemon, &again).0, 401);
+    rewrite(&path, &[ALICE, BOB].concat());
+    daemon.until("bob may come back", || head(&daemon, "Authorization: Bearer 0123456789abcdeg\r\n").contains(" 101 "));
+    drop((alice, bob));
+    daemon.stop();
+}
+
+#[test]
+fn a_tokens_file_that_becomes_a_fifo_or_a_device_hangs_nothing_and_the_last_one_stays_good() {
+    let (daemon, path) = guarded();
+    std::fs::remove_file(&path).expect("it is there");
+    rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("a FIFO");
+    daemon.until("it is looked at", || {
+        // What looked at it only when somebody comes would hang here.
+        head(&daemon, "Authorization: Bearer 0123456789abcdef\r\n").contains(" 101 ")
+            && daemon.log().contains("cannot be used, and the last one stays good: it is no regular file")
+    });
+    std::fs::remove_file(&path).expect("it is there");
+    std::os::unix::fs::symlink("/dev/zero", &path).expect("a link");
+    daemon.logs_times("the last one stays good: it is no regular file", 2);
+    let mut alice = web(&daemon, &[("Authorization", "Bearer 0123456789abcdef")]);
+    ask(&mut alice, 1, "echo", json!({}));
+    assert_eq!(message(&mut alice)["id"], 1);
+    drop(alice);
+    daemon.stop();
+}
+
+#[test]
+fn a_tokens_file_that_is_none_or_gives_a_token_to_two_is_told_at_the_start() {
+    let start = |file: &dyn Fn(&Path)| {
+        let setup = Setup::new([echo("echo", 1)]).no_listener();
+        let path = setup.path("tokens");
+        file(&path);
+        let outcome = setup.set("listeners", json!([{ "ws": "127.0.0.1:0", "tokens_file": path }])).run();
+        assert_eq!(outcome.code, Some(78), "{}", outcome.stderr);
+        outcome.stderr
+    };
+    let fifo = start(&|path| {
+        rustix::fs::mknodat(rustix::fs::CWD, path, rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("a FIFO");
+    });
+    assert!(fifo.contains("it is no regular file"), "{fifo}");
+    let zero = start(&|path| std::os::unix::fs::symlink("/dev/zero", path).expect("a link"));
+    assert!(zero.contains("it is no regular file"), "{zero}");
+    let twice = start(&|path| {
+        std::fs::write(path, format!("{ALICE}{}", BOB.replace("abcdeg", "abcdef"))).expect("a file");
+    });
+    assert!(twice.contains("line 2: the token of bob is that of alice in line 1"), "{twice}");
 }
 
 #[test]

@@ -17,7 +17,7 @@ fn ask(bench: &mut Bench, client: Peer, id: u32) {
 /// The client is told that nobody got this request, since its connection is being closed.
 fn is_refused(bench: &mut Bench, client: Peer, id: u32) {
     let error = bench.read_json(client);
-    assert_eq!((&error["id"], &error["error"]["code"]), (&json!(id), &json!(-32022)));
+    assert_eq!((&error["id"], &error["error"]["code"]), (&json!(id), &json!(-32026)));
     assert_eq!(error["error"]["data"], json!({"reason": "connection_closing", "delivered": false}));
 }
 

@@ -29,6 +29,22 @@ fn a_client_that_the_operator_closes_gets_an_error_for_each_request_and_the_othe
 }
 
 #[test]
+fn a_client_whose_token_is_good_no_more_gets_an_error_for_each_request_and_is_closed() {
+    let mut bench = bench(1);
+    let (one, other, worker) = (bench.client(), bench.client(), bench.worker(0));
+    bench.write(one, r#"{"id":1,"method":"m"}"#);
+    bench.write(other, r#"{"id":7,"method":"m"}"#);
+    bench.handle(Input::TokenRemoved { client: key(one) });
+    assert_eq!(bench.read_error(one), ("token_removed".to_owned(), -32025, Value::from(1)));
+    assert_eq!(bench.how_closed(one), Some(Close::Flush));
+    bench.handle(Input::TokenRemoved { client: key(one) });
+    assert_eq!(bench.count(Reason::TokenRemoved), 2, "the connection and its request");
+    bench.gone(one);
+    bench.write(worker, r#"{"id":7,"result":1}"#);
+    assert_eq!(bench.read_json(other)["id"], 7);
+}
+
+#[test]
 fn a_client_that_takes_nothing_is_closed_at_once() {
     let mut settings = settings(vec![pool(1, Assignment::RoundRobin)]);
     settings.limits.max_output_queue = 10;

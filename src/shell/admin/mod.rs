@@ -27,6 +27,8 @@ mod view;
 mod wall;
 
 use std::collections::VecDeque;
+use std::io;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use slab::Slab;
@@ -73,6 +75,7 @@ pub(super) struct Admin {
     /// Every user of this machine may connect.
     is_abstract: bool,
     token: Option<Token>,
+    token_file: PathBuf,
     connections: Slab<Connection>,
     /// Those whose answer goes on, one piece after the other.
     busy: VecDeque<usize>,
@@ -101,6 +104,7 @@ impl Admin {
             acceptors,
             is_abstract: admin.is_some_and(|admin| is_abstract(&admin.listen)),
             token: admin.and_then(|admin| admin.token.clone()),
+            token_file: admin.and_then(|admin| admin.token_file.clone()).unwrap_or_default(),
             connections: Slab::new(),
             busy: VecDeque::new(),
             due: None,
@@ -116,6 +120,22 @@ impl Admin {
     /// Whether there is an admin listener.
     pub(super) fn is_on(&self) -> bool {
         !self.acceptors.is_empty()
+    }
+
+    /// The file with its token was read again. What is wrong with it is told, and the last one stays good.
+    pub(super) fn take_token(&mut self, content: io::Result<Vec<u8>>) {
+        let path = self.token_file.display();
+        let token = content.map(|bytes| Token::new(&bytes)).map_err(|error| error.to_string());
+        match token.and_then(|token| token.check().map(|()| token).map_err(|why| format!("it {why}"))) {
+            Ok(token) if self.token.as_ref() == Some(&token) => {}
+            Ok(token) => {
+                tracing::info!("the token file {path} of the admin listener was read again");
+                self.token = Some(token);
+            }
+            Err(why) => tracing::error!(
+                "the token file {path} of the admin listener cannot be used, and the last token stays good: {why}"
+            ),
+        }
     }
 
     /// Whether nothing is left of it.

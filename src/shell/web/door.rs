@@ -1,8 +1,8 @@
 //! Who may come in through a WebSocket listener: what is asked for, from which page, with whose token, on whose behalf. What
 //! the core says of limits comes behind it.
 
+use std::io;
 use std::net::IpAddr;
-use std::path::Path;
 
 use serde_json::json;
 
@@ -10,11 +10,12 @@ use super::tokens::TokensFile;
 use crate::address::is_loopback;
 use crate::bus::Bus;
 use crate::bus::admission::TurnedAway;
-use crate::bus::port::{Moment, Origin, Place};
+use crate::bus::port::{Origin, Place};
 use crate::bus::readiness::Readiness;
 use crate::bus::settings::Proxies;
 use crate::config::{Listen, Listener, Pool, Web};
 use crate::random;
+use crate::tokens::Bearer;
 use crate::websocket::answer::{Accepted, Refusal, Status};
 use crate::websocket::request::{Method, Request};
 use crate::websocket::{HEALTH, forwarded};
@@ -38,6 +39,8 @@ pub(in crate::shell) enum Verdict {
         origin: Box<Origin>,
         /// What it is told first.
         answer: String,
+        /// By whose token it came in.
+        bearer: Option<Bearer>,
     },
     /// It is told this, and the connection ends.
     Answer(String),
@@ -50,7 +53,7 @@ impl Door {
     pub(in crate::shell) fn of(listener: &Listener, pools: &[Pool]) -> Option<Self> {
         let terms = listener.web.clone()?;
         let ids = || pools.iter().map(|pool| pool.core.id.clone()).collect();
-        let tokens = terms.tokens_file.as_deref().map(|path: &Path| TokensFile::new(path.to_owned(), ids()));
+        let tokens = terms.tokens_file.clone().map(|path| TokensFile::new(path, ids(), terms.tokens.clone()));
         let is_loopback = match &listener.listen {
             Listen::Tcp { host, .. } => is_loopback(&host.to_ascii_lowercase()),
             Listen::Unix { .. } | Listen::Stdio => false,
@@ -58,17 +61,19 @@ impl Door {
         Some(Self { terms, tokens, is_loopback })
     }
 
-    /// Reads what has to be read before the first client comes.
-    pub(in crate::shell) fn prepare(&mut self, now: Moment) {
-        if let Some(tokens) = &mut self.tokens {
-            tokens.look(now);
-        }
+    /// Its tokens file was read again. True if other tokens are good now.
+    pub(in crate::shell) fn take_tokens(&mut self, content: io::Result<Vec<u8>>) -> bool {
+        self.tokens.as_mut().is_some_and(|tokens| tokens.take(content))
+    }
+
+    /// Whether somebody who came in as this one still could.
+    pub(in crate::shell) fn knows(&self, bearer: &Bearer) -> bool {
+        self.tokens.as_ref().is_some_and(|tokens| tokens.knows(bearer))
     }
 
     /// Answers a request. `origin` is where it comes from, before anything that it says is believed.
     pub(in crate::shell) fn answer(
-        &mut self,
-        now: Moment,
+        &self,
         bus: &Bus,
         listener: usize,
         origin: Origin,
@@ -77,17 +82,10 @@ impl Door {
         if request.path == HEALTH && request.method != Method::Other && request.upgrade().is_err() {
             return health(bus, listener, request.method);
         }
-        self.admit(now, bus, listener, origin, request).unwrap_or_else(Verdict::Refuse)
+        self.admit(bus, listener, origin, request).unwrap_or_else(Verdict::Refuse)
     }
 
-    fn admit(
-        &mut self,
-        now: Moment,
-        bus: &Bus,
-        listener: usize,
-        mut origin: Origin,
-        request: &Request<'_>,
-    ) -> Result<Verdict, Refusal> {
+    fn admit(&self, bus: &Bus, listener: usize, mut origin: Origin, request: &Request<'_>) -> Result<Verdict, Refusal> {
         let forbidden = |why: String| Refusal::new(Status::Forbidden, why);
         if request.path != self.terms.path {
             let why = format!("there is nothing here but {} and {HEALTH}", self.terms.path);
@@ -119,13 +117,15 @@ impl Door {
                 (origin.place, origin.via) = (Place::Address(client), Some(origin.via.unwrap_or(sender)));
             }
         }
-        if let Some(tokens) = &mut self.tokens {
+        let mut bearer = None;
+        if let Some(tokens) = &self.tokens {
             let refused = |why: &'static str| Refusal::new(Status::Unauthorized, why);
             let token = request.token.ok_or_else(|| {
                 refused("a token is needed: Authorization: Bearer TOKEN, or the subprotocols acp and bearer.TOKEN")
             })?;
-            let bearer = tokens.find(now, token.0).ok_or_else(|| refused("this token lets nobody in"))?;
-            (origin.names.token, origin.pools) = (Some(bearer.name.clone()), bearer.pools.clone());
+            let found = tokens.find(token.0).ok_or_else(|| refused("this token lets nobody in"))?;
+            (origin.names.token, origin.pools) = (Some(found.name.clone()), found.pools.clone());
+            bearer = Some(found.clone());
         }
         // What a proxy asks on its own account is a client here: health has an address of its own.
         origin.is_proxy = false;
@@ -137,7 +137,7 @@ impl Door {
         let connection_id = connection_id()?;
         let answer = Accepted { key, connection_id: &connection_id, protocol: request.protocol }.to_string();
         origin.names.connection_id = Some(connection_id.into());
-        Ok(Verdict::Enter { origin: Box::new(origin), answer })
+        Ok(Verdict::Enter { origin: Box::new(origin), answer, bearer })
     }
 
     /// Whether a connection from there may say that it is of another source: by a token, or for its client.

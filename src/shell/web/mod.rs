@@ -14,6 +14,7 @@ use super::framing::Framing;
 use super::hands::Hands;
 use crate::bus::port::{Input, Moment, Peer, Reason};
 use crate::io::Io;
+use crate::tokens::Bearer;
 use crate::websocket::close::{self, Fault};
 use crate::websocket::frame::{Decoder, Event, Received};
 use crate::websocket::{Role, encode};
@@ -21,6 +22,8 @@ use crate::websocket::{Role, encode};
 /// What a connection is that speaks WebSocket.
 pub(super) struct Web {
     decoder: Decoder,
+    /// By whose token it came in, and through which listener.
+    pub bearer: Option<(usize, Bearer)>,
     binary: Binary,
     /// Why nothing more of it is read.
     ending: Option<Ending>,
@@ -64,6 +67,7 @@ impl Web {
     pub(super) fn new(terms: &crate::config::Web, longest: usize, now: Moment) -> Self {
         Self {
             decoder: Decoder::new(Role::Server, longest as u64),
+            bearer: None,
             binary: Binary::Never,
             ending: None,
             is_told: false,

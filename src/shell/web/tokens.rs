@@ -1,24 +1,9 @@
-//! The tokens of a listener, read again when their file changes.
+//! The tokens of a listener. Their file is read elsewhere (`reread.rs`).
 
-use std::os::unix::fs::MetadataExt;
+use std::io;
 use std::path::PathBuf;
-use std::time::Duration;
 
-use crate::bus::port::Moment;
 use crate::tokens::{Bearer, Tokens};
-
-/// How often it is looked whether the file has changed, at most.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Largest file in bytes: some ten thousand tokens.
-const LARGEST: u64 = 1 << 20;
-
-/// What a file was when it was read: who writes it anew changes one of these.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
-struct Stamp {
-    inode: u64,
-    length: u64,
-    modified: (i64, i64),
-}
 
 /// See the top of the file.
 pub(super) struct TokensFile {
@@ -26,56 +11,46 @@ pub(super) struct TokensFile {
     /// What the pools are called that a line may name.
     pools: Vec<String>,
     tokens: Tokens,
-    stamp: Stamp,
-    looked: Option<Moment>,
 }
 
 impl TokensFile {
-    /// One that is still to be read.
-    pub(super) fn new(path: PathBuf, pools: Vec<String>) -> Self {
-        Self { path, pools, tokens: Tokens::default(), stamp: Stamp::default(), looked: None }
+    /// One in which these tokens stand.
+    pub(super) fn new(path: PathBuf, pools: Vec<String>, tokens: Tokens) -> Self {
+        Self { path, pools, tokens }
     }
 
-    /// Whose token this is, by the file as it is now.
-    pub(super) fn find(&mut self, now: Moment, token: &str) -> Option<&Bearer> {
-        self.look(now);
+    /// Whose token this is.
+    pub(super) fn find(&self, token: &str) -> Option<&Bearer> {
         self.tokens.find(token)
     }
 
-    /// Reads the file if it has changed. What is wrong with it is told, and what was read last stays good.
-    pub(super) fn look(&mut self, now: Moment) {
-        if self.looked.is_some_and(|looked| now.since(looked) < LOOK_EVERY) {
-            return;
-        }
-        self.looked = Some(now);
+    /// Whether somebody who came in as this one still could.
+    pub(super) fn knows(&self, bearer: &Bearer) -> bool {
+        self.tokens.has(bearer)
+    }
+
+    /// The file was read again. What is wrong with it is told, and what was read last stays good. True if other tokens
+    /// are good now.
+    pub(super) fn take(&mut self, content: io::Result<Vec<u8>>) -> bool {
         let path = self.path.display();
-        let stamp = match std::fs::metadata(&self.path) {
-            Ok(metadata) => Stamp {
-                inode: metadata.ino(),
-                length: metadata.len(),
-                modified: (metadata.mtime(), metadata.mtime_nsec()),
-            },
-            Err(_) => Stamp::default(),
-        };
-        if stamp == self.stamp {
-            return;
-        }
-        self.stamp = stamp;
         let pools: Vec<&str> = self.pools.iter().map(String::as_str).collect();
-        let text = match stamp.length {
-            LARGEST.. => Err(format!("it is larger than {LARGEST} bytes")),
-            _ => std::fs::read_to_string(&self.path).map_err(|error| error.to_string()),
-        };
+        let text = content.map_err(|error| error.to_string());
+        let text = text.and_then(|bytes| String::from_utf8(bytes).map_err(|_| "it is not UTF-8".to_owned()));
         match text.and_then(|text| Tokens::parse(&text, &pools)) {
+            Ok(tokens) if tokens == self.tokens => false,
             Ok(tokens) => {
                 if tokens.is_empty() {
                     tracing::warn!("the tokens file {path} has no token: nobody is let in");
-                } else if !self.tokens.is_empty() {
+                } else {
                     tracing::info!("the tokens file {path} was read again");
                 }
                 self.tokens = tokens;
+                true
             }
-            Err(why) => tracing::error!("the tokens file {path} cannot be used, and the last one stays good: {why}"),
+            Err(why) => {
+                tracing::error!("the tokens file {path} cannot be used, and the last one stays good: {why}");
+                false
+            }
         }
     }
 }
@@ -85,26 +60,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_changes_is_read_again_and_a_wrong_one_is_not_used() {
-        let directory = tempfile::tempdir().expect("a directory");
-        let path = directory.path().join("tokens");
-        let write = |text: &str| {
-            let new = directory.path().join("new");
-            std::fs::write(&new, text).expect("a file");
-            std::fs::rename(new, &path).expect("the same directory");
-        };
-        write("alice:0123456789abcdef\n");
-        let mut tokens = TokensFile::new(path.clone(), vec!["a".to_owned()]);
-        let later = |seconds: u64| Moment::default().after(Duration::from_secs(seconds));
-        assert!(tokens.find(later(0), "0123456789abcdef").is_some());
-        write("bob:0123456789abcdeg a\n");
-        assert!(tokens.find(later(2), "0123456789abcdef").is_none(), "it is good no more");
-        assert!(tokens.find(later(2), "0123456789abcdeg").is_some_and(|bearer| &*bearer.name == "bob"));
-        write("bob:0123456789abcdeg b\n");
-        assert!(tokens.find(later(4), "0123456789abcdeg").is_some(), "there is no pool b, so the last one stays");
-        std::fs::remove_file(&path).expect("it is there");
-        assert!(tokens.find(later(6), "0123456789abcdeg").is_some(), "so it does without a file");
-        write("");
-        assert!(tokens.find(later(8), "0123456789abcdeg").is_none(), "an empty one lets nobody in");
+    fn what_is_read_again_is_used_if_it_is_right() {
+        let first = Tokens::parse("alice:0123456789abcdef\n", &[]).expect("it is right");
+        let mut tokens = TokensFile::new("tokens".into(), vec!["a".to_owned()], first);
+        let mut take = |text: &str| (tokens.take(Ok(text.into())), tokens.find("0123456789abcdeg").is_some());
+        assert_eq!(take("alice:0123456789abcdef\n"), (false, false), "nothing has changed");
+        assert_eq!(take("bob:0123456789abcdeg a\n"), (true, true));
+        assert_eq!(take("bob:0123456789abcdeg b\n"), (false, true), "there is no pool b, so the last one stays");
+        assert!(!tokens.take(Err(io::ErrorKind::NotFound.into())), "so it does without a file");
+        let bob = tokens.find("0123456789abcdeg").cloned().expect("he is known");
+        assert!(tokens.knows(&bob));
+        assert!(tokens.take(Ok(b"bob:0123456789abcdeg\n".into())) && !tokens.knows(&bob), "he may use other pools now");
+        assert!(
+            tokens.take(Ok(Vec::new())) && tokens.find("0123456789abcdeg").is_none(),
+            "an empty one lets nobody in"
+        );
     }
 }

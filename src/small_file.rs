@@ -1,0 +1,51 @@
+//! Small files that others write: they are read up to a limit, and nothing that could be waited for is opened for good.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::Path;
+
+use rustix::fs::{FileType, Mode, OFlags, fstat, open};
+
+/// Largest file in bytes: some ten thousand tokens.
+pub const LARGEST: u64 = 1 << 20;
+
+/// All bytes of a regular file. A FIFO would wait for its writer, and a device may have no end.
+///
+/// # Errors
+/// It cannot be opened or read, is no regular file, or is larger than [`LARGEST`].
+pub fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let file =
+        File::from(open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty())?);
+    if FileType::from_raw_mode(fstat(&file)?.st_mode) != FileType::RegularFile {
+        return Err(io::Error::other("it is no regular file"));
+    }
+    let mut bytes = Vec::new();
+    // What a file says of its length need not be true.
+    file.take(LARGEST + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > LARGEST {
+        return Err(io::Error::other(format!("it is larger than {LARGEST} bytes")));
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fifo_or_a_device_is_refused_at_once_and_a_large_file_is_read_to_the_limit_alone() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = |name: &str| directory.path().join(name);
+        std::fs::write(path("small"), "secret").expect("a file");
+        assert_eq!(read(&path("small")).expect("it is regular"), b"secret");
+        rustix::fs::mknodat(rustix::fs::CWD, path("fifo"), FileType::Fifo, 0o600.into(), 0).expect("a FIFO");
+        for irregular in [path("fifo"), "/dev/zero".into(), "/dev/null".into(), directory.path().to_owned()] {
+            let error = read(&irregular).expect_err("it is none").to_string();
+            assert_eq!(error, "it is no regular file", "{}", irregular.display());
+        }
+        File::create(path("large")).and_then(|file| file.set_len(LARGEST)).expect("a file with a hole");
+        assert_eq!(read(&path("large")).expect("it just fits").len() as u64, LARGEST);
+        File::create(path("large")).and_then(|file| file.set_len(1 << 40)).expect("a file with a hole");
+        assert_eq!(read(&path("large")).expect_err("it is too large").to_string(), "it is larger than 1048576 bytes");
+    }
+}

@@ -4,9 +4,9 @@
 //! does not stream, or an error under status 200), `<` is a web page, anything else are events.
 //!
 //! The common event, a line of data that is one chunk, is read where it stands. Whatever is not that goes the slow
-//! way: data of several lines are put together, text that is not quite JSON is mended, and what still says nothing is
-//! passed over and told ([`Piece::Skipped`]). An event that is large is not read here at all but handed out
-//! ([`Answer::take_large`]), so that who has other work can read it beside that.
+//! way: data of several lines are put together, and what says nothing is passed over and told ([`Piece::Skipped`]). An
+//! event that is large is not read here at all but handed out ([`Answer::take_large`]), so that who has other work can
+//! read it beside that.
 //!
 //! The invariants: the end is a success only if the endpoint said so, by a finish reason, by `[DONE]` or by a complete
 //! JSON body, and a stream that breaks off before is an error, however much text it gave; nothing is told twice and
@@ -16,16 +16,12 @@ use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use simd_json::prelude::*;
-use simd_json::tape::Value;
-
-use super::chunk::{Chunk, Kind, Origin, decode};
+use super::chunk::{Chunk, Kind, MOST_TOOLS, Origin, decode};
 use super::complaint::{self, ServerError};
 use super::errors::Failure;
 use super::extent::Extent;
 use super::finish::Finish;
-use super::json::Reader;
-use super::mend::mend;
+use super::raw::Raw;
 use super::speech::Speech;
 use super::sse::{Field, Parser};
 use super::usage::Usage;
@@ -143,7 +139,7 @@ impl Answer {
 
     /// Takes the next bytes of the body. [`Self::take_large`] and [`Self::go_on`] have to be asked afterwards, unless
     /// [`Self::drain`] does both.
-    pub fn push(&mut self, mut bytes: &[u8], reader: &mut Reader, mut sink: impl FnMut(Piece<'_>)) {
+    pub fn push(&mut self, mut bytes: &[u8], mut sink: impl FnMut(Piece<'_>)) {
         if self.events.is_waiting() || !self.rest.is_empty() {
             self.rest.extend_from_slice(bytes);
             return;
@@ -164,7 +160,7 @@ impl Answer {
                 b'<' => self.shape = Shape::Page,
                 _ => {
                     self.shape = Shape::Events;
-                    self.read_events(&before, reader, &mut sink);
+                    self.read_events(&before, &mut sink);
                 }
             }
         }
@@ -175,23 +171,23 @@ impl Answer {
             self.events.said.had_json = true;
             bytes = &bytes[end..];
             let body = std::mem::take(&mut self.body);
-            self.events.text(body, reader, &mut sink);
+            self.events.text(body, &mut sink);
             if self.events.is_waiting() {
                 self.rest = bytes.to_vec();
                 return;
             }
         }
         if self.shape == Shape::Events {
-            self.read_events(bytes, reader, &mut sink);
+            self.read_events(bytes, &mut sink);
         }
     }
 
     /// The proper end of the body. As after [`Self::push`], [`Self::take_large`] and [`Self::go_on`] have to follow.
-    pub fn end(&mut self, reader: &mut Reader, mut sink: impl FnMut(Piece<'_>)) {
+    pub fn end(&mut self, mut sink: impl FnMut(Piece<'_>)) {
         let events = &mut self.events;
         // Only what a proper end of the stream leaves behind can be a whole event.
         if self.shape == Shape::Events
-            && let Err(too_long) = self.parser.finish(|field| events.field(field, reader, &mut sink))
+            && let Err(too_long) = self.parser.finish(|field| events.field(field, &mut sink))
         {
             events.said.fail(Failure::TooLong(too_long.0));
         }
@@ -211,7 +207,7 @@ impl Answer {
     }
 
     /// Tells the next piece of a large event, or reads what came after it; whether there may be more to do.
-    pub fn go_on(&mut self, reader: &mut Reader, mut sink: impl FnMut(Piece<'_>)) -> bool {
+    pub fn go_on(&mut self, mut sink: impl FnMut(Piece<'_>)) -> bool {
         if self.events.large.is_some() {
             return true;
         }
@@ -219,7 +215,7 @@ impl Answer {
             self.events.tell_one(&mut sink);
         } else if !self.rest.is_empty() {
             let rest = std::mem::take(&mut self.rest);
-            self.push(&rest, reader, &mut sink);
+            self.push(&rest, &mut sink);
         } else {
             return false;
         }
@@ -227,12 +223,12 @@ impl Answer {
     }
 
     /// Reads and tells all that waits, here and now.
-    pub fn drain(&mut self, reader: &mut Reader, mut sink: impl FnMut(Piece<'_>)) {
+    pub fn drain(&mut self, mut sink: impl FnMut(Piece<'_>)) {
         loop {
             if let Some(large) = self.take_large() {
                 self.give(large.read());
             }
-            if !self.go_on(reader, &mut sink) {
+            if !self.go_on(&mut sink) {
                 return;
             }
         }
@@ -297,9 +293,9 @@ impl Answer {
         }
     }
 
-    fn read_events(&mut self, bytes: &[u8], reader: &mut Reader, sink: &mut impl FnMut(Piece<'_>)) {
+    fn read_events(&mut self, bytes: &[u8], sink: &mut impl FnMut(Piece<'_>)) {
         let events = &mut self.events;
-        match self.parser.push(bytes, |field| events.field(field, reader, sink)) {
+        match self.parser.push(bytes, |field| events.field(field, sink)) {
             Ok([]) => {}
             Ok(rest) => self.rest = rest.to_vec(),
             Err(too_long) => self.events.said.fail(Failure::TooLong(too_long.0)),
@@ -315,8 +311,6 @@ struct Events {
     extent: Extent,
     /// This event calls itself an error.
     is_error: bool,
-    /// Memory for the reader, which changes what it reads.
-    scratch: Vec<u8>,
     /// An event that is to be read elsewhere.
     large: Option<Vec<u8>>,
     /// What was found in such an event, and is still to be told.
@@ -330,13 +324,13 @@ impl Events {
         self.large.is_some() || !self.found.is_empty()
     }
 
-    fn field(&mut self, field: Field<'_>, reader: &mut Reader, sink: &mut impl FnMut(Piece<'_>)) -> ControlFlow<()> {
+    fn field(&mut self, field: Field<'_>, sink: &mut impl FnMut(Piece<'_>)) -> ControlFlow<()> {
         if self.said.is_over() {
             return ControlFlow::Continue(());
         }
         match field {
             Field::Data(data) if self.is_error => self.error(data),
-            Field::Data(data) => self.data(data, reader, sink),
+            Field::Data(data) => self.data(data, sink),
             Field::End => {
                 self.is_error = false;
                 self.drop_pending(sink);
@@ -346,7 +340,7 @@ impl Events {
             Field::Stray(line) => {
                 let is_json = line.trim_ascii_start().starts_with(b"{");
                 if is_json || !self.pending.is_empty() || line.trim_ascii() == b"[DONE]" {
-                    self.data(line, reader, sink);
+                    self.data(line, sink);
                 } else {
                     self.said.wonder(line);
                 }
@@ -356,32 +350,31 @@ impl Events {
     }
 
     /// A line of data.
-    fn data(&mut self, line: &[u8], reader: &mut Reader, sink: &mut impl FnMut(Piece<'_>)) {
+    fn data(&mut self, line: &[u8], sink: &mut impl FnMut(Piece<'_>)) {
         if line.starts_with(b"[") && line.trim_ascii() == b"[DONE]" {
             self.drop_pending(sink);
             self.said.done = true;
             return;
         }
         if !self.pending.is_empty() {
-            return self.more_data(line, reader, sink);
+            return self.more_data(line, sink);
         }
         // Nearly every line is one chunk and ends here.
-        if line.len() < LARGE && self.read(line, reader, sink, |_| true) {
+        if line.len() < LARGE && self.read(line, sink, |_| true) {
             return;
         }
         if !line.trim_ascii().is_empty() {
-            self.text(line.to_vec(), reader, sink);
+            self.text(line.to_vec(), sink);
         }
     }
 
     /// A line of data after one that began a value.
-    fn more_data(&mut self, line: &[u8], reader: &mut Reader, sink: &mut impl FnMut(Piece<'_>)) {
+    fn more_data(&mut self, line: &[u8], sink: &mut impl FnMut(Piece<'_>)) {
         // Servers leave out the line between events: a line that is a chunk of its own is no part of what broke off
         // before it.
-        let is_own = |value: Value<'_, '_>| {
-            value.contains_key("choices") || value.get("error").is_some_and(|error| !error.is_null())
-        };
-        if line.starts_with(b"{") && line.len() < LARGE && self.read(line, reader, sink, is_own) {
+        let is_own =
+            |value: Raw<'_>| value.get("choices").is_some() || value.get("error").is_some_and(|error| !error.is_null());
+        if line.starts_with(b"{") && line.len() < LARGE && self.read(line, sink, is_own) {
             return self.drop_pending(sink);
         }
         if self.pending.len() + line.len() + 1 > self.limit {
@@ -391,48 +384,32 @@ impl Events {
         self.pending.extend_from_slice(line);
         if self.extent.feed(line).is_some() {
             let text = std::mem::take(&mut self.pending);
-            self.text(text, reader, sink);
+            self.text(text, sink);
         }
     }
 
     /// Reads a line that is one object and nothing else, and that `is_wanted` wants; whether it was.
-    fn read(
-        &mut self,
-        line: &[u8],
-        reader: &mut Reader,
-        sink: &mut impl FnMut(Piece<'_>),
-        is_wanted: impl FnOnce(Value<'_, '_>) -> bool,
-    ) -> bool {
-        self.scratch.clear();
-        self.scratch.extend_from_slice(line);
-        let said = &mut self.said;
-        let outcome = reader.read(&mut self.scratch, |value| {
-            let is_one = value.is_object() && is_wanted(value);
-            let means = is_one.then(|| {
-                let speech = &mut said.speech;
-                decode(value, |origin, kind, text| {
-                    speech.push(origin, kind, text, &mut |kind, text: &str| sink(Piece::Delta(kind, text)));
-                })
-            });
-            means.map(|chunk| said.note(chunk, sink))
+    fn read(&mut self, line: &[u8], sink: &mut impl FnMut(Piece<'_>), is_wanted: impl FnOnce(Raw<'_>) -> bool) -> bool {
+        let value = Raw::read(line).filter(|value| value.is_object());
+        let Some(value) = value.filter(|value| is_wanted(*value)) else { return false };
+        let speech = &mut self.said.speech;
+        let chunk = decode(value, |origin, kind, text| {
+            speech.push(origin, kind, text, &mut |kind, text: &str| sink(Piece::Delta(kind, text)));
         });
-        match outcome {
-            Ok(Some(true)) => true,
-            Ok(Some(false)) => {
-                sink(Piece::Skipped(line));
-                true
-            }
-            _ => false,
+        if !chunk.says_something() {
+            sink(Piece::Skipped(line));
         }
+        self.said.note(chunk, sink);
+        true
     }
 
     /// A text that is not simply one chunk.
-    fn text(&mut self, text: Vec<u8>, reader: &mut Reader, sink: &mut impl FnMut(Piece<'_>)) {
+    fn text(&mut self, text: Vec<u8>, sink: &mut impl FnMut(Piece<'_>)) {
         if text.len() >= LARGE {
             self.large = Some(text);
             return;
         }
-        let digest = digest(text, reader);
+        let digest = digest(text);
         self.found.extend(digest.found);
         while !self.found.is_empty() {
             self.tell_one(sink);
@@ -457,10 +434,7 @@ impl Events {
         }
         match found {
             Found::Text(origin, kind, text, at) => {
-                let mut end = (at + SLICE).min(text.len());
-                while !text.is_char_boundary(end) {
-                    end += 1;
-                }
+                let end = (at + SLICE).min(text.len());
                 self.said.speech.push(origin, kind, &text[at..end], &mut |kind, text: &str| {
                     sink(Piece::Delta(kind, text));
                 });
@@ -468,10 +442,11 @@ impl Events {
                     self.found.push_front(Found::Text(origin, kind, text, end));
                 }
             }
-            Found::Chunk(chunk, text) => {
-                if !self.said.note(*chunk, sink) {
+            Found::Chunk(chunk, passed_over) => {
+                if let Some(text) = passed_over {
                     sink(Piece::Skipped(&text));
                 }
+                self.said.note(*chunk, sink);
             }
             Found::Done => self.said.done = true,
             Found::Skipped(text) => {
@@ -522,9 +497,6 @@ struct Said {
     hint: Option<String>,
 }
 
-/// Names of tools that are told at most.
-const MOST_TOOLS: usize = 8;
-
 impl Said {
     fn is_over(&self) -> bool {
         self.done || self.failure.is_some()
@@ -545,13 +517,12 @@ impl Said {
         }
     }
 
-    /// What a chunk says beside its text; whether it says anything.
-    fn note(&mut self, chunk: Chunk, sink: &mut impl FnMut(Piece<'_>)) -> bool {
+    /// What a chunk says beside its text.
+    fn note(&mut self, chunk: Chunk, sink: &mut impl FnMut(Piece<'_>)) {
         if chunk.has_message {
             self.speech.end_message(chunk.is_part, &mut |kind, text: &str| sink(Piece::Delta(kind, text)));
             self.is_whole |= !chunk.is_part;
         }
-        let says_something = chunk.is_completion || chunk.error.is_some() || chunk.usage.is_some();
         self.began |= chunk.is_completion;
         self.has_text |= chunk.has_text;
         self.goes_on |= chunk.has_text && self.finish.is_some();
@@ -575,7 +546,6 @@ impl Said {
         if let Some(words) = chunk.words {
             self.hint.get_or_insert(words);
         }
-        says_something
     }
 }
 
@@ -586,7 +556,7 @@ pub struct Large(Vec<u8>);
 impl Large {
     /// Reads it.
     pub fn read(self) -> Digest {
-        digest(self.0, &mut Reader::default())
+        digest(self.0)
     }
 }
 
@@ -601,16 +571,31 @@ pub struct Digest {
 #[derive(Debug)]
 enum Found {
     /// A piece of text, of which so many bytes were told.
-    Text(Origin, Kind, String, usize),
-    /// What a chunk says beside its text, and what it was.
-    Chunk(Box<Chunk>, Vec<u8>),
+    Text(Origin, Kind, Vec<u8>, usize),
+    /// What a chunk says beside its text, and itself if it says nothing.
+    Chunk(Box<Chunk>, Option<Vec<u8>>),
     Done,
     Skipped(Vec<u8>),
 }
 
+impl Digest {
+    /// Reads one chunk. Pieces of one kind are joined: a text in a million parts is one text.
+    fn chunk(&mut self, value: Raw<'_>) {
+        let found = &mut self.found;
+        let chunk = decode(value, |origin, kind, text| match found.last_mut() {
+            Some(Found::Text(before, same, all, _)) if (*before, *same) == (origin, kind) => {
+                all.extend_from_slice(text)
+            }
+            _ => found.push(Found::Text(origin, kind, text.to_vec(), 0)),
+        });
+        let passed_over = (!chunk.says_something()).then(|| value.bytes().to_vec());
+        self.found.push(Found::Chunk(Box::new(chunk), passed_over));
+    }
+}
+
 /// Finds the JSON values in a text, of which a server may have put several into one event, with `data:` between them
 /// or nothing at all.
-fn digest(text: Vec<u8>, reader: &mut Reader) -> Digest {
+fn digest(text: Vec<u8>) -> Digest {
     let mut digest = Digest::default();
     let mut rest = &text[..];
     loop {
@@ -632,25 +617,10 @@ fn digest(text: Vec<u8>, reader: &mut Reader) -> Digest {
                     return digest;
                 };
                 let (value, more) = rest.split_at(end);
-                let begun = digest.found.len();
-                let mut read = |text: &mut [u8], found: &mut Vec<Found>| {
-                    reader.read(text, |read| {
-                        let list = read.as_array();
-                        let items = list.iter().flat_map(|list| list.iter()).chain(list.is_none().then_some(read));
-                        for item in items {
-                            let chunk = decode(item, |origin, kind, text| {
-                                found.push(Found::Text(origin, kind, text.to_owned(), 0));
-                            });
-                            let shown = value[..value.len().min(SHORT)].to_vec();
-                            found.push(Found::Chunk(Box::new(chunk), shown));
-                        }
-                    })
-                };
-                let is_read = read(&mut value.to_vec(), &mut digest.found).is_ok()
-                    || read(&mut mend(value), &mut digest.found).is_ok();
-                if !is_read {
-                    digest.found.truncate(begun);
-                    digest.found.push(Found::Skipped(value.to_vec()));
+                match Raw::read(value) {
+                    Some(value) if value.is_array() => value.items().for_each(|item| digest.chunk(item)),
+                    Some(value) => digest.chunk(value),
+                    None => digest.found.push(Found::Skipped(value.to_vec())),
                 }
                 rest = more;
             }
@@ -661,6 +631,7 @@ fn digest(text: Vec<u8>, reader: &mut Reader) -> Digest {
         }
     }
 }
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -668,19 +639,19 @@ mod tests {
     use proptest::prelude::*;
 
     fn run(chunks: &[&[u8]], trouble: Option<&str>) -> (String, Result<Ending, Failure>) {
-        let (mut answer, mut reader, mut text) = (Answer::new(1 << 20), Reader::default(), String::new());
+        let (mut answer, mut text) = (Answer::new(1 << 20), String::new());
         let mut sink = |piece: Piece<'_>| {
             if let Piece::Delta(Kind::Text, more) = piece {
                 text.push_str(more);
             }
         };
         for chunk in chunks {
-            answer.push(chunk, &mut reader, &mut sink);
-            answer.drain(&mut reader, &mut sink);
+            answer.push(chunk, &mut sink);
+            answer.drain(&mut sink);
         }
         if trouble.is_none() {
-            answer.end(&mut reader, &mut sink);
-            answer.drain(&mut reader, &mut sink);
+            answer.end(&mut sink);
+            answer.drain(&mut sink);
         }
         let ending = answer.finish(trouble.map(str::to_owned), "text/event-stream", &mut sink);
         (text, ending)
@@ -758,9 +729,9 @@ mod tests {
     fn silence_is_the_end_only_where_the_endpoint_seems_to_have_finished() {
         let with_finish = |text: &str| delta(text).replace("}]}", ",\"finish_reason\":\"stop\"}]}");
         let grace = |body: &str| {
-            let (mut answer, mut reader) = (Answer::new(1 << 20), Reader::default());
-            answer.push(body.as_bytes(), &mut reader, |_| ());
-            answer.drain(&mut reader, |_| ());
+            let mut answer = Answer::new(1 << 20);
+            answer.push(body.as_bytes(), |_| ());
+            answer.drain(|_| ());
             answer.grace()
         };
         let finished = with_finish("a");
@@ -784,14 +755,14 @@ mod tests {
     fn a_large_event_is_handed_out_and_told_in_slices() {
         let text = "é".repeat(LARGE);
         let body = format!("{}{}{STOP}", delta(&text), delta("after"));
-        let (mut answer, mut reader, mut heard) = (Answer::new(1 << 25), Reader::default(), String::new());
-        answer.push(body.as_bytes(), &mut reader, |piece| panic!("{piece:?}"));
+        let (mut answer, mut heard) = (Answer::new(1 << 25), String::new());
+        answer.push(body.as_bytes(), |piece| panic!("{piece:?}"));
         let large = answer.take_large().unwrap();
         assert!(answer.take_large().is_none());
         let digest = std::thread::spawn(|| large.read()).join().unwrap();
         answer.give(digest);
         let mut steps = 0;
-        while answer.go_on(&mut reader, |piece| {
+        while answer.go_on(|piece| {
             if let Piece::Delta(Kind::Text, more) = piece {
                 assert!(more.len() <= SLICE + 3);
                 heard.push_str(more);
@@ -801,7 +772,29 @@ mod tests {
         }
         assert!(steps > text.len() / SLICE, "{steps}");
         assert_eq!(heard, text + "after");
-        answer.end(&mut reader, |_| ());
+        answer.end(|_| ());
+        assert_eq!(stop(&answer.finish(None, "", |_| ())), Some(StopReason::EndTurn));
+    }
+
+    #[test]
+    fn a_whole_message_in_a_million_parts_is_told_in_few_slices() {
+        let parts = format!("\"é\"{}", ",\"é\"".repeat(LARGE / 2));
+        let body = format!("{{\"choices\":[{{\"message\":{{\"content\":[{parts}]}},\"finish_reason\":\"stop\"}}]}}");
+        let (mut answer, mut heard, mut steps) = (Answer::new(1 << 25), String::new(), 0);
+        answer.push(body.as_bytes(), |piece| panic!("{piece:?}"));
+        let large = answer.take_large().unwrap();
+        answer.give(large.read());
+        while answer.go_on(|piece| {
+            if let Piece::Delta(Kind::Text, more) = piece {
+                assert!(more.len() <= SLICE + 3);
+                heard.push_str(more);
+            }
+        }) {
+            steps += 1;
+        }
+        assert_eq!(heard, "é".repeat(LARGE / 2 + 1));
+        assert!(steps <= heard.len() / SLICE + 3, "{steps}");
+        answer.end(|_| ());
         assert_eq!(stop(&answer.finish(None, "", |_| ())), Some(StopReason::EndTurn));
     }
 

@@ -215,21 +215,21 @@ fn play(world: &mut World, body: &Body, pieces: &[&[u8]]) -> Outcome {
     world.open();
     let turn = world.prompt("hi");
     let (mut answer, mut log) = (Answer::new(1 << 20), Vec::new());
-    let World { agent, reader, .. } = world;
+    let World { agent, .. } = world;
     let mut sink = |piece: Piece<'_>| match piece {
         Piece::Delta(kind, text) => agent.delta(turn, kind, text),
         Piece::Skipped(data) => log.push(String::from_utf8_lossy(data).into_owned()),
     };
     for piece in pieces {
-        answer.push(piece, reader, &mut sink);
-        answer.drain(reader, &mut sink);
+        answer.push(piece, &mut sink);
+        answer.drain(&mut sink);
         if answer.is_over() {
             break;
         }
     }
     if body.trouble.is_none() {
-        answer.end(reader, &mut sink);
-        answer.drain(reader, &mut sink);
+        answer.end(&mut sink);
+        answer.drain(&mut sink);
     }
     match answer.finish(body.trouble.map(str::to_owned), body.content_type, &mut sink) {
         Ok(ending) => assert!(agent.complete(turn, ending, UNIX_EPOCH).is_none()),
@@ -435,7 +435,20 @@ fn bodies() -> Vec<Body> {
         events("white space and emoji in pieces", &[&d(" "), &d("\n"), &d("\u{1f600}é"), STOP]).says(&[" \n\u{1f600}é"]),
         // JSON that is not quite JSON.
         events("JSON.stringify of text cut within an emoji", &[r#"{"choices":[{"delta":{"content":"a\ud83d"}}]}"#, r#"{"choices":[{"delta":{"content":"\ude00b"}}]}"#, STOP])
-            .says(&["a\u{fffd}", "\u{fffd}b"]),
+            .says(&["a", "\u{1f600}b"]),
+        events("the same in thoughts, parts and text, and halves that stay alone", &[
+            &thought("reasoning_content", "x").replace('x', r"\ud83d"), &thought("reasoning_content", "x").replace('x', r"\ude00"),
+            r#"{"choices":[{"delta":{"content":[{"type":"text","text":"\ud83d"},{"type":"text","text":"\ude00"}]}}]}"#,
+            r#"{"choices":[{"delta":{"content":"\ude00\ud83d"}}]}"#, r#"{"choices":[{"delta":{"content":"b\ud83d"}}]}"#, STOP,
+        ])
+        .says(&["~\u{1f600}", "\u{1f600}", "\u{fffd}", "\u{fffd}b", "\u{fffd}"]),
+        events("a character in halves with another event between them", &[
+            r#"{"choices":[{"delta":{"content":"a\ud83d"}}]}"#, r#"{"choices":[{"delta":{"content":""}}]}"#, USAGE,
+            r#"{"choices":[{"delta":{"content":"\ude00"}}]}"#, STOP,
+        ])
+        .says(&["a", "\u{1f600}", "#3"]),
+        raw("a byte tokenizer that cuts a character in two", b"data: {\"choices\":[{\"delta\":{\"content\":\"\xe4\xbd\"}}]}\n\ndata: {\"choices\":[{\"delta\":{\"content\":\"\xa0\"}}]}\n\ndata: [DONE]\n\n")
+            .says(&["\u{4f60}"]),
         events("an integer above 2^64", &[r#"{"created":17415702830000000000000000,"choices":[{"delta":{"content":"a"}}]}"#, STOP]).says(&["a"]),
         events("1e999 beside the text", &[r#"{"choices":[{"delta":{"content":"a"},"logprob":-1e999}]}"#, STOP]).says(&["a"]),
         events("Python's NaN and Infinity (vLLM logprobs)", &[r#"{"choices":[{"delta":{"content":"a"},"logprobs":{"content":[{"logprob":-Infinity,"x":NaN}]}}]}"#, STOP])
@@ -550,6 +563,8 @@ fn bodies() -> Vec<Body> {
             .says(&["a", "#3"]),
         events("Groq: counts in x_groq", &[r#"{"choices":[{"delta":{"content":"a"}}],"x_groq":{"id":"r"}}"#, r#"{"choices":[{"delta":{},"finish_reason":"stop"}],"x_groq":{"id":"r","usage":{"prompt_tokens":1,"completion_tokens":2,"total_tokens":3}}}"#])
             .says(&["a", "#3"]),
+        events("counts with a point, and some that cannot be", &[&d("a"), r#"{"choices":[],"usage":{"prompt_tokens":5.0,"completion_tokens":2.0,"total_tokens":-7,"prompt_tokens_details":{"cached_tokens":1e300}}}"#, STOP, DONE])
+            .says(&["a", "#7"]),
         events("counts after the end, without choices", &[&d("a"), STOP, r#"{"usage":{"prompt_tokens":1,"completion_tokens":2,"total_tokens":3}}"#, DONE]).says(&["a", "#3"]),
         // Errors within a stream.
         events("OpenAI: an error within the stream", &[&d("half"), r#"{"error":{"message":"The server had an error","type":"server_error","param":null,"code":null}}"#])
@@ -616,7 +631,7 @@ fn bodies() -> Vec<Body> {
         plain("a whole answer that was filtered", whole("half", json!("SAFETY"))).says(&["half"]).stops("refusal"),
         plain("a whole answer with thoughts within", whole("<think>hm</think>\n\nyes", json!("stop"))).says(&["~hm", "yes"]),
         plain("a whole answer with thoughts beside", r#"{"choices":[{"message":{"content":"yes","reasoning":"hm"},"finish_reason":"stop"}]}"#).says(&["~hm", "yes"]),
-        plain("a whole answer with half a pair", r#"{"choices":[{"message":{"content":"a\ud83d"},"finish_reason":"stop"}],"created":1e999}"#).says(&["a\u{fffd}"]),
+        plain("a whole answer with half a pair", r#"{"choices":[{"message":{"content":"a\ud83d"},"finish_reason":"stop"}],"created":1e999}"#).says(&["a", "\u{fffd}"]),
         plain("a whole answer that wants tools", r#"{"choices":[{"message":{"content":null,"tool_calls":[{"id":"c","type":"function","function":{"name":"look","arguments":"{}"}}]},"finish_reason":"tool_calls"}]}"#)
             .says(&[])
             .asks_for_tools("The endpoint asked for tools, which this agent does not run: look."),

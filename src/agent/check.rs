@@ -12,7 +12,6 @@ use super::client::Client;
 use super::config::Config;
 use super::convert::{Request, request_body};
 use super::errors::Failure;
-use super::json::Reader;
 use super::options::Parameters;
 
 /// What `OPENAI_TLS_INSECURE=1` means.
@@ -97,12 +96,12 @@ async fn ask(config: &Config, client: &Client) -> Result<Ending, Failure> {
         }))
     };
     let mut opened = client.ask(&model, Parameters::default(), body).await?;
-    let (mut answer, mut reader) = (Answer::new(config.max_line), Reader::default());
+    let mut answer = Answer::new(config.max_line);
     let mut next = opened.first.take();
     let mut trouble = None;
     while let Some(bytes) = next {
-        answer.push(&bytes, &mut reader, |_| ());
-        answer.drain(&mut reader, |_| ());
+        answer.push(&bytes, |_| ());
+        answer.drain(|_| ());
         if answer.is_over() {
             break;
         }
@@ -115,8 +114,8 @@ async fn ask(config: &Config, client: &Client) -> Result<Ending, Failure> {
         };
     }
     if trouble.is_none() {
-        answer.end(&mut reader, |_| ());
-        answer.drain(&mut reader, |_| ());
+        answer.end(|_| ());
+        answer.drain(|_| ());
     }
     answer.finish(trouble, &opened.content_type, |_| ())
 }

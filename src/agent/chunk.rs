@@ -7,12 +7,18 @@
 //! A choice says something new in its `delta`, or all of it in its `message`. Where it has both (Perplexity), the
 //! delta counts. Which messages are news is not settled here but by whoever knows what was said ([`super::answer`]).
 
-use simd_json::prelude::*;
+use std::borrow::Cow;
+
 use simd_json::tape::Value;
 
 use super::complaint::{self, Complaint, ServerError};
 use super::finish::Finish;
+use super::json::Reader;
+use super::raw::Raw;
 use super::usage::Usage;
+
+/// Most bytes of a member that may say what is wrong.
+const MOST_COMPLAINT: usize = 64 << 10;
 
 /// What a piece of text is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +37,9 @@ pub enum Origin {
     /// In a message: it may be all that was said.
     Message,
 }
+
+/// Names of tools that are told at most.
+pub const MOST_TOOLS: usize = 8;
 
 /// What one JSON text says beside its text.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -59,22 +68,31 @@ pub struct Chunk {
     pub words: Option<String>,
 }
 
-/// Reads one JSON text, an object, and calls `sink` with its pieces of text, reasoning first.
-pub fn decode(value: Value<'_, '_>, mut sink: impl FnMut(Origin, Kind, &str)) -> Chunk {
+impl Chunk {
+    /// Whether it says anything that is understood.
+    pub fn says_something(&self) -> bool {
+        self.is_completion || self.error.is_some() || self.usage.is_some()
+    }
+}
+
+/// Reads one JSON text, an object, and calls `sink` with its pieces of text, reasoning first. A piece may begin or end
+/// within a character.
+pub fn decode(value: Raw<'_>, mut sink: impl FnMut(Origin, Kind, &[u8])) -> Chunk {
     let mut chunk = Chunk::default();
     let (mut choices, mut counts, mut groq) = (None, None, None);
     let mut is_suspect = false;
-    for (name, member) in value.as_object().iter().flat_map(|object| object.iter()) {
-        match name {
-            "choices" => choices = member.as_array(),
-            "usage" => counts = Some(member).filter(|usage| usage.is_object()),
-            "object" => {
-                chunk.is_part = member.as_str() == Some("chat.completion.chunk");
-                is_suspect |= member.as_str() == Some("error");
+    for (name, member) in value.members() {
+        match &*name {
+            b"choices" => choices = Some(member).filter(|choices| choices.is_array()),
+            b"usage" => counts = Some(member).filter(|usage| usage.is_object()),
+            b"object" => {
+                let kind = member.text();
+                chunk.is_part = kind.as_deref() == Some("chat.completion.chunk");
+                is_suspect |= kind.as_deref() == Some("error");
             }
-            "error" => is_suspect |= !member.is_null(),
-            "base_resp" | "errors" | "success" => is_suspect = true,
-            "x_groq" => {
+            b"error" => is_suspect |= !member.is_null(),
+            b"base_resp" | b"errors" | b"success" => is_suspect = true,
+            b"x_groq" => {
                 groq = member.get("usage").filter(|usage| usage.is_object());
                 is_suspect = true;
             }
@@ -83,18 +101,18 @@ pub fn decode(value: Value<'_, '_>, mut sink: impl FnMut(Origin, Kind, &str)) ->
     }
     chunk.is_completion = choices.is_some();
     if is_suspect {
-        chunk.error = complaint::marked(value);
+        chunk.error = complain(value, complaint::marked);
     }
     match choices {
         Some(choices) => {
             // One choice is asked for; should a server send more, only the first is the answer.
-            let first = choices.iter().find(|choice| choice.get_u64("index").unwrap_or(0) == 0);
-            if let Some(choice) = first {
+            let is_first = |choice: &Raw<'_>| choice.get("index").and_then(Raw::count).unwrap_or(0) == 0;
+            if let Some(choice) = choices.items().find(is_first) {
                 read_choice(choice, &mut chunk, &mut counts, &mut sink);
             }
         }
         None if chunk.error.is_some() => {}
-        None => match complaint::read(value) {
+        None => match complain(value, complaint::read) {
             Some(Complaint::Error(error)) => chunk.error = Some(error),
             Some(Complaint::Words(words)) => chunk.words = Some(words),
             None => {}
@@ -104,28 +122,46 @@ pub fn decode(value: Value<'_, '_>, mut sink: impl FnMut(Origin, Kind, &str)) ->
     chunk
 }
 
-fn read_choice<'t, 'i>(
-    choice: Value<'t, 'i>,
+/// What a value complains about. What is long says nothing of that.
+fn complain<T>(value: Raw<'_>, read: impl Fn(Value<'_, '_>) -> Option<T>) -> Option<T> {
+    let mut text = Cow::Borrowed(value.bytes());
+    if text.len() > MOST_COMPLAINT && value.is_object() {
+        let is_short = |(_, member): &(Cow<'_, [u8]>, Raw<'_>)| member.bytes().len() <= MOST_COMPLAINT;
+        let members = value.members().filter(is_short).map(|(name, member)| {
+            let name = super::json::quoted(&String::from_utf8_lossy(&name));
+            [name.as_bytes(), b":", member.bytes()].concat()
+        });
+        text = [b"{", &*members.collect::<Vec<_>>().join(&b','), b"}"].concat().into();
+    }
+    let is_short = text.len() <= 4 * MOST_COMPLAINT;
+    is_short.then(|| Reader::default().read_leniently(&text, read).ok().flatten()).flatten()
+}
+
+fn read_choice<'a>(
+    choice: Raw<'a>,
     chunk: &mut Chunk,
-    counts: &mut Option<Value<'t, 'i>>,
-    sink: &mut impl FnMut(Origin, Kind, &str),
+    counts: &mut Option<Raw<'a>>,
+    sink: &mut impl FnMut(Origin, Kind, &[u8]),
 ) {
     let (mut delta, mut message, mut text) = (None, None, None);
-    for (name, member) in choice.as_object().iter().flat_map(|object| object.iter()) {
-        match name {
-            "delta" => delta = Some(member).filter(|delta| !delta.is_null()),
-            "message" => message = Some(member).filter(|message| message.is_object()),
-            "text" => text = member.into_string(),
-            "finish_reason" => chunk.finish = member.as_str().and_then(Finish::read).or(chunk.finish.take()),
-            // Of the first models of OpenAI that saw images, and of proxies that speak to them.
-            "finish_details" => {
-                chunk.finish = chunk.finish.take().or_else(|| member.get_str("type").and_then(Finish::read));
+    for (name, member) in choice.members() {
+        match &*name {
+            b"delta" => delta = Some(member).filter(|delta| !delta.is_null()),
+            b"message" => message = Some(member).filter(|message| message.is_object()),
+            b"text" => text = member.string(),
+            b"finish_reason" => {
+                chunk.finish = member.text().and_then(|word| Finish::read(&word)).or(chunk.finish.take());
             }
-            "error" if !member.is_null() => {
-                chunk.error = chunk.error.take().or_else(|| complaint::marked(choice));
+            // Of the first models of OpenAI that saw images, and of proxies that speak to them.
+            b"finish_details" => {
+                let told = || Finish::read(&member.get("type")?.text()?);
+                chunk.finish = chunk.finish.take().or_else(told);
+            }
+            b"error" if !member.is_null() => {
+                chunk.error = chunk.error.take().or_else(|| complain(choice, complaint::marked));
             }
             // Moonshot.
-            "usage" if counts.is_none() && member.is_object() => *counts = Some(member),
+            b"usage" if counts.is_none() && member.is_object() => *counts = Some(member),
             _ => {}
         }
     }
@@ -145,7 +181,7 @@ fn read_choice<'t, 'i>(
             chunk.has_message = true;
             chunk.has_text |= !text.is_empty();
             if !text.is_empty() {
-                sink(if chunk.is_part { Origin::Delta } else { Origin::Message }, Kind::Text, text);
+                sink(if chunk.is_part { Origin::Delta } else { Origin::Message }, Kind::Text, &text);
             }
         }
         _ => {}
@@ -153,27 +189,27 @@ fn read_choice<'t, 'i>(
 }
 
 /// A delta or a message.
-fn read_speech(origin: Origin, speech: Value<'_, '_>, chunk: &mut Chunk, sink: &mut impl FnMut(Origin, Kind, &str)) {
-    let mut thoughts: [Option<Value<'_, '_>>; 4] = [None; 4];
+fn read_speech(origin: Origin, speech: Raw<'_>, chunk: &mut Chunk, sink: &mut impl FnMut(Origin, Kind, &[u8])) {
+    let mut thoughts: [Option<Raw<'_>>; 4] = [None; 4];
     let (mut content, mut refusal) = (None, None);
-    for (name, member) in speech.as_object().iter().flat_map(|object| object.iter()) {
+    for (name, member) in speech.members() {
         if member.is_null() {
             continue;
         }
-        match name {
-            "content" => content = Some(member),
-            "reasoning_content" => thoughts[0] = Some(member),
-            "reasoning" => thoughts[1] = Some(member),
-            "thinking" => thoughts[2] = Some(member),
+        match &*name {
+            b"content" => content = Some(member),
+            b"reasoning_content" => thoughts[0] = Some(member),
+            b"reasoning" => thoughts[1] = Some(member),
+            b"thinking" => thoughts[2] = Some(member),
             // OpenRouter and MiniMax: the same as in `reasoning`, in parts.
-            "reasoning_details" => thoughts[3] = Some(member),
-            "refusal" => refusal = member.into_string().filter(|refusal| !refusal.is_empty()),
-            "tool_calls" => read_tools(member, chunk),
-            "function_call" => read_tool(member, chunk),
+            b"reasoning_details" => thoughts[3] = Some(member),
+            b"refusal" => refusal = member.string().filter(|refusal| !refusal.is_empty()),
+            b"tool_calls" => read_tools(member, chunk),
+            b"function_call" => read_tool(member, chunk),
             _ => {}
         }
     }
-    let mut told = |kind, text: &str| {
+    let mut told = |kind, text: &[u8]| {
         chunk.has_text = true;
         sink(origin, kind, text);
     };
@@ -185,23 +221,22 @@ fn read_speech(origin: Origin, speech: Value<'_, '_>, chunk: &mut Chunk, sink: &
     let mut refused = false;
     if let Some(content) = content {
         read_text(content, &mut told);
-        let parts = content.as_array();
-        for part in parts.iter().flat_map(|parts| parts.iter()) {
-            if let Some(text) = part.get_str("refusal").filter(|text| !text.is_empty()) {
+        for part in content.items() {
+            if let Some(text) = part.get("refusal").and_then(Raw::string).filter(|text| !text.is_empty()) {
                 refused = true;
-                told(Kind::Text, text);
+                told(Kind::Text, &text);
             }
         }
     }
     if let Some(refusal) = refusal {
         refused = true;
-        told(Kind::Text, refusal);
+        told(Kind::Text, &refusal);
     }
     chunk.refused |= refused;
 }
 
-fn read_tools(calls: Value<'_, '_>, chunk: &mut Chunk) {
-    for call in calls.as_array().iter().flat_map(|calls| calls.iter()) {
+fn read_tools(calls: Raw<'_>, chunk: &mut Chunk) {
+    for call in calls.items() {
         match call.get("function").filter(|function| function.is_object()) {
             Some(function) => read_tool(function, chunk),
             None => chunk.wants_tools = true,
@@ -209,59 +244,48 @@ fn read_tools(calls: Value<'_, '_>, chunk: &mut Chunk) {
     }
 }
 
-fn read_tool(function: Value<'_, '_>, chunk: &mut Chunk) {
+fn read_tool(function: Raw<'_>, chunk: &mut Chunk) {
     if !function.is_object() {
         return;
     }
     chunk.wants_tools = true;
-    if let Some(name) = function.get_str("name").filter(|name| !name.is_empty()) {
-        chunk.tools.push(name.to_owned());
+    if chunk.tools.len() < MOST_TOOLS
+        && let Some(name) = function.get("name").and_then(Raw::text).filter(|name| !name.is_empty())
+    {
+        chunk.tools.push(name.into_owned());
     }
 }
 
 /// The non-empty texts of a string, a part or an array of parts; whether there was any.
-fn read_text(value: Value<'_, '_>, sink: &mut dyn FnMut(Kind, &str)) -> bool {
-    if let Some(text) = value.as_str() {
-        if !text.is_empty() {
-            sink(Kind::Text, text);
-        }
-        return !text.is_empty();
+fn read_text(value: Raw<'_>, sink: &mut dyn FnMut(Kind, &[u8])) -> bool {
+    if value.is_array() {
+        return value.items().fold(false, |any, part| read_part(part, sink) || any);
     }
-    if value.is_object() {
-        return read_part(value, sink);
-    }
-    let mut any = false;
-    for part in value.as_array().iter().flat_map(|parts| parts.iter()) {
-        any |= match part.as_str() {
-            Some(text) if !text.is_empty() => {
-                sink(Kind::Text, text);
-                true
-            }
-            Some(_) => false,
-            None => read_part(part, sink),
-        };
-    }
-    any
+    read_part(value, sink)
 }
 
-/// A part of a content: `{"type":"text","text":…}`, or Mistral's `{"type":"thinking","thinking":[…]}`.
-fn read_part(part: Value<'_, '_>, sink: &mut dyn FnMut(Kind, &str)) -> bool {
-    let kind = match part.get_str("type") {
+/// A text, or a part of a content: `{"type":"text","text":…}`, or Mistral's `{"type":"thinking","thinking":[…]}`.
+fn read_part(part: Raw<'_>, sink: &mut dyn FnMut(Kind, &[u8])) -> bool {
+    let mut told = |kind, text: Option<Cow<'_, [u8]>>| {
+        let text = text.filter(|text| !text.is_empty());
+        text.is_some_and(|text| {
+            sink(kind, &text);
+            true
+        })
+    };
+    if !part.is_object() {
+        return told(Kind::Text, part.string());
+    }
+    let kind = match part.get("type").and_then(Raw::text).as_deref() {
         Some("thinking" | "reasoning" | "reasoning.text" | "reasoning.summary") => Kind::Thought,
         _ => Kind::Text,
     };
     for name in ["text", "thinking", "summary", "content"] {
         let Some(inner) = part.get(name) else { continue };
-        let texts = inner.as_array();
-        let mut any = false;
-        let inner = inner.as_str().into_iter();
-        let parts = texts
-            .iter()
-            .flat_map(|texts| texts.iter())
-            .filter_map(|part| part.into_string().or_else(|| part.get("text")?.into_string()));
-        for text in inner.chain(parts).filter(|text| !text.is_empty()) {
-            sink(if name == "thinking" { Kind::Thought } else { kind }, text);
-            any = true;
+        let kind = if name == "thinking" { Kind::Thought } else { kind };
+        let mut any = told(kind, inner.string());
+        for piece in inner.items() {
+            any |= told(kind, piece.string().or_else(|| piece.get("text")?.string()));
         }
         if any {
             return true;
@@ -273,16 +297,11 @@ fn read_part(part: Value<'_, '_>, sink: &mut dyn FnMut(Kind, &str)) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent::json::Reader;
 
     fn read(text: &str) -> (Chunk, Vec<(Kind, String)>) {
         let mut seen = Vec::new();
-        let mut reader = Reader::default();
-        let chunk = reader
-            .read(&mut text.as_bytes().to_vec(), |value| {
-                decode(value, |_, kind, text| seen.push((kind, text.to_owned())))
-            })
-            .unwrap();
+        let value = Raw::read(text.as_bytes()).unwrap();
+        let chunk = decode(value, |_, kind, text| seen.push((kind, String::from_utf8(text.to_vec()).unwrap())));
         (chunk, seen)
     }
 

@@ -10,8 +10,8 @@
 //! ```
 //!
 //! Reading order: [`config`] (what can be set), [`rpc`] and [`acp`] (the methods), [`sessions`] and [`history`] (what is remembered), [`convert`] (what is sent),
-//! [`sse`], [`chunk`] and [`answer`] (what comes back; [`speech`] and [`thinking`] what of it is told, [`mend`] what is
-//! read a second time), [`complaint`], [`errors`] and [`retry`] (what goes wrong), [`outbox`] (what happens when the
+//! [`sse`], [`chunk`] and [`answer`] (what comes back; [`raw`] is how its JSON is read, [`speech`] and [`thinking`] say
+//! what of it is told, and [`characters`] puts together what was cut), [`complaint`], [`errors`] and [`retry`] (what goes wrong), [`outbox`] (what happens when the
 //! reader is slow), [`serve`] (the only place where they meet the operating system). The way to the endpoint:
 //! [`client`], with [`dial`] and [`trust`] (connections), [`key`] and [`secrets`] (keys, and who must not see them),
 //! [`dialect`] and [`extra`] (how requests are written), [`coding`] (compressed answers), [`models`].
@@ -23,6 +23,7 @@ pub mod acp;
 pub mod answer;
 #[cfg(test)]
 mod bodies;
+pub mod characters;
 pub mod check;
 pub mod chunk;
 pub mod cli;
@@ -48,6 +49,7 @@ pub mod models;
 pub mod options;
 pub mod outbox;
 mod random;
+pub mod raw;
 pub mod retry;
 pub mod rpc;
 pub mod secrets;

@@ -71,6 +71,16 @@ fn raise_open_files() {
     }
 }
 
+/// Has what a large answer needed given back when it is freed. glibc by itself keeps tens of megabytes once it has seen
+/// one go: it takes the size for a habit (M_MMAP_THRESHOLD in mallopt(3)).
+fn give_memory_back() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: mallopt(3) takes two numbers and is called before there is a second thread.
+    unsafe {
+        libc::mallopt(libc::M_MMAP_THRESHOLD, 1 << 20);
+    }
+}
+
 /// Whether whoever started this process wants hangups to be passed over (the first bit of a mask in proc(5)).
 fn hangups_are_ignored() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -81,6 +91,7 @@ fn hangups_are_ignored() -> bool {
 /// Runs the agent on stdin and stdout until the input ends, a signal comes or the reader goes.
 pub fn serve(config: Config) -> ExitCode {
     raise_open_files();
+    give_memory_back();
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -437,8 +448,7 @@ async fn ask(shell: &Rc<Shell>, turn: TurnId, resume: &Notify) -> Result<(Ending
     while let Some(bytes) = next {
         {
             let mut agent = shell.agent.borrow_mut();
-            let mut reader = shell.reader.borrow_mut();
-            answer.push(&bytes, &mut reader, |piece| forward(&mut agent, turn, piece, &mut skipped));
+            answer.push(&bytes, |piece| forward(&mut agent, turn, piece, &mut skipped));
         }
         settle(shell, turn, resume, &mut answer, &mut skipped).await?;
         if answer.is_over() {
@@ -461,8 +471,7 @@ async fn ask(shell: &Rc<Shell>, turn: TurnId, resume: &Notify) -> Result<(Ending
     if trouble.is_none() {
         {
             let mut agent = shell.agent.borrow_mut();
-            let mut reader = shell.reader.borrow_mut();
-            answer.end(&mut reader, |piece| forward(&mut agent, turn, piece, &mut skipped));
+            answer.end(|piece| forward(&mut agent, turn, piece, &mut skipped));
         }
         settle(shell, turn, resume, &mut answer, &mut skipped).await?;
     }
@@ -498,8 +507,7 @@ async fn settle(
         }
         let has_more = {
             let mut agent = shell.agent.borrow_mut();
-            let mut reader = shell.reader.borrow_mut();
-            answer.go_on(&mut reader, |piece| forward(&mut agent, turn, piece, skipped))
+            answer.go_on(|piece| forward(&mut agent, turn, piece, skipped))
         };
         if !has_more {
             return Ok(());

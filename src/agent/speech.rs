@@ -9,6 +9,7 @@
 //! deltas that grow, but its documentation promises increments, and "ha" and then "haha" are increments too: whoever
 //! took one for the other would lose text of endpoints that keep to the rule.
 
+use super::characters::Characters;
 use super::chunk::{Kind, Origin};
 use super::thinking::Thinking;
 
@@ -18,9 +19,10 @@ pub struct Speech {
     /// Whether a delta has said anything: a thought, text.
     by_delta: [bool; 2],
     /// What the message that is being read says: thoughts, text.
-    message: [String; 2],
+    message: [Vec<u8>; 2],
     /// What the messages before said.
     messages: [Messages; 2],
+    characters: [Characters; 2],
     thinking: Thinking,
 }
 
@@ -30,62 +32,72 @@ enum Messages {
     #[default]
     None,
     /// One, or several that were the same.
-    One(String),
+    One(Vec<u8>),
     /// Each began with the one before, which was this.
-    Growing(String),
+    Growing(Vec<u8>),
     /// They did not: each is news.
     Pieces,
 }
 
 impl Speech {
-    /// Takes a piece of a delta or of a message; [`Self::end_message`] has to follow the last piece of a message.
-    pub fn push(&mut self, origin: Origin, kind: Kind, text: &str, sink: &mut impl FnMut(Kind, &str)) {
+    /// Takes a piece of a delta or of a message; [`Self::end_message`] has to follow the last piece of a message. The
+    /// first message is told as it comes, later ones when they have ended.
+    pub fn push(&mut self, origin: Origin, kind: Kind, text: &[u8], sink: &mut impl FnMut(Kind, &str)) {
+        let index = kind as usize;
         match origin {
             Origin::Delta => {
-                self.by_delta[kind as usize] = true;
+                self.by_delta[index] = true;
                 self.tell(kind, text, sink);
             }
-            Origin::Message => self.message[kind as usize].push_str(text),
+            // Said already.
+            Origin::Message if self.by_delta[Kind::Text as usize] || self.by_delta[index] => {}
+            Origin::Message => {
+                self.message[index].extend_from_slice(text);
+                if matches!(self.messages[index], Messages::None) {
+                    self.tell(kind, text, sink);
+                }
+            }
         }
     }
 
     /// The end of a message: tells what of it is news. `is_part` says that it calls itself a part of a stream.
     pub fn end_message(&mut self, is_part: bool, sink: &mut impl FnMut(Kind, &str)) {
-        let is_answered = self.by_delta[Kind::Text as usize];
         for kind in [Kind::Thought, Kind::Text] {
             let message = std::mem::take(&mut self.message[kind as usize]);
-            if message.is_empty() || is_answered || self.by_delta[kind as usize] {
+            if message.is_empty() {
                 continue;
             }
-            let messages = std::mem::take(&mut self.messages[kind as usize]);
-            let (news, messages) = match messages {
-                Messages::None => (0, Messages::One(message.clone())),
-                Messages::One(before) if message == before => (message.len(), Messages::One(before)),
+            self.messages[kind as usize] = match std::mem::take(&mut self.messages[kind as usize]) {
+                Messages::None => Messages::One(message),
+                Messages::One(before) if message == before => Messages::One(before),
                 Messages::One(before) | Messages::Growing(before) if message.starts_with(&before) => {
-                    (before.len(), Messages::Growing(message.clone()))
+                    self.tell(kind, &message[before.len()..], sink);
+                    Messages::Growing(message)
                 }
-                Messages::One(_) if is_part => (0, Messages::Pieces),
-                Messages::Pieces if is_part => (0, Messages::Pieces),
+                Messages::One(_) | Messages::Pieces if is_part => {
+                    self.tell(kind, &message, sink);
+                    Messages::Pieces
+                }
                 // Said already, if in other words.
-                before => (message.len(), before),
+                before => before,
             };
-            self.messages[kind as usize] = messages;
-            if news < message.len() {
-                self.tell(kind, &message[news..], sink);
-            }
         }
     }
 
     /// The end of the answer: tells what was held back.
     pub fn finish(&mut self, sink: &mut impl FnMut(Kind, &str)) {
+        let [thoughts, texts] = &mut self.characters;
+        thoughts.finish(&mut |text| sink(Kind::Thought, text));
+        texts.finish(&mut |text| self.thinking.push(text, &mut *sink));
         self.thinking.finish(sink);
     }
 
-    fn tell(&mut self, kind: Kind, text: &str, sink: &mut impl FnMut(Kind, &str)) {
-        match kind {
+    fn tell(&mut self, kind: Kind, text: &[u8], sink: &mut impl FnMut(Kind, &str)) {
+        let thinking = &mut self.thinking;
+        self.characters[kind as usize].push(text, &mut |text| match kind {
             Kind::Thought => sink(Kind::Thought, text),
-            Kind::Text => self.thinking.push(text, sink),
-        }
+            Kind::Text => thinking.push(text, &mut *sink),
+        });
     }
 }
 
@@ -97,7 +109,7 @@ mod tests {
         let (mut speech, mut said) = (Speech::default(), String::new());
         let mut sink = |_, text: &str| said.push_str(text);
         for (origin, is_part, text) in pieces {
-            speech.push(*origin, Kind::Text, text, &mut sink);
+            speech.push(*origin, Kind::Text, text.as_bytes(), &mut sink);
             if *origin == Origin::Message {
                 speech.end_message(*is_part, &mut sink);
             }

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
-use simd_json::prelude::*;
-use simd_json::tape::Value;
+
+use super::raw::Raw;
 
 /// Money, in millionths of a millionth of a US dollar: sums of small amounts are exact.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -23,10 +23,14 @@ impl Cost {
 
     /// What OpenRouter and LiteLLM (with `include_cost_in_streaming_usage`) tell as `cost`, Perplexity as
     /// `cost.total_cost` and DeepInfra as `estimated_cost`: dollars, or OpenRouter's credits, which are sold at one
-    /// dollar each. Nothing for what cannot be an amount.
-    fn read(usage: Value<'_, '_>) -> Option<Self> {
+    /// dollar each.
+    fn read(usage: Raw<'_>) -> Option<Self> {
         let told = usage.get("cost").or_else(|| usage.get("estimated_cost"))?;
-        let amount = told.cast_f64().or_else(|| told.get("total_cost").and_then(|total| total.cast_f64()))?;
+        Self::of_dollars(told.number().or_else(|| told.get("total_cost")?.number())?)
+    }
+
+    /// Nothing for what cannot be an amount.
+    pub fn of_dollars(amount: f64) -> Option<Self> {
         (0.0..=Self::MOST).contains(&amount).then(|| amount.into())
     }
 }
@@ -62,16 +66,16 @@ pub struct Usage {
 
 impl Usage {
     /// Reads the `usage` member of a completion; nothing if it is null or says nothing.
-    pub fn read(value: Value<'_, '_>) -> Option<Self> {
-        let input = value.get_u64("prompt_tokens");
-        let output = value.get_u64("completion_tokens");
+    pub fn read(value: Raw<'_>) -> Option<Self> {
+        let count = |name: &str| value.get(name).and_then(Raw::count);
+        let (input, output) = (count("prompt_tokens"), count("completion_tokens"));
         if input.is_none() && output.is_none() {
             return None;
         }
         let (input_tokens, output_tokens) = (input.unwrap_or(0), output.unwrap_or(0));
-        let detail = |group: &str, name: &str| value.get(group).and_then(|group| group.get_u64(name));
+        let detail = |group: &str, name: &str| value.get(group)?.get(name)?.count();
         Some(Self {
-            total_tokens: value.get_u64("total_tokens").unwrap_or(input_tokens.saturating_add(output_tokens)),
+            total_tokens: count("total_tokens").unwrap_or(input_tokens.saturating_add(output_tokens)),
             input_tokens,
             output_tokens,
             thought_tokens: detail("completion_tokens_details", "reasoning_tokens"),
@@ -103,12 +107,10 @@ impl Usage {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent::json::Reader;
 
     fn read(text: &str) -> Option<f64> {
         let usage = format!("{{\"prompt_tokens\":1,\"completion_tokens\":1,{text}}}");
-        let usage = Reader::default().read(&mut usage.into_bytes(), Usage::read).unwrap().unwrap();
-        usage.cost.map(Cost::dollars)
+        Usage::read(Raw::read(usage.as_bytes()).unwrap()).unwrap().cost.map(Cost::dollars)
     }
 
     #[test]

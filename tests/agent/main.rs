@@ -12,6 +12,7 @@ mod failures;
 mod files;
 mod history;
 mod keys;
+mod large;
 mod many;
 mod methods;
 mod network;

@@ -10,7 +10,6 @@ use super::{cuts, pieces_and_stream};
 use crate::agent::answer::{Answer, Ending, Piece, StopReason};
 use crate::agent::chunk::Kind;
 use crate::agent::errors::Failure;
-use crate::agent::json::Reader;
 
 /// What is heard of an answer.
 #[derive(Debug, PartialEq)]
@@ -50,7 +49,7 @@ pub fn check(bytes: &[u8]) {
 }
 
 fn hear(stream: &[u8], cuts: &[usize]) -> Heard {
-    let (mut answer, mut reader) = (Answer::new(1 << 20), Reader::default());
+    let mut answer = Answer::new(1 << 20);
     let (mut thoughts, mut text, mut skipped) = (String::new(), String::new(), 0);
     let mut sink = |piece: Piece<'_>| match piece {
         Piece::Delta(Kind::Thought, more) => thoughts.push_str(more),
@@ -59,12 +58,12 @@ fn hear(stream: &[u8], cuts: &[usize]) -> Heard {
     };
     let mut from = 0;
     for to in cuts.iter().copied().chain([stream.len()]) {
-        answer.push(&stream[from..to], &mut reader, &mut sink);
-        answer.drain(&mut reader, &mut sink);
+        answer.push(&stream[from..to], &mut sink);
+        answer.drain(&mut sink);
         from = to;
     }
-    answer.end(&mut reader, &mut sink);
-    answer.drain(&mut reader, &mut sink);
+    answer.end(&mut sink);
+    answer.drain(&mut sink);
     let ending = answer.finish(None, "", &mut sink);
     Heard { thoughts, text, skipped, ending }
 }

@@ -1,0 +1,389 @@
+//! JSON as it stands in a text: nothing is built of it, and a value is looked for when it is asked for. So an answer
+//! costs no memory beside its own bytes, however many values it has. Pure.
+//!
+//! What servers write that is not quite JSON is taken as it was meant: control characters and unknown escapes (`\'`,
+//! `\x41`) within a string stand as they are, a comma may stand before a closing bracket, and `NaN`, `None`, `True`
+//! and numbers that nothing holds are values that are no number. A string is bytes, for it may be cut within a
+//! character: half a surrogate pair is written as UTF-8 would have it, were it a character (WTF-8), and
+//! [`super::characters`] puts halves together.
+
+use std::borrow::Cow;
+
+use memchr::{memchr, memchr2};
+
+use super::extent::Extent;
+use super::json::MAX_DEPTH;
+
+/// One value.
+#[derive(Clone, Copy, Debug)]
+pub struct Raw<'a>(&'a [u8]);
+
+impl<'a> Raw<'a> {
+    /// The value that a text is; nothing if it is not one value, or nested too deeply.
+    pub fn read(text: &'a [u8]) -> Option<Self> {
+        is_value(text).then(|| Self(text.trim_ascii()))
+    }
+
+    /// Its text.
+    pub fn bytes(self) -> &'a [u8] {
+        self.0
+    }
+
+    /// Whether it is `null`.
+    pub fn is_null(self) -> bool {
+        matches!(self.0, b"null" | b"None")
+    }
+
+    /// Whether it is an object.
+    pub fn is_object(self) -> bool {
+        self.0.starts_with(b"{")
+    }
+
+    /// Whether it is an array.
+    pub fn is_array(self) -> bool {
+        self.0.starts_with(b"[")
+    }
+
+    /// The members of an object; of anything else none.
+    pub fn members(self) -> impl Iterator<Item = (Cow<'a, [u8]>, Raw<'a>)> {
+        let mut rest = if self.is_object() { &self.0[1..] } else { &[] };
+        std::iter::from_fn(move || {
+            let name = next(&mut rest)?.string()?;
+            let value = rest.trim_ascii_start().strip_prefix(b":")?;
+            rest = value;
+            Some((name, next(&mut rest)?))
+        })
+    }
+
+    /// The items of an array; of anything else none.
+    pub fn items(self) -> impl Iterator<Item = Raw<'a>> {
+        let mut rest = if self.is_array() { &self.0[1..] } else { &[] };
+        std::iter::from_fn(move || next(&mut rest))
+    }
+
+    /// The member of this name.
+    pub fn get(self, name: &str) -> Option<Self> {
+        self.members().find(|(found, _)| **found == *name.as_bytes()).map(|(_, value)| value)
+    }
+
+    /// The bytes of a string.
+    pub fn string(self) -> Option<Cow<'a, [u8]>> {
+        self.0.strip_prefix(b"\"")?.strip_suffix(b"\"").map(unescape)
+    }
+
+    /// A string as text.
+    pub fn text(self) -> Option<Cow<'a, str>> {
+        Some(match self.string()? {
+            Cow::Borrowed(bytes) => String::from_utf8_lossy(bytes),
+            Cow::Owned(bytes) => String::from_utf8_lossy(&bytes).into_owned().into(),
+        })
+    }
+
+    /// A number that a float holds.
+    pub fn number(self) -> Option<f64> {
+        let digits = self.0.starts_with(b"-") || self.0.first()?.is_ascii_digit();
+        let number: f64 = std::str::from_utf8(self.0).ok().filter(|_| digits)?.parse().ok()?;
+        number.is_finite().then_some(number)
+    }
+
+    /// A number that counts something: whole, not negative, and no larger than a float counts exactly. Some servers
+    /// write 5 as `5.0`.
+    pub fn count(self) -> Option<u64> {
+        const MOST: f64 = (1_u64 << 53) as f64;
+        self.number()
+            .filter(|number| (0.0..=MOST).contains(number) && number.fract() == 0.0)
+            .map(|number| number as u64)
+    }
+}
+
+/// Takes the next value, and a comma before it.
+fn next<'a>(rest: &mut &'a [u8]) -> Option<Raw<'a>> {
+    let text = rest.trim_ascii_start();
+    let text = text.strip_prefix(b",").unwrap_or(text).trim_ascii_start();
+    let length = match text.first()? {
+        b'}' | b']' => return None,
+        b'{' | b'[' => Extent::default().feed(text)?,
+        b'"' => string_length(text)?,
+        _ => word_length(text),
+    };
+    let (value, after) = text.split_at(length);
+    *rest = after;
+    Some(Raw(value))
+}
+
+/// Whether a text is one value, by and large: what is taken as it was meant is named above.
+fn is_value(mut text: &[u8]) -> bool {
+    let mut open = Vec::new();
+    let mut wants_item = true;
+    loop {
+        text = text.trim_ascii_start();
+        match text.first() {
+            Some(close @ (b'}' | b']')) if open.last() == Some(close) => {
+                open.pop();
+                text = &text[1..];
+                wants_item = false;
+            }
+            Some(b',') if !wants_item => {
+                text = &text[1..];
+                wants_item = true;
+            }
+            Some(_) if wants_item => {
+                if open.last() == Some(&b'}') {
+                    let Some(length) = string_length(text) else { return false };
+                    let Some(value) = text[length..].trim_ascii_start().strip_prefix(b":") else { return false };
+                    text = value.trim_ascii_start();
+                }
+                let length = match text.first() {
+                    Some(b'{' | b'[') if open.len() == MAX_DEPTH => return false,
+                    Some(bracket @ (b'{' | b'[')) => {
+                        open.push(if *bracket == b'{' { b'}' } else { b']' });
+                        1
+                    }
+                    Some(b'"') => string_length(text).unwrap_or(0),
+                    _ => Some(word_length(text)).filter(|length| is_word(&text[..*length])).unwrap_or(0),
+                };
+                if length == 0 {
+                    return false;
+                }
+                wants_item = matches!(text[0], b'{' | b'[');
+                text = &text[length..];
+            }
+            _ => return false,
+        }
+        if open.is_empty() {
+            return text.trim_ascii().is_empty();
+        }
+    }
+}
+
+/// Bytes of the string at the beginning of a text, quotation marks included; nothing if there is none.
+fn string_length(text: &[u8]) -> Option<usize> {
+    let mut at = 1;
+    text.strip_prefix(b"\"")?;
+    loop {
+        at += memchr2(b'"', b'\\', text.get(at..)?)?;
+        match text[at] {
+            b'"' => return Some(at + 1),
+            _ => at += 2,
+        }
+    }
+}
+
+/// Bytes of the number or the word at the beginning of a text.
+fn word_length(text: &[u8]) -> usize {
+    text.iter().take_while(|byte| byte.is_ascii_alphanumeric() || b"+-._".contains(byte)).count()
+}
+
+fn is_word(word: &[u8]) -> bool {
+    match word {
+        b"null" | b"true" | b"false" | b"None" | b"True" | b"False" | b"undefined" => true,
+        b"NaN" | b"nan" | b"-NaN" | b"Infinity" | b"-Infinity" | b"inf" | b"-inf" => true,
+        _ => {
+            let digits = word.strip_prefix(b"-").unwrap_or(word);
+            digits.first().is_some_and(u8::is_ascii_digit)
+                && digits.iter().all(|byte| byte.is_ascii_digit() || b"+-.eE".contains(byte))
+        }
+    }
+}
+
+/// What stands between quotation marks.
+fn unescape(text: &[u8]) -> Cow<'_, [u8]> {
+    let Some(mut at) = memchr(b'\\', text) else { return text.into() };
+    let mut out = Vec::with_capacity(text.len());
+    out.extend_from_slice(&text[..at]);
+    while at < text.len() {
+        let rest = &text[at..];
+        let (character, length) = match rest.get(1) {
+            Some(mark @ (b'"' | b'\\' | b'/' | b'\'')) => (*mark, 2),
+            Some(b'b') => (8, 2),
+            Some(b'f') => (12, 2),
+            Some(b'n') => (b'\n', 2),
+            Some(b'r') => (b'\r', 2),
+            Some(b't') => (b'\t', 2),
+            _ => match unit(rest) {
+                Some(unit) => {
+                    push_unit(&mut out, unit);
+                    at += 6;
+                    at += copy_plain(&text[at..], &mut out);
+                    continue;
+                }
+                None => (b'\\', 1),
+            },
+        };
+        out.push(character);
+        at += length;
+        at += copy_plain(&text[at..], &mut out);
+    }
+    out.into()
+}
+
+/// Copies what stands before the next escape: how much that was.
+fn copy_plain(text: &[u8], out: &mut Vec<u8>) -> usize {
+    let length = memchr(b'\\', text).unwrap_or(text.len());
+    out.extend_from_slice(&text[..length]);
+    length
+}
+
+/// The code unit of an escape `\uXXXX` at the beginning of a text.
+fn unit(text: &[u8]) -> Option<u16> {
+    let digits = text.strip_prefix(b"\\u")?.get(..4)?;
+    digits.iter().try_fold(0, |unit, digit| Some(unit << 4 | char::from(*digit).to_digit(16)? as u16))
+}
+
+/// Adds a code unit of UTF-16: a character, or a half that becomes one with the half before it.
+fn push_unit(out: &mut Vec<u8>, unit: u16) {
+    let before = out.len().checked_sub(3).and_then(|at| half(&out[at..]));
+    let character = match (before, unit) {
+        (Some(high @ 0xd800..0xdc00), 0xdc00..0xe000) => {
+            out.truncate(out.len() - 3);
+            joined(high, unit)
+        }
+        _ => char::from_u32(unit.into()),
+    };
+    match character {
+        Some(character) => out.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes()),
+        None => out.extend([0xed, 0x80 | (unit >> 6 & 0x3f) as u8, 0x80 | (unit & 0x3f) as u8]),
+    }
+}
+
+/// The half of a surrogate pair that these bytes begin with.
+pub fn half(bytes: &[u8]) -> Option<u16> {
+    match bytes {
+        [0xed, middle @ 0xa0..0xc0, last @ 0x80..0xc0, ..] => {
+            Some(0xd000 | u16::from(*middle & 0x3f) << 6 | u16::from(*last & 0x3f))
+        }
+        _ => None,
+    }
+}
+
+/// The character of which these are the halves.
+pub fn joined(high: u16, low: u16) -> Option<char> {
+    char::decode_utf16([high, low]).next()?.ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use serde_json::{Value as Json, json};
+
+    /// The value as a tree.
+    fn tree(value: Raw<'_>) -> Json {
+        if value.is_object() {
+            let text = |name: &[u8]| String::from_utf8(name.to_vec()).unwrap();
+            return Json::Object(value.members().map(|(name, member)| (text(&name), tree(member))).collect());
+        }
+        if value.is_array() {
+            return value.items().map(tree).collect();
+        }
+        if let Some(text) = value.text() {
+            return text.into_owned().into();
+        }
+        match value.bytes() {
+            b"true" | b"True" => true.into(),
+            b"false" | b"False" => false.into(),
+            _ => value.number().map_or(Json::Null, Json::from),
+        }
+    }
+
+    fn read(text: &[u8]) -> Json {
+        tree(Raw::read(text).unwrap_or_else(|| panic!("{}", text.escape_ascii())))
+    }
+
+    #[test]
+    fn what_is_not_quite_json_is_taken_as_it_was_meant() {
+        for (text, expected) in [
+            (&br#"{"a":"\ud83d\ude00\u00e9\n\/\"\\\t\b\f\r"}"#[..], json!({"a": "\u{1f600}é\n/\"\\\t\u{8}\u{c}\r"})),
+            (b"{\"a\":\"x\xffy\"}", json!({"a": "x\u{fffd}y"})),
+            (b"{\"a\":\"one\ntwo\t\x01\"}", json!({"a": "one\ntwo\t\u{1}"})),
+            (br#"{"a":"it\'s \x41 \u12 \\"}"#, json!({"a": "it's \\x41 \\u12 \\"})),
+            (br#"{"a":NaN,"b":-Infinity,"c":None,"d":True}"#, json!({"a": null, "b": null, "c": null, "d": true})),
+            (br#"{"a":1e999,"b":-1.5e+3}"#, json!({"a": null, "b": -1500.0})),
+            (br#" {"a":[1,2,],"b":{"c":1 , } ,} "#, json!({"a": [1.0, 2.0], "b": {"c": 1.0}})),
+            (b"[[],{},\"\"]", json!([[], {}, ""])),
+        ] {
+            assert_eq!(read(text), expected, "{}", text.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn what_is_no_value_is_none() {
+        for text in [
+            "",
+            " ",
+            "{",
+            "nul",
+            "{} {}",
+            "[,]",
+            ": keepalive",
+            "{oops}",
+            "{\"a\":}",
+            "{\"a\"}",
+            "{\"a\" 1}",
+            "[1 2]",
+            "[}",
+            "\"",
+            "\"\\\"",
+            "-",
+            "1x",
+            "{\"choices\": [{]}",
+            "]",
+            ",",
+        ] {
+            assert!(Raw::read(text.as_bytes()).is_none(), "{text:?}");
+        }
+        assert!(Raw::read(&[b"[".repeat(MAX_DEPTH), b"]".repeat(MAX_DEPTH)].concat()).is_some());
+        assert!(Raw::read(&[b"[".repeat(MAX_DEPTH + 1), b"]".repeat(MAX_DEPTH + 1)].concat()).is_none());
+    }
+
+    #[test]
+    fn a_count_is_whole_and_not_negative_however_it_is_written() {
+        let count = |text: &str| Raw::read(text.as_bytes()).unwrap().count();
+        for (text, expected) in [
+            ("5", Some(5)),
+            ("5.0", Some(5)),
+            ("5e2", Some(500)),
+            ("0", Some(0)),
+            ("-0.0", Some(0)),
+            ("9007199254740992", Some(1 << 53)),
+            ("9007199254740994", None),
+            ("18446744073709551615", None),
+            ("1e308", None),
+            ("1e999", None),
+            ("-1", None),
+            ("5.5", None),
+            ("NaN", None),
+            ("null", None),
+            ("\"5\"", None),
+            ("[5]", None),
+        ] {
+            assert_eq!(count(text), expected, "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn json_means_what_it_means(text in "\\PC*|[\\x00-\\x7f]*", number: f64, ascii: bool) {
+            let number = if number.is_finite() { number } else { 0.0 };
+            let value = json!({ "a": [text.clone(), number, null], text: {"b": true} });
+            let written = match ascii {
+                false => value.to_string(),
+                // As Python and others write it.
+                true => value.to_string().chars().map(|letter| match letter.is_ascii() {
+                    true => letter.to_string(),
+                    false => letter.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect(),
+                }).collect(),
+            };
+            prop_assert_eq!(read(written.as_bytes()), value);
+        }
+
+        #[test]
+        fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200), json in "[\\[\\]{}:,\"\\\\a1 .-]{0,40}") {
+            for text in [&bytes[..], json.as_bytes()] {
+                if let Some(value) = Raw::read(text) {
+                    tree(value);
+                }
+            }
+        }
+    }
+}

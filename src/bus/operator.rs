@@ -21,21 +21,16 @@ impl Bus {
         self.close_orderly(now, key, Reason::ClientKilled, "the operator closed this connection");
     }
 
-    /// Closes a client whose token is good no more. It gets an error for each request that is pending.
+    /// Closes a client whose token is good no more, in an orderly way: nothing of it is delivered from now on.
     pub(super) fn on_token_removed(&mut self, now: Moment, key: ClientKey) {
-        let Some(client) = self.clients.get(key).filter(|client| client.phase < Phase::Flushing) else { return };
-        let pending: Vec<_> = client.end.outstanding.iter().collect();
+        let Some(client) = self.clients.get(key).filter(|client| client.phase < Phase::Refusing) else { return };
+        let pending = client.end.outstanding.len();
         self.report(now, Reason::TokenRemoved, Some(Peer::Client(key)), || {
             format!(
-                "a client with {} requests pending is closed: its token is in tokens_file no more, or for other pools",
-                pending.len()
+                "a client with {pending} requests pending is closed: its token is in tokens_file no more, or for other pools"
             )
         });
-        for request in in_order(pending) {
-            let text = "the token of this connection was taken out of tokens_file";
-            self.fail_request(now, request, Reason::TokenRemoved, text);
-        }
-        self.close_client(now, key, Close::Flush, Reason::TokenRemoved);
+        self.close_orderly(now, key, Reason::TokenRemoved, "the token of this connection was taken out of tokens_file");
     }
 
     /// Has a worker replaced: it is told to stop, and that counts as no failure. The next one is started when it is

@@ -119,6 +119,7 @@ impl Trace {
                 let client = who((*client).into());
                 for hash in [hash, self.delivered.entry(client).or_default()] {
                     hash.text(match how {
+                        Close::Refuse => b"refuse",
                         Close::Flush => b"flush",
                         Close::Now => b"now",
                     });

@@ -2,7 +2,8 @@
 //! call is made; scanning is part of it.
 //!
 //! By kind: a request, the answer to it, a notification of a worker, and both halves of a request whose id has to be
-//! replaced. By population: sessions, pending requests, clients.
+//! replaced. By population: sessions, pending requests, clients. And what must not depend on a population: a cancellation
+//! of something and of nothing, by pending requests; names of sessions that are new or somebody else's, by workers.
 
 #[allow(dead_code)]
 mod core;
@@ -143,5 +144,75 @@ fn populations(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, kinds, populations);
+/// A client cancels what it has asked, or what it has not, while so many of its requests wait.
+fn cancels(bencher: &mut Bencher<'_>, pending: usize, is_pending: bool) {
+    let mut core = Core::new(1, 1);
+    for id in 0..pending.max(usize::from(is_pending)) {
+        core.client(0, &Lines::new([request(id, "session-0")]));
+    }
+    let id = if is_pending { pending.saturating_sub(1) } else { 1_000_000 };
+    let cancel =
+        format!("{{\"jsonrpc\":\"2.0\",\"method\":\"notifications/cancelled\",\"params\":{{\"requestId\":{id}}}}}\n");
+    let cancels = Lines::new((0..READ).map(|_| cancel.clone()));
+    bencher.iter(|| core.client(0, &cancels));
+}
+
+/// A client names a session of another one, and is refused.
+fn foreign_names(bencher: &mut Bencher<'_>, workers: usize) {
+    let mut core = Core::new(2, workers);
+    core.client(1, &Lines::new([request(1, "theirs")]));
+    let requests = Lines::new((0..READ).map(|id| request(id, "theirs")));
+    bencher.iter(|| core.client(0, &requests));
+}
+
+/// A client asks the workers in turn for sessions that nobody has. What they answer does not count.
+fn new_names(bencher: &mut Bencher<'_>, workers: usize) {
+    let mut core = Core::new(2, workers);
+    let load = |id| request(id, &format!("new-{id}")).replace("prompt", "load");
+    let requests = Lines::new((0..READ).map(load));
+    let fails =
+        |id: usize| format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"error\":{{\"code\":-32002,\"message\":\"\"}}}}\n");
+    let answers: Vec<Lines> = (0..READ).map(|id| Lines::new([fails(id)])).collect();
+    bencher.iter_custom(|turns| {
+        let mut time = Duration::ZERO;
+        for _ in 0..turns {
+            let mut asked = Vec::with_capacity(READ);
+            let client = Peer::Client(core.clients[0]);
+            let began = Instant::now();
+            core.tell_window(client, requests.window(), |effect| {
+                if let Effect::Copy { to, .. } = effect {
+                    asked.push(to);
+                }
+            });
+            time += began.elapsed();
+            // Lines in a row for one worker are one effect.
+            for (at, answer) in answers.iter().enumerate() {
+                core.tell(*asked.get(at).unwrap_or(&asked[0]), answer);
+            }
+        }
+        time
+    });
+}
+
+fn refusals(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("by the side");
+    group.throughput(Throughput::Elements(READ as u64));
+    for pending in [0, 1024] {
+        group.bench_function(BenchmarkId::new("cancellation of nothing, pending", pending), |bencher| {
+            cancels(bencher, pending, false);
+        });
+        group.bench_function(BenchmarkId::new("cancellation, pending", pending.max(1)), |bencher| {
+            cancels(bencher, pending, true);
+        });
+    }
+    for workers in [1, 1024] {
+        group.bench_function(BenchmarkId::new("foreign name, workers", workers), |bencher| {
+            foreign_names(bencher, workers);
+        });
+        group.bench_function(BenchmarkId::new("new name, workers", workers), |bencher| new_names(bencher, workers));
+    }
+    group.finish();
+}
+
+criterion_group!(benches, kinds, populations, refusals);
 criterion_main!(benches);

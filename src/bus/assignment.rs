@@ -13,6 +13,8 @@ use crate::scan::{Line, Window, decoded};
 pub(super) struct Group {
     /// Seats as (pool, seat), in the order of the configuration.
     seats: Vec<(usize, usize)>,
+    /// Its pools, each with the place of its first seat among them.
+    pools: Vec<(usize, usize)>,
     /// How one of them is chosen.
     pub assignment: Assignment,
     /// Where round robin goes on.
@@ -27,20 +29,22 @@ impl Group {
         &self.seats
     }
 
-    /// How many seats it has.
-    pub(super) fn len(&self) -> usize {
-        self.seats.len()
-    }
-
     /// The pools that its workers are of, each once.
     pub(super) fn pools(&self) -> impl Iterator<Item = usize> {
-        let mut last = None;
-        self.seats.iter().map(|(pool, _)| *pool).filter(move |pool| last.replace(*pool) != Some(*pool))
+        self.pools.iter().map(|(pool, _)| *pool)
+    }
+
+    fn new(settings: &Settings, of: &[usize], assignment: Assignment) -> Self {
+        let (mut seats, mut pools) = (Vec::new(), Vec::new());
+        for pool in of {
+            pools.push((*pool, seats.len()));
+            seats.extend((0..settings.pools[*pool].instances).map(|seat| (*pool, seat)));
+        }
+        Self { seats, pools, assignment, cursor: 0, vacant_since: None }
     }
 
     fn of_pool(settings: &Settings, pool: usize) -> Self {
-        let seats = (0..settings.pools[pool].instances).map(|seat| (pool, seat)).collect();
-        Self { seats, assignment: settings.pools[pool].assignment, cursor: 0, vacant_since: None }
+        Self::new(settings, &[pool], settings.pools[pool].assignment)
     }
 
     /// Leaves dedicated pools out where there are others, since joining one by accident would start a process.
@@ -53,14 +57,12 @@ impl Group {
         }
         let sticky = shared.iter().any(|pool| assignment(pool) == Assignment::Client);
         let assignment = if sticky { Assignment::Client } else { Assignment::RoundRobin };
-        let seats = shared.into_iter().flat_map(|pool| Self::of_pool(settings, pool).seats).collect();
-        Self { seats, assignment, cursor: 0, vacant_since: None }
+        Self::new(settings, &shared, assignment)
     }
 
-    /// The pool that all its workers are of, if they are: the seats of a pool stand together.
+    /// The pool that all its workers are of, if they are.
     fn only_pool(&self) -> Option<usize> {
-        let (first, last) = (self.seats.first()?.0, self.seats.last()?.0);
-        (first == last).then_some(first)
+        if let [(pool, _)] = self.pools[..] { Some(pool) } else { None }
     }
 }
 
@@ -148,10 +150,12 @@ impl Bus {
         })
     }
 
-    /// Who sits on a seat of a group.
-    pub(super) fn group_worker(&self, group: usize, at: usize) -> Option<WorkerKey> {
-        let (pool, seat) = *self.groups[group].seats.get(at)?;
-        self.pools[pool].seats[seat].worker
+    /// The place of a worker among the seats of a group, if it sits on one of them.
+    pub(super) fn place_in_group(&self, group: usize, key: WorkerKey) -> Option<usize> {
+        let worker = self.workers.get(key)?;
+        let seat = worker.seat.filter(|seat| self.pools[worker.pool].seats[*seat].worker == Some(key))?;
+        let (_, first) = self.groups[group].pools.iter().find(|(pool, _)| *pool == worker.pool)?;
+        Some(first + seat)
     }
 
     fn pick_worker(&mut self, now: Moment, client: ClientKey, group: usize) -> Result<WorkerKey, (Reason, String)> {

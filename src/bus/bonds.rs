@@ -40,6 +40,11 @@ impl Bonds {
         self.oldest.push_back((pool, session));
     }
 
+    /// Whether no session is bound to any name.
+    pub(super) fn is_empty(&self) -> bool {
+        self.oldest.is_empty()
+    }
+
     /// Whether a session of a pool is bound to another name than this one.
     pub(super) fn keeps_from(&self, pool: usize, session: &[u8], name: Option<&str>) -> bool {
         let bound = self.names.get(pool).and_then(|names| names.get(session));

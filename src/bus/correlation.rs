@@ -32,7 +32,7 @@ impl Bus {
         }
         self.make_room(now, direction, asker)?;
         let (mut edit, mut wire, mut original) = (None, None, None);
-        if collides || !id.is_plain() || self.wants_fresh_ids(answerer) {
+        if collides || !id.is_plain() || self.wants_fresh_id(direction, answerer, id) {
             let made = Id::made(self.ids_made, id.is_string());
             self.ids_made += 1;
             edit = Some(Text::from(reply::id_token(&made).as_slice()));
@@ -50,8 +50,10 @@ impl Bus {
             Direction::ToClients => (&mut self.to_clients, &mut worker.end, &mut client.end),
         };
         let wire = || wire.unwrap_or_else(|| id.to_id());
-        if requests.insert(now, hash, new, wire, original, &mut asker.outstanding, &mut answerer.to_answer).is_none() {
-            return Err(too_many());
+        let inserted = requests.insert(now, hash, new, wire, original, &mut asker.outstanding, &mut answerer.to_answer);
+        let Some(key) = inserted else { return Err(too_many()) };
+        if asker.lists_ids {
+            requests.list_id(key);
         }
         asker.traffic.asked += 1;
         worker.creating += u32::from(effect.creates);
@@ -71,15 +73,19 @@ impl Bus {
         Ok(edit)
     }
 
-    /// Whether every id of a request to `answerer` is replaced.
-    fn wants_fresh_ids(&self, answerer: Peer) -> bool {
+    /// Whether the id of a request to `answerer` is replaced, as an answer under it may be one to another request.
+    fn wants_fresh_id(&self, direction: Direction, answerer: Peer, id: &View<'_>) -> bool {
         let always = self.settings.routing.id_collision == IdCollision::Always;
-        match answerer {
+        let end = match answerer {
             Peer::Worker(worker) => {
-                self.workers.get(worker).is_some_and(|worker| worker.end.fresh_ids || always && worker.owner.is_none())
+                self.workers.get(worker).map(|worker| (&worker.end, always && worker.owner.is_none()))
             }
-            Peer::Client(client) => self.clients.get(client).is_some_and(|client| client.end.fresh_ids),
-        }
+            Peer::Client(client) => self.clients.get(client).map(|client| (&client.end, false)),
+        };
+        let Some((end, always)) = end else { return false };
+        let requests = if direction == Direction::ToWorkers { &self.to_workers } else { &self.to_clients };
+        let is_retired = || !end.retired.is_empty() && end.retired.has(requests.fingerprint(id));
+        always || end.fresh_ids || is_retired()
     }
 
     /// Makes sure that one more request fits. Requests that nobody waits for go first, then one of the client that
@@ -142,12 +148,12 @@ impl Bus {
         self.to_workers.get(key).filter(|request| request.print() == print_of(window, line)).map(|_| key)
     }
 
-    /// The pending request that `asker` made under the id `token`, looked for among its own: cancellations are rare.
-    pub(super) fn request_named(&self, asker: Peer, token: &[u8]) -> Option<RequestKey> {
+    /// The pending request that `asker` made under the id `token`.
+    pub(super) fn request_named(&mut self, asker: Peer, token: &[u8]) -> Option<RequestKey> {
         let id = View::parse(token).ok()?;
-        let requests = if matches!(asker, Peer::Client(_)) { &self.to_workers } else { &self.to_clients };
-        let outstanding = &self.peer_end(asker)?.outstanding;
-        outstanding.iter().find(|key| requests.get(*key).is_some_and(|request| *request.asker_id() == id))
+        let requests = if matches!(asker, Peer::Client(_)) { &mut self.to_workers } else { &mut self.to_clients };
+        let end = end_of(&mut self.clients, &mut self.workers, asker)?;
+        requests.find_asked(asker, &id, &end.outstanding, &mut end.lists_ids)
     }
 
     /// Takes an answered request out, and sends its answer to who asked, with the original id.
@@ -198,6 +204,9 @@ impl Bus {
         let request = requests.take(key)?;
         let (clients, workers) = (&mut self.clients, &mut self.workers);
         if let Some(asker) = request.asker().and_then(|asker| end_of(clients, workers, asker)) {
+            if asker.lists_ids {
+                requests.unlist_id(key, Some(&request));
+            }
             requests.leave_asker(&mut asker.outstanding, request.at_asker());
         }
         let answerer = match request.answerer() {
@@ -219,9 +228,11 @@ impl Bus {
         Some(request)
     }
 
-    /// Forgets a request whose answer may still come: no other request of its answerer ever gets its id.
+    /// Forgets a request whose answer may still come: no other request of its answerer gets its id before.
     pub(super) fn retire_request(&mut self, now: Moment, direction: Direction, key: RequestKey) {
-        let Some(request) = self.requests(direction).get(key) else { return };
+        let requests = self.requests(direction);
+        let Some(request) = requests.get(key) else { return };
+        let fingerprint = requests.fingerprint(&request.wire.view());
         let (answerer, effect) = (request.answerer(), request.effect);
         if effect.loads {
             let sessions = [request.session, request.second_session];
@@ -239,7 +250,7 @@ impl Bus {
             self.drop_early(now, worker);
         }
         if let Some(end) = self.endpoint(answerer) {
-            end.retire_id();
+            end.retire_id(fingerprint);
         }
     }
 
@@ -248,6 +259,9 @@ impl Bus {
         let requests = if direction == Direction::ToWorkers { &mut self.to_workers } else { &mut self.to_clients };
         let asker = requests.get(key).and_then(Request::asker);
         let asker = asker.and_then(|asker| end_of(&mut self.clients, &mut self.workers, asker));
+        if asker.as_ref().is_some_and(|asker| asker.lists_ids) {
+            requests.unlist_id(key, None);
+        }
         requests.orphan(
             key,
             asker.map(|end| {
@@ -313,6 +327,7 @@ impl Bus {
     /// Panics if requests and the lists of their ends disagree.
     pub(super) fn check_correlation(&self) {
         let mut listed = 0;
+        let mut by_id = [0; 2];
         for (requests, clients_answer) in [(&self.to_workers, false), (&self.to_clients, true)] {
             for (key, request) in requests.iter() {
                 assert_eq!(matches!(request.answerer(), Peer::Client(_)), clients_answer);
@@ -323,9 +338,11 @@ impl Bus {
                     let asker = self.peer_end(asker).expect("an asker is alive");
                     assert_eq!(asker.outstanding.iter().nth(request.at_asker() as usize), Some(key));
                     listed += 1;
+                    by_id[usize::from(clients_answer)] += usize::from(asker.lists_ids);
                 }
             }
         }
+        assert_eq!([self.to_workers.listed(), self.to_clients.listed()], by_id);
         for (_, client) in self.clients.iter() {
             let traffic = client.end.traffic;
             assert!(traffic.asked >= traffic.given_up + client.end.outstanding.len() as u64, "{traffic:?}");

@@ -51,8 +51,8 @@ impl Bus {
         }
         let has_turn = from.granted.take() == Some(worker);
         let others_wait = !to.end.output.waiters().is_empty();
-        if !is_full && (!in_turns || has_turn || to.window.has_room_for(client.index(), others_wait, alone)) {
-            to.window.mark_line_end(client.index(), bytes);
+        if !is_full && (!in_turns || has_turn || to.window.has_room_for(client, others_wait, alone)) {
+            to.window.mark_line_end(client, bytes);
             if to.end.blocked_on.is_some() {
                 self.limit_hold_up(now, worker, client);
             }

@@ -33,12 +33,15 @@ pub struct Endpoint {
     pub spoke_at: Option<Moment>,
     /// Its requests that nobody has answered yet.
     pub outstanding: Members<RequestMark>,
+    /// They are listed by their ids, too.
+    pub lists_ids: bool,
     /// Requests that it has not answered yet.
     pub to_answer: Members<RequestMark>,
-    /// Every id of a request to it is one that it has never seen.
+    /// Every id of a request to it is one that it has never seen: it has answered what nobody asked, or it may still
+    /// answer more than is remembered.
     pub fresh_ids: bool,
     /// Requests to it that were forgotten before it answered them.
-    pub retired_ids: u64,
+    pub retired: Retired,
     /// Sessions that it owns (a client) or that are bound to it (a worker).
     pub sessions: Members<SessionMark>,
     /// What has gone through it.
@@ -76,16 +79,55 @@ impl Endpoint {
         self.blocked_on.take().map(|_| now.since(self.blocked_since)).unwrap_or_default()
     }
 
-    /// A request to it was forgotten before it answered: none of its ids is used again.
-    pub fn retire_id(&mut self) {
-        self.fresh_ids = true;
-        self.retired_ids += 1;
+    /// A request to it was forgotten before it answered, whose id has this fingerprint.
+    pub fn retire_id(&mut self, fingerprint: u64) {
+        self.fresh_ids |= !self.retired.add(fingerprint);
+    }
+}
+
+/// The ids of requests that a peer may still answer although they were forgotten, as fingerprints
+/// ([`Requests::fingerprint`](super::requests::Requests::fingerprint)).
+#[derive(Default)]
+pub struct Retired {
+    /// In order.
+    ids: Vec<u64>,
+    /// How many there are that were too many to be remembered, with those before them.
+    more: u64,
+}
+
+/// So many are remembered: 8 KiB for each peer.
+const MOST_RETIRED: usize = 1024;
+
+impl Retired {
+    /// Whether there is none.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.ids.is_empty()
     }
 
-    /// Whether an answer that no request waits for may be a late one.
-    pub fn take_retired(&mut self) -> bool {
-        let is_late = self.retired_ids > 0;
-        self.retired_ids -= u64::from(is_late);
-        is_late
+    /// Whether this one is among those that are remembered.
+    pub fn has(&self, id: u64) -> bool {
+        self.ids.binary_search(&id).is_ok()
+    }
+
+    /// Adds one; false if it cannot be remembered, and then all are only counted.
+    fn add(&mut self, id: u64) -> bool {
+        match self.ids.binary_search(&id) {
+            Ok(_) => {}
+            Err(at) if self.more == 0 && self.ids.len() < MOST_RETIRED => self.ids.insert(at, id),
+            Err(_) => self.more += 1 + std::mem::take(&mut self.ids).len() as u64,
+        }
+        self.more == 0
+    }
+
+    /// An answer that no request waits for has this id. Whether it may be a late one; then it is one less.
+    pub fn take(&mut self, id: u64) -> bool {
+        let found = self.ids.binary_search(&id);
+        if let Ok(at) = found {
+            self.ids.remove(at);
+        }
+        let is_counted = self.more > 0;
+        self.more -= u64::from(is_counted);
+        is_counted || found.is_ok()
     }
 }

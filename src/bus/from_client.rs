@@ -109,7 +109,14 @@ impl Bus {
         let route = match self.route_of(now, client, window, line, verb) {
             Ok(route) => route,
             Err(Refusal(Reason::NoWorker, _)) if self.await_worker(now, client, window, line) => return Flow::Blocked,
-            Err(refusal) => return self.refuse(now, client.into(), window, line, refusal),
+            Err(refusal) => {
+                let cancels_nothing = matches!(verb, Verb::Cancel(_)) && refusal.0 == Reason::UnknownRequest;
+                let flow = self.refuse(now, client.into(), window, line, refusal);
+                if cancels_nothing && flow == Flow::Next {
+                    self.penalise_refusal(now, client);
+                }
+                return flow;
+            }
         };
         let worker = route.worker;
         if let Some((reason, text)) = self.denied_at(worker, window, line) {
@@ -164,11 +171,15 @@ impl Bus {
         if line.request_id.is_some() || line.params_id.is_some() || line.pool.is_some() || self.denies_methods {
             return None;
         }
-        let key = self.session_of_client(client, &session_name(window, span)?)?;
+        let name = session_name(window, span)?;
+        let key = self.session_of_client(client, &name)?;
         let session = self.sessions.touch(key, now)?;
         let (worker, is_issued, asked) = (session.worker, session.rank == Rank::Issued, session.asked);
         let binds_to = self.workers.get(session.worker)?;
         if !is_issued && (asked != Asked::No || self.gives_out_names(binds_to)) {
+            return None;
+        }
+        if self.is_kept_from(client, worker, || Some(key), &name, verb) {
             return None;
         }
         binds_to.takes_messages().then_some((worker, key))
@@ -264,7 +275,9 @@ impl Bus {
             self.refuse_lent(worker, verb, named)?;
         }
         for name in [&top, &inner].into_iter().flatten() {
-            self.refuse_bound(client, worker, name)?;
+            if self.is_kept_from(client, worker, || self.sessions.of_worker(worker, name), name, verb) {
+                return Err(Self::denied());
+            }
         }
         Ok(Route { worker, session, second_session, cancels: None })
     }
@@ -272,18 +285,13 @@ impl Bus {
     /// A cancellation goes to whoever works on the request, and to nobody when the answer is out already, or it is
     /// somebody else's.
     fn route_of_cancellation<'a>(
-        &self,
+        &mut self,
         client: ClientKey,
         window: Window<'_>,
         line: &Line,
     ) -> Result<Route<'a>, Refusal> {
         let unknown = || Refusal(Reason::UnknownRequest, "it names no pending request of this connection".into());
-        let mut named = [line.request_id, line.params_id].into_iter().filter(|span| span.is_some());
-        let target = |span: Span| self.request_named(Peer::Client(client), window.get(span));
-        let key = named.next().and_then(target).ok_or_else(unknown)?;
-        if named.any(|span| target(span) != Some(key)) {
-            return Err(unknown());
-        }
+        let key = self.request_cancelled(client, window, line).ok_or_else(unknown)?;
         let Some(Peer::Worker(worker)) = self.to_workers.get(key).map(Request::answerer) else {
             return Err(unknown());
         };
@@ -302,6 +310,14 @@ impl Bus {
             }
         }
         Ok(Route { worker, session: Named::None, second_session: Named::None, cancels: Some(key) })
+    }
+
+    /// The request of its sender that a cancellation names.
+    fn request_cancelled(&mut self, client: ClientKey, window: Window<'_>, line: &Line) -> Option<RequestKey> {
+        let mut named = [line.request_id, line.params_id].into_iter().filter(|span| span.is_some());
+        let mut target = |span: Span| self.request_named(Peer::Client(client), window.get(span));
+        let key = named.next().and_then(&mut target)?;
+        named.all(|span| target(span) == Some(key)).then_some(key)
     }
 
     /// The worker of the session `name`, or the one that it is to be made on if nobody has it (spec 6.1, decision 3).
@@ -387,21 +403,19 @@ impl Bus {
         }
     }
 
-    /// The session `name` on the workers of a group: the client's own first, then one of somebody else, then a held
-    /// one.
+    /// The session `name` on the workers of a group: the client's own first, then one of somebody else, then a held one;
+    /// of several the one whose worker comes first.
     fn session_in_group(&self, client: ClientKey, group: usize, name: &[u8]) -> Found {
-        let mut found = Found::Nowhere;
-        for at in 0..self.groups[group].len() {
-            let Some(worker) = self.group_worker(group, at) else { continue };
-            let Some(key) = self.sessions.of_worker(worker, name) else { continue };
-            match (self.sessions.get(key).and_then(|session| session.client), &found) {
-                (Some(owner), _) if owner == client => return Found::Own(worker, key),
-                (Some(_), Found::Nowhere | Found::Held(..)) => found = Found::Foreign(worker, key),
-                (None, Found::Nowhere) => found = Found::Held(worker, key),
-                _ => {}
-            }
-        }
-        found
+        let found = self.sessions.of_name(name).filter_map(|(key, session)| {
+            let place = self.place_in_group(group, session.worker)?;
+            let (order, found) = match session.client {
+                Some(owner) if owner == client => (0, Found::Own(session.worker, key)),
+                Some(_) => (1, Found::Foreign(session.worker, key)),
+                None => (2, Found::Held(session.worker, key)),
+            };
+            Some(((order, place), found))
+        });
+        found.min_by_key(|(order, _)| *order).map_or(Found::Nowhere, |(_, found)| found)
     }
 
     /// The session in the params of a message that another one leads: its sender's own, or nobody's.
@@ -544,7 +558,7 @@ impl Bus {
     /// What a message names other requests by, as the worker knows them. What would hit a request of somebody else is
     /// refused.
     fn name_requests(
-        &self,
+        &mut self,
         client: ClientKey,
         window: Window<'_>,
         line: &Line,

@@ -142,14 +142,25 @@ impl Bus {
     fn unexpected_answer(&mut self, now: Moment, key: WorkerKey, window: Window<'_>, line: &Line) -> Flow {
         let from = Peer::Worker(key);
         let Some(worker) = self.workers.get_mut(key) else { return Flow::Next };
-        if worker.end.take_retired() {
+        let id = line.id.is_some().then(|| View::parse(window.get(line.id)).ok()).flatten();
+        let fingerprint = id.as_ref().map(|id| self.to_workers.fingerprint(id));
+        if fingerprint.is_some_and(|fingerprint| worker.end.retired.take(fingerprint)) {
             self.learn_from_late_answer(key, window, line, [None; 2]);
             self.report_line(now, Reason::LateAnswer, from, window, line, "the request was given up before");
             return Flow::Next;
         }
         worker.end.fresh_ids = true;
         let is_first = !std::mem::replace(&mut worker.answers_twice, true);
-        self.report_line(now, Reason::UnknownId, from, window, line, "no request is pending under this id");
+        let near = id.map(View::of_other_type).filter(|id| self.to_workers.find(from, id).is_some());
+        let near = near.filter(|_| !std::mem::replace(&mut worker.told_of_type, true));
+        let text = near.map_or("no request is pending under this id".into(), |id| {
+            let kind = if id.is_string() { "a string" } else { "a number" };
+            let id = id.to_id();
+            format!(
+                "no request is pending under this id, but {id} ({kind}) is; a worker answers with the id as it came"
+            )
+        });
+        self.report_line(now, Reason::UnknownId, from, window, line, &text);
         if is_first {
             let text = "a worker answers what nobody waits for; every id of a request to it is replaced from now on";
             self.report_line(now, Reason::WorkerAnswersTwice, from, window, line, text);
@@ -243,7 +254,13 @@ impl Bus {
 
     /// What a worker's message says of another request: a notification names one of the worker's own (a cancellation),
     /// a request one of the client's (`elicitation/create`).
-    fn request_of_worker_message(&self, from: Peer, window: Window<'_>, line: &Line, is_request: bool) -> NamedRequest {
+    fn request_of_worker_message(
+        &mut self,
+        from: Peer,
+        window: Window<'_>,
+        line: &Line,
+        is_request: bool,
+    ) -> NamedRequest {
         let is_lsp = || matches!(verb(window, line), Verb::Cancel(Cancel::Answered));
         let in_id = !line.request_id.is_some() && line.params_id.is_some() && is_lsp();
         let at = if in_id { line.params_id } else { line.request_id };

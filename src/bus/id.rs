@@ -118,6 +118,11 @@ impl<'a> View<'a> {
         Id::from_text(self.string, &self.text)
     }
 
+    /// The number for a string of its digits, or the string for a number.
+    pub(super) fn of_other_type(self) -> Self {
+        Self { string: !self.string, ..self }
+    }
+
     /// Whether the token was a string.
     pub fn is_string(&self) -> bool {
         self.string

@@ -2,7 +2,7 @@
 //! 3).
 
 use super::Bus;
-use super::message::Refusal;
+use super::message::{Refusal, Verb};
 use super::peer::{ClientKey, Moment, Peer, SessionKey, WorkerKey};
 use super::report::Reason;
 use super::sessions::{Asked, Rank};
@@ -100,14 +100,37 @@ impl Bus {
         }
     }
 
-    /// A session that was made under a name is out of reach under any other one.
-    pub(super) fn refuse_bound(&self, client: ClientKey, worker: WorkerKey, session: &[u8]) -> Result<(), Refusal> {
-        let (Some(client), Some(worker)) = (self.clients.get(client), self.workers.get(worker)) else { return Ok(()) };
-        let is_owner = self.settings.routing.session_access == SessionAccess::Owner;
-        match is_owner && self.bonds.keeps_from(worker.pool, session, client.origin.names.owner()) {
-            true => Err(Self::denied()),
-            false => Ok(()),
+    /// Whether a session that was made or loaded under a name is kept from this client, which has another one or none. On
+    /// every way that a message takes this is asked of each session that it names. What the worker itself has made for the
+    /// client it may use, though another one of that name is somebody else's: some agents count from one in each process.
+    /// Only by loading it would it get at the other one.
+    #[inline]
+    pub(super) fn is_kept_from(
+        &self,
+        client: ClientKey,
+        worker: WorkerKey,
+        session: impl FnOnce() -> Option<SessionKey>,
+        name: &[u8],
+        verb: Verb,
+    ) -> bool {
+        !self.bonds.is_empty() && self.is_bound_to_another(client, worker, session(), name, verb)
+    }
+
+    fn is_bound_to_another(
+        &self,
+        client: ClientKey,
+        worker: WorkerKey,
+        session: Option<SessionKey>,
+        name: &[u8],
+        verb: Verb,
+    ) -> bool {
+        let session = session.and_then(|key| self.sessions.get(key));
+        let is_given = session.is_some_and(|session| session.given && session.client == Some(client));
+        if self.settings.routing.session_access != SessionAccess::Owner || is_given && !verb.asks_for_session() {
+            return false;
         }
+        let (Some(client), Some(worker)) = (self.clients.get(client), self.workers.get(worker)) else { return false };
+        self.bonds.keeps_from(worker.pool, name, client.origin.names.owner())
     }
 
     /// The worker has answered a request in this session with a result.
@@ -120,6 +143,9 @@ impl Bus {
         if has_risen {
             let (worker, name) = (session.worker, session.name.clone());
             self.bind_session(owner, worker, name.as_bytes());
+            if !self.is_kept_from(owner, worker, || None, name.as_bytes(), Verb::Load) {
+                self.sessions.mark_given(key);
+            }
         }
     }
 
@@ -148,6 +174,7 @@ impl Bus {
                 Some(owner) if owner == client => {
                     self.mark_issuing(worker);
                     self.confirm_session(key, Rank::Issued);
+                    self.sessions.mark_given(key);
                     return Learned::Known;
                 }
                 Some(_) if session.rank == Rank::Issued => {
@@ -165,8 +192,9 @@ impl Bus {
             client.lost.forget(name);
         }
         match self.new_session(now, client, worker, name, Rank::Issued) {
-            Some(_) => {
+            Some(key) => {
                 self.bind_session(client, worker, name);
+                self.sessions.mark_given(key);
                 Learned::Known
             }
             None => Learned::NoRoom,

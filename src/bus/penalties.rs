@@ -1,5 +1,5 @@
-//! Who is not read for a while for what it has asked: a client over whose requests workers keep ending, and one that
-//! was refused because a table is full of what it holds.
+//! Who is not read for a while for what it has asked: a client over whose requests workers keep ending, one that was
+//! refused because a table is full of what it holds, and one that cancels nothing.
 
 use std::time::Duration;
 
@@ -15,8 +15,8 @@ const SUSPECT_AFTER: u32 = 3;
 const FIRST_PENALTY: Duration = Duration::from_secs(1);
 /// How long it is not read at most.
 const LONGEST_PENALTY: Duration = Duration::from_secs(30);
-/// How long a client is not read after a table was full of what it holds. It doubles with each refusal, up to the
-/// longest, and begins anew after this time without one.
+/// How long a client is not read after such a refusal. It doubles with each one, up to the longest, and begins anew after
+/// this time without one.
 const FIRST_REST: Duration = Duration::from_millis(1);
 const LONGEST_REST: Duration = Duration::from_millis(32);
 const REFUSALS_COUNT_FOR: Duration = Duration::from_secs(1);
@@ -28,7 +28,7 @@ const REST_ROUND: u64 = 4_000_000;
 pub(super) struct Penalty {
     /// Workers in a row that ended while they had a request of the client.
     crashes: u32,
-    /// Refusals in a row because a table was full of what the client holds.
+    /// Refusals in a row.
     refusals: u32,
     /// When the last of them was.
     refused_at: Moment,
@@ -66,7 +66,7 @@ impl Penalty {
         Some((self.crashes, pause))
     }
 
-    /// The client was refused at a full table. Gives until when it is not read.
+    /// The client was refused. Gives until when it is not read.
     fn count_refusal(&mut self, now: Moment) -> Moment {
         if now.since(self.refused_at) > REFUSALS_COUNT_FOR {
             self.refusals = 0;
@@ -116,8 +116,9 @@ impl Bus {
         askers
     }
 
-    /// A table was full of what this client and its source hold: it rests for a while. Refusing costs more than asking,
-    /// and a thousand connections that are refused at full speed would leave no time for the others.
+    /// A table was full of what this client and its source hold, or it has cancelled nothing: it rests for a while.
+    /// Refusing costs more than asking, and a thousand connections that are refused at full speed would leave no time for
+    /// the others.
     pub(super) fn penalise_refusal(&mut self, now: Moment, key: ClientKey) {
         let alone = self.clients.len() == 1;
         let Some(client) = self.clients.get_mut(key).filter(|_| !alone) else { return };

@@ -4,7 +4,8 @@
 //! Invariants: no two requests have the same answerer and wire id, so an answer can mean one request only; an id whose
 //! answer may still come is never given to another request of that answerer.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use super::id::{Id, View};
@@ -19,6 +20,9 @@ use super::tally::Since;
 const CANCEL_GRACE: Duration = Duration::from_secs(5);
 /// Deadlines of cancelled requests are looked at together.
 const CANCEL_ROUND: u64 = 100_000_000;
+
+/// Among so many requests one is looked for without a list.
+const FEW: usize = 16;
 
 /// Which way a request goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -178,6 +182,9 @@ impl Request {
 pub struct Requests {
     table: Table<Request, RequestMark>,
     by_wire: Index,
+    /// The requests of those peers that have looked for one among many of theirs, by the hash of asker and id, and then
+    /// in the order in which they were made.
+    by_asker: BTreeSet<(u32, u64)>,
     /// Requests without an asker, and cancelled ones, oldest first; some may be gone.
     unwanted: VecDeque<RequestKey>,
     /// Nothing expires before this moment.
@@ -187,7 +194,13 @@ pub struct Requests {
 impl Requests {
     /// Room for `capacity` requests.
     pub fn new(capacity: usize) -> Self {
-        Self { table: Table::new(capacity), by_wire: Index::new(capacity), unwanted: VecDeque::new(), due: None }
+        Self {
+            table: Table::new(capacity),
+            by_wire: Index::new(capacity),
+            by_asker: BTreeSet::new(),
+            unwanted: VecDeque::new(),
+            due: None,
+        }
     }
 
     /// The request, if it is still pending.
@@ -245,6 +258,61 @@ impl Requests {
     /// What [`Requests::find`] finds, for a hash that is known already.
     pub(super) fn find_hashed(&self, hash: u32, answerer: PeerBits, wire: &View<'_>) -> Option<RequestKey> {
         self.by_wire.find(&self.table, hash, |request| request.answerer == answerer && request.wire == *wire)
+    }
+
+    /// What stands for an id where many are remembered. That two have the same is as good as impossible, and who has
+    /// another one's is sent an id that is replaced in vain.
+    pub(super) fn fingerprint(&self, wire: &View<'_>) -> u64 {
+        self.by_wire.fingerprint(u8::from(wire.is_string()), wire.text())
+    }
+
+    /// The oldest request that `asker`, whose requests these are, has made under this id. Cancellations are rare: only who
+    /// has asked for one among many has its requests listed by their ids, from then on (`lists_ids`).
+    pub(super) fn find_asked(
+        &mut self,
+        asker: Peer,
+        id: &View<'_>,
+        outstanding: &Members<RequestMark>,
+        lists_ids: &mut bool,
+    ) -> Option<RequestKey> {
+        if !*lists_ids && outstanding.len() > FEW {
+            *lists_ids = true;
+            outstanding.iter().for_each(|key| self.list_id(key));
+        }
+        let asker = PeerBits::from(asker);
+        let is_it = |key: &RequestKey| {
+            self.get(*key).is_some_and(|request| request.asker == Some(asker) && *request.asker_id() == *id)
+        };
+        if !*lists_ids {
+            return outstanding.iter().filter(is_it).min_by_key(|key| key.serial());
+        }
+        let hash = self.hash(asker, id);
+        let alike = self.by_asker.range((hash, 0)..=(hash, u64::MAX));
+        alike.filter_map(|(_, bits)| NonZeroU64::new(*bits)).map(RequestKey::of_bits).find(is_it)
+    }
+
+    /// Where a request stands in the list by ids.
+    fn place_by_id(&self, key: RequestKey, request: &Request) -> Option<(u32, u64)> {
+        Some((self.hash(request.asker?, &request.asker_id().view()), key.to_bits().get()))
+    }
+
+    /// Lists a request by its id.
+    pub(super) fn list_id(&mut self, key: RequestKey) {
+        let place = self.get(key).and_then(|request| self.place_by_id(key, request));
+        self.by_asker.extend(place);
+    }
+
+    /// Takes a request out of the list by ids, while it has its asker yet. `taken` is one that has left the table.
+    pub(super) fn unlist_id(&mut self, key: RequestKey, taken: Option<&Request>) {
+        let place = taken.or(self.get(key)).and_then(|request| self.place_by_id(key, request));
+        if let Some(place) = place {
+            self.by_asker.remove(&place);
+        }
+    }
+
+    /// How many requests are listed by their ids.
+    pub(super) fn listed(&self) -> usize {
+        self.by_asker.len()
     }
 
     /// Adds a request whose wire id, with this hash, its answerer does not know yet, and lists it at both its ends;

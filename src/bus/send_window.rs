@@ -10,7 +10,7 @@
 
 use std::time::Duration;
 
-use super::peer::Moment;
+use super::peer::{ClientKey, Moment};
 
 /// How long a byte may wait before the worker reads it: what it reads at a time waits as long again inside it.
 const TARGET: Duration = Duration::from_millis(4);
@@ -61,7 +61,15 @@ pub struct SendWindow {
     delay: Duration,
     delay_ends: Moment,
     /// Where the last line of each client ends, by the index of its key.
-    ends: Vec<u64>,
+    ends: Vec<LineEnd>,
+}
+
+/// Where the last line of a client ends in the stream.
+#[derive(Clone, Copy, Debug, Default)]
+struct LineEnd {
+    /// Whose line it is: a slot has another client after this one. None has the number 0.
+    client: u64,
+    place: u64,
 }
 
 impl Default for SendWindow {
@@ -98,11 +106,12 @@ impl SendWindow {
         if alone { self.window.max(WINDOW_ALONE) } else { self.window }
     }
 
-    /// Whether the client with this index may queue a line: there is room and nobody waits for it, or nothing of this
-    /// client is on its way yet.
-    pub fn has_room_for(&self, index: usize, others_wait: bool, alone: bool) -> bool {
+    /// Whether a client may queue a line: there is room and nobody waits for it, or nothing of this client is on its way
+    /// yet.
+    pub fn has_room_for(&self, client: ClientKey, others_wait: bool, alone: bool) -> bool {
+        let has_read = |end: &LineEnd| end.client != client.serial() || end.place <= self.read;
         ((self.backlog() <= self.limit(alone) || self.is_stuck) && !others_wait)
-            || self.ends.get(index).is_none_or(|end| *end <= self.read)
+            || self.ends.get(client.index()).is_none_or(has_read)
     }
 
     /// Bytes are queued. `in_turns` says that more than one client uses the worker: nobody else is to be measured.
@@ -126,12 +135,13 @@ impl SendWindow {
         }
     }
 
-    /// What is queued next is a line of so many bytes, of the client with this index.
-    pub fn mark_line_end(&mut self, index: usize, bytes: usize) {
+    /// What is queued next is a line of so many bytes, of this client.
+    pub fn mark_line_end(&mut self, client: ClientKey, bytes: usize) {
+        let index = client.index();
         if self.ends.len() <= index {
-            self.ends.resize(index + 1, 0);
+            self.ends.resize(index + 1, LineEnd::default());
         }
-        self.ends[index] = self.queued + bytes as u64;
+        self.ends[index] = LineEnd { client: client.serial(), place: self.queued + bytes as u64 };
     }
 
     /// Bytes have left the daemon.
@@ -208,6 +218,8 @@ impl SendWindow {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bus::peer::ClientMark;
+    use crate::bus::table::Table;
 
     const MS: u64 = 1_000_000;
 
@@ -293,17 +305,21 @@ mod tests {
 
     #[test]
     fn the_first_line_of_a_client_is_taken_whatever_waits() {
+        let mut slots = Table::<(), ClientMark>::new(2);
+        let (flooding, other) = (slots.insert(()).unwrap(), slots.insert(()).unwrap());
+        slots.remove(flooding);
+        let successor = slots.insert(()).unwrap();
         let mut feed = SendWindow::default();
-        feed.mark_line_end(3, 1 << 20);
+        feed.mark_line_end(flooding, 1 << 20);
         feed.push(Moment(0), 1 << 20, true);
-        assert!(!feed.has_room_for(3, false, false));
-        assert!(feed.has_room_for(4, true, false) && feed.has_room_for(0, true, false));
+        assert!(!feed.has_room_for(flooding, false, false));
+        assert!(feed.has_room_for(other, true, false) && feed.has_room_for(successor, true, false));
         feed.sent(1 << 20);
         feed.read_up_to(Moment(MS), 1 << 10);
         assert_eq!(feed.backlog(), 1 << 10);
-        assert!(!feed.has_room_for(3, true, false) && feed.has_room_for(3, false, false));
+        assert!(!feed.has_room_for(flooding, true, false) && feed.has_room_for(flooding, false, false));
         feed.read_up_to(Moment(MS), 0);
-        assert!(feed.has_room_for(3, true, false));
+        assert!(feed.has_room_for(flooding, true, false));
     }
 
     #[test]

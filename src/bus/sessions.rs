@@ -61,6 +61,8 @@ pub struct Session {
     pub was_held: bool,
     /// Its owner has asked the worker to load it.
     pub asked: Asked,
+    /// The worker has made it for its owner, or has loaded it for it when it was bound to no other name (`bonds.rs`).
+    pub given: bool,
     /// Requests in it that the worker has not answered.
     pub pending: u32,
     /// When its owner used it last.
@@ -91,6 +93,7 @@ pub struct Sessions {
     table: Table<Session, SessionMark>,
     by_owner: Index,
     by_worker: Index,
+    by_name: Index,
     owned: usize,
     /// Held names, the oldest first, each with its number; some have an owner again, were held once more later, or are
     /// gone.
@@ -105,6 +108,7 @@ pub struct Sessions {
 
 const OWNER: u8 = 0;
 const WORKER: u8 = 1;
+const NAME: u8 = 2;
 
 impl Default for Sessions {
     fn default() -> Self {
@@ -112,6 +116,7 @@ impl Default for Sessions {
             table: Table::new(MAX_SESSIONS + MAX_HELD),
             by_owner: Index::new(MAX_SESSIONS),
             by_worker: Index::new(MAX_SESSIONS + MAX_HELD),
+            by_name: Index::new(MAX_SESSIONS + MAX_HELD),
             owned: 0,
             held: VecDeque::new(),
             holds: 0,
@@ -142,6 +147,13 @@ impl Sessions {
     pub fn of_worker(&self, worker: WorkerKey, name: &[u8]) -> Option<SessionKey> {
         let hash = self.by_worker.hash(worker.to_bits().get(), WORKER, name);
         self.by_worker.find(&self.table, hash, |session| session.worker == worker && session.name.as_bytes() == name)
+    }
+
+    /// The sessions of this name on all workers, owned or held, in the order of nothing.
+    pub fn of_name<'a>(&'a self, name: &'a [u8]) -> impl Iterator<Item = (SessionKey, &'a Session)> {
+        let hash = self.by_name.hash(0, NAME, name);
+        let found = self.by_name.find_all(&self.table, hash, move |session| session.name.as_bytes() == name);
+        found.filter_map(|key| Some((key, self.get(key)?)))
     }
 
     /// The session, if it is there.
@@ -242,6 +254,7 @@ impl Sessions {
             rank,
             was_held: false,
             asked: Asked::No,
+            given: false,
             pending: 0,
             used: now,
             held_as: 0,
@@ -249,6 +262,7 @@ impl Sessions {
             at_worker: at_worker.join(key),
         })?;
         self.by_worker.insert(self.by_worker.hash(worker.to_bits().get(), WORKER, name), key);
+        self.by_name.insert(self.by_name.hash(0, NAME, name), key);
         Some(key)
     }
 
@@ -281,6 +295,7 @@ impl Sessions {
         debug_assert!(session.client.is_none());
         let hash = self.by_worker.hash(session.worker.to_bits().get(), WORKER, session.name.as_bytes());
         self.by_worker.remove(hash, key);
+        self.by_name.remove(self.by_name.hash(0, NAME, session.name.as_bytes()), key);
         let place = session.at_worker;
         if let Some(moved) = at_worker.and_then(|list| list.leave(place)).and_then(|moved| self.table.get_mut(moved)) {
             moved.at_worker = place;
@@ -299,6 +314,7 @@ impl Sessions {
         let Some(session) = self.table.get_mut(key) else { return };
         session.was_held = session.rank == Rank::Issued;
         session.asked = Asked::Held;
+        session.given = false;
         session.rank = Rank::Claimed;
         session.used = now;
     }
@@ -342,6 +358,13 @@ impl Sessions {
         let Some(session) = self.table.get_mut(key).filter(|session| session.was_held) else { return false };
         session.rank = Rank::Issued;
         true
+    }
+
+    /// See [`Session::given`].
+    pub(super) fn mark_given(&mut self, key: SessionKey) {
+        if let Some(session) = self.table.get_mut(key) {
+            session.given = true;
+        }
     }
 
     /// One request more is pending in a session.
@@ -435,12 +458,14 @@ impl Sessions {
     /// Panics if an index and the table disagree.
     pub fn check_invariants(&self) {
         assert_eq!(self.by_worker.len(), self.table.len());
+        assert_eq!(self.by_name.len(), self.table.len());
         assert_eq!(self.by_owner.len(), self.owned);
         assert!(self.owned <= MAX_SESSIONS && self.held() <= MAX_HELD);
         assert!(self.held.len() <= 2 * MAX_HELD, "held names are listed once");
         assert_eq!(self.table.iter().filter(|(_, session)| session.client.is_some()).count(), self.owned);
         for (key, session) in self.table.iter() {
             assert_eq!(self.of_worker(session.worker, session.name.as_bytes()), Some(key));
+            assert!(self.of_name(session.name.as_bytes()).any(|(found, _)| found == key));
             if let Some(client) = session.client {
                 assert!(self.of_client(client, session.name.as_bytes()).is_some());
             }

@@ -199,17 +199,35 @@ impl Index {
         hasher.finish() as u32
     }
 
+    /// The hash of a name under nobody, of which no two names have the same.
+    pub fn fingerprint(&self, tag: u8, name: &[u8]) -> u64 {
+        let mut hasher = self.hasher.build_hasher();
+        hasher.write_u8(tag);
+        hasher.write(name);
+        hasher.finish()
+    }
+
     /// The entry with this hash for which `same` holds.
     pub fn find<T, M>(&self, table: &Table<T, M>, hash: u32, same: impl Fn(&T) -> bool) -> Option<Key<M>> {
         let matches = |(stored, index): &(u32, u32)| *stored == hash && same(&table.slots[*index as usize].value);
         self.slots.find(spread(hash), matches).map(|(_, index)| table.key_at(*index))
     }
 
+    /// All entries with this hash for which `same` holds, in the order of nothing.
+    pub fn find_all<'a, T, M>(
+        &'a self,
+        table: &'a Table<T, M>,
+        hash: u32,
+        same: impl Fn(&T) -> bool + 'a,
+    ) -> impl Iterator<Item = Key<M>> + 'a {
+        let alike = self.slots.iter_hash(spread(hash)).filter(move |(stored, _)| *stored == hash);
+        let found = alike.map(|(_, index)| *index).filter(move |index| same(&table.slots[*index as usize].value));
+        found.map(|index| table.key_at(index))
+    }
+
     /// The oldest entry with this hash for which `same` holds, where there may be several.
     pub fn find_oldest<T, M>(&self, table: &Table<T, M>, hash: u32, same: impl Fn(&T) -> bool) -> Option<Key<M>> {
-        let alike = self.slots.iter_hash(spread(hash)).filter(|(stored, _)| *stored == hash).map(|(_, index)| *index);
-        let found = alike.filter(|index| same(&table.slots[*index as usize].value)).map(|index| table.key_at(index));
-        found.min_by_key(|key| key.serial())
+        self.find_all(table, hash, same).min_by_key(|key| key.serial())
     }
 
     /// Adds an entry.

@@ -145,6 +145,8 @@ pub struct Worker {
     pub may_create: bool,
     /// It was reported that it answers what nobody asked.
     pub answers_twice: bool,
+    /// It was reported that it makes a string of the number in an id, or the other way round.
+    pub told_of_type: bool,
     /// Whose lines it has been given.
     pub audience: Audience,
     /// What it has said in sessions that it has not given out yet.
@@ -187,6 +189,7 @@ impl Worker {
             creating: 0,
             may_create: false,
             answers_twice: false,
+            told_of_type: false,
             audience: Audience::default(),
             early: Early::default(),
             elicitations: Elicitations::default(),

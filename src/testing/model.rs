@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::line::{Ids, Kind, Line, MADE, Who, is_plain, meaning, own_id_of, value_of};
+use super::line::{Ids, Kind, Line, MADE, Who, is_cancellation, is_plain, meaning, own_id_of, value_of};
 use crate::bus::port::Moment;
 use crate::bus::report::Reason;
 use crate::bus::settings::{
@@ -73,6 +73,16 @@ const SUSPECT_AFTER: usize = 3;
 const PENALTY: Duration = Duration::from_secs(1);
 const LONGEST_PENALTY: Duration = Duration::from_secs(30);
 
+/// A client that has cancelled nothing is not read for so long; twice as long the next time, up to the longest, unless
+/// that is so long ago. Pauses end together.
+const REST: Duration = Duration::from_millis(1);
+const LONGEST_REST: Duration = Duration::from_millis(32);
+const REFUSALS_COUNT_FOR: Duration = Duration::from_secs(1);
+const REST_ROUND: u64 = 4_000_000;
+
+/// So many ids are remembered of what a worker may answer although it has left the table.
+const RETIRED: usize = 1024;
+
 /// No worker is started again sooner than this.
 const FIRST_BACKOFF: Duration = Duration::from_millis(100);
 
@@ -88,6 +98,9 @@ struct Client {
     crashes: usize,
     /// It is not read before this moment.
     slowed_until: Option<Moment>,
+    /// Its cancellations in a row that went nowhere, and when the last one came.
+    refusals: usize,
+    refused_at: Moment,
     half_closed: bool,
     closed: bool,
     /// What it hears of its lines since it is being closed.
@@ -113,8 +126,10 @@ struct Worker {
     answers_twice: bool,
     /// When each client used it last.
     used_at: BTreeMap<usize, Moment>,
-    /// Requests that have left the table, and that it may answer still.
-    retired: usize,
+    /// The ids of requests that have left the table, and that it may answer still.
+    retired: Vec<String>,
+    /// How many there are that were too many to be remembered.
+    more_retired: usize,
     /// One of them asked for a session.
     may_create: bool,
     /// Clients whose lines it was given.
@@ -328,6 +343,8 @@ impl Model {
             lost: Vec::new(),
             crashes: 0,
             slowed_until: None,
+            refusals: 0,
+            refused_at: Moment::default(),
             half_closed: false,
             closed: false,
             refused_for: Reason::ConnectionClosing,
@@ -358,7 +375,8 @@ impl Model {
             fresh: false,
             answers_twice: false,
             used_at: BTreeMap::new(),
-            retired: 0,
+            retired: Vec::new(),
+            more_retired: 0,
             may_create: false,
             served: BTreeSet::new(),
             early: Vec::new(),
@@ -787,7 +805,7 @@ impl Model {
         if line.kind == Kind::Response {
             let id = line.id.as_deref().map(meaning).unwrap_or_default();
             return match self.to_workers.iter().find(|request| request.answerer == me && request.wire == id) {
-                None if self.workers[worker].retired > 0 => Fate::lost(Reason::LateAnswer),
+                None if self.may_be_late(worker, line) => Fate::lost(Reason::LateAnswer),
                 None => Fate::lost(Reason::UnknownId),
                 Some(Request { asker: Some(asker), .. }) => Fate::to(*asker),
                 Some(_) => Fate::lost(Reason::LateAnswer),
@@ -825,6 +843,13 @@ impl Model {
             Ok(client) => Fate::to(Who::Client(client)),
         };
         self.reject_collisions(line, &self.to_clients, fate)
+    }
+
+    /// Whether a response that no request waits for may answer one that has left the table.
+    fn may_be_late(&self, worker: usize, line: &Line) -> bool {
+        let Worker { retired, more_retired, .. } = &self.workers[worker];
+        let id = line.id.as_deref().map(meaning).filter(|id| id.len() <= MAX_REQUEST_ID_LEN + 2);
+        id.is_some_and(|id| *more_retired > 0 || retired.contains(&id))
     }
 
     /// Whether a notification names what is no pending request of its sender, and may be that of another worker which
@@ -1086,7 +1111,9 @@ impl Model {
         let worker = &self.workers[worker];
         let always = self.settings.routing.id_collision == IdCollision::Always
             && self.settings.pools[worker.pool].assignment != Assignment::Dedicated;
-        let request = translated(request, &line, ids, &self.to_workers, &mut self.made, worker.fresh || always);
+        let is_retired = line.id.as_deref().is_some_and(|id| worker.retired.contains(&meaning(id)));
+        let fresh = worker.fresh || is_retired || always;
+        let request = translated(request, &line, ids, &self.to_workers, &mut self.made, fresh);
         self.to_workers.push(request);
     }
 
@@ -1349,6 +1376,9 @@ impl Model {
             self.late_answer(number);
         }
         if let Who::Client(client) = line.from {
+            if is_cancellation(line.method) && reason != Reason::ShuttingDown {
+                self.rests(now, client);
+            }
             if let Some(group) = self.group_of(client, &line) {
                 let (pools, assignment) = self.pools_of(group);
                 let dedicated = pools.into_iter().filter(|_| assignment == Assignment::Dedicated);
@@ -1381,6 +1411,22 @@ impl Model {
         Some(reason)
     }
 
+    /// A client has cancelled nothing. Who is alone keeps nobody waiting.
+    fn rests(&mut self, now: Moment, client: usize) {
+        if self.clients.iter().filter(|client| !client.gone).count() == 1 {
+            return;
+        }
+        let client = &mut self.clients[client];
+        if now.since(client.refused_at) > REFUSALS_COUNT_FOR {
+            client.refusals = 0;
+        }
+        let rest = REST.saturating_mul(1 << client.refusals.min(16)).min(LONGEST_REST);
+        client.refusals += 1;
+        client.refused_at = now;
+        let until = Moment(now.after(rest).0.next_multiple_of(REST_ROUND));
+        client.slowed_until = client.slowed_until.max(Some(until));
+    }
+
     fn late_answer(&mut self, number: usize) {
         let line = &self.lines[number];
         let id = line.id.as_deref().map(meaning).unwrap_or_default();
@@ -1398,7 +1444,9 @@ impl Model {
                 }
                 self.holds_late(number, if creates { &[] } else { &request.sessions });
             } else {
-                self.workers[worker].retired -= 1;
+                let Worker { retired, more_retired, .. } = &mut self.workers[worker];
+                retired.retain(|retired| *retired != id);
+                *more_retired = more_retired.saturating_sub(1);
                 self.holds_late(number, &[]);
             }
             self.let_go();
@@ -1550,7 +1598,7 @@ impl Model {
     }
 
     /// Requests that were cancelled, or that nobody waits for, give their slots back. Their answers may still come, so
-    /// their workers are sent ids from now on that they have never seen.
+    /// their workers are sent their ids no more until then.
     pub fn leave_slots(&mut self, now: Moment) {
         let stays =
             |request: &Request| request.cancelled.is_none() || Self::leaves_at(request).is_none_or(|at| at > now);
@@ -1577,8 +1625,13 @@ impl Model {
 
     fn leaves(&mut self, request: Request) {
         if let Who::Worker(worker) = request.answerer {
-            self.workers[worker].fresh = true;
-            self.workers[worker].retired += 1;
+            let Worker { retired, more_retired, fresh, .. } = &mut self.workers[worker];
+            if *more_retired > 0 || retired.len() == RETIRED {
+                *fresh = true;
+                *more_retired += 1 + std::mem::take(retired).len();
+            } else {
+                retired.push(request.wire.clone());
+            }
             self.workers[worker].may_create |= self.lines[request.line].creates();
             if self.lines[request.line].creates() {
                 self.ends_early(worker, None);
@@ -1721,7 +1774,7 @@ impl Model {
         asked.chain(owners).chain(waiting).collect()
     }
 
-    /// Whether a client is read with pauses, since its requests seem to end their workers.
+    /// Whether a client is read with pauses, since its requests seem to end their workers or it cancels nothing.
     pub fn is_suspect(&self, now: Moment, client: usize) -> bool {
         self.clients[client].slowed_until.is_some_and(|until| now < until)
     }

@@ -417,3 +417,31 @@ fn a_client_that_asks_without_end_gets_every_answer_and_so_do_the_others() {
     });
     daemon.stop();
 }
+
+#[test]
+fn the_first_line_of_a_client_does_not_wait_for_what_the_one_before_it_in_its_slot_has_sent() {
+    let setup = Setup::new([]);
+    let gate = Gate::new(setup.path("gate"));
+    let pools = json!([worker("stuck", 1, &["--gate", &gate.path()]), worker("free", 1, &[])]);
+    // A worker that reads nothing for a quarter of this is fed without turns.
+    let mut daemon = setup.set("pools", pools).limit("backpressure_timeout_sec", 600).unix().start();
+    let note = |bytes: usize| json!({ "method": "note", "pool": "stuck", "params": { "fill": "x".repeat(bytes) } });
+    let (mut idle, mut flooder) = (daemon.connect(), daemon.connect());
+    // One more would have to wait until the worker reads.
+    for _ in 0..16 {
+        flooder.send(&note(1000));
+    }
+    for client in [&mut idle, &mut flooder] {
+        client.send(&json!({ "id": 1, "method": "who", "pool": "free" }));
+        client.answer(1);
+    }
+    flooder.reset();
+    // The first one is the harness that looks whether the socket is there.
+    daemon.logs_times("client_closed", 2);
+    let mut newcomer = daemon.connect();
+    newcomer.send(&note(1));
+    newcomer.half_close();
+    newcomer.ends();
+    gate.open();
+    daemon.stop();
+}

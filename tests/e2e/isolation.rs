@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use crate::client::Client;
-use crate::harness::{Daemon, Setup, worker};
+use crate::harness::{Daemon, Setup, echo, with, worker};
 
 /// How a client names the session that its message is for.
 #[derive(Clone, Copy, Debug)]
@@ -201,10 +201,11 @@ fn a_cancellation_of_an_id_that_only_looks_like_the_victims_cancels_nothing() {
     let mut daemon = Setup::new([worker("agents", 1, &["--doubles"])]).start();
     let (mut victim, mut attacker) = (daemon.connect(), daemon.connect());
     attacker.request_in("attackers", "a", "m", json!({}));
-    for (theirs, ours) in LIKE {
+    for (at, (theirs, ours)) in LIKE.into_iter().enumerate() {
         victim.send_line(&format!(r#"{{"id":{theirs},"method":"hold","params":{{}}}}"#));
         victim.request("sync", "who", json!({}));
-        for (method, key) in CANCELLATIONS {
+        // Who cancels nothing has to wait each time, so not all of them for each id.
+        for (method, key) in [CANCELLATIONS[at % 8], CANCELLATIONS[(at / 2 + 3) % 8]] {
             for session in ["", r#""sessionId":"attackers","#] {
                 let members = format!(r#"{session}"method":"{method}","params":{{"{key}":{ours}}}"#);
                 attacker.send_line(&format!("{{{members}}}"));
@@ -284,6 +285,64 @@ fn an_answer_that_comes_after_the_grace_of_a_request_that_nobody_waits_for_reach
     }
     victim.answer("release");
     assert!(attacker.request(8, "m", json!({}))["result"].is_object(), "the late answer went to nobody");
+    daemon.stop();
+}
+
+#[test]
+fn after_a_request_was_cancelled_and_never_answered_other_ids_reach_the_worker_unchanged() {
+    let pool = with(worker("agents", 1, &["--keep"]), "assignment", "dedicated");
+    let mut daemon = Setup::new([pool]).start();
+    let mut client = daemon.connect();
+    let listen = |id: u64| json!({ "id": id, "method": "hold", "params": { "stubborn": true } });
+    client.send(&listen(1));
+    client.send(&json!({ "method": "$/cancelRequest", "params": { "id": 1 } }));
+    assert_eq!(client.error(1, "cancelled"), -32800);
+    client.send(&listen(2));
+    client.send(&listen(1));
+    let kept = client.request(3, "kept", json!({}));
+    let kept: Vec<Value> = kept["result"]["lines"].as_array().expect("lines").iter().map(read).collect();
+    let held: Vec<&Value> = kept.iter().filter(|line| line["method"] == "hold").map(|line| &line["id"]).collect();
+    assert!(*held[0] == 1 && *held[1] == 2, "{held:?}");
+    assert!(*held[2] != 1 && held[2].is_number(), "the worker may answer that one yet: {held:?}");
+    client.ask(4, "release", json!({}));
+    for id in [2, 1] {
+        assert_eq!(client.answer(id)["result"]["held"], true);
+    }
+    client.answer(4);
+    daemon.stop();
+}
+
+/// A line that a worker has kept.
+fn read(line: &Value) -> Value {
+    serde_json::from_str(line.as_str().expect("text")).expect("JSON")
+}
+
+#[test]
+fn one_of_many_requests_is_cancelled_and_who_cancels_nothing_is_refused_and_goes_on() {
+    let mut daemon = Setup::new([worker("agents", 1, &[])]).start();
+    let (mut client, mut other) = (daemon.connect(), daemon.connect());
+    for id in 0..200 {
+        client.ask(id, "hold", json!({}));
+        other.ask(id, "hold", json!({}));
+    }
+    for id in [77, 3] {
+        client.send(&json!({ "id": "c", "method": "$/cancelRequest", "params": { "id": id } }));
+        assert_eq!(client.answer(id)["error"]["code"], -32800);
+        assert_eq!(client.answer("c")["result"]["cancelled"], 1);
+        client.send(&json!({ "id": "c", "method": "$/cancelRequest", "params": { "id": id } }));
+        assert_eq!(client.error("c", "unknown_request"), -32602, "it is answered");
+    }
+    assert_eq!(other.request("who", "who", json!({}))["result"]["held"], 398);
+    daemon.stop();
+}
+
+#[test]
+fn a_worker_that_answers_with_another_type_of_id_is_told_which_one_is_pending() {
+    let mut daemon = Setup::new([worker("agents", 1, &[])]).start();
+    let mut client = daemon.connect();
+    client.ask(1, "write", json!({ "text": "{\"id\":\"1\",\"result\":{}}\n{\"id\":1,\"result\":{}}\n" }));
+    assert!(client.answer(1)["result"].is_object());
+    daemon.logs(&["unknown_id", "1 (a number)"]);
     daemon.stop();
 }
 
@@ -706,5 +765,21 @@ fn a_request_id_in_another_method_does_not_name_the_request_of_another_client() 
     assert_eq!(victim.answer(7)["result"]["held"], true);
     assert_eq!(attacker.answer(7)["result"]["held"], true);
     attacker.answer("release");
+    daemon.stop();
+}
+
+#[test]
+fn among_many_workers_a_foreign_name_is_refused_and_a_new_one_is_not() {
+    let mut daemon = Setup::new([echo("agents", 32)]).start();
+    let (mut victim, mut attacker) = (daemon.connect(), daemon.connect());
+    for at in 0..40 {
+        assert!(uses(&mut victim, Place::Params, &format!("victims-{at}"))["result"].is_object());
+    }
+    for place in PLACES {
+        for at in 0..40 {
+            is_denied(&mut attacker, place, &format!("victims-{at}"));
+        }
+        assert!(uses(&mut attacker, place, &format!("attackers-{place:?}"))["result"].is_object());
+    }
     daemon.stop();
 }

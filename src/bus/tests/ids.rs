@@ -14,6 +14,7 @@ fn a_cancellation_in_a_session_cannot_hit_the_request_of_another_client() {
     bench.write(second, r#"{"method":"$/cancel_request","sessionId":"b","params":{"requestId":5}}"#);
     assert!(bench.read(worker).is_empty());
     assert_eq!(bench.count(Reason::UnknownRequest), 1);
+    bench.pass(milliseconds(4));
     let own = r#"{"method":"$/cancel_request","sessionId":"b","params":{"requestId":6}}"#;
     bench.write(second, own);
     assert_eq!(bench.read_one(worker), own);
@@ -229,4 +230,156 @@ fn both_the_id_and_nothing_else_of_a_line_is_replaced() {
     assert_eq!(seen, line(&value["id"].to_string()));
     assert_ne!(value["id"], 1);
     let _ = first;
+}
+
+fn cancel(id: &str) -> String {
+    format!(r#"{{"method":"notifications/cancelled","params":{{"requestId":{id}}}}}"#)
+}
+
+#[test]
+fn one_of_many_requests_is_cancelled_by_its_id_however_many_there_are() {
+    for pending in [4, 100] {
+        let mut bench = bench(1);
+        let (first, second, worker) = (bench.client(), bench.client(), bench.worker(0));
+        for client in [first, second] {
+            (0..pending).for_each(|id| bench.write(client, &format!(r#"{{"id":{id},"method":"x"}}"#)));
+        }
+        let ids: Vec<String> = bench.read(worker).iter().map(|line| id_of(line)).collect();
+        // Those of the second one are replaced.
+        for (client, ids) in [(first, &ids[..pending]), (second, &ids[pending..])] {
+            for id in [2, 0, 2] {
+                bench.write(client, &cancel(&id.to_string()));
+                assert_eq!(bench.read_one(worker), cancel(&ids[id]), "of {pending}");
+            }
+            // One that was answered, one that was never asked, and one that was asked since.
+            bench.write(worker, &format!(r#"{{"id":{},"result":1}}"#, ids[2]));
+            for id in ["2", "\"0\"", "-1"] {
+                bench.write(client, &cancel(id));
+                assert!(bench.read(worker).is_empty(), "{id} of {pending}");
+                bench.pass(milliseconds(32));
+            }
+            bench.write(client, r#"{"id":"new","method":"x"}"#);
+            bench.read(worker);
+            bench.write(client, &cancel("\"new\""));
+            let seen: Value = serde_json::from_str(&bench.read_one(worker)).unwrap();
+            assert_eq!(seen["params"]["requestId"] == "new", client == first);
+        }
+        bench.breaks(first);
+        bench.gone(first);
+        bench.bus.check_invariants();
+    }
+}
+
+#[test]
+fn of_requests_with_one_id_the_oldest_is_cancelled() {
+    let mut bench = bench(1);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    for id in 0..100 {
+        bench.write(client, &format!(r#"{{"id":{id},"method":"x"}}"#));
+    }
+    bench.write(client, r#"{"id":7,"method":"x"}"#);
+    let again = id_of(bench.read(worker).last().unwrap());
+    bench.write(client, &cancel("7"));
+    assert_eq!(bench.read_one(worker), cancel("7"));
+    bench.write(worker, r#"{"id":7,"result":1}"#);
+    bench.write(client, &cancel("7"));
+    assert_eq!(bench.read_one(worker), cancel(&again));
+}
+
+#[test]
+fn who_cancels_nothing_is_not_read_for_a_moment_unless_it_is_alone() {
+    for others in [0, 1] {
+        let mut bench = bench(1);
+        let (client, worker) = (bench.client(), bench.worker(0));
+        for _ in 0..others {
+            bench.client();
+        }
+        for _ in 0..3 {
+            bench.write(client, &cancel("5"));
+            bench.write(client, r#"{"method":"x"}"#);
+            assert_eq!(bench.read(worker).len(), 1 - others, "beside {others}");
+            bench.pass(milliseconds(36));
+            assert_eq!(bench.read(worker).len(), others, "and then it goes on");
+        }
+    }
+}
+
+/// A client with a worker of its own that has cancelled its request 1. The worker has said nothing to it for so long that
+/// it is waited for no more.
+fn given_up() -> (Bench, Peer, Peer) {
+    let mut bench = Bench::new(settings(vec![Pool { max_instances: 2, ..pool(1, Assignment::Dedicated) }]));
+    let (client, worker) = (bench.client(), bench.worker(0));
+    bench.write(client, r#"{"id":1,"method":"subscriptions/listen"}"#);
+    bench.write(client, &cancel("1"));
+    bench.pass(seconds(6));
+    assert_eq!(bench.read(worker).len(), 2);
+    (bench, client, worker)
+}
+
+#[test]
+fn when_a_cancelled_request_was_never_answered_other_ids_still_pass_unchanged() {
+    let (mut bench, client, worker) = given_up();
+    for id in ["2", "\"1\"", "3"] {
+        let line = format!(r#"{{"id":{id},"method":"subscriptions/listen"}}"#);
+        bench.write(client, &line);
+        assert_eq!(bench.read_one(worker), line);
+    }
+    assert_eq!(bench.bus.stats().ids_translated, 0);
+}
+
+#[test]
+fn the_id_of_a_request_that_was_given_up_is_replaced_until_its_answer_has_come() {
+    let (mut bench, client, worker) = given_up();
+    let line = r#"{"id":1,"method":"x"}"#;
+    bench.write(client, line);
+    let made = id_of(&bench.read_one(worker));
+    assert_ne!(made, "1");
+    bench.write(worker, r#"{"id":1,"result":"too late"}"#);
+    bench.write(worker, &format!(r#"{{"id":{made},"result":"in time"}}"#));
+    assert_eq!(bench.read_one(client), r#"{"id":1,"result":"in time"}"#);
+    assert_eq!((bench.count(Reason::LateAnswer), bench.count(Reason::UnknownId)), (1, 0));
+    bench.write(client, line);
+    assert_eq!(bench.read_one(worker), line, "nothing of it can come any more");
+}
+
+#[test]
+fn what_answers_none_of_the_requests_that_were_given_up_is_no_late_answer() {
+    let (mut bench, _, worker) = given_up();
+    bench.write(worker, r#"{"id":2,"result":"to what?"}"#);
+    assert_eq!((bench.count(Reason::LateAnswer), bench.count(Reason::UnknownId)), (0, 1));
+}
+
+#[test]
+fn when_more_requests_were_given_up_than_are_remembered_every_id_is_replaced() {
+    for (given_up, is_replaced) in [(1024, false), (1025, true)] {
+        let mut bench = bench(1);
+        let (client, worker) = (bench.client(), bench.worker(0));
+        for id in 0..given_up {
+            bench.write(client, &format!(r#"{{"id":{id},"method":"x"}}"#));
+            bench.write(client, &cancel(&id.to_string()));
+        }
+        bench.pass(seconds(6));
+        bench.read(worker);
+        bench.write(client, r#"{"id":9999,"method":"x"}"#);
+        assert_eq!(id_of(&bench.read_one(worker)) != "9999", is_replaced, "{given_up}");
+        for id in 0..given_up {
+            bench.write(worker, &format!(r#"{{"id":{id},"result":1}}"#));
+        }
+        assert_eq!((bench.count(Reason::LateAnswer), bench.count(Reason::UnknownId)), (given_up, 0));
+    }
+}
+
+#[test]
+fn a_worker_that_changes_the_type_of_an_id_is_told_once_what_is_pending() {
+    for (asked, answered, told) in [("1", "\"1\"", "1 (a number)"), ("\"1\"", "1", "\"1\" (a string)")] {
+        let mut bench = bench(1);
+        let (client, worker) = (bench.client(), bench.worker(0));
+        bench.write(client, &format!(r#"{{"id":{asked},"method":"x"}}"#));
+        for _ in 0..2 {
+            bench.write(worker, &format!(r#"{{"id":{answered},"result":1}}"#));
+        }
+        assert!(bench.read(client).is_empty() && bench.count(Reason::UnknownId) == 2);
+        let times = bench.reports.iter().filter(|report| report.text.contains(told)).count();
+        assert_eq!(times, 1, "{told}: {:?}", bench.reports);
+    }
 }

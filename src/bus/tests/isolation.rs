@@ -533,6 +533,7 @@ fn every_form_of_cancellation_hits_its_senders_request_and_nobody_elses() {
                     let (reason, code, id) = bench.read_error(client);
                     assert_eq!((reason.as_str(), code, id), ("unknown_request", -32602, Value::from("c")));
                 }
+                bench.pass(milliseconds(4));
                 bench.write(client, r#"{"id":7,"method":"x"}"#);
                 let seen: Value = serde_json::from_str(&bench.read_one(worker)).unwrap();
                 bench.write(client, &cancel);
@@ -561,6 +562,7 @@ fn a_cancellation_that_names_no_request_goes_nowhere_also_in_a_session_of_its_se
     for session in ["", r#","sessionId":"s0""#] {
         bench.write(owner, &format!(r#"{{"method":"$/cancel_request","params":{{"requestId":[7]{session}}}}}"#));
         assert!(bench.read(worker).is_empty(), "some workers take [7] for 7");
+        bench.pass(milliseconds(4));
     }
     assert_eq!(bench.count(Reason::UnknownRequest), 2);
 }
@@ -607,6 +609,61 @@ fn a_session_that_was_made_under_a_name_is_loaded_under_no_other() {
         let again = named(&mut bench, Some("alice"), None);
         bench.write(again, load);
         assert_eq!(bench.read(again), Vec::<String>::new(), "its owner may ask for it");
+    }
+}
+
+/// A dedicated pool that denies a method that nobody uses, or none: that decides which way messages take.
+fn own_workers(denies: bool) -> Bench {
+    let deny_methods = if denies { vec!["other".into()] } else { Vec::new() };
+    Bench::new(settings(vec![Pool { max_instances: 9, deny_methods, ..pool(1, Assignment::Dedicated) }]))
+}
+
+#[test]
+fn a_claim_on_a_worker_of_ones_own_opens_no_session_that_another_name_has_loaded() {
+    for denies in [false, true] {
+        let mut bench = own_workers(denies);
+        let (stranger, alice) = (named(&mut bench, None, None), named(&mut bench, Some("alice"), None));
+        bench.write(stranger, &prompt(1, "s"));
+        let of_stranger = bench.worker(0);
+        bench.read(of_stranger);
+        bench.write(of_stranger, r#"{"id":1,"error":{"code":-32002,"message":"no such session"}}"#);
+        bench.write(alice, &load(1, "s"));
+        let of_alice = bench.worker(1);
+        bench.write(of_alice, r#"{"id":1,"result":null}"#);
+        bench.read(stranger);
+        for line in
+            [load(2, "s"), prompt(3, "s"), load(4, "s").replace(r#""params":{"#, r#""sessionId":"s","params":{"#)]
+        {
+            bench.write(stranger, &line);
+            assert_eq!(bench.read_error(stranger).0, "session_denied", "{line}");
+        }
+        assert!(bench.read(of_stranger).is_empty());
+        bench.read(of_alice);
+        for line in [prompt(2, "s"), load(3, "s")] {
+            bench.write(alice, &line);
+            assert_eq!(bench.read_one(of_alice), line);
+        }
+    }
+}
+
+#[test]
+fn what_a_worker_has_made_for_a_client_is_its_own_whoever_has_one_of_that_name_elsewhere() {
+    for denies in [false, true] {
+        let mut bench = own_workers(denies);
+        for (at, name) in ["alice", "bob"].into_iter().enumerate() {
+            let client = named(&mut bench, Some(name), None);
+            bench.write(client, r#"{"id":1,"method":"session/new"}"#);
+            let worker = bench.worker(at);
+            bench.read(worker);
+            // It counts from one.
+            bench.write(worker, r#"{"id":1,"result":{"sessionId":"session-1"}}"#);
+            bench.read(client);
+            bench.write(client, &prompt(2, "session-1"));
+            assert_eq!(bench.read_one(worker), prompt(2, "session-1"), "{name}");
+            bench.write(client, &load(3, "session-1"));
+            let is_passed_on = bench.read(worker).len() == 1;
+            assert_eq!(is_passed_on, name == "alice", "what is loaded may be the other one's");
+        }
     }
 }
 

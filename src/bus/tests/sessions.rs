@@ -487,3 +487,25 @@ fn a_session_whose_request_was_given_up_is_forgotten_like_any_other() {
     bench.pass(seconds(10));
     assert_eq!(bench.count(Reason::SessionIdle), 1, "the worker may never answer it");
 }
+
+#[test]
+fn a_foreign_name_is_refused_among_many_workers_and_is_free_in_another_pool() {
+    let of = |id: &str| Pool { id: id.into(), ..pool(64, Assignment::RoundRobin) };
+    let mut bench = Bench::new(settings(vec![of("a"), of("b")]));
+    let (owner, stranger) = (bench.client(), bench.client());
+    let line = |id: usize, pool: &str, name: &str| {
+        format!(r#"{{"id":{id},"method":"x","pool":"{pool}","sessionId":"{name}"}}"#)
+    };
+    for at in 0..100 {
+        bench.write(owner, &line(at, "b", &format!("s{at}")));
+    }
+    for at in 0..100 {
+        bench.write(stranger, &line(at, "b", &format!("s{at}")));
+        assert_eq!(bench.read_error(stranger).0, "session_denied", "s{at}");
+    }
+    bench.write(stranger, &line(1, "a", "s1"));
+    bench.write(stranger, &line(2, "b", "new"));
+    assert!(bench.read(stranger).is_empty(), "there it is nobody's");
+    bench.write(owner, &line(1, "a", "s1"));
+    assert_eq!(bench.read_error(owner).0, "session_denied", "and then it is the first one's");
+}

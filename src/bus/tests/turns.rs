@@ -46,6 +46,16 @@ fn the_first_line_of_another_client_does_not_wait_behind_a_flood() {
 }
 
 #[test]
+fn the_first_line_of_a_client_does_not_wait_for_what_the_one_before_it_in_its_slot_has_sent() {
+    let (mut bench, flooder, worker) = flooded();
+    bench.breaks(flooder);
+    bench.gone(flooder);
+    let newcomer = bench.client();
+    bench.write(newcomer, &note("n", 10));
+    assert_eq!(bench.read_one(worker), note("n", 10));
+}
+
+#[test]
 fn those_who_wait_go_on_in_turns_when_the_worker_reads() {
     let (mut bench, flooder, worker) = flooded();
     for _ in 0..20 {

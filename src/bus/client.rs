@@ -1,6 +1,7 @@
 //! What the core knows of one client connection.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use super::account::Account;
 use super::closing::Refusing;
@@ -125,11 +126,11 @@ impl Client {
         }
     }
 
-    /// What it has come to.
-    pub(super) fn account(&self, now: Moment) -> Account {
+    /// What it has come to in the time that it has `lasted`.
+    pub(super) fn account(&self, lasted: Duration) -> Account {
         let Traffic { lines_in, bytes_in, lines_out, bytes_out, asked, given_up, refused } = self.end.traffic;
         Account {
-            lasted: now.since(self.opened),
+            lasted,
             lines_in,
             bytes_in,
             lines_out,

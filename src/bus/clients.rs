@@ -84,6 +84,7 @@ impl Bus {
     /// a proxy that looks whether somebody is there, are no clients to people.
     fn report_client(&mut self, now: Moment, reason: Reason, key: ClientKey) {
         let Some(client) = self.clients.get(key) else { return };
+        let lasted = self.gaps.lasted(now, client.opened);
         let is_nobody = client.turned_away || client.origin.is_proxy && client.end.traffic.lines_in == 0;
         let report = self.reporter.report(now, reason, || {
             let has_gone = reason == Reason::ClientClosed;
@@ -91,7 +92,7 @@ impl Bus {
             let report = Report {
                 client: Some(client.number),
                 origin: Some(Rc::clone(&client.origin)),
-                account: has_gone.then(|| client.account(now)),
+                account: has_gone.then(|| client.account(lasted)),
                 ..Report::new(reason, text)
             };
             if is_nobody { report.at(Level::Debug) } else { report }

@@ -50,7 +50,9 @@ impl Bus {
             Direction::ToClients => (&mut self.to_clients, &mut worker.end, &mut client.end),
         };
         let wire = || wire.unwrap_or_else(|| id.to_id());
-        let inserted = requests.insert(now, hash, new, wire, original, &mut asker.outstanding, &mut answerer.to_answer);
+        let came_at = self.gaps.came_at(now);
+        let inserted =
+            requests.insert(came_at, hash, new, wire, original, &mut asker.outstanding, &mut answerer.to_answer);
         let Some(key) = inserted else { return Err(too_many()) };
         if asker.lists_ids {
             requests.list_id(key);
@@ -168,7 +170,7 @@ impl Bus {
             worker.answering.responds |= is_response && !line.method.is_some();
             let is_error = line.has(Line::ERROR) && !line.has(Line::RESULT);
             let outcome = if is_error { Outcome::Error } else { Outcome::Answered };
-            self.pools[worker.pool].tally.answered(outcome, now.since(request.since()));
+            self.pools[worker.pool].tally.answered(outcome, self.gaps.lasted(now, request.since()));
         }
         let original = request.and_then(|request| request.original);
         let replaced = original.filter(|original| original.is_replaced);

@@ -37,6 +37,7 @@ mod fairness;
 pub(crate) mod foreign;
 mod from_client;
 mod from_worker;
+mod gaps;
 pub mod histogram;
 mod hung;
 pub mod id;
@@ -126,6 +127,7 @@ pub struct Bus {
     shortage: memory::Shortage,
     /// Bytes of all lines that wait for their sessions.
     early_bytes: usize,
+    gaps: gaps::Gaps,
     vacancy: vacancy::Vacancy,
     effects: VecDeque<Effect>,
     reporter: Reporter,
@@ -210,6 +212,7 @@ impl Bus {
             turns_due: None,
             shortage: memory::Shortage::default(),
             early_bytes: 0,
+            gaps: gaps::Gaps::default(),
             vacancy: vacancy::Vacancy::default(),
             effects: VecDeque::new(),
             reporter: Reporter::default(),
@@ -437,6 +440,7 @@ impl Bus {
             Input::CloseClient { client } => self.on_close_client(now, client),
             Input::TokenRemoved { client } => self.on_token_removed(now, client),
             Input::RestartWorker { worker } => self.on_restart_worker(now, worker),
+            Input::Gap { held_up, suspended } => self.on_gap(now, held_up, suspended),
             Input::Drain => self.on_drain(now),
             Input::Shutdown => self.on_shutdown(now),
             Input::Tick => self.on_tick(now),
@@ -483,6 +487,11 @@ impl Bus {
             pending: self.to_workers.len() + self.to_clients.len(),
             ..self.stats
         }
+    }
+
+    /// Whether somebody is connected.
+    pub fn has_clients(&self) -> bool {
+        !self.clients.is_empty()
     }
 
     /// Lines that were taken from clients and workers so far.

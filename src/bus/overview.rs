@@ -194,8 +194,8 @@ impl Bus {
             number: client.number,
             listener: client.listener,
             origin: Rc::clone(&client.origin),
-            account: client.account(now),
-            age: now.since(client.opened),
+            account: client.account(self.lasted(now, client.opened)),
+            age: self.lasted(now, client.opened),
             state: match client.phase {
                 Phase::Open => "open",
                 Phase::HalfClosed => "half_closed",
@@ -218,7 +218,7 @@ impl Bus {
             name: worker.name(),
             pid: worker.pid,
             state: worker.state,
-            age: now.since(worker.started),
+            age: self.lasted(now, worker.started),
             owner: worker.owner.and_then(|owner| self.client_number(owner)),
             // How much of it was read is looked at only while somebody waits for its turn.
             unread: if worker.end.to_answer.is_empty() { 0 } else { worker.window.backlog() },
@@ -279,7 +279,7 @@ impl Bus {
             id: request.asker_text(),
             asker: request.asker().and_then(|asker| self.name(asker)),
             answerer: self.name(request.answerer()),
-            age: now.since(request.since()),
+            age: self.lasted(now, request.since()),
             expires: request.expires().map(|at| at.since(now)),
             is_cancelled: request.cancelled.is_some(),
         })
@@ -289,7 +289,7 @@ impl Bus {
     pub fn request_age(&self, now: Moment, slot: usize) -> Option<(usize, Duration)> {
         let request = self.to_workers.at(slot).filter(|request| request.asker().is_some())?;
         let Peer::Worker(worker) = request.answerer() else { return None };
-        Some((self.workers.get(worker)?.pool, now.since(request.since())))
+        Some((self.workers.get(worker)?.pool, self.lasted(now, request.since())))
     }
 
     /// The pool with this index.

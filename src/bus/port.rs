@@ -4,6 +4,7 @@
 //! [`Bus::handle`](super::Bus::handle), and carries out the [`Effects`] that each call returns. Time is an argument.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 pub use super::origin::{Names, Origin, Place};
 pub use super::peer::{ClientKey, Moment, Peer, PeerBits, Source, Text, WorkerKey};
@@ -134,6 +135,13 @@ pub enum Input {
     RestartWorker {
         /// The worker.
         worker: WorkerKey,
+    },
+    /// The daemon did not run for a while; to be told before anything else that happens at this moment.
+    Gap {
+        /// So long it was stopped, or got no processor; that is part of the time that has passed.
+        held_up: Duration,
+        /// So long the machine was suspended; the caller's clock has stood still.
+        suspended: Duration,
     },
     /// The operator has the daemon drain. Another time it is nothing new.
     Drain,

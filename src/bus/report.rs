@@ -120,6 +120,8 @@ reasons! {
     PoolDegraded "pool_degraded" Error "A worker exceeded max_restarts within restart_window_sec and is given up.",
     ListenerClosed "listener_closed" Warn "No worker of a listener's pools is running; its socket is closed (when_not_ready).",
     ListenerOpened "listener_opened" Info "A worker of a listener's pools is running again; its socket is open.",
+    DaemonHeldUp "daemon_held_up" Warn "The daemon did not run for more than a second: it was stopped, or got no processor.",
+    MachineSuspended "machine_suspended" Warn "The machine was suspended for more than a second.",
     Draining "draining" Info "The shutdown goes through its phases.",
 }
 

@@ -321,7 +321,7 @@ impl Requests {
     #[allow(clippy::too_many_arguments)]
     pub(super) fn insert(
         &mut self,
-        now: Moment,
+        since: Moment,
         hash: u32,
         new: &NewRequest,
         wire: impl FnOnce() -> Id,
@@ -344,7 +344,7 @@ impl Requests {
             session_on_top: new.session_on_top,
             effect: new.effect,
             cancelled: None,
-            since: Since::at(now.0),
+            since: Since::at(since.0),
         })?;
         debug_assert!(self.get(key).is_some_and(|request| {
             let id = request.wire.view();

@@ -208,6 +208,17 @@ pub trait Io {
     /// Time since some moment, on a clock that nobody sets.
     fn elapsed(&self) -> Duration;
 
+    /// For how long the machine was suspended since its start (CLOCK_BOOTTIME, clock_gettime(2)).
+    fn asleep(&self) -> Duration {
+        let time = |clock| {
+            let time = rustix::time::clock_gettime(clock);
+            Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
+        };
+        // Between the two the clocks go on.
+        let running = time(rustix::time::ClockId::Monotonic);
+        time(rustix::time::ClockId::Boottime).saturating_sub(running)
+    }
+
     /// The memory to read into and to write from.
     fn buffers(&mut self) -> &mut Buffers;
 

@@ -1,31 +1,56 @@
-//! The daemon's clock: monotonic, and standing still while the machine or the process was asleep, since nobody could make
-//! progress then. When it wakes up, what was due in a second is due in a second.
+//! The daemon's clock: monotonic (CLOCK_MONOTONIC), so it stands still while the machine is suspended, since nobody could
+//! make progress then: what was due in a second is due in a second (clock_gettime(2)). It goes on where the process alone
+//! gets no processor: it was stopped, its container is frozen, or the machine has too much to do. What ran out meanwhile
+//! waits for another second, in which those are heard who had something to say; so nobody is taken for silent because the
+//! daemon was deaf, and a machine that is always late still comes to its deadlines.
+//!
+//! It tells of both. How long the machine was suspended follows from CLOCK_BOOTTIME, which goes on then.
 
 use std::time::Duration;
 
 use crate::bus::port::Moment;
 
-/// A wait may take this much longer than planned before the rest counts as sleep.
+/// A wait may take this much longer than planned before somebody is told.
 const TOLERANCE: Duration = Duration::from_secs(1);
 
-/// No wait for a deadline is longer: a sleep is as long as a wait takes longer than planned.
+/// No wait is longer while somebody may be waiting for the daemon: it was held up for as long as a wait takes longer than planned.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
+
+/// For so long others are heard after the daemon was held up, before it acts on what was due.
+const HEARING: Duration = Duration::from_secs(1);
+
+/// A turn that was shorter cannot hide a suspended machine: freezing its processes alone takes longer.
+const GLANCE: Duration = Duration::from_millis(1);
 
 /// See the top of the file.
 pub(super) struct Clock {
-    asleep: Duration,
     now: Duration,
+    /// How long the machine had been suspended since its start when that was last looked at.
+    asleep: Duration,
+    /// Nothing is due before this.
+    hears_until: Duration,
+}
+
+/// The daemon did not run for a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Gap {
+    /// So long it was held up while the machine ran; zero if it was not.
+    pub held_up: Duration,
+    /// So long the machine was suspended.
+    pub suspended: Duration,
 }
 
 impl Clock {
-    /// A clock that starts now.
-    pub(super) fn new() -> Self {
-        Self { asleep: Duration::ZERO, now: Duration::ZERO }
+    /// A clock that starts now, on a machine that was suspended for so long.
+    pub(super) fn new(asleep: Duration) -> Self {
+        Self { now: Duration::ZERO, asleep, hears_until: Duration::ZERO }
     }
 
-    /// How long to wait at most for what is due after this time, if anything is.
-    pub(super) fn wait_for(due: Option<Duration>) -> Option<Duration> {
-        due.map(|due| due.min(LONGEST_WAIT))
+    /// How long to wait at most for what is due after this time, if anything is. `has_clients` says that
+    /// somebody may be waiting for the daemon.
+    pub(super) fn wait_for(due: Option<Duration>, has_clients: bool) -> Option<Duration> {
+        let longest = has_clients.then_some(LONGEST_WAIT);
+        due.map(|due| due.min(LONGEST_WAIT)).or(longest)
     }
 
     /// The moment of the last reading.
@@ -33,20 +58,40 @@ impl Clock {
         Moment(self.now.as_nanos() as u64)
     }
 
-    /// So much time has passed since the beginning, after a wait that was planned to take `planned` at most.
-    pub(super) fn read(&mut self, elapsed: Duration, planned: Option<Duration>) -> Moment {
-        self.advance(elapsed, planned);
-        self.now()
+    /// The first moment at which anything may be done that is due.
+    pub(super) fn hears_until(&self) -> Moment {
+        Moment(self.hears_until.as_nanos() as u64)
     }
 
-    fn advance(&mut self, elapsed: Duration, planned: Option<Duration>) {
-        let now = elapsed.saturating_sub(self.asleep).max(self.now);
-        let waited = now - self.now;
-        if planned.is_some_and(|planned| waited > planned + TOLERANCE) {
-            self.asleep += waited;
-            return;
+    /// So much time has passed since the beginning, after a wait that was planned to take `planned` at most, and the
+    /// machine was suspended for `asleep` since its start.
+    pub(super) fn read(
+        &mut self,
+        elapsed: Duration,
+        asleep: impl FnOnce() -> Duration,
+        planned: Option<Duration>,
+    ) -> Option<Gap> {
+        let before = self.now;
+        self.now = before.max(elapsed);
+        let waited = self.now - before;
+        if waited < GLANCE {
+            return None;
         }
-        self.now = now;
+        let asleep = asleep();
+        let mut gap = Gap { held_up: Duration::ZERO, suspended: asleep.saturating_sub(self.asleep) };
+        if gap.suspended < TOLERANCE {
+            gap.suspended = Duration::ZERO;
+        } else {
+            self.asleep = asleep;
+        }
+        if let Some(planned) = planned.filter(|planned| waited > *planned + TOLERANCE) {
+            gap.held_up = waited - planned;
+            // Whoever is late again and again acts each other time.
+            if self.hears_until <= before {
+                self.hears_until = self.now + HEARING;
+            }
+        }
+        (!gap.held_up.is_zero() || !gap.suspended.is_zero()).then_some(gap)
     }
 }
 
@@ -56,29 +101,57 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    #[test]
-    fn a_sleep_of_the_machine_does_not_run_out_timers() {
-        let mut clock = Clock::new();
-        clock.advance(SECOND, Some(SECOND));
-        assert_eq!(clock.now(), Moment(1_000_000_000));
-        // Nothing is due yet, though the wait was to end when something is.
-        clock.advance(601 * SECOND, Some(SECOND));
-        assert_eq!(clock.now(), Moment(1_000_000_000));
-        clock.advance(602 * SECOND, Some(SECOND));
-        assert_eq!(clock.now(), Moment(2_000_000_000));
+    fn at(seconds: u64) -> Moment {
+        Moment(seconds * 1_000_000_000)
+    }
+
+    /// A clock that shows a second.
+    fn clock() -> Clock {
+        let mut clock = Clock::new(7 * SECOND);
+        assert_eq!(clock.read(SECOND, || 7 * SECOND, Some(SECOND)), None);
+        clock
     }
 
     #[test]
-    fn no_wait_is_so_long_that_a_sleep_hides_in_it() {
-        assert_eq!(Clock::wait_for(Some(Duration::from_secs(3600))), Some(LONGEST_WAIT));
-        assert_eq!(Clock::wait_for(Some(Duration::from_millis(5))), Some(Duration::from_millis(5)));
-        assert_eq!(Clock::wait_for(None), None);
+    fn a_sleep_of_the_machine_does_not_run_out_timers_and_is_told() {
+        let mut clock = clock();
+        let gap = clock.read(2 * SECOND, || 607 * SECOND, Some(SECOND));
+        assert_eq!(gap, Some(Gap { held_up: Duration::ZERO, suspended: 600 * SECOND }));
+        assert_eq!((clock.now(), clock.hears_until()), (at(2), at(0)));
+        assert_eq!(clock.read(3 * SECOND, || 607 * SECOND, Some(SECOND)), None, "it is told once");
+    }
+
+    #[test]
+    fn the_time_goes_on_for_a_process_that_was_stopped_and_others_are_heard_before_anything_is_due() {
+        let mut clock = clock();
+        let gap = clock.read(62 * SECOND, || 7 * SECOND, Some(SECOND));
+        assert_eq!(gap, Some(Gap { held_up: 60 * SECOND, suspended: Duration::ZERO }));
+        assert_eq!((clock.now(), clock.hears_until()), (at(62), at(63)));
+    }
+
+    #[test]
+    fn deadlines_come_on_a_machine_on_which_every_turn_takes_long() {
+        let mut clock = clock();
+        let mut acted = 0;
+        for turn in 1..=10 {
+            assert!(clock.read((1 + 5 * turn) * SECOND, || 7 * SECOND, Some(SECOND)).is_some());
+            acted += u32::from(clock.hears_until() <= clock.now());
+        }
+        assert_eq!((clock.now(), acted), (at(51), 5));
+    }
+
+    #[test]
+    fn no_wait_is_so_long_that_a_stop_hides_in_it() {
+        assert_eq!(Clock::wait_for(Some(Duration::from_secs(3600)), false), Some(LONGEST_WAIT));
+        assert_eq!(Clock::wait_for(Some(Duration::from_millis(5)), true), Some(Duration::from_millis(5)));
+        assert_eq!(Clock::wait_for(None, true), Some(LONGEST_WAIT));
+        assert_eq!(Clock::wait_for(None, false), None);
     }
 
     #[test]
     fn a_wait_without_an_end_may_take_long() {
-        let mut clock = Clock::new();
-        clock.advance(Duration::from_secs(3600), None);
-        assert_eq!(clock.now(), Moment(3600 * 1_000_000_000));
+        let mut clock = clock();
+        assert_eq!(clock.read(Duration::from_secs(3600), || 7 * SECOND, None), None);
+        assert_eq!(clock.now(), at(3600));
     }
 }

@@ -69,7 +69,7 @@ use acceptor::Acceptor;
 use admin::Admin;
 use admin::recent::Recent;
 use budget::Budget;
-use clock::Clock;
+use clock::{Clock, Gap};
 use connection::{Connection, Kind};
 use descriptors::{Allowance, Need};
 use hands::Hands;
@@ -285,9 +285,10 @@ impl<I: Io> Shell<I> {
         let bus = Bus::new(settings);
         let memory = Budget::new(config.limits.max_memory);
         io.buffers().keep_spares_below(memory.short_above());
+        let asleep = io.asleep();
         let hands = Hands {
             io,
-            clock: Clock::new(),
+            clock: Clock::new(asleep),
             longest_client_line: config.limits.max_input_buffer,
             longest_worker_line: config.limits.max_worker_line(),
             descriptors: of_workers,
@@ -369,7 +370,7 @@ impl<I: Io> Shell<I> {
         if self.hands.done {
             return Ok(true);
         }
-        let planned = Clock::wait_for(self.patience());
+        let planned = Clock::wait_for(self.patience(), self.bus.has_clients());
         let hands = &mut self.hands;
         let so_far = self.bus.lines_taken();
         hands.io.carried(so_far - std::mem::replace(&mut self.lines, so_far));
@@ -384,19 +385,25 @@ impl<I: Io> Shell<I> {
         if is_watched {
             self.admin.turn_begins(elapsed);
         }
-        let now = hands.clock.read(elapsed, planned);
+        let gap = hands.clock.read(elapsed, || hands.io.asleep(), planned);
+        let now = hands.clock.now();
+        if let Some(Gap { held_up, suspended }) = gap {
+            self.tell(now, Input::Gap { held_up, suspended });
+        }
         for completion in &completions {
             self.complete(now, completion);
         }
         self.completions = completions;
         self.resume_connections(now);
-        if self.bus.next_deadline().is_some_and(|deadline| deadline <= now) {
-            self.tell(now, Input::Tick);
-            self.resume_connections(now);
+        if self.hands.clock.hears_until() <= now {
+            if self.bus.next_deadline().is_some_and(|deadline| deadline <= now) {
+                self.tell(now, Input::Tick);
+                self.resume_connections(now);
+            }
+            self.hands.expire_arrivals(now);
+            self.hands.ping(now);
         }
         self.hands.retry_accepting(now);
-        self.hands.expire_arrivals(now);
-        self.hands.ping(now);
         self.hands.end_silent(now);
         self.tell_news();
         self.hands.retry_writing(now);
@@ -426,7 +433,8 @@ impl<I: Io> Shell<I> {
         let sending = hands.full.peek().map(|Reverse((due, _))| *due);
         let waits = [retry, hands.lobby.due(), ping, writing, sending, left_out, hands.silence_due];
         let due = [self.bus.next_deadline(), self.memory_due(), self.admin.due()].into_iter().chain(waits);
-        let deadline = due.flatten().min().map(|deadline| deadline.since(hands.clock.now()));
+        let deadline = due.flatten().min().map(|deadline| deadline.max(hands.clock.hears_until()));
+        let deadline = deadline.map(|deadline| deadline.since(hands.clock.now()));
         let notice = hands.notify.due().map(|due| due.saturating_sub(hands.io.elapsed()));
         [deadline, notice].into_iter().flatten().min()
     }

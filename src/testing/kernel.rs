@@ -71,13 +71,15 @@ pub struct Kernel {
     /// Operations in flight, and whether their end was asked for.
     pending: Vec<(u64, Submission, bool)>,
     now: Duration,
+    /// For how long the machine was suspended.
+    asleep: Duration,
     wires: Rc<RefCell<Wires>>,
     /// One in so many operations fails; and moves a part of its bytes.
     fails: usize,
     cuts: usize,
 }
 
-/// The machine sleeps for a while in one turn of so many.
+/// The machine is suspended, or the process stopped, for a while in one turn of so many.
 const FREEZES: usize = 300;
 
 /// Nothing is waited for, and nobody is signalled.
@@ -94,6 +96,7 @@ impl Kernel {
             free: (0..RECEIVE_BUFFERS).collect(),
             pending: Vec::new(),
             now: Duration::ZERO,
+            asleep: Duration::ZERO,
             wires,
             fails,
             cuts,
@@ -322,7 +325,14 @@ impl Io for Kernel {
         self.now += passed;
         self.wires.borrow_mut().awake += passed;
         if timeout.is_some() && self.random.one_in(FREEZES) {
-            self.now += Duration::from_secs(self.random.range(2..4000) as u64);
+            if !self.random.one_in(4) {
+                self.asleep += Duration::from_secs(self.random.range(2..4000) as u64);
+            } else {
+                // Shorter than the patience of a daemon that waits for a header: the others do not run either.
+                let stopped = Duration::from_millis(self.random.range(2_000..2_500) as u64);
+                self.now += stopped;
+                self.wires.borrow_mut().awake += stopped;
+            }
         }
         Ok(())
     }
@@ -337,6 +347,10 @@ impl Io for Kernel {
 
     fn elapsed(&self) -> Duration {
         self.now
+    }
+
+    fn asleep(&self) -> Duration {
+        self.asleep
     }
 
     fn buffers(&mut self) -> &mut Buffers {

@@ -13,7 +13,9 @@ use serde_json::{Value, json};
 
 use crate::client::Client;
 use crate::clients::on_all_slots;
-use crate::harness::{Daemon, PATIENCE, Setup, echo, program, refuses_connections, seconds_go_by, skip, with, worker};
+use crate::harness::{
+    Daemon, PATIENCE, Setup, echo, number_in, program, refuses_connections, seconds_go_by, skip, with, worker,
+};
 
 /// An answer.
 #[derive(Debug)]
@@ -397,6 +399,29 @@ fn an_admin_address_that_cannot_be_had_keeps_the_daemon_from_starting() {
 pub fn metric(text: &str, name: &str) -> f64 {
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     line.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("no {name} in\n{text}"))
+}
+
+#[test]
+fn a_daemon_that_was_stopped_says_so_and_its_figures_have_the_time_that_clients_waited() {
+    let mut daemon = start_ready(Setup::new([worker("agents", 1, &[])]));
+    let mut client = daemon.connect();
+    client.request(1, "m", json!({}));
+    daemon.stand_still();
+    client.ask(2, "m", json!({}));
+    seconds_go_by(5);
+    daemon.signal(Signal::CONT);
+    client.answer(2);
+    daemon.logs(&["WARN", "the daemon did not run for ", "daemon_held_up"]);
+    let text = Admin::of(&daemon).get("/metrics").body;
+    let of = |name: &str| metric(&text, name);
+    assert_eq!(of("stdio_bus_events_total{reason=\"daemon_held_up\"}"), 1.0);
+    // Nobody can say how much of the last wait before it had passed.
+    assert!(of("stdio_bus_request_duration_seconds_sum{pool=\"agents\"}") >= 4.0, "{text}");
+    client.half_close();
+    client.ends();
+    let closed = daemon.logs(&["client_closed", "client=0"]);
+    assert!(number_in(&closed, "duration_ms") >= 5000, "{closed}");
+    daemon.stop();
 }
 
 #[test]

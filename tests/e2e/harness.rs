@@ -596,6 +596,12 @@ impl Daemon {
         fields.skip(11).take(2).map(|field| field.parse::<u64>().expect("a number")).sum()
     }
 
+    /// How often it has begun to sleep (proc_pid_status(5)).
+    pub fn sleeps(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("it is not reaped");
+        number_in(&status.replace(":\t", "="), "\nvoluntary_ctxt_switches")
+    }
+
     /// How many descriptors it has open.
     pub fn descriptors(&self) -> usize {
         fs::read_dir(format!("/proc/{}/fd", self.pid())).expect("it runs").count()

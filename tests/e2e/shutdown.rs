@@ -228,6 +228,26 @@ fn a_second_signal_gives_those_who_wait_their_errors_and_ends_everything() {
 }
 
 #[test]
+fn a_daemon_that_runs_for_moments_only_comes_to_the_end_of_its_drain() {
+    let mut daemon = Setup::new([worker("agents", 1, &["--ignore-term"])]).limit("drain_timeout_sec", 6).start();
+    daemon.connect().request(1, "m", json!({}));
+    daemon.signal(Signal::TERM);
+    daemon.logs(&["workers are told to stop"]);
+    for _ in 0..20 {
+        if !daemon.runs() {
+            break;
+        }
+        daemon.signal(Signal::STOP);
+        seconds_go_by(3);
+        let slept = daemon.sleeps();
+        daemon.signal(Signal::CONT);
+        daemon.until("it has had a turn", || daemon.sleeps() > slept);
+    }
+    assert!(!daemon.runs(), "{}", daemon.log());
+    daemon.ends_well();
+}
+
+#[test]
 fn ctrl_c_reaches_the_daemon_and_not_the_workers() {
     let setup = Setup::new([]);
     let record = setup.path("record");

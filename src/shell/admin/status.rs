@@ -8,6 +8,7 @@ use super::response::Pieces;
 use super::tables::{Rows, Table, seconds};
 use super::view::View;
 use crate::bus::overview::Level;
+use crate::bus::port::Moment;
 use crate::bus::readiness::Readiness;
 
 /// What stands behind the figures.
@@ -64,7 +65,7 @@ fn figures(view: &View<'_>) -> serde_json::Value {
         "state": stage,
         "why": why,
         "started": view.started_at.to_the_second(),
-        "uptime_seconds": seconds(std::time::Duration::from_nanos(view.now.0)),
+        "uptime_seconds": seconds(view.bus.lasted(view.now, Moment::default())),
         "clients": level(levels.clients),
         "sessions": level(levels.sessions),
         "names_held": levels.held,

@@ -31,6 +31,28 @@ pub fn processes() -> Option<u64> {
     limit(&PROCESSES, Path::new(MEMBERSHIP), Path::new(ROOT)).map(|limit| limit.most)
 }
 
+/// How many processes of our control group the kernel has killed for their memory; none where nobody counts that.
+pub fn memory_kills() -> Option<u64> {
+    kills(Path::new(MEMBERSHIP), Path::new(ROOT))
+}
+
+/// The same; version 2 counts in memory.events, version 1 in memory.oom_control.
+fn kills(membership: &Path, root: &Path) -> Option<u64> {
+    let membership = fs::read_to_string(membership).ok()?;
+    let groups = membership.lines().filter_map(|line| {
+        let mut fields = line.splitn(3, ':');
+        let (hierarchy, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
+        let (mount, name) = match controllers.split(',').any(|known| known == MEMORY.name) {
+            true => (root.join(MEMORY.name), "memory.oom_control"),
+            false if hierarchy == "0" => (root.to_owned(), "memory.events"),
+            false => return None,
+        };
+        Some(around(&mount, path).last()?.join(name))
+    });
+    let counts = groups.filter_map(|file| fs::read_to_string(file).ok());
+    counts.filter_map(|text| text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())).next()
+}
+
 /// A limit and the file that sets it.
 #[derive(Debug, PartialEq, Eq)]
 struct Limit {
@@ -114,6 +136,19 @@ mod tests {
         }
         let limit = limit(&MEMORY, &proc, &root);
         (directory, limit)
+    }
+
+    #[test]
+    fn kills_of_the_kernel_are_counted_in_the_group_of_the_daemon_with_either_version() {
+        let count = |membership: &str, file: &str, text: &str| {
+            let (directory, _) = machine(membership, &[(file, text)]);
+            kills(&directory.path().join("cgroup"), &directory.path().join("sys"))
+        };
+        let events = "low 0\noom 4\noom_kill 3\noom_group_kill 0\n";
+        assert_eq!(count("0::/a/b\n", "a/b/memory.events", events), Some(3));
+        assert_eq!(count("0::/a/b\n", "a/memory.events", events), None, "that of others");
+        assert_eq!(count("4:memory:/a\n0::/\n", "memory/a/memory.oom_control", "under_oom 0\noom_kill 2\n"), Some(2));
+        assert_eq!(count("0::/\n", "memory.max", "7\n"), None);
     }
 
     fn bytes(membership: &str, files: &[(&str, &str)]) -> Option<u64> {

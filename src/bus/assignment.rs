@@ -173,15 +173,24 @@ impl Bus {
             return Err((Reason::RequestLost, "the worker of this connection has exited or is stopping".into()));
         }
         let worker = match assignment {
-            Assignment::Dedicated => self.take_dedicated(now, client, group),
+            Assignment::Dedicated => self.take_in_turn(now, client, group),
             _ => self.next_in_turn(group),
         };
-        let worker = worker.ok_or_else(|| self.no_worker(now, group))?;
+        let Some(worker) = worker else {
+            let is_refused = self.clients.get(client).is_some_and(|client| client.refused_worker);
+            let too_many = || "no worker is free: too many clients wait for one of their own; try again later".into();
+            return Err(if is_refused { (Reason::NoWorker, too_many()) } else { self.no_worker(now, group) });
+        };
+        self.assign(client, group, worker);
+        Ok(worker)
+    }
+
+    /// A worker is the client's in this group.
+    pub(super) fn assign(&mut self, client: ClientKey, group: usize, worker: WorkerKey) {
         if let Some(client) = self.clients.get_mut(client) {
             client.assigned.retain(|(g, _)| *g != group);
             client.assigned.push((group, worker));
         }
-        Ok(worker)
     }
 
     /// Whether a client of this group is closed when its worker ends, rather than given one that knows nothing of it.
@@ -258,7 +267,7 @@ impl Bus {
     }
 
     /// Takes a warm spare out of its seat for one client, or starts a worker for it if the pool may grow.
-    fn take_dedicated(&mut self, now: Moment, client: ClientKey, group: usize) -> Option<WorkerKey> {
+    pub(super) fn take_dedicated(&mut self, now: Moment, client: ClientKey, group: usize) -> Option<WorkerKey> {
         let pool = self.groups[group].seats.first()?.0;
         let worker = match self.next_in_turn(group) {
             Some(spare) => {
@@ -267,16 +276,31 @@ impl Bus {
                 }
                 spare
             }
-            // A pool whose workers do not stay is not started over and over by those who ask for one.
-            None if self.pools[pool].seats.iter().any(Seat::is_failing) => return None,
-            None if self.pools[pool].rests_until(now).is_some() => return None,
+            None if !self.may_grow(now, group) => return None,
             None => self.start_worker(now, pool, None)?,
         };
         let taken = self.workers.get_mut(worker)?;
         taken.owner = Some(client);
         taken.claimed = now;
+        self.count_turn(now, client);
         self.fill_seats(now, pool);
         Some(worker)
+    }
+
+    /// Whether a worker takes messages in one of the seats of a group.
+    pub(super) fn has_spare(&self, group: usize) -> bool {
+        (0..self.groups[group].len())
+            .any(|at| self.group_worker(group, at).is_some_and(|worker| self.worker_takes_messages(worker)))
+    }
+
+    /// Whether a worker may be started for a client of a dedicated group. A pool whose workers do not stay is not started
+    /// over and over by those who ask for one.
+    pub(super) fn may_grow(&self, now: Moment, group: usize) -> bool {
+        let Some((index, _)) = self.groups[group].seats.first() else { return false };
+        let pool = &self.pools[*index];
+        pool.live < self.settings.pools[*index].max_instances
+            && !pool.seats.iter().any(Seat::is_failing)
+            && pool.rests_until(now).is_none()
     }
 
     /// The client that a worker of a dedicated pool belongs to.

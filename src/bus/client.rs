@@ -78,6 +78,8 @@ pub(super) struct Client {
     pub granted: Option<WorkerKey>,
     /// Names of sessions that went with their workers.
     pub lost: LostNames,
+    /// Its next line gets no worker of its own: it has waited for too long, or with too many.
+    pub refused_worker: bool,
     /// What it is not read for, for a while.
     pub penalty: Penalty,
     /// When it connected.
@@ -119,6 +121,7 @@ impl Client {
             credit: 0,
             granted: None,
             lost: LostNames::default(),
+            refused_worker: false,
             penalty: Penalty::default(),
             opened: now,
             heard: Moment::default(),

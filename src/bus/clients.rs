@@ -108,6 +108,7 @@ impl Bus {
                 let deadline = now.after(self.settings.limits.drain_timeout);
                 client.phase = Phase::HalfClosed;
                 client.deadline = Some(deadline);
+                self.judge_source(now, key);
                 self.check_at(deadline);
                 self.fail_requests_to_client(now, key);
                 self.finish_half_closed(now, key);
@@ -183,7 +184,7 @@ impl Bus {
             return;
         }
         let first = client.phase < Phase::Refusing;
-        let was_half_closed = client.phase == Phase::HalfClosed;
+        let (was_open, was_half_closed) = (client.phase == Phase::Open, client.phase == Phase::HalfClosed);
         client.phase = next;
         client.deadline = None;
         let why = *client.why.get_or_insert(why);
@@ -197,7 +198,10 @@ impl Bus {
         }
         if first {
             self.stop_waiting(now, Peer::Client(key));
-            self.stop_awaiting_worker(key);
+            self.stop_awaiting_worker(now, key);
+            if was_open && matches!(why, Reason::ClientClosed | Reason::ClientBroken) {
+                self.judge_source(now, key);
+            }
             self.detach_client(now, key);
         }
         if how == Close::Refuse {

@@ -7,8 +7,8 @@
 //! - Ways: `from_client.rs` and `from_worker.rs` send each line on its way. `assignment.rs` chooses a worker for it,
 //!   `deny.rs` may keep it back, `delivery.rs` queues it, `refusals.rs` says why it went nowhere.
 //! - Tables: [`sessions`] with the rules of `ownership.rs`, [`requests`] with those of `correlation.rs`.
-//! - Lives: `clients.rs`, `closing.rs`, `admission.rs` and `idle.rs`, `workers.rs`, `pool.rs` and `hung.rs`, and [`shutdown`] for the
-//!   daemon.
+//! - Lives: `clients.rs`, `closing.rs`, `admission.rs` and `idle.rs`, `workers.rs`, `pool.rs`, `spawns.rs` and
+//!   `hung.rs`, and [`shutdown`] for the daemon.
 //! - Who has to wait: [`output`], `vacancy.rs`, `turns.rs` with [`send_window`], `patience.rs`, `fairness.rs`,
 //!   `penalties.rs`; and `memory.rs` closes who holds too much.
 //!
@@ -66,6 +66,7 @@ pub mod sessions;
 pub mod settings;
 pub mod shutdown;
 mod sources;
+mod spawns;
 pub mod stats;
 pub mod table;
 pub mod tally;
@@ -120,6 +121,7 @@ pub struct Bus {
     /// Whose line was just dealt with is not read on.
     sender_penalised: bool,
     sources: sources::Sources,
+    spawns: spawns::Spawns,
     bonds: bonds::Bonds,
     /// Workers before which clients take turns, and when they are looked after next.
     workers_in_turns: Vec<WorkerKey>,
@@ -207,6 +209,7 @@ impl Bus {
             pace_queue: fairness::PaceQueue::new(),
             sender_penalised: false,
             sources: sources::Sources::default(),
+            spawns: spawns::Spawns::default(),
             bonds: bonds::Bonds::default(),
             workers_in_turns: Vec::new(),
             turns_due: None,
@@ -433,6 +436,7 @@ impl Bus {
             Input::Refused { client, held } => self.on_memory_refused(now, client, &held),
             Input::Unintroduced { place, why } => self.on_unintroduced(now, place, &why),
             Input::NotUpgraded { place, why } => self.on_not_upgraded(now, place, &why),
+            Input::SendsNoMore { client } => self.on_sends_no_more(now, client),
             Input::Left { client } => self.on_client_left(now, client),
             Input::BinaryIgnored { client } => self.on_binary_ignored(now, client),
             Input::Faulty { client, why, is_too_long } => self.on_client_faulty(now, client, &why, is_too_long),
@@ -482,6 +486,7 @@ impl Bus {
     pub fn stats(&self) -> Stats {
         Stats {
             clients: self.clients.len(),
+            awaiting_workers: self.awaiting_workers(),
             workers: self.workers.len(),
             sessions: self.sessions.owned(),
             pending: self.to_workers.len() + self.to_clients.len(),
@@ -554,6 +559,7 @@ impl Bus {
         self.tick_workers(now);
         self.tick_pools(now);
         self.tick_vacancy(now);
+        self.tick_spawns(now);
         self.tick_shutdown(now);
     }
 
@@ -603,6 +609,7 @@ impl Bus {
         self.check_turns();
         self.check_pools();
         self.check_vacancy();
+        self.check_spawns();
         self.check_assignments();
         self.check_early();
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::Bus;
 use super::account::Account;
-use super::client::Phase;
+use super::client::{Client, Phase};
 use super::endpoint::Endpoint;
 use super::origin::Origin;
 use super::peer::{ClientKey, Moment, Peer, WorkerKey};
@@ -24,6 +24,8 @@ pub enum Name {
     Client(u32),
     /// A worker.
     Worker(WorkerName),
+    /// The pool with this index, of which the next worker is waited for.
+    Pool(usize),
 }
 
 /// What a client and a worker have in common.
@@ -39,7 +41,7 @@ pub struct Link {
     pub queued: usize,
     /// For how long its queue has been full.
     pub full: Option<Duration>,
-    /// Whom it waits for, and for how long: it is not read meanwhile.
+    /// Whom it waits for, and for how long: it is not read meanwhile. Or a worker of its own that has answered nothing yet.
     pub waits: Option<(Name, Duration)>,
     /// How long ago it moved something.
     pub idle: Duration,
@@ -189,7 +191,9 @@ impl Bus {
 
     /// The client in a slot.
     pub fn client_row(&self, now: Moment, slot: usize) -> Option<ClientRow> {
-        let (_, client) = self.clients.at(slot)?;
+        let (key, client) = self.clients.at(slot)?;
+        let mut link = self.link(now, &client.end);
+        link.waits = link.waits.or_else(|| self.waits_for_own(now, key, client));
         Some(ClientRow {
             number: client.number,
             listener: client.listener,
@@ -201,8 +205,20 @@ impl Bus {
                 Phase::HalfClosed => "half_closed",
                 Phase::Refusing | Phase::Flushing | Phase::Closing => "closing",
             },
-            link: self.link(now, &client.end),
+            link,
         })
+    }
+
+    /// The pool of which a client waits for a worker of its own, or the one that it waits for since it has answered nothing
+    /// yet.
+    fn waits_for_own(&self, now: Moment, key: ClientKey, client: &Client) -> Option<(Name, Duration)> {
+        if let Some((group, since)) = self.awaits_turn(key) {
+            let pool = self.groups[group].pools().next()?;
+            return Some((Name::Pool(pool), now.since(since)));
+        }
+        let starts = |worker: &WorkerKey| self.starts_for(*worker) == Some(key);
+        let worker = client.assigned.iter().map(|(_, worker)| *worker).find(starts)?;
+        Some((self.name(Peer::Worker(worker))?, now.since(self.workers.get(worker)?.claimed)))
     }
 
     /// Slots that workers may be in.

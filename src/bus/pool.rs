@@ -8,7 +8,7 @@ use super::Bus;
 use super::peer::{Moment, Source, WorkerKey};
 use super::port::Effect;
 use super::report::{Level, Reason, Report, WorkerName};
-use super::settings::{self, Limits, OnFailure};
+use super::settings::{self, Assignment, Limits, OnFailure};
 use super::tally::Tally;
 use super::worker::{State, Worker};
 
@@ -205,7 +205,8 @@ impl Bus {
         pools
     }
 
-    /// Starts a worker wherever a seat is empty and not waiting out its backoff.
+    /// Starts a worker wherever a seat is empty and not waiting out its backoff. Spares of a dedicated pool come one after
+    /// the other, and after clients that wait (`spawns.rs`).
     pub(super) fn fill_seats(&mut self, now: Moment, pool: usize) {
         if self.shutdown.stops_workers() {
             return;
@@ -221,6 +222,9 @@ impl Bus {
             };
             if here.worker.is_some() || waits {
                 continue;
+            }
+            if self.settings.pools[pool].assignment == Assignment::Dedicated && !self.may_start_at_once(now) {
+                return;
             }
             if let Some(worker) = self.start_worker(now, pool, Some(seat)) {
                 if self.pools[pool].seats[seat].is_unsteady() {
@@ -245,6 +249,7 @@ impl Bus {
         self.next_worker_number += 1;
         self.pools[pool].live += 1;
         self.pools[pool].places[place] = true;
+        self.spawns.begin();
         self.effects.push_back(Effect::Spawn { worker, name });
         Some(worker)
     }
@@ -349,8 +354,10 @@ impl Bus {
                 .iter()
                 .filter(|seat| seat.worker.is_none())
                 .filter_map(|seat| seat.restart_at)
+                // What is due and was not started is started after another (`spawns.rs`).
+                .filter(|at| *at > now)
                 .min();
-            if let Some(next) = next.filter(|next| *next > now) {
+            if let Some(next) = next {
                 self.check_at(next);
             }
         }

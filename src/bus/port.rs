@@ -97,6 +97,11 @@ pub enum Input {
         /// What it was told, for a person to read.
         why: String,
     },
+    /// A client that is not read for now will send nothing more than it has sent: it may have gone, or wait for answers.
+    SendsNoMore {
+        /// The client.
+        client: ClientKey,
+    },
     /// A client has said that it leaves: it reads nothing of what is sent to it now, and sends nothing more.
     Left {
         /// The client.
@@ -158,6 +163,8 @@ pub enum Exit {
     Code(i32),
     /// This signal ended it.
     Signal(i32),
+    /// The kernel killed it for its memory (signal 9).
+    OutOfMemory,
 }
 
 impl std::fmt::Display for Exit {
@@ -165,6 +172,10 @@ impl std::fmt::Display for Exit {
         match self {
             Self::Code(code) => write!(formatter, "exit code {code}"),
             Self::Signal(signal) => write!(formatter, "signal {signal}"),
+            Self::OutOfMemory => formatter.write_str(
+                "signal 9 of the kernel's memory killer (oom_kill of the control group has risen; allow more memory, or \
+                 have fewer workers)",
+            ),
         }
     }
 }

@@ -73,6 +73,7 @@ reasons! {
     HandshakeRefused "handshake_refused" Warn "A connection asked for a WebSocket and was refused, or did not ask in time.",
     BinaryIgnored "binary_ignored" Warn "A client sends binary messages over WebSocket, which are ignored.",
     PartialLine "partial_line" Warn "A peer ended in the middle of a line; the part was dropped.",
+    WorkerAwaited "worker_awaited" Info "A client waits for the first answer of its own worker, which may still be starting.",
     NoWorker "no_worker" Warn "No worker of the pool is running.",
     RequestLost "request_lost" Warn "A request was with a worker that ended, or for a session of one that ends; its client reads worker_exited.",
     SessionLimit "session_limit" Warn "The session table is full.",

@@ -1,4 +1,4 @@
-//! The sources that clients come from, and how many connections each of them has.
+//! The sources that clients come from, how many connections each of them has, and when it has got its last worker.
 
 use super::peer::Source;
 use super::settings::MAX_CONNECTIONS;
@@ -9,6 +9,9 @@ use super::table::{Key, Table};
 pub(super) struct Uses {
     source: Source,
     connections: usize,
+    /// When it got its last worker, in turns of all sources. One that has got none goes before the one that got the last,
+    /// and behind those that have waited since.
+    turn: u64,
 }
 
 /// Names what one source uses, for as long as it has a connection.
@@ -17,11 +20,12 @@ pub(super) type UseKey = Key<Uses>;
 /// The sources of all connections.
 pub(super) struct Sources {
     table: Table<Uses>,
+    turns: u64,
 }
 
 impl Default for Sources {
     fn default() -> Self {
-        Self { table: Table::new(MAX_CONNECTIONS) }
+        Self { table: Table::new(MAX_CONNECTIONS), turns: 0 }
     }
 }
 
@@ -31,7 +35,7 @@ impl Sources {
         let known = self.table.iter().find(|(_, uses)| uses.source == source).map(|(key, _)| key);
         let key = match known {
             Some(key) => key,
-            None => self.table.insert(Uses { source, ..Uses::default() })?,
+            None => self.table.insert(Uses { source, turn: self.turns.saturating_sub(1), ..Uses::default() })?,
         };
         self.uses(key).connections += 1;
         Some(key)
@@ -49,6 +53,17 @@ impl Sources {
     /// How many connections it has.
     pub(super) fn count(&self, key: UseKey) -> usize {
         self.table.get(key).map_or(0, |uses| uses.connections)
+    }
+
+    /// It has got a worker: all others that wait for one go before it.
+    pub(super) fn count_turn(&mut self, key: UseKey) {
+        self.turns += 1;
+        self.uses(key).turn = self.turns;
+    }
+
+    /// The source with the lowest has waited longest for a worker.
+    pub(super) fn turn(&self, key: UseKey) -> u64 {
+        self.table.get(key).map_or(0, |uses| uses.turn)
     }
 
     fn uses(&mut self, key: UseKey) -> &mut Uses {

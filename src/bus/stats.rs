@@ -33,6 +33,8 @@ pub struct Stats {
     pub bytes_unsent: u64,
     /// Client connections.
     pub clients: usize,
+    /// Clients that wait for a worker of their own to be started, or for its first answer.
+    pub awaiting_workers: usize,
     /// Workers.
     pub workers: usize,
     /// Sessions.

@@ -27,7 +27,14 @@ impl Bus {
     pub(super) fn await_worker(&mut self, now: Moment, client: ClientKey, window: Window<'_>, line: &Line) -> bool {
         let hold = self.settings.limits.hold;
         let Ok(group) = self.group_of_line(client, window, line) else { return false };
-        if hold.is_zero() || self.shutdown.refuses_requests() || !self.expects_worker(now, group) {
+        let is_refused = self.clients.get_mut(client).is_none_or(|client| std::mem::take(&mut client.refused_worker));
+        if is_refused || self.shutdown.refuses_requests() {
+            return false;
+        }
+        if self.await_turn(now, client, group) {
+            return true;
+        }
+        if hold.is_zero() || !self.expects_worker(now, group) {
             return false;
         }
         let due = self.groups[group].vacant_since.get_or_insert(now).after(hold);
@@ -74,6 +81,7 @@ impl Bus {
     /// What is known of workers has changed: the lines that wait for one are looked at again.
     pub(super) fn stop_awaiting_workers(&mut self) {
         self.look_again(|_| true);
+        self.stop_awaiting_turns();
     }
 
     /// The same, where it has changed in one pool alone.
@@ -96,7 +104,8 @@ impl Bus {
     }
 
     /// A client waits for no worker any more, since it is being closed.
-    pub(super) fn stop_awaiting_worker(&mut self, key: ClientKey) {
+    pub(super) fn stop_awaiting_worker(&mut self, now: Moment, key: ClientKey) {
+        self.give_up_turn(now, key);
         let Some(client) = self.clients.get_mut(key).filter(|client| client.end.awaits_worker) else { return };
         client.end.awaits_worker = false;
         self.vacancy.waiting.retain(|(waiting, _)| *waiting != key);
@@ -105,7 +114,7 @@ impl Bus {
     /// Those who have waited long enough go on.
     pub(super) fn tick_vacancy(&mut self, now: Moment) {
         match self.vacancy.due {
-            Some(due) if due <= now => self.stop_awaiting_workers(),
+            Some(due) if due <= now => self.look_again(|_| true),
             Some(due) => self.check_at(due),
             None => {}
         }
@@ -114,7 +123,8 @@ impl Bus {
     /// Panics if those who wait and the list of them disagree.
     pub(super) fn check_vacancy(&self) {
         let waiting = self.clients.iter().filter(|(_, client)| client.end.awaits_worker).map(|(key, _)| key);
-        let mut listed: Vec<ClientKey> = self.vacancy.waiting.iter().map(|(client, _)| *client).collect();
+        let listed = self.vacancy.waiting.iter().map(|(client, _)| *client);
+        let mut listed: Vec<ClientKey> = listed.chain(self.turn_waiters()).collect();
         listed.sort_unstable_by_key(|client| client.index());
         assert!(waiting.eq(listed), "a client that awaits a worker is listed");
         assert!(self.vacancy.due.is_some() || self.vacancy.waiting.is_empty(), "nobody waits for ever");

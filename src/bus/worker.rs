@@ -123,6 +123,10 @@ pub struct Worker {
     pub claimed: Moment,
     /// When the timer of its state runs out.
     pub timer: Option<Moment>,
+    /// Its start was asked for and not answered.
+    pub is_begun: bool,
+    /// It was told how long its client waits for its first answer.
+    pub told_of_wait: bool,
     /// Whether its process is there to be signalled.
     pub has_process: bool,
     /// Whether its stdin can still be written to.
@@ -178,6 +182,8 @@ impl Worker {
             started: now,
             claimed: now,
             timer: None,
+            is_begun: true,
+            told_of_wait: false,
             has_process: false,
             stdin_open: true,
             stdout_open: true,

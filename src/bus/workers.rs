@@ -14,6 +14,9 @@ use super::worker::{Action, Event, GRACE, State, Worker, step};
 impl Bus {
     pub(super) fn on_spawned(&mut self, now: Moment, key: WorkerKey, pid: u32) {
         let Some(worker) = self.workers.get_mut(key) else { return };
+        if std::mem::take(&mut worker.is_begun) {
+            self.spawns.end();
+        }
         worker.has_process = true;
         worker.pid = pid;
         worker.started = now;
@@ -24,6 +27,7 @@ impl Bus {
         if self.stage() >= Stage::Killing {
             self.step(now, key, Event::Timer);
         }
+        self.give_turns(now);
     }
 
     pub(super) fn on_spawn_failed(&mut self, now: Moment, key: WorkerKey, why: &str, short: bool) {
@@ -32,9 +36,13 @@ impl Bus {
             worker.stdout_open = false;
             worker.stdin_open = false;
             worker.was_short = short;
+            if std::mem::take(&mut worker.is_begun) {
+                self.spawns.end();
+            }
             self.pools[worker.pool].tally.start_failures += 1;
         }
         self.step(now, key, Event::SpawnFailed);
+        self.give_turns(now);
     }
 
     pub(super) fn on_stdout_ended(&mut self, now: Moment, key: WorkerKey) {
@@ -233,9 +241,10 @@ impl Bus {
             let silent = self.tick_silent(now, key);
             let trial = self.tick_trial(now, key);
             let early = self.tick_early(now, key);
+            let first = self.tick_first_answer(now, key);
             let Some(worker) = self.workers.get(key) else { continue };
             let stalls_at = worker.end.output.stalls_at(timeout).filter(|_| worker.takes_messages());
-            let next = [worker.timer, stalls_at, worker.patience.ends(), silent, trial, early];
+            let next = [worker.timer, stalls_at, worker.patience.ends(), silent, trial, early, first];
             if let Some(next) = next.into_iter().flatten().min() {
                 self.check_at(next);
             }

@@ -43,6 +43,7 @@ impl<I: Io> Hands<I> {
         }
         if tells_half_closed(result) {
             connection.half_closed = true;
+            self.tell_half_closed(slot);
             return self.watch(slot);
         }
         let peer = connection.peer;
@@ -51,6 +52,18 @@ impl<I: Io> Hands<I> {
         let has_gone = result & i32::from(libc::POLLERR | libc::POLLHUP) != 0;
         if connection.kind == Kind::Worker || ((connection.paused || connection.end != End::Open) && has_gone) {
             self.broken(now, slot, peer, "the other side has gone".to_owned());
+        }
+    }
+
+    /// Tells the core of a client that is not read and sends no more.
+    pub(super) fn tell_half_closed(&mut self, slot: usize) {
+        let connection = &self.connections[slot];
+        if let Peer::Client(client) = connection.peer
+            && connection.kind == Kind::Socket
+            && connection.paused
+            && connection.is_half_closed()
+        {
+            self.tell(self.clock.now(), Input::SendsNoMore { client });
         }
     }
 

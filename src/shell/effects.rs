@@ -32,6 +32,7 @@ impl<I: Io> Hands<I> {
                 Effect::Pause { peer } => {
                     if let Some(slot) = self.slot(peer) {
                         self.connections[slot].paused = true;
+                        self.tell_half_closed(slot);
                         self.watch(slot);
                     }
                 }

@@ -276,6 +276,7 @@ impl<I: Io> Hands<I> {
             let why = io::Error::from_raw_os_error(-result).to_string();
             return self.broken(now, slot, peer, why);
         }
+        self.tell_half_closed(slot);
         self.tell_end(now, slot);
         self.watch(slot);
     }

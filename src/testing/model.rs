@@ -1711,13 +1711,25 @@ impl Model {
 
     /// Whether a client may have to wait for a worker to be started.
     pub fn awaits_worker(&self, client: usize) -> bool {
-        let line = self.clients[client].waits_with.filter(|_| !self.settings.limits.hold.is_zero());
-        let Some(line) = line.map(|line| &self.lines[line]) else { return false };
+        let Some(line) = self.clients[client].waits_with.map(|line| &self.lines[line]) else { return false };
+        if self.awaits_turn(client, line) {
+            return true;
+        }
+        if self.settings.limits.hold.is_zero() {
+            return false;
+        }
         let lacks = |fate: &Fate| fate.lost.contains(&Reason::NoWorker);
         let fate = self.fate_of_client_line(client, line);
         // Why it will be refused may have come about while it waits.
         let is_vacant = || self.group_of(client, line).is_some_and(|group| lacks(&self.anybody(client, group)));
         lacks(&fate) || fate.to.is_empty() && is_vacant()
+    }
+
+    /// Whether a client may have to wait for its turn to get a worker of its own.
+    fn awaits_turn(&self, client: usize, line: &Line) -> bool {
+        let Some(group) = self.group_of(client, line) else { return false };
+        let has = |(of, worker): &(usize, usize)| *of == group && self.workers[*worker].takes;
+        self.pools_of(group).1 == Assignment::Dedicated && !self.clients[client].assigned.iter().any(has)
     }
 
     /// What a client waits with, and what is thought to become of it.

@@ -538,16 +538,29 @@ impl World {
     fn learn_owners(&mut self, client: usize) {
         let mut lines = std::mem::take(&mut self.dropped);
         lines.extend(self.front(Who::Client(client)));
+        self.learn_owners_by(client, &lines);
+    }
+
+    fn learn_owners_by(&mut self, client: usize, lines: &[usize]) {
         let key = self.clients[client].key;
         for at in 0..self.workers.len() {
             if !self.workers[at].released && self.bus.owner(self.workers[at].key) == Some(key) {
-                self.model.claimed(client, at, &lines);
+                self.model.claimed(client, at, lines);
             }
         }
     }
 
     /// Tells the bus that a peer's input has ended, once it has all of it.
     fn tell_end(&mut self, who: Who) {
+        let end = self.end_mut(who);
+        if let Who::Client(client) = who
+            && end.ended
+            && end.paused
+            && !end.deaf
+        {
+            let key = self.clients[client].key;
+            return self.handle("sends no more", Some(who), Input::SendsNoMore { client: key });
+        }
         let end = self.end_mut(who);
         if end.end_told || !end.ended || !end.wire.is_empty() || end.paused || end.deaf {
             return;
@@ -632,6 +645,8 @@ impl World {
                     let who = self.who(peer);
                     let now = self.now;
                     if let Who::Client(client) = who {
+                        let waits_with: Vec<usize> = self.front(who).into_iter().collect();
+                        self.learn_owners_by(client, &waits_with);
                         self.model.waits(client, None);
                     }
                     let end = self.end_mut(who);

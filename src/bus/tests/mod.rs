@@ -24,6 +24,7 @@ mod readiness;
 mod routing;
 mod sessions;
 mod shutdown;
+mod spawns;
 mod tally;
 mod turns;
 mod vacancy;

@@ -482,6 +482,7 @@ fn no_two_workers_of_a_dedicated_pool_have_one_name_and_those_of_the_gone_are_us
     bench.dies(ended);
     let third = bench.client();
     bench.write(third, r#"{"method":"x"}"#);
+    bench.pass(milliseconds(50));
     assert_eq!(names(&bench)[3..], [(0, 3)]);
 }
 

@@ -365,6 +365,13 @@ const FAMILIES: &[Family] = &[
         write: |out, scene, _| out.one(scene.gathered.clients_paused as f64),
     },
     Family {
+        name: "stdio_bus_clients_awaiting_workers",
+        kind: "gauge",
+        help: "Clients that wait for a worker of their own to be started, or for its first answer.",
+        over: Over::All,
+        write: |out, scene, _| out.one(scene.stats.awaiting_workers as f64),
+    },
+    Family {
         name: "stdio_bus_clients_paused_seconds_total",
         kind: "counter",
         help: "How long clients were not read for that, all together.",

@@ -1,5 +1,6 @@
 //! The tables of the daemon as JSON, a row for each client, worker, pool, session or request; written in pieces.
 
+use std::fs;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -178,6 +179,9 @@ fn name(view: &View<'_>, name: Name) -> String {
     match name {
         Name::Client(number) => format!("client {number}"),
         Name::Worker(worker) => format!("worker {}", worker_name(view, worker)),
+        Name::Pool(pool) => {
+            format!("the next worker of {}", view.pools.get(pool).map_or("", |pool| pool.core.id.as_str()))
+        }
     }
 }
 
@@ -242,9 +246,18 @@ fn worker(view: &View<'_>, slot: usize) -> Option<Value> {
         "asks": worker.link.asked,
         "sessions": worker.link.sessions,
         "unread_bytes": worker.unread,
+        "memory_bytes": resident(worker.pid),
     });
     add_link(view, &mut row, &worker.link);
     Some(row)
+}
+
+/// Bytes of memory that a process has, those that it shares included; none of its children (VmRSS, proc_pid_status(5)).
+fn resident(process: u32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{process}/status")).ok().filter(|_| process != 0)?;
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kibibytes * 1024)
 }
 
 fn add_readiness(row: &mut Value, readiness: Option<Readiness>) {

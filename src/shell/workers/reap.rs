@@ -15,6 +15,7 @@ use super::processes::Processes;
 use super::spawn::Job;
 use super::starter::{Started, Starter};
 use crate::bus::port::{Exit, Signal, WorkerKey};
+use crate::cgroup;
 use crate::config::Pool;
 
 /// How long killed processes may take to die at the end.
@@ -30,6 +31,8 @@ pub(crate) struct Reaper {
     /// Is given to the thread that starts workers, with the first of them.
     bell: OwnedFd,
     starter: Option<Starter>,
+    /// How many processes the kernel had killed for their memory when one was looked at last.
+    memory_kills: Option<u64>,
     /// Results that nobody has asked for yet.
     started: VecDeque<Started>,
 }
@@ -46,8 +49,15 @@ impl Reaper {
             processes: HashMap::new(),
             bell,
             starter: None,
+            memory_kills: cgroup::memory_kills(),
             started: VecDeque::new(),
         }
+    }
+
+    /// Whether the kernel has killed a process of our control group for its memory since the last look.
+    fn was_killed_for_memory(&mut self) -> bool {
+        let kills = cgroup::memory_kills();
+        std::mem::replace(&mut self.memory_kills, kills) < kills
     }
 
     /// Takes the results of starts that are there.
@@ -117,6 +127,7 @@ impl Processes for Reaper {
         }
         let (_, status) = waitpid(Some(pid), WaitOptions::NOHANG).ok()??;
         let exit = match status.terminating_signal() {
+            Some(libc::SIGKILL) if worker.is_some() && self.was_killed_for_memory() => Exit::OutOfMemory,
             Some(signal) => Exit::Signal(signal),
             None => Exit::Code(status.exit_status().unwrap_or_default()),
         };

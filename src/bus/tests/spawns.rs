@@ -1,0 +1,162 @@
+//! One worker of a dedicated pool is started at a time, and sources take turns for them.
+
+use super::*;
+
+const ASK: &str = r#"{"id":1,"method":"initialize"}"#;
+
+/// A bus whose dedicated pool has one spare, which runs; what is started from now on does not run before it is told to.
+fn dedicated(max_instances: usize) -> Bench {
+    let mut bench = Bench::new(settings(vec![Pool { max_instances, ..pool(1, Assignment::Dedicated) }]));
+    bench.spawns = false;
+    bench
+}
+
+/// A client of this user asks.
+fn asks_from(bench: &mut Bench, user: u32) -> Peer {
+    let client = Peer::Client(bench.connect(0, Source::User(user)).expect("there is room"));
+    bench.write(client, ASK);
+    client
+}
+
+/// Workers that are being started.
+fn starting(bench: &Bench) -> Vec<WorkerKey> {
+    let is_starting = |key: &WorkerKey| bench.bus.workers.get(*key).is_some_and(|worker| worker.is_begun);
+    bench.workers.iter().copied().filter(is_starting).collect()
+}
+
+/// The one worker that is being started runs. Gives whom it belongs to.
+fn runs(bench: &mut Bench) -> Option<Peer> {
+    let [worker] = starting(bench)[..] else { panic!("{:?} are being started", starting(bench)) };
+    let owner = bench.bus.owner(worker).map(Peer::Client);
+    bench.handle(Input::Spawned { worker, pid: 7 });
+    owner
+}
+
+#[test]
+fn one_worker_is_started_at_a_time_and_sources_take_turns() {
+    let mut bench = dedicated(100);
+    asks_from(&mut bench, 1);
+    assert_eq!(starting(&bench).len(), 1, "a spare follows the one taken");
+    let greedy: Vec<Peer> = (0..20).map(|_| asks_from(&mut bench, 1)).collect();
+    let honest = [asks_from(&mut bench, 2), asks_from(&mut bench, 3), asks_from(&mut bench, 2)];
+    assert_eq!(runs(&mut bench), Some(greedy[0]), "the spare that was on its way was taken");
+    let order: Vec<Option<Peer>> = (0..6).map(|_| runs(&mut bench)).collect();
+    let expected = [honest[0], honest[1], greedy[1], honest[2], greedy[2], greedy[3]];
+    assert_eq!(order, expected.map(Some));
+    assert!(bench.is_paused(greedy[19]) && !bench.is_paused(honest[2]));
+}
+
+#[test]
+fn nothing_is_started_for_a_client_that_has_gone_while_it_waited() {
+    let mut bench = dedicated(100);
+    asks_from(&mut bench, 1);
+    asks_from(&mut bench, 1);
+    let gone: Vec<Peer> = (0..50).map(|_| asks_from(&mut bench, 1)).collect();
+    let honest = asks_from(&mut bench, 2);
+    for client in gone {
+        bench.breaks(client);
+        bench.gone(client);
+    }
+    let begun = bench.workers.len();
+    runs(&mut bench);
+    assert_eq!(runs(&mut bench), Some(honest));
+    assert_eq!(runs(&mut bench), None, "then spares are");
+    assert_eq!((bench.workers.len() - begun, starting(&bench).len()), (2, 0));
+}
+
+#[test]
+fn spares_come_after_clients_that_wait() {
+    let mut bench = dedicated(100);
+    asks_from(&mut bench, 1);
+    asks_from(&mut bench, 2);
+    let waits = asks_from(&mut bench, 3);
+    runs(&mut bench);
+    assert_eq!((runs(&mut bench), runs(&mut bench)), (Some(waits), None));
+}
+
+#[test]
+fn a_source_whose_clients_leave_without_their_answers_gets_workers_and_spares_at_a_pace() {
+    let mut bench = Bench::new(settings(vec![Pool { max_instances: 1000, ..pool(2, Assignment::Dedicated) }]));
+    let begun = |bench: &Bench| bench.bus.pools[0].tally.starts;
+    for _ in 0..500 {
+        let client = asks_from(&mut bench, 1);
+        bench.breaks(client);
+        bench.gone(client);
+        bench.pass(milliseconds(1));
+    }
+    assert!((2..=14).contains(&begun(&bench)), "{} workers in half a second", begun(&bench));
+    let honest = asks_from(&mut bench, 2);
+    assert!(!bench.is_paused(honest), "a spare is left for others");
+}
+
+#[test]
+fn of_clients_that_send_no_more_a_few_of_each_source_wait_for_workers() {
+    let mut bench = dedicated(1000);
+    asks_from(&mut bench, 1);
+    asks_from(&mut bench, 1);
+    let ended: Vec<Peer> = (0..100).map(|_| asks_from(&mut bench, 1)).collect();
+    let honest = asks_from(&mut bench, 1);
+    for client in &ended {
+        let Peer::Client(key) = *client else { panic!("it is a client") };
+        bench.handle(Input::SendsNoMore { client: key });
+    }
+    let refused: Vec<Peer> = ended.iter().copied().filter(|client| !bench.is_paused(*client)).collect();
+    assert_eq!(refused.len(), 100 - 16);
+    let (reason, _, _) = bench.read_error(refused[0]);
+    assert_eq!(reason, "no_worker");
+    runs(&mut bench);
+    bench.pass(milliseconds(50));
+    assert_eq!(runs(&mut bench), Some(honest), "who may still send goes first");
+    let served = |bench: &Bench| {
+        let owners: Vec<Peer> =
+            bench.workers.iter().filter_map(|worker| bench.bus.owner(*worker)).map(Peer::Client).collect();
+        ended.iter().filter(|client| owners.contains(client)).count()
+    };
+    bench.pass(milliseconds(49));
+    if !starting(&bench).is_empty() {
+        assert_eq!(runs(&mut bench), None, "a spare");
+    }
+    assert_eq!(served(&bench), 0);
+    bench.pass(milliseconds(1));
+    assert_eq!(served(&bench), 1, "then it is their turn, one after the other");
+}
+
+#[test]
+fn who_waits_for_a_worker_for_half_a_minute_is_told_so() {
+    let mut bench = dedicated(100);
+    asks_from(&mut bench, 1);
+    asks_from(&mut bench, 1);
+    let waits = asks_from(&mut bench, 2);
+    bench.pass(milliseconds(29_999));
+    assert!(bench.read(waits).is_empty() && bench.is_paused(waits));
+    bench.pass(milliseconds(1));
+    let error = bench.read_json(waits)["error"].take();
+    assert_eq!(error["data"]["reason"], "no_worker");
+    assert!(error["message"].as_str().is_some_and(|text| text.contains("too many clients wait")), "{error}");
+}
+
+#[test]
+fn those_who_wait_for_workers_are_told_when_the_daemon_shuts_down() {
+    let mut bench = dedicated(100);
+    asks_from(&mut bench, 1);
+    asks_from(&mut bench, 1);
+    let waits = asks_from(&mut bench, 2);
+    bench.shutdown();
+    assert_eq!(bench.read_error(waits).0, "shutting_down");
+}
+
+#[test]
+fn a_client_that_waits_for_its_worker_to_start_is_counted_and_told_about_once() {
+    let mut bench = dedicated(100);
+    let cold = asks_from(&mut bench, 1);
+    let queued = [asks_from(&mut bench, 2), asks_from(&mut bench, 2)];
+    assert_eq!(bench.bus.stats().awaiting_workers, 3);
+    runs(&mut bench);
+    runs(&mut bench);
+    bench.pass(seconds(2));
+    assert_eq!(bench.count(Reason::WorkerAwaited), 3);
+    let worker = bench.worker(0);
+    bench.write(worker, r#"{"id":1,"result":{}}"#);
+    assert_eq!((bench.read(cold).len(), bench.bus.stats().awaiting_workers), (1, 2));
+    assert!(bench.read(queued[0]).is_empty());
+}

@@ -145,8 +145,10 @@ pub fn family(process: u32) -> Vec<u32> {
 
 /// The children of a process.
 pub fn children(process: u32) -> Vec<u32> {
-    let text = fs::read_to_string(format!("/proc/{process}/task/{process}/children")).unwrap_or_default();
-    text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+    // Each thread has its own: the daemon starts its workers in one aside.
+    let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+    let texts = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
+    texts.flat_map(|text| text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>()).collect()
 }
 
 /// Counts the system calls that a process begins. It makes every system call of the machine a little slower, so it is

@@ -31,6 +31,7 @@ mod proxy;
 mod service;
 mod sessions;
 mod shutdown;
+mod spawns;
 mod startup;
 mod stdio;
 mod websocket;

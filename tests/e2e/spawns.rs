@@ -1,0 +1,151 @@
+//! Workers that are started while others are served: nobody waits for somebody else's exec, and nobody for workers of
+//! those who have gone.
+
+use std::fs::File;
+use std::net::IpAddr;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::admin::{Admin, start_ready};
+use crate::client::Client;
+use crate::harness::{Daemon, Setup, echo, program, script, skip, with};
+
+/// fcntl(2); the crate libc does not have it.
+const F_SETSIG: libc::c_int = 10;
+
+/// A lease on a file: who opens it, to execute it too, waits until the lease is given back (fcntl(2), F_SETLEASE).
+struct Lease(File);
+
+impl Lease {
+    /// None where the file system has no leases.
+    fn on(path: &Path) -> Option<Self> {
+        let file = File::options().read(true).write(true).open(path).expect("it is ours");
+        // SAFETY: the calls have no memory arguments. The signal that tells of the wish to open it is ignored by default.
+        let is_held = unsafe {
+            libc::fcntl(file.as_raw_fd(), F_SETSIG, libc::SIGURG);
+            libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK) == 0
+        };
+        is_held.then_some(Self(file))
+    }
+
+    /// Whether nobody waits for it.
+    fn is_undisturbed(&self) -> bool {
+        // SAFETY: the call has no memory arguments.
+        unsafe { libc::fcntl(self.0.as_raw_fd(), libc::F_GETLEASE) == libc::F_WRLCK }
+    }
+}
+
+fn dedicated(pool: Value, most: usize) -> Value {
+    with(with(pool, "assignment", "dedicated"), "max_instances", most)
+}
+
+/// A dedicated pool whose program a lease can be taken on, and another pool.
+fn slow_to_start(most: usize) -> (Setup, PathBuf) {
+    let mut setup = Setup::new([]);
+    let agent = setup.path("agent.sh");
+    script(&agent, &format!("#!/bin/sh\nexec '{}' worker echo\n", program().display()));
+    let own = json!({ "id": "own", "command": agent, "args": [], "instances": 1 });
+    setup.config()["pools"] = json!([dedicated(own, most), echo("others", 1)]);
+    (setup, agent)
+}
+
+/// How many workers of a pool were started.
+fn starts(daemon: &Daemon, pool: &str) -> u64 {
+    let answer = Admin::of(daemon).get("/pools.json").body;
+    let pools: Value = serde_json::from_str(&answer).expect("it is JSON");
+    let rows = pools["pools"].as_array().expect("a table");
+    rows.iter().find(|row| row["pool"] == pool).and_then(|row| row["starts"].as_u64()).expect("it is counted")
+}
+
+fn ask(client: &mut Client, pool: &str) {
+    client.send(&json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "pool": pool }));
+}
+
+#[test]
+fn while_a_worker_is_being_started_others_are_served_and_who_waits_for_it_is_seen() {
+    let (setup, agent) = slow_to_start(9);
+    let mut daemon = start_ready(setup);
+    let Some(lease) = Lease::on(&agent) else { return skip("the file system of TMPDIR has no leases (fcntl(2))") };
+    let (mut warm, mut waits, mut other) = (daemon.connect(), daemon.connect(), daemon.connect());
+    // The spare one is taken, and the next one cannot come.
+    ask(&mut warm, "own");
+    warm.answer(1);
+    daemon.until("the next one is being started", || !lease.is_undisturbed());
+    ask(&mut waits, "own");
+    ask(&mut other, "others");
+    other.answer(1);
+    assert_eq!(starts(&daemon, "own"), 1, "nobody else has waited for it");
+    let tables = || Admin::of(&daemon).get("/waiting.json").body;
+    daemon.until("who waits is seen", || tables().contains("\"waits_for\":\"worker own/"));
+    let metrics = Admin::of(&daemon).get("/metrics").body;
+    assert!(metrics.contains("\nstdio_bus_clients_awaiting_workers 1\n"), "{metrics}");
+    daemon.logs(&["worker_awaited", "first answer of its own worker"]);
+    assert!(!waits.has_something());
+    drop(lease);
+    waits.answer(1);
+    daemon.stop();
+}
+
+#[test]
+fn connections_that_have_gone_get_no_workers_and_keep_nobody_from_theirs() {
+    let daemon = start_ready(Setup::new([dedicated(echo("own", 1), 1000)]).tcp());
+    let address = daemon.address();
+    let from = |host: u8| Client::over_tcp_from(IpAddr::from([127, 0, 0, host]), address);
+    // All have come, asked and gone before the daemon looks.
+    daemon.stand_still();
+    for _ in 0..300 {
+        let mut gone = from(2);
+        ask(&mut gone, "own");
+    }
+    let mut honest: Vec<Client> = (3..6).map(from).collect();
+    honest.iter_mut().for_each(|client| ask(client, "own"));
+    daemon.signal(Signal::CONT);
+    for client in &mut honest {
+        let answer = client.answer(1);
+        assert!(answer["result"].is_object(), "{answer}");
+    }
+    daemon.until("all others are closed", || {
+        let clients = Admin::of(&daemon).get("/clients.json").body;
+        clients.matches("\"client\":").count() == honest.len()
+    });
+    let started = starts(&daemon, "own");
+    assert!(started < 60, "{started} workers were started, for 300 who have gone and 3 who have not");
+    daemon.stop();
+}
+
+#[test]
+fn the_others_of_a_dedicated_pool_take_turns_with_one_who_asks_for_a_hundred_workers() {
+    let (setup, agent) = slow_to_start(1000);
+    let daemon = start_ready(setup.tcp());
+    let address = daemon.address();
+    let from = |host: u8| Client::over_tcp_from(IpAddr::from([127, 0, 0, host]), address);
+    let Some(lease) = Lease::on(&agent) else { return skip("the file system of TMPDIR has no leases (fcntl(2))") };
+    let mut warm = from(2);
+    ask(&mut warm, "own");
+    warm.answer(1);
+    let awaiting = |count: usize| {
+        let metrics = Admin::of(&daemon).get("/metrics").body;
+        metrics.contains(&format!("\nstdio_bus_clients_awaiting_workers {count}\n"))
+    };
+    let mut greedy: Vec<Client> = (0..100).map(|_| from(2)).collect();
+    greedy.iter_mut().for_each(|client| ask(client, "own"));
+    daemon.until("all of one source wait", || awaiting(100));
+    let mut honest: Vec<Client> = (3..6).map(from).collect();
+    honest.iter_mut().for_each(|client| ask(client, "own"));
+    daemon.until("the others wait, too", || awaiting(103));
+    drop(lease);
+    honest.iter_mut().chain(&mut greedy).for_each(|client| _ = client.answer(1));
+    let workers: Value = serde_json::from_str(&Admin::of(&daemon).get("/workers.json").body).expect("it is JSON");
+    // The numbers of workers are in the order of their starts, those of clients in the order of their coming.
+    let mut own: Vec<(u64, u64)> = Vec::new();
+    for row in workers["workers"].as_array().expect("a table") {
+        own.extend(row["owner"].as_u64().zip(row["incarnation"].as_u64()));
+    }
+    own.sort_unstable();
+    let last = own.iter().rev().take(3).map(|(_, incarnation)| *incarnation).max().expect("they have workers");
+    assert!(last < 12, "the last of the others got worker {last}: {own:?}");
+    daemon.stop();
+}

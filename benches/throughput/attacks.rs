@@ -15,6 +15,7 @@ use crate::attack::{Attack, Outcome, Over, Stage, Waits, agents, joined, polite,
 use crate::case::Transport;
 use crate::client::{Client, request};
 use crate::fairness::give_way;
+use crate::machine;
 use crate::server::Address;
 use crate::worker::FLOOD_LINE;
 
@@ -49,6 +50,7 @@ pub fn all() -> impl Iterator<Item = Attack> {
             flood(stage, true, 200)
         }),
         attack("fairness, requests flood a fast worker", "p50 10 ms", 120, |stage| flood(stage, true, 0)),
+        attack("fairness, 200 workers of a dedicated pool are started a second", "p99 × 2", 60, starts),
         attack("fairness, eight connections take all seats of a dedicated pool", "an error with the figure", 60, seats),
     ]
     .into_iter()
@@ -568,6 +570,58 @@ fn flood(stage: &Stage<'_>, requests: bool, micros: u64) -> io::Result<Outcome> 
             "flood_lines_per_second": rate,
         }),
     })
+}
+
+/// What a polite client of another pool notices of workers that are started, for clients that come, ask, and go with
+/// their answers.
+fn starts(stage: &Stage<'_>) -> io::Result<Outcome> {
+    const THREADS: u32 = 8;
+    const RATE: u32 = 200;
+    let mut pool = agents("shared", 1, 0)?;
+    pool["assignment"] = json!("dedicated");
+    pool["max_instances"] = json!(500);
+    let server = stage.start(&[pool, agents("own", 1, 0)?], &json!({}), Transport::Tcp)?;
+    // What it starts runs where there is room, as it would anywhere.
+    machine::unpin(server.process())?;
+    let seconds = stage.either(6, 2);
+    let quiet = polite(&server.address, "own", stage.within(seconds), |_| false)?;
+    let (over, answered) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let until = stage.within(seconds);
+    let began = Instant::now();
+    let loaded = std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (over, answered, address) = (&over, &answered, &server.address);
+            scope.spawn(move || {
+                let mut due = began + Duration::from_secs(1) / RATE * thread;
+                while !over.load(Ordering::Relaxed) {
+                    std::thread::sleep(due.saturating_duration_since(Instant::now()));
+                    due += Duration::from_secs(1) / RATE * THREADS;
+                    let asked = Client::connect(address).and_then(|mut client| {
+                        client.ask(0, "m", "shared", until)?;
+                        client.answer(0, until)
+                    });
+                    answered.fetch_add(
+                        usize::from(asked.is_ok_and(|answer| answer.get("result").is_some())),
+                        Ordering::Relaxed,
+                    );
+                }
+            });
+        }
+        let _over = Over(&over);
+        polite(&server.address, "own", until, |_| false)
+    })?;
+    let rate = answered.load(Ordering::Relaxed) as f64 / began.elapsed().as_secs_f64();
+    let [quiet_tail, tail] = [&quiet, &loaded].map(|waits| waits.middle_and_tail()[1]);
+    Ok(Outcome {
+        text: format!("p50 / p99 {} ms, {} without; {rate:.0} workers a second", millis(&loaded), millis(&quiet)),
+        reached: tail <= 2.0 * quiet_tail && loaded.errors == 0 && !loaded.unanswered,
+        figures: json!({ "quiet": quiet.figures(), "loaded": loaded.figures(), "workers_per_second": rate }),
+    })
+}
+
+fn millis(waits: &Waits) -> String {
+    let [middle, tail] = waits.middle_and_tail();
+    format!("{middle:.2} / {tail:.2}")
 }
 
 fn seats(stage: &Stage<'_>) -> io::Result<Outcome> {

@@ -53,6 +53,17 @@ pub fn pin(process: u32, cpu: usize) -> io::Result<()> {
     Ok(sched_setaffinity(Pid::from_raw(process as i32), &set)?)
 }
 
+/// Lets all threads of a process run on every CPU.
+pub fn unpin(process: u32) -> io::Result<()> {
+    let mut all = CpuSet::new();
+    (0..cpus()).for_each(|cpu| all.set(cpu));
+    for thread in fs::read_dir(format!("/proc/{process}/task"))? {
+        let thread = thread?.file_name().to_str().and_then(|name| name.parse().ok()).and_then(Pid::from_raw);
+        sched_setaffinity(thread, &all)?;
+    }
+    Ok(())
+}
+
 /// A thousand clients need a thousand descriptors.
 pub fn allow_descriptors() -> io::Result<()> {
     let limit = getrlimit(Resource::Nofile);

@@ -1,7 +1,7 @@
 //! Workers that are started while others are served: nobody waits for somebody else's exec, and nobody for workers of
 //! those who have gone.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::net::IpAddr;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::admin::{Admin, start_ready};
 use crate::client::Client;
-use crate::harness::{Daemon, Setup, echo, program, script, skip, with};
+use crate::harness::{Daemon, Setup, children, echo, program, script, skip, with};
 
 /// fcntl(2); the crate libc does not have it.
 const F_SETSIG: libc::c_int = 10;
@@ -22,7 +22,7 @@ struct Lease(File);
 impl Lease {
     /// None where the file system has no leases.
     fn on(path: &Path) -> Option<Self> {
-        let file = File::options().read(true).write(true).open(path).expect("it is ours");
+        let file = File::open(path).expect("it is ours");
         // SAFETY: the calls have no memory arguments. The signal that tells of the wish to open it is ignored by default.
         let is_held = unsafe {
             libc::fcntl(file.as_raw_fd(), F_SETSIG, libc::SIGURG);
@@ -78,6 +78,7 @@ fn while_a_worker_is_being_started_others_are_served_and_who_waits_for_it_is_see
     ask(&mut other, "others");
     other.answer(1);
     assert_eq!(starts(&daemon, "own"), 1, "nobody else has waited for it");
+    assert!(!daemon.log().contains("spawn_failed"), "nor for its failure");
     let tables = || Admin::of(&daemon).get("/waiting.json").body;
     daemon.until("who waits is seen", || tables().contains("\"waits_for\":\"worker own/"));
     let metrics = Admin::of(&daemon).get("/metrics").body;
@@ -147,5 +148,28 @@ fn the_others_of_a_dedicated_pool_take_turns_with_one_who_asks_for_a_hundred_wor
     own.sort_unstable();
     let last = own.iter().rev().take(3).map(|(_, incarnation)| *incarnation).max().expect("they have workers");
     assert!(last < 12, "the last of the others got worker {last}: {own:?}");
+    daemon.stop();
+}
+
+#[test]
+fn a_worker_is_killed_for_its_memory_before_the_daemon() {
+    let mut daemon = Setup::new([echo("agents", 1)]).start();
+    daemon.connect_and_ask();
+    let score = |process: u32| -> i32 {
+        let text = fs::read_to_string(format!("/proc/{process}/oom_score_adj")).expect("it runs");
+        text.trim().parse().expect("a number")
+    };
+    let (worker, _) = children(daemon.pid())[0];
+    let ours = score(daemon.pid());
+    assert_eq!(score(worker), (ours + 500).min(1000), "ours is {ours}");
+    daemon.stop();
+}
+
+#[test]
+fn an_operator_sees_how_much_memory_each_worker_has() {
+    let daemon = start_ready(Setup::new([echo("agents", 2)]));
+    let workers: Value = serde_json::from_str(&Admin::of(&daemon).get("/workers.json").body).expect("it is JSON");
+    let rows = workers["workers"].as_array().expect("a table");
+    assert!(rows.len() == 2 && rows.iter().all(|row| row["memory_bytes"].as_u64() > Some(65_536)), "{workers}");
     daemon.stop();
 }

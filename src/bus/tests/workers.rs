@@ -183,6 +183,15 @@ fn a_spawn_that_failed_for_want_of_descriptors_is_tried_again_and_counts_for_not
 }
 
 #[test]
+fn the_log_names_the_kernels_memory_killer() {
+    let mut bench = bench(1);
+    let worker = bench.worker(0);
+    bench.exits(worker, Exit::OutOfMemory);
+    let report = bench.reports.iter().find(|report| report.reason == Reason::WorkerExited).expect("it is told");
+    assert!(report.text.contains("signal 9 of the kernel's memory killer"), "{}", report.text);
+}
+
+#[test]
 fn restarts_outside_the_window_do_not_count() {
     let mut bench = bench(1);
     for _ in 0..20 {

@@ -64,6 +64,8 @@ pub mod small_file;
 #[doc(hidden)]
 pub mod tokens;
 #[doc(hidden)]
+pub mod visible;
+#[doc(hidden)]
 pub mod websocket;
 
 #[cfg(feature = "agent")]

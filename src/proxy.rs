@@ -40,7 +40,8 @@ pub enum Reading {
 pub struct Header {
     /// Its bytes, from the first one on.
     pub length: usize,
-    /// Where the client is; none if the proxy speaks for itself (LOCAL) or does not know it (UNKNOWN).
+    /// Where the client is; none if the proxy speaks for itself (LOCAL), does not know it (UNKNOWN, AF_UNSPEC), or it is no
+    /// address of the network (AF_UNIX).
     pub source: Option<SocketAddr>,
     /// What else it tells of the client.
     pub names: Names,
@@ -61,7 +62,8 @@ pub fn read(bytes: &[u8]) -> Reading {
 fn text(bytes: &[u8]) -> Reading {
     let longest = &bytes[..bytes.len().min(LONGEST_TEXT)];
     match memchr::memchr(b'\n', longest) {
-        Some(end) => parse(&bytes[..=end]),
+        Some(end) if has_ports_of_digits(&bytes[..end]) => parse(&bytes[..=end]),
+        Some(_) => Reading::Malformed(MALFORMED),
         None if longest.len() == LONGEST_TEXT => Reading::Malformed("its PROXY header has no end of line in 107 bytes"),
         None => Reading::More,
     }
@@ -77,9 +79,50 @@ fn binary(bytes: &[u8]) -> Reading {
     match command {
         // Family and addresses stand there for nothing.
         0x20 => Reading::Header(Header { length, source: None, names: Names::default() }),
-        0x21 => parse(header),
+        0x21 if fields_of(header).is_some_and(are_whole) => parse(header),
+        0x21 => Reading::Malformed(MALFORMED),
         _ => Reading::Malformed("its PROXY header has an unknown version or command"),
     }
+}
+
+const MALFORMED: &str = "its PROXY header is malformed";
+
+/// Whether what stands where ports do in a line of version 1 is digits alone (section 2.1): `u16::from_str` would take
+/// "+80".
+fn has_ports_of_digits(line: &[u8]) -> bool {
+    let mut words = line.trim_ascii_end().split(|byte| *byte == b' ').skip(1);
+    let has_ports = words.next() != Some(b"UNKNOWN");
+    !has_ports || words.skip(2).all(|port| port.iter().all(u8::is_ascii_digit))
+}
+
+/// Whether the fields at the end of a header of version 2, kind and length and value each, end where it does
+/// (section 2.2); so do those within that of SSL.
+fn are_whole(mut fields: &[u8]) -> bool {
+    /// Its kind, and what stands in it before its own fields: flags and the verdict on the certificate.
+    const SSL: (u8, usize) = (0x20, 5);
+    while let [kind, rest @ ..] = fields {
+        let value = rest.split_at_checked(2).and_then(|(length, rest)| {
+            let length = length.iter().fold(0, |length, byte| length << 8 | usize::from(*byte));
+            rest.split_at_checked(length)
+        });
+        let Some((value, behind)) = value else { return false };
+        if *kind == SSL.0 && !value.get(SSL.1..).is_some_and(are_whole) {
+            return false;
+        }
+        fields = behind;
+    }
+    true
+}
+
+/// Where the fields of a header of version 2 begin: behind its addresses.
+fn fields_of(header: &[u8]) -> Option<&[u8]> {
+    let addresses = match header.get(FIXED - 3)? >> 4 {
+        1 => 2 * (4 + 2),
+        2 => 2 * (16 + 2),
+        3 => 2 * 108,
+        _ => 0,
+    };
+    header.get(FIXED + addresses..)
 }
 
 /// Reads a header that is whole.
@@ -93,7 +136,7 @@ fn parse(bytes: &[u8]) -> Reading {
                 names: names(header.tlvs()),
             })
         }
-        Ok(_) | Err(_) => Reading::Malformed("its PROXY header is malformed"),
+        Ok(_) | Err(_) => Reading::Malformed(MALFORMED),
     }
 }
 
@@ -181,6 +224,13 @@ mod tests {
     }
 
     #[test]
+    fn a_client_of_no_network_is_the_proxy_itself() {
+        let unix = [&b"\r\n\r\n\0\r\nQUIT\n\x21\x31\0\xdc"[..], &[b'x'; 216], b"\x05\0\x01u"].concat();
+        assert_eq!((header(&unix).source, header(&unix).names.unique_id.as_deref()), (None, Some("u")));
+        assert_eq!(header(b"\r\n\r\n\0\r\nQUIT\n\x21\0\0\x04\x05\0\x01u").source, None);
+    }
+
+    #[test]
     fn every_beginning_of_a_header_asks_for_more_and_what_stands_behind_it_is_left() {
         for bytes in headers() {
             for end in 0..bytes.len() {
@@ -232,6 +282,14 @@ mod tests {
             b"PROXY TCP4 2001:db8::7 2001:db8::1 40000 9000\r\n",
             b"PROXY UDP4 192.0.2.7 198.51.100.1 40000 9000\r\n",
             b"PROXY UNKNOWN\rx\r\n",
+            b"PROXY TCP4 192.0.2.7 198.51.100.1 +40000 9000\r\n",
+            b"PROXY TCP4 192.0.2.7 198.51.100.1 40000 +9000\r\n",
+            b"PROXY TCP6 2001:db8::7 2001:db8::1 40000 9000 \r\n",
+            // A field that goes on behind the header, one without its length, and those within that of SSL.
+            b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x10\xc0\0\x02\x07\xc6\x33\x64\x01\0\x01\0\x02\x02\0\x02x",
+            b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0e\xc0\0\x02\x07\xc6\x33\x64\x01\0\x01\0\x02\x02\0",
+            b"\r\n\r\n\0\r\nQUIT\n\x21\0\0\x07\x20\0\x04\x01\0\0\0",
+            b"\r\n\r\n\0\r\nQUIT\n\x21\0\0\x0c\x20\0\x09\x01\0\0\0\0\x22\0\x02x",
             b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x04\xc0\0\x02\x07",
             b"\r\n\r\n\0\r\nQUIT\n\x21\x99\0\0",
         ] {

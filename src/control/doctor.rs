@@ -16,7 +16,7 @@ use crate::error::{StartError, exit};
 use crate::io::Io;
 use crate::io::kernel::{Choice, Kernel, Refused};
 use crate::shell::descriptors::Need;
-use crate::{cgroup, scan};
+use crate::{cgroup, scan, visible};
 
 /// How bad a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -78,7 +78,7 @@ fn as_json(findings: &[Finding]) -> String {
             json!({ "what": what, "verdict": verdict, "text": text, "remedy": remedy })
         })
         .collect();
-    format!("{:#}\n", json!({ "findings": rows }))
+    visible::json(&format!("{:#}\n", json!({ "findings": rows }))).into_owned()
 }
 
 fn as_text(findings: &[Finding]) -> String {

@@ -15,6 +15,7 @@ use serde_json::Value;
 
 use crate::address::Address;
 use crate::error::{StartError, exit};
+use crate::visible;
 use http::{Ask, Server};
 
 /// The variable that says where the daemon is, where `--admin` does not.
@@ -63,15 +64,16 @@ pub fn run(whom: &Whom, question: &Question) -> Result<u8, StartError> {
         Question::Status { watch: true } => watch::watch(&server, whom.json)?,
         Question::Status { watch: false } => {
             let body = ask(&server, &Ask::get("/status.json"))?;
-            if whom.json { say(&body) } else { say(&text::status(&parsed(&body)?, None)) }
+            if whom.json { say(&visible::json(&body)) } else { say(&text::status(&parsed(&body)?, None)) }
         }
         Question::Show { table } => {
             let body = ask(&server, &Ask::get(&format!("/{table}.json")))?;
-            if whom.json { say(&body) } else { say(&text::table(&parsed(&body)?[table], "nothing")) }
+            if whom.json { say(&visible::json(&body)) } else { say(&text::table(&parsed(&body)?[table], "nothing")) }
         }
         Question::Act { target } => {
             let said = ask(&server, &Ask::post(target))?;
-            if whom.json { say(&format!("{}\n", serde_json::json!({ "said": said.trim_end() }))) } else { say(&said) }
+            let as_json = || format!("{}\n", serde_json::json!({ "said": said.trim_end() }));
+            if whom.json { say(&visible::json(&as_json())) } else { say(&said) }
         }
     };
     match written {

@@ -5,6 +5,8 @@ use std::fmt::Write as _;
 
 use serde_json::{Map, Value};
 
+use crate::visible;
+
 /// What a row is about comes first, in this order.
 const FIRST: [&str; 20] = [
     "time",
@@ -89,9 +91,7 @@ fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for character in text.chars() {
         // Marks that turn the direction of writing would show one name as another.
-        if character.is_control()
-            || matches!(character, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-        {
+        if character.is_control() || visible::is_obeyed(character) || matches!(character, '\u{200b}'..='\u{200d}') {
             out.extend(character.escape_default());
         } else {
             out.push(character);

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::http::{Ask, Server};
 use super::{ask, parsed, say, text};
 use crate::error::StartError;
+use crate::visible;
 
 const EVERY: Duration = Duration::from_secs(1);
 /// What a terminal does for this: home, and nothing below.
@@ -18,7 +19,7 @@ pub(super) fn watch(server: &Server, json: bool) -> Result<io::Result<()>, Start
         let body = ask(server, &Ask::get("/status.json"))?;
         let now = parsed(&body)?;
         let shown = match size() {
-            _ if json => now.to_string() + "\n",
+            _ if json => visible::json(&now.to_string()).into_owned() + "\n",
             Some((rows, columns)) => REDRAW.to_owned() + &fitted(&text::status(&now, before.as_ref()), rows, columns),
             None => text::status(&now, before.as_ref()) + "\n",
         };

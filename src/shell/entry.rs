@@ -11,6 +11,7 @@ use tracing::field::{Field, Visit};
 
 use super::stderr::LONGEST_LINE;
 use crate::calendar;
+use crate::visible;
 
 /// How lines look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -99,7 +100,7 @@ impl Entry {
     /// bounds are text.
     pub(super) fn token(self, name: &str, token: &str) -> Self {
         match serde_json::from_str::<serde_json::Value>(token) {
-            Ok(_) if self.look.json => self.plain(name, token.trim()),
+            Ok(_) if self.look.json => self.plain(name, visible::json(token.trim())),
             _ => self.text(name, token),
         }
     }
@@ -210,6 +211,8 @@ fn escape_for_json(c: char, out: &mut String) -> usize {
     match c {
         '"' | '\\' | '\n' | '\r' | '\t' => out.extend(c.escape_default()),
         '\0'..='\x1f' => out.push_str(&format!("\\u{:04x}", u32::from(c))),
+        // All of them are below U+10000.
+        _ if visible::is_obeyed(c) => out.push_str(&format!("\\u{:04x}", u32::from(c))),
         _ => out.push(c),
     }
     c.len_utf8()
@@ -222,7 +225,7 @@ fn escape_for_people(c: char, out: &mut String) -> usize {
         '\t' => out.push(c),
         '\n' | '\r' => out.extend(c.escape_default()),
         '\0'..='\x1f' | '\x7f' => out.push_str(&format!("\\x{:02x}", u32::from(c))),
-        '\u{80}'..='\u{9f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => out.extend(c.escape_unicode()),
+        _ if visible::is_obeyed(c) => out.extend(c.escape_unicode()),
         _ => out.push(c),
     }
     c.len_utf8()
@@ -275,6 +278,15 @@ mod tests {
             Entry::new(TEXT, Level::ERROR).message("a\nb\u{9b}1m").text("name", "\u{202e}x").token("id", r#""é\n""#);
         let line = line(entry);
         assert!(line.ends_with(" ERROR a\\nb\\u{9b}1m name=\\u{202e}x id=\"é\\n\"\n"), "{line}");
+    }
+
+    #[test]
+    fn an_entry_in_json_commands_no_terminal_either() {
+        let entry = Entry::new(JSON, Level::ERROR).message("a\u{9b}1m\u{7f}").text("name", "\u{202e}x");
+        let line = line(entry.token("id", "\"\u{85}\u{200f}\""));
+        assert!(line.contains(r#""message":"a\u009b1m\u007f","name":"\u202ex","id":"\u0085\u200f""#), "{line}");
+        let said = said(JSON, "\u{9b}2J".as_bytes(), 4);
+        assert!(said.contains(r#""message":"\u009b2J""#), "{said}");
     }
 
     #[test]

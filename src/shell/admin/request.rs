@@ -82,6 +82,10 @@ pub(super) fn parse(bytes: &[u8]) -> Parsed {
         }
         Err(_) => return Parsed::Wrong(Status::BadRequest, "this is not HTTP"),
     };
+    let ends_lines_twofold = |newline: usize| newline > 0 && bytes[newline - 1] == b'\r';
+    if !memchr::memchr_iter(b'\n', &bytes[..length]).all(ends_lines_twofold) {
+        return Parsed::Wrong(Status::BadRequest, "a line of the head does not end with CR LF");
+    }
     match read_head(&head, length) {
         Ok(request) if bytes.len() < request.length => Parsed::Partial,
         Ok(request) => Parsed::Whole(request),
@@ -101,8 +105,8 @@ fn read_head(head: &httparse::Request<'_, '_>, length: usize) -> Result<Request,
         _ => Method::Unknown,
     };
     let is_old = head.version == Some(0);
-    let (path, query) = split_target(head.path.unwrap_or_default());
     let host = only(head, "host", "more than one Host")?;
+    let (path, query) = split_target(head.path.unwrap_or_default(), host.as_deref())?;
     if host.is_none() && !is_old {
         return Err((Status::BadRequest, "HTTP/1.1 needs a Host"));
     }
@@ -167,18 +171,29 @@ fn body_length(head: &httparse::Request<'_, '_>) -> Result<usize, Wrong> {
     Ok(length)
 }
 
-/// Path and query of a target, which may be written with scheme and authority (RFC 9112, section 3.2.2).
-fn split_target(target: &str) -> (String, Vec<(String, String)>) {
-    let after_scheme = target.strip_prefix("http://").or_else(|| target.strip_prefix("https://"));
+/// Path and query of a target, which may be written with scheme and authority (RFC 9112, section 3.2.2). What that says
+/// is what `Host` says, by which it is decided who may ask.
+fn split_target(target: &str, host: Option<&str>) -> Result<(String, Vec<(String, String)>), Wrong> {
+    let after_scheme = ["http://", "https://"].iter().find_map(|scheme| {
+        let (begin, rest) = target.split_at_checked(scheme.len())?;
+        begin.eq_ignore_ascii_case(scheme).then_some(rest)
+    });
     let target = match after_scheme {
-        Some(rest) => rest.find(['/', '?']).map_or("/", |begin| &rest[begin..]),
-        None => target,
+        Some(rest) => {
+            let (authority, target) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
+            if !host.is_some_and(|host| host.eq_ignore_ascii_case(authority)) {
+                return Err((Status::BadRequest, "the target of the request names another host than Host does"));
+            }
+            target
+        }
+        None if target.starts_with('/') || target == "*" => target,
+        None => return Err((Status::BadRequest, "the target of the request is not a path")),
     };
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
     let path = if path.is_empty() { "/" } else { path };
     let pairs = query.split('&').filter(|pair| !pair.is_empty());
     let pairs = pairs.map(|pair| pair.split_once('=').unwrap_or((pair, "")));
-    (path.to_owned(), pairs.map(|(name, value)| (decoded(name), decoded(value))).collect())
+    Ok((path.to_owned(), pairs.map(|(name, value)| (decoded(name), decoded(value))).collect()))
 }
 
 /// What the escapes of a query stand for; what is no escape stands for itself.
@@ -248,8 +263,23 @@ mod tests {
 
     #[test]
     fn a_target_may_be_a_whole_url() {
-        for (target, path) in [("http://h:1/a?b=c", "/a"), ("http://h", "/"), ("http://h?b=c", "/"), ("*", "*")] {
-            assert_eq!(whole(&format!("GET {target} HTTP/1.1\r\nHost: h\r\n\r\n")).path, path, "{target}");
+        let get = |target: &str| format!("GET {target} HTTP/1.1\r\nHost: h:1\r\n\r\n");
+        for (target, path) in [("http://h:1/a?b=c", "/a"), ("HTTPS://H:1", "/"), ("http://h:1?b=c", "/"), ("*", "*")] {
+            assert_eq!(whole(&get(target)).path, path, "{target}");
+        }
+        for target in ["http://evil.example/a", "http://h/a", "http://user@h:1/", "ftp://h:1/a", "a"] {
+            assert_eq!(wrong(&get(target)), 400, "{target}");
+        }
+        assert_eq!(wrong("GET http://h/a HTTP/1.0\r\n\r\n"), 400, "there is no Host that says the same");
+    }
+
+    #[test]
+    fn a_line_that_ends_with_a_newline_alone_is_refused() {
+        let text = "GET / HTTP/1.1\r\nHost: h\r\nA: b\r\n\r\n";
+        assert_eq!(whole(text).path, "/");
+        for (at, _) in text.match_indices('\r') {
+            let bare = format!("{}{}", &text[..at], &text[at + 1..]);
+            assert_eq!(wrong(&bare), 400, "{bare:?}");
         }
     }
 

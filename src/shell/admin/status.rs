@@ -10,6 +10,7 @@ use super::view::View;
 use crate::bus::overview::Level;
 use crate::bus::port::Moment;
 use crate::bus::readiness::Readiness;
+use crate::visible;
 
 /// What stands behind the figures.
 const TABLES: [Table; 5] = [Table::Listeners, Table::Pools, Table::Workers, Table::Waiting, Table::Errors];
@@ -30,6 +31,7 @@ impl Pieces for Status {
     fn next(&mut self, view: &View<'_>, out: &mut Vec<u8>) -> bool {
         if !std::mem::replace(&mut self.has_begun, true) {
             let figures = figures(view).to_string();
+            let figures = visible::json(&figures);
             // The object goes on.
             out.extend_from_slice(&figures.as_bytes()[..figures.len() - 1]);
             out.push(b',');

@@ -13,6 +13,7 @@ use crate::bus::readiness::Readiness;
 use crate::bus::report::{self, WorkerName};
 use crate::bus::tally::Outcome;
 use crate::bus::worker::State;
+use crate::visible;
 
 /// Rows of one piece.
 const ROWS: usize = 48;
@@ -122,7 +123,7 @@ impl Rows {
         while self.slot < slots && self.slot < last && rows < ROWS {
             if let Some(row) = table.row(view, self.slot) {
                 out.extend_from_slice(if std::mem::replace(&mut self.has_row, true) { b",\n" } else { b"\n" });
-                out.extend_from_slice(row.to_string().as_bytes());
+                out.extend_from_slice(visible::json(&row.to_string()).as_bytes());
                 rows += 1;
             }
             self.slot += 1;

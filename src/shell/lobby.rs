@@ -4,9 +4,11 @@
 //! told that it is full. One more takes the place of one of the source that has most of them, there of one that has
 //! sent nothing, since who means it sends all of it at once, and of those of the one that has waited longest.
 //!
-//! Invariant: the kernel holds one operation of each of them, and it goes when that completes.
+//! Invariants: the kernel holds one operation of each of them, and it goes when that completes. Whatever changes what one
+//! waits for, or whether, has it counted.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
@@ -45,6 +47,8 @@ const LINGER: Duration = Duration::from_secs(1);
 #[derive(Default)]
 pub(super) struct Lobby {
     arrivals: Slab<Arrival>,
+    /// How many of each source wait to say something.
+    sources: HashMap<Source, usize>,
     /// Nobody's time is up before this; it may be early, never late.
     due: Option<Moment>,
     /// So many may be in it beyond the slots that are free.
@@ -70,6 +74,8 @@ struct Arrival {
     stage: Stage,
     since: Moment,
     deadline: Moment,
+    /// What it is counted as among [`Lobby::sources`].
+    counted: Option<Source>,
     /// Why its operation was asked to end.
     over: Option<Over>,
     /// What has come, with a byte behind it.
@@ -134,11 +140,45 @@ impl Lobby {
         let told = self.waiting().filter(|(_, arrival)| arrival.is_told());
         let told = told.min_by_key(|(_, arrival)| (!matches!(arrival.stage, Stage::End), arrival.since));
         told.map(|(slot, _)| slot).or_else(|| {
-            let mut counts = HashMap::new();
-            self.waiting().for_each(|(_, arrival)| *counts.entry(arrival.source()).or_insert(0usize) += 1);
-            let heaviest = counts.values().copied().max()?;
-            self.first_to_go(|arrival| counts.get(&arrival.source()) == Some(&heaviest))
+            let most = self.sources.values().copied().max()?;
+            let mut heaviest = self.sources.iter().filter(|(_, count)| **count == most).map(|(source, _)| *source);
+            match (heaviest.next(), heaviest.next()) {
+                // To look each of them up takes longer.
+                (one, None) => self.first_to_go(|arrival| arrival.counted == one),
+                _ => self.first_to_go(|arrival| {
+                    arrival.counted.is_some_and(|source| self.sources.get(&source) == Some(&most))
+                }),
+            }
         })
+    }
+
+    /// Counts an arrival as what it is now: of a source, while it waits to say something.
+    fn count(&mut self, slot: usize) {
+        let arrival = &mut self.arrivals[slot];
+        let is = (arrival.over.is_none() && !arrival.is_told()).then(|| arrival.source());
+        let was = std::mem::replace(&mut arrival.counted, is);
+        if was == is {
+            return;
+        }
+        if let Some(source) = is {
+            *self.sources.entry(source).or_default() += 1;
+        }
+        self.discount(was);
+    }
+
+    fn discount(&mut self, source: Option<Source>) {
+        let Some(Entry::Occupied(mut count)) = source.map(|source| self.sources.entry(source)) else { return };
+        *count.get_mut() -= 1;
+        if *count.get() == 0 {
+            count.remove();
+        }
+    }
+
+    /// An arrival is one no more.
+    fn remove(&mut self, slot: usize) -> Arrival {
+        let arrival = self.arrivals.remove(slot);
+        self.discount(arrival.counted);
+        arrival
     }
 
     /// Who goes first of those who are chosen and have not been told anything yet.
@@ -151,6 +191,7 @@ impl Lobby {
     fn go_on(&mut self, slot: usize, stage: Stage, deadline: Moment) {
         let arrival = &mut self.arrivals[slot];
         (arrival.stage, arrival.deadline) = (stage, deadline);
+        self.count(slot);
         self.wake_at(deadline);
     }
 
@@ -191,12 +232,14 @@ impl<I: Io> Hands<I> {
             stage,
             since: now,
             deadline,
+            counted: None,
             over: None,
             bytes: vec![0; longest.min(FIRST_BYTES) + 1],
             longest,
             filled: 0,
             header: 0,
         });
+        self.lobby.count(slot);
         self.lobby.wake_at(deadline);
         self.wait(slot);
     }
@@ -232,6 +275,7 @@ impl<I: Io> Hands<I> {
     /// Asks for the end of an operation. What becomes of its connection is decided when it completes.
     fn end_wait(&mut self, slot: usize, over: Over) {
         self.lobby.arrivals[slot].over = Some(over);
+        self.lobby.count(slot);
         self.io.cancel(Operation::Arrival.token(slot));
     }
 
@@ -334,7 +378,7 @@ impl<I: Io> Hands<I> {
         if goes_on && !is_over {
             return self.wait(slot);
         }
-        drop(self.lobby.arrivals.remove(slot));
+        drop(self.lobby.remove(slot));
         self.free_descriptor();
     }
 }
@@ -378,7 +422,7 @@ impl<I: Io> Shell<I> {
             _ => result <= 0,
         };
         if arrival.over == Some(Over::Closed) {
-            let arrival = hands.lobby.arrivals.remove(slot);
+            let arrival = hands.lobby.remove(slot);
             return hands.turn_away(now, arrival, None);
         }
         match arrival.stage {
@@ -420,7 +464,7 @@ impl<I: Io> Shell<I> {
             arrival.over = None;
             return hands.refuse(now, slot, &Refusal::unavailable(CROWDED, RETRY_AFTER));
         }
-        let arrival = hands.lobby.arrivals.remove(slot);
+        let arrival = hands.lobby.remove(slot);
         hands.turn_away(now, arrival, why.as_deref());
     }
 
@@ -429,7 +473,7 @@ impl<I: Io> Shell<I> {
         let hands = &mut self.hands;
         let arrival = &mut hands.lobby.arrivals[slot];
         if hands.doors[arrival.newcomer.listener].is_none() {
-            let arrival = hands.lobby.arrivals.remove(slot);
+            let arrival = hands.lobby.remove(slot);
             let Arrival { newcomer, origin, bytes, filled, header, .. } = arrival;
             return self.let_in(newcomer, origin, &bytes[header..filled], None);
         }
@@ -447,7 +491,7 @@ impl<I: Io> Shell<I> {
         let (verdict, length) = match reader.read(bytes) {
             request::Reading::More if has_ended => {
                 let why = (!bytes.is_empty()).then_some("it ended in the middle of its request");
-                let arrival = hands.lobby.arrivals.remove(slot);
+                let arrival = hands.lobby.remove(slot);
                 return hands.turn_away(now, arrival, why);
             }
             request::Reading::More => {
@@ -475,7 +519,7 @@ impl<I: Io> Shell<I> {
             Verdict::Refuse(refusal) => hands.refuse(now, slot, &refusal),
             Verdict::Answer(answer) => hands.end_with(now, slot, answer),
             Verdict::Enter { origin, answer, bearer } => {
-                let Arrival { newcomer, mut bytes, filled, header, .. } = hands.lobby.arrivals.remove(slot);
+                let Arrival { newcomer, mut bytes, filled, header, .. } = hands.lobby.remove(slot);
                 let Some(door) = &hands.doors[newcomer.listener] else { return };
                 let mut web = Web::new(&door.terms, hands.longest_client_line, now);
                 web.bearer = bearer.map(|bearer| (newcomer.listener, bearer));

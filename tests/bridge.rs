@@ -440,6 +440,9 @@ fn a_prompt_that_was_answered_is_not_cancelled() {
     peer.read_exact(&mut sent).expect("the prompt arrives");
     peer.write_all(b"{\"id\":3,\"result\":{}}\n").expect("the bridge reads");
     assert_eq!(stdout.message()["id"], 3);
+    // A line is passed on when the one before it is done with.
+    peer.write_all(b"{\"method\":\"m\"}\n").expect("the bridge reads");
+    assert_eq!(stdout.message()["method"], "m");
     bridge.end_input();
     assert_eq!(peer.read(&mut sent).expect("the end arrives"), 0);
     drop(peer);
@@ -457,8 +460,8 @@ fn why_the_daemon_closes_is_told_to_each_request_that_waits() {
         drop(peer);
         assert_eq!(stdout.exactly(word.len()), word, "it is passed on as it is");
         let error = stdout.message();
-        assert_eq!((&error["id"], &error["error"]["data"]["reason"]), (&json!(1), &json!("daemon_gone")));
-        assert_eq!(error["error"]["message"], "the connection to the bus was lost: too much");
+        assert_eq!((&error["id"], &error["error"]["data"]["reason"]), (&json!(1), &json!("daemon_closed")));
+        assert_eq!(error["error"]["message"], "the connection to the bus was closed: too much");
         assert_eq!(error["error"]["data"]["cause"], "it closed the connection: too much");
         assert_eq!(error["error"]["data"]["address"], daemon.address());
         assert_eq!(bridge.code(), Some(1));
@@ -497,11 +500,19 @@ fn an_error_stands_on_a_line_of_its_own_when_the_daemon_breaks_off_within_a_line
 #[test]
 fn a_daemon_that_goes_while_nothing_waits_is_only_logged() {
     for daemon in Daemon::both() {
-        let (mut bridge, mut stdout, peer) = daemon.bridge();
+        let (mut bridge, mut stdout, mut peer) = daemon.bridge();
+        bridge.send(b"{\"method\":\"m\"}\n");
+        let mut seen = [0; 15];
+        peer.read_exact(&mut seen).expect("the line arrives");
+        peer.write_all(b"{\"method\":\"n\"}\n").expect("the bridge reads");
         drop(peer);
         assert_eq!(bridge.code(), Some(1));
-        assert_eq!(stdout.rest(), b"");
-        assert!(bridge.stderr.text().contains("is gone: it closed the connection"));
+        assert_eq!(stdout.rest(), b"{\"method\":\"n\"}\n");
+        let log = bridge.stderr.text();
+        assert!(
+            log.contains("lost the connection to the daemon at ") && log.contains("it has ended: start it"),
+            "{log}"
+        );
     }
 }
 
@@ -587,6 +598,7 @@ fn the_other_addresses_of_a_name_are_tried() {
     let daemon = Daemon::Tcp(listener);
     let (mut bridge, _stdout) = Bridge::start(&format!("tcp://localhost:{port}"));
     drop(daemon.accept());
+    bridge.send(b"{\"id\":1,\"method\":\"m\"}\n");
     assert_eq!(bridge.code(), Some(1));
 }
 
@@ -854,7 +866,127 @@ fn an_editor_talks_to_the_real_daemon_until_that_shuts_down() {
     assert_eq!(daemon.code(), Some(0));
     assert_eq!(bridge.code(), Some(1));
     assert_eq!(stdout.rest(), b"");
-    assert!(bridge.stderr.text().contains("is gone"));
+    assert!(bridge.stderr.text().contains("either it has ended"));
+}
+
+/// The real daemon with a pool that gives each client a worker of its own, and where it listens.
+fn daemon_with_own_workers(directory: &std::path::Path) -> (Bridge, [String; 2]) {
+    let path = |name: &str| directory.join(name).display().to_string();
+    let worker = "import json, sys\n\
+                  for line in sys.stdin:\n    \
+                      line = json.loads(line)\n    \
+                      if line['method'] == 'die':\n        sys.exit(3)\n    \
+                      print(json.dumps({'id': line['id'], 'result': 1}), flush=True)\n";
+    let config = json!({
+        "pools": [{"id": "own", "command": "python3", "args": ["-c", worker], "instances": 1,
+                   "assignment": "dedicated", "max_instances": 4}],
+        "listeners": [{"tcp": "127.0.0.1:0"}, {"unix": path("bus")}],
+    });
+    std::fs::write(path("bus.json"), config.to_string()).expect("the disk has room");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_stdio_bus"));
+    command.args(["--config", &path("bus.json")]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut daemon = Bridge::from(command);
+    loop {
+        let log = String::from_utf8_lossy(&daemon.stderr.seen).into_owned();
+        let tcp = log.split_once("listening on tcp://").and_then(|(_, rest)| rest.split_once('\n'));
+        if let Some((port, _)) = tcp.filter(|_| log.contains("listening on unix:")) {
+            let port = port.split_whitespace().next().expect("an address");
+            return (daemon, [format!("tcp://{port}"), format!("unix:{}", path("bus"))]);
+        }
+        assert!(!daemon.stderr.ended, "the daemon does not listen: {log}");
+        daemon.stderr.more();
+    }
+}
+
+#[test]
+fn when_its_agent_ends_an_editor_is_told_so_and_not_that_the_daemon_has_gone() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (_daemon, addresses) = daemon_with_own_workers(directory.path());
+    for address in addresses {
+        // With a request that waits, and with none.
+        for ends in [&b"{\"id\":2,\"method\":\"die\"}\n"[..], b"{\"method\":\"die\"}\n"] {
+            let (mut bridge, mut stdout) = Bridge::start(&address);
+            bridge.send(b"{\"id\":1,\"method\":\"m\"}\n");
+            assert_eq!(stdout.message()["id"], 1);
+            bridge.send(ends);
+            if ends.starts_with(b"{\"id\"") {
+                assert_eq!(stdout.message()["id"], 2);
+            }
+            assert_eq!(stdout.message()["error"]["data"]["reason"], "own_worker_ended");
+            assert_eq!(stdout.rest(), b"");
+            assert_eq!(bridge.code(), Some(1));
+            let log = bridge.stderr.text();
+            assert!(log.contains("the daemon goes on, and the agent behind it has ended"), "{log}");
+            assert!(!log.contains("either it has ended"), "{log}");
+        }
+    }
+}
+
+#[test]
+fn what_is_no_json_rpc_is_not_passed_on_but_called_by_its_name() {
+    for (says, told, advice) in [
+        (&b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"[..], "HTTP, not JSON-RPC", "connect to ws://127"),
+        (b"\x15\x03\x03\x00\x02\x02\x46", "TLS, not JSON-RPC", "connect to wss://127"),
+        (
+            b"SSH-2.0-OpenSSH_9.2p1\r\n",
+            "SSH, not JSON-RPC, and begins \"SSH-2.0-OpenSSH_9.2p1\"",
+            "correct the address",
+        ),
+        (b"what?\n", "no JSON-RPC, and begins \"what?\"", "correct the address"),
+    ] {
+        // Before anything is asked, as some protocols begin, and after.
+        for asks_first in [true, false] {
+            let daemon = Daemon::tcp();
+            let (mut bridge, mut stdout, mut peer) = daemon.bridge();
+            let request = b"{\"id\":1,\"method\":\"initialize\"}\n";
+            if asks_first {
+                bridge.send(request);
+                ready(&*peer, libc::POLLIN);
+            }
+            peer.write_all(says).expect("the bridge reads");
+            if !asks_first {
+                bridge.send(request);
+            }
+            let error = stdout.message();
+            assert_eq!((&error["id"], &error["error"]["code"]), (&json!(1), &json!(-32018)), "{error}");
+            let data = &error["error"]["data"];
+            assert_eq!((&data["reason"], &data["delivered"]), (&json!("daemon_unreachable"), &json!(false)));
+            assert!(data["cause"].as_str().expect("text").contains(told), "{error}");
+            assert_eq!(stdout.rest(), b"");
+            assert_eq!(bridge.code(), Some(1), "though the other side keeps the connection open");
+            let log = bridge.stderr.text();
+            assert!(
+                log.contains("no daemon answers at tcp://127") && log.contains(told) && log.contains(advice),
+                "{log}"
+            );
+        }
+    }
+}
+
+#[test]
+fn what_comes_behind_messages_and_is_none_is_not_passed_on_either() {
+    let daemon = Daemon::unix();
+    let (mut bridge, mut stdout, mut peer) = daemon.bridge();
+    bridge.send(b"{\"id\":1,\"method\":\"m\"}\n{\"id\":2,\"method\":\"m\"}\n");
+    ready(&*peer, libc::POLLIN);
+    peer.write_all(b"{\"id\":1,\"result\":{}}\nSegmentation fault\n").expect("the bridge reads");
+    assert_eq!(stdout.message()["id"], 1);
+    let error = stdout.message();
+    assert_eq!((&error["id"], &error["error"]["data"]["reason"]), (&json!(2), &json!("daemon_closed")));
+    assert_eq!(stdout.rest(), b"");
+    assert_eq!(bridge.code(), Some(1));
+}
+
+#[test]
+fn a_request_gets_an_error_though_the_connection_was_closed_before_it_came() {
+    for daemon in Daemon::both() {
+        let (mut bridge, mut stdout, peer) = daemon.bridge();
+        drop(peer);
+        bridge.send(b"{\"id\":1,\"method\":\"initialize\"}\n");
+        let error = stdout.message();
+        assert_eq!((&error["id"], &error["error"]["code"]), (&json!(1), &json!(-32023)));
+        assert_eq!(bridge.code(), Some(1));
+    }
 }
 
 /// Tells the tests that they run for the second time.

@@ -6,8 +6,11 @@ use std::io;
 
 use super::daemon::{Daemon, Options};
 use super::dial;
+use super::guard::Foreign;
 use super::tls::TlsError;
 use super::waiting::LastWord;
+use crate::address::Address;
+use crate::bus::foreign;
 use crate::bus::report::Reason;
 use crate::websocket::client::Refused;
 use crate::websocket::close::{self, Fault};
@@ -106,6 +109,8 @@ fn remedy_of(refused: &Refused, options: &Options) -> String {
 pub(super) enum Ending {
     /// It was closed without a word.
     Closed,
+    /// The same, before anything else came.
+    ClosedAtOnce,
     /// It broke.
     Broken(io::Error),
     /// The daemon has closed the WebSocket, and says why.
@@ -119,6 +124,8 @@ pub(super) enum Ending {
     Explained(LastWord),
     /// The daemon has broken the protocol.
     Wrong(Fault),
+    /// Something else than JSON-RPC came.
+    Foreign(Foreign),
 }
 
 impl Ending {
@@ -126,6 +133,21 @@ impl Ending {
     pub(super) fn said(code: Option<u16>, reason: &str) -> Self {
         let visible = |letter: char| if letter.is_control() { char::REPLACEMENT_CHARACTER } else { letter };
         Self::Said { code, reason: reason.chars().map(visible).collect() }
+    }
+
+    /// Whether the daemon may have ended: it does not say that it goes on.
+    pub(super) fn is_gone(&self) -> bool {
+        match self {
+            Self::Closed | Self::ClosedAtOnce | Self::Broken(_) => true,
+            Self::Said { code, .. } => matches!(code, None | Some(close::GOING_AWAY)),
+            Self::Explained(word) => word.reason == Reason::ShuttingDown.name(),
+            Self::Wrong(_) | Self::Foreign(_) => false,
+        }
+    }
+
+    /// Whether it was no daemon that answered.
+    pub(super) fn is_elsewhere(&self) -> bool {
+        matches!(self, Self::Foreign(foreign) if foreign.is_first)
     }
 
     /// Whether a line was too long for the daemon.
@@ -140,7 +162,8 @@ impl Ending {
     /// What the answer to it says, if one is due.
     pub(super) fn answer(&self) -> Option<(Option<u16>, &'static str)> {
         match self {
-            Self::Closed | Self::Broken(_) | Self::Explained(_) => None,
+            Self::Closed | Self::ClosedAtOnce | Self::Broken(_) | Self::Explained(_) => None,
+            Self::Foreign(_) => Some((Some(close::INVALID_DATA), "no JSON-RPC")),
             Self::Said { code, .. } => Some((*code, "")),
             Self::Wrong(fault) => Some((Some(fault.code), fault.reason)),
         }
@@ -149,15 +172,15 @@ impl Ending {
     /// What the errors of waiting requests say of it, if there is more to say than that the connection is lost.
     pub(super) fn told(&self) -> Option<String> {
         match self {
-            Self::Said { .. } | Self::Wrong(_) => Some(self.to_string()),
+            Self::Said { .. } | Self::Wrong(_) | Self::Foreign(_) => Some(self.to_string()),
             Self::Explained(word) => Some(word.message.clone()),
-            Self::Closed | Self::Broken(_) => None,
+            Self::Closed | Self::ClosedAtOnce | Self::Broken(_) => None,
         }
     }
 
     /// What a person can do about it.
-    pub(super) fn remedy(&self) -> &'static str {
-        match self {
+    pub(super) fn remedy(&self, daemon: &Daemon) -> String {
+        let text = match self {
             Self::Said { code: Some(close::GOING_AWAY), .. } => {
                 "it shuts down, or starts anew; start the agent again, which makes a new connection"
             }
@@ -172,8 +195,49 @@ impl Ending {
                 "the agent behind it has ended, or it failed itself; start the agent again, which makes a new connection"
             }
             Self::Wrong(_) => "either it has a fault, or something between changes what it says",
-            _ => "its log says why; start the agent again, and the daemon first if that has ended",
+            Self::Foreign(foreign) if foreign.is_first => return remedy_of_foreign(foreign, daemon),
+            Self::Foreign(_) => "something that it runs, or something between, writes what is no message",
+            Self::Explained(word) => return remedy_of_word(word),
+            Self::Closed | Self::Broken(_) => {
+                "either it has ended: start it again, and then the agent; or it runs, and its log says why"
+            }
+            Self::ClosedAtOnce => {
+                "either it has ended; or it runs, and its log says why; or it is no daemon's listener for lines: check \
+                 the address"
+            }
+            Self::Said { .. } => "its log says why; start the agent again, which makes a new connection",
+        };
+        text.to_owned()
+    }
+}
+
+fn remedy_of_word(word: &LastWord) -> String {
+    let is = |reason: Reason| word.reason == reason.name();
+    let again = "start the agent again, which makes a new connection";
+    if is(Reason::OwnWorkerEnded) {
+        format!("the daemon goes on, and the agent behind it has ended; {again}")
+    } else if is(Reason::MemoryLimit) || is(Reason::ConnectionLimit) {
+        "it has no room now; try again later".to_owned()
+    } else {
+        format!("the daemon goes on, and its log says more; {again}")
+    }
+}
+
+/// Where a daemon may be that something else answers for.
+fn remedy_of_foreign(foreign: &Foreign, daemon: &Daemon) -> String {
+    let protocol = foreign::protocol(&foreign.begin);
+    match (daemon, daemon.address(), protocol) {
+        (Daemon::Lines(_), Address::Tcp { .. }, Some(name @ (foreign::HTTP | foreign::TLS))) => {
+            let scheme = if name == foreign::HTTP { "ws" } else { "wss" };
+            let place = daemon.to_string().replacen("tcp", scheme, 1);
+            format!("if that is a daemon's WebSocket listener, connect to {place}/acp; else correct the port")
         }
+        (Daemon::Lines(_), Address::Unix { .. }, Some(foreign::HTTP)) => {
+            "that may be a daemon's admin or WebSocket listener; connect to its listener for lines (\"unix\" in \
+             listeners[])"
+                .to_owned()
+        }
+        _ => "something else answers there; correct the address".to_owned(),
     }
 }
 
@@ -181,6 +245,7 @@ impl fmt::Display for Ending {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Closed => out.write_str("it closed the connection"),
+            Self::ClosedAtOnce => out.write_str("it closed the connection without a word"),
             Self::Explained(word) => write!(out, "it closed the connection: {}", word.message.escape_debug()),
             Self::Broken(error) => error.fmt(out),
             Self::Said { code, reason } => {
@@ -194,6 +259,11 @@ impl fmt::Display for Ending {
                 if reason.is_empty() { Ok(()) } else { write!(out, ": {reason}") }
             }
             Self::Wrong(fault) => write!(out, "what it says is no WebSocket: {}", fault.reason),
+            Self::Foreign(Foreign { begin, .. }) => {
+                let what = foreign::protocol(begin);
+                let what = what.map_or("no JSON-RPC".to_owned(), |name| format!("{name}, not JSON-RPC"));
+                write!(out, "what comes is {what}, and begins \"{}\"", foreign::begin(begin))
+            }
         }
     }
 }

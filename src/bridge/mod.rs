@@ -11,13 +11,15 @@
 //! | stdin ends | cancels the prompts that wait (`session/cancel`), tells the daemon so (half-close; a WebSocket is closed once all is answered), passes on what is still answered, exits with 0 when the daemon closes |
 //! | stdin has ended and nobody reads stdout | exits with 0: the editor is gone |
 //! | the daemon closes | an error for each request that waits; exits with 1, or 0 if stdin had ended and nothing waited |
-//! | the daemon cannot be reached, or refuses | an error for each request that comes, for a while; exits with 1 |
+//! | the daemon cannot be reached, refuses, or closes before anything is asked | an error for each request that comes, for a while; exits with 1 |
+//! | what comes is no JSON-RPC | none of it is passed on; an error for each request that waits; exits with 1 |
 //! | nobody reads stdout | exits with 0 |
 //! | SIGTERM, SIGINT | ends at once: their default is not changed, and the kernel closes the socket |
 //!
 //! Reading order: this file is the life of a bridge; `daemon.rs` is what it is told, `link.rs` its way to the daemon,
 //! `stream.rs` reads and writes, by threads or the ring of `ring.rs`, `dial.rs` connects, `failure.rs` says what goes wrong;
-//! `waiting.rs` knows what waits, by what `follow.rs` reads along. `websocket.rs` is the other way, with `frames.rs` and
+//! `waiting.rs` knows what waits, by what `follow.rs` reads along, and `guard.rs` lets nothing but messages through.
+//! `websocket.rs` is the other way, with `frames.rs` and
 //! `tls.rs`.
 
 mod begun;
@@ -26,6 +28,7 @@ mod dial;
 mod failure;
 mod follow;
 mod frames;
+mod guard;
 mod link;
 mod ring;
 mod stream;
@@ -42,6 +45,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use serde_json::json;
+use tokio::sync::Notify;
 use tokio::sync::mpsc::{Sender, channel};
 use tokio::task::{LocalSet, spawn_local as spawn};
 use tokio::time::{Instant, timeout, timeout_at};
@@ -51,6 +55,7 @@ use crate::bus::report::Reason;
 use crate::error::{StartError, exit};
 use begun::BegunLine;
 use failure::{Ending, Failure};
+use guard::Guard;
 use link::{Sink, Source};
 use stream::{Means, Stream};
 use waiting::{Asker, Farewell, Overlong, Waiting};
@@ -88,19 +93,16 @@ struct Refusal {
 }
 
 impl Refusal {
-    /// The daemon closed the connection, or was ended.
-    fn gone(daemon: &Daemon, ending: &Ending) -> Self {
-        let lost = "the connection to the bus was lost";
-        let message = ending.told().map_or(lost.into(), |why| format!("{lost}: {why}").into());
-        Self {
-            code: -32017,
-            message,
-            reason: "daemon_gone",
-            delivered: Delivered::Yes,
-            address: daemon.to_string(),
-            cause: ending.to_string(),
-            remedy: ending.remedy().to_owned(),
-        }
+    /// The connection is over.
+    fn over(daemon: &Daemon, ending: &Ending, delivered: Delivered) -> Self {
+        let (code, reason, what) = match ending {
+            _ if ending.is_elsewhere() => (-32018, "daemon_unreachable", "the bus cannot be reached"),
+            _ if ending.is_gone() => (-32023, "daemon_gone", "the connection to the bus was lost"),
+            _ => (-32024, "daemon_closed", "the connection to the bus was closed"),
+        };
+        let message = ending.told().map_or(what.into(), |why| format!("{what}: {why}").into());
+        let (address, cause, remedy) = (daemon.to_string(), ending.to_string(), ending.remedy(daemon));
+        Self { code, message, reason, delivered, address, cause, remedy }
     }
 
     /// There was no connection to begin with.
@@ -124,7 +126,7 @@ impl Refusal {
     fn too_long(daemon: &Daemon, ending: &Ending, length: u64, delivered: Delivered) -> Self {
         let message = format!("this line is longer than the bus takes: {length} bytes").into();
         let reason = Reason::ClientLineTooLong;
-        Self { code: reply::code(reason), message, reason: reason.name(), delivered, ..Self::gone(daemon, ending) }
+        Self { code: reply::code(reason), message, reason: reason.name(), ..Self::over(daemon, ending, delivered) }
     }
 
     fn error(&self, id: &[u8]) -> Vec<u8> {
@@ -209,8 +211,14 @@ enum Event {
 /// What the tasks of a bridge share.
 struct Shared {
     waiting: RefCell<Waiting>,
+    /// Something came from stdin.
+    has_asked: Cell<bool>,
     /// Stdin has ended, and the daemon was sent all of it.
     input_ended: Cell<bool>,
+    /// Stdin was read, or has ended.
+    was_read: Notify,
+    /// The daemon says nothing more, and is told nothing more.
+    has_ended: Cell<bool>,
     /// Blocks that came from the daemon.
     blocks: Cell<u64>,
     events: Sender<Event>,
@@ -228,8 +236,15 @@ impl Shared {
 async fn bridge(daemon: &Daemon, stdin: Rc<Stream>, stdout: Rc<Stream>, sink: Sink, source: Source) -> u8 {
     // Each task reports once, and no report waits for another to be taken.
     let (events, mut reports) = channel(4);
-    let shared = Shared { waiting: RefCell::default(), input_ended: Cell::new(false), blocks: Cell::new(0), events };
-    let shared = Rc::new(shared);
+    let shared = Rc::new(Shared {
+        waiting: RefCell::default(),
+        has_asked: Cell::new(false),
+        input_ended: Cell::new(false),
+        was_read: Notify::new(),
+        has_ended: Cell::new(false),
+        blocks: Cell::new(0),
+        events,
+    });
     let connection = source.connection_id().map(|id| format!(" (connection {id})")).unwrap_or_default();
     spawn(to_daemon(stdin, sink.clone(), Rc::clone(&shared)));
     spawn(from_daemon(source, sink.clone(), Rc::clone(&stdout), Rc::clone(&shared)));
@@ -279,14 +294,40 @@ async fn bridge(daemon: &Daemon, stdin: Rc<Stream>, stdout: Rc<Stream>, sink: Si
     let last_word = shared.waiting.borrow().last_word();
     let ending = match (ending, last_word) {
         (Ending::Closed | Ending::Broken(_), Some(word)) => Ending::Explained(word),
+        (Ending::Closed, None) if shared.blocks.get() == 0 && matches!(daemon, Daemon::Lines(_)) => {
+            Ending::ClosedAtOnce
+        }
         (ending, _) => ending,
     };
-    let code = ended(daemon, &connection, &stdout, &shared, input_ended, &ending).await;
+    let was_asked = shared.has_asked.get();
+    if !was_asked && !input_ended {
+        // What is asked is on its way, and its editor would not learn why nobody answers.
+        shared.has_ended.set(true);
+        sink.leave(Some(&ending)).await;
+        first_request(&shared).await;
+    }
+    let input_ended = input_ended || shared.input_ended.get();
+    // An answer could only come from a daemon; and who was not asked has got nothing.
+    let delivered = if was_asked && !ending.is_elsewhere() { Delivered::Yes } else { Delivered::No };
+    let code = ended(daemon, &connection, &stdout, &shared, input_ended, &ending, delivered).await;
     sink.leave(Some(&ending)).await;
     code
 }
 
-/// The daemon is gone: answers what waits.
+/// Waits until a request waits or stdin has ended, for a while.
+async fn first_request(shared: &Shared) {
+    if io::stdin().is_terminal() {
+        return;
+    }
+    let until = Instant::now() + FIRST_REQUEST_LIMIT;
+    while shared.waiting.borrow().is_empty() && !shared.input_ended.get() {
+        if timeout_at(until, shared.was_read.notified()).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// The connection is over: answers what waits.
 async fn ended(
     daemon: &Daemon,
     connection: &str,
@@ -294,6 +335,7 @@ async fn ended(
     shared: &Shared,
     input_ended: bool,
     ending: &Ending,
+    delivered: Delivered,
 ) -> u8 {
     let (overlong, requests, broken_line) = {
         let mut waiting = shared.waiting.borrow_mut();
@@ -317,9 +359,9 @@ async fn ended(
         }
         Some(Overlong { asker: Asker::Knows, .. }) | None => {}
     }
-    let gone = Refusal::gone(daemon, ending);
+    let over = Refusal::over(daemon, ending, delivered);
     for id in &requests {
-        last.extend(gone.error(id));
+        last.extend(over.error(id));
     }
     match timeout(LAST_WORDS_LIMIT, stdout.write(last)).await {
         Ok((Err(error), _)) if error.kind() != ErrorKind::BrokenPipe => say(&format!("cannot write stdout: {error}")),
@@ -331,7 +373,8 @@ async fn ended(
         1 => "; 1 request was not answered".to_owned(),
         count => format!("; {count} requests were not answered"),
     };
-    say(&format!("the daemon at {daemon}{connection} is gone: {ending}{line}{waited}\n{}", ending.remedy()));
+    let what = if ending.is_elsewhere() { "no daemon answers at" } else { "lost the connection to the daemon at" };
+    say(&format!("{what} {daemon}{connection}: {ending}{line}{waited}\n{}", ending.remedy(daemon)));
     exit::FAILURE
 }
 
@@ -369,7 +412,12 @@ async fn to_daemon(stdin: Rc<Stream>, sink: Sink, shared: Rc<Shared>) {
                 break;
             }
         }
+        shared.has_asked.set(true);
         shared.waiting.borrow_mut().sending(&buffer);
+        shared.was_read.notify_one();
+        if shared.has_ended.get() {
+            continue;
+        }
         let before = begun.hold_back(&mut buffer);
         if !before.is_empty() && sink.send(before).await.0.is_err() {
             let _ = shared.events.send(Event::NotHeard).await;
@@ -402,6 +450,7 @@ async fn to_daemon(stdin: Rc<Stream>, sink: Sink, shared: Rc<Shared>) {
     }
     sink.end().await;
     shared.input_ended.set(true);
+    shared.was_read.notify_one();
     shared.close_if_done(&sink);
     let _ = shared.events.send(Event::InputEnded).await;
 }
@@ -409,6 +458,7 @@ async fn to_daemon(stdin: Rc<Stream>, sink: Sink, shared: Rc<Shared>) {
 /// Passes on to stdout what the daemon says.
 async fn from_daemon(mut source: Source, sink: Sink, stdout: Rc<Stream>, shared: Rc<Shared>) {
     let mut buffer = Vec::with_capacity(BLOCK);
+    let mut guard = Guard::default();
     let event = loop {
         let received = source.receive(buffer).await;
         buffer = received.1;
@@ -416,11 +466,15 @@ async fn from_daemon(mut source: Source, sink: Sink, stdout: Rc<Stream>, shared:
             Ok(()) => shared.blocks.set(shared.blocks.get() + 1),
             Err(ending) => break Event::DaemonEnded(ending),
         }
+        let checked = guard.check(&mut buffer);
         let written = stdout.write(buffer).await;
         buffer = written.1;
         match written.0 {
             Ok(()) => shared.waiting.borrow_mut().passed(&buffer),
             Err(error) => break Event::OutputFailed(error),
+        }
+        if let Err(foreign) = checked {
+            break Event::DaemonEnded(Ending::Foreign(foreign));
         }
         shared.close_if_done(&sink);
     };

@@ -128,7 +128,10 @@ impl Waiting {
         let mut start = 0;
         answers.read(bytes, |line| {
             let next = bytes.len() - line.rest;
-            last_word.clear();
+            // Errors for requests that were on their way may follow it.
+            if !matches!(line.message, Some((Kind::Response, ..))) {
+                last_word.clear();
+            }
             if line.is_for_nobody {
                 open.nobody_was_told = true;
                 if line.length <= MAX_LAST_WORD as u64 {
@@ -146,8 +149,8 @@ impl Waiting {
         begun.extend_from_slice(&tail[..tail.len().min(MAX_LAST_WORD.saturating_sub(begun.len()))]);
     }
 
-    /// What the daemon has said last, if that was an error for nobody and nothing came after it: then it says why the
-    /// connection is closed.
+    /// What the daemon has said last, if that was an error for nobody and nothing but responses came after it: then it
+    /// says why the connection is closed.
     pub(super) fn last_word(&self) -> Option<LastWord> {
         let value: serde_json::Value = serde_json::from_slice(&self.last_word).ok()?;
         let error = value.get("error").filter(|_| self.begun.is_empty())?;
@@ -335,6 +338,8 @@ mod tests {
             let mut waiting = Waiting::default();
             stream.as_bytes().chunks(cut).for_each(|piece| waiting.passed(piece));
             assert_eq!(waiting.last_word().as_ref(), Some(&known), "in pieces of {cut}");
+            waiting.passed(b"{\"id\":1,\"error\":{}}\n");
+            assert_eq!(waiting.last_word().as_ref(), Some(&known), "an error for a request that was on its way");
             waiting.passed(b"{");
             assert_eq!(waiting.last_word(), None, "there is more");
         }

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use tokio::sync::{Mutex, Notify};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::BLOCK;
 use super::daemon::Url;
@@ -22,6 +22,12 @@ use crate::random;
 use crate::websocket::client::{self, Reading, Request};
 use crate::websocket::frame::{Decoder, Event, Received};
 use crate::websocket::{Role, close, encode};
+
+/// Reads in a row that may bring nothing but pings and what is left out, before each further one waits for a moment.
+const MOST_IDLE_READS: u32 = 16;
+
+/// That moment. TCP holds back what a flood has more.
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// What is written: by the tasks that pass stdin on and that send what is urgent.
 pub(super) struct Sender {
@@ -58,6 +64,8 @@ pub(super) struct Receiver {
     decoder: Decoder,
     /// Why nothing more comes.
     ending: Option<Ending>,
+    /// Reads in a row that have brought nothing for the editor.
+    idle_reads: u32,
     /// That binary messages are left out was said.
     has_told_of_binary: bool,
     /// What the daemon calls this connection in its log.
@@ -97,6 +105,7 @@ pub(super) async fn connect(
         // Nothing of a message is kept here, so there is no need for a limit.
         decoder: Decoder::new(Role::Client, u64::MAX),
         ending: None,
+        idle_reads: 0,
         has_told_of_binary: false,
         connection_id,
     };
@@ -260,7 +269,12 @@ impl Receiver {
             }
             self.decode(&mut text);
             if !text.is_empty() {
+                self.idle_reads = 0;
                 return (Ok(()), text);
+            }
+            self.idle_reads += 1;
+            if self.idle_reads > MOST_IDLE_READS && self.ending.is_none() {
+                sleep(PAUSE).await;
             }
         }
     }

@@ -4,7 +4,7 @@
 
 /// What people call bytes that begin like this, if they belong to a protocol that is often found at a wrong port.
 pub(crate) fn protocol(bytes: &[u8]) -> Option<&'static str> {
-    const METHODS: [&[u8]; 10] = [
+    const OF_HTTP: [&[u8]; 12] = [
         b"GET ",
         b"POST ",
         b"PUT ",
@@ -15,12 +15,15 @@ pub(crate) fn protocol(bytes: &[u8]) -> Option<&'static str> {
         b"CONNECT ",
         b"PRI * HTTP/",
         b"HTTP/",
+        // What some servers say to one that has named no version.
+        b"<!DOCTYPE ",
+        b"<html",
     ];
     let begins = |with: &[&[u8]]| with.iter().any(|one| bytes.starts_with(one));
     let begins_in_any_case =
         |name: &[u8]| bytes.get(..name.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(name));
     Some(match bytes {
-        _ if begins(&METHODS) => HTTP,
+        _ if begins(&OF_HTTP) => HTTP,
         // A handshake, or an alert, of any version (RFC 8446, section 5.1).
         [0x15 | 0x16, 3, 0..=4, ..] => TLS,
         _ if begins_in_any_case(b"content-length:") || begins_in_any_case(b"content-type:") => HEADERS,
@@ -44,7 +47,9 @@ pub(crate) const HEADERS: &str = "headers before a message (as in LSP)";
 /// The first line of a protocol, as far as it may be shown: of a URL no query, and nothing binary but its beginning.
 pub(crate) fn begin(bytes: &[u8]) -> String {
     let is_binary = |byte: &u8| !matches!(byte, b' '..=b'~' | b'\t');
-    let line = bytes.split(|byte| matches!(byte, b'\r' | b'\n' | b'?')).next().unwrap_or_default();
+    let is_url = protocol(bytes) == Some(HTTP);
+    let is_end = |byte: &u8| matches!(byte, b'\r' | b'\n') || is_url && *byte == b'?';
+    let line = bytes.split(is_end).next().unwrap_or_default();
     let longest = if line.iter().any(is_binary) { 8 } else { 64 };
     line[..line.len().min(longest)].escape_ascii().to_string()
 }

@@ -7,7 +7,7 @@ use super::report::Reason;
 pub(crate) fn code(reason: Reason) -> i32 {
     match reason {
         Reason::NoWorker => -32010,
-        Reason::RequestLost | Reason::RequestDiscarded => -32011,
+        Reason::RequestLost | Reason::RequestDiscarded | Reason::OwnWorkerEnded => -32011,
         Reason::SessionLimit => -32012,
         Reason::PendingLimit => -32013,
         Reason::SessionDenied | Reason::SessionTaken => -32014,
@@ -19,6 +19,7 @@ pub(crate) fn code(reason: Reason) -> i32 {
         Reason::ClientKilled => -32021,
         Reason::ConnectionClosing => -32026,
         Reason::TokenRemoved => -32025,
+        Reason::ClientIdle => -32022,
         Reason::Cancelled => -32800,
         Reason::MethodDenied => -32601,
         Reason::IdTooLong | Reason::SessionIdTooLong | Reason::UnknownPool | Reason::UnknownRequest => -32602,

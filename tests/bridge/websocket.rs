@@ -262,9 +262,11 @@ fn each_waiting_request_is_told_why_the_daemon_has_closed() {
         assert_eq!(messages[0]["method"], "the last word");
         assert_eq!(ids(&messages[1..]), [json!(1), json!("b")]);
         for message in &messages[1..] {
-            assert_eq!(reason(message), "daemon_gone");
+            let (expected, what) = if code == 1001 { ("daemon_gone", "lost") } else { ("daemon_closed", "closed") };
+            assert_eq!(reason(message), expected);
             let said = message["error"]["message"].as_str().expect("a message");
-            assert!(said.starts_with("the connection to the bus was lost: ") && said.ends_with(told), "{said}");
+            let what = format!("the connection to the bus was {what}: ");
+            assert!(said.starts_with(&what) && said.ends_with(told), "{said}");
         }
         assert_eq!(bridge.code(), Some(1));
         let log = bridge.stderr.text();
@@ -315,7 +317,7 @@ fn a_line_that_is_too_long_for_the_daemon_is_told_to_whoever_sent_it() {
         assert_eq!((&messages[0]["error"]["code"], reason(&messages[0])), (&json!(-32600), "client_line_too_long"));
         assert_eq!(messages[0]["error"]["data"]["delivered"], false);
         assert_eq!(ids(&messages[1..]), others);
-        assert!(messages[1..].iter().all(|message| reason(message) == "daemon_gone"));
+        assert!(messages[1..].iter().all(|message| reason(message) == "daemon_closed"));
         assert_eq!(bridge.code(), Some(1));
         let log = bridge.stderr.text();
         assert!(log.contains("longer than 100000 bytes; a line of ") && log.contains("max_input_buffer"), "{log}");
@@ -353,9 +355,54 @@ fn a_daemon_that_breaks_the_protocol_is_told_so() {
     text(&mut peer);
     peer.get_mut().write_all(b"\x81\x82abcd\0\0").expect("the bridge reads");
     assert_eq!(ending(&mut peer), Some(1002));
-    assert_eq!(reason(&stdout.message()), "daemon_gone");
+    assert_eq!(reason(&stdout.message()), "daemon_closed");
     assert_eq!(bridge.code(), Some(1));
     assert!(bridge.stderr.text().contains("a server's frame has a mask"));
+}
+
+#[test]
+fn a_request_gets_an_error_though_the_server_closes_together_with_its_101() {
+    for close in [&b"\x88\x02\x03\xf3"[..], b""] {
+        let daemon = Daemon::plain();
+        let (mut bridge, mut stdout) = daemon.start();
+        let mut socket = daemon.socket();
+        let mut asked = Vec::new();
+        while !asked.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            socket.read_exact(&mut byte).expect("the bridge asks");
+            asked.push(byte[0]);
+        }
+        let asked = String::from_utf8(asked).expect("ASCII");
+        let key = asked.split_once("Sec-WebSocket-Key: ").and_then(|(_, rest)| rest.split_once("\r\n"));
+        let accept = tungstenite::handshake::derive_accept_key(key.expect("a key").0.as_bytes());
+        let head = format!(
+            "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+             Sec-WebSocket-Accept: {accept}\r\n\r\n"
+        );
+        socket.write_all(&[head.as_bytes(), close].concat()).expect("the bridge reads");
+        drop(socket);
+        bridge.send(b"{\"id\":1,\"method\":\"initialize\"}\n");
+        let error = stdout.message();
+        assert_eq!(error["id"], 1);
+        assert_eq!(reason(&error), if close.is_empty() { "daemon_gone" } else { "daemon_closed" });
+        assert_eq!(bridge.code(), Some(1));
+    }
+}
+
+#[test]
+fn a_flood_of_pings_is_held_back_and_what_comes_behind_it_arrives() {
+    let daemon = Daemon::plain();
+    let (_bridge, mut stdout, mut peer) = daemon.bridge();
+    let flood = [&b"\x89\x7d"[..], &[b'x'; 125]].concat().repeat(24 << 10);
+    let began = std::time::Instant::now();
+    // Its answers are not read: there may be one for each read of the bridge.
+    peer.get_mut().write_all(&flood).expect("the bridge reads");
+    say(&mut peer, r#"{"method":"m"}"#);
+    assert_eq!(stdout.message()["method"], "m");
+    // Each read but the first few waits for a moment, however fast or slow the machine is.
+    let reads = flood.len() / (64 * 1024);
+    let least = std::time::Duration::from_millis(50) * (reads as u32 - 20);
+    assert!(began.elapsed() >= least, "{:?}", began.elapsed());
 }
 
 /// A file with a token and the arguments that name it.

@@ -244,6 +244,7 @@ fn a_connection_ends_with_its_own_worker_and_the_next_one_gets_another() {
     client.ask(2, "exit", json!({ "code": 3 }));
     assert_eq!(client.error(1, "worker_exited"), -32011);
     assert_eq!(client.error(2, "worker_exited"), -32011);
+    assert_eq!(client.error(json!(null), "own_worker_ended"), -32011);
     client.ends();
     daemon.logs(&["own_worker_ended", "client=0"]);
     let mut next = daemon.connect();
@@ -309,6 +310,7 @@ fn in_stdio_mode_the_daemon_ends_with_the_worker_of_its_one_client() {
     let mut client = daemon.connect();
     client.ask(1, "exit", json!({ "code": 3 }));
     assert_eq!(client.error(1, "worker_exited"), -32011);
+    assert_eq!(client.error(json!(null), "own_worker_ended"), -32011);
     client.ends();
     assert_eq!(daemon.wait().code(), Some(0));
     daemon.logs(&["the worker of its one client has ended"]);

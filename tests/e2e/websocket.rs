@@ -498,6 +498,7 @@ fn a_client_whose_own_worker_ends_is_told_1011() {
     let mut client = web(&daemon, &[]);
     ask(&mut client, 1, "die", json!({}));
     assert_eq!(message(&mut client)["error"]["data"]["reason"], "worker_exited");
+    assert_eq!(message(&mut client)["error"]["data"]["reason"], "own_worker_ended");
     assert_eq!(close(&mut client), (CloseCode::Error, "own_worker_ended".to_owned()));
     drop(client);
     daemon.stop();

@@ -144,7 +144,7 @@ fn waits(source: impl Fn(u32) -> Source) -> Vec<u64> {
         let (client, worker) = (bench.connect(0, source(client)).expect("there is room").into(), bench.worker(0));
         bench.write(client, r#"{"id":1,"method":"initialize"}"#);
         bench.dies(worker);
-        assert_eq!(bench.read_error(client).0, "worker_exited");
+        assert_eq!(bench.read_reasons(client), ["worker_exited", "own_worker_ended"]);
         bench.breaks(client);
         bench.gone(client);
         waited

@@ -324,6 +324,15 @@ impl Bench {
         (reason, error["code"].as_i64().expect("a code"), value["id"].clone())
     }
 
+    /// `data.reason` of each error that `peer` was sent.
+    fn read_reasons(&mut self, peer: Peer) -> Vec<String> {
+        let reason = |line: String| {
+            let value: Value = serde_json::from_str(&line).expect("it is JSON");
+            value["error"]["data"]["reason"].as_str().unwrap_or_else(|| panic!("{value}")).to_owned()
+        };
+        self.read(peer).into_iter().map(reason).collect()
+    }
+
     fn ends(&mut self, peer: Peer) {
         let partial = std::mem::take(&mut self.wire(peer).kept).len();
         self.handle(Input::Ended { peer, partial });

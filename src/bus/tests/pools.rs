@@ -81,11 +81,22 @@ fn a_connection_ends_with_the_worker_that_it_has_for_itself() {
     bench.write(other, r#"{"id":1,"method":"initialize"}"#);
     let worker = bench.worker(0);
     bench.dies(worker);
-    assert_eq!(bench.read_error(client).0, "worker_exited");
+    assert_eq!(bench.read_reasons(client), ["worker_exited", "own_worker_ended"]);
     let Peer::Client(key) = client else { panic!("it is a client") };
     assert_eq!((bench.closed.clone(), bench.count(Reason::OwnWorkerEnded)), (vec![(key, Close::Refuse)], 1));
     bench.write(other, r#"{"id":2,"method":"x"}"#);
     assert!(bench.read(other).is_empty(), "nobody else is touched");
+}
+
+#[test]
+fn a_client_that_waits_for_nothing_is_told_that_its_own_worker_has_ended() {
+    let mut bench = Bench::new(settings(vec![Pool { max_instances: 3, ..pool(1, Assignment::Dedicated) }]));
+    let client = bench.client();
+    bench.write(client, r#"{"method":"x"}"#);
+    let worker = bench.worker(0);
+    bench.dies(worker);
+    assert_eq!(bench.read_error(client), ("own_worker_ended".to_owned(), -32011, Value::Null));
+    assert_eq!(bench.how_closed(client), Some(Close::Flush));
 }
 
 #[test]
@@ -112,7 +123,8 @@ fn a_connection_that_ends_with_its_worker_gets_errors_for_what_it_has_asked_othe
     let errors = bench.read(client);
     let reasons = errors.iter().map(|line| serde_json::from_str::<Value>(line).expect("it is JSON"));
     let reasons: Vec<_> = reasons.map(|line| (line["id"].clone(), line["error"]["data"]["reason"].clone())).collect();
-    assert_eq!(reasons, [(1.into(), "worker_exited".into()), (2.into(), "request_discarded".into())]);
+    let ended = (Value::Null, "own_worker_ended".into());
+    assert_eq!(reasons, [(1.into(), "worker_exited".into()), (2.into(), "request_discarded".into()), ended]);
     assert_eq!(bench.closed.len(), 1);
 }
 

@@ -137,7 +137,9 @@ impl Bus {
         let foreign = foreign::protocol(bytes);
         let what = match (foreign, fault) {
             (Some(name), _) => format!("{name}, not JSON; the line begins \"{}\"", foreign::begin(bytes)),
-            (None, Fault::Syntax) if is_cut => format!("the line ends within a message, at byte {}", at - line),
+            (None, Fault::Syntax) if is_cut => {
+                format!("not JSON: the line ends within a message, at byte {}", at - line)
+            }
             (None, Fault::Syntax) => format!("not JSON, at byte {} of the line", at - line),
             (None, Fault::Utf8) => format!("not UTF-8, at byte {} of the line", at - line),
             (None, Fault::Depth) => format!("nested too deeply, at byte {} of the line", at - line),
@@ -154,7 +156,7 @@ impl Bus {
                     format!("{what}: this listener takes none; connect without it, or by a proxy that takes it off")
                 }
                 Some(_) => format!("{what}: this listener takes a JSON-RPC message on each line, and nothing else"),
-                None if is_cut => format!("{what}: each message has to be one line"),
+                None if is_cut => format!("{what}; each message has to be one line"),
                 None => what,
             },
             // What a worker prints by mistake is needed to find the mistake; what a client sends stays private.

@@ -134,7 +134,10 @@ fn who_speaks_another_protocol_is_told_which_one_and_how_it_began() {
         (b"\x16\x03\x01\x02\x00\x01\n", "TLS, not JSON; the line begins \"\\x16\\x03"),
         (b"SSH-2.0-OpenSSH_9.2p1\r\n", "SSH, not JSON; the line begins \"SSH-2.0-OpenSSH_9.2p1\""),
         (b"Content-Length: 2\r\n\r\n{}", "headers before a message (as in LSP), not JSON"),
-        (b"{\n  \"id\": 1\n}\n", "the line ends within a message, at byte 1: each message has to be one line"),
+        (
+            b"{\n  \"id\": 1\n}\n",
+            "not JSON: the line ends within a message, at byte 1; each message has to be one line",
+        ),
     ] {
         let mut bench = bench(1);
         let client = bench.client();
@@ -151,7 +154,7 @@ fn who_speaks_another_protocol_is_told_which_one_and_how_it_began() {
 fn a_worker_that_writes_no_messages_is_told_what_belongs_on_stdout() {
     for (bytes, told) in [
         (&b"Starting...\n"[..], "not JSON, at byte 0 of the line, which begins \"Starting...\"; a worker"),
-        (b"{\n  \"id\": 1\n}\n", "the line ends within a message, at byte 1, which begins \"{\"; a worker"),
+        (b"{\n  \"id\": 1\n}\n", "not JSON: the line ends within a message, at byte 1, which begins \"{\"; a worker"),
         (b"Content-Length: 2\r\n\r\n{}", "(as in LSP), not JSON; the line begins \"Content-Length: 2\"; a worker"),
     ] {
         let mut bench = bench(1);

@@ -41,19 +41,47 @@ pub enum Address {
 pub struct AddressError(String);
 
 impl Address {
-    /// Reads where to listen: `HOST:PORT`, or `:PORT` and `*:PORT` for every network of this machine. A socket that is
-    /// bound to `[::]` takes IPv4, too; [`without_ipv6`] says what it is where there is no IPv6.
+    /// Reads where to listen: `HOST:PORT` or `tcp://HOST:PORT`, or `:PORT` and `*:PORT` for every network of this machine.
+    /// A socket that is bound to `[::]` takes IPv4, too; [`without_ipv6`] says what it is where there is no IPv6.
     pub fn from_listener(text: &str) -> Result<Self, AddressError> {
+        let text = text.strip_prefix("tcp://").unwrap_or(text);
+        if let Some(other) = other_than_a_port(text) {
+            return Err(error(other));
+        }
         match text.strip_prefix('*').unwrap_or(text).strip_prefix(':') {
             Some(port) if !port.contains(':') => Self::from_tcp(&format!("[::]:{port}")),
             _ => Self::from_tcp(text),
         }
     }
 
+    /// Reads where to listen for WebSocket: as [`Self::from_listener`] does, or `ws://HOST:PORT`, with the path of the
+    /// listener or without.
+    pub fn from_websocket(text: &str, path: &str) -> Result<Self, AddressError> {
+        let Some(rest) = text.strip_prefix("ws://") else {
+            return match text.split_once("://") {
+                Some(("wss" | "https", _)) => {
+                    Err(error("TLS is for a proxy in front of it; write HOST:PORT, and let the proxy connect there"))
+                }
+                Some(("http", rest)) => Err(error(format!("write ws://{rest}"))),
+                _ => Self::from_listener(text),
+            };
+        };
+        let (host, asked) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+        if !["", "/", path].contains(&asked) {
+            return Err(error(format!(
+                "it is asked for at {path}, not {asked}; write another path as \"path\" in listeners[] of the configuration"
+            )));
+        }
+        Self::from_listener(host)
+    }
+
     /// Reads `HOST:PORT`: `127.0.0.1:9000`, `localhost:9000`, `[::1]:9000`. Port 0 is allowed.
     ///
     /// An empty host is refused: nobody can be called there, and only [`Self::from_listener`] has a meaning for it.
     pub fn from_tcp(text: &str) -> Result<Self, AddressError> {
+        if let Some((address, _)) = text.split_once('/').filter(|(address, _)| address.contains(':')) {
+            return Err(error(format!("a TCP address has no path; write {address}, or for a WebSocket ws://{text}")));
+        }
         let (host, port) = if let Some(rest) = text.strip_prefix('[') {
             let (host, after) =
                 rest.split_once(']').ok_or_else(|| error("the bracket is not closed; write [::1]:9000"))?;
@@ -88,6 +116,23 @@ impl Address {
         Ok(Self::Tcp { host: host.to_owned(), port })
     }
 
+    /// Reads where to listen on a Unix socket: a path, or `unix:PATH`. It need not be UTF-8.
+    pub fn from_unix_listener(path: impl AsRef<Path>) -> Result<Self, AddressError> {
+        let Some(text) = path.as_ref().to_str() else { return Self::from_unix(path) };
+        if text.starts_with("unix:") {
+            return Self::from_url(text);
+        }
+        let is_ip = |host: &str| host == "localhost" || host.parse::<IpAddr>().is_ok();
+        match Self::from_listener(text) {
+            Ok(Self::Tcp { host, port }) if text.starts_with("tcp://") || is_ip(&host) => {
+                let tcp = Self::Tcp { host, port }.to_string().replacen("tcp://", "", 1);
+                Err(error(format!("that is a TCP address; write --tcp {tcp}, or \"tcp\": \"{tcp}\" in listeners[]")))
+            }
+            Err(why) if text.contains("://") => Err(why),
+            _ => Self::from_unix(text),
+        }
+    }
+
     /// Takes a path for a Unix socket, after checking that the kernel can hold it.
     pub fn from_unix(path: impl AsRef<Path>) -> Result<Self, AddressError> {
         let path = path.as_ref();
@@ -110,11 +155,15 @@ impl Address {
         Ok(Self::Unix { path: path.to_owned() })
     }
 
-    /// Reads an address of either kind as people write it: `unix:PATH`, a path with a slash, `@NAME`, `HOST:PORT` or
-    /// `tcp://HOST:PORT`.
+    /// Reads an address of either kind as people write it: `unix:PATH`, a path with a slash, `@NAME`, `HOST:PORT`,
+    /// `tcp://HOST:PORT`, or `http://HOST:PORT` of an admin listener.
     pub fn from_any(text: &str) -> Result<Self, AddressError> {
-        if text.starts_with("tcp://") || text.starts_with("unix:") {
+        if let Some(rest) = text.strip_prefix("http://") {
+            Self::from_tcp(rest.strip_suffix('/').unwrap_or(rest))
+        } else if text.starts_with("tcp://") || text.starts_with("unix:") {
             Self::from_url(text)
+        } else if text.contains("://") {
+            Err(error("write HOST:PORT, http://HOST:PORT, or unix:PATH"))
         } else if text.starts_with('@') || text.contains('/') {
             Self::from_unix(text)
         } else {
@@ -186,7 +235,26 @@ fn error(message: impl Into<String>) -> AddressError {
 }
 
 fn no_port(text: &str) -> AddressError {
-    error(format!("{text:?} has no port; write HOST:PORT, for example 127.0.0.1:9000"))
+    let is_host = !text.is_empty() && !text.contains([':', '*', '/']);
+    let example = if is_host && text.parse::<u16>().is_err() { text } else { "127.0.0.1" };
+    error(format!("{text:?} has no port; write HOST:PORT, for example {example}:9000"))
+}
+
+/// What to write instead, where a listener's `HOST:PORT` belongs and something else stands.
+fn other_than_a_port(text: &str) -> Option<String> {
+    if text.parse::<u16>().is_ok() {
+        return Some(format!("write 127.0.0.1:{text} for this machine alone, or :{text} for every network"));
+    }
+    if let Some(path) = text.strip_prefix("unix:").or(Some(text).filter(|text| text.starts_with(['/', '.', '@']))) {
+        return Some(format!("that is a Unix socket; write --unix {path}, or \"unix\": \"{path}\" in listeners[]"));
+    }
+    match text.split_once("://") {
+        Some(("ws", _)) => {
+            Some(format!("that is a WebSocket; write --ws {text}, or \"ws\": \"{text}\" in listeners[]"))
+        }
+        Some((scheme, rest)) => Some(format!("{scheme}:// is not spoken there; write {rest}")),
+        None => None,
+    }
 }
 
 #[cfg(test)]
@@ -220,6 +288,43 @@ mod tests {
         assert!(message(Address::from_listener(":http")).contains("from 0 to 65535"));
         assert!(message(Address::from_listener("::1:9000")).contains("write [::1]:9000"));
         assert!(message(Address::from_listener("*")).contains("has no port"));
+        assert!(
+            message(Address::from_listener("9000")).contains("write 127.0.0.1:9000 for this machine alone, or :9000")
+        );
+    }
+
+    #[test]
+    fn a_listener_may_be_written_with_its_scheme() {
+        for text in ["tcp://127.0.0.1:9000", "127.0.0.1:9000"] {
+            assert_eq!(Address::from_listener(text), Ok(tcp("127.0.0.1", 9000)));
+        }
+        assert_eq!(Address::from_listener("tcp://:9000"), Ok(tcp("::", 9000)));
+        for text in ["ws://[::1]:9000/acp", "ws://[::1]:9000/", "ws://[::1]:9000", "tcp://[::1]:9000", "[::1]:9000"] {
+            assert_eq!(Address::from_websocket(text, "/acp"), Ok(tcp("::1", 9000)), "{text}");
+        }
+        for text in ["unix:/run/bus", "unix:///run/bus", "/run/bus"] {
+            assert_eq!(Address::from_unix_listener(text), Address::from_unix("/run/bus"));
+        }
+        assert_eq!(Address::from_unix_listener("bus:1"), Address::from_unix("bus:1"), "a name like another");
+    }
+
+    #[test]
+    fn a_listener_that_is_another_kinds_says_how_to_write_it() {
+        for (text, advice) in [
+            ("ws://h:1/acp", "--ws ws://h:1/acp"),
+            ("unix:/run/bus", "--unix /run/bus"),
+            ("./bus", "--unix ./bus"),
+            ("http://h:1", "write h:1"),
+        ] {
+            assert!(message(Address::from_listener(text)).contains(advice), "{text}");
+        }
+        assert!(message(Address::from_websocket("ws://h:1/x", "/acp")).contains("asked for at /acp, not /x"));
+        assert!(message(Address::from_websocket("wss://h:1/acp", "/acp")).contains("a proxy in front"));
+        assert!(message(Address::from_websocket("http://h:1/acp", "/acp")).contains("write ws://h:1/acp"));
+        for text in ["127.0.0.1:9000", "tcp://127.0.0.1:9000", ":9000"] {
+            assert!(message(Address::from_unix_listener(text)).contains(":9000, or \"tcp\": \""), "{text}");
+        }
+        assert!(message(Address::from_unix_listener("ws://h:1/acp")).contains("--ws"));
     }
 
     #[test]
@@ -236,7 +341,8 @@ mod tests {
             assert!(message(Address::from_tcp(&format!("localhost:{port}"))).contains("from 0 to 65535"), "{port}");
         }
         assert!(message(Address::from_tcp("a b:9000")).contains("not a host name"));
-        assert!(message(Address::from_tcp("http://x:9000")).contains("brackets"));
+        assert!(message(Address::from_tcp("x:9000/acp")).contains("write x:9000, or for a WebSocket ws://x:9000/acp"));
+        assert!(message(Address::from_tcp("host")).contains("host:9000"));
     }
 
     #[test]
@@ -266,7 +372,9 @@ mod tests {
         assert_eq!(Address::from_any("unix:admin"), Address::from_unix("admin"));
         assert_eq!(Address::from_any("localhost:9001"), Ok(tcp("localhost", 9001)));
         assert_eq!(Address::from_any("tcp://[::1]:9001"), Ok(tcp("::1", 9001)));
+        assert_eq!(Address::from_any("http://127.0.0.1:9001/"), Ok(tcp("127.0.0.1", 9001)));
         assert!(message(Address::from_any("admin")).contains("has no port"));
+        assert!(message(Address::from_any("https://h:1")).contains("http://HOST:PORT"));
     }
 
     proptest! {

@@ -8,11 +8,12 @@ use std::ffi::{OsStr, OsString};
 use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 
-use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::activation::Inherited;
-use crate::address::Address;
+use crate::address::{Address, AddressError};
+use crate::advice;
 use crate::bridge::{self, Daemon};
 use crate::config::{Config, Listen, Listener, LogFormat, LogLevel, Web};
 use crate::control::{self, Question, Whom};
@@ -63,10 +64,8 @@ pub enum Worker {
 pub struct Options {
     /// Where the configuration comes from.
     pub config: Source,
-    /// The listener that was asked for beside those of the configuration.
-    pub listen: Option<Listen>,
-    /// Its clients speak WebSocket.
-    pub web: bool,
+    /// The listeners that were asked for beside those of the configuration.
+    pub listeners: Vec<Listener>,
     /// `--admin`, which comes before the configuration's.
     pub admin: Option<Address>,
     /// `--log-level`, which comes before the configuration's.
@@ -117,7 +116,7 @@ impl Options {
     /// It is none of the values that `--io` takes.
     pub fn carry(&mut self, value: Option<&OsStr>) -> Result<(), StartError> {
         let Some(value) = value.filter(|value| self.io.is_none() && !value.is_empty()) else { return Ok(()) };
-        let means = value.to_str().and_then(|text| Means::from_str(text, false).ok()).ok_or_else(|| {
+        let means = value.to_str().and_then(|text| Means::from_str(text, true).ok()).ok_or_else(|| {
             StartError::Usage(format!("STDIO_BUS_IO is {}; write auto, ring or epoll", value.display()))
         })?;
         self.io = Some(means.into());
@@ -139,18 +138,17 @@ impl Options {
         let from_stdin = self.config == Source::Descriptor(0);
         let both = "stdin cannot bring the configuration and the client's messages; add --tcp or --unix, or write the \
                     configuration to a file";
-        if from_stdin && self.listen == Some(Listen::Stdio) {
+        if from_stdin && self.listeners.iter().any(|listener| listener.listen == Listen::Stdio) {
             return Err(StartError::Usage(both.to_owned()));
         }
         let mut config = self.config.load(program)?;
         if self.strict {
             config = config.strict()?;
         }
-        if self.listen.is_none() && config.listeners.is_empty() {
+        if self.listeners.is_empty() && config.listeners.is_empty() {
             config.listeners = inherited.iter().map(|socket| Listener::open(socket.address.clone().into())).collect();
         }
-        let web = self.web.then(Web::default);
-        config.listen(self.listen.clone().map(|listen| Listener { web, ..Listener::open(listen) }))?;
+        config.listen(&self.listeners)?;
         config.administer(self.admin.clone())?;
         if from_stdin && config.listeners.iter().any(|listener| listener.listen == Listen::Stdio) {
             return Err(StartError::Usage(both.to_owned()));
@@ -167,7 +165,8 @@ where
     I: IntoIterator,
     I::Item: Into<OsString> + Clone,
 {
-    Ok(match CommandLine::try_parse_from(arguments).map_err(advise)? {
+    let arguments: Vec<OsString> = arguments.into_iter().map(Into::into).collect();
+    Ok(match CommandLine::try_parse_from(&arguments).map_err(|error| advice::advise(error, &arguments))? {
         CommandLine { command: Some(Verb::Worker { name }), .. } => Command::Worker(name),
         CommandLine { command: Some(Verb::Acp { connect, token_file, ca_file }), .. } => {
             let options = bridge::Options::new(connect, token_file, ca_file);
@@ -185,30 +184,6 @@ where
         },
         CommandLine { command: None, daemon } => Command::Run(daemon.into()),
     })
-}
-
-/// Adds what to write instead to errors that people make who come from other programs.
-fn advise(mut error: clap::Error) -> clap::Error {
-    let of = |kind| match error.get(kind) {
-        Some(ContextValue::String(text)) => text.clone(),
-        _ => String::new(),
-    };
-    let (verb, argument) = (of(ContextKind::InvalidSubcommand), of(ContextKind::InvalidArg));
-    let is_file = |text: &str| text.ends_with(".json") || text.contains('/');
-    let advice = match error.kind() {
-        ErrorKind::InvalidSubcommand if is_file(&verb) => format!("to run a configuration: stdio_bus --config {verb}"),
-        ErrorKind::UnknownArgument if is_file(&argument) => {
-            format!("to name a configuration: stdio_bus check --config {argument}")
-        }
-        ErrorKind::UnknownArgument
-            if ["--port", "--host", "--listen", "--address", "-p"].contains(&argument.as_str()) =>
-        {
-            "to listen on a port: --tcp 127.0.0.1:9000, or --tcp [::]:9000 for every network".to_owned()
-        }
-        _ => return error,
-    };
-    error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![advice.into()]));
-    error
 }
 
 /// The parser with its help texts, for completions and the manual page.
@@ -232,7 +207,7 @@ Exit codes:
 /// them on stdin and answer on stdout. Without a configuration, two built-in echo workers run.
 #[derive(Debug, Parser)]
 #[command(name = "stdio_bus", version, max_term_width = 100, after_help = AFTER_HELP)]
-#[command(args_conflicts_with_subcommands = true, disable_help_subcommand = true, args_override_self = true)]
+#[command(args_conflicts_with_subcommands = true, args_override_self = true)]
 struct CommandLine {
     #[command(flatten)]
     daemon: DaemonArgs,
@@ -257,29 +232,29 @@ struct DaemonArgs {
 
     /// Serve one client on stdin and stdout (the default)
     ///
-    /// Of --stdio, --unix, --tcp and --ws the last one holds.
-    #[arg(long, overrides_with_all = ["unix", "tcp", "ws"])]
+    /// --stdio, --unix, --tcp and --ws may be given together, each once; with --stdio the daemon ends when stdin does.
+    #[arg(long)]
     stdio: bool,
 
     /// Serve many clients on a Unix socket
     ///
     /// A socket that a dead daemon left behind is replaced, one that is in use is not. Only its owner may connect;
     /// listeners[].mode in the configuration can widen that.
-    #[arg(long, value_name = "PATH", overrides_with_all = ["stdio", "tcp", "ws"], value_parser = unix_address())]
+    #[arg(long, value_name = "PATH", value_parser = unix_address())]
     unix: Option<Address>,
 
     /// Serve many clients on a TCP port
     ///
     /// HOST is a name or an address, an IPv6 address in brackets: [::1]:9000; without it, :9000 is every network of
     /// this machine, IPv4 and IPv6. With port 0 the kernel chooses one, which is reported on stderr.
-    #[arg(long, value_name = "HOST:PORT", overrides_with_all = ["stdio", "unix", "ws"], value_parser = Address::from_listener)]
+    #[arg(long, value_name = "HOST:PORT", value_parser = Address::from_listener)]
     tcp: Option<Address>,
 
     /// Serve many clients that speak WebSocket, at ws://HOST:PORT/acp
     ///
     /// Who may come in (tokens, pages of browsers) is said by listeners[] in the configuration. wss:// is for a proxy in
     /// front of it.
-    #[arg(long, value_name = "HOST:PORT", overrides_with_all = ["stdio", "unix", "tcp"], value_parser = Address::from_listener)]
+    #[arg(long, value_name = "HOST:PORT", value_parser = web_address)]
     ws: Option<Address>,
 
     /// Serve readiness, metrics, a status page and commands over HTTP
@@ -292,18 +267,18 @@ struct DaemonArgs {
     /// Write this level and the more important ones to stderr [default: info]
     ///
     /// It comes before DEBUG_STDIO=1 in the environment, which means debug, and that before the configuration's.
-    #[arg(long, value_name = "LEVEL", value_enum)]
+    #[arg(long, value_name = "LEVEL", value_enum, ignore_case = true)]
     log_level: Option<Level>,
 
     /// How a line of the log looks [default: text]
-    #[arg(long, value_name = "FORMAT", value_enum)]
+    #[arg(long, value_name = "FORMAT", value_enum, ignore_case = true)]
     log_format: Option<Format>,
 
     /// What carries the bytes [default: auto]
     ///
     /// Where a sandbox blocks io_uring or the kernel has none, epoll does the same for more CPU. It comes before
     /// STDIO_BUS_IO in the environment, which takes the same values.
-    #[arg(long, value_name = "HOW", value_enum)]
+    #[arg(long, value_name = "HOW", value_enum, ignore_case = true)]
     io: Option<Means>,
 
     /// Do not start if the command of any pool cannot be run
@@ -322,6 +297,7 @@ enum Level {
     /// What happens to workers and clients
     Info,
     /// What went wrong and was dealt with
+    #[value(alias = "warning")]
     Warn,
     /// What needs a person
     Error,
@@ -447,7 +423,7 @@ enum Verb {
     /// Change what a running daemon writes to its log, until it ends
     LogLevel {
         /// This level and the more important ones
-        #[arg(value_enum)]
+        #[arg(value_enum, ignore_case = true)]
         level: Level,
         #[command(flatten)]
         whom: WhomArgs,
@@ -595,13 +571,12 @@ impl From<DaemonArgs> for Options {
             (None, Some(number)) => Source::Descriptor(number),
             (None, None) => Source::Embedded,
         };
-        let web = args.ws.is_some();
-        let socket = args.tcp.or(args.unix).or(args.ws);
-        let listen = socket.map(Listen::from).or(args.stdio.then_some(Listen::Stdio));
+        let lines = [args.stdio.then_some(Listen::Stdio), args.unix.map(Listen::from), args.tcp.map(Listen::from)];
+        let web = args.ws.map(|ws| Listener { web: Some(Web::default()), ..Listener::open(ws.into()) });
+        let listeners = lines.into_iter().flatten().map(Listener::open).chain(web).collect();
         Self {
             config,
-            listen,
-            web,
+            listeners,
             admin: args.admin,
             log_level: args.log_level.map(LogLevel::from),
             log_format: args.log_format.map(LogFormat::from),
@@ -614,7 +589,11 @@ impl From<DaemonArgs> for Options {
 fn unix_address() -> impl clap::builder::TypedValueParser<Value = Address> {
     // A path need not be UTF-8.
     use clap::builder::TypedValueParser;
-    clap::builder::OsStringValueParser::new().try_map(|path| Address::from_unix(PathBuf::from(path)))
+    clap::builder::OsStringValueParser::new().try_map(|path| Address::from_unix_listener(PathBuf::from(path)))
+}
+
+fn web_address(text: &str) -> Result<Address, AddressError> {
+    Address::from_websocket(text, &Web::default().path)
 }
 
 fn admin_address(text: &str) -> Result<Address, String> {
@@ -641,6 +620,10 @@ mod tests {
         }
     }
 
+    fn listened(line: &str) -> Vec<String> {
+        run(line).listeners.iter().map(Listener::address).collect()
+    }
+
     fn refused(line: &str) -> (ErrorKind, i32, String) {
         let error = words(line).expect_err("this command line must be refused");
         (error.kind(), error.exit_code(), error.to_string())
@@ -659,8 +642,7 @@ mod tests {
             options,
             Options {
                 config: Source::Embedded,
-                listen: None,
-                web: false,
+                listeners: Vec::new(),
                 admin: None,
                 log_level: None,
                 log_format: None,
@@ -679,40 +661,56 @@ mod tests {
     fn every_flag_of_the_spec_is_understood() {
         assert_eq!(run("--config a.json").config, Source::File("a.json".into()));
         assert_eq!(run("--config-fd 3 --stdio").config, Source::Descriptor(3));
-        assert_eq!(run("--stdio").listen, Some(Listen::Stdio));
-        assert_eq!(run("--tcp [::1]:0").listen, Some(Listen::Tcp { host: "::1".to_owned(), port: 0 }));
-        let unix = Some(Listen::Unix { path: "/tmp/bus".into(), mode: 0o600, owner: crate::config::Owner::default() });
-        assert_eq!(run("--unix /tmp/bus").listen, unix);
-        let web = run("--ws [::1]:0");
-        assert_eq!((web.listen, web.web), (Some(Listen::Tcp { host: "::1".to_owned(), port: 0 }), true));
+        assert_eq!(listened("--stdio"), ["stdio"]);
+        assert_eq!(listened("--tcp [::1]:0"), ["tcp://[::1]:0"]);
+        assert_eq!(listened("--ws [::1]:0"), ["ws://[::1]:0/acp"]);
+        let unix = Listen::Unix { path: "/tmp/bus".into(), mode: 0o600, owner: crate::config::Owner::default() };
+        assert_eq!(run("--unix /tmp/bus").listeners, [Listener::open(unix)]);
         let logged = run("--log-level warn --log-format json");
         assert_eq!((logged.log_level, logged.log_format), (Some(LogLevel::Warn), Some(LogFormat::Json)));
     }
 
     #[test]
-    fn of_a_flag_that_is_given_twice_and_of_several_modes_the_last_one_holds() {
+    fn of_a_flag_that_is_given_twice_the_last_one_holds() {
         assert_eq!(run("--config a --config b").config, Source::File("b".into()));
         assert_eq!(run("--log-level warn --log-level error").log_level, Some(LogLevel::Error));
-        let port = |line: &str| match run(line).listen {
-            Some(Listen::Tcp { port, .. }) => port,
-            other => panic!("{line}: {other:?}"),
-        };
-        assert_eq!(port("--tcp localhost:1 --tcp localhost:2"), 2);
-        assert_eq!(port("--stdio --tcp localhost:1"), 1);
-        assert_eq!(port("--unix a --tcp localhost:1"), 1);
-        assert_eq!(run("--tcp localhost:1 --stdio").listen, Some(Listen::Stdio));
-        assert!(matches!(run("--tcp localhost:1 --stdio --unix a").listen, Some(Listen::Unix { .. })));
-        assert!(run("--tcp localhost:1 --ws localhost:2").web);
-        let last = run("--ws localhost:2 --tcp localhost:1");
-        assert_eq!((last.listen, last.web), (Some(Listen::Tcp { host: "localhost".to_owned(), port: 1 }), false));
+        assert_eq!(listened("--tcp localhost:1 --tcp localhost:2"), ["tcp://localhost:2"]);
         assert_eq!(words("check --config a --config b").ok(), words("check --config b").ok());
     }
 
     #[test]
+    fn of_several_flags_that_say_where_to_listen_all_hold() {
+        let line = "--ws localhost:2 --tcp localhost:1 --unix a --stdio";
+        assert_eq!(listened(line), ["stdio", "unix:a", "tcp://localhost:1", "ws://localhost:2/acp"]);
+        let twice = run("--ws localhost:1 --tcp localhost:1").configuration(Path::new("/proc/self/exe"), &[]);
+        assert!(twice.is_err_and(|error| error.to_string().contains("is among the listeners already")));
+    }
+
+    #[test]
+    fn an_address_may_have_its_scheme() {
+        assert_eq!(listened("--tcp tcp://127.0.0.1:9000"), ["tcp://127.0.0.1:9000"]);
+        assert_eq!(listened("--ws ws://127.0.0.1:9000/acp"), ["ws://127.0.0.1:9000/acp"]);
+        assert_eq!(listened("--ws ws://127.0.0.1:9000"), ["ws://127.0.0.1:9000/acp"]);
+        assert_eq!(listened("--unix unix:/p"), ["unix:/p"]);
+        assert_eq!(run("--admin http://127.0.0.1:9001").admin, Address::from_any("127.0.0.1:9001").ok());
+    }
+
+    #[test]
     fn a_port_alone_is_every_network() {
-        for line in ["--tcp :9000", "--tcp *:9000", "--ws :9000"] {
-            assert_eq!(run(line).listen, Some(Listen::Tcp { host: "::".to_owned(), port: 9000 }), "{line}");
-        }
+        assert_eq!(listened("--tcp :9000"), ["tcp://[::]:9000"]);
+        assert_eq!(listened("--tcp *:9000"), ["tcp://[::]:9000"]);
+        assert_eq!(listened("--ws :9000"), ["ws://[::]:9000/acp"]);
+    }
+
+    #[test]
+    fn values_may_be_written_in_capitals() {
+        assert_eq!(run("--log-level INFO").log_level, Some(LogLevel::Info));
+        assert_eq!(run("--log-level WARNING").log_level, Some(LogLevel::Warn));
+        assert_eq!(
+            (run("--log-format JSON").log_format, run("--io Epoll").io),
+            (Some(LogFormat::Json), Some(Choice::Epoll))
+        );
+        assert_eq!(words("log-level Debug --admin /a").ok(), words("log-level debug --admin /a").ok());
     }
 
     #[test]
@@ -853,11 +851,38 @@ mod tests {
         for (line, advice) in [
             ("bus.json", "stdio_bus --config bus.json"),
             ("./here/bus", "stdio_bus --config ./here/bus"),
+            ("run", "stdio_bus --config FILE"),
+            ("serve --tcp :0", "stdio_bus --config FILE"),
+            (
+                "frobnicate",
+                "the commands are worker, acp, status, show, kill, restart, drain, log-level, doctor, check",
+            ),
+            ("stop", "stdio_bus drain"),
+            ("echo", "stdio_bus worker echo"),
+            ("version", "stdio_bus --version"),
+            ("kill 7", "stdio_bus kill client 7"),
+            ("restart agents/0", "stdio_bus restart worker agents/0"),
+            ("show client", "'clients'"),
             ("check bus.json", "stdio_bus check --config bus.json"),
+            ("check bus.yaml", "stdio_bus check --config bus.yaml"),
+            ("acp tcp://h:1", "stdio_bus acp --connect tcp://h:1"),
             ("--port 9000", "--tcp 127.0.0.1:9000"),
+            ("--log-file x", "journalctl"),
+            ("--logfile x", "journalctl"),
+            ("--daemon", "docs/systemd.md"),
+            ("-d", "docs/systemd.md"),
+            ("--verbose", "--log-level debug"),
+            ("-c x", "--config FILE"),
+            ("--tls", "a proxy in front"),
         ] {
             let (_, code, message) = refused(line);
             assert!(code == 2 && message.contains("tip: ") && message.contains(advice), "{line}: {message}");
         }
+    }
+
+    #[test]
+    fn help_is_a_command_too() {
+        assert_eq!((refused("help").0, refused("help").1), (ErrorKind::DisplayHelp, 0));
+        assert!(refused("help").2.contains("--config") && refused("help acp").2.contains("--connect"));
     }
 }

@@ -30,6 +30,7 @@
 pub mod activation;
 #[doc(hidden)]
 pub mod address;
+mod advice;
 #[doc(hidden)]
 pub mod bridge;
 pub mod bus;

@@ -71,8 +71,13 @@ impl Daemon {
             return Url::parse(rest, false).map(Self::WebSocket);
         }
         if !text.starts_with("tcp://") && !text.starts_with("unix:") {
-            let example = "for example tcp://127.0.0.1:9000";
-            return Err(format!("write tcp://HOST:PORT, unix:PATH, ws://HOST:PORT/acp or wss://HOST/acp, {example}"));
+            let meant = match Address::from_any(text.strip_prefix("tcp:").unwrap_or(text)) {
+                Ok(address) => address.to_string(),
+                Err(_) => "tcp://127.0.0.1:9000".to_owned(),
+            };
+            return Err(format!(
+                "write tcp://HOST:PORT, unix:PATH, ws://HOST:PORT/acp or wss://HOST/acp, as in {meant}"
+            ));
         }
         match Address::from_url(text).map_err(|error| error.to_string())? {
             Address::Tcp { port: 0, .. } => Err(NO_PORT.to_owned()),
@@ -238,7 +243,10 @@ mod tests {
     #[test]
     fn a_wrong_url_says_how_to_write_it() {
         for (text, advice) in [
-            ("127.0.0.1:9000", "tcp://HOST:PORT"),
+            ("127.0.0.1:9001", "as in tcp://127.0.0.1:9001"),
+            ("tcp:127.0.0.1:9001", "as in tcp://127.0.0.1:9001"),
+            ("/run/bus", "as in unix:/run/bus"),
+            ("bus", "tcp://HOST:PORT"),
             ("tcp://h:0", "port 0"),
             ("ws://h:0/acp", "port 0"),
             ("http://h:1/acp", "ws://HOST:PORT/acp"),

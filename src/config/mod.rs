@@ -536,29 +536,28 @@ impl Config {
         }
     }
 
-    /// Adds the listener that the command line asks for; without one, the file's listeners stand, and where there are
+    /// Adds the listeners that the command line asks for; without any, the file's listeners stand, and where there are
     /// none either it is stdio (spec 4.1.1). After this there is at least one listener and no two are the same.
-    pub fn listen(&mut self, flag: Option<Listener>) -> Result<(), ConfigError> {
+    pub fn listen(&mut self, flags: &[Listener]) -> Result<(), ConfigError> {
         let origin = self.origin.clone();
         let unfit = |message: String| Err(ConfigError::Unfit { origin, message });
-        match flag {
-            Some(listener) => {
-                if self.listeners.iter().any(|known| same_place(&known.listen, &listener.listen)) {
-                    return unfit(format!(
-                        "{} is among the listeners already; leave it out there or on the command line",
-                        listener.listen
-                    ));
-                }
-                self.listeners.insert(0, listener);
+        for (place, listener) in flags.iter().enumerate() {
+            if self.listeners.iter().any(|known| same_place(&known.listen, &listener.listen)) {
+                return unfit(format!(
+                    "{} is among the listeners already; leave it out there or on the command line",
+                    listener.listen
+                ));
             }
-            None if self.listeners.is_empty() => match self.wanted_mode {
+            self.listeners.insert(place, listener.clone());
+        }
+        if self.listeners.is_empty() {
+            match self.wanted_mode {
                 Some(Mode::Tcp) => {
                     return unfit("transport.mode is \"tcp\"; say where with --tcp HOST:PORT".to_owned());
                 }
                 Some(Mode::Unix) => return unfit("transport.mode is \"unix\"; say where with --unix PATH".to_owned()),
                 Some(Mode::Stdio) | None => self.listeners.push(Listener::open(Listen::Stdio)),
-            },
-            None => {}
+            }
         }
         Ok(())
     }

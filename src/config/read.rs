@@ -631,10 +631,13 @@ fn listen<'t>(reader: &mut Reader<'t>, object: &Object<'t>) -> Option<(Node<'t>,
     let owner = object.get("owner").map(|node| (node, owner(reader, node)));
     let (node, address) = match (object.get("tcp"), object.get("unix"), object.get("ws")) {
         (Some(node), None, None) => (node, Address::from_listener(&reader.string(node)?)),
-        (None, Some(node), None) => (node, Address::from_unix(reader.string(node)?)),
+        (None, Some(node), None) => (node, Address::from_unix_listener(reader.string(node)?)),
         (None, None, Some(node)) => {
             let text = reader.string(node)?;
-            (node, if text.starts_with("unix:") { Address::from_url(&text) } else { Address::from_listener(&text) })
+            let path = object.get("path").filter(|_| text.starts_with("ws://"));
+            let path = path.and_then(|path| reader.string(path)).unwrap_or_else(|| Web::default().path);
+            let is_unix = text.starts_with("unix:");
+            (node, if is_unix { Address::from_url(&text) } else { Address::from_websocket(&text, &path) })
         }
         (None, None, None) => {
             let hint = "write \"tcp\": \"127.0.0.1:9000\", \"unix\": \"/run/stdio_bus.sock\" or \"ws\": \

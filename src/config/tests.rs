@@ -646,14 +646,14 @@ fn memory_and_id_collision_have_their_range_and_their_names() {
 fn a_flag_adds_a_listener_and_stdio_is_the_default() {
     let tcp = Listen::Tcp { host: "a".to_owned(), port: 1 };
     let mut config = good(&top(r#","listeners":[{"unix":"b"}]"#));
-    config.listen(None).expect("the file has a listener");
+    config.listen(&[]).expect("the file has a listener");
     assert_eq!(config.listeners.len(), 1);
-    config.listen(Some(Listener::open(tcp.clone()))).expect("another one");
+    config.listen(&[Listener::open(tcp.clone())]).expect("another one");
     assert_eq!(config.listeners[0].listen, tcp);
-    let error = config.listen(Some(Listener::open(tcp))).expect_err("twice");
+    let error = config.listen(&[Listener::open(tcp)]).expect_err("twice");
     assert!(error.to_string().contains("tcp://a:1 is among the listeners already"), "{error}");
     let mut config = good(&top(""));
-    config.listen(None).expect("stdio is always there");
+    config.listen(&[]).expect("stdio is always there");
     assert_eq!(config.listeners, [Listener::open(Listen::Stdio)]);
 }
 
@@ -661,7 +661,7 @@ fn a_flag_adds_a_listener_and_stdio_is_the_default() {
 fn a_transport_section_may_ask_for_what_the_bus_does() {
     let with = |members: &str| top(&format!(r#","transport":{{{members}}}"#));
     for members in ["", r#""mode":"stdio""#, r#""framing":"ndjson","protocol":"json","options":{}"#] {
-        assert!(good(&with(members)).listen(None).is_ok(), "{members}");
+        assert!(good(&with(members)).listen(&[]).is_ok(), "{members}");
     }
     let cases = [
         (r#""framing":"length""#, "transport.framing: \"length\" is not supported (\"ndjson\" is the only one"),
@@ -675,8 +675,8 @@ fn a_transport_section_may_ask_for_what_the_bus_does() {
         assert!(message.contains(expected), "{members}: {message}");
     }
     let mut config = good(&with(r#""mode":"tcp""#));
-    assert!(config.listen(None).is_err_and(|error| error.to_string().contains("say where with --tcp HOST:PORT")));
-    assert!(config.listen(Some(Listener::open(Listen::Stdio))).is_ok());
+    assert!(config.listen(&[]).is_err_and(|error| error.to_string().contains("say where with --tcp HOST:PORT")));
+    assert!(config.listen(&[Listener::open(Listen::Stdio)]).is_ok());
 }
 
 #[test]

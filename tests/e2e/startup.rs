@@ -123,7 +123,7 @@ fn flags_that_are_given_twice_are_no_error_and_the_last_one_holds() {
     let setup = Setup::bare().tcp();
     let path = setup.text_path("c");
     fs::write(&path, json!({ "pools": [worker("last", 1, &["--name", "by descriptor"])] }).to_string()).unwrap();
-    let arguments = ["--config", "/no/such.json", "--stdio", "--config", &path, "--tcp", "127.0.0.1:0"];
+    let arguments = ["--config", "/no/such.json", "--tcp", "127.0.0.1:1", "--config", &path, "--tcp", "127.0.0.1:0"];
     answers_by_its_name(setup.args(&arguments));
 }
 

@@ -29,7 +29,7 @@ pub fn check(bytes: &[u8]) {
         assert_eq!(format!("{again:?}"), format!("{config:?}"));
     }
     assert!(config.summary().starts_with("any: "));
-    if let Err(error) = config.listen(None) {
+    if let Err(error) = config.listen(&[]) {
         assert!(error.to_string().starts_with("any: "));
         return;
     }

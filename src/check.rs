@@ -1,7 +1,6 @@
 //! `stdio_bus check`: what a configuration says, and what on this machine stands against it. Nothing is started, and
 //! nothing that it opens stays.
 
-use std::io;
 use std::net::{TcpListener, ToSocketAddrs};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -11,12 +10,9 @@ use rustix::fs::{Access, AtFlags, CWD, accessat};
 use crate::address::{self, Address};
 use crate::bus::settings::Assignment;
 use crate::config::{Config, Listen, Pool};
-use crate::error::{StartError, TILDE};
+use crate::error::StartError;
 use crate::io::Io;
 use crate::io::kernel::{Choice, Kernel, Refused};
-
-/// Endings of files that interpreters are given.
-const SCRIPTS: [&str; 12] = ["py", "js", "mjs", "cjs", "ts", "mts", "rb", "sh", "jar", "php", "json", "toml"];
 
 /// What may be meant otherwise than it is written. The daemon would start all the same.
 pub fn doubts(config: &Config) -> Vec<String> {
@@ -26,10 +22,8 @@ pub fn doubts(config: &Config) -> Vec<String> {
     doubts.extend(doubt_files_of_tokens(config));
     for (at, pool) in config.pools.iter().enumerate() {
         doubts.extend(doubt_assignment(pool).map(|doubt| format!("pools[{at}].assignment: {doubt}")));
-        for (number, argument) in pool.args.iter().enumerate() {
-            doubts.extend(doubt_argument(pool, argument).map(|doubt| format!("pools[{at}].args[{number}]: {doubt}")));
-        }
     }
+    doubts.extend(config.doubtful_pools());
     doubts
 }
 
@@ -72,26 +66,6 @@ fn doubt_assignment(pool: &Pool) -> Option<String> {
             pool.core.id
         )
     })
-}
-
-/// A file that an argument seems to name has to be there.
-fn doubt_argument(pool: &Pool, argument: &str) -> Option<String> {
-    if argument.starts_with("~/") {
-        return Some(format!("{argument}: {TILDE}"));
-    }
-    let is_script = Path::new(argument).extension().is_some_and(|ending| SCRIPTS.iter().any(|known| ending == *known));
-    let is_path = argument.starts_with(['/', '.']) && argument.contains('/');
-    if argument.starts_with('-')
-        || argument.contains([' ', '\n'])
-        || argument.contains("://")
-        || !(is_script || is_path)
-    {
-        return None;
-    }
-    let directory = pool.cwd.clone().or_else(|| std::env::current_dir().ok())?;
-    let is_missing =
-        directory.join(argument).symlink_metadata().is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
-    is_missing.then(|| format!("{argument} does not exist in {}", directory.display()))
 }
 
 /// Whether this machine has the addresses that the configuration listens on.
@@ -157,17 +131,6 @@ mod tests {
         let pools = json!([{ "id": "a", "command": "sh", "args": args, "instances": 1, "cwd": "/" }]);
         let text = json!({ "pools": pools, "listeners": listeners }).to_string();
         Config::from_bytes(text.as_bytes(), "a test").expect("it is valid")
-    }
-
-    #[test]
-    fn arguments_that_seem_to_name_files_that_are_not_there_are_doubted() {
-        let doubts = |argument: &str| doubts(&config(&[argument], json!([])));
-        assert_eq!(doubts("no/such/worker.py"), ["pools[0].args[0]: no/such/worker.py does not exist in /"]);
-        assert_eq!(doubts("/no/such/file"), ["pools[0].args[0]: /no/such/file does not exist in /"]);
-        assert_eq!(doubts("~/worker"), ["pools[0].args[0]: ~/worker: ~ is not expanded here; write the whole path"]);
-        for fine in ["/dev/null", "--config=x.json", "-c", "echo a/b.sh", "@scope/agent", "http://h/x.js", "main"] {
-            assert_eq!(doubts(fine), Vec::<String>::new(), "{fine}");
-        }
     }
 
     #[test]

@@ -78,9 +78,15 @@ pub(super) fn working_directory(directory: &str) -> Result<PathBuf, String> {
     }
 }
 
-/// Why a path cannot be used, with the remedy if it was written with a tilde.
+/// Why a path cannot be used, with the remedy if it was written as for a shell.
 fn with_home(written: &str, why: String) -> String {
-    if written.starts_with('~') { format!("{why}: {TILDE}") } else { why }
+    match super::doubt::variable(written) {
+        _ if written.starts_with('~') => format!("{why}: {TILDE}"),
+        // In a path it need not stand alone, nor in braces.
+        _ if written.starts_with('$') => format!("{why}: variables are not replaced here; write the whole path"),
+        Some(name) => format!("{why}: {name} is not replaced here; write the whole path"),
+        None => why,
+    }
 }
 
 fn check_program(path: &Path) -> Result<(), String> {
@@ -175,6 +181,8 @@ mod tests {
         let home = "does not exist: ~ is not expanded here; write the whole path";
         assert_eq!(resolve("~/none", None).unwrap_err(), home);
         assert_eq!(working_directory("~/none").unwrap_err(), home);
+        assert!(resolve("$HOME/none", None).unwrap_err().contains("variables are not replaced here"));
+        assert!(resolve("/x/${NAME}/none", None).unwrap_err().contains("${NAME} is not replaced here"));
         assert_eq!(resolve(&at(""), None).unwrap_err(), "is a directory");
         script(directory.path(), "lost", "#! /no/such/node --x\n", 0o755);
         assert!(resolve(&at("lost"), None).unwrap_err().contains("interpreter \"/no/such/node\" does not exist"));

@@ -107,7 +107,15 @@ impl<'t> Reader<'t> {
         match serde_json::from_str::<&RawValue>(self.text) {
             Ok(raw) => Some(Node { raw: raw.get(), path: String::new() }),
             Err(error) => {
-                self.syntax(&error, 0, String::new());
+                match other_language(self.text) {
+                    Some(name) => {
+                        let from = name.to_ascii_lowercase();
+                        let hint = format!("write it as JSON, or have it converted: yq -p {from} -o json FILE");
+                        let message = format!("is {name}, and a configuration is JSON");
+                        self.note(0, String::new(), message, Some(hint));
+                    }
+                    None => self.syntax(&error, 0, String::new()),
+                }
                 None
             }
         }
@@ -315,6 +323,10 @@ impl<'t> Reader<'t> {
             Some("JSON has no comments; a key that begins with _ is one here, as in \"_comment\": \"…\"")
         } else if self.text[offset..].starts_with('\'') {
             Some("strings need double quotes")
+        } else if message.starts_with("key must be a string") {
+            Some("keys need double quotes")
+        } else if message.starts_with("trailing characters") {
+            Some("a configuration is one object, and that has ended before this place")
         } else {
             None
         };
@@ -331,6 +343,29 @@ impl<'t> Reader<'t> {
     fn place(&self, offset: usize) -> (usize, usize) {
         place(&self.text[..offset])
     }
+}
+
+/// What a text is written in that is no JSON, if it begins as people write configurations of other programs.
+fn other_language(text: &str) -> Option<&'static str> {
+    let mut lines =
+        text.lines().map(str::trim_end).filter(|line| !line.is_empty() && !line.trim_start().starts_with('#'));
+    let first = lines.next()?;
+    let is_name = |name: &str| {
+        let name = name.trim_matches(['"', '\'']);
+        !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte))
+    };
+    let is_key = |line: &str| {
+        line.split_once(':').is_some_and(|(name, rest)| is_name(name) && (rest.is_empty() || rest.starts_with(' ')))
+    };
+    if first == "---" || first.starts_with("%YAML") || is_key(first.strip_prefix("- ").unwrap_or(first)) {
+        return Some("YAML");
+    }
+    let is_section = first.starts_with('[') && first.ends_with(']') && is_name(first.trim_matches(['[', ']']));
+    let is_set = first.split_once('=').is_some_and(|(name, _)| is_name(name.trim_end()));
+    if is_section || is_set {
+        return Some("TOML");
+    }
+    first.starts_with('<').then_some("XML")
 }
 
 /// The number that `10MB`, `64 KiB` or `1g` stand for: powers of ten with a B alone, and of two else, as in IEC 80000-13

@@ -157,6 +157,10 @@ const SYNONYMS: [(&str, &str); 14] = [
 
 /// What to write instead of an unknown key.
 pub(super) fn suggest(key: &str, section: &str, known: &[&str]) -> String {
+    if ["mcpServers", "agent_servers", "servers"].contains(&key) && known.contains(&"pools") {
+        return "write each of them as a pool: {\"id\": \"NAME\", \"command\": …, \"args\": […], \"instances\": 1}"
+            .to_owned();
+    }
     let synonym = SYNONYMS.iter().find(|(other, name)| *other == key && known.contains(name)).map(|(_, name)| *name);
     if let Some(name) = synonym.or_else(|| nearest(key, known)) {
         return format!("did you mean \"{name}\"?");

@@ -6,10 +6,11 @@
 //! its line, column and path. `docs/configuration.md` lists every key, `config/schema.json` describes them to editors.
 //!
 //! Reading order: `keys` (what there is), `document` (JSON with places), `read` (what it means), `command` (can it run),
-//! `users` (who has which number).
+//! `doubt` (is it meant so), `users` (who has which number).
 
 mod command;
 mod document;
+mod doubt;
 mod keys;
 mod read;
 mod users;

@@ -271,12 +271,22 @@ fn broken_json_says_where_and_why() {
         ("{\"pools\": [1,]}", "bus.json:1:14: is not valid JSON: expected value (is there a comma too many"),
         ("{\"pools\": [", "is the file complete?"),
         ("{'pools': []}", "strings need double quotes"),
+        ("{pools: []}", "keys need double quotes"),
+        ("{}\n{}", "bus.json:2:1: is not valid JSON: trailing characters (a configuration is one object"),
+        ("pools:\n  - id: a\n", "bus.json:1:1: is YAML, and a configuration is JSON (write it as JSON, or"),
+        ("# comment\n---\npools: []\n", "is YAML"),
+        ("- id: a\n", "yq -p yaml -o json FILE"),
+        ("[[pools]]\nid = \"a\"\n", "is TOML, and a configuration is JSON"),
+        ("log = \"x\"\n", "is TOML"),
+        ("<bus/>", "is XML"),
+        ("# comment\n{}", "JSON has no comments"),
         ("{\"pools\": [1 2]}", "bus.json:1:14: is not valid JSON: expected `,` or `]`"),
         ("{\"pools\": []} x", "bus.json:1:15: is not valid JSON: trailing characters"),
         ("{\"pools\": [{\"id\": \"\\ud800\"}]}", "pools[0].id: is not valid JSON"),
         ("{\"pools\": 01}", "is not valid JSON"),
         ("[]", "bus.json:1:1: must be an object {…}, not an array"),
         ("\"x\"", "must be an object {…}, not a string"),
+        ("{\"mcpServers\": {}}", "write each of them as a pool"),
     ];
     for (text, expected) in cases {
         let message = refused(text);

@@ -203,8 +203,8 @@ fn start<I: Io>(mut io: I, ground: Ground, config: Config, inherited: Vec<Inheri
     if let Some(instead) = &ground.instead {
         tracing::info!("{instead}");
     }
-    for open in config.open_listeners() {
-        tracing::warn!("{open}");
+    for doubt in config.open_listeners().into_iter().chain(config.doubtful_pools()) {
+        tracing::warn!("{doubt}");
     }
     for problem in &config.missing {
         tracing::error!(

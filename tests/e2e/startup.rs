@@ -128,6 +128,25 @@ fn flags_that_are_given_twice_are_no_error_and_the_last_one_holds() {
 }
 
 #[test]
+fn of_several_flags_that_say_where_to_listen_each_one_listens() {
+    let setup = Setup::bare();
+    let path = setup.text_path("both");
+    let unix = format!("unix:{path}");
+    let daemon = setup.args(&["--unix", &unix, "--tcp", "tcp://127.0.0.1:0"]).start_unheard();
+    assert_eq!(Client::over_tcp(daemon.address()).request(1, "m", json!({}))["id"], 1);
+    assert_eq!(Client::over_unix(path.as_ref()).request(2, "m", json!({}))["id"], 2);
+    daemon.stop();
+}
+
+#[test]
+fn a_script_that_is_not_there_is_told_by_the_start_as_by_check() {
+    let setup = Setup::new([json!({ "id": "a", "command": "python3", "args": ["/no/such/agent.py"], "instances": 1 })]);
+    let mut daemon = setup.start_unheard();
+    daemon.logs(&["WARN", "pools[0].args[0]: /no/such/agent.py does not exist"]);
+    daemon.stop();
+}
+
+#[test]
 fn the_environment_can_ask_for_debug() {
     for (value, arguments, told) in [("1", &[][..], true), ("1", &["--log-level", "info"], false), ("0", &[], false)] {
         let setup = Setup::new([worker("agents", 1, &[])]).variable("DEBUG_STDIO", value).args(arguments);

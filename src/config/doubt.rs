@@ -1,0 +1,132 @@
+//! What a pool says that is valid and perhaps not meant: a script that is not there, a variable that nobody puts in. The
+//! start and `stdio_bus check` tell it with the same words. It only looks.
+
+use std::io;
+use std::path::Path;
+
+use super::{Config, Pool};
+use crate::error::TILDE;
+
+/// Endings of files that interpreters are given.
+const SCRIPTS: [&str; 12] = ["py", "js", "mjs", "cjs", "ts", "mts", "rb", "sh", "jar", "php", "json", "toml"];
+
+impl Config {
+    /// What is doubtful about what the pools start; each with its place.
+    pub fn doubtful_pools(&self) -> Vec<String> {
+        let mut doubts = Vec::new();
+        for (at, pool) in self.pools.iter().enumerate() {
+            for (number, argument) in pool.args.iter().enumerate() {
+                let doubt = doubt_file(pool, argument).or_else(|| {
+                    // A shell replaces them by itself.
+                    let is_script = pool.args[..number].last().is_some_and(|before| before.starts_with('-'));
+                    let name = variable(argument).filter(|_| !is_script && !argument.contains([' ', '\n']))?;
+                    Some(not_replaced(&name))
+                });
+                doubts.extend(doubt.map(|doubt| format!("pools[{at}].args[{number}]: {doubt}")));
+            }
+            for (key, value) in &pool.env {
+                let doubt = variable(value).map(|name| match name.trim_matches(|c| "${}%".contains(c)) == key {
+                    true => format!(
+                        "{name} is not replaced, and the worker gets these characters; leave {key} out: workers have the \
+                         environment of the daemon"
+                    ),
+                    false => not_replaced(&name),
+                });
+                doubts.extend(doubt.map(|doubt| format!("pools[{at}].env.{key}: {doubt}")));
+            }
+        }
+        doubts
+    }
+}
+
+fn not_replaced(name: &str) -> String {
+    format!("{name} is not replaced, and the worker gets these characters; write the value")
+}
+
+/// A reference to a variable of the environment, as shells and other programs replace it: `${NAME}` anywhere, `$NAME`
+/// and `%NAME%` alone and in capitals, since a secret may begin with a dollar, and is not to be shown.
+pub(super) fn variable(text: &str) -> Option<String> {
+    let is_name = |name: &str| {
+        name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+            && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+    };
+    let alone = text.strip_prefix('$').or_else(|| text.strip_prefix('%')?.strip_suffix('%'));
+    if alone.is_some_and(|name| is_name(name) && !name.bytes().any(|byte| byte.is_ascii_lowercase())) {
+        return Some(text.to_owned());
+    }
+    text.match_indices("${").find_map(|(at, _)| {
+        let name = text[at + 2..].split('}').next()?;
+        let is_closed = text.len() > at + 2 + name.len();
+        // `${env:NAME}` and `${NAME:-other}` are meant alike.
+        let is_meant = name.split([':', '-']).any(is_name);
+        (is_closed && is_meant).then(|| format!("${{{name}}}"))
+    })
+}
+
+/// A file that an argument seems to name has to be there.
+fn doubt_file(pool: &Pool, argument: &str) -> Option<String> {
+    if argument.starts_with("~/") {
+        return Some(format!("{argument}: {TILDE}"));
+    }
+    let is_script = Path::new(argument).extension().is_some_and(|ending| SCRIPTS.iter().any(|known| ending == *known));
+    let is_path = argument.starts_with(['/', '.']) && argument.contains('/');
+    if argument.starts_with('-')
+        || argument.contains([' ', '\n'])
+        || argument.contains("://")
+        || variable(argument).is_some()
+        || !(is_script || is_path)
+    {
+        return None;
+    }
+    let directory = pool.cwd.clone().or_else(|| std::env::current_dir().ok())?;
+    let is_missing =
+        directory.join(argument).symlink_metadata().is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+    is_missing.then(|| format!("{argument} does not exist in {}", directory.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn doubts(args: &[&str], env: serde_json::Value) -> Vec<String> {
+        let pool = json!({ "id": "a", "command": "sh", "args": args, "env": env, "instances": 1, "cwd": "/" });
+        let text = json!({ "pools": [pool] }).to_string();
+        Config::from_bytes(text.as_bytes(), "a test").expect("it is valid").doubtful_pools()
+    }
+
+    #[test]
+    fn arguments_that_seem_to_name_files_that_are_not_there_are_doubted() {
+        let doubts = |argument: &str| doubts(&[argument], json!({}));
+        assert_eq!(doubts("no/such/worker.py"), ["pools[0].args[0]: no/such/worker.py does not exist in /"]);
+        assert_eq!(doubts("/no/such/file"), ["pools[0].args[0]: /no/such/file does not exist in /"]);
+        assert_eq!(doubts("~/worker"), ["pools[0].args[0]: ~/worker: ~ is not expanded here; write the whole path"]);
+        for fine in ["/dev/null", "--config=x.json", "-c", "echo a/b.sh", "@scope/agent", "http://h/x.js", "main"] {
+            assert_eq!(doubts(fine), Vec::<String>::new(), "{fine}");
+        }
+    }
+
+    #[test]
+    fn a_variable_that_nobody_replaces_is_doubted() {
+        let own = "pools[0].env.KEY: ${KEY} is not replaced, and the worker gets these characters; leave KEY out: workers \
+                   have the environment of the daemon";
+        assert_eq!(doubts(&[], json!({ "KEY": "${KEY}" })), [own]);
+        for (value, name) in [
+            ("secret-${OTHER}-secret", "${OTHER}"),
+            ("$OTHER", "$OTHER"),
+            ("%OTHER%", "%OTHER%"),
+            ("${env:OTHER}", "${env:OTHER}"),
+        ] {
+            let told = format!(
+                "pools[0].env.KEY: {name} is not replaced, and the worker gets these characters; write the value"
+            );
+            assert_eq!(doubts(&[], json!({ "KEY": value })), [told]);
+        }
+        for fine in ["a$b", "100%", "$", "${", "${}", "$1", "%", "a%b%c", "${a b}", "p@$$w0rd", "$ecret"] {
+            assert_eq!(doubts(&[], json!({ "KEY": fine })), Vec::<String>::new(), "{fine}");
+        }
+        assert_eq!(doubts(&["${HOME}/x.py"], json!({})).len(), 1);
+        assert_eq!(doubts(&["-c", "${HOME}/x"], json!({})), Vec::<String>::new(), "a shell replaces it");
+    }
+}

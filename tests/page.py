@@ -152,7 +152,13 @@ def main():
         # A client that goes with requests pending is told about, with the id that it chose.
         clients.pop().close()
         daemon.until("the error is told", lambda: look()["errors"])
-        page("load", ["ready – stdio_bus", "39", "800", "request_discarded"])
+        for at in range(12):
+            # Refused for two reasons: more warnings than the page shows of them.
+            for name in ("s" * 300, "s0"):
+                message = {"jsonrpc": "2.0", "id": at, "method": "m", "sessionId": name}
+                clients[1].sendall(json.dumps(message).encode() + b"\n")
+        daemon.until("more are kept than are shown", lambda: look()["errors_kept"] > 15)
+        page("load", ["ready – stdio_bus", "39", "800", "p50", "p99", "session_denied", "more: stdio_bus show errors"])
         chromium.shoot(url, "dark", 1200, 1000, "--force-dark-mode", "--blink-settings=preferredColorScheme=0")
         chromium.shoot(url, "telephone", 500, 1400)
 

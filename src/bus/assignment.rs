@@ -61,7 +61,7 @@ impl Group {
     }
 
     /// The pool that all its workers are of, if they are.
-    fn only_pool(&self) -> Option<usize> {
+    pub(super) fn only_pool(&self) -> Option<usize> {
         if let [(pool, _)] = self.pools[..] { Some(pool) } else { None }
     }
 }

@@ -241,13 +241,17 @@ impl Bus {
         let Some(client) = self.clients.get(key) else { return };
         let outstanding: Vec<_> = client.end.outstanding.iter().collect();
         for request in in_order(outstanding) {
-            if let Some(pending) = self.to_workers.get(request) {
-                let id = pending.asker_text();
-                self.report_request(now, Reason::RequestDiscarded, [Some(key.into()), None], || {
-                    (Some(id), "the connection was closed before its answer came".into())
-                });
-            }
-            self.count_outcome(request, Outcome::ClientLeft);
+            let Some(pending) = self.to_workers.get(request) else { continue };
+            // Nothing is lost for who has cancelled it.
+            let (reason, outcome) = match pending.cancelled {
+                Some(_) => (Reason::Cancelled, Outcome::Cancelled),
+                None => (Reason::RequestDiscarded, Outcome::ClientLeft),
+            };
+            let id = pending.asker_text();
+            self.report_request(now, reason, [Some(key.into()), None], || {
+                (Some(id), "the connection was closed before its answer came".into())
+            });
+            self.count_outcome(request, outcome);
             self.orphan_request(Direction::ToWorkers, request);
         }
         self.fail_requests_to_client(now, key);

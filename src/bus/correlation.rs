@@ -316,6 +316,10 @@ impl Bus {
         let peers = [request.asker(), Some(answerer)];
         self.report_request(now, reason, peers, || (Some(id), text.into()));
         self.count_outcome(key, Outcome::of(reason));
+        if let Peer::Worker(worker) = answerer {
+            let pool = self.workers.get(worker).map(|worker| worker.pool);
+            self.count_error(pool, reason);
+        }
         self.orphan_request(Direction::ToWorkers, key);
         let session = session.as_ref().map(Text::as_bytes);
         let cause = match answerer {

@@ -134,6 +134,8 @@ pub struct Bus {
     effects: VecDeque<Effect>,
     reporter: Reporter,
     stats: Stats,
+    /// Errors to requests that were for no pool, or for one of several.
+    errors_of_no_pool: tally::Errors,
     shutdown: Shutdown,
     accept_paused: bool,
     /// One for each listener.
@@ -220,6 +222,7 @@ impl Bus {
             effects: VecDeque::new(),
             reporter: Reporter::default(),
             stats: Stats::default(),
+            errors_of_no_pool: tally::Errors::default(),
             shutdown: Shutdown::default(),
             accept_paused: false,
             doors: vec![readiness::Door::default(); settings.listeners.len()],

@@ -9,12 +9,12 @@ use super::account::Account;
 use super::client::{Client, Phase};
 use super::endpoint::Endpoint;
 use super::origin::Origin;
-use super::peer::{ClientKey, Moment, Peer, WorkerKey};
+use super::peer::{ClientKey, Moment, Peer, SessionKey, WorkerKey};
 use super::report::{Reason, WorkerName};
 use super::requests::Requests;
 use super::sessions::Rank;
 use super::settings::{Limits, MAX_PENDING_REQUESTS, MAX_SESSIONS};
-use super::tally::Tally;
+use super::tally::{Errors, Tally};
 use super::worker::{State, Worker};
 
 /// Somebody at either end, as people call them.
@@ -192,7 +192,7 @@ impl Bus {
     /// The client in a slot.
     pub fn client_row(&self, now: Moment, slot: usize) -> Option<ClientRow> {
         let (key, client) = self.clients.at(slot)?;
-        let mut link = self.link(now, &client.end);
+        let mut link = self.link(now, &client.end, client.opened);
         link.waits = link.waits.or_else(|| self.waits_for_own(now, key, client));
         Some(ClientRow {
             number: client.number,
@@ -238,11 +238,19 @@ impl Bus {
             owner: worker.owner.and_then(|owner| self.client_number(owner)),
             // How much of it was read is looked at only while somebody waits for its turn.
             unread: if worker.end.to_answer.is_empty() { 0 } else { worker.window.backlog() },
-            link: self.link(now, &worker.end),
+            link: Link {
+                // Names that are held are nobody's session.
+                sessions: worker.end.sessions.iter().filter(|session| self.is_owned(*session)).count(),
+                ..self.link(now, &worker.end, worker.started)
+            },
         })
     }
 
-    fn link(&self, now: Moment, end: &Endpoint) -> Link {
+    fn is_owned(&self, session: SessionKey) -> bool {
+        self.sessions.get(session).is_some_and(|session| session.client.is_some())
+    }
+
+    fn link(&self, now: Moment, end: &Endpoint, since: Moment) -> Link {
         Link {
             asked: end.outstanding.len(),
             to_answer: end.to_answer.len(),
@@ -250,7 +258,7 @@ impl Bus {
             queued: end.output.queued(),
             full: end.output.full_since().map(|since| now.since(since)),
             waits: end.blocked_on.and_then(|peer| Some((self.name(peer)?, now.since(end.blocked_since)))),
-            idle: now.since(end.progress_at),
+            idle: now.since(end.progress_at.max(since)),
         }
     }
 
@@ -319,6 +327,11 @@ impl Bus {
             given_up: here.seats.iter().filter(|seat| seat.given_up).count(),
             tally: &here.tally,
         })
+    }
+
+    /// Errors to requests that were for no pool, or for one of several.
+    pub fn errors_of_no_pool(&self) -> &Errors {
+        &self.errors_of_no_pool
     }
 
     /// The client of this number.

@@ -49,6 +49,12 @@ impl Bus {
         if let Some(end) = self.endpoint(from).filter(|_| line.id.is_some()) {
             end.traffic.refused += 1;
         }
+        if let Peer::Client(client) = from
+            && line.id.is_some()
+        {
+            let pool = self.pool_meant(client, window, line);
+            self.count_error(pool, reason);
+        }
         if answer {
             let session = match from {
                 Peer::Client(_) => echoed_session(window, line),
@@ -62,6 +68,25 @@ impl Bus {
             self.send_error_for(now, from, id, session.as_deref(), (reason, cause), &text, Delivered::No);
         }
         Flow::Next
+    }
+
+    /// A request of a client gets no answer but an error of the bus.
+    pub(super) fn count_error(&mut self, pool: Option<usize>, reason: Reason) {
+        match pool {
+            Some(pool) => self.pools[pool].tally.errors.count(reason),
+            None => self.errors_of_no_pool.count(reason),
+        }
+    }
+
+    /// The pool that a refused message was for, if that is one: that of its session, the one that it names, or the only
+    /// one of its listener.
+    fn pool_meant(&self, client: ClientKey, window: Window<'_>, line: &Line) -> Option<usize> {
+        let named = [line.session, line.params_session].into_iter().find_map(|span| session_name(window, span));
+        let session = named.and_then(|name| self.sessions.of_client(client, &name));
+        if let Some(session) = session.and_then(|session| self.sessions.get(session)) {
+            return self.workers.get(session.worker).map(|worker| worker.pool);
+        }
+        self.groups[self.group_of_line(client, window, line).ok()?].only_pool()
     }
 
     /// Why the worker is replaced that a client's message was for: that of the session it names, or of the connection.

@@ -84,7 +84,7 @@ reasons! {
     SessionIdle "session_idle" Info "A session was not used for session_idle_sec and is forgotten.",
     SessionTaken "session_taken" Warn "Another connection of the same name has taken a session over.",
     ClaimExpired "claim_expired" Debug "A sessionId that no worker has acknowledged was not used for a minute.",
-    Cancelled "cancelled" Debug "A request was cancelled by its client and not answered within 5 s.",
+    Cancelled "cancelled" Debug "A request was cancelled by its client, and not answered within 5 s or before the client left.",
     ClientSlow "client_slow" Warn "A client read too slowly what a worker that it shares with others wrote for it; its connection was closed.",
     CrashSuspect "crash_suspect" Warn "Workers ended one after the other while they had a request of this client; it is slowed down.",
     IdTooLong "id_too_long" Warn "A request id is longer than 128 bytes.",
@@ -133,6 +133,27 @@ impl Reason {
             Self::RequestLost => Self::WorkerExited.name(),
             other => other.name(),
         }
+    }
+
+    /// Whether what is told is, for the most part, that a request gets an error in place of its answer.
+    fn fails_requests(self) -> bool {
+        matches!(
+            self,
+            Self::NoWorker
+                | Self::RequestLost
+                | Self::SessionLimit
+                | Self::PendingLimit
+                | Self::SessionDenied
+                | Self::SessionLost
+                | Self::SessionTaken
+                | Self::IdTooLong
+                | Self::SessionIdTooLong
+                | Self::UnknownPool
+                | Self::MethodDenied
+                | Self::IdCollision
+                | Self::Timeout
+                | Self::ShuttingDown
+        )
     }
 
     fn burst(self) -> u32 {
@@ -272,7 +293,10 @@ impl Reporter {
                 self.next_summary = Some(self.next_summary.map_or(due, |next| next.min(due)));
                 continue;
             }
-            let mut report = Report::new(*reason, format!("the same {} times more", bucket.suppressed));
+            let metric =
+                if reason.fails_requests() { "stdio_bus_request_errors_total" } else { "stdio_bus_events_total" };
+            let text = format!("the same {} times more; /metrics has all of them ({metric})", bucket.suppressed);
+            let mut report = Report::new(*reason, text);
             report.suppressed = std::mem::take(&mut bucket.suppressed);
             bucket.window_from = now;
             summaries.push(report);

@@ -28,7 +28,7 @@ outcomes! {
     Answered "answered" "The worker answered with a result.",
     Error "error" "The worker answered with an error.",
     Timeout "timeout" "It was not answered in time.",
-    Cancelled "cancelled" "Its client cancelled it, and it was not answered within 5 s.",
+    Cancelled "cancelled" "Its client cancelled it, and it was not answered within 5 s or before the client left.",
     WorkerExited "worker_exited" "The worker ended before it answered.",
     ClientLeft "client_left" "The client left before the answer came.",
     ShuttingDown "shutting_down" "The daemon shut down before the answer came.",
@@ -60,10 +60,31 @@ pub const ENDS: [Reason; 7] = [
     Reason::WorkerClosedStdin,
 ];
 
+/// Requests of clients that the bus has answered with an error of its own, by its reason.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Errors(Vec<(Reason, u64)>);
+
+impl Errors {
+    /// Each reason that there was, with how often.
+    pub fn iter(&self) -> impl Iterator<Item = (Reason, u64)> {
+        self.0.iter().copied()
+    }
+
+    /// One more.
+    pub(super) fn count(&mut self, reason: Reason) {
+        match self.0.iter_mut().find(|(known, _)| *known == reason) {
+            Some((_, count)) => *count += 1,
+            None => self.0.push((reason, 1)),
+        }
+    }
+}
+
 /// The counters of one pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     outcomes: [u64; Outcome::ALL.len()],
+    /// Errors of the bus in place of answers, also to requests that reached no worker.
+    pub errors: Errors,
     /// How long the worker took to answer, with a result or an error.
     pub durations: Histogram,
     /// Processes that were started.

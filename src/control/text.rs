@@ -66,6 +66,11 @@ fn is_shown(value: &Value) -> bool {
 }
 
 fn heading(key: &str) -> String {
+    let key = match key {
+        "answer_seconds_half_below" => "p50",
+        "answer_seconds_99_percent_below" => "p99",
+        other => other,
+    };
     let name = ["_seconds", "_bytes"].into_iter().find_map(|unit| key.strip_suffix(unit)).unwrap_or(key);
     name.replace('_', " ").to_uppercase()
 }
@@ -175,6 +180,11 @@ pub(super) fn status(now: &Value, before: Option<&Value>) -> String {
             let _ = write!(out, "\n{title}:\n{}", table(&now[key], ""));
         }
     }
+    let shown = now["errors"].as_array().map_or(0, Vec::len) as u64;
+    let more = now["errors_kept"].as_u64().unwrap_or_default().saturating_sub(shown);
+    if more > 0 {
+        let _ = writeln!(out, "and {more} more: stdio_bus show errors");
+    }
     out
 }
 
@@ -202,6 +212,23 @@ mod tests {
         assert!(lines[1].contains("250 ms") && lines[1].contains("2.0 KiB"), "{text}");
         assert!(lines[1].starts_with("a\\u{1b}[2J\\n ") && lines[2].contains("1 h 2 m"), "{text}");
         assert_eq!(table(&json!([]), "nobody"), "nobody\n");
+    }
+
+    #[test]
+    fn headings_are_what_a_person_says() {
+        let rows =
+            json!([{ "pool": "a", "answer_seconds_half_below": 0.001, "answer_seconds_99_percent_below": 0.025 }]);
+        let text = table(&rows, "");
+        let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(lines, [vec!["POOL", "P99", "P50"], vec!["a", "25", "ms", "1", "ms"]]);
+    }
+
+    #[test]
+    fn warnings_that_are_not_shown_are_counted_with_where_to_see_them() {
+        let error = json!({ "time": "t", "text": "x" });
+        let text = status(&json!({ "errors": vec![error.clone(); 10], "errors_kept": 64 }), None);
+        assert!(text.ends_with("x\nand 54 more: stdio_bus show errors\n"), "{text}");
+        assert!(!status(&json!({ "errors": [error], "errors_kept": 1 }), None).contains("more"));
     }
 
     #[test]

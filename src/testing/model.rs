@@ -1567,7 +1567,8 @@ impl Model {
             if self.to_workers[at].asker == Some(me) {
                 self.to_workers[at].asker = None;
                 self.to_workers[at].orphaned = Some(now);
-                self.count(Reason::RequestDiscarded);
+                let was_cancelled = self.to_workers[at].cancelled.is_some();
+                self.count(if was_cancelled { Reason::Cancelled } else { Reason::RequestDiscarded });
             }
         }
         self.leave_unanswered(client);

@@ -460,6 +460,92 @@ fn a_monitor_sees_what_was_carried_and_what_became_of_it() {
     daemon.stop();
 }
 
+#[test]
+fn a_monitor_sees_why_a_worker_was_replaced_what_a_burst_of_errors_was_for_and_what_the_daemon_takes() {
+    let mut daemon = start_ready(Setup::new([worker("agents", 1, &[]), echo("calm", 1)]));
+    let (mut client, mut bystander) = (daemon.connect(), daemon.connect());
+    bystander.send(&json!({ "jsonrpc": "2.0", "id": 1, "method": "hold", "pool": "agents" }));
+    daemon.until("it is asked", || {
+        client.send(&json!({ "jsonrpc": "2.0", "id": 0, "method": "who", "pool": "agents" }));
+        client.answer(0)["result"]["held"] == 1
+    });
+    client.send(&json!({ "method": "write", "params": { "text": "Starting...\n" }, "pool": "agents" }));
+    let data = bystander.answer(1)["error"]["data"].clone();
+    assert_eq!(data, json!({ "reason": "worker_exited", "cause": "worker_malformed", "delivered": true }));
+    daemon.logs(&["reason=worker_exited", "told to stop (worker_malformed)"]);
+    for id in 0..30 {
+        client
+            .send(&json!({ "jsonrpc": "2.0", "id": id, "method": "m", "pool": "calm", "sessionId": "s".repeat(300) }));
+        client.error(id, "session_id_too_long");
+        client.send(&json!({ "jsonrpc": "2.0", "id": id, "method": "m", "pool": "nowhere" }));
+        client.error(id, "unknown_pool");
+    }
+    let text = Admin::of(&daemon).get("/metrics").body;
+    let of = |name: &str| metric(&text, name);
+    assert_eq!(of("stdio_bus_worker_exits_total{pool=\"agents\",reason=\"worker_malformed\"}"), 1.0);
+    assert_eq!(of("stdio_bus_worker_exits_total{pool=\"agents\",reason=\"worker_exited\"}"), 0.0);
+    assert_eq!(of("stdio_bus_worker_stops_total{pool=\"agents\"}"), 0.0);
+    assert_eq!(of("stdio_bus_events_total{reason=\"worker_exited\"}"), 1.0);
+    assert_eq!(of("stdio_bus_request_errors_total{pool=\"agents\",reason=\"request_lost\"}"), 1.0);
+    assert_eq!(of("stdio_bus_request_errors_total{pool=\"calm\",reason=\"session_id_too_long\"}"), 30.0);
+    assert_eq!(of("stdio_bus_request_errors_total{pool=\"\",reason=\"unknown_pool\"}"), 30.0);
+    assert!(of("process_cpu_seconds_total") > 0.0 && of("process_resident_memory_bytes") > 1e6, "{text}");
+    assert!(of("process_open_fds") > 5.0 && of("process_open_fds") <= of("process_max_fds"), "{text}");
+    daemon.stop();
+}
+
+#[test]
+fn old_warnings_leave_the_top_of_status_in_sight_and_show_errors_has_them() {
+    let mut daemon = start_ready(Setup::new([echo("agents", 1)]));
+    let mut client = daemon.connect();
+    for id in 0..10 {
+        client.send(&json!({ "jsonrpc": "2.0", "id": id, "method": "m", "pool": "nowhere" }));
+        client.error(id, "unknown_pool");
+        client.send(&json!({ "jsonrpc": "2.0", "id": id, "method": "m", "sessionId": "s".repeat(300) }));
+        client.error(id, "session_id_too_long");
+    }
+    let status = said(&daemon, &["status"]);
+    assert_eq!(status.matches("WARN").count(), 10, "{status}");
+    assert!(status.ends_with("\nand 10 more: stdio_bus show errors\n"), "{status}");
+    assert_eq!(said(&daemon, &["show", "errors"]).matches("WARN").count(), 20);
+    assert_eq!(said(&daemon, &["show", "waiting"]), "nothing\n");
+    daemon.stop();
+}
+
+#[test]
+fn a_listener_for_websockets_is_called_so_and_workers_stand_in_their_order_whatever_was_restarted() {
+    let listeners = json!([{ "ws": "127.0.0.1:0" }, { "tcp": "127.0.0.1:0" }]);
+    let pools = [worker("b", 3, &[]), worker("a", 2, &[])];
+    let mut daemon = start_ready(Setup::new(pools).no_listener().set("listeners", listeners));
+    let addresses = daemon.addresses(2);
+    let shown = |table: &str| -> Vec<Value> {
+        let text = said(&daemon, &["show", table, "--json"]);
+        let value: Value = serde_json::from_str(&text).expect("it is JSON");
+        value[table].as_array().expect("an array").clone()
+    };
+    let of = |rows: &[Value], key: &str| -> Vec<String> { rows.iter().map(|row| row[key].to_string()).collect() };
+    let before = shown("workers");
+    for at in [1, 0, 4] {
+        let pid = before[at]["pid"].as_i64().expect("it runs") as i32;
+        rustix::process::kill_process(rustix::process::Pid::from_raw(pid).expect("a process"), Signal::KILL)
+            .expect("it is ours");
+    }
+    let incarnations = || {
+        of(&shown("workers"), "incarnation").iter().filter(|number| number.parse::<u32>().is_ok_and(|n| n > 4)).count()
+    };
+    daemon.until("they run again", || incarnations() == 3);
+    assert_eq!(of(&shown("workers"), "worker"), ["\"b/0\"", "\"b/1\"", "\"b/2\"", "\"a/0\"", "\"a/1\""]);
+    let status = said(&daemon, &["status"]);
+    assert!(
+        status.contains("\nws://127.0.0.1:0/acp  ") && status.contains(&format!("ws://{}/acp", addresses[0])),
+        "{status}"
+    );
+    for name in ["0".to_owned(), addresses[0].to_string(), format!("ws://{}/acp", addresses[0])] {
+        answers(&daemon, &format!("/readyz?listener={name}"), 200, "ready\n");
+    }
+    daemon.stop();
+}
+
 /// Runs a program over this text; none if it is not installed.
 fn judged(program: &str, arguments: &[&str], text: &str) -> Option<(bool, String)> {
     let mut child = Command::new(program);

@@ -4,6 +4,27 @@ use super::super::account::Account;
 use super::*;
 
 #[test]
+fn a_client_that_cancels_its_request_as_mcp_does_and_leaves_causes_no_warning() {
+    let mut bench = bench(1);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    bench.write(client, r#"{"jsonrpc":"2.0","id":1,"method":"tools/call"}"#);
+    bench.write(client, r#"{"jsonrpc":"2.0","id":2,"method":"tools/call"}"#);
+    for id in 1..=2 {
+        bench.write(
+            client,
+            &format!(r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{id}}}}}"#),
+        );
+    }
+    bench.ends(client);
+    bench.gone(client);
+    bench.write(worker, r#"{"jsonrpc":"2.0","id":1,"result":{}}"#);
+    bench.pass(seconds(60));
+    let loud: Vec<_> = bench.reports.iter().filter(|report| report.level >= Level::Warn).collect();
+    assert!(loud.is_empty(), "{loud:?}");
+    assert_eq!((bench.count(Reason::Cancelled), bench.count(Reason::RequestDiscarded)), (2, 0));
+}
+
+#[test]
 fn a_client_that_half_closes_answers_no_more_so_the_worker_that_asked_is_told() {
     let mut bench = bench(1);
     let (client, worker) = (bench.client(), bench.worker(0));

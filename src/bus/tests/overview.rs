@@ -64,3 +64,33 @@ fn every_entry_of_a_table_is_in_one_of_its_slots() {
     assert!(bus.client_numbered(19).is_some() && bus.client_numbered(20).is_none());
     assert!(bus.worker_at(0, 2).is_some() && bus.worker_at(0, 3).is_none());
 }
+
+#[test]
+fn nobody_has_been_idle_for_longer_than_it_has_been_there() {
+    let mut bench = bench(1);
+    bench.pass(seconds(1000));
+    bench.client();
+    let worker = bench.worker(0);
+    bench.dies(worker);
+    bench.pass(seconds(1));
+    let (client, worker) = (bench.bus.client_row(bench.now, 0), bench.bus.worker_row(bench.now, 0));
+    let (client, worker) = (client.expect("it is there"), worker.expect("it runs again"));
+    assert!(client.link.idle <= client.age, "{client:?}");
+    assert!(worker.link.idle <= worker.age, "{worker:?}");
+}
+
+#[test]
+fn a_name_that_is_held_for_nobody_is_no_session_of_its_worker() {
+    let mut bench = bench(1);
+    let (owner, gone, worker) = (bench.client(), bench.client(), bench.worker(0));
+    for (client, id) in [(owner, 1), (gone, 2)] {
+        bench.write(client, &format!(r#"{{"id":{id},"method":"session/new"}}"#));
+        bench.write(worker, &format!(r#"{{"id":{id},"result":{{"sessionId":"s{id}"}}}}"#));
+    }
+    bench.breaks(gone);
+    bench.gone(gone);
+    let levels = bench.bus.levels();
+    let at_worker = bench.bus.worker_row(bench.now, 0).expect("it lives").link.sessions;
+    let at_client = bench.bus.client_row(bench.now, 0).expect("it is there").link.sessions;
+    assert_eq!((levels.sessions.used, levels.held, at_worker, at_client), (1, 1, 1, 1));
+}

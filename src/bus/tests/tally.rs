@@ -86,6 +86,41 @@ fn requests_that_reach_no_worker_are_no_outcome_of_a_pool() {
     assert_eq!((outcomes(&bench), bench.count(Reason::NoWorker)), (vec![], 1));
 }
 
+/// The errors of each pool and of none.
+fn errors(bench: &Bench, pool: Option<usize>) -> Vec<(&'static str, u64)> {
+    let of_pool = pool.and_then(|pool| bench.bus.pool_row(pool)).map(|row| row.tally.errors.clone());
+    let errors = of_pool.unwrap_or_else(|| bench.bus.errors_of_no_pool().clone());
+    errors.iter().map(|(reason, count)| (reason.name(), count)).collect()
+}
+
+#[test]
+fn errors_of_a_burst_are_counted_by_pool_and_reason_and_the_log_says_where() {
+    let other = Pool { id: "other".into(), ..pool(1, Assignment::RoundRobin) };
+    let mut bench = Bench::new(settings(vec![pool(1, Assignment::RoundRobin), other]));
+    let (client, first, second) = (bench.client(), bench.worker(0), bench.worker(1));
+    bench.write(client, r#"{"id":"in","method":"m","sessionId":"s","pool":"agents"}"#);
+    bench.write(client, r#"{"id":"lost","method":"m","pool":"other"}"#);
+    bench.dies(second);
+    for id in 0..100 {
+        bench.write(client, &format!(r#"{{"id":{id},"method":"m","pool":"other"}}"#));
+        bench.write(client, r#"{"method":"a notification is no request","pool":"other"}"#);
+    }
+    for id in 100..103 {
+        bench.write(client, &format!(r#"{{"id":{id},"method":"m","pool":"nowhere"}}"#));
+    }
+    let Peer::Worker(worker) = first else { unreachable!() };
+    bench.handle(Input::RestartWorker { worker });
+    bench.write(client, r#"{"id":"late","method":"m","sessionId":"s"}"#);
+    bench.write(client, r#"{"id":"several","method":"m"}"#);
+    assert_eq!(errors(&bench, Some(0)), [("request_lost", 1)], "by its session");
+    assert_eq!(errors(&bench, Some(1)), [("request_lost", 1), ("no_worker", 100)]);
+    assert_eq!(errors(&bench, None), [("unknown_pool", 3), ("no_worker", 1)]);
+    bench.pass(seconds(10));
+    let summary = bench.reports.iter().find(|report| report.reason == Reason::NoWorker && report.suppressed > 0);
+    let text = &summary.expect("the burst is summed up").text;
+    assert!(text.contains("191 times more") && text.contains("stdio_bus_request_errors_total"), "{text}");
+}
+
 #[test]
 fn starts_exits_restarts_and_seats_that_are_given_up_are_counted() {
     let mut settings = settings(vec![pool(1, Assignment::RoundRobin)]);

@@ -6,13 +6,14 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use super::process::Process;
 use super::response::Pieces;
 use super::view::View;
 use crate::bus::histogram::Histogram;
 use crate::bus::overview::{Askers, PoolRow};
 use crate::bus::readiness::Readiness;
 use crate::bus::stats::Stats;
-use crate::bus::tally::{ENDS, Outcome};
+use crate::bus::tally::{ENDS, Errors, Outcome};
 
 /// The media type of the format.
 pub(super) const KIND: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -68,6 +69,7 @@ struct Gathered {
     clients_paused_for: Duration,
     workers_paused_for: Duration,
     pools: Vec<OfPool>,
+    process: Process,
 }
 
 #[derive(Clone, Default)]
@@ -115,6 +117,19 @@ impl Samples<'_> {
         }
         let _ = writeln!(line, "{} {value}", if before == ',' { "}" } else { "" });
         self.out.extend_from_slice(line.as_bytes());
+    }
+
+    /// No sample where it is not known.
+    fn known(&mut self, value: Option<u64>) {
+        if let Some(value) = value {
+            self.one(value as f64);
+        }
+    }
+
+    fn errors(&mut self, errors: &Errors) {
+        for (reason, count) in errors.iter() {
+            self.labelled(&[("reason", reason.name())], count as f64);
+        }
     }
 
     fn histogram(&mut self, histogram: &Histogram) {
@@ -286,6 +301,19 @@ const FAMILIES: &[Family] = &[
         },
     },
     Family {
+        name: "stdio_bus_request_errors_total",
+        kind: "counter",
+        help: "Requests of clients that the daemon has answered with an error of its own, by the reason that stands in the log; without a pool those that were for none or for one of several.",
+        over: Over::Pools,
+        write: |out, scene, at| {
+            out.errors(&scene.pool(at).1.tally.errors);
+            if at + 1 == scene.view.pools.len() {
+                out.part = Some(("pool", String::new()));
+                out.errors(scene.view.bus.errors_of_no_pool());
+            }
+        },
+    },
+    Family {
         name: "stdio_bus_request_duration_seconds",
         kind: "histogram",
         help: "From passing a request on until its answer came, with a result or an error.",
@@ -442,6 +470,48 @@ const FAMILIES: &[Family] = &[
         over: Over::All,
         write: |out, scene, _| out.one(scene.view.admin_connections as f64),
     },
+    Family {
+        name: "process_cpu_seconds_total",
+        kind: "counter",
+        help: "Processor time of the daemon itself, without its workers.",
+        over: Over::All,
+        write: |out, scene, _| out.one(scene.gathered.process.cpu_seconds),
+    },
+    Family {
+        name: "process_resident_memory_bytes",
+        kind: "gauge",
+        help: "Memory of the daemon itself that is in RAM.",
+        over: Over::All,
+        write: |out, scene, _| out.known(scene.gathered.process.resident_bytes),
+    },
+    Family {
+        name: "process_virtual_memory_bytes",
+        kind: "gauge",
+        help: "Address space of the daemon itself.",
+        over: Over::All,
+        write: |out, scene, _| out.known(scene.gathered.process.virtual_bytes),
+    },
+    Family {
+        name: "process_open_fds",
+        kind: "gauge",
+        help: "File descriptors that the daemon has open.",
+        over: Over::All,
+        write: |out, scene, _| out.known(scene.gathered.process.open_descriptors),
+    },
+    Family {
+        name: "process_max_fds",
+        kind: "gauge",
+        help: "File descriptors that it may have open.",
+        over: Over::All,
+        write: |out, scene, _| out.known(scene.gathered.process.most_descriptors),
+    },
+    Family {
+        name: "process_start_time_seconds",
+        kind: "gauge",
+        help: "The same as stdio_bus_start_time_seconds, under the name that dashboards of processes ask for.",
+        over: Over::All,
+        write: |out, scene, _| out.one(scene.view.started_at.seconds()),
+    },
 ];
 
 /// What comes next.
@@ -464,7 +534,10 @@ impl Metrics {
     pub(super) fn new(view: &View<'_>) -> Self {
         let clients = vec![0; view.places.len()];
         let pools = vec![OfPool::default(); view.pools.len()];
-        Self { step: Step::Clients(0), gathered: Gathered { clients, pools, ..Gathered::default() } }
+        Self {
+            step: Step::Clients(0),
+            gathered: Gathered { clients, pools, process: Process::look(), ..Gathered::default() },
+        }
     }
 
     fn gather_clients(&mut self, view: &View<'_>, slots: std::ops::Range<usize>) {

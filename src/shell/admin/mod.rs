@@ -15,6 +15,7 @@ mod health;
 mod history;
 mod metrics;
 mod page;
+mod process;
 pub(super) mod recent;
 mod request;
 mod response;
@@ -52,7 +53,12 @@ struct Place {
     asked: String,
     /// The addresses of its sockets.
     bound: Vec<String>,
+    /// The path of its WebSocket.
+    path: Option<String>,
 }
+
+/// What an address may begin with.
+const KINDS: [&str; 4] = ["tcp://", "ws://", "ws+unix:", "unix:"];
 
 impl Place {
     /// What it is called where names have to be few: its first address.
@@ -60,12 +66,15 @@ impl Place {
         self.bound.first().unwrap_or(&self.asked)
     }
 
-    /// Whether this address means it, with or without the kind in front.
+    /// Whether this address means it, with or without the kind in front; that of a WebSocket without its path, too.
     fn is_called(&self, name: &str) -> bool {
-        let is_same = |known: &str| {
-            known == name || ["tcp://", "unix:"].into_iter().any(|kind| known.strip_prefix(kind) == Some(name))
+        let name = KINDS.into_iter().find_map(|kind| name.strip_prefix(kind)).unwrap_or(name);
+        let is_same = |known: &String| {
+            let known = KINDS.into_iter().find_map(|kind| known.strip_prefix(kind)).unwrap_or(known);
+            let socket = self.path.as_ref().and_then(|path| known.strip_suffix(path.as_str()));
+            known == name || socket.is_some_and(|socket| socket.strip_suffix(':').unwrap_or(socket) == name)
         };
-        is_same(&self.asked) || self.bound.iter().any(|bound| is_same(bound))
+        is_same(&self.asked) || self.bound.iter().any(is_same)
     }
 }
 
@@ -95,7 +104,8 @@ impl Admin {
     pub(super) fn new(config: &Config, acceptors: Vec<Acceptor>, clients: &[Acceptor]) -> Self {
         let place = |(at, listener): (usize, &crate::config::Listener)| {
             let ours = clients.iter().filter(|acceptor| acceptor.listener() == Some(at));
-            Place { asked: listener.listen.to_string(), bound: ours.map(|acceptor| acceptor.address.clone()).collect() }
+            let path = listener.web.as_ref().map(|web| web.path.clone());
+            Place { asked: listener.address(), bound: ours.map(|acceptor| acceptor.address.clone()).collect(), path }
         };
         let admin = config.admin.as_ref();
         let is_abstract =
@@ -167,5 +177,28 @@ impl Admin {
     /// Makes sure that deadlines are looked at then.
     fn check_at(&mut self, deadline: Moment) {
         self.due = Some(self.due.map_or(deadline, |due| due.min(deadline)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listener_is_found_by_any_way_to_write_its_address() {
+        let place = |asked: &str, bound: &str, path: Option<&str>| Place {
+            asked: asked.to_owned(),
+            bound: vec![bound.to_owned()],
+            path: path.map(str::to_owned),
+        };
+        let web = place("ws://localhost:9000/acp", "ws://127.0.0.1:9000/acp", Some("/acp"));
+        for name in ["127.0.0.1:9000", "ws://127.0.0.1:9000/acp", "tcp://127.0.0.1:9000", "localhost:9000"] {
+            assert!(web.is_called(name), "{name}");
+        }
+        assert!(!web.is_called("127.0.0.1:900") && !web.is_called("acp"));
+        let file = place("ws+unix:/run/a:/acp", "ws+unix:/run/a:/acp", Some("/acp"));
+        assert!(file.is_called("/run/a") && file.is_called("unix:/run/a") && !file.is_called("/run"));
+        let tcp = place("tcp://127.0.0.1:0", "tcp://127.0.0.1:9001", None);
+        assert!(["127.0.0.1:9001", "tcp://127.0.0.1:0", "127.0.0.1:0"].iter().all(|name| tcp.is_called(name)));
     }
 }

@@ -13,7 +13,7 @@ use crate::bus::readiness::Readiness;
 use crate::visible;
 
 /// What stands behind the figures.
-const TABLES: [Table; 5] = [Table::Listeners, Table::Pools, Table::Workers, Table::Waiting, Table::Errors];
+const TABLES: [Table; 5] = [Table::Listeners, Table::Pools, Table::Workers, Table::Waiting, Table::LastErrors];
 
 /// See the top of the file.
 pub(super) struct Status {
@@ -74,6 +74,7 @@ fn figures(view: &View<'_>) -> serde_json::Value {
         "requests": level(levels.requests),
         "worker_requests": level(levels.worker_requests),
         "memory": { "used": view.memory, "most": view.max_memory },
+        "errors_kept": view.recent.iter().count(),
         "log": { "level": view.log_level, "lines_lost": view.log_lines_lost },
         "totals": {
             "client_lines_received": stats.lines_from_clients,

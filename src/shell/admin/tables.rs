@@ -19,6 +19,8 @@ use crate::visible;
 const ROWS: usize = 48;
 /// Empty slots are passed over fast, but not for ever.
 const SLOTS: usize = 1024;
+/// Warnings and errors that stand beside everything else.
+pub(super) const LAST: usize = 10;
 
 /// What a table has rows of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +34,8 @@ pub(super) enum Table {
     Pending,
     Limits,
     Errors,
+    /// The last [`LAST`] of them, for those who look at everything else, too.
+    LastErrors,
     /// Clients and workers that wait for somebody.
     Waiting,
 }
@@ -62,9 +66,19 @@ impl Table {
             Self::Sessions => "sessions",
             Self::Pending => "pending",
             Self::Limits => "limits",
-            Self::Errors => "errors",
+            Self::Errors | Self::LastErrors => "errors",
             Self::Waiting => "waiting",
         }
+    }
+
+    /// The slots in the order of the rows, if that is another one: workers stand pool by pool.
+    fn order(self, view: &View<'_>) -> Option<Vec<usize>> {
+        let name = |slot| view.bus.worker_row(view.now, slot).map(|worker| (worker.name.pool, worker.name.place, slot));
+        (self == Self::Workers).then(|| {
+            let mut workers: Vec<_> = (0..view.bus.worker_slots()).filter_map(name).collect();
+            workers.sort_unstable();
+            workers.into_iter().map(|(_, _, slot)| slot).collect()
+        })
     }
 
     /// Slots that rows may be in.
@@ -79,6 +93,7 @@ impl Table {
             Self::Pending => bus.request_slots(Askers::Clients) + bus.request_slots(Askers::Workers),
             Self::Limits => limits(view).len(),
             Self::Errors => view.recent.iter().count(),
+            Self::LastErrors => view.recent.iter().count().min(LAST),
             Self::Waiting => bus.client_slots() + bus.worker_slots(),
         }
     }
@@ -92,7 +107,7 @@ impl Table {
             Self::Sessions => session(view, slot),
             Self::Pending => request(view, slot),
             Self::Limits => limits(view).into_iter().nth(slot),
-            Self::Errors => view.recent.iter().nth(slot).map(|trouble| error(view, trouble)),
+            Self::Errors | Self::LastErrors => view.recent.iter().nth(slot).map(|trouble| error(view, trouble)),
             Self::Waiting => waiting(view, slot),
         }
     }
@@ -105,11 +120,12 @@ pub(super) struct Rows {
     at: usize,
     slot: usize,
     has_row: bool,
+    order: Option<Vec<usize>>,
 }
 
 impl Rows {
     pub(super) fn of(tables: &[Table]) -> Self {
-        Self { tables: tables.to_vec(), at: 0, slot: 0, has_row: false }
+        Self { tables: tables.to_vec(), at: 0, slot: 0, has_row: false, order: None }
     }
 
     /// Adds rows. False after the last one.
@@ -117,11 +133,13 @@ impl Rows {
         let Some(table) = self.tables.get(self.at) else { return false };
         if self.slot == 0 {
             out.extend_from_slice(format!("{}\"{}\":[", if self.at > 0 { "," } else { "" }, table.name()).as_bytes());
+            self.order = table.order(view);
         }
-        let slots = table.slots(view);
+        let slots = self.order.as_ref().map_or_else(|| table.slots(view), Vec::len);
         let (mut rows, last) = (0, self.slot + SLOTS);
         while self.slot < slots && self.slot < last && rows < ROWS {
-            if let Some(row) = table.row(view, self.slot) {
+            let slot = self.order.as_ref().map_or(self.slot, |order| order[self.slot]);
+            if let Some(row) = table.row(view, slot) {
                 out.extend_from_slice(if std::mem::replace(&mut self.has_row, true) { b",\n" } else { b"\n" });
                 out.extend_from_slice(visible::json(&row.to_string()).as_bytes());
                 rows += 1;

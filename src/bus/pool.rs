@@ -59,6 +59,11 @@ impl Seat {
         self.given_up || self.restart_at.is_some()
     }
 
+    /// Whether a worker of it has failed since one did well.
+    pub(super) fn has_failed(&self) -> bool {
+        self.is_failing() || self.failures > 0
+    }
+
     /// Whether its last worker exited, the first after a time in which all went well, and the next one is due.
     pub(super) fn is_in_first_backoff(&self) -> bool {
         !self.given_up && self.restart_at.is_some() && self.failures == 1

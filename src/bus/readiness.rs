@@ -6,6 +6,8 @@
 //! one whose forerunners have ended one after the other, until it has answered or has run for some seconds: else a pool
 //! whose workers end soon would draw clients with each of them.
 
+use std::time::Duration;
+
 use super::Bus;
 use super::peer::{Moment, WorkerKey};
 use super::pool::Seat;
@@ -25,6 +27,10 @@ pub enum Readiness {
     /// The daemon shuts down; who is there may finish.
     Draining,
 }
+
+/// A worker that has run for so long without a word shows that it lives: most say nothing before they are asked, and a
+/// process that was made is no sign, since its program may end at once.
+const FIRST_SIGN: Duration = Duration::from_secs(1);
 
 /// A listener that is closed while no worker of its pools runs.
 #[derive(Clone, Copy, Debug, Default)]
@@ -54,6 +60,26 @@ impl Bus {
         let listeners = 0..self.settings.listeners.len();
         let serve = self.has_slots().and_then(|()| listeners.into_iter().try_for_each(|at| self.listener_serves(at)));
         Readiness::of(self.stage(), serve)
+    }
+
+    /// Whether the start is over: no pool is waited for any more, since a worker of it has spoken or lasted, or has failed,
+    /// and one pool at least has such a worker.
+    pub fn has_started(&self, now: Moment) -> bool {
+        let mut any_lives = false;
+        let all_are_known = (0..self.pools.len()).all(|pool| {
+            let lives = self.pool_lives(now, pool);
+            any_lives |= lives;
+            lives || self.pools[pool].seats.iter().all(Seat::has_failed)
+        });
+        all_are_known && any_lives
+    }
+
+    /// Whether any worker of a pool has shown a first sign of life.
+    fn pool_lives(&self, now: Moment, pool: usize) -> bool {
+        self.workers.iter().any(|(key, worker)| {
+            let shows = worker.end.spoke_at.is_some() || now.since(worker.started) >= FIRST_SIGN;
+            worker.pool == pool && shows && self.worker_serves(key)
+        })
     }
 
     /// Whether the listener with this index is ready; none if there is no such listener.

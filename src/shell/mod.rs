@@ -247,14 +247,13 @@ fn start<I: Io>(mut io: I, ground: Ground, config: Config, inherited: Vec<Inheri
     Ok(shell)
 }
 
-fn condition(bus: &Bus) -> Condition {
-    let (mut is_ready, mut running, mut wanted) = (true, 0, 0);
+fn condition(bus: &Bus, now: Moment) -> Condition {
+    let (mut running, mut wanted) = (0, 0);
     for pool in bus.staffing() {
-        is_ready &= pool.running > 0;
         running += pool.running;
         wanted += pool.running + pool.missing;
     }
-    Condition { is_ready, running, wanted, clients: bus.stats().clients }
+    Condition { is_ready: bus.has_started(now), running, wanted, clients: bus.stats().clients }
 }
 
 /// The running daemon: the core, and the hands that do what it wants.
@@ -441,12 +440,12 @@ impl<I: Io> Shell<I> {
 
     /// Tells the service manager what there is to tell.
     fn notify(&mut self) {
-        let Hands { notify, io, .. } = &mut self.hands;
+        let Hands { notify, io, clock, .. } = &mut self.hands;
         if self.bus.stage() > Stage::Running {
             notify.stops();
         }
         if notify.due().is_some() {
-            notify.tell(io.elapsed(), || condition(&self.bus));
+            notify.tell(io.elapsed(), || condition(&self.bus, clock.now()));
         }
     }
 

@@ -19,11 +19,13 @@ const STATUS_EVERY: Duration = Duration::from_secs(1);
 /// When what found no room is said again; and what could not be said at all.
 const SOON: Duration = Duration::from_millis(100);
 const LATER: Duration = Duration::from_secs(1);
+/// How often it is looked whether the start is over: that time has passed is told by nobody.
+const START_EVERY: Duration = Duration::from_millis(250);
 
 /// How the daemon is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Condition {
-    /// Each pool has a worker that runs.
+    /// The start is over.
     pub is_ready: bool,
     /// Workers that run, and those that are to.
     pub running: usize,
@@ -87,8 +89,11 @@ impl Notify {
     /// Something has changed that it may be told of.
     pub(super) fn changed(&mut self) {
         if self.to.is_some() {
-            let pause = if self.was_ready { STATUS_EVERY } else { Duration::ZERO };
-            self.look_at.get_or_insert(self.looked_at + pause);
+            if self.was_ready {
+                self.look_at.get_or_insert(self.looked_at + STATUS_EVERY);
+            } else {
+                self.look_at = Some(self.looked_at);
+            }
         }
     }
 
@@ -142,6 +147,9 @@ impl Notify {
         if let Some((is_ready, status)) = told {
             (self.look_at, self.looked_at) = (None, now);
             self.was_ready |= is_ready;
+            if !self.was_ready && !self.stops {
+                self.look_at = Some(now + START_EVERY);
+            }
             self.told_stop = self.stops;
             self.status = status;
         }
@@ -225,6 +233,7 @@ mod tests {
         let mut manager = Manager::new(None);
         let starting = Condition { is_ready: false, running: 1, ..READY };
         assert_eq!(manager.hears(SECOND, starting), "STATUS=1 of 2 workers run, 0 clients");
+        assert_eq!(manager.notify.due(), Some(SECOND + START_EVERY), "that time passes is told by nobody");
         manager.notify.changed();
         assert_eq!(manager.hears(SECOND, READY), "READY=1\nSTATUS=2 of 2 workers run, 0 clients");
         manager.notify.changed();

@@ -180,6 +180,23 @@ fn a_balancer_is_told_no_before_the_first_worker_runs_and_while_none_does() {
 }
 
 #[test]
+fn the_check_of_the_shipped_haproxy_file_lets_a_daemon_in_whose_other_listener_has_a_bad_pool() {
+    let file = include_str!("../../config/haproxy.cfg");
+    let uri = file.lines().find_map(|line| line.trim().strip_prefix("http-check send meth GET uri ")).expect("a check");
+    let listeners = json!([
+        { "tcp": "127.0.0.1:0", "pool": "agents" },
+        { "tcp": "127.0.0.1:0", "pool": "bad" },
+    ]);
+    let pools = [echo("agents", 1), crate::harness::shell("bad", "exit 1"), echo("third", 1)];
+    let setup = Setup::new(pools).limit("max_restarts", 0).no_listener().set("listeners", listeners);
+    let mut daemon = with_admin(setup).start();
+    until_status(&daemon, "/readyz?listener=1", 503);
+    answers(&daemon, uri, 200, "ready\n");
+    assert_eq!(Admin::of(&daemon).get("/readyz").status, 503, "without a listener it is about all");
+    daemon.stop();
+}
+
+#[test]
 fn a_draining_daemon_is_no_place_for_new_clients_and_its_clients_may_finish() {
     let setup = Setup::new([worker("agents", 1, &[])]).limit("quiesce_sec", 600);
     let mut daemon = start_ready(setup);

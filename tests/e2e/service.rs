@@ -70,24 +70,35 @@ fn the_manager_is_told_when_it_is_ready_how_it_is_and_that_it_stops() {
 }
 
 #[test]
-fn it_is_ready_only_when_each_pool_has_a_worker() {
+fn it_is_ready_though_one_pool_of_three_cannot_start() {
     let setup = Setup::new([]);
-    let interpreter = setup.path("interpreter");
     let late = setup.path("late");
     // It is there, and cannot be run.
-    fs::create_dir(&interpreter).unwrap();
-    crate::harness::script(&late, &format!("#!{}\n", interpreter.display()));
-    let pools = json!([echo("echo", 1), { "id": "late", "command": late, "instances": 1 }]);
-    let (mut manager, setup) = Manager::new(setup.set("pools", pools).limit("max_restarts", 1000));
-    let daemon = setup.start();
+    crate::harness::script(&late, "#!/nowhere/interpreter\n");
+    let pools = json!([echo("echo", 1), { "id": "late", "command": late, "instances": 1 }, worker("agents", 1, &[])]);
+    let (mut manager, setup) = Manager::new(setup.set("pools", pools).limit("max_restarts", 1));
+    let mut daemon = setup.start();
     daemon.logs(&["reason=spawn_failed", "worker=late/0"]);
-    manager.hears("STATUS=1 of 2 workers run, 0 clients");
+    manager.hears("READY=1");
+    daemon.logs(&["reason=pool_degraded", "worker=late/0"]);
+    daemon.stop();
+}
+
+#[test]
+fn it_is_not_ready_before_a_worker_shows_that_it_lives() {
+    let setup = Setup::new([]);
+    let ends = setup.path("ends");
+    // Each process is made, and ends at once until there is this file.
+    let script = format!("test -e {} && exec cat", ends.display());
+    let pools = [crate::harness::shell("agents", &script)];
+    let (mut manager, setup) = Manager::new(setup.set("pools", json!(pools)).limit("max_restarts", 1000));
+    let mut daemon = setup.start();
+    daemon.logs_times("reason=worker_exited", 3);
     manager.socket.set_nonblocking(true).unwrap();
     while manager.listens().is_ok() {}
     assert!(!manager.heard.iter().any(|line| line == "READY=1"), "{:?}", manager.heard);
     manager.socket.set_nonblocking(false).unwrap();
-    fs::remove_dir(&interpreter).unwrap();
-    std::os::unix::fs::symlink("/bin/cat", &interpreter).unwrap();
+    fs::write(&ends, "").unwrap();
     manager.hears("READY=1");
     daemon.stop();
 }

@@ -156,3 +156,40 @@ fn a_shutdown_leaves_listeners_as_they_are_until_it_closes_all() {
     bench.dies(worker);
     assert_eq!((bench.closed_listeners.len(), bench.listening), (0, false));
 }
+
+#[test]
+fn the_start_is_over_when_workers_have_spoken_or_lasted_though_one_pool_cannot_start() {
+    let named = |id: &str| Pool { id: id.into(), ..pool(1, Assignment::RoundRobin) };
+    let mut bench = Bench::starting(settings(vec![named("broken"), named("quiet"), named("chatty")]));
+    let [broken, quiet, chatty] = [0, 1, 2].map(|at| bench.workers[at]);
+    for (worker, pid) in [(quiet, 1), (chatty, 2)] {
+        bench.handle(Input::Spawned { worker, pid });
+    }
+    bench.pass(milliseconds(999));
+    bench.write(chatty.into(), r#"{"method":"hello"}"#);
+    assert!(!bench.bus.has_started(bench.now), "that a process was made is no sign of life");
+    bench.pass(milliseconds(1));
+    assert!(!bench.bus.has_started(bench.now), "nothing is known of one pool");
+    bench.handle(Input::SpawnFailed { worker: broken, why: "no such file".into(), short: false });
+    assert!(bench.bus.has_started(bench.now));
+    bench.pass(seconds(60));
+    assert!(bench.bus.has_started(bench.now), "also while that pool is tried again");
+}
+
+#[test]
+fn the_start_is_not_over_where_no_worker_lives() {
+    let mut bench = bench(2);
+    for _ in 0..20 {
+        bench.pass(milliseconds(900));
+        while let Some(worker) = bench.workers.first() {
+            bench.dies((*worker).into());
+        }
+        assert!(!bench.bus.has_started(bench.now));
+    }
+    let mut bench = self::bench(2);
+    bench.pass(milliseconds(500));
+    let first = bench.worker(0);
+    bench.dies(first);
+    bench.pass(milliseconds(500));
+    assert!(bench.bus.has_started(bench.now), "one of two is enough");
+}

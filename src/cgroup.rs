@@ -26,6 +26,11 @@ pub fn doubt(max_memory: usize) -> Option<String> {
     limit.and_then(|limit| warning(max_memory as u64, &limit))
 }
 
+/// How much memory our control group may use, if that is limited.
+pub fn memory() -> Option<u64> {
+    limit(&MEMORY, Path::new(MEMBERSHIP), Path::new(ROOT)).map(|limit| limit.most)
+}
+
 /// How many processes and threads our control group may have, if that is limited.
 pub fn processes() -> Option<u64> {
     limit(&PROCESSES, Path::new(MEMBERSHIP), Path::new(ROOT)).map(|limit| limit.most)

@@ -11,12 +11,19 @@ use rustix::system::uname;
 use serde_json::json;
 
 use crate::bus::settings::MAX_CONNECTIONS;
-use crate::config::Config;
+use crate::config::{Config, Pool};
 use crate::error::{StartError, exit};
 use crate::io::Io;
 use crate::io::kernel::{Choice, Kernel, Refused};
 use crate::shell::descriptors::Need;
 use crate::{cgroup, scan, visible};
+
+/// Threads of an agent in Node.js.
+const THREADS: u64 = 12;
+const MIB: u64 = 1 << 20;
+/// What an agent in Node.js or Python takes at least, and one of our own, in MiB.
+const AGENT: u64 = 50;
+const SMALL_AGENT: u64 = 4;
 
 /// How bad a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -104,6 +111,7 @@ fn findings(config: &Config) -> Vec<Finding> {
     findings.push(locked_memory());
     findings.push(processes(config));
     findings.push(memory(config));
+    findings.push(memory_of_all(config, cgroup::memory(), fs::read_to_string("/proc/meminfo").ok().as_deref()));
     findings.push(backlog(fs::read_to_string("/proc/sys/net/core/somaxconn").ok().as_deref()));
     findings.push(Finding::good("processor", format!("lines are scanned with {:?}", scan::Scanner::new().set())));
     findings.push(container());
@@ -164,7 +172,8 @@ fn descriptors(config: &Config) -> Finding {
     let need = Need::of(config);
     let needed = need.most();
     let text = format!(
-        "{needed} are needed at most; the limit is {}, and may be raised to {}",
+        "{}; the limit is {}, and may be raised to {}",
+        need.sum(),
         limit(limits.current),
         limit(limits.maximum)
     );
@@ -188,19 +197,38 @@ fn locked_memory() -> Finding {
 }
 
 fn processes(config: &Config) -> Finding {
-    let workers = config.max_workers() as u64;
-    let limits =
-        [("RLIMIT_NPROC", getrlimit(Resource::Nproc).current), ("pids.max of the cgroup", cgroup::processes())];
+    let of_kernel = |name| fs::read_to_string(format!("/proc/sys/kernel/{name}")).ok()?.trim().parse().ok();
+    let limits = [
+        ("RLIMIT_NPROC", getrlimit(Resource::Nproc).current),
+        ("pids.max of the cgroup", cgroup::processes()),
+        ("kernel.pid_max", of_kernel("pid_max")),
+        ("kernel.threads-max", of_kernel("threads-max")),
+    ];
     let lowest = limits.into_iter().filter_map(|(name, most)| Some((most?, name))).min();
+    processes_within(config.max_workers() as u64, lowest)
+}
+
+/// Threads count as processes do. `lowest` is the limit that is reached first.
+fn processes_within(workers: u64, lowest: Option<(u64, &str)>) -> Finding {
+    let needed = 1 + THREADS * workers;
+    let sum = format!(
+        "{workers} workers at most, and a thread of the daemon; with {THREADS} threads each, as agents in Node.js have, \
+         {needed}"
+    );
+    let remedy = format!(
+        "for {needed}: TasksMax= in systemd, --pids-limit in Docker, ulimit -u in a shell, sudo sysctl -w \
+         kernel.pid_max= or kernel.threads-max="
+    );
     match lowest {
-        Some((most, name)) if most <= workers + 1 => {
-            let text = format!("{name} allows {most}, and there may be {workers} workers");
-            let remedy =
-                "TasksMax= in systemd, --pids-limit in Docker, ulimit -u in a shell; each worker may need several";
-            Finding::bad("processes", text, remedy)
+        Some((most, name)) if most <= workers => {
+            Finding::bad("processes", format!("{sum}; {name} allows {most}"), remedy)
         }
-        Some((most, name)) => Finding::good("processes", format!("{name} allows {most}; {workers} workers at most")),
-        None => Finding::good("processes", format!("without a limit; {workers} workers at most")),
+        Some((most, name)) if most < needed => {
+            let text = format!("{sum}; {name} allows {most}, which is {} for each worker", (most - 1) / workers.max(1));
+            Finding::doubtful("processes", text, remedy)
+        }
+        Some((most, name)) => Finding::good("processes", format!("{sum}; {name} allows {most}")),
+        None => Finding::good("processes", format!("{sum}; without a limit")),
     }
 }
 
@@ -211,6 +239,39 @@ fn memory(config: &Config) -> Finding {
             Finding::doubtful("memory", text, remedy)
         }
         None => Finding::good("memory", format!("limits.max_memory is {} bytes, and fits", config.limits.max_memory)),
+    }
+}
+
+/// What the daemon and all its workers need, as far as that can be known: how much an agent takes depends on what it is
+/// asked. `allowed` is what our control group may use, `meminfo` the file of the kernel.
+fn memory_of_all(config: &Config, allowed: Option<u64>, meminfo: Option<&str>) -> Finding {
+    let ours = config.limits.max_memory as u64 / MIB * 5 / 4;
+    let is_small = |pool: &Pool| {
+        let name = pool.program.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        ["stdio_bus", "openai-agent"].contains(&name)
+    };
+    let of_pool = |pool: &Pool| pool.core.max_instances as u64 * if is_small(pool) { SMALL_AGENT } else { AGENT };
+    let (workers, of_workers) = (config.max_workers() as u64, config.pools.iter().map(of_pool).sum::<u64>());
+    let needed = ours + of_workers;
+    let sum = format!(
+        "the daemon takes {ours} MiB at most, and {workers} workers {of_workers} MiB, if one takes {AGENT} MiB as small \
+         agents in Node.js or Python do ({SMALL_AGENT} MiB of our own): {needed} MiB"
+    );
+    let total = meminfo.and_then(|text| {
+        let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+        Some(line.trim_end_matches("kB").trim().parse::<u64>().ok()? * 1024)
+    });
+    let limits = [(allowed, "the control group may use"), (total, "this machine has")];
+    match limits.into_iter().filter_map(|(most, what)| Some((most? / MIB, what))).min() {
+        Some((most, what)) if most < needed => {
+            let each = most.saturating_sub(ours) / workers.max(1);
+            let text = format!("{sum}; {what} {most} MiB, which leaves {each} MiB for each worker");
+            let remedy = "measure one of your workers (RSS in ps), and lower pools[].instances or max_instances, or allow \
+                          more (MemoryMax= in systemd, --memory in Docker)";
+            Finding::doubtful("memory", text, remedy)
+        }
+        Some((most, what)) => Finding::good("memory", format!("{sum}; {what} {most} MiB")),
+        None => Finding::good("memory", format!("{sum}; how much there is cannot be seen here")),
     }
 }
 
@@ -252,6 +313,31 @@ mod tests {
         assert!(kernel("6.1.0-18-amd64").text.contains("cannot wait for several"));
         assert_eq!(kernel("6.18.2").text, "6.18.2 has everything that the daemon uses");
         assert_eq!(kernel("next").verdict, Verdict::Good);
+    }
+
+    #[test]
+    fn what_a_thousand_workers_need_is_added_up() {
+        let mut config = Config::embedded(Path::new("/proc/self/exe"));
+        let [pool] = &mut config.pools[..] else { panic!("one pool is built in") };
+        (pool.core.instances, pool.core.max_instances) = (1000, 1000);
+        pool.program = "/usr/bin/node".into();
+        let descriptors = Need::of(&config).sum();
+        assert!(descriptors.contains("3000 for 1000 workers"), "{descriptors}");
+        let processes = processes_within(1000, Some((4096, "pids.max")));
+        assert_eq!(processes.verdict, Verdict::Doubtful, "{processes:?}");
+        assert!(processes.text.contains("12001; pids.max allows 4096, which is 4 for each"), "{processes:?}");
+        assert_eq!(processes_within(1000, Some((1000, "pids.max"))).verdict, Verdict::Bad);
+        assert_eq!(processes_within(1000, Some((12_001, "pids.max"))).verdict, Verdict::Good);
+        assert_eq!(processes_within(1000, None).verdict, Verdict::Good);
+        let meminfo = Some("MemTotal:       16777216 kB\nMemFree: 1 kB\n");
+        let memory = memory_of_all(&config, None, meminfo);
+        assert_eq!(memory.verdict, Verdict::Doubtful, "{memory:?}");
+        assert!(memory.text.contains(": 50320 MiB; this machine has 16384 MiB, which leaves 16 MiB"), "{memory:?}");
+        config.pools[0].program = "/usr/local/bin/openai-agent".into();
+        assert_eq!(memory_of_all(&config, None, meminfo).verdict, Verdict::Good);
+        let memory = memory_of_all(&config, Some(1 << 30), meminfo);
+        assert!(memory.text.contains("the control group may use 1024 MiB, which leaves 0 MiB"), "{memory:?}");
+        assert_eq!(memory_of_all(&config, None, None).verdict, Verdict::Good);
     }
 
     #[test]

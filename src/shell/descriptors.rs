@@ -45,6 +45,17 @@ impl Need {
         (self.least + self.clients + self.lobby) as u64
     }
 
+    /// What it adds up to, for people.
+    pub(crate) fn sum(&self) -> String {
+        let (of_workers, rest) = (PER_WORKER * self.workers, self.lobby + self.least - PER_WORKER * self.workers);
+        format!(
+            "{} are needed at most: {of_workers} for {} workers, {} for clients, {rest} for everything else",
+            self.most(),
+            self.workers,
+            self.clients
+        )
+    }
+
     /// Clients that fit into so many descriptors; none if the daemon itself does not.
     pub(crate) fn clients_within(&self, allowed: u64) -> Option<usize> {
         let rest = self.rest(allowed)?;

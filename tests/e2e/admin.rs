@@ -189,7 +189,7 @@ fn the_check_of_the_shipped_haproxy_file_lets_a_daemon_in_whose_other_listener_h
     ]);
     let pools = [echo("agents", 1), crate::harness::shell("bad", "exit 1"), echo("third", 1)];
     let setup = Setup::new(pools).limit("max_restarts", 0).no_listener().set("listeners", listeners);
-    let mut daemon = with_admin(setup).start();
+    let daemon = with_admin(setup).start();
     until_status(&daemon, "/readyz?listener=1", 503);
     answers(&daemon, uri, 200, "ready\n");
     assert_eq!(Admin::of(&daemon).get("/readyz").status, 503, "without a listener it is about all");
@@ -533,7 +533,7 @@ fn old_warnings_leave_the_top_of_status_in_sight_and_show_errors_has_them() {
 fn a_listener_for_websockets_is_called_so_and_workers_stand_in_their_order_whatever_was_restarted() {
     let listeners = json!([{ "ws": "127.0.0.1:0" }, { "tcp": "127.0.0.1:0" }]);
     let pools = [worker("b", 3, &[]), worker("a", 2, &[])];
-    let mut daemon = start_ready(Setup::new(pools).no_listener().set("listeners", listeners));
+    let daemon = start_ready(Setup::new(pools).no_listener().set("listeners", listeners));
     let addresses = daemon.addresses(2);
     let shown = |table: &str| -> Vec<Value> {
         let text = said(&daemon, &["show", table, "--json"]);

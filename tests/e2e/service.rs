@@ -77,7 +77,7 @@ fn it_is_ready_though_one_pool_of_three_cannot_start() {
     crate::harness::script(&late, "#!/nowhere/interpreter\n");
     let pools = json!([echo("echo", 1), { "id": "late", "command": late, "instances": 1 }, worker("agents", 1, &[])]);
     let (mut manager, setup) = Manager::new(setup.set("pools", pools).limit("max_restarts", 1));
-    let mut daemon = setup.start();
+    let daemon = setup.start();
     daemon.logs(&["reason=spawn_failed", "worker=late/0"]);
     manager.hears("READY=1");
     daemon.logs(&["reason=pool_degraded", "worker=late/0"]);
@@ -92,7 +92,7 @@ fn it_is_not_ready_before_a_worker_shows_that_it_lives() {
     let script = format!("test -e {} && exec cat", ends.display());
     let pools = [crate::harness::shell("agents", &script)];
     let (mut manager, setup) = Manager::new(setup.set("pools", json!(pools)).limit("max_restarts", 1000));
-    let mut daemon = setup.start();
+    let daemon = setup.start();
     daemon.logs_times("reason=worker_exited", 3);
     manager.socket.set_nonblocking(true).unwrap();
     while manager.listens().is_ok() {}

@@ -99,9 +99,10 @@ mod tests {
 
     /// Tables of a thousand entries are filled, and lines nested, by the tests of `bus::tests::limits` and of `crowd`, and
     /// slow readers are closed in those of `crowd`. Few seeds have a stdin that ends before a line comes. Who is let in is
-    /// for those of `bus::tests::admission`; nobody operates a simulated daemon (`bus::tests::operator`) or speaks WebSocket to it (`e2e::websocket`), and its doors are
-    /// never closed for want of workers (`bus::tests::readiness`). Its clients have no names, its sessions do not grow
-    /// old, and few seeds lead to one that was lost and is asked for (`bus::tests::sessions`).
+    /// for those of `bus::tests::admission`; nobody operates a simulated daemon (`bus::tests::operator`) or speaks WebSocket
+    /// to it (`e2e::websocket`), and its doors are never closed for want of workers (`bus::tests::readiness`). No two of its
+    /// clients have one name at the same time, its sessions do not grow old, and few seeds lead to one that was lost and is
+    /// asked for (`bus::tests::sessions`).
     const UNREACHED: [Reason; 19] = [
         Reason::NoInput,
         Reason::ListenerClosed,

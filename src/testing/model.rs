@@ -88,6 +88,8 @@ const FIRST_BACKOFF: Duration = Duration::from_millis(100);
 
 /// A client as the model sees it.
 struct Client {
+    /// Whose token it has shown.
+    name: Option<&'static str>,
     group: usize,
     /// Pools that its messages may name.
     may_name: Option<Vec<usize>>,
@@ -243,6 +245,8 @@ pub struct Model {
     sessions: Vec<Session>,
     next_session: usize,
     held: Vec<Held>,
+    /// Under whose name each session was made or loaded, by pool and session.
+    bonds: BTreeMap<(usize, String), &'static str>,
     /// Pools of which a worker has given out a name.
     issuing: Vec<usize>,
     /// Ids that the bus has made.
@@ -297,6 +301,7 @@ impl Model {
             sessions: Vec::new(),
             next_session: 0,
             held: Vec::new(),
+            bonds: BTreeMap::new(),
             issuing: Vec::new(),
             made: BTreeSet::new(),
             to_workers: Vec::new(),
@@ -324,8 +329,8 @@ impl Model {
         }
     }
 
-    /// A client has connected.
-    pub fn connected(&mut self, at: usize) {
+    /// A client has connected, with the token of `name` if it has one.
+    pub fn connected(&mut self, at: usize, name: Option<&'static str>) {
         let pools = self.settings.pools.len();
         let listener = &self.settings.listeners[at];
         let offered = listener.pools.clone().unwrap_or((0..pools).collect());
@@ -338,6 +343,7 @@ impl Model {
             (None, _, Some(_)) => pools + 1 + at,
         };
         self.clients.push(Client {
+            name,
             group,
             may_name: listener.pools.clone(),
             lost: Vec::new(),
@@ -595,7 +601,9 @@ impl Model {
                 None => Fate::lost(Reason::UnknownPool),
             }
         };
-        fate = self.keep(fate, Reason::SessionDenied, |worker| self.may_use(client, line, worker));
+        fate = self.keep(fate, Reason::SessionDenied, |worker| {
+            self.may_use(client, line, worker) && !self.is_bound(client, line, worker)
+        });
         fate = self.keep(fate, Reason::MethodDenied, |worker| {
             let denied = &self.settings.pools[self.workers[worker].pool].deny_methods;
             denied.iter().all(|method| method != line.method)
@@ -682,6 +690,23 @@ impl Model {
         let is_given = |name: &String| is_mine(name) && on_worker(name).is_some_and(|at| at.rank == Rank::Issued);
         line.names().iter().all(|name| is_mine(name) || is_free(name))
             && line.inner.as_ref().is_none_or(|name| is_given(name) || !issues || cancels && is_mine(name))
+    }
+
+    /// Whether a line names a session that was made under another name than that of its client. A cancellation names
+    /// its request.
+    fn is_bound(&self, client: usize, line: &Line, worker: usize) -> bool {
+        let (pool, owner) = (self.workers[worker].pool, self.clients[client].name);
+        let is_bound =
+            |name: &&String| self.bonds.get(&(pool, (*name).clone())).is_some_and(|bond| Some(*bond) != owner);
+        let shared = self.settings.routing.session_access == SessionAccess::Shared;
+        !shared && line.targets().is_empty() && line.names().iter().any(is_bound)
+    }
+
+    /// A client was given a session: it is loaded under no other name.
+    fn bind(&mut self, client: usize, worker: usize, session: &str) {
+        if let Some(name) = self.clients[client].name {
+            self.bonds.entry((self.workers[worker].pool, session.into())).or_insert(name);
+        }
     }
 
     /// Whether a worker gives out names, as far as others of its pool tell, or may be just doing so: then a client may
@@ -1258,7 +1283,11 @@ impl Model {
                 let is_loaded =
                     only_asks && (request.sessions.len() < 2 || asked.inner.as_ref() == Some(&session.name));
                 let rank = if is_loaded { Rank::Issued } else { Rank::Confirmed };
-                session.rank = session.rank.max(if line.result { rank } else { Rank::Claimed });
+                let risen = session.rank.max(if line.result { rank } else { Rank::Claimed });
+                if risen == Rank::Issued && session.rank < risen {
+                    self.bind(session.client, session.worker, &session.name);
+                }
+                session.rank = risen;
                 // A worker that reads names at top level has loaded the other one.
                 session.was_issued |= line.result && only_asks;
                 if session.rank == Rank::Issued {
@@ -1291,11 +1320,17 @@ impl Model {
                 session.rank = session.rank.max(Rank::Confirmed);
                 return;
             }
-            Some(session) if session.client == client => session.rank = Rank::Issued,
+            Some(session) if session.client == client => {
+                if session.rank < Rank::Issued {
+                    session.rank = Rank::Issued;
+                    self.bind(client, worker, name);
+                }
+            }
             Some(session) if session.rank == Rank::Issued => return self.count(Reason::SessionReused),
             _ => {
                 self.sessions.retain(|session| session.worker != worker || session.name != name);
                 self.new_session(now, client, worker, name, Rank::Issued);
+                self.bind(client, worker, name);
             }
         }
         self.gives_out(worker, name);

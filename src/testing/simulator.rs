@@ -28,6 +28,8 @@ const GRACE: Duration = Duration::from_secs(1);
 /// comes back.
 const PATIENCE: Duration = Duration::from_millis(500);
 const PATIENCE_RETURNS: u32 = 100;
+/// Whom tokens belong to.
+const NAMES: [&str; 3] = ["alice", "bob", "carol"];
 /// Things that a failing seed shows, unless `STDIO_BUS_SIM_LOG` says how many.
 const LOG: usize = 50;
 
@@ -72,6 +74,8 @@ enum Pace {
 
 struct SimClient {
     key: ClientKey,
+    /// Whose token it has shown.
+    name: Option<&'static str>,
     end: End,
     /// Tokens of requests without an answer, and their lines.
     waiting: Vec<(String, usize)>,
@@ -171,6 +175,8 @@ pub struct World {
     signalled: Option<Moment>,
     /// Clients that may be connected at once.
     crowd: usize,
+    /// How many of them may show tokens: so many of [`NAMES`] have one.
+    tokens: usize,
     /// When each line was passed on, and as which one.
     sent: BTreeMap<usize, (Moment, usize)>,
     visits: Vec<Visit>,
@@ -240,6 +246,11 @@ impl World {
         if random.one_in(3) {
             weights.push((Action::Shutdown, 1));
         }
+        let tokens = *random.pick(&[0, 2, NAMES.len()]);
+        if tokens > 0 {
+            // Many come and go, since who owned a session shows when others ask for it.
+            weights.extend([(Action::Connect, 8), (Action::HalfClose, 2), (Action::ClientWrites, 20)]);
+        }
         Self {
             seed,
             steps,
@@ -259,6 +270,7 @@ impl World {
             shutdowns: 0,
             signalled: None,
             crowd: if random.one_in(8) { 40 } else { 12 },
+            tokens,
             sent: BTreeMap::new(),
             visits: Vec::new(),
             dropped: Vec::new(),
@@ -1142,6 +1154,7 @@ impl World {
             }
             15 | 16 if named => draft.method = *random.pick(&["session/load", "session/resume", "session/fork"]),
             17 => draft.method = "session/list",
+            18 | 19 if named && self.tokens > 0 => draft.method = *random.pick(&["session/load", "session/resume"]),
             _ => draft.method = "session/prompt",
         }
         if draft.id.is_some() && self.random.one_in(2) {
@@ -1489,13 +1502,17 @@ impl World {
         }
         let source = Source::User(self.random.range(0..4) as u32);
         let refuses = self.bus.stage() >= Stage::Terminating;
-        let (key, effects) = self.bus.connect(self.now, listener, &Origin::from(source));
+        let mut origin = Origin::from(source);
+        let name = self.free_name();
+        origin.names.token = name.map(Into::into);
+        let (key, effects) = self.bus.connect(self.now, listener, &origin);
         assert_eq!(key.is_none(), refuses, "a connection was refused or taken wrongly");
         if let Some(key) = key {
-            self.model.connected(listener);
+            self.model.connected(listener, name);
             let end = End { pace: Self::any_pace(&mut self.random), ..End::default() };
             self.clients.push(SimClient {
                 key,
+                name,
                 end,
                 waiting: Vec::new(),
                 todo: VecDeque::new(),
@@ -1508,9 +1525,20 @@ impl World {
                 closed: false,
             });
         }
-        self.note(|_| "connect".into());
+        self.note(|_| format!("{} connects", name.unwrap_or("somebody")));
         self.carry_out(effects, &[], None, VecDeque::new(), false);
         self.check();
+    }
+
+    /// Whose token a client shows that connects now. Nobody else who is there has the same one: two of one name may take
+    /// sessions from each other (`bus::tests::sessions`), but who comes back finds what it has left.
+    fn free_name(&mut self) -> Option<&'static str> {
+        if self.tokens == 0 || self.random.one_in(3) {
+            return None;
+        }
+        let name = Some(*self.random.pick(&NAMES[..self.tokens]));
+        let is_there = self.clients.iter().any(|client| !client.closed && client.name == name);
+        name.filter(|_| !is_there)
     }
 
     fn reset(&mut self, at: usize) {

@@ -1,0 +1,100 @@
+//! The core under valgrind: `scripts/instructions` counts what each case takes, and compares it with what is recorded.
+//!
+//! `instructions CASE ROUNDS` does so many rounds of a case after some that are not counted: [`measured`] is what
+//! callgrind collects. It prints how many lines or round trips that were, how long they took, and with which
+//! instruction set the scanner reads.
+
+#[allow(dead_code)]
+mod core;
+
+use std::time::{Duration, Instant};
+
+use core::{Core, Lines, answer, request, update};
+use stdio_bus::scan::Scanner;
+
+/// Clients, and lines that come with one read, where there are many.
+const MANY: usize = 64;
+/// Rounds before those that count: tables have grown, and sessions are known.
+const WARM_UP: usize = 20;
+
+/// What clients and the worker say in one round.
+struct Case {
+    core: Core,
+    clients: Vec<(usize, Lines)>,
+    worker: Vec<Lines>,
+    /// Round trips, or lines of the worker, in one round.
+    each: usize,
+}
+
+impl Case {
+    fn named(name: &str) -> Option<Self> {
+        let session = |client: usize| format!("session-{client}");
+        let id = |number: usize| 10_000 + number;
+        Some(match name {
+            // Every client asks once, and is answered.
+            "64x1" => Self {
+                core: Core::new(MANY, 1),
+                clients: (0..MANY).map(|at| (at, Lines::new([request(id(at), &session(at))]))).collect(),
+                worker: (0..MANY).map(|at| Lines::new([answer(id(at))])).collect(),
+                each: MANY,
+            },
+            // One client asks many times at once, and is answered so.
+            "1x64" => Self {
+                core: Core::new(1, 1),
+                clients: vec![(0, Lines::new((0..MANY).map(|at| request(id(at), &session(0)))))],
+                worker: vec![Lines::new((0..MANY).map(|at| answer(id(at))))],
+                each: MANY,
+            },
+            // A worker tells every client a little at once.
+            "tokens" => {
+                let mut core = Core::new(MANY, 1);
+                for client in 0..MANY {
+                    core.client(client, &Lines::new([request(id(client), &session(client))]));
+                }
+                Self {
+                    core,
+                    clients: Vec::new(),
+                    worker: vec![Lines::new((0..MANY).map(|at| update(&session(at))))],
+                    each: MANY,
+                }
+            }
+            _ => return None,
+        })
+    }
+
+    fn round(&mut self) {
+        for (client, lines) in &self.clients {
+            self.core.client(*client, lines);
+        }
+        for lines in &self.worker {
+            self.core.worker(0, lines);
+        }
+    }
+}
+
+/// What counts.
+#[inline(never)]
+fn measured(case: &mut Case, rounds: usize) -> Duration {
+    let began = Instant::now();
+    for _ in 0..rounds {
+        case.round();
+    }
+    began.elapsed()
+}
+
+fn main() {
+    // Cargo says `--bench` as well.
+    let mut given = std::env::args().skip(1).filter(|argument| argument != "--bench");
+    let case = given.next().and_then(|name| Case::named(&name));
+    let rounds = given.next().and_then(|rounds| rounds.parse::<usize>().ok());
+    let (Some(mut case), Some(rounds)) = (case, rounds) else {
+        eprintln!("usage: instructions 64x1|1x64|tokens ROUNDS; scripts/instructions counts what it takes");
+        return;
+    };
+    for _ in 0..WARM_UP {
+        case.round();
+    }
+    let took = measured(&mut case, rounds);
+    let done = rounds * case.each;
+    println!("{done} {} {:?}", took.as_nanos(), Scanner::new().set());
+}

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::line::{Ids, Kind, Line, MADE, Who, is_cancellation, is_plain, meaning, own_id_of, value_of};
-use crate::bus::port::Moment;
+use crate::bus::port::{Close, Moment};
 use crate::bus::report::Reason;
 use crate::bus::settings::{
     Assignment, IdCollision, MAX_REQUEST_ID_LEN, MAX_SESSION_ID_LEN, OnExit, Pool, SessionAccess, Settings,
@@ -1586,7 +1586,7 @@ impl Model {
     }
 
     /// A client is being closed: what hung on it is settled. One that waits for answers needs an `excuse` for it.
-    pub fn closing(&mut self, now: Moment, client: usize, why: Reason, excuse: bool) {
+    pub fn closing(&mut self, now: Moment, client: usize, how: Close, why: Reason, excuse: bool) {
         let me = Who::Client(client);
         let waits = self.to_workers.iter().any(|request| request.asker == Some(me));
         let drains = self.clients[client].half_closed || self.quiescing;
@@ -1598,12 +1598,15 @@ impl Model {
         if why == Reason::ShuttingDown {
             self.clients[client].refused_for = why;
         }
+        // Who takes bytes is told why.
+        let is_told = why == Reason::MemoryLimit && how != Close::Now;
+        let lost_for = if is_told { why } else { Reason::RequestDiscarded };
         for at in 0..self.to_workers.len() {
             if self.to_workers[at].asker == Some(me) {
                 self.to_workers[at].asker = None;
                 self.to_workers[at].orphaned = Some(now);
                 let was_cancelled = self.to_workers[at].cancelled.is_some();
-                self.count(if was_cancelled { Reason::Cancelled } else { Reason::RequestDiscarded });
+                self.count(if was_cancelled { Reason::Cancelled } else { lost_for });
             }
         }
         self.leave_unanswered(client);

@@ -717,7 +717,7 @@ impl World {
                     let is_bad = is_bad && hearing == Some(Who::Client(at));
                     self.model.closes_amid(due.iter().copied());
                     let excuse = self.clients[at].reset || is_stalled || self.sheds || self.model.refusing || is_bad;
-                    self.model.closing(self.now, at, why, excuse);
+                    self.model.closing(self.now, at, how, why, excuse);
                 }
                 Effect::PauseAccept => self.accept_paused = true,
                 Effect::ResumeAccept => self.accept_paused = false,

@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     const SEEDS: u64 = 2000;
-    const STEPS: usize = 200;
+    const STEPS: usize = 300;
     /// Seeds that are named.
     const NAMED: usize = 12;
 

@@ -29,7 +29,7 @@ const GRACE: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_millis(500);
 const PATIENCE_RETURNS: u32 = 100;
 /// Whom tokens belong to.
-const NAMES: [&str; 3] = ["alice", "bob", "carol"];
+const NAMES: [&str; 5] = ["alice", "bob", "carol", "dave", "eve"];
 /// Things that a failing seed shows, unless `STDIO_BUS_SIM_LOG` says how many.
 const LOG: usize = 50;
 
@@ -249,7 +249,9 @@ impl World {
         let tokens = *random.pick(&[0, 2, NAMES.len()]);
         if tokens > 0 {
             // Many come and go, since who owned a session shows when others ask for it.
-            weights.extend([(Action::Connect, 8), (Action::HalfClose, 2), (Action::ClientWrites, 20)]);
+            weights.extend([(Action::Connect, 10), (Action::HalfClose, 2), (Action::Spawn, 20)]);
+            weights.extend([(Action::ClientWrites, 60), (Action::WorkerWrites, 60)]);
+            weights.extend([(Action::Arrive, 100), (Action::Leave, 60)]);
         }
         Self {
             seed,
@@ -1168,11 +1170,15 @@ impl World {
     fn any_name(&mut self, at: usize) -> String {
         let random = &mut self.random;
         let other = random.range(0..self.clients.len());
+        // Where it matters whose a session is, many ask for those of others.
+        let curious = if self.tokens > 0 { 11 } else { 7 };
         match random.range(0..20) {
             0 | 1 => random.range(0..4).to_string(),
             2 | 3 => format!("s{}", random.range(0..4)),
-            4..7 if !self.clients[other].sessions.is_empty() => random.pick(&self.clients[other].sessions).clone(),
-            7 if random.one_in(20) => "s".repeat(257),
+            11 if random.one_in(20) => "s".repeat(257),
+            at if (4..curious).contains(&at) && !self.clients[other].sessions.is_empty() => {
+                random.pick(&self.clients[other].sessions).clone()
+            }
             _ if self.clients[at].sessions.is_empty() => format!("s{}", random.range(0..4)),
             _ => random.pick(&self.clients[at].sessions).clone(),
         }
@@ -1533,7 +1539,7 @@ impl World {
     /// Whose token a client shows that connects now. Nobody else who is there has the same one: two of one name may take
     /// sessions from each other (`bus::tests::sessions`), but who comes back finds what it has left.
     fn free_name(&mut self) -> Option<&'static str> {
-        if self.tokens == 0 || self.random.one_in(3) {
+        if self.tokens == 0 || self.random.one_in(4) {
             return None;
         }
         let name = Some(*self.random.pick(&NAMES[..self.tokens]));

@@ -5,7 +5,8 @@
 //! Reading order: [`faults`] draws what a seed's world is like; [`line`] makes messages that can be recognised;
 //! [`simulator`] is the mock kernel with its peers, and drives the bus by its port alone; [`model`] knows what must
 //! become of each line, and panics when something else does; [`peers`] knows what real peers make of what reaches them,
-//! and panics when a line of one client is taken for another's. `crowd` is a smaller world for hundreds of clients and
+//! and panics when a line of one client is taken for another's. `twins` has each world run with two buses that have to
+//! agree, [`trace`] says in two numbers what it came to. `crowd` is a smaller world for hundreds of clients and
 //! full tables. [`kernel`] is the kernel for the shell.
 //!
 //! [`fuzz`] is beside them: what has to hold for any bytes, as fuzzers and property tests ask it. `reading` and `oracle`

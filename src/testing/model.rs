@@ -1598,8 +1598,9 @@ impl Model {
         if why == Reason::ShuttingDown {
             self.clients[client].refused_for = why;
         }
-        // Who takes bytes is told why.
-        let is_told = why == Reason::MemoryLimit && how != Close::Now;
+        // Who holds the memory by what is queued for it can be told nothing.
+        let is_mute = how == Close::Now && self.outputs.get(&me).is_some_and(|output| output.queued > 0);
+        let is_told = why == Reason::MemoryLimit && !is_mute;
         let lost_for = if is_told { why } else { Reason::RequestDiscarded };
         for at in 0..self.to_workers.len() {
             if self.to_workers[at].asker == Some(me) {

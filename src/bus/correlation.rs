@@ -1,6 +1,7 @@
 //! Which answer means which request: a request is recorded with an id that its answerer has never seen for another one,
 //! and every answer finds its asker, or nobody (spec 6.2; decisions 4, 5).
 
+use super::endpoint::Retired;
 use super::id::{Id, View};
 use super::message::{Cancel, Refusal, has_escape, print_of};
 use super::peer::{Moment, Peer, RequestKey, Text, WorkerKey};
@@ -85,9 +86,13 @@ impl Bus {
             Peer::Client(client) => self.clients.get(client).map(|client| (&client.end, false)),
         };
         let Some((end, always)) = end else { return false };
+        always || end.fresh_ids || !end.retired.is_empty() && self.may_still_answer_under(direction, &end.retired, id)
+    }
+
+    #[cold]
+    fn may_still_answer_under(&self, direction: Direction, retired: &Retired, id: &View<'_>) -> bool {
         let requests = if direction == Direction::ToWorkers { &self.to_workers } else { &self.to_clients };
-        let is_retired = || !end.retired.is_empty() && end.retired.has(requests.fingerprint(id));
-        always || end.fresh_ids || is_retired()
+        retired.has(requests.fingerprint(id))
     }
 
     /// Makes sure that one more request fits. Requests that nobody waits for go first, then one of the client that

@@ -116,6 +116,7 @@ impl Bus {
         !self.bonds.is_empty() && self.is_bound_to_another(client, worker, session(), name, verb)
     }
 
+    #[cold]
     fn is_bound_to_another(
         &self,
         client: ClientKey,

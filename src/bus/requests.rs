@@ -297,12 +297,14 @@ impl Requests {
     }
 
     /// Lists a request by its id.
+    #[cold]
     pub(super) fn list_id(&mut self, key: RequestKey) {
         let place = self.get(key).and_then(|request| self.place_by_id(key, request));
         self.by_asker.extend(place);
     }
 
     /// Takes a request out of the list by ids, while it has its asker yet. `taken` is one that has left the table.
+    #[cold]
     pub(super) fn unlist_id(&mut self, key: RequestKey, taken: Option<&Request>) {
         let place = taken.or(self.get(key)).and_then(|request| self.place_by_id(key, request));
         if let Some(place) = place {

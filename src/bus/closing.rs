@@ -100,7 +100,7 @@ impl Bus {
         let outcome = if client.end.waiting.is_empty() {
             self.scanner.scan(&mut client.end.partial, window, &mut batch)
         } else {
-            batch.append(&mut client.end.waiting);
+            batch.extend(std::mem::take(&mut client.end.waiting));
             Outcome::Full
         };
         let unfinished = bytes - client.end.partial.consumed();

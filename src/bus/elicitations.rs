@@ -15,6 +15,11 @@ use crate::scan::{Line, Window, string_in_params};
 const MOST: usize = 64;
 /// The id of one that is remembered has so many bytes at most.
 const LONGEST_ID: usize = 256;
+/// And so many bytes all of one worker together.
+const MOST_BYTES: usize = 4096;
+/// What is remembered for one worker takes up no more bytes than this.
+#[cfg(test)]
+pub(super) const MOST_MEMORY: usize = MOST_BYTES + MOST * size_of::<Elicitation>();
 
 /// The elicitations of a worker, the oldest in front.
 #[derive(Default)]
@@ -47,7 +52,8 @@ impl Bus {
         let Some(id) = elicitation_id(window, line).filter(|id| id.as_bytes().len() <= LONGEST_ID) else { return };
         let sent = &mut worker.elicitations.sent;
         let known = sent.iter().position(|known| known.id == id).and_then(|at| sent.remove(at));
-        if sent.len() == MOST {
+        let room = MOST_BYTES - id.as_bytes().len();
+        while sent.len() >= MOST || sent.iter().map(|known| known.id.as_bytes().len()).sum::<usize>() > room {
             sent.pop_front();
         }
         let client = Some(client).filter(|_| known.is_none_or(|known| known.client == Some(client)));

@@ -296,7 +296,7 @@ impl Bus {
         let outcome = if end.waiting.is_empty() {
             self.scanner.scan(&mut end.partial, window, &mut batch)
         } else {
-            batch.append(&mut end.waiting);
+            batch.extend(std::mem::take(&mut end.waiting));
             Outcome::Full
         };
         let unfinished = bytes - end.partial.consumed();

@@ -387,6 +387,8 @@ impl<I: Io> Shell<I> {
         let gap = hands.clock.read(elapsed, || hands.io.asleep(), planned);
         let now = hands.clock.now();
         if let Some(Gap { held_up, suspended }) = gap {
+            // A signal may have ended the wait before that brought anything: what has come by now belongs to this moment.
+            hands.io.turn(Some(Duration::ZERO), &mut completions)?;
             self.tell(now, Input::Gap { held_up, suspended });
         }
         for completion in &completions {

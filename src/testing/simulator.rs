@@ -30,6 +30,8 @@ const PATIENCE: Duration = Duration::from_millis(500);
 const PATIENCE_RETURNS: u32 = 100;
 /// Whom tokens belong to.
 const NAMES: [&str; 5] = ["alice", "bob", "carol", "dave", "eve"];
+/// In one step of so many the bus hears that it did not run.
+const GAPS: usize = 97;
 /// Things that a failing seed shows, unless `STDIO_BUS_SIM_LOG` says how many.
 const LOG: usize = 50;
 
@@ -312,6 +314,11 @@ impl World {
             }
             let pause = Duration::from_micros(self.random.range(0..3000) as u64);
             self.pass(self.now.after(pause));
+            if (step + 1).is_multiple_of(GAPS) {
+                let gaps = [pause, Duration::ZERO, pause];
+                let (held_up, suspended) = (gaps[step / GAPS % 3], gaps[(step / GAPS + 1) % 3]);
+                self.handle("it did not run", None, Input::Gap { held_up, suspended });
+            }
             self.tick_if_due();
             if !self.random.one_in(3) || !self.react() {
                 self.act();

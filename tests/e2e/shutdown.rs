@@ -203,6 +203,8 @@ fn a_second_signal_gives_those_who_wait_their_errors_and_ends_everything() {
         let mut client = daemon.connect();
         for id in 0..2 {
             client.request(id, "m", json!({}));
+        }
+        for id in 0..2 {
             client.ask(format!("held {id}"), "hold", json!({}));
         }
         // Two signals that come together are one.

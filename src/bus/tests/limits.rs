@@ -308,3 +308,21 @@ fn who_is_refused_because_a_table_is_full_of_its_own_is_read_more_slowly_and_the
     }
     assert!(rests > 16, "the pauses grow: {rests}");
 }
+
+#[test]
+fn what_max_memory_does_not_count_needs_32_mib_at_most() {
+    use crate::bus::elicitations;
+    use crate::bus::requests::{Original, Request};
+    use crate::bus::settings::{
+        MAX_CONNECTIONS, MAX_PENDING_REQUESTS, MAX_REQUEST_ID_LEN, MAX_SESSION_ID_LEN, MAX_SESSIONS, MAX_WORKERS,
+    };
+    use crate::scan::{BATCH, Line};
+    // An escape takes six bytes for one of the id.
+    let id = MAX_REQUEST_ID_LEN + size_of::<Original>() + MAX_REQUEST_ID_LEN + 6 * MAX_REQUEST_ID_LEN + 2;
+    let requests = 2 * MAX_PENDING_REQUESTS * (size_of::<Request>() + id);
+    let names = (MAX_SESSIONS + 4096) * MAX_SESSION_ID_LEN;
+    let lines = (MAX_CONNECTIONS + MAX_WORKERS) * BATCH * size_of::<Line>();
+    let elicitations = MAX_WORKERS * elicitations::MOST_MEMORY;
+    let sum = requests + names + lines + elicitations;
+    assert!(sum <= 32 << 20, "{sum} bytes: {:?}", [requests, names, lines, elicitations]);
+}

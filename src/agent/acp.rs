@@ -12,7 +12,8 @@ mod room;
 #[cfg(test)]
 mod trial;
 
-use std::collections::{HashMap, VecDeque};
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::rc::Rc;
 use std::time::SystemTime;
 
@@ -24,7 +25,7 @@ use simd_json::tape::Value;
 use super::answer::{Ending, StopReason};
 use super::chunk::Kind;
 use super::config::{Config, ErrorStyle, Level, ListScope};
-use super::convert::{Request, assistant_message, request_body, user_message};
+use super::convert::{Request, assistant_message, has_images, request_body, user_message, without_images};
 use super::dialect::Dialect;
 use super::envelope::Envelope;
 use super::errors::Failure;
@@ -41,7 +42,7 @@ use super::window::{self, Overflow, USUAL_RATE, budget, weight};
 use crate::calendar::to_the_second;
 
 use archive::Pending;
-pub use archive::ToStore;
+pub use archive::{ToKeep, ToStore};
 
 /// Bytes of an answer that are held while the reader is slow; a turn that holds more stops reading its stream.
 pub const MOST_HELD: usize = 16 << 10;
@@ -72,6 +73,8 @@ pub enum Effect {
     List(u64),
     /// Fetch the list of models, then call [`Agent::models_known`].
     FetchModels,
+    /// Add a choice to a session on the disk, then call [`Agent::kept`].
+    Keep(u64, ToKeep),
     /// Delete this session from the disk, then call [`Agent::deleted`].
     Delete(u64, String),
     /// Log this.
@@ -108,6 +111,8 @@ struct Turn {
     asked: usize,
     /// Less was sent after the endpoint had refused the whole.
     is_shortened: bool,
+    /// The images of the turns before were left out after the endpoint had refused them.
+    is_blind: bool,
     ending: Option<Ending>,
 }
 
@@ -136,6 +141,8 @@ pub struct Agent {
     refused: HashMap<Rc<str>, Parameters>,
     /// The windows of models whose endpoint said so, in tokens.
     windows: HashMap<Rc<str>, u64>,
+    /// Models that take no images.
+    blind: HashSet<Rc<str>>,
     outbox: Outbox,
     effects: VecDeque<Effect>,
     next_number: u64,
@@ -171,6 +178,7 @@ impl Agent {
             models,
             refused: HashMap::new(),
             windows: HashMap::new(),
+            blind: HashSet::new(),
             outbox: Outbox::default(),
             effects: VecDeque::new(),
             next_number: 0,
@@ -292,7 +300,8 @@ impl Agent {
                     "model" => self.set_model(session_id, text(params, "value")?)?,
                     option => self.set_option(session_id, option, &option_value(params)?)?,
                 }
-                Ok(Some(json!({ "configOptions": self.config_options(self.session(session_id)?) })))
+                let result = json!({ "configOptions": self.config_options(self.session(session_id)?) });
+                Ok(self.keep_choice(session_id, Some((reply, result))))
             }
             "session/set_model" => {
                 let session_id = text(params, "sessionId")?;
@@ -301,7 +310,7 @@ impl Agent {
                     session_id,
                     text(params, "modelId").or_else(|lack| text(params, "model").map_err(|_| lack))?,
                 )?;
-                Ok(Some(json!({})))
+                Ok(self.keep_choice(session_id, Some((reply, json!({})))))
             }
             "session/prompt" => self.prompt(reply, params, now),
             // A client that asks for it with an id wants to know that it was heard. The RFD calls it `cancel`.
@@ -474,7 +483,10 @@ impl Agent {
             return Err(RpcError::invalid_params(format!("the value is longer than {LONGEST_WORD} bytes")));
         }
         let value = parameter.read(value).map_err(RpcError::invalid_params)?;
-        self.sessions.change(session_id, |session| session.chosen.set(parameter, value));
+        self.sessions.change(session_id, |session| {
+            session.is_choice_kept &= session.chosen.get(parameter) == value.as_ref();
+            session.chosen.set(parameter, value);
+        });
         self.sessions.touch(session_id, self.now);
         Ok(())
     }
@@ -515,7 +527,10 @@ impl Agent {
             let message = format!("{model:?} is not one of the models offered: {}", listed.join(", "));
             return Err(RpcError::invalid_params(message));
         }
-        self.sessions.change(session_id, |session| session.model = model.into());
+        self.sessions.change(session_id, |session| {
+            session.is_choice_kept &= *session.model == *model;
+            session.model = model.into();
+        });
         self.sessions.touch(session_id, self.now);
         Ok(())
     }
@@ -559,6 +574,7 @@ impl Agent {
             is_paused: false,
             asked: 0,
             is_shortened: false,
+            is_blind: false,
             ending: None,
         };
         let title = self.sessions.change(&session_id, |session| {
@@ -626,6 +642,7 @@ impl Agent {
             self.sessions.change(&turn.session_id, |session| session.turn = None);
             self.sessions.touch(&turn.session_id, self.now);
             self.make_room();
+            self.keep_choice(&turn.session_id, None);
         }
         Some(turn)
     }
@@ -660,24 +677,66 @@ impl Agent {
         let most = window.map(|window| (budget(window, self.config.max_tokens) as f64 / session.rate) as usize);
         // Some room is made at once: each turn that is left out costs the endpoint its cache.
         let most = most.filter(|most| all > *most).map(|most| (most - most / 4).saturating_sub(own));
+        let is_blind = self.is_blind(turn);
         let fitted = self.sessions.change(&turn.session_id, |session| {
             let left_out = most.map_or(0, |most| session.leave_out(most));
-            (left_out, own + session.sent().map(Exchange::weight).sum::<usize>())
+            let said = |exchange: &Exchange| weight(&said(exchange, is_blind)) + weight(&exchange.assistant);
+            (left_out, own + session.sent().map(said).sum::<usize>())
         });
         let Some((left_out, asked)) = fitted else { return };
         self.tell_left_out(number, left_out);
+        self.tell_blind(number);
         if let Some(turn) = self.turns.get_mut(&number) {
             turn.asked = asked;
         }
     }
 
-    /// A turn failed. If that was because its request did not fit, and less can be sent, that is done, once: then the
-    /// turn is to be asked again.
-    pub fn shorten(&mut self, number: TurnId, failure: &Failure) -> bool {
+    /// A turn failed. If less of what was said before can be sent, and that promises more, it is to be asked again. That
+    /// is so once for each reason.
+    pub fn lighten(&mut self, number: TurnId, failure: &Failure) -> bool {
+        let Some(turn) = self.turns.get(&number) else { return false };
+        let has_said = !turn.answer.is_empty() || turn.thought_id.is_some() || !turn.held_thought.is_empty();
+        !has_said && (self.leave_images_out(number, failure) || self.shorten(number, failure))
+    }
+
+    /// Leaves out the images of the turns before, which another model has seen, if the model of this one takes none.
+    fn leave_images_out(&mut self, number: TurnId, failure: &Failure) -> bool {
+        let Some(turn) = self.turns.get(&number) else { return false };
+        let has_before = || {
+            let session = self.sessions.get(&turn.session_id);
+            session.is_some_and(|session| session.sent().any(|exchange| has_images(&exchange.user)))
+        };
+        // What it says of an image in the prompt itself is for the user.
+        let is_blind = failure.is_of_images() && !self.is_blind(turn) && !has_images(&turn.user) && has_before();
+        if let Some(turn) = self.turns.get_mut(&number) {
+            turn.is_blind |= is_blind;
+        }
+        is_blind
+    }
+
+    /// Whether the images of the turns before are left out of a turn's request.
+    fn is_blind(&self, turn: &Turn) -> bool {
+        turn.is_blind || !self.config.image_input || self.blind.contains(&turn.model)
+    }
+
+    /// Tells the client, once for each model, that the images of the turns before are left out.
+    fn tell_blind(&mut self, number: TurnId) {
+        let Some(turn) = self.turns.get(&number).filter(|turn| self.is_blind(turn)) else { return };
+        let Some(session) = self.sessions.get(&turn.session_id) else { return };
+        let is_told = session.told_blind.as_ref() == Some(&turn.model);
+        if is_told || !session.sent().any(|exchange| has_images(&exchange.user)) {
+            return;
+        }
+        let text = format!("The images of earlier turns are left out: {} gets none.", turn.model);
+        push_text(self.outbox.lines(), &turn.head, "agent_message_chunk", &uuid((self.dice)()), &text);
+        self.sessions.change(&turn.session_id, |session| session.told_blind = Some(turn.model.clone()));
+    }
+
+    /// A turn failed. If that was because its request did not fit, and less can be sent, that is done.
+    fn shorten(&mut self, number: TurnId, failure: &Failure) -> bool {
         let Some(overflow) = Overflow::of(failure) else { return false };
         let Some(turn) = self.turns.get_mut(&number) else { return false };
-        let has_said = !turn.answer.is_empty() || turn.thought_id.is_some() || !turn.held_thought.is_empty();
-        if has_said || std::mem::replace(&mut turn.is_shortened, true) {
+        if std::mem::replace(&mut turn.is_shortened, true) {
             return false;
         }
         if let Some(window) = overflow.window
@@ -746,8 +805,10 @@ impl Agent {
     pub fn request_body(&self, number: TurnId, dialect: Dialect) -> Option<Vec<u8>> {
         let turn = self.turns.get(&number)?;
         let session = self.sessions.get(&turn.session_id)?;
-        let said = session.sent().flat_map(|exchange| [&*exchange.user, &*exchange.assistant]);
-        let messages: Vec<&str> = said.chain([&*turn.user]).collect();
+        let is_blind = self.is_blind(turn);
+        let said = session.sent().flat_map(|exchange| [said(exchange, is_blind), Cow::from(&*exchange.assistant)]);
+        let messages: Vec<Cow<'_, str>> = said.chain([Cow::from(&*turn.user)]).collect();
+        let messages: Vec<&str> = messages.iter().map(|message| &**message).collect();
         Some(request_body(&Request {
             model: &turn.model,
             system_prompt: self.config.system_prompt.as_deref(),
@@ -861,16 +922,20 @@ impl Agent {
                 entry: Entry {
                     user: exchange.user.to_string(),
                     assistant: exchange.assistant.to_string(),
-                    model: turn.model.to_string(),
+                    choice: session.choice(),
                     usage: session.usage,
                     title: session.title.as_deref().map(str::to_owned),
                 },
             });
+            session.is_choice_kept |= keeps_history;
             session.settle();
             session.remember(exchange, limit);
             to_store
         });
         turn.ending = Some(ending);
+        if turn.is_blind && self.blind.len() < MOST_REFUSERS {
+            self.blind.insert(turn.model.clone());
+        }
         match to_store.flatten() {
             Some(to_store) => {
                 turn.phase = Phase::Storing;
@@ -967,6 +1032,14 @@ impl Agent {
         for (_, session) in self.sessions.iter() {
             assert!(session.turn.is_none_or(|number| self.turns.contains_key(&number)));
         }
+    }
+}
+
+/// What the user said in a turn, for a model that takes images or takes none.
+fn said(exchange: &Exchange, is_blind: bool) -> Cow<'_, str> {
+    match is_blind {
+        true => without_images(&exchange.user),
+        false => Cow::from(&*exchange.user),
     }
 }
 

@@ -121,6 +121,11 @@ impl Answer {
         self.events.said.is_over() || self.shape == Shape::Page
     }
 
+    /// Whether the answer was not streamed, but came as one message.
+    pub fn is_whole(&self) -> bool {
+        self.events.said.is_whole
+    }
+
     /// How long the endpoint may be silent now; nothing while there is no sign of the end. Some servers say that
     /// they have finished, or even `[DONE]`, and then neither end the line nor the response.
     pub fn grace(&self) -> Option<Duration> {

@@ -38,6 +38,7 @@ use super::models;
 use super::options::{Parameter, Parameters};
 use super::retry::{self, Cause};
 use super::secrets::Secrets;
+use super::usage::Cost;
 
 /// Requests of one lane at once.
 const LANE: usize = 64;
@@ -60,6 +61,9 @@ const MOST_DIALECTS: usize = 1000;
 /// Headers in which servers name a request, for their support and ours.
 const REQUEST_IDS: [&str; 6] =
     ["x-request-id", "request-id", "apim-request-id", "x-amzn-requestid", "x-generation-id", "cf-ray"];
+
+/// Where LiteLLM tells the cost of an answer, in US dollars.
+const COST: HeaderName = HeaderName::from_static("x-litellm-response-cost");
 
 type Pooled = legacy::Client<Timed, Full<Bytes>>;
 
@@ -100,6 +104,8 @@ pub struct Opened {
     pub first: Option<Bytes>,
     /// What the response calls itself.
     pub content_type: String,
+    /// What a header says that the answer costs, which LiteLLM knows beforehand where it does not stream.
+    pub cost: Option<Cost>,
     body: Incoming,
     /// The codings that the response names, until its first bytes have come.
     codings: Option<String>,
@@ -426,7 +432,7 @@ impl Client {
         if let Some(uses) = head.extensions.get::<Uses>() {
             uses.count();
         }
-        let header = |name| head.headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
+        let header = |name: HeaderName| head.headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
         let content_type = self.secrets.mask(header(CONTENT_TYPE).unwrap_or_default());
         note!(
             Debug,
@@ -456,6 +462,7 @@ impl Client {
         let mut opened = Opened {
             first: None,
             content_type,
+            cost: header(COST).and_then(|cost| Cost::of_dollars(cost.parse().ok()?)),
             body,
             codings: Some(codings),
             decoder: None,

@@ -11,6 +11,8 @@
 //! Blocks are joined by line breaks. A message is kept as the JSON text that is sent, so that a request is made by
 //! copying, and the history on disk holds the same text.
 
+use std::borrow::Cow;
+
 use simd_json::prelude::*;
 use simd_json::tape::Value;
 
@@ -18,6 +20,7 @@ use super::dialect::{Dialect, Limit};
 use super::extra::ExtraBody;
 use super::json::{push_string, quoted};
 use super::options::Parameter;
+use super::raw::Raw;
 use super::rpc::RpcError;
 
 /// A message of the user, converted.
@@ -147,6 +150,30 @@ pub fn join_user_messages<'a>(messages: impl Iterator<Item = &'a str>) -> Box<st
         }
     };
     format!("{HEAD}{joined}}}").into()
+}
+
+/// How an image begins in a message. Within a text its quotation marks were escaped.
+const IMAGE: &str = "{\"type\":\"image_url\"";
+
+/// Whether a message of the user has images.
+pub fn has_images(message: &str) -> bool {
+    memchr::memmem::find(message.as_bytes(), IMAGE.as_bytes()).is_some()
+}
+
+/// A message of the user with its images named only, as it had been converted without them.
+pub fn without_images(message: &str) -> Cow<'_, str> {
+    let content =
+        Raw::read(message.as_bytes()).filter(|_| has_images(message)).and_then(|message| message.get("content"));
+    let Some(content) = content else { return message.into() };
+    let parts = content.items().map(|part| match part.get("text").and_then(Raw::text) {
+        Some(text) => text.into_owned(),
+        None => {
+            let url = part.get("image_url").and_then(|image| image.get("url")?.text()).unwrap_or_default();
+            let mime = url.strip_prefix("data:").and_then(|data| data.split(';').next());
+            format!("[Image: {}]", mime.unwrap_or(&url))
+        }
+    });
+    format!("{{\"role\":\"user\",\"content\":{}}}", quoted(&parts.collect::<Vec<_>>().join("\n"))).into()
 }
 
 /// The model's answer as a message.
@@ -301,6 +328,25 @@ mod tests {
             {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}},
         ]);
         assert_eq!(convert(&prompt, true).unwrap(), json!({"role": "user", "content": parts}));
+    }
+
+    #[test]
+    fn a_message_without_its_images_names_them() {
+        let prompt = json!([
+            {"type": "text", "text": "look {\"type\":\"image_url\""},
+            {"type": "image", "mimeType": "image/png", "data": "AAAA"},
+            {"type": "image", "mimeType": "image/png", "data": "", "uri": "https://h/a.png"},
+            {"type": "text", "text": "é"},
+        ]);
+        let with = Reader::default()
+            .read(&mut prompt.to_string().into_bytes(), |value| user_message(value, true))
+            .unwrap()
+            .unwrap();
+        let without: Json = serde_json::from_str(&without_images(&with.json)).unwrap();
+        let content = "look {\"type\":\"image_url\"\n[Image: image/png]\n[Image: https://h/a.png]\né";
+        assert_eq!(without, json!({"role": "user", "content": content}));
+        let text = format!("{{\"role\":\"user\",\"content\":{}}}", quoted("{\"type\":\"image_url\""));
+        assert_eq!((has_images(&text), &*without_images(&text)), (false, text.as_str()));
     }
 
     #[test]

@@ -79,11 +79,17 @@ impl Failure {
         }
     }
 
-    /// Whether the endpoint will not have this prompt: it would not have it either beside the next one. To images
-    /// that a model cannot see, llama.cpp answers 500 and OpenRouter 404.
+    /// Whether the endpoint will not have this prompt: it would not have it either beside the next one.
     pub fn is_refusal(&self) -> bool {
-        let is_of_images = || self.detail().to_ascii_lowercase().contains("image input");
-        matches!(self.status(), Some(400 | 413 | 422)) || is_of_images()
+        matches!(self.status(), Some(400 | 413 | 422)) || self.is_of_images()
+    }
+
+    /// Whether the model takes no images, in the words of many servers. llama.cpp says so with 500 and OpenRouter with
+    /// 404.
+    pub fn is_of_images(&self) -> bool {
+        let words = self.detail().to_ascii_lowercase();
+        !matches!(self.status(), Some(401 | 403 | 429))
+            && NO_IMAGES.iter().any(|signs| signs.iter().all(|sign| words.contains(sign)))
     }
 
     /// What the server said beside the words of [`Self::text`], for the log.
@@ -109,6 +115,25 @@ impl Failure {
         RpcError { code, message: self.text(url), data: Some(data) }
     }
 }
+
+/// Words that stand together where a model takes no images.
+const NO_IMAGES: [&[&str]; 10] = [
+    // llama.cpp, Ollama, OpenRouter, Mistral
+    &["image input"],
+    // OpenAI, Azure
+    &["image_url", "only supported by certain models"],
+    // vLLM
+    &["not a multimodal model"],
+    &["at most 0 image"],
+    // DeepSeek and others, by what they expect in the place of it
+    &["image_url", "unknown"],
+    &["image_url", "unsupported"],
+    &["image_url", "not support"],
+    &["content must be a string"],
+    &["input should be 'text'"],
+    // Proxies
+    &["vision", "not support"],
+];
 
 fn status_text(status: u16, detail: &str, url: &str) -> String {
     let words = match status {
@@ -179,6 +204,28 @@ mod tests {
             assert_eq!(inside.is_refusal(), is_refusal, "{code} {detail}");
         }
         assert!(!Failure::Network("reset".into()).is_refusal());
+    }
+
+    #[test]
+    fn a_model_without_vision_is_recognised_in_the_words_of_many_servers() {
+        for (code, detail, is_of_images) in [
+            (400, "this model does not support image input", true),
+            (404, "No endpoints found that support image input", true),
+            (400, "Invalid content type. image_url is only supported by certain models.", true),
+            (400, "facebook/opt-125m is not a multimodal model", true),
+            (400, "At most 0 image(s) may be provided in one prompt.", true),
+            (400, "messages[0]: unknown variant `image_url`, expected `text` at line 1 column 99", true),
+            (400, "Unsupported content part type for text-only server: image_url", true),
+            (400, "messages[0].content must be a string", true),
+            (422, "body.messages.0.content: Input should be 'text'", true),
+            (400, "The model `x` does not support vision", true),
+            (400, "You uploaded an unsupported image. Please make sure your image is below 20 MB in size", false),
+            (400, "Error while downloading https://h/a.png. Upstream status code: 404.", false),
+            (429, "image input tokens per minute", false),
+        ] {
+            let failure = Failure::Status { status: code, detail: detail.to_owned() };
+            assert_eq!(failure.is_of_images(), is_of_images, "{code} {detail}");
+        }
     }
 
     proptest! {

@@ -1,7 +1,8 @@
 //! Sessions on disk: one file a session, one line a turn, only ever appended to.
 //!
 //! `{dir}/{sessionId}.jsonl` begins with a line that names the session; every turn that ended well adds one line in
-//! one write, which is forced to the disk before the prompt is answered. The invariant: whatever is torn by a crash or
+//! one write, which is forced to the disk before the prompt is answered, and so does a choice of the model or of an
+//! option between two turns. The invariant: whatever is torn by a crash or
 //! a full disk is the end of the file after its last line end, which reading leaves out and the next turn overwrites.
 //! Nothing that has a line end is ever cut off: a line that cannot be read is passed over, and costs its turn alone.
 //! Writers take turns by a lock on the file, and a process that finds the file longer than it knows reads it again, so
@@ -22,6 +23,7 @@ use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use super::options::Chosen;
 use super::usage::Usage;
 
 /// What the first line says.
@@ -37,15 +39,30 @@ pub struct Header {
     pub cwd: String,
     /// Its first model.
     pub model: String,
+    /// What was chosen before its first turn.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub options: Chosen,
 }
 
+/// What holds for the next turn of a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// The model.
+    pub model: String,
+    /// What was chosen of the other options.
+    pub options: Chosen,
+}
+
+/// A turn, or a choice alone, which has no messages.
 #[derive(Serialize, Deserialize)]
 struct Line<'a> {
-    #[serde(borrow)]
-    user: &'a RawValue,
-    #[serde(borrow)]
-    assistant: &'a RawValue,
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    user: Option<&'a RawValue>,
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    assistant: Option<&'a RawValue>,
     model: String,
+    #[serde(default, skip_serializing_if = "is_default")]
+    options: Chosen,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     usage: Option<Usage>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -53,11 +70,25 @@ struct Line<'a> {
 }
 
 impl<'a> Line<'a> {
-    /// A turn that can be sent: both messages are what endpoints take for such.
+    /// A choice, or a turn that can be sent: both messages are what endpoints take for such.
     fn read(line: &'a [u8]) -> Option<Self> {
-        let turn: Self = serde_json::from_slice(line).ok()?;
-        (is_message(turn.user, "user") && is_message(turn.assistant, "assistant")).then_some(turn)
+        let line: Self = serde_json::from_slice(line).ok()?;
+        let is_usable = match (line.user, line.assistant) {
+            (None, None) => true,
+            (Some(user), Some(assistant)) => is_message(user, "user") && is_message(assistant, "assistant"),
+            _ => false,
+        };
+        is_usable.then_some(line)
     }
+
+    fn of_choice(choice: &Choice) -> Self {
+        let (model, options) = (choice.model.clone(), choice.options.clone());
+        Self { user: None, assistant: None, model, options, usage: None, title: None }
+    }
+}
+
+fn is_default(options: &Chosen) -> bool {
+    *options == Chosen::default()
 }
 
 fn is_message(json: &RawValue, role: &str) -> bool {
@@ -79,8 +110,8 @@ pub struct Entry {
     pub user: String,
     /// The answer, as JSON.
     pub assistant: String,
-    /// The model that gave it.
-    pub model: String,
+    /// What holds after it.
+    pub choice: Choice,
     /// The session's counts with this turn.
     pub usage: Option<Usage>,
     /// The session's title.
@@ -128,6 +159,8 @@ pub struct Stored {
     pub header: Header,
     /// The newest turns, oldest first.
     pub entries: Vec<Entry>,
+    /// The last choice.
+    pub choice: Choice,
     /// Bytes of the file that hold whole lines.
     pub length: u64,
     /// When it was last written.
@@ -241,15 +274,27 @@ impl Store {
     /// # Errors
     /// The file is gone or cannot be written.
     pub fn append(&self, session_id: &str, known: u64, entry: &Entry) -> io::Result<Appended> {
-        let path = self.path(session_id).ok_or(io::ErrorKind::NotFound)?;
         let line = Line {
-            user: serde_json::from_str(&entry.user)?,
-            assistant: serde_json::from_str(&entry.assistant)?,
-            model: entry.model.clone(),
+            user: Some(serde_json::from_str(&entry.user)?),
+            assistant: Some(serde_json::from_str(&entry.assistant)?),
             usage: entry.usage,
             title: entry.title.clone(),
+            ..Line::of_choice(&entry.choice)
         };
-        let mut text = serde_json::to_vec(&line)?;
+        self.add(session_id, known, &line)
+    }
+
+    /// Adds a choice that was made between two turns, where [`Self::append`] would add a turn.
+    ///
+    /// # Errors
+    /// As of [`Self::append`].
+    pub fn choose(&self, session_id: &str, known: u64, choice: &Choice) -> io::Result<Appended> {
+        self.add(session_id, known, &Line::of_choice(choice))
+    }
+
+    fn add(&self, session_id: &str, known: u64, line: &Line<'_>) -> io::Result<Appended> {
+        let path = self.path(session_id).ok_or(io::ErrorKind::NotFound)?;
+        let mut text = serde_json::to_vec(line)?;
         text.push(b'\n');
         let mut file = OpenOptions::new().read(true).write(true).open(path)?;
         rustix::fs::flock(&file, FlockOperation::LockExclusive)?;
@@ -297,6 +342,7 @@ impl Store {
         let mut length = line.len() as u64;
         let mut damage = Damage { path, lines: Vec::new(), count: 0 };
         let (mut entries, mut bytes) = (VecDeque::new(), 0);
+        let mut choice = Choice { model: header.model.clone(), options: header.options.clone() };
         for number in 2.. {
             line.clear();
             reader.read_until(b'\n', &mut line)?;
@@ -304,20 +350,22 @@ impl Store {
                 break;
             }
             length += line.len() as u64;
-            let Some(turn) = Line::read(&line) else {
+            let Some(line) = Line::read(&line) else {
                 damage.add(number);
                 continue;
             };
-            let (user, assistant) = (turn.user.get().to_owned(), turn.assistant.get().to_owned());
+            choice = Choice { model: line.model, options: line.options };
+            let (Some(user), Some(assistant)) = (line.user, line.assistant) else { continue };
+            let (user, assistant) = (user.get().to_owned(), assistant.get().to_owned());
             bytes += user.len() + assistant.len();
-            entries.push_back(Entry { user, assistant, model: turn.model, usage: turn.usage, title: turn.title });
+            entries.push_back(Entry { user, assistant, choice: choice.clone(), usage: line.usage, title: line.title });
             while bytes > self.most && entries.len() > 1 {
                 let oldest: Option<Entry> = entries.pop_front();
                 bytes -= oldest.map_or(0, |oldest| oldest.user.len() + oldest.assistant.len());
             }
         }
         let damage = (damage.count > 0).then_some(damage);
-        Ok(Some(Stored { header, entries: entries.into(), length, updated, damage }))
+        Ok(Some(Stored { header, entries: entries.into(), choice, length, updated, damage }))
     }
 
     /// All sessions of the directory, the last written first. A file that is not ours is passed over.
@@ -365,7 +413,7 @@ fn list_one(path: &Path) -> io::Result<Listed> {
         if reader.read_until(b'\n', &mut line)? == 0 {
             break None;
         }
-        if let Some(turn) = Line::read(&line) {
+        if let Some(turn) = Line::read(&line).filter(|line| line.user.is_some()) {
             break turn.title;
         }
     };
@@ -399,13 +447,23 @@ mod tests {
     use proptest::prelude::*;
 
     fn header(session_id: &str) -> Header {
-        Header { version: 1, session_id: session_id.into(), cwd: "/w".into(), model: "m".into() }
+        Header {
+            version: 1,
+            session_id: session_id.into(),
+            cwd: "/w".into(),
+            model: "m".into(),
+            options: Chosen::default(),
+        }
+    }
+
+    fn choice(model: &str) -> Choice {
+        Choice { model: model.into(), options: Chosen::default() }
     }
 
     fn entry(text: &str) -> Entry {
         let json = |role: &str| serde_json::json!({"role": role, "content": text}).to_string();
         let (user, assistant) = (json("user"), json("assistant"));
-        Entry { user, assistant, model: "m".into(), usage: None, title: Some(text.into()) }
+        Entry { user, assistant, choice: choice("m"), usage: None, title: Some(text.into()) }
     }
 
     fn open(dir: &Path) -> Store {

@@ -5,6 +5,9 @@
 //! have is taken as well. Models that reason by themselves refuse to be told how to sample, and only models that reason
 //! know an effort: a table of families says which. What an endpoint refuses all the same is left out from then on.
 
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 
 /// A parameter of a request.
@@ -193,8 +196,9 @@ impl Family {
     }
 }
 
-/// What a client has chosen in a session.
-#[derive(Clone, Debug, Default, PartialEq)]
+/// What a client has chosen in a session. A file keeps it as members by name; what a member cannot be is left out.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "BTreeMap<String, Json>", into = "BTreeMap<String, Json>")]
 pub struct Chosen([Option<Json>; Parameter::ALL.len()]);
 
 impl Chosen {
@@ -206,6 +210,24 @@ impl Chosen {
     /// Chooses; nothing takes a choice back.
     pub fn set(&mut self, parameter: Parameter, value: Option<Json>) {
         self.0[parameter as usize] = value;
+    }
+}
+
+impl From<BTreeMap<String, Json>> for Chosen {
+    fn from(members: BTreeMap<String, Json>) -> Self {
+        let mut chosen = Self::default();
+        for parameter in Parameter::ALL {
+            let value = members.get(parameter.name()).map(|member| parameter.read(&shown(member)));
+            chosen.set(parameter, value.and_then(Result::ok).flatten());
+        }
+        chosen
+    }
+}
+
+impl From<Chosen> for BTreeMap<String, Json> {
+    fn from(chosen: Chosen) -> Self {
+        let members = Parameter::ALL.into_iter().zip(chosen.0);
+        members.filter_map(|(parameter, member)| Some((parameter.name().to_owned(), member?))).collect()
     }
 }
 
@@ -301,6 +323,27 @@ mod tests {
         ] {
             assert!(parameter.read(value).is_err(), "{value:?}");
         }
+    }
+
+    #[test]
+    fn a_choice_comes_back_from_a_file_and_what_cannot_be_one_does_not() {
+        let mut chosen = Chosen::default();
+        for (parameter, value) in [
+            (Parameter::ReasoningEffort, "high"),
+            (Parameter::Temperature, "0.35"),
+            (Parameter::TopP, "1"),
+            (Parameter::Stop, r#"["a","b"]"#),
+            (Parameter::Seed, "-7"),
+        ] {
+            chosen.set(parameter, parameter.read(value).unwrap());
+        }
+        let text = serde_json::to_string(&chosen).unwrap();
+        assert_eq!(serde_json::from_str::<Chosen>(&text).unwrap(), chosen, "{text}");
+        let odd = r#"{"temperature":9,"top_p":null,"stop":{},"seed":"7","x":1}"#;
+        chosen = Chosen::default();
+        chosen.set(Parameter::Stop, Some(json!("{}")));
+        chosen.set(Parameter::Seed, Some(json!(7)));
+        assert_eq!(serde_json::from_str::<Chosen>(odd).unwrap(), chosen);
     }
 
     #[test]

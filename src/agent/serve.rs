@@ -233,6 +233,13 @@ impl Shell {
                         shell.agent.borrow_mut().listed(ticket, found)
                     });
                 }
+                Effect::Keep(ticket, to_keep) => {
+                    self.on_disk(
+                        false,
+                        move |store| store.choose(&to_keep.session_id, to_keep.known, &to_keep.choice),
+                        move |shell, outcome| shell.agent.borrow_mut().kept(ticket, outcome),
+                    );
+                }
                 Effect::Log(level, message) => super::log::log(level, format_args!("{message}")),
                 Effect::FetchModels => {
                     spawn_local(fetch_models(self.clone()));
@@ -382,12 +389,13 @@ async fn fetch_models(shell: Rc<Shell>) {
 /// One turn, from the prompt to its answer.
 async fn run_turn(shell: Rc<Shell>, turn: TurnId, resume: Rc<Notify>) {
     let outcome = match prepare(&shell, turn).await {
-        Ok(()) => match ask(&shell, turn, &resume).await {
-            Err(failure) if shell.agent.borrow_mut().shorten(turn, &failure) => {
-                note!(Info, "{} It is asked again with less.", failure.text(&shell.config.shown_url()));
-                ask(&shell, turn, &resume).await
+        Ok(()) => loop {
+            match ask(&shell, turn, &resume).await {
+                Err(failure) if shell.agent.borrow_mut().lighten(turn, &failure) => {
+                    note!(Info, "{} It is asked again with less.", failure.text(&shell.config.shown_url()));
+                }
+                outcome => break outcome,
             }
-            outcome => outcome,
         },
         Err(failure) => Err(failure),
     };
@@ -420,7 +428,7 @@ async fn prepare(shell: &Rc<Shell>, turn: TurnId) -> Result<(), Failure> {
     if shell.store.is_none() {
         return Ok(());
     }
-    let Some((header, known, is_partial)) = shell.agent.borrow().store_header(turn) else { return Ok(()) };
+    let Some((header, known, is_partial)) = shell.agent.borrow_mut().store_header(turn) else { return Ok(()) };
     let turnstile = if is_partial { shell.large_works.acquire().await.ok() } else { None };
     let look = shell.store_work(move |store| store.look(&header, known, is_partial)).await;
     shell.agent.borrow_mut().refreshed(turn, look.map_err(Failure::History)?);
@@ -475,12 +483,16 @@ async fn ask(shell: &Rc<Shell>, turn: TurnId, resume: &Notify) -> Result<(Ending
         }
         settle(shell, turn, resume, &mut answer, &mut skipped).await?;
     }
-    let ending = {
+    let cost = opened.cost.filter(|_| answer.is_whole());
+    let mut ending = {
         let mut agent = shell.agent.borrow_mut();
         let content_type = opened.content_type.clone();
         answer.finish(trouble, &content_type, |piece| forward(&mut agent, turn, piece, &mut skipped))
     };
     skipped.tell();
+    if let Ok(Ending { usage: Some(usage), .. }) = &mut ending {
+        usage.cost = usage.cost.or(cost);
+    }
     Ok((ending?, has_tail.then_some(opened)))
 }
 

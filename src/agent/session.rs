@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::time::SystemTime;
 
 use super::convert::join_user_messages;
+use super::history::Choice;
 use super::options::Chosen;
 use super::usage::Usage;
 use super::window::{USUAL_RATE, weight};
@@ -57,6 +58,10 @@ pub struct Session {
     pub model: Rc<str>,
     /// What the client chose for its requests.
     pub chosen: Chosen,
+    /// Whether a file that it has says what was chosen.
+    pub is_choice_kept: bool,
+    /// The model without vision of which its client was told that it gets no images.
+    pub told_blind: Option<Rc<str>>,
     /// First words of the first prompt.
     pub title: Option<Box<str>>,
     /// When it last changed.
@@ -95,6 +100,8 @@ impl Session {
             cwd: cwd.into(),
             model,
             chosen: Chosen::default(),
+            is_choice_kept: true,
+            told_blind: None,
             title: None,
             updated: now,
             usage: None,
@@ -112,6 +119,11 @@ impl Session {
             unanswered: VecDeque::new(),
             unanswered_bytes: 0,
         }
+    }
+
+    /// What holds for its next turn.
+    pub fn choice(&self) -> Choice {
+        Choice { model: self.model.to_string(), options: self.chosen.clone() }
     }
 
     /// Bytes of memory that it takes, about.

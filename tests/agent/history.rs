@@ -433,3 +433,50 @@ fn titles_and_costs_are_told_and_go_on_in_another_process() {
     let other = third.session();
     assert!(third.prompt(&other, "free").updates.last().unwrap().get("cost").is_none(), "no cost is invented");
 }
+
+#[test]
+fn what_was_chosen_in_a_session_holds_after_it_is_loaded_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let endpoint = Endpoint::start(|request, conn| match request.said().as_str() {
+        "bad" => conn.refuse(404, "no"),
+        _ => conn.say(&["fine"]),
+    });
+    let choose = |client: &mut Client, session: &str, option: &str, value: &str| {
+        let params = json!({"sessionId": session, "configId": option, "value": value});
+        client.result("session/set_config_option", params);
+    };
+    let chosen = |result: &Json| {
+        let options = result["configOptions"].as_array().unwrap().iter();
+        let chosen = options.filter(|option| option["currentValue"] != "default");
+        chosen.map(|option| format!("{}={}", option["id"], option["currentValue"]).replace('"', "")).collect::<Vec<_>>()
+    };
+    let mut first = client(&endpoint, dir.path());
+    let (said, failed) = (first.session(), first.session());
+    choose(&mut first, &said, "temperature", "0.3");
+    choose(&mut first, &said, "stop", r#"["a","b"]"#);
+    first.prompt(&said, "one");
+    choose(&mut first, &failed, "seed", "7");
+    first.prompt(&failed, "bad");
+    drop(first);
+
+    let mut second = client(&endpoint, dir.path());
+    let result = second.result("session/load", load(&said));
+    assert_eq!(chosen(&result), ["model=gpt-4o", "temperature=0.3", r"stop=[\a\,\b\]"]);
+    second.prompt(&said, "two");
+    let body = endpoint.requests().last().unwrap().body.clone();
+    assert_eq!((&body["temperature"], &body["stop"]), (&json!(0.3), &json!(["a", "b"])));
+    assert_eq!(chosen(&second.result("session/resume", load(&failed))), ["model=gpt-4o", "seed=7"]);
+    // What is chosen after the last turn is kept, too, and what is taken back is gone.
+    choose(&mut second, &said, "temperature", "default");
+    second.result("session/set_model", json!({"sessionId": said, "modelId": "other"}));
+    choose(&mut second, &said, "top_p", "0.5");
+    drop(second);
+
+    let mut third = client(&endpoint, dir.path());
+    let loaded = third.call("session/load", load(&said));
+    assert_eq!(chosen(&loaded.answer["result"]), ["model=other", "top_p=0.5", r"stop=[\a\,\b\]"]);
+    assert_eq!(loaded.updates.len(), 4, "a choice is no turn");
+    let list = third.result("session/list", json!({}));
+    let titles: Vec<&Json> = list["sessions"].as_array().unwrap().iter().map(|info| &info["title"]).collect();
+    assert!(titles.contains(&&json!("one")), "{list}");
+}

@@ -1,6 +1,6 @@
 //! What endpoints send, and what a client sees of it.
 
-use serde_json::json;
+use serde_json::{Value as Json, json};
 
 use super::client::{Answered, Client};
 use super::endpoint::{Conn, Endpoint, Request, delta};
@@ -384,5 +384,84 @@ fn a_chunk_never_looks_like_a_snapshot_of_the_whole() {
         let text = update["content"]["text"].as_str().unwrap();
         assert!(so_far.is_empty() || !text.starts_with(&so_far), "{text:?} after {so_far:?}");
         so_far.push_str(text);
+    }
+}
+
+/// Makes a prompt with a picture.
+fn picture(session: &str) -> Json {
+    let image = json!({"type": "image", "mimeType": "image/png", "data": "QUJD"});
+    json!({"sessionId": session, "prompt": [{"type": "text", "text": "what is this?"}, image]})
+}
+
+#[test]
+fn a_picture_of_an_answered_turn_is_left_out_for_a_model_without_vision_and_the_user_is_told() {
+    let endpoint = Endpoint::start(|request, conn| {
+        let has_image = request.body["messages"].to_string().contains("image_url");
+        match request.body["model"] == "blind" && has_image {
+            true => conn.refuse(404, "No endpoints found that support image input"),
+            false => conn.say(&["ok"]),
+        }
+    });
+    let mut client = Client::start(&[("OPENAI_BASE_URL", &endpoint.url()), ("OPENAI_IMAGE_INPUT", "1")]);
+    let session = client.session();
+    client.result("session/prompt", picture(&session));
+    client.result("session/set_model", json!({"sessionId": session, "modelId": "blind"}));
+    let answered = client.prompt(&session, "are you sure?");
+    let texts: Vec<&str> = answered.updates.iter().map(|update| update["content"]["text"].as_str().unwrap()).collect();
+    assert_eq!(texts, ["The images of earlier turns are left out: blind gets none.", "ok"]);
+    assert_ne!(answered.updates[0]["messageId"], answered.updates[1]["messageId"]);
+    let messages = json!([{"role": "user", "content": "what is this?\n[Image: image/png]"},
+        {"role": "assistant", "content": "ok"}, {"role": "user", "content": "are you sure?"}]);
+    assert_eq!(endpoint.requests().last().unwrap().body["messages"], messages);
+    // The model is known by now, and the user too.
+    let before = endpoint.requests().len();
+    assert_eq!(client.prompt(&session, "really?").text(), "ok");
+    assert_eq!(endpoint.requests().len(), before + 1);
+    // A picture in the prompt itself is for the user to hear of.
+    let id = client.ask("session/prompt", picture(&session));
+    assert!(client.answer(id).text().contains("support image input"));
+    assert_eq!(client.prompt(&session, "and now?").text(), "ok");
+    // Who can see gets them again.
+    client.result("session/set_model", json!({"sessionId": session, "modelId": "seeing"}));
+    assert_eq!(client.prompt(&session, "look again").text(), "ok");
+    let body = endpoint.requests().last().unwrap().body.clone();
+    assert_eq!(body["messages"][0]["content"][1]["image_url"]["url"], "data:image/png;base64,QUJD");
+}
+
+#[test]
+fn the_cost_of_an_answer_that_is_not_streamed_is_told() {
+    let whole = |usage: Json| {
+        json!({"choices": [{"message": {"content": "x"}, "finish_reason": "stop"}], "usage": usage}).to_string()
+    };
+    let endpoint = Endpoint::start(move |request, conn| {
+        let usage = json!({"prompt_tokens": 1.0, "completion_tokens": 1, "total_tokens": 2.0});
+        let headers = [("content-type", "application/json"), ("x-litellm-response-cost", "0.00025")];
+        match request.said().as_str() {
+            "header" => conn.respond(200, &headers, &whole(usage)),
+            "both" => {
+                let usage = json!({"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2, "cost": 0.5});
+                conn.respond(200, &headers, &whole(usage));
+            }
+            "odd" => conn.respond(200, &[headers[0], ("x-litellm-response-cost", "NaN")], &whole(usage)),
+            _ => {
+                // A stream is not over when its header is written: what it says there is no cost.
+                let events = format!(
+                    "data: {}\n\ndata: [DONE]\n\n",
+                    json!({"choices": [{"delta": {"content": "x"}}], "usage": usage})
+                );
+                conn.respond(
+                    200,
+                    &[("content-type", "text/event-stream"), ("x-litellm-response-cost", "0.0")],
+                    &events,
+                );
+            }
+        }
+    });
+    let mut client = Client::for_url(&endpoint.url());
+    for (prompt, cost) in [("header", Some(0.00025)), ("both", Some(0.5)), ("odd", None), ("stream", None)] {
+        let session = client.session();
+        let update = client.prompt(&session, prompt).updates.pop().unwrap();
+        assert_eq!(update["used"], 2, "{prompt}");
+        assert_eq!(update["cost"]["amount"].as_f64(), cost, "{prompt}");
     }
 }

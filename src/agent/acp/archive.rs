@@ -12,7 +12,7 @@ use simd_json::tape::Value;
 
 use super::{Agent, Effect, LONGEST_PIECE, Outcome, Turn, directory, floor, push_text, push_title, text};
 use crate::agent::config::{Level, ListScope};
-use crate::agent::history::{Appended, Entry, Header, Listed, Look, Stored};
+use crate::agent::history::{Appended, Choice, Entry, Header, Listed, Look, Stored};
 use crate::agent::json::{Reader, quoted};
 use crate::agent::rpc::{Reply, RpcError, UPDATE_TAIL, push_error, push_result, update_head};
 use crate::agent::session::{Exchange, Session, TurnId};
@@ -34,10 +34,22 @@ pub struct ToStore {
     pub entry: Entry,
 }
 
+/// What a choice needs to be stored.
+#[derive(Debug, PartialEq, Eq)]
+pub struct ToKeep {
+    /// The session.
+    pub session_id: String,
+    /// Bytes of its file known here.
+    pub known: u64,
+    /// What was chosen.
+    pub choice: Choice,
+}
+
 /// What the agent asks the disk for, waiting for the answer.
 pub(super) enum Pending {
     Load { reply: Reply, session_id: String, cwd: String, replay: bool },
     List { reply: Reply, cwd: Option<String>, cursor: usize },
+    Keep { session_id: String, answer: Option<(Reply, Json)> },
     Delete { reply: Reply },
 }
 
@@ -216,6 +228,38 @@ impl Agent {
         push_result(self.outbox.lines(), &reply, &result);
     }
 
+    /// Has the disk keep what was chosen in a session, if it has a file and no turn runs, which would keep it at its end.
+    /// The answer to the choice follows; it comes back if there is nothing to wait for.
+    pub(super) fn keep_choice(&mut self, session_id: &str, answer: Option<(&Reply, Json)>) -> Option<Json> {
+        let session = self.sessions.get(session_id);
+        let to_keep = session.filter(|session| !session.is_choice_kept && session.turn.is_none() && session.stored > 0);
+        let Some(session) = to_keep else { return answer.map(|(_, result)| result) };
+        let to_keep = ToKeep { session_id: session_id.to_owned(), known: session.stored, choice: session.choice() };
+        self.sessions.change(session_id, |session| session.is_choice_kept = true);
+        let answer = answer.map(|(reply, result)| (reply.clone(), result));
+        let ticket = self.ticket(Pending::Keep { session_id: session_id.to_owned(), answer });
+        self.effects.push_back(Effect::Keep(ticket, to_keep));
+        None
+    }
+
+    /// What came of [`Effect::Keep`]. A choice that could not be stored holds all the same.
+    pub fn kept(&mut self, ticket: u64, outcome: Result<Appended, String>) {
+        let Some(Pending::Keep { session_id, answer }) = self.pending.remove(&ticket) else { return };
+        if let Err(problem) = &outcome {
+            self.tell(Level::Warn, &session_id, &format!("a choice could not be stored: {problem}"));
+        }
+        self.sessions.change(&session_id, |session| match outcome {
+            Ok(appended) => {
+                session.stored = session.stored.max(appended.length);
+                session.is_partial |= appended.is_behind;
+            }
+            Err(_) => session.is_choice_kept = false,
+        });
+        if let Some((reply, result)) = answer {
+            push_result(self.outbox.lines(), &reply, &result);
+        }
+    }
+
     /// What came of [`Effect::Delete`].
     pub fn deleted(&mut self, ticket: u64, outcome: Result<(), String>) {
         let Some(Pending::Delete { reply }) = self.pending.remove(&ticket) else { return };
@@ -230,10 +274,13 @@ impl Agent {
 
     /// What a look at a turn's file needs to know: its first line, should it have to be made, the bytes known of it,
     /// and whether not all that they say is in memory.
-    pub fn store_header(&self, number: TurnId) -> Option<(Header, u64, bool)> {
+    pub fn store_header(&mut self, number: TurnId) -> Option<(Header, u64, bool)> {
         let turn = self.turns.get(&number)?;
-        let session = self.sessions.get(&turn.session_id)?;
-        Some((header(turn, session), session.stored, session.is_partial))
+        self.sessions.change(&turn.session_id, |session| {
+            // The first line will have it.
+            session.is_choice_kept |= session.stored == 0 && session.model == turn.model;
+            (header(turn, session), session.stored, session.is_partial)
+        })
     }
 
     /// What a look at the file of a turn's session has shown.
@@ -260,16 +307,19 @@ impl Agent {
                     self.tell(Level::Warn, &session_id, words);
                 }
                 self.sessions.change(&session_id, |session| {
-                    let model = session.model.clone();
+                    let (model, chosen) = (session.model.clone(), session.chosen.clone());
                     let exchanges = adopt(session, stored);
                     session.restore_history(exchanges, limit);
-                    session.model = model;
+                    (session.model, session.chosen) = (model, chosen);
                 });
                 self.make_room();
             }
             Look::NotMade(error) => {
                 self.tell(Level::Error, &session_id, &format!("its file cannot be made: {error}"));
-                self.sessions.change(&session_id, |session| session.stored = 0);
+                self.sessions.change(&session_id, |session| {
+                    session.stored = 0;
+                    session.is_choice_kept = false;
+                });
             }
         }
     }
@@ -307,6 +357,7 @@ pub(super) fn header(turn: &Turn, session: &Session) -> Header {
         session_id: turn.session_id.to_string(),
         cwd: session.cwd.to_string(),
         model: turn.model.to_string(),
+        options: session.chosen.clone(),
     }
 }
 
@@ -314,8 +365,9 @@ pub(super) fn header(turn: &Turn, session: &Session) -> Header {
 fn adopt(session: &mut Session, stored: Stored) -> Vec<Exchange> {
     session.stored = stored.length;
     session.updated = stored.updated;
+    session.model = stored.choice.model.into();
+    session.chosen = stored.choice.options;
     if let Some(last) = stored.entries.last() {
-        session.model = last.model.as_str().into();
         session.usage = last.usage;
     }
     if let Some(title) = stored.entries.iter().find_map(|entry| entry.title.as_deref()) {

@@ -10,8 +10,9 @@ use crate::agent::answer::{Ending, StopReason};
 use crate::agent::chunk::Kind;
 use crate::agent::config::{Config, Level};
 use crate::agent::dialect::{Dialect, Limit};
-use crate::agent::history::{Entry, Header, Stored};
+use crate::agent::history::{Choice, Entry, Header, Stored};
 use crate::agent::json::Reader;
+use crate::agent::options::Chosen;
 use crate::agent::session::TurnId;
 
 /// An agent and what is around it.
@@ -144,14 +145,17 @@ pub(super) fn title(line: &Json) -> Option<&str> {
 
 /// A session as a file has it: the user's words of each turn, all answered "fine" by this model.
 pub(super) fn stored(session_id: &str, model: &str, said: &[&str]) -> Stored {
-    let header = Header { version: 1, session_id: session_id.into(), cwd: "/".into(), model: model.into() };
+    let (cwd, options) = ("/".into(), Chosen::default());
+    let header = Header { version: 1, session_id: session_id.into(), cwd, model: model.into(), options };
+    let choice = Choice { model: model.into(), options: Chosen::default() };
     let message = |role: &str, text: &str| json!({"role": role, "content": text}).to_string();
     let entries = said.iter().map(|text| Entry {
         user: message("user", text),
         assistant: message("assistant", "fine"),
-        model: model.into(),
+        choice: choice.clone(),
         usage: None,
         title: Some(said[0].chars().take(8).collect()),
     });
-    Stored { header, entries: entries.collect(), length: 1000, updated: UNIX_EPOCH, damage: None }
+    let entries = entries.collect();
+    Stored { header, entries, choice, length: 1000, updated: UNIX_EPOCH, damage: None }
 }

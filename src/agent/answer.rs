@@ -35,6 +35,9 @@ const LARGE: usize = 256 << 10;
 /// Most bytes of text of a large event that are told at once.
 const SLICE: usize = 64 << 10;
 
+/// Things that are found in an event before they are told.
+const MOST_FOUND: usize = 1024;
+
 /// Bytes of an open line up to which it is looked at for a sign of the end.
 const SHORT: usize = 64 << 10;
 
@@ -200,12 +203,14 @@ impl Answer {
 
     /// A large event that has to be read before the answer can go on; [`Self::give`] takes what it says.
     pub fn take_large(&mut self) -> Option<Large> {
-        self.events.large.take().map(Large)
+        // What was found is told before more is looked for.
+        if self.events.found.is_empty() { self.events.large.take() } else { None }
     }
 
     /// What a large event says. It is told by [`Self::go_on`].
     pub fn give(&mut self, digest: Digest) {
         self.events.found.extend(digest.found);
+        self.events.large = digest.more;
         if let Some(text) = digest.incomplete {
             self.events.begin(text);
         }
@@ -213,11 +218,14 @@ impl Answer {
 
     /// Tells the next piece of a large event, or reads what came after it; whether there may be more to do.
     pub fn go_on(&mut self, mut sink: impl FnMut(Piece<'_>)) -> bool {
-        if self.events.large.is_some() {
-            return true;
+        if self.is_over() {
+            self.events.found.clear();
+            self.events.large = None;
         }
         if !self.events.found.is_empty() {
             self.events.tell_one(&mut sink);
+        } else if self.events.large.is_some() {
+            return true;
         } else if !self.rest.is_empty() {
             let rest = std::mem::take(&mut self.rest);
             self.push(&rest, &mut sink);
@@ -317,7 +325,7 @@ struct Events {
     /// This event calls itself an error.
     is_error: bool,
     /// An event that is to be read elsewhere.
-    large: Option<Vec<u8>>,
+    large: Option<Large>,
     /// What was found in such an event, and is still to be told.
     found: VecDeque<Found>,
     said: Said,
@@ -411,11 +419,12 @@ impl Events {
     /// A text that is not simply one chunk.
     fn text(&mut self, text: Vec<u8>, sink: &mut impl FnMut(Piece<'_>)) {
         if text.len() >= LARGE {
-            self.large = Some(text);
+            self.large = Some(Large { text, at: 0 });
             return;
         }
-        let digest = digest(text);
+        let digest = digest(text, 0);
         self.found.extend(digest.found);
+        self.large = digest.more;
         while !self.found.is_empty() {
             self.tell_one(sink);
         }
@@ -465,7 +474,7 @@ impl Events {
     fn error(&mut self, data: &[u8]) {
         if data.trim_ascii() == b"[DONE]" {
             self.said.done = true;
-        } else if let Some(error) = complaint::of_text(&String::from_utf8_lossy(data)) {
+        } else if let Some(error) = complaint::of_text(&String::from_utf8_lossy(&data[..data.len().min(LARGE)])) {
             self.said.fail(Failure::Server(error));
         }
     }
@@ -518,7 +527,8 @@ impl Said {
     /// Keeps the first words that nobody understands.
     fn wonder(&mut self, words: &[u8]) {
         if self.hint.is_none() && !words.trim_ascii().is_empty() {
-            self.hint = complaint::of_text(&String::from_utf8_lossy(words)).map(|error| error.message);
+            let words = String::from_utf8_lossy(&words[..words.len().min(LARGE)]);
+            self.hint = complaint::of_text(&words).map(|error| error.message);
         }
     }
 
@@ -554,14 +564,18 @@ impl Said {
     }
 }
 
-/// An event that is too large to be read between two others. It may be read on another thread.
+/// An event that is too large to be read between two others, or what is left of it. It may be read on another thread.
 #[derive(Debug)]
-pub struct Large(Vec<u8>);
+pub struct Large {
+    text: Vec<u8>,
+    /// Bytes that were read.
+    at: usize,
+}
 
 impl Large {
-    /// Reads it.
+    /// Reads it, or the next part of it.
     pub fn read(self) -> Digest {
-        digest(self.0)
+        digest(self.text, self.at)
     }
 }
 
@@ -569,6 +583,8 @@ impl Large {
 #[derive(Debug, Default)]
 pub struct Digest {
     found: Vec<Found>,
+    /// What is still to be read: there may be a million values in one event.
+    more: Option<Large>,
     /// What began a value at the end of the text and did not end it.
     incomplete: Option<Vec<u8>>,
 }
@@ -600,10 +616,16 @@ impl Digest {
 
 /// Finds the JSON values in a text, of which a server may have put several into one event, with `data:` between them
 /// or nothing at all.
-fn digest(text: Vec<u8>) -> Digest {
+fn digest(text: Vec<u8>, at: usize) -> Digest {
     let mut digest = Digest::default();
-    let mut rest = &text[..];
+    let mut rest = &text[at..];
+    let mut has_begun = at > 0;
     loop {
+        if digest.found.len() >= MOST_FOUND {
+            let at = text.len() - rest.len();
+            digest.more = Some(Large { text, at });
+            return digest;
+        }
         rest = rest.trim_ascii_start();
         while let Some(more) = rest.strip_prefix(b"data:") {
             rest = more.trim_ascii_start();
@@ -611,19 +633,25 @@ fn digest(text: Vec<u8>) -> Digest {
         if let Some(more) = rest.strip_prefix(b"[DONE]").or_else(|| rest.strip_prefix(b"\"[DONE]\"")) {
             digest.found.push(Found::Done);
             rest = more;
+            has_begun = true;
             continue;
         }
         match rest.first() {
             None => return digest,
-            Some(b',') if !digest.found.is_empty() => rest = &rest[1..],
+            // What parts the chunks of an array, and ends it.
+            Some(b',' | b']') if has_begun => rest = &rest[1..],
             Some(b'{' | b'[') => {
                 let Some(end) = Extent::default().feed(rest) else {
                     digest.incomplete = Some(rest.to_vec());
                     return digest;
                 };
                 let (value, more) = rest.split_at(end);
+                has_begun = true;
                 match Raw::read(value) {
-                    Some(value) if value.is_array() => value.items().for_each(|item| digest.chunk(item)),
+                    Some(list) if list.items().next().is_some_and(Raw::is_object) => {
+                        rest = &rest[1..];
+                        continue;
+                    }
                     Some(value) => digest.chunk(value),
                     None => digest.found.push(Found::Skipped(value.to_vec())),
                 }
@@ -801,6 +829,37 @@ mod tests {
         assert!(steps <= heard.len() / SLICE + 3, "{steps}");
         answer.end(|_| ());
         assert_eq!(stop(&answer.finish(None, "", |_| ())), Some(StopReason::EndTurn));
+    }
+
+    #[test]
+    fn of_a_million_chunks_in_one_event_few_are_held_at_once() {
+        let chunk = |text: &str| format!("{{\"choices\":[{{\"delta\":{{\"content\":\"{text}\"}}}}]}}");
+        let many = vec![chunk("x"); LARGE / 16];
+        for (name, event) in [
+            ("in an array", format!("[{}]", many.join(","))),
+            ("one after the other", many.concat()),
+            ("[DONE] a hundred thousand times", many.concat() + &"[DONE]".repeat(100_000)),
+        ] {
+            let body = format!("data: {event}\n\n{}{STOP}", delta("after"));
+            let (mut answer, mut heard, mut most) = (Answer::new(1 << 25), String::new(), 0);
+            answer.push(body.as_bytes(), |piece| panic!("{piece:?}"));
+            loop {
+                if let Some(large) = answer.take_large() {
+                    answer.give(large.read());
+                }
+                most = most.max(answer.events.found.len());
+                let sink = |piece: Piece<'_>| match piece {
+                    Piece::Delta(_, text) => heard.push_str(text),
+                    Piece::Skipped(data) => panic!("{}", data.escape_ascii()),
+                };
+                if !answer.go_on(sink) {
+                    break;
+                }
+            }
+            let after = if event.ends_with("[DONE]") { "" } else { "after" };
+            assert_eq!(heard, "x".repeat(many.len()) + after, "{name}");
+            assert!(most <= MOST_FOUND + 2, "{name}: {most}");
+        }
     }
 
     #[test]

@@ -465,6 +465,9 @@ fn bodies() -> Vec<Body> {
         events("what cannot be read at all", &["{oops}", &d("a"), "{\"choices\": [{]}", STOP]).says(&["a"]).logs(&["{oops}", "{\"choices\": [{]}"]),
         raw("a torn chunk among whole ones", format!("data: {{\"choices\":[{{\"del\ndata: {}\n\ndata: {STOP}\n\n", d("a"))).says(&["a"]).logs(&["{\"choices\":[{\"del"]),
         raw("a torn event among whole ones", format!("data: {{\"choices\":[{{\"del\n\ndata: {}\n\ndata: {STOP}\n\n", d("a"))).says(&["a"]).logs(&["{\"choices\":[{\"del"]),
+        raw("anybody: a NUL, and a field that is none", format!("data: \0\n\ndata: {}\n\nnonsense: x\n\ndata: {STOP}\n\n", d("a")))
+            .says(&["a"])
+            .logs(&["\0"]),
         events("data that is empty", &["", &d("a"), "", STOP]).says(&["a"]),
         events("scalars as data", &["1", "null", &d("a"), STOP]).says(&["a"]).logs(&["1", "null"]),
         // Why it ended.
@@ -491,6 +494,11 @@ fn bodies() -> Vec<Body> {
         events("a word that nobody knows", &[&d("half"), &ends("banana"), DONE])
             .says(&["half"])
             .fails("The answer from U is not complete: the endpoint ended it with finish_reason \"banana\"."),
+        events("a reason to finish that is a number, and one that is a whole novel", &[
+            r#"{"choices":[{"delta":{"content":"half"},"finish_reason":1}]}"#, &ends(&"na".repeat(300)), DONE,
+        ])
+        .says(&["half"])
+        .fails(&format!("The answer from U is not complete: the endpoint ended it with finish_reason \"{}\".", "na".repeat(32))),
         events("a word that nobody knows before one that is known", &[&d("a"), &ends("banana"), STOP]).says(&["a"]),
         events("one-api: an empty finish reason in each chunk", &[
             r#"{"choices":[{"delta":{"content":"a"},"finish_reason":""}]}"#, r#"{"choices":[{"delta":{"content":"b"},"finish_reason":""}]}"#, DONE,
@@ -558,6 +566,12 @@ fn bodies() -> Vec<Body> {
             .says(&[])
             .asks_for_tools("The endpoint asked for tools, which this agent does not run."),
         events("text, and a finish reason that speaks of tools", &[r#"{"choices":[{"delta":{"content":"a","tool_calls":[]}}]}"#, &ends("tool_calls")]).says(&["a"]),
+        events("tools without names, ids or sense", &[
+            r#"{"choices":[{"delta":{"tool_calls":[null,7,{"function":null},{"index":"x","id":null,"function":{"name":7,"arguments":null}}]}}]}"#,
+            r#"{"choices":[{"delta":{"tool_calls":{"function":{"name":"x"}},"function_call":"x"}}]}"#, &ends("tool_calls"), DONE,
+        ])
+        .says(&[])
+        .asks_for_tools("The endpoint asked for tools, which this agent does not run."),
         // Counts.
         events("Moonshot: counts in the choice", &[&d("a"), r#"{"choices":[{"delta":{},"finish_reason":"stop","usage":{"prompt_tokens":1,"completion_tokens":2,"total_tokens":3}}]}"#])
             .says(&["a", "#3"]),
@@ -566,6 +580,11 @@ fn bodies() -> Vec<Body> {
         events("counts with a point, and some that cannot be", &[&d("a"), r#"{"choices":[],"usage":{"prompt_tokens":5.0,"completion_tokens":2.0,"total_tokens":-7,"prompt_tokens_details":{"cached_tokens":1e300}}}"#, STOP, DONE])
             .says(&["a", "#7"]),
         events("counts after the end, without choices", &[&d("a"), STOP, r#"{"usage":{"prompt_tokens":1,"completion_tokens":2,"total_tokens":3}}"#, DONE]).says(&["a", "#3"]),
+        events("counts beside choices that are null, and counts that are none", &[
+            r#"{"choices":null,"usage":{"prompt_tokens":1,"completion_tokens":2}}"#, &d("a"), r#"{"choices":[],"usage":[1]}"#,
+            r#"{"choices":[],"usage":{"prompt_tokens":"1","completion_tokens":null}}"#, r#"{"choices":[],"usage":{"prompt_tokens":-1,"completion_tokens":1.5}}"#, STOP, DONE,
+        ])
+        .says(&["a", "#3"]),
         // Errors within a stream.
         events("OpenAI: an error within the stream", &[&d("half"), r#"{"error":{"message":"The server had an error","type":"server_error","param":null,"code":null}}"#])
             .says(&["half"])

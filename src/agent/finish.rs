@@ -20,6 +20,9 @@ pub enum Finish {
     Failed(Box<str>),
 }
 
+/// Letters of a word that is not known.
+const MOST_LETTERS: usize = 64;
+
 impl Finish {
     /// Reads a `finish_reason`; nothing if it says that the answer goes on.
     pub fn read(word: &str) -> Option<Self> {
@@ -77,7 +80,7 @@ impl Finish {
             | "timeout"
             | "incomplete"
             | "interrupted" => Self::Failed(word.into()),
-            _ => Self::Unknown(word.into()),
+            _ => Self::Unknown(word.chars().take(MOST_LETTERS).collect()),
         })
     }
 

@@ -289,8 +289,8 @@ impl Bus {
 
     /// Whether a worker takes messages in one of the seats of a group.
     pub(super) fn has_spare(&self, group: usize) -> bool {
-        (0..self.groups[group].len())
-            .any(|at| self.group_worker(group, at).is_some_and(|worker| self.worker_takes_messages(worker)))
+        let taker = |(pool, seat): &(usize, usize)| self.pools[*pool].seats[*seat].worker;
+        self.groups[group].seats.iter().filter_map(taker).any(|worker| self.worker_takes_messages(worker))
     }
 
     /// Whether a worker may be started for a client of a dedicated group. A pool whose workers do not stay is not started

@@ -5,7 +5,6 @@ use super::client::Phase;
 use super::peer::{ClientKey, Moment, Peer, WorkerKey};
 use super::port::Close;
 use super::report::Reason;
-use super::requests::in_order;
 
 impl Bus {
     /// Closes a client in an orderly way, unless it takes no bytes. Asked for again, it is closed at once.

@@ -122,7 +122,6 @@ impl Trace {
                         Close::Refuse => b"refuse",
                         Close::Flush => b"flush",
                         Close::Now => b"now",
-                        Close::Refuse => b"refuse",
                     });
                     hash.text(why.name().as_bytes());
                 }

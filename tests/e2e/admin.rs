@@ -685,8 +685,8 @@ fn an_operator_closes_a_client_replaces_a_worker_changes_the_log_and_has_the_dae
     let rows = shown["clients"].as_array().expect("an array");
     let number = rows.iter().find(|row| row["pending"] == 1).expect("it is there")["client"].to_string();
     assert_eq!(said(&daemon, &["kill", "client", &number]), format!("client {number} is closed\n"));
-    assert_eq!(killed.error(1, "client_killed"), -32021);
-    assert_eq!(killed.error(json!(null), "client_killed"), -32021);
+    assert_eq!(killed.error(1, "client_killed"), -32028);
+    assert_eq!(killed.error(json!(null), "client_killed"), -32028);
     killed.ends();
     let (code, _, stderr) = command(&daemon, &["kill", "client", "4711"]);
     assert!(code == Some(1) && stderr.contains("there is no client \"4711\""), "{stderr}");

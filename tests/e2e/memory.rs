@@ -124,7 +124,7 @@ fn a_client_that_is_closed_for_its_unfinished_line_is_told_why() {
     let mut writing = [client.second()];
     // Nobody else is there to make room: it ends when the daemon has had enough.
     begin_lines(&mut writing, &unfinished_line(300 * MIB as usize), || client.has_something());
-    assert_eq!(client.error(json!(null), "memory_limit"), -32020);
+    assert_eq!(client.error(json!(null), "memory_limit"), -32027);
     client.ends();
     daemon.stop();
 }

@@ -20,7 +20,7 @@ fn a_client_that_sends_no_line_in_time_is_closed() {
     bench.pass(milliseconds(1));
     assert_eq!([silent, slow, quick].map(|client| bench.how_closed(client).is_some()), [true, true, false]);
     assert_eq!(bench.count(Reason::ClientIdle), 2);
-    assert_eq!(bench.read_error(silent), ("client_idle".to_owned(), -32022, Value::Null));
+    assert_eq!(bench.read_error(silent), ("client_idle".to_owned(), -32029, Value::Null));
 }
 
 #[test]

@@ -137,7 +137,7 @@ fn above_the_limit_the_largest_is_closed_with_a_reason_and_the_others_go_on() {
     bench.pass(seconds(2));
     bench.crowd(OVER, &[(large, 5 << 20), (larger, 8 << 20), (small, 20 << 10), (worker, 3 << 20)]);
     assert_eq!(bench.how_closed(larger), Some(Close::Refuse));
-    assert_eq!(bench.read_error(larger), ("memory_limit".into(), -32020, Value::Null));
+    assert_eq!(bench.read_error(larger), ("memory_limit".into(), -32027, Value::Null));
     assert_eq!(bench.how_closed(large), None, "seven eighths are enough");
     assert_eq!(bench.how_closed(small), None);
     let report = bench.reports.iter().find(|report| report.reason == Reason::MemoryLimit).expect("it is told");

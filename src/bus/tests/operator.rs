@@ -18,7 +18,7 @@ fn a_client_that_the_operator_closes_gets_an_error_for_each_request_and_the_othe
     let errors: Vec<Value> = bench.read(one).iter().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(errors.len(), 3);
     for (error, id) in errors.iter().zip([Some(1), Some(2), None]) {
-        assert_eq!((error["id"].as_i64(), error["error"]["code"].as_i64()), (id, Some(-32021)));
+        assert_eq!((error["id"].as_i64(), error["error"]["code"].as_i64()), (id, Some(-32028)));
         assert_eq!(error["error"]["data"]["reason"], "client_killed");
     }
     assert_eq!(bench.how_closed(one), Some(Close::Refuse));

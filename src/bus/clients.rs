@@ -183,11 +183,6 @@ impl Bus {
         if client.phase >= next {
             return;
         }
-        if how == Close::Flush {
-            let why = client.why.unwrap_or(why);
-            self.say_why(now, key, why);
-        }
-        let Some(client) = self.clients.get_mut(key) else { return };
         let first = client.phase < Phase::Refusing;
         let (was_open, was_half_closed) = (client.phase == Phase::Open, client.phase == Phase::HalfClosed);
         client.phase = next;
@@ -220,19 +215,6 @@ impl Bus {
         }
         self.effects.push_back(Effect::Close { client: key, how, why });
         self.recheck_quiesced(now);
-    }
-
-    /// A client that is closed while the daemon goes on has done nothing wrong, and may have no request by whose error it
-    /// would learn that the daemon lives.
-    fn say_why(&mut self, now: Moment, key: ClientKey, why: Reason) {
-        let text = match why {
-            Reason::OwnWorkerEnded => "the worker of this connection has ended, and the connection with it",
-            Reason::ClientKilled => "the operator closed this connection",
-            Reason::TokenRemoved => "the token of this connection was taken out of tokens_file",
-            Reason::ClientIdle => "this connection did nothing for longer than its listener allows",
-            _ => return,
-        };
-        self.send_error(now, key.into(), b"null", None, why, text, Delivered::Nothing);
     }
 
     /// Ends the requests of a client that leaves, and holds or drops its sessions.

@@ -13,6 +13,7 @@ use super::message::{Kind, Refusal, kind};
 use super::peer::{ClientKey, Moment, Peer};
 use super::penalties::Penalty;
 use super::port::{Close, Next, Received};
+use super::reply::Delivered;
 use super::report::Reason;
 use super::requests::in_order;
 use super::{Bus, Flow, Progress};
@@ -53,6 +54,10 @@ impl Bus {
         client.refusing = Refusing { since: now, saves_memory, refusal: Some(refusal), ..Refusing::default() };
         for request in in_order(client.end.outstanding.iter().collect()) {
             self.fail_request(now, request, why, text);
+        }
+        // It may have no request by whose error it would learn that the daemon goes on.
+        if why != Reason::ShuttingDown {
+            self.send_error(now, key.into(), b"null", None, why, text, Delivered::Nothing);
         }
         let is_open = self.clients.get(key).is_some_and(|client| client.phase == Phase::Open);
         // Where nothing is said, nobody has to be heard for it.

@@ -12,7 +12,6 @@ use super::Bus;
 use super::client::Phase;
 use super::peer::{ClientKey, Moment, Peer};
 use super::port::{Close, Effect};
-use super::reply::Delivered;
 use super::report::Reason;
 
 /// Nobody is held back who holds no more than a chunk and some small blocks.
@@ -211,8 +210,6 @@ impl Bus {
         });
         match phase {
             Phase::Open | Phase::HalfClosed if can_be_told => {
-                let nothing = Delivered::Nothing;
-                self.send_error(now, holder.client.into(), b"null", None, Reason::MemoryLimit, text, nothing);
                 self.close_orderly(now, holder.client, Reason::MemoryLimit, text);
             }
             Phase::Refusing if can_be_told => self.close_client(now, holder.client, Close::Flush, Reason::MemoryLimit),

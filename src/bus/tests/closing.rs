@@ -26,7 +26,7 @@ fn what_a_client_has_sent_before_it_could_see_the_end_of_its_worker_is_refused_a
     let (mut bench, client, worker) = with_own_worker();
     ask(&mut bench, client, 1);
     bench.dies(worker);
-    assert_eq!(bench.read_error(client).0, "worker_exited");
+    assert_eq!(bench.read_reasons(client), ["worker_exited", "own_worker_ended"]);
     for id in 2..5 {
         ask(&mut bench, client, id);
         is_refused(&mut bench, client, id);
@@ -47,6 +47,7 @@ fn what_a_client_has_sent_before_it_could_see_the_end_of_its_worker_is_refused_a
 fn a_client_that_never_falls_silent_is_closed_after_a_second() {
     let (mut bench, client, worker) = with_own_worker();
     bench.dies(worker);
+    assert_eq!(bench.read_reasons(client), ["own_worker_ended"]);
     for id in 0..20 {
         ask(&mut bench, client, id);
         is_refused(&mut bench, client, id);
@@ -60,6 +61,7 @@ fn a_client_that_never_falls_silent_is_closed_after_a_second() {
 fn a_client_that_ends_its_input_has_nothing_more_to_be_refused() {
     let (mut bench, client, worker) = with_own_worker();
     bench.dies(worker);
+    assert_eq!(bench.read_reasons(client), ["own_worker_ended"]);
     ask(&mut bench, client, 1);
     bench.ends(client);
     is_refused(&mut bench, client, 1);
@@ -90,6 +92,7 @@ fn who_is_in_the_middle_of_a_line_when_its_worker_ends_may_finish_it() {
     let (mut bench, client, worker) = with_own_worker();
     bench.write_bytes(client, br#"{"id":1,"#);
     bench.dies(worker);
+    assert_eq!(bench.read_reasons(client), ["own_worker_ended"]);
     bench.pass(milliseconds(500));
     bench.write_bytes(client, b"\"method\":\"x\"}\n");
     is_refused(&mut bench, client, 1);
@@ -104,7 +107,7 @@ fn a_request_that_crosses_the_close_of_an_idle_client_is_refused() {
     let mut bench = Bench::new(settings);
     let (client, worker) = (bench.client(), bench.worker(0));
     bench.pass(seconds(60));
-    assert_eq!(bench.count(Reason::ClientIdle), 1);
+    assert_eq!((bench.count(Reason::ClientIdle), bench.read_reasons(client)), (1, vec!["client_idle".to_owned()]));
     ask(&mut bench, client, 1);
     is_refused(&mut bench, client, 1);
     assert!(bench.read(worker).is_empty());
@@ -118,6 +121,7 @@ fn a_request_that_crosses_the_close_by_an_operator_is_refused() {
     let client = bench.client();
     let Peer::Client(key) = client else { panic!("it is a client") };
     bench.handle(Input::CloseClient { client: key });
+    assert_eq!(bench.read_reasons(client), ["client_killed"]);
     ask(&mut bench, client, 1);
     is_refused(&mut bench, client, 1);
     bench.pass(milliseconds(100));
@@ -137,7 +141,7 @@ fn closed_for_memory() -> (Bench, Peer) {
     let told: Vec<Value> = bench.read(client).iter().map(|line| serde_json::from_str(line).unwrap()).collect();
     let told: Vec<_> = told.iter().map(|error| (&error["id"], &error["error"]["data"])).collect();
     let pending = json!({"reason": "memory_limit", "delivered": true});
-    assert_eq!(told, [(&json!(null), &json!({"reason": "memory_limit"})), (&json!(1), &pending)]);
+    assert_eq!(told, [(&json!(1), &pending), (&json!(null), &json!({"reason": "memory_limit"}))]);
     (bench, client)
 }
 

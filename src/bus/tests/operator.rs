@@ -35,8 +35,8 @@ fn a_client_whose_token_is_good_no_more_gets_an_error_for_each_request_and_is_cl
     bench.write(one, r#"{"id":1,"method":"m"}"#);
     bench.write(other, r#"{"id":7,"method":"m"}"#);
     bench.handle(Input::TokenRemoved { client: key(one) });
-    assert_eq!(bench.read_error(one), ("token_removed".to_owned(), -32025, Value::from(1)));
-    assert_eq!(bench.how_closed(one), Some(Close::Flush));
+    assert_eq!(bench.read_reasons(one), ["token_removed", "token_removed"]);
+    assert_eq!(bench.how_closed(one), Some(Close::Refuse));
     bench.handle(Input::TokenRemoved { client: key(one) });
     assert_eq!(bench.count(Reason::TokenRemoved), 2, "the connection and its request");
     bench.gone(one);

@@ -96,7 +96,7 @@ fn a_client_that_waits_for_nothing_is_told_that_its_own_worker_has_ended() {
     let worker = bench.worker(0);
     bench.dies(worker);
     assert_eq!(bench.read_error(client), ("own_worker_ended".to_owned(), -32011, Value::Null));
-    assert_eq!(bench.how_closed(client), Some(Close::Flush));
+    assert_eq!(bench.how_closed(client), Some(Close::Refuse));
 }
 
 #[test]

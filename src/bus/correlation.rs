@@ -211,9 +211,6 @@ impl Bus {
         let request = requests.take(key)?;
         let (clients, workers) = (&mut self.clients, &mut self.workers);
         if let Some(asker) = request.asker().and_then(|asker| end_of(clients, workers, asker)) {
-            if asker.lists_ids {
-                requests.unlist_id(key, Some(&request));
-            }
             requests.leave_asker(&mut asker.outstanding, request.at_asker());
         }
         let answerer = match request.answerer() {
@@ -266,9 +263,6 @@ impl Bus {
         let requests = if direction == Direction::ToWorkers { &mut self.to_workers } else { &mut self.to_clients };
         let asker = requests.get(key).and_then(Request::asker);
         let asker = asker.and_then(|asker| end_of(&mut self.clients, &mut self.workers, asker));
-        if asker.as_ref().is_some_and(|asker| asker.lists_ids) {
-            requests.unlist_id(key, None);
-        }
         requests.orphan(
             key,
             asker.map(|end| {
@@ -338,7 +332,6 @@ impl Bus {
     /// Panics if requests and the lists of their ends disagree.
     pub(super) fn check_correlation(&self) {
         let mut listed = 0;
-        let mut by_id = [0; 2];
         for (requests, clients_answer) in [(&self.to_workers, false), (&self.to_clients, true)] {
             for (key, request) in requests.iter() {
                 assert_eq!(matches!(request.answerer(), Peer::Client(_)), clients_answer);
@@ -349,11 +342,10 @@ impl Bus {
                     let asker = self.peer_end(asker).expect("an asker is alive");
                     assert_eq!(asker.outstanding.iter().nth(request.at_asker() as usize), Some(key));
                     listed += 1;
-                    by_id[usize::from(clients_answer)] += usize::from(asker.lists_ids);
+                    assert_eq!(request.is_listed, asker.lists_ids);
                 }
             }
         }
-        assert_eq!([self.to_workers.listed(), self.to_clients.listed()], by_id);
         for (_, client) in self.clients.iter() {
             let traffic = client.end.traffic;
             assert!(traffic.asked >= traffic.given_up + client.end.outstanding.len() as u64, "{traffic:?}");

@@ -69,6 +69,8 @@ pub struct Request {
     pub effect: SessionEffect,
     /// Its asker does not want the answer any more.
     pub cancelled: Option<Cancel>,
+    /// It can be found by its asker and id.
+    pub(super) is_listed: bool,
     since: Since,
 }
 
@@ -301,20 +303,20 @@ impl Requests {
     pub(super) fn list_id(&mut self, key: RequestKey) {
         let place = self.get(key).and_then(|request| self.place_by_id(key, request));
         self.by_asker.extend(place);
-    }
-
-    /// Takes a request out of the list by ids, while it has its asker yet. `taken` is one that has left the table.
-    #[cold]
-    pub(super) fn unlist_id(&mut self, key: RequestKey, taken: Option<&Request>) {
-        let place = taken.or(self.get(key)).and_then(|request| self.place_by_id(key, request));
-        if let Some(place) = place {
-            self.by_asker.remove(&place);
+        if let Some(request) = self.table.get_mut(key) {
+            request.is_listed = place.is_some();
         }
     }
 
-    /// How many requests are listed by their ids.
-    pub(super) fn listed(&self) -> usize {
-        self.by_asker.len()
+    /// Takes a request out of the list by ids, while it has its asker yet.
+    #[cold]
+    fn unlist_id(&mut self, key: RequestKey) {
+        if let Some(place) = self.get(key).and_then(|request| self.place_by_id(key, request)) {
+            self.by_asker.remove(&place);
+        }
+        if let Some(request) = self.table.get_mut(key) {
+            request.is_listed = false;
+        }
     }
 
     /// Adds a request whose wire id, with this hash, its answerer does not know yet, and lists it at both its ends;
@@ -346,6 +348,7 @@ impl Requests {
             session_on_top: new.session_on_top,
             effect: new.effect,
             cancelled: None,
+            is_listed: false,
             since: Since::at(since.0),
         })?;
         debug_assert!(self.get(key).is_some_and(|request| {
@@ -362,6 +365,9 @@ impl Requests {
     /// Takes a request out. It is still listed at its ends.
     #[inline]
     pub(super) fn take(&mut self, key: RequestKey) -> Option<Request> {
+        if self.get(key)?.is_listed {
+            self.unlist_id(key);
+        }
         let request = self.table.remove(key)?;
         self.by_wire.remove(request.hash, key);
         Some(request)
@@ -385,6 +391,9 @@ impl Requests {
 
     /// The asker, in whose list it is, does not wait any more. The id stays taken until the answer comes.
     pub(super) fn orphan(&mut self, key: RequestKey, members: Option<&mut Members<RequestMark>>) {
+        if self.get(key).is_some_and(|request| request.is_listed) {
+            self.unlist_id(key);
+        }
         let Some(request) = self.table.get_mut(key) else { return };
         request.asker = None;
         if request.cancelled.is_none() {
@@ -462,6 +471,7 @@ impl Requests {
         for key in self.unwanted.iter().filter(|key| self.get(**key).is_some()) {
             listed[key.index()] = true;
         }
+        assert_eq!(self.by_asker.len(), self.table.iter().filter(|(_, request)| request.is_listed).count());
         for (key, request) in self.table.iter() {
             let is_unwanted = request.asker.is_none() || request.cancelled.is_some();
             assert!(!is_unwanted || listed[key.index()], "an orphan gives its slot back when the table is full");

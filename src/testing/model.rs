@@ -173,6 +173,8 @@ struct Session {
     lent: bool,
     /// Its owner was the first to name it, when it asked the worker to load it.
     asked: bool,
+    /// The worker has made it for its owner, or has loaded it for it when it was bound to no other name.
+    given: bool,
 }
 
 /// A name whose owner has left: it is kept from others.
@@ -692,14 +694,20 @@ impl Model {
             && line.inner.as_ref().is_none_or(|name| is_given(name) || !issues || cancels && is_mine(name))
     }
 
-    /// Whether a line names a session that was made under another name than that of its client. A cancellation names
-    /// its request.
+    /// Whether a line names a session that was made under another name than that of its client. What the worker has made
+    /// for the client is its own, but not to be loaded. A cancellation names its request.
     fn is_bound(&self, client: usize, line: &Line, worker: usize) -> bool {
-        let (pool, owner) = (self.workers[worker].pool, self.clients[client].name);
-        let is_bound =
-            |name: &&String| self.bonds.get(&(pool, (*name).clone())).is_some_and(|bond| Some(*bond) != owner);
+        let is_given =
+            |name: &String| self.sessions.iter().any(|at| is_it(at, client, worker, name) && at.given && !line.loads());
+        let is_bound = |name: &&String| self.is_bound_to_another(client, worker, name) && !is_given(name);
         let shared = self.settings.routing.session_access == SessionAccess::Shared;
         !shared && line.targets().is_empty() && line.names().iter().any(is_bound)
+    }
+
+    /// Whether a session was made under another name than that of this client.
+    fn is_bound_to_another(&self, client: usize, worker: usize, session: &str) -> bool {
+        let bond = self.bonds.get(&(self.workers[worker].pool, session.into()));
+        bond.is_some_and(|bond| Some(*bond) != self.clients[client].name)
     }
 
     /// A client was given a session: it is loaded under no other name.
@@ -1212,6 +1220,7 @@ impl Model {
             was_issued: false,
             lent: false,
             asked: false,
+            given: false,
         };
         self.sessions.push(session);
         serial
@@ -1286,6 +1295,7 @@ impl Model {
                 let risen = session.rank.max(if line.result { rank } else { Rank::Claimed });
                 if risen == Rank::Issued && session.rank < risen {
                     self.bind(session.client, session.worker, &session.name);
+                    session.given |= !self.is_bound_to_another(session.client, session.worker, &session.name);
                 }
                 session.rank = risen;
                 // A worker that reads names at top level has loaded the other one.
@@ -1321,6 +1331,7 @@ impl Model {
                 return;
             }
             Some(session) if session.client == client => {
+                session.given = true;
                 if session.rank < Rank::Issued {
                     session.rank = Rank::Issued;
                     self.bind(client, worker, name);
@@ -1330,6 +1341,7 @@ impl Model {
             _ => {
                 self.sessions.retain(|session| session.worker != worker || session.name != name);
                 self.new_session(now, client, worker, name, Rank::Issued);
+                self.sessions.last_mut().expect("it was pushed").given = true;
                 self.bind(client, worker, name);
             }
         }
@@ -2028,6 +2040,11 @@ impl Model {
     pub fn check_end(&self) {
         assert!(self.sessions.is_empty() && self.to_workers.is_empty() && self.to_clients.is_empty());
     }
+}
+
+/// Whether this session of a client is called so on a worker.
+fn is_it(at: &Session, client: usize, worker: usize, name: &str) -> bool {
+    at.client == client && at.worker == worker && at.name == name
 }
 
 /// Whether a request in this session is pending.

@@ -515,7 +515,7 @@ impl World {
             }
             if consumed < line_length {
                 assert!(!is_bad, "a good line of {who:?} was taken for a bad one");
-                if consumed > 0 && self.may_skip(who) {
+                if consumed > 0 && (self.end(who).skips || self.may_skip(who)) {
                     let end = self.end_mut(who);
                     end.lines[0].1 -= std::mem::take(&mut consumed);
                     end.skips = true;

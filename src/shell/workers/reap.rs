@@ -12,7 +12,7 @@ use rustix::process::{
 };
 
 use super::processes::Processes;
-use super::spawn::Job;
+use super::spawn::{Job, memory_score};
 use super::starter::{Started, Starter};
 use crate::bus::port::{Exit, Signal, WorkerKey};
 use crate::cgroup;
@@ -33,6 +33,8 @@ pub(crate) struct Reaper {
     starter: Option<Starter>,
     /// How many processes the kernel had killed for their memory when one was looked at last.
     memory_kills: Option<u64>,
+    /// What workers get for their oom_score_adj.
+    memory_score: Option<String>,
     /// Results that nobody has asked for yet.
     started: VecDeque<Started>,
 }
@@ -50,6 +52,7 @@ impl Reaper {
             bell,
             starter: None,
             memory_kills: cgroup::memory_kills(),
+            memory_score: memory_score(),
             started: VecDeque::new(),
         }
     }
@@ -92,7 +95,7 @@ impl Reaper {
 
 impl Processes for Reaper {
     fn begin(&mut self, worker: WorkerKey, pool: &Pool, limit: &Rlimit) -> io::Result<()> {
-        let job = Job::new(pool, limit)?;
+        let job = Job::new(pool, limit, self.memory_score.clone())?;
         let starter = match &mut self.starter {
             Some(starter) => starter,
             none => none.insert(Starter::new(self.bell.try_clone()?)?),

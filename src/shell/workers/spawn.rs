@@ -87,11 +87,12 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// A worker of `pool`, which gets `descriptors` as its limit of open files.
+    /// A worker of `pool`, which gets `descriptors` as its limit of open files, and its place before the kernel's memory
+    /// killer ([`memory_score`]).
     ///
     /// # Errors
     /// Where the command, an argument or a variable has a zero byte.
-    pub(crate) fn new(pool: &Pool, descriptors: &Rlimit) -> io::Result<Self> {
+    pub(crate) fn new(pool: &Pool, descriptors: &Rlimit, memory_score: Option<String>) -> io::Result<Self> {
         let text = |text: &OsStr| CString::new(text.as_bytes()).map_err(io::Error::from);
         let mut variables: BTreeMap<OsString, OsString> =
             std::env::vars_os().filter(|(name, _)| !OUR_OWN.iter().any(|own| name == own)).collect();
@@ -111,7 +112,7 @@ impl Job {
                 rlim_cur: descriptors.current.unwrap_or(libc::RLIM_INFINITY),
                 rlim_max: descriptors.maximum.unwrap_or(libc::RLIM_INFINITY),
             },
-            memory_score: memory_score(),
+            memory_score,
         })
     }
 
@@ -168,7 +169,7 @@ impl Job {
 }
 
 /// What oom_score_adj a worker gets; none where ours is the highest, or is not told.
-fn memory_score() -> Option<String> {
+pub(crate) fn memory_score() -> Option<String> {
     let ours: i32 = std::fs::read_to_string("/proc/self/oom_score_adj").ok()?.trim().parse().ok()?;
     (ours < 1000).then(|| (ours + KILLED_BEFORE_US).min(1000).to_string())
 }

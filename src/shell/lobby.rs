@@ -110,7 +110,7 @@ enum Over {
     /// Another one needs its place.
     Crowded,
     /// Its source has more connections at its listener than it may have.
-    OverShare,
+    Surplus,
     /// The daemon takes no more clients.
     Closed,
 }
@@ -302,7 +302,7 @@ impl<I: Io> Hands<I> {
         let waiting = self.lobby.waiting().filter(|(_, arrival)| is_of(arrival)).count();
         for _ in room.max(1)..waiting {
             let Some(slot) = self.lobby.first_to_go(is_of) else { return };
-            self.end_wait(slot, Over::OverShare);
+            self.end_wait(slot, Over::Surplus);
         }
     }
 
@@ -457,7 +457,7 @@ impl<I: Io> Shell<I> {
             (Reading::More, Some(Over::Late)) => {
                 Some("no whole PROXY header came within listeners[].proxy.timeout_ms".to_owned())
             }
-            (Reading::More, Some(Over::Crowded | Over::OverShare)) => Some(CROWDED.to_owned()),
+            (Reading::More, Some(Over::Crowded | Over::Surplus)) => Some(CROWDED.to_owned()),
             (Reading::More, _) => Some("it ended in the middle of its PROXY header".to_owned()),
         };
         if arrival.over == Some(Over::Crowded) && hands.doors[arrival.newcomer.listener].is_some() {
@@ -502,7 +502,7 @@ impl<I: Io> Shell<I> {
                         let why = format!("no whole request came within {} s", REQUEST_TIMEOUT.as_secs());
                         Refusal::new(Status::RequestTimeout, why)
                     }
-                    Some(Over::OverShare) => unavailable(SHARE),
+                    Some(Over::Surplus) => unavailable(SHARE),
                     Some(Over::Crowded | Over::Closed) => unavailable(CROWDED),
                 };
                 (Verdict::Refuse(refusal), 0)

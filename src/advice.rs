@@ -87,10 +87,8 @@ fn of_argument(first: &str, argument: &str) -> Option<String> {
 }
 
 fn is_file(text: &str) -> bool {
-    let ends = |ending: &&str| text.ends_with(*ending);
-    !text.starts_with('-')
-        && (text.contains('/')
-            || [".json", ".jsonc", ".json5", ".yaml", ".yml", ".toml", ".conf"].iter().any(|ending| ends(&ending)))
+    const ENDINGS: [&str; 7] = [".json", ".jsonc", ".json5", ".yaml", ".yml", ".toml", ".conf"];
+    !text.starts_with('-') && (text.contains('/') || ENDINGS.iter().any(|ending| text.ends_with(ending)))
 }
 
 fn is_address(text: &str) -> bool {

@@ -530,6 +530,20 @@ fn old_warnings_leave_the_top_of_status_in_sight_and_show_errors_has_them() {
 }
 
 #[test]
+fn an_operator_is_shown_which_client_a_paused_worker_waits_for() {
+    let pool = with(worker("agents", 1, &[]), "assignment", "dedicated");
+    let mut daemon = start_ready(Setup::new([pool]).limit("max_output_queue", 65536));
+    let mut client = daemon.connect();
+    client
+        .send(&json!({ "jsonrpc": "2.0", "id": 1, "method": "flood", "params": { "size": 10_000, "lines": 100_000 } }));
+    let waits = || said(&daemon, &["show", "waiting"]);
+    daemon.until("it is shown", || waits().contains("worker agents/0  client 0"));
+    assert!(said(&daemon, &["status"]).contains("\nwho waits for whom:\nWHO "), "{}", waits());
+    client.reset();
+    daemon.stop();
+}
+
+#[test]
 fn a_listener_for_websockets_is_called_so_and_workers_stand_in_their_order_whatever_was_restarted() {
     let listeners = json!([{ "ws": "127.0.0.1:0" }, { "tcp": "127.0.0.1:0" }]);
     let pools = [worker("b", 3, &[]), worker("a", 2, &[])];

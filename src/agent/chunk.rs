@@ -258,10 +258,14 @@ fn read_tool(function: Raw<'_>, chunk: &mut Chunk) {
 
 /// The non-empty texts of a string, a part or an array of parts; whether there was any.
 fn read_text(value: Raw<'_>, sink: &mut dyn FnMut(Kind, &[u8])) -> bool {
-    if value.is_array() {
-        return value.items().fold(false, |any, part| read_part(part, sink) || any);
+    if !value.is_array() {
+        return read_part(value, sink);
     }
-    read_part(value, sink)
+    let mut any = false;
+    for part in value.items() {
+        any |= read_part(part, sink);
+    }
+    any
 }
 
 /// A text, or a part of a content: `{"type":"text","text":…}`, or Mistral's `{"type":"thinking","thinking":[…]}`.

@@ -184,7 +184,7 @@ pub enum Look {
     /// As many bytes as were known, or the first line that was written now.
     AsKnown(u64),
     /// There is more than is known: all of it.
-    Changed(Stored),
+    Changed(Box<Stored>),
     /// There is no file, and none can be made.
     NotMade(io::Error),
 }
@@ -260,7 +260,7 @@ impl Store {
                 // Another worker has gone on with this session, or a crash has torn its last line.
                 Some(_) => {
                     if let Some(stored) = self.load(&header.session_id)? {
-                        return Ok(Look::Changed(stored));
+                        return Ok(Look::Changed(stored.into()));
                     }
                 }
                 None => {}

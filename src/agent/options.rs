@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 
 /// A parameter of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[allow(missing_docs)]
 pub enum Parameter {
     ReasoningEffort,
@@ -199,17 +199,20 @@ impl Family {
 /// What a client has chosen in a session. A file keeps it as members by name; what a member cannot be is left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "BTreeMap<String, Json>", into = "BTreeMap<String, Json>")]
-pub struct Chosen([Option<Json>; Parameter::ALL.len()]);
+pub struct Chosen(BTreeMap<Parameter, Json>);
 
 impl Chosen {
     /// The member's value, if one was chosen.
     pub fn get(&self, parameter: Parameter) -> Option<&Json> {
-        self.0[parameter as usize].as_ref()
+        self.0.get(&parameter)
     }
 
     /// Chooses; nothing takes a choice back.
     pub fn set(&mut self, parameter: Parameter, value: Option<Json>) {
-        self.0[parameter as usize] = value;
+        match value {
+            Some(value) => self.0.insert(parameter, value),
+            None => self.0.remove(&parameter),
+        };
     }
 }
 
@@ -226,8 +229,7 @@ impl From<BTreeMap<String, Json>> for Chosen {
 
 impl From<Chosen> for BTreeMap<String, Json> {
     fn from(chosen: Chosen) -> Self {
-        let members = Parameter::ALL.into_iter().zip(chosen.0);
-        members.filter_map(|(parameter, member)| Some((parameter.name().to_owned(), member?))).collect()
+        chosen.0.into_iter().map(|(parameter, member)| (parameter.name().to_owned(), member)).collect()
     }
 }
 

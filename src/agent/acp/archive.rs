@@ -308,7 +308,7 @@ impl Agent {
                 }
                 self.sessions.change(&session_id, |session| {
                     let (model, chosen) = (session.model.clone(), session.chosen.clone());
-                    let exchanges = adopt(session, stored);
+                    let exchanges = adopt(session, *stored);
                     session.restore_history(exchanges, limit);
                     (session.model, session.chosen) = (model, chosen);
                 });
@@ -556,7 +556,7 @@ mod tests {
         trial.agent.stored(turn, Err("x".to_owned()));
         let turn = trial.begin("s", "four");
         trial.log();
-        trial.agent.refreshed(turn, Look::Changed(stored("s", "m", &["one"])));
+        trial.agent.refreshed(turn, Look::Changed(stored("s", "m", &["one"]).into()));
         let words = "Session s: its file was read again, and the turns that could not be stored are forgotten.";
         assert_eq!(trial.log(), [(Level::Warn, words.to_owned())]);
         trial.end(turn, "fine");

@@ -224,14 +224,14 @@ mod tests {
         assert!(is_partial && known == 102);
         let texts = [long("left 1"), long("left 2")];
         let read = stored(&left, "gpt-4o", &[&texts[0], &texts[1]]);
-        trial.agent.refreshed(turn, Look::Changed(read));
+        trial.agent.refreshed(turn, Look::Changed(read.into()));
         trial.lines();
         assert_eq!(trial.asked(turn), ["left 1  ", "fine", "left 2  ", "fine", "left 3"]);
         assert_eq!(trial.log(), [], "the other session gave room");
         // Two that run have to share what there is: the one that began first gives, and says so.
         let other = trial.begin(&right, "right 3");
         let read = stored(&right, "gpt-4o", &[&texts[0], &texts[1]]);
-        trial.agent.refreshed(other, Look::Changed(read));
+        trial.agent.refreshed(other, Look::Changed(read.into()));
         assert_eq!(trial.asked(turn), ["left 2  ", "fine", "left 3"]);
         let words = "the oldest turns were dropped while its prompt runs, and may be missing in it, for all \
                      conversations together take more than 36000 bytes (OPENAI_MAX_MEMORY_BYTES).";

@@ -1178,15 +1178,15 @@ impl World {
     fn any_name(&mut self, at: usize) -> String {
         let random = &mut self.random;
         let other = random.range(0..self.clients.len());
-        // Where it matters whose a session is, many ask for those of others.
-        let curious = if self.tokens > 0 { 11 } else { 7 };
+        // Where it matters whose a session is, all ask for the same few.
+        if self.tokens > 0 && random.one_in(2) {
+            return format!("s{}", random.range(0..2));
+        }
         match random.range(0..20) {
             0 | 1 => random.range(0..4).to_string(),
             2 | 3 => format!("s{}", random.range(0..4)),
-            11 if random.one_in(20) => "s".repeat(257),
-            at if (4..curious).contains(&at) && !self.clients[other].sessions.is_empty() => {
-                random.pick(&self.clients[other].sessions).clone()
-            }
+            4..7 if !self.clients[other].sessions.is_empty() => random.pick(&self.clients[other].sessions).clone(),
+            7 if random.one_in(20) => "s".repeat(257),
             _ if self.clients[at].sessions.is_empty() => format!("s{}", random.range(0..4)),
             _ => random.pick(&self.clients[at].sessions).clone(),
         }

@@ -374,6 +374,7 @@ impl World {
     }
 
     fn check(&mut self) {
+        self.learn_owners_who_wait();
         self.bus.check_invariants();
         self.model.refusing = self.bus.stage() >= Stage::Terminating;
         self.model.quiescing = self.bus.stage() >= Stage::Quiescing;
@@ -561,6 +562,17 @@ impl World {
         let mut lines = std::mem::take(&mut self.dropped);
         lines.extend(self.front(Who::Client(client)));
         self.learn_owners_by(client, &lines);
+    }
+
+    /// A client whose turn has come has got its worker, though it is not read yet where memory is short.
+    fn learn_owners_who_wait(&mut self) {
+        for client in 0..self.clients.len() {
+            let (who, at) = (Who::Client(client), &self.clients[client]);
+            if at.end.paused && !at.closed && at.closing.is_none() {
+                let waits_with: Vec<usize> = self.front(who).into_iter().collect();
+                self.learn_owners_by(client, &waits_with);
+            }
+        }
     }
 
     fn learn_owners_by(&mut self, client: usize, lines: &[usize]) {

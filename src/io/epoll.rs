@@ -53,9 +53,15 @@ impl Waiters {
     /// The events that they wait for; none when nobody waits.
     fn events(&self) -> Option<u32> {
         let wanted = |waiting: &Waiting, event| waiting.map(|_| event);
-        let events = [wanted(&self.input, READABLE), wanted(&self.output, WRITABLE), wanted(&self.watch, 0)];
+        let watch = self.watch.map(|(_, submission)| watched(submission));
+        let events = [wanted(&self.input, READABLE), wanted(&self.output, WRITABLE), watch];
         events.into_iter().flatten().reduce(|one, other| one | other)
     }
+}
+
+/// What a [`Submission::Watch`] waits for, beside [`GONE`]: that the other side sends no more, unless that is known.
+fn watched(submission: Submission) -> u32 {
+    if matches!(submission, Submission::Watch { half_closed: false, .. }) { libc::EPOLLRDHUP as u32 } else { 0 }
 }
 
 /// See the top of the file.
@@ -225,7 +231,8 @@ impl Epoll {
         let is_ready = |event: u32| events & (event | GONE) != 0;
         let waiters = self.waiting[descriptor as usize];
         let mut is_wanted = false;
-        let asks = [(waiters.input, READABLE), (waiters.output, WRITABLE), (waiters.watch, 0)];
+        let watch = waiters.watch.map_or(0, |(_, submission)| watched(submission));
+        let asks = [(waiters.input, READABLE), (waiters.output, WRITABLE), (waiters.watch, watch)];
         for (place, (waiting, event)) in asks.into_iter().enumerate() {
             let Some((token, submission)) = waiting.filter(|_| is_ready(event)) else { continue };
             is_wanted = true;
@@ -621,6 +628,25 @@ mod tests {
         assert!(more > 0);
         drop(theirs);
         let [(3, events)] = turn(&mut epoll)[..] else { panic!("the other side has gone") };
+        assert_ne!(events & libc::EPOLLHUP, 0);
+    }
+
+    #[test]
+    fn that_the_other_side_sends_no_more_is_told_once() {
+        let mut epoll = epoll();
+        let (ours, theirs) = UnixStream::pair().expect("a pair");
+        let watch = |half_closed| Submission::Watch { descriptor: ours.as_raw_fd(), half_closed };
+        submit(&mut epoll, watch(false), 1);
+        assert_eq!(turn(&mut epoll), []);
+        // It has something to say before, which nobody reads for now.
+        rustix::io::write(&theirs, b"a").expect("there is room");
+        theirs.shutdown(std::net::Shutdown::Write).expect("a socket");
+        let [(1, events)] = turn(&mut epoll)[..] else { panic!("it is told") };
+        assert!(crate::io::tells_half_closed(events), "{events:#x}");
+        submit(&mut epoll, watch(true), 2);
+        assert_eq!((turn(&mut epoll), turn(&mut epoll)), (vec![], vec![]));
+        drop(theirs);
+        let [(2, events)] = turn(&mut epoll)[..] else { panic!("it has gone") };
         assert_ne!(events & libc::EPOLLHUP, 0);
     }
 

@@ -525,9 +525,9 @@ fn a_worker_that_could_not_start_for_want_of_processes_starts_when_there_are_som
     // SAFETY: the closure makes system calls only.
     unsafe { another.pre_exec(of_user_with_processes(user, 3)) };
     let mut another = another.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("there is cat");
-    // This one, the daemon, and one worker of the two.
+    // This one, the daemon with its thread that starts workers, and one worker of the two.
     let setup = Setup::new([worker("calm", 1, &[]), worker("agents", 1, &[])]).limit("max_restarts", 1);
-    let mut daemon = setup.before_exec(of_user_with_processes(user, 3)).start();
+    let mut daemon = setup.before_exec(of_user_with_processes(user, 4)).start();
     let mut client = daemon.connect();
     let ask = |client: &mut Client, pool: &str| {
         client.send(&json!({ "id": 1, "method": "who", "pool": pool }));

@@ -555,7 +555,11 @@ fn a_listener_for_websockets_is_called_so_and_workers_stand_in_their_order_whate
         value[table].as_array().expect("an array").clone()
     };
     let of = |rows: &[Value], key: &str| -> Vec<String> { rows.iter().map(|row| row[key].to_string()).collect() };
-    let before = shown("workers");
+    let mut before = Vec::new();
+    daemon.until("all of them run", || {
+        before = shown("workers");
+        before.len() == 5 && before.iter().all(|worker| worker["pid"].as_i64().is_some_and(|pid| pid > 0))
+    });
     for at in [1, 0, 4] {
         let pid = before[at]["pid"].as_i64().expect("it runs") as i32;
         rustix::process::kill_process(rustix::process::Pid::from_raw(pid).expect("a process"), Signal::KILL)

@@ -4,9 +4,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::account::Account;
-use super::closing::Refusing;
 use super::endpoint::{Endpoint, Traffic};
 use super::lost::LostNames;
+use super::message::Refusal;
 use super::origin::Origin;
 use super::peer::{Moment, Source, WorkerKey};
 use super::penalties::Penalty;
@@ -38,6 +38,20 @@ pub(super) enum Pace {
     Waiting,
     /// It has its turn.
     Turn,
+}
+
+/// How a client is refused that is closed in an orderly way.
+#[derive(Default)]
+pub(super) struct Refusing {
+    pub since: Moment,
+    /// Bytes that were taken since then.
+    pub bytes: usize,
+    /// It holds much while memory is short: no unfinished line of it is kept.
+    pub saves_memory: bool,
+    /// It is in the middle of a line that is not kept.
+    pub skips: bool,
+    /// What it is told.
+    pub refusal: Option<Refusal>,
 }
 
 /// One client connection.

@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use super::client::{Pace, Phase};
+use super::client::{Pace, Phase, Refusing};
 use super::message::{Kind, Refusal, kind};
 use super::peer::{ClientKey, Moment, Peer};
 use super::penalties::Penalty;
@@ -25,20 +25,6 @@ pub(super) const SILENCE: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(1);
 /// How many bytes are heard of it: what the kernels of both sides may hold of a connection, and somewhat more.
 const MOST_BYTES: usize = 32 << 20;
-
-/// How a client is refused that is closed in an orderly way.
-#[derive(Default)]
-pub(super) struct Refusing {
-    since: Moment,
-    /// Bytes that were taken since then.
-    bytes: usize,
-    /// It holds much while memory is short: no unfinished line of it is kept.
-    saves_memory: bool,
-    /// It is in the middle of a line that is not kept.
-    skips: bool,
-    /// What it is told.
-    refusal: Option<Refusal>,
-}
 
 impl Bus {
     /// Closes a client that can still be spoken to, in an orderly way. `why` is what is told of the close and of its

@@ -83,6 +83,9 @@ const REST_ROUND: u64 = 4_000_000;
 /// So many ids are remembered of what a worker may answer although it has left the table.
 const RETIRED: usize = 1024;
 
+/// A client waits for a worker of its own for so long.
+const TURN_AWAITED: Duration = Duration::from_secs(30);
+
 /// No worker is started again sooner than this.
 const FIRST_BACKOFF: Duration = Duration::from_millis(100);
 
@@ -110,6 +113,10 @@ struct Client {
     gone: bool,
     /// The line that it waits to send.
     waits_with: Option<usize>,
+    /// Since when it waits.
+    waits_since: Option<Moment>,
+    /// How long it has waited with the line that it sends next.
+    has_waited: Duration,
     assigned: Vec<(usize, usize)>,
 }
 
@@ -358,6 +365,8 @@ impl Model {
             refused_for: Reason::ConnectionClosing,
             gone: false,
             waits_with: None,
+            waits_since: None,
+            has_waited: Duration::ZERO,
             assigned: Vec::new(),
         });
     }
@@ -537,8 +546,10 @@ impl Model {
         let free = |worker: &Worker| worker.takes && worker.owner.is_none() && pools.contains(&worker.pool);
         let to: Vec<Who> =
             self.workers.iter().enumerate().filter(|(_, worker)| free(worker)).map(|(at, _)| Who::Worker(at)).collect();
-        let taken = assignment == Assignment::Dedicated && self.perhaps_taken.iter().any(|pool| pools.contains(pool));
-        let lost = if to.is_empty() || taken { vec![Reason::NoWorker] } else { Vec::new() };
+        let taken = self.perhaps_taken.iter().any(|pool| pools.contains(pool));
+        let may_lack =
+            assignment == Assignment::Dedicated && (taken || self.clients[client].has_waited >= TURN_AWAITED);
+        let lost = if to.is_empty() || may_lack { vec![Reason::NoWorker] } else { Vec::new() };
         Fate { to, lost, group: Some(group) }
     }
 
@@ -1619,7 +1630,7 @@ impl Model {
                 self.to_workers[at].asker = None;
                 self.to_workers[at].orphaned = Some(now);
                 let was_cancelled = self.to_workers[at].cancelled.is_some();
-                self.count(if was_cancelled { Reason::Cancelled } else { lost_for });
+                self.count(if was_cancelled && !is_told { Reason::Cancelled } else { lost_for });
             }
         }
         self.leave_unanswered(client);
@@ -1757,8 +1768,12 @@ impl Model {
     }
 
     /// A client waits until it may send a line, or waits no more.
-    pub fn waits(&mut self, client: usize, line: Option<usize>) {
-        self.clients[client].waits_with = line;
+    pub fn waits(&mut self, now: Moment, client: usize, line: Option<usize>) {
+        let client = &mut self.clients[client];
+        let since = client.waits_since.take();
+        client.has_waited = since.map_or(Duration::ZERO, |since| now.since(since));
+        client.waits_since = line.map(|_| since.unwrap_or(now));
+        client.waits_with = line;
     }
 
     /// Whether a client may have to wait for a worker to be started.

@@ -667,7 +667,7 @@ impl World {
                     let who = self.who(peer);
                     self.end_mut(who).paused = true;
                     if let Who::Client(client) = who {
-                        self.model.waits(client, self.front(who));
+                        self.model.waits(self.now, client, self.front(who));
                     }
                     if let (None, Who::Worker(worker)) = (hearing, who) {
                         // Nobody is heard, so it does not wait for somebody: it has stalled, and is heard no more.
@@ -681,7 +681,7 @@ impl World {
                     if let Who::Client(client) = who {
                         let waits_with: Vec<usize> = self.front(who).into_iter().collect();
                         self.learn_owners_by(client, &waits_with);
-                        self.model.waits(client, None);
+                        self.model.waits(now, client, None);
                     }
                     let end = self.end_mut(who);
                     assert!(end.paused, "{who:?} is resumed, and was not paused");
@@ -733,7 +733,7 @@ impl World {
                     client.end.deaf = how != Close::Refuse;
                     client.end.paused &= client.end.deaf;
                     if how == Close::Refuse {
-                        self.model.waits(at, None);
+                        self.model.waits(self.now, at, None);
                     }
                     let is_stalled = stalls > stalls_before && self.model.is_full(Who::Client(at));
                     let is_bad = is_bad && hearing == Some(Who::Client(at));
@@ -1464,7 +1464,7 @@ impl World {
             }
             (Action::Wait, ..) => {
                 let longest = match self.random.range(0..100) {
-                    0 => 70_000,
+                    0 => 200_000,
                     1..3 => 8000,
                     3..12 => 2000,
                     _ => 100,

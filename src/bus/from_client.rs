@@ -94,6 +94,10 @@ impl Bus {
             verb => verb,
         };
         if let Some((worker, session)) = self.known_route(now, client, window, line, verb) {
+            #[cfg(test)]
+            {
+                self.short_ways += 1;
+            }
             if self.block_on_worker(now, client, worker, line.span.len() + 1) {
                 return Flow::Blocked;
             }

@@ -144,6 +144,9 @@ pub struct Bus {
     workers_changed: bool,
     #[cfg(debug_assertions)]
     calls: u64,
+    /// Lines of clients that were found to go the short way.
+    #[cfg(test)]
+    pub(crate) short_ways: u64,
     next_client_number: u32,
     next_worker_number: u32,
     ids_made: u64,
@@ -229,6 +232,8 @@ impl Bus {
             workers_changed: true,
             #[cfg(debug_assertions)]
             calls: 0,
+            #[cfg(test)]
+            short_ways: 0,
             next_client_number: 0,
             next_worker_number: 0,
             ids_made: 0,

@@ -137,7 +137,8 @@ impl Line {
         let mut inner = vec![("padding", padding)];
         if let Some(id) = &draft.params_id {
             inner.push(("id", vec![ParamsId(id.clone())]));
-        } else if !is_cancellation(draft.method) {
+        } else if !is_cancellation(draft.method) && random.one_in(4) {
+            // It means nothing there, but such a line goes the long way.
             inner.push(("id", text(format!("{}", random.range(0..9)))));
         }
         let places = [(&draft.top, draft.junk_on_top, &mut members), (&draft.inner, draft.junk_inside, &mut inner)];

@@ -18,7 +18,7 @@ use super::twins::Twins;
 use crate::bus::overview::{Name, SessionRow};
 use crate::bus::port::{ClientKey, Close, Effect, Exit, Input, Moment, Next, Origin, Peer, Signal, Source, WorkerKey};
 use crate::bus::report::{Reason, WorkerName};
-use crate::bus::settings::{IdCollision, SessionAccess, Settings};
+use crate::bus::settings::{Assignment, IdCollision, SessionAccess, Settings};
 use crate::bus::shutdown::Stage;
 use crate::scan::{PAD, Window};
 
@@ -254,6 +254,15 @@ impl World {
             weights.extend([(Action::Connect, 10), (Action::HalfClose, 2), (Action::Spawn, 20)]);
             weights.extend([(Action::ClientWrites, 60), (Action::WorkerWrites, 60)]);
             weights.extend([(Action::Arrive, 100), (Action::Leave, 60)]);
+            if !rejects && !reuses_ids && random.one_in(2) {
+                // Each has a worker of its own, and what they share is names.
+                settings.pools.truncate(1);
+                settings.listeners.truncate(1);
+                (settings.listeners[0].pools, settings.listeners[0].stdio) = (None, false);
+                let pool = &mut settings.pools[0];
+                (pool.instances, pool.max_instances, pool.assignment) = (4, 8, Assignment::Dedicated);
+                pool.deny_methods.clear();
+            }
         }
         Self {
             seed,
@@ -303,6 +312,13 @@ impl World {
         self.live();
         let hashes = self.trace.take().unwrap_or_default().hashes();
         (hashes, self.log.take().unwrap_or_default().into())
+    }
+
+    /// Lives through it. Gives how many lines went the short way.
+    #[cfg(test)]
+    pub(super) fn short_ways(mut self) -> u64 {
+        self.live();
+        self.bus.short_ways
     }
 
     fn live(&mut self) {
@@ -1464,9 +1480,9 @@ impl World {
             }
             (Action::Wait, ..) => {
                 let longest = match self.random.range(0..100) {
-                    0 => 200_000,
-                    1..3 => 8000,
-                    3..12 => 2000,
+                    0..3 => 200_000,
+                    3..5 => 8000,
+                    5..14 => 2000,
                     _ => 100,
                 };
                 let pause = Duration::from_millis(self.random.range(0..longest) as u64);

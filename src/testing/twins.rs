@@ -80,3 +80,15 @@ impl Twins {
 fn sessions(bus: &Bus, now: Moment) -> impl Iterator<Item = SessionRow<'_>> {
     (0..bus.session_slots()).filter_map(move |slot| bus.session_row(now, slot))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::simulator::World;
+
+    /// Where no line goes the short way, there is nothing to compare.
+    #[test]
+    fn many_worlds_have_lines_that_go_the_short_way() {
+        let took_it = (1..=30).filter(|seed| World::new(*seed, 600).short_ways() > 0).count();
+        assert!(took_it > 7, "{took_it} of 30 worlds have any");
+    }
+}

@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     const SEEDS: u64 = 2000;
-    const STEPS: usize = 300;
+    const STEPS: usize = 250;
     /// Seeds that are named.
     const NAMED: usize = 12;
 

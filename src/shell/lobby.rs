@@ -137,9 +137,8 @@ impl Lobby {
 
     /// Whose place is needed first: those who have been told why they go, and then as it stands at the top of the file.
     fn gives_way(&self) -> Option<usize> {
-        let told = self.waiting().filter(|(_, arrival)| arrival.is_told());
-        let told = told.min_by_key(|(_, arrival)| (!matches!(arrival.stage, Stage::End), arrival.since));
-        told.map(|(slot, _)| slot).or_else(|| {
+        let told = self.waiting().filter(|(_, arrival)| matches!(arrival.stage, Stage::End));
+        told.min_by_key(|(_, arrival)| arrival.since).map(|(slot, _)| slot).or_else(|| {
             let most = self.sources.values().copied().max()?;
             let mut heaviest = self.sources.iter().filter(|(_, count)| **count == most).map(|(source, _)| *source);
             match (heaviest.next(), heaviest.next()) {
@@ -285,7 +284,9 @@ impl<I: Io> Hands<I> {
         if self.lobby.arrivals.len() <= free + self.lobby.beyond {
             return;
         }
-        for _ in free + self.lobby.beyond..self.lobby.waiting().count() {
+        // An answer that is not sent yet is about to be: cut off, it would not say why.
+        let holds = self.lobby.waiting().filter(|(_, arrival)| !matches!(arrival.stage, Stage::Answer { .. })).count();
+        for _ in free + self.lobby.beyond..holds {
             let Some(slot) = self.lobby.gives_way() else { return };
             self.end_wait(slot, Over::Crowded);
         }

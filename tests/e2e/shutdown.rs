@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
 use crate::client::Client;
-use crate::harness::{Setup, children, echo, lives, recorded, refuses_connections, seconds_go_by, skip, worker};
+use crate::harness::{Setup, children, echo, lives, recorded, refuses_connections, seconds_go_by, skip, until, worker};
 
 /// The process id of the only worker.
 fn pid_of_its_worker(client: &mut Client) -> u64 {
@@ -243,7 +243,7 @@ fn a_daemon_that_runs_for_moments_only_comes_to_the_end_of_its_drain() {
         seconds_go_by(3);
         let slept = daemon.sleeps();
         daemon.signal(Signal::CONT);
-        daemon.until("it has had a turn", || daemon.sleeps() > slept);
+        until("it has had a turn, or has ended", || !daemon.runs() || daemon.sleeps() > slept);
     }
     assert!(!daemon.runs(), "{}", daemon.log());
     daemon.ends_well();

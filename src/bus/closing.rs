@@ -17,7 +17,7 @@ use super::reply::Delivered;
 use super::report::Reason;
 use super::requests::in_order;
 use super::{Bus, Flow, Progress};
-use crate::scan::{Line, Outcome, Window};
+use crate::scan::{Line, Window};
 
 /// A client that has sent nothing for so long is taken to have been read to the end.
 pub(super) const SILENCE: Duration = Duration::from_millis(100);
@@ -88,13 +88,7 @@ impl Bus {
         }
         let mut batch = std::mem::take(&mut self.batch);
         batch.clear();
-        let outcome = if client.end.waiting.is_empty() {
-            self.scanner.scan(&mut client.end.partial, window, &mut batch)
-        } else {
-            batch.extend(std::mem::take(&mut client.end.waiting));
-            Outcome::Full
-        };
-        let unfinished = bytes - client.end.partial.consumed();
+        let (outcome, unfinished) = client.end.find_lines(&mut self.scanner, window, &mut batch);
         let saves_memory = client.refusing.saves_memory || is_short;
         let mut progress = self.refuse_each(now, key, window, &batch);
         if progress.flow == Flow::Next {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::output::Output;
 use super::peer::{Moment, Peer, RequestMark, SessionMark};
 use super::table::Members;
-use crate::scan::{Line, Partial};
+use crate::scan::{Line, Outcome, Partial, Scanner, Window};
 
 /// One end of the bus.
 #[derive(Default)]
@@ -77,6 +77,23 @@ impl Endpoint {
     /// It waits for nobody any more. Gives how long it has waited, if it did.
     pub fn go_on(&mut self, now: Moment) -> Duration {
         self.blocked_on.take().map(|_| now.since(self.blocked_since)).unwrap_or_default()
+    }
+
+    /// The lines of a window, and how many bytes behind them are no whole line. Lines that waited were found before.
+    #[inline(always)]
+    pub(super) fn find_lines(
+        &mut self,
+        scanner: &mut Scanner,
+        window: Window<'_>,
+        lines: &mut Vec<Line>,
+    ) -> (Outcome, usize) {
+        let outcome = if self.waiting.is_empty() {
+            scanner.scan(&mut self.partial, window, lines)
+        } else {
+            lines.extend(std::mem::take(&mut self.waiting));
+            Outcome::Full
+        };
+        (outcome, window.data().len() - self.partial.consumed())
     }
 
     /// A request to it was forgotten before it answered, whose id has this fingerprint.

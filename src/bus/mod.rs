@@ -297,14 +297,7 @@ impl Bus {
         let Some(end) = end else { return Received { consumed: bytes, next: Next::Wait } };
         let mut batch = std::mem::take(&mut self.batch);
         batch.clear();
-        // Lines that waited were found before.
-        let outcome = if end.waiting.is_empty() {
-            self.scanner.scan(&mut end.partial, window, &mut batch)
-        } else {
-            batch.extend(std::mem::take(&mut end.waiting));
-            Outcome::Full
-        };
-        let unfinished = bytes - end.partial.consumed();
+        let (outcome, unfinished) = end.find_lines(&mut self.scanner, window, &mut batch);
         let mut progress = self.route_lines(now, from, window, &batch);
         if progress.flow == Flow::Next {
             progress.flow = self.check_rest(now, from, window, outcome, unfinished);
@@ -468,7 +461,8 @@ impl Bus {
     fn effects(&mut self) -> Effects<'_> {
         #[cfg(debug_assertions)]
         {
-            let entries = self.stats().pending + self.sessions.len() + self.clients.len();
+            let pending = self.to_workers.len() + self.to_clients.len();
+            let entries = pending + self.sessions.len() + self.clients.len();
             self.calls += 1;
             if entries < 100 || self.calls.is_multiple_of(256) {
                 self.check_invariants();

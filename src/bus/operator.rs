@@ -41,9 +41,7 @@ impl Bus {
         self.report(now, Reason::WorkerReplaced, Some(Peer::Worker(key)), || {
             format!("the operator has a worker replaced that has {pending} requests pending")
         });
-        if let Some(worker) = self.workers.get_mut(key) {
-            worker.replaced_for(Reason::WorkerReplaced);
-        }
+        self.replace_for(key, Reason::WorkerReplaced);
         self.stop_worker(now, key);
     }
 }

@@ -57,16 +57,26 @@ impl Spawns {
         self.under_way -= 1;
     }
 
+    /// Where a client stands among those that wait.
+    fn place_of(&self, client: ClientKey) -> Option<usize> {
+        self.wanted.iter().position(|wanted| wanted.client == client)
+    }
+
     /// When the next worker may be started for a client of this source, if not now.
     fn waits_until(&self, now: Moment, source: Source) -> Option<Moment> {
         let last = self.paced.iter().find(|(paced, _)| *paced == source)?.1;
         Some(last.after(PACE)).filter(|at| *at > now)
     }
 
+    /// When a source that gets workers at a pace got its last one.
+    fn last_of(&mut self, source: Source) -> Option<&mut Moment> {
+        self.paced.iter_mut().find(|(paced, _)| *paced == source).map(|(_, last)| last)
+    }
+
     /// Clients of this source leave without their answers.
     fn slow_down(&mut self, now: Moment, source: Source, last: Moment) {
         self.paced.retain(|(_, last)| last.after(PACE) > now);
-        if let Some((_, known)) = self.paced.iter_mut().find(|(paced, _)| *paced == source) {
+        if let Some(known) = self.last_of(source) {
             *known = last.max(*known);
         } else if self.paced.len() < PACED {
             self.paced.push((source, last));
@@ -106,7 +116,7 @@ impl Bus {
     /// source: only a few of them are waited with.
     pub(super) fn on_sends_no_more(&mut self, now: Moment, key: ClientKey) {
         let Some(source) = self.clients.get(key).map(|client| client.source) else { return };
-        let Some(at) = self.spawns.wanted.iter().position(|wanted| wanted.client == key) else { return };
+        let Some(at) = self.spawns.place_of(key) else { return };
         self.spawns.wanted[at].has_ended = true;
         self.spawns.slow_down(now, source, now);
         self.check_at(now.after(PACE));
@@ -137,7 +147,7 @@ impl Bus {
 
     /// A client that waits for its turn is being closed: nothing is started for it.
     pub(super) fn give_up_turn(&mut self, now: Moment, key: ClientKey) {
-        let Some(at) = self.spawns.wanted.iter().position(|wanted| wanted.client == key) else { return };
+        let Some(at) = self.spawns.place_of(key) else { return };
         self.spawns.wanted.remove(at);
         if let Some(source) = self.clients.get(key).map(|client| client.source) {
             self.spawns.slow_down(now, source, now);
@@ -161,7 +171,7 @@ impl Bus {
     pub(super) fn count_turn(&mut self, now: Moment, key: ClientKey) {
         let Some(client) = self.clients.get(key) else { return };
         self.sources.count_turn(client.source_use);
-        if let Some((_, last)) = self.spawns.paced.iter_mut().find(|(source, _)| *source == client.source) {
+        if let Some(last) = self.spawns.last_of(client.source) {
             *last = now;
         }
         self.check_at(now.after(FIRST_ANSWER));
@@ -245,7 +255,7 @@ impl Bus {
 
     /// Since when a client waits for its turn, and in which group.
     pub(super) fn awaits_turn(&self, key: ClientKey) -> Option<(usize, Moment)> {
-        let wanted = self.spawns.wanted.iter().find(|wanted| wanted.client == key)?;
+        let wanted = &self.spawns.wanted[self.spawns.place_of(key)?];
         Some((wanted.group, wanted.since))
     }
 

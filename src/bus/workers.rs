@@ -285,7 +285,8 @@ impl Bus {
         self.step(now, key, Event::Timer);
     }
 
-    fn replace_for(&mut self, key: WorkerKey, reason: Reason) {
+    /// A worker is replaced for this reason.
+    pub(super) fn replace_for(&mut self, key: WorkerKey, reason: Reason) {
         if let Some(worker) = self.workers.get_mut(key) {
             worker.replaced_for(reason);
         }

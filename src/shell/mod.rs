@@ -253,7 +253,7 @@ fn condition(bus: &Bus, now: Moment) -> Condition {
         running += pool.running;
         wanted += pool.running + pool.missing;
     }
-    Condition { is_ready: bus.has_started(now), running, wanted, clients: bus.stats().clients }
+    Condition { is_ready: bus.has_started(now), running, wanted, clients: bus.levels().clients.used }
 }
 
 /// The running daemon: the core, and the hands that do what it wants.

@@ -24,6 +24,8 @@ use crate::error::StartError;
 const ARM_AGAIN: Duration = Duration::from_millis(100);
 /// The first of the sleeps in which events gather.
 const FIRST_SLEEP: Duration = Duration::from_micros(48);
+/// How long to sleep where nothing but closed descriptors has woken us, which goes on until a process has started.
+const STALE_SLEEP: Duration = Duration::from_millis(1);
 /// A pipe that has room has room for so much (pipe(7), PIPE_BUF): more might have to wait, if it may.
 const PIECE: usize = 4096;
 /// RWF_NOWAIT (preadv2(2)).
@@ -43,6 +45,14 @@ struct Waiters {
     watch: Waiting,
     /// The events that the kernel knows it by, if it does.
     registered: Option<u32>,
+    /// How often its number has come to belong to another file. What is closed here stays registered while a process that
+    /// is being started holds it, too (epoll(7), question 6), and its events are not those of who has the number now.
+    generation: u32,
+}
+
+/// What an event is known by.
+fn data(descriptor: RawFd, generation: u32) -> u64 {
+    u64::from(generation) << 32 | u64::from(descriptor as u32)
 }
 
 impl Waiters {
@@ -187,7 +197,14 @@ impl Epoll {
     }
 
     fn control(&self, how: libc::c_int, descriptor: RawFd, events: u32) -> io::Result<()> {
-        self.poll.control(how, descriptor, events, descriptor as u64)
+        let generation = self.waiting[descriptor as usize].generation;
+        self.poll.control(how, descriptor, events, data(descriptor, generation))
+    }
+
+    /// What waits for the descriptor of an event; none if that is closed.
+    fn waiters(&self, event: &libc::epoll_event) -> Option<&Waiters> {
+        let waiters = self.waiting.get(event.u64 as u32 as usize)?;
+        (u64::from(waiters.generation) == event.u64 >> 32).then_some(waiters)
     }
 
     /// Whether the kernel knows the descriptor by what it is taken to.
@@ -204,7 +221,8 @@ impl Epoll {
             self.waiting[descriptor as usize].registered = None;
             return self.unarmed.push(descriptor);
         }
-        let waiters = std::mem::take(&mut self.waiting[descriptor as usize]);
+        let waiters = self.waiting[descriptor as usize];
+        self.opened(descriptor);
         for (token, submission) in [waiters.input, waiters.output, waiters.watch].into_iter().flatten() {
             let completion = match submission {
                 Submission::AwaitRoom { .. } if code == libc::EPERM => {
@@ -334,13 +352,18 @@ impl Epoll {
             self.look(if self.done.is_empty() { timeout } else { Some(Duration::ZERO) })?;
         }
         let mut events = std::mem::take(&mut self.events);
+        let is_stale = |event: &libc::epoll_event| event.u64 != ASIDE && self.waiters(event).is_none();
+        if waits && !events.is_empty() && events.iter().all(is_stale) {
+            std::thread::sleep(STALE_SLEEP);
+        }
         for event in events.drain(..) {
             match event.u64 {
                 ASIDE => {
                     let done = &mut self.done;
                     self.aside.finished(|token, result| done.push(Completion::of(token, result, None, false)));
                 }
-                descriptor => self.ready(descriptor as RawFd, event.events),
+                _ if self.waiters(&event).is_none() => {}
+                _ => self.ready(event.u64 as RawFd, event.events),
             }
         }
         self.events = events;
@@ -371,12 +394,11 @@ impl Epoll {
     fn look(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         // A millisecond that has begun is waited for to its end.
         let timeout = timeout.map_or(-1, |timeout| timeout.as_micros().div_ceil(1000).min(i32::MAX as u128) as i32);
-        let waiting = &self.waiting;
-        let comes_once = |event: &libc::epoll_event| {
-            waiting.get(event.u64 as usize).is_some_and(|waiters| waiters.registered.is_none())
-        };
-        self.events.retain(comes_once);
-        self.poll.wait(&mut self.events, timeout)
+        let mut events = std::mem::take(&mut self.events);
+        events.retain(|event| self.waiters(event).is_some_and(|waiters| waiters.registered.is_none()));
+        let result = self.poll.wait(&mut events, timeout);
+        self.events = events;
+        result
     }
 }
 
@@ -389,7 +411,7 @@ impl Io for Epoll {
 
     fn opened(&mut self, descriptor: RawFd) {
         if let Some(waiters) = self.waiting.get_mut(descriptor as usize) {
-            *waiters = Waiters::default();
+            *waiters = Waiters { generation: waiters.generation.wrapping_add(1), ..Waiters::default() };
         }
     }
 
@@ -599,6 +621,32 @@ mod tests {
             assert_eq!(turn(&mut epoll), [(round, 1)]);
             epoll.return_received(RECEIVE_BUFFERS - 1);
         }
+    }
+
+    #[test]
+    fn a_closed_socket_that_another_process_still_holds_ends_nobody_who_has_its_number_next() {
+        const NUMBER: RawFd = 701;
+        let number = |socket: &UnixStream| {
+            UnixStream::from(rustix::io::fcntl_dupfd_cloexec(socket, NUMBER).expect("there is room"))
+        };
+        let mut epoll = epoll();
+        let watch = Submission::Watch { descriptor: NUMBER, half_closed: false };
+        // What a process holds until it has started.
+        let (held, gone) = UnixStream::pair().expect("a pair");
+        let first = number(&held);
+        assert_eq!(first.as_raw_fd(), NUMBER);
+        epoll.opened(NUMBER);
+        submit(&mut epoll, watch, 1);
+        assert_eq!(turn(&mut epoll), []);
+        drop(gone);
+        assert!(matches!(turn(&mut epoll)[..], [(1, _)]));
+        drop(first);
+        let (ours, _theirs) = UnixStream::pair().expect("a pair");
+        let second = number(&ours);
+        assert_eq!(second.as_raw_fd(), NUMBER);
+        epoll.opened(NUMBER);
+        submit(&mut epoll, watch, 2);
+        assert_eq!((turn(&mut epoll), turn(&mut epoll)), (vec![], vec![]), "nothing has happened to the second one");
     }
 
     #[test]

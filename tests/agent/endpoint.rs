@@ -85,10 +85,9 @@ impl Conn {
         self.event(&json!({"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]}));
     }
 
-    /// `[DONE]` and the end of the stream; the connection can be used again.
+    /// `[DONE]` and the end of the stream, which come together: the connection can be used again at once.
     pub fn done(&mut self) {
-        self.chunk(b"data: [DONE]\n\n");
-        self.end();
+        self.raw(b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n");
     }
 
     pub fn end(&mut self) {

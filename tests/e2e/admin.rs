@@ -190,7 +190,7 @@ fn the_check_of_the_shipped_haproxy_file_lets_a_daemon_in_whose_other_listener_h
     let pools = [echo("agents", 1), crate::harness::shell("bad", "exit 1"), echo("third", 1)];
     let setup = Setup::new(pools).limit("max_restarts", 0).no_listener().set("listeners", listeners);
     let daemon = with_admin(setup).start();
-    until_status(&daemon, "/readyz?listener=1", 503);
+    daemon.until("the bad pool is given up", || Admin::of(&daemon).get("/readyz?listener=1").body.contains("given up"));
     until_status(&daemon, uri, 200);
     assert_eq!(Admin::of(&daemon).get("/readyz").status, 503, "without a listener it is about all");
     daemon.stop();

@@ -4,6 +4,7 @@
 use std::fs::{self, File};
 use std::net::IpAddr;
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use rustix::process::Signal;
@@ -52,6 +53,19 @@ fn slow_to_start(most: usize) -> (Setup, PathBuf) {
     (setup, agent)
 }
 
+/// A daemon whose spare worker has opened all that it needs of its program.
+fn start_with_a_spare(setup: Setup) -> Daemon {
+    let daemon = start_ready(setup);
+    let has_begun = |(process, _): (u32, char)| {
+        let line = fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
+        line.starts_with(program().as_os_str().as_bytes())
+    };
+    daemon.until("both workers run", || {
+        children(daemon.pid()).into_iter().filter(|child| has_begun(*child)).count() == 2
+    });
+    daemon
+}
+
 /// How many workers of a pool were started.
 fn starts(daemon: &Daemon, pool: &str) -> u64 {
     let answer = Admin::of(daemon).get("/pools.json").body;
@@ -67,7 +81,7 @@ fn ask(client: &mut Client, pool: &str) {
 #[test]
 fn while_a_worker_is_being_started_others_are_served_and_who_waits_for_it_is_seen() {
     let (setup, agent) = slow_to_start(9);
-    let mut daemon = start_ready(setup);
+    let mut daemon = start_with_a_spare(setup);
     let Some(lease) = Lease::on(&agent) else { return skip("the file system of TMPDIR has no leases (fcntl(2))") };
     let (mut warm, mut waits, mut other) = (daemon.connect(), daemon.connect(), daemon.connect());
     // The spare one is taken, and the next one cannot come.
@@ -120,7 +134,7 @@ fn connections_that_have_gone_get_no_workers_and_keep_nobody_from_theirs() {
 #[test]
 fn the_others_of_a_dedicated_pool_take_turns_with_one_who_asks_for_a_hundred_workers() {
     let (setup, agent) = slow_to_start(1000);
-    let daemon = start_ready(setup.tcp());
+    let daemon = start_with_a_spare(setup.tcp());
     let address = daemon.address();
     let from = |host: u8| Client::over_tcp_from(IpAddr::from([127, 0, 0, host]), address);
     let Some(lease) = Lease::on(&agent) else { return skip("the file system of TMPDIR has no leases (fcntl(2))") };

@@ -73,6 +73,8 @@ pub struct Kernel {
     now: Duration,
     /// For how long the machine was suspended.
     asleep: Duration,
+    /// Whether the process was stopped once: more often, and the time that the others have is less than any patience.
+    was_stopped: bool,
     wires: Rc<RefCell<Wires>>,
     /// One in so many operations fails; and moves a part of its bytes.
     fails: usize,
@@ -97,6 +99,7 @@ impl Kernel {
             pending: Vec::new(),
             now: Duration::ZERO,
             asleep: Duration::ZERO,
+            was_stopped: false,
             wires,
             fails,
             cuts,
@@ -325,12 +328,13 @@ impl Io for Kernel {
         self.now += passed;
         self.wires.borrow_mut().awake += passed;
         if timeout.is_some() && self.random.one_in(FREEZES) {
-            if !self.random.one_in(4) {
+            if self.was_stopped || !self.random.one_in(4) {
                 self.asleep += Duration::from_secs(self.random.range(2..4000) as u64);
             } else {
                 // Shorter than the patience of a daemon that waits for a header: the others do not run either.
                 let stopped = Duration::from_millis(self.random.range(2_000..2_500) as u64);
                 self.now += stopped;
+                self.was_stopped = true;
                 self.wires.borrow_mut().awake += stopped;
             }
         }

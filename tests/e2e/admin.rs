@@ -299,6 +299,7 @@ fn a_request_may_come_byte_by_byte_and_its_sender_may_leave_at_any_byte() {
 #[test]
 fn checks_take_no_slot_and_no_line_of_the_log_and_the_oldest_of_64_connections_makes_room() {
     let mut daemon = start_ready(Setup::new([worker("agents", 1, &[])]));
+    daemon.logs(&["worker_started"]);
     let log = daemon.log();
     let mut first = Admin::of(&daemon);
     assert_eq!(first.get("/healthz").status, 200);

@@ -32,6 +32,7 @@ use super::signals::Signals;
 use super::workers::processes::Processes;
 use super::workers::spawn::Spawned;
 use super::workers::starter::Started;
+use super::workers::usage::Usage;
 use super::{Ground, Shell, log};
 use crate::bus::port::{Exit, Origin, Reason, Signal, WorkerKey};
 use crate::bus::settings::{Proxies, Proxy};
@@ -273,6 +274,15 @@ impl Processes for Rc<RefCell<Children>> {
 
     fn next_started(&mut self) -> Option<Started> {
         self.borrow_mut().started.pop_front()
+    }
+
+    // The same in each run of a seed.
+    fn usage(&self) -> Usage {
+        Usage::default()
+    }
+
+    fn resident(&self, process: u32) -> Option<u64> {
+        Some(u64::from(process))
     }
 
     fn signal(&mut self, worker: WorkerKey, signal: Signal) {

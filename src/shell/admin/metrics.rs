@@ -6,7 +6,6 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use super::process::Process;
 use super::response::Pieces;
 use super::view::View;
 use crate::bus::histogram::Histogram;
@@ -14,6 +13,7 @@ use crate::bus::overview::{Askers, PoolRow};
 use crate::bus::readiness::Readiness;
 use crate::bus::stats::Stats;
 use crate::bus::tally::{ENDS, Errors, Outcome};
+use crate::shell::workers::usage::Usage;
 
 /// The media type of the format.
 pub(super) const KIND: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -69,7 +69,7 @@ struct Gathered {
     clients_paused_for: Duration,
     workers_paused_for: Duration,
     pools: Vec<OfPool>,
-    process: Process,
+    process: Usage,
 }
 
 #[derive(Clone, Default)]
@@ -536,7 +536,7 @@ impl Metrics {
         let pools = vec![OfPool::default(); view.pools.len()];
         Self {
             step: Step::Clients(0),
-            gathered: Gathered { clients, pools, process: Process::look(), ..Gathered::default() },
+            gathered: Gathered { clients, pools, process: view.processes.usage(), ..Gathered::default() },
         }
     }
 

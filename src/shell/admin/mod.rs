@@ -15,7 +15,6 @@ mod health;
 mod history;
 mod metrics;
 mod page;
-mod process;
 pub(super) mod recent;
 mod request;
 mod response;

@@ -185,6 +185,7 @@ impl<I: Io> Shell<I> {
             bus: &self.bus,
             now,
             pools: &self.hands.pools,
+            processes: &*self.hands.processes,
             places: &self.admin.places,
             recent: &self.hands.recent,
             history: &self.admin.history,

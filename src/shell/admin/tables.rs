@@ -1,6 +1,5 @@
 //! The tables of the daemon as JSON, a row for each client, worker, pool, session or request; written in pieces.
 
-use std::fs;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -265,18 +264,10 @@ fn worker(view: &View<'_>, slot: usize) -> Option<Value> {
         "asks": worker.link.asked,
         "sessions": worker.link.sessions,
         "unread_bytes": worker.unread,
-        "memory_bytes": resident(worker.pid),
+        "memory_bytes": view.processes.resident(worker.pid),
     });
     add_link(view, &mut row, &worker.link);
     Some(row)
-}
-
-/// Bytes of memory that a process has, those that it shares included; none of its children (VmRSS, proc_pid_status(5)).
-fn resident(process: u32) -> Option<u64> {
-    let text = fs::read_to_string(format!("/proc/{process}/status")).ok().filter(|_| process != 0)?;
-    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kibibytes * 1024)
 }
 
 fn add_readiness(row: &mut Value, readiness: Option<Readiness>) {

@@ -8,12 +8,14 @@ use crate::bus::Bus;
 use crate::bus::histogram::Histogram;
 use crate::bus::port::Moment;
 use crate::config::Pool;
+use crate::shell::workers::processes::Processes;
 
 /// See the top of the file.
 pub(super) struct View<'a> {
     pub bus: &'a Bus,
     pub now: Moment,
     pub pools: &'a [Pool],
+    pub processes: &'a dyn Processes,
     pub places: &'a [Place],
     pub recent: &'a Recent,
     pub history: &'a History,

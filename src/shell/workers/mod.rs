@@ -4,6 +4,7 @@ pub(super) mod processes;
 pub(super) mod reap;
 pub(super) mod spawn;
 pub(super) mod starter;
+pub(super) mod usage;
 
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};

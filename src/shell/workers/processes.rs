@@ -5,6 +5,7 @@ use std::io;
 use rustix::process::Rlimit;
 
 use super::starter::Started;
+use super::usage::{self, Usage};
 use crate::bus::port::{Exit, Signal, WorkerKey};
 use crate::config::Pool;
 
@@ -25,6 +26,16 @@ pub(crate) trait Processes {
 
     /// Reaps one child. The worker is named if it was one; none when nobody else is dead.
     fn next_dead(&mut self) -> Option<(Option<WorkerKey>, Exit)>;
+
+    /// What the kernel counts of our own process.
+    fn usage(&self) -> Usage {
+        Usage::own()
+    }
+
+    /// Bytes of memory that a worker process has, if it is there.
+    fn resident(&self, process: u32) -> Option<u64> {
+        usage::resident(process)
+    }
 
     /// Kills and reaps whoever is left at the end: workers that did not end in time, and processes that left their
     /// worker's group. Returns the process ids.

@@ -1,5 +1,7 @@
-//! What the kernel counts of the daemon's own process, under the names that Prometheus has for it in every program.
+//! What the kernel counts of processes: of the daemon's own, under the names that Prometheus has for it in every program,
+//! and the memory of workers.
 
+use std::fmt::Display;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
@@ -10,7 +12,7 @@ const DESCRIPTORS: &str = "/proc/self/fd";
 
 /// See the top of the file. What cannot be seen here, where /proc is not mounted for instance, is none.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Process {
+pub(crate) struct Usage {
     pub cpu_seconds: f64,
     pub resident_bytes: Option<u64>,
     pub virtual_bytes: Option<u64>,
@@ -18,23 +20,33 @@ pub(super) struct Process {
     pub most_descriptors: Option<u64>,
 }
 
-impl Process {
-    pub(super) fn look() -> Self {
+impl Usage {
+    pub(super) fn own() -> Self {
         let cpu = clock_gettime(ClockId::ProcessCPUTime);
-        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-        // `VmRSS:      5432 kB`
-        let memory = |name| {
-            let line = status.lines().find_map(|line| line.strip_prefix(name))?;
-            Some(line.trim_end_matches("kB").trim().parse::<u64>().ok()? * 1024)
-        };
+        let status = status("self");
         Self {
             cpu_seconds: cpu.tv_sec as f64 + cpu.tv_nsec as f64 / 1e9,
-            resident_bytes: memory("VmRSS:"),
-            virtual_bytes: memory("VmSize:"),
+            resident_bytes: bytes(&status, "VmRSS:"),
+            virtual_bytes: bytes(&status, "VmSize:"),
             open_descriptors: open_descriptors(),
             most_descriptors: getrlimit(Resource::Nofile).current,
         }
     }
+}
+
+/// Bytes of memory that a process has, those that it shares included; none of its children (VmRSS, proc_pid_status(5)).
+pub(super) fn resident(process: u32) -> Option<u64> {
+    bytes(&status(process), "VmRSS:")
+}
+
+fn status(process: impl Display) -> String {
+    fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default()
+}
+
+/// What a line like `VmRSS:      5432 kB` says.
+fn bytes(status: &str, name: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+    Some(line.trim_end_matches("kB").trim().parse::<u64>().ok()? * 1024)
 }
 
 /// The size of the directory is their number since Linux 6.2, and 0 before.
@@ -52,13 +64,13 @@ mod tests {
 
     #[test]
     fn a_process_has_used_time_and_memory_and_has_fewer_descriptors_open_than_it_may() {
-        let process = Process::look();
-        assert!(process.cpu_seconds > 0.0 && process.resident_bytes > Some(1 << 16), "{process:?}");
-        assert!(process.virtual_bytes >= process.resident_bytes, "{process:?}");
-        assert!(process.open_descriptors >= Some(3), "{process:?}");
-        assert!(process.most_descriptors.is_none_or(|most| Some(most) >= process.open_descriptors), "{process:?}");
+        let usage = Usage::own();
+        assert!(usage.cpu_seconds > 0.0 && usage.resident_bytes > Some(1 << 16), "{usage:?}");
+        assert!(usage.virtual_bytes >= usage.resident_bytes, "{usage:?}");
+        assert!(usage.open_descriptors >= Some(3), "{usage:?}");
+        assert!(usage.most_descriptors.is_none_or(|most| Some(most) >= usage.open_descriptors), "{usage:?}");
         let held: Vec<fs::File> = (0..50).map(|_| fs::File::open("/dev/null").expect("it is there")).collect();
-        assert!(Process::look().open_descriptors >= Some(50));
+        assert!(Usage::own().open_descriptors >= Some(50));
         drop(held);
     }
 }

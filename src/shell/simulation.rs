@@ -1057,7 +1057,8 @@ impl Simulation {
             (false, Reason::ClientKilled),
             (false, Reason::NotAllowed),
             (false, Reason::OwnWorkerEnded),
-            (false, Reason::ClientOverdue),
+            // Who is closed in an orderly way is heard for a second, and may go on asking.
+            (scarcity.has_little_memory || scarcity.clients.is_some(), Reason::ClientOverdue),
             (false, Reason::NoInput),
         ];
         let mut counted = 0;

@@ -36,7 +36,7 @@ fn without_a_configuration_two_echo_workers_answer_and_stderr_says_so() {
     let mut client = daemon.connect();
     let answer = client.request(1, "hello", json!({ "a": 1 }));
     assert_eq!(answer["result"], json!({ "echo": { "a": 1 }, "method": "hello" }));
-    assert_eq!(daemon.descendants().len(), 2, "two workers: {:?}", daemon.descendants());
+    daemon.until("there are two workers", || daemon.descendants().len() == 2);
     daemon.stop();
 }
 

@@ -77,6 +77,7 @@ fn a_worker_inherits_no_descriptor_no_blocked_and_no_ignored_signal() {
             Ok(())
         })
         .start();
+    daemon.until("it has a worker", || !daemon.descendants().is_empty());
     let (worker, _) = daemon.descendants()[0];
     let numbers = || {
         let files = fs::read_dir(format!("/proc/{worker}/fd")).unwrap();

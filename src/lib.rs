@@ -33,7 +33,7 @@ pub mod address;
 mod advice;
 #[doc(hidden)]
 pub mod bridge;
-pub mod bus;
+pub use stdio_bus_core as bus;
 #[doc(hidden)]
 pub mod calendar;
 #[doc(hidden)]
@@ -57,7 +57,7 @@ pub mod proxy;
 pub mod random;
 #[doc(hidden)]
 pub mod reserve;
-pub mod scan;
+pub use ndjson_scan as scan;
 #[doc(hidden)]
 pub mod shell;
 #[doc(hidden)]

@@ -10,9 +10,13 @@ fn root() -> PathBuf {
 /// The file that a proof like `core/ids::NAME` stands in.
 fn file_of(proof: &str) -> PathBuf {
     let (file, directory) = match proof.split_once('/') {
-        Some(("core", file)) => (file, "src/bus/tests"),
+        Some(("core", file)) => (file, "crates/stdio-bus-core/src/tests"),
         Some(("e2e", file)) => (file, "tests/e2e"),
-        Some(("unit", file)) => (file, "src"),
+        Some(("unit", file)) => match file.split_once('/') {
+            Some(("bus", file)) => (file, "crates/stdio-bus-core/src"),
+            Some(("scan", file)) => (file, "crates/ndjson-scan/src"),
+            _ => (file, "src"),
+        },
         _ => (proof, "tests"),
     };
     root().join(directory).join(format!("{file}.rs"))
@@ -80,7 +84,8 @@ fn every_fault_has_a_behaviour_and_a_test_or_the_table_says_that_there_is_none()
 
 /// Calls `look` with every source file of the daemon.
 fn look_at_the_daemon(look: impl Fn(&Path, &str)) {
-    let mut paths: Vec<PathBuf> = ["bus", "io", "scan", "shell"].map(|room| root().join("src").join(room)).into();
+    let rooms = ["crates/ndjson-scan/src", "crates/stdio-bus-core/src", "src/io", "src/shell"];
+    let mut paths: Vec<PathBuf> = rooms.map(|room| root().join(room)).into();
     while let Some(path) = paths.pop() {
         if path.is_dir() {
             paths.extend(fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()));

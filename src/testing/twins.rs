@@ -1,5 +1,5 @@
 //! One bus that is two: the second one looks up the way of every line of a client in the general manner, where the first
-//! one takes the short way if it can (`known_route` in `src/bus/from_client.rs`). Both are told the same, and have to do
+//! one takes the short way if it can (`known_route` in `from_client.rs`). Both are told the same, and have to do
 //! the same at the same moment.
 
 use std::ops::Deref;

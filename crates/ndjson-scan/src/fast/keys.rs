@@ -1,0 +1,220 @@
+//! Which routing key a string is, told from its first bytes without a branch. It never reads an escape: a key that
+//! could be a routing key in another spelling is left to the reference scanner.
+
+use crate::Window;
+use crate::member::Member;
+
+/// The routing keys, wherever they count.
+const NAMES: [&[u8]; 8] = [b"id", b"method", b"params", b"result", b"error", b"sessionId", b"pool", b"requestId"];
+
+/// What a key has to look like to be one of the names, its quotes included.
+#[derive(Clone, Copy)]
+#[repr(align(32))]
+struct Entry {
+    /// Its first eight bytes, and which bits of them count.
+    word: u64,
+    mask: u64,
+    /// Eight bytes from the fourth one on, for a key that is longer than eight.
+    tail: u64,
+    tail_mask: u64,
+}
+
+const EMPTY: Entry = Entry { word: u64::MAX, mask: 0, tail: 0, tail_mask: 0 };
+
+/// Each name in the place that the hash of its first four bytes says; `u64::MAX` under no mask matches nothing.
+static ENTRIES: [Entry; 16] = {
+    let mut entries = [EMPTY; 16];
+    let mut index = 0;
+    while index < NAMES.len() {
+        let name = NAMES[index];
+        let length = name.len() + 2;
+        let bytes = quoted(name);
+        let word = bytes as u64;
+        let place = hash(word);
+        entries[place] = Entry {
+            word,
+            mask: if length < 8 { !(!0 << (8 * length)) } else { !0 },
+            tail: if length > 8 { (bytes >> 24) as u64 } else { 0 },
+            tail_mask: if length > 8 { !0 } else { 0 },
+        };
+        index += 1;
+    }
+    entries
+};
+
+/// The member that the name in each place is, at top level and inside the value of each member that has names of its
+/// own inside.
+static MEMBERS: [[Member; 16]; 16] = {
+    let mut members = [[Member::Other; 16]; 16];
+    let mut index = 0;
+    while index < NAMES.len() {
+        let name = NAMES[index];
+        let place = hash(quoted(name) as u64);
+        members[TOP][place] = Member::of_message(name);
+        members[Member::Params as usize][place] = Member::Params.inside(name);
+        members[Member::Result as usize][place] = Member::Result.inside(name);
+        index += 1;
+    }
+    members
+};
+
+/// The row of [`MEMBERS`] for the message itself: a number that no member has.
+const TOP: usize = 15;
+
+const _: () = assert!((Member::LAST as usize) < TOP, "each member needs a row, a note and a bit of its own");
+
+/// Keys differ in their first four bytes, quote included, so a product of those can tell them apart.
+const fn hash(word: u64) -> usize {
+    place(word as u32, MULTIPLIER)
+}
+
+const fn place(start: u32, multiplier: u32) -> usize {
+    (start.wrapping_mul(multiplier) >> 28) as usize
+}
+
+/// The first odd number from here on that gives each name a place of its own.
+const MULTIPLIER: u32 = {
+    let mut multiplier = 0x9E37_79B9;
+    'search: loop {
+        let mut taken = 0_u16;
+        let mut index = 0;
+        while index < NAMES.len() {
+            let bit = 1 << place(quoted(NAMES[index]) as u32, multiplier);
+            if taken & bit != 0 {
+                multiplier += 2;
+                continue 'search;
+            }
+            taken |= bit;
+            index += 1;
+        }
+        break multiplier;
+    }
+};
+
+/// A name as the key that it is, in quotes, its first byte lowest.
+const fn quoted(name: &[u8]) -> u128 {
+    let mut key = [0; 16];
+    key[0] = b'"';
+    let mut at = 0;
+    while at < name.len() {
+        key[at + 1] = name[at];
+        at += 1;
+    }
+    key[name.len() + 1] = b'"';
+    u128::from_le_bytes(key)
+}
+
+/// The members of one message that routing looks at, found key by key.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Keys {
+    /// Where each member is: what the scanner noted for it.
+    notes: [u32; 16],
+    /// The members seen, and those seen twice.
+    seen: u16,
+    twice: u16,
+    /// The member of the message whose value is being read.
+    top: u8,
+    /// Some key may be a routing key in another spelling.
+    is_doubtful: bool,
+}
+
+impl Keys {
+    /// No key yet.
+    pub(crate) const NONE: Self = Self { notes: [0; 16], seen: 0, twice: 0, top: 0, is_doubtful: false };
+
+    /// Takes the key that begins at `at`; `is_inner` says that it stands one level below the message itself.
+    #[inline(always)]
+    pub(crate) fn take(&mut self, window: Window<'_>, at: usize, is_inner: bool, note: u32) {
+        let word = window.word(at);
+        let tail = window.word(at + 3);
+        let place = hash(word);
+        let entry = &ENTRIES[place];
+        let begins = word & entry.mask == entry.word;
+        let is_name = begins & ((tail ^ entry.tail) & entry.tail_mask == 0);
+        // A key that is no name in its first eight bytes can be one in another spelling only if one of them is a
+        // backslash; one that begins as a long name may go on with one.
+        if !is_name & (begins | (marks(word, b'\\') != 0)) {
+            self.is_doubtful |= is_escaped(window, at);
+        }
+        let row = if is_inner { self.top as usize } else { TOP };
+        let member = if is_name { MEMBERS[row & 15][place] } else { Member::Other };
+        self.top = if is_inner { self.top } else { member as u8 };
+        self.notes[member as usize & 15] = note;
+        self.twice |= self.seen & member.bit();
+        self.seen |= member.bit();
+    }
+
+    /// Whether the fields can be told from what was taken. If not, the reference scanner has to.
+    #[inline(always)]
+    pub(crate) fn are_certain(&self) -> bool {
+        !self.is_doubtful && self.twice & !Member::Other.bit() == 0
+    }
+
+    #[inline(always)]
+    pub(crate) fn has(&self, member: Member) -> bool {
+        self.seen & member.bit() != 0
+    }
+
+    /// Whether any of these members was seen.
+    #[inline(always)]
+    pub(crate) fn has_any(&self, members: u16) -> bool {
+        self.seen & members != 0
+    }
+
+    /// What was noted when this member was taken.
+    #[inline(always)]
+    pub(crate) fn note(&self, member: Member) -> u32 {
+        self.notes[member as usize]
+    }
+}
+
+/// Bytes of a key: a key with the same ones is the same member, or none as this one.
+#[derive(Clone, Copy)]
+pub(crate) struct Sample {
+    word: u64,
+    /// Where they stand in the key.
+    from: u8,
+    /// How many of the word's upper bits do not count.
+    unused: u8,
+}
+
+impl Sample {
+    /// Eight bytes that every key has.
+    pub(crate) const NONE: Self = Self { word: 0, from: 0, unused: 0 };
+
+    /// The samples of the key that begins at `at`: its first eight bytes, fewer if it is shorter, and those from the
+    /// fourth one on too if it begins as a long name may.
+    pub(crate) fn of(window: Window<'_>, at: usize) -> impl Iterator<Item = Self> {
+        let word = window.word(at);
+        // The quote that begins the key is passed over.
+        let end = marks(word | 0xFF, b'"');
+        let unused = if end == 0 { 0 } else { 63 - end.trailing_zeros() as u8 };
+        let is_long = ENTRIES[hash(word)].tail_mask != 0;
+        let first = Self { word, from: 0, unused };
+        let second = Self { word: window.word(at + 3), from: 3, unused: 0 };
+        [first].into_iter().chain(is_long.then_some(second))
+    }
+
+    /// Not 0 if the key that begins at `at` has other bytes.
+    #[inline(always)]
+    pub(crate) fn differs(&self, window: Window<'_>, at: usize) -> u64 {
+        (window.word(at + self.from as usize) ^ self.word) << (self.unused & 63)
+    }
+}
+
+/// The upper bit of each byte that has this value. A byte after the first such one may be marked too.
+#[inline(always)]
+fn marks(word: u64, byte: u8) -> u64 {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    let bytes = word ^ (ONES * byte as u64);
+    bytes.wrapping_sub(ONES) & !bytes & ONES << 7
+}
+
+/// Whether the key that begins at `at` has an escape early enough to be a routing key.
+#[cold]
+#[inline(never)]
+fn is_escaped(window: Window<'_>, at: usize) -> bool {
+    // Nine characters of at most six bytes each; the string was found valid, so the pad is never taken for a key.
+    let key = window.array::<54>(at + 1);
+    key.iter().find(|&&byte| byte == b'"' || byte == b'\\') == Some(&b'\\')
+}

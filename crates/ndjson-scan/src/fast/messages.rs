@@ -1,0 +1,324 @@
+//! From tokens to lines: checks the grammar, the scalars and the keys of each message and tells where its fields are.
+//! What it cannot decide it leaves to the reference scanner; it never gives a line of its own mind.
+
+use super::grammar::{Grammar, Kinds};
+use super::keys::Keys;
+use super::scalar;
+use super::shapes::Shapes;
+use super::tokens::Tokens;
+use crate::isa::{BLOCK, Isa, Job};
+use crate::member::Member;
+use crate::{BATCH, Line, Span, Window};
+use alloc::vec::Vec;
+
+/// Why no more lines are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// All tokens were used.
+    Empty,
+    /// The batch is full; tokens are left.
+    Full,
+    /// The reference scanner has to decide the line that begins where the last one ended. Its tokens up to the
+    /// newline are used up, if the newline is among them.
+    Doubt,
+}
+
+/// The work at hand: tokens to use, lines to give.
+pub(crate) struct Messages<'a> {
+    pub(crate) window: Window<'a>,
+    pub(crate) tokens: &'a mut Tokens,
+    pub(crate) shapes: &'a mut Shapes,
+    /// The line that the tokens go on with.
+    pub(crate) draft: &'a mut Draft,
+    /// Where that line begins.
+    pub(crate) line: &'a mut usize,
+    /// The last token is a scalar that may go on after the bytes it was found in.
+    pub(crate) ends_in_scalar: bool,
+    pub(crate) lines: &'a mut Vec<Line>,
+}
+
+/// A line that is long, or whose end has not come: what is known of its tokens so far. Places are counted from the
+/// line's start.
+#[derive(Clone, Copy)]
+pub(crate) struct Draft {
+    is_begun: bool,
+    grammar: Grammar,
+    /// The members seen; noted are the places of their colons.
+    keys: Keys,
+    /// Where the last token begins.
+    last: u32,
+    /// The last token is a scalar that was not complete.
+    owes_scalar: bool,
+}
+
+impl Default for Draft {
+    fn default() -> Self {
+        Self { is_begun: false, grammar: Grammar::opened(), keys: Keys::default(), last: 0, owes_scalar: false }
+    }
+}
+
+impl Job for Messages<'_> {
+    type Output = Stop;
+
+    #[inline(always)]
+    fn run<I: Isa>(self, isa: I) -> Stop {
+        self.read(isa)
+    }
+}
+
+impl Messages<'_> {
+    /// Reads lines until the tokens are used up, the batch is full or a line is doubtful.
+    #[inline(always)]
+    pub(crate) fn read<I: Isa>(mut self, isa: I) -> Stop {
+        while self.tokens.used < self.tokens.count {
+            let at = self.tokens.used;
+            let count = self.count(isa, at);
+            let is_whole = at + count < self.tokens.count;
+            if !is_whole {
+                self.tokens.used = self.tokens.count;
+                return if self.go_on(isa, at, count, !self.ends_in_scalar) { Stop::Empty } else { Stop::Doubt };
+            }
+            if self.lines.len() >= BATCH {
+                return Stop::Full;
+            }
+            let end = self.tokens.place(at + count);
+            self.tokens.used = at + count + 1;
+            let line = if self.draft.is_begun || count > BLOCK {
+                self.long(isa, at, count, end)
+            } else if count > 0 {
+                self.short(isa, at, count, end)
+            } else {
+                *self.line = end + 1;
+                continue;
+            };
+            let Some(line) = line else { return Stop::Doubt };
+            self.lines.push(line);
+            *self.line = end + 1;
+        }
+        if self.draft.is_begun && !self.go_on(isa, self.tokens.count, 0, !self.ends_in_scalar) {
+            return Stop::Doubt;
+        }
+        Stop::Empty
+    }
+
+    /// How many tokens stand before the next newline, or before the end.
+    #[inline(always)]
+    fn count<I: Isa>(&self, isa: I, from: usize) -> usize {
+        let mut at = from;
+        loop {
+            let newlines = isa.equal(isa.load(self.tokens.kinds(at)), b'\n');
+            if newlines != 0 {
+                return at + newlines.trailing_zeros() as usize - from;
+            }
+            at += BLOCK;
+            if at >= self.tokens.count {
+                return self.tokens.count - from;
+            }
+        }
+    }
+
+    /// A whole line of up to 64 tokens.
+    #[inline(always)]
+    fn short<I: Isa>(&mut self, isa: I, at: usize, count: usize, end: usize) -> Option<Line> {
+        let shape = self.shapes.find(isa, self.tokens, at, count)?;
+        shape.read_keys(self.window, self.tokens, at);
+        let keys = &shape.keys;
+        let mut scalars = shape.scalars;
+        while scalars != 0 {
+            if !scalar::is_valid(self.window, self.tokens.place(at + scalars.trailing_zeros() as usize)) {
+                return None;
+            }
+            scalars &= scalars - 1;
+        }
+        if !keys.are_certain() {
+            return None;
+        }
+        let value = |member| {
+            let token = at + keys.note(member) as usize + 1;
+            let (start, next) = (self.tokens.place(token), self.tokens.place(token + 1));
+            Value { first: self.window.byte(start), token: trimmed(self.window, start, next) }
+        };
+        Some(fields(keys, value, *self.line, end))
+    }
+
+    /// The rest of a line that is long or began in an earlier chunk.
+    #[inline(always)]
+    fn long<I: Isa>(&mut self, isa: I, at: usize, count: usize, end: usize) -> Option<Line> {
+        if !self.go_on(isa, at, count, true) || !self.draft.grammar.is_complete() {
+            return None;
+        }
+        let line = *self.line;
+        let keys = self.draft.keys;
+        *self.draft = Draft::default();
+        let value = |member| value_at(self.window, line + keys.note(member) as usize + 1);
+        Some(fields(&keys, value, line, end))
+    }
+
+    /// Takes `count` tokens of a line. `is_scalar_whole` says that the last one, if it is a scalar, ends in the bytes
+    /// read so far. `false` is doubt.
+    #[inline(always)]
+    fn go_on<I: Isa>(&mut self, isa: I, mut at: usize, mut count: usize, is_scalar_whole: bool) -> bool {
+        let (tokens, window, line) = (&*self.tokens, self.window, *self.line);
+        let mut draft = *self.draft;
+        if draft.owes_scalar && (count > 0 || is_scalar_whole) {
+            if !scalar::is_valid(window, line + draft.last as usize) {
+                return false;
+            }
+            draft.owes_scalar = false;
+        }
+        if !draft.is_begun && count > 0 {
+            if tokens.kind(at) != b'{' {
+                return false;
+            }
+            draft.is_begun = true;
+            at += 1;
+            count -= 1;
+        }
+        while count > 0 {
+            let step = count.min(BLOCK);
+            let kinds = Kinds::of(isa, tokens.kinds(at), step);
+            let Some(colons) = draft.grammar.step(isa, &kinds) else { return false };
+            let mut both = colons.outer | colons.inner;
+            while both != 0 {
+                let colon = both.trailing_zeros() as usize;
+                let key = if colon > 0 { tokens.place(at + colon - 1) } else { line + draft.last as usize };
+                let note = (tokens.place(at + colon) - line) as u32;
+                draft.keys.take(window, key, colons.inner >> colon & 1 != 0, note);
+                both &= both - 1;
+            }
+            let mut scalars = kinds.scalars();
+            if step == count && !is_scalar_whole {
+                let last = 1 << (step - 1);
+                draft.owes_scalar = scalars & last != 0;
+                scalars &= !last;
+            }
+            while scalars != 0 {
+                if !scalar::is_valid(window, tokens.place(at + scalars.trailing_zeros() as usize)) {
+                    return false;
+                }
+                scalars &= scalars - 1;
+            }
+            at += step;
+            count -= step;
+            draft.last = (tokens.place(at - 1) - line) as u32;
+        }
+        *self.draft = draft;
+        draft.keys.are_certain()
+    }
+}
+
+/// The value of a member: its first byte, and the whole token, or anything if it is an array or an object.
+struct Value {
+    first: u8,
+    token: Span,
+}
+
+impl Value {
+    /// The token, if it is a string.
+    #[inline(always)]
+    fn string(&self) -> Span {
+        if self.first == b'"' { self.token } else { Span::default() }
+    }
+
+    /// The token, if it is a string or a number.
+    #[inline(always)]
+    fn name(&self) -> Span {
+        if matches!(self.first, b'"' | b'-' | b'0'..=b'9') { self.token } else { Span::default() }
+    }
+}
+
+/// The line from `start` to `end`, its fields from the keys that were found and their values.
+#[inline(always)]
+fn fields(keys: &Keys, value: impl Fn(Member) -> Value, start: usize, end: usize) -> Line {
+    /// Members that most messages do not have.
+    const RARE: u16 = Member::Session.bit()
+        | Member::Pool.bit()
+        | Member::ParamsRequest.bit()
+        | Member::ParamsId.bit()
+        | Member::ResultSession.bit()
+        | Member::Error.bit();
+
+    let mut line = Line { span: Span { start: start as u32, end: end as u32 }, ..Line::default() };
+    if keys.has(Member::Id) {
+        let id = value(Member::Id);
+        line.id = id.name();
+        line.flags = match id.first {
+            b'n' => Line::ID_NULL,
+            b't' | b'f' | b'[' | b'{' => Line::ID_INVALID,
+            _ => 0,
+        };
+    }
+    if keys.has(Member::Method) {
+        line.method = value(Member::Method).string();
+    }
+    if keys.has(Member::ParamsSession) {
+        line.params_session = value(Member::ParamsSession).string();
+    }
+    if keys.has(Member::Result) {
+        line.flags |= Line::RESULT;
+    }
+    if keys.has_any(RARE) {
+        if keys.has(Member::Error) {
+            line.flags |= Line::ERROR;
+        }
+        if keys.has(Member::Session) {
+            line.session = value(Member::Session).string();
+        }
+        if keys.has(Member::Pool) {
+            line.pool = value(Member::Pool).string();
+        }
+        if keys.has(Member::ResultSession) {
+            line.result_session = value(Member::ResultSession).string();
+        }
+        if keys.has(Member::ParamsRequest) {
+            line.request_id = value(Member::ParamsRequest).name();
+        }
+        if keys.has(Member::ParamsId) {
+            line.params_id = value(Member::ParamsId).name();
+        }
+    }
+    line
+}
+
+/// The token that begins at `start`; after it comes white space at most before `next`.
+#[inline(always)]
+fn trimmed(window: Window<'_>, start: usize, next: usize) -> Span {
+    let mut end = next;
+    while is_white(window.byte(end - 1)) {
+        end -= 1;
+    }
+    Span { start: start as u32, end: end as u32 }
+}
+
+#[inline(always)]
+fn is_white(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t' | b'\r')
+}
+
+/// The value, known to be valid, that begins at `at` or after white space there.
+fn value_at(window: Window<'_>, mut at: usize) -> Value {
+    while is_white(window.byte(at)) {
+        at += 1;
+    }
+    let rest = &window.data()[at..];
+    let length = match rest[0] {
+        b'"' => string_length(rest),
+        b'[' | b'{' => 1,
+        _ => {
+            rest.iter().position(|byte| matches!(byte, b' ' | b'\t' | b'\r' | b'\n' | b',' | b']' | b'}')).unwrap_or(0)
+        }
+    };
+    Value { first: rest[0], token: Span { start: at as u32, end: (at + length) as u32 } }
+}
+
+/// The length of the string, known to be valid, that `bytes` begin with.
+fn string_length(bytes: &[u8]) -> usize {
+    let mut at = 1;
+    while let Some(found) = memchr::memchr2(b'"', b'\\', &bytes[at..]) {
+        if bytes[at + found] == b'"' {
+            return at + found + 1;
+        }
+        at += found + 2;
+    }
+    unreachable!("a valid string has an end")
+}

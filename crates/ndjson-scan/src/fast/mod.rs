@@ -1,0 +1,127 @@
+//! The fast scanner: the same lines as the reference scanner gives, many bytes at a time. It decides nothing that is
+//! not plain: a line that is malformed, deep, or spells a key with an escape goes to the reference scanner.
+//!
+//! ```text
+//!  bytes    {"id":7,"result":{"text":"a \"b\""}}⏎{"method":"x"}⏎
+//!  strings   ▔▔▔▔   ▔▔▔▔▔▔▔▔  ▔▔▔▔▔▔ ▔▔▔▔▔▔▔▔▔    ▔▔▔▔▔▔▔▔ ▔▔▔      64 bytes, 64 bits  tokens.rs
+//!  tokens   {"   :0,"       :{"     :"        }}⏎{"       :"  }⏎
+//!           └──────────────┬────────────────────┘
+//!  kinds    {":0,":{":"}}⏎{":"}⏎                                    packed, a byte each
+//!  places   0 1 5 6 7 8 16 17 18 24 25 34 35 36 37 …                and where they begin
+//!  colons     ↑   ↑  ·                                              at two levels      grammar.rs, shapes.rs
+//!  keys      id   result                                                               keys.rs
+//!  line     id = 7, RESULT                                                             messages.rs
+//! ```
+//!
+//! *Tokens.* A block of 64 bytes is asked where its quotes, backslashes, operators and so on are; each answer is a
+//! word with a bit for each byte. Which quotes are escaped follows from runs of backslashes by one subtraction, and
+//! what is inside strings is the parity of the quotes before it. Escapes, control bytes and UTF-8 are checked here,
+//! so strings are done with; what is left is packed into an array of kinds and one of places. This goes over a whole
+//! chunk of the window and knows nothing of lines.
+//!
+//! *Messages.* The kinds up to a newline are a message. Which kind may follow which is again a matter of words, now
+//! with a bit for each token; only brackets are followed one by one. All this depends on the kinds alone, and since
+//! messages come in few shapes, the shapes of short ones are kept. What remains is to look at each scalar, and at
+//! each key of the message and of the objects directly in it.
+//!
+//! Nothing is looked at again but the line in doubt: at the end of the bytes received, [`Strings`] and [`Draft`]
+//! keep what is known, and the next scan goes on from there.
+
+mod grammar;
+mod keys;
+pub(crate) mod messages;
+pub(crate) mod scalar;
+mod shapes;
+pub(crate) mod tokens;
+
+use crate::isa::Isa;
+use crate::{BATCH, Line, Outcome, Partial, Window};
+use alloc::vec::Vec;
+use messages::{Draft, Messages, Stop};
+use shapes::Shapes;
+use tokens::{Reading, Strings, Tokens};
+
+/// What all connections share.
+#[derive(Default)]
+pub(crate) struct Scratch {
+    tokens: Tokens,
+    shapes: Shapes,
+}
+
+/// What one connection remembers.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Memory {
+    strings: Strings,
+    draft: Draft,
+}
+
+/// [`super::Scanner::scan`]: chunk by chunk, tokens and then the lines that they are.
+pub(crate) fn scan<I: Isa>(
+    isa: I,
+    scratch: &mut Scratch,
+    partial: &mut Partial,
+    window: Window<'_>,
+    lines: &mut Vec<Line>,
+) -> Outcome {
+    if partial.is_by_byte
+        && lines.len() < BATCH
+        && let Some(outcome) = partial.read_by_byte(window, lines)
+    {
+        return outcome;
+    }
+    let Scratch { tokens, shapes } = scratch;
+    while lines.len() < BATCH {
+        if partial.scanned == window.data().len() {
+            return Outcome::More;
+        }
+        isa.run(Reading {
+            tokens: &mut *tokens,
+            strings: &mut partial.memory.strings,
+            window,
+            from: partial.scanned,
+            lines: BATCH - lines.len(),
+        });
+        if tokens.end == partial.scanned {
+            return Outcome::More;
+        }
+        partial.looked_at += (tokens.end - partial.scanned) as u64;
+        partial.scanned = tokens.end;
+        while !tokens.is_faulty {
+            let stop = isa.run(Messages {
+                window,
+                tokens: &mut *tokens,
+                shapes: &mut *shapes,
+                draft: &mut partial.memory.draft,
+                line: &mut partial.consumed,
+                ends_in_scalar: partial.memory.strings.ends_in_scalar(),
+                lines: &mut *lines,
+            });
+            match stop {
+                Stop::Empty => break,
+                Stop::Full => {
+                    partial.restart();
+                    return Outcome::Full;
+                }
+                Stop::Doubt => {
+                    let (strings, scanned) = (partial.memory.strings, partial.scanned);
+                    partial.restart();
+                    if let Some(outcome) = partial.read_by_byte(window, lines) {
+                        return outcome;
+                    }
+                    if partial.consumed > scanned {
+                        break;
+                    }
+                    // The line ended among the tokens, so the rest of them is as good as before.
+                    partial.memory.strings = strings;
+                    partial.scanned = scanned;
+                }
+            }
+        }
+        if tokens.is_faulty {
+            // Some line in these bytes is malformed; which one, and what is wrong first, is found byte by byte.
+            partial.restart();
+            return partial.scan_by_byte(window, lines);
+        }
+    }
+    Outcome::Full
+}

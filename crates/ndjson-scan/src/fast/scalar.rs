@@ -1,0 +1,94 @@
+//! Numbers and literals: whether the token that begins at a place is a whole valid one. It looks at eight bytes at
+//! once and never past the token by more than eight.
+
+use crate::Window;
+
+const DIGITS: u64 = 0x3030_3030_3030_3030;
+
+/// Whether a valid number or literal begins at `at` and ends before a byte that can stand after one.
+#[inline(always)]
+pub(crate) fn is_valid(window: Window<'_>, at: usize) -> bool {
+    let word = window.word(at);
+    let digits = digits(word);
+    if 0 < digits && digits < 8 && ends(window, at + digits) {
+        return digits == 1 || word as u8 != b'0';
+    }
+    // The letters differ, so at most one of these is it.
+    let length = match word as u32 {
+        TRUE | NULL => 4,
+        FALSE if (word >> 32) as u8 == b'e' => 5,
+        _ => return is_number(window, at),
+    };
+    ends(window, at + length)
+}
+
+const TRUE: u32 = u32::from_le_bytes(*b"true");
+const NULL: u32 = u32::from_le_bytes(*b"null");
+const FALSE: u32 = u32::from_le_bytes(*b"fals");
+
+/// Any number, the long way.
+#[inline(never)]
+fn is_number(window: Window<'_>, mut at: usize) -> bool {
+    if window.byte(at) == b'-' {
+        at += 1;
+    }
+    if window.byte(at) == b'0' {
+        at += 1;
+    } else if !skip_digits(window, &mut at) {
+        return false;
+    }
+    if window.byte(at) == b'.' {
+        at += 1;
+        if !skip_digits(window, &mut at) {
+            return false;
+        }
+    }
+    if window.byte(at) | 0x20 == b'e' {
+        at += 1;
+        if matches!(window.byte(at), b'+' | b'-') {
+            at += 1;
+        }
+        if !skip_digits(window, &mut at) {
+            return false;
+        }
+    }
+    ends(window, at)
+}
+
+/// Moves past the digits, or says that there are none.
+fn skip_digits(window: Window<'_>, at: &mut usize) -> bool {
+    let from = *at;
+    loop {
+        let digits = digits(window.word(*at));
+        *at += digits;
+        if digits < 8 {
+            return *at > from;
+        }
+    }
+}
+
+/// How many of the first bytes of a word are digits.
+#[inline(always)]
+fn digits(word: u64) -> usize {
+    // A digit is 0x3N with N up to 9; adding six lifts the others out of that row. A carry reaches only bytes after
+    // the first that is none.
+    let row = word ^ DIGITS;
+    let others = (row | row.wrapping_add(0x0606_0606_0606_0606)) & 0xF0F0_F0F0_F0F0_F0F0;
+    others.trailing_zeros() as usize / 8
+}
+
+/// Whether a scalar can end before this byte.
+#[inline(always)]
+fn ends(window: Window<'_>, at: usize) -> bool {
+    const AFTER: [bool; 256] = {
+        let mut after = [false; 256];
+        let bytes = b" \t\r\n,]}";
+        let mut index = 0;
+        while index < bytes.len() {
+            after[bytes[index] as usize] = true;
+            index += 1;
+        }
+        after
+    };
+    AFTER[window.byte(at) as usize]
+}

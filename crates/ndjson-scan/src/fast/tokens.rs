@@ -1,0 +1,287 @@
+//! From bytes to tokens: one kind and one place for each. Strings are validated completely on the way, so that their
+//! inside vanishes with the white space; scalars are only found, not read.
+//!
+//! It works in blocks of 64 bytes and knows no lines. The invariant: between two blocks, [`Strings`] is all there is
+//! to know of what came before.
+
+use crate::Window;
+use crate::isa::portable::Portable;
+use crate::isa::{BACK, BLOCK, Isa, Job};
+use alloc::boxed::Box;
+
+/// Most bytes that are turned into tokens at once: few enough that tokens stay in the first-level cache until they
+/// are read, and that a place in them fits 16 bits.
+const CHUNK: usize = 16 << 10;
+
+/// Blocks without a special byte after which the rest of a string is probably long and plain.
+const PLAIN_BLOCKS: u32 = 3;
+
+/// The tokens of a chunk.
+pub(crate) struct Tokens {
+    /// [`BLOCK`] more than a chunk can have, because blocks are packed whole, and as many again, because they are
+    /// read in blocks from any token on.
+    kinds: Box<[u8; CHUNK + 2 * BLOCK]>,
+    places: Box<[u16; CHUNK + 2 * BLOCK]>,
+    /// Where in the window the chunk begins: places are counted from there.
+    pub(crate) start: usize,
+    /// Where in the window it ends.
+    pub(crate) end: usize,
+    /// How many tokens it has.
+    pub(crate) count: usize,
+    /// How many of them were used up.
+    pub(crate) used: usize,
+    /// Whether one of its strings is invalid, a newline inside a string included. Then a malformed line begins before
+    /// `end`.
+    pub(crate) is_faulty: bool,
+}
+
+/// What a block must know of those before it.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Strings {
+    /// All bits if the next byte is inside a string.
+    inside: u64,
+    /// 1 if the next byte is escaped.
+    escaped: u64,
+    /// The bits of the next four bytes that must be hex digits.
+    hex: u64,
+    /// The bits of the last three bytes that were not ASCII.
+    high: u64,
+    /// 1 if the last byte was part of a scalar.
+    scalar: u64,
+}
+
+impl Strings {
+    /// Whether the last byte is part of a number or a literal, which may go on.
+    pub(crate) fn ends_in_scalar(&self) -> bool {
+        self.scalar != 0
+    }
+}
+
+/// What was found in one block.
+struct Found {
+    /// The first byte of each token.
+    tokens: u64,
+    /// Those that begin a scalar.
+    scalars: u64,
+    newlines: u64,
+    /// Something is invalid.
+    errors: u64,
+    /// No quote, no backslash, no control byte, only ASCII.
+    is_plain: bool,
+}
+
+impl Default for Tokens {
+    fn default() -> Self {
+        Self {
+            kinds: Box::new([0; CHUNK + 2 * BLOCK]),
+            places: Box::new([0; CHUNK + 2 * BLOCK]),
+            start: 0,
+            end: 0,
+            count: 0,
+            used: 0,
+            is_faulty: false,
+        }
+    }
+}
+
+/// Tokens to be read: from `from` on, until so many lines are there.
+pub(super) struct Reading<'a> {
+    pub tokens: &'a mut Tokens,
+    pub strings: &'a mut Strings,
+    pub window: Window<'a>,
+    pub from: usize,
+    pub lines: usize,
+}
+
+impl Job for Reading<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<I: Isa>(self, isa: I) {
+        self.tokens.read(isa, self.strings, self.window, self.from, self.lines);
+    }
+}
+
+impl Tokens {
+    /// The kinds of 64 tokens from number `at` on. After the last token stand zeros.
+    #[inline(always)]
+    pub(crate) fn kinds(&self, at: usize) -> &[u8; BLOCK] {
+        self.kinds[at..at + BLOCK].try_into().expect("64 bytes")
+    }
+
+    /// The kind of one token.
+    #[inline(always)]
+    pub(crate) fn kind(&self, at: usize) -> u8 {
+        self.kinds[at]
+    }
+
+    /// Where in the window one token begins.
+    #[inline(always)]
+    pub(crate) fn place(&self, at: usize) -> usize {
+        self.start + self.places[at] as usize
+    }
+
+    /// Turns the bytes of `window` from `from` on into tokens: one chunk of whole blocks, less if it has `lines`
+    /// newlines already. What is left at the window's end is cut after its last newline; bytes after that wait for
+    /// more.
+    #[inline(always)]
+    pub(crate) fn read<I: Isa>(
+        &mut self,
+        isa: I,
+        strings: &mut Strings,
+        window: Window<'_>,
+        from: usize,
+        lines: usize,
+    ) {
+        let mut state = *strings;
+        let limit = window.data().len().min(from + CHUNK);
+        let mut at = from;
+        let mut count = 0;
+        let mut newlines = 0;
+        let mut errors = 0;
+        let mut plain_blocks = 0;
+        while at + BLOCK <= limit && newlines < lines {
+            let block = isa.load(window.array(at));
+            let found = state.read(isa, window, at, block, !0);
+            errors |= found.errors;
+            if found.tokens != 0 {
+                self.push(isa, block, &found, count, at - from);
+                count += found.tokens.count_ones() as usize;
+                newlines += found.newlines.count_ones() as usize;
+            }
+            at += BLOCK;
+            plain_blocks = if found.is_plain { plain_blocks + 1 } else { 0 };
+            if plain_blocks == PLAIN_BLOCKS {
+                plain_blocks = 0;
+                if state.inside != 0 {
+                    at = skip_plain(isa, window, at, limit);
+                }
+            }
+        }
+        if limit == window.data().len() && at < limit && limit - at < BLOCK {
+            let block = isa.load(window.array(at));
+            let newlines = isa.equal(block, b'\n') & !(!0 << (limit - at));
+            if newlines != 0 {
+                let length = BLOCK - newlines.leading_zeros() as usize;
+                let valid = !0 >> (BLOCK - length);
+                let block = isa.first(block, length);
+                let found = state.read(isa, window, at, block, valid);
+                // A newline inside a string is a control byte in it, so no string is open now if nothing is wrong.
+                errors |= found.errors;
+                self.push(isa, block, &found, count, at - from);
+                count += found.tokens.count_ones() as usize;
+                state = Strings::default();
+                at += length;
+            }
+        }
+        self.kinds[count..count + BLOCK].fill(0);
+        *strings = state;
+        self.start = from;
+        self.end = at;
+        self.count = count;
+        self.used = 0;
+        self.is_faulty = errors != 0;
+    }
+
+    /// Appends what was found in a block to the `count` tokens there are; `from` is where the block begins in the
+    /// chunk.
+    #[inline(always)]
+    fn push<I: Isa>(&mut self, isa: I, block: I::Block, found: &Found, count: usize, from: usize) {
+        let kinds = (&mut self.kinds[count..count + BLOCK]).try_into().expect("64 bytes");
+        let places = (&mut self.places[count..count + BLOCK]).try_into().expect("64 places");
+        isa.pack(block, found.tokens, found.scalars, from as u16, kinds, places);
+    }
+}
+
+/// Where the plain bytes from `at` on end, rounded down to whole pairs of blocks.
+#[inline(always)]
+fn skip_plain<I: Isa>(isa: I, window: Window<'_>, mut at: usize, limit: usize) -> usize {
+    while at + 2 * BLOCK <= limit && isa.is_plain(window.array(at)) {
+        at += 2 * BLOCK;
+    }
+    at
+}
+
+impl Strings {
+    /// Reads the block that stands at `at` in the window. Errors count only where `valid` has bits.
+    #[inline(always)]
+    fn read<I: Isa>(&mut self, isa: I, window: Window<'_>, at: usize, block: I::Block, valid: u64) -> Found {
+        let quotes = isa.equal(block, b'"');
+        let backslashes = isa.equal(block, b'\\');
+        let odd = isa.odd(block);
+        let is_plain = quotes | backslashes | odd == 0;
+
+        let mut errors = 0;
+        let mut ends = quotes;
+        if backslashes | self.escaped | self.hex != 0 {
+            let (escaped, wrong) = self.escapes(isa, block, backslashes);
+            ends &= !escaped;
+            errors |= wrong;
+        }
+        // A quote turns being inside on or off for all bytes after it: the parity of the quotes so far.
+        let inside = isa.parity(ends) ^ self.inside;
+        self.inside = (inside as i64 >> 63) as u64;
+        let outside = !(inside | ends);
+
+        if odd & inside | self.high != 0 {
+            errors |= self.odd_bytes(isa, window, at, block, odd & inside);
+        }
+
+        let newlines = isa.equal(block, b'\n') & outside;
+        let operators = isa.operator(block) & outside;
+        let scalar = outside & !operators & !isa.white(block);
+        let scalars = scalar & !(scalar << 1 | self.scalar);
+        self.scalar = scalar >> 63;
+        let tokens = ends & inside | operators | newlines | scalars;
+        Found { tokens, scalars, newlines, errors: errors & valid, is_plain }
+    }
+
+    /// The bytes that are escaped by a backslash before them, and those that may not be.
+    #[inline(always)]
+    fn escapes<I: Isa>(&mut self, isa: I, block: I::Block, backslashes: u64) -> (u64, u64) {
+        // Every second bit. In a run of backslashes the first escapes the second, and so on; subtracting the run's
+        // starts from this pattern carries through each run and leaves its every second bit, wherever it began.
+        const EVERY_SECOND: u64 = 0xAAAA_AAAA_AAAA_AAAA;
+        let starts = backslashes & !self.escaped;
+        let pattern = (starts << 1 | EVERY_SECOND).wrapping_sub(starts) ^ EVERY_SECOND;
+        let escaped = pattern ^ (backslashes | self.escaped);
+        let mut wrong = escaped & !isa.escapable(block);
+        self.escaped = (pattern & backslashes) >> 63;
+
+        let unicode = escaped & isa.equal(block, b'u');
+        if unicode | self.hex != 0 {
+            let digits = unicode << 1 | unicode << 2 | unicode << 3 | unicode << 4 | self.hex;
+            wrong |= digits & !isa.hex(block);
+            self.hex = unicode >> 63 | unicode >> 62 | unicode >> 61 | unicode >> 60;
+        }
+        (escaped, wrong)
+    }
+
+    /// The control bytes inside strings, and where UTF-8 is broken.
+    #[inline(always)]
+    fn odd_bytes<I: Isa>(&mut self, isa: I, window: Window<'_>, at: usize, block: I::Block, odd: u64) -> u64 {
+        let high = isa.bit(block, 7);
+        let mut errors = odd & !high;
+        if high | self.high != 0 {
+            errors |= not_utf8(isa, window, at);
+        }
+        self.high = high >> (BLOCK - BACK);
+        errors
+    }
+}
+
+/// Where UTF-8 is broken in the block at `at`.
+#[inline(always)]
+fn not_utf8<I: Isa>(isa: I, window: Window<'_>, at: usize) -> u64 {
+    if at < BACK { not_utf8_at_start(window, at) } else { isa.not_utf8(window.array(at - BACK)) }
+}
+
+/// The same where the window begins. What stands before it may be anything, so spaces take its place.
+#[cold]
+#[inline(never)]
+fn not_utf8_at_start(window: Window<'_>, at: usize) -> u64 {
+    let mut bytes = [b' '; BACK + BLOCK];
+    bytes[BACK - at..].copy_from_slice(&window.padded[..BLOCK + at]);
+    // Not compiled for any set, so it asks the one that needs no instructions of its own.
+    Portable.not_utf8(&bytes)
+}

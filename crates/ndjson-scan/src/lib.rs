@@ -1,0 +1,501 @@
+//! The scanner: finds the lines of a read buffer, validates each one completely (RFC 8259, UTF-8 included) and
+//! pulls out the routing fields. It builds nothing, keeps no bytes and never looks at the same block twice.
+//!
+//! The invariant, per connection: `consumed ≤ scanned ≤ received`. A line is given only when it is valid to its
+//! end; the first line that is not is found exactly.
+//!
+//! [`Scanner`] holds what all connections share, [`Partial`] what one connection remembers of a line whose end has
+//! not come yet.
+//!
+//! ```
+//! use ndjson_scan::{Outcome, PAD, Partial, Scanner, Window};
+//!
+//! let received = b"{\"jsonrpc\":\"2.0\",\"id\":7,\"method\":\"ping\"}\n{\"jsonrpc\":";
+//! // A buffer is read into between two pads, which may hold anything.
+//! let mut buffer = vec![0; PAD + received.len() + PAD];
+//! buffer[PAD..][..received.len()].copy_from_slice(received);
+//! let window = Window::new(&buffer, PAD, PAD + received.len());
+//!
+//! let (mut scanner, mut partial, mut lines) = (Scanner::new(), Partial::new(), Vec::new());
+//! assert_eq!(scanner.scan(&mut partial, window, &mut lines), Outcome::More);
+//! let [line] = lines[..] else { panic!("the second line has no end yet") };
+//! assert_eq!(window.get(line.id), b"7");
+//! assert_eq!(window.get(line.method), b"\"ping\"");
+//! // What these bytes were can be dropped before more is received behind the rest.
+//! assert_eq!(partial.consume(), 41);
+//! ```
+//!
+//! Without the feature `std` (there by default) the scanner cannot ask the CPU what it has, and uses what the program is
+//! built for. The crate needs an allocator, and no more.
+
+#![cfg_attr(not(test), no_std)]
+#![warn(unreachable_pub)]
+
+extern crate alloc;
+#[cfg(feature = "std")]
+extern crate std;
+
+mod fast;
+mod find;
+mod isa;
+mod member;
+mod reference;
+mod skip;
+mod string;
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+pub use find::string_in_params;
+pub use skip::SkipValue;
+pub use string::{decode, decoded};
+
+use isa::portable::Portable;
+#[cfg(target_arch = "x86_64")]
+use isa::{avx2::Avx2, avx512::Avx512};
+use reference::{Machine, Verdict};
+
+/// Bytes that must be readable before the first and after the last received byte of a [`Window`]. What they hold
+/// does not matter.
+pub const PAD: usize = 64;
+
+/// Deepest nesting of arrays and objects in one line; a deeper one is malformed, unless it comes from a peer whose
+/// [`Partial`] is of any depth.
+pub const MAX_DEPTH: usize = 512;
+
+/// Lines that are nested deeper than this are [`Line::TOO_DEEP`].
+pub const MAX_WRAPPED_DEPTH: usize = 2 * MAX_DEPTH;
+
+/// Received bytes that the bus has not consumed yet, with [`PAD`] readable bytes on both sides.
+#[derive(Clone, Copy)]
+pub struct Window<'a> {
+    /// The received bytes and the pad after them.
+    padded: &'a [u8],
+    received: usize,
+}
+
+impl<'a> Window<'a> {
+    /// The window `bytes[start..end]`.
+    ///
+    /// # Panics
+    /// If fewer than [`PAD`] bytes stand before `start` or after `end`.
+    #[inline]
+    pub fn new(bytes: &'a [u8], start: usize, end: usize) -> Self {
+        assert!(start >= PAD && start <= end && bytes.len() - end >= PAD, "a window needs its pads");
+        assert!(bytes.len() < u32::MAX as usize, "spans are 32 bits wide");
+        Self { padded: &bytes[start..], received: end - start }
+    }
+
+    /// The received bytes.
+    #[inline]
+    pub fn data(&self) -> &'a [u8] {
+        &self.padded[..self.received]
+    }
+
+    /// The received byte at `at`, or one of the pad.
+    #[inline(always)]
+    fn byte(&self, at: usize) -> u8 {
+        self.padded[at]
+    }
+
+    /// Eight bytes as a number, the first lowest.
+    #[inline(always)]
+    fn word(&self, at: usize) -> u64 {
+        u64::from_le_bytes(*self.array(at))
+    }
+
+    /// `N` bytes from the received byte `at` on; those after the last one are part of the pad.
+    #[inline(always)]
+    fn array<const N: usize>(&self, at: usize) -> &'a [u8; N] {
+        self.padded[at..].first_chunk().expect("the pad is long enough")
+    }
+
+    /// The same window without its first `bytes`.
+    #[inline]
+    pub fn without(self, bytes: usize) -> Self {
+        debug_assert!(bytes <= self.received);
+        Self { padded: &self.padded[bytes..], received: self.received - bytes }
+    }
+
+    /// The bytes of one span of this window.
+    #[inline]
+    pub fn get(&self, span: Span) -> &'a [u8] {
+        &self.data()[span.start as usize..span.end as usize]
+    }
+}
+
+/// A half-open range of bytes in [`Window::data`]. A token has at least one byte, so `end == 0` says that it is
+/// absent.
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// First byte.
+    pub start: u32,
+    /// One past the last byte.
+    pub end: u32,
+}
+
+impl Span {
+    /// Whether there is such a token.
+    #[inline]
+    pub fn is_some(self) -> bool {
+        self.end != 0
+    }
+
+    /// Number of bytes.
+    #[inline]
+    pub fn len(self) -> usize {
+        (self.end - self.start) as usize
+    }
+
+    /// Whether the span holds no byte.
+    #[inline]
+    pub fn is_empty(self) -> bool {
+        self.start == self.end
+    }
+
+    /// The same token, counted from `by` bytes earlier; an absent one stays absent.
+    fn moved(self, by: u32) -> Self {
+        if self.is_some() { Self { start: self.start + by, end: self.end + by } } else { self }
+    }
+
+    /// The same token, counted from `by` bytes later; an absent one stays absent.
+    fn moved_back(self, by: u32) -> Self {
+        if self.is_some() { Self { start: self.start - by, end: self.end - by } } else { self }
+    }
+}
+
+/// One valid line, a JSON object, and where its routing fields stand. Tokens are raw: strings with their quotes and
+/// escapes. Keys are compared decoded (`"\u0069d"` is `id`).
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// The whole line without its newline.
+    pub span: Span,
+    /// `id`: a string or a number. Absent too when it is null or [`Line::ID_INVALID`].
+    pub id: Span,
+    /// `method`, if it is a string.
+    pub method: Span,
+    /// `sessionId` at top level, if it is a string.
+    pub session: Span,
+    /// `params.sessionId`, if it is a string.
+    pub params_session: Span,
+    /// `result.sessionId`, if it is a string.
+    pub result_session: Span,
+    /// `pool` at top level, if it is a string.
+    pub pool: Span,
+    /// `params.requestId`: a string or a number.
+    pub request_id: Span,
+    /// `params.id`: a string or a number. Only cancellations of LSP name a request there.
+    pub params_id: Span,
+    /// Any of the `Line::` bits.
+    pub flags: u32,
+}
+
+impl Line {
+    /// A member `result` is present, whatever its value.
+    pub const RESULT: u32 = 1;
+    /// A member `error` is present, whatever its value.
+    pub const ERROR: u32 = 2;
+    /// `id` is present and null.
+    pub const ID_NULL: u32 = 4;
+    /// `id` is present and a boolean, an array or an object.
+    pub const ID_INVALID: u32 = 8;
+    /// Nested deeper than [`MAX_WRAPPED_DEPTH`].
+    pub const TOO_DEEP: u32 = 16;
+
+    /// Whether all of `bits` are set.
+    pub fn has(&self, bits: u32) -> bool {
+        self.flags & bits == bits
+    }
+
+    /// The same line in a window without its first `bytes`, which end before the line begins.
+    pub fn counted_after(&self, bytes: usize) -> Self {
+        debug_assert!(bytes <= self.span.start as usize, "a line that is dropped in part is none any more");
+        self.with_each(|span| span.moved_back(bytes as u32))
+    }
+
+    /// This line, whose fields are counted from its start, as it stands in a window: from `start`, `length` bytes.
+    fn placed(&self, start: usize, length: usize) -> Self {
+        let by = start as u32;
+        Self { span: Span { start: by, end: by + length as u32 }, ..self.with_each(|span| span.moved(by)) }
+    }
+
+    /// This line with each of its spans as `moved` gives it.
+    fn with_each(&self, moved: impl Fn(Span) -> Span) -> Self {
+        Self {
+            span: moved(self.span),
+            id: moved(self.id),
+            method: moved(self.method),
+            session: moved(self.session),
+            params_session: moved(self.params_session),
+            result_session: moved(self.result_session),
+            pool: moved(self.pool),
+            request_id: moved(self.request_id),
+            params_id: moved(self.params_id),
+            flags: self.flags,
+        }
+    }
+}
+
+/// Why a line is malformed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Not JSON by RFC 8259.
+    Syntax,
+    /// Bytes that are not UTF-8.
+    Utf8,
+    /// Nested deeper than [`MAX_DEPTH`].
+    Depth,
+    /// Valid JSON, but not an object.
+    NotAnObject,
+    /// A routing key (`id`, `method`, `params`, `result`, `error`, `sessionId`, `pool`; in `params` and `result`
+    /// `sessionId`, in `params` `requestId` and `id`) stands twice: two parsers could choose differently.
+    DuplicateKey,
+}
+
+/// What a scan came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Every complete line was given.
+    More,
+    /// The batch is full: take its lines and scan again with the same window.
+    Full,
+    /// The lines before this one were given; this one is not a message.
+    Malformed {
+        /// Where the line begins in the window.
+        line: usize,
+        /// Where the fault was found in the window: at or after the byte that makes the line invalid.
+        at: usize,
+        /// What is wrong.
+        fault: Fault,
+    },
+}
+
+/// Most lines that one [`Scanner::scan`] leaves in the batch.
+pub const BATCH: usize = 64;
+
+/// How the bytes are looked at. All sets give the same lines and the same faults; they differ in speed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InstructionSet {
+    /// Byte by byte: it defines the meaning and decides what the others doubt.
+    Reference,
+    /// 64 bytes at a time in plain words; every CPU has it.
+    Portable,
+    /// 64 bytes at a time with AVX2.
+    Avx2,
+    /// 64 bytes at a time with AVX-512; it needs VBMI2.
+    Avx512,
+}
+
+/// What one bus needs to scan: the instruction set it chose at start and scratch that all its connections share.
+pub struct Scanner {
+    engine: Engine,
+    scratch: fast::Scratch,
+}
+
+/// An instruction set, and the proof that the CPU has it.
+#[derive(Clone, Copy)]
+enum Engine {
+    Reference,
+    Portable(Portable),
+    #[cfg(target_arch = "x86_64")]
+    Avx2(Avx2),
+    #[cfg(target_arch = "x86_64")]
+    Avx512(Avx512),
+}
+
+impl Default for Scanner {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Scanner {
+    /// A scanner with the fastest instruction set of this CPU.
+    #[inline]
+    pub fn new() -> Self {
+        #[cfg(target_arch = "x86_64")]
+        if let Some(isa) = Avx512::detect() {
+            return Self::of(Engine::Avx512(isa));
+        } else if let Some(isa) = Avx2::detect() {
+            return Self::of(Engine::Avx2(isa));
+        }
+        Self::of(Engine::Portable(Portable))
+    }
+
+    /// A scanner with this instruction set, or `None` if the CPU lacks it.
+    pub fn with(set: InstructionSet) -> Option<Self> {
+        let engine = match set {
+            InstructionSet::Reference => Some(Engine::Reference),
+            InstructionSet::Portable => Some(Engine::Portable(Portable)),
+            #[cfg(target_arch = "x86_64")]
+            InstructionSet::Avx2 => Avx2::detect().map(Engine::Avx2),
+            #[cfg(target_arch = "x86_64")]
+            InstructionSet::Avx512 => Avx512::detect().map(Engine::Avx512),
+            #[cfg(not(target_arch = "x86_64"))]
+            InstructionSet::Avx2 | InstructionSet::Avx512 => None,
+        };
+        engine.map(Self::of)
+    }
+
+    /// The instruction set in use.
+    pub fn set(&self) -> InstructionSet {
+        match self.engine {
+            Engine::Reference => InstructionSet::Reference,
+            Engine::Portable(_) => InstructionSet::Portable,
+            #[cfg(target_arch = "x86_64")]
+            Engine::Avx2(_) => InstructionSet::Avx2,
+            #[cfg(target_arch = "x86_64")]
+            Engine::Avx512(_) => InstructionSet::Avx512,
+        }
+    }
+
+    fn of(engine: Engine) -> Self {
+        Self { engine, scratch: fast::Scratch::default() }
+    }
+
+    /// Scans what of `window` was not scanned yet and appends its complete lines to `lines`, at most until there are
+    /// [`BATCH`] of them. Blank lines are consumed and not given.
+    ///
+    /// `window` must begin where it began in the last call, less what [`Partial::consume`] and
+    /// [`Partial::drop_front`] told of since, and hold at least the bytes it held then. The first line that is not a message ends the scan for good: each further
+    /// call finds it again.
+    #[inline]
+    pub fn scan(&mut self, partial: &mut Partial, window: Window<'_>, lines: &mut Vec<Line>) -> Outcome {
+        debug_assert!(partial.scanned <= window.data().len(), "a window never shrinks but by what was dropped");
+        match self.engine {
+            Engine::Reference => partial.scan_by_byte(window, lines),
+            Engine::Portable(isa) => fast::scan(isa, &mut self.scratch, partial, window, lines),
+            #[cfg(target_arch = "x86_64")]
+            Engine::Avx2(isa) => fast::scan(isa, &mut self.scratch, partial, window, lines),
+            #[cfg(target_arch = "x86_64")]
+            Engine::Avx512(isa) => fast::scan(isa, &mut self.scratch, partial, window, lines),
+        }
+    }
+}
+
+/// What one connection remembers between two scans: how far it got, and the state of a line whose end has not come.
+///
+/// Offsets of the unfinished line are kept relative to its start, which is [`Partial::consumed`], so that they stay
+/// right when the bytes before it are dropped.
+#[derive(Default)]
+pub struct Partial {
+    consumed: usize,
+    scanned: usize,
+    looked_at: u64,
+    /// The unfinished line is read byte by byte.
+    is_by_byte: bool,
+    /// Lines may be nested deeper than [`MAX_DEPTH`].
+    is_of_any_depth: bool,
+    /// The byte machine, made when a line first needs it and kept from then on.
+    machine: Option<Box<Machine>>,
+    /// What the fast scanner knows of the unfinished line.
+    memory: fast::Memory,
+}
+
+impl Partial {
+    /// Bytes of this connection that were looked at, each as often as that was: at most three times.
+    pub fn looked_at(&self) -> u64 {
+        self.looked_at
+    }
+
+    /// Nothing received yet.
+    #[inline]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The same for a connection whose lines may be nested as deep as they like; those above [`MAX_WRAPPED_DEPTH`] are
+    /// marked.
+    pub fn of_any_depth() -> Self {
+        Self { is_of_any_depth: true, ..Self::default() }
+    }
+
+    /// Where in the window the line begins that is not complete yet; all before it was given or is blank.
+    #[inline]
+    pub fn consumed(&self) -> usize {
+        self.consumed
+    }
+
+    /// Where in the window the next scan goes on.
+    #[inline]
+    pub fn scanned(&self) -> usize {
+        self.scanned
+    }
+
+    /// Says that the caller drops the first [`Partial::consumed`] bytes from the window, and how many they are.
+    #[inline]
+    pub fn consume(&mut self) -> usize {
+        let dropped = self.consumed;
+        self.drop_front(dropped);
+        dropped
+    }
+
+    /// Says that the caller drops the first `bytes` bytes from the window, at most [`Partial::consumed`]. Lines that
+    /// were given and stand after them may stay: they are not given again, and [`Line::counted_after`] tells where
+    /// they stand then.
+    #[inline]
+    pub fn drop_front(&mut self, bytes: usize) {
+        debug_assert!(bytes <= self.consumed, "an unfinished line is kept whole");
+        self.consumed -= bytes;
+        self.scanned -= bytes;
+    }
+
+    /// Forgets everything: the next window is to be read from its first byte, which begins a line.
+    pub fn reset(&mut self) {
+        self.consumed = 0;
+        self.restart();
+    }
+
+    /// Forgets what is known of the unfinished line: it is to be read from its start.
+    fn restart(&mut self) {
+        self.scanned = self.consumed;
+        self.is_by_byte = false;
+        self.memory = fast::Memory::default();
+    }
+
+    fn scan_by_byte(&mut self, window: Window<'_>, lines: &mut Vec<Line>) -> Outcome {
+        while lines.len() < BATCH {
+            if let Some(outcome) = self.read_by_byte(window, lines) {
+                return outcome;
+            }
+        }
+        Outcome::Full
+    }
+
+    /// Reads one line byte by byte, on from where the last call for it stopped. `None` says that it was given, or
+    /// was blank; the next line is not begun.
+    fn read_by_byte(&mut self, window: Window<'_>, lines: &mut Vec<Line>) -> Option<Outcome> {
+        let (data, start) = (window.data(), self.consumed);
+        let machine = self.machine.get_or_insert_default();
+        if !self.is_by_byte {
+            machine.begin(if self.is_of_any_depth { usize::MAX } else { MAX_DEPTH });
+            self.is_by_byte = true;
+            self.scanned = start;
+        }
+        let verdict = machine.read(&data[start..], self.scanned - start);
+        let end = match verdict {
+            Verdict::Unfinished => data.len(),
+            Verdict::Malformed { at, .. } => start + at,
+            Verdict::Line { length } | Verdict::Blank { length } => start + length,
+        };
+        self.looked_at += end.saturating_sub(self.scanned) as u64;
+        let length = match verdict {
+            Verdict::Unfinished => {
+                self.scanned = data.len();
+                return Some(Outcome::More);
+            }
+            Verdict::Malformed { at, fault } => {
+                self.scanned = start + at;
+                return Some(Outcome::Malformed { line: start, at: start + at, fault });
+            }
+            Verdict::Line { length } => {
+                lines.push(machine.line(start, length));
+                length
+            }
+            Verdict::Blank { length } => length,
+        };
+        self.consumed = start + length + 1;
+        self.restart();
+        None
+    }
+}

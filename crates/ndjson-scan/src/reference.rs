@@ -1,0 +1,398 @@
+//! The reference scanner: one line, byte by byte. It defines what a valid line is and what its fields are; the fast
+//! paths may only err toward it. It never recurses and never looks at a byte twice. Of what is nested it keeps a bit a
+//! level.
+//!
+//! The invariant: all that is known of the bytes read so far is in the [`Machine`], so a line may come in any
+//! pieces. A byte that makes the line malformed leaves the machine as it was.
+
+use super::member::Member;
+use super::string::plain;
+use super::{Fault, Line, MAX_WRAPPED_DEPTH, Span};
+use alloc::vec::Vec;
+
+/// What the bytes of a line came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// No newline yet, and no fault.
+    Unfinished,
+    /// `length` bytes of white space before the newline.
+    Blank { length: usize },
+    /// A valid line of `length` bytes before the newline.
+    Line { length: usize },
+    /// The byte at `at` can stand in no valid line.
+    Malformed { at: usize, fault: Fault },
+}
+
+/// What may come next.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum State {
+    /// The object that is the line.
+    #[default]
+    Start,
+    /// A key or the end of the object.
+    FirstKey,
+    /// A key.
+    Key,
+    /// The colon after a key.
+    Colon,
+    /// A value or the end of the array.
+    FirstValue,
+    /// A value.
+    Value,
+    /// A comma or the end of the container.
+    AfterValue,
+    /// White space after the object.
+    End,
+    /// The rest of a string.
+    Text,
+    /// The letter after a backslash.
+    Escape,
+    /// So many more hex digits.
+    Hex(u8),
+    /// So many more continuation bytes, the next one between these two.
+    Continuation(u8, u8, u8),
+    /// The rest of a literal.
+    Word(&'static [u8]),
+    /// The first digit after a minus.
+    Minus,
+    /// What follows a leading zero.
+    Zero,
+    /// More digits, a point or an exponent.
+    Integer,
+    /// The first digit after the point.
+    Point,
+    /// More digits or an exponent.
+    Fraction,
+    /// The sign or the first digit of the exponent.
+    Exponent,
+    /// The first digit of the exponent.
+    ExponentDigit,
+    /// More digits of the exponent.
+    Power,
+}
+
+/// The longest routing key has nine bytes; a tenth tells that a key is none.
+const KEY: usize = 10;
+
+/// The state of one line.
+#[derive(Default)]
+pub(super) struct Machine {
+    state: State,
+    /// Open containers.
+    depth: usize,
+    /// More open containers than this are a fault.
+    max_depth: usize,
+    /// One bit for each open container, the outermost lowest: whether it is an object.
+    objects: Vec<u64>,
+    /// The string being read is a key.
+    in_key: bool,
+    /// The first bytes of the key being read, decoded, if its place can hold a routing key.
+    key: [u8; KEY],
+    key_length: usize,
+    /// The hex digits of the escape being read.
+    code: u32,
+    /// The member of the top object whose value is being read.
+    top: Member,
+    /// The member that the next value, or the value being read, belongs to.
+    member: Member,
+    /// A bit for each member seen.
+    seen: u16,
+    /// Where the token being read begins.
+    token: usize,
+    /// The fields found so far, relative to the line's start.
+    line: Line,
+}
+
+impl Machine {
+    /// Makes ready for the first byte of a line with at most so many arrays and objects in one another.
+    pub(super) fn begin(&mut self, max_depth: usize) {
+        let mut objects = core::mem::take(&mut self.objects);
+        objects.clear();
+        objects.shrink_to(MAX_WRAPPED_DEPTH / 64);
+        *self = Self { max_depth, objects, ..Self::default() };
+    }
+
+    /// Reads `bytes`, which begin with the line, from `from` on; what is before was read already.
+    pub(super) fn read(&mut self, bytes: &[u8], from: usize) -> Verdict {
+        let mut at = from;
+        while at < bytes.len() {
+            if self.state == State::Text && !self.in_key {
+                at += bytes[at..].iter().take_while(|&&byte| is_plain(byte)).count();
+                if at == bytes.len() {
+                    break;
+                }
+            }
+            let byte = bytes[at];
+            if byte == b'\n' {
+                match self.state {
+                    State::Start => return Verdict::Blank { length: at },
+                    State::End => return Verdict::Line { length: at },
+                    // White space, but the line ends before its object does.
+                    _ => {
+                        let fault = self.unfinished();
+                        return Verdict::Malformed { at, fault };
+                    }
+                }
+            }
+            if let Err(fault) = self.step(byte, at) {
+                return Verdict::Malformed { at, fault };
+            }
+            at += 1;
+        }
+        Verdict::Unfinished
+    }
+
+    /// The line that was found valid, `length` bytes long, as it stands in a window where it begins at `start`.
+    pub(super) fn line(&self, start: usize, length: usize) -> Line {
+        self.line.placed(start, length)
+    }
+
+    /// Why a newline cannot stand here.
+    fn unfinished(&self) -> Fault {
+        if matches!(self.state, State::Continuation(..)) { Fault::Utf8 } else { Fault::Syntax }
+    }
+
+    fn step(&mut self, byte: u8, at: usize) -> Result<(), Fault> {
+        use State::*;
+        self.state = match self.state {
+            Start | FirstKey | Key | Colon | FirstValue | Value | AfterValue | End if is_space(byte) => self.state,
+            Start => match byte {
+                b'{' => self.open(true)?,
+                b'[' | b'"' | b'-' | b'0'..=b'9' | b't' | b'f' | b'n' => return Err(Fault::NotAnObject),
+                _ => return Err(Fault::Syntax),
+            },
+            FirstKey if byte == b'}' => self.close(true)?,
+            FirstKey | Key if byte == b'"' => self.open_key(),
+            Colon if byte == b':' => Value,
+            FirstValue if byte == b']' => self.close(false)?,
+            FirstValue | Value => self.value(byte, at)?,
+            AfterValue => match byte {
+                b',' => {
+                    self.member = Member::Other;
+                    if self.in_object() { Key } else { Value }
+                }
+                b'}' | b']' => self.close(byte == b'}')?,
+                _ => return Err(Fault::Syntax),
+            },
+
+            Text => self.text(byte, at)?,
+            Escape => match byte {
+                b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => {
+                    self.push_key(plain(byte));
+                    Text
+                }
+                b'u' => {
+                    self.code = 0;
+                    Hex(4)
+                }
+                _ => return Err(Fault::Syntax),
+            },
+            Hex(left) => {
+                let digit = (byte as char).to_digit(16).ok_or(Fault::Syntax)?;
+                self.code = self.code << 4 | digit;
+                if left > 1 {
+                    Hex(left - 1)
+                } else {
+                    // Routing keys are ASCII: any other character only has to make the key differ.
+                    self.push_key(if self.code < 0x80 { self.code as u8 } else { 0xFF });
+                    Text
+                }
+            }
+            Continuation(left, low, high) if (low..=high).contains(&byte) => {
+                if left > 1 {
+                    Continuation(left - 1, 0x80, 0xBF)
+                } else {
+                    Text
+                }
+            }
+            Continuation(..) => return Err(Fault::Utf8),
+
+            Word([]) | Zero | Integer | Fraction | Power if ends_value(byte) => {
+                self.end_token(at);
+                self.state = AfterValue;
+                return self.step(byte, at);
+            }
+            Word([expected, rest @ ..]) if byte == *expected => Word(rest),
+            Minus if byte == b'0' => Zero,
+            Minus | Integer if byte.is_ascii_digit() => Integer,
+            Zero | Integer if byte == b'.' => Point,
+            Zero | Integer | Fraction if byte | 0x20 == b'e' => Exponent,
+            Point | Fraction if byte.is_ascii_digit() => Fraction,
+            Exponent if byte == b'+' || byte == b'-' => ExponentDigit,
+            Exponent | ExponentDigit | Power if byte.is_ascii_digit() => Power,
+            _ => return Err(Fault::Syntax),
+        };
+        Ok(())
+    }
+
+    /// The first byte of a value.
+    fn value(&mut self, byte: u8, at: usize) -> Result<State, Fault> {
+        let next = match byte {
+            b'{' | b'[' => self.open(byte == b'{')?,
+            b'"' => {
+                self.in_key = false;
+                State::Text
+            }
+            b'-' => State::Minus,
+            b'0' => State::Zero,
+            b'1'..=b'9' => State::Integer,
+            b't' => State::Word(b"rue"),
+            b'f' => State::Word(b"alse"),
+            b'n' => State::Word(b"ull"),
+            _ => return Err(Fault::Syntax),
+        };
+        self.token = at;
+        match (self.member, byte) {
+            (Member::Id, b'n') => self.line.flags |= Line::ID_NULL,
+            (Member::Id, b'{' | b'[' | b't' | b'f') => self.line.flags |= Line::ID_INVALID,
+            _ => {}
+        }
+        // Only what names a request may be a number; every other field that routing reads is a string.
+        let kept = match byte {
+            b'"' => true,
+            b'-' | b'0'..=b'9' => matches!(self.member, Member::Id | Member::ParamsRequest | Member::ParamsId),
+            _ => false,
+        };
+        if !kept {
+            self.member = Member::Other;
+        }
+        Ok(next)
+    }
+
+    /// A string, a number or a literal ended before `end`.
+    fn end_token(&mut self, end: usize) {
+        let span = Span { start: self.token as u32, end: end as u32 };
+        match self.member {
+            Member::Id => self.line.id = span,
+            Member::Method => self.line.method = span,
+            Member::Session => self.line.session = span,
+            Member::Pool => self.line.pool = span,
+            Member::ParamsSession => self.line.params_session = span,
+            Member::ParamsRequest => self.line.request_id = span,
+            Member::ParamsId => self.line.params_id = span,
+            Member::ResultSession => self.line.result_session = span,
+            Member::Other | Member::Params | Member::Result | Member::Error => {}
+        }
+        self.member = Member::Other;
+    }
+
+    fn text(&mut self, byte: u8, at: usize) -> Result<State, Fault> {
+        Ok(match byte {
+            b'"' if self.in_key => {
+                self.end_key()?;
+                State::Colon
+            }
+            b'"' => {
+                self.end_token(at + 1);
+                State::AfterValue
+            }
+            b'\\' => State::Escape,
+            0x00..=0x1F => return Err(Fault::Syntax),
+            0x20..=0x7F => {
+                self.push_key(byte);
+                State::Text
+            }
+            _ => {
+                self.push_key(byte);
+                // Well-formed sequences by table 3-7 of the Unicode standard.
+                match byte {
+                    0xC2..=0xDF => State::Continuation(1, 0x80, 0xBF),
+                    0xE0 => State::Continuation(2, 0xA0, 0xBF),
+                    0xED => State::Continuation(2, 0x80, 0x9F),
+                    0xE1..=0xEF => State::Continuation(2, 0x80, 0xBF),
+                    0xF0 => State::Continuation(3, 0x90, 0xBF),
+                    0xF1..=0xF3 => State::Continuation(3, 0x80, 0xBF),
+                    0xF4 => State::Continuation(3, 0x80, 0x8F),
+                    _ => return Err(Fault::Utf8),
+                }
+            }
+        })
+    }
+
+    fn open_key(&mut self) -> State {
+        self.in_key = true;
+        self.key_length = 0;
+        State::Text
+    }
+
+    fn push_key(&mut self, byte: u8) {
+        if self.in_key && self.key_length < KEY {
+            self.key[self.key_length] = byte;
+            self.key_length += 1;
+        }
+    }
+
+    fn end_key(&mut self) -> Result<(), Fault> {
+        let name = &self.key[..self.key_length];
+        let member = match self.depth {
+            1 => Member::of_message(name),
+            2 => self.top.inside(name),
+            _ => Member::Other,
+        };
+        let bit = member.bit();
+        if member != Member::Other && self.seen & bit != 0 {
+            return Err(Fault::DuplicateKey);
+        }
+        self.seen |= bit;
+        match member {
+            Member::Result => self.line.flags |= Line::RESULT,
+            Member::Error => self.line.flags |= Line::ERROR,
+            _ => {}
+        }
+        if self.depth == 1 {
+            self.top = member;
+        }
+        self.member = member;
+        Ok(())
+    }
+
+    fn open(&mut self, object: bool) -> Result<State, Fault> {
+        if self.depth == self.max_depth {
+            return Err(Fault::Depth);
+        }
+        if self.depth == MAX_WRAPPED_DEPTH {
+            self.line.flags |= Line::TOO_DEEP;
+        }
+        let (word, bit) = (self.depth / 64, 1 << (self.depth % 64));
+        if word == self.objects.len() {
+            // Without memory for it, it is too deep.
+            self.objects.try_reserve(1).map_err(|_| Fault::Depth)?;
+            self.objects.push(0);
+        }
+        if object {
+            self.objects[word] |= bit;
+        } else {
+            self.objects[word] &= !bit;
+        }
+        self.depth += 1;
+        Ok(if object { State::FirstKey } else { State::FirstValue })
+    }
+
+    fn close(&mut self, object: bool) -> Result<State, Fault> {
+        if self.in_object() != object {
+            return Err(Fault::Syntax);
+        }
+        self.depth -= 1;
+        Ok(if self.depth == 0 { State::End } else { State::AfterValue })
+    }
+
+    /// Whether the innermost open container is an object.
+    fn in_object(&self) -> bool {
+        let innermost = self.depth - 1;
+        self.objects[innermost / 64] >> (innermost % 64) & 1 != 0
+    }
+}
+
+/// Whether a byte of a string is a whole character that stands for itself.
+fn is_plain(byte: u8) -> bool {
+    (0x20..0x80).contains(&byte) && byte != b'"' && byte != b'\\'
+}
+
+fn is_space(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t' | b'\r')
+}
+
+/// Whether a number or a literal may end before this byte.
+fn ends_value(byte: u8) -> bool {
+    is_space(byte) || matches!(byte, b',' | b']' | b'}')
+}

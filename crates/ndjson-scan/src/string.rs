@@ -1,0 +1,96 @@
+//! Raw JSON strings: what their escapes stand for. It never validates; the scanner did.
+
+use alloc::borrow::Cow;
+use alloc::vec::Vec;
+
+/// Appends the decoded bytes of `token`, a valid string token with its quotes, to `out`. A surrogate escape without
+/// its partner, which JSON allows and UTF-8 does not, becomes the three bytes WTF-8 gives it.
+pub fn decode(token: &[u8], out: &mut Vec<u8>) {
+    debug_assert!(token.len() >= 2 && token[0] == b'"' && token[token.len() - 1] == b'"');
+    let mut rest = &token[1..token.len() - 1];
+    while let Some(backslash) = memchr::memchr(b'\\', rest) {
+        out.extend_from_slice(&rest[..backslash]);
+        let letter = rest[backslash + 1];
+        rest = &rest[backslash + 2..];
+        if letter == b'u' {
+            let mut code = hex(rest);
+            rest = &rest[4..];
+            let low = if rest.starts_with(b"\\u") { hex(&rest[2..]) } else { 0 };
+            if (0xD800..0xDC00).contains(&code) && (0xDC00..0xE000).contains(&low) {
+                code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00);
+                rest = &rest[6..];
+            }
+            encode(code, out);
+        } else {
+            out.push(plain(letter));
+        }
+    }
+    out.extend_from_slice(rest);
+}
+
+/// The decoded bytes of `token`, which are mostly its own.
+pub fn decoded(token: &[u8]) -> Cow<'_, [u8]> {
+    let plain = &token[1..token.len() - 1];
+    if memchr::memchr(b'\\', plain).is_none() {
+        return Cow::Borrowed(plain);
+    }
+    let mut bytes = Vec::new();
+    decode(token, &mut bytes);
+    Cow::Owned(bytes)
+}
+
+/// The byte that `\` and this letter stand for.
+pub(super) fn plain(letter: u8) -> u8 {
+    match letter {
+        b'b' => 0x08,
+        b'f' => 0x0C,
+        b'n' => b'\n',
+        b'r' => b'\r',
+        b't' => b'\t',
+        same => same,
+    }
+}
+
+/// The value of the four hex digits that `bytes` begins with.
+fn hex(bytes: &[u8]) -> u32 {
+    bytes[..4].iter().fold(0, |value, &digit| value << 4 | (digit as char).to_digit(16).unwrap_or(0))
+}
+
+/// UTF-8 by its bit pattern, surrogates included.
+fn encode(code: u32, out: &mut Vec<u8>) {
+    let tail = |shift: u32| 0x80 | (code >> shift & 0x3F) as u8;
+    match code {
+        0..0x80 => out.push(code as u8),
+        0x80..0x800 => out.extend([0xC0 | (code >> 6) as u8, tail(0)]),
+        0x800..0x10000 => out.extend([0xE0 | (code >> 12) as u8, tail(6), tail(0)]),
+        _ => out.extend([0xF0 | (code >> 18) as u8, tail(12), tail(6), tail(0)]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::decode;
+
+    fn decoded(token: &str) -> Vec<u8> {
+        let mut out = Vec::new();
+        decode(token.as_bytes(), &mut out);
+        out
+    }
+
+    #[test]
+    fn escapes_stand_for_their_bytes() {
+        assert_eq!(decoded(r#""""#), b"");
+        assert_eq!(decoded(r#""a\"\\\/\b\f\n\r\tz""#), b"a\"\\/\x08\x0c\n\r\tz");
+        assert_eq!(decoded(r#""\u0069\u00e9\u4e2d""#), "ié中".as_bytes());
+        assert_eq!(decoded(r#""é\u0000""#), "é\0".as_bytes());
+    }
+
+    #[test]
+    fn surrogate_escapes_pair_up_or_stay_alone() {
+        assert_eq!(decoded(r#""\ud83d\ude00""#), "😀".as_bytes());
+        assert_eq!(decoded(r#""\uD83D""#), [0xED, 0xA0, 0xBD]);
+        assert_eq!(decoded(r#""\ude00\ud83d""#), [0xED, 0xB8, 0x80, 0xED, 0xA0, 0xBD]);
+        assert_eq!(decoded(r#""\ud83d\ud83d\ude00""#), [&[0xED, 0xA0, 0xBD][..], "😀".as_bytes()].concat());
+        assert_eq!(decoded(r#""\ud83d\n""#), [0xED, 0xA0, 0xBD, b'\n']);
+    }
+}

@@ -1,0 +1,24 @@
+//! What a client connection has come to: how long it lasted, what went through it, and why it ended.
+
+use core::time::Duration;
+
+/// See the top of the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Account {
+    /// Since it connected.
+    pub lasted: Duration,
+    /// Lines that were taken from it, and their bytes with newlines.
+    pub lines_in: u64,
+    /// See `lines_in`.
+    pub bytes_in: u64,
+    /// Lines that were queued for it.
+    pub lines_out: u64,
+    /// Bytes that it was sent.
+    pub bytes_out: u64,
+    /// Its requests that a worker has answered, with a result or an error.
+    pub answered: u64,
+    /// Its requests that no worker has answered and none will.
+    pub failed: u64,
+    /// The name of the reason that it ended for; none while it is there.
+    pub why: Option<&'static str>,
+}

@@ -1,0 +1,167 @@
+//! What the core knows of one client connection.
+
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::account::Account;
+use super::endpoint::{Endpoint, Traffic};
+use super::lost::LostNames;
+use super::message::Refusal;
+use super::origin::Origin;
+use super::peer::{Moment, Source, WorkerKey};
+use super::penalties::Penalty;
+use super::report::Reason;
+use super::sources::UseKey;
+
+/// How far a connection has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Phase {
+    /// Both directions are open.
+    Open,
+    /// It has sent its last line and waits for answers (decision 10).
+    HalfClosed,
+    /// It is being closed; what it still sends is refused (`closing.rs`).
+    Refusing,
+    /// It is being closed after its last bytes are sent.
+    Flushing,
+    /// It is being closed at once.
+    Closing,
+}
+
+/// Whether a client is read as fast as it sends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Pace {
+    /// It is.
+    #[default]
+    Free,
+    /// It waits for answers, or for its turn.
+    Waiting,
+    /// It has its turn.
+    Turn,
+}
+
+/// How a client is refused that is closed in an orderly way.
+#[derive(Default)]
+pub(super) struct Refusing {
+    pub since: Moment,
+    /// Bytes that were taken since then.
+    pub bytes: usize,
+    /// It holds much while memory is short: no unfinished line of it is kept.
+    pub saves_memory: bool,
+    /// It is in the middle of a line that is not kept.
+    pub skips: bool,
+    /// What it is told.
+    pub refusal: Option<Refusal>,
+}
+
+/// One client connection.
+pub(super) struct Client {
+    /// Its number for people: unique in the life of the daemon.
+    pub number: u32,
+    /// The group of workers that its messages go to, unless they name a pool.
+    pub group: usize,
+    /// Whether it is the one client of `--stdio`.
+    pub stdio: bool,
+    /// What it has in common with the other connections of its source.
+    pub source_use: UseKey,
+    /// Index of the listener that it came through.
+    pub listener: usize,
+    /// What it has its share by.
+    pub source: Source,
+    /// Who it is, for people.
+    pub origin: Rc<Origin>,
+    /// Why it is being closed.
+    pub why: Option<Reason>,
+    /// It found no room, and is only here to be told so.
+    pub turned_away: bool,
+    /// How far it has come.
+    pub phase: Phase,
+    /// When its closing or its half-closed state has lasted long enough.
+    pub deadline: Option<Moment>,
+    /// How it is refused while it is being closed.
+    pub refusing: Refusing,
+    /// Its worker in each group that assigns by client.
+    pub assigned: Vec<(usize, WorkerKey)>,
+    /// Whether it waits for answers or its turn.
+    pub pace: Pace,
+    /// Bytes of the line that it waits to send.
+    pub waiting_bytes: usize,
+    /// Bytes that it may send when its turn comes.
+    pub credit: usize,
+    /// The worker before which it has its turn.
+    pub granted: Option<WorkerKey>,
+    /// Names of sessions that went with their workers.
+    pub lost: LostNames,
+    /// Its next line gets no worker of its own: it has waited for too long, or with too many.
+    pub refused_worker: bool,
+    /// What it is not read for, for a while.
+    pub penalty: Penalty,
+    /// When it connected.
+    pub opened: Moment,
+    /// When its last bytes came.
+    pub heard: Moment,
+    /// Lines, requests and sessions.
+    pub end: Endpoint,
+}
+
+impl Client {
+    /// A new connection.
+    #[allow(clippy::too_many_arguments)]
+    pub(super) fn new(
+        now: Moment,
+        number: u32,
+        listener: usize,
+        group: usize,
+        stdio: bool,
+        origin: Rc<Origin>,
+        source_use: UseKey,
+    ) -> Self {
+        Self {
+            number,
+            group,
+            stdio,
+            source_use,
+            listener,
+            source: origin.source(),
+            origin,
+            why: None,
+            turned_away: false,
+            phase: Phase::Open,
+            deadline: None,
+            refusing: Refusing::default(),
+            assigned: Vec::new(),
+            pace: Pace::Free,
+            waiting_bytes: 0,
+            credit: 0,
+            granted: None,
+            lost: LostNames::default(),
+            refused_worker: false,
+            penalty: Penalty::default(),
+            opened: now,
+            heard: Moment::default(),
+            end: Endpoint { progress_at: now, ..Endpoint::default() },
+        }
+    }
+
+    /// What it has come to in the time that it has `lasted`.
+    pub(super) fn account(&self, lasted: Duration) -> Account {
+        let Traffic { lines_in, bytes_in, lines_out, bytes_out, asked, given_up, refused } = self.end.traffic;
+        Account {
+            lasted,
+            lines_in,
+            bytes_in,
+            lines_out,
+            bytes_out,
+            answered: asked - given_up - self.end.outstanding.len() as u64,
+            failed: given_up + refused,
+            why: self.why.map(Reason::name),
+        }
+    }
+
+    /// Whether nothing stands against reading it.
+    pub(super) fn is_read(&self) -> bool {
+        let end = &self.end;
+        !end.waits() && !end.held_back && self.pace != Pace::Waiting && !self.penalty.is_paused()
+    }
+}

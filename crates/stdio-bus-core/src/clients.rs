@@ -1,0 +1,430 @@
+//! The life of a client connection: it is taken in, it half-closes, it is closed, and what hung on it ends
+//! (spec 4.1.2, 7.2, 7.3; decisions 9 to 11).
+
+use super::client::{Client, Phase};
+use super::origin::Origin;
+use super::peer::{ClientKey, Moment, Peer, RequestKey, SessionKey};
+use super::port::{Close, Effect, Effects};
+use super::reply::Delivered;
+use super::report::{Level, Reason, Report};
+use super::requests::{Direction, in_order};
+use super::settings::{Assignment, Limits};
+use super::shutdown::Stage;
+use super::tally::Outcome;
+use super::{Bus, reply};
+use alloc::format;
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+/// How long a connection that was shut down may still send before it is closed for good.
+const LINGER: Duration = Duration::from_secs(1);
+
+impl Bus {
+    /// A client has connected through the listener with this index. None when there is no room for it, or the
+    /// daemon shuts down: close it. One that is taken may still be refused by the effects that follow (`admission.rs`).
+    pub fn connect(
+        &mut self,
+        now: Moment,
+        listener: usize,
+        origin: impl Into<Origin>,
+    ) -> (Option<ClientKey>, Effects<'_>) {
+        self.check_effects_were_taken();
+        let client = self.admit_client(now, listener, origin.into());
+        (client, self.effects())
+    }
+
+    fn admit_client(&mut self, now: Moment, listener: usize, origin: Origin) -> Option<ClientKey> {
+        let stdio = self.settings.listeners.get(listener)?.stdio;
+        if self.shutdown.refuses_clients() {
+            return None;
+        }
+        if !self.lets_in(now, listener, &origin) {
+            return None;
+        }
+        let source = origin.source();
+        let no_room = self.no_room(listener, source);
+        if let Some(no_room) = &no_room
+            && !self.may_explain_refusal()
+        {
+            self.refuse_client(now, None, no_room);
+            return None;
+        }
+        let number = self.next_client_number;
+        let group = self.group_of_client(listener, &origin);
+        let room = if self.clients.is_full() { None } else { self.sources.enter(source) };
+        let client = room.map(|source_use| Client {
+            turned_away: no_room.is_some(),
+            ..Client::new(now, number, listener, group, stdio, Rc::new(origin), source_use)
+        });
+        let Some(key) = client.and_then(|client| self.clients.insert(client)) else {
+            // It was on its way when the last slot was taken.
+            self.report(now, Reason::ConnectionLimit, None, || "a client is turned away: no slot is left".into());
+            return None;
+        };
+        self.next_client_number += 1;
+        self.report_client(now, Reason::ClientOpened, key);
+        if self.clients.is_full() && !self.accept_paused {
+            self.accept_paused = true;
+            self.effects.push_back(Effect::PauseAccept);
+            let most = self.clients.capacity();
+            self.report(now, Reason::ConnectionLimit, None, || {
+                format!("all {most} connections are in use; new ones wait until one leaves")
+            });
+            self.check_at(now);
+        }
+        if let Some(due) = self.clients.get(key).and_then(|client| self.idle_deadline(client)) {
+            self.check_at(due);
+        }
+        if let Some(no_room) = &no_room {
+            self.refuse_client(now, Some(key), no_room);
+        }
+        Some(key)
+    }
+
+    /// Tells that a client has come or gone, with what it has come to. One that was only told that there is no room, and
+    /// a proxy that looks whether somebody is there, are no clients to people.
+    fn report_client(&mut self, now: Moment, reason: Reason, key: ClientKey) {
+        let Some(client) = self.clients.get(key) else { return };
+        let lasted = self.gaps.lasted(now, client.opened);
+        let is_nobody = client.turned_away || client.origin.is_proxy && client.end.traffic.lines_in == 0;
+        let report = self.reporter.report(now, reason, || {
+            let has_gone = reason == Reason::ClientClosed;
+            let text = if has_gone { "a client has gone" } else { "a client connected" };
+            let report = Report {
+                client: Some(client.number),
+                origin: Some(Rc::clone(&client.origin)),
+                account: has_gone.then(|| client.account(lasted)),
+                ..Report::new(reason, text)
+            };
+            if is_nobody { report.at(Level::Debug) } else { report }
+        });
+        self.effects.extend(report.map(Effect::Report));
+    }
+
+    /// It has sent everything. It is closed when it has its answers (decision 10).
+    pub(super) fn on_client_ended(&mut self, now: Moment, key: ClientKey) {
+        let Some(client) = self.clients.get_mut(key) else { return };
+        match client.phase {
+            Phase::Open => {
+                let deadline = now.after(self.settings.limits.drain_timeout);
+                client.phase = Phase::HalfClosed;
+                client.deadline = Some(deadline);
+                self.judge_source(now, key);
+                self.check_at(deadline);
+                self.fail_requests_to_client(now, key);
+                self.finish_half_closed(now, key);
+            }
+            Phase::Flushing if client.end.output.queued() == 0 => {
+                self.close_client(now, key, Close::Now, Reason::ClientClosed)
+            }
+            Phase::Refusing => self.close_client(now, key, Close::Flush, Reason::ClientClosed),
+            Phase::Flushing | Phase::HalfClosed | Phase::Closing => {}
+        }
+    }
+
+    /// One of its requests was answered: reads it again, or closes it, if that waited for it.
+    pub(super) fn wake_after_answer(&mut self, now: Moment, key: ClientKey) {
+        self.resume_if_caught_up(key);
+        self.finish_half_closed(now, key);
+        self.watch_silence(now);
+    }
+
+    /// Closes a half-closed client that waits for nothing more.
+    fn finish_half_closed(&mut self, now: Moment, key: ClientKey) {
+        let Some(client) = self.clients.get(key) else { return };
+        if client.phase == Phase::HalfClosed && client.end.outstanding.is_empty() {
+            self.close_client(now, key, Close::Flush, Reason::ClientClosed);
+        }
+    }
+
+    /// It has said that it leaves, and looks at nothing that comes after that.
+    pub(super) fn on_client_left(&mut self, now: Moment, key: ClientKey) {
+        self.close_client(now, key, Close::Flush, Reason::ClientClosed);
+    }
+
+    /// It sends what is no text.
+    pub(super) fn on_binary_ignored(&mut self, now: Moment, key: ClientKey) {
+        self.report(now, Reason::BinaryIgnored, Some(Peer::Client(key)), || {
+            "a client sends binary messages, which are ignored; send JSON-RPC in text messages".into()
+        });
+    }
+
+    /// What it sends cannot be read, and nothing that would come after it.
+    pub(super) fn on_client_faulty(&mut self, now: Moment, key: ClientKey, why: &str, is_too_long: bool) {
+        if self.clients.get(key).is_none_or(|client| client.phase >= Phase::Flushing) {
+            return;
+        }
+        let reason = if is_too_long { Reason::ClientLineTooLong } else { Reason::ClientMalformed };
+        self.report(now, reason, Some(Peer::Client(key)), || format!("a client is closed: {why}"));
+        self.close_client(now, key, Close::Flush, reason);
+    }
+
+    /// It can be written to no more.
+    pub(super) fn on_client_broken(&mut self, now: Moment, key: ClientKey, why: &str) {
+        let Some(client) = self.clients.get(key) else { return };
+        if client.phase == Phase::Closing {
+            return;
+        }
+        let (pending, unsent) = (client.end.outstanding.len(), client.end.output.queued());
+        self.report(now, Reason::ClientBroken, Some(Peer::Client(key)), || {
+            format!("a client broke off ({why}) with {pending} requests pending and {unsent} bytes unsent")
+        });
+        self.close_client(now, key, Close::Now, Reason::ClientBroken);
+    }
+
+    /// Stops listening to a client and closes it. Its requests and sessions end at once (spec 7.2). The first reason
+    /// is the one that is told.
+    pub(super) fn close_client(&mut self, now: Moment, key: ClientKey, how: Close, why: Reason) {
+        let Some(client) = self.clients.get_mut(key) else { return };
+        let next = match how {
+            Close::Refuse => Phase::Refusing,
+            Close::Flush => Phase::Flushing,
+            Close::Now => Phase::Closing,
+        };
+        if client.phase >= next {
+            return;
+        }
+        let first = client.phase < Phase::Refusing;
+        let (was_open, was_half_closed) = (client.phase == Phase::Open, client.phase == Phase::HalfClosed);
+        client.phase = next;
+        client.deadline = None;
+        let why = *client.why.get_or_insert(why);
+        if how == Close::Flush {
+            let limits = &self.settings.limits;
+            let patience = if client.end.output.queued() > 0 { limits.drain_timeout.max(LINGER) } else { LINGER };
+            let deadline = now.after(patience);
+            client.deadline = Some(deadline);
+            client.end.output.begin_flush();
+            self.check_at(deadline);
+        }
+        if first {
+            self.stop_waiting(now, Peer::Client(key));
+            self.stop_awaiting_worker(now, key);
+            if was_open && matches!(why, Reason::ClientClosed | Reason::ClientBroken) {
+                self.judge_source(now, key);
+            }
+            self.detach_client(now, key);
+        }
+        if how == Close::Refuse {
+            self.begin_refusing(now, key);
+        }
+        // Workers that waited for it can go on: what they send to it now has nowhere to go.
+        self.release_waiters(now, Peer::Client(key));
+        let nothing_left = self.clients.get(key).is_some_and(|client| client.end.output.queued() == 0);
+        if how == Close::Flush && was_half_closed && nothing_left {
+            return self.close_client(now, key, Close::Now, why);
+        }
+        self.effects.push_back(Effect::Close { client: key, how, why });
+        self.recheck_quiesced(now);
+    }
+
+    /// Ends the requests of a client that leaves, and holds or drops its sessions.
+    fn detach_client(&mut self, now: Moment, key: ClientKey) {
+        self.send_cancellations(now, key);
+        let Some(client) = self.clients.get(key) else { return };
+        let outstanding: Vec<_> = client.end.outstanding.iter().collect();
+        for request in in_order(outstanding) {
+            let Some(pending) = self.to_workers.get(request) else { continue };
+            // Nothing is lost for who has cancelled it.
+            let (reason, outcome) = match pending.cancelled {
+                Some(_) => (Reason::Cancelled, Outcome::Cancelled),
+                None => (Reason::RequestDiscarded, Outcome::ClientLeft),
+            };
+            let id = pending.asker_text();
+            self.report_request(now, reason, [Some(key.into()), None], || {
+                (Some(id), "the connection was closed before its answer came".into())
+            });
+            self.count_outcome(request, outcome);
+            self.orphan_request(Direction::ToWorkers, request);
+        }
+        self.fail_requests_to_client(now, key);
+        while let Some(session) = self.clients.get(key).and_then(|client| client.end.sessions.first()) {
+            self.hold_session(session);
+        }
+        let assigned =
+            self.clients.get_mut(key).map(|client| core::mem::take(&mut client.assigned)).unwrap_or_default();
+        for (group, worker) in assigned {
+            if self.groups[group].assignment == Assignment::Dedicated {
+                self.stop_worker(now, worker);
+            }
+        }
+    }
+
+    /// `cancel_on_disconnect`: tells workers to stop working for a client that leaves (decision 11).
+    fn send_cancellations(&mut self, now: Moment, key: ClientKey) {
+        let Some(client) = self.clients.get(key) else { return };
+        let mut sessions = Vec::new();
+        for request in client.end.outstanding.iter() {
+            let Some(session) = self.to_workers.get(request).and_then(|request| request.session) else {
+                continue;
+            };
+            if !sessions.contains(&session) {
+                sessions.push(session);
+            }
+        }
+        for session in sessions {
+            self.send_cancellation(now, session);
+        }
+    }
+
+    fn send_cancellation(&mut self, now: Moment, session: SessionKey) {
+        let Some(session) = self.sessions.get(session) else { return };
+        let worker = session.worker;
+        let wanted = self.workers.get(worker).is_some_and(|w| self.settings.pools[w.pool].cancel_on_disconnect);
+        if !wanted || !self.worker_takes_messages(worker) {
+            return;
+        }
+        let mut bytes = b"{\"jsonrpc\":\"2.0\",\"method\":\"session/cancel\",\"params\":{\"sessionId\":".to_vec();
+        reply::write_string(session.name.as_bytes(), &mut bytes);
+        bytes.extend_from_slice(b"}}\n");
+        self.send(now, worker.into(), &bytes);
+    }
+
+    /// A client loses a session to another connection: nobody waits for what is pending in it any more.
+    pub(super) fn end_use_of_session(&mut self, now: Moment, key: ClientKey, session: SessionKey) {
+        let Some(client) = self.clients.get(key) else { return };
+        let is_in_it = |request: &RequestKey| {
+            let request = self.to_workers.get(*request);
+            request.is_some_and(|request| request.session == Some(session) || request.second_session == Some(session))
+        };
+        let outstanding: Vec<_> = client.end.outstanding.iter().filter(is_in_it).collect();
+        let is_about_it = |request: &RequestKey| {
+            self.to_clients.get(*request).is_some_and(|request| request.session == Some(session))
+        };
+        let to_answer: Vec<_> = client.end.to_answer.iter().filter(is_about_it).collect();
+        if !outstanding.is_empty() {
+            self.send_cancellation(now, session);
+        }
+        for request in in_order(outstanding) {
+            let text = "another connection of the same name has taken this session over";
+            self.fail_request(now, request, Reason::SessionTaken, text);
+        }
+        self.fail_requests_of_workers(now, key, to_answer);
+    }
+
+    /// Answers requests of workers with errors that this client will not answer any more.
+    fn fail_requests_to_client(&mut self, now: Moment, key: ClientKey) {
+        let Some(client) = self.clients.get(key) else { return };
+        let to_answer = client.end.to_answer.iter().collect();
+        self.fail_requests_of_workers(now, key, to_answer);
+    }
+
+    fn fail_requests_of_workers(&mut self, now: Moment, key: ClientKey, to_answer: Vec<RequestKey>) {
+        for request in in_order(to_answer) {
+            let Some(request) = self.forget_request(Direction::ToClients, request) else { continue };
+            let Some(asker) = request.asker() else { continue };
+            self.report_request(now, Reason::ClientLeft, [Some(key.into()), Some(asker)], || {
+                (Some(request.asker_text()), "the client left before it answered a worker's request".into())
+            });
+            let (id, text) = (request.asker_token(), "the client has left");
+            self.send_error(now, asker, &id, None, Reason::ClientLeft, text, Delivered::Yes);
+        }
+    }
+
+    /// Bytes have left for a client: sees whether a closing one has all of its own.
+    pub(super) fn check_flushed(&mut self, now: Moment, key: ClientKey) {
+        let Some(client) = self.clients.get_mut(key) else { return };
+        if client.phase != Phase::Flushing {
+            return;
+        }
+        let patience = match client.end.output.queued() {
+            // All is out. Now it has to close its own side.
+            0 => LINGER,
+            _ if client.end.output.flush_goes_on() => self.settings.limits.drain_timeout.max(LINGER),
+            _ => return,
+        };
+        let deadline = now.after(patience);
+        client.deadline = Some(deadline);
+        self.check_at(deadline);
+    }
+
+    /// Its descriptor is closed.
+    pub(super) fn on_client_closed(&mut self, now: Moment, key: ClientKey) {
+        let Some(client) = self.clients.get(key) else { return };
+        if client.phase != Phase::Closing {
+            self.close_client(now, key, Close::Now, Reason::ClientClosed);
+        }
+        self.report_client(now, Reason::ClientClosed, key);
+        let Some(client) = self.clients.remove(key) else { return };
+        self.sources.leave(client.source_use);
+        self.stats.bytes_unsent += client.end.output.queued() as u64;
+        if self.accept_paused {
+            self.accept_paused = false;
+            self.effects.push_back(Effect::ResumeAccept);
+        }
+        if client.stdio {
+            if self.stats.lines_from_clients == 0
+                && self.settings.listeners.len() == 1
+                && self.stage() == Stage::Running
+            {
+                self.report(now, Reason::NoInput, None, || {
+                    "stdin ended before a line came on it; to serve clients that connect, add --tcp 127.0.0.1:9000, \
+                     --unix PATH or listeners in the configuration"
+                        .into()
+                });
+            }
+            let lost_its_worker = client.why == Some(Reason::OwnWorkerEnded);
+            let why = if lost_its_worker { "the worker of its one client has ended" } else { "stdin has ended" };
+            self.begin_shutdown(now, why);
+        }
+        self.advance_shutdown(now);
+    }
+
+    /// A half-closed client has waited long enough. It gets errors for answers, and is closed with the last one.
+    fn fail_requests_of_client(&mut self, now: Moment, key: ClientKey) {
+        let outstanding =
+            self.clients.get(key).map(|client| client.end.outstanding.iter().collect()).unwrap_or_default();
+        for request in in_order(outstanding) {
+            let text = "the answer did not come within drain_timeout_sec after the end of the client's input";
+            self.fail_request(now, request, Reason::Timeout, text);
+        }
+    }
+
+    /// Closes clients whose time is up.
+    pub(super) fn tick_clients(&mut self, now: Moment) {
+        let Limits { backpressure_timeout: timeout, drain_timeout, .. } = self.settings.limits;
+        for key in self.clients.keys() {
+            let Some(client) = self.clients.get(key) else { continue };
+            if client.penalty.ends().is_some_and(|at| at <= now) {
+                self.end_penalty(key);
+            }
+            let Some(client) = self.clients.get_mut(key) else { continue };
+            let stalls_at = client.end.output.stalls_at(timeout).filter(|_| client.phase < Phase::Closing);
+            if client.phase == Phase::HalfClosed {
+                // As long as answers come and are taken, there may be more.
+                client.deadline = client.deadline.max(Some(client.end.progress_at.after(drain_timeout)));
+            }
+            let (deadline, phase, queued) = (client.deadline, client.phase, client.end.output.queued());
+            if stalls_at.is_some_and(|at| at <= now) {
+                self.report(now, Reason::ClientStalled, Some(Peer::Client(key)), || {
+                    format!(
+                        "a client took no bytes for {} s, with {queued} bytes queued; it is closed",
+                        timeout.as_secs_f32()
+                    )
+                });
+                self.close_client(now, key, Close::Now, Reason::ClientStalled);
+            } else if deadline.is_some_and(|at| at <= now) && phase != Phase::Refusing {
+                if phase == Phase::HalfClosed {
+                    self.fail_requests_of_client(now, key);
+                } else {
+                    if queued > 0 {
+                        self.report(now, Reason::ClientOverdue, Some(Peer::Client(key)), || {
+                            format!("a closing client did not take its last {queued} bytes in time")
+                        });
+                    }
+                    self.close_client(now, key, Close::Now, Reason::ClientOverdue);
+                }
+            }
+            let idle = self.tick_idle(now, key);
+            let refusing = self.tick_refusing(now, key);
+            let Some(client) = self.clients.get(key).filter(|client| client.phase < Phase::Closing) else { continue };
+            let next = [client.deadline, client.end.output.stalls_at(timeout), client.penalty.ends(), idle, refusing];
+            let next = next.into_iter().flatten().min();
+            if let Some(next) = next {
+                self.check_at(next);
+            }
+        }
+        self.make_room_at_the_door(now);
+    }
+}

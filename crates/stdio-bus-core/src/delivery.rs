@@ -1,0 +1,309 @@
+//! How lines get to their receivers: they are queued with the pieces that are replaced, their senders wait while the
+//! receiver is full, and are read again when there is room (spec 7.3, decision 12).
+//!
+//! Invariant: a peer waits for one output at a time, and is in the list of that output once.
+
+use alloc::format;
+use core::time::Duration;
+
+use super::Bus;
+use super::client::Client;
+use super::message::{Edit, Edits};
+use super::peer::{ClientKey, Moment, Peer, Text, WorkerKey};
+use super::port::{Close, Effect};
+use super::report::Reason;
+use ndjson_scan::{Line, Span};
+
+/// A client may read more slowly than a worker writes that it shares with others. It is closed when more than so many
+/// times max_output_queue are queued for it.
+const SLOW_READER_LIMIT: usize = 4;
+
+/// Whether a line may be queued.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Room {
+    /// It may.
+    Free,
+    /// Its sender waits.
+    Wait,
+    /// Its receiver was closed just now: the line has to be routed again.
+    Closed,
+}
+
+impl Bus {
+    /// Lets a peer wait for its own output, if that is full: an error is to be queued there. Says whether it waits.
+    pub(super) fn block_on_itself(&mut self, now: Moment, peer: Peer) -> bool {
+        let is_full = self.endpoint(peer).is_some_and(|end| end.output.is_full());
+        if is_full {
+            self.block(now, peer, peer);
+        }
+        is_full
+    }
+
+    /// Lets a client wait that sends `bytes` to a worker, if the worker is full or others have their turn. Says whether
+    /// it waits.
+    pub(super) fn block_on_worker(&mut self, now: Moment, client: ClientKey, worker: WorkerKey, bytes: usize) -> bool {
+        let alone = self.clients.len() == 1;
+        let Some(to) = self.workers.get_mut(worker) else { return false };
+        let is_full = to.end.output.is_full();
+        let Some(from) = self.clients.get_mut(client) else { return false };
+        let in_turns = to.owner.is_none() && !from.stdio;
+        if !is_full && !in_turns {
+            return false;
+        }
+        let has_turn = from.granted.take() == Some(worker);
+        let others_wait = !to.end.output.waiters().is_empty();
+        if !is_full && (!in_turns || has_turn || to.window.has_room_for(client, others_wait, alone)) {
+            to.window.mark_line_end(client, bytes);
+            if to.end.blocked_on.is_some() {
+                self.limit_hold_up(now, worker, client);
+            }
+            return false;
+        }
+        from.waiting_bytes = bytes;
+        if in_turns {
+            // What is known of the worker may be old. The first one who waits asks anew.
+            if self.workers_in_turns.contains(&worker) && !others_wait {
+                self.probe(now, worker);
+            }
+            self.begin_turns(now, worker);
+        }
+        // A worker may have no room because it is held up itself.
+        self.limit_hold_up(now, worker, client);
+        self.block(now, Peer::Client(client), Peer::Worker(worker));
+        true
+    }
+
+    /// Finds room at a client for a line of a worker, or lets the worker wait. A worker that others use too is not held
+    /// up for long by a client that reads slowly: its lines are kept up to a limit, then the client is closed.
+    /// `is_of_its_own` says that the line belongs to a request or a session of the client: then the worker works for it.
+    pub(super) fn make_room_at_client(
+        &mut self,
+        now: Moment,
+        worker: WorkerKey,
+        client: ClientKey,
+        is_of_its_own: bool,
+    ) -> Room {
+        let Some(to) = self.clients.get_mut(client) else { return Room::Free };
+        if !to.end.output.is_full() {
+            if is_of_its_own {
+                to.penalty.forget_crashes();
+            }
+            return Room::Free;
+        }
+        let queued = to.end.output.queued();
+        if !self.check_shared(now, worker, client) {
+            self.block(now, Peer::Worker(worker), Peer::Client(client));
+            return Room::Wait;
+        }
+        let Some(from) = self.workers.get_mut(worker) else { return Room::Free };
+        if !from.patience.left(now).is_zero() {
+            let ends = now.after(from.patience.begin(now));
+            self.check_at(ends);
+            self.block(now, Peer::Worker(worker), Peer::Client(client));
+            return Room::Wait;
+        }
+        if queued <= SLOW_READER_LIMIT.saturating_mul(self.settings.limits.max_output_queue) {
+            if let Some(to) = self.clients.get_mut(client).filter(|_| is_of_its_own) {
+                to.penalty.forget_crashes();
+            }
+            return Room::Free;
+        }
+        self.report(now, Reason::ClientSlow, Some(Peer::Client(client)), || {
+            format!(
+                "a client reads more slowly than a worker that it shares with others writes for it; it is closed with \
+                 {queued} bytes queued"
+            )
+        });
+        self.close_client(now, client, Close::Now, Reason::ClientSlow);
+        Room::Closed
+    }
+
+    fn block(&mut self, now: Moment, from: Peer, to: Peer) {
+        if let Some(end) = self.endpoint(to) {
+            end.output.add_waiter(from);
+        }
+        if let Some(end) = self.endpoint(from) {
+            end.blocked_on = Some(to);
+            end.blocked_since = now;
+        }
+        self.effects.push_back(Effect::Pause { peer: from });
+    }
+
+    /// Queues a line with its newline as it is.
+    pub(super) fn forward_as_it_is(&mut self, now: Moment, to: Peer, line: &Line) {
+        let bytes = self.copy(to, Span { start: line.span.start, end: line.span.end + 1 });
+        self.count_queued(now, to, bytes);
+    }
+
+    /// Queues a line with its newline, with another id if one is given.
+    pub(super) fn forward_with_id(&mut self, now: Moment, to: Peer, line: &Line, id: Option<Text>) {
+        match id {
+            None => self.forward_as_it_is(now, to, line),
+            Some(with) => self.forward(now, to, line, &mut [Some(Edit { at: line.id, with }), None, None]),
+        }
+    }
+
+    /// Queues a line with its newline, with the given pieces replaced.
+    pub(super) fn forward(&mut self, now: Moment, to: Peer, line: &Line, edits: &mut Edits) {
+        let mut from = line.span.start;
+        let mut bytes = 0;
+        if edits[1].is_some() || edits[2].is_some() {
+            edits.sort_by_key(|edit| edit.as_ref().map_or(u32::MAX, |edit| edit.at.start));
+        }
+        for edit in edits.iter().flatten() {
+            bytes += self.copy(to, Span { start: from, end: edit.at.start });
+            bytes += edit.with.as_bytes().len();
+            self.effects.push_back(Effect::Insert { to, text: edit.with.clone() });
+            from = edit.at.end;
+        }
+        bytes += self.copy(to, Span { start: from, end: line.span.end + 1 });
+        self.count_queued(now, to, bytes);
+    }
+
+    /// Lines in a row for one receiver become one copy.
+    fn copy(&mut self, to: Peer, span: Span) -> usize {
+        if let Some(Effect::Copy { to: last, span: before }) = self.effects.back_mut()
+            && *last == to
+            && before.end == span.start
+        {
+            before.end = span.end;
+        } else {
+            self.effects.push_back(Effect::Copy { to, span });
+        }
+        span.len()
+    }
+
+    /// A line of so many bytes was queued.
+    pub(super) fn count_queued(&mut self, now: Moment, to: Peer, bytes: usize) {
+        let limits = &self.settings.limits;
+        let (limit, timeout) = (limits.max_output_queue, limits.backpressure_timeout);
+        let alone = self.clients.len() == 1;
+        let end = match to {
+            Peer::Client(client) => {
+                self.stats.lines_to_clients += 1;
+                self.stats.bytes_to_clients += bytes as u64;
+                self.clients.get_mut(client).map(|client| &mut client.end)
+            }
+            Peer::Worker(worker) => {
+                self.stats.lines_to_workers += 1;
+                self.stats.bytes_to_workers += bytes as u64;
+                self.workers.get_mut(worker).map(|worker| {
+                    worker.window.push(now, bytes, !alone && worker.owner.is_none());
+                    &mut worker.end
+                })
+            }
+        };
+        let Some(end) = end else { return };
+        end.traffic.lines_out += 1;
+        let was_full = end.output.is_full();
+        end.output.push(bytes, limit, now);
+        if !was_full && end.output.is_full() {
+            self.check_at(now.after(timeout));
+        }
+    }
+
+    /// Bytes have left for `peer`.
+    pub(super) fn on_sent(&mut self, now: Moment, peer: Peer, bytes: usize) {
+        let limit = self.settings.limits.max_output_queue;
+        let shared = self.clients.len() > 1;
+        match peer {
+            Peer::Client(client) => {
+                let Some(to) = self.clients.get_mut(client) else { return };
+                to.end.progress_at = now;
+                to.end.traffic.bytes_out += bytes as u64;
+                if to.end.output.pop(bytes, limit, now) {
+                    self.release_waiters(now, peer);
+                }
+                self.check_flushed(now, client);
+            }
+            Peer::Worker(worker) => {
+                let Some(to) = self.workers.get_mut(worker) else { return };
+                to.window.sent(bytes);
+                to.end.traffic.bytes_out += bytes as u64;
+                let has_room = to.end.output.pop(bytes, limit, now);
+                if shared && to.owner.is_none() && to.window.is_probe_due(now) {
+                    self.probe(now, worker);
+                }
+                if has_room {
+                    self.admit_waiters(now, worker);
+                }
+            }
+        }
+    }
+
+    /// All who waited for `peer` may go on.
+    pub(super) fn release_waiters(&mut self, now: Moment, peer: Peer) {
+        let waiters = self.endpoint(peer).map(|end| end.output.take_waiters()).unwrap_or_default();
+        for waiter in waiters {
+            if let Some(end) = self.endpoint(waiter) {
+                let waited = end.go_on(now);
+                self.count_pause(waiter, waited);
+                self.read_again(waiter);
+            }
+            if let Peer::Worker(worker) = waiter {
+                self.end_hold_up(now, worker);
+                self.extend_read_timer(now, worker);
+            }
+        }
+    }
+
+    /// `peer` waits for nobody any more.
+    pub(super) fn stop_waiting(&mut self, now: Moment, peer: Peer) {
+        let blocker = self.endpoint(peer).and_then(|end| Some((end.blocked_on?, end.go_on(now))));
+        if let Some((_, waited)) = blocker {
+            self.count_pause(peer, waited);
+        }
+        if let Some(blocker) = blocker.and_then(|(blocker, _)| self.endpoint(blocker)) {
+            blocker.output.remove_waiter(peer);
+        }
+        if let Peer::Worker(worker) = peer {
+            self.end_hold_up(now, worker);
+        }
+    }
+
+    /// A peer was not read for so long because it waited for another one.
+    pub(super) fn count_pause(&mut self, peer: Peer, waited: Duration) {
+        match peer {
+            Peer::Client(_) => self.stats.clients_paused += waited,
+            Peer::Worker(_) => self.stats.workers_paused += waited,
+        }
+    }
+
+    /// Queues a line of the bus' own.
+    pub(super) fn send(&mut self, now: Moment, to: Peer, line: &[u8]) {
+        self.effects.push_back(Effect::Insert { to, text: line.into() });
+        self.count_queued(now, to, line.len());
+    }
+
+    /// A peer is read again, unless there is another reason not to.
+    pub(super) fn read_again(&mut self, peer: Peer) {
+        let is_read = match peer {
+            Peer::Client(client) => self.clients.get(client).is_some_and(Client::is_read),
+            Peer::Worker(worker) => self.workers.get(worker).is_some_and(|worker| worker.end.blocked_on.is_none()),
+        };
+        if is_read {
+            self.effects.push_back(Effect::Resume { peer });
+        }
+    }
+
+    /// Panics if those who wait and those they wait for disagree.
+    pub(super) fn check_waiting(&self) {
+        let clients = self.clients.iter().map(|(key, client)| (Peer::Client(key), &client.end));
+        let workers = self.workers.iter().map(|(key, worker)| (Peer::Worker(key), &worker.end));
+        for (peer, end) in clients.chain(workers) {
+            let in_turns = matches!(peer, Peer::Worker(worker) if self.workers_in_turns.contains(&worker));
+            assert!(
+                end.output.is_full() || in_turns || end.output.waiters().is_empty(),
+                "{peer:?} lets others wait for nothing"
+            );
+            for waiter in end.output.waiters() {
+                let waiter = self.peer_end(*waiter).expect("a waiter is alive");
+                assert_eq!(waiter.blocked_on, Some(peer));
+            }
+            if let Some(blocker) = end.blocked_on {
+                let blocker = self.peer_end(blocker).expect("a blocker is alive");
+                assert_eq!(blocker.output.waiters().iter().filter(|waiter| **waiter == peer).count(), 1);
+            }
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! What a client connection and a worker's pipes have in common: the line they are in the middle of, what is queued
+//! for them, and the requests and sessions that hang on them.
+
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::output::Output;
+use super::peer::{Moment, Peer, RequestMark, SessionMark};
+use super::table::Members;
+use ndjson_scan::{Line, Outcome, Partial, Scanner, Window};
+
+/// One end of the bus.
+#[derive(Default)]
+pub struct Endpoint {
+    /// What is known of the line it is in the middle of.
+    pub partial: Partial,
+    /// Bytes that were presented and not consumed.
+    pub kept: usize,
+    /// Lines that were found in its bytes and wait, counted from the first byte that is kept of it.
+    pub waiting: Vec<Line>,
+    /// What is queued for it.
+    pub output: Output,
+    /// The output that it waits for; it is not read meanwhile.
+    pub blocked_on: Option<Peer>,
+    /// Since when it waits, if it does.
+    pub blocked_since: Moment,
+    /// It holds much while memory is short, and is not read.
+    pub held_back: bool,
+    /// Its next line waits for a worker, and it is not read (`vacancy.rs`).
+    pub awaits_worker: bool,
+    /// When a line was taken from it, or it took bytes, for the last time.
+    pub progress_at: Moment,
+    /// When a line was taken from it for the last time.
+    pub spoke_at: Option<Moment>,
+    /// Its requests that nobody has answered yet.
+    pub outstanding: Members<RequestMark>,
+    /// They are listed by their ids, too.
+    pub lists_ids: bool,
+    /// Requests that it has not answered yet.
+    pub to_answer: Members<RequestMark>,
+    /// Every id of a request to it is one that it has never seen: it has answered what nobody asked, or it may still
+    /// answer more than is remembered.
+    pub fresh_ids: bool,
+    /// Requests to it that were forgotten before it answered them.
+    pub retired: Retired,
+    /// Sessions that it owns (a client) or that are bound to it (a worker).
+    pub sessions: Members<SessionMark>,
+    /// What has gone through it.
+    pub traffic: Traffic,
+}
+
+/// What has gone through one end. Every line passes here: a counter is an addition where its end is in hand anyway.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Lines that were taken from it, and their bytes with newlines.
+    pub lines_in: u64,
+    /// See `lines_in`.
+    pub bytes_in: u64,
+    /// Lines that were queued for it.
+    pub lines_out: u64,
+    /// Bytes that have left for it.
+    pub bytes_out: u64,
+    /// Its requests that were passed on.
+    pub asked: u64,
+    /// Those of them that are not waited for any more although no answer came.
+    pub given_up: u64,
+    /// Its requests that were not passed on.
+    pub refused: u64,
+}
+
+impl Endpoint {
+    /// Whether its next line waits, for a full output or for a worker: it is not in its own hands when it goes on.
+    #[inline]
+    pub fn waits(&self) -> bool {
+        self.blocked_on.is_some() || self.awaits_worker
+    }
+
+    /// It waits for nobody any more. Gives how long it has waited, if it did.
+    pub fn go_on(&mut self, now: Moment) -> Duration {
+        self.blocked_on.take().map(|_| now.since(self.blocked_since)).unwrap_or_default()
+    }
+
+    /// The lines of a window, and how many bytes behind them are no whole line. Lines that waited were found before.
+    #[inline(always)]
+    pub(super) fn find_lines(
+        &mut self,
+        scanner: &mut Scanner,
+        window: Window<'_>,
+        lines: &mut Vec<Line>,
+    ) -> (Outcome, usize) {
+        let outcome = if self.waiting.is_empty() {
+            scanner.scan(&mut self.partial, window, lines)
+        } else {
+            lines.extend(core::mem::take(&mut self.waiting));
+            Outcome::Full
+        };
+        (outcome, window.data().len() - self.partial.consumed())
+    }
+
+    /// A request to it was forgotten before it answered, whose id has this fingerprint.
+    pub fn retire_id(&mut self, fingerprint: u64) {
+        self.fresh_ids |= !self.retired.add(fingerprint);
+    }
+}
+
+/// The ids of requests that a peer may still answer although they were forgotten, as fingerprints
+/// ([`Requests::fingerprint`](super::requests::Requests::fingerprint)).
+#[derive(Default)]
+pub struct Retired {
+    /// In order.
+    ids: Vec<u64>,
+    /// How many there are that were too many to be remembered, with those before them.
+    more: u64,
+}
+
+/// So many are remembered: 8 KiB for each peer.
+const MOST_RETIRED: usize = 1024;
+
+impl Retired {
+    /// Whether there is none.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.ids.is_empty()
+    }
+
+    /// Whether this one is among those that are remembered.
+    pub fn has(&self, id: u64) -> bool {
+        self.ids.binary_search(&id).is_ok()
+    }
+
+    /// Adds one; false if it cannot be remembered, and then all are only counted.
+    fn add(&mut self, id: u64) -> bool {
+        match self.ids.binary_search(&id) {
+            Ok(_) => {}
+            Err(at) if self.more == 0 && self.ids.len() < MOST_RETIRED => self.ids.insert(at, id),
+            Err(_) => self.more += 1 + core::mem::take(&mut self.ids).len() as u64,
+        }
+        self.more == 0
+    }
+
+    /// An answer that no request waits for has this id. Whether it may be a late one; then it is one less.
+    pub fn take(&mut self, id: u64) -> bool {
+        let found = self.ids.binary_search(&id);
+        if let Ok(at) = found {
+            self.ids.remove(at);
+        }
+        let is_counted = self.more > 0;
+        self.more -= u64::from(is_counted);
+        is_counted || found.is_ok()
+    }
+}

@@ -1,0 +1,117 @@
+//! Times in which the daemon did not run: the machine was suspended, or the process was stopped or got no processor. They
+//! are told, and what lasted over them is told with them.
+
+use alloc::format;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::Bus;
+use super::peer::Moment;
+use super::report::Reason;
+
+/// So many times of a suspended machine are remembered. The oldest ones are taken for one.
+const REMEMBERED: usize = 64;
+
+/// See the top of the file.
+pub(super) struct Gaps {
+    /// When the machine went on, and how long it was suspended; the clock of the core stood still meanwhile.
+    suspended: Vec<(Moment, Duration)>,
+    /// When the process went on, and since when it was held up.
+    resumed: Moment,
+    held_up_since: Moment,
+}
+
+impl Default for Gaps {
+    fn default() -> Self {
+        Self { suspended: Vec::new(), resumed: Moment::NEVER, held_up_since: Moment::NEVER }
+    }
+}
+
+impl Gaps {
+    fn add_suspended(&mut self, now: Moment, lasted: Duration) {
+        self.suspended.push((now, lasted));
+        if self.suspended.len() > REMEMBERED {
+            let (_, oldest) = self.suspended.remove(0);
+            self.suspended[0].1 += oldest;
+        }
+    }
+
+    /// How long something lasts that began at `since`, with the times in which the machine was suspended.
+    #[inline]
+    pub(super) fn lasted(&self, now: Moment, since: Moment) -> Duration {
+        let lasted = now.since(since);
+        if self.suspended.is_empty() { lasted } else { lasted + self.suspended_since(since) }
+    }
+
+    #[cold]
+    fn suspended_since(&self, since: Moment) -> Duration {
+        let first = self.suspended.partition_point(|(at, _)| *at <= since);
+        self.suspended[first..].iter().map(|(_, lasted)| *lasted).sum()
+    }
+
+    /// Since when somebody may have waited whose line is read now: what is read when the process goes on may have come
+    /// while it was held up.
+    #[inline]
+    pub(super) fn came_at(&self, now: Moment) -> Moment {
+        if now == self.resumed { self.held_up_since } else { now }
+    }
+}
+
+impl Bus {
+    /// The daemon did not run for a while.
+    pub(super) fn on_gap(&mut self, now: Moment, held_up: Duration, suspended: Duration) {
+        if !suspended.is_zero() {
+            self.gaps.add_suspended(now, suspended);
+            self.report(now, Reason::MachineSuspended, None, || {
+                let seconds = suspended.as_secs_f32();
+                format!("the machine was suspended for {seconds:.1} s; that counts for no timeout")
+            });
+        }
+        if !held_up.is_zero() {
+            let since = now.0.saturating_sub(u64::try_from(held_up.as_nanos()).unwrap_or(u64::MAX));
+            (self.gaps.resumed, self.gaps.held_up_since) = (now, Moment(since));
+            self.report(now, Reason::DaemonHeldUp, None, || {
+                let seconds = held_up.as_secs_f32();
+                format!(
+                    "the daemon did not run for {seconds:.1} s, and its clients waited: it was stopped (SIGSTOP, a \
+                     frozen container) or got no processor; look at the load and at CPU limits (cpu.max)"
+                )
+            });
+        }
+    }
+
+    /// How long something lasts that began at `since`, whether or not the machine ran.
+    pub fn lasted(&self, now: Moment, since: Moment) -> Duration {
+        self.gaps.lasted(now, since)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn at(seconds: u64) -> Moment {
+        Moment(seconds * 1_000_000_000)
+    }
+
+    #[test]
+    fn what_lasts_over_a_suspended_machine_lasts_as_long() {
+        let mut gaps = Gaps::default();
+        gaps.add_suspended(at(10), 100 * SECOND);
+        gaps.add_suspended(at(20), 1000 * SECOND);
+        assert_eq!(gaps.lasted(at(30), at(5)), 1125 * SECOND);
+        assert_eq!(gaps.lasted(at(30), at(15)), 1015 * SECOND);
+        assert_eq!(gaps.lasted(at(30), at(20)), 10 * SECOND, "it began afterwards");
+    }
+
+    #[test]
+    fn however_often_a_machine_is_suspended_nothing_is_forgotten_of_what_began_before() {
+        let mut gaps = Gaps::default();
+        (1..1000).for_each(|nth| gaps.add_suspended(at(nth), SECOND));
+        assert_eq!(gaps.suspended.len(), REMEMBERED);
+        assert_eq!(gaps.lasted(at(1000), at(0)), 1999 * SECOND);
+        assert_eq!(gaps.lasted(at(1000), at(990)), 19 * SECOND);
+    }
+}

@@ -1,0 +1,126 @@
+//! How long things took, counted in classes that a monitor can add up over time and over daemons.
+//!
+//! The bounds are 1, 2.5 and 5 times each power of ten. No two of them lie in one octave, so the class of a duration
+//! follows from its highest bit and one comparison.
+
+use core::time::Duration;
+
+/// Upper bounds of the classes in nanoseconds, each included: 10 µs to 1,000 s. Whatever is longer is in one class more.
+pub const BOUNDS: [u64; 25] = bounds();
+
+const fn bounds() -> [u64; 25] {
+    let mut bounds = [0; 25];
+    let (mut at, mut decade) = (0, 10_000);
+    while at < bounds.len() {
+        bounds[at] = match at % 3 {
+            0 => decade,
+            1 => decade / 10 * 25,
+            _ => decade * 5,
+        };
+        if at % 3 == 2 {
+            decade *= 10;
+        }
+        at += 1;
+    }
+    bounds
+}
+
+/// For each octave how many bounds lie below it, and the one in it.
+const OCTAVES: [(u8, u64); 64] = octaves();
+
+const fn octaves() -> [(u8, u64); 64] {
+    let mut octaves = [(0, u64::MAX); 64];
+    let mut octave = 0;
+    while octave < 64 {
+        let mut at = 0;
+        while at < BOUNDS.len() {
+            let of_bound = BOUNDS[at].ilog2();
+            if of_bound < octave {
+                octaves[octave as usize].0 += 1;
+            } else if of_bound == octave {
+                assert!(octaves[octave as usize].1 == u64::MAX, "one bound in an octave");
+                octaves[octave as usize].1 = BOUNDS[at];
+            }
+            at += 1;
+        }
+        octave += 1;
+    }
+    octaves
+}
+
+/// Durations by class.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Histogram {
+    counts: [u64; BOUNDS.len() + 1],
+    /// In nanoseconds.
+    sum: u64,
+}
+
+impl Histogram {
+    /// Counts one duration.
+    #[inline]
+    pub fn observe(&mut self, duration: Duration) {
+        let nanoseconds = duration.as_nanos() as u64;
+        let (below, bound) = OCTAVES[(nanoseconds | 1).ilog2() as usize];
+        self.counts[usize::from(below) + usize::from(nanoseconds > bound)] += 1;
+        self.sum += nanoseconds;
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// All of them together.
+    pub fn sum(&self) -> Duration {
+        Duration::from_nanos(self.sum)
+    }
+
+    /// For each bound how many are not longer, in rising order.
+    pub fn cumulative(&self) -> impl Iterator<Item = (Duration, u64)> {
+        let counts = self.counts.iter().scan(0, |sum, count| {
+            *sum += count;
+            Some(*sum)
+        });
+        BOUNDS.iter().map(|bound| Duration::from_nanos(*bound)).zip(counts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_duration_is_in_the_first_class_whose_bound_is_not_below_it() {
+        let class = |nanoseconds: u64| {
+            let mut histogram = Histogram::default();
+            histogram.observe(Duration::from_nanos(nanoseconds));
+            assert_eq!((histogram.count(), histogram.sum()), (1, Duration::from_nanos(nanoseconds)));
+            histogram.counts.iter().position(|count| *count == 1)
+        };
+        assert_eq!((class(0), class(1)), (Some(0), Some(0)));
+        for (at, bound) in BOUNDS.into_iter().enumerate() {
+            assert_eq!(
+                (class(bound - 1), class(bound), class(bound + 1)),
+                (Some(at), Some(at), Some(at + 1)),
+                "{bound}"
+            );
+        }
+        assert_eq!(class(u64::MAX), Some(BOUNDS.len()));
+    }
+
+    #[test]
+    fn what_is_told_adds_up() {
+        let mut histogram = Histogram::default();
+        for milliseconds in [1, 2, 2, 400, 5_000_000] {
+            histogram.observe(Duration::from_millis(milliseconds));
+        }
+        let at =
+            |seconds| histogram.cumulative().find(|(bound, _)| bound.as_secs_f64() == seconds).map(|(_, count)| count);
+        assert_eq!(
+            (at(0.0005), at(0.001), at(0.0025), at(0.5), at(1000.0)),
+            (Some(0), Some(1), Some(3), Some(4), Some(4))
+        );
+        assert_eq!(histogram.count(), 5);
+    }
+}

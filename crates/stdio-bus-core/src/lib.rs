@@ -1,0 +1,648 @@
+//! The core of the bus: it decides where every line goes and touches nothing of the world. No descriptor, no clock,
+//! no thread; the ring, a simulator, a fuzzer or a benchmark can run it and it cannot tell which.
+//!
+//! Reading order: [`port`] is the contract, [`peer`] what everybody speaks of, [`settings`] what the core is told, and
+//! this file the front door.
+//!
+//! - Ways: `from_client.rs` and `from_worker.rs` send each line on its way. `assignment.rs` chooses a worker for it,
+//!   `deny.rs` may keep it back, `delivery.rs` queues it, `refusals.rs` says why it went nowhere.
+//! - Tables: [`sessions`] with the rules of `ownership.rs`, [`requests`] with those of `correlation.rs`.
+//! - Lives: `clients.rs`, `closing.rs`, `admission.rs` and `idle.rs`, `workers.rs`, `pool.rs`, `spawns.rs` and
+//!   `hung.rs`, and [`shutdown`] for the daemon.
+//! - Who has to wait: [`output`], `vacancy.rs`, `turns.rs` with [`send_window`], `patience.rs`, `fairness.rs`,
+//!   `penalties.rs`; and `memory.rs` closes who holds too much.
+//!
+//! What others may look at: [`overview`], [`readiness`], [`stats`] and [`tally`]; what an operator may do is in
+//! `operator.rs`.
+//!
+//! [`id`] compares request ids, and [`ndjson_scan`] reads JSON.
+//!
+//! The crate has no standard library, but an allocator, so the compiler proves that it touches nothing of the world.
+//! `examples/core.rs` of the package `stdio-bus` runs it in a loop of its own, on plain values.
+
+#![cfg_attr(not(test), no_std)]
+#![forbid(unsafe_code)]
+#![warn(unreachable_pub)]
+
+extern crate alloc;
+
+pub mod account;
+pub mod admission;
+mod assignment;
+pub mod audience;
+mod bonds;
+mod client;
+mod clients;
+mod closing;
+mod correlation;
+mod delivery;
+mod deny;
+mod early;
+mod elicitations;
+mod endpoint;
+mod fairness;
+pub mod foreign;
+mod from_client;
+mod from_worker;
+mod gaps;
+pub mod histogram;
+mod hung;
+pub mod id;
+mod idle;
+mod lost;
+mod memory;
+mod message;
+pub mod networks;
+mod operator;
+pub mod origin;
+pub mod output;
+pub mod overview;
+mod ownership;
+mod patience;
+pub mod peer;
+mod penalties;
+mod pool;
+pub mod port;
+pub mod readiness;
+mod refusals;
+pub mod reply;
+pub mod report;
+pub mod requests;
+pub mod send_window;
+pub mod sessions;
+pub mod settings;
+pub mod shutdown;
+mod sources;
+mod spawns;
+pub mod stats;
+pub mod table;
+pub mod tally;
+#[cfg(test)]
+mod tests;
+mod turns;
+mod vacancy;
+pub mod worker;
+mod workers;
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::format;
+use alloc::rc::Rc;
+use alloc::string::String;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use assignment::Group;
+use client::{Client, Phase};
+use endpoint::Endpoint;
+use ndjson_scan::{BATCH, Line, Outcome, Scanner, Window};
+use peer::{ClientKey, ClientMark, Moment, Peer, WorkerKey, WorkerMark};
+use pool::Pool;
+pub use pool::Staffing;
+use port::{Effect, Effects, Input, Next, Received};
+use report::{Reason, Report, Reporter};
+use requests::Requests;
+use sessions::Sessions;
+use settings::{MAX_CONNECTIONS, MAX_PENDING_REQUESTS, MAX_WORKERS, Settings};
+use shutdown::Shutdown;
+use stats::Stats;
+use table::Table;
+use worker::Worker;
+
+/// The bus. Whatever it is told, it answers with [`Effects`], which are carried out in order.
+pub struct Bus {
+    settings: Settings,
+    scanner: Scanner,
+    batch: Vec<Line>,
+    clients: Table<Client, ClientMark>,
+    workers: Table<Worker, WorkerMark>,
+    sessions: Sessions,
+    /// Requests of clients that workers have to answer.
+    to_workers: Requests,
+    /// Requests of workers that clients have to answer.
+    to_clients: Requests,
+    pools: Vec<Pool>,
+    groups: Vec<Group>,
+    /// The group that the clients of each listener use, unless a message names a pool.
+    listener_groups: Vec<usize>,
+    /// Whether any pool denies any method.
+    denies_methods: bool,
+    /// Whether any pool bounds the time of its requests.
+    times_out: bool,
+    pace_queue: fairness::PaceQueue,
+    /// Whose line was just dealt with is not read on.
+    sender_penalised: bool,
+    sources: sources::Sources,
+    spawns: spawns::Spawns,
+    bonds: bonds::Bonds,
+    /// Workers before which clients take turns, and when they are looked after next.
+    workers_in_turns: Vec<WorkerKey>,
+    turns_due: Option<Moment>,
+    shortage: memory::Shortage,
+    /// Bytes of all lines that wait for their sessions.
+    early_bytes: usize,
+    gaps: gaps::Gaps,
+    vacancy: vacancy::Vacancy,
+    effects: VecDeque<Effect>,
+    reporter: Reporter,
+    stats: Stats,
+    /// Errors to requests that were for no pool, or for one of several.
+    errors_of_no_pool: tally::Errors,
+    shutdown: Shutdown,
+    accept_paused: bool,
+    /// One for each listener.
+    doors: Vec<readiness::Door>,
+    /// A worker has begun or ceased to run since listeners were looked at.
+    workers_changed: bool,
+    #[cfg(debug_assertions)]
+    calls: u64,
+    /// Lines of clients that were found to go the short way.
+    #[cfg(any(test, feature = "testing"))]
+    pub short_ways: u64,
+    next_client_number: u32,
+    next_worker_number: u32,
+    ids_made: u64,
+    /// Nothing is due before this moment; it may be early, never late.
+    next_check: Option<Moment>,
+}
+
+/// What became of one line.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Flow {
+    /// It was dealt with.
+    Next,
+    /// Its receiver is full: its sender waits, and the line is presented again.
+    Blocked,
+    /// Its sender is not listened to any more.
+    Over,
+}
+
+/// How far a batch of lines was dealt with.
+#[derive(Clone, Copy)]
+struct Progress {
+    flow: Flow,
+    /// Bytes of the lines that were dealt with.
+    bytes: usize,
+    /// How many lines that are.
+    lines: usize,
+}
+
+/// How long the line is that begins at `line`, as far as it has come.
+fn length_of_line(window: Window<'_>, line: usize) -> usize {
+    let rest = &window.data()[line..];
+    memchr::memchr(b'\n', rest).unwrap_or(rest.len())
+}
+
+/// The end of `peer`, while other tables are borrowed too.
+fn end_of<'a>(
+    clients: &'a mut Table<Client, ClientMark>,
+    workers: &'a mut Table<Worker, WorkerMark>,
+    peer: Peer,
+) -> Option<&'a mut Endpoint> {
+    match peer {
+        Peer::Client(client) => clients.get_mut(client).map(|client| &mut client.end),
+        Peer::Worker(worker) => workers.get_mut(worker).map(|worker| &mut worker.end),
+    }
+}
+
+impl Bus {
+    /// A bus whose workers are not started yet.
+    pub fn new(settings: Settings) -> Self {
+        let pools = settings.pools.iter().map(Pool::new).collect();
+        let (groups, listener_groups) = assignment::groups(&settings);
+        Self {
+            scanner: Scanner::new(),
+            batch: Vec::with_capacity(BATCH),
+            clients: Table::new(settings.most_clients.min(MAX_CONNECTIONS)),
+            workers: Table::new(MAX_WORKERS),
+            sessions: Sessions::default(),
+            to_workers: Requests::new(MAX_PENDING_REQUESTS),
+            to_clients: Requests::new(MAX_PENDING_REQUESTS),
+            pools,
+            groups,
+            listener_groups,
+            denies_methods: deny::denies_methods(&settings),
+            times_out: settings.pools.iter().any(|pool| pool.request_timeout.is_some()),
+            pace_queue: fairness::PaceQueue::new(),
+            sender_penalised: false,
+            sources: sources::Sources::default(),
+            spawns: spawns::Spawns::default(),
+            bonds: bonds::Bonds::default(),
+            workers_in_turns: Vec::new(),
+            turns_due: None,
+            shortage: memory::Shortage::default(),
+            early_bytes: 0,
+            gaps: gaps::Gaps::default(),
+            vacancy: vacancy::Vacancy::default(),
+            effects: VecDeque::new(),
+            reporter: Reporter::default(),
+            stats: Stats::default(),
+            errors_of_no_pool: tally::Errors::default(),
+            shutdown: Shutdown::default(),
+            accept_paused: false,
+            doors: vec![readiness::Door::default(); settings.listeners.len()],
+            workers_changed: true,
+            #[cfg(debug_assertions)]
+            calls: 0,
+            #[cfg(any(test, feature = "testing"))]
+            short_ways: 0,
+            next_client_number: 0,
+            next_worker_number: 0,
+            ids_made: 0,
+            next_check: None,
+            settings,
+        }
+    }
+
+    /// Starts the workers of every pool.
+    pub fn start(&mut self, now: Moment) -> Effects<'_> {
+        self.check_effects_were_taken();
+        for pool in 0..self.pools.len() {
+            self.fill_seats(now, pool);
+        }
+        self.update_listeners(now);
+        self.effects()
+    }
+
+    /// Bytes have come from `from`: `window` holds everything of it that was not consumed yet.
+    ///
+    /// Handles at most [`BATCH`] lines, so that one peer cannot hold up the others; [`Received::next`] says how to go
+    /// on. The effects refer to the window.
+    pub fn receive(&mut self, now: Moment, from: Peer, window: Window<'_>) -> (Received, Effects<'_>) {
+        self.check_effects_were_taken();
+        let received = self.take_lines(now, from, window);
+        match from {
+            Peer::Client(_) => self.stats.bytes_from_clients += received.consumed as u64,
+            Peer::Worker(_) => self.stats.bytes_from_workers += received.consumed as u64,
+        }
+        if self.workers_changed {
+            self.update_listeners(now);
+        }
+        (received, self.effects())
+    }
+
+    /// Deals with the lines of a window, as far as their receivers have room.
+    fn take_lines(&mut self, now: Moment, from: Peer, window: Window<'_>) -> Received {
+        let bytes = window.data().len();
+        match self.listening(from) {
+            None => return self.take_no_lines(now, from, window),
+            Some(end) if end.waits() || end.held_back => {
+                return Received { consumed: 0, next: Next::Wait };
+            }
+            Some(_) => {}
+        }
+        if let Peer::Client(client) = from
+            && (self.pause_if_penalised(client) || self.yield_to_others(now, client))
+        {
+            return Received { consumed: 0, next: Next::Wait };
+        }
+        let end = match from {
+            Peer::Client(client) => self.clients.get_mut(client).map(|client| {
+                // What was kept is presented again.
+                if bytes > client.end.kept {
+                    client.heard = now;
+                }
+                &mut client.end
+            }),
+            Peer::Worker(worker) => self.workers.get_mut(worker).map(|worker| &mut worker.end),
+        };
+        let Some(end) = end else { return Received { consumed: bytes, next: Next::Wait } };
+        let mut batch = core::mem::take(&mut self.batch);
+        batch.clear();
+        let (outcome, unfinished) = end.find_lines(&mut self.scanner, window, &mut batch);
+        let mut progress = self.route_lines(now, from, window, &batch);
+        if progress.flow == Flow::Next {
+            progress.flow = self.check_rest(now, from, window, outcome, unfinished);
+        }
+        let received = self.keep_rest(now, from, bytes, &batch, outcome, progress);
+        self.batch = batch;
+        received
+    }
+
+    /// Bytes of a peer whose lines do not count any more.
+    #[cold]
+    fn take_no_lines(&mut self, now: Moment, from: Peer, window: Window<'_>) -> Received {
+        match from {
+            Peer::Client(client) => self.refuse_lines(now, client, window),
+            Peer::Worker(_) => Received { consumed: window.data().len(), next: Next::Wait },
+        }
+    }
+
+    /// Sends the lines on their way, one after the other, until one of them has to wait or is the last of its sender.
+    #[inline(always)]
+    fn route_lines(&mut self, now: Moment, from: Peer, window: Window<'_>, batch: &[Line]) -> Progress {
+        let limit = self.longest_line(from);
+        let (mut flow, mut bytes, mut lines) = (Flow::Next, 0, 0);
+        for line in batch {
+            flow = if line.span.len() > limit {
+                self.line_too_long(now, from)
+            } else {
+                match from {
+                    Peer::Client(client) => self.client_line(now, client, window, line),
+                    Peer::Worker(worker) => self.worker_line(now, worker, window, line),
+                }
+            };
+            if flow != Flow::Next {
+                break;
+            }
+            bytes = line.span.end as usize + 1;
+            lines += 1;
+            if core::mem::take(&mut self.sender_penalised)
+                && lines < batch.len()
+                && let Peer::Client(client) = from
+                && self.pause_if_penalised(client)
+            {
+                flow = Flow::Blocked;
+                break;
+            }
+        }
+        Progress { flow, bytes, lines }
+    }
+
+    /// What becomes of the sender for what stands behind its whole lines: a line that is no message, or is too long.
+    #[inline(always)]
+    fn check_rest(&mut self, now: Moment, from: Peer, window: Window<'_>, outcome: Outcome, unfinished: usize) -> Flow {
+        let limit = self.longest_line(from);
+        match outcome {
+            // Read in pieces, it would have been too long before what is wrong with it was seen.
+            Outcome::Malformed { line, .. } if length_of_line(window, line) > limit => self.line_too_long(now, from),
+            Outcome::Malformed { line, at, fault } => self.malformed(now, from, window, line, at, fault),
+            Outcome::More if unfinished > limit => self.line_too_long(now, from),
+            Outcome::More | Outcome::Full => Flow::Next,
+        }
+    }
+
+    /// Remembers what is known of the bytes that were not dealt with, and says how to go on.
+    #[inline(always)]
+    fn keep_rest(
+        &mut self,
+        now: Moment,
+        from: Peer,
+        bytes: usize,
+        batch: &[Line],
+        outcome: Outcome,
+        progress: Progress,
+    ) -> Received {
+        let Some(end) = self.endpoint(from) else { return Received { consumed: bytes, next: Next::Wait } };
+        if progress.lines > 0 {
+            end.progress_at = now;
+            end.spoke_at = Some(now);
+            end.traffic.lines_in += progress.lines as u64;
+            end.traffic.bytes_in += progress.bytes as u64;
+        }
+        let (consumed, next) = match progress.flow {
+            Flow::Next if outcome == Outcome::Full => (end.partial.consume(), Next::Again),
+            Flow::Next => (end.partial.consume(), Next::Read),
+            Flow::Blocked => {
+                let done = progress.bytes;
+                end.waiting = batch[progress.lines..].iter().map(|line| line.counted_after(done)).collect();
+                end.partial.drop_front(done);
+                (done, Next::Wait)
+            }
+            Flow::Over => {
+                end.partial.reset();
+                (bytes, Next::Wait)
+            }
+        };
+        end.kept = bytes - consumed;
+        Received { consumed, next }
+    }
+
+    /// Something other than bytes has happened.
+    pub fn handle(&mut self, now: Moment, input: Input) -> Effects<'_> {
+        self.check_effects_were_taken();
+        self.dispatch(now, input);
+        if self.workers_changed {
+            self.update_listeners(now);
+        }
+        self.effects()
+    }
+
+    /// Has all lines of clients go the long way: what they lead to has to be the same.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn without_short_way(mut self) -> Self {
+        self.denies_methods = true;
+        self
+    }
+
+    fn dispatch(&mut self, now: Moment, input: Input) {
+        match input {
+            Input::Spawned { worker, pid } => self.on_spawned(now, worker, pid),
+            Input::SpawnFailed { worker, why, short } => self.on_spawn_failed(now, worker, &why, short),
+            Input::Exited { worker, exit } => self.on_exited(now, worker, exit),
+            Input::Ended { peer, partial } => {
+                if partial > 0 {
+                    self.report(now, Reason::PartialLine, Some(peer), || {
+                        format!("{partial} bytes of an unfinished line were dropped at the end of the input")
+                    });
+                }
+                match peer {
+                    Peer::Client(client) => self.on_client_ended(now, client),
+                    Peer::Worker(worker) => self.on_stdout_ended(now, worker),
+                }
+            }
+            Input::Broken { peer: Peer::Client(client), why } => self.on_client_broken(now, client, &why),
+            Input::Broken { peer: Peer::Worker(worker), why } => self.on_stdin_broken(now, worker, &why),
+            Input::Sent { peer, bytes } => self.on_sent(now, peer, bytes),
+            Input::Unread { worker, bytes } => self.on_unread(now, worker, bytes),
+            Input::Memory { used, held, waiting } => self.on_memory(now, used, &held, &waiting),
+            Input::Refused { client, held } => self.on_memory_refused(now, client, &held),
+            Input::Unintroduced { place, why } => self.on_unintroduced(now, place, &why),
+            Input::NotUpgraded { place, why } => self.on_not_upgraded(now, place, &why),
+            Input::SendsNoMore { client } => self.on_sends_no_more(now, client),
+            Input::Left { client } => self.on_client_left(now, client),
+            Input::BinaryIgnored { client } => self.on_binary_ignored(now, client),
+            Input::Faulty { client, why, is_too_long } => self.on_client_faulty(now, client, &why, is_too_long),
+            Input::Closed { client } => self.on_client_closed(now, client),
+            Input::CloseClient { client } => self.on_close_client(now, client),
+            Input::TokenRemoved { client } => self.on_token_removed(now, client),
+            Input::RestartWorker { worker } => self.on_restart_worker(now, worker),
+            Input::Gap { held_up, suspended } => self.on_gap(now, held_up, suspended),
+            Input::Drain => self.on_drain(now),
+            Input::Shutdown => self.on_shutdown(now),
+            Input::Tick => self.on_tick(now),
+        }
+    }
+
+    /// Lines are lost with effects that nobody carries out.
+    fn check_effects_were_taken(&self) {
+        debug_assert!(self.effects.is_empty(), "effects of the last call were left behind: {:?}", self.effects);
+    }
+
+    /// What a call has led to. In debug builds everything is checked first: with full tables not every time.
+    fn effects(&mut self) -> Effects<'_> {
+        #[cfg(debug_assertions)]
+        {
+            let pending = self.to_workers.len() + self.to_clients.len();
+            let entries = pending + self.sessions.len() + self.clients.len();
+            self.calls += 1;
+            if entries < 100 || self.calls.is_multiple_of(256) {
+                self.check_invariants();
+            }
+        }
+        Effects(&mut self.effects)
+    }
+
+    /// When [`Input::Tick`] is wanted at the latest.
+    pub fn next_deadline(&self) -> Option<Moment> {
+        let due = [
+            self.next_check,
+            self.next_turn(),
+            self.turns_due,
+            self.to_workers.next_deadline(),
+            self.sessions.next_deadline(),
+            self.reporter.next_deadline(),
+        ];
+        due.into_iter().flatten().min()
+    }
+
+    /// Counters and gauges.
+    pub fn stats(&self) -> Stats {
+        Stats {
+            clients: self.clients.len(),
+            awaiting_workers: self.awaiting_workers(),
+            workers: self.workers.len(),
+            sessions: self.sessions.owned(),
+            pending: self.to_workers.len() + self.to_clients.len(),
+            ..self.stats
+        }
+    }
+
+    /// Whether somebody is connected.
+    pub fn has_clients(&self) -> bool {
+        !self.clients.is_empty()
+    }
+
+    /// Lines that were taken from clients and workers so far.
+    pub fn lines_taken(&self) -> u64 {
+        self.stats.lines_from_clients + self.stats.lines_from_workers
+    }
+
+    /// How often something was dropped, closed or changed for this reason.
+    pub fn count(&self, reason: Reason) -> u64 {
+        self.reporter.count(reason)
+    }
+
+    /// The number that people know a client by.
+    pub fn client_number(&self, client: ClientKey) -> Option<u32> {
+        self.clients.get(client).map(|client| client.number)
+    }
+
+    fn endpoint(&mut self, peer: Peer) -> Option<&mut Endpoint> {
+        end_of(&mut self.clients, &mut self.workers, peer)
+    }
+
+    /// Longest line that `peer` may send, in bytes without its newline.
+    fn longest_line(&self, peer: Peer) -> usize {
+        match peer {
+            Peer::Client(_) => self.settings.limits.max_input_buffer,
+            Peer::Worker(_) => self.settings.limits.max_worker_line(),
+        }
+    }
+
+    /// The endpoint of a peer whose lines still count.
+    fn listening(&self, peer: Peer) -> Option<&Endpoint> {
+        match peer {
+            Peer::Client(client) => {
+                self.clients.get(client).filter(|client| client.phase == Phase::Open).map(|c| &c.end)
+            }
+            Peer::Worker(worker) => self.workers.get(worker).filter(|worker| worker.stdout_open).map(|w| &w.end),
+        }
+    }
+
+    /// Makes sure that [`Input::Tick`] is asked for at `deadline`.
+    fn check_at(&mut self, deadline: Moment) {
+        self.next_check = Some(self.next_check.map_or(deadline, |next| next.min(deadline)));
+    }
+
+    /// Does what is due, and finds out when the next thing is. It looks at everything: deadlines are rare.
+    fn on_tick(&mut self, now: Moment) {
+        let summaries = self.reporter.summaries(now);
+        self.effects.extend(summaries.into_iter().map(|summary| Effect::Report(Box::new(summary))));
+        self.resume_due_clients(now);
+        if self.turns_due.is_some_and(|due| due <= now) {
+            self.tick_turns(now);
+        }
+        self.tick_requests(now);
+        self.tick_sessions(now);
+        if self.next_check.is_none_or(|check| check > now) {
+            return;
+        }
+        self.next_check = None;
+        self.tick_clients(now);
+        self.tick_workers(now);
+        self.tick_pools(now);
+        self.tick_vacancy(now);
+        self.tick_spawns(now);
+        self.tick_shutdown(now);
+    }
+
+    /// Counts and tells that something happened to `peer`.
+    fn report(&mut self, now: Moment, reason: Reason, peer: Option<Peer>, text: impl FnOnce() -> String) {
+        self.report_request(now, reason, [peer, None], || (None, text()));
+    }
+
+    /// Counts and tells that something happened between these peers. What is told is a request's id, if it is about
+    /// one, and a sentence.
+    fn report_request(
+        &mut self,
+        now: Moment,
+        reason: Reason,
+        peers: [Option<Peer>; 2],
+        tell: impl FnOnce() -> (Option<String>, String),
+    ) {
+        let (clients, workers) = (&self.clients, &self.workers);
+        let report = self.reporter.report(now, reason, || {
+            let (id, text) = tell();
+            let mut report = Report { id, ..Report::new(reason, text) };
+            for peer in peers.into_iter().flatten() {
+                match peer {
+                    Peer::Client(client) => {
+                        let client = clients.get(client);
+                        report.client = client.map(|client| client.number);
+                        report.origin = client.map(|client| Rc::clone(&client.origin));
+                    }
+                    Peer::Worker(worker) => report.worker = workers.get(worker).map(Worker::name),
+                }
+            }
+            report
+        });
+        self.effects.extend(report.map(Effect::Report));
+    }
+
+    /// Panics if the tables, the lists and the counters disagree. For tests: it looks at everything.
+    pub fn check_invariants(&self) {
+        self.sessions.check_invariants();
+        self.to_workers.check_invariants();
+        self.to_clients.check_invariants();
+        self.sources.check_invariants(self.clients.iter().map(|(_, client)| client.source_use));
+        self.check_ownership();
+        self.check_correlation();
+        self.check_waiting();
+        self.check_pace();
+        self.check_turns();
+        self.check_pools();
+        self.check_vacancy();
+        self.check_spawns();
+        self.check_assignments();
+        self.check_early();
+    }
+
+    fn peer_end(&self, peer: Peer) -> Option<&Endpoint> {
+        match peer {
+            Peer::Client(client) => self.clients.get(client).map(|client| &client.end),
+            Peer::Worker(worker) => self.workers.get(worker).map(|worker| &worker.end),
+        }
+    }
+
+    fn takes_messages(&self, peer: Peer) -> bool {
+        match peer {
+            Peer::Client(client) => self.clients.get(client).is_some_and(|client| client.phase == Phase::Open),
+            Peer::Worker(worker) => self.worker_takes_messages(worker),
+        }
+    }
+
+    fn worker_takes_messages(&self, worker: WorkerKey) -> bool {
+        self.workers.get(worker).is_some_and(Worker::takes_messages)
+    }
+}

@@ -1,0 +1,195 @@
+//! What a line is: its kind, what its method means to the bus, the names it carries, and the pieces of it that are
+//! replaced on its way (spec 6, decisions 1, 2). It reads one line and knows nothing of the bus.
+
+use alloc::borrow::Cow;
+use alloc::format;
+use alloc::string::String;
+
+use super::id::View;
+use super::peer::Text;
+use super::report::Reason;
+use super::settings::MAX_REQUEST_ID_LEN;
+use ndjson_scan::{Line, Span, Window, decoded};
+
+/// An id longer than this is not repeated in the error that refuses it.
+const LONGEST_ECHOED_ID: usize = 1024;
+
+/// A piece of a line that is replaced on its way.
+pub(super) struct Edit {
+    pub at: Span,
+    pub with: Text,
+}
+
+/// What is replaced in one line: its id, and what names another request.
+pub(super) type Edits = [Option<Edit>; 3];
+
+/// Why a message goes nowhere.
+#[derive(Clone)]
+pub(super) struct Refusal(pub Reason, pub String);
+
+/// What a message is, by its members (decision 2).
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Request,
+    Notification,
+    Response,
+}
+
+/// A line that has an id and neither method nor result nor error is taken for a request: the spec calls everything
+/// with an id one (6.2), and leaves the method to the worker (4.3.3).
+pub(super) fn kind(line: &Line) -> Kind {
+    let answers = line.flags & (Line::RESULT | Line::ERROR) != 0;
+    match (line.method.is_some(), line.id.is_some()) {
+        (true, true) => Kind::Request,
+        (false, _) if answers => Kind::Response,
+        (false, true) => Kind::Request,
+        (_, false) => Kind::Notification,
+    }
+}
+
+/// Methods that mean something to the bus.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Verb {
+    /// Any other one.
+    Other,
+    /// `session/new`: a result names a new session.
+    New,
+    /// `session/load`, `session/resume`: the worker decides who gets the session that is named.
+    Load,
+    /// `session/fork`: the same, and a result names a new session.
+    Fork,
+    /// `session/close`, `session/delete`: a result ends the session.
+    Close,
+    /// A request is not wanted any more.
+    Cancel(Cancel),
+}
+
+impl Verb {
+    /// Whether it asks a worker for a session that may be nobody's, or somebody else's.
+    pub(super) fn asks_for_session(self) -> bool {
+        matches!(self, Self::Load | Self::Fork)
+    }
+}
+
+/// Whether a cancelled request is answered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cancel {
+    /// `$/cancel_request` of ACP and `$/cancelRequest` of LSP: it is.
+    Answered,
+    /// `notifications/cancelled` of MCP: it is not.
+    Silent,
+}
+
+/// What the method of a line means.
+pub(super) fn verb(window: Window<'_>, line: &Line) -> Verb {
+    if !line.method.is_some() {
+        return Verb::Other;
+    }
+    let token = window.get(line.method);
+    match verb_named(&token[1..token.len() - 1]) {
+        // Whoever escapes a letter means the same method.
+        Verb::Other if has_escape(token) => verb_named(&decoded(token)),
+        verb => verb,
+    }
+}
+
+/// Whether a string is written with an escape.
+#[inline]
+pub(super) fn has_escape(token: &[u8]) -> bool {
+    // Eight bytes at a time: most strings that are asked about are short.
+    const ONES: u64 = u64::MAX / 255;
+    let escapes = |bytes: [u8; 8]| {
+        let differs = u64::from_ne_bytes(bytes) ^ (ONES * u64::from(b'\\'));
+        differs.wrapping_sub(ONES) & !differs & (ONES << 7) != 0
+    };
+    match token.last_chunk() {
+        Some(last) => token.as_chunks().0.iter().any(|chunk| escapes(*chunk)) || escapes(*last),
+        None => token.contains(&b'\\'),
+    }
+}
+
+#[inline]
+fn verb_named(name: &[u8]) -> Verb {
+    match name {
+        b"session/new" => Verb::New,
+        b"session/load" | b"session/resume" => Verb::Load,
+        b"session/fork" => Verb::Fork,
+        b"session/close" | b"session/delete" => Verb::Close,
+        b"$/cancel_request" | b"$/cancelRequest" => Verb::Cancel(Cancel::Answered),
+        b"notifications/cancelled" => Verb::Cancel(Cancel::Silent),
+        _ => Verb::Other,
+    }
+}
+
+/// What a line looks like but for its id: its length and its method. A line that a worker sends back as it got it has
+/// the same print, however its id was replaced on the way.
+#[inline]
+pub(super) fn print_of(window: Window<'_>, line: &Line) -> u32 {
+    const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+    let mix = |print: u64, bytes: u64| (print ^ bytes).wrapping_mul(FACTOR).rotate_left(29);
+    let start = (line.span.len() - line.id.len()) as u64;
+    let method = if line.method.is_some() { window.get(line.method) } else { b"" };
+    let print = match method.last_chunk() {
+        // The last chunk overlaps the one before it.
+        Some(last) => {
+            let (chunks, _) = method.as_chunks();
+            let print = chunks.iter().fold(start, |print, chunk| mix(print, u64::from_le_bytes(*chunk)));
+            mix(print, u64::from_le_bytes(*last))
+        }
+        None => method.iter().fold(start, |print, byte| mix(print, u64::from(*byte))),
+    };
+    (print ^ print >> 32) as u32
+}
+
+/// Whether the method of a line is this one.
+pub(super) fn has_method(window: Window<'_>, line: &Line, name: &[u8]) -> bool {
+    session_name(window, line.method).is_some_and(|method| *method == *name)
+}
+
+/// The id of a line, if it has one.
+pub(super) fn request_id<'a>(window: Window<'a>, line: &Line) -> Result<Option<View<'a>>, Refusal> {
+    line.id
+        .is_some()
+        .then(|| View::parse(window.get(line.id)))
+        .transpose()
+        .map_err(|_| Refusal(Reason::IdTooLong, format!("the id is longer than {MAX_REQUEST_ID_LEN} bytes")))
+}
+
+/// The session that stands in a span, decoded; an empty name is none.
+pub(super) fn session_name<'a>(window: Window<'a>, span: Span) -> Option<Cow<'a, [u8]>> {
+    // Quotes with nothing between them.
+    if span.len() <= 2 {
+        return None;
+    }
+    let token = window.get(span);
+    Some(if has_escape(token) { decoded(token) } else { Cow::Borrowed(&token[1..token.len() - 1]) })
+}
+
+/// The id to answer a refused request with: the client's own token.
+pub(super) fn echoed_id<'a>(window: Window<'a>, line: &Line) -> &'a [u8] {
+    if line.id.len() <= LONGEST_ECHOED_ID { window.get(line.id) } else { b"null" }
+}
+
+/// The sessionId at top level, if an error reply repeats it (spec 5.2.2).
+pub(super) fn echoed_session<'a>(window: Window<'a>, line: &Line) -> Option<Cow<'a, [u8]>> {
+    if line.session.len() <= LONGEST_ECHOED_ID { session_name(window, line.session) } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_method_means_the_same_however_it_is_spelled() {
+        assert_eq!(verb_named(b"session/load"), Verb::Load);
+        assert_eq!(verb_named(b"session/loads"), Verb::Other);
+        let mut bytes = vec![0; ndjson_scan::PAD];
+        bytes.extend_from_slice(br#""$\/cancel\u0052equest""#);
+        let end = bytes.len();
+        bytes.resize(end + ndjson_scan::PAD, 0);
+        let window = Window::new(&bytes, ndjson_scan::PAD, end);
+        let whole = Span { start: 0, end: (end - ndjson_scan::PAD) as u32 };
+        let line = Line { span: whole, method: whole, ..Line::default() };
+        assert_eq!(verb(window, &line), Verb::Cancel(Cancel::Answered));
+    }
+}

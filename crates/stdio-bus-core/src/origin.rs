@@ -1,0 +1,171 @@
+//! Who a client is, as far as anybody can tell: where its connection comes from, and what a proxy before it has said of
+//! it, or a token. For rules of admission, for people, and for what a name may have: its pools, and its sessions.
+
+use alloc::boxed::Box;
+use alloc::rc::Rc;
+use core::net::{IpAddr, SocketAddr};
+
+use super::networks::Network;
+use super::peer::{Source, hash_of_name};
+
+/// Where a connection comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Place {
+    /// It was there from the start, or the other end has gone and nobody knows any more.
+    #[default]
+    Inherited,
+    /// An address and a port of the network.
+    Address(SocketAddr),
+    /// A process on this machine, at the other end of a Unix socket (SO_PEERCRED, unix(7)).
+    Process {
+        /// Its id; 0 if it is in another PID namespace.
+        pid: u32,
+        /// Its user.
+        user: u32,
+    },
+}
+
+impl Place {
+    /// What it has its share by.
+    pub fn source(self) -> Source {
+        match self {
+            Self::Inherited => Source::Inherited,
+            Self::Address(address) => Source::Address(network(address.ip())),
+            Self::Process { user, .. } => Source::User(user),
+        }
+    }
+
+    /// Whether its address is in one of these networks.
+    pub fn is_in(self, networks: &[Network]) -> bool {
+        self.address().is_some_and(|address| networks.iter().any(|network| network.contains(address)))
+    }
+
+    /// Its address; an IPv4 address that is mapped into IPv6 is one of IPv4.
+    pub fn address(self) -> Option<IpAddr> {
+        match self {
+            Self::Address(address) => Some(address.ip().to_canonical()),
+            Self::Inherited | Self::Process { .. } => None,
+        }
+    }
+}
+
+/// One source for all that one host may call itself.
+fn network(address: IpAddr) -> [u8; 16] {
+    match address.to_canonical() {
+        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+        IpAddr::V6(address) => {
+            let mut octets = address.octets();
+            octets[8..].fill(0);
+            octets
+        }
+    }
+}
+
+impl core::fmt::Display for Place {
+    fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Inherited => formatter.write_str("an unknown source"),
+            Self::Address(address) => SocketAddr::new(address.ip().to_canonical(), address.port()).fmt(formatter),
+            Self::Process { pid, user } => write!(formatter, "process {pid} of user {user}"),
+        }
+    }
+}
+
+impl From<Source> for Place {
+    /// Some place of this source.
+    fn from(source: Source) -> Self {
+        match source {
+            Source::Inherited => Self::Inherited,
+            Source::Address(octets) => Self::Address(SocketAddr::new(octets.into(), 0)),
+            Source::User(user) => Self::Process { pid: 0, user },
+            Source::Name(_) => Self::Inherited,
+        }
+    }
+}
+
+/// See the top of the file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Origin {
+    /// Where the client is. With a PROXY header this is what the header says.
+    pub place: Place,
+    /// The proxy that brought it, if it came through one that is believed.
+    pub via: Option<Place>,
+    /// It is the proxy itself, not a client of it: a health check.
+    pub is_proxy: bool,
+    /// What it is called.
+    pub names: Names,
+    /// Indexes of the pools that its token is good for, the first one preferred; none means all of its listener.
+    pub pools: Option<Rc<[usize]>>,
+}
+
+impl Origin {
+    /// What it has its share by: its token's name, or else where it comes from.
+    pub fn source(&self) -> Source {
+        match &self.names.token {
+            Some(name) => Source::Name(hash_of_name(name.as_bytes())),
+            None => self.place.source(),
+        }
+    }
+}
+
+/// What a client is called: by its token, and by a proxy beside its address. Text without control characters, of at most
+/// 255 characters each.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Names {
+    /// The common name of the certificate that the client showed to the proxy, which has verified it.
+    pub common_name: Option<Box<str>>,
+    /// The name that the client asked the proxy for (SNI).
+    pub server_name: Option<Box<str>>,
+    /// What the proxy calls this connection in its own log.
+    pub unique_id: Option<Box<str>>,
+    /// Whose token the client has shown.
+    pub token: Option<Rc<str>>,
+    /// What a WebSocket's client was told that its connection is called (`Acp-Connection-Id`).
+    pub connection_id: Option<Box<str>>,
+}
+
+impl Names {
+    /// Whom its sessions belong to beyond the connection: the name of its token, or that of its certificate.
+    pub fn owner(&self) -> Option<&str> {
+        self.token.as_deref().or(self.common_name.as_deref())
+    }
+
+    /// Whether both have shown the token, or both the certificate, of one name.
+    pub fn are_the_same_owner(&self, other: &Self) -> bool {
+        self.owner().is_some() && self.owner() == other.owner() && self.token.is_some() == other.token.is_some()
+    }
+}
+
+impl<P: Into<Place>> From<P> for Origin {
+    fn from(place: P) -> Self {
+        Self { place: place.into(), ..Self::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source(address: &str) -> Source {
+        Place::Address(SocketAddr::new(address.parse().expect("an address"), 9)).source()
+    }
+
+    #[test]
+    fn an_ipv4_address_is_whole_and_an_ipv6_address_is_its_network() {
+        let Source::Address(octets) = source("192.0.2.7") else { panic!("it is an address") };
+        assert_eq!(octets, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 0, 2, 7]);
+        assert_eq!(source("::ffff:192.0.2.7"), source("192.0.2.7"));
+        assert_ne!(source("::ffff:192.0.2.8"), source("192.0.2.7"));
+        assert_eq!(source("2001:db8:1:2:3:4:5:6"), source("2001:db8:1:2::"));
+        assert_ne!(source("2001:db8:1:2::1"), source("2001:db8:1:3::1"));
+    }
+
+    #[test]
+    fn a_place_is_shown_as_people_write_it() {
+        let shown = |address: &str| Place::Address(address.parse().expect("an address")).to_string();
+        assert_eq!(shown("[::ffff:192.0.2.7]:80"), "192.0.2.7:80");
+        assert_eq!(shown("[2001:db8::1]:80"), "[2001:db8::1]:80");
+        assert_eq!(Place::Process { pid: 12, user: 1000 }.to_string(), "process 12 of user 1000");
+        assert_eq!(Place::from(Source::User(7)).source(), Source::User(7));
+    }
+}

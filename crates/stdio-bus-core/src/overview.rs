@@ -1,0 +1,365 @@
+//! What an operator may see of clients, workers, sessions and requests: one row at a time by its slot, so that whoever
+//! looks at full tables can do so in pieces. It reads and changes nothing.
+
+use alloc::rc::Rc;
+use alloc::string::String;
+use core::time::Duration;
+
+use super::Bus;
+use super::account::Account;
+use super::client::{Client, Phase};
+use super::endpoint::Endpoint;
+use super::origin::Origin;
+use super::peer::{ClientKey, Moment, Peer, SessionKey, WorkerKey};
+use super::report::{Reason, WorkerName};
+use super::requests::Requests;
+use super::sessions::Rank;
+use super::settings::{Limits, MAX_PENDING_REQUESTS, MAX_SESSIONS};
+use super::tally::{Errors, Tally};
+use super::worker::{State, Worker};
+
+/// Somebody at either end, as people call them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Name {
+    /// A client by its number.
+    Client(u32),
+    /// A worker.
+    Worker(WorkerName),
+    /// The pool with this index, of which the next worker is waited for.
+    Pool(usize),
+}
+
+/// What a client and a worker have in common.
+#[derive(Clone, Copy, Debug)]
+pub struct Link {
+    /// Its requests that nobody has answered.
+    pub asked: usize,
+    /// Requests that it has not answered.
+    pub to_answer: usize,
+    /// Sessions that it owns, or that are bound to it.
+    pub sessions: usize,
+    /// Bytes that are queued for it.
+    pub queued: usize,
+    /// For how long its queue has been full.
+    pub full: Option<Duration>,
+    /// Whom it waits for, and for how long: it is not read meanwhile. Or a worker of its own that has answered nothing yet.
+    pub waits: Option<(Name, Duration)>,
+    /// How long ago it moved something.
+    pub idle: Duration,
+}
+
+/// A client connection.
+#[derive(Clone, Debug)]
+pub struct ClientRow {
+    /// Its number.
+    pub number: u32,
+    /// Index of its listener.
+    pub listener: usize,
+    /// Who it is.
+    pub origin: Rc<Origin>,
+    /// What it has sent and got.
+    pub account: Account,
+    /// How long it has been there.
+    pub age: Duration,
+    /// `open`, `half_closed` or `closing`.
+    pub state: &'static str,
+    /// Requests, sessions and bytes.
+    pub link: Link,
+}
+
+/// A worker.
+#[derive(Clone, Copy, Debug)]
+pub struct WorkerRow {
+    /// Index of its pool.
+    pub pool: usize,
+    /// What people call it.
+    pub name: WorkerName,
+    /// Its process; 0 before it runs.
+    pub pid: u32,
+    /// Where it stands.
+    pub state: State,
+    /// How long ago it was started.
+    pub age: Duration,
+    /// The client that it belongs to alone.
+    pub owner: Option<u32>,
+    /// Bytes that were sent to it and that it has not read, as far as that is known.
+    pub unread: u64,
+    /// Requests, sessions and bytes.
+    pub link: Link,
+}
+
+/// A session, or a name that is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionRow<'a> {
+    /// Its name, decoded: bytes of a client or a worker.
+    pub name: &'a [u8],
+    /// Who owns it; none while the name is held.
+    pub client: Option<u32>,
+    /// The worker that it is bound to.
+    pub worker: Option<Name>,
+    /// `claimed`, `confirmed` or `issued`.
+    pub rank: &'static str,
+    /// Requests in it that are not answered.
+    pub pending: u32,
+    /// How long ago its owner used it.
+    pub idle: Duration,
+}
+
+/// A request that waits for its answer.
+#[derive(Clone, Debug)]
+pub struct RequestRow {
+    /// The token of its id as its asker wrote it: text of a client or a worker.
+    pub id: String,
+    /// Who asked; none once it does not wait any more.
+    pub asker: Option<Name>,
+    /// Who has to answer.
+    pub answerer: Option<Name>,
+    /// How long it has waited.
+    pub age: Duration,
+    /// When it is given up, from now.
+    pub expires: Option<Duration>,
+    /// Its asker has cancelled it.
+    pub is_cancelled: bool,
+}
+
+/// A pool.
+#[derive(Clone, Debug)]
+pub struct PoolRow<'a> {
+    /// Its `id`.
+    pub id: &'a str,
+    /// Workers that it wants to have, and may have.
+    pub instances: usize,
+    /// Workers that it may have.
+    pub max_instances: usize,
+    /// Seats that wait until the next worker is started.
+    pub waiting: usize,
+    /// Seats that were given up.
+    pub given_up: usize,
+    /// What was counted.
+    pub tally: &'a Tally,
+}
+
+/// A table and how full it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Level {
+    /// Entries.
+    pub used: usize,
+    /// The most entries.
+    pub most: usize,
+}
+
+/// The tables of fixed size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Levels {
+    /// Client connections.
+    pub clients: Level,
+    /// Sessions that have an owner.
+    pub sessions: Level,
+    /// Names that are held for nobody.
+    pub held: usize,
+    /// Requests of clients.
+    pub requests: Level,
+    /// Requests of workers.
+    pub worker_requests: Level,
+}
+
+/// Which requests are meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Askers {
+    /// Requests of clients, which workers answer.
+    Clients,
+    /// Requests of workers, which clients answer.
+    Workers,
+}
+
+impl Bus {
+    /// How full the tables are.
+    pub fn levels(&self) -> Levels {
+        let requests = |used| Level { used, most: MAX_PENDING_REQUESTS };
+        Levels {
+            clients: Level { used: self.clients.len(), most: self.clients.capacity() },
+            sessions: Level { used: self.sessions.owned(), most: MAX_SESSIONS },
+            held: self.sessions.held(),
+            requests: requests(self.to_workers.len()),
+            worker_requests: requests(self.to_clients.len()),
+        }
+    }
+
+    /// Slots that clients may be in.
+    pub fn client_slots(&self) -> usize {
+        self.clients.slots()
+    }
+
+    /// The client in a slot.
+    pub fn client_row(&self, now: Moment, slot: usize) -> Option<ClientRow> {
+        let (key, client) = self.clients.at(slot)?;
+        let mut link = self.link(now, &client.end, client.opened);
+        link.waits = link.waits.or_else(|| self.waits_for_own(now, key, client));
+        Some(ClientRow {
+            number: client.number,
+            listener: client.listener,
+            origin: Rc::clone(&client.origin),
+            account: client.account(self.lasted(now, client.opened)),
+            age: self.lasted(now, client.opened),
+            state: match client.phase {
+                Phase::Open => "open",
+                Phase::HalfClosed => "half_closed",
+                Phase::Refusing | Phase::Flushing | Phase::Closing => "closing",
+            },
+            link,
+        })
+    }
+
+    /// The pool of which a client waits for a worker of its own, or the one that it waits for since it has answered nothing
+    /// yet.
+    fn waits_for_own(&self, now: Moment, key: ClientKey, client: &Client) -> Option<(Name, Duration)> {
+        if let Some((group, since)) = self.awaits_turn(key) {
+            let pool = self.groups[group].pools().next()?;
+            return Some((Name::Pool(pool), now.since(since)));
+        }
+        let starts = |worker: &WorkerKey| self.starts_for(*worker) == Some(key);
+        let worker = client.assigned.iter().map(|(_, worker)| *worker).find(starts)?;
+        Some((self.name(Peer::Worker(worker))?, now.since(self.workers.get(worker)?.claimed)))
+    }
+
+    /// Slots that workers may be in.
+    pub fn worker_slots(&self) -> usize {
+        self.workers.slots()
+    }
+
+    /// The worker in a slot.
+    pub fn worker_row(&self, now: Moment, slot: usize) -> Option<WorkerRow> {
+        let (_, worker) = self.workers.at(slot)?;
+        Some(WorkerRow {
+            pool: worker.pool,
+            name: worker.name(),
+            pid: worker.pid,
+            state: worker.state,
+            age: self.lasted(now, worker.started),
+            owner: worker.owner.and_then(|owner| self.client_number(owner)),
+            // How much of it was read is looked at only while somebody waits for its turn.
+            unread: if worker.end.to_answer.is_empty() { 0 } else { worker.window.backlog() },
+            link: Link {
+                // Names that are held are nobody's session.
+                sessions: worker.end.sessions.iter().filter(|session| self.is_owned(*session)).count(),
+                ..self.link(now, &worker.end, worker.started)
+            },
+        })
+    }
+
+    fn is_owned(&self, session: SessionKey) -> bool {
+        self.sessions.get(session).is_some_and(|session| session.client.is_some())
+    }
+
+    fn link(&self, now: Moment, end: &Endpoint, since: Moment) -> Link {
+        Link {
+            asked: end.outstanding.len(),
+            to_answer: end.to_answer.len(),
+            sessions: end.sessions.len(),
+            queued: end.output.queued(),
+            full: end.output.full_since().map(|since| now.since(since)),
+            waits: end.blocked_on.and_then(|peer| Some((self.name(peer)?, now.since(end.blocked_since)))),
+            idle: now.since(end.progress_at.max(since)),
+        }
+    }
+
+    /// Slots that sessions may be in.
+    pub fn session_slots(&self) -> usize {
+        self.sessions.slots()
+    }
+
+    /// The session or held name in a slot.
+    pub fn session_row(&self, now: Moment, slot: usize) -> Option<SessionRow<'_>> {
+        let (_, session) = self.sessions.at(slot)?;
+        Some(SessionRow {
+            name: session.name.as_bytes(),
+            client: session.client.and_then(|client| self.client_number(client)),
+            worker: self.name(Peer::Worker(session.worker)),
+            rank: match session.rank {
+                Rank::Claimed => "claimed",
+                Rank::Confirmed => "confirmed",
+                Rank::Issued => "issued",
+            },
+            pending: session.pending,
+            idle: now.since(session.used),
+        })
+    }
+
+    fn pending(&self, askers: Askers) -> &Requests {
+        match askers {
+            Askers::Clients => &self.to_workers,
+            Askers::Workers => &self.to_clients,
+        }
+    }
+
+    /// Slots that requests may be in.
+    pub fn request_slots(&self, askers: Askers) -> usize {
+        self.pending(askers).slots()
+    }
+
+    /// The request in a slot.
+    pub fn request_row(&self, now: Moment, askers: Askers, slot: usize) -> Option<RequestRow> {
+        let request = self.pending(askers).at(slot)?;
+        Some(RequestRow {
+            id: request.asker_text(),
+            asker: request.asker().and_then(|asker| self.name(asker)),
+            answerer: self.name(request.answerer()),
+            age: self.lasted(now, request.since()),
+            expires: request.expires().map(|at| at.since(now)),
+            is_cancelled: request.cancelled.is_some(),
+        })
+    }
+
+    /// The pool and the age of a client's request in a slot, if its client still waits.
+    pub fn request_age(&self, now: Moment, slot: usize) -> Option<(usize, Duration)> {
+        let request = self.to_workers.at(slot).filter(|request| request.asker().is_some())?;
+        let Peer::Worker(worker) = request.answerer() else { return None };
+        Some((self.workers.get(worker)?.pool, self.lasted(now, request.since())))
+    }
+
+    /// The pool with this index.
+    pub fn pool_row(&self, pool: usize) -> Option<PoolRow<'_>> {
+        let (settings, here) = (self.settings.pools.get(pool)?, self.pools.get(pool)?);
+        Some(PoolRow {
+            id: &settings.id,
+            instances: settings.instances,
+            max_instances: settings.max_instances,
+            waiting: here.seats.iter().filter(|seat| !seat.given_up && seat.worker.is_none()).count(),
+            given_up: here.seats.iter().filter(|seat| seat.given_up).count(),
+            tally: &here.tally,
+        })
+    }
+
+    /// Errors to requests that were for no pool, or for one of several.
+    pub fn errors_of_no_pool(&self) -> &Errors {
+        &self.errors_of_no_pool
+    }
+
+    /// The client of this number.
+    pub fn client_numbered(&self, number: u32) -> Option<ClientKey> {
+        self.clients.iter().find(|(_, client)| client.number == number).map(|(key, _)| key)
+    }
+
+    /// The worker at this place in a pool.
+    pub fn worker_at(&self, pool: usize, place: usize) -> Option<WorkerKey> {
+        let is_meant = |worker: &Worker| worker.pool == pool && worker.name().place == place;
+        self.workers.iter().find(|(_, worker)| is_meant(worker)).map(|(key, _)| key)
+    }
+
+    fn name(&self, peer: Peer) -> Option<Name> {
+        Some(match peer {
+            Peer::Client(client) => Name::Client(self.clients.get(client)?.number),
+            Peer::Worker(worker) => self.workers.get(worker).map(|worker| Name::Worker(worker.name()))?,
+        })
+    }
+
+    /// The limits of the configuration.
+    pub fn limits(&self) -> &Limits {
+        &self.settings.limits
+    }
+
+    /// Every reason with how often it has happened.
+    pub fn reasons(&self) -> impl Iterator<Item = (Reason, u64)> {
+        Reason::ALL.iter().map(|reason| (*reason, self.count(*reason)))
+    }
+}

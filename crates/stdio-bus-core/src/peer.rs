@@ -1,0 +1,211 @@
+//! What the whole core speaks of: who is at either end, what names a session or a request, moments, and short texts.
+//! It knows none of the tables that the keys lead into.
+
+use alloc::boxed::Box;
+use core::net::Ipv6Addr;
+use core::num::NonZeroU64;
+use core::time::Duration;
+
+use super::table::Key;
+
+/// Marks the keys of clients.
+pub enum ClientMark {}
+/// Marks the keys of workers.
+pub enum WorkerMark {}
+/// Marks the keys of sessions.
+pub enum SessionMark {}
+/// Marks the keys of requests.
+pub enum RequestMark {}
+
+/// Names one client connection.
+pub type ClientKey = Key<ClientMark>;
+/// Names one incarnation of a worker; a restarted worker has a new key.
+pub type WorkerKey = Key<WorkerMark>;
+/// Names one session.
+pub type SessionKey = Key<SessionMark>;
+/// Names one request that waits for its answer, among those of its direction.
+pub type RequestKey = Key<RequestMark>;
+
+/// One end of a conversation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peer {
+    /// A client connection.
+    Client(ClientKey),
+    /// A worker's pipes.
+    Worker(WorkerKey),
+}
+
+impl From<ClientKey> for Peer {
+    fn from(client: ClientKey) -> Self {
+        Self::Client(client)
+    }
+}
+
+impl From<WorkerKey> for Peer {
+    fn from(worker: WorkerKey) -> Self {
+        Self::Worker(worker)
+    }
+}
+
+/// A [`Peer`] in eight bytes, where many are kept.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct PeerBits(NonZeroU64);
+
+impl PeerBits {
+    const WORKER: NonZeroU64 = NonZeroU64::new(1 << 63).unwrap();
+
+    /// As a number.
+    pub fn get(self) -> u64 {
+        self.0.get()
+    }
+}
+
+impl From<Peer> for PeerBits {
+    fn from(peer: Peer) -> Self {
+        match peer {
+            Peer::Client(client) => Self(client.to_bits()),
+            Peer::Worker(worker) => Self(worker.to_bits() | Self::WORKER),
+        }
+    }
+}
+
+impl From<PeerBits> for Peer {
+    fn from(bits: PeerBits) -> Self {
+        match NonZeroU64::new(bits.get() & !PeerBits::WORKER.get()) {
+            Some(worker) if bits.get() & PeerBits::WORKER.get() != 0 => Self::Worker(Key::of_bits(worker)),
+            _ => Self::Client(Key::of_bits(bits.0)),
+        }
+    }
+}
+
+/// Where a client comes from. What all share is shared out by source first, then by connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Source {
+    /// It was there from the start: the client of `--stdio`, or nobody knows.
+    #[default]
+    Inherited,
+    /// A network address: an IPv4 address mapped into IPv6, or an IPv6 address of which the last 64 bits are zero,
+    /// since one host has as many of those as it likes.
+    Address([u8; 16]),
+    /// A user of this machine, at the other end of a Unix socket (SO_PEERCRED, unix(7)).
+    User(u32),
+    /// Whoever has a token of one name, by the name's hash.
+    Name(u64),
+}
+
+/// A name in 64 bits (FNV-1a). Nobody gains by two names of one hash where this is used.
+pub(super) fn hash_of_name(name: &[u8]) -> u64 {
+    name.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
+}
+
+impl core::fmt::Display for Source {
+    fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Inherited => formatter.write_str("an unknown source"),
+            Self::Address(octets) => {
+                let address = Ipv6Addr::from(*octets);
+                match address.to_ipv4_mapped() {
+                    Some(address) => write!(formatter, "{address}"),
+                    None => write!(formatter, "{address}/64"),
+                }
+            }
+            Self::User(user) => write!(formatter, "user {user}"),
+            Self::Name(_) => formatter.write_str("the bearer of a token"),
+        }
+    }
+}
+
+/// A point in time: nanoseconds on the caller's monotonic clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Moment(pub u64);
+
+impl Moment {
+    /// Never comes.
+    pub const NEVER: Self = Self(u64::MAX);
+
+    /// The moment `duration` later; the end of time when that overflows.
+    pub fn after(self, duration: Duration) -> Self {
+        Self(self.0.saturating_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)))
+    }
+
+    /// How long ago `earlier` was; zero if it is not earlier.
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+/// A few bytes of the bus' own: an id that replaces another, or an error reply. As many as a UUID in quotes has are
+/// kept without an allocation.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Text(Repr);
+
+#[derive(Clone, PartialEq, Eq)]
+enum Repr {
+    Inline(u8, [u8; Text::INLINE]),
+    Boxed(Box<[u8]>),
+}
+
+impl Text {
+    const INLINE: usize = 38;
+
+    /// The bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        match &self.0 {
+            Repr::Inline(len, bytes) => &bytes[..usize::from(*len)],
+            Repr::Boxed(bytes) => bytes,
+        }
+    }
+}
+
+/// Eight to sixteen bytes as a number, the first lowest.
+fn word(bytes: &[u8]) -> Option<u128> {
+    let above = bytes.len().checked_sub(8).filter(|above| *above <= 8)?;
+    let (low, high) = (u64::from_le_bytes(*bytes.first_chunk()?), u64::from_le_bytes(*bytes.last_chunk()?));
+    Some(u128::from(low) | u128::from(high) << (8 * above))
+}
+
+impl From<&[u8]> for Text {
+    fn from(bytes: &[u8]) -> Self {
+        if bytes.len() > Self::INLINE {
+            return Self(Repr::Boxed(bytes.into()));
+        }
+        let mut inline = [0; Self::INLINE];
+        match word(bytes) {
+            // Written at once, it can be read on at once: most ids are short, and are moved right after this.
+            Some(word) => inline[..16].copy_from_slice(&word.to_le_bytes()),
+            None => inline[..bytes.len()].copy_from_slice(bytes),
+        }
+        Self(Repr::Inline(bytes.len() as u8, inline))
+    }
+}
+
+impl core::fmt::Debug for Text {
+    fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(formatter, "\"{}\"", self.as_bytes().escape_ascii())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_is_shown_as_people_write_it() {
+        let address = |text: &str| Source::Address(text.parse::<Ipv6Addr>().unwrap().octets()).to_string();
+        assert_eq!(address("::ffff:192.0.2.7"), "192.0.2.7");
+        assert_eq!(address("2001:db8:1:2::"), "2001:db8:1:2::/64");
+        assert_eq!(
+            (Source::User(7).to_string(), Source::Inherited.to_string()),
+            ("user 7".into(), "an unknown source".into())
+        );
+    }
+
+    #[test]
+    fn a_text_holds_the_bytes_it_was_made_from() {
+        let bytes: Vec<u8> = (1..=100).collect();
+        for length in 0..=bytes.len() {
+            assert_eq!(Text::from(&bytes[..length]).as_bytes(), &bytes[..length]);
+            assert!(Text::from(&bytes[..length]) == Text::from(&bytes[..length]));
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! Whether new clients are served, as a load balancer asks it: by listener, by pool, or all together; and listeners that
+//! are closed while no worker of theirs runs, for balancers that only connect.
+//!
+//! A listener is ready when a message of a new client that names no pool would find a running worker, and there is
+//! room for the client. A worker that is being started does not count, though messages for it would be kept; nor does
+//! one whose forerunners have ended one after the other, until it has answered or has run for some seconds: else a pool
+//! whose workers end soon would draw clients with each of them.
+
+use alloc::borrow::ToOwned;
+use alloc::format;
+use alloc::string::String;
+use core::time::Duration;
+
+use super::Bus;
+use super::peer::{Moment, WorkerKey};
+use super::pool::Seat;
+use super::port::Effect;
+use super::report::{Level, Reason, Report};
+use super::settings::Assignment;
+use super::shutdown::Stage;
+use super::worker::State;
+
+/// The answer to whether something is ready. Texts are for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Readiness {
+    /// New clients are served.
+    Ready,
+    /// They are not, for this reason.
+    NotReady(String),
+    /// The daemon shuts down; who is there may finish.
+    Draining,
+}
+
+/// A worker that has run for so long without a word shows that it lives: most say nothing before they are asked, and a
+/// process that was made is no sign, since its program may end at once.
+const FIRST_SIGN: Duration = Duration::from_secs(1);
+
+/// A listener that is closed while no worker of its pools runs.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Door {
+    is_closed: bool,
+    has_opened: bool,
+}
+
+impl Readiness {
+    fn of(stage: Stage, serves: Result<(), String>) -> Self {
+        match serves {
+            _ if stage != Stage::Running => Self::Draining,
+            Ok(()) => Self::Ready,
+            Err(why) => Self::NotReady(why),
+        }
+    }
+
+    /// Whether new clients are served.
+    pub fn is_ready(&self) -> bool {
+        *self == Self::Ready
+    }
+}
+
+impl Bus {
+    /// Whether every listener is ready.
+    pub fn readiness(&self) -> Readiness {
+        let listeners = 0..self.settings.listeners.len();
+        let serve = self.has_slots().and_then(|()| listeners.into_iter().try_for_each(|at| self.listener_serves(at)));
+        Readiness::of(self.stage(), serve)
+    }
+
+    /// Whether the start is over: no pool is waited for any more, since a worker of it has spoken or lasted, or has failed,
+    /// and one pool at least has such a worker.
+    pub fn has_started(&self, now: Moment) -> bool {
+        let mut any_lives = false;
+        let all_are_known = (0..self.pools.len()).all(|pool| {
+            let lives = self.pool_lives(now, pool);
+            any_lives |= lives;
+            lives || self.pools[pool].seats.iter().all(Seat::has_failed)
+        });
+        all_are_known && any_lives
+    }
+
+    /// Whether any worker of a pool has shown a first sign of life.
+    fn pool_lives(&self, now: Moment, pool: usize) -> bool {
+        self.workers.iter().any(|(key, worker)| {
+            let shows = worker.end.spoke_at.is_some() || now.since(worker.started) >= FIRST_SIGN;
+            worker.pool == pool && shows && self.worker_serves(key)
+        })
+    }
+
+    /// Whether the listener with this index is ready; none if there is no such listener.
+    pub fn listener_readiness(&self, listener: usize) -> Option<Readiness> {
+        self.settings.listeners.get(listener)?;
+        let serves = self.has_slots().and_then(|()| self.listener_serves(listener));
+        Some(Readiness::of(self.stage(), serves))
+    }
+
+    /// Whether a message of a new client that names the pool with this index is taken; none if there is no such pool.
+    pub fn pool_readiness(&self, pool: usize) -> Option<Readiness> {
+        self.settings.pools.get(pool)?;
+        Some(Readiness::of(self.stage(), self.has_slots().and_then(|()| self.pool_serves(pool))))
+    }
+
+    fn has_slots(&self) -> Result<(), String> {
+        // The one client of stdio has its slot.
+        let all_are_stdio = self.settings.listeners.iter().all(|listener| listener.stdio);
+        if self.clients.is_full() && !all_are_stdio {
+            return Err(format!("all {} connections are in use", self.clients.capacity()));
+        }
+        Ok(())
+    }
+
+    fn listener_serves(&self, listener: usize) -> Result<(), String> {
+        if let Some(most) = self.settings.listeners[listener].max_connections.total {
+            let there = self.clients.iter().filter(|(_, client)| client.listener == listener && !client.turned_away);
+            if there.count() >= most {
+                return Err(format!("all {most} connections of the listener are in use"));
+            }
+        }
+        let mut first = Ok(());
+        for pool in self.groups[self.listener_groups[listener]].pools() {
+            match self.pool_serves(pool) {
+                Ok(()) => return Ok(()),
+                Err(why) if first.is_ok() => first = Err(why),
+                Err(_) => {}
+            }
+        }
+        first
+    }
+
+    fn pool_serves(&self, pool: usize) -> Result<(), String> {
+        let (seats, settings) = (&self.pools[pool].seats, &self.settings.pools[pool]);
+        let id = &settings.id;
+        let mut workers = seats.iter().filter_map(|seat| seat.worker);
+        if workers.clone().any(|worker| self.worker_serves(worker)) {
+            return Ok(());
+        }
+        if workers.any(|worker| self.worker_runs(worker)) {
+            return Err(format!(
+                "the workers of pool \"{id}\" have ended one after the other; those that run now have not answered yet"
+            ));
+        }
+        let is_coming = seats.iter().any(|seat| seat.worker.is_some());
+        if settings.assignment == Assignment::Dedicated {
+            if !is_coming && self.pools[pool].live >= settings.max_instances {
+                return Err(format!("all {} workers of pool \"{id}\" are in use", settings.max_instances));
+            }
+            // The next spare is on its way, and the others show that it will come.
+            if is_coming && !seats.iter().any(Seat::is_failing) && self.pool_runs(pool) {
+                return Ok(());
+            }
+        }
+        let given_up = seats.iter().filter(|seat| seat.given_up).count();
+        let waiting = seats.iter().filter(|seat| !seat.given_up && seat.restart_at.is_some()).count();
+        let what = match (given_up, waiting) {
+            (0, 0) if is_coming => "the first one is being started".to_owned(),
+            (0, 0) => "the next one is not started yet".to_owned(),
+            (0, waiting) => format!("{waiting} of {} wait for their restart", seats.len()),
+            (given_up, _) => format!("{given_up} of {} were given up", seats.len()),
+        };
+        Err(format!("no worker of pool \"{id}\" is running: {what}"))
+    }
+
+    /// Closes listeners that are to be closed while no worker of their pools runs, and opens them again.
+    pub(super) fn update_listeners(&mut self, now: Moment) {
+        self.workers_changed = false;
+        if self.shutdown.refuses_requests() {
+            return;
+        }
+        for listener in 0..self.settings.listeners.len() {
+            if !self.settings.listeners[listener].closes_when_not_ready {
+                continue;
+            }
+            let runs = self.groups[self.listener_groups[listener]].pools().any(|pool| self.pool_runs(pool));
+            let door = &mut self.doors[listener];
+            if core::mem::replace(&mut door.is_closed, !runs) != runs {
+                continue;
+            }
+            // Before its first worker runs that is the ordinary course.
+            let is_news = door.has_opened;
+            door.has_opened |= runs;
+            self.effects.push_back(match runs {
+                true => Effect::OpenListener { listener },
+                false => Effect::CloseListener { listener },
+            });
+            let reason = if runs { Reason::ListenerOpened } else { Reason::ListenerClosed };
+            let report = self.reporter.report(now, reason, || {
+                let text = match runs {
+                    true => format!("listener {listener} is open: a worker of its pools is running"),
+                    false => format!("listener {listener} is closed: no worker of its pools is running"),
+                };
+                let report = Report::new(reason, text);
+                if is_news { report } else { report.at(Level::Debug) }
+            });
+            self.effects.extend(report.map(Effect::Report));
+        }
+    }
+
+    /// Whether any worker of a pool runs, whoever it belongs to, and is not on trial.
+    fn pool_runs(&self, pool: usize) -> bool {
+        self.workers.iter().any(|(key, worker)| worker.pool == pool && self.worker_serves(key))
+    }
+
+    /// Whether a worker runs and is not on trial.
+    fn worker_serves(&self, worker: WorkerKey) -> bool {
+        self.worker_runs(worker) && self.workers.get(worker).is_some_and(|worker| !worker.answering.on_trial)
+    }
+
+    fn worker_runs(&self, worker: WorkerKey) -> bool {
+        self.workers.get(worker).is_some_and(|worker| worker.state == State::Running && worker.takes_messages())
+    }
+}

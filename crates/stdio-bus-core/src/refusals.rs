@@ -1,0 +1,263 @@
+//! What is said of a line that goes nowhere: an error to who asked, and a report with who, which id, and why
+//! (spec 4.3, 5.3, 7.3.2; decisions 8, 9).
+
+use super::client::Phase;
+use super::message::{Refusal, echoed_id, echoed_session, session_name};
+use super::peer::{ClientKey, Moment, Peer};
+use super::port::Close;
+use super::reply::Delivered;
+use super::report::Reason;
+use super::settings::MAX_REQUEST_ID_LEN;
+use super::{Bus, Flow, foreign, length_of_line, reply};
+use alloc::format;
+use alloc::string::String;
+use ndjson_scan::{Fault, Line, Window};
+
+impl Bus {
+    /// Tells that a line of `from` was dropped, with its id.
+    pub(super) fn report_line(
+        &mut self,
+        now: Moment,
+        reason: Reason,
+        from: Peer,
+        window: Window<'_>,
+        line: &Line,
+        text: &str,
+    ) {
+        let id = line.id.is_some().then(|| window.get(line.id));
+        self.report_request(now, reason, [Some(from), None], || {
+            let id =
+                id.map(|token| String::from_utf8_lossy(&token[..token.len().min(2 * MAX_REQUEST_ID_LEN)]).into_owned());
+            (id, text.into())
+        });
+    }
+
+    /// A message of `from` goes nowhere: who asked is told so, and the loss is reported.
+    pub(super) fn refuse(
+        &mut self,
+        now: Moment,
+        from: Peer,
+        window: Window<'_>,
+        line: &Line,
+        refusal: Refusal,
+    ) -> Flow {
+        let Refusal(reason, text) = refusal;
+        let answer = line.id.is_some() && self.takes_errors(from);
+        // One who asks without reading the answers is not listened to until it reads.
+        if answer && self.block_on_itself(now, from) {
+            return Flow::Blocked;
+        }
+        self.report_line(now, reason, from, window, line, &text);
+        if let Some(end) = self.endpoint(from).filter(|_| line.id.is_some()) {
+            end.traffic.refused += 1;
+        }
+        if let Peer::Client(client) = from
+            && line.id.is_some()
+        {
+            let pool = self.pool_meant(client, window, line);
+            self.count_error(pool, reason);
+        }
+        if answer {
+            let session = match from {
+                Peer::Client(_) => echoed_session(window, line),
+                Peer::Worker(_) => None,
+            };
+            let id = echoed_id(window, line);
+            let cause = match from {
+                Peer::Client(client) if reason == Reason::RequestLost => self.cause_of_loss(client, window, line),
+                _ => None,
+            };
+            self.send_error_for(now, from, id, session.as_deref(), (reason, cause), &text, Delivered::No);
+        }
+        Flow::Next
+    }
+
+    /// A request of a client gets no answer but an error of the bus.
+    pub(super) fn count_error(&mut self, pool: Option<usize>, reason: Reason) {
+        match pool {
+            Some(pool) => self.pools[pool].tally.errors.count(reason),
+            None => self.errors_of_no_pool.count(reason),
+        }
+    }
+
+    /// The pool that a refused message was for, if that is one: that of its session, the one that it names, or the only
+    /// one of its listener.
+    fn pool_meant(&self, client: ClientKey, window: Window<'_>, line: &Line) -> Option<usize> {
+        let named = [line.session, line.params_session].into_iter().find_map(|span| session_name(window, span));
+        let session = named.and_then(|name| self.sessions.of_client(client, &name));
+        if let Some(session) = session.and_then(|session| self.sessions.get(session)) {
+            return self.workers.get(session.worker).map(|worker| worker.pool);
+        }
+        self.groups[self.group_of_line(client, window, line).ok()?].only_pool()
+    }
+
+    /// Why the worker is replaced that a client's message was for: that of the session it names, or of the connection.
+    fn cause_of_loss(&self, client: ClientKey, window: Window<'_>, line: &Line) -> Option<Reason> {
+        let session = session_name(window, line.session).and_then(|name| self.sessions.of_client(client, &name));
+        let of_session = session.and_then(|session| self.sessions.get(session)).map(|session| session.worker);
+        let own = self.clients.get(client)?.assigned.iter().map(|(_, worker)| *worker);
+        of_session.into_iter().chain(own).find_map(|worker| self.workers.get(worker)?.cause)
+    }
+
+    /// Says an error to a peer that still listens. `id` is a JSON token.
+    #[allow(clippy::too_many_arguments)]
+    pub(super) fn send_error(
+        &mut self,
+        now: Moment,
+        to: Peer,
+        id: &[u8],
+        session: Option<&[u8]>,
+        reason: Reason,
+        text: &str,
+        delivered: Delivered,
+    ) {
+        self.send_error_for(now, to, id, session, (reason, None), text, delivered);
+    }
+
+    /// The same of a worker that was replaced, with the cause of that.
+    #[allow(clippy::too_many_arguments)]
+    pub(super) fn send_error_for(
+        &mut self,
+        now: Moment,
+        to: Peer,
+        id: &[u8],
+        session: Option<&[u8]>,
+        (reason, cause): (Reason, Option<Reason>),
+        text: &str,
+        delivered: Delivered,
+    ) {
+        if self.takes_errors(to) {
+            self.stats.error_replies += 1;
+            let cause = cause.map(Reason::name);
+            let code = reply::code(reason);
+            self.send(now, to, &reply::error(id, session, code, text, reason.told(), cause, delivered));
+        }
+    }
+
+    fn takes_errors(&self, peer: Peer) -> bool {
+        let listens = match peer {
+            Peer::Client(client) => self.clients.get(client).is_some_and(|client| client.phase <= Phase::Refusing),
+            Peer::Worker(worker) => self.worker_takes_messages(worker),
+        };
+        listens && self.settings.routing.error_replies
+    }
+
+    /// A line of `from` is no message (spec 4.3, 5.3).
+    pub(super) fn malformed(
+        &mut self,
+        now: Moment,
+        from: Peer,
+        window: Window<'_>,
+        line: usize,
+        at: usize,
+        fault: Fault,
+    ) -> Flow {
+        if let Peer::Client(client) = from
+            && let Some(text) = self.unbelieved_header(client, &window.data()[line..])
+        {
+            self.close_with_error(now, client, Reason::ProxyHeader, &text);
+            return Flow::Over;
+        }
+        let data = window.data();
+        let bytes = &data[line..];
+        let is_cut = fault == Fault::Syntax && bytes.starts_with(b"{") && data.get(at) == Some(&b'\n');
+        let foreign = foreign::protocol(bytes);
+        let what = match (foreign, fault) {
+            (Some(name), _) => format!("{name}, not JSON; the line begins \"{}\"", foreign::begin(bytes)),
+            (None, Fault::Syntax) if is_cut => {
+                format!("not JSON: the line ends within a message, at byte {}", at - line)
+            }
+            (None, Fault::Syntax) => format!("not JSON, at byte {} of the line", at - line),
+            (None, Fault::Utf8) => format!("not UTF-8, at byte {} of the line", at - line),
+            (None, Fault::Depth) => format!("nested too deeply, at byte {} of the line", at - line),
+            (None, Fault::NotAnObject) => format!("not a JSON object, at byte {} of the line", at - line),
+            (None, Fault::DuplicateKey) => format!("a routing key stands twice, at byte {} of the line", at - line),
+        };
+        let text = match from {
+            Peer::Client(_) => match foreign {
+                Some(foreign::HTTP) => format!(
+                    "{what}: this listener takes a JSON-RPC message on each line; WebSocket and HTTP have their own \
+                     (\"ws\" in listeners[], admin.listen)"
+                ),
+                Some(foreign::TLS) => {
+                    format!("{what}: this listener takes none; connect without it, or by a proxy that takes it off")
+                }
+                Some(_) => format!("{what}: this listener takes a JSON-RPC message on each line, and nothing else"),
+                None if is_cut => format!("{what}; each message has to be one line"),
+                None => what,
+            },
+            // What a worker prints by mistake is needed to find the mistake; what a client sends stays private.
+            Peer::Worker(_) => {
+                let begin = &bytes[..length_of_line(window, line).min(64)];
+                let begin = match foreign {
+                    Some(_) => String::new(),
+                    None => format!(", which begins \"{}\"", begin.escape_ascii()),
+                };
+                format!(
+                    "{what}{begin}; a worker writes each message as one line of JSON to stdout, and everything else to \
+                     stderr"
+                )
+            }
+        };
+        self.malformed_text(now, from, &text)
+    }
+
+    /// What is said of bytes that are no message, if they look like the PROXY header of somebody who is not believed. Of
+    /// a binary one the first lines are empty, and were read over.
+    fn unbelieved_header(&self, client: ClientKey, bytes: &[u8]) -> Option<String> {
+        let client = self.clients.get(client).filter(|client| client.end.traffic.lines_in == 0)?;
+        let begins_like = |header: &[u8]| header.starts_with(&bytes[..bytes.len().min(header.len())]);
+        if !begins_like(b"PROXY ") && !begins_like(b"\0\r\nQUIT\n") {
+            return None;
+        }
+        if client.origin.via.is_some() || client.origin.is_proxy {
+            return Some(
+                "it begins like a second PROXY header; of several proxies in a row only the last may send one".into(),
+            );
+        }
+        let place = client.origin.place;
+        Some(match &self.settings.listeners[client.listener].entry.proxy {
+            Some(_) => format!("it begins like a PROXY header, and {place} is not in listeners[].proxy.from"),
+            None => format!("it begins like a PROXY header, and no listeners[].proxy.from of its listener has {place}"),
+        })
+    }
+
+    /// The id of a line of `from` cannot be one.
+    #[cold]
+    pub(super) fn invalid_id(&mut self, now: Moment, from: Peer) -> Flow {
+        self.malformed_text(now, from, "the id is neither a string, a number nor null")
+    }
+
+    pub(super) fn malformed_text(&mut self, now: Moment, from: Peer, text: &str) -> Flow {
+        match from {
+            Peer::Client(client) => self.close_with_error(now, client, Reason::ClientMalformed, text),
+            Peer::Worker(worker) => self.stop_broken_worker(now, worker, Reason::WorkerMalformed, text),
+        }
+        Flow::Over
+    }
+
+    /// A line of `from` is longer than max_input_buffer (spec 7.3.2), or four times that.
+    pub(super) fn line_too_long(&mut self, now: Moment, from: Peer) -> Flow {
+        let (what, limit) = match from {
+            Peer::Client(_) => ("max_input_buffer", self.longest_line(from)),
+            Peer::Worker(_) => ("four times max_input_buffer", self.longest_line(from)),
+        };
+        let text = format!("a line is longer than {what}, {limit} bytes");
+        match from {
+            Peer::Client(client) => self.close_with_error(now, client, Reason::ClientLineTooLong, &text),
+            Peer::Worker(worker) => self.stop_broken_worker(now, worker, Reason::WorkerLineTooLong, &text),
+        }
+        Flow::Over
+    }
+
+    /// Answers a client that cannot be understood, and closes it (decision 9).
+    fn close_with_error(&mut self, now: Moment, client: ClientKey, reason: Reason, text: &str) {
+        self.report(now, reason, Some(Peer::Client(client)), || format!("a client is closed: {text}"));
+        let message = match reason {
+            Reason::ClientMalformed => format!("Parse error: {text}"),
+            _ => format!("Invalid Request: {text}"),
+        };
+        self.send_error(now, client.into(), b"null", None, reason, &message, Delivered::Nothing);
+        self.close_client(now, client, Close::Flush, reason);
+    }
+}

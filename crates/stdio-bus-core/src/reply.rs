@@ -1,0 +1,141 @@
+//! The JSON that the bus says itself: error replies (decisions 8, 9), and ids and names written as JSON again.
+
+use super::id::Id;
+use super::report::Reason;
+use alloc::format;
+use alloc::vec::Vec;
+
+/// The JSON-RPC error code of a reason (decision 8), for those that are answered.
+pub fn code(reason: Reason) -> i32 {
+    match reason {
+        Reason::NoWorker => -32010,
+        Reason::RequestLost | Reason::RequestDiscarded | Reason::OwnWorkerEnded => -32011,
+        Reason::SessionLimit => -32012,
+        Reason::PendingLimit => -32013,
+        Reason::SessionDenied | Reason::SessionTaken => -32014,
+        Reason::Timeout => -32015,
+        Reason::ShuttingDown => -32016,
+        Reason::SessionLost => -32017,
+        Reason::ConnectionLimit => -32019,
+        // MCP has -32020 to -32022 for itself, and the bridge -32018, -32023 and -32024.
+        Reason::TokenRemoved => -32025,
+        Reason::ConnectionClosing => -32026,
+        Reason::MemoryLimit => -32027,
+        Reason::ClientKilled => -32028,
+        Reason::ClientIdle => -32029,
+        Reason::Cancelled => -32800,
+        Reason::MethodDenied => -32601,
+        Reason::IdTooLong | Reason::SessionIdTooLong | Reason::UnknownPool | Reason::UnknownRequest => -32602,
+        Reason::ClientMalformed => -32700,
+        Reason::ClientLineTooLong | Reason::IdCollision | Reason::ProxyHeader => -32600,
+        _ => -32603,
+    }
+}
+
+/// Whether the answerer may have got the request that an error is about: retrying it is safe only if it did not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Delivered {
+    /// It was passed on to the answerer.
+    Yes,
+    /// Nobody got it.
+    No,
+    /// The error is about no request.
+    Nothing,
+}
+
+/// An error reply with its newline. `id` is a JSON token; `session` a decoded sessionId to repeat at top level; `cause` is
+/// why a worker was replaced, if the error is for that.
+#[allow(clippy::too_many_arguments)]
+pub fn error(
+    id: &[u8],
+    session: Option<&[u8]>,
+    code: i32,
+    message: &str,
+    reason: &str,
+    cause: Option<&str>,
+    delivered: Delivered,
+) -> Vec<u8> {
+    let mut reply = Vec::with_capacity(160 + id.len() + message.len());
+    reply.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
+    reply.extend_from_slice(id);
+    if let Some(session) = session {
+        reply.extend_from_slice(b",\"sessionId\":");
+        write_string(session, &mut reply);
+    }
+    reply.extend_from_slice(format!(",\"error\":{{\"code\":{code},\"message\":").as_bytes());
+    write_string(message.as_bytes(), &mut reply);
+    reply.extend_from_slice(b",\"data\":{\"reason\":");
+    write_string(reason.as_bytes(), &mut reply);
+    if let Some(cause) = cause {
+        reply.extend_from_slice(b",\"cause\":");
+        write_string(cause.as_bytes(), &mut reply);
+    }
+    reply.extend_from_slice(match delivered {
+        Delivered::Yes => b",\"delivered\":true".as_slice(),
+        Delivered::No => b",\"delivered\":false",
+        Delivered::Nothing => b"",
+    });
+    reply.extend_from_slice(b"}}}\n");
+    reply
+}
+
+/// The id as a JSON token.
+pub fn id_token(id: &Id) -> Vec<u8> {
+    let mut token = Vec::with_capacity(id.text().len() + 2);
+    if id.is_string() {
+        write_string(id.text(), &mut token);
+    } else {
+        token.extend_from_slice(id.text());
+    }
+    token
+}
+
+/// A decoded string as a JSON string. Surrogates that stood alone in the original (WTF-8) are escaped again.
+pub fn write_string(decoded: &[u8], out: &mut Vec<u8>) {
+    out.push(b'"');
+    let mut rest = decoded;
+    while let Some((&byte, tail)) = rest.split_first() {
+        match (byte, tail) {
+            (b'"' | b'\\', _) => out.extend_from_slice(&[b'\\', byte]),
+            (0..=0x1f, _) => out.extend_from_slice(format!("\\u{byte:04x}").as_bytes()),
+            (0xed, [second @ 0xa0..=0xbf, third, ..]) => {
+                let unit = 0xd000 | u16::from(second & 0x3f) << 6 | u16::from(third & 0x3f);
+                out.extend_from_slice(format!("\\u{unit:04x}").as_bytes());
+                rest = &tail[2..];
+                continue;
+            }
+            _ => out.push(byte),
+        }
+        rest = tail;
+    }
+    out.push(b'"');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ndjson_scan::decode;
+
+    #[test]
+    fn an_error_reply_is_one_line_of_json_with_the_reason() {
+        let id = Id::parse(b"\"a\\\"b\"").unwrap();
+        let reply = error(&id_token(&id), Some(b"s"), -32010, "no worker", "no_worker", None, Delivered::No);
+        let value: serde_json::Value = serde_json::from_slice(&reply).unwrap();
+        assert_eq!(value["id"], "a\"b");
+        assert_eq!(value["sessionId"], "s");
+        assert_eq!(value["error"]["code"], -32010);
+        assert_eq!(value["error"]["data"], serde_json::json!({"reason": "no_worker", "delivered": false}));
+        assert_eq!(memchr::memchr(b'\n', &reply), Some(reply.len() - 1));
+    }
+
+    #[test]
+    fn a_string_survives_decoding_and_writing() {
+        for token in [r#""\ud83d""#, r#""\ud83d\ude00""#, r#""\u0000\"\\/é""#] {
+            let (mut decoded, mut written, mut again) = (Vec::new(), Vec::new(), Vec::new());
+            decode(token.as_bytes(), &mut decoded);
+            write_string(&decoded, &mut written);
+            decode(&written, &mut again);
+            assert_eq!(decoded, again, "{token}");
+        }
+    }
+}

@@ -1,0 +1,341 @@
+//! What a person is told: every drop, close and change of state, with who and why. Reasons are counted always and
+//! reported with restraint: a few at once, then one summary every ten seconds, so that no peer can flood the log.
+
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::rc::Rc;
+use alloc::string::String;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::account::Account;
+use super::origin::Origin;
+use super::peer::Moment;
+
+/// How loud a report is (spec, appendix C).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// Verbose detail.
+    Debug,
+    /// The ordinary course of things.
+    Info,
+    /// Something was refused or lost, and the bus goes on.
+    Warn,
+    /// Something is broken and somebody should look.
+    Error,
+}
+
+/// Declares the reasons once: variant, name in logs and error data, level, help text.
+macro_rules! reasons {
+    ($($variant:ident $name:literal $level:ident $help:literal,)*) => {
+        /// Why something was dropped, closed or changed.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Reason { $(#[doc = $help] $variant,)* }
+
+        impl Reason {
+            /// All of them, in the order of their numbers.
+            pub const ALL: &'static [Reason] = &[$(Reason::$variant,)*];
+
+            /// The name that users see.
+            pub fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)* }
+            }
+
+            /// What it means, for people.
+            pub fn help(self) -> &'static str {
+                match self { $(Self::$variant => $help,)* }
+            }
+
+            /// How loud its reports are.
+            pub fn level(self) -> Level {
+                match self { $(Self::$variant => Level::$level,)* }
+            }
+        }
+    };
+}
+
+reasons! {
+    ClientOpened "client_opened" Info "A client connected.",
+    ClientClosed "client_closed" Info "A client connection is closed. As its cause: the client has ended it.",
+    ClientBroken "client_broken" Info "A client's connection broke: reset, or closed while answers were on the way.",
+    RequestDiscarded "request_discarded" Warn "A request was pending when its client left.",
+    ClientLeft "client_left" Warn "A client left before it answered a worker's request.",
+    ClientMalformed "client_malformed" Warn "A client sent a line that is no message; its connection was closed.",
+    ClientLineTooLong "client_line_too_long" Error "A client sent a line above max_input_buffer; its connection was closed.",
+    ClientStalled "client_stalled" Warn "A client took no bytes for backpressure_timeout_sec; its connection was closed.",
+    ClientIdle "client_idle" Info "A client sent no line, or did nothing, for longer than its listener allows, or while all slots were taken.",
+    OwnWorkerEnded "own_worker_ended" Warn "The worker that a client had for itself has ended; its connection was closed (on_exit).",
+    ClientKilled "client_killed" Warn "The operator closed a client's connection.",
+    TokenRemoved "token_removed" Warn "The token of a client was taken out of its file, or lets in to other pools; its connection was closed.",
+    ClientOverdue "client_overdue" Warn "A closing client did not take its last bytes in time.",
+    NoInput "no_input" Warn "Stdin ended before a line came, and nobody else can connect.",
+    ConnectionClosing "connection_closing" Info "A client sent something on a connection that was being closed; it was refused.",
+    MemoryLimit "memory_limit" Warn "A client held too much while memory was short; its connection was closed.",
+    ConnectionLimit "connection_limit" Warn "Every connection slot is taken, or all that a listener or a source may have.",
+    NotAllowed "not_allowed" Warn "Somebody connected whom allow or peer_uids of the listener keeps out; the connection was closed.",
+    ProxyHeader "proxy_header" Warn "A PROXY header was malformed, missing or late, or came from where none is believed; the connection was closed.",
+    HandshakeRefused "handshake_refused" Warn "A connection asked for a WebSocket and was refused, or did not ask in time.",
+    BinaryIgnored "binary_ignored" Warn "A client sends binary messages over WebSocket, which are ignored.",
+    PartialLine "partial_line" Warn "A peer ended in the middle of a line; the part was dropped.",
+    WorkerAwaited "worker_awaited" Info "A client waits for the first answer of its own worker, which may still be starting.",
+    NoWorker "no_worker" Warn "No worker of the pool is running.",
+    RequestLost "request_lost" Warn "A request was with a worker that ended, or for a session of one that ends; its client reads worker_exited.",
+    SessionLimit "session_limit" Warn "The session table is full.",
+    PendingLimit "pending_limit" Warn "The table of pending requests is full.",
+    SessionDenied "session_denied" Warn "A client named a session of another client.",
+    SessionLost "session_lost" Warn "A client named a session that went with its worker.",
+    SessionEvicted "session_evicted" Warn "The session table was full; who held most lost an unused session.",
+    SessionIdle "session_idle" Info "A session was not used for session_idle_sec and is forgotten.",
+    SessionTaken "session_taken" Warn "Another connection of the same name has taken a session over.",
+    ClaimExpired "claim_expired" Debug "A sessionId that no worker has acknowledged was not used for a minute.",
+    Cancelled "cancelled" Debug "A request was cancelled by its client, and not answered within 5 s or before the client left.",
+    ClientSlow "client_slow" Warn "A client read too slowly what a worker that it shares with others wrote for it; its connection was closed.",
+    CrashSuspect "crash_suspect" Warn "Workers ended one after the other while they had a request of this client; it is slowed down.",
+    IdTooLong "id_too_long" Warn "A request id is longer than 128 bytes.",
+    SessionIdTooLong "session_id_too_long" Warn "A sessionId is longer than 256 bytes.",
+    UnknownPool "unknown_pool" Warn "A message named a pool that is not configured, or that its listener does not offer.",
+    MethodDenied "method_denied" Warn "A client used a method that deny_methods of the pool keeps from clients.",
+    IdCollision "id_collision" Warn "Another request with this id is pending at the same worker, and id_collision is reject.",
+    Timeout "timeout" Warn "A request was not answered within request_timeout_sec.",
+    ShuttingDown "shutting_down" Info "A request came, or was still pending, while the daemon shut down.",
+    UnknownId "unknown_id" Warn "A response carries an id that no request is pending for.",
+    WorkerAnswersTwice "worker_answers_twice" Warn "A worker answered what nobody waits for; ids of requests to it are replaced from now on.",
+    LateAnswer "late_answer" Debug "A response came after the one who asked had gone or had been given an error.",
+    UnknownSession "unknown_session" Warn "A worker's message names a session that no client owns.",
+    SessionReused "session_reused" Warn "A worker gave one sessionId to two clients; the first one keeps it.",
+    SessionDoubled "session_doubled" Warn "Two workers gave one client the same sessionId; messages that name it go to the older session.",
+    Unroutable "unroutable" Warn "A worker's message says nothing of its receiver, and several clients may be meant.",
+    UnknownRequest "unknown_request" Debug "A message is about a request that is not pending any more.",
+    WorkerStarted "worker_started" Info "A worker is running.",
+    WorkerExited "worker_exited" Warn "A worker's process ended although nobody asked it to.",
+    WorkerStopped "worker_stopped" Info "A worker's process ended as asked.",
+    WorkerKilled "worker_killed" Warn "A worker did not stop in time and was killed.",
+    WorkerHoldsPipe "worker_holds_pipe" Warn "A worker has exited, but a process it started keeps its stdout open.",
+    SpawnFailed "spawn_failed" Error "A worker could not be started.",
+    WorkerMalformed "worker_malformed" Error "A worker wrote something to stdout that is no message; it is restarted.",
+    WorkerLineTooLong "worker_line_too_long" Error "A worker wrote a line above four times max_input_buffer; it is restarted.",
+    TooDeep "too_deep" Warn "A worker wrote a line that is nested deeper than 1,024; the line was dropped.",
+    WorkerClosedStdout "worker_closed_stdout" Warn "A worker closed its stdout and lives; it is restarted.",
+    WorkerClosedStdin "worker_closed_stdin" Warn "A worker closed its stdin and lives; it is restarted.",
+    WorkerStalled "worker_stalled" Error "A worker read nothing for backpressure_timeout_sec; it is restarted.",
+    WorkerSilent "worker_silent" Warn "A worker has said nothing for 30 s although requests wait for it.",
+    WorkerHangs "worker_hangs" Error "Requests to a worker ran out of time, max_timeouts in a row; it is restarted.",
+    WorkerReplaced "worker_replaced" Warn "The operator has a worker replaced.",
+    RestartScheduled "restart_scheduled" Info "A worker will be restarted after its backoff.",
+    PoolDegraded "pool_degraded" Error "A worker exceeded max_restarts within restart_window_sec and is given up.",
+    ListenerClosed "listener_closed" Warn "No worker of a listener's pools is running; its socket is closed (when_not_ready).",
+    ListenerOpened "listener_opened" Info "A worker of a listener's pools is running again; its socket is open.",
+    DaemonHeldUp "daemon_held_up" Warn "The daemon did not run for more than a second: it was stopped, or got no processor.",
+    MachineSuspended "machine_suspended" Warn "The machine was suspended for more than a second.",
+    Draining "draining" Info "The shutdown goes through its phases.",
+}
+
+impl Reason {
+    /// What a client reads of it in `error.data.reason`: the name, but of a request that went with its worker why it did.
+    pub fn told(self) -> &'static str {
+        match self {
+            Self::RequestLost => Self::WorkerExited.name(),
+            other => other.name(),
+        }
+    }
+
+    /// Whether what is told is, for the most part, that a request gets an error in place of its answer.
+    fn fails_requests(self) -> bool {
+        matches!(
+            self,
+            Self::NoWorker
+                | Self::RequestLost
+                | Self::SessionLimit
+                | Self::PendingLimit
+                | Self::SessionDenied
+                | Self::SessionLost
+                | Self::SessionTaken
+                | Self::IdTooLong
+                | Self::SessionIdTooLong
+                | Self::UnknownPool
+                | Self::MethodDenied
+                | Self::IdCollision
+                | Self::Timeout
+                | Self::ShuttingDown
+        )
+    }
+
+    fn burst(self) -> u32 {
+        match self {
+            Self::ClientOpened | Self::ClientClosed => CLIENT_BURST,
+            Self::WorkerStarted | Self::WorkerExited | Self::WorkerStopped | Self::RestartScheduled => LIFE_BURST,
+            _ => BURST,
+        }
+    }
+}
+
+/// A worker as people know it: `claude/0`, and which of those that have had this name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WorkerName {
+    /// Index of its pool.
+    pub pool: usize,
+    /// Its place in the pool. One that is started after it has the same.
+    pub place: usize,
+    /// Its own number in the life of the daemon.
+    pub incarnation: u32,
+}
+
+/// One thing to tell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// Why.
+    pub reason: Reason,
+    /// How loud.
+    pub level: Level,
+    /// The client's number, if one is concerned.
+    pub client: Option<u32>,
+    /// Who that client is.
+    pub origin: Option<Rc<Origin>>,
+    /// What that client has come to, if it has gone.
+    pub account: Option<Account>,
+    /// The worker, if one is concerned.
+    pub worker: Option<WorkerName>,
+    /// The request id as it was written, if one is concerned: a token of JSON.
+    pub id: Option<String>,
+    /// A sentence.
+    pub text: String,
+    /// Reports of the same reason that were kept back since the last one.
+    pub suppressed: u64,
+}
+
+impl Report {
+    /// A report about nobody yet.
+    pub fn new(reason: Reason, text: impl Into<String>) -> Self {
+        Self {
+            reason,
+            level: reason.level(),
+            client: None,
+            origin: None,
+            account: None,
+            worker: None,
+            id: None,
+            text: text.into(),
+            suppressed: 0,
+        }
+    }
+
+    /// The report at another level than its reason has.
+    pub fn at(mut self, level: Level) -> Self {
+        self.level = level;
+        self
+    }
+}
+
+/// Reports of one reason that pass at once before the rest is summed up.
+const BURST: u32 = 10;
+/// Reports of the starts and ends of workers that pass at once: whoever runs many wants to see each of them start.
+const LIFE_BURST: u32 = 100;
+/// Clients that come or go at once and are told each: as many as there may be.
+const CLIENT_BURST: u32 = 1024;
+/// How often a summary comes while a reason keeps happening.
+const SUMMARY_EVERY: Duration = Duration::from_secs(10);
+
+#[derive(Clone, Copy, Default)]
+struct Bucket {
+    count: u64,
+    window_from: Moment,
+    passed: u32,
+    suppressed: u64,
+}
+
+/// Counts every reason and lets through what a person can read.
+pub struct Reporter {
+    buckets: Vec<Bucket>,
+    next_summary: Option<Moment>,
+}
+
+impl Default for Reporter {
+    fn default() -> Self {
+        Self { buckets: vec![Bucket::default(); Reason::ALL.len()], next_summary: None }
+    }
+}
+
+impl Reporter {
+    /// Counts `reason`, and gives the report if it is let through; only then it is made.
+    #[must_use]
+    pub fn report(&mut self, now: Moment, reason: Reason, make: impl FnOnce() -> Report) -> Option<Box<Report>> {
+        let bucket = &mut self.buckets[reason as usize];
+        bucket.count += 1;
+        if now.since(bucket.window_from) >= SUMMARY_EVERY && bucket.suppressed == 0 {
+            bucket.window_from = now;
+            bucket.passed = 0;
+        }
+        if bucket.passed < reason.burst() {
+            bucket.passed += 1;
+            return Some(Box::new(make()));
+        }
+        bucket.suppressed += 1;
+        let due = bucket.window_from.after(SUMMARY_EVERY);
+        self.next_summary = Some(self.next_summary.map_or(due, |next| next.min(due)));
+        None
+    }
+
+    /// When [`Reporter::summaries`] has a summary to give.
+    pub fn next_deadline(&self) -> Option<Moment> {
+        self.next_summary
+    }
+
+    /// The summaries that are due.
+    #[must_use]
+    pub fn summaries(&mut self, now: Moment) -> Vec<Report> {
+        let mut summaries = Vec::new();
+        if self.next_summary.is_none_or(|due| due > now) {
+            return summaries;
+        }
+        self.next_summary = None;
+        for (bucket, reason) in self.buckets.iter_mut().zip(Reason::ALL) {
+            if bucket.suppressed == 0 {
+                continue;
+            }
+            let due = bucket.window_from.after(SUMMARY_EVERY);
+            if due > now {
+                self.next_summary = Some(self.next_summary.map_or(due, |next| next.min(due)));
+                continue;
+            }
+            let metric =
+                if reason.fails_requests() { "stdio_bus_request_errors_total" } else { "stdio_bus_events_total" };
+            let text = format!("the same {} times more; /metrics has all of them ({metric})", bucket.suppressed);
+            let mut report = Report::new(*reason, text);
+            report.suppressed = core::mem::take(&mut bucket.suppressed);
+            bucket.window_from = now;
+            summaries.push(report);
+        }
+        summaries
+    }
+
+    /// How often a reason has happened.
+    pub fn count(&self, reason: Reason) -> u64 {
+        self.buckets[reason as usize].count
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flood_of_one_reason_is_counted_and_summed_up() {
+        let mut reporter = Reporter::default();
+        let mut report = || reporter.report(Moment(1), Reason::Unroutable, || Report::new(Reason::Unroutable, "x"));
+        assert_eq!((0..1000).filter_map(|_| report()).count(), BURST as usize);
+        assert_eq!(reporter.count(Reason::Unroutable), 1000);
+        let due = reporter.next_deadline().unwrap();
+        let [summary] = &reporter.summaries(due)[..] else { panic!("no summary") };
+        assert_eq!(summary.suppressed, 1000 - u64::from(BURST));
+        assert_eq!(reporter.next_deadline(), None);
+    }
+
+    #[test]
+    fn names_are_unique() {
+        let mut names: Vec<_> = Reason::ALL.iter().map(|reason| reason.name()).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), Reason::ALL.len());
+    }
+}

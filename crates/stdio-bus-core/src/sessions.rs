@@ -1,0 +1,480 @@
+//! The table of sessions: which name on which worker belongs to whom, which names are held, and which claims have run
+//! out (spec 3.4, decision 3). Owners and workers list their sessions, and the places are kept here.
+//!
+//! A session is one name on one worker. While its owner is connected it belongs to nobody else; when the owner has
+//! left, the name is held: nobody gets it but a client to whom the worker gives it.
+//!
+//! Invariants: every index entry points at a live slot; a session has a live worker and a live owner, or none and is
+//! held.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::peer::{ClientKey, Moment, SessionKey, SessionMark, Text, WorkerKey};
+use super::settings::MAX_SESSIONS;
+use super::table::{Index, Members, Table};
+
+/// Names that are held after their owners have left, over all workers; beyond them the oldest one goes.
+const MAX_HELD: usize = 4096;
+/// What is said where there is no room for one more.
+pub(super) const FULL: &str = "the session table is full: end sessions with session/close, or have those forgotten that \
+                               nobody uses (limits.session_idle_sec)";
+/// Sessions are looked at so many times before one of them is too old.
+const LOOKS: u32 = 8;
+/// A claim that nobody uses for so long is forgotten.
+const CLAIM_LASTS: Duration = Duration::from_secs(60);
+
+/// How much a session's owner has to show for it. A higher rank takes the name away from a lower one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Rank {
+    /// It used the name first (spec 6.1.1).
+    Claimed,
+    /// The worker answered a request in it with a result.
+    Confirmed,
+    /// The worker gave it the name, in `result.sessionId` or by loading it.
+    Issued,
+}
+
+/// Whether a session's owner has asked the worker for it before it was its own. Until the worker gives it to the owner
+/// nothing else may be asked in it, and an error takes it back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// It was claimed, or given out.
+    No,
+    /// Nobody had the name.
+    New,
+    /// Somebody else may have had it.
+    Held,
+}
+
+/// A session: one worker, one name, one owner (spec 3.4).
+pub struct Session {
+    /// Who owns it; none while the name is held.
+    pub client: Option<ClientKey>,
+    /// The worker it is bound to.
+    pub worker: WorkerKey,
+    /// The decoded sessionId.
+    pub name: Text,
+    /// How certain it is that it belongs to its owner.
+    pub rank: Rank,
+    /// The worker may know it for somebody else's, or has loaded it: it is held when its present owner leaves.
+    pub was_held: bool,
+    /// Its owner has asked the worker to load it.
+    pub asked: Asked,
+    /// The worker has made it for its owner, or has loaded it for it when it was bound to no other name (`bonds.rs`).
+    pub given: bool,
+    /// Requests in it that the worker has not answered.
+    pub pending: u32,
+    /// When its owner used it last.
+    pub used: Moment,
+    /// Which entry of the held names is its own, if it is held.
+    held_as: u64,
+    /// Its place among the client's sessions.
+    at_client: u32,
+    /// Its place among the worker's sessions.
+    at_worker: u32,
+}
+
+impl Session {
+    /// Its place among the client's sessions.
+    pub(super) fn at_client(&self) -> usize {
+        self.at_client as usize
+    }
+
+    /// Its place among the worker's sessions.
+    pub(super) fn at_worker(&self) -> usize {
+        self.at_worker as usize
+    }
+}
+
+/// All sessions, by owner and by worker.
+pub struct Sessions {
+    /// The sessions, and the names that are held.
+    table: Table<Session, SessionMark>,
+    by_owner: Index,
+    by_worker: Index,
+    by_name: Index,
+    owned: usize,
+    /// Held names, the oldest first, each with its number; some have an owner again, were held once more later, or are
+    /// gone.
+    held: VecDeque<(SessionKey, u64)>,
+    /// The number of the last entry.
+    holds: u64,
+    /// When the next claim may have to be forgotten.
+    claims_due: Option<Moment>,
+    /// When the next session may have to be forgotten for being idle.
+    idle_due: Option<Moment>,
+}
+
+const OWNER: u8 = 0;
+const WORKER: u8 = 1;
+const NAME: u8 = 2;
+
+impl Default for Sessions {
+    fn default() -> Self {
+        Self {
+            table: Table::new(MAX_SESSIONS + MAX_HELD),
+            by_owner: Index::new(MAX_SESSIONS),
+            by_worker: Index::new(MAX_SESSIONS + MAX_HELD),
+            by_name: Index::new(MAX_SESSIONS + MAX_HELD),
+            owned: 0,
+            held: VecDeque::new(),
+            holds: 0,
+            claims_due: None,
+            idle_due: None,
+        }
+    }
+}
+
+impl Sessions {
+    /// Sessions that have an owner; the limit is on these.
+    pub fn owned(&self) -> usize {
+        self.owned
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.owned >= MAX_SESSIONS
+    }
+
+    /// The session of this name that a client owns; the first one, if it has several on different workers.
+    pub fn of_client(&self, client: ClientKey, name: &[u8]) -> Option<SessionKey> {
+        let hash = self.by_owner.hash(client.to_bits().get(), OWNER, name);
+        self.by_owner
+            .find_oldest(&self.table, hash, |session| session.client == Some(client) && session.name.as_bytes() == name)
+    }
+
+    /// The session of this name on a worker, owned or held.
+    pub fn of_worker(&self, worker: WorkerKey, name: &[u8]) -> Option<SessionKey> {
+        let hash = self.by_worker.hash(worker.to_bits().get(), WORKER, name);
+        self.by_worker.find(&self.table, hash, |session| session.worker == worker && session.name.as_bytes() == name)
+    }
+
+    /// The sessions of this name on all workers, owned or held, in the order of nothing.
+    pub fn of_name<'a>(&'a self, name: &'a [u8]) -> impl Iterator<Item = (SessionKey, &'a Session)> {
+        let hash = self.by_name.hash(0, NAME, name);
+        let found = self.by_name.find_all(&self.table, hash, move |session| session.name.as_bytes() == name);
+        found.filter_map(|key| Some((key, self.get(key)?)))
+    }
+
+    /// The session, if it is there.
+    #[inline]
+    pub fn get(&self, key: SessionKey) -> Option<&Session> {
+        self.table.get(key)
+    }
+
+    /// The session, which its owner uses now.
+    #[inline]
+    pub(super) fn touch(&mut self, key: SessionKey, now: Moment) -> Option<&Session> {
+        let session = self.table.get_mut(key)?;
+        session.used = now;
+        Some(session)
+    }
+
+    /// A message of its worker has come in this session.
+    #[inline]
+    pub(super) fn hear(&mut self, key: SessionKey, now: Moment) {
+        if let Some(session) = self.table.get_mut(key) {
+            session.used = now;
+        }
+    }
+
+    /// Sessions have to be looked at, if they are forgotten for being idle.
+    pub(super) fn watch_idle(&mut self, now: Moment, idle: Option<Duration>) {
+        if let Some(idle) = idle {
+            self.idle_due.get_or_insert(now.after(idle / LOOKS));
+        }
+    }
+
+    /// For how long nobody has to use a session until it is forgotten, if it is time to look for such ones.
+    pub(super) fn looks_for_idle(&self, now: Moment, idle: Option<Duration>) -> Option<Duration> {
+        idle.filter(|_| self.idle_due.is_some_and(|due| due <= now))
+    }
+
+    /// Sessions that nobody has used for so long. One in whose slot, by `awaited`, somebody waits for an answer is in use.
+    pub(super) fn take_idle(&mut self, now: Moment, idle: Duration, awaited: &[bool]) -> Vec<SessionKey> {
+        let mut found = Vec::new();
+        for slot in 0..self.table.slots() {
+            let Some((key, session)) = self.table.at(slot).filter(|(_, session)| session.client.is_some()) else {
+                continue;
+            };
+            if session.pending > 0 && awaited.get(slot) == Some(&true) {
+                self.hear(key, now);
+            } else if now.since(session.used) >= idle {
+                found.push(key);
+            }
+        }
+        self.idle_due = (self.owned > found.len()).then(|| now.after(idle / LOOKS));
+        found
+    }
+
+    /// All sessions and held names.
+    pub fn iter(&self) -> impl Iterator<Item = (SessionKey, &Session)> {
+        self.table.iter()
+    }
+
+    /// The session or held name in a slot.
+    pub fn at(&self, slot: usize) -> Option<(SessionKey, &Session)> {
+        self.table.at(slot)
+    }
+
+    /// None is in a slot from this one on.
+    pub fn slots(&self) -> usize {
+        self.table.slots()
+    }
+
+    /// How many sessions and held names there are.
+    pub fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.table.is_empty()
+    }
+
+    /// How many names are held.
+    pub fn held(&self) -> usize {
+        self.table.len() - self.owned
+    }
+
+    /// Adds a name on a worker that [`Sessions::of_worker`] does not know yet, for nobody; none if the table is full.
+    pub(super) fn insert(
+        &mut self,
+        now: Moment,
+        worker: WorkerKey,
+        at_worker: &mut Members<SessionMark>,
+        name: &[u8],
+        rank: Rank,
+    ) -> Option<SessionKey> {
+        debug_assert!(self.of_worker(worker, name).is_none());
+        let key = self.table.insert_with(|key| Session {
+            client: None,
+            worker,
+            name: name.into(),
+            rank,
+            was_held: false,
+            asked: Asked::No,
+            given: false,
+            pending: 0,
+            used: now,
+            held_as: 0,
+            at_client: 0,
+            at_worker: at_worker.join(key),
+        })?;
+        self.by_worker.insert(self.by_worker.hash(worker.to_bits().get(), WORKER, name), key);
+        self.by_name.insert(self.by_name.hash(0, NAME, name), key);
+        Some(key)
+    }
+
+    /// Gives a session without an owner to a client, with the list of its sessions.
+    pub(super) fn give(&mut self, key: SessionKey, client: ClientKey, at_client: &mut Members<SessionMark>) {
+        let Some(session) = self.table.get_mut(key).filter(|session| session.client.is_none()) else { return };
+        session.client = Some(client);
+        session.at_client = at_client.join(key);
+        let hash = self.by_owner.hash(client.to_bits().get(), OWNER, session.name.as_bytes());
+        self.by_owner.insert(hash, key);
+        self.owned += 1;
+    }
+
+    /// Takes a session away from its owner, whose list this is.
+    pub(super) fn take_from_owner(&mut self, key: SessionKey, at_client: Option<&mut Members<SessionMark>>) {
+        let Some(session) = self.table.get_mut(key) else { return };
+        let Some(owner) = session.client.take() else { return };
+        let place = session.at_client;
+        let hash = self.by_owner.hash(owner.to_bits().get(), OWNER, session.name.as_bytes());
+        self.by_owner.remove(hash, key);
+        self.owned -= 1;
+        if let Some(moved) = at_client.and_then(|list| list.leave(place)).and_then(|moved| self.table.get_mut(moved)) {
+            moved.at_client = place;
+        }
+    }
+
+    /// Takes a session without an owner out, and from the list of its worker.
+    pub(super) fn remove(&mut self, key: SessionKey, at_worker: Option<&mut Members<SessionMark>>) {
+        let Some(session) = self.table.remove(key) else { return };
+        debug_assert!(session.client.is_none());
+        let hash = self.by_worker.hash(session.worker.to_bits().get(), WORKER, session.name.as_bytes());
+        self.by_worker.remove(hash, key);
+        self.by_name.remove(self.by_name.hash(0, NAME, session.name.as_bytes()), key);
+        let place = session.at_worker;
+        if let Some(moved) = at_worker.and_then(|list| list.leave(place)).and_then(|moved| self.table.get_mut(moved)) {
+            moved.at_worker = place;
+        }
+    }
+
+    /// Lends a held name to a client that asks the worker to load it.
+    pub(super) fn lend(
+        &mut self,
+        now: Moment,
+        key: SessionKey,
+        client: ClientKey,
+        at_client: &mut Members<SessionMark>,
+    ) {
+        self.give(key, client, at_client);
+        let Some(session) = self.table.get_mut(key) else { return };
+        session.was_held = session.rank == Rank::Issued;
+        session.asked = Asked::Held;
+        session.given = false;
+        session.rank = Rank::Claimed;
+        session.used = now;
+    }
+
+    /// The worker has answered a request in this session with a result. Gives the session, and whether it has risen.
+    pub(super) fn confirm(&mut self, key: SessionKey, rank: Rank) -> Option<(&Session, bool)> {
+        let session = self.table.get_mut(key)?;
+        let has_risen = session.rank < rank;
+        session.rank = session.rank.max(rank);
+        Some((session, has_risen))
+    }
+
+    /// A worker has loaded a session, or may have, without saying whose it is: it knows it from now on. Whoever owns it
+    /// keeps it.
+    pub(super) fn mark_loaded(&mut self, key: SessionKey) {
+        let Some(session) = self.table.get_mut(key) else { return };
+        session.was_held = true;
+        if session.client.is_none() {
+            session.rank = Rank::Issued;
+        }
+    }
+
+    /// The answer to a request that loads this session will not be seen: the worker may know it from now on.
+    pub(super) fn may_be_loaded(&mut self, key: SessionKey) {
+        self.mark_loaded(key);
+        if let Some(session) = self.table.get_mut(key).filter(|session| session.rank == Rank::Claimed) {
+            session.asked = Asked::Held;
+        }
+    }
+
+    /// Its owner was the first to name it, by asking the worker to load it.
+    pub(super) fn mark_asked(&mut self, key: SessionKey) {
+        if let Some(session) = self.table.get_mut(key) {
+            session.asked = Asked::New;
+        }
+    }
+
+    /// Whether the worker may know this name for somebody else's, so that it outlives its present owner. It has its old
+    /// rank again then.
+    pub(super) fn restore_rank(&mut self, key: SessionKey) -> bool {
+        let Some(session) = self.table.get_mut(key).filter(|session| session.was_held) else { return false };
+        session.rank = Rank::Issued;
+        true
+    }
+
+    /// See [`Session::given`].
+    pub(super) fn mark_given(&mut self, key: SessionKey) {
+        if let Some(session) = self.table.get_mut(key) {
+            session.given = true;
+        }
+    }
+
+    /// One request more is pending in a session.
+    #[inline]
+    pub(super) fn begin_request(&mut self, key: SessionKey) {
+        if let Some(session) = self.table.get_mut(key) {
+            session.pending += 1;
+        }
+    }
+
+    /// One request less is pending in a session. True if the name was held for it alone, and is free again.
+    #[inline]
+    pub(super) fn end_request(&mut self, key: SessionKey) -> bool {
+        let Some(session) = self.table.get_mut(key) else { return false };
+        session.pending -= 1;
+        session.pending == 0 && session.client.is_none() && session.rank < Rank::Issued
+    }
+
+    /// The one of these sessions that can go first: nothing is pending in it, the worker may know nothing of it, it was
+    /// not used for longest.
+    pub(super) fn most_idle(&self, keys: impl Iterator<Item = SessionKey>) -> Option<SessionKey> {
+        let idle = keys.filter_map(|key| Some((key, self.get(key)?))).filter(|(_, session)| session.pending == 0);
+        idle.min_by_key(|(_, session)| (session.rank > Rank::Claimed, session.used)).map(|(key, _)| key)
+    }
+
+    /// Claims have to be looked at once one more has lasted.
+    pub(super) fn watch_claim(&mut self, now: Moment) {
+        self.claims_due.get_or_insert(now.after(CLAIM_LASTS));
+    }
+
+    /// Claims that nobody has used for a minute, with their owners.
+    pub(super) fn take_expired_claims(&mut self, now: Moment) -> Vec<(SessionKey, ClientKey)> {
+        let mut expired = Vec::new();
+        if self.claims_due.is_none_or(|due| due > now) {
+            return expired;
+        }
+        let mut next: Option<Moment> = None;
+        for (key, session) in self.table.iter() {
+            let Some(owner) = session.client.filter(|_| session.rank == Rank::Claimed && !session.was_held) else {
+                continue;
+            };
+            if session.pending == 0 && now.since(session.used) >= CLAIM_LASTS {
+                expired.push((key, owner));
+            } else {
+                let due = session.used.after(CLAIM_LASTS).max(now.after(CLAIM_LASTS / 60));
+                next = Some(next.map_or(due, |next| next.min(due)));
+            }
+        }
+        self.claims_due = next;
+        expired
+    }
+
+    /// Gives the oldest held name if one more would be too many.
+    pub(super) fn take_oldest_held_if_full(&mut self) -> Option<SessionKey> {
+        if self.held() >= MAX_HELD { self.take_oldest_held() } else { None }
+    }
+
+    /// Puts a held name behind the others, for which there is room.
+    pub(super) fn list_held(&mut self, key: SessionKey) {
+        self.holds += 1;
+        if let Some(session) = self.table.get_mut(key) {
+            session.held_as = self.holds;
+        }
+        self.held.push_back((key, self.holds));
+        if self.held.len() > 2 * MAX_HELD {
+            let table = &self.table;
+            self.held.retain(|entry| is_held(table, *entry));
+        }
+    }
+
+    /// Puts a held name behind the others; gives the oldest one if there are too many.
+    pub(super) fn hold(&mut self, key: SessionKey) -> Option<SessionKey> {
+        self.list_held(key);
+        if self.held() > MAX_HELD { self.take_oldest_held() } else { None }
+    }
+
+    fn take_oldest_held(&mut self) -> Option<SessionKey> {
+        while let Some(oldest) = self.held.pop_front() {
+            if is_held(&self.table, oldest) {
+                return Some(oldest.0);
+            }
+        }
+        None
+    }
+
+    /// When claims, or all sessions, have to be looked at.
+    pub fn next_deadline(&self) -> Option<Moment> {
+        [self.claims_due, self.idle_due].into_iter().flatten().min()
+    }
+
+    /// Panics if an index and the table disagree.
+    pub fn check_invariants(&self) {
+        assert_eq!(self.by_worker.len(), self.table.len());
+        assert_eq!(self.by_name.len(), self.table.len());
+        assert_eq!(self.by_owner.len(), self.owned);
+        assert!(self.owned <= MAX_SESSIONS && self.held() <= MAX_HELD);
+        assert!(self.held.len() <= 2 * MAX_HELD, "held names are listed once");
+        assert_eq!(self.table.iter().filter(|(_, session)| session.client.is_some()).count(), self.owned);
+        for (key, session) in self.table.iter() {
+            assert_eq!(self.of_worker(session.worker, session.name.as_bytes()), Some(key));
+            assert!(self.of_name(session.name.as_bytes()).any(|(found, _)| found == key));
+            if let Some(client) = session.client {
+                assert!(self.of_client(client, session.name.as_bytes()).is_some());
+            }
+        }
+    }
+}
+
+/// Whether this entry of the held names is the one that its session has now.
+fn is_held(table: &Table<Session, SessionMark>, (key, number): (SessionKey, u64)) -> bool {
+    table.get(key).is_some_and(|session| session.client.is_none() && session.held_as == number)
+}

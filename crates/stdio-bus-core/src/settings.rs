@@ -1,0 +1,268 @@
+//! What the core is told at the start: limits, pools, listeners and routing choices. The configuration file is one
+//! way to fill it (`crate::config`), the simulator is another.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::networks::Network;
+
+/// Connections that may be open at once (spec 8.2, `MAX_CONNECTIONS`).
+pub const MAX_CONNECTIONS: usize = 1024;
+/// Sessions that may exist at once (spec 8.2, `STDIO_BUS_MAX_SESSIONS`).
+pub const MAX_SESSIONS: usize = 1024;
+/// Requests that may be unanswered at once, in each direction (spec 8.2, `STDIO_BUS_MAX_PENDING_REQUESTS`).
+pub const MAX_PENDING_REQUESTS: usize = 4096;
+/// Longest sessionId in bytes, decoded (spec 8.2, `STDIO_BUS_MAX_SESSION_ID_LEN`).
+pub const MAX_SESSION_ID_LEN: usize = 256;
+/// Longest request id in bytes, decoded (spec 8.2, `STDIO_BUS_MAX_REQUEST_ID_LEN`).
+pub const MAX_REQUEST_ID_LEN: usize = 128;
+/// Workers that may exist at once over all pools: a bound of ours, for the descriptors they need.
+pub const MAX_WORKERS: usize = 1024;
+
+/// Everything the core needs to know before the first event.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Resource limits (spec 8).
+    pub limits: Limits,
+    /// Worker pools; at least one.
+    pub pools: Vec<Pool>,
+    /// One entry for each place where clients come from.
+    pub listeners: Vec<Listener>,
+    /// How messages find their way where the spec leaves it open.
+    pub routing: Routing,
+    /// Clients that may be there at once: at most [`MAX_CONNECTIONS`].
+    pub most_clients: usize,
+}
+
+/// The limits of spec section 8.1, and ours beside them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Longest line of a client in bytes, without its newline.
+    pub max_input_buffer: usize,
+    /// Bytes queued for one connection above which its sources are paused.
+    pub max_output_queue: usize,
+    /// Restarts of one worker within `restart_window` before it is given up.
+    pub max_restarts: u32,
+    /// The window in which restarts are counted.
+    pub restart_window: Duration,
+    /// How long a drain waits for workers and unsent answers.
+    pub drain_timeout: Duration,
+    /// How long an output may stay full before its connection is closed.
+    pub backpressure_timeout: Duration,
+    /// How long a shutdown goes on as before, while balancers learn that we are not ready.
+    pub lame_duck: Duration,
+    /// How long a shutdown lets pending requests finish before workers are told to stop.
+    pub quiesce: Duration,
+    /// How long a client without pending requests is silent before a shutdown closes it.
+    pub drain_grace: Duration,
+    /// How long a message for a pool whose workers have just ended may wait for the next one.
+    pub hold: Duration,
+    /// A session that nobody has used for so long is forgotten; none if never.
+    pub session_idle: Option<Duration>,
+    /// Requests that a client may have unanswered before the others go first (`fairness.rs`). Not in the configuration.
+    pub requests_ahead: usize,
+    /// Bytes of memory for unfinished lines, queues and held lines of all connections together.
+    pub max_memory: usize,
+    /// What becomes of the daemon when every worker was given up.
+    pub on_failure: OnFailure,
+}
+
+/// A worker's line may be so many times as long as a client's: an honest worker that sends back what it got may have
+/// wrapped it, or written its letters as escapes, which are three times as long at most.
+pub const WRAPPED_LINE: usize = 4;
+/// No line is longer than this, since places in it are numbers of 32 bits.
+const LONGEST_LINE: usize = 2 << 30;
+
+impl Limits {
+    /// Longest line of a worker in bytes, without its newline.
+    pub fn max_worker_line(&self) -> usize {
+        self.max_input_buffer.saturating_mul(WRAPPED_LINE).min(LONGEST_LINE)
+    }
+}
+
+impl Default for Limits {
+    /// The defaults of spec section 8.1.
+    fn default() -> Self {
+        Self {
+            max_input_buffer: 1_048_576,
+            max_output_queue: 4_194_304,
+            max_restarts: 5,
+            restart_window: Duration::from_secs(60),
+            drain_timeout: Duration::from_secs(30),
+            backpressure_timeout: Duration::from_secs(60),
+            lame_duck: Duration::ZERO,
+            quiesce: Duration::from_secs(45),
+            drain_grace: Duration::from_millis(250),
+            hold: Duration::from_secs(1),
+            session_idle: None,
+            requests_ahead: 128,
+            max_memory: 256 << 20,
+            on_failure: OnFailure::default(),
+        }
+    }
+}
+
+/// A pool of equal workers.
+#[derive(Clone, Debug)]
+pub struct Pool {
+    /// The pool's `id`, unique.
+    pub id: String,
+    /// Workers to keep running; with [`Assignment::Dedicated`] the warm spares.
+    pub instances: usize,
+    /// Most workers at once; only [`Assignment::Dedicated`] goes beyond `instances`.
+    pub max_instances: usize,
+    /// How messages without a session choose a worker.
+    pub assignment: Assignment,
+    /// Whether workers are told with `session/cancel` when a client leaves with a request pending.
+    pub cancel_on_disconnect: bool,
+    /// How long a request may wait for its answer, if bounded.
+    pub request_timeout: Option<Duration>,
+    /// Methods that clients may not use on its workers, decoded.
+    pub deny_methods: Vec<String>,
+    /// Requests in a row that may run out of time before a worker is started anew; none means any number.
+    pub max_timeouts: Option<u32>,
+    /// When a worker that was given up is tried again: never if zero, after `restart_window` if none.
+    pub retry_after: Option<Duration>,
+    /// What becomes of a connection whose own worker has ended; only [`Assignment::Dedicated`] has such workers.
+    pub on_exit: OnExit,
+}
+
+/// What becomes of a connection whose own worker has ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnExit {
+    /// It is closed: who speaks to the worker sees its end, and begins anew.
+    #[default]
+    Close,
+    /// It gets another worker, which knows nothing of what was said before.
+    Replace,
+}
+
+/// How a message without a known session chooses its worker (decision 6).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Assignment {
+    /// Each message to the next running worker (spec 6.1.1, 6.1.3).
+    #[default]
+    RoundRobin,
+    /// All messages of one connection to one worker.
+    Client,
+    /// A worker of its own for each connection.
+    Dedicated,
+}
+
+/// A place where clients come from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Listener {
+    /// Index of the pool its clients use, unless a message names another; none means all pools.
+    pub pool: Option<usize>,
+    /// The one client of `--stdio`: its end of file starts the drain.
+    pub stdio: bool,
+    /// Indexes of the pools that a message of its clients may name; none means all.
+    pub pools: Option<Vec<usize>>,
+    /// Connections that it takes at once, and of one source.
+    pub max_connections: MaxConnections,
+    /// How long a client may take to send its first line.
+    pub first_line_timeout: Option<Duration>,
+    /// How long a client may do nothing.
+    pub idle_timeout: Option<Duration>,
+    /// Whether one that has sessions may go for that, too.
+    pub idle_closes_sessions: bool,
+    /// Who may come in.
+    pub entry: Entry,
+    /// It is closed while no worker of its pools runs.
+    pub closes_when_not_ready: bool,
+}
+
+/// Who may come in through a listener, and who is believed to bring others.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Entry {
+    /// Networks that clients may come from; none means all.
+    pub allow: Option<Vec<Network>>,
+    /// Users whose processes may connect to a Unix socket; none means all that its file lets.
+    pub peer_uids: Option<Vec<u32>>,
+    /// Proxies that say with a PROXY header whom they bring.
+    pub proxy: Option<Proxy>,
+}
+
+/// Proxies that say with a PROXY header whom they bring.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Proxy {
+    /// Who is one.
+    pub from: Proxies,
+    /// A connection of theirs without a header is closed.
+    pub required: bool,
+    /// How long the header may take.
+    pub timeout: Duration,
+}
+
+impl Proxy {
+    /// How long a header may take if nobody says. A proxy sends it in the first packet; one packet may be lost.
+    pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(3);
+}
+
+/// Who is a proxy that is believed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Proxies {
+    /// Every process that may connect to the Unix socket.
+    Unix,
+    /// Who comes from these networks.
+    Networks(Vec<Network>),
+}
+
+/// How many connections a listener takes; the rest is refused with an error that says so.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MaxConnections {
+    /// All together.
+    pub total: Option<usize>,
+    /// From one source (see [`super::port::Source`]).
+    pub per_source: Option<usize>,
+}
+
+/// Choices that the spec leaves open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Routing {
+    /// What happens when one receiver would see one id twice at the same time.
+    pub id_collision: IdCollision,
+    /// Who may use a session.
+    pub session_access: SessionAccess,
+    /// Whether a request that cannot be answered any more gets an error (decision 8).
+    pub error_replies: bool,
+}
+
+/// What becomes of the daemon when every worker of every pool was given up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnFailure {
+    /// It stays, answers requests with errors, and tries again.
+    #[default]
+    Stay,
+    /// It ends as if asked to, with exit code 1, so that a supervisor acts.
+    Exit,
+}
+
+impl Default for Routing {
+    fn default() -> Self {
+        Self { id_collision: IdCollision::default(), session_access: SessionAccess::default(), error_replies: true }
+    }
+}
+
+/// What happens when one receiver would see one id twice at the same time (decision 4).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum IdCollision {
+    /// The id is replaced on the way in and restored on the way back.
+    #[default]
+    Translate,
+    /// The request is answered with an error.
+    Reject,
+    /// On workers that several clients share, every id is replaced: for those who trust no worker.
+    Always,
+}
+
+/// Who may use a session (decision 3).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SessionAccess {
+    /// Its owner alone.
+    #[default]
+    Owner,
+    /// Every client that names it: the literal spec 6.1.2.
+    Shared,
+}

@@ -1,0 +1,300 @@
+//! The end of the daemon: Running → LameDuck → Quiescing → Terminating → Killing → Flushing → Done (spec 10,
+//! decision 14). It only ever goes forward. From Quiescing on new requests are refused, from Terminating on everything
+//! that clients send; and before a client is closed it is read until it is silent: what was received is answered or
+//! refused.
+
+use alloc::format;
+use alloc::string::String;
+use core::time::Duration;
+
+use super::client::{Client, Phase};
+use super::peer::Moment;
+use super::port::{Close, Effect};
+use super::report::Reason;
+use super::{Bus, closing};
+
+/// How long a killed worker may take to be reaped, and a client to take its last bytes after the drain's time is up.
+const LAST_GRACE: Duration = Duration::from_secs(1);
+
+/// Two signals within this time are one: timeout(1), systemd and containers send theirs to us and to our group.
+const SAME_SIGNAL: Duration = Duration::from_secs(1);
+
+/// How far the shutdown has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stage {
+    /// No shutdown.
+    #[default]
+    Running,
+    /// Everything goes on, but balancers are told to send nobody any more.
+    LameDuck,
+    /// No new clients and no new requests; pending ones may finish, and who has none is closed once it is silent.
+    Quiescing,
+    /// Workers were told to stop; their last answers are still delivered.
+    Terminating,
+    /// Workers that did not stop were killed.
+    Killing,
+    /// Workers are gone; clients take their last bytes.
+    Flushing,
+    /// Nothing is left.
+    Done,
+}
+
+/// The shutdown.
+#[derive(Debug, Default)]
+pub struct Shutdown {
+    stage: Stage,
+    deadline: Option<Moment>,
+    /// When the time of the whole drain is up.
+    ends: Moment,
+    immediate: bool,
+    /// It is no success.
+    has_failed: bool,
+    /// The operator has asked for it, which is no signal.
+    by_operator: bool,
+    /// When the first signal came.
+    signalled: Option<Moment>,
+    /// When new requests began to be refused.
+    quiesces_from: Moment,
+}
+
+impl Shutdown {
+    /// Whether new connections are turned away.
+    pub fn refuses_clients(&self) -> bool {
+        self.stage > Stage::Quiescing
+    }
+
+    /// Whether new requests are answered with an error.
+    pub fn refuses_requests(&self) -> bool {
+        self.stage >= Stage::Quiescing
+    }
+
+    /// Whether there is a moment at which all clients that are left are closed.
+    pub fn has_deadline_for_clients(&self) -> bool {
+        self.stage == Stage::Flushing || self.immediate
+    }
+
+    /// Whether the workers are told to stop: everything that clients send is refused, and nobody is started again.
+    pub fn stops_workers(&self) -> bool {
+        self.stage > Stage::Quiescing
+    }
+}
+
+impl Bus {
+    /// How far the shutdown has come.
+    pub fn stage(&self) -> Stage {
+        self.shutdown.stage
+    }
+
+    /// Whether the daemon ends because it could not go on.
+    pub fn has_failed(&self) -> bool {
+        self.shutdown.has_failed
+    }
+
+    /// The daemon cannot be of use any more.
+    pub(super) fn fail(&mut self, now: Moment, why: &str) {
+        self.shutdown.has_failed = true;
+        self.begin_shutdown(now, why);
+    }
+
+    /// The operator wants it to end. It hurries for nobody.
+    pub(super) fn on_drain(&mut self, now: Moment) {
+        if self.shutdown.stage == Stage::Running {
+            self.shutdown.by_operator = true;
+            self.begin_lame_duck(now, "the operator asked for it");
+        }
+    }
+
+    /// SIGTERM or SIGINT: the first one drains, the second one gives up what is pending and has a second for telling so.
+    /// Whether the operator has asked before does not count: service managers send a signal after that.
+    pub(super) fn on_shutdown(&mut self, now: Moment) {
+        let first = self.shutdown.signalled;
+        self.shutdown.signalled = first.or(Some(now));
+        if self.shutdown.stage == Stage::Running {
+            return self.begin_lame_duck(now, "a signal asked for it");
+        }
+        if first.is_none() && self.shutdown.by_operator {
+            let text = "a signal: the drain goes on; a second one ends it";
+            return self.report(now, Reason::Draining, None, || text.into());
+        }
+        if first.is_some_and(|first| now.since(first) < SAME_SIGNAL) {
+            return;
+        }
+        if !self.shutdown.immediate {
+            self.shutdown.immediate = true;
+            let pending = self.to_workers.awaited();
+            self.report(now, Reason::Draining, None, || {
+                format!("a second signal: everything ends within a second; {pending} pending requests get errors")
+            });
+            self.close_clients(now);
+            if self.shutdown.stage < Stage::Terminating {
+                self.terminate(now);
+            }
+            if self.shutdown.stage < Stage::Killing {
+                self.kill(now);
+            }
+            let ends = now.after(LAST_GRACE);
+            self.shutdown.ends = ends;
+            self.shutdown.deadline = self.shutdown.deadline.map(|deadline| deadline.min(ends));
+            self.check_at(ends);
+            self.advance_shutdown(now);
+        }
+    }
+
+    /// Starts the shutdown: for a while only those are told that ask whether we are ready.
+    fn begin_lame_duck(&mut self, now: Moment, why: &str) {
+        let lame_duck = self.settings.limits.lame_duck;
+        if lame_duck.is_zero() {
+            return self.begin_shutdown(now, why);
+        }
+        self.shutdown.stage = Stage::LameDuck;
+        self.report(now, Reason::Draining, None, || {
+            format!("shutting down in {} s (lame_duck_sec): {why}; until then clients are taken", lame_duck.as_secs())
+        });
+        let deadline = now.after(lame_duck);
+        self.shutdown.deadline = Some(deadline);
+        self.check_at(deadline);
+    }
+
+    /// Starts the shutdown proper, once.
+    pub(super) fn begin_shutdown(&mut self, now: Moment, why: &str) {
+        if self.shutdown.stage >= Stage::Quiescing {
+            return;
+        }
+        let quiesce = self.settings.limits.quiesce;
+        self.shutdown.stage = Stage::Quiescing;
+        self.shutdown.quiesces_from = now;
+        self.stop_awaiting_workers();
+        self.effects.push_back(Effect::StopAccept);
+        let (pending, clients) = (self.to_workers.awaited(), self.clients.len());
+        self.report(now, Reason::Draining, None, || {
+            let patience = match pending {
+                0 => String::new(),
+                _ => format!(", which have {} s (quiesce_sec); a second signal ends it at once", quiesce.as_secs()),
+            };
+            format!("shutting down: {why}; {clients} clients are connected, {pending} requests are pending{patience}")
+        });
+        let deadline = now.after(quiesce);
+        self.shutdown.deadline = Some(deadline);
+        if deadline > now {
+            self.check_at(deadline);
+        }
+        self.advance_shutdown(now);
+    }
+
+    /// Goes as far as what is left allows.
+    pub(super) fn advance_shutdown(&mut self, now: Moment) {
+        let over = self.shutdown.deadline.is_some_and(|deadline| deadline <= now);
+        match self.shutdown.stage {
+            Stage::LameDuck if over => self.begin_shutdown(now, "lame_duck_sec is over"),
+            Stage::Quiescing if over => self.terminate(now),
+            Stage::Quiescing => {
+                self.close_silent(now);
+                self.recheck_quiesced(now);
+            }
+            Stage::Terminating if self.workers.is_empty() => self.flush(now),
+            Stage::Terminating if over => self.kill(now),
+            Stage::Killing if over || self.workers.is_empty() => self.flush(now),
+            Stage::Flushing if over => {
+                self.shutdown.deadline = None;
+                for client in self.clients.keys() {
+                    self.leave_unread(now, client);
+                    self.close_client(now, client, Close::Now, Reason::ShuttingDown);
+                }
+            }
+            _ => {}
+        }
+        if self.shutdown.stage == Stage::Flushing && self.clients.is_empty() {
+            self.shutdown.stage = Stage::Done;
+            self.shutdown.deadline = None;
+            self.effects.push_back(Effect::Done);
+        }
+    }
+
+    fn terminate(&mut self, now: Moment) {
+        let deadline = now.after(self.settings.limits.drain_timeout);
+        self.shutdown.stage = Stage::Terminating;
+        self.shutdown.ends = deadline;
+        self.shutdown.deadline = Some(deadline);
+        self.check_at(deadline);
+        for client in self.clients.keys() {
+            self.end_penalty(client);
+        }
+        let left = self.workers.len();
+        self.report(now, Reason::Draining, None, || format!("{left} workers are told to stop"));
+        self.stop_workers(now);
+        self.advance_shutdown(now);
+    }
+
+    fn kill(&mut self, now: Moment) {
+        let deadline = now.after(LAST_GRACE);
+        self.shutdown.stage = Stage::Killing;
+        self.shutdown.deadline = Some(deadline);
+        self.check_at(deadline);
+        self.kill_workers(now);
+        self.advance_shutdown(now);
+    }
+
+    fn flush(&mut self, now: Moment) {
+        let deadline = match self.shutdown.immediate {
+            true => self.shutdown.ends,
+            false => self.shutdown.ends.max(now.after(LAST_GRACE)),
+        };
+        self.shutdown.stage = Stage::Flushing;
+        self.shutdown.deadline = Some(deadline);
+        if deadline > now {
+            self.check_at(deadline);
+        }
+        self.close_clients(now);
+        self.advance_shutdown(now);
+    }
+
+    fn close_clients(&mut self, now: Moment) {
+        for client in self.clients.keys() {
+            self.close_orderly(now, client, Reason::ShuttingDown, "the daemon is shutting down");
+        }
+    }
+
+    /// Closes clients that wait for nothing and have sent nothing for a while. A request that crosses the end of the
+    /// connection would be lost; so it is refused, and the grace begins anew.
+    fn close_silent(&mut self, now: Moment) {
+        let grace = self.settings.limits.drain_grace;
+        for key in self.clients.keys() {
+            let Some(client) = self.clients.get(key).filter(|client| client.phase == Phase::Open) else { continue };
+            let end = &client.end;
+            if !end.outstanding.is_empty() {
+                continue;
+            }
+            let silent_at = client.heard.max(end.progress_at).max(self.shutdown.quiesces_from).after(grace);
+            // In the middle of a line, or with something to take, it is not done.
+            let is_busy = end.kept > 0 || end.output.queued() > 0 || !client.is_read();
+            match is_busy {
+                true => self.check_at(now.after(grace.max(closing::SILENCE))),
+                false if silent_at > now => self.check_at(silent_at),
+                false => self.close_client(now, key, Close::Flush, Reason::ShuttingDown),
+            }
+        }
+    }
+
+    /// Goes on when the last client has left, or is about to.
+    pub(super) fn recheck_quiesced(&mut self, now: Moment) {
+        let is_open = |client: &Client| client.phase <= Phase::HalfClosed;
+        if self.shutdown.stage == Stage::Quiescing && !self.clients.iter().any(|(_, client)| is_open(client)) {
+            self.terminate(now);
+        }
+    }
+
+    /// A client has an answer: it may be its last one.
+    pub(super) fn watch_silence(&mut self, now: Moment) {
+        if self.shutdown.stage == Stage::Quiescing {
+            // What has no grace is looked at in the next tick, not again in this one.
+            self.check_at(now.after(self.settings.limits.drain_grace.max(Duration::from_nanos(1))));
+        }
+    }
+
+    pub(super) fn tick_shutdown(&mut self, now: Moment) {
+        self.advance_shutdown(now);
+        if let Some(deadline) = self.shutdown.deadline.filter(|deadline| *deadline > now) {
+            self.check_at(deadline);
+        }
+    }
+}

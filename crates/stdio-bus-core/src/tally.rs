@@ -1,0 +1,174 @@
+//! What is counted by pool: what became of its clients' requests and how long they took, and of its workers.
+
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::histogram::Histogram;
+use super::report::Reason;
+
+/// Declares the outcomes once: variant, name, help.
+macro_rules! outcomes {
+    ($($variant:ident $name:literal $help:literal,)*) => {
+        /// What became of a request that was passed on to a worker. Each ends in one way.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Outcome { $(#[doc = $help] $variant,)* }
+
+        impl Outcome {
+            /// All of them, in the order of their numbers.
+            pub const ALL: &'static [Outcome] = &[$(Outcome::$variant,)*];
+
+            /// The name that users see.
+            pub fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)* }
+            }
+        }
+    };
+}
+
+outcomes! {
+    Answered "answered" "The worker answered with a result.",
+    Error "error" "The worker answered with an error.",
+    Timeout "timeout" "It was not answered in time.",
+    Cancelled "cancelled" "Its client cancelled it, and it was not answered within 5 s or before the client left.",
+    WorkerExited "worker_exited" "The worker ended before it answered.",
+    ClientLeft "client_left" "The client left before the answer came.",
+    ShuttingDown "shutting_down" "The daemon shut down before the answer came.",
+    Failed "failed" "Its client got an error for another reason.",
+}
+
+impl Outcome {
+    /// How a request ends whose client gets an error for this reason.
+    pub(super) fn of(reason: Reason) -> Self {
+        match reason {
+            Reason::Timeout => Self::Timeout,
+            Reason::Cancelled => Self::Cancelled,
+            Reason::RequestLost => Self::WorkerExited,
+            Reason::RequestDiscarded => Self::ClientLeft,
+            Reason::ShuttingDown => Self::ShuttingDown,
+            _ => Self::Failed,
+        }
+    }
+}
+
+/// How a worker may end that nobody has asked to: by itself, or told to for what it did.
+pub const ENDS: [Reason; 7] = [
+    Reason::WorkerExited,
+    Reason::WorkerMalformed,
+    Reason::WorkerLineTooLong,
+    Reason::WorkerHangs,
+    Reason::WorkerStalled,
+    Reason::WorkerClosedStdout,
+    Reason::WorkerClosedStdin,
+];
+
+/// Requests of clients that the bus has answered with an error of its own, by its reason.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Errors(Vec<(Reason, u64)>);
+
+impl Errors {
+    /// Each reason that there was, with how often.
+    pub fn iter(&self) -> impl Iterator<Item = (Reason, u64)> {
+        self.0.iter().copied()
+    }
+
+    /// One more.
+    pub(super) fn count(&mut self, reason: Reason) {
+        match self.0.iter_mut().find(|(known, _)| *known == reason) {
+            Some((_, count)) => *count += 1,
+            None => self.0.push((reason, 1)),
+        }
+    }
+}
+
+/// The counters of one pool.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    outcomes: [u64; Outcome::ALL.len()],
+    /// Errors of the bus in place of answers, also to requests that reached no worker.
+    pub errors: Errors,
+    /// How long the worker took to answer, with a result or an error.
+    pub durations: Histogram,
+    /// Processes that were started.
+    pub starts: u64,
+    /// Processes that could not be started.
+    pub start_failures: u64,
+    /// Processes that ended although nobody asked them to, by [`ENDS`].
+    exits: [u64; ENDS.len()],
+    /// Processes that ended as asked, by the operator, their client or the end of the daemon.
+    pub stops: u64,
+    /// Processes that are to be started again after an exit.
+    pub restarts: u64,
+    /// Seats that were given up.
+    pub given_up: u64,
+}
+
+impl Tally {
+    /// How many requests have ended so.
+    pub fn requests(&self, outcome: Outcome) -> u64 {
+        self.outcomes[outcome as usize]
+    }
+
+    /// How many processes have ended so, of [`ENDS`].
+    pub fn exits(&self, reason: Reason) -> u64 {
+        ENDS.iter().zip(self.exits).filter(|(end, _)| **end == reason).map(|(_, count)| count).sum()
+    }
+
+    /// How many have ended although nobody asked them to.
+    pub fn all_exits(&self) -> u64 {
+        self.exits.iter().sum()
+    }
+
+    /// A process has ended although nobody asked it to.
+    pub(super) fn ended(&mut self, reason: Reason) {
+        let at = ENDS.iter().position(|end| *end == reason);
+        debug_assert!(at.is_some(), "{reason:?} is no way to end");
+        self.exits[at.unwrap_or_default()] += 1;
+    }
+
+    /// A request has ended otherwise than by an answer.
+    pub(super) fn count(&mut self, outcome: Outcome) {
+        self.outcomes[outcome as usize] += 1;
+    }
+
+    /// A request was answered after so long.
+    #[inline]
+    pub(super) fn answered(&mut self, outcome: Outcome, took: Duration) {
+        self.count(outcome);
+        self.durations.observe(took);
+    }
+}
+
+/// When a request was passed on: microseconds of 1,024 ns since the begin of the caller's clock, for nine years. It has
+/// six bytes, so that a request fits into its cache lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Since([u16; 3]);
+
+const SHIFT: u32 = 10;
+
+impl Since {
+    #[inline]
+    pub(super) fn at(nanoseconds: u64) -> Self {
+        let ticks = nanoseconds >> SHIFT;
+        Self([ticks as u16, (ticks >> 16) as u16, (ticks >> 32) as u16])
+    }
+
+    /// In nanoseconds.
+    #[inline]
+    pub(super) fn get(self) -> u64 {
+        let [low, middle, high] = self.0.map(u64::from);
+        (low | middle << 16 | high << 32) << SHIFT
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_moment_in_six_bytes_is_the_moment_to_the_microsecond() {
+        for nanoseconds in [0, 1, 1023, 1024, 1 << 40, 9 * 365 * 86_400 * 1_000_000_000] {
+            let kept = Since::at(nanoseconds).get();
+            assert!(kept <= nanoseconds && nanoseconds - kept < 1024, "{nanoseconds}");
+        }
+    }
+}

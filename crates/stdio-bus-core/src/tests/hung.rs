@@ -1,0 +1,189 @@
+//! Workers that do not answer, and those that end before they have.
+
+use super::*;
+use crate::overview::Name;
+
+fn patient(most: u32) -> Bench {
+    let pool = Pool { request_timeout: Some(seconds(5)), max_timeouts: Some(most), ..pool(1, Assignment::RoundRobin) };
+    Bench::new(settings(vec![pool]))
+}
+
+fn runs_out(bench: &mut Bench, client: Peer, id: u32) {
+    bench.write(client, &format!(r#"{{"id":{id},"method":"x"}}"#));
+    bench.pass(seconds(5));
+    assert_eq!(bench.read_error(client).0, "timeout");
+}
+
+#[test]
+fn a_worker_whose_requests_run_out_of_time_in_a_row_is_started_anew() {
+    let mut bench = patient(3);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    for id in 0..2 {
+        runs_out(&mut bench, client, id);
+    }
+    assert!(bench.signals_to(worker).is_empty());
+    runs_out(&mut bench, client, 2);
+    assert_eq!((bench.signals_to(worker), bench.count(Reason::WorkerHangs)), (vec![Signal::Terminate], 1));
+    bench.dies(worker);
+    bench.pass(milliseconds(100));
+    assert_eq!(bench.workers.len(), 1);
+}
+
+#[test]
+fn an_answer_begins_the_count_of_timeouts_anew() {
+    let mut bench = patient(2);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    for round in 0..4 {
+        runs_out(&mut bench, client, 2 * round);
+        bench.write(client, &format!(r#"{{"id":"{round}","method":"x"}}"#));
+        let wire: Value = serde_json::from_str(bench.read(worker).last().unwrap()).unwrap();
+        bench.write(worker, &format!(r#"{{"id":{},"result":1}}"#, wire["id"]));
+        bench.read_one(client);
+    }
+    assert_eq!((bench.signals_to(worker), bench.count(Reason::WorkerHangs)), (vec![], 0));
+}
+
+#[test]
+fn a_worker_that_says_nothing_while_a_request_waits_is_told_about_once() {
+    let mut bench = bench(1);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    bench.pass(seconds(100));
+    bench.write(client, r#"{"id":1,"method":"x","sessionId":"s"}"#);
+    bench.pass(seconds(20));
+    bench.write(worker, r#"{"method":"update","sessionId":"s"}"#);
+    bench.pass(milliseconds(29_999));
+    assert_eq!(bench.count(Reason::WorkerSilent), 0, "it spoke in between");
+    bench.pass(milliseconds(1));
+    bench.pass(seconds(300));
+    assert_eq!(bench.count(Reason::WorkerSilent), 1);
+    bench.write(worker, r#"{"id":1,"result":1}"#);
+    bench.pass(seconds(300));
+    bench.write(client, r#"{"id":2,"method":"x"}"#);
+    bench.pass(milliseconds(29_999));
+    assert_eq!(bench.count(Reason::WorkerSilent), 1, "nobody waited meanwhile");
+    bench.pass(milliseconds(1));
+    assert_eq!(bench.count(Reason::WorkerSilent), 2);
+    assert!(bench.signals_to(worker).is_empty());
+}
+
+#[test]
+fn a_worker_that_the_bus_does_not_read_for_want_of_room_is_not_told_to_be_silent() {
+    let mut settings = settings(vec![pool(1, Assignment::Dedicated)]);
+    settings.limits.max_output_queue = 10;
+    settings.limits.backpressure_timeout = seconds(300);
+    let mut bench = Bench::new(settings);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    bench.write(client, r#"{"id":1,"method":"x"}"#);
+    bench.stalls(client);
+    for _ in 0..2 {
+        bench.write(worker, r#"{"method":"more than ten bytes"}"#);
+    }
+    assert!(bench.is_paused(worker));
+    bench.pass(seconds(100));
+    assert_eq!(bench.count(Reason::WorkerSilent), 0);
+    let row = bench.bus.worker_row(bench.now, 0).expect("it lives");
+    let waits = row.link.waits.map(|(whom, time)| (whom, time.as_secs()));
+    assert_eq!(waits, Some((Name::Client(0), 100)), "show waiting says who waits for whom");
+    bench.takes(client, 1000);
+    assert!(!bench.is_paused(worker));
+    bench.pass(seconds(61));
+    assert_eq!(bench.count(Reason::WorkerSilent), 1, "now it is");
+}
+
+#[test]
+fn a_worker_that_nobody_waits_for_may_be_silent() {
+    let mut bench = bench(1);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    bench.write(client, r#"{"id":1,"method":"x"}"#);
+    bench.breaks(client);
+    bench.pass(seconds(100));
+    assert_eq!((bench.count(Reason::WorkerSilent), bench.signals_to(worker)), (0, vec![]));
+}
+
+#[test]
+fn a_given_up_worker_is_tried_again_after_retry_after_and_never_at_zero() {
+    for (after, later) in [(10, 1), (0, 0)] {
+        let retried = Pool { retry_after: Some(seconds(after)), ..pool(1, Assignment::RoundRobin) };
+        let mut failing = settings(vec![retried]);
+        failing.limits.max_restarts = 0;
+        let mut bench = Bench::new(failing);
+        let worker = bench.worker(0);
+        bench.dies(worker);
+        bench.pass(milliseconds(9_999));
+        assert_eq!(bench.workers.len(), 0);
+        bench.pass(seconds(100));
+        assert_eq!(bench.workers.len(), later);
+    }
+}
+
+#[test]
+fn with_on_failure_exit_the_daemon_ends_when_the_last_pool_was_given_up() {
+    let mut failing =
+        settings(vec![pool(1, Assignment::RoundRobin), Pool { id: "b".into(), ..pool(2, Assignment::Client) }]);
+    failing.limits.max_restarts = 0;
+    failing.limits.on_failure = OnFailure::Exit;
+    let mut bench = Bench::new(failing);
+    let workers = bench.workers.clone();
+    for (at, worker) in workers.iter().enumerate() {
+        assert!(bench.listening && !bench.bus.has_failed(), "{at} of 3");
+        bench.dies((*worker).into());
+    }
+    assert!(!bench.listening && bench.bus.has_failed() && bench.done);
+}
+
+/// How long each of five clients waits for a worker, when the worker of each one before it has ended at its first
+/// request.
+fn waits(source: impl Fn(u32) -> Source) -> Vec<u64> {
+    let mut bench = Bench::new(settings(vec![Pool { max_instances: 9, ..pool(1, Assignment::Dedicated) }]));
+    let wait = |client| {
+        let mut waited = 0;
+        while bench.workers.is_empty() {
+            bench.pass(milliseconds(50));
+            waited += 50;
+        }
+        let (client, worker) = (bench.connect(0, source(client)).expect("there is room").into(), bench.worker(0));
+        bench.write(client, r#"{"id":1,"method":"initialize"}"#);
+        bench.dies(worker);
+        assert_eq!(bench.read_reasons(client), ["worker_exited", "own_worker_ended"]);
+        bench.breaks(client);
+        bench.gone(client);
+        waited
+    };
+    (0..5).map(wait).collect()
+}
+
+#[test]
+fn workers_that_end_soon_after_they_were_taken_make_the_next_clients_of_a_dedicated_pool_wait() {
+    assert_eq!(waits(Source::User), [0, 0, 200, 0, 800]);
+}
+
+#[test]
+fn who_makes_its_own_workers_end_does_not_make_others_wait_for_long() {
+    assert_eq!(waits(|_| Source::User(7)), [0, 0, 100, 0, 0]);
+    assert_eq!(waits(|client| Source::User(client % 2)), [0, 0, 200, 0, 0], "nor do two who take turns");
+}
+
+#[test]
+fn a_worker_that_answers_and_lasts_ends_the_waiting_of_a_dedicated_pool() {
+    let mut bench = Bench::new(settings(vec![Pool { max_instances: 9, ..pool(1, Assignment::Dedicated) }]));
+    for (source, lasts) in [(0, 0), (1, 9), (2, 10), (3, 0)] {
+        let client = bench.connect(0, Source::User(source)).expect("there is room").into();
+        bench.pass(seconds(1));
+        let worker = bench.worker(0);
+        bench.write(client, r#"{"id":1,"method":"initialize"}"#);
+        bench.write(worker, r#"{"id":1,"result":1}"#);
+        bench.pass(seconds(lasts));
+        bench.dies(worker);
+    }
+    assert_eq!(bench.count(Reason::RestartScheduled), 3, "one that lasted is no failure");
+    // The fourth was the first failure again, not the third.
+    let mut waited = 0;
+    while let Some(spare) = bench.workers.pop() {
+        bench.dies(spare.into());
+    }
+    while bench.workers.is_empty() {
+        bench.pass(milliseconds(50));
+        waited += 50;
+    }
+    assert_eq!(waited, 100);
+}

@@ -1,0 +1,134 @@
+//! Clients that sit on their slots and do nothing.
+
+use super::*;
+use crate::settings::MAX_CONNECTIONS;
+
+fn impatient(change: impl FnOnce(&mut Listener)) -> Bench {
+    let mut settings = settings(vec![pool(1, Assignment::RoundRobin)]);
+    change(&mut settings.listeners[0]);
+    Bench::new(settings)
+}
+
+#[test]
+fn a_client_that_sends_no_line_in_time_is_closed() {
+    let mut bench = impatient(|listener| listener.first_line_timeout = Some(seconds(5)));
+    let (silent, slow, quick) = (bench.client(), bench.client(), bench.client());
+    bench.write_bytes(slow, br#"{"method""#);
+    bench.write(quick, r#"{"method":"x"}"#);
+    bench.pass(milliseconds(4_999));
+    assert_eq!(bench.how_closed(silent), None);
+    bench.pass(milliseconds(1));
+    assert_eq!([silent, slow, quick].map(|client| bench.how_closed(client).is_some()), [true, true, false]);
+    assert_eq!(bench.count(Reason::ClientIdle), 2);
+    assert_eq!(bench.read_error(silent), ("client_idle".to_owned(), -32029, Value::Null));
+}
+
+#[test]
+fn an_idle_client_is_closed_unless_it_has_a_request_or_a_session() {
+    for (closes_sessions, with_session) in [(false, false), (true, true)] {
+        let mut bench = impatient(|listener| {
+            listener.idle_timeout = Some(seconds(60));
+            listener.idle_closes_sessions = closes_sessions;
+        });
+        let (idle, busy, owner, worker) = (bench.client(), bench.client(), bench.client(), bench.worker(0));
+        bench.write(busy, r#"{"id":1,"method":"x"}"#);
+        bench.write(owner, r#"{"id":2,"method":"session/new"}"#);
+        bench.write(worker, r#"{"id":2,"result":{"sessionId":"s"}}"#);
+        bench.read(owner);
+        bench.pass(seconds(30));
+        bench.write(idle, r#"{"method":"x"}"#);
+        bench.pass(milliseconds(59_999));
+        assert_eq!(bench.how_closed(idle), None, "it has sent something");
+        bench.pass(seconds(10));
+        let closed = [idle, busy, owner].map(|client| bench.how_closed(client).is_some());
+        assert_eq!(closed, [true, false, with_session]);
+        bench.write(worker, r#"{"id":1,"result":1}"#);
+        bench.read(busy);
+        bench.pass(seconds(68));
+        assert!(bench.how_closed(busy).is_some(), "it has its answer");
+    }
+}
+
+#[test]
+fn when_all_slots_are_taken_who_has_never_said_anything_makes_room() {
+    let mut bench = bench(1);
+    let first = bench.client();
+    bench.write(first, r#"{"id":1,"method":"x"}"#);
+    bench.pass(milliseconds(10));
+    let silent: Vec<Peer> = (1..MAX_CONNECTIONS).map(|_| bench.client()).collect();
+    assert!(!bench.accepting);
+    bench.pass(milliseconds(499));
+    assert!(silent.iter().all(|client| bench.how_closed(*client).is_none()));
+    bench.pass(milliseconds(1));
+    let closed = silent.iter().filter(|client| bench.how_closed(**client) == Some(Close::Now)).count();
+    assert_eq!((closed, bench.how_closed(silent[0]), bench.how_closed(first)), (1, Some(Close::Now), None));
+    bench.gone(silent[0]);
+    assert!(bench.accepting);
+    let late = bench.client();
+    bench.write(late, r#"{"id":1,"method":"x"}"#);
+    let worker = bench.worker(0);
+    assert_eq!(bench.read(worker).len(), 2);
+    bench.pass(milliseconds(1));
+    assert_eq!(bench.how_closed(silent[1]), Some(Close::Now), "one slot is kept free");
+}
+
+#[test]
+fn when_all_slots_are_taken_who_does_not_get_on_with_its_first_line_makes_room() {
+    let mut bench = bench(1);
+    let clients: Vec<Peer> = (0..MAX_CONNECTIONS).map(|_| bench.client()).collect();
+    clients.iter().for_each(|client| bench.write_bytes(*client, b"{"));
+    bench.pass(milliseconds(499));
+    assert!(clients.iter().all(|client| bench.how_closed(*client).is_none()));
+    bench.write_bytes(clients[0], b" ");
+    bench.pass(milliseconds(1));
+    let closed: Vec<_> = clients.iter().filter(|client| bench.how_closed(**client).is_some()).collect();
+    assert_eq!(closed, [&clients[1]], "the first one goes on with its line");
+    bench.gone(clients[1]);
+    let late = bench.client();
+    for _ in 0..24 {
+        let others = clients.iter().filter(|client| **client != clients[1]);
+        others.chain([&late]).for_each(|client| bench.write_bytes(*client, b" "));
+        assert_eq!(bench.how_closed(clients[0]), None);
+        bench.pass(milliseconds(400));
+    }
+    assert!(bench.how_closed(clients[0]).is_some(), "but not for ever");
+}
+
+#[test]
+fn when_all_slots_are_taken_idle_clients_stay_unless_one_source_has_most_of_the_slots() {
+    for (mine, goes) in [(MAX_CONNECTIONS / 2, false), (MAX_CONNECTIONS / 2 + 1, true)] {
+        let mut bench = bench(1);
+        let clients: Vec<Peer> = (0..MAX_CONNECTIONS)
+            .map(|at| bench.connect(0, Source::User(if at < mine { 0 } else { at as u32 })).expect("room").into())
+            .collect();
+        let (waits, owns, others) = (clients[0], clients[1], &clients[2..]);
+        bench.write(waits, r#"{"id":1,"method":"x"}"#);
+        bench.write(owns, r#"{"id":2,"method":"session/new"}"#);
+        let worker = bench.worker(0);
+        bench.write(worker, r#"{"id":2,"result":{"sessionId":"s"}}"#);
+        bench.read_one(owns);
+        for client in others {
+            bench.write(*client, r#"{"method":"x"}"#);
+        }
+        bench.pass(milliseconds(9_999));
+        assert!(clients.iter().all(|client| bench.how_closed(*client).is_none()));
+        bench.pass(milliseconds(1));
+        let closed: Vec<usize> = (0..clients.len()).filter(|at| bench.how_closed(clients[*at]).is_some()).collect();
+        assert_eq!(closed, if goes { vec![2] } else { vec![] }, "who has a request or a session stays");
+    }
+}
+
+#[test]
+fn a_client_whose_first_line_waits_for_a_worker_is_not_taken_for_a_silent_one() {
+    let mut settings = settings(vec![pool(1, Assignment::RoundRobin)]);
+    (settings.limits.hold, settings.listeners[0].first_line_timeout) = (seconds(10), Some(seconds(2)));
+    let mut bench = Bench::new(settings);
+    let (client, silent, worker) = (bench.client(), bench.client(), bench.worker(0));
+    // It closes its stdout and does not end yet.
+    bench.ends(worker);
+    bench.write(client, r#"{"id":1,"method":"x"}"#);
+    bench.pass(seconds(5));
+    assert_eq!([client, silent].map(|client| bench.how_closed(client).is_some()), [false, true]);
+    bench.pass(seconds(5));
+    assert_eq!(bench.read_error(client).0, "no_worker");
+}

@@ -1,0 +1,410 @@
+//! The behaviour of the core, one rule a test, seen as its peers see it: what they wrote, what they read, what was
+//! done to them. `docs/conformance.md` says which test proves which sentence of the specification.
+
+mod admission;
+mod audience;
+mod backpressure;
+mod clients;
+mod closing;
+mod deny;
+mod early;
+mod echo;
+mod errors;
+mod fairness;
+mod hung;
+mod idle;
+mod ids;
+mod isolation;
+mod limits;
+mod memory;
+mod operator;
+mod overview;
+mod pools;
+mod purity;
+mod readiness;
+mod routing;
+mod sessions;
+mod shutdown;
+mod spawns;
+mod tally;
+mod turns;
+mod vacancy;
+mod workers;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::Bus;
+use super::peer::{ClientKey, Moment, Peer, PeerBits, Source, WorkerKey};
+use super::port::{Close, Effect, Exit, Input, Next, Origin, Place, Signal};
+use super::report::{Level, Reason, Report, WorkerName};
+use super::settings::{
+    Assignment, IdCollision, Limits, Listener, OnExit, OnFailure, Pool, Routing, SessionAccess, Settings,
+};
+use ndjson_scan::{PAD, Window};
+
+/// A bus on a bench, with every wire at hand.
+struct Bench {
+    bus: Bus,
+    now: Moment,
+    wires: BTreeMap<u64, Wire>,
+    /// Workers that were started and not released, in the order of their start.
+    workers: Vec<WorkerKey>,
+    /// Started workers run at once.
+    spawns: bool,
+    reports: Vec<Report>,
+    closed: Vec<(ClientKey, Close)>,
+    signals: Vec<(WorkerKey, Signal)>,
+    stdin_closed: Vec<WorkerKey>,
+    released: Vec<WorkerKey>,
+    accepting: bool,
+    listening: bool,
+    closed_listeners: Vec<usize>,
+    done: bool,
+}
+
+#[derive(Default)]
+struct Wire {
+    kept: Vec<u8>,
+    paused: bool,
+    /// Queued and not sent.
+    queued: usize,
+    /// Everything queued since the last look.
+    read: Vec<u8>,
+    /// Sent to a worker and not read by it.
+    unread: usize,
+    /// What it wrote is not presented yet.
+    is_late: bool,
+    /// It takes no bytes.
+    stalls: bool,
+}
+
+fn pool(instances: usize, assignment: Assignment) -> Pool {
+    Pool {
+        id: "agents".into(),
+        instances,
+        max_instances: instances,
+        assignment,
+        cancel_on_disconnect: false,
+        request_timeout: None,
+        deny_methods: Vec::new(),
+        max_timeouts: None,
+        retry_after: None,
+        on_exit: OnExit::default(),
+    }
+}
+
+fn settings(pools: Vec<Pool>) -> Settings {
+    // A shutdown goes on at once, and nobody waits for a worker; those that test this say so.
+    let limits = Limits { quiesce: Duration::ZERO, hold: Duration::ZERO, ..Limits::default() };
+    Settings {
+        limits,
+        pools,
+        listeners: vec![Listener::default()],
+        routing: Routing::default(),
+        most_clients: crate::settings::MAX_CONNECTIONS,
+    }
+}
+
+/// A bus with one pool of so many workers that take turns.
+fn bench(workers: usize) -> Bench {
+    Bench::new(settings(vec![pool(workers, Assignment::RoundRobin)]))
+}
+
+fn wire_of(peer: Peer) -> u64 {
+    PeerBits::from(peer).get()
+}
+
+impl Bench {
+    fn new(settings: Settings) -> Self {
+        let mut bench = Self::idle(settings);
+        bench.spawns = true;
+        let effects = bench.bus.start(bench.now).collect();
+        bench.effects(&[], effects);
+        bench
+    }
+
+    /// A bus whose workers are asked for and do not run yet.
+    fn starting(settings: Settings) -> Self {
+        let mut bench = Self::idle(settings);
+        let effects = bench.bus.start(bench.now).collect();
+        bench.effects(&[], effects);
+        bench
+    }
+
+    fn idle(settings: Settings) -> Self {
+        Self {
+            bus: Bus::new(settings),
+            now: Moment(0),
+            wires: BTreeMap::new(),
+            workers: Vec::new(),
+            spawns: false,
+            reports: Vec::new(),
+            closed: Vec::new(),
+            signals: Vec::new(),
+            stdin_closed: Vec::new(),
+            released: Vec::new(),
+            accepting: true,
+            listening: true,
+            closed_listeners: Vec::new(),
+            done: false,
+        }
+    }
+
+    fn handle(&mut self, input: Input) {
+        let effects = self.bus.handle(self.now, input).collect();
+        self.effects(&[], effects);
+    }
+
+    fn wire(&mut self, peer: Peer) -> &mut Wire {
+        self.wires.entry(wire_of(peer)).or_default()
+    }
+
+    fn effects(&mut self, data: &[u8], effects: Vec<Effect>) {
+        let mut sent = Vec::new();
+        let mut resumed = Vec::new();
+        let mut probed = Vec::new();
+        for effect in effects {
+            match effect {
+                Effect::Copy { to, span } => {
+                    let bytes = &data[span.start as usize..span.end as usize];
+                    self.wire(to).read.extend_from_slice(bytes);
+                    self.wire(to).queued += bytes.len();
+                    sent.push(to);
+                }
+                Effect::Insert { to, text } => {
+                    self.wire(to).read.extend_from_slice(text.as_bytes());
+                    self.wire(to).queued += text.as_bytes().len();
+                    sent.push(to);
+                }
+                Effect::Pause { peer } => self.wire(peer).paused = true,
+                Effect::Resume { peer } => {
+                    self.wire(peer).paused = false;
+                    resumed.push(peer);
+                }
+                Effect::Spawn { worker, .. } => self.workers.push(worker),
+                Effect::CloseStdin { worker } => self.stdin_closed.push(worker),
+                Effect::Signal { worker, signal } => self.signals.push((worker, signal)),
+                Effect::Probe { worker } => probed.push(worker),
+                Effect::Release { worker } => {
+                    self.workers.retain(|known| *known != worker);
+                    self.released.push(worker);
+                }
+                Effect::Close { client, how, .. } => {
+                    self.closed.push((client, how));
+                    if how == Close::Refuse {
+                        self.wire(client.into()).paused = false;
+                        resumed.push(client.into());
+                    }
+                }
+                Effect::PauseAccept => self.accepting = false,
+                Effect::ResumeAccept => self.accepting = true,
+                Effect::StopAccept => self.listening = false,
+                Effect::CloseListener { listener } => self.closed_listeners.push(listener),
+                Effect::OpenListener { listener } => self.closed_listeners.retain(|closed| *closed != listener),
+                Effect::Report(report) => self.reports.push(*report),
+                Effect::Done => self.done = true,
+            }
+        }
+        if self.spawns {
+            self.spawn_all();
+        }
+        for peer in sent {
+            if !self.wire(peer).stalls {
+                self.takes(peer, usize::MAX);
+            }
+        }
+        for worker in probed {
+            let bytes = self.wire(Peer::Worker(worker)).unread;
+            self.handle(Input::Unread { worker, bytes });
+        }
+        for peer in resumed {
+            self.present(peer);
+        }
+    }
+
+    /// Every worker that is being started runs.
+    fn spawn_all(&mut self) {
+        let wires = &self.wires;
+        let starting = self.workers.iter().copied().find(|worker| !wires.contains_key(&wire_of(Peer::Worker(*worker))));
+        if let Some(worker) = starting {
+            self.wire(Peer::Worker(worker));
+            let pid = 100 + worker.index() as u32;
+            self.handle(Input::Spawned { worker, pid });
+            self.spawn_all();
+        }
+    }
+
+    /// `peer` reads so many of the bytes that wait for it.
+    fn takes(&mut self, peer: Peer, bytes: usize) {
+        let bytes = bytes.min(self.wire(peer).queued);
+        if bytes > 0 {
+            self.wire(peer).queued -= bytes;
+            self.handle(Input::Sent { peer, bytes });
+        }
+    }
+
+    fn stalls(&mut self, peer: Peer) {
+        self.wire(peer).stalls = true;
+    }
+
+    fn client(&mut self) -> Peer {
+        self.client_of(0)
+    }
+
+    fn client_of(&mut self, listener: usize) -> Peer {
+        Peer::Client(self.connect(listener, Source::Inherited).expect("there is room"))
+    }
+
+    fn connect(&mut self, listener: usize, origin: impl Into<Origin>) -> Option<ClientKey> {
+        let (client, effects) = self.bus.connect(self.now, listener, origin);
+        let effects = effects.collect();
+        self.effects(&[], effects);
+        client
+    }
+
+    fn worker(&self, at: usize) -> Peer {
+        Peer::Worker(self.workers[at])
+    }
+
+    /// `peer` writes a line.
+    fn write(&mut self, peer: Peer, line: &str) {
+        self.write_bytes(peer, format!("{line}\n").as_bytes());
+    }
+
+    /// `peer` writes these bytes; they arrive at once, unless it is paused.
+    fn write_bytes(&mut self, peer: Peer, bytes: &[u8]) {
+        self.wire(peer).kept.extend_from_slice(bytes);
+        self.present(peer);
+    }
+
+    /// The bus looks at what it has of `peer`.
+    fn present(&mut self, peer: Peer) {
+        while !self.wire(peer).paused && !self.wire(peer).is_late {
+            let mut buffer = vec![0; PAD];
+            buffer.extend_from_slice(&self.wire(peer).kept);
+            let end = buffer.len();
+            buffer.resize(end + PAD, 0);
+            let window = Window::new(&buffer, PAD, end);
+            let (received, effects) = self.bus.receive(self.now, peer, window);
+            let effects = effects.collect();
+            self.wire(peer).kept.drain(..received.consumed);
+            self.effects(window.data(), effects);
+            if received.next != Next::Again {
+                break;
+            }
+        }
+    }
+
+    /// What `peer` was sent since the last look, line by line.
+    fn read(&mut self, peer: Peer) -> Vec<String> {
+        let bytes = std::mem::take(&mut self.wire(peer).read);
+        let text = String::from_utf8(bytes).expect("the bus writes UTF-8");
+        assert!(text.is_empty() || text.ends_with('\n'), "every message ends with a newline");
+        text.lines().map(str::to_owned).collect()
+    }
+
+    /// The one line that `peer` was sent since the last look.
+    fn read_one(&mut self, peer: Peer) -> String {
+        let mut lines = self.read(peer);
+        assert_eq!(lines.len(), 1, "{peer:?} was sent {lines:?}");
+        lines.remove(0)
+    }
+
+    fn read_json(&mut self, peer: Peer) -> Value {
+        serde_json::from_str(&self.read_one(peer)).expect("the bus writes JSON")
+    }
+
+    /// `data.reason` and code of the one error that `peer` was sent.
+    fn read_error(&mut self, peer: Peer) -> (String, i64, Value) {
+        let value = self.read_json(peer);
+        let error = &value["error"];
+        let reason = error["data"]["reason"].as_str().unwrap_or_else(|| panic!("{value}")).to_owned();
+        (reason, error["code"].as_i64().expect("a code"), value["id"].clone())
+    }
+
+    /// `data.reason` of each error that `peer` was sent.
+    fn read_reasons(&mut self, peer: Peer) -> Vec<String> {
+        let reason = |line: String| {
+            let value: Value = serde_json::from_str(&line).expect("it is JSON");
+            value["error"]["data"]["reason"].as_str().unwrap_or_else(|| panic!("{value}")).to_owned()
+        };
+        self.read(peer).into_iter().map(reason).collect()
+    }
+
+    fn ends(&mut self, peer: Peer) {
+        let partial = std::mem::take(&mut self.wire(peer).kept).len();
+        self.handle(Input::Ended { peer, partial });
+    }
+
+    fn breaks(&mut self, peer: Peer) {
+        if let Peer::Worker(worker) = peer {
+            let bytes = self.wire(peer).unread;
+            self.handle(Input::Unread { worker, bytes });
+        }
+        self.handle(Input::Broken { peer, why: "reset by peer".into() });
+    }
+
+    fn exits(&mut self, peer: Peer, exit: Exit) {
+        let Peer::Worker(worker) = peer else { panic!("{peer:?} has no process") };
+        self.handle(Input::Exited { worker, exit });
+    }
+
+    /// A worker's process ends, and so does its stdout.
+    fn dies(&mut self, peer: Peer) {
+        self.exits(peer, Exit::Code(1));
+        self.ends(peer);
+    }
+
+    fn gone(&mut self, peer: Peer) {
+        let Peer::Client(client) = peer else { panic!("{peer:?} is no client") };
+        self.handle(Input::Closed { client });
+    }
+
+    fn shutdown(&mut self) {
+        self.handle(Input::Shutdown);
+    }
+
+    /// Time passes, and the bus is told exactly when it asked for it.
+    fn pass(&mut self, duration: Duration) {
+        let end = self.now.after(duration);
+        while let Some(deadline) = self.bus.next_deadline().filter(|deadline| *deadline <= end) {
+            self.now = self.now.max(deadline);
+            self.handle(Input::Tick);
+            assert!(self.bus.next_deadline().is_none_or(|next| next > self.now), "the bus asks for the same moment");
+        }
+        self.now = end;
+    }
+
+    fn how_closed(&self, peer: Peer) -> Option<Close> {
+        let found = self.closed.iter().rev().find(|(client, _)| Peer::Client(*client) == peer);
+        found.map(|(_, how)| *how)
+    }
+
+    fn signals_to(&self, peer: Peer) -> Vec<Signal> {
+        let signals = self.signals.iter().filter(|(worker, _)| Peer::Worker(*worker) == peer);
+        signals.map(|(_, signal)| *signal).collect()
+    }
+
+    fn is_released(&self, peer: Peer) -> bool {
+        self.released.iter().any(|worker| Peer::Worker(*worker) == peer)
+    }
+
+    fn is_paused(&mut self, peer: Peer) -> bool {
+        self.wire(peer).paused
+    }
+
+    fn count(&self, reason: Reason) -> u64 {
+        self.bus.count(reason)
+    }
+}
+
+const fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+const fn milliseconds(milliseconds: u64) -> Duration {
+    Duration::from_millis(milliseconds)
+}

@@ -1,0 +1,96 @@
+//! What an operator sees of the tables.
+
+use super::*;
+use crate::overview::{Askers, Level, Name};
+use crate::worker::State;
+
+const FIRST: WorkerName = WorkerName { pool: 0, place: 0, incarnation: 0 };
+
+#[test]
+fn a_client_and_a_worker_are_shown_with_what_hangs_on_them() {
+    let mut bench = bench(1);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    bench.pass(seconds(2));
+    bench.stalls(worker);
+    bench.write(client, r#"{"id":"a","method":"m","sessionId":"s"}"#);
+    bench.pass(seconds(1));
+    let row = bench.bus.client_row(bench.now, 0).expect("it is there");
+    assert_eq!((row.number, row.listener, row.state, row.age), (0, 0, "open", seconds(3)));
+    assert_eq!((row.link.asked, row.link.sessions, row.link.queued, row.link.waits), (1, 1, 0, None));
+    assert_eq!(row.link.idle, seconds(1));
+    let row = bench.bus.worker_row(bench.now, 0).expect("it is there");
+    assert_eq!((row.pool, row.name, row.pid, row.state, row.owner), (0, FIRST, 100, State::Running, None));
+    assert_eq!((row.link.to_answer, row.link.sessions, row.link.queued), (1, 1, 40));
+    assert!(bench.bus.client_row(bench.now, 1).is_none() && bench.bus.worker_row(bench.now, 7).is_none());
+}
+
+#[test]
+fn sessions_and_requests_are_shown_by_their_names() {
+    let mut bench = bench(1);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    bench.write(client, r#"{"id":"a","method":"m","sessionId":"s"}"#);
+    bench.write(worker, r#"{"id":9,"method":"ask","sessionId":"s"}"#);
+    bench.pass(seconds(4));
+    let session = bench.bus.session_row(bench.now, 0).expect("it is there");
+    assert_eq!((session.name, session.client, session.rank), (&b"s"[..], Some(0), "claimed"));
+    assert_eq!((session.worker, session.pending), (Some(Name::Worker(FIRST)), 2), "one in each direction");
+    let request = bench.bus.request_row(bench.now, Askers::Clients, 0).expect("it is there");
+    assert_eq!((request.asker, request.answerer), (Some(Name::Client(0)), Some(Name::Worker(FIRST))));
+    assert!(request.id.contains('a') && request.age.abs_diff(seconds(4)) < milliseconds(1), "{request:?}");
+    assert_eq!(bench.bus.request_age(bench.now, 0).map(|(pool, _)| pool), Some(0));
+    let request = bench.bus.request_row(bench.now, Askers::Workers, 0).expect("it is there");
+    assert_eq!((request.asker, request.answerer), (Some(Name::Worker(FIRST)), Some(Name::Client(0))));
+    bench.breaks(client);
+    assert_eq!(bench.bus.request_row(bench.now, Askers::Clients, 0).and_then(|request| request.asker), None);
+    assert_eq!(bench.bus.request_age(bench.now, 0), None, "nobody waits for it");
+}
+
+#[test]
+fn every_entry_of_a_table_is_in_one_of_its_slots() {
+    let mut bench = bench(3);
+    let clients: Vec<Peer> = (0..20).map(|_| bench.client()).collect();
+    for (id, client) in clients.iter().enumerate() {
+        bench.write(*client, &format!(r#"{{"id":{id},"method":"m","sessionId":"s{id}"}}"#));
+    }
+    let (bus, now) = (&bench.bus, bench.now);
+    assert_eq!((0..bus.client_slots()).filter_map(|slot| bus.client_row(now, slot)).count(), 20);
+    assert_eq!((0..bus.worker_slots()).filter_map(|slot| bus.worker_row(now, slot)).count(), 3);
+    assert_eq!((0..bus.session_slots()).filter_map(|slot| bus.session_row(now, slot)).count(), 20);
+    let slots = 0..bus.request_slots(Askers::Clients);
+    assert_eq!(slots.filter_map(|slot| bus.request_row(now, Askers::Clients, slot)).count(), 20);
+    let levels = bus.levels();
+    assert_eq!((levels.clients, levels.sessions.used), (Level { used: 20, most: 1024 }, 20));
+    assert_eq!((levels.requests, levels.worker_requests.used), (Level { used: 20, most: 4096 }, 0));
+    assert!(bus.client_numbered(19).is_some() && bus.client_numbered(20).is_none());
+    assert!(bus.worker_at(0, 2).is_some() && bus.worker_at(0, 3).is_none());
+}
+
+#[test]
+fn nobody_has_been_idle_for_longer_than_it_has_been_there() {
+    let mut bench = bench(1);
+    bench.pass(seconds(1000));
+    bench.client();
+    let worker = bench.worker(0);
+    bench.dies(worker);
+    bench.pass(seconds(1));
+    let (client, worker) = (bench.bus.client_row(bench.now, 0), bench.bus.worker_row(bench.now, 0));
+    let (client, worker) = (client.expect("it is there"), worker.expect("it runs again"));
+    assert!(client.link.idle <= client.age, "{client:?}");
+    assert!(worker.link.idle <= worker.age, "{worker:?}");
+}
+
+#[test]
+fn a_name_that_is_held_for_nobody_is_no_session_of_its_worker() {
+    let mut bench = bench(1);
+    let (owner, gone, worker) = (bench.client(), bench.client(), bench.worker(0));
+    for (client, id) in [(owner, 1), (gone, 2)] {
+        bench.write(client, &format!(r#"{{"id":{id},"method":"session/new"}}"#));
+        bench.write(worker, &format!(r#"{{"id":{id},"result":{{"sessionId":"s{id}"}}}}"#));
+    }
+    bench.breaks(gone);
+    bench.gone(gone);
+    let levels = bench.bus.levels();
+    let at_worker = bench.bus.worker_row(bench.now, 0).expect("it lives").link.sessions;
+    let at_client = bench.bus.client_row(bench.now, 0).expect("it is there").link.sessions;
+    assert_eq!((levels.sessions.used, levels.held, at_worker, at_client), (1, 1, 1, 1));
+}

@@ -1,0 +1,195 @@
+//! What a load balancer is told.
+
+use super::*;
+use crate::readiness::Readiness;
+use crate::report::Level;
+use crate::settings::MAX_CONNECTIONS;
+
+fn why(readiness: Option<Readiness>) -> String {
+    match readiness {
+        Some(Readiness::NotReady(why)) => why,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Two pools, one listener for each of them, and one for both.
+fn two_pools() -> Bench {
+    let pools = vec![pool(1, Assignment::RoundRobin), Pool { id: "tools".into(), ..pool(2, Assignment::RoundRobin) }];
+    let mut settings = settings(pools);
+    settings.limits.max_restarts = 0;
+    settings.listeners = vec![
+        Listener { pool: Some(0), pools: Some(vec![0, 1]), ..Listener::default() },
+        Listener { pool: Some(1), ..Listener::default() },
+        Listener::default(),
+    ];
+    Bench::new(settings)
+}
+
+#[test]
+fn nothing_is_ready_before_the_first_worker_runs() {
+    let mut bench = Bench::starting(settings(vec![pool(1, Assignment::RoundRobin)]));
+    let text = "no worker of pool \"agents\" is running: the first one is being started";
+    assert_eq!(bench.bus.readiness(), Readiness::NotReady(text.into()));
+    bench.spawn_all();
+    assert_eq!(bench.bus.readiness(), Readiness::Ready);
+    assert_eq!((bench.bus.pool_readiness(1), bench.bus.listener_readiness(1)), (None, None), "there are none");
+}
+
+#[test]
+fn a_listener_is_as_ready_as_the_pool_that_its_clients_use_unless_they_name_one() {
+    let mut bench = two_pools();
+    let only = bench.worker(0);
+    bench.dies(only);
+    assert_eq!(why(bench.bus.pool_readiness(0)), "no worker of pool \"agents\" is running: 1 of 1 were given up");
+    assert_eq!(bench.bus.pool_readiness(1), Some(Readiness::Ready));
+    assert!(why(bench.bus.listener_readiness(0)).contains("pool \"agents\""), "that it offers another one is no help");
+    assert_eq!(bench.bus.listener_readiness(1), Some(Readiness::Ready));
+    assert_eq!(bench.bus.listener_readiness(2), Some(Readiness::Ready), "there is still one of them");
+    assert!(!bench.bus.readiness().is_ready(), "all of them together are not");
+}
+
+#[test]
+fn a_dedicated_pool_is_ready_while_it_can_give_a_worker_to_one_more_client() {
+    let pools = vec![Pool { max_instances: 2, ..pool(1, Assignment::Dedicated) }];
+    let mut bench = Bench::new(settings(pools));
+    let clients = [bench.client(), bench.client()];
+    bench.spawns = false;
+    bench.write(clients[0], r#"{"id":1,"method":"m"}"#);
+    assert_eq!(bench.bus.readiness(), Readiness::Ready, "the next spare is being started");
+    bench.spawns = true;
+    bench.spawn_all();
+    bench.write(clients[1], r#"{"id":1,"method":"m"}"#);
+    assert_eq!(why(bench.bus.pool_readiness(0)), "all 2 workers of pool \"agents\" are in use");
+}
+
+#[test]
+fn a_pool_whose_workers_end_one_after_the_other_is_ready_when_one_has_answered_or_lasted() {
+    for answers in [true, false] {
+        let mut bench = bench(1);
+        let client = bench.client();
+        for ready in [true, true, false] {
+            bench.pass(seconds(1));
+            let worker = bench.worker(0);
+            assert_eq!(bench.bus.readiness().is_ready(), ready);
+            bench.dies(worker);
+            bench.pass(seconds(1));
+        }
+        let worker = bench.worker(0);
+        assert!(why(bench.bus.pool_readiness(0)).contains("have not answered yet"));
+        if answers {
+            bench.write(client, r#"{"id":1,"method":"m"}"#);
+            bench.write(worker, r#"{"id":1,"result":1}"#);
+        } else {
+            bench.pass(seconds(4));
+            assert!(!bench.bus.readiness().is_ready());
+            bench.pass(seconds(1));
+        }
+        assert_eq!(bench.bus.readiness(), Readiness::Ready);
+    }
+}
+
+#[test]
+fn a_daemon_without_a_free_slot_is_not_ready_until_somebody_leaves() {
+    let mut bench = bench(1);
+    let clients: Vec<Peer> = (0..MAX_CONNECTIONS).map(|_| bench.client()).collect();
+    assert_eq!(bench.bus.readiness(), Readiness::NotReady("all 1024 connections are in use".into()));
+    bench.breaks(clients[7]);
+    bench.gone(clients[7]);
+    assert_eq!(bench.bus.readiness(), Readiness::Ready);
+}
+
+#[test]
+fn a_listener_without_room_is_not_ready_and_the_others_are() {
+    let mut settings = settings(vec![pool(1, Assignment::RoundRobin)]);
+    let full = Listener {
+        max_connections: crate::settings::MaxConnections { total: Some(1), per_source: None },
+        ..Listener::default()
+    };
+    settings.listeners = vec![full, Listener::default()];
+    let mut bench = Bench::new(settings);
+    bench.client_of(0);
+    assert_eq!(why(bench.bus.listener_readiness(0)), "all 1 connections of the listener are in use");
+    assert_eq!(bench.bus.listener_readiness(1), Some(Readiness::Ready));
+}
+
+#[test]
+fn a_daemon_that_shuts_down_says_so_whatever_else_is_wrong() {
+    let mut bench = bench(1);
+    let client = bench.client();
+    bench.write(client, r#"{"id":1,"method":"m"}"#);
+    bench.shutdown();
+    assert_eq!(bench.bus.readiness(), Readiness::Draining);
+    assert_eq!(bench.bus.pool_readiness(0), Some(Readiness::Draining));
+    let worker = bench.worker(0);
+    bench.dies(worker);
+    assert_eq!(bench.bus.listener_readiness(0), Some(Readiness::Draining));
+}
+
+#[test]
+fn a_listener_that_is_to_be_closed_while_no_worker_runs_is_and_the_others_are_not() {
+    let mut settings = settings(vec![pool(2, Assignment::RoundRobin)]);
+    settings.listeners = vec![Listener::default(), Listener { closes_when_not_ready: true, ..Listener::default() }];
+    let mut bench = Bench::starting(settings);
+    assert_eq!(bench.closed_listeners, [1], "nobody runs yet");
+    assert!(bench.reports.iter().all(|report| report.level < Level::Info), "which is the ordinary course");
+    bench.spawn_all();
+    assert!(bench.closed_listeners.is_empty());
+    let (one, other) = (bench.worker(0), bench.worker(1));
+    bench.dies(one);
+    assert!(bench.closed_listeners.is_empty(), "one is left");
+    bench.write(other, "not JSON");
+    assert_eq!(bench.closed_listeners, [1], "it is told to stop");
+    bench.spawns = true;
+    bench.pass(seconds(1));
+    assert_eq!((bench.closed_listeners.len(), bench.count(Reason::ListenerOpened)), (0, 2));
+    let told = bench.reports.iter().filter(|report| report.reason == Reason::ListenerClosed);
+    assert_eq!(told.filter(|report| report.level == Level::Warn).count(), 1, "it is told once");
+}
+
+#[test]
+fn a_shutdown_leaves_listeners_as_they_are_until_it_closes_all() {
+    let mut settings = settings(vec![pool(1, Assignment::RoundRobin)]);
+    settings.listeners = vec![Listener { closes_when_not_ready: true, ..Listener::default() }];
+    let mut bench = Bench::new(settings);
+    bench.shutdown();
+    let worker = bench.worker(0);
+    bench.dies(worker);
+    assert_eq!((bench.closed_listeners.len(), bench.listening), (0, false));
+}
+
+#[test]
+fn the_start_is_over_when_workers_have_spoken_or_lasted_though_one_pool_cannot_start() {
+    let named = |id: &str| Pool { id: id.into(), ..pool(1, Assignment::RoundRobin) };
+    let mut bench = Bench::starting(settings(vec![named("broken"), named("quiet"), named("chatty")]));
+    let [broken, quiet, chatty] = [0, 1, 2].map(|at| bench.workers[at]);
+    for (worker, pid) in [(quiet, 1), (chatty, 2)] {
+        bench.handle(Input::Spawned { worker, pid });
+    }
+    bench.pass(milliseconds(999));
+    bench.write(chatty.into(), r#"{"method":"hello"}"#);
+    assert!(!bench.bus.has_started(bench.now), "that a process was made is no sign of life");
+    bench.pass(milliseconds(1));
+    assert!(!bench.bus.has_started(bench.now), "nothing is known of one pool");
+    bench.handle(Input::SpawnFailed { worker: broken, why: "no such file".into(), short: false });
+    assert!(bench.bus.has_started(bench.now));
+    bench.pass(seconds(60));
+    assert!(bench.bus.has_started(bench.now), "also while that pool is tried again");
+}
+
+#[test]
+fn the_start_is_not_over_where_no_worker_lives() {
+    let mut bench = bench(2);
+    for _ in 0..20 {
+        bench.pass(milliseconds(900));
+        while let Some(worker) = bench.workers.first() {
+            bench.dies((*worker).into());
+        }
+        assert!(!bench.bus.has_started(bench.now));
+    }
+    let mut bench = self::bench(2);
+    bench.pass(milliseconds(500));
+    let first = bench.worker(0);
+    bench.dies(first);
+    bench.pass(milliseconds(500));
+    assert!(bench.bus.has_started(bench.now), "one of two is enough");
+}

@@ -1,0 +1,348 @@
+//! The life of a worker: it is started, it stops or breaks, it is reaped, and everything that hung on it ends with it
+//! (spec 7.1; decision 13).
+
+use super::Bus;
+use super::client::Phase;
+use super::peer::{Moment, Peer, WorkerKey};
+use super::port::{Effect, Exit, Signal};
+use super::report::Reason;
+use super::requests::{Direction, in_order};
+use super::settings::OnExit;
+use super::shutdown::Stage;
+use super::worker::{Action, Event, GRACE, State, Worker, step};
+use alloc::borrow::ToOwned;
+use alloc::format;
+use alloc::vec::Vec;
+
+impl Bus {
+    pub(super) fn on_spawned(&mut self, now: Moment, key: WorkerKey, pid: u32) {
+        let Some(worker) = self.workers.get_mut(key) else { return };
+        if core::mem::take(&mut worker.is_begun) {
+            self.spawns.end();
+        }
+        worker.has_process = true;
+        worker.pid = pid;
+        worker.started = now;
+        self.pools[worker.pool].tally.starts += 1;
+        self.report(now, Reason::WorkerStarted, Some(Peer::Worker(key)), || format!("a worker runs as process {pid}"));
+        self.step(now, key, Event::Spawned);
+        // It was being started while the others were killed.
+        if self.stage() >= Stage::Killing {
+            self.step(now, key, Event::Timer);
+        }
+        self.give_turns(now);
+    }
+
+    pub(super) fn on_spawn_failed(&mut self, now: Moment, key: WorkerKey, why: &str, short: bool) {
+        self.report(now, Reason::SpawnFailed, Some(Peer::Worker(key)), || why.to_owned());
+        if let Some(worker) = self.workers.get_mut(key) {
+            worker.stdout_open = false;
+            worker.stdin_open = false;
+            worker.was_short = short;
+            if core::mem::take(&mut worker.is_begun) {
+                self.spawns.end();
+            }
+            self.pools[worker.pool].tally.start_failures += 1;
+        }
+        self.step(now, key, Event::SpawnFailed);
+        self.give_turns(now);
+    }
+
+    pub(super) fn on_stdout_ended(&mut self, now: Moment, key: WorkerKey) {
+        let Some(worker) = self.workers.get_mut(key) else { return };
+        worker.stdout_open = false;
+        self.step(now, key, Event::StdoutEnded);
+    }
+
+    pub(super) fn on_stdin_broken(&mut self, now: Moment, key: WorkerKey, _why: &str) {
+        let Some(worker) = self.workers.get_mut(key) else { return };
+        worker.stdin_open = false;
+        self.step(now, key, Event::StdinBroken);
+    }
+
+    /// Its process was reaped (spec 7.1).
+    pub(super) fn on_exited(&mut self, now: Moment, key: WorkerKey, exit: Exit) {
+        let Some(worker) = self.workers.get_mut(key) else { return };
+        worker.exit = Some(exit);
+        worker.has_process = false;
+        worker.stdin_open = false;
+        let was_told = matches!(worker.state, State::Stopping | State::Killed);
+        worker.was_told = was_told;
+        let unwanted = worker.unwanted_end();
+        let tally = &mut self.pools[worker.pool].tally;
+        match unwanted {
+            Some(reason) => tally.ended(reason),
+            None => tally.stops += 1,
+        }
+        let (pending, sessions) = (worker.end.to_answer.len(), worker.end.sessions.len());
+        let reason = if unwanted.is_some() { Reason::WorkerExited } else { Reason::WorkerStopped };
+        self.report(now, reason, Some(Peer::Worker(key)), || match unwanted.filter(|_| was_told) {
+            Some(why) => format!("a worker that was told to stop ({}) ended with {exit}", why.name()),
+            None => {
+                format!("a worker ended with {exit}; {pending} requests were pending, {sessions} sessions are gone")
+            }
+        });
+        self.step(now, key, Event::Exited);
+    }
+
+    /// A worker that broke the rules: its sessions are invalid at once, and it is told to stop (spec 5.3).
+    pub(super) fn stop_broken_worker(&mut self, now: Moment, key: WorkerKey, reason: Reason, text: &str) {
+        self.report(now, reason, Some(Peer::Worker(key)), || text.to_owned());
+        if let Some(worker) = self.workers.get_mut(key) {
+            worker.stdout_open = false;
+            worker.replaced_for(reason);
+        }
+        self.effects.push_back(Effect::Pause { peer: Peer::Worker(key) });
+        self.detach_worker(now, key);
+        // One that has exited was only read to its end, which has come.
+        let event = match self.workers.get(key).map(|worker| worker.state) {
+            Some(State::Stopped) => Event::StdoutEnded,
+            _ => Event::Stop,
+        };
+        self.step(now, key, event);
+    }
+
+    /// A worker that is wanted no more.
+    pub(super) fn stop_worker(&mut self, now: Moment, key: WorkerKey) {
+        let Some(worker) = self.workers.get_mut(key) else { return };
+        worker.no_restart = true;
+        self.step(now, key, Event::Stop);
+    }
+
+    /// Applies the table of `worker.rs`.
+    fn step(&mut self, now: Moment, key: WorkerKey, event: Event) {
+        let Some(worker) = self.workers.get_mut(key) else { return };
+        let (state, action) = step(worker.state, event);
+        worker.state = state;
+        self.workers_changed = true;
+        let timer = match action {
+            Action::None => return,
+            Action::Await | Action::ReadRest => Some(now.after(GRACE)),
+            Action::Terminate | Action::Kill => Some(now.after(self.settings.limits.drain_timeout)),
+            Action::Finish => None,
+        };
+        worker.timer = timer;
+        let has_process = worker.has_process;
+        let drained = !worker.stdout_open;
+        if let Some(timer) = timer {
+            self.check_at(timer);
+        }
+        if !self.worker_takes_messages(key) {
+            // What is queued for it may go nowhere, and nothing is added to it, so nobody has to wait for it.
+            self.release_waiters(now, Peer::Worker(key));
+        }
+        match action {
+            Action::Terminate => {
+                self.effects.push_back(Effect::CloseStdin { worker: key });
+                if has_process {
+                    self.effects.push_back(Effect::Signal { worker: key, signal: Signal::Terminate });
+                }
+            }
+            Action::Kill => {
+                if has_process {
+                    self.report(now, Reason::WorkerKilled, Some(Peer::Worker(key)), || {
+                        "a worker did not stop in time and is killed".into()
+                    });
+                    self.effects.push_back(Effect::Signal { worker: key, signal: Signal::Kill });
+                }
+            }
+            Action::ReadRest if drained => self.finish_worker(now, key),
+            Action::Finish => self.finish_worker(now, key),
+            Action::None | Action::Await | Action::ReadRest => {}
+        }
+    }
+
+    /// Ends the requests and sessions of a worker (spec 7.1.2).
+    fn detach_worker(&mut self, now: Moment, key: WorkerKey) {
+        self.release_waiters(now, Peer::Worker(key));
+        self.stop_waiting(now, Peer::Worker(key));
+        let to_answer: Vec<_> =
+            self.workers.get(key).map(|worker| worker.end.to_answer.iter().collect()).unwrap_or_default();
+        let (reason, text) = if self.shutdown.stops_workers() {
+            (Reason::ShuttingDown, "the daemon shut down before the worker answered")
+        } else {
+            (Reason::RequestLost, lost(self.workers.get(key).and_then(|worker| worker.cause)))
+        };
+        self.penalise_crash(now, key, &to_answer);
+        for request in in_order(to_answer) {
+            self.fail_request(now, request, reason, text);
+            self.forget_request(Direction::ToWorkers, request);
+        }
+        let outstanding: Vec<_> =
+            self.workers.get(key).map(|worker| worker.end.outstanding.iter().collect()).unwrap_or_default();
+        for request in in_order(outstanding) {
+            self.orphan_request(Direction::ToClients, request);
+        }
+        while let Some(session) = self.workers.get(key).and_then(|worker| worker.end.sessions.first()) {
+            self.lose_session(session);
+        }
+        self.drop_early(now, key);
+        self.close_owner(now, key);
+    }
+
+    /// A worker has ended that belonged to one client alone: the client sees that as the end of its connection, as if it
+    /// had started the worker itself. Another worker would know nothing of what was agreed on with this one.
+    fn close_owner(&mut self, now: Moment, key: WorkerKey) {
+        let Some(worker) = self.workers.get(key) else { return };
+        // With one that could not be started nothing was agreed on.
+        let is_missed = worker.pid != 0 && self.settings.pools[worker.pool].on_exit == OnExit::Close;
+        let Some(owner) = worker.owner.filter(|_| is_missed) else { return };
+        // The end of the daemon closes its clients in its own time; who is being closed has a reason.
+        if self.shutdown.stops_workers() || self.clients.get(owner).is_none_or(|owner| owner.phase >= Phase::Refusing) {
+            return;
+        }
+        self.report_request(now, Reason::OwnWorkerEnded, [Some(owner.into()), Some(key.into())], || {
+            (None, "the worker of this client alone has ended; its connection is closed (on_exit)".into())
+        });
+        let mut pending = Vec::new();
+        if let Some(owner) = self.clients.get_mut(owner) {
+            // It has ended by itself, and is not told to for want of its client.
+            owner.assigned.retain(|(_, assigned)| *assigned != key);
+            pending.extend(owner.end.outstanding.iter());
+        }
+        // What it has asked workers of other pools.
+        let text = "the worker of this connection has ended, and the connection with it";
+        for request in in_order(pending) {
+            self.fail_request(now, request, Reason::RequestDiscarded, text);
+        }
+        self.close_orderly(now, owner, Reason::OwnWorkerEnded, text);
+    }
+
+    /// It has exited and its last line was read.
+    fn finish_worker(&mut self, now: Moment, key: WorkerKey) {
+        self.detach_worker(now, key);
+        let Some(worker) = self.workers.remove(key) else { return };
+        self.stats.bytes_unsent += worker.end.output.queued() as u64;
+        self.effects.push_back(Effect::Release { worker: key });
+        if let Some(owner) = worker.owner.and_then(|owner| self.clients.get_mut(owner)) {
+            owner.assigned.retain(|(_, assigned)| *assigned != key);
+        }
+        self.leave_pool(now, &worker);
+        self.advance_shutdown(now);
+    }
+
+    /// Timers and stalls of workers.
+    pub(super) fn tick_workers(&mut self, now: Moment) {
+        let timeout = self.settings.limits.backpressure_timeout;
+        for key in self.workers.keys() {
+            self.release_held_up(now, key);
+            let Some(worker) = self.workers.get_mut(key) else { continue };
+            if worker.timer.is_some_and(|at| at <= now) {
+                worker.timer = None;
+                self.timer_ran_out(now, key);
+            }
+            let Some(worker) = self.workers.get(key) else { continue };
+            let stalls_at = worker.end.output.stalls_at(timeout).filter(|_| worker.takes_messages());
+            let queued = worker.end.output.queued();
+            if stalls_at.is_some_and(|at| at <= now) {
+                let text = format!(
+                    "a worker read nothing for {} s, with {queued} bytes queued; it is told to stop",
+                    timeout.as_secs_f32()
+                );
+                self.stop_broken_worker(now, key, Reason::WorkerStalled, &text);
+            }
+            let silent = self.tick_silent(now, key);
+            let trial = self.tick_trial(now, key);
+            let early = self.tick_early(now, key);
+            let first = self.tick_first_answer(now, key);
+            let Some(worker) = self.workers.get(key) else { continue };
+            let stalls_at = worker.end.output.stalls_at(timeout).filter(|_| worker.takes_messages());
+            let next = [worker.timer, stalls_at, worker.patience.ends(), silent, trial, early, first];
+            if let Some(next) = next.into_iter().flatten().min() {
+                self.check_at(next);
+            }
+        }
+    }
+
+    fn timer_ran_out(&mut self, now: Moment, key: WorkerKey) {
+        let Some(worker) = self.workers.get(key) else { return };
+        let goes_on = match worker.state {
+            // Its last lines wait for a slow client: the clock starts when they can be read again.
+            State::Stopped => worker.end.blocked_on.is_some(),
+            State::Running => self.may_still_answer(worker),
+            _ => false,
+        };
+        if goes_on {
+            return self.set_timer(key, now.after(GRACE));
+        }
+        match worker.state {
+            State::Stopped => {
+                self.report(now, Reason::WorkerHoldsPipe, Some(Peer::Worker(key)), || {
+                    "a worker has exited, but another process keeps its stdout open; it is read no more".into()
+                });
+            }
+            State::Running if !worker.stdout_open => {
+                self.replace_for(key, Reason::WorkerClosedStdout);
+                self.report(now, Reason::WorkerClosedStdout, Some(Peer::Worker(key)), || {
+                    "a worker closed its stdout and lives; it is told to stop".into()
+                });
+            }
+            State::Running => {
+                self.replace_for(key, Reason::WorkerClosedStdin);
+                self.report(now, Reason::WorkerClosedStdin, Some(Peer::Worker(key)), || {
+                    "a worker closed its stdin and lives; it is told to stop".into()
+                });
+            }
+            State::Starting | State::Stopping | State::Killed => {}
+        }
+        self.step(now, key, Event::Timer);
+    }
+
+    /// A worker is replaced for this reason.
+    pub(super) fn replace_for(&mut self, key: WorkerKey, reason: Reason) {
+        if let Some(worker) = self.workers.get_mut(key) {
+            worker.replaced_for(reason);
+        }
+    }
+
+    /// Whether a worker that has closed its stdin works on a request that it has read. It has as long as the request.
+    fn may_still_answer(&self, worker: &Worker) -> bool {
+        let is_awaited = |key| self.to_workers.get(key).is_some_and(|request| request.asker().is_some());
+        // Where something was not read, a request may be lost, and nobody knows which.
+        worker.stdout_open && worker.window.backlog() == 0 && worker.end.to_answer.iter().any(is_awaited)
+    }
+
+    /// A worker's stdout is read again. If it has exited meanwhile, there is the full time for its last lines.
+    pub(super) fn extend_read_timer(&mut self, now: Moment, key: WorkerKey) {
+        if self.workers.get(key).is_some_and(|worker| worker.state == State::Stopped) {
+            self.set_timer(key, now.after(GRACE));
+        }
+    }
+
+    fn set_timer(&mut self, key: WorkerKey, at: Moment) {
+        let Some(worker) = self.workers.get_mut(key) else { return };
+        worker.timer = Some(at);
+        self.check_at(at);
+    }
+
+    /// Tells every worker to stop.
+    pub(super) fn stop_workers(&mut self, now: Moment) {
+        for key in self.workers.keys() {
+            self.stop_worker(now, key);
+        }
+    }
+
+    /// Kills every worker that is left.
+    pub(super) fn kill_workers(&mut self, now: Moment) {
+        for key in self.workers.keys() {
+            let Some(worker) = self.workers.get(key).filter(|worker| worker.has_process) else { continue };
+            match worker.state {
+                State::Stopping => self.step(now, key, Event::Timer),
+                State::Killed => {}
+                _ => self.effects.push_back(Effect::Signal { worker: key, signal: Signal::Kill }),
+            }
+        }
+    }
+}
+
+/// What is said of requests that go with a worker which was replaced for this reason, or ended by itself.
+fn lost(cause: Option<Reason>) -> &'static str {
+    match cause {
+        Some(Reason::WorkerMalformed) => "the worker was replaced before it answered: it wrote what is no message",
+        Some(Reason::WorkerLineTooLong) => "the worker was replaced before it answered: it wrote too long a line",
+        Some(Reason::WorkerHangs) => "the worker was replaced before it answered: requests to it ran out of time",
+        Some(Reason::WorkerStalled) => "the worker was replaced before it answered: it did not read",
+        Some(Reason::WorkerReplaced) => "the operator had the worker replaced before it answered",
+        _ => "the worker exited before it answered",
+    }
+}

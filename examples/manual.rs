@@ -1,4 +1,4 @@
-//! Writes the manual pages and the shell completions of both programs: `cargo run --features agent --example manual -- DIR`
+//! Writes the manual pages and the shell completions of both programs: `cargo run --example manual -- DIR`
 //! makes `DIR/man` and `DIR/completions`. They come from the tables that the programs parse their command lines with.
 
 use std::error::Error;
@@ -14,7 +14,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     fs::create_dir_all(&completions)?;
     // A page is called by its command's name, which has a space where people read it.
     let bus = stdio_bus::cli::command().mut_subcommand("acp", |acp| acp.display_name("stdio_bus-acp"));
-    for (name, command) in [("stdio_bus", bus), ("openai-agent", stdio_bus::agent::cli::command())] {
+    for (name, command) in [("stdio_bus", bus), ("openai-agent", openai_agent::cli::command())] {
         clap_mangen::generate_to(command.clone(), &pages)?;
         for shell in [Shell::Bash, Shell::Fish, Shell::Zsh] {
             clap_complete::generate_to(shell, &mut command.clone(), name, &completions)?;

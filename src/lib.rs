@@ -33,9 +33,9 @@ pub mod address;
 mod advice;
 #[doc(hidden)]
 pub mod bridge;
-pub use stdio_bus_core as bus;
 #[doc(hidden)]
-pub mod calendar;
+pub use stdio_bus_base::calendar;
+pub use stdio_bus_core as bus;
 #[doc(hidden)]
 pub mod cgroup;
 #[doc(hidden)]
@@ -54,7 +54,7 @@ pub mod io;
 #[doc(hidden)]
 pub mod proxy;
 #[doc(hidden)]
-pub mod random;
+pub use stdio_bus_base::random;
 #[doc(hidden)]
 pub mod reserve;
 pub use ndjson_scan as scan;
@@ -69,12 +69,9 @@ pub mod visible;
 #[doc(hidden)]
 pub mod websocket;
 
-#[cfg(feature = "agent")]
-#[doc(hidden)]
-pub mod agent;
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub mod testing;
 #[cfg(feature = "tls")]
 #[doc(hidden)]
-pub mod trust;
+pub use stdio_bus_base::trust;

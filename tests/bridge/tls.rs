@@ -120,7 +120,7 @@ fn a_certificate_is_believed_only_if_its_authority_is_and_it_is_for_that_host() 
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = front(listener.local_addr().expect("it is bound")).port();
     let with = |name: &str| vec!["--ca-file".to_owned(), file(name)];
-    let other = format!("{}/tests/agent/self-signed/elsewhere.pem", env!("CARGO_MANIFEST_DIR"));
+    let other = format!("{}/crates/openai-agent/tests/agent/self-signed/elsewhere.pem", env!("CARGO_MANIFEST_DIR"));
     for arguments in [vec![], vec!["--ca-file".to_owned(), other]] {
         let (message, log) = told(&format!("wss://localhost:{port}/acp"), &arguments);
         assert!(message.contains("UnknownIssuer"), "{message}");

@@ -7,9 +7,9 @@
 use serde_json::{Value as Json, json};
 
 use super::{cuts, pieces_and_stream};
-use crate::agent::answer::{Answer, Ending, Piece, StopReason};
-use crate::agent::chunk::Kind;
-use crate::agent::errors::Failure;
+use openai_agent::answer::{Answer, Ending, Piece, StopReason};
+use openai_agent::chunk::Kind;
+use openai_agent::errors::Failure;
 
 /// What is heard of an answer.
 #[derive(Debug, PartialEq)]

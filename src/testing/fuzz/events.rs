@@ -5,7 +5,7 @@
 use std::ops::ControlFlow;
 
 use super::{cuts, pieces_and_stream};
-use crate::agent::sse::{Field, Parser, TooLong};
+use openai_agent::sse::{Field, Parser, TooLong};
 
 /// The events up to the end of the stream, or to a line that is longer than the limit.
 type Events = (Vec<Vec<u8>>, Result<(), TooLong>);

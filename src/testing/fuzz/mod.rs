@@ -3,11 +3,9 @@
 //!
 //! Each file has one function, `check`, which panics when what it promises does not hold.
 
-#[cfg(feature = "agent")]
 pub mod answers;
 pub mod configuration;
 pub mod core;
-#[cfg(feature = "agent")]
 pub mod events;
 pub mod framing;
 pub mod proxy;

@@ -8,9 +8,7 @@ const JSON: &str = include_str!("../../../fuzz/words/json");
 const CONFIGURATION: &str = include_str!("../../../fuzz/words/configuration");
 const PROXY: &str = include_str!("../../../fuzz/words/proxy");
 const WEBSOCKET: &str = include_str!("../../../fuzz/words/websocket");
-#[cfg(feature = "agent")]
 const ANSWERS: &str = include_str!("../../../fuzz/words/answers");
-#[cfg(feature = "agent")]
 const EVENTS: &str = include_str!("../../../fuzz/words/events");
 
 const KEYS: &[&str] =
@@ -135,13 +133,11 @@ proptest! {
         super::websocket::check(&bytes);
     }
 
-    #[cfg(feature = "agent")]
     #[test]
     fn any_pieces_of_a_response_give_the_events_of_the_standard(bytes in in_pieces(text(EVENTS, 40))) {
         super::events::check(&bytes);
     }
 
-    #[cfg(feature = "agent")]
     #[test]
     fn nothing_of_an_answer_is_said_twice_or_lost_in_any_pieces(
         said in in_pieces(vec(any::<u8>(), 0..30)), noise in in_pieces(text(ANSWERS, 24)),

@@ -8,7 +8,7 @@ import { fileURLToPath } from "node:url";
 import * as acp from "@agentclientprotocol/sdk";
 import { withAgent } from "./support.mjs";
 
-const file = (name) => fileURLToPath(new URL(`../../agent/${name}`, import.meta.url));
+const file = (name) => fileURLToPath(new URL(`../../../crates/openai-agent/tests/agent/${name}`, import.meta.url));
 const delta = (text) => `data: ${JSON.stringify({ choices: [{ index: 0, delta: { content: text } }] })}\n\n`;
 
 test("two hundred prompts stream at once over HTTP/2, and a cancelled one is reset", async () => {

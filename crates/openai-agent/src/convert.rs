@@ -302,8 +302,8 @@ fn utf8(json: Vec<u8>) -> Box<str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent::json::Reader;
-    use crate::agent::options::Parameters;
+    use crate::json::Reader;
+    use crate::options::Parameters;
     use proptest::prelude::*;
     use serde_json::{Value as Json, json};
 

@@ -2,7 +2,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 
-use crate::random::{Flags, fill};
+use stdio_bus_base::random::{Flags, fill};
 
 /// Random bytes from the kernel.
 pub(super) fn random() -> [u8; 16] {

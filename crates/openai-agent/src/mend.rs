@@ -151,7 +151,7 @@ fn unit(text: &[u8]) -> Option<u16> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent::json::Reader;
+    use crate::json::Reader;
     use proptest::prelude::*;
     use serde_json::{Value as Json, json};
 

@@ -6,14 +6,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde_json::{Value as Json, json};
 
 use super::{Agent, Effect, ToStore};
-use crate::agent::answer::{Ending, StopReason};
-use crate::agent::chunk::Kind;
-use crate::agent::config::{Config, Level};
-use crate::agent::dialect::{Dialect, Limit};
-use crate::agent::history::{Choice, Entry, Header, Stored};
-use crate::agent::json::Reader;
-use crate::agent::options::Chosen;
-use crate::agent::session::TurnId;
+use crate::answer::{Ending, StopReason};
+use crate::chunk::Kind;
+use crate::config::{Config, Level};
+use crate::dialect::{Dialect, Limit};
+use crate::history::{Choice, Entry, Header, Stored};
+use crate::json::Reader;
+use crate::options::Chosen;
+use crate::session::TurnId;
 
 /// An agent and what is around it.
 pub(super) struct Trial {

@@ -7,10 +7,10 @@
 use std::time::SystemTime;
 
 use super::{Agent, Effect};
-use crate::agent::config::Level;
-use crate::agent::rpc::RpcError;
-use crate::agent::session::Fate;
-use crate::agent::sessions::End;
+use crate::config::Level;
+use crate::rpc::RpcError;
+use crate::session::Fate;
+use crate::sessions::End;
 
 impl Agent {
     pub(super) fn need_room_for_a_session(&self) -> Result<(), RpcError> {
@@ -78,9 +78,9 @@ mod tests {
 
     use super::super::trial::{Trial, stored};
     use super::*;
-    use crate::agent::chunk::Kind;
-    use crate::agent::errors::Failure;
-    use crate::agent::history::{Appended, Look};
+    use crate::chunk::Kind;
+    use crate::errors::Failure;
+    use crate::history::{Appended, Look};
 
     fn close(session: &str) -> Json {
         json!({ "sessionId": session })

@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    stdio_bus::agent::cli::main()
+    openai_agent::cli::main()
 }

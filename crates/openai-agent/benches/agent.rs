@@ -1,6 +1,6 @@
 //! What openai-agent costs: latency added to a token, tokens a second, memory, size of the binary.
 //!
-//! `cargo bench --features agent --bench agent` starts the release binary against an endpoint in this process, prints
+//! `cargo bench -p openai-agent` starts the release binary against an endpoint in this process, prints
 //! one line a figure and fails if one is missed. `AGENT_BENCH_STRICT=0` only prints. The latency is the whole way
 //! from before the endpoint's write to after the client's read: two hops through the kernel and three threads woken.
 

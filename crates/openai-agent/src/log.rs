@@ -76,7 +76,7 @@ pub fn log(level: Level, message: Arguments<'_>) {
 /// Logs a line at a level: `note!(Warn, "…")`.
 macro_rules! note {
     ($level:ident, $($message:tt)*) => {
-        $crate::agent::log::log($crate::agent::config::Level::$level, format_args!($($message)*))
+        $crate::log::log($crate::config::Level::$level, format_args!($($message)*))
     };
 }
 pub(crate) use note;

@@ -4,7 +4,7 @@ use rustls::ClientConfig;
 
 use super::config::Config;
 use super::log::note;
-use crate::trust;
+use stdio_bus_base::trust;
 
 /// How TLS connections to the configured endpoint are made.
 ///

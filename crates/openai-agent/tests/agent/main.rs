@@ -19,5 +19,5 @@ mod network;
 mod secrets;
 mod streaming;
 mod transcript;
-#[path = "../support/waiting.rs"]
+#[path = "../../../../tests/support/waiting.rs"]
 mod waiting;

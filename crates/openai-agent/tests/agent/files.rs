@@ -3,7 +3,7 @@
 use serde_json::Value as Json;
 
 fn root(path: &str) -> String {
-    std::fs::read_to_string(format!("{}/{path}", env!("CARGO_MANIFEST_DIR")))
+    std::fs::read_to_string(format!("{}/../../{path}", env!("CARGO_MANIFEST_DIR")))
         .unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
@@ -71,7 +71,7 @@ fn the_registry_entry_has_what_the_registry_asks_for() {
 #[test]
 fn the_example_configurations_start_this_agent_with_variables_that_it_knows() {
     let known: Vec<&str> =
-        stdio_bus::agent::config::VARIABLES.iter().flat_map(|variable| variable.name.split(", ")).collect();
+        openai_agent::config::VARIABLES.iter().flat_map(|variable| variable.name.split(", ")).collect();
     for name in ["openai", "azure", "bedrock", "ollama", "vllm", "litellm"] {
         let config: Json = serde_json::from_str(&root(&format!("config/{name}.json"))).unwrap();
         let pools = config["pools"].as_array().unwrap();
@@ -87,7 +87,7 @@ fn the_example_configurations_start_this_agent_with_variables_that_it_knows() {
                 assert!(known.contains(&key.as_str()), "{name}: {key}");
                 values.insert(key.clone(), value.as_str().unwrap().to_owned());
             }
-            let read = stdio_bus::agent::config::Config::from_env(&mut |name| values.get(name).cloned());
+            let read = openai_agent::config::Config::from_env(&mut |name| values.get(name).cloned());
             read.unwrap_or_else(|error| panic!("{name}: {error}"));
         }
     }

@@ -39,7 +39,7 @@ use super::rpc::{self, Message, Reply, RpcError, UPDATE_TAIL, push_error, push_r
 use super::session::{Exchange, Session, TurnId};
 use super::sessions::{End, Sessions};
 use super::window::{self, Overflow, USUAL_RATE, budget, weight};
-use crate::calendar::to_the_second;
+use stdio_bus_base::calendar::to_the_second;
 
 use archive::Pending;
 pub use archive::{ToKeep, ToStore};

@@ -11,12 +11,12 @@ use simd_json::prelude::*;
 use simd_json::tape::Value;
 
 use super::{Agent, Effect, LONGEST_PIECE, Outcome, Turn, directory, floor, push_text, push_title, text};
-use crate::agent::config::{Level, ListScope};
-use crate::agent::history::{Appended, Choice, Entry, Header, Listed, Look, Stored};
-use crate::agent::json::{Reader, quoted};
-use crate::agent::rpc::{Reply, RpcError, UPDATE_TAIL, push_error, push_result, update_head};
-use crate::agent::session::{Exchange, Session, TurnId};
-use crate::calendar::to_the_second;
+use crate::config::{Level, ListScope};
+use crate::history::{Appended, Choice, Entry, Header, Listed, Look, Stored};
+use crate::json::{Reader, quoted};
+use crate::rpc::{Reply, RpcError, UPDATE_TAIL, push_error, push_result, update_head};
+use crate::session::{Exchange, Session, TurnId};
+use stdio_bus_base::calendar::to_the_second;
 
 /// Sessions in one page of a list.
 const PAGE: usize = 100;
@@ -403,7 +403,7 @@ mod tests {
 
     use super::super::trial::{Trial, stored, title};
     use super::*;
-    use crate::agent::history::Store;
+    use crate::history::Store;
 
     const HISTORY: (&str, &str) = ("OPENAI_HISTORY_DIR", "/h");
 

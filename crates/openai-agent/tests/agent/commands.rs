@@ -15,8 +15,8 @@ fn run(arguments: &[&str], env: &[(&str, &str)]) -> (Output, String) {
 fn help_and_the_manual_name_every_variable() {
     let (output, help) = run(&["--help"], &[]);
     assert!(output.status.success());
-    let manual = include_str!("../../docs/openai-agent.md");
-    for variable in stdio_bus::agent::config::VARIABLES {
+    let manual = include_str!("../../../../docs/openai-agent.md");
+    for variable in openai_agent::config::VARIABLES {
         for text in [&help, manual] {
             for name in variable.name.split(", ") {
                 assert!(text.contains(name), "{name}");

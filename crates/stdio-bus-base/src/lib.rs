@@ -1,0 +1,8 @@
+//! What the daemon, the bridge and the agent share, and nobody else needs: it may change at any time.
+
+#![warn(unreachable_pub)]
+
+pub mod calendar;
+pub mod random;
+#[cfg(feature = "tls")]
+pub mod trust;

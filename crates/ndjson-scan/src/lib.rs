@@ -311,7 +311,6 @@ impl Default for Scanner {
 
 impl Scanner {
     /// A scanner with the fastest instruction set of this CPU.
-    #[inline]
     pub fn new() -> Self {
         #[cfg(target_arch = "x86_64")]
         if let Some(isa) = Avx512::detect() {

@@ -1,5 +1,11 @@
 //! Which worker a message goes to that belongs to no session yet: the groups of seats, and how one of them is picked
 //! (spec 3.3, 6.1; decisions 6, 7).
+use alloc::borrow::ToOwned;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use ndjson_scan::{Line, Window, decoded};
 
 use super::Bus;
 use super::origin::Origin;
@@ -7,11 +13,6 @@ use super::peer::{ClientKey, Moment, WorkerKey};
 use super::pool::Seat;
 use super::report::Reason;
 use super::settings::{self, Assignment, OnExit, Settings};
-use alloc::borrow::ToOwned;
-use alloc::format;
-use alloc::string::String;
-use alloc::vec::Vec;
-use ndjson_scan::{Line, Window, decoded};
 
 /// The workers that a message may go to: those of one pool, or of all.
 pub(super) struct Group {
@@ -222,7 +223,7 @@ impl Bus {
         let limits = &self.settings.limits;
         let (restarts, window) = (limits.max_restarts, limits.restart_window.as_secs());
         let remedy = match seats.filter_map(|(pool, seat)| self.pools[pool].seats[seat].restart_at).min() {
-            Some(at) => format!("it is tried again in {} s", at.since(now).as_secs_f32().ceil()),
+            Some(at) => format!("it is tried again in {} s", at.since(now).as_millis().div_ceil(1000)),
             None => "the daemon has to be restarted".to_owned(),
         };
         format!("given up after {restarts} restarts within {window} s (max_restarts); mend the command, {remedy}")

@@ -11,7 +11,7 @@ pub(crate) struct Avx2(());
 impl Avx2 {
     /// The instruction set, if the CPU has it.
     pub(crate) fn detect() -> Option<Self> {
-        let has = has!("avx2") && has!("bmi1") && has!("bmi2") && has!("lzcnt") && has!("popcnt") && has!("pclmulqdq");
+        let has = has!("avx2", "bmi1", "bmi2", "lzcnt", "popcnt", "pclmulqdq");
         has.then_some(Self(()))
     }
 }

@@ -11,17 +11,19 @@ pub(crate) struct Avx512(());
 impl Avx512 {
     /// The instruction set, if the CPU has it.
     pub(crate) fn detect() -> Option<Self> {
-        let has = has!("avx512f")
-            && has!("avx512bw")
-            && has!("avx512vl")
-            && has!("avx512dq")
-            && has!("avx512vbmi")
-            && has!("avx512vbmi2")
-            && has!("bmi1")
-            && has!("bmi2")
-            && has!("lzcnt")
-            && has!("popcnt")
-            && has!("pclmulqdq");
+        let has = has!(
+            "avx512f",
+            "avx512bw",
+            "avx512vl",
+            "avx512dq",
+            "avx512vbmi",
+            "avx512vbmi2",
+            "bmi1",
+            "bmi2",
+            "lzcnt",
+            "popcnt",
+            "pclmulqdq"
+        );
         has.then_some(Self(()))
     }
 }

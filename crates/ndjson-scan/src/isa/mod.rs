@@ -3,17 +3,17 @@
 //!
 //! A value that implements [`Isa`] exists only if the CPU has the instructions, so its methods are safe to call.
 
-/// Whether the CPU has this; without the standard library, whether the program is built for those that have it.
+/// Whether the CPU has all of these; without the standard library, whether the program is built for those that have them.
 #[cfg(all(target_arch = "x86_64", feature = "std"))]
 macro_rules! has {
-    ($feature:tt) => {
-        std::is_x86_feature_detected!($feature)
+    ($($feature:tt),+) => {
+        [$(std::is_x86_feature_detected!($feature)),+].into_iter().all(|is_there| is_there)
     };
 }
 #[cfg(all(target_arch = "x86_64", not(feature = "std")))]
 macro_rules! has {
-    ($feature:tt) => {
-        cfg!(target_feature = $feature)
+    ($($feature:tt),+) => {
+        cfg!(all($(target_feature = $feature),+))
     };
 }
 

@@ -34,9 +34,6 @@ mod advice;
 #[doc(hidden)]
 pub mod bridge;
 #[doc(hidden)]
-pub use stdio_bus_base::calendar;
-pub use stdio_bus_core as bus;
-#[doc(hidden)]
 pub mod cgroup;
 #[doc(hidden)]
 pub mod check;
@@ -54,10 +51,7 @@ pub mod io;
 #[doc(hidden)]
 pub mod proxy;
 #[doc(hidden)]
-pub use stdio_bus_base::random;
-#[doc(hidden)]
 pub mod reserve;
-pub use ndjson_scan as scan;
 #[doc(hidden)]
 pub mod shell;
 #[doc(hidden)]
@@ -72,6 +66,9 @@ pub mod websocket;
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub mod testing;
+
+pub use ndjson_scan as scan;
 #[cfg(feature = "tls")]
-#[doc(hidden)]
-pub use stdio_bus_base::trust;
+use stdio_bus_base::trust;
+use stdio_bus_base::{calendar, random};
+pub use stdio_bus_core as bus;

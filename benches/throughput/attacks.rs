@@ -583,7 +583,8 @@ fn flood(stage: &Stage<'_>, requests: bool, micros: u64) -> io::Result<Outcome> 
 /// rest is the daemon's.
 fn starts(stage: &Stage<'_>) -> io::Result<Outcome> {
     let mut pool = agents("shared", 1, 0)?;
-    let command = pool["command"].as_str().unwrap_or_default().to_owned();
+    let words = [&pool["command"], &pool["args"][0], &pool["args"][1]];
+    let [command, args @ ..] = words.map(|word| word.as_str().unwrap_or_default().to_owned());
     pool["assignment"] = json!("dedicated");
     pool["max_instances"] = json!(500);
     let server = stage.start(&[pool, agents("own", 1, 0)?], &json!({}), Transport::Tcp)?;
@@ -595,7 +596,7 @@ fn starts(stage: &Stage<'_>) -> io::Result<Outcome> {
     let (elsewhere, _) = beside_starts(&server.address, until, || {
         let line = request(0, "m", "shared");
         let mut child = Command::new(&command)
-            .args(["be-agent-worker", "0"])
+            .args(&args)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

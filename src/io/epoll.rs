@@ -201,6 +201,13 @@ impl Epoll {
         self.poll.control(how, descriptor, events, data(descriptor, generation))
     }
 
+    /// Takes what waits for a descriptor. Of what is registered by its number nothing is heard any more.
+    fn forget(&mut self, descriptor: RawFd) -> Waiters {
+        let waiters = &mut self.waiting[descriptor as usize];
+        let generation = waiters.generation.wrapping_add(1);
+        std::mem::replace(waiters, Waiters { generation, ..Waiters::default() })
+    }
+
     /// What waits for the descriptor of an event; none if that is closed.
     fn waiters(&self, event: &libc::epoll_event) -> Option<&Waiters> {
         let waiters = self.waiting.get(event.u64 as u32 as usize)?;
@@ -221,8 +228,7 @@ impl Epoll {
             self.waiting[descriptor as usize].registered = None;
             return self.unarmed.push(descriptor);
         }
-        let waiters = self.waiting[descriptor as usize];
-        self.opened(descriptor);
+        let waiters = self.forget(descriptor);
         for (token, submission) in [waiters.input, waiters.output, waiters.watch].into_iter().flatten() {
             let completion = match submission {
                 Submission::AwaitRoom { .. } if code == libc::EPERM => {
@@ -352,19 +358,20 @@ impl Epoll {
             self.look(if self.done.is_empty() { timeout } else { Some(Duration::ZERO) })?;
         }
         let mut events = std::mem::take(&mut self.events);
-        let is_stale = |event: &libc::epoll_event| event.u64 != ASIDE && self.waiters(event).is_none();
-        if waits && !events.is_empty() && events.iter().all(is_stale) {
-            std::thread::sleep(STALE_SLEEP);
-        }
+        let mut are_stale = waits && !events.is_empty();
         for event in events.drain(..) {
             match event.u64 {
                 ASIDE => {
                     let done = &mut self.done;
                     self.aside.finished(|token, result| done.push(Completion::of(token, result, None, false)));
                 }
-                _ if self.waiters(&event).is_none() => {}
+                _ if self.waiters(&event).is_none() => continue,
                 _ => self.ready(event.u64 as RawFd, event.events),
             }
+            are_stale = false;
+        }
+        if are_stale {
+            std::thread::sleep(STALE_SLEEP);
         }
         self.events = events;
         Ok(())
@@ -410,8 +417,8 @@ impl Io for Epoll {
     }
 
     fn opened(&mut self, descriptor: RawFd) {
-        if let Some(waiters) = self.waiting.get_mut(descriptor as usize) {
-            *waiters = Waiters { generation: waiters.generation.wrapping_add(1), ..Waiters::default() };
+        if (descriptor as usize) < self.waiting.len() {
+            self.forget(descriptor);
         }
     }
 

@@ -21,6 +21,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value as Json, json};
 use simd_json::prelude::*;
 use simd_json::tape::Value;
+use stdio_bus_base::calendar::to_the_second;
 
 use super::answer::{Ending, StopReason};
 use super::chunk::Kind;
@@ -39,7 +40,6 @@ use super::rpc::{self, Message, Reply, RpcError, UPDATE_TAIL, push_error, push_r
 use super::session::{Exchange, Session, TurnId};
 use super::sessions::{End, Sessions};
 use super::window::{self, Overflow, USUAL_RATE, budget, weight};
-use stdio_bus_base::calendar::to_the_second;
 
 use archive::Pending;
 pub use archive::{ToKeep, ToStore};

@@ -1,10 +1,9 @@
 //! Which certificates are believed: the bundled roots, the system's, and those of `OPENAI_CA_FILE`.
-
 use rustls::ClientConfig;
+use stdio_bus_base::trust;
 
 use super::config::Config;
 use super::log::note;
-use stdio_bus_base::trust;
 
 /// How TLS connections to the configured endpoint are made.
 ///

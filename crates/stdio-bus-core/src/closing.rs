@@ -5,9 +5,10 @@
 //! and the bytes of that are bounded. Where memory is short, the rest of a line that has not come as a whole is skipped
 //! and not kept. A client that leaves, breaks off or sends what is no message is closed without it: there is nothing more
 //! to be heard.
-
 use alloc::format;
 use core::time::Duration;
+
+use ndjson_scan::{Line, Window};
 
 use super::client::{Pace, Phase, Refusing};
 use super::message::{Kind, Refusal, kind};
@@ -18,7 +19,6 @@ use super::reply::Delivered;
 use super::report::Reason;
 use super::requests::in_order;
 use super::{Bus, Flow, Progress};
-use ndjson_scan::{Line, Window};
 
 /// A client that has sent nothing for so long is taken to have been read to the end.
 pub(super) const SILENCE: Duration = Duration::from_millis(100);

@@ -1,5 +1,10 @@
 //! Which answer means which request: a request is recorded with an id that its answerer has never seen for another one,
 //! and every answer finds its asker, or nobody (spec 6.2; decisions 4, 5).
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::vec::Vec;
+
+use ndjson_scan::{Line, Window};
 
 use super::endpoint::Retired;
 use super::id::{Id, View};
@@ -11,10 +16,6 @@ use super::requests::{Direction, NewRequest, Original, Request, Requests};
 use super::settings::{IdCollision, MAX_PENDING_REQUESTS};
 use super::tally::Outcome;
 use super::{Bus, end_of, reply};
-use alloc::boxed::Box;
-use alloc::format;
-use alloc::vec::Vec;
-use ndjson_scan::{Line, Window};
 
 impl Bus {
     /// Records a request. Returns the token to replace its id with, if the answerer may not see the asker's

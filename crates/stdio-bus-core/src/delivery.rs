@@ -2,9 +2,10 @@
 //! receiver is full, and are read again when there is room (spec 7.3, decision 12).
 //!
 //! Invariant: a peer waits for one output at a time, and is in the list of that output once.
-
 use alloc::format;
 use core::time::Duration;
+
+use ndjson_scan::{Line, Span};
 
 use super::Bus;
 use super::client::Client;
@@ -12,7 +13,6 @@ use super::message::{Edit, Edits};
 use super::peer::{ClientKey, Moment, Peer, Text, WorkerKey};
 use super::port::{Close, Effect};
 use super::report::Reason;
-use ndjson_scan::{Line, Span};
 
 /// A client may read more slowly than a worker writes that it shares with others. It is closed when more than so many
 /// times max_output_queue are queued for it.

@@ -1,12 +1,13 @@
 //! Methods that a pool keeps from clients: those whose answer would tell one client about the others.
+use alloc::format;
+use alloc::string::String;
+
+use ndjson_scan::{Line, Window, decoded};
 
 use super::Bus;
 use super::peer::WorkerKey;
 use super::report::Reason;
 use super::settings::Settings;
-use alloc::format;
-use alloc::string::String;
-use ndjson_scan::{Line, Window, decoded};
 
 /// Whether any pool denies anything: where none does, no message is looked at for it.
 pub(super) fn denies_methods(settings: &Settings) -> bool {

@@ -6,10 +6,11 @@
 //!
 //! Invariant: the lines that wait are counted and bounded, by worker and all together, and one that was not delivered is
 //! reported.
-
 use alloc::format;
 use alloc::vec::Vec;
 use core::time::Duration;
+
+use ndjson_scan::{Line, Span, Window};
 
 use super::Bus;
 use super::message::session_name;
@@ -17,7 +18,6 @@ use super::peer::{ClientKey, Moment, Peer, Text, WorkerKey};
 use super::port::Effect;
 use super::report::Reason;
 use super::settings::MAX_SESSION_ID_LEN;
-use ndjson_scan::{Line, Span, Window};
 
 /// So many lines of one worker wait at most.
 const MOST_LINES: usize = 64;

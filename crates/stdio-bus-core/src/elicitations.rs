@@ -3,13 +3,13 @@
 //!
 //! An id that a worker uses for two clients at once means neither of them. A session that another connection takes over
 //! takes its elicitations along.
-
 use alloc::collections::VecDeque;
+
+use ndjson_scan::{Line, Window, string_in_params};
 
 use super::Bus;
 use super::message::has_method;
 use super::peer::{ClientKey, SessionKey, Text, WorkerKey};
-use ndjson_scan::{Line, Window, string_in_params};
 
 /// So many are remembered for one worker; beyond them the oldest one goes.
 const MOST: usize = 64;

@@ -1,13 +1,13 @@
 //! What a client connection and a worker's pipes have in common: the line they are in the middle of, what is queued
 //! for them, and the requests and sessions that hang on them.
-
 use alloc::vec::Vec;
 use core::time::Duration;
+
+use ndjson_scan::{Line, Outcome, Partial, Scanner, Window};
 
 use super::output::Output;
 use super::peer::{Moment, Peer, RequestMark, SessionMark};
 use super::table::Members;
-use ndjson_scan::{Line, Outcome, Partial, Scanner, Window};
 
 /// One end of the bus.
 #[derive(Default)]

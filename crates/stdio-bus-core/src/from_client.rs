@@ -2,9 +2,10 @@
 //!
 //! Invariant: a line is queued for exactly one worker, or its loss is reported, and a lost request is answered. A
 //! session or request that a line names belongs to its sender, or to nobody.
-
 use alloc::borrow::Cow;
 use alloc::format;
+
+use ndjson_scan::{Line, Span, Window};
 
 use super::id::View;
 use super::message::{Edit, Edits, Kind, Refusal, Verb, kind, print_of, request_id, session_name, verb};
@@ -14,7 +15,6 @@ use super::requests::{Direction, NewRequest, Request, SessionEffect};
 use super::sessions::{self, Asked, Rank, Session};
 use super::settings::{Assignment, MAX_SESSION_ID_LEN, SessionAccess};
 use super::{Bus, Flow};
-use ndjson_scan::{Line, Span, Window};
 
 /// A session that a message names.
 enum Named<'a> {

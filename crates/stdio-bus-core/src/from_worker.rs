@@ -2,6 +2,9 @@
 //! (spec 6.3, decision 5).
 //!
 //! Invariant: a line is queued for exactly one client, or its loss is reported, and a lost request is answered.
+use alloc::format;
+
+use ndjson_scan::{Line, MAX_WRAPPED_DEPTH, Span, Window};
 
 use super::client::Phase;
 use super::delivery::Room;
@@ -14,8 +17,6 @@ use super::requests::{Direction, NewRequest, SessionEffect};
 use super::sessions::{Asked, Rank, Session};
 use super::worker::Worker;
 use super::{Bus, Flow};
-use alloc::format;
-use ndjson_scan::{Line, MAX_WRAPPED_DEPTH, Span, Window};
 
 impl Bus {
     /// A line from a worker.

@@ -1,14 +1,14 @@
 //! Request ids. Two tokens are one id when they are the same JSON value: `1`, `1.0` and `1e0` are, `1` and `"1"` are
 //! not (decision 4). An [`Id`] holds the canonical form, so that comparing is comparing bytes.
-
 use alloc::borrow::Cow;
 use alloc::format;
 use alloc::string::ToString;
 use alloc::vec::Vec;
 
+use ndjson_scan::decoded;
+
 use super::peer::Text;
 use super::settings::MAX_REQUEST_ID_LEN;
-use ndjson_scan::decoded;
 
 /// Integers up to this many digits stand for themselves; longer ones are written with an exponent, like fractions.
 const PLAIN_DIGITS: usize = 40;

@@ -1,15 +1,15 @@
 //! What a line is: its kind, what its method means to the bus, the names it carries, and the pieces of it that are
 //! replaced on its way (spec 6, decisions 1, 2). It reads one line and knows nothing of the bus.
-
 use alloc::borrow::Cow;
 use alloc::format;
 use alloc::string::String;
+
+use ndjson_scan::{Line, Span, Window, decoded};
 
 use super::id::View;
 use super::peer::Text;
 use super::report::Reason;
 use super::settings::MAX_REQUEST_ID_LEN;
-use ndjson_scan::{Line, Span, Window, decoded};
 
 /// An id longer than this is not repeated in the error that refuses it.
 const LONGEST_ECHOED_ID: usize = 1024;

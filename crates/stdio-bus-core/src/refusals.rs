@@ -1,5 +1,9 @@
 //! What is said of a line that goes nowhere: an error to who asked, and a report with who, which id, and why
 //! (spec 4.3, 5.3, 7.3.2; decisions 8, 9).
+use alloc::format;
+use alloc::string::String;
+
+use ndjson_scan::{Fault, Line, Window};
 
 use super::client::Phase;
 use super::message::{Refusal, echoed_id, echoed_session, session_name};
@@ -9,9 +13,6 @@ use super::reply::Delivered;
 use super::report::Reason;
 use super::settings::MAX_REQUEST_ID_LEN;
 use super::{Bus, Flow, foreign, length_of_line, reply};
-use alloc::format;
-use alloc::string::String;
-use ndjson_scan::{Fault, Line, Window};
 
 impl Bus {
     /// Tells that a line of `from` was dropped, with its id.

@@ -5,14 +5,15 @@
 //! not read. Workers that end again and again are not waited for.
 //!
 //! Invariant: `waiting` has each client that awaits a worker, once.
+use alloc::vec::Vec;
+
+use ndjson_scan::{Line, Window};
 
 use super::Bus;
 use super::assignment::Group;
 use super::peer::{ClientKey, Moment, Peer};
 use super::port::Effect;
 use super::settings::Assignment;
-use alloc::vec::Vec;
-use ndjson_scan::{Line, Window};
 
 /// See the top of the file.
 #[derive(Default)]

@@ -2,8 +2,9 @@
 //!
 //! Death is the process being reaped, not its stdout ending: a grandchild can hold the pipe open for hours, and a
 //! process can close its pipes and live.
-
 use core::time::Duration;
+
+use ndjson_scan::Partial;
 
 use super::audience::Audience;
 use super::early::Early;
@@ -15,7 +16,6 @@ use super::peer::{ClientKey, Moment};
 use super::port::Exit;
 use super::report::{Reason, WorkerName};
 use super::send_window::SendWindow;
-use ndjson_scan::Partial;
 
 /// How long a worker whose pipe broke may take to exit by itself, and how long the stdout of one that has exited is
 /// still read.

@@ -2,13 +2,13 @@
 //!
 //! It asks the shell for the disk by effects and goes on with what comes of it. Whatever the disk does, the answer of
 //! a turn that ended well reaches the client: a turn that cannot be stored is told in a message of its own.
-
 use std::rc::Rc;
 use std::time::SystemTime;
 
 use serde_json::{Value as Json, json};
 use simd_json::prelude::*;
 use simd_json::tape::Value;
+use stdio_bus_base::calendar::to_the_second;
 
 use super::{Agent, Effect, LONGEST_PIECE, Outcome, Turn, directory, floor, push_text, push_title, text};
 use crate::config::{Level, ListScope};
@@ -16,7 +16,6 @@ use crate::history::{Appended, Choice, Entry, Header, Listed, Look, Stored};
 use crate::json::{Reader, quoted};
 use crate::rpc::{Reply, RpcError, UPDATE_TAIL, push_error, push_result, update_head};
 use crate::session::{Exchange, Session, TurnId};
-use stdio_bus_base::calendar::to_the_second;
 
 /// Sessions in one page of a list.
 const PAGE: usize = 100;

@@ -30,10 +30,10 @@ mod tally;
 mod turns;
 mod vacancy;
 mod workers;
-
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use ndjson_scan::{PAD, Window};
 use serde_json::{Value, json};
 
 use super::Bus;
@@ -43,7 +43,6 @@ use super::report::{Level, Reason, Report, WorkerName};
 use super::settings::{
     Assignment, IdCollision, Limits, Listener, OnExit, OnFailure, Pool, Routing, SessionAccess, Settings,
 };
-use ndjson_scan::{PAD, Window};
 
 /// A bus on a bench, with every wire at hand.
 struct Bench {

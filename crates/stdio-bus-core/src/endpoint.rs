@@ -7,9 +7,12 @@ use ndjson_scan::{Line, Outcome, Partial, Scanner, Window};
 
 use super::gate::ReadGate;
 use super::output::Output;
-use super::peer::{Moment, Peer, RequestMark, SessionMark};
+use super::peer::{Moment, Peer, SessionMark};
 use super::table::Members;
 use super::timers::Armed;
+
+/// No request.
+pub(super) const NONE: u16 = u16::MAX;
 
 /// One end of the bus.
 #[derive(Default)]
@@ -33,11 +36,9 @@ pub(super) struct Endpoint {
     /// When a line was taken from it for the last time.
     pub spoke_at: Option<Moment>,
     /// Its requests that nobody has answered yet.
-    pub outstanding: Members<RequestMark>,
-    /// They are listed by their ids, too.
-    pub lists_ids: bool,
+    pub outstanding: Asked,
     /// Requests that it has not answered yet.
-    pub to_answer: Members<RequestMark>,
+    pub unanswered: Unanswered,
     /// Every id of a request to it is one that it has never seen: it has answered what nobody asked, or it may still
     /// answer more than is remembered.
     pub fresh_ids: bool,
@@ -47,6 +48,45 @@ pub(super) struct Endpoint {
     pub sessions: Members<SessionMark>,
     /// What has gone through it.
     pub traffic: Traffic,
+}
+
+/// The requests of one asker, the oldest first: where the list begins and ends, and how long it is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked {
+    pub first: u16,
+    pub last: u16,
+    pub count: u16,
+    /// They are listed by their ids, too.
+    pub lists_ids: bool,
+}
+
+impl Default for Asked {
+    fn default() -> Self {
+        Self { first: NONE, last: NONE, count: 0, lists_ids: false }
+    }
+}
+
+impl Asked {
+    /// How many there are.
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.count.into()
+    }
+
+    /// Whether there is none.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+}
+
+/// The requests that one answerer has still to answer.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Unanswered {
+    /// All of them.
+    pub count: u32,
+    /// Those that somebody waits for.
+    pub awaited: u32,
 }
 
 /// What has gone through one end. Every line passes here: a counter is an addition where its end is in hand anyway.
@@ -103,7 +143,7 @@ impl Endpoint {
 }
 
 /// The ids of requests that a peer may still answer although they were forgotten, as fingerprints
-/// ([`Requests::fingerprint`](super::requests::Requests::fingerprint)).
+/// (`Pending::fingerprint`).
 #[derive(Default)]
 pub(super) struct Retired {
     /// In order.

@@ -7,7 +7,7 @@ use alloc::vec;
 
 use super::client::Client;
 use super::peer::{ClientKey, Peer};
-use super::requests::Direction;
+use super::pending::Direction;
 use super::{Bus, settings};
 
 /// Slots for pending requests that are kept for each other connection, and for all of them together.
@@ -42,11 +42,11 @@ impl Bus {
 
     /// Whether the next slot for a pending request is kept for connections that hold fewer than `asker` does.
     pub(super) fn slot_is_kept(&self, direction: Direction, asker: Peer) -> bool {
-        let (requests, askers) = match direction {
-            Direction::ToWorkers => (&self.to_workers, self.clients.len()),
-            Direction::ToClients => (&self.to_clients, self.workers.len()),
+        let askers = match direction {
+            Direction::ToWorkers => self.clients.len(),
+            Direction::ToClients => self.workers.len(),
         };
-        let free = settings::MAX_PENDING_REQUESTS - requests.len();
+        let free = settings::MAX_PENDING_REQUESTS - self.pending.count(direction);
         let kept = KEPT.min(KEPT_FOR_EACH * askers.saturating_sub(1));
         let holds = || self.peer_end(asker).map_or(0, |end| end.outstanding.len());
         free <= kept && holds() >= settings::MAX_PENDING_REQUESTS / askers.max(1)

@@ -10,8 +10,8 @@ use ndjson_scan::{Line, Span, Window};
 use super::id::View;
 use super::message::{Edit, Edits, Kind, Refusal, Verb, kind, print_of, request_id, session_name, verb};
 use super::peer::{ClientKey, Moment, Peer, RequestKey, SessionKey, Text, WorkerKey};
+use super::pending::{Direction, NewRequest, Request, SessionEffect};
 use super::report::Reason;
-use super::requests::{Direction, NewRequest, Request, SessionEffect};
 use super::sessions::{self, Asked, Rank, Session};
 use super::settings::{Assignment, MAX_SESSION_ID_LEN, SessionAccess};
 use super::{Bus, Flow};
@@ -152,7 +152,7 @@ impl Bus {
         }
         self.forward(now, Peer::Worker(worker), line, &mut edits);
         if let (Verb::Cancel(how), Some(key)) = (verb, cancels) {
-            let due = self.to_workers.cancel(now, key, how);
+            let due = self.pending.cancel(now, key, how);
             self.wake_requests_at(due);
         }
         Flow::Next
@@ -299,7 +299,7 @@ impl Bus {
     ) -> Result<Route<'a>, Refusal> {
         let unknown = || Refusal(Reason::UnknownRequest, "it names no pending request of this connection".into());
         let key = self.request_cancelled(client, window, line).ok_or_else(unknown)?;
-        let Some(Peer::Worker(worker)) = self.to_workers.get(key).map(Request::answerer) else {
+        let Some(Peer::Worker(worker)) = self.pending.get(key).map(Request::answerer) else {
             return Err(unknown());
         };
         if !self.worker_takes_messages(worker) {
@@ -571,9 +571,9 @@ impl Bus {
         line: &Line,
         route: &Route<'_>,
     ) -> Result<Edits, Refusal> {
-        if let Some(request) = route.cancels.and_then(|key| self.to_workers.get(key)) {
+        if let Some(request) = route.cancels {
             let edit = |span: Span| {
-                let with = request.wire_token().filter(|_| span.is_some());
+                let with = self.pending.wire_token(request).filter(|_| span.is_some());
                 with.map(|with| Edit { at: span, with })
             };
             return Ok([None, edit(line.request_id), edit(line.params_id)]);
@@ -583,13 +583,14 @@ impl Bus {
         }
         let token = window.get(line.request_id);
         let answerer = Peer::Worker(route.worker);
-        let own = self.request_named(Peer::Client(client), token).and_then(|key| self.to_workers.get(key));
-        if let Some(request) = own.filter(|request| request.answerer() == answerer) {
-            let edit = request.wire_token().map(|with| Edit { at: line.request_id, with });
+        let own = self.request_named(Peer::Client(client), token);
+        let is_there = |key: &RequestKey| self.pending.get(*key).is_some_and(|it| it.answerer() == answerer);
+        if let Some(request) = own.filter(is_there) {
+            let edit = self.pending.wire_token(request).map(|with| Edit { at: line.request_id, with });
             return Ok([None, edit, None]);
         }
         // A name that some parser changes may become that of another client's request.
-        let is_safe = View::parse(token).is_ok_and(|id| id.is_plain() && self.to_workers.find(answerer, &id).is_none());
+        let is_safe = View::parse(token).is_ok_and(|id| id.is_plain() && self.pending.find(answerer, &id).is_none());
         if is_safe {
             Ok([None, None, None])
         } else {
@@ -606,9 +607,9 @@ impl Bus {
             self.report_line(now, Reason::UnknownId, from, window, line, text);
             return Flow::Next;
         };
-        let asker = self.to_clients.get(key).and_then(Request::asker);
+        let asker = self.pending.get(key).and_then(Request::asker);
         let Some(Peer::Worker(worker)) = asker.filter(|asker| self.takes_messages(*asker)) else {
-            self.forget_request(Direction::ToClients, key);
+            self.forget_request(key);
             self.report_line(now, Reason::LateAnswer, from, window, line, "the worker that asked has gone");
             return Flow::Next;
         };
@@ -616,7 +617,7 @@ impl Bus {
             return Flow::Blocked;
         }
         self.note_audience(worker, client);
-        self.deliver_answer(now, Direction::ToClients, key, Peer::Worker(worker), line);
+        self.deliver_answer(now, key, Peer::Worker(worker), line);
         Flow::Next
     }
 }

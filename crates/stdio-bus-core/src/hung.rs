@@ -7,7 +7,6 @@ use core::time::Duration;
 use super::Bus;
 use super::peer::{Moment, Peer, WorkerKey};
 use super::report::Reason;
-use super::requests::Request;
 
 /// A worker that has said nothing for so long, while requests wait for it, is told about.
 const SILENT_FOR: Duration = Duration::from_secs(30);
@@ -76,8 +75,7 @@ impl Bus {
     /// when to look again.
     pub(super) fn tick_silent(&mut self, now: Moment, key: WorkerKey) -> Option<Moment> {
         let worker = self.workers.get(key).filter(|worker| worker.answering.is_watched)?;
-        let is_awaited = |key| self.to_workers.get(key).is_some_and(|request: &Request| request.asker().is_some());
-        let waiting = worker.end.to_answer.iter().filter(|key| is_awaited(*key)).count();
+        let waiting = worker.end.unanswered.awaited;
         if waiting > 0 && worker.end.gate.waits() {
             // It is not read for now, since a client has no room: it may have said much.
             self.workers.get_mut(key)?.answering.waits_since = now;

@@ -62,13 +62,13 @@ mod ownership;
 mod patience;
 pub mod peer;
 mod penalties;
+mod pending;
 mod pool;
 pub mod port;
 pub mod readiness;
 mod refusals;
 pub mod reply;
 pub mod report;
-pub mod requests;
 pub mod send_window;
 pub mod sessions;
 pub mod settings;
@@ -97,14 +97,14 @@ use assignment::Group;
 use client::{Client, Phase};
 use endpoint::Endpoint;
 use ndjson_scan::{BATCH, Line, Outcome, Scanner, Window};
-use peer::{ClientKey, ClientMark, Moment, Peer, WorkerKey, WorkerMark};
+use peer::{ClientKey, ClientMark, Moment, Peer, RequestKey, WorkerKey, WorkerMark};
+use pending::Pending;
 use pool::Pool;
 pub use pool::Staffing;
 use port::{Effect, Effects, Input, Next, Received};
 use report::{Reason, Report, Reporter};
-use requests::Requests;
 use sessions::Sessions;
-use settings::{MAX_CONNECTIONS, MAX_PENDING_REQUESTS, MAX_WORKERS, Settings};
+use settings::{MAX_CONNECTIONS, MAX_WORKERS, Settings};
 use shutdown::Shutdown;
 use stats::Stats;
 use table::Table;
@@ -119,10 +119,7 @@ pub struct Bus {
     clients: Table<Client, ClientMark>,
     workers: Table<Worker, WorkerMark>,
     sessions: Sessions,
-    /// Requests of clients that workers have to answer.
-    to_workers: Requests,
-    /// Requests of workers that clients have to answer.
-    to_clients: Requests,
+    pending: Pending,
     pools: Vec<Pool>,
     groups: Vec<Group>,
     /// The group that the clients of each listener use, unless a message names a pool.
@@ -215,8 +212,7 @@ impl Bus {
             clients: Table::new(settings.most_clients.min(MAX_CONNECTIONS)),
             workers: Table::new(MAX_WORKERS),
             sessions: Sessions::default(),
-            to_workers: Requests::new(MAX_PENDING_REQUESTS),
-            to_clients: Requests::new(MAX_PENDING_REQUESTS),
+            pending: Pending::new(),
             pools,
             groups,
             listener_groups,
@@ -473,8 +469,7 @@ impl Bus {
     fn effects(&mut self) -> Effects<'_> {
         #[cfg(debug_assertions)]
         {
-            let pending = self.to_workers.len() + self.to_clients.len();
-            let entries = pending + self.sessions.len() + self.clients.len();
+            let entries = self.pending.len() + self.sessions.len() + self.clients.len();
             self.calls += 1;
             if entries < 100 || self.calls.is_multiple_of(256) {
                 self.check_invariants();
@@ -498,7 +493,7 @@ impl Bus {
             awaiting_workers: self.awaiting_workers(),
             workers: self.workers.len(),
             sessions: self.sessions.owned(),
-            pending: self.to_workers.len() + self.to_clients.len(),
+            pending: self.pending.len(),
             ..self.stats
         }
     }
@@ -573,7 +568,7 @@ impl Bus {
     }
 
     fn wake_requests_at(&mut self, at: Option<Moment>) {
-        self.timers.arm(Timer::Requests, &mut self.to_workers.timer, at.unwrap_or(Moment::NEVER));
+        self.timers.arm(Timer::Requests, &mut self.pending.timer, at.unwrap_or(Moment::NEVER));
     }
 
     fn wake_sessions(&mut self) {
@@ -591,7 +586,7 @@ impl Bus {
                     self.effects.extend(summaries.into_iter().map(|summary| Effect::Report(Box::new(summary))));
                 }
                 Timer::Requests => {
-                    self.to_workers.timer.reset();
+                    self.pending.timer.reset();
                     self.tick_requests(now);
                 }
                 Timer::Sessions => {
@@ -666,8 +661,7 @@ impl Bus {
     /// Panics if the tables, the lists and the counters disagree. For tests: it looks at everything.
     pub fn check_invariants(&self) {
         self.sessions.check_invariants();
-        self.to_workers.check_invariants();
-        self.to_clients.check_invariants();
+        self.pending.check_invariants();
         self.sources.check_invariants(self.clients.iter().map(|(_, client)| client.source_use));
         self.check_ownership();
         self.check_correlation();
@@ -676,6 +670,11 @@ impl Bus {
         self.check_worker_queue();
         self.check_assignments();
         self.check_early();
+    }
+
+    /// The requests that a peer has asked and that nobody has answered, the oldest first.
+    fn asked_by(&self, peer: Peer) -> Vec<RequestKey> {
+        self.peer_end(peer).map(|end| self.pending.asked(&end.outstanding).collect()).unwrap_or_default()
     }
 
     fn peer_end(&self, peer: Peer) -> Option<&Endpoint> {

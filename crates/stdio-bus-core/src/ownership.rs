@@ -380,9 +380,8 @@ impl Bus {
     /// answered.
     fn awaited_sessions(&self) -> Vec<bool> {
         let mut awaited = vec![false; self.sessions.slots()];
-        let requests = self.to_workers.iter().chain(self.to_clients.iter()).map(|(_, request)| request);
-        for request in requests.filter(|request| request.asker().is_some()) {
-            for session in [request.session, request.second_session].into_iter().flatten() {
+        for (key, _) in self.pending.iter().filter(|(_, request)| request.asker().is_some()) {
+            for session in self.pending.sessions(key).into_iter().flatten() {
                 if self.sessions.get(session).is_some() {
                     awaited[session.index()] = true;
                 }
@@ -419,8 +418,8 @@ impl Bus {
     /// Panics if sessions, their owners, their workers and their requests disagree.
     pub(super) fn check_ownership(&self) {
         let mut pending = Vec::new();
-        for (_, request) in self.to_workers.iter().chain(self.to_clients.iter()) {
-            for session in [request.session, request.second_session].into_iter().flatten() {
+        for (key, _) in self.pending.iter() {
+            for session in self.pending.sessions(key).into_iter().flatten() {
                 if self.sessions.get(session).is_some() {
                     pending.resize(pending.len().max(session.index() + 1), 0);
                     pending[session.index()] += 1;

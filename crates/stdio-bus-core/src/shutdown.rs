@@ -123,7 +123,7 @@ impl Bus {
         }
         if !self.shutdown.immediate {
             self.shutdown.immediate = true;
-            let pending = self.to_workers.awaited();
+            let pending = self.pending.awaited();
             self.report(now, Reason::Draining, None, || {
                 format!("a second signal: everything ends within a second; {pending} pending requests get errors")
             });
@@ -167,7 +167,7 @@ impl Bus {
         self.shutdown.quiesces_from = now;
         self.stop_awaiting_workers();
         self.effects.push_back(Effect::StopAccept);
-        let (pending, clients) = (self.to_workers.awaited(), self.clients.len());
+        let (pending, clients) = (self.pending.awaited(), self.clients.len());
         self.report(now, Reason::Draining, None, || {
             let patience = match pending {
                 0 => String::new(),

@@ -83,7 +83,7 @@ fn sessions(bus: &Bus, now: Moment) -> impl Iterator<Item = SessionRow<'_>> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::simulator::World;
+    use crate::simulator::World;
 
     /// Where no line goes the short way, there is nothing to compare.
     #[test]

@@ -207,7 +207,7 @@ impl Drop for World {
             eprintln!("\n{:#?}", self.settings);
             if let Some(seed) = self.seed {
                 eprintln!(
-                    "\nto repeat it:\n  STDIO_BUS_SIM_SEED={seed} STDIO_BUS_SIM_STEPS={} cargo test --lib testing\n",
+                    "\nto repeat it:\n  STDIO_BUS_SIM_SEED={seed} STDIO_BUS_SIM_STEPS={} cargo test -p stdio-bus-sim every_line\n",
                     self.steps
                 );
             }

@@ -68,7 +68,7 @@ impl Bus {
         self.report_client(now, Reason::ClientOpened, key);
         if self.clients.is_full() && !self.accept_paused {
             self.accept_paused = true;
-            self.effects.push_back(Effect::PauseAccept);
+            self.out.effects.push_back(Effect::PauseAccept);
             let most = self.clients.capacity();
             self.report(now, Reason::ConnectionLimit, None, || {
                 format!("all {most} connections are in use; new ones wait until one leaves")
@@ -101,7 +101,7 @@ impl Bus {
             };
             if is_nobody { report.at(Level::Debug) } else { report }
         });
-        self.effects.extend(report.map(Effect::Report));
+        self.out.effects.extend(report.map(Effect::Report));
     }
 
     /// It has sent everything. It is closed when it has its answers (decision 10).
@@ -217,7 +217,7 @@ impl Bus {
         if how == Close::Flush && was_half_closed && nothing_left {
             return self.close_client(now, key, Close::Now, why);
         }
-        self.effects.push_back(Effect::Close { client: key, how, why });
+        self.out.effects.push_back(Effect::Close { client: key, how, why });
         self.recheck_quiesced(now);
     }
 
@@ -348,13 +348,13 @@ impl Bus {
         let Some(mut client) = self.clients.remove(key) else { return };
         self.timers.disarm(Timer::Client(key), &mut client.end.timer);
         self.sources.leave(client.source_use);
-        self.stats.bytes_unsent += client.end.output.queued() as u64;
+        self.out.stats.bytes_unsent += client.end.output.queued() as u64;
         if self.accept_paused {
             self.accept_paused = false;
-            self.effects.push_back(Effect::ResumeAccept);
+            self.out.effects.push_back(Effect::ResumeAccept);
         }
         if client.stdio {
-            if self.stats.lines_from_clients == 0
+            if self.out.stats.lines_from_clients == 0
                 && self.settings.listeners.len() == 1
                 && self.stage() == Stage::Running
             {

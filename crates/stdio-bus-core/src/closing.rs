@@ -117,7 +117,7 @@ impl Bus {
             if flow != Flow::Next {
                 break;
             }
-            self.stats.lines_from_clients += 1;
+            self.out.stats.lines_from_clients += 1;
             bytes = line.span.end as usize + 1;
             lines += 1;
         }

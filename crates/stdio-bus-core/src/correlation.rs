@@ -54,11 +54,11 @@ impl Bus {
         worker.creating += u32::from(new.effect.creates);
         if new.direction == Direction::ToWorkers {
             worker.audience.note(new.client);
-            if worker.end.unanswered.count == 1 {
-                self.watch_answers(now, new.worker);
+            if let Some(at) = worker.begin_answering(now) {
+                self.wake_at(answerer, at);
             }
         }
-        self.stats.ids_translated += u64::from(edit.is_some());
+        self.out.stats.ids_translated += u64::from(edit.is_some());
         for session in [new.session, new.second_session].into_iter().flatten() {
             self.sessions.begin_request(session);
         }
@@ -83,7 +83,12 @@ impl Bus {
     /// holds most.
     fn make_room(&mut self, now: Moment, direction: Direction, asker: Peer) -> Result<(), Refusal> {
         let is_full = self.pending.is_full(direction);
-        if !is_full && !self.slot_is_kept(direction, asker) {
+        let askers = match direction {
+            Direction::ToWorkers => self.clients.len(),
+            Direction::ToClients => self.workers.len(),
+        };
+        let holds = self.peer_end(asker).map_or(0, |end| end.outstanding.len());
+        if self.pending.has_room(direction, askers, holds) {
             return Ok(());
         }
         if let Some(unwanted) = self.pending.take_oldest_unwanted(direction) {

@@ -8,6 +8,7 @@ use ndjson_scan::{Line, Outcome, Partial, Scanner, Window};
 use super::gate::ReadGate;
 use super::output::Output;
 use super::peer::{Moment, Peer, SessionMark};
+use super::port::{Next, Received};
 use super::table::Members;
 use super::timers::Armed;
 
@@ -134,6 +135,26 @@ impl Endpoint {
             Outcome::Full
         };
         (outcome, window.data().len() - self.partial.consumed())
+    }
+
+    /// All lines of a batch were dealt with, and what stands behind them is no error.
+    #[inline(always)]
+    pub(super) fn finish(&mut self, now: Moment, bytes: usize, batch: &[Line], outcome: Outcome) -> Received {
+        if let Some(last) = batch.last() {
+            self.count_lines(now, batch.len(), last.span.end as usize + 1);
+        }
+        let consumed = self.partial.consume();
+        self.kept = bytes - consumed;
+        Received { consumed, next: if outcome == Outcome::Full { Next::Again } else { Next::Read } }
+    }
+
+    /// Lines were taken from it.
+    #[inline(always)]
+    pub(super) fn count_lines(&mut self, now: Moment, lines: usize, bytes: usize) {
+        self.progress_at = now;
+        self.spoke_at = Some(now);
+        self.traffic.lines_in += lines as u64;
+        self.traffic.bytes_in += bytes as u64;
     }
 
     /// A request to it was forgotten before it answered, whose id has this fingerprint.

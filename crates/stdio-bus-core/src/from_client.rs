@@ -74,7 +74,7 @@ impl Bus {
             Kind::Request | Kind::Notification => self.client_message(now, client, window, line),
         };
         if matches!(flow, Flow::Next | Flow::Penalised) {
-            self.stats.lines_from_clients += 1;
+            self.out.stats.lines_from_clients += 1;
         }
         flow
     }
@@ -94,23 +94,6 @@ impl Bus {
             verb if verb.asks_for_session() && id.is_none() => Verb::Other,
             verb => verb,
         };
-        if let Some((worker, session)) = self.known_route(now, client, window, line, verb) {
-            #[cfg(any(test, feature = "testing"))]
-            {
-                self.short_ways += 1;
-            }
-            if self.block_on_worker(now, client, worker, line.span.len() + 1) {
-                return Flow::Blocked;
-            }
-            let entered = [Entered { session: Some(session), is_new: false }, Entered::default()];
-            return match self.record(now, client, worker, window, line, id.as_ref(), verb, entered) {
-                Ok(replaced) => {
-                    self.forward_with_id(now, worker.into(), line, replaced);
-                    Flow::Next
-                }
-                Err(refusal) => self.refuse(now, client.into(), window, line, refusal),
-            };
-        }
         let route = match self.route_of(now, client, window, line, verb) {
             Ok(route) => route,
             Err(Refusal(Reason::NoWorker, _)) if self.await_worker(now, client, window, line) => return Flow::Blocked,
@@ -158,40 +141,6 @@ impl Bus {
         Flow::Next
     }
 
-    /// The route of most messages: in a session that their sender owns, with nothing else to look at.
-    fn known_route(
-        &mut self,
-        now: Moment,
-        client: ClientKey,
-        window: Window<'_>,
-        line: &Line,
-        verb: Verb,
-    ) -> Option<(WorkerKey, SessionKey)> {
-        if matches!(verb, Verb::Cancel(_)) {
-            return None;
-        }
-        let span = match (line.session.is_some(), line.params_session.is_some()) {
-            (true, false) => line.session,
-            (false, true) => line.params_session,
-            _ => return None,
-        };
-        if line.request_id.is_some() || line.params_id.is_some() || line.pool.is_some() || self.denies_methods {
-            return None;
-        }
-        let name = session_name(window, span)?;
-        let key = self.session_of_client(client, &name)?;
-        let session = self.sessions.touch(key, now)?;
-        let (worker, is_issued, asked) = (session.worker, session.rank == Rank::Issued, session.asked);
-        let binds_to = self.workers.get(session.worker)?;
-        if !is_issued && (asked != Asked::No || self.gives_out_names(binds_to)) {
-            return None;
-        }
-        if self.is_kept_from(client, worker, || Some(key), &name, verb) {
-            return None;
-        }
-        binds_to.takes_messages().then_some((worker, key))
-    }
-
     /// Records a request, if the line is one. Gives the token to replace its id with, if it may not pass.
     #[allow(clippy::too_many_arguments)]
     fn record(
@@ -221,7 +170,7 @@ impl Bus {
                 loads: verb == Verb::Load,
                 ends: verb == Verb::Close,
             },
-            expires: self.request_expires(now, worker),
+            expires: self.workers.get(worker).and_then(|worker| worker.request_timeout).map(|timeout| now.after(timeout)),
             print: print_of(window, line),
         };
         let recorded = self.ask(now, &request, id, window.get(line.id));
@@ -231,14 +180,6 @@ impl Bus {
             }
         }
         recorded
-    }
-
-    fn request_expires(&self, now: Moment, worker: WorkerKey) -> Option<Moment> {
-        if !self.times_out {
-            return None;
-        }
-        let pool = self.workers.get(worker)?.pool;
-        self.settings.pools[pool].request_timeout.map(|timeout| now.after(timeout))
     }
 
     /// Where a message goes. Nothing is changed by it but whose turn it is.

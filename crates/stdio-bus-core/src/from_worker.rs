@@ -31,7 +31,7 @@ impl Bus {
             self.worker_message(now, worker, window, line)
         };
         if flow == Flow::Next {
-            self.stats.lines_from_workers += 1;
+            self.out.stats.lines_from_workers += 1;
         }
         flow
     }

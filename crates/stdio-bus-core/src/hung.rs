@@ -33,6 +33,12 @@ pub(super) struct Answering {
 }
 
 impl Answering {
+    /// It has a request to answer, and had none. Gives when it has to be looked at, if it is not watched yet.
+    pub(super) fn watch(&mut self, now: Moment) -> Option<Moment> {
+        self.waits_since = now;
+        (!core::mem::replace(&mut self.is_watched, true)).then(|| now.after(SILENT_FOR))
+    }
+
     /// It has answered. Gives whether that ends its trial.
     #[inline]
     pub(super) fn answers(&mut self) -> bool {
@@ -60,15 +66,6 @@ impl Bus {
         worker.answering.on_trial = false;
         self.workers_changed = true;
         None
-    }
-
-    /// A request was sent to a worker that had none to answer.
-    pub(super) fn watch_answers(&mut self, now: Moment, key: WorkerKey) {
-        let Some(worker) = self.workers.get_mut(key) else { return };
-        worker.answering.waits_since = now;
-        if !core::mem::replace(&mut worker.answering.is_watched, true) {
-            self.wake_at(key.into(), now.after(SILENT_FOR));
-        }
     }
 
     /// Tells of a worker that says nothing while somebody waits, once for as long as it has something to answer. Gives

@@ -160,7 +160,7 @@ impl<'a> View<'a> {
     }
 
     /// Whether it is a string, and its text, if it is not kept as a number.
-    pub(super) fn text(&self) -> Option<(bool, &[u8])> {
+    pub(super) fn text(&self) -> Option<(bool, &Cow<'a, [u8]>)> {
         match &self.value {
             Value::Number(_) => None,
             Value::Text(text) => Some((false, text)),

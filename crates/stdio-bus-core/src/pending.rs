@@ -29,6 +29,9 @@ use super::timers::Armed;
 const CANCEL_GRACE: Duration = Duration::from_secs(5);
 /// Deadlines of cancelled requests are looked at together.
 const CANCEL_ROUND: u64 = 100_000_000;
+/// Slots that are kept for each other asker, and for all of them together.
+const KEPT_FOR_EACH: usize = 4;
+const KEPT: usize = MAX_PENDING_REQUESTS / 4;
 /// Among so many requests one is looked for without a list.
 const FEW: usize = 16;
 
@@ -309,6 +312,15 @@ impl Pending {
     pub(super) fn awaited(&self) -> usize {
         let is_awaited = |request: &Request| request.asker.is_some() && request.answerer.is_worker();
         self.table.iter().filter(|(_, request)| is_awaited(request)).count()
+    }
+
+    /// Whether there is room for one more of an asker that has so many unanswered, of so many that may ask. The last slots
+    /// are kept for those that hold few.
+    #[inline]
+    pub(super) fn has_room(&self, direction: Direction, askers: usize, holds: usize) -> bool {
+        let free = MAX_PENDING_REQUESTS - self.count(direction);
+        let kept = KEPT.min(KEPT_FOR_EACH * askers.saturating_sub(1));
+        free > 0 && (free > kept || holds < MAX_PENDING_REQUESTS / askers.max(1))
     }
 
     /// Whether one more in this direction is refused.

@@ -166,7 +166,7 @@ impl Bus {
         self.shutdown.stage = Stage::Quiescing;
         self.shutdown.quiesces_from = now;
         self.stop_awaiting_workers();
-        self.effects.push_back(Effect::StopAccept);
+        self.out.effects.push_back(Effect::StopAccept);
         let (pending, clients) = (self.pending.awaited(), self.clients.len());
         self.report(now, Reason::Draining, None, || {
             let patience = match pending {
@@ -208,7 +208,7 @@ impl Bus {
         if self.shutdown.stage == Stage::Flushing && self.clients.is_empty() {
             self.shutdown.stage = Stage::Done;
             self.shutdown.deadline = None;
-            self.effects.push_back(Effect::Done);
+            self.out.effects.push_back(Effect::Done);
         }
     }
 

@@ -133,9 +133,9 @@ impl Bus {
         }
         match action {
             Action::Terminate => {
-                self.effects.push_back(Effect::CloseStdin { worker: key });
+                self.out.effects.push_back(Effect::CloseStdin { worker: key });
                 if has_process {
-                    self.effects.push_back(Effect::Signal { worker: key, signal: Signal::Terminate });
+                    self.out.effects.push_back(Effect::Signal { worker: key, signal: Signal::Terminate });
                 }
             }
             Action::Kill => {
@@ -143,7 +143,7 @@ impl Bus {
                     self.report(now, Reason::WorkerKilled, Some(Peer::Worker(key)), || {
                         "a worker did not stop in time and is killed".into()
                     });
-                    self.effects.push_back(Effect::Signal { worker: key, signal: Signal::Kill });
+                    self.out.effects.push_back(Effect::Signal { worker: key, signal: Signal::Kill });
                 }
             }
             Action::ReadRest if drained => self.finish_worker(now, key),
@@ -211,8 +211,8 @@ impl Bus {
         self.detach_worker(now, key);
         let Some(mut worker) = self.workers.remove(key) else { return };
         self.timers.disarm(Timer::Worker(key), &mut worker.end.timer);
-        self.stats.bytes_unsent += worker.end.output.queued() as u64;
-        self.effects.push_back(Effect::Release { worker: key });
+        self.out.stats.bytes_unsent += worker.end.output.queued() as u64;
+        self.out.effects.push_back(Effect::Release { worker: key });
         if let Some(owner) = worker.owner.and_then(|owner| self.clients.get_mut(owner)) {
             owner.assigned.retain(|(_, assigned)| *assigned != key);
         }
@@ -326,7 +326,7 @@ impl Bus {
             match worker.state {
                 State::Stopping => self.step(now, key, Event::Timer),
                 State::Killed => {}
-                _ => self.effects.push_back(Effect::Signal { worker: key, signal: Signal::Kill }),
+                _ => self.out.effects.push_back(Effect::Signal { worker: key, signal: Signal::Kill }),
             }
         }
     }

@@ -116,6 +116,8 @@ use worker::Worker;
 
 /// The bus. Whatever it is told, it answers with [`Effects`], which are carried out in order.
 pub struct Bus {
+    /// The moment of this call.
+    now: Moment,
     settings: Settings,
     scanner: Scanner,
     batch: Vec<Line>,
@@ -217,6 +219,7 @@ impl Bus {
         let pools = settings.pools.iter().map(Pool::new).collect();
         let (groups, listener_groups) = assignment::groups(&settings);
         Self {
+            now: Moment::default(),
             scanner: Scanner::new(),
             batch: Vec::with_capacity(BATCH),
             clients: Table::new(settings.most_clients.min(MAX_CONNECTIONS)),
@@ -257,11 +260,11 @@ impl Bus {
 
     /// Starts the workers of every pool.
     pub fn start(&mut self, now: Moment) -> Effects<'_> {
-        self.check_effects_were_taken();
+        self.begin_call(now);
         for pool in 0..self.pools.len() {
-            self.fill_seats(now, pool);
+            self.fill_seats(pool);
         }
-        self.update_listeners(now);
+        self.update_listeners();
         self.effects()
     }
 
@@ -270,33 +273,34 @@ impl Bus {
     /// Handles at most [`BATCH`] lines, so that one peer cannot hold up the others; [`Received::next`] says how to go
     /// on. The effects refer to the window.
     pub fn receive(&mut self, now: Moment, from: Peer, window: Window<'_>) -> (Received, Effects<'_>) {
-        self.check_effects_were_taken();
+        self.begin_call(now);
         let received = match from {
             Peer::Client(client) => {
-                let received = self.receive_from_client(now, client, window);
+                let received = self.receive_from_client(client, window);
                 self.out.stats.bytes_from_clients += received.consumed as u64;
                 received
             }
             Peer::Worker(worker) => {
-                let received = self.receive_from_worker(now, worker, window);
+                let received = self.receive_from_worker(worker, window);
                 self.out.stats.bytes_from_workers += received.consumed as u64;
                 received
             }
         };
         if self.workers_changed {
-            self.update_listeners(now);
+            self.update_listeners();
         }
         (received, self.effects())
     }
 
-    fn receive_from_client(&mut self, now: Moment, key: ClientKey, window: Window<'_>) -> Received {
+    fn receive_from_client(&mut self, key: ClientKey, window: Window<'_>) -> Received {
+        let now = self.now;
         let count = self.clients.len();
         let limit = self.settings.limits.max_input_buffer;
         let Some(client) = self.clients.get_mut(key) else {
             return Received { consumed: window.data().len(), next: Next::Wait };
         };
         if client.phase != Phase::Open || !client.end.gate.lets_through() {
-            return self.receive_otherwise(now, key, window);
+            return self.receive_otherwise(key, window);
         }
         // What was kept is presented again.
         if window.data().len() > client.end.kept {
@@ -320,9 +324,8 @@ impl Bus {
                 clients: count,
                 workers_changed: false,
             };
-            let mut passes = |line: &&Line| {
-                line.span.len() <= limit && path.client_line(key, client, &mut self.workers, line)
-            };
+            let mut passes =
+                |line: &&Line| line.span.len() <= limit && path.client_line(key, client, &mut self.workers, line);
             lines = self.batch.iter().take_while(|line| passes(line)).count();
             self.out.stats.lines_from_clients += lines as u64;
             #[cfg(any(test, feature = "testing"))]
@@ -333,10 +336,11 @@ impl Bus {
                 return client.end.finish(now, window.data().len(), &self.batch, outcome);
             }
         }
-        self.route_lines(now, key.into(), window, Scanned { outcome, unfinished, lines })
+        self.route_lines(key.into(), window, Scanned { outcome, unfinished, lines })
     }
 
-    fn receive_from_worker(&mut self, now: Moment, key: WorkerKey, window: Window<'_>) -> Received {
+    fn receive_from_worker(&mut self, key: WorkerKey, window: Window<'_>) -> Received {
+        let now = self.now;
         let count = self.clients.len();
         let limit = self.settings.limits.max_worker_line();
         let bytes = window.data().len();
@@ -364,9 +368,8 @@ impl Bus {
                 clients: count,
                 workers_changed: false,
             };
-            let mut passes = |line: &&Line| {
-                line.span.len() <= limit && path.worker_line(key, worker, &mut self.clients, line)
-            };
+            let mut passes =
+                |line: &&Line| line.span.len() <= limit && path.worker_line(key, worker, &mut self.clients, line);
             lines = self.batch.iter().take_while(|line| passes(line)).count();
             self.workers_changed |= path.workers_changed;
             self.out.stats.lines_from_workers += lines as u64;
@@ -378,32 +381,32 @@ impl Bus {
                 return worker.end.finish(now, bytes, &self.batch, outcome);
             }
         }
-        self.route_lines(now, key.into(), window, Scanned { outcome, unfinished, lines })
+        self.route_lines(key.into(), window, Scanned { outcome, unfinished, lines })
     }
 
     /// Bytes of a client that is not read, or whose lines are refused.
     #[cold]
-    fn receive_otherwise(&mut self, now: Moment, key: ClientKey, window: Window<'_>) -> Received {
+    fn receive_otherwise(&mut self, key: ClientKey, window: Window<'_>) -> Received {
         if self.clients.get(key).is_some_and(|client| client.phase == Phase::Open) {
             self.is_penalised(key);
             return Received { consumed: 0, next: Next::Wait };
         }
-        self.refuse_lines(now, key, window)
+        self.refuse_lines(key, window)
     }
 
     /// Sends lines on their way, one after the other, until one of them has to wait or is the last of its sender. Those
     /// that have gone already are left out.
-    fn route_lines(&mut self, now: Moment, from: Peer, window: Window<'_>, scanned: Scanned) -> Received {
+    fn route_lines(&mut self, from: Peer, window: Window<'_>, scanned: Scanned) -> Received {
         let batch = core::mem::take(&mut self.batch);
         let limit = self.longest_line(from);
         let (mut flow, mut lines) = (Flow::Next, scanned.lines);
         for line in &batch[scanned.lines..] {
             flow = if line.span.len() > limit {
-                self.line_too_long(now, from)
+                self.line_too_long(from)
             } else {
                 match from {
-                    Peer::Client(client) => self.client_line(now, client, window, line),
-                    Peer::Worker(worker) => self.worker_line(now, worker, window, line),
+                    Peer::Client(client) => self.client_line(client, window, line),
+                    Peer::Worker(worker) => self.worker_line(worker, window, line),
                 }
             };
             if flow == Flow::Blocked || flow == Flow::Over {
@@ -424,22 +427,22 @@ impl Bus {
         let bytes = lines.checked_sub(1).map_or(0, |last| batch[last].span.end as usize + 1);
         let mut progress = Progress { flow, bytes, lines };
         if flow == Flow::Next {
-            progress.flow = self.check_rest(now, from, window, scanned.outcome, scanned.unfinished);
+            progress.flow = self.check_rest(from, window, scanned.outcome, scanned.unfinished);
         }
-        let received = self.keep_rest(now, from, window.data().len(), &batch, scanned.outcome, progress);
+        let received = self.keep_rest(from, window.data().len(), &batch, scanned.outcome, progress);
         self.batch = batch;
         received
     }
 
     /// What becomes of the sender for what stands behind its whole lines: a line that is no message, or is too long.
     #[inline(always)]
-    fn check_rest(&mut self, now: Moment, from: Peer, window: Window<'_>, outcome: Outcome, unfinished: usize) -> Flow {
+    fn check_rest(&mut self, from: Peer, window: Window<'_>, outcome: Outcome, unfinished: usize) -> Flow {
         let limit = self.longest_line(from);
         match outcome {
             // Read in pieces, it would have been too long before what is wrong with it was seen.
-            Outcome::Malformed { line, .. } if length_of_line(window, line) > limit => self.line_too_long(now, from),
-            Outcome::Malformed { line, at, fault } => self.malformed(now, from, window, line, at, fault),
-            Outcome::More if unfinished > limit => self.line_too_long(now, from),
+            Outcome::Malformed { line, .. } if length_of_line(window, line) > limit => self.line_too_long(from),
+            Outcome::Malformed { line, at, fault } => self.malformed(from, window, line, at, fault),
+            Outcome::More if unfinished > limit => self.line_too_long(from),
             Outcome::More | Outcome::Full => Flow::Next,
         }
     }
@@ -448,13 +451,13 @@ impl Bus {
     #[inline(always)]
     fn keep_rest(
         &mut self,
-        now: Moment,
         from: Peer,
         bytes: usize,
         batch: &[Line],
         outcome: Outcome,
         progress: Progress,
     ) -> Received {
+        let now = self.now;
         let Some(end) = self.endpoint(from) else { return Received { consumed: bytes, next: Next::Wait } };
         if progress.lines > 0 {
             end.count_lines(now, progress.lines, progress.bytes);
@@ -479,10 +482,10 @@ impl Bus {
 
     /// Something other than bytes has happened.
     pub fn handle(&mut self, now: Moment, input: Input) -> Effects<'_> {
-        self.check_effects_were_taken();
-        self.dispatch(now, input);
+        self.begin_call(now);
+        self.dispatch(input);
         if self.workers_changed {
-            self.update_listeners(now);
+            self.update_listeners();
         }
         self.effects()
     }
@@ -494,47 +497,48 @@ impl Bus {
         self
     }
 
-    fn dispatch(&mut self, now: Moment, input: Input) {
+    fn dispatch(&mut self, input: Input) {
         match input {
-            Input::Spawned { worker, pid } => self.on_spawned(now, worker, pid),
-            Input::SpawnFailed { worker, why, short } => self.on_spawn_failed(now, worker, &why, short),
-            Input::Exited { worker, exit } => self.on_exited(now, worker, exit),
+            Input::Spawned { worker, pid } => self.on_spawned(worker, pid),
+            Input::SpawnFailed { worker, why, short } => self.on_spawn_failed(worker, &why, short),
+            Input::Exited { worker, exit } => self.on_exited(worker, exit),
             Input::Ended { peer, partial } => {
                 if partial > 0 {
-                    self.report(now, Reason::PartialLine, Some(peer), || {
+                    self.report(Reason::PartialLine, Some(peer), || {
                         format!("{partial} bytes of an unfinished line were dropped at the end of the input")
                     });
                 }
                 match peer {
-                    Peer::Client(client) => self.on_client_ended(now, client),
-                    Peer::Worker(worker) => self.on_stdout_ended(now, worker),
+                    Peer::Client(client) => self.on_client_ended(client),
+                    Peer::Worker(worker) => self.on_stdout_ended(worker),
                 }
             }
-            Input::Broken { peer: Peer::Client(client), why } => self.on_client_broken(now, client, &why),
-            Input::Broken { peer: Peer::Worker(worker), why } => self.on_stdin_broken(now, worker, &why),
-            Input::Sent { peer, bytes } => self.on_sent(now, peer, bytes),
-            Input::Unread { worker, bytes } => self.on_unread(now, worker, bytes),
-            Input::Memory { used, held, waiting } => self.on_memory(now, used, &held, &waiting),
-            Input::Refused { client, held } => self.on_memory_refused(now, client, &held),
-            Input::Unintroduced { place, why } => self.on_unintroduced(now, place, &why),
-            Input::NotUpgraded { place, why } => self.on_not_upgraded(now, place, &why),
-            Input::SendsNoMore { client } => self.on_sends_no_more(now, client),
-            Input::Left { client } => self.on_client_left(now, client),
-            Input::BinaryIgnored { client } => self.on_binary_ignored(now, client),
-            Input::Faulty { client, why, is_too_long } => self.on_client_faulty(now, client, &why, is_too_long),
-            Input::Closed { client } => self.on_client_closed(now, client),
-            Input::CloseClient { client } => self.on_close_client(now, client),
-            Input::TokenRemoved { client } => self.on_token_removed(now, client),
-            Input::RestartWorker { worker } => self.on_restart_worker(now, worker),
-            Input::Gap { held_up, suspended } => self.on_gap(now, held_up, suspended),
-            Input::Drain => self.on_drain(now),
-            Input::Shutdown => self.on_shutdown(now),
-            Input::Tick => self.on_tick(now),
+            Input::Broken { peer: Peer::Client(client), why } => self.on_client_broken(client, &why),
+            Input::Broken { peer: Peer::Worker(worker), why } => self.on_stdin_broken(worker, &why),
+            Input::Sent { peer, bytes } => self.on_sent(peer, bytes),
+            Input::Unread { worker, bytes } => self.on_unread(worker, bytes),
+            Input::Memory { used, held, waiting } => self.on_memory(used, &held, &waiting),
+            Input::Refused { client, held } => self.on_memory_refused(client, &held),
+            Input::Unintroduced { place, why } => self.on_unintroduced(place, &why),
+            Input::NotUpgraded { place, why } => self.on_not_upgraded(place, &why),
+            Input::SendsNoMore { client } => self.on_sends_no_more(client),
+            Input::Left { client } => self.on_client_left(client),
+            Input::BinaryIgnored { client } => self.on_binary_ignored(client),
+            Input::Faulty { client, why, is_too_long } => self.on_client_faulty(client, &why, is_too_long),
+            Input::Closed { client } => self.on_client_closed(client),
+            Input::CloseClient { client } => self.on_close_client(client),
+            Input::TokenRemoved { client } => self.on_token_removed(client),
+            Input::RestartWorker { worker } => self.on_restart_worker(worker),
+            Input::Gap { held_up, suspended } => self.on_gap(held_up, suspended),
+            Input::Drain => self.on_drain(),
+            Input::Shutdown => self.on_shutdown(),
+            Input::Tick => self.on_tick(),
         }
     }
 
     /// Lines are lost with effects that nobody carries out.
-    fn check_effects_were_taken(&self) {
+    fn begin_call(&mut self, now: Moment) {
+        self.now = now;
         debug_assert!(self.out.effects.is_empty(), "effects of the last call were left behind: {:?}", self.out.effects);
     }
 
@@ -640,7 +644,8 @@ impl Bus {
     }
 
     /// Does what is due.
-    fn on_tick(&mut self, now: Moment) {
+    fn on_tick(&mut self) {
+        let now = self.now;
         for timer in self.timers.take_due(now) {
             match timer {
                 Timer::Reports => {
@@ -650,58 +655,58 @@ impl Bus {
                 }
                 Timer::Requests => {
                     self.pending.timer.reset();
-                    self.tick_requests(now);
+                    self.tick_requests();
                 }
                 Timer::Sessions => {
                     self.sessions.timer.reset();
-                    self.tick_sessions(now);
+                    self.tick_sessions();
                 }
                 Timer::Client(client) => {
                     if let Some(client) = self.clients.get_mut(client) {
                         client.end.timer.reset();
                     }
-                    self.tick_client(now, client);
+                    self.tick_client(client);
                 }
                 Timer::Slots => {
                     self.slots_timer.reset();
-                    self.make_room_at_the_door(now);
+                    self.make_room_at_the_door();
                 }
                 Timer::Worker(worker) => {
                     if let Some(worker) = self.workers.get_mut(worker) {
                         worker.end.timer.reset();
                     }
-                    self.tick_worker(now, worker);
+                    self.tick_worker(worker);
                 }
                 Timer::Pool(pool) => {
                     self.pools[pool].timer.reset();
-                    self.tick_pool(now, pool);
+                    self.tick_pool(pool);
                 }
                 Timer::WorkerQueue => {
                     self.worker_queue.timer.reset();
-                    self.tick_worker_queue(now);
+                    self.tick_worker_queue();
                 }
                 Timer::Drain => {
                     self.shutdown.timer.reset();
-                    self.tick_shutdown(now);
+                    self.tick_shutdown();
                 }
             }
         }
     }
 
     /// Counts and tells that something happened to `peer`.
-    fn report(&mut self, now: Moment, reason: Reason, peer: Option<Peer>, text: impl FnOnce() -> String) {
-        self.report_request(now, reason, [peer, None], || (None, text()));
+    fn report(&mut self, reason: Reason, peer: Option<Peer>, text: impl FnOnce() -> String) {
+        self.report_request(reason, [peer, None], || (None, text()));
     }
 
     /// Counts and tells that something happened between these peers. What is told is a request's id, if it is about
     /// one, and a sentence.
     fn report_request(
         &mut self,
-        now: Moment,
         reason: Reason,
         peers: [Option<Peer>; 2],
         tell: impl FnOnce() -> (Option<String>, String),
     ) {
+        let now = self.now;
         let (clients, workers) = (&self.clients, &self.workers);
         let report = self.reporter.report(now, reason, || {
             let (id, text) = tell();

@@ -70,7 +70,8 @@ impl Bus {
     }
 
     /// A client speaks to a worker that another one holds up: from now on that lasts for a short while only.
-    pub(super) fn limit_hold_up(&mut self, now: Moment, key: WorkerKey, client: ClientKey) {
+    pub(super) fn limit_hold_up(&mut self, key: WorkerKey, client: ClientKey) {
+        let now = self.now;
         let Some(worker) = self.workers.get_mut(key) else { return };
         if !matches!(worker.end.blocker(), Some(Peer::Client(slow)) if slow != client)
             || worker.patience.since.is_some()
@@ -82,16 +83,18 @@ impl Bus {
     }
 
     /// Lets a worker go on that was held up for long enough.
-    pub(super) fn release_held_up(&mut self, now: Moment, key: WorkerKey) {
+    pub(super) fn release_held_up(&mut self, key: WorkerKey) {
+        let now = self.now;
         let Some(worker) = self.workers.get(key) else { return };
         if worker.patience.ends().is_none_or(|ends| ends > now) {
             return;
         }
-        self.stop_waiting(now, Peer::Worker(key));
-        self.extend_read_timer(now, key);
+        self.stop_waiting(Peer::Worker(key));
+        self.extend_read_timer(key);
     }
 
-    pub(super) fn end_hold_up(&mut self, now: Moment, worker: WorkerKey) {
+    pub(super) fn end_hold_up(&mut self, worker: WorkerKey) {
+        let now = self.now;
         if let Some(worker) = self.workers.get_mut(worker) {
             worker.patience.end(now);
         }

@@ -159,7 +159,8 @@ impl Bus {
     }
 
     /// Closes listeners that are to be closed while no worker of their pools runs, and opens them again.
-    pub(super) fn update_listeners(&mut self, now: Moment) {
+    pub(super) fn update_listeners(&mut self) {
+        let now = self.now;
         self.workers_changed = false;
         if self.shutdown.refuses_requests() {
             return;

@@ -76,9 +76,8 @@ impl Bus {
 
     /// Whether a client may come in. If not, that is told.
     pub(super) fn lets_in(&mut self, listener: usize, origin: &Origin) -> bool {
-        let now = self.now;
         let Err(key) = self.settings.listeners[listener].entry.lets_in(origin) else { return true };
-        let report = self.reporter.report(now, Reason::NotAllowed, || {
+        let report = self.reporter.report(self.now, Reason::NotAllowed, || {
             let text = format!("a client is turned away: {} is not in {key}", origin.place);
             let report = Report { origin: Some(Rc::new(origin.clone())), ..Report::new(Reason::NotAllowed, text) };
             // It has gone before anybody could see where it came from.
@@ -88,7 +87,7 @@ impl Bus {
         false
     }
 
-    /// Whether a client of this origin would be taken in now. To be asked before a handshake is answered that can say
+    /// Whether a client of this origin would be taken in self.now. To be asked before a handshake is answered that can say
     /// why not.
     ///
     /// # Errors
@@ -138,9 +137,9 @@ impl Bus {
 
     /// Tells of a connection that has never been a client.
     fn report_stranger(&mut self, reason: Reason, place: Place, text: impl FnOnce() -> String) {
-        let now = self.now;
         let origin = || Some(Rc::new(place.into()));
-        let report = self.reporter.report(now, reason, || Report { origin: origin(), ..Report::new(reason, text()) });
+        let report =
+            self.reporter.report(self.now, reason, || Report { origin: origin(), ..Report::new(reason, text()) });
         self.out.effects.extend(report.map(Effect::Report));
     }
 

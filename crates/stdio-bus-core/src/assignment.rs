@@ -219,11 +219,10 @@ impl Bus {
 
     /// Why workers were given up, and what brings them back.
     fn how_given_up(&self, seats: impl Iterator<Item = (usize, usize)>) -> String {
-        let now = self.now;
         let limits = &self.settings.limits;
         let (restarts, window) = (limits.max_restarts, limits.restart_window.as_secs());
         let remedy = match seats.filter_map(|(pool, seat)| self.pools[pool].seats[seat].restart_at).min() {
-            Some(at) => format!("it is tried again in {} s", at.since(now).as_millis().div_ceil(1000)),
+            Some(at) => format!("it is tried again in {} s", at.since(self.now).as_millis().div_ceil(1000)),
             None => "the daemon has to be restarted".to_owned(),
         };
         format!("given up after {restarts} restarts within {window} s (max_restarts); mend the command, {remedy}")
@@ -274,7 +273,6 @@ impl Bus {
 
     /// Takes a warm spare out of its seat for one client, or starts a worker for it if the pool may grow.
     pub(super) fn take_dedicated(&mut self, client: ClientKey, group: usize) -> Option<WorkerKey> {
-        let now = self.now;
         let pool = self.groups[group].seats.first()?.0;
         let worker = match self.next_in_turn(group) {
             Some(spare) => {
@@ -288,7 +286,7 @@ impl Bus {
         };
         let taken = self.workers.get_mut(worker)?;
         taken.owner = Some(client);
-        taken.claimed = now;
+        taken.claimed = self.now;
         self.count_turn(client, worker);
         self.fill_seats(pool);
         Some(worker)
@@ -303,12 +301,11 @@ impl Bus {
     /// Whether a worker may be started for a client of a dedicated group. A pool whose workers do not stay is not started
     /// over and over by those who ask for one.
     pub(super) fn may_grow(&self, group: usize) -> bool {
-        let now = self.now;
         let Some((index, _)) = self.groups[group].seats.first() else { return false };
         let pool = &self.pools[*index];
         pool.live < self.settings.pools[*index].max_instances
             && !pool.seats.iter().any(Seat::is_failing)
-            && pool.rests_until(now).is_none()
+            && pool.rests_until(self.now).is_none()
     }
 
     /// The client that a worker of a dedicated pool belongs to.

@@ -37,7 +37,6 @@ impl Bus {
     }
 
     fn admit_client(&mut self, listener: usize, origin: Origin) -> Option<ClientKey> {
-        let now = self.now;
         let stdio = self.settings.listeners.get(listener)?.stdio;
         if self.shutdown.refuses_clients() {
             return None;
@@ -58,7 +57,7 @@ impl Bus {
         let room = if self.clients.is_full() { None } else { self.sources.enter(source) };
         let client = room.map(|source_use| Client {
             turned_away: no_room.is_some(),
-            ..Client::new(now, number, listener, group, stdio, Rc::new(origin), source_use)
+            ..Client::new(self.now, number, listener, group, stdio, Rc::new(origin), source_use)
         });
         let Some(key) = client.and_then(|client| self.clients.insert(client)) else {
             // It was on its way when the last slot was taken.
@@ -74,7 +73,7 @@ impl Bus {
             self.report(Reason::ConnectionLimit, None, || {
                 format!("all {most} connections are in use; new ones wait until one leaves")
             });
-            self.wake_slots_at(now);
+            self.wake_slots_at(self.now);
         }
         if let Some(due) = self.clients.get(key).and_then(|client| self.idle_deadline(client)) {
             self.wake_at(key.into(), due);
@@ -88,11 +87,10 @@ impl Bus {
     /// Tells that a client has come or gone, with what it has come to. One that was only told that there is no room, and
     /// a proxy that looks whether somebody is there, are no clients to people.
     fn report_client(&mut self, reason: Reason, key: ClientKey) {
-        let now = self.now;
         let Some(client) = self.clients.get(key) else { return };
-        let lasted = self.gaps.lasted(now, client.opened);
+        let lasted = self.gaps.lasted(self.now, client.opened);
         let is_nobody = client.turned_away || client.origin.is_proxy && client.end.traffic.lines_in == 0;
-        let report = self.reporter.report(now, reason, || {
+        let report = self.reporter.report(self.now, reason, || {
             let has_gone = reason == Reason::ClientClosed;
             let text = if has_gone { "a client has gone" } else { "a client connected" };
             let report = Report {
@@ -108,11 +106,10 @@ impl Bus {
 
     /// It has sent everything. It is closed when it has its answers (decision 10).
     pub(super) fn on_client_ended(&mut self, key: ClientKey) {
-        let now = self.now;
         let Some(client) = self.clients.get_mut(key) else { return };
         match client.phase {
             Phase::Open => {
-                let deadline = now.after(self.settings.limits.drain_timeout);
+                let deadline = self.now.after(self.settings.limits.drain_timeout);
                 client.phase = Phase::HalfClosed;
                 client.deadline = Some(deadline);
                 self.judge_source(key);
@@ -180,7 +177,6 @@ impl Bus {
     /// Stops listening to a client and closes it. Its requests and sessions end at once (spec 7.2). The first reason
     /// is the one that is told.
     pub(super) fn close_client(&mut self, key: ClientKey, how: Close, why: Reason) {
-        let now = self.now;
         let Some(client) = self.clients.get_mut(key) else { return };
         let next = match how {
             Close::Refuse => Phase::Refusing,
@@ -199,7 +195,7 @@ impl Bus {
         if how == Close::Flush {
             let limits = &self.settings.limits;
             let patience = if client.end.output.queued() > 0 { limits.drain_timeout.max(LINGER) } else { LINGER };
-            let deadline = now.after(patience);
+            let deadline = self.now.after(patience);
             client.deadline = Some(deadline);
             client.end.output.begin_flush();
             self.wake_at(key.into(), deadline);
@@ -215,7 +211,7 @@ impl Bus {
         if how == Close::Refuse {
             self.begin_refusing(key);
         }
-        // Workers that waited for it can go on: what they send to it now has nowhere to go.
+        // Workers that waited for it can go on: what they send to it self.now has nowhere to go.
         self.release_waiters(Peer::Client(key));
         let nothing_left = self.clients.get(key).is_some_and(|client| client.end.output.queued() == 0);
         if how == Close::Flush && was_half_closed && nothing_left {
@@ -327,7 +323,6 @@ impl Bus {
 
     /// Bytes have left for a client: sees whether a closing one has all of its own.
     pub(super) fn check_flushed(&mut self, key: ClientKey) {
-        let now = self.now;
         let Some(client) = self.clients.get_mut(key) else { return };
         if client.phase != Phase::Flushing {
             return;
@@ -338,7 +333,7 @@ impl Bus {
             _ if client.end.output.flush_goes_on() => self.settings.limits.drain_timeout.max(LINGER),
             _ => return,
         };
-        let deadline = now.after(patience);
+        let deadline = self.now.after(patience);
         client.deadline = Some(deadline);
         self.wake_at(key.into(), deadline);
     }

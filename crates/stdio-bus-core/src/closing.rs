@@ -31,7 +31,6 @@ impl Bus {
     /// Closes a client that can still be spoken to, in an orderly way. `why` is what is told of the close and of its
     /// pending requests, `text` a sentence for people.
     pub(super) fn close_orderly(&mut self, key: ClientKey, why: Reason, text: &str) {
-        let now = self.now;
         let Some(client) = self.clients.get_mut(key).filter(|client| client.phase < Phase::Refusing) else { return };
         client.why.get_or_insert(why);
         let refusal = match why {
@@ -39,7 +38,7 @@ impl Bus {
             _ => Refusal(Reason::ConnectionClosing, format!("this connection is being closed: {text}")),
         };
         let saves_memory = why == Reason::MemoryLimit;
-        client.refusing = Refusing { since: now, saves_memory, refusal: Some(refusal), ..Refusing::default() };
+        client.refusing = Refusing { since: self.now, saves_memory, refusal: Some(refusal), ..Refusing::default() };
         for request in self.asked_by(key.into()) {
             self.fail_request(request, why, text);
         }
@@ -53,23 +52,21 @@ impl Bus {
         self.close_client(key, how, why);
     }
 
-    /// A client is refused from now on: nothing else keeps it from being read.
+    /// A client is refused from self.now on: nothing else keeps it from being read.
     pub(super) fn begin_refusing(&mut self, key: ClientKey) {
-        let now = self.now;
         // The end of the daemon has a deadline for all.
-        let longest = if self.shutdown.has_deadline_for_clients() { None } else { Some(now.after(LONGEST)) };
+        let longest = if self.shutdown.has_deadline_for_clients() { None } else { Some(self.now.after(LONGEST)) };
         let Some(client) = self.clients.get_mut(key) else { return };
         client.deadline = longest;
         client.granted = None;
         client.penalty = Penalty::default();
         client.end.gate = ReadGate::default();
-        self.wake_at(key.into(), now.after(SILENCE));
+        self.wake_at(key.into(), self.now.after(SILENCE));
     }
 
     /// Bytes of a client that is refused.
     #[cold]
     pub(super) fn refuse_lines(&mut self, key: ClientKey, window: Window<'_>) -> Received {
-        let now = self.now;
         let bytes = window.data().len();
         let is_short = self.shortage.is_on();
         let Some(client) = self.clients.get_mut(key).filter(|client| client.phase == Phase::Refusing) else {
@@ -79,7 +76,7 @@ impl Bus {
             return Received { consumed: 0, next: Next::Wait };
         }
         if bytes > client.end.kept {
-            client.heard = now;
+            client.heard = self.now;
         }
         if client.refusing.skips {
             let end = memchr::memchr(b'\n', window.data());
@@ -157,7 +154,6 @@ impl Bus {
 
     /// Goes on with the close of a client that was heard to the end. Gives when to look at it again.
     pub(super) fn tick_refusing(&mut self, key: ClientKey) -> Option<Moment> {
-        let now = self.now;
         let client = self.clients.get(key).filter(|client| client.phase == Phase::Refusing)?;
         // One that is not read, since it does not take its errors, is not silent.
         let is_silent = (!client.end.gate.waits() && client.end.waiting.is_empty()).then(|| {
@@ -165,7 +161,7 @@ impl Bus {
             client.heard.max(client.refusing.since).after(if is_amid_a_line { LONGEST } else { SILENCE })
         });
         let due = [is_silent, client.deadline].into_iter().flatten().min()?;
-        if due > now {
+        if due > self.now {
             return Some(due);
         }
         self.leave_unread(key);

@@ -19,7 +19,6 @@ impl Bus {
     /// Records a request. Returns the token to replace its id with, if the answerer may not see the asker's
     /// (decision 4).
     pub(super) fn ask(&mut self, new: &NewRequest, id: &View<'_>, token: &[u8]) -> Result<Option<Text>, Refusal> {
-        let now = self.now;
         let (asker, answerer) = (new.asker(), new.answerer());
         let found = self.pending.find_or_place(answerer.into(), id);
         if found.is_ok() && self.settings.routing.id_collision == IdCollision::Reject {
@@ -35,7 +34,7 @@ impl Bus {
         } else if token[0] == b'"' && has_escape(token) {
             wire = Wire::Spelled(token);
         }
-        let came_at = self.gaps.came_at(now);
+        let came_at = self.gaps.came_at(self.now);
         let (client, worker) = (self.clients.get_mut(new.client), self.workers.get_mut(new.worker));
         let (Some(client), Some(worker)) = (client, worker) else { return Err(gone()) };
         let (from, to) = match new.direction {
@@ -49,7 +48,7 @@ impl Bus {
         worker.creating += u32::from(new.effect.creates);
         if new.direction == Direction::ToWorkers {
             worker.audience.note(new.client);
-            if let Some(at) = worker.begin_answering(now) {
+            if let Some(at) = worker.begin_answering(self.now) {
                 self.wake_at(answerer, at);
             }
         }
@@ -137,7 +136,6 @@ impl Bus {
 
     /// Takes an answered request out, and sends its answer to the asker, with the original id.
     pub(super) fn deliver_answer(&mut self, key: RequestKey, to: Peer, line: &Line) {
-        let now = self.now;
         let Some(request) = self.pending.get(key) else { return };
         let (answerer, since) = (request.answerer(), request.since());
         let replaced = self.pending.replaced_token(key);
@@ -150,7 +148,7 @@ impl Bus {
             worker.answering.responds |= is_response && !line.method.is_some();
             let is_error = line.has(Line::ERROR) && !line.has(Line::RESULT);
             let outcome = if is_error { Outcome::Error } else { Outcome::Answered };
-            self.pools[worker.pool].tally.answered(outcome, self.gaps.lasted(now, since));
+            self.pools[worker.pool].tally.answered(outcome, self.gaps.lasted(self.now, since));
         }
         self.forward_with_id(to, line, replaced);
     }
@@ -254,9 +252,8 @@ impl Bus {
 
     /// Answers requests that have waited too long, and forgets cancelled ones.
     pub(super) fn tick_requests(&mut self) {
-        let now = self.now;
         let mut late = Vec::new();
-        for key in self.pending.expired(now) {
+        for key in self.pending.expired(self.now) {
             let Some(request) = self.pending.get(key) else { continue };
             if request.cancelled().is_some() {
                 self.discard_unwanted(key);
@@ -269,7 +266,7 @@ impl Bus {
                 }
             }
         }
-        // Only now, since what is due with them is dealt with first.
+        // Only self.now, since what is due with them is dealt with first.
         for worker in late {
             self.count_timeout(worker);
         }

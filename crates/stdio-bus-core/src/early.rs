@@ -53,7 +53,6 @@ impl Bus {
 
     /// Lets a notification wait that names a session which the worker may be making. Says whether it does.
     pub(super) fn wait_for_session(&mut self, key: WorkerKey, window: Window<'_>, line: &Line) -> bool {
-        let now = self.now;
         let most = MOST_BYTES.min(self.settings.limits.max_memory / MEMORY_PART);
         let bytes = line.span.len() + 1;
         let name = session_name(window, line.session).or_else(|| session_name(window, line.params_session));
@@ -69,7 +68,7 @@ impl Bus {
             return false;
         }
         let whole = Span { start: line.span.start, end: line.span.end + 1 };
-        let until = now.after(LONGEST);
+        let until = self.now.after(LONGEST);
         worker.early.lines.push(EarlyLine { session: (&*name).into(), line: window.get(whole).into(), until });
         worker.early.bytes += bytes;
         self.early_bytes += bytes;

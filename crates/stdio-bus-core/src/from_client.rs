@@ -80,7 +80,6 @@ impl Bus {
     }
 
     fn client_message(&mut self, client: ClientKey, window: Window<'_>, line: &Line) -> Flow {
-        let now = self.now;
         // What belongs to a pending request may still pass: its cancellation, notifications of its session.
         if self.shutdown.refuses_requests() && (self.shutdown.stops_workers() || kind(line) == Kind::Request) {
             let refusal = Refusal(Reason::ShuttingDown, "the daemon is shutting down".into());
@@ -136,7 +135,7 @@ impl Bus {
         }
         self.forward(Peer::Worker(worker), line, &mut edits);
         if let (Verb::Cancel(how), Some(key)) = (verb, cancels) {
-            let due = self.pending.cancel(now, key, how);
+            let due = self.pending.cancel(self.now, key, how);
             self.wake_requests_at(due);
         }
         Flow::Next
@@ -154,7 +153,6 @@ impl Bus {
         verb: Verb,
         entered: [Entered; 2],
     ) -> Result<Option<Text>, Refusal> {
-        let now = self.now;
         let Some(id) = id else {
             self.note_audience(worker, client);
             return Ok(None);
@@ -175,7 +173,7 @@ impl Bus {
                 .workers
                 .get(worker)
                 .and_then(|worker| worker.request_timeout)
-                .map(|timeout| now.after(timeout)),
+                .map(|timeout| self.now.after(timeout)),
             print: print_of(window, line),
         };
         let recorded = self.ask(&request, id, window.get(line.id));
@@ -282,10 +280,9 @@ impl Bus {
         name: Cow<'a, [u8]>,
         inner: Option<&[u8]>,
     ) -> Result<(WorkerKey, Named<'a>), Refusal> {
-        let now = self.now;
         if !line.pool.is_some()
             && let Some(key) = self.session_of_client(client, &name)
-            && let Some(session) = self.sessions.touch(key, now)
+            && let Some(session) = self.sessions.touch(key, self.now)
         {
             let worker = session.worker;
             return self.usable(worker).map(|worker| (worker, Named::Known(key)));
@@ -469,18 +466,17 @@ impl Bus {
     }
 
     fn use_session(&mut self, client: ClientKey, worker: WorkerKey, named: Named<'_>) -> Result<Entered, Refusal> {
-        let now = self.now;
         let full = || Refusal(Reason::SessionLimit, sessions::FULL.into());
         match named {
             Named::None => Ok(Entered::default()),
             // One that is taken over changes hands when the message is recorded.
             Named::Known(key) | Named::Taken(key) => {
-                self.sessions.touch(key, now);
+                self.sessions.touch(key, self.now);
                 Ok(Entered { session: Some(key), is_new: false })
             }
             // That keeps a claim alive, and makes the request none of its owner's.
             Named::Shared(key) => {
-                self.sessions.touch(key, now);
+                self.sessions.touch(key, self.now);
                 Ok(Entered::default())
             }
             Named::New(ref name) | Named::Asked(ref name) => {

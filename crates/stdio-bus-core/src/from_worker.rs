@@ -185,7 +185,6 @@ impl Bus {
 
     /// A request or a notification of a worker (spec 6.3.2, decision 5).
     fn worker_message(&mut self, worker: WorkerKey, window: Window<'_>, line: &Line) -> Flow {
-        let now = self.now;
         let from = Peer::Worker(worker);
         let id = match request_id(window, line) {
             Ok(id) => id,
@@ -217,7 +216,7 @@ impl Bus {
             Room::Closed => return self.worker_message(worker, window, line),
         }
         if let Some(session) = session.filter(|_| self.settings.limits.session_idle.is_some()) {
-            self.sessions.hear(session, now);
+            self.sessions.hear(session, self.now);
         }
         if id.is_none() && session.is_none() {
             self.end_elicitation(worker, window, line);

@@ -51,18 +51,16 @@ impl Answering {
 impl Bus {
     /// A worker follows others that have failed.
     pub(super) fn put_on_trial(&mut self, key: WorkerKey) {
-        let now = self.now;
         let Some(worker) = self.workers.get_mut(key) else { return };
         worker.answering.on_trial = true;
-        self.wake_at(key.into(), now.after(TRIAL));
+        self.wake_at(key.into(), self.now.after(TRIAL));
     }
 
     /// Ends the trial of a worker that has run for long enough. Gives when to look again.
     pub(super) fn tick_trial(&mut self, key: WorkerKey) -> Option<Moment> {
-        let now = self.now;
         let worker = self.workers.get_mut(key).filter(|worker| worker.answering.on_trial)?;
         let due = worker.started.after(TRIAL);
-        if due > now {
+        if due > self.now {
             return Some(due);
         }
         worker.answering.on_trial = false;

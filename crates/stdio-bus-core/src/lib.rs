@@ -294,6 +294,7 @@ impl Bus {
 
     fn receive_from_client(&mut self, key: ClientKey, window: Window<'_>) -> Received {
         let now = self.now;
+        let now = now;
         let count = self.clients.len();
         let limit = self.settings.limits.max_input_buffer;
         let Some(client) = self.clients.get_mut(key) else {
@@ -645,12 +646,11 @@ impl Bus {
 
     /// Does what is due.
     fn on_tick(&mut self) {
-        let now = self.now;
-        for timer in self.timers.take_due(now) {
+        for timer in self.timers.take_due(self.now) {
             match timer {
                 Timer::Reports => {
                     self.report_timer.reset();
-                    let summaries = self.reporter.summaries(now);
+                    let summaries = self.reporter.summaries(self.now);
                     self.out.effects.extend(summaries.into_iter().map(|summary| Effect::Report(Box::new(summary))));
                 }
                 Timer::Requests => {
@@ -706,9 +706,8 @@ impl Bus {
         peers: [Option<Peer>; 2],
         tell: impl FnOnce() -> (Option<String>, String),
     ) {
-        let now = self.now;
         let (clients, workers) = (&self.clients, &self.workers);
-        let report = self.reporter.report(now, reason, || {
+        let report = self.reporter.report(self.now, reason, || {
             let (id, text) = tell();
             let mut report = Report { id, ..Report::new(reason, text) };
             for peer in peers.into_iter().flatten() {

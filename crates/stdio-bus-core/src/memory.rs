@@ -133,10 +133,9 @@ impl Bus {
     /// Lets some of those who are held back be read for a while, one after the other. Gives those who had their turn
     /// and sent nothing; who waits for memory keeps it until there is some.
     fn rotate_chances(&mut self, held_back: &[ClientKey], waiting: &[Peer]) -> Vec<ClientKey> {
-        let now = self.now;
         let (over, mut running): (Vec<_>, Vec<_>) = core::mem::take(&mut self.shortage.chances)
             .into_iter()
-            .partition(|(client, since)| now >= since.after(CHANCE) && !waiting.contains(&Peer::Client(*client)));
+            .partition(|(client, since)| self.now >= since.after(CHANCE) && !waiting.contains(&Peer::Client(*client)));
         running.retain(|(client, _)| held_back.contains(client));
         let missed = over.iter().filter(|(client, since)| {
             held_back.contains(client) && self.clients.get(*client).is_some_and(|client| client.heard < *since)
@@ -150,7 +149,7 @@ impl Bus {
             }
             let waits = self.clients.get(*client).is_none_or(|client| client.end.gate.waits());
             if !waits && !missed.contains(client) && !running.iter().any(|(lucky, _)| lucky == client) {
-                running.push((*client, now));
+                running.push((*client, self.now));
                 self.shortage.last_chance = client.index();
             }
         }
@@ -160,7 +159,6 @@ impl Bus {
 
     /// The system has refused memory: for bytes of `client`, which are lost, or for some that can wait.
     pub(super) fn on_memory_refused(&mut self, client: Option<ClientKey>, held: &[(Peer, usize)]) {
-        let now = self.now;
         let text = |bytes: usize| {
             let why = if client.is_some() { " for what it sends or is sent" } else { "" };
             format!(
@@ -171,7 +169,7 @@ impl Bus {
         let (holders, leaving) = self.holders(held);
         if let Some(client) = client {
             let bytes = holders.first().map_or(0, |holder| holder.bytes);
-            return self.close_holder(&Holder { client, bytes, moves: false, heard: now }, &text(bytes));
+            return self.close_holder(&Holder { client, bytes, moves: false, heard: self.now }, &text(bytes));
         }
         let all: usize = held.iter().map(|(_, bytes)| bytes).sum();
         let mut freed = leaving;
@@ -187,7 +185,6 @@ impl Bus {
     /// The clients among those who hold something, in the order in which they are closed: first who makes no progress,
     /// then who holds most. And how much of it goes with those that are being closed.
     fn holders(&self, held: &[(Peer, usize)]) -> (Vec<Holder>, usize) {
-        let now = self.now;
         let mut leaving = 0;
         let mut holders = Vec::with_capacity(held.len());
         for (peer, bytes) in held {
@@ -195,7 +192,7 @@ impl Bus {
             match self.clients.get(*key) {
                 Some(client) if client.phase < Phase::Closing => {
                     // Who waits for a worker has sent whole lines, and it is not in its hands when they are taken.
-                    let moves = now.since(client.end.progress_at) < PATIENCE || client.end.gate.waits();
+                    let moves = self.now.since(client.end.progress_at) < PATIENCE || client.end.gate.waits();
                     holders.push(Holder { client: *key, bytes: *bytes, moves, heard: client.heard });
                 }
                 _ => leaving += bytes,

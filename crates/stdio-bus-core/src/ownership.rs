@@ -35,36 +35,33 @@ impl Bus {
     /// Makes a session of a name that a client was the first to use. None if there is no room, and nobody has to make
     /// some.
     pub(super) fn claim_session(&mut self, client: ClientKey, worker: WorkerKey, name: &[u8]) -> Option<SessionKey> {
-        let now = self.now;
         let key = self.new_session(client, worker, name, Rank::Claimed)?;
-        self.sessions.watch_claim(now);
+        self.sessions.watch_claim(self.now);
         self.wake_sessions();
         Some(key)
     }
 
     fn new_session(&mut self, client: ClientKey, worker: WorkerKey, name: &[u8], rank: Rank) -> Option<SessionKey> {
-        let now = self.now;
         if self.sessions.is_full() && !self.evict_session_for(client) {
             self.penalise_refusal(client);
             return None;
         }
         let (owner, worker_end) = (self.clients.get_mut(client)?, &mut self.workers.get_mut(worker)?.end);
-        let key = self.sessions.insert(now, worker, &mut worker_end.sessions, name, rank)?;
+        let key = self.sessions.insert(self.now, worker, &mut worker_end.sessions, name, rank)?;
         self.sessions.give(key, client, &mut owner.end.sessions);
-        self.sessions.watch_idle(now, self.settings.limits.session_idle);
+        self.sessions.watch_idle(self.now, self.settings.limits.session_idle);
         self.wake_sessions();
         Some(key)
     }
 
     /// Gives a held name to a client that asks the worker to load it; a refusal gives it back.
     pub(super) fn lend_session(&mut self, client: ClientKey, key: SessionKey) -> bool {
-        let now = self.now;
         if self.sessions.is_full() && !self.evict_session_for(client) {
             return false;
         }
         let Some(owner) = self.clients.get_mut(client) else { return false };
-        self.sessions.lend(now, key, client, &mut owner.end.sessions);
-        self.sessions.watch_idle(now, self.settings.limits.session_idle);
+        self.sessions.lend(self.now, key, client, &mut owner.end.sessions);
+        self.sessions.watch_idle(self.now, self.settings.limits.session_idle);
         self.wake_sessions();
         true
     }
@@ -319,7 +316,6 @@ impl Bus {
     /// Gives a session to another connection of its owner. What is pending in it belongs to the old one, which may be
     /// dead: its requests get errors, and so do those that wait for its answers.
     pub(super) fn take_session_over(&mut self, key: SessionKey, by: ClientKey) {
-        let now = self.now;
         let Some(session) = self.sessions.get(key) else { return };
         let Some(old) = session.client else { return };
         let (name, worker) = (session.name.clone(), session.worker);
@@ -335,7 +331,7 @@ impl Bus {
             client.lost.forget(name.as_bytes());
         }
         self.hand_elicitations_over(worker, key, by);
-        self.sessions.touch(key, now);
+        self.sessions.touch(key, self.now);
     }
 
     /// Forgets claims that nobody uses, and sessions that were idle for too long.

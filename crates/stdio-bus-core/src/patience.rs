@@ -71,22 +71,20 @@ impl Bus {
 
     /// A client speaks to a worker that another one holds up: from now on that lasts for a short while only.
     pub(super) fn limit_hold_up(&mut self, key: WorkerKey, client: ClientKey) {
-        let now = self.now;
         let Some(worker) = self.workers.get_mut(key) else { return };
         if !matches!(worker.end.blocker(), Some(Peer::Client(slow)) if slow != client)
             || worker.patience.since.is_some()
         {
             return;
         }
-        let ends = now.after(worker.patience.begin(now));
+        let ends = self.now.after(worker.patience.begin(self.now));
         self.wake_at(key.into(), ends);
     }
 
     /// Lets a worker go on that was held up for long enough.
     pub(super) fn release_held_up(&mut self, key: WorkerKey) {
-        let now = self.now;
         let Some(worker) = self.workers.get(key) else { return };
-        if worker.patience.ends().is_none_or(|ends| ends > now) {
+        if worker.patience.ends().is_none_or(|ends| ends > self.now) {
             return;
         }
         self.stop_waiting(Peer::Worker(key));
@@ -94,9 +92,8 @@ impl Bus {
     }
 
     pub(super) fn end_hold_up(&mut self, worker: WorkerKey) {
-        let now = self.now;
         if let Some(worker) = self.workers.get_mut(worker) {
-            worker.patience.end(now);
+            worker.patience.end(self.now);
         }
     }
 }

@@ -225,17 +225,16 @@ impl Bus {
     /// Starts a worker wherever a seat is empty and not waiting out its backoff. Spares of a dedicated pool come one after
     /// the other, and after clients that wait (`worker_queue.rs`).
     pub(super) fn fill_seats(&mut self, pool: usize) {
-        let now = self.now;
         if self.shutdown.stops_workers() {
             return;
         }
-        if let Some(until) = self.pools[pool].rests_until(now) {
+        if let Some(until) = self.pools[pool].rests_until(self.now) {
             return self.wake_pool_at(pool, until);
         }
         for seat in 0..self.pools[pool].seats.len() {
             let here = &self.pools[pool].seats[seat];
             let waits = match here.restart_at {
-                Some(at) => at > now,
+                Some(at) => at > self.now,
                 None => here.given_up,
             };
             if here.worker.is_some() || waits {
@@ -258,7 +257,6 @@ impl Bus {
     }
 
     pub(super) fn start_worker(&mut self, pool: usize, seat: Option<usize>) -> Option<WorkerKey> {
-        let now = self.now;
         if self.pools[pool].live >= self.settings.pools[pool].max_instances {
             return None;
         }
@@ -266,7 +264,7 @@ impl Bus {
         let name = WorkerName { pool, place, incarnation: self.next_worker_number };
         let worker = self.workers.insert(Worker {
             request_timeout: self.settings.pools[pool].request_timeout,
-            ..Worker::new(name, seat, now)
+            ..Worker::new(name, seat, self.now)
         })?;
         self.next_worker_number += 1;
         self.pools[pool].live += 1;
@@ -278,10 +276,9 @@ impl Bus {
 
     /// The worker of a seat has exited unexpectedly: tells what becomes of the seat.
     fn vacate_seat(&mut self, seat: usize, worker: &Worker) {
-        let now = self.now;
         let (pool, started) = (worker.pool, worker.started);
         let retry = retry_after(&self.settings.pools[pool], &self.settings.limits);
-        let verdict = self.pools[pool].seats[seat].vacate(started, now, &self.settings.limits, retry);
+        let verdict = self.pools[pool].seats[seat].vacate(started, self.now, &self.settings.limits, retry);
         if let Some(at) = self.pools[pool].seats[seat].restart_at {
             self.wake_pool_at(pool, at);
         }
@@ -313,7 +310,7 @@ impl Bus {
             }
         };
         report.worker = Some(worker.name());
-        let report = self.reporter.report(now, report.reason, || report);
+        let report = self.reporter.report(self.now, report.reason, || report);
         self.out.effects.extend(report.map(Effect::Report));
         let is_lost = |pool: &Pool| pool.live == 0 && pool.seats.iter().all(|seat| seat.given_up);
         if self.settings.limits.on_failure == OnFailure::Exit && self.pools.iter().all(is_lost) {
@@ -348,7 +345,6 @@ impl Bus {
 
     /// A worker has left its pool: its seat, if it has one, is filled again, now or after its backoff.
     pub(super) fn leave_pool(&mut self, worker: &Worker) {
-        let now = self.now;
         let pool = worker.pool;
         self.pools[pool].live -= 1;
         self.pools[pool].places[worker.place] = false;
@@ -357,8 +353,8 @@ impl Bus {
                 self.pools[pool].seats[seat].worker = None;
             } else if worker.was_short {
                 // That is no failure of the command.
-                self.pools[pool].seats[seat].wait_until(now.after(SHORTAGE));
-                self.wake_pool_at(pool, now.after(SHORTAGE));
+                self.pools[pool].seats[seat].wait_until(self.now.after(SHORTAGE));
+                self.wake_pool_at(pool, self.now.after(SHORTAGE));
             } else {
                 self.vacate_seat(seat, worker);
             }
@@ -372,11 +368,10 @@ impl Bus {
 
     /// Starts workers whose time has come.
     pub(super) fn tick_pool(&mut self, pool: usize) {
-        let now = self.now;
         self.fill_seats(pool);
         let empty = self.pools[pool].seats.iter().filter(|seat| seat.worker.is_none());
         // What is due and was not started is started after another (`worker_queue.rs`).
-        if let Some(next) = empty.filter_map(|seat| seat.restart_at).filter(|at| *at > now).min() {
+        if let Some(next) = empty.filter_map(|seat| seat.restart_at).filter(|at| *at > self.now).min() {
             self.wake_pool_at(pool, next);
         }
     }

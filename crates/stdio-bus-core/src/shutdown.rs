@@ -145,7 +145,6 @@ impl Bus {
 
     /// Starts the shutdown: for a while only those are told that ask whether we are ready.
     fn begin_lame_duck(&mut self, why: &str) {
-        let now = self.now;
         let lame_duck = self.settings.limits.lame_duck;
         if lame_duck.is_zero() {
             return self.begin_shutdown(why);
@@ -154,7 +153,7 @@ impl Bus {
         self.report(Reason::Draining, None, || {
             format!("shutting down in {} s (lame_duck_sec): {why}; until then clients are taken", lame_duck.as_secs())
         });
-        let deadline = now.after(lame_duck);
+        let deadline = self.now.after(lame_duck);
         self.shutdown.deadline = Some(deadline);
         self.wake_drain_at(deadline);
     }
@@ -188,8 +187,7 @@ impl Bus {
 
     /// Goes as far as what is left allows.
     pub(super) fn advance_shutdown(&mut self) {
-        let now = self.now;
-        let over = self.shutdown.deadline.is_some_and(|deadline| deadline <= now);
+        let over = self.shutdown.deadline.is_some_and(|deadline| deadline <= self.now);
         match self.shutdown.stage {
             Stage::LameDuck if over => self.begin_shutdown("lame_duck_sec is over"),
             Stage::Quiescing if over => self.terminate(),
@@ -217,8 +215,7 @@ impl Bus {
     }
 
     fn terminate(&mut self) {
-        let now = self.now;
-        let deadline = now.after(self.settings.limits.drain_timeout);
+        let deadline = self.now.after(self.settings.limits.drain_timeout);
         self.shutdown.stage = Stage::Terminating;
         self.shutdown.ends = deadline;
         self.shutdown.deadline = Some(deadline);
@@ -233,8 +230,7 @@ impl Bus {
     }
 
     fn kill(&mut self) {
-        let now = self.now;
-        let deadline = now.after(LAST_GRACE);
+        let deadline = self.now.after(LAST_GRACE);
         self.shutdown.stage = Stage::Killing;
         self.shutdown.deadline = Some(deadline);
         self.wake_drain_at(deadline);
@@ -243,14 +239,13 @@ impl Bus {
     }
 
     fn flush(&mut self) {
-        let now = self.now;
         let deadline = match self.shutdown.immediate {
             true => self.shutdown.ends,
-            false => self.shutdown.ends.max(now.after(LAST_GRACE)),
+            false => self.shutdown.ends.max(self.now.after(LAST_GRACE)),
         };
         self.shutdown.stage = Stage::Flushing;
         self.shutdown.deadline = Some(deadline);
-        if deadline > now {
+        if deadline > self.now {
             self.wake_drain_at(deadline);
         }
         self.close_clients();
@@ -266,7 +261,6 @@ impl Bus {
     /// Closes clients that wait for nothing and have sent nothing for a while. A request that crosses the end of the
     /// connection would be lost; so it is refused, and the grace begins anew.
     fn close_silent(&mut self) {
-        let now = self.now;
         let grace = self.settings.limits.drain_grace;
         for key in self.clients.keys() {
             let Some(client) = self.clients.get(key).filter(|client| client.phase == Phase::Open) else { continue };
@@ -278,8 +272,8 @@ impl Bus {
             // In the middle of a line, or with something to take, it is not done.
             let is_busy = end.kept > 0 || end.output.queued() > 0 || !client.end.gate.is_open();
             match is_busy {
-                true => self.wake_drain_at(now.after(grace.max(closing::SILENCE))),
-                false if silent_at > now => self.wake_drain_at(silent_at),
+                true => self.wake_drain_at(self.now.after(grace.max(closing::SILENCE))),
+                false if silent_at > self.now => self.wake_drain_at(silent_at),
                 false => self.close_client(key, Close::Flush, Reason::ShuttingDown),
             }
         }
@@ -295,17 +289,15 @@ impl Bus {
 
     /// A client has an answer: it may be its last one.
     pub(super) fn watch_silence(&mut self) {
-        let now = self.now;
         if self.shutdown.stage == Stage::Quiescing {
             // What has no grace is looked at in the next tick, not again in this one.
-            self.wake_drain_at(now.after(self.settings.limits.drain_grace.max(Duration::from_nanos(1))));
+            self.wake_drain_at(self.now.after(self.settings.limits.drain_grace.max(Duration::from_nanos(1))));
         }
     }
 
     pub(super) fn tick_shutdown(&mut self) {
-        let now = self.now;
         self.advance_shutdown();
-        if let Some(deadline) = self.shutdown.deadline.filter(|deadline| *deadline > now) {
+        if let Some(deadline) = self.shutdown.deadline.filter(|deadline| *deadline > self.now) {
             self.wake_drain_at(deadline);
         }
     }

@@ -15,18 +15,16 @@ const QUANTUM: usize = 64 * 1024;
 impl Bus {
     /// Asks how far a worker has read.
     pub(super) fn probe(&mut self, key: WorkerKey) {
-        let now = self.now;
         if let Some(worker) = self.workers.get_mut(key) {
-            worker.window.mark_probed(now);
+            worker.window.mark_probed(self.now);
             self.out.effects.push_back(Effect::Probe { worker: key });
         }
     }
 
     /// A worker has not read so many bytes of what was written to it.
     pub(super) fn on_unread(&mut self, key: WorkerKey, bytes: usize) {
-        let now = self.now;
         let Some(worker) = self.workers.get_mut(key) else { return };
-        worker.window.read_up_to(now, bytes);
+        worker.window.read_up_to(self.now, bytes);
         self.admit_waiters(key);
     }
 
@@ -84,8 +82,7 @@ impl Bus {
 
     /// Clients take turns before a worker from now on.
     pub(super) fn begin_turns(&mut self, key: WorkerKey) {
-        let now = self.now;
-        let due = SendWindow::next_probe(now);
+        let due = SendWindow::next_probe(self.now);
         let Some(worker) = self.workers.get_mut(key).filter(|worker| worker.turns_due.is_none()) else { return };
         worker.turns_due = Some(due);
         self.wake_at(key.into(), due);

@@ -131,8 +131,7 @@ impl Bus {
     }
 
     fn add_waiting(&mut self, client: ClientKey, group: usize, until: Moment, for_turn: bool) {
-        let now = self.now;
-        self.worker_queue.waiting.push(Waiting { client, group, since: now, until, for_turn, has_ended: false });
+        self.worker_queue.waiting.push(Waiting { client, group, since: self.now, until, for_turn, has_ended: false });
         self.wake_worker_queue_at(until);
         self.close_gate(client.into(), Hold::Worker);
     }
@@ -140,21 +139,20 @@ impl Bus {
     /// Whether the next worker of a group, which has none that takes messages, comes after the first backoff at the
     /// latest.
     fn expects_worker(&self, group: usize) -> bool {
-        let now = self.now;
         let group = &self.groups[group];
         let is_coming = |(pool, seat): &(usize, usize)| {
             let seat = &self.pools[*pool].seats[*seat];
             match seat.worker {
                 Some(worker) => {
                     let limits = &self.settings.limits;
-                    self.workers.get(worker).is_some_and(|worker| seat.is_followed(worker.started, now, limits))
+                    self.workers.get(worker).is_some_and(|worker| seat.is_followed(worker.started, self.now, limits))
                 }
                 None => seat.is_in_first_backoff(),
             }
         };
         let rests = |pool: usize| {
             let (pool, most) = (&self.pools[pool], self.settings.pools[pool].max_instances);
-            group.assignment == Assignment::Dedicated && pool.live < most && pool.rests_for_the_first_time(now)
+            group.assignment == Assignment::Dedicated && pool.live < most && pool.rests_for_the_first_time(self.now)
         };
         group.seats().iter().any(is_coming) || group.pools().any(rests)
     }
@@ -193,11 +191,10 @@ impl Bus {
 
     /// A client waits for no worker any more, since it is being closed: nothing is started for it.
     pub(super) fn stop_awaiting_worker(&mut self, key: ClientKey) {
-        let now = self.now;
         let Some(at) = self.worker_queue.position(key) else { return };
         let waiting = self.worker_queue.waiting.remove(at);
         if let Some(client) = self.clients.get(key).filter(|_| waiting.for_turn) {
-            self.worker_queue.slow_down(now, client.source, now);
+            self.worker_queue.slow_down(self.now, client.source, self.now);
         }
         self.open_gate(key.into(), Hold::Worker);
     }
@@ -205,9 +202,8 @@ impl Bus {
     /// A worker for a client of a dedicated group: a spare one, or one that is started for it. None if that is not its
     /// turn, or cannot be.
     pub(super) fn take_in_turn(&mut self, client: ClientKey, group: usize) -> Option<WorkerKey> {
-        let now = self.now;
         let from = self.clients.get(client)?;
-        if from.refused_worker || self.worker_queue.waits_until(now, from.source).is_some() {
+        if from.refused_worker || self.worker_queue.waits_until(self.now, from.source).is_some() {
             return None;
         }
         let is_its_turn = self.has_spare(group) || self.may_start_at_once();
@@ -236,36 +232,33 @@ impl Bus {
     /// A client leaves, or sends no more. If its own worker has answered nothing yet, its source gets the next one at a
     /// pace.
     pub(super) fn judge_source(&mut self, key: ClientKey) {
-        let now = self.now;
         let Some(client) = self.clients.get(key) else { return };
         let claimed = |worker: &WorkerKey| {
             let worker = self.workers.get(*worker).filter(|worker| worker.owner == Some(key))?;
             (!worker.answering.has_answered).then_some(worker.claimed)
         };
         if let Some(last) = client.assigned.iter().filter_map(|(_, worker)| claimed(worker)).max() {
-            self.worker_queue.slow_down(now, client.source, last);
+            self.worker_queue.slow_down(self.now, client.source, last);
         }
     }
 
     /// A worker was taken or started for a client.
     pub(super) fn count_turn(&mut self, key: ClientKey, worker: WorkerKey) {
-        let now = self.now;
         let Some(client) = self.clients.get(key) else { return };
         self.sources.count_turn(client.source_use);
         if let Some(last) = self.worker_queue.last_of(client.source) {
-            *last = now;
+            *last = self.now;
         }
-        self.wake_at(worker.into(), now.after(FIRST_ANSWER));
+        self.wake_at(worker.into(), self.now.after(FIRST_ANSWER));
     }
 
     /// Whose turn it is: the source that has waited longest for one, and of its clients the first one that may still send.
     /// A spare can be taken while a worker is being started.
     fn next_turn_of(&self) -> Option<usize> {
-        let now = self.now;
         let turn = |(at, waiting): (usize, &Waiting)| {
             let client = self.clients.get(waiting.client)?;
             let may = (self.worker_queue.starting == 0 || self.has_spare(waiting.group))
-                && self.worker_queue.waits_until(now, client.source).is_none();
+                && self.worker_queue.waits_until(self.now, client.source).is_none();
             may.then(|| (self.sources.turn(client.source_use), waiting.has_ended, at))
         };
         self.worker_queue.turns().filter_map(turn).min().map(|(_, _, at)| at)

@@ -16,14 +16,13 @@ use alloc::vec::Vec;
 
 impl Bus {
     pub(super) fn on_spawned(&mut self, key: WorkerKey, pid: u32) {
-        let now = self.now;
         let Some(worker) = self.workers.get_mut(key) else { return };
         if core::mem::take(&mut worker.is_begun) {
             self.worker_queue.end_start();
         }
         worker.has_process = true;
         worker.pid = pid;
-        worker.started = now;
+        worker.started = self.now;
         self.pools[worker.pool].tally.starts += 1;
         self.report(Reason::WorkerStarted, Some(Peer::Worker(key)), || format!("a worker runs as process {pid}"));
         self.step(key, Event::Spawned);
@@ -112,15 +111,14 @@ impl Bus {
 
     /// Applies the table of `worker.rs`.
     fn step(&mut self, key: WorkerKey, event: Event) {
-        let now = self.now;
         let Some(worker) = self.workers.get_mut(key) else { return };
         let (state, action) = step(worker.state, event);
         worker.state = state;
         self.workers_changed = true;
         let timer = match action {
             Action::None => return,
-            Action::Await | Action::ReadRest => Some(now.after(GRACE)),
-            Action::Terminate | Action::Kill => Some(now.after(self.settings.limits.drain_timeout)),
+            Action::Await | Action::ReadRest => Some(self.now.after(GRACE)),
+            Action::Terminate | Action::Kill => Some(self.now.after(self.settings.limits.drain_timeout)),
             Action::Finish => None,
         };
         worker.timer = timer;
@@ -224,19 +222,18 @@ impl Bus {
 
     /// Timers and stalls of a worker.
     pub(super) fn tick_worker(&mut self, key: WorkerKey) {
-        let now = self.now;
         let timeout = self.settings.limits.backpressure_timeout;
         self.tick_turns(key);
         self.release_held_up(key);
         let Some(worker) = self.workers.get_mut(key) else { return };
-        if worker.timer.is_some_and(|at| at <= now) {
+        if worker.timer.is_some_and(|at| at <= self.now) {
             worker.timer = None;
             self.timer_ran_out(key);
         }
         let Some(worker) = self.workers.get(key) else { return };
         let stalls_at = worker.end.output.stalls_at(timeout).filter(|_| worker.takes_messages());
         let queued = worker.end.output.queued();
-        if stalls_at.is_some_and(|at| at <= now) {
+        if stalls_at.is_some_and(|at| at <= self.now) {
             let text = format!(
                 "a worker read nothing for {} s, with {queued} bytes queued; it is told to stop",
                 timeout.as_secs_f32()
@@ -256,7 +253,6 @@ impl Bus {
     }
 
     fn timer_ran_out(&mut self, key: WorkerKey) {
-        let now = self.now;
         let Some(worker) = self.workers.get(key) else { return };
         let goes_on = match worker.state {
             // Its last lines wait for a slow client: the clock starts when they can be read again.
@@ -265,7 +261,7 @@ impl Bus {
             _ => false,
         };
         if goes_on {
-            return self.set_timer(key, now.after(GRACE));
+            return self.set_timer(key, self.now.after(GRACE));
         }
         match worker.state {
             State::Stopped => {
@@ -305,9 +301,8 @@ impl Bus {
 
     /// A worker's stdout is read again. If it has exited meanwhile, there is the full time for its last lines.
     pub(super) fn extend_read_timer(&mut self, key: WorkerKey) {
-        let now = self.now;
         if self.workers.get(key).is_some_and(|worker| worker.state == State::Stopped) {
-            self.set_timer(key, now.after(GRACE));
+            self.set_timer(key, self.now.after(GRACE));
         }
     }
 

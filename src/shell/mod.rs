@@ -249,7 +249,7 @@ fn start<I: Io>(mut io: I, ground: Ground, config: Config, inherited: Vec<Inheri
 
 fn condition(bus: &Bus, now: Moment) -> Condition {
     let (mut running, mut wanted) = (0, 0);
-    for pool in bus.staffing() {
+    for pool in bus.health() {
         running += pool.running;
         wanted += pool.running + pool.missing;
     }

@@ -93,7 +93,9 @@ impl Bus {
         if let Some(name) = &named {
             self.deliver_early(worker, client, name);
         }
-        if effect.creates && (named.is_none() || self.workers.get(worker).is_some_and(|worker| worker.creating == 0)) {
+        if effect.creates
+            && (named.is_none() || self.workers.get(worker).is_some_and(|worker| worker.creating.asked == 0))
+        {
             self.drop_early(worker);
         }
         self.wake_after_answer(client);
@@ -148,9 +150,9 @@ impl Bus {
             return Flow::Next;
         }
         worker.end.fresh_ids = true;
-        let is_first = !core::mem::replace(&mut worker.answers_twice, true);
+        let is_first = !core::mem::replace(&mut worker.answering.answers_twice, true);
         let near = id.map(View::of_other_type).filter(|id| self.pending.find(from, id).is_some());
-        let near = near.filter(|_| !core::mem::replace(&mut worker.told_of_type, true));
+        let near = near.filter(|_| !core::mem::replace(&mut worker.answering.told_of_type, true));
         let text = near.map_or("no request is pending under this id".into(), |id| {
             let kind = if id.is_string() { "a string" } else { "a number" };
             let id = id.to_id();

@@ -4,13 +4,13 @@
 //! Reading order: [`port`] is the contract, [`peer`] what everybody speaks of, [`settings`] what the core is told, and
 //! this file the front door.
 //!
-//! - Ways: `from_client.rs` and `from_worker.rs` send each line on its way. `assignment.rs` chooses a worker for it,
+//! - Ways: `from_client.rs` and `from_worker.rs` send each line on its way. `balancer.rs` chooses a worker for it,
 //!   `deny.rs` may keep it back, `delivery.rs` queues it, `refusals.rs` says why it went nowhere.
-//! - Tables: [`sessions`] with the rules of `ownership.rs`, [`requests`] with those of `correlation.rs`.
-//! - Lives: `clients.rs`, `closing.rs`, `admission.rs` and `idle.rs`, `workers.rs`, `pool.rs`, `spawns.rs` and
-//!   `hung.rs`, and [`shutdown`] for the daemon.
-//! - Who has to wait: [`output`], `vacancy.rs`, `turns.rs` with [`send_window`], `patience.rs`, `fairness.rs`,
-//!   `penalties.rs`; and `memory.rs` closes who holds too much.
+//! - Tables: [`sessions`] with the rules of `ownership.rs`, `pending.rs` with those of `correlation.rs`.
+//! - Lives: `admission.rs`, `clients.rs` and `closing.rs` for clients, `supervisor/` for workers and pools, and
+//!   [`shutdown`] for the daemon.
+//! - Who has to wait: [`output`], `turns.rs` with [`send_window`], `patience.rs`, `penalties.rs`; and `eviction.rs` says
+//!   which client goes when something is short.
 //!
 //! What others may look at: [`overview`], [`readiness`], [`stats`] and [`tally`]; what an operator may do is in
 //! `operator.rs`.
@@ -28,8 +28,8 @@ extern crate alloc;
 
 pub mod account;
 pub mod admission;
-mod assignment;
 pub mod audience;
+mod balancer;
 mod bonds;
 mod client;
 mod clients;
@@ -40,7 +40,7 @@ mod deny;
 mod early;
 mod elicitations;
 mod endpoint;
-mod fairness;
+mod eviction;
 mod fast_path;
 pub mod foreign;
 mod from_client;
@@ -48,11 +48,8 @@ mod from_worker;
 mod gaps;
 mod gate;
 pub mod histogram;
-mod hung;
 pub mod id;
-mod idle;
 mod lost;
-mod memory;
 mod message;
 pub mod networks;
 mod operator;
@@ -65,7 +62,6 @@ mod patience;
 pub mod peer;
 mod penalties;
 mod pending;
-mod pool;
 pub mod port;
 pub mod readiness;
 mod refusals;
@@ -75,17 +71,14 @@ pub mod send_window;
 pub mod sessions;
 pub mod settings;
 pub mod shutdown;
-mod sources;
 pub mod stats;
+mod supervisor;
 pub mod table;
 pub mod tally;
 #[cfg(test)]
 mod tests;
 mod timers;
 mod turns;
-pub mod worker;
-mod worker_queue;
-mod workers;
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -94,7 +87,7 @@ use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use assignment::Group;
+use balancer::Group;
 use client::{Client, Phase};
 use endpoint::Endpoint;
 use fast_path::FastPath;
@@ -102,14 +95,16 @@ use ndjson_scan::{BATCH, Line, Outcome, Scanner, Window};
 use out::Out;
 use peer::{ClientKey, ClientMark, Moment, Peer, RequestKey, WorkerKey, WorkerMark};
 use pending::Pending;
-use pool::Pool;
-pub use pool::Staffing;
 use port::{Effect, Effects, Input, Next, Received};
 use report::{Reason, Report, Reporter};
 use sessions::Sessions;
 use settings::{MAX_CONNECTIONS, MAX_WORKERS, Settings};
 use shutdown::Shutdown;
 use stats::Stats;
+pub use supervisor::pool::PoolHealth;
+use supervisor::pool::{self, Pool};
+use supervisor::queue::WorkerQueue;
+pub use supervisor::worker;
 use table::Table;
 use timers::{Armed, Timer, Timers};
 use worker::Worker;
@@ -133,14 +128,14 @@ pub struct Bus {
     denies_methods: bool,
     /// Whether lines may go the way that is in `fast_path.rs`.
     takes_fast_path: bool,
-    sources: sources::Sources,
-    worker_queue: worker_queue::WorkerQueue,
+    sources: admission::Sources,
+    worker_queue: WorkerQueue,
     bonds: bonds::Bonds,
     timers: Timers,
     report_timer: Armed,
     /// When all slots are taken, who may go is looked for.
     slots_timer: Armed,
-    shortage: memory::Shortage,
+    shortage: eviction::Shortage,
     /// Bytes of all lines that wait for their sessions.
     early_bytes: usize,
     gaps: gaps::Gaps,
@@ -151,7 +146,7 @@ pub struct Bus {
     shutdown: Shutdown,
     accept_paused: bool,
     /// One for each listener.
-    doors: Vec<readiness::Door>,
+    doors: Vec<readiness::ListenerState>,
     /// A worker has begun or ceased to run since listeners were looked at.
     workers_changed: bool,
     #[cfg(debug_assertions)]
@@ -217,7 +212,7 @@ impl Bus {
     /// A bus whose workers are not started yet.
     pub fn new(settings: Settings) -> Self {
         let pools = settings.pools.iter().map(Pool::new).collect();
-        let (groups, listener_groups) = assignment::groups(&settings);
+        let (groups, listener_groups) = balancer::groups(&settings);
         Self {
             now: Moment::default(),
             scanner: Scanner::new(),
@@ -231,13 +226,13 @@ impl Bus {
             listener_groups,
             denies_methods: deny::denies_methods(&settings),
             takes_fast_path: !deny::denies_methods(&settings),
-            sources: sources::Sources::default(),
-            worker_queue: worker_queue::WorkerQueue::default(),
+            sources: admission::Sources::default(),
+            worker_queue: WorkerQueue::default(),
             bonds: bonds::Bonds::default(),
             timers: Timers::default(),
             report_timer: Armed::default(),
             slots_timer: Armed::default(),
-            shortage: memory::Shortage::default(),
+            shortage: eviction::Shortage::default(),
             early_bytes: 0,
             gaps: gaps::Gaps::default(),
             out: Out::default(),
@@ -245,7 +240,7 @@ impl Bus {
             errors_of_no_pool: tally::Errors::default(),
             shutdown: Shutdown::default(),
             accept_paused: false,
-            doors: vec![readiness::Door::default(); settings.listeners.len()],
+            doors: vec![readiness::ListenerState::default(); settings.listeners.len()],
             workers_changed: true,
             #[cfg(debug_assertions)]
             calls: 0,
@@ -262,7 +257,7 @@ impl Bus {
     pub fn start(&mut self, now: Moment) -> Effects<'_> {
         self.begin_call(now);
         for pool in 0..self.pools.len() {
-            self.fill_seats(pool);
+            self.fill_slots(pool);
         }
         self.update_listeners();
         self.effects()
@@ -345,7 +340,7 @@ impl Bus {
         let count = self.clients.len();
         let limit = self.settings.limits.max_worker_line();
         let bytes = window.data().len();
-        let Some(worker) = self.workers.get_mut(key).filter(|worker| worker.stdout_open) else {
+        let Some(worker) = self.workers.get_mut(key).filter(|worker| worker.process.stdout_open()) else {
             return Received { consumed: bytes, next: Next::Wait };
         };
         if !worker.end.gate.is_open() {
@@ -515,7 +510,7 @@ impl Bus {
                 }
             }
             Input::Broken { peer: Peer::Client(client), why } => self.on_client_broken(client, &why),
-            Input::Broken { peer: Peer::Worker(worker), why } => self.on_stdin_broken(worker, &why),
+            Input::Broken { peer: Peer::Worker(worker), .. } => self.on_stdin_broken(worker),
             Input::Sent { peer, bytes } => self.on_sent(peer, bytes),
             Input::Unread { worker, bytes } => self.on_unread(worker, bytes),
             Input::Memory { used, held, waiting } => self.on_memory(used, &held, &waiting),
@@ -693,6 +688,12 @@ impl Bus {
         }
     }
 
+    /// Counts something and tells it, as far as it is not told too often.
+    fn tell(&mut self, reason: Reason, report: impl FnOnce() -> Report) {
+        let report = self.reporter.report(self.now, reason, report);
+        self.out.effects.extend(report.map(Effect::Report));
+    }
+
     /// Counts and tells that something happened to `peer`.
     fn report(&mut self, reason: Reason, peer: Option<Peer>, text: impl FnOnce() -> String) {
         self.report_request(reason, [peer, None], || (None, text()));
@@ -729,7 +730,7 @@ impl Bus {
     pub fn check_invariants(&self) {
         self.sessions.check_invariants();
         self.pending.check_invariants();
-        self.sources.check_invariants(self.clients.iter().map(|(_, client)| client.source_use));
+        self.check_admission();
         self.check_ownership();
         self.check_correlation();
         self.check_waiting();

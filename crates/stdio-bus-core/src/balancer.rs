@@ -1,4 +1,4 @@
-//! Which worker a message goes to that belongs to no session yet: the groups of seats, and how one of them is picked
+//! Which worker a message goes to that belongs to no session yet: the groups of slots, and how one of them is picked
 //! (spec 3.3, 6.1; decisions 6, 7).
 use alloc::borrow::ToOwned;
 use alloc::format;
@@ -10,42 +10,48 @@ use ndjson_scan::{Line, Window, decoded};
 use super::Bus;
 use super::origin::Origin;
 use super::peer::{ClientKey, Moment, WorkerKey};
-use super::pool::Seat;
 use super::report::Reason;
 use super::settings::{self, Assignment, OnExit, Settings};
+use super::supervisor::restart::Restarts;
 
 /// The workers that a message may go to: those of one pool, or of all.
 pub(super) struct Group {
-    /// Seats as (pool, seat), in the order of the configuration.
-    seats: Vec<(usize, usize)>,
-    /// Its pools, each with the place of its first seat among them.
-    pools: Vec<(usize, usize)>,
+    /// Slots as (pool, slot), in the order of the configuration.
+    slots: Vec<(usize, usize)>,
+    /// The pools that they are of.
+    pools: Vec<usize>,
     /// How one of them is chosen.
     pub assignment: Assignment,
     /// Where round robin goes on.
     cursor: usize,
     /// Since when a line waits for a worker of it, if one does.
-    pub vacant_since: Option<Moment>,
+    vacant_since: Option<Moment>,
 }
 
 impl Group {
-    /// Its seats, as (pool, seat).
-    pub(super) fn seats(&self) -> &[(usize, usize)] {
-        &self.seats
+    /// Its slots, as (pool, slot).
+    pub(super) fn slots(&self) -> &[(usize, usize)] {
+        &self.slots
+    }
+
+    /// Since when a line waits for a worker of it, which one does now.
+    pub(super) fn vacant_since(&mut self, now: Moment) -> Moment {
+        *self.vacant_since.get_or_insert(now)
+    }
+
+    /// A worker of it was started.
+    pub(super) fn end_vacancy(&mut self) {
+        self.vacant_since = None;
     }
 
     /// The pools that its workers are of, each once.
     pub(super) fn pools(&self) -> impl Iterator<Item = usize> {
-        self.pools.iter().map(|(pool, _)| *pool)
+        self.pools.iter().copied()
     }
 
     fn new(settings: &Settings, of: &[usize], assignment: Assignment) -> Self {
-        let (mut seats, mut pools) = (Vec::new(), Vec::new());
-        for pool in of {
-            pools.push((*pool, seats.len()));
-            seats.extend((0..settings.pools[*pool].instances).map(|seat| (*pool, seat)));
-        }
-        Self { seats, pools, assignment, cursor: 0, vacant_since: None }
+        let slots = of.iter().flat_map(|pool| (0..settings.pools[*pool].instances).map(|slot| (*pool, slot))).collect();
+        Self { slots, pools: of.to_vec(), assignment, cursor: 0, vacant_since: None }
     }
 
     fn of_pool(settings: &Settings, pool: usize) -> Self {
@@ -67,7 +73,7 @@ impl Group {
 
     /// The pool that all its workers are of, if they are.
     pub(super) fn only_pool(&self) -> Option<usize> {
-        if let [(pool, _)] = self.pools[..] { Some(pool) } else { None }
+        if let [pool] = self.pools[..] { Some(pool) } else { None }
     }
 }
 
@@ -117,7 +123,7 @@ impl Bus {
         window: Window<'_>,
         line: &Line,
     ) -> Result<WorkerKey, (Reason, String)> {
-        // Nobody is picked, and no worker started, for one who asks for what it may not have.
+        // No worker is picked or started for a client that asks for what it may not have.
         if self.denies_methods
             && let Some(pool) = self.groups[group].only_pool()
             && let Some(denied) = self.denied_in(pool, window, line)
@@ -154,12 +160,10 @@ impl Bus {
         })
     }
 
-    /// The place of a worker among the seats of a group, if it sits on one of them.
+    /// The place of a worker among the slots of a group, if it is in one of them.
     pub(super) fn place_in_group(&self, group: usize, key: WorkerKey) -> Option<usize> {
-        let worker = self.workers.get(key)?;
-        let seat = worker.seat.filter(|seat| self.pools[worker.pool].seats[*seat].worker == Some(key))?;
-        let (_, first) = self.groups[group].pools.iter().find(|(pool, _)| *pool == worker.pool)?;
-        Some(first + seat)
+        let is_there = |(pool, slot): &(usize, usize)| self.pools[*pool].slots()[*slot].worker() == Some(key);
+        self.groups[group].slots.iter().position(is_there)
     }
 
     fn pick_worker(&mut self, client: ClientKey, group: usize) -> Result<WorkerKey, (Reason, String)> {
@@ -200,69 +204,62 @@ impl Bus {
     /// Whether a client of this group is closed when its worker ends, rather than given one that knows nothing of it.
     fn closes_on_exit(&self, group: usize) -> bool {
         let group = &self.groups[group];
-        let first = group.seats.first().filter(|_| group.assignment == Assignment::Dedicated);
-        first.is_some_and(|(pool, _)| self.settings.pools[*pool].on_exit == OnExit::Close)
+        let pool = group.pools().next().filter(|_| group.assignment == Assignment::Dedicated);
+        pool.is_some_and(|pool| self.settings.pools[pool].on_exit == OnExit::Close)
     }
 
+    /// Why there is no worker of a group to give a message to.
     fn no_worker(&self, group: usize) -> (Reason, String) {
         let group = &self.groups[group];
-        let text = match group.seats.first() {
-            Some((pool, _)) if group.assignment == Assignment::Dedicated => self.no_free_worker(*pool),
-            _ if group.seats.iter().all(|(pool, seat)| self.pools[*pool].seats[*seat].given_up) => {
-                let what = if group.seats.len() == 1 { "its worker was" } else { "all workers were" };
-                format!("no worker is running: {what} {}", self.how_given_up(group.seats.iter().copied()))
+        let pool = group.only_pool().filter(|_| group.assignment == Assignment::Dedicated);
+        let rests_until = pool.and_then(|pool| self.pools[pool].rests_until(self.now));
+        let restarts = || group.slots.iter().map(|(pool, slot)| &self.pools[*pool].slots()[*slot].restarts);
+        let due = restarts().filter_map(Restarts::due).min();
+        let wait = |at: Moment| at.since(self.now).as_millis();
+        let why = match (pool, rests_until, due) {
+            (Some(pool), ..) if self.pools[pool].is_full() => {
+                format!(": all {} of max_instances workers are in use", self.settings.pools[pool].max_instances)
             }
-            _ => "no worker is running".into(),
+            (Some(_), Some(until), _) => format!(
+                ": the last one ended before it had answered anything, and the next one starts in {} ms",
+                wait(until)
+            ),
+            _ if restarts().all(Restarts::given_up) => {
+                let which = match (pool, group.slots.len()) {
+                    (Some(_), 1) => "the spare one was",
+                    (Some(_), _) => "the spare ones were",
+                    (None, 1) => "its worker was",
+                    (None, _) => "all workers were",
+                };
+                format!(": {which} {}", self.how_given_up(due))
+            }
+            (Some(_), None, Some(at)) => {
+                format!(": the spare one has exited, and the next one starts in {} ms", wait(at))
+            }
+            _ => String::new(),
         };
-        (Reason::NoWorker, text)
+        let what = if pool.is_some() { "free" } else { "running" };
+        (Reason::NoWorker, format!("no worker is {what}{why}"))
     }
 
-    /// Why workers were given up, and what brings them back.
-    fn how_given_up(&self, seats: impl Iterator<Item = (usize, usize)>) -> String {
+    /// Why workers were given up, and what brings them back, which is tried at this moment.
+    fn how_given_up(&self, due: Option<Moment>) -> String {
         let limits = &self.settings.limits;
         let (restarts, window) = (limits.max_restarts, limits.restart_window.as_secs());
-        let remedy = match seats.filter_map(|(pool, seat)| self.pools[pool].seats[seat].restart_at).min() {
+        let remedy = match due {
             Some(at) => format!("it is tried again in {} s", at.since(self.now).as_millis().div_ceil(1000)),
             None => "the daemon has to be restarted".to_owned(),
         };
         format!("given up after {restarts} restarts within {window} s (max_restarts); mend the command, {remedy}")
     }
 
-    /// Why [`Bus::take_dedicated`] finds nobody in a dedicated pool.
-    fn no_free_worker(&self, pool: usize) -> String {
-        let now = self.now;
-        let most = self.settings.pools[pool].max_instances;
-        let (index, pool) = (pool, &self.pools[pool]);
-        if pool.live >= most {
-            return format!("no worker is free: all {most} of max_instances workers are in use");
-        }
-        if let Some(until) = pool.rests_until(now) {
-            let wait = until.since(now).as_millis();
-            return format!(
-                "no worker is free: the last one ended before it had answered anything, and the next one starts in \
-                 {wait} ms"
-            );
-        }
-        if pool.seats.iter().all(|seat| seat.given_up) {
-            let what = if pool.seats.len() == 1 { "the spare one was" } else { "the spare ones were" };
-            let seats = (0..pool.seats.len()).map(|seat| (index, seat));
-            return format!("no worker is free: {what} {}", self.how_given_up(seats));
-        }
-        if let Some(at) = pool.seats.iter().filter_map(|seat| seat.restart_at).min() {
-            let wait = at.since(now).as_millis();
-            return format!("no worker is free: the spare one has exited, and the next one starts in {wait} ms");
-        }
-        "no worker is free".into()
-    }
-
     /// Round robin over those that take messages (spec 6.1.1, 6.1.3).
-    fn next_in_turn(&mut self, group: usize) -> Option<WorkerKey> {
-        let count = self.groups[group].seats.len();
-        for _ in 0..count {
+    pub(super) fn next_in_turn(&mut self, group: usize) -> Option<WorkerKey> {
+        for _ in 0..self.groups[group].slots.len() {
             let group = &mut self.groups[group];
-            let (pool, seat) = group.seats[group.cursor];
-            group.cursor = (group.cursor + 1) % count;
-            if let Some(worker) = self.pools[pool].seats[seat].worker
+            let (pool, slot) = group.slots[group.cursor];
+            group.cursor = (group.cursor + 1) % group.slots.len();
+            if let Some(worker) = self.pools[pool].slots()[slot].worker()
                 && self.worker_takes_messages(worker)
             {
                 return Some(worker);
@@ -271,41 +268,10 @@ impl Bus {
         None
     }
 
-    /// Takes a warm spare out of its seat for one client, or starts a worker for it if the pool may grow.
-    pub(super) fn take_dedicated(&mut self, client: ClientKey, group: usize) -> Option<WorkerKey> {
-        let pool = self.groups[group].seats.first()?.0;
-        let worker = match self.next_in_turn(group) {
-            Some(spare) => {
-                if let Some(seat) = self.workers.get_mut(spare)?.seat.take() {
-                    self.pools[pool].seats[seat].worker = None;
-                }
-                spare
-            }
-            None if !self.may_grow(group) => return None,
-            None => self.start_worker(pool, None)?,
-        };
-        let taken = self.workers.get_mut(worker)?;
-        taken.owner = Some(client);
-        taken.claimed = self.now;
-        self.count_turn(client, worker);
-        self.fill_seats(pool);
-        Some(worker)
-    }
-
-    /// Whether a worker takes messages in one of the seats of a group.
+    /// Whether a worker takes messages in one of the slots of a group.
     pub(super) fn has_spare(&self, group: usize) -> bool {
-        let taker = |(pool, seat): &(usize, usize)| self.pools[*pool].seats[*seat].worker;
-        self.groups[group].seats.iter().filter_map(taker).any(|worker| self.worker_takes_messages(worker))
-    }
-
-    /// Whether a worker may be started for a client of a dedicated group. A pool whose workers do not stay is not started
-    /// over and over by those who ask for one.
-    pub(super) fn may_grow(&self, group: usize) -> bool {
-        let Some((index, _)) = self.groups[group].seats.first() else { return false };
-        let pool = &self.pools[*index];
-        pool.live < self.settings.pools[*index].max_instances
-            && !pool.seats.iter().any(Seat::is_failing)
-            && pool.rests_until(self.now).is_none()
+        let worker = |(pool, slot): &(usize, usize)| self.pools[*pool].slots()[*slot].worker();
+        self.groups[group].slots.iter().filter_map(worker).any(|worker| self.worker_takes_messages(worker))
     }
 
     /// The client that a worker of a dedicated pool belongs to.

@@ -1,28 +1,24 @@
 //! The life of a worker: it is started, it stops or breaks, it is reaped, and everything that hung on it ends with it
 //! (spec 7.1; decision 13).
 
-use super::Bus;
-use super::client::Phase;
-use super::peer::{Moment, Peer, WorkerKey};
-use super::port::{Effect, Exit, Signal};
-use super::report::Reason;
-use super::settings::OnExit;
-use super::shutdown::Stage;
-use super::timers::Timer;
-use super::worker::{Action, Event, GRACE, State, Worker, step};
 use alloc::borrow::ToOwned;
 use alloc::format;
 use alloc::vec::Vec;
 
+use super::worker::{Action, Event, GRACE, State, Worker};
+use crate::Bus;
+use crate::client::Phase;
+use crate::peer::{Moment, Peer, WorkerKey};
+use crate::port::{Effect, Exit, Signal};
+use crate::report::Reason;
+use crate::settings::OnExit;
+use crate::shutdown::Stage;
+use crate::timers::Timer;
+
 impl Bus {
-    pub(super) fn on_spawned(&mut self, key: WorkerKey, pid: u32) {
+    pub(crate) fn on_spawned(&mut self, key: WorkerKey, pid: u32) {
         let Some(worker) = self.workers.get_mut(key) else { return };
-        if core::mem::take(&mut worker.is_begun) {
-            self.worker_queue.end_start();
-        }
-        worker.has_process = true;
-        worker.pid = pid;
-        worker.started = self.now;
+        (worker.process.pid, worker.process.started) = (pid, self.now);
         self.pools[worker.pool].tally.starts += 1;
         self.report(Reason::WorkerStarted, Some(Peer::Worker(key)), || format!("a worker runs as process {pid}"));
         self.step(key, Event::Spawned);
@@ -33,42 +29,34 @@ impl Bus {
         self.give_turns();
     }
 
-    pub(super) fn on_spawn_failed(&mut self, key: WorkerKey, why: &str, short: bool) {
+    pub(crate) fn on_spawn_failed(&mut self, key: WorkerKey, why: &str, short: bool) {
         self.report(Reason::SpawnFailed, Some(Peer::Worker(key)), || why.to_owned());
         if let Some(worker) = self.workers.get_mut(key) {
-            worker.stdout_open = false;
-            worker.stdin_open = false;
-            worker.was_short = short;
-            if core::mem::take(&mut worker.is_begun) {
-                self.worker_queue.end_start();
-            }
+            let process = &mut worker.process;
+            (process.stdin_open, process.stdout_open, process.was_short) = (false, false, short);
             self.pools[worker.pool].tally.start_failures += 1;
         }
         self.step(key, Event::SpawnFailed);
         self.give_turns();
     }
 
-    pub(super) fn on_stdout_ended(&mut self, key: WorkerKey) {
+    pub(crate) fn on_stdout_ended(&mut self, key: WorkerKey) {
         let Some(worker) = self.workers.get_mut(key) else { return };
-        worker.stdout_open = false;
+        worker.process.stdout_open = false;
         self.step(key, Event::StdoutEnded);
     }
 
-    pub(super) fn on_stdin_broken(&mut self, key: WorkerKey, _why: &str) {
+    pub(crate) fn on_stdin_broken(&mut self, key: WorkerKey) {
         let Some(worker) = self.workers.get_mut(key) else { return };
-        worker.stdin_open = false;
+        worker.process.stdin_open = false;
         self.step(key, Event::StdinBroken);
     }
 
     /// Its process was reaped (spec 7.1).
-    pub(super) fn on_exited(&mut self, key: WorkerKey, exit: Exit) {
+    pub(crate) fn on_exited(&mut self, key: WorkerKey, exit: Exit) {
         let Some(worker) = self.workers.get_mut(key) else { return };
-        worker.exit = Some(exit);
-        worker.has_process = false;
-        worker.stdin_open = false;
-        let was_told = matches!(worker.state, State::Stopping | State::Killed);
-        worker.was_told = was_told;
-        let unwanted = worker.unwanted_end();
+        let unwanted = worker.process.exited();
+        let cause = unwanted.filter(|_| !worker.process.ended_by_itself());
         let tally = &mut self.pools[worker.pool].tally;
         match unwanted {
             Some(reason) => tally.ended(reason),
@@ -76,7 +64,7 @@ impl Bus {
         }
         let (pending, sessions) = (worker.end.unanswered.count, worker.end.sessions.len());
         let reason = if unwanted.is_some() { Reason::WorkerExited } else { Reason::WorkerStopped };
-        self.report(reason, Some(Peer::Worker(key)), || match unwanted.filter(|_| was_told) {
+        self.report(reason, Some(Peer::Worker(key)), || match cause {
             Some(why) => format!("a worker that was told to stop ({}) ended with {exit}", why.name()),
             None => {
                 format!("a worker ended with {exit}; {pending} requests were pending, {sessions} sessions are gone")
@@ -86,69 +74,71 @@ impl Bus {
     }
 
     /// A worker that broke the rules: its sessions are invalid at once, and it is told to stop (spec 5.3).
-    pub(super) fn stop_broken_worker(&mut self, key: WorkerKey, reason: Reason, text: &str) {
+    pub(crate) fn stop_broken_worker(&mut self, key: WorkerKey, reason: Reason, text: &str) {
         self.report(reason, Some(Peer::Worker(key)), || text.to_owned());
-        if let Some(worker) = self.workers.get_mut(key) {
-            worker.stdout_open = false;
-            worker.replaced_for(reason);
-        }
+        let Some(worker) = self.workers.get_mut(key) else { return };
+        worker.process.stdout_open = false;
+        worker.process.replace_for(reason);
+        // One that has exited was only read to its end, which has come.
+        let has_exited = worker.process.state() == State::Stopped;
         self.shut_gate(key.into());
         self.detach_worker(key);
-        // One that has exited was only read to its end, which has come.
-        let event = match self.workers.get(key).map(|worker| worker.state) {
-            Some(State::Stopped) => Event::StdoutEnded,
-            _ => Event::Stop,
-        };
-        self.step(key, event);
+        self.step(key, if has_exited { Event::StdoutEnded } else { Event::Stop });
     }
 
     /// A worker that is wanted no more.
-    pub(super) fn stop_worker(&mut self, key: WorkerKey) {
+    pub(crate) fn stop_worker(&mut self, key: WorkerKey) {
         let Some(worker) = self.workers.get_mut(key) else { return };
-        worker.no_restart = true;
+        worker.process.is_unwanted = true;
         self.step(key, Event::Stop);
     }
 
-    /// Applies the table of `worker.rs`.
+    /// The operator has a worker replaced: it is told to stop, and that counts as no failure. The next one is started when
+    /// it is gone.
+    pub(crate) fn on_restart_worker(&mut self, key: WorkerKey) {
+        let Some(worker) = self.workers.get_mut(key) else { return };
+        let pending = worker.end.unanswered.count;
+        worker.process.replace_for(Reason::WorkerReplaced);
+        self.report(Reason::WorkerReplaced, Some(Peer::Worker(key)), || {
+            format!("the operator has a worker replaced that has {pending} requests pending")
+        });
+        self.stop_worker(key);
+    }
+
+    /// Does what the table of `worker.rs` says.
     fn step(&mut self, key: WorkerKey, event: Event) {
         let Some(worker) = self.workers.get_mut(key) else { return };
-        let (state, action) = step(worker.state, event);
-        worker.state = state;
+        let action = worker.process.step(event);
+        let (is_there, drained) = (worker.process.is_there(), !worker.process.stdout_open());
         self.workers_changed = true;
-        let timer = match action {
+        match action {
             Action::None => return,
-            Action::Await | Action::ReadRest => Some(self.now.after(GRACE)),
-            Action::Terminate | Action::Kill => Some(self.now.after(self.settings.limits.drain_timeout)),
-            Action::Finish => None,
-        };
-        worker.timer = timer;
-        let has_process = worker.has_process;
-        let drained = !worker.stdout_open;
-        if let Some(timer) = timer {
-            self.wake_at(key.into(), timer);
+            Action::Await | Action::ReadRest => self.set_timer(key, self.now.after(GRACE)),
+            Action::Terminate | Action::Kill => {
+                self.set_timer(key, self.now.after(self.settings.limits.drain_timeout));
+            }
+            Action::Finish => {}
         }
         if !self.worker_takes_messages(key) {
-            // What is queued for it may go nowhere, and nothing is added to it, so nobody has to wait for it.
+            // What is queued for it may go nowhere, and nothing is added to it, so no client has to wait for it.
             self.release_waiters(Peer::Worker(key));
         }
         match action {
             Action::Terminate => {
                 self.out.effects.push_back(Effect::CloseStdin { worker: key });
-                if has_process {
+                if is_there {
                     self.out.effects.push_back(Effect::Signal { worker: key, signal: Signal::Terminate });
                 }
             }
-            Action::Kill => {
-                if has_process {
-                    self.report(Reason::WorkerKilled, Some(Peer::Worker(key)), || {
-                        "a worker did not stop in time and is killed".into()
-                    });
-                    self.out.effects.push_back(Effect::Signal { worker: key, signal: Signal::Kill });
-                }
+            Action::Kill if is_there => {
+                self.report(Reason::WorkerKilled, Some(Peer::Worker(key)), || {
+                    "a worker did not stop in time and is killed".into()
+                });
+                self.out.effects.push_back(Effect::Signal { worker: key, signal: Signal::Kill });
             }
             Action::ReadRest if drained => self.finish_worker(key),
             Action::Finish => self.finish_worker(key),
-            Action::None | Action::Await | Action::ReadRest => {}
+            Action::None | Action::Await | Action::ReadRest | Action::Kill => {}
         }
     }
 
@@ -161,7 +151,7 @@ impl Bus {
         let (reason, text) = if self.shutdown.stops_workers() {
             (Reason::ShuttingDown, "the daemon shut down before the worker answered")
         } else {
-            (Reason::RequestLost, lost(self.workers.get(key).and_then(|worker| worker.cause)))
+            (Reason::RequestLost, lost(self.workers.get(key).and_then(|worker| worker.process.cause())))
         };
         self.penalise_crash(key, &to_answer);
         for request in to_answer {
@@ -183,7 +173,7 @@ impl Bus {
     fn close_owner(&mut self, key: WorkerKey) {
         let Some(worker) = self.workers.get(key) else { return };
         // With one that could not be started nothing was agreed on.
-        let is_missed = worker.pid != 0 && self.settings.pools[worker.pool].on_exit == OnExit::Close;
+        let is_missed = worker.process.pid() != 0 && self.settings.pools[worker.pool].on_exit == OnExit::Close;
         let Some(owner) = worker.owner.filter(|_| is_missed) else { return };
         // The end of the daemon closes its clients in its own time; who is being closed has a reason.
         if self.shutdown.stops_workers() || self.clients.get(owner).is_none_or(|owner| owner.phase >= Phase::Refusing) {
@@ -221,109 +211,97 @@ impl Bus {
     }
 
     /// Timers and stalls of a worker.
-    pub(super) fn tick_worker(&mut self, key: WorkerKey) {
+    pub(crate) fn tick_worker(&mut self, key: WorkerKey) {
         let timeout = self.settings.limits.backpressure_timeout;
         self.tick_turns(key);
         self.release_held_up(key);
-        let Some(worker) = self.workers.get_mut(key) else { return };
-        if worker.timer.is_some_and(|at| at <= self.now) {
-            worker.timer = None;
-            self.timer_ran_out(key);
+        if let Some(worker) = self.workers.get_mut(key)
+            && worker.process.timer.take_if(|at| *at <= self.now).is_some()
+        {
+            self.on_worker_timer(key);
         }
-        let Some(worker) = self.workers.get(key) else { return };
-        let stalls_at = worker.end.output.stalls_at(timeout).filter(|_| worker.takes_messages());
-        let queued = worker.end.output.queued();
-        if stalls_at.is_some_and(|at| at <= self.now) {
+        let stalls_at = |worker: &Worker| worker.end.output.stalls_at(timeout).filter(|_| worker.takes_messages());
+        if let Some(worker) = self.workers.get(key)
+            && stalls_at(worker).is_some_and(|at| at <= self.now)
+        {
             let text = format!(
-                "a worker read nothing for {} s, with {queued} bytes queued; it is told to stop",
-                timeout.as_secs_f32()
+                "a worker read nothing for {} s, with {} bytes queued; it is told to stop",
+                timeout.as_secs_f32(),
+                worker.end.output.queued()
             );
             self.stop_broken_worker(key, Reason::WorkerStalled, &text);
         }
-        let silent = self.tick_silent(key);
-        let trial = self.tick_trial(key);
-        let early = self.tick_early(key);
-        let first = self.tick_first_answer(key);
+        let (silent, probation) = (self.tick_silent(key), self.tick_probation(key));
+        let (early, first) = (self.tick_early(key), self.tick_first_answer(key));
         let Some(worker) = self.workers.get(key) else { return };
-        let stalls_at = worker.end.output.stalls_at(timeout).filter(|_| worker.takes_messages());
-        let next = [worker.timer, stalls_at, worker.patience.ends(), silent, trial, early, first, worker.turns_due];
+        let (life, held_up) = (worker.process.timer, worker.patience.ends());
+        let next = [life, stalls_at(worker), held_up, silent, probation, early, first, worker.turns_due];
         if let Some(next) = next.into_iter().flatten().min() {
             self.wake_at(key.into(), next);
         }
     }
 
-    fn timer_ran_out(&mut self, key: WorkerKey) {
-        let Some(worker) = self.workers.get(key) else { return };
-        let goes_on = match worker.state {
+    fn on_worker_timer(&mut self, key: WorkerKey) {
+        let Some(worker) = self.workers.get_mut(key) else { return };
+        let (state, stdout_open) = (worker.process.state(), worker.process.stdout_open());
+        let goes_on = match state {
             // Its last lines wait for a slow client: the clock starts when they can be read again.
             State::Stopped => worker.end.gate.waits(),
-            State::Running => self.may_still_answer(worker),
+            // It has closed its stdin and works on a request that it has read, for as long as that may take. Where something
+            // was not read, a request may be lost, and it is not known which.
+            State::Running => stdout_open && worker.window.backlog() == 0 && worker.end.unanswered.awaited > 0,
             _ => false,
         };
         if goes_on {
             return self.set_timer(key, self.now.after(GRACE));
         }
-        match worker.state {
-            State::Stopped => {
-                self.report(Reason::WorkerHoldsPipe, Some(Peer::Worker(key)), || {
-                    "a worker has exited, but another process keeps its stdout open; it is read no more".into()
-                });
-            }
-            State::Running if !worker.stdout_open => {
-                self.replace_for(key, Reason::WorkerClosedStdout);
-                self.report(Reason::WorkerClosedStdout, Some(Peer::Worker(key)), || {
-                    "a worker closed its stdout and lives; it is told to stop".into()
-                });
+        let ended = match state {
+            State::Stopped => Some((
+                Reason::WorkerHoldsPipe,
+                "a worker has exited, but another process keeps its stdout open; it is read no more",
+            )),
+            State::Running if stdout_open => {
+                Some((Reason::WorkerClosedStdin, "a worker closed its stdin and lives; it is told to stop"))
             }
             State::Running => {
-                self.replace_for(key, Reason::WorkerClosedStdin);
-                self.report(Reason::WorkerClosedStdin, Some(Peer::Worker(key)), || {
-                    "a worker closed its stdin and lives; it is told to stop".into()
-                });
+                Some((Reason::WorkerClosedStdout, "a worker closed its stdout and lives; it is told to stop"))
             }
-            State::Starting | State::Stopping | State::Killed => {}
+            State::Starting | State::Stopping | State::Killed => None,
+        };
+        if let Some((reason, text)) = ended {
+            if state == State::Running {
+                worker.process.replace_for(reason);
+            }
+            self.report(reason, Some(Peer::Worker(key)), || text.into());
         }
         self.step(key, Event::Timer);
     }
 
-    /// A worker is replaced for this reason.
-    pub(super) fn replace_for(&mut self, key: WorkerKey, reason: Reason) {
-        if let Some(worker) = self.workers.get_mut(key) {
-            worker.replaced_for(reason);
-        }
-    }
-
-    /// Whether a worker that has closed its stdin works on a request that it has read. It has as long as the request.
-    fn may_still_answer(&self, worker: &Worker) -> bool {
-        // Where something was not read, a request may be lost, and nobody knows which.
-        worker.stdout_open && worker.window.backlog() == 0 && worker.end.unanswered.awaited > 0
-    }
-
     /// A worker's stdout is read again. If it has exited meanwhile, there is the full time for its last lines.
-    pub(super) fn extend_read_timer(&mut self, key: WorkerKey) {
-        if self.workers.get(key).is_some_and(|worker| worker.state == State::Stopped) {
+    pub(crate) fn extend_read_timer(&mut self, key: WorkerKey) {
+        if self.workers.get(key).is_some_and(|worker| worker.process.state() == State::Stopped) {
             self.set_timer(key, self.now.after(GRACE));
         }
     }
 
     fn set_timer(&mut self, key: WorkerKey, at: Moment) {
         let Some(worker) = self.workers.get_mut(key) else { return };
-        worker.timer = Some(at);
+        worker.process.timer = Some(at);
         self.wake_at(key.into(), at);
     }
 
     /// Tells every worker to stop.
-    pub(super) fn stop_workers(&mut self) {
+    pub(crate) fn stop_workers(&mut self) {
         for key in self.workers.keys() {
             self.stop_worker(key);
         }
     }
 
     /// Kills every worker that is left.
-    pub(super) fn kill_workers(&mut self) {
+    pub(crate) fn kill_workers(&mut self) {
         for key in self.workers.keys() {
-            let Some(worker) = self.workers.get(key).filter(|worker| worker.has_process) else { continue };
-            match worker.state {
+            let Some(worker) = self.workers.get(key).filter(|worker| worker.process.is_there()) else { continue };
+            match worker.process.state() {
                 State::Stopping => self.step(key, Event::Timer),
                 State::Killed => {}
                 _ => self.out.effects.push_back(Effect::Signal { worker: key, signal: Signal::Kill }),

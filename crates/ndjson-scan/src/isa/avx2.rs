@@ -172,6 +172,42 @@ fn kinds_of(half: __m256i) -> __m256i {
     }
 }
 
+/// [`Isa::pack`] for the half of a block that begins at `START` in it, after the first `count` tokens. Gives how many there
+/// are then.
+#[inline(always)]
+fn pack_half<const START: i8>(
+    half: __m256i,
+    mask: u32,
+    from: u16,
+    kinds: &mut [u8; BLOCK],
+    places: &mut [u16; BLOCK],
+    mut count: usize,
+) -> usize {
+    if mask == 0 {
+        return count;
+    }
+    // SAFETY: as in `all`. Each step writes eight kinds and eight places from number `count` on, which grows by no more
+    // than eight a step, so it is at most 24 in the last one of the first half, and 56 in that of the second.
+    unsafe {
+        let bytes = kinds_of(half);
+        let sixteens = [_mm256_castsi256_si128(bytes), _mm256_extracti128_si256(bytes, 1)];
+        let from = _mm_set1_epi16(from as i16);
+        for step in 0..4 {
+            let bits = mask >> (8 * step) & 0xFF;
+            let numbers = _mm_cvtsi64_si128(NUMBERS[bits as usize] as i64);
+            let sixteen = sixteens[step / 2];
+            let eight = if step % 2 == 0 { sixteen } else { _mm_srli_si128(sixteen, 8) };
+            // Bytes are numbered before they are widened, so that this is one sum of constants for each step.
+            let in_block = _mm_add_epi8(numbers, _mm_set1_epi8(START + 8 * step as i8));
+            let eight_places = _mm_add_epi16(_mm_cvtepu8_epi16(in_block), from);
+            _mm_storel_epi64(kinds.as_mut_ptr().add(count).cast(), _mm_shuffle_epi8(eight, numbers));
+            _mm_storeu_si128(places.as_mut_ptr().add(count).cast(), eight_places);
+            count += bits.count_ones() as usize;
+        }
+    }
+    count
+}
+
 impl Isa for Avx2 {
     type Block = Block;
 
@@ -270,24 +306,8 @@ impl Isa for Avx2 {
         kinds: &mut [u8; BLOCK],
         places: &mut [u16; BLOCK],
     ) {
-        let mut bytes = [0_u8; BLOCK];
-        let mut count = 0;
-        // SAFETY: `self` proves the features. Each step writes eight kinds and eight places from number `count` on,
-        // which grows by no more than eight a step, so it is at most 56 in the last one.
-        unsafe {
-            _mm256_storeu_si256(bytes.as_mut_ptr().cast(), kinds_of(first));
-            _mm256_storeu_si256(bytes.as_mut_ptr().add(32).cast(), kinds_of(second));
-            for step in 0..8 {
-                let bits = (mask >> (8 * step)) as u8;
-                let numbers = _mm_cvtsi64_si128(NUMBERS[bits as usize] as i64);
-                let eight = _mm_loadl_epi64(bytes.as_ptr().add(8 * step).cast());
-                let base = _mm_set1_epi16((from + 8 * step as u16) as i16);
-                let eight_places = _mm_add_epi16(_mm_cvtepu8_epi16(numbers), base);
-                _mm_storel_epi64(kinds.as_mut_ptr().add(count).cast(), _mm_shuffle_epi8(eight, numbers));
-                _mm_storeu_si128(places.as_mut_ptr().add(count).cast(), eight_places);
-                count += bits.count_ones() as usize;
-            }
-        }
+        let count = pack_half::<0>(first, mask as u32, from, kinds, places, 0);
+        pack_half::<32>(second, (mask >> 32) as u32, from, kinds, places, count);
     }
 
     #[inline(always)]

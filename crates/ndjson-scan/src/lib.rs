@@ -107,7 +107,7 @@ impl<'a> Window<'a> {
     /// `N` bytes from the received byte `at` on; those after the last one are part of the pad.
     #[inline(always)]
     fn array<const N: usize>(&self, at: usize) -> &'a [u8; N] {
-        self.padded[at..].first_chunk().expect("the pad is long enough")
+        self.padded[at..at + N].try_into().expect("`N` bytes")
     }
 
     /// The same window without its first `bytes`.

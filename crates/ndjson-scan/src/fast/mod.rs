@@ -6,7 +6,7 @@
 //!  strings   ▔▔▔▔   ▔▔▔▔▔▔▔▔  ▔▔▔▔▔▔ ▔▔▔▔▔▔▔▔▔    ▔▔▔▔▔▔▔▔ ▔▔▔      64 bytes, 64 bits  tokens.rs
 //!  tokens   {"   :0,"       :{"     :"        }}⏎{"       :"  }⏎
 //!           └──────────────┬────────────────────┘
-//!  kinds    {":0,":{":"}}⏎{":"}⏎                                    packed, a byte each
+//!  kinds    {":7,":{":"}}⏎{":"}⏎                                    packed, a byte each
 //!  places   0 1 5 6 7 8 16 17 18 24 25 34 35 36 37 …                and where they begin
 //!  colons     ↑   ↑  ·                                              at two levels      grammar.rs, shapes.rs
 //!  keys      id   result                                                               keys.rs

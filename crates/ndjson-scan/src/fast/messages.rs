@@ -6,7 +6,7 @@ use super::keys::Keys;
 use super::scalar;
 use super::shapes::Shapes;
 use super::tokens::Tokens;
-use crate::isa::{BLOCK, Isa, Job};
+use crate::isa::{BLOCK, Isa};
 use crate::member::Member;
 use crate::{BATCH, Line, Span, Window};
 use alloc::vec::Vec;
@@ -54,15 +54,6 @@ pub(crate) struct Draft {
 impl Default for Draft {
     fn default() -> Self {
         Self { is_begun: false, grammar: Grammar::opened(), keys: Keys::default(), last: 0, owes_scalar: false }
-    }
-}
-
-impl Job for Messages<'_> {
-    type Output = Stop;
-
-    #[inline(always)]
-    fn run<I: Isa>(self, isa: I) -> Stop {
-        self.read(isa)
     }
 }
 

@@ -88,4 +88,10 @@ pub(crate) trait Isa: Copy {
 
     /// Does a job, compiled for this instruction set.
     fn run<J: Job>(self, job: J) -> J::Output;
+
+    /// Does a job that is part of another one.
+    #[inline(always)]
+    fn within<J: Job>(self, job: J) -> J::Output {
+        job.run(self)
+    }
 }

@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 use super::worker::{Action, Event, GRACE, State, Worker};
 use crate::Bus;
 use crate::client::Phase;
+use crate::gate::Hold;
 use crate::peer::{Moment, Peer, WorkerKey};
 use crate::port::{Effect, Exit, Signal};
 use crate::report::Reason;
@@ -81,7 +82,7 @@ impl Bus {
         worker.process.replace_for(reason);
         // One that has exited was only read to its end, which has come.
         let has_exited = worker.process.state() == State::Stopped;
-        self.shut_gate(key.into());
+        self.close_gate(key.into(), Hold::Over);
         self.detach_worker(key);
         self.step(key, if has_exited { Event::StdoutEnded } else { Event::Stop });
     }
@@ -234,7 +235,7 @@ impl Bus {
         let (silent, probation) = (self.tick_silent(key), self.tick_probation(key));
         let (early, first) = (self.tick_early(key), self.tick_first_answer(key));
         let Some(worker) = self.workers.get(key) else { return };
-        let (life, held_up) = (worker.process.timer, worker.patience.ends());
+        let (life, held_up) = (worker.process.timer, worker.stall.ends());
         let next = [life, stalls_at(worker), held_up, silent, probation, early, first, worker.turns_due];
         if let Some(next) = next.into_iter().flatten().min() {
             self.wake_at(key.into(), next);

@@ -11,7 +11,7 @@ use crate::audience::Audience;
 use crate::early::Early;
 use crate::elicitations::Elicitations;
 use crate::endpoint::Endpoint;
-use crate::patience::Patience;
+use crate::flow::stall::StallBudget;
 use crate::peer::{ClientKey, Moment};
 use crate::report::{Reason, WorkerName};
 use crate::send_window::SendWindow;
@@ -236,7 +236,7 @@ pub(crate) struct Worker {
     /// Whom it has sent with elicitations to other places.
     pub elicitations: Elicitations,
     /// How much longer it may be held up by slow readers.
-    pub patience: Patience,
+    pub stall: StallBudget,
     /// How long a request to it may wait for its answer.
     pub request_timeout: Option<Duration>,
     /// What is on its way to it.
@@ -261,7 +261,7 @@ impl Worker {
             audience: Audience::default(),
             early: Early::default(),
             elicitations: Elicitations::default(),
-            patience: Patience::default(),
+            stall: StallBudget::default(),
             request_timeout,
             window: SendWindow::default(),
             turns_due: None,

@@ -31,12 +31,6 @@ pub enum TurnedAway {
     NoRoom(String),
 }
 
-/// What a client from `source` that finds no room is told.
-pub(super) struct NoRoom {
-    text: String,
-    source: Source,
-}
-
 /// What one source uses.
 pub(super) struct Uses {
     source: Source,
@@ -76,10 +70,7 @@ impl Sources {
         };
         self.known.insert(source, key);
         self.uses(key).connections += 1;
-        self.turned_away += usize::from(turned_away);
-        for of in [None, Some(source)].into_iter().filter(|_| !turned_away) {
-            *self.let_in.entry((listener, of)).or_default() += 1;
-        }
+        self.count_client(listener, source, turned_away, 1);
         Some(key)
     }
 
@@ -92,13 +83,22 @@ impl Sources {
             self.table.remove(key);
             self.known.remove(&source);
         }
-        self.turned_away -= usize::from(turned_away);
-        for of in [None, Some(source)].into_iter().filter(|_| !turned_away) {
-            let count = self.let_in.get_mut(&(listener, of)).expect("what came in was counted");
-            *count -= 1;
-            if *count == 0 {
-                self.let_in.remove(&(listener, of));
-            }
+        self.count_client(listener, source, turned_away, -1);
+    }
+
+    /// One client more or less.
+    fn count_client(&mut self, listener: usize, source: Source, turned_away: bool, change: isize) {
+        if turned_away {
+            self.turned_away = self.turned_away.wrapping_add_signed(change);
+            return;
+        }
+        for of in [None, Some(source)].map(|source| (listener, source)) {
+            let count = self.let_in(of.0, of.1).wrapping_add_signed(change);
+            if count == 0 {
+                self.let_in.remove(&of)
+            } else {
+                self.let_in.insert(of, count)
+            };
         }
     }
 
@@ -197,7 +197,7 @@ impl Bus {
         if self.clients.is_full() {
             return Err(TurnedAway::NoRoom(format!("all {} connections are in use", self.clients.capacity())));
         }
-        self.no_room(listener, origin.source()).map_or(Ok(()), |no_room| Err(TurnedAway::NoRoom(no_room.text)))
+        self.no_room(listener, origin.source()).map_or(Ok(()), |text| Err(TurnedAway::NoRoom(text)))
     }
 
     /// How many clients more find a slot.
@@ -227,7 +227,7 @@ impl Bus {
     }
 
     /// Why the listener with this index takes no more clients from `source`; none if it does.
-    pub(super) fn no_room(&self, listener: usize, source: Source) -> Option<NoRoom> {
+    pub(super) fn no_room(&self, listener: usize, source: Source) -> Option<String> {
         let most = self.settings.listeners.get(listener)?.max_connections;
         let connections =
             |count: usize| if count == 1 { "1 connection".into() } else { format!("{count} connections") };
@@ -242,7 +242,7 @@ impl Bus {
             }
             _ => return None,
         };
-        Some(NoRoom { text, source })
+        Some(text)
     }
 
     /// Whether one more refused client can be told why.
@@ -251,8 +251,7 @@ impl Bus {
     }
 
     /// Tells that a client was refused, and the client too if it has a connection for that, which ends with it.
-    pub(super) fn refuse_client(&mut self, client: Option<ClientKey>, no_room: &NoRoom) {
-        let NoRoom { text, source } = no_room;
+    pub(super) fn refuse_client(&mut self, client: Option<ClientKey>, source: Source, text: &str) {
         self.report(Reason::ConnectionLimit, client.map(Peer::Client), || {
             format!("a client from {source} is turned away: {text}")
         });

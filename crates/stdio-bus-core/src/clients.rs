@@ -49,7 +49,7 @@ impl Bus {
         if let Some(no_room) = &no_room
             && !self.may_explain_refusal()
         {
-            self.refuse_client(None, no_room);
+            self.refuse_client(None, source, no_room);
             return None;
         }
         let number = self.next_client_number;
@@ -79,7 +79,7 @@ impl Bus {
             self.wake_at(key.into(), due);
         }
         if let Some(no_room) = &no_room {
-            self.refuse_client(Some(key), no_room);
+            self.refuse_client(Some(key), source, no_room);
         }
         Some(key)
     }

@@ -69,19 +69,14 @@ impl Bus {
     pub fn has_started(&self, now: Moment) -> bool {
         let mut any_lives = false;
         let all_are_known = (0..self.pools.len()).all(|pool| {
-            let lives = self.pool_lives(now, pool);
+            // A first sign of life.
+            let shows =
+                |worker: &Worker| worker.end.spoke_at.is_some() || now.since(worker.process.started()) >= FIRST_SIGN;
+            let lives = self.pool_runs(pool, shows);
             any_lives |= lives;
             lives || self.pools[pool].slots().iter().all(|slot| slot.restarts.has_failed())
         });
         all_are_known && any_lives
-    }
-
-    /// Whether any worker of a pool has shown a first sign of life.
-    fn pool_lives(&self, now: Moment, pool: usize) -> bool {
-        self.workers.iter().any(|(_, worker)| {
-            let shows = worker.end.spoke_at.is_some() || now.since(worker.process.started()) >= FIRST_SIGN;
-            worker.pool == pool && shows && worker.serves()
-        })
     }
 
     /// Whether the listener with this index is ready; none if there is no such listener.
@@ -134,7 +129,7 @@ impl Bus {
                 return Err(format!("all {} workers of pool \"{id}\" are in use", settings.max_instances));
             }
             // The next spare is on its way, and the others show that it will come.
-            if is_coming && !slots.iter().any(|slot| slot.restarts.is_failing()) && self.pool_runs(pool) {
+            if is_coming && !slots.iter().any(|slot| slot.restarts.is_failing()) && self.pool_runs(pool, |_| true) {
                 return Ok(());
             }
         }
@@ -159,7 +154,7 @@ impl Bus {
             if !self.settings.listeners[listener].closes_when_not_ready {
                 continue;
             }
-            let runs = self.groups[self.listener_groups[listener]].pools().any(|pool| self.pool_runs(pool));
+            let runs = self.groups[self.listener_groups[listener]].pools().any(|pool| self.pool_runs(pool, |_| true));
             let door = &mut self.doors[listener];
             if core::mem::replace(&mut door.is_closed, !runs) != runs {
                 continue;
@@ -183,8 +178,8 @@ impl Bus {
         }
     }
 
-    /// Whether any worker of a pool runs, no matter whose it is, and is not on probation.
-    fn pool_runs(&self, pool: usize) -> bool {
-        self.workers.iter().any(|(_, worker)| worker.pool == pool && worker.serves())
+    /// Whether any such worker of a pool runs, no matter whose it is, and is not on probation.
+    fn pool_runs(&self, pool: usize, is_such: impl Fn(&Worker) -> bool) -> bool {
+        self.workers.iter().any(|(_, worker)| worker.pool == pool && worker.serves() && is_such(worker))
     }
 }

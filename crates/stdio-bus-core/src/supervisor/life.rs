@@ -34,7 +34,7 @@ impl Bus {
         self.report(Reason::SpawnFailed, Some(Peer::Worker(key)), || why.to_owned());
         if let Some(worker) = self.workers.get_mut(key) {
             let process = &mut worker.process;
-            (process.stdin_open, process.stdout_open, process.was_short) = (false, false, short);
+            (process.stdin_closed, process.stdout_closed, process.was_short) = (true, true, short);
             self.pools[worker.pool].tally.start_failures += 1;
         }
         self.step(key, Event::SpawnFailed);
@@ -43,13 +43,13 @@ impl Bus {
 
     pub(crate) fn on_stdout_ended(&mut self, key: WorkerKey) {
         let Some(worker) = self.workers.get_mut(key) else { return };
-        worker.process.stdout_open = false;
+        worker.process.stdout_closed = true;
         self.step(key, Event::StdoutEnded);
     }
 
     pub(crate) fn on_stdin_broken(&mut self, key: WorkerKey) {
         let Some(worker) = self.workers.get_mut(key) else { return };
-        worker.process.stdin_open = false;
+        worker.process.stdin_closed = true;
         self.step(key, Event::StdinBroken);
     }
 
@@ -78,7 +78,7 @@ impl Bus {
     pub(crate) fn stop_broken_worker(&mut self, key: WorkerKey, reason: Reason, text: &str) {
         self.report(reason, Some(Peer::Worker(key)), || text.to_owned());
         let Some(worker) = self.workers.get_mut(key) else { return };
-        worker.process.stdout_open = false;
+        worker.process.stdout_closed = true;
         worker.process.replace_for(reason);
         // One that has exited was only read to its end, which has come.
         let has_exited = worker.process.state() == State::Stopped;

@@ -21,9 +21,10 @@ use crate::send_window::SendWindow;
 pub(super) const GRACE: Duration = Duration::from_secs(1);
 
 /// The states of spec appendix B.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum State {
     /// Being spawned. Messages for it are queued.
+    #[default]
     Starting,
     /// Running and accepting messages.
     Running,
@@ -101,7 +102,7 @@ fn step(state: State, event: Event) -> (State, Action) {
 }
 
 /// The process of a worker: how far it has come, and what is known of its end.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Process {
     state: State,
     /// 0 until its start is answered.
@@ -109,10 +110,10 @@ pub(crate) struct Process {
     pub(super) started: Moment,
     /// When the timer of its state runs out.
     pub(super) timer: Option<Moment>,
-    /// Whether its stdin can still be written to.
-    pub(super) stdin_open: bool,
-    /// Whether its stdout may still give lines.
-    pub(super) stdout_open: bool,
+    /// Its stdin can be written to no more.
+    pub(super) stdin_closed: bool,
+    /// Its stdout gives no more lines.
+    pub(super) stdout_closed: bool,
     /// It has exited although it was not told to.
     ended_by_itself: bool,
     /// Why it is replaced while others need it: what it did, or that the operator wants it.
@@ -124,21 +125,6 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    fn starting(now: Moment) -> Self {
-        Self {
-            state: State::Starting,
-            pid: 0,
-            started: now,
-            timer: None,
-            stdin_open: true,
-            stdout_open: true,
-            ended_by_itself: false,
-            cause: None,
-            was_short: false,
-            is_unwanted: false,
-        }
-    }
-
     /// Where it stands.
     pub(crate) fn state(&self) -> State {
         self.state
@@ -161,7 +147,7 @@ impl Process {
 
     /// Whether its stdout may still give lines.
     pub(crate) fn stdout_open(&self) -> bool {
-        self.stdout_open
+        !self.stdout_closed
     }
 
     /// Whether it has exited although it was not told to.
@@ -176,7 +162,7 @@ impl Process {
 
     /// Whether messages may be given to it.
     pub(crate) fn takes_messages(&self) -> bool {
-        matches!(self.state, State::Starting | State::Running) && self.stdin_open && self.stdout_open
+        matches!(self.state, State::Starting | State::Running) && !self.stdin_closed && !self.stdout_closed
     }
 
     /// It is replaced for this reason, unless it was to end before.
@@ -188,7 +174,7 @@ impl Process {
 
     /// It was reaped. Gives how its end counts: as one that nobody wanted, for this reason, or as one that was asked for.
     pub(super) fn exited(&mut self) -> Option<Reason> {
-        self.stdin_open = false;
+        self.stdin_closed = true;
         self.ended_by_itself = !matches!(self.state, State::Stopping | State::Killed);
         match self.cause {
             _ if self.ended_by_itself => Some(Reason::WorkerExited),
@@ -255,7 +241,7 @@ impl Worker {
             slot,
             name,
             owner: None,
-            process: Process::starting(now),
+            process: Process { started: now, ..Process::default() },
             answering: Answering::default(),
             creating: Creating::default(),
             audience: Audience::default(),

@@ -14,9 +14,10 @@ use ndjson_scan::{Line, Span, Window};
 
 use super::Bus;
 use super::message::session_name;
-use super::peer::{ClientKey, Moment, Peer, Text, WorkerKey};
+use super::peer::{ClientKey, Moment, Peer, SessionKey, Text, WorkerKey};
 use super::port::Effect;
 use super::report::Reason;
+use super::sessions::Rank;
 use super::settings::MAX_SESSION_ID_LEN;
 
 /// So many lines of one worker wait at most.
@@ -93,6 +94,14 @@ impl Bus {
     /// that failed must not reach whoever gets the next one of that name.
     pub(super) fn drop_early(&mut self, key: WorkerKey) {
         self.drop_early_lines(key, |_| true);
+    }
+
+    /// A worker has loaded a session for the client that asked for it by its name: what waits for that name may have been
+    /// for a client that asked for a new one.
+    pub(super) fn drop_early_of(&mut self, key: WorkerKey, session: SessionKey) {
+        let Some(session) = self.sessions.get(session).filter(|session| session.rank == Rank::Issued) else { return };
+        let name = session.name.clone();
+        self.drop_early_lines(key, |early| early.session == name);
     }
 
     /// Drops what has waited for too long. Gives when to look again.

@@ -93,6 +93,9 @@ impl Bus {
         if let Some(name) = &named {
             self.deliver_early(worker, client, name);
         }
+        if effect.loads && answer == Answer::Result {
+            sessions.into_iter().flatten().for_each(|session| self.drop_early_of(worker, session));
+        }
         if effect.creates && (named.is_none() || self.workers.get(worker).is_some_and(|worker| worker.creating == 0)) {
             self.drop_early(worker);
         }

@@ -86,16 +86,16 @@ impl Bus {
             self.count_refused(key, consumed);
             return Received { consumed, next: if consumed < bytes { Next::Again } else { Next::Read } };
         }
-        let mut batch = core::mem::take(&mut self.batch);
+        let mut batch = core::mem::take(&mut self.intake.batch);
         batch.clear();
-        let (outcome, unfinished) = client.end.find_lines(&mut self.scanner, window, &mut batch);
+        let (outcome, unfinished) = client.end.find_lines(&mut self.intake.scanner, window, &mut batch);
         let saves_memory = client.refusing.saves_memory || is_short;
         let mut progress = self.refuse_each(key, window, &batch);
         if progress.flow == Flow::Next {
             progress.flow = self.check_rest(key.into(), window, outcome, unfinished);
         }
         let mut received = self.keep_rest(key.into(), bytes, &batch, outcome, progress);
-        self.batch = batch;
+        self.intake.batch = batch;
         if received.next == Next::Read
             && saves_memory
             && received.consumed < bytes

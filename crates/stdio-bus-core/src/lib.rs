@@ -33,28 +33,25 @@ mod client;
 mod clients;
 mod closing;
 mod correlation;
-mod delivery;
 mod endpoint;
 mod fairness;
 mod fast_path;
+mod flow;
 pub mod foreign;
 mod gaps;
-mod gate;
 pub mod histogram;
 mod hung;
 pub mod id;
 mod idle;
+mod intake;
 mod memory;
 mod message;
 pub mod networks;
 mod operator;
 pub mod origin;
 mod out;
-pub mod output;
 pub mod overview;
-mod patience;
 pub mod peer;
-mod penalties;
 mod pending;
 mod pool;
 pub mod port;
@@ -63,7 +60,6 @@ mod refusals;
 pub mod reply;
 pub mod report;
 pub mod router;
-pub mod send_window;
 pub mod session;
 pub mod settings;
 pub mod shutdown;
@@ -74,7 +70,6 @@ pub mod tally;
 #[cfg(test)]
 mod tests;
 mod timers;
-mod turns;
 pub mod worker;
 mod worker_queue;
 mod workers;
@@ -89,14 +84,14 @@ use alloc::vec::Vec;
 use assignment::Group;
 use client::{Client, Phase};
 use endpoint::Endpoint;
-use fast_path::FastPath;
-use ndjson_scan::{BATCH, Line, Outcome, Scanner, Window};
+use flow::{gate, penalty as penalties, queue as output, window as send_window};
+use intake::{Flow, Intake, Progress, length_of_line};
 use out::Out;
 use peer::{ClientKey, ClientMark, Moment, Peer, RequestKey, WorkerKey, WorkerMark};
 use pending::Pending;
 use pool::Pool;
 pub use pool::Staffing;
-use port::{Effect, Effects, Input, Next, Received};
+use port::{Effect, Effects, Input};
 use report::{Reason, Report, Reporter};
 use session::access::denies_methods;
 use session::table::Sessions;
@@ -113,8 +108,7 @@ pub struct Bus {
     /// The moment of this call.
     now: Moment,
     settings: Settings,
-    scanner: Scanner,
-    batch: Vec<Line>,
+    intake: Intake,
     clients: Table<Client, ClientMark>,
     workers: Table<Worker, WorkerMark>,
     sessions: Sessions,
@@ -125,8 +119,6 @@ pub struct Bus {
     listener_groups: Vec<usize>,
     /// Whether any pool denies any method.
     denies_methods: bool,
-    /// Whether lines may go the way that is in `fast_path.rs`.
-    takes_fast_path: bool,
     sources: sources::Sources,
     worker_queue: worker_queue::WorkerQueue,
     bonds: Bonds,
@@ -150,49 +142,9 @@ pub struct Bus {
     workers_changed: bool,
     #[cfg(debug_assertions)]
     calls: u64,
-    /// Lines that went the way that is in `fast_path.rs`.
-    #[cfg(any(test, feature = "testing"))]
-    pub fast_lines: u64,
     next_client_number: u32,
     next_worker_number: u32,
     ids_made: u64,
-}
-
-/// What became of one line.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Flow {
-    /// It was dealt with.
-    Next,
-    /// It was dealt with, and its sender has got a penalty for it.
-    Penalised,
-    /// Its receiver is full: its sender waits, and the line is presented again.
-    Blocked,
-    /// Its sender is not listened to any more.
-    Over,
-}
-
-/// What the scanner has found, and how many of its lines have gone already.
-struct Scanned {
-    outcome: Outcome,
-    /// Bytes behind the last whole line.
-    unfinished: usize,
-    lines: usize,
-}
-
-/// How far a batch of lines was dealt with.
-#[derive(Clone, Copy)]
-struct Progress {
-    flow: Flow,
-    /// Bytes of the lines that were dealt with.
-    bytes: usize,
-    /// How many lines that are.
-    lines: usize,
-}
-
-/// How long the line is that begins at `line`, as far as it has come.
-fn length_of_line(window: Window<'_>, line: usize) -> usize {
-    let rest = &window.data()[line..];
-    memchr::memchr(b'\n', rest).unwrap_or(rest.len())
 }
 
 /// The end of `peer`, while other tables are borrowed too.
@@ -214,8 +166,7 @@ impl Bus {
         let (groups, listener_groups) = assignment::groups(&settings);
         Self {
             now: Moment::default(),
-            scanner: Scanner::new(),
-            batch: Vec::with_capacity(BATCH),
+            intake: Intake::new(!denies_methods(&settings)),
             clients: Table::new(settings.most_clients.min(MAX_CONNECTIONS)),
             workers: Table::new(MAX_WORKERS),
             sessions: Sessions::default(),
@@ -224,7 +175,6 @@ impl Bus {
             groups,
             listener_groups,
             denies_methods: denies_methods(&settings),
-            takes_fast_path: !denies_methods(&settings),
             sources: sources::Sources::default(),
             worker_queue: worker_queue::WorkerQueue::default(),
             bonds: Bonds::default(),
@@ -243,8 +193,6 @@ impl Bus {
             workers_changed: true,
             #[cfg(debug_assertions)]
             calls: 0,
-            #[cfg(any(test, feature = "testing"))]
-            fast_lines: 0,
             next_client_number: 0,
             next_worker_number: 0,
             ids_made: 0,
@@ -262,219 +210,6 @@ impl Bus {
         self.effects()
     }
 
-    /// Bytes have come from `from`: `window` holds everything of it that was not consumed yet.
-    ///
-    /// Handles at most [`BATCH`] lines, so that one peer cannot hold up the others; [`Received::next`] says how to go
-    /// on. The effects refer to the window.
-    pub fn receive(&mut self, now: Moment, from: Peer, window: Window<'_>) -> (Received, Effects<'_>) {
-        self.begin_call(now);
-        let received = match from {
-            Peer::Client(client) => {
-                let received = self.receive_from_client(client, window);
-                self.out.stats.bytes_from_clients += received.consumed as u64;
-                received
-            }
-            Peer::Worker(worker) => {
-                let received = self.receive_from_worker(worker, window);
-                self.out.stats.bytes_from_workers += received.consumed as u64;
-                received
-            }
-        };
-        if self.workers_changed {
-            self.update_listeners();
-        }
-        (received, self.effects())
-    }
-
-    fn receive_from_client(&mut self, key: ClientKey, window: Window<'_>) -> Received {
-        let now = self.now;
-        let now = now;
-        let count = self.clients.len();
-        let limit = self.settings.limits.max_input_buffer;
-        let Some(client) = self.clients.get_mut(key) else {
-            return Received { consumed: window.data().len(), next: Next::Wait };
-        };
-        if client.phase != Phase::Open || !client.end.gate.lets_through() {
-            return self.receive_otherwise(key, window);
-        }
-        // What was kept is presented again.
-        if window.data().len() > client.end.kept {
-            client.heard = now;
-        }
-        self.batch.clear();
-        let (outcome, unfinished) = client.end.find_lines(&mut self.scanner, window, &mut self.batch);
-        let mut lines = 0;
-        if self.takes_fast_path && !self.shutdown.refuses_requests() {
-            let mut path = FastPath {
-                now,
-                window,
-                settings: &self.settings,
-                sessions: &mut self.sessions,
-                pending: &mut self.pending,
-                pools: &mut self.pools,
-                bonds: &self.bonds,
-                gaps: &self.gaps,
-                timers: &mut self.timers,
-                out: &mut self.out,
-                clients: count,
-                workers_changed: false,
-            };
-            let mut passes =
-                |line: &&Line| line.span.len() <= limit && path.client_line(key, client, &mut self.workers, line);
-            lines = self.batch.iter().take_while(|line| passes(line)).count();
-            self.out.stats.lines_from_clients += lines as u64;
-            #[cfg(any(test, feature = "testing"))]
-            {
-                self.fast_lines += lines as u64;
-            }
-            if lines == self.batch.len() && unfinished <= limit && !matches!(outcome, Outcome::Malformed { .. }) {
-                return client.end.finish(now, window.data().len(), &self.batch, outcome);
-            }
-        }
-        self.route_lines(key.into(), window, Scanned { outcome, unfinished, lines })
-    }
-
-    fn receive_from_worker(&mut self, key: WorkerKey, window: Window<'_>) -> Received {
-        let now = self.now;
-        let count = self.clients.len();
-        let limit = self.settings.limits.max_worker_line();
-        let bytes = window.data().len();
-        let Some(worker) = self.workers.get_mut(key).filter(|worker| worker.stdout_open) else {
-            return Received { consumed: bytes, next: Next::Wait };
-        };
-        if !worker.end.gate.is_open() {
-            return Received { consumed: 0, next: Next::Wait };
-        }
-        self.batch.clear();
-        let (outcome, unfinished) = worker.end.find_lines(&mut self.scanner, window, &mut self.batch);
-        let mut lines = 0;
-        if self.takes_fast_path && !self.shutdown.refuses_requests() {
-            let mut path = FastPath {
-                now,
-                window,
-                settings: &self.settings,
-                sessions: &mut self.sessions,
-                pending: &mut self.pending,
-                pools: &mut self.pools,
-                bonds: &self.bonds,
-                gaps: &self.gaps,
-                timers: &mut self.timers,
-                out: &mut self.out,
-                clients: count,
-                workers_changed: false,
-            };
-            let mut passes =
-                |line: &&Line| line.span.len() <= limit && path.worker_line(key, worker, &mut self.clients, line);
-            lines = self.batch.iter().take_while(|line| passes(line)).count();
-            self.workers_changed |= path.workers_changed;
-            self.out.stats.lines_from_workers += lines as u64;
-            #[cfg(any(test, feature = "testing"))]
-            {
-                self.fast_lines += lines as u64;
-            }
-            if lines == self.batch.len() && unfinished <= limit && !matches!(outcome, Outcome::Malformed { .. }) {
-                return worker.end.finish(now, bytes, &self.batch, outcome);
-            }
-        }
-        self.route_lines(key.into(), window, Scanned { outcome, unfinished, lines })
-    }
-
-    /// Bytes of a client that is not read, or whose lines are refused.
-    #[cold]
-    fn receive_otherwise(&mut self, key: ClientKey, window: Window<'_>) -> Received {
-        if self.clients.get(key).is_some_and(|client| client.phase == Phase::Open) {
-            self.is_penalised(key);
-            return Received { consumed: 0, next: Next::Wait };
-        }
-        self.refuse_lines(key, window)
-    }
-
-    /// Sends lines on their way, one after the other, until one of them has to wait or is the last of its sender. Those
-    /// that have gone already are left out.
-    fn route_lines(&mut self, from: Peer, window: Window<'_>, scanned: Scanned) -> Received {
-        let batch = core::mem::take(&mut self.batch);
-        let limit = self.longest_line(from);
-        let (mut flow, mut lines) = (Flow::Next, scanned.lines);
-        for line in &batch[scanned.lines..] {
-            flow = if line.span.len() > limit {
-                self.line_too_long(from)
-            } else {
-                match from {
-                    Peer::Client(client) => self.client_line(client, window, line),
-                    Peer::Worker(worker) => self.worker_line(worker, window, line),
-                }
-            };
-            if flow == Flow::Blocked || flow == Flow::Over {
-                break;
-            }
-            lines += 1;
-            if flow == Flow::Penalised {
-                flow = Flow::Next;
-                if lines < batch.len()
-                    && let Peer::Client(client) = from
-                    && self.is_penalised(client)
-                {
-                    flow = Flow::Blocked;
-                    break;
-                }
-            }
-        }
-        let bytes = lines.checked_sub(1).map_or(0, |last| batch[last].span.end as usize + 1);
-        let mut progress = Progress { flow, bytes, lines };
-        if flow == Flow::Next {
-            progress.flow = self.check_rest(from, window, scanned.outcome, scanned.unfinished);
-        }
-        let received = self.keep_rest(from, window.data().len(), &batch, scanned.outcome, progress);
-        self.batch = batch;
-        received
-    }
-
-    /// What becomes of the sender for what stands behind its whole lines: a line that is no message, or is too long.
-    #[inline(always)]
-    fn check_rest(&mut self, from: Peer, window: Window<'_>, outcome: Outcome, unfinished: usize) -> Flow {
-        let limit = self.longest_line(from);
-        match outcome {
-            // Read in pieces, it would have been too long before what is wrong with it was seen.
-            Outcome::Malformed { line, .. } if length_of_line(window, line) > limit => self.line_too_long(from),
-            Outcome::Malformed { line, at, fault } => self.malformed(from, window, line, at, fault),
-            Outcome::More if unfinished > limit => self.line_too_long(from),
-            Outcome::More | Outcome::Full => Flow::Next,
-        }
-    }
-
-    /// Remembers what is known of the bytes that were not dealt with, and says how to go on.
-    #[inline(always)]
-    fn keep_rest(
-        &mut self,
-        from: Peer,
-        bytes: usize,
-        batch: &[Line],
-        outcome: Outcome,
-        progress: Progress,
-    ) -> Received {
-        let now = self.now;
-        let Some(end) = self.endpoint(from) else { return Received { consumed: bytes, next: Next::Wait } };
-        if progress.lines > 0 {
-            end.count_lines(now, progress.lines, progress.bytes);
-        }
-        let (consumed, next) = match progress.flow {
-            Flow::Next | Flow::Penalised if outcome == Outcome::Full => (end.partial.consume(), Next::Again),
-            Flow::Next | Flow::Penalised => (end.partial.consume(), Next::Read),
-            Flow::Blocked => {
-                let done = progress.bytes;
-                end.waiting = batch[progress.lines..].iter().map(|line| line.counted_after(done)).collect();
-                end.partial.drop_front(done);
-                (done, Next::Wait)
-            }
-            Flow::Over => {
-                end.partial.reset();
-                (bytes, Next::Wait)
-            }
-        };
-        end.kept = bytes - consumed;
-        Received { consumed, next }
-    }
-
     /// Something other than bytes has happened.
     pub fn handle(&mut self, now: Moment, input: Input) -> Effects<'_> {
         self.begin_call(now);
@@ -483,13 +218,6 @@ impl Bus {
             self.update_listeners();
         }
         self.effects()
-    }
-
-    /// Has all lines go the general way: what they lead to has to be the same.
-    #[cfg(any(test, feature = "testing"))]
-    pub fn without_fast_path(mut self) -> Self {
-        self.takes_fast_path = false;
-        self
     }
 
     fn dispatch(&mut self, input: Input) {
@@ -592,14 +320,6 @@ impl Bus {
 
     fn endpoint(&mut self, peer: Peer) -> Option<&mut Endpoint> {
         end_of(&mut self.clients, &mut self.workers, peer)
-    }
-
-    /// Longest line that `peer` may send, in bytes without its newline.
-    fn longest_line(&self, peer: Peer) -> usize {
-        match peer {
-            Peer::Client(_) => self.settings.limits.max_input_buffer,
-            Peer::Worker(_) => self.settings.limits.max_worker_line(),
-        }
     }
 
     /// Has a peer looked at when this moment comes.

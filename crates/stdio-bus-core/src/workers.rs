@@ -3,6 +3,7 @@
 
 use super::Bus;
 use super::client::Phase;
+use super::gate::Hold;
 use super::peer::{Moment, Peer, WorkerKey};
 use super::port::{Effect, Exit, Signal};
 use super::report::Reason;
@@ -92,7 +93,7 @@ impl Bus {
             worker.stdout_open = false;
             worker.replaced_for(reason);
         }
-        self.shut_gate(key.into());
+        self.close_gate(key.into(), Hold::Over);
         self.detach_worker(key);
         // One that has exited was only read to its end, which has come.
         let event = match self.workers.get(key).map(|worker| worker.state) {
@@ -246,7 +247,7 @@ impl Bus {
         let first = self.tick_first_answer(key);
         let Some(worker) = self.workers.get(key) else { return };
         let stalls_at = worker.end.output.stalls_at(timeout).filter(|_| worker.takes_messages());
-        let next = [worker.timer, stalls_at, worker.patience.ends(), silent, trial, early, first, worker.turns_due];
+        let next = [worker.timer, stalls_at, worker.stall.ends(), silent, trial, early, first, worker.turns_due];
         if let Some(next) = next.into_iter().flatten().min() {
             self.wake_at(key.into(), next);
         }

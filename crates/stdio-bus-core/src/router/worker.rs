@@ -6,7 +6,7 @@ use alloc::format;
 
 use ndjson_scan::{Line, MAX_WRAPPED_DEPTH, Window};
 
-use crate::delivery::Room;
+use crate::flow::delivery::Room;
 use crate::id::View;
 use crate::message::{Edit, Refusal, request_id, session_name};
 use crate::peer::{Peer, SessionKey, WorkerKey};

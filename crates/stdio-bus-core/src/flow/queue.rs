@@ -6,7 +6,7 @@
 use alloc::collections::VecDeque;
 use core::time::Duration;
 
-use super::peer::{Moment, Peer};
+use crate::peer::{Moment, Peer};
 
 /// A full output must lose this part of the limit within the timeout, or it counts as stalled. Without it a reader
 /// that takes one byte a minute could hold up a worker for ever; with it a slow one still receives everything.
@@ -14,7 +14,7 @@ const PROGRESS_PARTS: usize = 16;
 
 /// What is queued for one connection.
 #[derive(Debug, Default)]
-pub struct Output {
+pub(crate) struct Output {
     queued: usize,
     full: Option<Full>,
     flush: Option<Flush>,
@@ -38,22 +38,22 @@ struct Full {
 
 impl Output {
     /// Bytes queued and not sent yet.
-    pub fn queued(&self) -> usize {
+    pub(crate) fn queued(&self) -> usize {
         self.queued
     }
 
     /// Whether more than the limit was queued and less than half of it has been drained since.
-    pub fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.full.is_some()
     }
 
     /// When the queue became full (spec 7.3.1).
-    pub fn full_since(&self) -> Option<Moment> {
+    pub(crate) fn full_since(&self) -> Option<Moment> {
         self.full.map(|full| full.since)
     }
 
     /// Adds bytes; `limit` is max_output_queue.
-    pub fn push(&mut self, bytes: usize, limit: usize, now: Moment) {
+    pub(crate) fn push(&mut self, bytes: usize, limit: usize, now: Moment) {
         self.queued += bytes;
         if self.queued > limit && self.full.is_none() {
             self.full = Some(Full { since: now, progress_at: now, queued_then: self.queued });
@@ -61,7 +61,7 @@ impl Output {
     }
 
     /// Bytes have left. True when the queue fell below half of `limit` and the waiters may go on (spec 7.3.1).
-    pub fn pop(&mut self, bytes: usize, limit: usize, now: Moment) -> bool {
+    pub(crate) fn pop(&mut self, bytes: usize, limit: usize, now: Moment) -> bool {
         debug_assert!(bytes <= self.queued);
         self.queued = self.queued.saturating_sub(bytes);
         let Some(full) = &mut self.full else { return false };
@@ -77,12 +77,12 @@ impl Output {
     }
 
     /// What is queued is to be taken, and nothing comes after it.
-    pub fn begin_flush(&mut self) {
+    pub(crate) fn begin_flush(&mut self) {
         self.flush = Some(Flush { step: self.queued.div_ceil(PROGRESS_PARTS), queued_then: self.queued });
     }
 
     /// Whether another part of what was queued at the begin of the flush has gone since this said so.
-    pub fn flush_goes_on(&mut self) -> bool {
+    pub(crate) fn flush_goes_on(&mut self) -> bool {
         let Some(flush) = self.flush.as_mut().filter(|flush| self.queued + flush.step <= flush.queued_then) else {
             return false;
         };
@@ -91,32 +91,32 @@ impl Output {
     }
 
     /// Remembers who must be resumed.
-    pub fn add_waiter(&mut self, peer: Peer) {
+    pub(crate) fn add_waiter(&mut self, peer: Peer) {
         self.waiters.push_back(peer);
     }
 
     /// Those to resume, in the order in which they came.
-    pub fn take_waiters(&mut self) -> VecDeque<Peer> {
+    pub(crate) fn take_waiters(&mut self) -> VecDeque<Peer> {
         core::mem::take(&mut self.waiters)
     }
 
     /// The one that has waited longest.
-    pub fn take_waiter(&mut self) -> Option<Peer> {
+    pub(crate) fn take_waiter(&mut self) -> Option<Peer> {
         self.waiters.pop_front()
     }
 
     /// A waiter has gone.
-    pub fn remove_waiter(&mut self, peer: Peer) {
+    pub(crate) fn remove_waiter(&mut self, peer: Peer) {
         self.waiters.retain(|waiter| *waiter != peer);
     }
 
     /// Who waits for this output.
-    pub fn waiters(&self) -> &VecDeque<Peer> {
+    pub(crate) fn waiters(&self) -> &VecDeque<Peer> {
         &self.waiters
     }
 
     /// When the connection has to be closed unless it takes bytes before (spec 7.3.1).
-    pub fn stalls_at(&self, timeout: Duration) -> Option<Moment> {
+    pub(crate) fn stalls_at(&self, timeout: Duration) -> Option<Moment> {
         self.full.map(|full| full.progress_at.after(timeout))
     }
 }

@@ -5,11 +5,11 @@ use alloc::format;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::Bus;
 use super::gate::Hold;
-use super::peer::{ClientKey, Moment, Peer, RequestKey, WorkerKey};
-use super::pending::Request;
-use super::report::Reason;
+use crate::Bus;
+use crate::peer::{ClientKey, Moment, Peer, RequestKey, WorkerKey};
+use crate::pending::Request;
+use crate::report::Reason;
 
 /// So many workers in a row that end while they have a request of one client are no accident.
 const SUSPECT_AFTER: u32 = 3;
@@ -27,7 +27,7 @@ const REST_ROUND: u64 = 4_000_000;
 
 /// What a client may get a penalty for.
 #[derive(Debug, Default)]
-pub(super) struct Penalty {
+pub(crate) struct Penalty {
     /// Workers in a row that ended while they had a request of the client.
     crashes: u32,
     /// Refusals in a row.
@@ -39,7 +39,7 @@ pub(super) struct Penalty {
 impl Penalty {
     /// A worker lives and answers, so no request of the client has ended it.
     #[inline]
-    pub(super) fn forget_crashes(&mut self) {
+    pub(crate) fn forget_crashes(&mut self) {
         self.crashes = 0;
     }
 
@@ -66,7 +66,7 @@ impl Penalty {
 impl Bus {
     /// A worker has ended although nobody asked it to: whoever had a request pending there may have caused it, and who
     /// had one each time is slowed down.
-    pub(super) fn penalise_crash(&mut self, key: WorkerKey, to_answer: &[RequestKey]) {
+    pub(crate) fn penalise_crash(&mut self, key: WorkerKey, to_answer: &[RequestKey]) {
         let unexpected = self.workers.get(key).is_some_and(|worker| worker.exit.is_some() && !worker.was_told);
         if !unexpected || self.shutdown.stops_workers() {
             return;
@@ -103,7 +103,7 @@ impl Bus {
     /// A table was full of what this client and its source hold, or it has cancelled nothing: it rests for a while.
     /// Refusing costs more than asking, and a thousand connections that are refused at full speed would leave no time for
     /// the others.
-    pub(super) fn penalise_refusal(&mut self, key: ClientKey) {
+    pub(crate) fn penalise_refusal(&mut self, key: ClientKey) {
         let alone = self.clients.len() == 1;
         let Some(client) = self.clients.get_mut(key).filter(|_| !alone) else { return };
         let ends = client.penalty.count_refusal(self.now);
@@ -112,7 +112,7 @@ impl Bus {
     }
 
     /// A client that has a penalty has sent something: it is paused.
-    pub(super) fn is_penalised(&mut self, key: ClientKey) -> bool {
+    pub(crate) fn is_penalised(&mut self, key: ClientKey) -> bool {
         let has_penalty = self.clients.get(key).is_some_and(|client| client.end.gate.penalised_until().is_some());
         if has_penalty {
             self.close_gate(key.into(), Hold::Penalty);
@@ -121,7 +121,7 @@ impl Bus {
     }
 
     /// A client has a penalty no more.
-    pub(super) fn end_penalty(&mut self, key: ClientKey) {
+    pub(crate) fn end_penalty(&mut self, key: ClientKey) {
         if let Some(client) = self.clients.get_mut(key) {
             client.end.gate.forgive();
             self.open_gate(key.into(), Hold::Penalty);

@@ -6,12 +6,12 @@ use alloc::format;
 
 use ndjson_scan::{Line, Span};
 
-use super::Bus;
 use super::gate::Hold;
-use super::message::{Edit, Edits};
-use super::peer::{ClientKey, Peer, Text, WorkerKey};
-use super::port::{Close, Effect};
-use super::report::Reason;
+use crate::Bus;
+use crate::message::{Edit, Edits};
+use crate::peer::{ClientKey, Peer, Text, WorkerKey};
+use crate::port::{Close, Effect};
+use crate::report::Reason;
 
 /// A client may read more slowly than a worker writes that it shares with others. It is closed when more than so many
 /// times max_output_queue are queued for it.
@@ -19,7 +19,7 @@ const SLOW_READER_LIMIT: usize = 4;
 
 /// Whether a line may be queued.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Room {
+pub(crate) enum Room {
     /// It may.
     Free,
     /// Its sender waits.
@@ -30,7 +30,7 @@ pub(super) enum Room {
 
 impl Bus {
     /// Lets a peer wait for its own output, if that is full: an error is to be queued there. Says whether it waits.
-    pub(super) fn block_on_itself(&mut self, peer: Peer) -> bool {
+    pub(crate) fn block_on_itself(&mut self, peer: Peer) -> bool {
         let is_full = self.endpoint(peer).is_some_and(|end| end.output.is_full());
         if is_full {
             self.block(peer, peer);
@@ -40,7 +40,7 @@ impl Bus {
 
     /// Lets a client wait that sends `bytes` to a worker, if the worker is full or others have their turn. Says whether
     /// it waits.
-    pub(super) fn block_on_worker(&mut self, client: ClientKey, worker: WorkerKey, bytes: usize) -> bool {
+    pub(crate) fn block_on_worker(&mut self, client: ClientKey, worker: WorkerKey, bytes: usize) -> bool {
         let alone = self.clients.len() == 1;
         let Some(to) = self.workers.get_mut(worker) else { return false };
         let is_full = to.end.output.is_full();
@@ -75,7 +75,7 @@ impl Bus {
     /// Finds room at a client for a line of a worker, or lets the worker wait. A worker that others use too is not held
     /// up for long by a client that reads slowly: its lines are kept up to a limit, then the client is closed.
     /// `is_of_its_own` says that the line belongs to a request or a session of the client: then the worker works for it.
-    pub(super) fn make_room_at_client(&mut self, worker: WorkerKey, client: ClientKey, is_of_its_own: bool) -> Room {
+    pub(crate) fn make_room_at_client(&mut self, worker: WorkerKey, client: ClientKey, is_of_its_own: bool) -> Room {
         let now = self.now;
         let Some(to) = self.clients.get_mut(client) else { return Room::Free };
         if !to.end.output.is_full() {
@@ -90,8 +90,8 @@ impl Bus {
             return Room::Wait;
         }
         let Some(from) = self.workers.get_mut(worker) else { return Room::Free };
-        if !from.patience.left(now).is_zero() {
-            let ends = now.after(from.patience.begin(now));
+        if !from.stall.left(now).is_zero() {
+            let ends = now.after(from.stall.start(now));
             self.wake_at(worker.into(), ends);
             self.block(Peer::Worker(worker), Peer::Client(client));
             return Room::Wait;
@@ -124,29 +124,21 @@ impl Bus {
     }
 
     /// A peer is not read from now on.
-    pub(super) fn close_gate(&mut self, peer: Peer, hold: Hold) {
+    pub(crate) fn close_gate(&mut self, peer: Peer, hold: Hold) {
         if self.endpoint(peer).is_some_and(|end| end.gate.close(hold)) {
             self.out.effects.push_back(Effect::Pause { peer });
         }
     }
 
-    /// A peer is read no more. That is told even of one that is paused.
-    pub(super) fn shut_gate(&mut self, peer: Peer) {
-        if let Some(end) = self.endpoint(peer) {
-            end.gate.close(Hold::Over);
-            self.out.effects.push_back(Effect::Pause { peer });
-        }
-    }
-
     /// A peer is read again, unless something else stands against it.
-    pub(super) fn open_gate(&mut self, peer: Peer, hold: Hold) {
+    pub(crate) fn open_gate(&mut self, peer: Peer, hold: Hold) {
         if self.endpoint(peer).is_some_and(|end| end.gate.open(hold)) {
             self.out.effects.push_back(Effect::Resume { peer });
         }
     }
 
     /// A peer that has waited for an output goes on.
-    pub(super) fn go_on(&mut self, peer: Peer) {
+    pub(crate) fn go_on(&mut self, peer: Peer) {
         let now = self.now;
         let Some(end) = self.endpoint(peer) else { return };
         let waited = end.go_on(now);
@@ -158,13 +150,13 @@ impl Bus {
     }
 
     /// Queues a line with its newline as it is.
-    pub(super) fn forward_as_it_is(&mut self, to: Peer, line: &Line) {
+    pub(crate) fn forward_as_it_is(&mut self, to: Peer, line: &Line) {
         let bytes = self.copy(to, Span { start: line.span.start, end: line.span.end + 1 });
         self.count_queued(to, bytes);
     }
 
     /// Queues a line with its newline, with another id if one is given.
-    pub(super) fn forward_with_id(&mut self, to: Peer, line: &Line, id: Option<Text>) {
+    pub(crate) fn forward_with_id(&mut self, to: Peer, line: &Line, id: Option<Text>) {
         match id {
             None => self.forward_as_it_is(to, line),
             Some(with) => self.forward(to, line, &mut [Some(Edit { at: line.id, with }), None, None]),
@@ -172,7 +164,7 @@ impl Bus {
     }
 
     /// Queues a line with its newline, with the given pieces replaced.
-    pub(super) fn forward(&mut self, to: Peer, line: &Line, edits: &mut Edits) {
+    pub(crate) fn forward(&mut self, to: Peer, line: &Line, edits: &mut Edits) {
         let mut from = line.span.start;
         let mut bytes = 0;
         if edits[1].is_some() || edits[2].is_some() {
@@ -194,7 +186,7 @@ impl Bus {
     }
 
     /// A line of so many bytes was queued.
-    pub(super) fn count_queued(&mut self, to: Peer, bytes: usize) {
+    pub(crate) fn count_queued(&mut self, to: Peer, bytes: usize) {
         let now = self.now;
         let limits = &self.settings.limits;
         let (limit, timeout) = (limits.max_output_queue, limits.backpressure_timeout);
@@ -212,7 +204,7 @@ impl Bus {
     }
 
     /// Bytes have left for `peer`.
-    pub(super) fn on_sent(&mut self, peer: Peer, bytes: usize) {
+    pub(crate) fn on_sent(&mut self, peer: Peer, bytes: usize) {
         let now = self.now;
         let limit = self.settings.limits.max_output_queue;
         let shared = self.clients.len() > 1;
@@ -242,7 +234,7 @@ impl Bus {
     }
 
     /// All who waited for `peer` may go on.
-    pub(super) fn release_waiters(&mut self, peer: Peer) {
+    pub(crate) fn release_waiters(&mut self, peer: Peer) {
         let waiters = self.endpoint(peer).map(|end| end.output.take_waiters()).unwrap_or_default();
         for waiter in waiters {
             self.go_on(waiter);
@@ -254,7 +246,7 @@ impl Bus {
     }
 
     /// `peer` waits for no output any more.
-    pub(super) fn stop_waiting(&mut self, peer: Peer) {
+    pub(crate) fn stop_waiting(&mut self, peer: Peer) {
         if let Some(blocker) = self.endpoint(peer).and_then(|end| end.blocker())
             && let Some(blocker) = self.endpoint(blocker)
         {
@@ -267,13 +259,13 @@ impl Bus {
     }
 
     /// Queues a line of the bus' own.
-    pub(super) fn send(&mut self, to: Peer, line: &[u8]) {
+    pub(crate) fn send(&mut self, to: Peer, line: &[u8]) {
         self.out.effects.push_back(Effect::Insert { to, text: line.into() });
         self.count_queued(to, line.len());
     }
 
     /// Panics if those who wait and those they wait for disagree.
-    pub(super) fn check_waiting(&self) {
+    pub(crate) fn check_waiting(&self) {
         let clients = self.clients.iter().map(|(key, client)| (Peer::Client(key), &client.end));
         let workers = self.workers.iter().map(|(key, worker)| (Peer::Worker(key), &worker.end));
         for (peer, end) in clients.chain(workers) {

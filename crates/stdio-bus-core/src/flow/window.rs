@@ -11,7 +11,7 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::peer::{ClientKey, Moment};
+use crate::peer::{ClientKey, Moment};
 
 /// How long a byte may wait before the worker reads it: what it reads at a time waits as long again inside it.
 const TARGET: Duration = Duration::from_millis(4);
@@ -48,7 +48,7 @@ struct Mark {
 
 /// The bytes on their way to one worker.
 #[derive(Debug)]
-pub struct SendWindow {
+pub(crate) struct SendWindow {
     queued: u64,
     sent: u64,
     read: u64,
@@ -93,12 +93,12 @@ impl Default for SendWindow {
 
 impl SendWindow {
     /// Bytes queued and not read, as far as is known.
-    pub fn backlog(&self) -> u64 {
+    pub(crate) fn backlog(&self) -> u64 {
         self.queued - self.read
     }
 
     /// Bytes that may be queued before clients have to wait for their turn.
-    pub fn room(&self, alone: bool) -> u64 {
+    pub(crate) fn room(&self, alone: bool) -> u64 {
         if self.is_stuck { LARGEST_WINDOW } else { self.limit(alone).saturating_sub(self.backlog()) }
     }
 
@@ -109,14 +109,14 @@ impl SendWindow {
 
     /// Whether a client may queue a line: there is room and nobody waits for it, or nothing of this client is on its way
     /// yet.
-    pub fn has_room_for(&self, client: ClientKey, others_wait: bool, alone: bool) -> bool {
+    pub(crate) fn has_room_for(&self, client: ClientKey, others_wait: bool, alone: bool) -> bool {
         let has_read = |end: &LineEnd| end.client != client.serial() || end.place <= self.read;
         ((self.backlog() <= self.limit(alone) || self.is_stuck) && !others_wait)
             || self.ends.get(client.index()).is_none_or(has_read)
     }
 
     /// Bytes are queued. `in_turns` says that more than one client uses the worker: nobody else is to be measured.
-    pub fn push(&mut self, now: Moment, bytes: usize, in_turns: bool) {
+    pub(crate) fn push(&mut self, now: Moment, bytes: usize, in_turns: bool) {
         if self.backlog() == 0 {
             self.moved_at = now;
         }
@@ -137,7 +137,7 @@ impl SendWindow {
     }
 
     /// What is queued next is a line of so many bytes, of this client.
-    pub fn mark_line_end(&mut self, client: ClientKey, bytes: usize) {
+    pub(crate) fn mark_line_end(&mut self, client: ClientKey, bytes: usize) {
         let index = client.index();
         if self.ends.len() <= index {
             self.ends.resize(index + 1, LineEnd::default());
@@ -146,22 +146,22 @@ impl SendWindow {
     }
 
     /// Bytes have left the daemon.
-    pub fn sent(&mut self, bytes: usize) {
+    pub(crate) fn sent(&mut self, bytes: usize) {
         self.sent += bytes as u64;
     }
 
     /// Whether it is time to find out how far the worker has read: somebody waits for it, or may soon have to.
-    pub fn is_probe_due(&self, now: Moment) -> bool {
+    pub(crate) fn is_probe_due(&self, now: Moment) -> bool {
         self.sent > self.read && self.backlog() > self.window / 2 && now.since(self.probed_at) >= PROBE_AGAIN_AFTER
     }
 
     /// The worker is being asked how far it has read.
-    pub fn mark_probed(&mut self, now: Moment) {
+    pub(crate) fn mark_probed(&mut self, now: Moment) {
         self.probed_at = now;
     }
 
     /// The worker has `unread` bytes in front of it.
-    pub fn read_up_to(&mut self, now: Moment, unread: usize) {
+    pub(crate) fn read_up_to(&mut self, now: Moment, unread: usize) {
         let read = self.sent.saturating_sub(unread as u64).max(self.read);
         if read > self.read {
             self.read = read;
@@ -206,12 +206,12 @@ impl SendWindow {
     }
 
     /// Sees whether the worker has read nothing for so long. Then turns make no sense, and its output may fill up.
-    pub fn update_stuck(&mut self, now: Moment, patience: Duration) {
+    pub(crate) fn update_stuck(&mut self, now: Moment, patience: Duration) {
         self.is_stuck = self.backlog() > 0 && now.since(self.moved_at) >= patience;
     }
 
     /// When the worker is asked next while somebody waits.
-    pub fn next_probe(now: Moment) -> Moment {
+    pub(crate) fn next_probe(now: Moment) -> Moment {
         now.after(PROBE_EVERY)
     }
 }

@@ -13,7 +13,6 @@ use crate::client::{Client, Phase};
 use crate::id::View;
 use crate::message::{Cancel, Refusal, Verb, session_name, verb};
 use crate::peer::{ClientKey, Peer, SessionKey, Text, WorkerKey};
-use crate::pending::Request;
 use crate::report::Reason;
 use crate::settings::Assignment;
 use crate::worker::Worker;
@@ -38,6 +37,14 @@ impl Audience {
             *self = if *self == Self::Nobody { Self::One(client) } else { Self::Several };
         }
     }
+}
+
+/// A request or a notification of a worker, decoded.
+pub(super) struct Said<'a> {
+    pub worker: WorkerKey,
+    pub window: Window<'a>,
+    pub line: &'a Line,
+    pub id: Option<View<'a>>,
 }
 
 /// Another request that a worker's message is about.
@@ -82,93 +89,82 @@ impl Bus {
             return Refusal(Reason::Unroutable, Reason::Unroutable.help().into());
         };
         let pool = &self.settings.pools[worker.pool];
-        let text = match (pool.assignment, worker.audience) {
-            (Assignment::Dedicated, _) => "it names no session, and no client has this worker yet".into(),
-            (_, Audience::Several) => format!(
-                "it names no session, and this worker has served several clients: give pool \"{}\" \"assignment\": \
-                 \"dedicated\", as MCP servers need it",
-                pool.id
-            ),
-            _ => format!(
-                "it names no session, and nobody can say which client it is for: give pool \"{}\" \"assignment\": \
-                 \"dedicated\", as MCP servers need it",
-                pool.id
-            ),
-        };
-        Refusal(Reason::Unroutable, text)
-    }
-
-    /// Whom a worker's message is for.
-    pub(super) fn client_for_worker_message(
-        &self,
-        worker: WorkerKey,
-        window: Window<'_>,
-        line: &Line,
-        named: Option<Peer>,
-        is_request: bool,
-    ) -> Result<(ClientKey, Option<SessionKey>), Refusal> {
-        let owner = || self.workers.get(worker).and_then(|worker| worker.owner);
-        let only = || self.only_client(worker).map(Peer::Client);
-        let name = session_name(window, line.session).or_else(|| session_name(window, line.params_session));
-        let mut session = None;
-        let to = if let Some(name) = name {
-            session = self.sessions.of_worker(worker, &name);
-            let found = session.and_then(|key| self.sessions.get(key));
-            let is_one_made = self.workers.get(worker).is_some_and(Worker::may_give_out_a_name);
-            let owned = found.and_then(|found| found.addressee(is_one_made));
-            let unknown = Reason::UnknownSession;
-            owned.or_else(owner).map(Peer::Client).ok_or_else(|| Refusal(unknown, unknown.help().into()))
-        } else if line.request_id.is_some() {
-            let unknown = Reason::UnknownRequest;
-            named.or_else(only).ok_or_else(|| Refusal(unknown, unknown.help().into()))
-        } else {
-            let elicited = || self.client_of_elicitation(worker, window, line).map(Peer::Client);
-            named.or_else(elicited).or_else(only).ok_or_else(|| self.nobody_is_meant(worker))
-        };
-        // A half-closed client still takes notifications. It cannot answer a request any more.
-        let last_phase = if is_request { Phase::Open } else { Phase::HalfClosed };
-        match to {
-            Ok(Peer::Client(client)) if self.clients.get(client).is_some_and(|client| client.phase <= last_phase) => {
-                Ok((client, session))
+        let why = match (pool.assignment, worker.audience) {
+            (Assignment::Dedicated, _) => {
+                return Refusal(Reason::Unroutable, "it names no session, and no client has this worker yet".into());
             }
-            Ok(_) => Err(Refusal(Reason::UnknownSession, "the client that owns it is leaving".into())),
-            Err(refusal) => Err(refusal),
-        }
+            (_, Audience::Several) => "this worker has served several clients",
+            _ => "nobody can say which client it is for",
+        };
+        let text = format!(
+            "it names no session, and {why}: give pool \"{}\" \"assignment\": \"dedicated\", as MCP servers need it",
+            pool.id
+        );
+        Refusal(Reason::Unroutable, text)
     }
 
     /// What a worker's message says of another request: a notification names one of the worker's own (a cancellation),
     /// a request one of the client's (`elicitation/create`).
-    pub(super) fn request_of_worker_message(
-        &mut self,
-        from: Peer,
-        window: Window<'_>,
-        line: &Line,
-        is_request: bool,
-    ) -> NamedRequest {
+    pub(super) fn request_of_worker_message(&mut self, said: &Said<'_>) -> NamedRequest {
+        let &Said { worker, window, line, ref id } = said;
+        let from = Peer::Worker(worker);
         let is_lsp = || matches!(verb(window, line), Verb::Cancel(Cancel::Answered));
         let in_id = !line.request_id.is_some() && line.params_id.is_some() && is_lsp();
         let at = if in_id { line.params_id } else { line.request_id };
-        let nobody = NamedRequest { client: None, token: None, at };
-        if !at.is_some() {
-            return nobody;
+        let found = match id {
+            _ if !at.is_some() => None,
+            Some(_) => View::parse(window.get(at)).ok().and_then(|named| self.pending.find(from, &named)),
+            None => self.request_named(from, window.get(at)),
+        };
+        let Some((key, request)) = found.and_then(|key| Some((key, self.pending.get(key)?))) else {
+            return NamedRequest { client: None, token: None, at };
+        };
+        match id {
+            Some(_) => NamedRequest { client: request.asker(), token: self.pending.replaced_token(key), at },
+            None => NamedRequest { client: Some(request.answerer()), token: self.pending.wire_token(key), at },
         }
-        let token = window.get(at);
-        if is_request {
-            let found = View::parse(token).ok().and_then(|id| self.pending.find(from, &id));
-            let Some(key) = found else { return nobody };
-            let client = self.pending.get(key).and_then(Request::asker);
-            return NamedRequest { client, token: self.pending.replaced_token(key), at };
+    }
+
+    /// Whom a worker's message is for, and in which session.
+    pub(super) fn client_for_worker_message(
+        &self,
+        said: &Said<'_>,
+        named: &NamedRequest,
+    ) -> Result<(ClientKey, Option<SessionKey>), Refusal> {
+        let &Said { worker, window, line, ref id } = said;
+        let only = || self.only_client(worker).map(Peer::Client);
+        let unknown = |reason: Reason| Refusal(reason, reason.help().into());
+        let name = session_name(window, line.session).or_else(|| session_name(window, line.params_session));
+        let session = name.as_ref().and_then(|name| self.sessions.of_worker(worker, name));
+        let to = if name.is_some() {
+            let at = self.workers.get(worker);
+            let found = session.and_then(|key| self.sessions.get(key));
+            let owner = found.and_then(|found| found.addressee(at.is_some_and(Worker::may_give_out_a_name)));
+            let owner = owner.or_else(|| at.and_then(|worker| worker.owner));
+            owner.map(Peer::Client).ok_or_else(|| unknown(Reason::UnknownSession))?
+        } else if line.request_id.is_some() {
+            named.client.or_else(only).ok_or_else(|| unknown(Reason::UnknownRequest))?
+        } else {
+            let elicited = || self.client_of_elicitation(worker, window, line).map(Peer::Client);
+            named.client.or_else(elicited).or_else(only).ok_or_else(|| self.nobody_is_meant(worker))?
+        };
+        // A half-closed client still takes notifications. It cannot answer a request any more.
+        let last_phase = if id.is_some() { Phase::Open } else { Phase::HalfClosed };
+        let listens = |client: &ClientKey| self.clients.get(*client).is_some_and(|it| it.phase <= last_phase);
+        let client = if let Peer::Client(client) = to { Some(client).filter(listens) } else { None };
+        let Some(client) = client else {
+            return Err(Refusal(Reason::UnknownSession, "the client that owns it is leaving".into()));
+        };
+        if id.is_none() && named.client != Some(to) && self.may_name_anothers(client, window, named.at) {
+            let text = "it names no pending request of this worker, and may name another one's";
+            return Err(Refusal(Reason::UnknownRequest, text.into()));
         }
-        self.request_named(from, token).map_or(nobody, |key| NamedRequest {
-            client: self.pending.get(key).map(Request::answerer),
-            token: self.pending.wire_token(key),
-            at,
-        })
+        Ok((client, session))
     }
 
     /// Whether a client may take what a worker's notification names, which is no pending request of that worker, for
     /// another one that it has still to answer: a late cancellation is to hit nobody else's.
-    pub(super) fn may_name_anothers(&self, client: ClientKey, window: Window<'_>, at: Span) -> bool {
+    fn may_name_anothers(&self, client: ClientKey, window: Window<'_>, at: Span) -> bool {
         if !at.is_some() || self.clients.get(client).is_none_or(|client| client.end.unanswered.count == 0) {
             return false;
         }

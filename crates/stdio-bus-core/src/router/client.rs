@@ -251,9 +251,9 @@ impl Bus {
         let names_pool = line.pool.is_some();
         if !names_pool
             && let Some(key) = self.session_of_client(client, of.name)
-            && let Some(session) = self.sessions.touch(key, self.now)
+            && let Some(worker) = self.sessions.get(key).map(|session| session.worker)
         {
-            let worker = session.worker;
+            self.sessions.hear(key, self.now);
             return self.usable(worker, self.access(of, worker, Some(key)));
         }
         self.refuse_lost(of)?;
@@ -360,8 +360,8 @@ impl Bus {
                 self.sessions.hear(key, self.now);
                 return Ok(Entered::default());
             }
-            Use::Claim => (self.claim_session(client, worker, name, State::Claimed), true),
-            Use::Ask => (self.claim_session(client, worker, name, State::Asked), true),
+            Use::Claim => (self.new_session(client, worker, name, State::Claimed), true),
+            Use::Ask => (self.new_session(client, worker, name, State::Asked), true),
             Use::Lend(key) => {
                 let is_lent = self.lend_session(client, key);
                 (Some(key).filter(|_| is_lent || self.has_owner(worker)), is_lent)

@@ -6,10 +6,11 @@ use alloc::format;
 
 use ndjson_scan::{Line, MAX_WRAPPED_DEPTH, Window};
 
+use super::addressee::{NamedRequest, Said};
 use crate::flow::delivery::Room;
 use crate::id::View;
 use crate::message::{Edit, Refusal, request_id, session_name};
-use crate::peer::{Peer, SessionKey, WorkerKey};
+use crate::peer::{ClientKey, Peer, SessionKey, WorkerKey};
 use crate::pending::{Direction, NewRequest, SessionEffect};
 use crate::report::Reason;
 use crate::session::Learned;
@@ -27,7 +28,8 @@ impl Bus {
         } else if answers {
             self.worker_response(worker, window, line, Answer::of(line))
         } else {
-            self.worker_message(worker, window, line)
+            let flow = self.worker_message(worker, window, line);
+            flow.unwrap_or_else(|refusal| self.refuse(worker.into(), window, line, refusal))
         };
         if flow == Flow::Next {
             self.out.stats.lines_from_workers += 1;
@@ -161,8 +163,7 @@ impl Bus {
         let near = id.map(View::of_other_type).filter(|id| self.pending.find(from, id).is_some());
         let near = near.filter(|_| !core::mem::replace(&mut worker.told_of_type, true));
         let text = near.map_or("no request is pending under this id".into(), |id| {
-            let kind = if id.is_string() { "a string" } else { "a number" };
-            let id = id.to_id();
+            let (kind, id) = (if id.is_string() { "a string" } else { "a number" }, id.to_id());
             format!(
                 "no request is pending under this id, but {id} ({kind}) is; a worker answers with the id as it came"
             )
@@ -193,51 +194,47 @@ impl Bus {
     }
 
     /// A request or a notification of a worker (spec 6.3.2, decision 5).
-    fn worker_message(&mut self, worker: WorkerKey, window: Window<'_>, line: &Line) -> Flow {
-        let from = Peer::Worker(worker);
-        let id = match request_id(window, line) {
-            Ok(id) => id,
-            Err(refusal) => return self.refuse(from, window, line, refusal),
-        };
-        if let Some(id) = &id
-            && self.echoed(worker, id, window, line).is_some()
-        {
-            return self.worker_response(worker, window, line, Answer::Echo);
+    fn worker_message(&mut self, worker: WorkerKey, window: Window<'_>, line: &Line) -> Result<Flow, Refusal> {
+        let said = Said { worker, window, line, id: request_id(window, line)? };
+        if said.id.as_ref().is_some_and(|id| self.echoed(worker, id, window, line).is_some()) {
+            return Ok(self.worker_response(worker, window, line, Answer::Echo));
         }
-        let named = self.request_of_worker_message(from, window, line, id.is_some());
-        let (to, session) = match self.client_for_worker_message(worker, window, line, named.client, id.is_some()) {
-            Ok(found) => found,
+        let named = self.request_of_worker_message(&said);
+        let (to, session) = match self.client_for_worker_message(&said, &named) {
             Err(Refusal(Reason::UnknownSession, _))
-                if id.is_none() && !named.at.is_some() && self.wait_for_session(worker, window, line) =>
+                if said.id.is_none() && !named.at.is_some() && self.wait_for_session(worker, window, line) =>
             {
-                return Flow::Next;
+                return Ok(Flow::Next);
             }
-            Err(refusal) => return self.refuse(from, window, line, refusal),
+            found => found?,
         };
-        if id.is_none() && named.client != Some(Peer::Client(to)) && self.may_name_anothers(to, window, named.at) {
-            let text = "it names no pending request of this worker, and may name another one's";
-            return self.refuse(from, window, line, Refusal(Reason::UnknownRequest, text.into()));
-        }
-        let is_of_its_own = session.is_some() || named.client.is_some();
-        match self.make_room_at_client(worker, to, is_of_its_own) {
+        match self.make_room_at_client(worker, to, session.is_some() || named.client.is_some()) {
             Room::Free => {}
-            Room::Wait => return Flow::Blocked,
+            Room::Wait => return Ok(Flow::Blocked),
             Room::Closed => return self.worker_message(worker, window, line),
         }
+        self.pass(&said, named, to, session).map(|()| Flow::Next)
+    }
+
+    /// Sends a worker's message to the client that it is for.
+    fn pass(
+        &mut self,
+        said: &Said<'_>,
+        named: NamedRequest,
+        to: ClientKey,
+        session: Option<SessionKey>,
+    ) -> Result<(), Refusal> {
+        let &Said { worker, window, line, ref id } = said;
         if let Some(session) = session.filter(|_| self.settings.limits.session_idle.is_some()) {
             self.sessions.hear(session, self.now);
         }
         if id.is_none() && session.is_none() {
             self.end_elicitation(worker, window, line);
         }
-        if id.is_none() && named.token.is_none() {
-            self.forward_as_it_is(Peer::Client(to), line);
-            return Flow::Next;
-        }
         // Another client knows nothing of that request.
         let token = named.token.filter(|_| named.client == Some(Peer::Client(to)));
         let mut edits = [None, token.map(|with| Edit { at: named.at, with }), None];
-        if let Some(id) = &id {
+        if let Some(id) = id {
             let request = NewRequest {
                 client: to,
                 worker,
@@ -249,14 +246,11 @@ impl Bus {
                 expires: None,
                 print: 0,
             };
-            match self.ask(&request, id, window.get(line.id)) {
-                Ok(edit) => edits[0] = edit.map(|with| Edit { at: line.id, with }),
-                Err(refusal) => return self.refuse(from, window, line, refusal),
-            }
+            edits[0] = self.ask(&request, id, window.get(line.id))?.map(|with| Edit { at: line.id, with });
             self.note_elicitation(worker, to, session, window, line);
         }
         self.forward(Peer::Client(to), line, &mut edits);
-        Flow::Next
+        Ok(())
     }
 }
 

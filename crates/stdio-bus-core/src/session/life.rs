@@ -28,22 +28,14 @@ impl Bus {
         self.sessions.named_by(client, &self.clients.get(client)?.end.sessions, name)
     }
 
-    /// Makes a session of a name that a client was the first to use. None if there is no room, and nobody has to make
-    /// some.
-    pub(crate) fn claim_session(
+    /// Makes a session that begins like this. None if there is no room, and no client has to make some.
+    pub(crate) fn new_session(
         &mut self,
         client: ClientKey,
         worker: WorkerKey,
         name: &[u8],
         state: State,
     ) -> Option<SessionKey> {
-        let key = self.new_session(client, worker, name, state)?;
-        self.sessions.watch_claim(self.now);
-        self.wake_sessions();
-        Some(key)
-    }
-
-    fn new_session(&mut self, client: ClientKey, worker: WorkerKey, name: &[u8], state: State) -> Option<SessionKey> {
         if self.sessions.is_full() && !self.evict_session_for(client) {
             self.penalise_refusal(client);
             return None;
@@ -51,9 +43,17 @@ impl Bus {
         let (owner, worker_end) = (self.clients.get_mut(client)?, &mut self.workers.get_mut(worker)?.end);
         let key = self.sessions.insert(self.now, worker, &mut worker_end.sessions, name, state)?;
         self.sessions.give(key, client, &mut owner.end.sessions);
-        self.sessions.watch_idle(self.now, self.settings.limits.session_idle);
-        self.wake_sessions();
+        self.watch_sessions(state < State::Used);
         Some(key)
+    }
+
+    /// There is one more session, or claim, that may have to be forgotten.
+    fn watch_sessions(&mut self, is_claim: bool) {
+        self.sessions.watch_idle(self.now, self.settings.limits.session_idle);
+        if is_claim {
+            self.sessions.watch_claim(self.now);
+        }
+        self.wake_sessions();
     }
 
     /// Gives a held name to a client that asks the worker to load it; a refusal gives it back.
@@ -65,8 +65,7 @@ impl Bus {
         self.sessions.give(key, client, &mut owner.end.sessions);
         self.sessions.step(key, Event::AskedAgain);
         self.sessions.hear(key, self.now);
-        self.sessions.watch_idle(self.now, self.settings.limits.session_idle);
-        self.wake_sessions();
+        self.watch_sessions(false);
         true
     }
 
@@ -139,28 +138,26 @@ impl Bus {
         if name.len() > MAX_SESSION_ID_LEN || name.is_empty() {
             return Learned::Known;
         }
-        if let Some(key) = self.sessions.of_worker(worker, name)
-            && let Some(session) = self.sessions.get(key)
-        {
-            match session.client {
-                // A worker that repeats what it is sent does not give out names by that.
-                Some(owner) if owner == client && !creates => {
-                    self.confirm_session(key, Event::Answered);
-                    return Learned::Known;
-                }
-                Some(owner) if owner == client => {
+        let known = self.sessions.of_worker(worker, name).and_then(|key| Some((key, self.sessions.get(key)?)));
+        match known {
+            // A worker that repeats what it is sent does not give out names by that.
+            Some((key, session)) if session.client == Some(client) => {
+                if creates {
                     self.mark_issuing(worker);
                     self.issue_session(key, true);
-                    return Learned::Known;
+                } else {
+                    self.confirm_session(key, Event::Answered);
                 }
-                Some(_) if session.state().is_issued() => {
-                    self.report(Reason::SessionReused, Some(Peer::Worker(worker)), || {
-                        format!("session \"{}\" belongs to another client already", name.escape_ascii())
-                    });
-                    return Learned::Known;
-                }
-                _ => self.drop_session(key),
+                return Learned::Known;
             }
+            Some((_, session)) if session.state().is_issued() => {
+                self.report(Reason::SessionReused, Some(Peer::Worker(worker)), || {
+                    format!("session \"{}\" belongs to another client already", name.escape_ascii())
+                });
+                return Learned::Known;
+            }
+            Some((key, _)) => self.drop_session(key),
+            None => {}
         }
         self.mark_issuing(worker);
         self.warn_of_double(client, worker, name);
@@ -208,12 +205,10 @@ impl Bus {
             }
             self.drop_session(key);
         }
-        if let Some(oldest) = self.sessions.take_oldest_held_if_full() {
-            self.drop_session(oldest);
-        }
         let Some(at) = self.workers.get_mut(worker) else { return };
-        if let Some(key) = self.sessions.insert(Moment::default(), worker, &mut at.end.sessions, name, State::Held) {
-            self.sessions.list_held(key);
+        let made = self.sessions.insert(Moment::default(), worker, &mut at.end.sessions, name, State::Held);
+        if let Some(oldest) = made.and_then(|key| self.sessions.hold(key)) {
+            self.drop_session(oldest);
         }
     }
 
@@ -289,7 +284,7 @@ impl Bus {
             client.lost.forget(name.as_bytes());
         }
         self.hand_elicitations_over(worker, key, by);
-        self.sessions.touch(key, self.now);
+        self.sessions.hear(key, self.now);
     }
 
     /// Forgets claims that nobody uses, and sessions that were idle for too long.

@@ -98,7 +98,8 @@ const NAME: u8 = 2;
 impl Default for Sessions {
     fn default() -> Self {
         Self {
-            table: Table::new(MAX_SESSIONS + MAX_HELD),
+            // Where one name more is held, the oldest one goes only then.
+            table: Table::new(MAX_SESSIONS + MAX_HELD + 1),
             by_owner: Index::new(MAX_SESSIONS),
             by_worker: Index::new(MAX_SESSIONS + MAX_HELD),
             by_name: Index::new(MAX_SESSIONS + MAX_HELD),
@@ -160,15 +161,7 @@ impl Sessions {
         self.table.get(key)
     }
 
-    /// The session, which its owner uses now.
-    #[inline]
-    pub(crate) fn touch(&mut self, key: SessionKey, now: Moment) -> Option<&Session> {
-        let session = self.table.get_mut(key)?;
-        session.used = now;
-        Some(session)
-    }
-
-    /// A message of its worker has come in this session.
+    /// A session is used now: a message has come in it.
     #[inline]
     pub(crate) fn hear(&mut self, key: SessionKey, now: Moment) {
         if let Some(session) = self.table.get_mut(key) {
@@ -377,31 +370,19 @@ impl Sessions {
         expired
     }
 
-    /// Gives the oldest held name if one more would be too many.
-    pub(crate) fn take_oldest_held_if_full(&mut self) -> Option<SessionKey> {
-        if self.held() >= MAX_HELD { self.take_oldest_held() } else { None }
-    }
-
-    /// Puts a held name behind the others, for which there is room.
-    pub(crate) fn list_held(&mut self, key: SessionKey) {
+    /// Puts a held name behind the others; gives the oldest one if there are too many.
+    pub(super) fn hold(&mut self, key: SessionKey) -> Option<SessionKey> {
         self.holds += 1;
-        if let Some(session) = self.table.get_mut(key) {
-            session.held_as = self.holds;
-        }
+        self.table.get_mut(key)?.held_as = self.holds;
         self.held.push_back((key, self.holds));
         if self.held.len() > 2 * MAX_HELD {
             let table = &self.table;
             self.held.retain(|entry| is_held(table, *entry));
         }
-    }
-
-    /// Puts a held name behind the others; gives the oldest one if there are too many.
-    pub(crate) fn hold(&mut self, key: SessionKey) -> Option<SessionKey> {
-        self.list_held(key);
-        if self.held() > MAX_HELD { self.take_oldest_held() } else { None }
-    }
-
-    fn take_oldest_held(&mut self) -> Option<SessionKey> {
+        if self.held() <= MAX_HELD {
+            return None;
+        }
+        // There is one, as each held name is listed.
         while let Some(oldest) = self.held.pop_front() {
             if is_held(&self.table, oldest) {
                 return Some(oldest.0);

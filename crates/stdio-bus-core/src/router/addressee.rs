@@ -6,8 +6,9 @@
 
 use alloc::format;
 
-use ndjson_scan::{Line, Span, Window};
+use ndjson_scan::{Span, Window};
 
+use super::message::Said;
 use crate::Bus;
 use crate::client::{Client, Phase};
 use crate::id::View;
@@ -37,14 +38,6 @@ impl Audience {
             *self = if *self == Self::Nobody { Self::One(client) } else { Self::Several };
         }
     }
-}
-
-/// A request or a notification of a worker, decoded.
-pub(super) struct Said<'a> {
-    pub worker: WorkerKey,
-    pub window: Window<'a>,
-    pub line: &'a Line,
-    pub id: Option<View<'a>>,
 }
 
 /// Another request that a worker's message is about.
@@ -145,7 +138,7 @@ impl Bus {
         } else if line.request_id.is_some() {
             named.client.or_else(only).ok_or_else(|| unknown(Reason::UnknownRequest))?
         } else {
-            let elicited = || self.client_of_elicitation(worker, window, line).map(Peer::Client);
+            let elicited = || self.client_of_elicitation(said).map(Peer::Client);
             named.client.or_else(elicited).or_else(only).ok_or_else(|| self.nobody_is_meant(worker))?
         };
         // A half-closed client still takes notifications. It cannot answer a request any more.

@@ -5,29 +5,20 @@
 //! Invariant: a line is queued for exactly one worker, or its loss is reported, and a lost request is answered. A
 //! session or request that a line names belongs to its sender, or to nobody.
 use alloc::borrow::Cow;
-use alloc::format;
 
 use ndjson_scan::{Line, Span, Window};
 
+use super::message::Message;
 use crate::id::View;
-use crate::message::{Edit, Edits, Kind, Refusal, Verb, kind, print_of, request_id, session_name, verb};
+use crate::message::{Edit, Edits, Kind, Refusal, Verb, kind, print_of, session_name};
 use crate::peer::{ClientKey, Peer, RequestKey, SessionKey, Text, WorkerKey};
 use crate::pending::{Direction, NewRequest, Request, SessionEffect};
 use crate::report::Reason;
 use crate::session::access::{Access, Naming, Place, Use, denied};
 use crate::session::state::State;
 use crate::session::table::FULL;
-use crate::settings::{Assignment, MAX_SESSION_ID_LEN};
+use crate::settings::Assignment;
 use crate::{Bus, Flow};
-
-/// A request or a notification of a client, decoded.
-struct Message<'a> {
-    client: ClientKey,
-    window: Window<'a>,
-    line: &'a Line,
-    id: Option<View<'a>>,
-    verb: Verb,
-}
 
 /// A session that a message names, and how it uses it.
 struct Named<'a> {
@@ -50,39 +41,6 @@ struct Route<'a> {
 struct Entered {
     session: Option<SessionKey>,
     is_new: bool,
-}
-
-impl<'a> Message<'a> {
-    fn decode(client: ClientKey, window: Window<'a>, line: &'a Line) -> Result<Self, Refusal> {
-        let id = request_id(window, line)?;
-        let verb = match verb(window, line) {
-            // Without an answer nothing is given away.
-            verb if verb.asks_for_session() && id.is_none() => Verb::Other,
-            verb => verb,
-        };
-        Ok(Self { client, window, line, id, verb })
-    }
-
-    /// The sessions that it names: the one that decides its way, where that stands, and the one in the params, if that is
-    /// another one.
-    fn names(&self) -> Result<Option<(Cow<'a, [u8]>, Place, Option<Cow<'a, [u8]>>)>, Refusal> {
-        let top = session_name(self.window, self.line.session);
-        let inner = session_name(self.window, self.line.params_session);
-        if [&top, &inner].into_iter().flatten().any(|name| name.len() > MAX_SESSION_ID_LEN) {
-            let text = format!("the sessionId is longer than {MAX_SESSION_ID_LEN} bytes");
-            return Err(Refusal(Reason::SessionIdTooLong, text));
-        }
-        Ok(match (top, inner) {
-            (Some(top), Some(inner)) if top != inner => Some((top, Place::Leading, Some(inner))),
-            (_, Some(inner)) => Some((inner, Place::Params, None)),
-            (Some(top), None) => Some((top, Place::Alone, None)),
-            (None, None) => None,
-        })
-    }
-
-    fn naming<'n>(&self, name: &'n [u8], place: Place) -> Naming<'n> {
-        Naming { client: self.client, verb: self.verb, place, name }
-    }
 }
 
 impl Bus {
@@ -296,15 +254,12 @@ impl Bus {
     /// The session in the params of a message that another one leads: its sender's own, or nobody's.
     fn second_session(&mut self, worker: WorkerKey, of: &Naming<'_>) -> Result<Access, Refusal> {
         let key = self.sessions.of_worker(worker, of.name);
-        let access = self.access(of, worker, key);
-        if !matches!(access.how, Use::Own(key) if self.is_of(key, of.client)) {
+        let session = key.and_then(|key| self.sessions.get(key));
+        if session.is_none_or(|session| session.client != Some(of.client)) {
             self.refuse_lost(of)?;
         }
+        let access = self.access(of, worker, key);
         if access.how == Use::Denied { Err(denied()) } else { Ok(access) }
-    }
-
-    fn is_of(&self, session: SessionKey, client: ClientKey) -> bool {
-        self.sessions.get(session).is_some_and(|session| session.client == Some(client))
     }
 
     /// A session that went with its worker is an error for its old owner, unless it asks a worker for it.

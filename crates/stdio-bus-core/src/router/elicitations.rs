@@ -7,6 +7,7 @@ use alloc::collections::VecDeque;
 
 use ndjson_scan::{Line, Window, string_in_params};
 
+use super::message::Said;
 use crate::Bus;
 use crate::message::has_method;
 use crate::peer::{ClientKey, SessionKey, Text, WorkerKey};
@@ -37,14 +38,8 @@ struct Elicitation {
 
 impl Bus {
     /// A worker's request was passed to a client: remembers the elicitation that it is, if it is one that ends elsewhere.
-    pub(crate) fn note_elicitation(
-        &mut self,
-        worker: WorkerKey,
-        client: ClientKey,
-        session: Option<SessionKey>,
-        window: Window<'_>,
-        line: &Line,
-    ) {
+    pub(super) fn note_elicitation(&mut self, said: &Said<'_>, client: ClientKey, session: Option<SessionKey>) {
+        let &Said { worker, window, line, .. } = said;
         if !has_method(window, line, b"elicitation/create") {
             return;
         }
@@ -70,26 +65,22 @@ impl Bus {
 
     /// A notification of a worker was passed to a client: forgets the elicitation that it says is complete, so that its id
     /// is free.
-    pub(crate) fn end_elicitation(&mut self, worker: WorkerKey, window: Window<'_>, line: &Line) {
-        let Some(at) = self.elicitation_of(worker, window, line) else { return };
-        if let Some(worker) = self.workers.get_mut(worker) {
+    pub(super) fn end_elicitation(&mut self, said: &Said<'_>) {
+        let Some(at) = self.elicitation_of(said) else { return };
+        if let Some(worker) = self.workers.get_mut(said.worker) {
             worker.elicitations.sent.remove(at);
         }
     }
 
     /// The client whose elicitation a worker's notification says is complete.
-    pub(crate) fn client_of_elicitation(
-        &self,
-        worker: WorkerKey,
-        window: Window<'_>,
-        line: &Line,
-    ) -> Option<ClientKey> {
-        let at = self.elicitation_of(worker, window, line)?;
-        self.workers.get(worker)?.elicitations.sent.get(at)?.client
+    pub(super) fn client_of_elicitation(&self, said: &Said<'_>) -> Option<ClientKey> {
+        let at = self.elicitation_of(said)?;
+        self.workers.get(said.worker)?.elicitations.sent.get(at)?.client
     }
 
     /// The place of the elicitation that a worker's notification says is complete.
-    fn elicitation_of(&self, worker: WorkerKey, window: Window<'_>, line: &Line) -> Option<usize> {
+    fn elicitation_of(&self, said: &Said<'_>) -> Option<usize> {
+        let &Said { worker, window, line, .. } = said;
         let sent = &self.workers.get(worker)?.elicitations.sent;
         let completes = || {
             has_method(window, line, b"elicitation/complete")

@@ -6,7 +6,8 @@ use alloc::format;
 
 use ndjson_scan::{Line, MAX_WRAPPED_DEPTH, Window};
 
-use super::addressee::{NamedRequest, Said};
+use super::addressee::NamedRequest;
+use super::message::Said;
 use crate::flow::delivery::Room;
 use crate::id::View;
 use crate::message::{Edit, Refusal, request_id, session_name};
@@ -229,7 +230,7 @@ impl Bus {
             self.sessions.hear(session, self.now);
         }
         if id.is_none() && session.is_none() {
-            self.end_elicitation(worker, window, line);
+            self.end_elicitation(said);
         }
         // Another client knows nothing of that request.
         let token = named.token.filter(|_| named.client == Some(Peer::Client(to)));
@@ -247,7 +248,7 @@ impl Bus {
                 print: 0,
             };
             edits[0] = self.ask(&request, id, window.get(line.id))?.map(|with| Edit { at: line.id, with });
-            self.note_elicitation(worker, to, session, window, line);
+            self.note_elicitation(said, to, session);
         }
         self.forward(Peer::Client(to), line, &mut edits);
         Ok(())

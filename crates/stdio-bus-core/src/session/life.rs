@@ -10,6 +10,7 @@ use super::state::{Event, State};
 use super::table::Session;
 use crate::Bus;
 use crate::peer::{ClientKey, Moment, Peer, SessionKey, WorkerKey};
+use crate::pending::Request;
 use crate::report::Reason;
 use crate::settings::MAX_SESSION_ID_LEN;
 use crate::worker::Worker;
@@ -291,7 +292,8 @@ impl Bus {
     pub(crate) fn tick_sessions(&mut self) {
         let now = self.now;
         if let Some(idle) = self.sessions.looks_for_idle(now, self.settings.limits.session_idle) {
-            let awaited = self.awaited_sessions();
+            // A request that was given up may never be answered.
+            let awaited = self.pending_in(|request| request.asker().is_some());
             for key in self.sessions.take_idle(now, idle, &awaited) {
                 self.forget_idle_session(key);
             }
@@ -305,18 +307,16 @@ impl Bus {
         self.wake_sessions();
     }
 
-    /// In which slots there are sessions with a request that somebody waits for. One that was given up may never be
-    /// answered.
-    fn awaited_sessions(&self) -> Vec<bool> {
-        let mut awaited = vec![false; self.sessions.slots()];
-        for (key, _) in self.pending.iter().filter(|(_, request)| request.asker().is_some()) {
-            for session in self.pending.sessions(key).into_iter().flatten() {
-                if self.sessions.get(session).is_some() {
-                    awaited[session.index()] = true;
-                }
+    /// How many of these requests are pending in the session of each slot.
+    fn pending_in(&self, of: impl Fn(&Request) -> bool) -> Vec<u32> {
+        let mut pending = vec![0; self.sessions.slots()];
+        for (key, _) in self.pending.iter().filter(|(_, request)| of(request)) {
+            let sessions = self.pending.sessions(key).into_iter().flatten();
+            for session in sessions.filter(|session| self.sessions.get(*session).is_some()) {
+                pending[session.index()] += 1;
             }
         }
-        awaited
+        pending
     }
 
     /// A session was not used for long. Its owner is told when it names it the next time; on a worker of its own there is
@@ -341,22 +341,13 @@ impl Bus {
 
     /// Panics if sessions, their owners, their workers and their requests disagree.
     pub(crate) fn check_ownership(&self) {
-        let mut pending = Vec::new();
-        for (key, _) in self.pending.iter() {
-            for session in self.pending.sessions(key).into_iter().flatten() {
-                if self.sessions.get(session).is_some() {
-                    pending.resize(pending.len().max(session.index() + 1), 0);
-                    pending[session.index()] += 1;
-                }
-            }
-        }
+        let pending = self.pending_in(|_| true);
         for (key, session) in self.sessions.iter() {
             if let Some(owner) = session.client {
                 let owner = self.clients.get(owner).expect("a session has a live owner, or none");
                 assert_eq!(owner.end.sessions.iter().nth(session.places().0), Some(key));
             }
-            let counted = pending.get(key.index()).copied().unwrap_or_default();
-            assert_eq!(counted, session.pending, "requests in a session are counted");
+            assert_eq!(pending[key.index()], session.pending, "requests in a session are counted");
             let worker = self.workers.get(session.worker).expect("a session has a live worker");
             assert_eq!(worker.end.sessions.iter().nth(session.places().1), Some(key));
         }

@@ -82,33 +82,28 @@ pub(crate) struct Rest {
     pub is_pending: bool,
 }
 
-/// See the table at the top of the file.
+/// See the table at the top of the file: that each of its cells is what is done, a test reads there.
 pub(crate) fn step(state: State, event: Event) -> State {
     use Event as E;
     use State as S;
-    match (state, event) {
-        (S::Claimed, E::Answered) => S::Used,
-        (S::Asked | S::Lent, E::Answered) => S::Attested,
-        (S::Used | S::Attested | S::Loaded | S::Given, E::Answered) => state,
-        (S::Claimed | S::Asked | S::Lent | S::Used | S::Attested, E::Loaded) => S::Given,
-        (S::Claimed | S::Asked | S::Lent | S::Used | S::Attested, E::LoadedForAnotherName) => S::Loaded,
-        (S::Loaded | S::Given, E::Loaded | E::LoadedForAnotherName) => state,
-        (S::Claimed | S::Asked | S::Lent | S::Used | S::Attested | S::Loaded | S::Given, E::Made) => S::Given,
-        (S::Claimed | S::Asked | S::Lent, E::Unseen) => S::Lent,
-        (S::Used | S::Attested | S::Loaded | S::Given, E::Unseen) => state,
-        (S::Claimed | S::Asked | S::Lent, E::Refused(rest)) => end(rest),
-        (S::Used | S::Attested | S::Loaded | S::Given, E::Refused(_)) => state,
-        (S::Claimed | S::Asked | S::Lent | S::Used | S::Attested | S::Loaded | S::Given, E::OwnerLeft(rest)) => {
-            end(rest)
-        }
-        (S::Claimed | S::Asked | S::Lent | S::Used | S::Attested | S::Loaded | S::Given, _) => state,
-
-        (S::Held | S::Lingering, E::AskedAgain) => S::Lent,
-        (S::Held, _) => S::Held,
-        (S::Lingering, E::Loaded | E::LoadedForAnotherName | E::Made | E::LoadedLate | E::Unseen) => S::Held,
-        (S::Lingering, E::LastAnswer) => S::Gone,
-        (S::Lingering, E::Answered | E::Refused(_) | E::OwnerLeft(_)) => S::Lingering,
-        (S::Gone, _) => S::Gone,
+    if !state.is_owned() {
+        return match event {
+            E::AskedAgain if state != S::Gone => S::Lent,
+            E::LastAnswer if state == S::Lingering => S::Gone,
+            known if state == S::Lingering && known.makes_known() => S::Held,
+            _ => state,
+        };
+    }
+    match event {
+        E::Answered if state == S::Claimed => S::Used,
+        E::Answered if state < S::Used => S::Attested,
+        E::Loaded if !state.is_issued() => S::Given,
+        E::LoadedForAnotherName if !state.is_issued() => S::Loaded,
+        E::Made => S::Given,
+        E::Unseen if state < S::Used => S::Lent,
+        E::Refused(rest) if state < S::Used => end(rest),
+        E::OwnerLeft(rest) => end(rest),
+        _ => state,
     }
 }
 

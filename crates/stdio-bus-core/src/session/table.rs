@@ -181,14 +181,14 @@ impl Sessions {
         idle.filter(|_| self.idle_due.is_some_and(|due| due <= now))
     }
 
-    /// Sessions that nobody has used for so long. One in whose slot, by `awaited`, somebody waits for an answer is in use.
-    pub(crate) fn take_idle(&mut self, now: Moment, idle: Duration, awaited: &[bool]) -> Vec<SessionKey> {
+    /// Sessions that nobody has used for so long. One in whose slot, by `awaited`, a client waits for an answer is in use.
+    pub(crate) fn take_idle(&mut self, now: Moment, idle: Duration, awaited: &[u32]) -> Vec<SessionKey> {
         let mut found = Vec::new();
         for slot in 0..self.table.slots() {
             let Some((key, session)) = self.table.at(slot).filter(|(_, session)| session.client.is_some()) else {
                 continue;
             };
-            if session.pending > 0 && awaited.get(slot) == Some(&true) {
+            if session.pending > 0 && awaited[slot] > 0 {
                 self.hear(key, now);
             } else if now.since(session.used) >= idle {
                 found.push(key);

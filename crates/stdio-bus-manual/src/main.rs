@@ -1,4 +1,4 @@
-//! Writes the manual pages and the shell completions of both programs: `cargo run --example manual -- DIR`
+//! Writes the manual pages and the shell completions of both programs: `cargo run -p stdio-bus-manual -- DIR`
 //! makes `DIR/man` and `DIR/completions`. They come from the tables that the programs parse their command lines with.
 
 use std::error::Error;

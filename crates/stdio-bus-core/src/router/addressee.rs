@@ -1,8 +1,9 @@
 //! Whom a worker's message is for: the owner of the session that it names, the client at the other end of a request that
 //! it names, or of an elicitation; and if it names none of them, the one client that the worker has ever served.
 //!
-//! Invariant: a message that names nothing reaches only a client beside whom nobody has ever sent the worker anything. One that has
-//! left may have left something behind (a subscription, work that goes on), so the next client does not take its place.
+//! Invariant: a message that names nothing reaches only a client beside which no other one has ever sent the worker
+//! anything. One that has left may have left something behind (a subscription, work that goes on), so the next client does
+//! not take its place.
 
 use alloc::format;
 
@@ -16,11 +17,10 @@ use crate::message::{Cancel, Refusal, Verb, session_name, verb};
 use crate::peer::{ClientKey, Peer, SessionKey, Text, WorkerKey};
 use crate::report::Reason;
 use crate::settings::Assignment;
-use crate::worker::Worker;
 
 /// Whose lines a worker has been given since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Audience {
+pub(crate) enum Audience {
     /// Nobody's.
     #[default]
     Nobody,
@@ -132,7 +132,7 @@ impl Bus {
         let to = if name.is_some() {
             let at = self.workers.get(worker);
             let found = session.and_then(|key| self.sessions.get(key));
-            let owner = found.and_then(|found| found.addressee(at.is_some_and(Worker::may_give_out_a_name)));
+            let owner = found.and_then(|found| found.addressee(at.is_some_and(|worker| worker.may_give_out_a_name())));
             let owner = owner.or_else(|| at.and_then(|worker| worker.owner));
             owner.map(Peer::Client).ok_or_else(|| unknown(Reason::UnknownSession))?
         } else if line.request_id.is_some() {

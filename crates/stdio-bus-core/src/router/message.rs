@@ -28,6 +28,10 @@ pub(super) struct Said<'a> {
     pub id: Option<View<'a>>,
 }
 
+/// The sessions that a message names: the one that decides its way, where that stands, and the one in the params, if that
+/// is another one.
+type Names<'a> = (Cow<'a, [u8]>, Place, Option<Cow<'a, [u8]>>);
+
 impl<'a> Message<'a> {
     pub(super) fn decode(client: ClientKey, window: Window<'a>, line: &'a Line) -> Result<Self, Refusal> {
         let id = request_id(window, line)?;
@@ -39,9 +43,8 @@ impl<'a> Message<'a> {
         Ok(Self { client, window, line, id, verb })
     }
 
-    /// The sessions that it names: the one that decides its way, where that stands, and the one in the params, if that is
-    /// another one.
-    pub(super) fn names(&self) -> Result<Option<(Cow<'a, [u8]>, Place, Option<Cow<'a, [u8]>>)>, Refusal> {
+    /// The sessions that it names.
+    pub(super) fn names(&self) -> Result<Option<Names<'a>>, Refusal> {
         let top = session_name(self.window, self.line.session);
         let inner = session_name(self.window, self.line.params_session);
         if [&top, &inner].into_iter().flatten().any(|name| name.len() > MAX_SESSION_ID_LEN) {

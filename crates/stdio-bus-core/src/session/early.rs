@@ -90,7 +90,7 @@ impl Bus {
 
     /// A request for a session has ended without one, or it was the last one: whatever waits of its worker waits for
     /// nothing any more. With others pending, nobody can say which of them a line is for, and what was said in a session
-    /// that failed must not reach whoever gets the next one of that name.
+    /// that failed must not reach the client that gets the next one of that name.
     pub(crate) fn drop_early(&mut self, key: WorkerKey) {
         self.drop_early_lines(key, |_| true);
     }

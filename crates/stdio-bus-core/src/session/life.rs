@@ -17,7 +17,7 @@ use crate::worker::Worker;
 
 /// What became of a `result.sessionId`.
 pub(crate) enum Learned {
-    /// The client that asked owns it, or somebody else keeps it.
+    /// The client that asked owns it, or another client keeps it.
     Known,
     /// There is no room for it.
     NoRoom,
@@ -127,7 +127,7 @@ impl Bus {
         self.confirm_session(key, event);
     }
 
-    /// A worker's answer names a session: it belongs to the client that asked, whoever used the name before. `creates`
+    /// A worker's answer names a session: it belongs to the client that asked, even if another one has used the name. `creates`
     /// says that the client asked for a new one.
     pub(crate) fn learn_session(
         &mut self,
@@ -193,14 +193,14 @@ impl Bus {
         self.report_request(Reason::SessionDoubled, [Some(client.into()), Some(worker.into())], || (None, text));
     }
 
-    /// A worker's answer names a session, and who asked has gone: nobody else gets it.
+    /// A worker's answer names a session, and the client that asked has gone: no other one gets it.
     pub(crate) fn learn_unowned_session(&mut self, worker: WorkerKey, name: &[u8]) {
         if name.len() > MAX_SESSION_ID_LEN || name.is_empty() {
             return;
         }
         self.mark_issuing(worker);
         if let Some(key) = self.sessions.of_worker(worker, name) {
-            // What the worker has known before is not given out anew: it may be what somebody has loaded.
+            // What the worker has known before is not given out anew: it may be what a client has loaded.
             if self.sessions.get(key).is_some_and(Session::is_known) {
                 return;
             }
@@ -250,7 +250,7 @@ impl Bus {
         self.drop_session(key);
     }
 
-    /// Makes room for a session of `asker` at the cost of whoever holds most; false if that is the asker itself, or
+    /// Makes room for a session of `asker` at the cost of the client that holds most; false if that is the asker itself, or
     /// nothing can go.
     fn evict_session_for(&mut self, asker: ClientKey) -> bool {
         let Some(holder) = self.heaviest(asker, |client| client.end.sessions.len()) else {

@@ -7,7 +7,7 @@ pub(crate) mod access;
 pub(crate) mod early;
 mod life;
 pub(crate) mod state;
-pub mod table;
+pub(crate) mod table;
 pub(crate) mod tombstones;
 
 pub(crate) use life::Learned;

@@ -25,21 +25,21 @@ const LOOKS: u32 = 8;
 const CLAIM_LASTS: Duration = Duration::from_secs(60);
 
 /// A session: one worker, one name, one owner (spec 3.4).
-pub struct Session {
+pub(crate) struct Session {
     /// Who owns it; none while the name is held.
-    pub client: Option<ClientKey>,
+    pub(crate) client: Option<ClientKey>,
     /// The worker it is bound to.
-    pub worker: WorkerKey,
+    pub(crate) worker: WorkerKey,
     /// The decoded sessionId.
-    pub name: Text,
+    pub(crate) name: Text,
     /// Where it stands.
     state: State,
     /// The worker may know the name for good, so that it outlives its owner.
     is_known: bool,
     /// Requests in it that the worker has not answered.
-    pub pending: u32,
+    pub(crate) pending: u32,
     /// When its owner used it last.
-    pub used: Moment,
+    pub(crate) used: Moment,
     /// Which entry of the held names is its own, if it is held.
     held_as: u64,
     /// Its place among the client's sessions.
@@ -72,7 +72,7 @@ impl Session {
 }
 
 /// All sessions, by owner and by worker.
-pub struct Sessions {
+pub(crate) struct Sessions {
     /// The sessions, and the names that are held.
     table: Table<Session, SessionMark>,
     by_owner: Index,
@@ -115,7 +115,7 @@ impl Default for Sessions {
 
 impl Sessions {
     /// Sessions that have an owner; the limit is on these.
-    pub fn owned(&self) -> usize {
+    pub(crate) fn owned(&self) -> usize {
         self.owned
     }
 
@@ -124,7 +124,7 @@ impl Sessions {
     }
 
     /// The session of this name that a client owns; the first one, if it has several on different workers.
-    pub fn of_client(&self, client: ClientKey, name: &[u8]) -> Option<SessionKey> {
+    pub(crate) fn of_client(&self, client: ClientKey, name: &[u8]) -> Option<SessionKey> {
         let hash = self.by_owner.hash(client.to_bits().get(), OWNER, name);
         self.by_owner
             .find_oldest(&self.table, hash, |session| session.client == Some(client) && session.name.as_bytes() == name)
@@ -143,13 +143,13 @@ impl Sessions {
     }
 
     /// The session of this name on a worker, owned or held.
-    pub fn of_worker(&self, worker: WorkerKey, name: &[u8]) -> Option<SessionKey> {
+    pub(crate) fn of_worker(&self, worker: WorkerKey, name: &[u8]) -> Option<SessionKey> {
         let hash = self.by_worker.hash(worker.to_bits().get(), WORKER, name);
         self.by_worker.find(&self.table, hash, |session| session.worker == worker && session.name.as_bytes() == name)
     }
 
     /// The sessions of this name on all workers, owned or held, in the order of nothing.
-    pub fn of_name<'a>(&'a self, name: &'a [u8]) -> impl Iterator<Item = (SessionKey, &'a Session)> {
+    pub(crate) fn of_name<'a>(&'a self, name: &'a [u8]) -> impl Iterator<Item = (SessionKey, &'a Session)> {
         let hash = self.by_name.hash(0, NAME, name);
         let found = self.by_name.find_all(&self.table, hash, move |session| session.name.as_bytes() == name);
         found.filter_map(|key| Some((key, self.get(key)?)))
@@ -157,7 +157,7 @@ impl Sessions {
 
     /// The session, if it is there.
     #[inline]
-    pub fn get(&self, key: SessionKey) -> Option<&Session> {
+    pub(crate) fn get(&self, key: SessionKey) -> Option<&Session> {
         self.table.get(key)
     }
 
@@ -184,14 +184,11 @@ impl Sessions {
     /// Sessions that nobody has used for so long. One in whose slot, by `awaited`, a client waits for an answer is in use.
     pub(crate) fn take_idle(&mut self, now: Moment, idle: Duration, awaited: &[u32]) -> Vec<SessionKey> {
         let mut found = Vec::new();
-        for slot in 0..self.table.slots() {
-            let Some((key, session)) = self.table.at(slot).filter(|(_, session)| session.client.is_some()) else {
-                continue;
-            };
-            if session.pending > 0 && awaited[slot] > 0 {
-                self.hear(key, now);
-            } else if now.since(session.used) >= idle {
-                found.push(key);
+        for (slot, awaited) in awaited.iter().enumerate() {
+            match self.table.at(slot).filter(|(_, session)| session.client.is_some()) {
+                Some((key, session)) if session.pending > 0 && *awaited > 0 => self.hear(key, now),
+                Some((key, session)) if now.since(session.used) >= idle => found.push(key),
+                _ => {}
             }
         }
         self.idle_due = (self.owned > found.len()).then(|| now.after(idle / LOOKS));
@@ -199,32 +196,27 @@ impl Sessions {
     }
 
     /// All sessions and held names.
-    pub fn iter(&self) -> impl Iterator<Item = (SessionKey, &Session)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (SessionKey, &Session)> {
         self.table.iter()
     }
 
     /// The session or held name in a slot.
-    pub fn at(&self, slot: usize) -> Option<(SessionKey, &Session)> {
+    pub(crate) fn at(&self, slot: usize) -> Option<(SessionKey, &Session)> {
         self.table.at(slot)
     }
 
     /// None is in a slot from this one on.
-    pub fn slots(&self) -> usize {
+    pub(crate) fn slots(&self) -> usize {
         self.table.slots()
     }
 
     /// How many sessions and held names there are.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.table.len()
     }
 
-    /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.table.is_empty()
-    }
-
     /// How many names are held.
-    pub fn held(&self) -> usize {
+    pub(crate) fn held(&self) -> usize {
         self.table.len() - self.owned
     }
 
@@ -392,12 +384,12 @@ impl Sessions {
     }
 
     /// When claims, or all sessions, have to be looked at.
-    pub fn next_deadline(&self) -> Option<Moment> {
+    pub(crate) fn next_deadline(&self) -> Option<Moment> {
         [self.claims_due, self.idle_due].into_iter().flatten().min()
     }
 
     /// Panics if an index and the table disagree.
-    pub fn check_invariants(&self) {
+    pub(crate) fn check_invariants(&self) {
         assert_eq!(self.by_worker.len(), self.table.len());
         assert_eq!(self.by_name.len(), self.table.len());
         assert_eq!(self.by_owner.len(), self.owned);

@@ -2,7 +2,7 @@
 //! connection has ended; and which ones went with their workers, so that their owners are told when they name them.
 //!
 //! A name is what a client's token or certificate stands for ([`Names::owner`](crate::origin::Names::owner)). Clients
-//! without a name make sessions that are bound to nobody. What is known is of this process: whoever loads a session
+//! without a name make sessions that are bound to nobody. What is known is of this process: the client that loads a session
 //! first after a restart has it.
 
 use alloc::boxed::Box;

@@ -24,9 +24,10 @@ use super::web::Web;
 use super::web::door::{RETRY_AFTER, Verdict};
 use crate::bus::port::{Input, Moment, Names, Origin, Place, Source};
 use crate::bus::settings;
+use crate::http1::Status;
 use crate::io::{Io, Submission};
 use crate::proxy::{self, Reading};
-use crate::websocket::answer::{Refusal, Status};
+use crate::websocket::answer::Refusal;
 use crate::websocket::request::{self, LONGEST_HEAD};
 
 /// How many wait at once at most beyond the slots that are free.

@@ -14,9 +14,10 @@ use crate::bus::port::{Origin, Place};
 use crate::bus::readiness::Readiness;
 use crate::bus::settings::Proxies;
 use crate::config::{Listen, Listener, Pool, Web};
+use crate::http1::{Head, Status};
 use crate::random;
 use crate::tokens::Bearer;
-use crate::websocket::answer::{Accepted, Refusal, Status};
+use crate::websocket::answer::{Accepted, Refusal};
 use crate::websocket::request::{Method, Request};
 use crate::websocket::{HEALTH, forwarded};
 
@@ -79,7 +80,8 @@ impl Door {
         origin: Origin,
         request: &Request<'_>,
     ) -> Verdict {
-        if request.path == HEALTH && request.method != Method::Other && request.upgrade().is_err() {
+        if request.path == HEALTH && matches!(request.method, Method::Get | Method::Head) && request.upgrade().is_err()
+        {
             return health(bus, listener, request.method);
         }
         self.admit(bus, listener, origin, request).unwrap_or_else(Verdict::Refuse)
@@ -163,17 +165,19 @@ impl Door {
 fn health(bus: &Bus, listener: usize, method: Method) -> Verdict {
     let readiness = bus.listener_readiness(listener);
     let (status, body) = match readiness {
-        Some(Readiness::Ready) => ("200 OK", json!({ "status": "ready" })),
-        Some(Readiness::NotReady(why)) => ("503 Service Unavailable", json!({ "status": "not ready", "message": why })),
-        Some(Readiness::Draining) | None => ("503 Service Unavailable", json!({ "status": "draining" })),
+        Some(Readiness::Ready) => (Status::Ok, json!({ "status": "ready" })),
+        Some(Readiness::NotReady(why)) => (Status::Unavailable, json!({ "status": "not ready", "message": why })),
+        Some(Readiness::Draining) | None => (Status::Unavailable, json!({ "status": "draining" })),
     };
+    let head = Head::answer(status)
+        .field("Connection", "close")
+        .field("Content-Type", "application/json")
+        .field("Cache-Control", "no-store");
     let body = body.to_string() + "\n";
-    let shown = if method == Method::Head { "" } else { &body };
-    Verdict::Answer(format!(
-        "HTTP/1.1 {status}\r\nConnection: close\r\nContent-Type: application/json\r\nCache-Control: no-store\r\n\
-         Content-Length: {}\r\n\r\n{shown}",
-        body.len()
-    ))
+    Verdict::Answer(match method {
+        Method::Head => head.field("Content-Length", body.len()).end(),
+        _ => head.body(&body),
+    })
 }
 
 /// An id that nobody guesses: 128 bits in hexadecimal digits.

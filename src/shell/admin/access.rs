@@ -10,9 +10,9 @@ use rustix::process::geteuid;
 
 use super::request::Request;
 use super::response::Response;
-use super::status_line::Status;
 use crate::bus::port::Source;
 use crate::config::Token;
+use crate::http1::Status;
 use crate::shell::source;
 
 /// What is known of the other side.
@@ -90,14 +90,11 @@ fn is_loopback(host: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::request::{Parsed, parse};
+    use super::super::request::tests::read;
     use super::*;
 
     fn request(fields: &str) -> Request {
-        match parse(format!("POST /drain HTTP/1.1\r\n{fields}\r\n\r\n").as_bytes()) {
-            Parsed::Whole(request) => request,
-            other => panic!("{other:?}"),
-        }
+        read(&format!("POST /drain HTTP/1.1\r\n{fields}\r\n\r\n")).expect("it is a request")
     }
 
     fn code(answer: Result<(), Response>) -> u16 {

@@ -7,14 +7,11 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use super::access::Origin;
-use super::request::{MAX_BODY, MAX_HEAD};
+use super::request::{LIMITS, Request};
 use super::response::{Framing, Pieces};
 use crate::bus::port::{Moment, Source};
+use crate::http1::{Error, Event, LONGEST_HEAD, RequestReader};
 
-/// How long a request may take to come, from the begin of the connection or its first byte.
-pub(super) const REQUEST_TIME: Duration = Duration::from_secs(10);
-/// How long a connection may wait for its next request.
-pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(60);
 /// How long an answer may stand still.
 pub(super) const SEND_TIME: Duration = Duration::from_secs(10);
 /// How long the other side may take to see the last answer, and to close.
@@ -39,7 +36,10 @@ pub(super) struct Connection {
     pub origin: Origin,
     pub source: Source,
     pub phase: Phase,
-    pub input: Box<[u8; MAX_HEAD + MAX_BODY]>,
+    reader: RequestReader,
+    /// The request whose body is still to come.
+    request: Option<Request>,
+    pub input: Box<[u8; LONGEST_HEAD]>,
     /// Bytes of `input` that have come.
     pub filled: usize,
     /// What is being sent, from `sent` on.
@@ -68,7 +68,9 @@ impl Connection {
             origin,
             source,
             phase: Phase::Reading,
-            input: Box::new([0; MAX_HEAD + MAX_BODY]),
+            reader: RequestReader::new(now, LIMITS),
+            request: None,
+            input: Box::new([0; LONGEST_HEAD]),
             filled: 0,
             output: Vec::new(),
             sent: 0,
@@ -78,7 +80,7 @@ impl Connection {
             sending: false,
             awaits_room: false,
             is_busy: false,
-            deadline: now.after(REQUEST_TIME),
+            deadline: now.after(LIMITS.head_time),
             since: now,
         }
     }
@@ -93,9 +95,42 @@ impl Connection {
         self.phase == Phase::Reading || self.phase == Phase::Lingering
     }
 
-    /// The first `bytes` that came are dealt with.
-    pub(super) fn consume(&mut self, bytes: usize) {
-        self.input.copy_within(bytes..self.filled, 0);
-        self.filled -= bytes;
+    /// The next request, once all of it has come, or why there is none.
+    pub(super) fn next_request(&mut self, now: Moment) -> Option<Result<Request, Error>> {
+        loop {
+            let mut done = None;
+            let (length, goes_on) = match self.reader.next(now, &self.input[..self.filled]) {
+                Event::More(length) => (length, false),
+                Event::Data { length, .. } => (length, true),
+                Event::Head(head) => match Request::of(&head) {
+                    Ok(request) => {
+                        self.request = Some(request);
+                        (head.length, true)
+                    }
+                    Err(error) => return Some(Err(error)),
+                },
+                Event::End(length) => {
+                    done = self.request.take();
+                    (length, false)
+                }
+                Event::Wrong(error) => return Some(Err(error)),
+            };
+            self.input.copy_within(length..self.filled, 0);
+            self.filled -= length;
+            self.deadline = self.reader.deadline();
+            if !goes_on {
+                return done.map(Ok);
+            }
+        }
+    }
+
+    /// Whether a request has begun to come, and is not all there.
+    pub(super) fn has_begun_request(&self) -> bool {
+        self.filled > 0 || self.request.is_some()
+    }
+
+    /// A request was answered, and another one may follow, of which something may have come.
+    pub(super) fn answered(&mut self, now: Moment) {
+        self.reader.answered(now, self.filled);
     }
 }

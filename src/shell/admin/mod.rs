@@ -6,7 +6,7 @@
 //! piece in a turn of the loop, and is dropped when its reader is.
 //!
 //! Reading order: `serve.rs` moves bytes, `connection.rs` is what it knows of each connection, `request.rs` and
-//! `response.rs` are HTTP, `access.rs` says who may ask, `route.rs` what each path means. What is answered is made from
+//! `response.rs` are what is asked and answered, `access.rs` says who may ask, `route.rs` what each path means. What is answered is made from
 //! a view (`view.rs`): `health.rs`, `metrics.rs`, `status.rs` with `tables.rs`, and the page for people, `page.html`.
 
 mod access;
@@ -21,7 +21,6 @@ mod response;
 mod route;
 mod serve;
 mod status;
-mod status_line;
 mod tables;
 mod view;
 mod wall;

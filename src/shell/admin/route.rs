@@ -2,16 +2,16 @@
 
 use super::access::{Origin, may_act};
 use super::metrics::{self, Metrics};
-use super::request::{Method, Request};
+use super::request::Request;
 use super::response::{JSON, Response};
 use super::status::Status as Overview;
-use super::status_line::Status;
 use super::tables::{Table, Whole};
 use super::view::View;
 use super::{health, page};
 use crate::bus::port::{ClientKey, WorkerKey};
 use crate::bus::readiness::Readiness;
 use crate::config::{LogLevel, Token};
+use crate::http1::{Method, Status};
 
 /// What becomes of a request.
 pub(super) enum Route {

@@ -9,14 +9,14 @@ use rustix::net::{Shutdown, shutdown};
 use tracing::level_filters::LevelFilter;
 
 use super::access::{self, Origin};
-use super::connection::{Connection, KEEP_ALIVE, LINGER, Phase, REQUEST_TIME, SEND_TIME};
-use super::request::{Method, Parsed, Request, parse};
-use super::response::{Body, Framing, Response, chunk};
+use super::connection::{Connection, LINGER, Phase, SEND_TIME};
+use super::request::{Manner, Request};
+use super::response::{Body, Framing, Response};
 use super::route::{Action, Route, route};
-use super::status_line::Status;
 use super::view::View;
 use super::{Admin, MOST_CONNECTIONS};
 use crate::bus::port::{Input, Moment};
+use crate::http1::{Error, Status, chunk};
 use crate::io::{Io, Submission};
 use crate::shell::Shell;
 use crate::shell::acceptor::{FIRST_ACCEPT_DELAY, LONGEST_ACCEPT_DELAY};
@@ -122,13 +122,7 @@ impl<I: Io> Shell<I> {
             (Phase::Lingering, _) => return self.arm_admin_receive(slot),
             (Phase::Reading, _) => {}
         }
-        if connection.filled == 0 {
-            // The first bytes of the next request.
-            connection.deadline = connection.deadline.min(now.after(REQUEST_TIME));
-            let deadline = connection.deadline;
-            self.admin.check_at(deadline);
-        }
-        self.admin.connections[slot].filled += result as usize;
+        connection.filled += result as usize;
         self.read_admin_request(now, slot);
     }
 
@@ -136,17 +130,17 @@ impl<I: Io> Shell<I> {
     fn read_admin_request(&mut self, now: Moment, slot: usize) {
         let connection = &mut self.admin.connections[slot];
         debug_assert!(connection.phase == Phase::Reading);
-        if connection.filled == 0 {
-            return self.arm_admin_receive(slot);
-        }
-        match parse(&connection.input[..connection.filled]) {
-            Parsed::Partial => self.arm_admin_receive(slot),
-            Parsed::Wrong(status, text) => self.refuse_admin_request(now, slot, status, text),
-            Parsed::Whole(request) => {
-                connection.consume(request.length);
+        match connection.next_request(now) {
+            None => {
+                let deadline = connection.deadline;
+                self.admin.check_at(deadline);
+                self.arm_admin_receive(slot);
+            }
+            Some(Err(error)) => self.refuse_admin_request(now, slot, error),
+            Some(Ok(request)) => {
                 let response = self.answer_admin(now, slot, &request);
                 tracing::debug!("{} is asked for, and answered with {}", request.path, response.status.code());
-                self.begin_admin_answer(now, slot, response, &request);
+                self.begin_admin_answer(now, slot, response, request.manner);
             }
         }
     }
@@ -201,36 +195,24 @@ impl<I: Io> Shell<I> {
     }
 
     /// A request that cannot be answered otherwise is the last one of its connection.
-    fn refuse_admin_request(&mut self, now: Moment, slot: usize, status: Status, text: &str) {
-        let request = Request {
-            method: Method::Get,
-            path: String::new(),
-            query: Vec::new(),
-            is_old: true,
-            keep_alive: false,
-            host: None,
-            origin: None,
-            fetch_site: None,
-            bearer: None,
-            length: 0,
-        };
-        self.begin_admin_answer(now, slot, Response::text(status, text), &request);
+    fn refuse_admin_request(&mut self, now: Moment, slot: usize, error: Error) {
+        self.begin_admin_answer(now, slot, Response::text(error.status, error.why), Manner::LAST);
     }
 
-    fn begin_admin_answer(&mut self, now: Moment, slot: usize, response: Response, request: &Request) {
+    fn begin_admin_answer(&mut self, now: Moment, slot: usize, response: Response, manner: Manner) {
         let is_closed = self.admin.closed;
         let connection = &mut self.admin.connections[slot];
-        let framing = response.framing(request.is_old);
+        let framing = response.framing(manner);
         connection.phase = Phase::Answering;
         connection.since = now;
         connection.deadline = now.after(SEND_TIME);
-        connection.is_last = !request.keep_alive || framing == Framing::End || is_closed;
+        connection.is_last = !manner.keeps_alive || framing == Framing::End || is_closed;
         connection.output.clear();
         connection.sent = 0;
         let head = response.head(framing, !connection.is_last);
         connection.output.extend_from_slice(head.as_bytes());
         match response.body {
-            _ if request.method == Method::Head => {}
+            _ if manner.is_head => {}
             Body::Whole(body) => connection.output.extend_from_slice(&body),
             Body::Pieces(pieces) => connection.pieces = Some((pieces, framing)),
         }
@@ -301,24 +283,19 @@ impl<I: Io> Shell<I> {
     fn end_admin_answer(&mut self, now: Moment, slot: usize) {
         let connection = &mut self.admin.connections[slot];
         connection.since = now;
-        let patience = match connection.filled {
-            _ if connection.is_last => LINGER,
-            0 => KEEP_ALIVE,
-            _ => REQUEST_TIME,
-        };
-        connection.deadline = now.after(patience);
-        let deadline = connection.deadline;
         if connection.is_last {
             connection.phase = Phase::Lingering;
+            connection.deadline = now.after(LINGER);
             // Closed with bytes unread, the socket would be reset, and the answer might not arrive.
             let _ = shutdown(&connection.socket, Shutdown::Write);
+            self.admin.check_at(now.after(LINGER));
             self.arm_admin_receive(slot);
         } else {
             connection.phase = Phase::Reading;
             connection.output = Vec::new();
+            connection.answered(now);
             self.read_admin_request(now, slot);
         }
-        self.admin.check_at(deadline);
     }
 
     /// Makes one piece of one answer.
@@ -362,8 +339,9 @@ impl<I: Io> Shell<I> {
             if connection.deadline > now {
                 let deadline = connection.deadline;
                 self.admin.check_at(deadline);
-            } else if connection.phase == Phase::Reading && connection.filled > 0 {
-                self.refuse_admin_request(now, slot, Status::RequestTimeout, "the request took too long to come");
+            } else if connection.phase == Phase::Reading && connection.has_begun_request() {
+                let why = "the request took too long to come";
+                self.refuse_admin_request(now, slot, Error { status: Status::RequestTimeout, why });
             } else {
                 self.admin.leave(slot);
             }

@@ -1771,7 +1771,10 @@ impl Model {
     pub fn waits(&mut self, now: Moment, client: usize, line: Option<usize>) {
         let client = &mut self.clients[client];
         let since = client.waits_since.take();
-        client.has_waited = since.map_or(Duration::ZERO, |since| now.since(since));
+        // It may be paused for the very line that it has waited with.
+        if let Some(since) = since {
+            client.has_waited = now.since(since);
+        }
         client.waits_since = line.map(|_| since.unwrap_or(now));
         client.waits_with = line;
     }

@@ -287,7 +287,7 @@ impl Bus {
         let taken = self.workers.get_mut(worker)?;
         taken.owner = Some(client);
         taken.claimed = now;
-        self.count_turn(now, client);
+        self.count_turn(now, client, worker);
         self.fill_seats(now, pool);
         Some(worker)
     }

@@ -29,18 +29,6 @@ pub(super) enum Phase {
     Closing,
 }
 
-/// Whether a client is read as fast as it sends.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Pace {
-    /// It is.
-    #[default]
-    Free,
-    /// It waits for answers, or for its turn.
-    Waiting,
-    /// It has its turn.
-    Turn,
-}
-
 /// How a client is refused that is closed in an orderly way.
 #[derive(Default)]
 pub(super) struct Refusing {
@@ -83,8 +71,6 @@ pub(super) struct Client {
     pub refusing: Refusing,
     /// Its worker in each group that assigns by client.
     pub assigned: Vec<(usize, WorkerKey)>,
-    /// Whether it waits for answers or its turn.
-    pub pace: Pace,
     /// Bytes of the line that it waits to send.
     pub waiting_bytes: usize,
     /// Bytes that it may send when its turn comes.
@@ -95,7 +81,7 @@ pub(super) struct Client {
     pub lost: LostNames,
     /// Its next line gets no worker of its own: it has waited for too long, or with too many.
     pub refused_worker: bool,
-    /// What it is not read for, for a while.
+    /// What it may get a penalty for.
     pub penalty: Penalty,
     /// When it connected.
     pub opened: Moment,
@@ -131,7 +117,6 @@ impl Client {
             deadline: None,
             refusing: Refusing::default(),
             assigned: Vec::new(),
-            pace: Pace::Free,
             waiting_bytes: 0,
             credit: 0,
             granted: None,
@@ -157,11 +142,5 @@ impl Client {
             failed: given_up + refused,
             why: self.why.map(Reason::name),
         }
-    }
-
-    /// Whether nothing stands against reading it.
-    pub(super) fn is_read(&self) -> bool {
-        let end = &self.end;
-        !end.waits() && !end.held_back && self.pace != Pace::Waiting && !self.penalty.is_paused()
     }
 }

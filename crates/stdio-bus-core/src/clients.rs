@@ -2,6 +2,7 @@
 //! (spec 4.1.2, 7.2, 7.3; decisions 9 to 11).
 
 use super::client::{Client, Phase};
+use super::gate::Hold;
 use super::origin::Origin;
 use super::peer::{ClientKey, Moment, Peer, RequestKey, SessionKey};
 use super::port::{Close, Effect, Effects};
@@ -11,6 +12,7 @@ use super::requests::{Direction, in_order};
 use super::settings::{Assignment, Limits};
 use super::shutdown::Stage;
 use super::tally::Outcome;
+use super::timers::Timer;
 use super::{Bus, reply};
 use alloc::format;
 use alloc::rc::Rc;
@@ -71,10 +73,10 @@ impl Bus {
             self.report(now, Reason::ConnectionLimit, None, || {
                 format!("all {most} connections are in use; new ones wait until one leaves")
             });
-            self.check_at(now);
+            self.wake_slots_at(now);
         }
         if let Some(due) = self.clients.get(key).and_then(|client| self.idle_deadline(client)) {
-            self.check_at(due);
+            self.wake_at(key.into(), due);
         }
         if let Some(no_room) = &no_room {
             self.refuse_client(now, Some(key), no_room);
@@ -111,7 +113,7 @@ impl Bus {
                 client.phase = Phase::HalfClosed;
                 client.deadline = Some(deadline);
                 self.judge_source(now, key);
-                self.check_at(deadline);
+                self.wake_at(key.into(), deadline);
                 self.fail_requests_to_client(now, key);
                 self.finish_half_closed(now, key);
             }
@@ -125,7 +127,6 @@ impl Bus {
 
     /// One of its requests was answered: reads it again, or closes it, if that waited for it.
     pub(super) fn wake_after_answer(&mut self, now: Moment, key: ClientKey) {
-        self.resume_if_caught_up(key);
         self.finish_half_closed(now, key);
         self.watch_silence(now);
     }
@@ -189,6 +190,7 @@ impl Bus {
         let (was_open, was_half_closed) = (client.phase == Phase::Open, client.phase == Phase::HalfClosed);
         client.phase = next;
         client.deadline = None;
+        client.end.gate.close(Hold::Over);
         let why = *client.why.get_or_insert(why);
         if how == Close::Flush {
             let limits = &self.settings.limits;
@@ -196,7 +198,7 @@ impl Bus {
             let deadline = now.after(patience);
             client.deadline = Some(deadline);
             client.end.output.begin_flush();
-            self.check_at(deadline);
+            self.wake_at(key.into(), deadline);
         }
         if first {
             self.stop_waiting(now, Peer::Client(key));
@@ -336,7 +338,7 @@ impl Bus {
         };
         let deadline = now.after(patience);
         client.deadline = Some(deadline);
-        self.check_at(deadline);
+        self.wake_at(key.into(), deadline);
     }
 
     /// Its descriptor is closed.
@@ -346,7 +348,8 @@ impl Bus {
             self.close_client(now, key, Close::Now, Reason::ClientClosed);
         }
         self.report_client(now, Reason::ClientClosed, key);
-        let Some(client) = self.clients.remove(key) else { return };
+        let Some(mut client) = self.clients.remove(key) else { return };
+        self.timers.disarm(Timer::Client(key), &mut client.end.timer);
         self.sources.leave(client.source_use);
         self.stats.bytes_unsent += client.end.output.queued() as u64;
         if self.accept_paused {
@@ -381,50 +384,45 @@ impl Bus {
         }
     }
 
-    /// Closes clients whose time is up.
-    pub(super) fn tick_clients(&mut self, now: Moment) {
+    /// Closes a client whose time is up.
+    pub(super) fn tick_client(&mut self, now: Moment, key: ClientKey) {
         let Limits { backpressure_timeout: timeout, drain_timeout, .. } = self.settings.limits;
-        for key in self.clients.keys() {
-            let Some(client) = self.clients.get(key) else { continue };
-            if client.penalty.ends().is_some_and(|at| at <= now) {
-                self.end_penalty(key);
-            }
-            let Some(client) = self.clients.get_mut(key) else { continue };
-            let stalls_at = client.end.output.stalls_at(timeout).filter(|_| client.phase < Phase::Closing);
-            if client.phase == Phase::HalfClosed {
-                // As long as answers come and are taken, there may be more.
-                client.deadline = client.deadline.max(Some(client.end.progress_at.after(drain_timeout)));
-            }
-            let (deadline, phase, queued) = (client.deadline, client.phase, client.end.output.queued());
-            if stalls_at.is_some_and(|at| at <= now) {
-                self.report(now, Reason::ClientStalled, Some(Peer::Client(key)), || {
-                    format!(
-                        "a client took no bytes for {} s, with {queued} bytes queued; it is closed",
-                        timeout.as_secs_f32()
-                    )
-                });
-                self.close_client(now, key, Close::Now, Reason::ClientStalled);
-            } else if deadline.is_some_and(|at| at <= now) && phase != Phase::Refusing {
-                if phase == Phase::HalfClosed {
-                    self.fail_requests_of_client(now, key);
-                } else {
-                    if queued > 0 {
-                        self.report(now, Reason::ClientOverdue, Some(Peer::Client(key)), || {
-                            format!("a closing client did not take its last {queued} bytes in time")
-                        });
-                    }
-                    self.close_client(now, key, Close::Now, Reason::ClientOverdue);
+        let Some(client) = self.clients.get(key) else { return };
+        if client.end.gate.penalised_until().is_some_and(|until| until <= now) {
+            self.end_penalty(key);
+        }
+        let Some(client) = self.clients.get_mut(key) else { return };
+        let stalls_at = client.end.output.stalls_at(timeout).filter(|_| client.phase < Phase::Closing);
+        if client.phase == Phase::HalfClosed {
+            // As long as answers come and are taken, there may be more.
+            client.deadline = client.deadline.max(Some(client.end.progress_at.after(drain_timeout)));
+        }
+        let (deadline, phase, queued) = (client.deadline, client.phase, client.end.output.queued());
+        if stalls_at.is_some_and(|at| at <= now) {
+            self.report(now, Reason::ClientStalled, Some(Peer::Client(key)), || {
+                let seconds = timeout.as_secs_f32();
+                format!("a client took no bytes for {seconds} s, with {queued} bytes queued; it is closed")
+            });
+            self.close_client(now, key, Close::Now, Reason::ClientStalled);
+        } else if deadline.is_some_and(|at| at <= now) && phase != Phase::Refusing {
+            if phase == Phase::HalfClosed {
+                self.fail_requests_of_client(now, key);
+            } else {
+                if queued > 0 {
+                    self.report(now, Reason::ClientOverdue, Some(Peer::Client(key)), || {
+                        format!("a closing client did not take its last {queued} bytes in time")
+                    });
                 }
-            }
-            let idle = self.tick_idle(now, key);
-            let refusing = self.tick_refusing(now, key);
-            let Some(client) = self.clients.get(key).filter(|client| client.phase < Phase::Closing) else { continue };
-            let next = [client.deadline, client.end.output.stalls_at(timeout), client.penalty.ends(), idle, refusing];
-            let next = next.into_iter().flatten().min();
-            if let Some(next) = next {
-                self.check_at(next);
+                self.close_client(now, key, Close::Now, Reason::ClientOverdue);
             }
         }
-        self.make_room_at_the_door(now);
+        let idle = self.tick_idle(now, key);
+        let refusing = self.tick_refusing(now, key);
+        let Some(client) = self.clients.get(key).filter(|client| client.phase < Phase::Closing) else { return };
+        let end = &client.end;
+        let next = [client.deadline, end.output.stalls_at(timeout), end.gate.penalised_until(), idle, refusing];
+        if let Some(next) = next.into_iter().flatten().min() {
+            self.wake_at(key.into(), next);
+        }
     }
 }

@@ -10,7 +10,8 @@ use core::time::Duration;
 
 use ndjson_scan::{Line, Window};
 
-use super::client::{Pace, Phase, Refusing};
+use super::client::{Phase, Refusing};
+use super::gate::ReadGate;
 use super::message::{Kind, Refusal, kind};
 use super::peer::{ClientKey, Moment, Peer};
 use super::penalties::Penalty;
@@ -58,11 +59,10 @@ impl Bus {
         let longest = if self.shutdown.has_deadline_for_clients() { None } else { Some(now.after(LONGEST)) };
         let Some(client) = self.clients.get_mut(key) else { return };
         client.deadline = longest;
-        client.pace = Pace::Free;
         client.granted = None;
         client.penalty = Penalty::default();
-        client.end.held_back = false;
-        self.check_at(now.after(SILENCE));
+        client.end.gate = ReadGate::default();
+        self.wake_at(key.into(), now.after(SILENCE));
     }
 
     /// Bytes of a client that is refused.
@@ -73,7 +73,7 @@ impl Bus {
         let Some(client) = self.clients.get_mut(key).filter(|client| client.phase == Phase::Refusing) else {
             return Received { consumed: bytes, next: Next::Wait };
         };
-        if client.end.waits() {
+        if !client.end.gate.is_open() {
             return Received { consumed: 0, next: Next::Wait };
         }
         if bytes > client.end.kept {
@@ -149,14 +149,14 @@ impl Bus {
         if is_over {
             client.deadline = Some(now);
         }
-        self.check_at(if is_over { now } else { now.after(SILENCE) });
+        self.wake_at(key.into(), if is_over { now } else { now.after(SILENCE) });
     }
 
     /// Goes on with the close of a client that was heard to the end. Gives when to look at it again.
     pub(super) fn tick_refusing(&mut self, now: Moment, key: ClientKey) -> Option<Moment> {
         let client = self.clients.get(key).filter(|client| client.phase == Phase::Refusing)?;
         // One that is not read, since it does not take its errors, is not silent.
-        let is_silent = (!client.end.waits() && client.end.waiting.is_empty()).then(|| {
+        let is_silent = (!client.end.gate.waits() && client.end.waiting.is_empty()).then(|| {
             let is_amid_a_line = client.refusing.skips || client.end.kept > 0;
             client.heard.max(client.refusing.since).after(if is_amid_a_line { LONGEST } else { SILENCE })
         });

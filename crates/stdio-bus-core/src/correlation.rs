@@ -15,6 +15,7 @@ use super::report::Reason;
 use super::requests::{Direction, NewRequest, Original, Request, Requests};
 use super::settings::{IdCollision, MAX_PENDING_REQUESTS};
 use super::tally::Outcome;
+use super::timers::Timer;
 use super::{Bus, end_of, reply};
 
 impl Bus {
@@ -61,6 +62,9 @@ impl Bus {
         let Some(key) = inserted else { return Err(too_many()) };
         if asker.lists_ids {
             requests.list_id(key);
+        }
+        if let Some(at) = new.expires {
+            self.timers.arm(Timer::Requests, &mut requests.timer, at);
         }
         asker.traffic.asked += 1;
         worker.creating += u32::from(effect.creates);
@@ -287,7 +291,7 @@ impl Bus {
     /// Answers requests that have waited too long, and forgets cancelled ones.
     pub(super) fn tick_requests(&mut self, now: Moment) {
         let mut late = Vec::new();
-        for key in self.to_workers.take_expired(now) {
+        for key in self.to_workers.expired(now) {
             let Some(request) = self.to_workers.get(key) else { continue };
             if request.cancelled.is_some() {
                 self.discard_unwanted(now, Direction::ToWorkers, key);
@@ -304,7 +308,8 @@ impl Bus {
         for worker in late {
             self.count_timeout(now, worker);
         }
-        self.to_workers.look_for_next_deadline(now);
+        let next = self.to_workers.next_expiry();
+        self.wake_requests_at(next);
     }
 
     /// The asker of a request is told that no answer will come, and the loss is reported.

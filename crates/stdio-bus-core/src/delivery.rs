@@ -3,12 +3,11 @@
 //!
 //! Invariant: a peer waits for one output at a time, and is in the list of that output once.
 use alloc::format;
-use core::time::Duration;
 
 use ndjson_scan::{Line, Span};
 
 use super::Bus;
-use super::client::Client;
+use super::gate::Hold;
 use super::message::{Edit, Edits};
 use super::peer::{ClientKey, Moment, Peer, Text, WorkerKey};
 use super::port::{Close, Effect};
@@ -62,7 +61,7 @@ impl Bus {
         from.waiting_bytes = bytes;
         if in_turns {
             // What is known of the worker may be old. The first one who waits asks anew.
-            if self.workers_in_turns.contains(&worker) && !others_wait {
+            if to.turns_due.is_some() && !others_wait {
                 self.probe(now, worker);
             }
             self.begin_turns(now, worker);
@@ -91,14 +90,14 @@ impl Bus {
             return Room::Free;
         }
         let queued = to.end.output.queued();
-        if !self.check_shared(now, worker, client) {
+        if !self.is_shared(worker, client) {
             self.block(now, Peer::Worker(worker), Peer::Client(client));
             return Room::Wait;
         }
         let Some(from) = self.workers.get_mut(worker) else { return Room::Free };
         if !from.patience.left(now).is_zero() {
             let ends = now.after(from.patience.begin(now));
-            self.check_at(ends);
+            self.wake_at(worker.into(), ends);
             self.block(now, Peer::Worker(worker), Peer::Client(client));
             return Room::Wait;
         }
@@ -123,10 +122,42 @@ impl Bus {
             end.output.add_waiter(from);
         }
         if let Some(end) = self.endpoint(from) {
-            end.blocked_on = Some(to);
-            end.blocked_since = now;
+            end.blocked_on = Some((to, now));
         }
-        self.effects.push_back(Effect::Pause { peer: from });
+        self.close_gate(from, Hold::Output);
+    }
+
+    /// A peer is not read from now on.
+    pub(super) fn close_gate(&mut self, peer: Peer, hold: Hold) {
+        if self.endpoint(peer).is_some_and(|end| end.gate.close(hold)) {
+            self.effects.push_back(Effect::Pause { peer });
+        }
+    }
+
+    /// A peer is read no more. That is told even of one that is paused.
+    pub(super) fn shut_gate(&mut self, peer: Peer) {
+        if let Some(end) = self.endpoint(peer) {
+            end.gate.close(Hold::Over);
+            self.effects.push_back(Effect::Pause { peer });
+        }
+    }
+
+    /// A peer is read again, unless something else stands against it.
+    pub(super) fn open_gate(&mut self, peer: Peer, hold: Hold) {
+        if self.endpoint(peer).is_some_and(|end| end.gate.open(hold)) {
+            self.effects.push_back(Effect::Resume { peer });
+        }
+    }
+
+    /// A peer that has waited for an output goes on.
+    pub(super) fn go_on(&mut self, now: Moment, peer: Peer) {
+        let Some(end) = self.endpoint(peer) else { return };
+        let waited = end.go_on(now);
+        match peer {
+            Peer::Client(_) => self.stats.clients_paused += waited,
+            Peer::Worker(_) => self.stats.workers_paused += waited,
+        }
+        self.open_gate(peer, Hold::Output);
     }
 
     /// Queues a line with its newline as it is.
@@ -198,7 +229,7 @@ impl Bus {
         let was_full = end.output.is_full();
         end.output.push(bytes, limit, now);
         if !was_full && end.output.is_full() {
-            self.check_at(now.after(timeout));
+            self.wake_at(to, now.after(timeout));
         }
     }
 
@@ -235,11 +266,7 @@ impl Bus {
     pub(super) fn release_waiters(&mut self, now: Moment, peer: Peer) {
         let waiters = self.endpoint(peer).map(|end| end.output.take_waiters()).unwrap_or_default();
         for waiter in waiters {
-            if let Some(end) = self.endpoint(waiter) {
-                let waited = end.go_on(now);
-                self.count_pause(waiter, waited);
-                self.read_again(waiter);
-            }
+            self.go_on(now, waiter);
             if let Peer::Worker(worker) = waiter {
                 self.end_hold_up(now, worker);
                 self.extend_read_timer(now, worker);
@@ -247,25 +274,16 @@ impl Bus {
         }
     }
 
-    /// `peer` waits for nobody any more.
+    /// `peer` waits for no output any more.
     pub(super) fn stop_waiting(&mut self, now: Moment, peer: Peer) {
-        let blocker = self.endpoint(peer).and_then(|end| Some((end.blocked_on?, end.go_on(now))));
-        if let Some((_, waited)) = blocker {
-            self.count_pause(peer, waited);
-        }
-        if let Some(blocker) = blocker.and_then(|(blocker, _)| self.endpoint(blocker)) {
+        if let Some(blocker) = self.endpoint(peer).and_then(|end| end.blocker())
+            && let Some(blocker) = self.endpoint(blocker)
+        {
             blocker.output.remove_waiter(peer);
         }
+        self.go_on(now, peer);
         if let Peer::Worker(worker) = peer {
             self.end_hold_up(now, worker);
-        }
-    }
-
-    /// A peer was not read for so long because it waited for another one.
-    pub(super) fn count_pause(&mut self, peer: Peer, waited: Duration) {
-        match peer {
-            Peer::Client(_) => self.stats.clients_paused += waited,
-            Peer::Worker(_) => self.stats.workers_paused += waited,
         }
     }
 
@@ -275,32 +293,22 @@ impl Bus {
         self.count_queued(now, to, line.len());
     }
 
-    /// A peer is read again, unless there is another reason not to.
-    pub(super) fn read_again(&mut self, peer: Peer) {
-        let is_read = match peer {
-            Peer::Client(client) => self.clients.get(client).is_some_and(Client::is_read),
-            Peer::Worker(worker) => self.workers.get(worker).is_some_and(|worker| worker.end.blocked_on.is_none()),
-        };
-        if is_read {
-            self.effects.push_back(Effect::Resume { peer });
-        }
-    }
-
     /// Panics if those who wait and those they wait for disagree.
     pub(super) fn check_waiting(&self) {
         let clients = self.clients.iter().map(|(key, client)| (Peer::Client(key), &client.end));
         let workers = self.workers.iter().map(|(key, worker)| (Peer::Worker(key), &worker.end));
         for (peer, end) in clients.chain(workers) {
-            let in_turns = matches!(peer, Peer::Worker(worker) if self.workers_in_turns.contains(&worker));
+            let in_turns = matches!(peer, Peer::Worker(worker) if self.takes_turns(worker));
             assert!(
                 end.output.is_full() || in_turns || end.output.waiters().is_empty(),
                 "{peer:?} lets others wait for nothing"
             );
             for waiter in end.output.waiters() {
                 let waiter = self.peer_end(*waiter).expect("a waiter is alive");
-                assert_eq!(waiter.blocked_on, Some(peer));
+                assert_eq!(waiter.blocker(), Some(peer));
             }
-            if let Some(blocker) = end.blocked_on {
+            assert!(end.blocked_on.is_none() || end.gate.has(Hold::Output), "{peer:?} is read and waits");
+            if let Some(blocker) = end.blocker() {
                 let blocker = self.peer_end(blocker).expect("a blocker is alive");
                 assert_eq!(blocker.output.waiters().iter().filter(|waiter| **waiter == peer).count(), 1);
             }

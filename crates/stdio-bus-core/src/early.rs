@@ -72,7 +72,7 @@ impl Bus {
         worker.early.lines.push(EarlyLine { session: (&*name).into(), line: window.get(whole).into(), until });
         worker.early.bytes += bytes;
         self.early_bytes += bytes;
-        self.check_at(until);
+        self.wake_at(key.into(), until);
         true
     }
 

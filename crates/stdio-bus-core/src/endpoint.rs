@@ -5,13 +5,15 @@ use core::time::Duration;
 
 use ndjson_scan::{Line, Outcome, Partial, Scanner, Window};
 
+use super::gate::ReadGate;
 use super::output::Output;
 use super::peer::{Moment, Peer, RequestMark, SessionMark};
 use super::table::Members;
+use super::timers::Armed;
 
 /// One end of the bus.
 #[derive(Default)]
-pub struct Endpoint {
+pub(super) struct Endpoint {
     /// What is known of the line it is in the middle of.
     pub partial: Partial,
     /// Bytes that were presented and not consumed.
@@ -20,14 +22,12 @@ pub struct Endpoint {
     pub waiting: Vec<Line>,
     /// What is queued for it.
     pub output: Output,
-    /// The output that it waits for; it is not read meanwhile.
-    pub blocked_on: Option<Peer>,
-    /// Since when it waits, if it does.
-    pub blocked_since: Moment,
-    /// It holds much while memory is short, and is not read.
-    pub held_back: bool,
-    /// Its next line waits for a worker, and it is not read (`vacancy.rs`).
-    pub awaits_worker: bool,
+    /// Whether it is read.
+    pub gate: ReadGate,
+    /// The output that it waits for, and since when.
+    pub blocked_on: Option<(Peer, Moment)>,
+    /// When it has to be looked at.
+    pub timer: Armed,
     /// When a line was taken from it, or it took bytes, for the last time.
     pub progress_at: Moment,
     /// When a line was taken from it for the last time.
@@ -51,7 +51,7 @@ pub struct Endpoint {
 
 /// What has gone through one end. Every line passes here: a counter is an addition where its end is in hand anyway.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Traffic {
+pub(super) struct Traffic {
     /// Lines that were taken from it, and their bytes with newlines.
     pub lines_in: u64,
     /// See `lines_in`.
@@ -69,15 +69,14 @@ pub struct Traffic {
 }
 
 impl Endpoint {
-    /// Whether its next line waits, for a full output or for a worker: it is not in its own hands when it goes on.
-    #[inline]
-    pub fn waits(&self) -> bool {
-        self.blocked_on.is_some() || self.awaits_worker
+    /// It waits for no output any more. Gives how long it has waited, if it did.
+    pub(super) fn go_on(&mut self, now: Moment) -> Duration {
+        self.blocked_on.take().map(|(_, since)| now.since(since)).unwrap_or_default()
     }
 
-    /// It waits for nobody any more. Gives how long it has waited, if it did.
-    pub fn go_on(&mut self, now: Moment) -> Duration {
-        self.blocked_on.take().map(|_| now.since(self.blocked_since)).unwrap_or_default()
+    /// The peer whose output it waits for.
+    pub(super) fn blocker(&self) -> Option<Peer> {
+        self.blocked_on.map(|(peer, _)| peer)
     }
 
     /// The lines of a window, and how many bytes behind them are no whole line. Lines that waited were found before.
@@ -98,7 +97,7 @@ impl Endpoint {
     }
 
     /// A request to it was forgotten before it answered, whose id has this fingerprint.
-    pub fn retire_id(&mut self, fingerprint: u64) {
+    pub(super) fn retire_id(&mut self, fingerprint: u64) {
         self.fresh_ids |= !self.retired.add(fingerprint);
     }
 }
@@ -106,7 +105,7 @@ impl Endpoint {
 /// The ids of requests that a peer may still answer although they were forgotten, as fingerprints
 /// ([`Requests::fingerprint`](super::requests::Requests::fingerprint)).
 #[derive(Default)]
-pub struct Retired {
+pub(super) struct Retired {
     /// In order.
     ids: Vec<u64>,
     /// How many there are that were too many to be remembered, with those before them.
@@ -119,12 +118,12 @@ const MOST_RETIRED: usize = 1024;
 impl Retired {
     /// Whether there is none.
     #[inline]
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.ids.is_empty()
     }
 
     /// Whether this one is among those that are remembered.
-    pub fn has(&self, id: u64) -> bool {
+    pub(super) fn has(&self, id: u64) -> bool {
         self.ids.binary_search(&id).is_ok()
     }
 
@@ -139,7 +138,7 @@ impl Retired {
     }
 
     /// An answer that no request waits for has this id. Whether it may be a late one; then it is one less.
-    pub fn take(&mut self, id: u64) -> bool {
+    pub(super) fn take(&mut self, id: u64) -> bool {
         let found = self.ids.binary_search(&id);
         if let Ok(at) = found {
             self.ids.remove(at);

@@ -73,7 +73,7 @@ impl Bus {
             Kind::Response => self.client_response(now, client, window, line),
             Kind::Request | Kind::Notification => self.client_message(now, client, window, line),
         };
-        if flow == Flow::Next {
+        if matches!(flow, Flow::Next | Flow::Penalised) {
             self.stats.lines_from_clients += 1;
         }
         flow
@@ -119,6 +119,7 @@ impl Bus {
                 let flow = self.refuse(now, client.into(), window, line, refusal);
                 if cancels_nothing && flow == Flow::Next {
                     self.penalise_refusal(now, client);
+                    return Flow::Penalised;
                 }
                 return flow;
             }
@@ -151,7 +152,8 @@ impl Bus {
         }
         self.forward(now, Peer::Worker(worker), line, &mut edits);
         if let (Verb::Cancel(how), Some(key)) = (verb, cancels) {
-            self.to_workers.cancel(now, key, how);
+            let due = self.to_workers.cancel(now, key, how);
+            self.wake_requests_at(due);
         }
         Flow::Next
     }

@@ -17,7 +17,7 @@ const TRIAL: Duration = Duration::from_secs(5);
 
 /// What is known of a worker's answers.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Answering {
+pub(super) struct Answering {
     /// It has answered a request.
     pub has_answered: bool,
     /// It has answered one with a response: it is no worker that sends back what it gets.
@@ -48,7 +48,7 @@ impl Bus {
     pub(super) fn put_on_trial(&mut self, now: Moment, key: WorkerKey) {
         let Some(worker) = self.workers.get_mut(key) else { return };
         worker.answering.on_trial = true;
-        self.check_at(now.after(TRIAL));
+        self.wake_at(key.into(), now.after(TRIAL));
     }
 
     /// Ends the trial of a worker that has run for long enough. Gives when to look again.
@@ -68,7 +68,7 @@ impl Bus {
         let Some(worker) = self.workers.get_mut(key) else { return };
         worker.answering.waits_since = now;
         if !core::mem::replace(&mut worker.answering.is_watched, true) {
-            self.check_at(now.after(SILENT_FOR));
+            self.wake_at(key.into(), now.after(SILENT_FOR));
         }
     }
 
@@ -78,7 +78,7 @@ impl Bus {
         let worker = self.workers.get(key).filter(|worker| worker.answering.is_watched)?;
         let is_awaited = |key| self.to_workers.get(key).is_some_and(|request: &Request| request.asker().is_some());
         let waiting = worker.end.to_answer.iter().filter(|key| is_awaited(*key)).count();
-        if waiting > 0 && worker.end.blocked_on.is_some() {
+        if waiting > 0 && worker.end.gate.waits() {
             // It is not read for now, since a client has no room: it may have said much.
             self.workers.get_mut(key)?.answering.waits_since = now;
             return Some(now.after(SILENT_FOR));

@@ -34,7 +34,11 @@ impl Client {
     /// Whether nobody would miss it but itself.
     fn does_nothing(&self) -> bool {
         let end = &self.end;
-        self.phase == Phase::Open && !self.stdio && !self.has_requests() && end.sessions.is_empty() && self.is_read()
+        self.phase == Phase::Open
+            && !self.stdio
+            && !self.has_requests()
+            && end.sessions.is_empty()
+            && self.end.gate.is_open()
     }
 }
 
@@ -59,14 +63,14 @@ impl Bus {
         let text = match (listener.first_line_timeout, listener.idle_timeout) {
             (Some(after), _) if !client.has_spoken() && client.opened.after(after) <= now => {
                 // It may have said something that nobody has heard yet.
-                if !client.is_read() {
+                if !client.end.gate.is_open() {
                     return Some(now.after(after / 8));
                 }
                 format!("it has sent no line for {} s (first_line_timeout_sec)", after.as_secs())
             }
             (_, Some(after)) => {
                 let may_go = client.end.sessions.is_empty() || listener.idle_closes_sessions;
-                if client.has_requests() || !may_go || !client.is_read() {
+                if client.has_requests() || !may_go || !client.end.gate.is_open() {
                     return Some(now.after(after / 8));
                 }
                 format!("it has been idle for {} s (idle_timeout_sec)", after.as_secs())
@@ -118,9 +122,8 @@ impl Bus {
                 });
                 self.close_client(now, key, Close::Now, Reason::ClientIdle);
             }
-            (None, Some(next)) => self.check_at(next),
-            // Somebody may become idle.
-            (None, None) => self.check_at(now.after(IDLE)),
+            // Somebody may become idle before.
+            (None, next) => self.wake_slots_at(next.unwrap_or(Moment::NEVER).min(now.after(FIRST_LINE))),
         }
     }
 }

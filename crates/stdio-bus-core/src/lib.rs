@@ -45,6 +45,7 @@ pub mod foreign;
 mod from_client;
 mod from_worker;
 mod gaps;
+mod gate;
 pub mod histogram;
 mod hung;
 pub mod id;
@@ -73,15 +74,15 @@ pub mod sessions;
 pub mod settings;
 pub mod shutdown;
 mod sources;
-mod spawns;
 pub mod stats;
 pub mod table;
 pub mod tally;
 #[cfg(test)]
 mod tests;
+mod timers;
 mod turns;
-mod vacancy;
 pub mod worker;
+mod worker_queue;
 mod workers;
 
 use alloc::boxed::Box;
@@ -107,6 +108,7 @@ use settings::{MAX_CONNECTIONS, MAX_PENDING_REQUESTS, MAX_WORKERS, Settings};
 use shutdown::Shutdown;
 use stats::Stats;
 use table::Table;
+use timers::{Armed, Timer, Timers};
 use worker::Worker;
 
 /// The bus. Whatever it is told, it answers with [`Effects`], which are carried out in order.
@@ -129,20 +131,17 @@ pub struct Bus {
     denies_methods: bool,
     /// Whether any pool bounds the time of its requests.
     times_out: bool,
-    pace_queue: fairness::PaceQueue,
-    /// Whose line was just dealt with is not read on.
-    sender_penalised: bool,
     sources: sources::Sources,
-    spawns: spawns::Spawns,
+    worker_queue: worker_queue::WorkerQueue,
     bonds: bonds::Bonds,
-    /// Workers before which clients take turns, and when they are looked after next.
-    workers_in_turns: Vec<WorkerKey>,
-    turns_due: Option<Moment>,
+    timers: Timers,
+    report_timer: Armed,
+    /// When all slots are taken, who may go is looked for.
+    slots_timer: Armed,
     shortage: memory::Shortage,
     /// Bytes of all lines that wait for their sessions.
     early_bytes: usize,
     gaps: gaps::Gaps,
-    vacancy: vacancy::Vacancy,
     effects: VecDeque<Effect>,
     reporter: Reporter,
     stats: Stats,
@@ -162,8 +161,6 @@ pub struct Bus {
     next_client_number: u32,
     next_worker_number: u32,
     ids_made: u64,
-    /// Nothing is due before this moment; it may be early, never late.
-    next_check: Option<Moment>,
 }
 
 /// What became of one line.
@@ -171,6 +168,8 @@ pub struct Bus {
 enum Flow {
     /// It was dealt with.
     Next,
+    /// It was dealt with, and its sender has got a penalty for it.
+    Penalised,
     /// Its receiver is full: its sender waits, and the line is presented again.
     Blocked,
     /// Its sender is not listened to any more.
@@ -223,17 +222,15 @@ impl Bus {
             listener_groups,
             denies_methods: deny::denies_methods(&settings),
             times_out: settings.pools.iter().any(|pool| pool.request_timeout.is_some()),
-            pace_queue: fairness::PaceQueue::new(),
-            sender_penalised: false,
             sources: sources::Sources::default(),
-            spawns: spawns::Spawns::default(),
+            worker_queue: worker_queue::WorkerQueue::default(),
             bonds: bonds::Bonds::default(),
-            workers_in_turns: Vec::new(),
-            turns_due: None,
+            timers: Timers::default(),
+            report_timer: Armed::default(),
+            slots_timer: Armed::default(),
             shortage: memory::Shortage::default(),
             early_bytes: 0,
             gaps: gaps::Gaps::default(),
-            vacancy: vacancy::Vacancy::default(),
             effects: VecDeque::new(),
             reporter: Reporter::default(),
             stats: Stats::default(),
@@ -249,7 +246,6 @@ impl Bus {
             next_client_number: 0,
             next_worker_number: 0,
             ids_made: 0,
-            next_check: None,
             settings,
         }
     }
@@ -286,15 +282,8 @@ impl Bus {
         let bytes = window.data().len();
         match self.listening(from) {
             None => return self.take_no_lines(now, from, window),
-            Some(end) if end.waits() || end.held_back => {
-                return Received { consumed: 0, next: Next::Wait };
-            }
+            Some(end) if !end.gate.lets_through() => return self.take_nothing(from),
             Some(_) => {}
-        }
-        if let Peer::Client(client) = from
-            && (self.pause_if_penalised(client) || self.yield_to_others(now, client))
-        {
-            return Received { consumed: 0, next: Next::Wait };
         }
         let end = match from {
             Peer::Client(client) => self.clients.get_mut(client).map(|client| {
@@ -317,6 +306,15 @@ impl Bus {
         let received = self.keep_rest(now, from, bytes, &batch, outcome, progress);
         self.batch = batch;
         received
+    }
+
+    /// Bytes of a peer that is not read, or will not be since it has a penalty.
+    #[cold]
+    fn take_nothing(&mut self, from: Peer) -> Received {
+        if let Peer::Client(client) = from {
+            self.is_penalised(client);
+        }
+        Received { consumed: 0, next: Next::Wait }
     }
 
     /// Bytes of a peer whose lines do not count any more.
@@ -342,18 +340,20 @@ impl Bus {
                     Peer::Worker(worker) => self.worker_line(now, worker, window, line),
                 }
             };
-            if flow != Flow::Next {
+            if flow == Flow::Blocked || flow == Flow::Over {
                 break;
             }
             bytes = line.span.end as usize + 1;
             lines += 1;
-            if core::mem::take(&mut self.sender_penalised)
-                && lines < batch.len()
-                && let Peer::Client(client) = from
-                && self.pause_if_penalised(client)
-            {
-                flow = Flow::Blocked;
-                break;
+            if flow == Flow::Penalised {
+                flow = Flow::Next;
+                if lines < batch.len()
+                    && let Peer::Client(client) = from
+                    && self.is_penalised(client)
+                {
+                    flow = Flow::Blocked;
+                    break;
+                }
             }
         }
         Progress { flow, bytes, lines }
@@ -391,8 +391,8 @@ impl Bus {
             end.traffic.bytes_in += progress.bytes as u64;
         }
         let (consumed, next) = match progress.flow {
-            Flow::Next if outcome == Outcome::Full => (end.partial.consume(), Next::Again),
-            Flow::Next => (end.partial.consume(), Next::Read),
+            Flow::Next | Flow::Penalised if outcome == Outcome::Full => (end.partial.consume(), Next::Again),
+            Flow::Next | Flow::Penalised => (end.partial.consume(), Next::Read),
             Flow::Blocked => {
                 let done = progress.bytes;
                 end.waiting = batch[progress.lines..].iter().map(|line| line.counted_after(done)).collect();
@@ -480,20 +480,15 @@ impl Bus {
                 self.check_invariants();
             }
         }
+        if let Some(at) = self.reporter.next_deadline() {
+            self.timers.arm(Timer::Reports, &mut self.report_timer, at);
+        }
         Effects(&mut self.effects)
     }
 
     /// When [`Input::Tick`] is wanted at the latest.
     pub fn next_deadline(&self) -> Option<Moment> {
-        let due = [
-            self.next_check,
-            self.next_turn(),
-            self.turns_due,
-            self.to_workers.next_deadline(),
-            self.sessions.next_deadline(),
-            self.reporter.next_deadline(),
-        ];
-        due.into_iter().flatten().min()
+        self.timers.next()
     }
 
     /// Counters and gauges.
@@ -550,31 +545,89 @@ impl Bus {
         }
     }
 
-    /// Makes sure that [`Input::Tick`] is asked for at `deadline`.
-    fn check_at(&mut self, deadline: Moment) {
-        self.next_check = Some(self.next_check.map_or(deadline, |next| next.min(deadline)));
+    /// Has a peer looked at when this moment comes.
+    fn wake_at(&mut self, peer: Peer, at: Moment) {
+        let timer = match peer {
+            Peer::Client(client) => Timer::Client(client),
+            Peer::Worker(worker) => Timer::Worker(worker),
+        };
+        if let Some(end) = end_of(&mut self.clients, &mut self.workers, peer) {
+            self.timers.arm(timer, &mut end.timer, at);
+        }
     }
 
-    /// Does what is due, and finds out when the next thing is. It looks at everything: deadlines are rare.
+    fn wake_pool_at(&mut self, pool: usize, at: Moment) {
+        self.timers.arm(Timer::Pool(pool), &mut self.pools[pool].timer, at);
+    }
+
+    fn wake_worker_queue_at(&mut self, at: Moment) {
+        self.timers.arm(Timer::WorkerQueue, &mut self.worker_queue.timer, at);
+    }
+
+    fn wake_drain_at(&mut self, at: Moment) {
+        self.timers.arm(Timer::Drain, &mut self.shutdown.timer, at);
+    }
+
+    fn wake_slots_at(&mut self, at: Moment) {
+        self.timers.arm(Timer::Slots, &mut self.slots_timer, at);
+    }
+
+    fn wake_requests_at(&mut self, at: Option<Moment>) {
+        self.timers.arm(Timer::Requests, &mut self.to_workers.timer, at.unwrap_or(Moment::NEVER));
+    }
+
+    fn wake_sessions(&mut self) {
+        let at = self.sessions.next_deadline().unwrap_or(Moment::NEVER);
+        self.timers.arm(Timer::Sessions, &mut self.sessions.timer, at);
+    }
+
+    /// Does what is due.
     fn on_tick(&mut self, now: Moment) {
-        let summaries = self.reporter.summaries(now);
-        self.effects.extend(summaries.into_iter().map(|summary| Effect::Report(Box::new(summary))));
-        self.resume_due_clients(now);
-        if self.turns_due.is_some_and(|due| due <= now) {
-            self.tick_turns(now);
+        for timer in self.timers.take_due(now) {
+            match timer {
+                Timer::Reports => {
+                    self.report_timer.reset();
+                    let summaries = self.reporter.summaries(now);
+                    self.effects.extend(summaries.into_iter().map(|summary| Effect::Report(Box::new(summary))));
+                }
+                Timer::Requests => {
+                    self.to_workers.timer.reset();
+                    self.tick_requests(now);
+                }
+                Timer::Sessions => {
+                    self.sessions.timer.reset();
+                    self.tick_sessions(now);
+                }
+                Timer::Client(client) => {
+                    if let Some(client) = self.clients.get_mut(client) {
+                        client.end.timer.reset();
+                    }
+                    self.tick_client(now, client);
+                }
+                Timer::Slots => {
+                    self.slots_timer.reset();
+                    self.make_room_at_the_door(now);
+                }
+                Timer::Worker(worker) => {
+                    if let Some(worker) = self.workers.get_mut(worker) {
+                        worker.end.timer.reset();
+                    }
+                    self.tick_worker(now, worker);
+                }
+                Timer::Pool(pool) => {
+                    self.pools[pool].timer.reset();
+                    self.tick_pool(now, pool);
+                }
+                Timer::WorkerQueue => {
+                    self.worker_queue.timer.reset();
+                    self.tick_worker_queue(now);
+                }
+                Timer::Drain => {
+                    self.shutdown.timer.reset();
+                    self.tick_shutdown(now);
+                }
+            }
         }
-        self.tick_requests(now);
-        self.tick_sessions(now);
-        if self.next_check.is_none_or(|check| check > now) {
-            return;
-        }
-        self.next_check = None;
-        self.tick_clients(now);
-        self.tick_workers(now);
-        self.tick_pools(now);
-        self.tick_vacancy(now);
-        self.tick_spawns(now);
-        self.tick_shutdown(now);
     }
 
     /// Counts and tells that something happened to `peer`.
@@ -619,11 +672,8 @@ impl Bus {
         self.check_ownership();
         self.check_correlation();
         self.check_waiting();
-        self.check_pace();
-        self.check_turns();
         self.check_pools();
-        self.check_vacancy();
-        self.check_spawns();
+        self.check_worker_queue();
         self.check_assignments();
         self.check_early();
     }

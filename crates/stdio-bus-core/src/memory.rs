@@ -12,8 +12,9 @@ use core::time::Duration;
 
 use super::Bus;
 use super::client::Phase;
+use super::gate::Hold;
 use super::peer::{ClientKey, Moment, Peer};
-use super::port::{Close, Effect};
+use super::port::Close;
 use super::report::Reason;
 
 /// Nobody is held back who holds no more than a chunk and some small blocks.
@@ -145,7 +146,7 @@ impl Bus {
             if running.len() >= CHANCES {
                 break;
             }
-            let waits = self.clients.get(*client).is_none_or(|client| client.end.waits());
+            let waits = self.clients.get(*client).is_none_or(|client| client.end.gate.waits());
             if !waits && !missed.contains(client) && !running.iter().any(|(lucky, _)| lucky == client) {
                 running.push((*client, now));
                 self.shortage.last_chance = client.index();
@@ -190,7 +191,7 @@ impl Bus {
             match self.clients.get(*key) {
                 Some(client) if client.phase < Phase::Closing => {
                     // Who waits for a worker has sent whole lines, and it is not in its hands when they are taken.
-                    let moves = now.since(client.end.progress_at) < PATIENCE || client.end.waits();
+                    let moves = now.since(client.end.progress_at) < PATIENCE || client.end.gate.waits();
                     holders.push(Holder { client: *key, bytes: *bytes, moves, heard: client.heard });
                 }
                 _ => leaving += bytes,
@@ -220,16 +221,13 @@ impl Bus {
     }
 
     fn hold_back(&mut self, key: ClientKey, held_back: bool) {
-        let Some(client) = self.clients.get_mut(key).filter(|client| client.phase == Phase::Open) else { return };
-        if client.end.held_back == held_back {
+        let Some(client) = self.clients.get(key).filter(|client| client.phase == Phase::Open) else { return };
+        if client.end.gate.has(Hold::Memory) == held_back {
             return;
         }
-        let was_read = client.is_read();
-        client.end.held_back = held_back;
-        if !held_back {
-            self.read_again(Peer::Client(key));
-        } else if was_read {
-            self.effects.push_back(Effect::Pause { peer: Peer::Client(key) });
+        match held_back {
+            true => self.close_gate(key.into(), Hold::Memory),
+            false => self.open_gate(key.into(), Hold::Memory),
         }
     }
 }

@@ -258,7 +258,7 @@ impl Bus {
             sessions: end.sessions.len(),
             queued: end.output.queued(),
             full: end.output.full_since().map(|since| now.since(since)),
-            waits: end.blocked_on.and_then(|peer| Some((self.name(peer)?, now.since(end.blocked_since)))),
+            waits: end.blocked_on.and_then(|(peer, since)| Some((self.name(peer)?, now.since(since)))),
             idle: now.since(end.progress_at.max(since)),
         }
     }

@@ -54,6 +54,7 @@ impl Bus {
     ) -> Option<SessionKey> {
         let key = self.new_session(now, client, worker, name, Rank::Claimed)?;
         self.sessions.watch_claim(now);
+        self.wake_sessions();
         Some(key)
     }
 
@@ -73,6 +74,7 @@ impl Bus {
         let key = self.sessions.insert(now, worker, &mut worker_end.sessions, name, rank)?;
         self.sessions.give(key, client, &mut owner.end.sessions);
         self.sessions.watch_idle(now, self.settings.limits.session_idle);
+        self.wake_sessions();
         Some(key)
     }
 
@@ -84,6 +86,7 @@ impl Bus {
         let Some(owner) = self.clients.get_mut(client) else { return false };
         self.sessions.lend(now, key, client, &mut owner.end.sessions);
         self.sessions.watch_idle(now, self.settings.limits.session_idle);
+        self.wake_sessions();
         true
     }
 
@@ -370,6 +373,7 @@ impl Bus {
             });
             self.drop_session(key);
         }
+        self.wake_sessions();
     }
 
     /// In which slots there are sessions with a request that somebody waits for. One that was given up may never be

@@ -6,8 +6,8 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::Bus;
+use super::gate::Hold;
 use super::peer::{ClientKey, Moment, Peer, RequestKey, WorkerKey};
-use super::port::Effect;
 use super::report::Reason;
 use super::requests::Request;
 
@@ -25,7 +25,7 @@ const REFUSALS_COUNT_FOR: Duration = Duration::from_secs(1);
 /// The ends of such pauses are looked at together, in nanoseconds.
 const REST_ROUND: u64 = 4_000_000;
 
-/// For how long a client is not read, and what for.
+/// What a client may get a penalty for.
 #[derive(Debug, Default)]
 pub(super) struct Penalty {
     /// Workers in a row that ended while they had a request of the client.
@@ -34,23 +34,9 @@ pub(super) struct Penalty {
     refusals: u32,
     /// When the last of them was.
     refused_at: Moment,
-    /// The client is not read before this moment.
-    ends: Option<Moment>,
-    /// It was paused for that.
-    is_paused: bool,
 }
 
 impl Penalty {
-    /// When the client is read again, if it is not.
-    pub(super) fn ends(&self) -> Option<Moment> {
-        self.ends
-    }
-
-    /// Whether the client is paused for it.
-    pub(super) fn is_paused(&self) -> bool {
-        self.is_paused
-    }
-
     /// A worker lives and answers, so no request of the client has ended it.
     #[inline]
     pub(super) fn forget_crashes(&mut self) {
@@ -59,13 +45,10 @@ impl Penalty {
 
     /// A worker has ended while it had a request of the client. Gives how many that are in a row and how long the
     /// client is not read, once they are too many.
-    fn count_crash(&mut self, now: Moment) -> Option<(u32, Duration)> {
+    fn count_crash(&mut self) -> Option<(u32, Duration)> {
         self.crashes += 1;
         let more = self.crashes.checked_sub(SUSPECT_AFTER)?;
-        let pause = FIRST_PENALTY.saturating_mul(1 << more.min(16)).min(LONGEST_PENALTY);
-        let ends = now.after(pause);
-        self.ends = self.ends.max(Some(ends));
-        Some((self.crashes, pause))
+        Some((self.crashes, FIRST_PENALTY.saturating_mul(1 << more.min(16)).min(LONGEST_PENALTY)))
     }
 
     /// The client was refused. Gives until when it is not read.
@@ -76,9 +59,7 @@ impl Penalty {
         let rest = FIRST_REST.saturating_mul(1 << self.refusals.min(16)).min(LONGEST_REST);
         self.refusals += 1;
         self.refused_at = now;
-        let ends = Moment(now.after(rest).0.next_multiple_of(REST_ROUND));
-        self.ends = self.ends.max(Some(ends));
-        ends
+        Moment(now.after(rest).0.next_multiple_of(REST_ROUND))
     }
 }
 
@@ -92,8 +73,9 @@ impl Bus {
         }
         for (asker, request) in self.askers_of(to_answer.iter().copied()) {
             let Some(client) = self.clients.get_mut(asker) else { continue };
-            let Some((crashes, pause)) = client.penalty.count_crash(now) else { continue };
-            self.check_at(now.after(pause));
+            let Some((crashes, pause)) = client.penalty.count_crash() else { continue };
+            client.end.gate.penalise(now.after(pause));
+            self.wake_at(asker.into(), now.after(pause));
             let id = self.to_workers.get(request).map(Request::asker_text);
             self.report_request(now, Reason::CrashSuspect, [Some(asker.into()), Some(key.into())], || {
                 let text = format!(
@@ -125,27 +107,24 @@ impl Bus {
         let alone = self.clients.len() == 1;
         let Some(client) = self.clients.get_mut(key).filter(|_| !alone) else { return };
         let ends = client.penalty.count_refusal(now);
-        self.check_at(ends);
-        self.sender_penalised = true;
+        client.end.gate.penalise(ends);
+        self.wake_at(key.into(), ends);
     }
 
-    /// Pauses a client that has a penalty; says whether it has one.
-    pub(super) fn pause_if_penalised(&mut self, key: ClientKey) -> bool {
-        let Some(client) = self.clients.get_mut(key).filter(|client| client.penalty.ends.is_some()) else {
-            return false;
-        };
-        if !core::mem::replace(&mut client.penalty.is_paused, true) {
-            self.effects.push_back(Effect::Pause { peer: Peer::Client(key) });
+    /// A client that has a penalty has sent something: it is paused.
+    pub(super) fn is_penalised(&mut self, key: ClientKey) -> bool {
+        let has_penalty = self.clients.get(key).is_some_and(|client| client.end.gate.penalised_until().is_some());
+        if has_penalty {
+            self.close_gate(key.into(), Hold::Penalty);
         }
-        true
+        has_penalty
     }
 
-    /// A client with a penalty is read again.
+    /// A client has a penalty no more.
     pub(super) fn end_penalty(&mut self, key: ClientKey) {
-        let Some(client) = self.clients.get_mut(key) else { return };
-        client.penalty.ends = None;
-        if core::mem::take(&mut client.penalty.is_paused) {
-            self.read_again(Peer::Client(key));
+        if let Some(client) = self.clients.get_mut(key) {
+            client.end.gate.forgive();
+            self.open_gate(key.into(), Hold::Penalty);
         }
     }
 }

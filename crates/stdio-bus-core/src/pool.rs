@@ -14,6 +14,7 @@ use super::port::Effect;
 use super::report::{Level, Reason, Report, WorkerName};
 use super::settings::{self, Assignment, Limits, OnFailure};
 use super::tally::Tally;
+use super::timers::Armed;
 use super::worker::{State, Worker};
 
 /// A worker that could not be started for want of descriptors, processes or memory is tried again after this long.
@@ -149,6 +150,7 @@ pub(super) struct Pool {
     failures: Failures,
     /// What was counted of it.
     pub tally: Tally,
+    pub timer: Armed,
 }
 
 impl Pool {
@@ -162,6 +164,7 @@ impl Pool {
             told_of_doubles: false,
             failures: Failures::default(),
             tally: Tally::default(),
+            timer: Armed::default(),
         }
     }
 
@@ -215,13 +218,13 @@ impl Bus {
     }
 
     /// Starts a worker wherever a seat is empty and not waiting out its backoff. Spares of a dedicated pool come one after
-    /// the other, and after clients that wait (`spawns.rs`).
+    /// the other, and after clients that wait (`worker_queue.rs`).
     pub(super) fn fill_seats(&mut self, now: Moment, pool: usize) {
         if self.shutdown.stops_workers() {
             return;
         }
         if let Some(until) = self.pools[pool].rests_until(now) {
-            return self.check_at(until);
+            return self.wake_pool_at(pool, until);
         }
         for seat in 0..self.pools[pool].seats.len() {
             let here = &self.pools[pool].seats[seat];
@@ -258,7 +261,7 @@ impl Bus {
         self.next_worker_number += 1;
         self.pools[pool].live += 1;
         self.pools[pool].places[place] = true;
-        self.spawns.begin();
+        self.worker_queue.begin_start();
         self.effects.push_back(Effect::Spawn { worker, name });
         Some(worker)
     }
@@ -269,7 +272,7 @@ impl Bus {
         let retry = retry_after(&self.settings.pools[pool], &self.settings.limits);
         let verdict = self.pools[pool].seats[seat].vacate(started, now, &self.settings.limits, retry);
         if let Some(at) = self.pools[pool].seats[seat].restart_at {
-            self.check_at(at);
+            self.wake_pool_at(pool, at);
         }
         let tally = &mut self.pools[pool].tally;
         *(if verdict == Verdict::GiveUp { &mut tally.given_up } else { &mut tally.restarts }) += 1;
@@ -342,7 +345,7 @@ impl Bus {
             } else if worker.was_short {
                 // That is no failure of the command.
                 self.pools[pool].seats[seat].wait_until(now.after(SHORTAGE));
-                self.check_at(now.after(SHORTAGE));
+                self.wake_pool_at(pool, now.after(SHORTAGE));
             } else {
                 self.vacate_seat(now, seat, worker);
             }
@@ -355,20 +358,12 @@ impl Bus {
     }
 
     /// Starts workers whose time has come.
-    pub(super) fn tick_pools(&mut self, now: Moment) {
-        for pool in 0..self.pools.len() {
-            self.fill_seats(now, pool);
-            let next = self.pools[pool]
-                .seats
-                .iter()
-                .filter(|seat| seat.worker.is_none())
-                .filter_map(|seat| seat.restart_at)
-                // What is due and was not started is started after another (`spawns.rs`).
-                .filter(|at| *at > now)
-                .min();
-            if let Some(next) = next {
-                self.check_at(next);
-            }
+    pub(super) fn tick_pool(&mut self, now: Moment, pool: usize) {
+        self.fill_seats(now, pool);
+        let empty = self.pools[pool].seats.iter().filter(|seat| seat.worker.is_none());
+        // What is due and was not started is started after another (`worker_queue.rs`).
+        if let Some(next) = empty.filter_map(|seat| seat.restart_at).filter(|at| *at > now).min() {
+            self.wake_pool_at(pool, next);
         }
     }
 

@@ -70,7 +70,8 @@ impl Bus {
             };
             self.send_error_for(now, from, id, session.as_deref(), (reason, cause), &text, Delivered::No);
         }
-        Flow::Next
+        let is_penalised = self.endpoint(from).is_some_and(|end| end.gate.penalised_until().is_some());
+        if is_penalised { Flow::Penalised } else { Flow::Next }
     }
 
     /// A request of a client gets no answer but an error of the bus.

@@ -19,6 +19,7 @@ use super::reply;
 use super::settings::MAX_PENDING_REQUESTS;
 use super::table::{Index, Members, Table};
 use super::tally::Since;
+use super::timers::Armed;
 
 /// How long the answer to a cancelled request is waited for.
 const CANCEL_GRACE: Duration = Duration::from_secs(5);
@@ -193,8 +194,7 @@ pub struct Requests {
     by_asker: BTreeSet<(u32, u64)>,
     /// Requests without an asker, and cancelled ones, oldest first; some may be gone.
     unwanted: VecDeque<RequestKey>,
-    /// Nothing expires before this moment.
-    due: Option<Moment>,
+    pub(super) timer: Armed,
 }
 
 impl Requests {
@@ -205,7 +205,7 @@ impl Requests {
             by_wire: Index::new(capacity),
             by_asker: BTreeSet::new(),
             unwanted: VecDeque::new(),
-            due: None,
+            timer: Armed::default(),
         }
     }
 
@@ -360,9 +360,6 @@ impl Requests {
             self.find(request.answerer(), &id).is_none() && hash == self.hash(request.answerer, &id)
         }));
         self.by_wire.insert(hash, key);
-        if let Some(expires) = new.expires {
-            self.check_at(expires);
-        }
         Some(key)
     }
 
@@ -410,17 +407,15 @@ impl Requests {
         self.mark_unwanted(key);
     }
 
-    /// The asker does not want the answer any more: it is waited for a little while.
-    pub(super) fn cancel(&mut self, now: Moment, key: RequestKey, how: Cancel) {
-        let due = now.after(CANCEL_GRACE).0.next_multiple_of(CANCEL_ROUND);
-        let Some(request) = self.table.get_mut(key) else { return };
-        if request.cancelled.is_none() {
-            request.cancelled = Some(how);
-            let due = request.expires.min(Moment(due));
-            request.expires = due;
-            self.check_at(due);
-            self.mark_unwanted(key);
-        }
+    /// The asker does not want the answer any more: it is waited for a little while, until the moment that is given.
+    pub(super) fn cancel(&mut self, now: Moment, key: RequestKey, how: Cancel) -> Option<Moment> {
+        let request = self.table.get_mut(key).filter(|request| request.cancelled.is_none())?;
+        let due = Moment(now.after(CANCEL_GRACE).0.next_multiple_of(CANCEL_ROUND));
+        request.cancelled = Some(how);
+        request.expires = request.expires.min(due);
+        let expires = request.expires;
+        self.mark_unwanted(key);
+        Some(expires)
     }
 
     /// Nobody wants the answer to this request any more. Its id stays taken until the answer comes, so that a late
@@ -443,29 +438,14 @@ impl Requests {
         None
     }
 
-    /// Makes sure that expired requests are looked for at `deadline`.
-    fn check_at(&mut self, deadline: Moment) {
-        self.due = Some(self.due.map_or(deadline, |due| due.min(deadline)));
-    }
-
-    /// When expired requests have to be looked for.
-    pub fn next_deadline(&self) -> Option<Moment> {
-        self.due
-    }
-
     /// Requests that have waited too long, the oldest first.
-    pub(super) fn take_expired(&mut self, now: Moment) -> Vec<RequestKey> {
-        if self.due.is_none_or(|due| due > now) {
-            return Vec::new();
-        }
+    pub(super) fn expired(&self, now: Moment) -> Vec<RequestKey> {
         in_order(self.table.iter().filter(|(_, request)| request.expires <= now).map(|(key, _)| key).collect())
     }
 
-    /// Finds out when requests have to be looked at again, if that is due.
-    pub(super) fn look_for_next_deadline(&mut self, now: Moment) {
-        if self.due.is_some_and(|due| due <= now) {
-            self.due = self.table.iter().filter_map(|(_, request)| request.expires()).min();
-        }
+    /// When the next one has waited too long.
+    pub(super) fn next_expiry(&self) -> Option<Moment> {
+        self.table.iter().filter_map(|(_, request)| request.expires()).min()
     }
 
     /// Panics if the index, the list of unwanted requests and the table disagree.
@@ -480,7 +460,6 @@ impl Requests {
             let is_unwanted = request.asker.is_none() || request.cancelled.is_some();
             assert!(!is_unwanted || listed[key.index()], "an orphan gives its slot back when the table is full");
             assert_eq!(self.find(request.answerer(), &request.wire.view()), Some(key));
-            assert!(request.expires().is_none_or(|at| self.due.is_some_and(|due| due <= at)), "nobody looks for it");
         }
     }
 }

@@ -14,6 +14,7 @@ use core::time::Duration;
 use super::peer::{ClientKey, Moment, SessionKey, SessionMark, Text, WorkerKey};
 use super::settings::MAX_SESSIONS;
 use super::table::{Index, Members, Table};
+use super::timers::Armed;
 
 /// Names that are held after their owners have left, over all workers; beyond them the oldest one goes.
 const MAX_HELD: usize = 4096;
@@ -105,6 +106,7 @@ pub struct Sessions {
     claims_due: Option<Moment>,
     /// When the next session may have to be forgotten for being idle.
     idle_due: Option<Moment>,
+    pub(super) timer: Armed,
 }
 
 const OWNER: u8 = 0;
@@ -123,6 +125,7 @@ impl Default for Sessions {
             holds: 0,
             claims_due: None,
             idle_due: None,
+            timer: Armed::default(),
         }
     }
 }

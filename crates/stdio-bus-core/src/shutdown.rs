@@ -11,6 +11,7 @@ use super::client::{Client, Phase};
 use super::peer::Moment;
 use super::port::{Close, Effect};
 use super::report::Reason;
+use super::timers::Armed;
 use super::{Bus, closing};
 
 /// How long a killed worker may take to be reaped, and a client to take its last bytes after the drain's time is up.
@@ -55,6 +56,7 @@ pub struct Shutdown {
     signalled: Option<Moment>,
     /// When new requests began to be refused.
     quiesces_from: Moment,
+    pub(super) timer: Armed,
 }
 
 impl Shutdown {
@@ -135,7 +137,7 @@ impl Bus {
             let ends = now.after(LAST_GRACE);
             self.shutdown.ends = ends;
             self.shutdown.deadline = self.shutdown.deadline.map(|deadline| deadline.min(ends));
-            self.check_at(ends);
+            self.wake_drain_at(ends);
             self.advance_shutdown(now);
         }
     }
@@ -152,7 +154,7 @@ impl Bus {
         });
         let deadline = now.after(lame_duck);
         self.shutdown.deadline = Some(deadline);
-        self.check_at(deadline);
+        self.wake_drain_at(deadline);
     }
 
     /// Starts the shutdown proper, once.
@@ -176,7 +178,7 @@ impl Bus {
         let deadline = now.after(quiesce);
         self.shutdown.deadline = Some(deadline);
         if deadline > now {
-            self.check_at(deadline);
+            self.wake_drain_at(deadline);
         }
         self.advance_shutdown(now);
     }
@@ -215,7 +217,7 @@ impl Bus {
         self.shutdown.stage = Stage::Terminating;
         self.shutdown.ends = deadline;
         self.shutdown.deadline = Some(deadline);
-        self.check_at(deadline);
+        self.wake_drain_at(deadline);
         for client in self.clients.keys() {
             self.end_penalty(client);
         }
@@ -229,7 +231,7 @@ impl Bus {
         let deadline = now.after(LAST_GRACE);
         self.shutdown.stage = Stage::Killing;
         self.shutdown.deadline = Some(deadline);
-        self.check_at(deadline);
+        self.wake_drain_at(deadline);
         self.kill_workers(now);
         self.advance_shutdown(now);
     }
@@ -242,7 +244,7 @@ impl Bus {
         self.shutdown.stage = Stage::Flushing;
         self.shutdown.deadline = Some(deadline);
         if deadline > now {
-            self.check_at(deadline);
+            self.wake_drain_at(deadline);
         }
         self.close_clients(now);
         self.advance_shutdown(now);
@@ -266,10 +268,10 @@ impl Bus {
             }
             let silent_at = client.heard.max(end.progress_at).max(self.shutdown.quiesces_from).after(grace);
             // In the middle of a line, or with something to take, it is not done.
-            let is_busy = end.kept > 0 || end.output.queued() > 0 || !client.is_read();
+            let is_busy = end.kept > 0 || end.output.queued() > 0 || !client.end.gate.is_open();
             match is_busy {
-                true => self.check_at(now.after(grace.max(closing::SILENCE))),
-                false if silent_at > now => self.check_at(silent_at),
+                true => self.wake_drain_at(now.after(grace.max(closing::SILENCE))),
+                false if silent_at > now => self.wake_drain_at(silent_at),
                 false => self.close_client(now, key, Close::Flush, Reason::ShuttingDown),
             }
         }
@@ -287,14 +289,14 @@ impl Bus {
     pub(super) fn watch_silence(&mut self, now: Moment) {
         if self.shutdown.stage == Stage::Quiescing {
             // What has no grace is looked at in the next tick, not again in this one.
-            self.check_at(now.after(self.settings.limits.drain_grace.max(Duration::from_nanos(1))));
+            self.wake_drain_at(now.after(self.settings.limits.drain_grace.max(Duration::from_nanos(1))));
         }
     }
 
     pub(super) fn tick_shutdown(&mut self, now: Moment) {
         self.advance_shutdown(now);
         if let Some(deadline) = self.shutdown.deadline.filter(|deadline| *deadline > now) {
-            self.check_at(deadline);
+            self.wake_drain_at(deadline);
         }
     }
 }

@@ -65,6 +65,19 @@ impl<M> PartialEq for Key<M> {
 
 impl<M> Eq for Key<M> {}
 
+impl<M> PartialOrd for Key<M> {
+    fn partial_cmp(&self, other: &Self) -> Option<core::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<M> Ord for Key<M> {
+    /// In slot order.
+    fn cmp(&self, other: &Self) -> core::cmp::Ordering {
+        (self.index(), self.serial()).cmp(&(other.index(), other.serial()))
+    }
+}
+
 impl<M> core::fmt::Debug for Key<M> {
     fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write!(formatter, "{}.{}", self.index(), self.serial())

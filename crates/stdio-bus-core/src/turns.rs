@@ -38,11 +38,9 @@ impl Bus {
         }
         // Errors for its own requests take no turns.
         let itself = Peer::Worker(key);
-        if worker.end.blocked_on == Some(itself) {
+        if worker.end.blocker() == Some(itself) {
             worker.end.output.remove_waiter(itself);
-            let waited = worker.end.go_on(now);
-            self.count_pause(itself, waited);
-            self.read_again(itself);
+            self.go_on(now, itself);
         }
         let Some(worker) = self.workers.get_mut(key) else { return };
         let mut room = limit.saturating_sub(worker.end.output.queued() as u64);
@@ -57,30 +55,22 @@ impl Bus {
             };
             let mut takes = 1;
             let is_last = self.workers.get(key).is_none_or(|worker| worker.end.output.waiters().is_empty());
-            match waiter {
-                Peer::Client(client) => {
-                    if let Some(client) = self.clients.get_mut(client) {
-                        // A turn is so many bytes: a long line waits for as many turns as it needs.
-                        client.credit += QUANTUM;
-                        if client.waiting_bytes > client.credit && !is_last {
-                            if let Some(worker) = self.workers.get_mut(key) {
-                                worker.end.output.add_waiter(waiter);
-                            }
-                            continue;
-                        }
-                        client.credit = 0;
-                        self.stats.clients_paused += client.end.go_on(now);
-                        client.granted = Some(key);
-                        takes = client.waiting_bytes.max(1) as u64;
+            if let Peer::Client(client) = waiter
+                && let Some(client) = self.clients.get_mut(client)
+            {
+                // A turn is so many bytes: a long line waits for as many turns as it needs.
+                client.credit += QUANTUM;
+                if client.waiting_bytes > client.credit && !is_last {
+                    if let Some(worker) = self.workers.get_mut(key) {
+                        worker.end.output.add_waiter(waiter);
                     }
+                    continue;
                 }
-                Peer::Worker(worker) => {
-                    if let Some(worker) = self.workers.get_mut(worker) {
-                        self.stats.workers_paused += worker.end.go_on(now);
-                    }
-                }
+                client.credit = 0;
+                client.granted = Some(key);
+                takes = client.waiting_bytes.max(1) as u64;
             }
-            self.read_again(waiter);
+            self.go_on(now, waiter);
             room = room.saturating_sub(takes);
             first = false;
         }
@@ -92,34 +82,32 @@ impl Bus {
 
     /// Clients take turns before a worker from now on.
     pub(super) fn begin_turns(&mut self, now: Moment, key: WorkerKey) {
-        if !self.workers_in_turns.contains(&key) {
-            self.workers_in_turns.push(key);
-            self.turns_due.get_or_insert(SendWindow::next_probe(now));
-            self.probe(now, key);
-        }
+        let due = SendWindow::next_probe(now);
+        let Some(worker) = self.workers.get_mut(key).filter(|worker| worker.turns_due.is_none()) else { return };
+        worker.turns_due = Some(due);
+        self.wake_at(key.into(), due);
+        self.probe(now, key);
     }
 
-    /// Looks after the workers before which clients take turns.
-    pub(super) fn tick_turns(&mut self, now: Moment) {
+    /// Whether clients take turns before a worker.
+    pub(super) fn takes_turns(&self, key: WorkerKey) -> bool {
+        self.workers.get(key).is_some_and(|worker| worker.turns_due.is_some())
+    }
+
+    /// Looks after a worker before which clients take turns.
+    pub(super) fn tick_turns(&mut self, now: Moment, key: WorkerKey) {
         let stuck_after = self.settings.limits.backpressure_timeout / STUCK_AFTER;
-        for key in core::mem::take(&mut self.workers_in_turns) {
-            let Some(worker) = self.workers.get_mut(key) else { continue };
-            if worker.end.output.waiters().is_empty() {
-                continue;
-            }
-            worker.window.update_stuck(now, stuck_after);
-            self.workers_in_turns.push(key);
-            self.probe(now, key);
-            self.admit_waiters(now, key);
+        let Some(worker) = self.workers.get_mut(key).filter(|worker| worker.turns_due.is_some_and(|due| due <= now))
+        else {
+            return;
+        };
+        if worker.end.output.waiters().is_empty() {
+            worker.turns_due = None;
+            return;
         }
-        self.turns_due = (!self.workers_in_turns.is_empty()).then(|| SendWindow::next_probe(now));
-    }
-
-    /// Panics if nobody looks after the workers before which clients take turns.
-    pub(super) fn check_turns(&self) {
-        assert!(self.workers_in_turns.is_empty() || self.turns_due.is_some(), "turns are looked after");
-        for (at, worker) in self.workers_in_turns.iter().enumerate() {
-            assert!(!self.workers_in_turns[..at].contains(worker), "{worker:?} is looked after once");
-        }
+        worker.window.update_stuck(now, stuck_after);
+        worker.turns_due = Some(SendWindow::next_probe(now));
+        self.probe(now, key);
+        self.admit_waiters(now, key);
     }
 }

@@ -102,7 +102,7 @@ pub fn step(state: State, event: Event) -> (State, Action) {
 }
 
 /// One incarnation of a worker.
-pub struct Worker {
+pub(super) struct Worker {
     /// Index of its pool.
     pub pool: usize,
     /// Its seat in the pool; none when a dedicated worker left its seat for a client.
@@ -163,13 +163,15 @@ pub struct Worker {
     pub patience: Patience,
     /// What is on its way to it.
     pub window: SendWindow,
+    /// Clients take turns before it; it is looked after then.
+    pub turns_due: Option<Moment>,
     /// Lines, requests and sessions.
     pub end: Endpoint,
 }
 
 impl Worker {
     /// A worker that is being started.
-    pub fn new(name: WorkerName, seat: Option<usize>, now: Moment) -> Self {
+    pub(super) fn new(name: WorkerName, seat: Option<usize>, now: Moment) -> Self {
         let WorkerName { pool, place, incarnation: number } = name;
         Self {
             pool,
@@ -202,29 +204,30 @@ impl Worker {
             answering: Answering::default(),
             patience: Patience::default(),
             window: SendWindow::default(),
+            turns_due: None,
             end: Endpoint { partial: Partial::of_any_depth(), ..Endpoint::default() },
         }
     }
 
     /// What people call it.
-    pub fn name(&self) -> WorkerName {
+    pub(super) fn name(&self) -> WorkerName {
         WorkerName { pool: self.pool, place: self.place, incarnation: self.number }
     }
 
     /// Whether it may be giving out the name of a session just now.
-    pub fn may_give_out_a_name(&self) -> bool {
+    pub(super) fn may_give_out_a_name(&self) -> bool {
         self.creating > 0 || self.may_create
     }
 
     /// It is replaced for this reason, unless it was to end before.
-    pub fn replaced_for(&mut self, reason: Reason) {
+    pub(super) fn replaced_for(&mut self, reason: Reason) {
         if !matches!(self.state, State::Stopping | State::Killed) {
             self.cause.get_or_insert(reason);
         }
     }
 
     /// How its end counts that has just come: as one that nobody wanted, for this reason, or as one that was asked for.
-    pub fn unwanted_end(&self) -> Option<Reason> {
+    pub(super) fn unwanted_end(&self) -> Option<Reason> {
         match self.cause {
             _ if !self.was_told => Some(Reason::WorkerExited),
             Some(Reason::WorkerReplaced) => None,
@@ -233,7 +236,7 @@ impl Worker {
     }
 
     /// Whether messages may be given to it.
-    pub fn takes_messages(&self) -> bool {
+    pub(super) fn takes_messages(&self) -> bool {
         matches!(self.state, State::Starting | State::Running) && self.stdin_open && self.stdout_open
     }
 }

@@ -9,6 +9,7 @@ use super::report::Reason;
 use super::requests::{Direction, in_order};
 use super::settings::OnExit;
 use super::shutdown::Stage;
+use super::timers::Timer;
 use super::worker::{Action, Event, GRACE, State, Worker, step};
 use alloc::borrow::ToOwned;
 use alloc::format;
@@ -18,7 +19,7 @@ impl Bus {
     pub(super) fn on_spawned(&mut self, now: Moment, key: WorkerKey, pid: u32) {
         let Some(worker) = self.workers.get_mut(key) else { return };
         if core::mem::take(&mut worker.is_begun) {
-            self.spawns.end();
+            self.worker_queue.end_start();
         }
         worker.has_process = true;
         worker.pid = pid;
@@ -40,7 +41,7 @@ impl Bus {
             worker.stdin_open = false;
             worker.was_short = short;
             if core::mem::take(&mut worker.is_begun) {
-                self.spawns.end();
+                self.worker_queue.end_start();
             }
             self.pools[worker.pool].tally.start_failures += 1;
         }
@@ -92,7 +93,7 @@ impl Bus {
             worker.stdout_open = false;
             worker.replaced_for(reason);
         }
-        self.effects.push_back(Effect::Pause { peer: Peer::Worker(key) });
+        self.shut_gate(key.into());
         self.detach_worker(now, key);
         // One that has exited was only read to its end, which has come.
         let event = match self.workers.get(key).map(|worker| worker.state) {
@@ -125,7 +126,7 @@ impl Bus {
         let has_process = worker.has_process;
         let drained = !worker.stdout_open;
         if let Some(timer) = timer {
-            self.check_at(timer);
+            self.wake_at(key.into(), timer);
         }
         if !self.worker_takes_messages(key) {
             // What is queued for it may go nowhere, and nothing is added to it, so nobody has to wait for it.
@@ -211,7 +212,8 @@ impl Bus {
     /// It has exited and its last line was read.
     fn finish_worker(&mut self, now: Moment, key: WorkerKey) {
         self.detach_worker(now, key);
-        let Some(worker) = self.workers.remove(key) else { return };
+        let Some(mut worker) = self.workers.remove(key) else { return };
+        self.timers.disarm(Timer::Worker(key), &mut worker.end.timer);
         self.stats.bytes_unsent += worker.end.output.queued() as u64;
         self.effects.push_back(Effect::Release { worker: key });
         if let Some(owner) = worker.owner.and_then(|owner| self.clients.get_mut(owner)) {
@@ -221,36 +223,35 @@ impl Bus {
         self.advance_shutdown(now);
     }
 
-    /// Timers and stalls of workers.
-    pub(super) fn tick_workers(&mut self, now: Moment) {
+    /// Timers and stalls of a worker.
+    pub(super) fn tick_worker(&mut self, now: Moment, key: WorkerKey) {
         let timeout = self.settings.limits.backpressure_timeout;
-        for key in self.workers.keys() {
-            self.release_held_up(now, key);
-            let Some(worker) = self.workers.get_mut(key) else { continue };
-            if worker.timer.is_some_and(|at| at <= now) {
-                worker.timer = None;
-                self.timer_ran_out(now, key);
-            }
-            let Some(worker) = self.workers.get(key) else { continue };
-            let stalls_at = worker.end.output.stalls_at(timeout).filter(|_| worker.takes_messages());
-            let queued = worker.end.output.queued();
-            if stalls_at.is_some_and(|at| at <= now) {
-                let text = format!(
-                    "a worker read nothing for {} s, with {queued} bytes queued; it is told to stop",
-                    timeout.as_secs_f32()
-                );
-                self.stop_broken_worker(now, key, Reason::WorkerStalled, &text);
-            }
-            let silent = self.tick_silent(now, key);
-            let trial = self.tick_trial(now, key);
-            let early = self.tick_early(now, key);
-            let first = self.tick_first_answer(now, key);
-            let Some(worker) = self.workers.get(key) else { continue };
-            let stalls_at = worker.end.output.stalls_at(timeout).filter(|_| worker.takes_messages());
-            let next = [worker.timer, stalls_at, worker.patience.ends(), silent, trial, early, first];
-            if let Some(next) = next.into_iter().flatten().min() {
-                self.check_at(next);
-            }
+        self.tick_turns(now, key);
+        self.release_held_up(now, key);
+        let Some(worker) = self.workers.get_mut(key) else { return };
+        if worker.timer.is_some_and(|at| at <= now) {
+            worker.timer = None;
+            self.timer_ran_out(now, key);
+        }
+        let Some(worker) = self.workers.get(key) else { return };
+        let stalls_at = worker.end.output.stalls_at(timeout).filter(|_| worker.takes_messages());
+        let queued = worker.end.output.queued();
+        if stalls_at.is_some_and(|at| at <= now) {
+            let text = format!(
+                "a worker read nothing for {} s, with {queued} bytes queued; it is told to stop",
+                timeout.as_secs_f32()
+            );
+            self.stop_broken_worker(now, key, Reason::WorkerStalled, &text);
+        }
+        let silent = self.tick_silent(now, key);
+        let trial = self.tick_trial(now, key);
+        let early = self.tick_early(now, key);
+        let first = self.tick_first_answer(now, key);
+        let Some(worker) = self.workers.get(key) else { return };
+        let stalls_at = worker.end.output.stalls_at(timeout).filter(|_| worker.takes_messages());
+        let next = [worker.timer, stalls_at, worker.patience.ends(), silent, trial, early, first, worker.turns_due];
+        if let Some(next) = next.into_iter().flatten().min() {
+            self.wake_at(key.into(), next);
         }
     }
 
@@ -258,7 +259,7 @@ impl Bus {
         let Some(worker) = self.workers.get(key) else { return };
         let goes_on = match worker.state {
             // Its last lines wait for a slow client: the clock starts when they can be read again.
-            State::Stopped => worker.end.blocked_on.is_some(),
+            State::Stopped => worker.end.gate.waits(),
             State::Running => self.may_still_answer(worker),
             _ => false,
         };
@@ -312,7 +313,7 @@ impl Bus {
     fn set_timer(&mut self, key: WorkerKey, at: Moment) {
         let Some(worker) = self.workers.get_mut(key) else { return };
         worker.timer = Some(at);
-        self.check_at(at);
+        self.wake_at(key.into(), at);
     }
 
     /// Tells every worker to stop.

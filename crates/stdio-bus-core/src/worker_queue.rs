@@ -1,0 +1,351 @@
+//! Clients whose next line waits for a worker. Their lines stay where they are, and the clients are not read.
+//!
+//! Some wait for one to come back: all that the line could go to have just ended, and another one is due at once. They
+//! go on once it is started, or with an error when the group has had nobody for `hold_ms`. Workers that end again and again
+//! are not waited for.
+//!
+//! Others wait for their turn to have one of their own, from a dedicated pool. One process is started at a time, and the
+//! sources that clients come from take turns, so that one that comes and goes a thousand times a second does not keep the
+//! others from theirs. If a client has gone by then, nothing is started for it. Spares are started when no client waits
+//! whose turn could come. A source whose clients leave before their workers have answered gets workers at a pace, spares
+//! too.
+//!
+//! Invariant: `waiting` has each client that awaits a worker, once.
+use alloc::format;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use ndjson_scan::{Line, Window};
+
+use super::Bus;
+use super::gate::Hold;
+use super::peer::{ClientKey, Moment, Source, WorkerKey};
+use super::report::Reason;
+use super::settings::Assignment;
+use super::timers::Armed;
+
+/// A source whose clients leave before their workers have answered gets the next worker so long after the last one.
+const PACE: Duration = Duration::from_millis(50);
+/// So many sources are remembered for that.
+const PACED: usize = 64;
+/// Clients of one source that wait for their turns although they send no more: on TCP nobody can tell whether such a one
+/// is still there.
+const MOST_ENDED: usize = 16;
+/// A client waits for its turn for so long.
+const LONGEST_WAIT: Duration = Duration::from_secs(30);
+/// A client that has waited for so long for the first answer of its own worker is told about.
+const FIRST_ANSWER: Duration = Duration::from_secs(1);
+
+/// A client that waits.
+struct Waiting {
+    client: ClientKey,
+    group: usize,
+    since: Moment,
+    /// When it has waited long enough.
+    until: Moment,
+    /// It waits for its turn, and not for a worker to come back.
+    for_turn: bool,
+    /// It sends no more, and may have gone.
+    has_ended: bool,
+}
+
+/// See the top of the file.
+#[derive(Default)]
+pub(super) struct WorkerQueue {
+    waiting: Vec<Waiting>,
+    /// Workers whose starts were not answered yet.
+    starting: usize,
+    /// Sources that get workers at a pace, and when they got their last ones.
+    paced: Vec<(Source, Moment)>,
+    pub(super) timer: Armed,
+}
+
+impl WorkerQueue {
+    /// A start was asked for.
+    pub(super) fn begin_start(&mut self) {
+        self.starting += 1;
+    }
+
+    /// A start was answered.
+    pub(super) fn end_start(&mut self) {
+        self.starting -= 1;
+    }
+
+    fn position(&self, client: ClientKey) -> Option<usize> {
+        self.waiting.iter().position(|waiting| waiting.client == client)
+    }
+
+    fn turns(&self) -> impl Iterator<Item = (usize, &Waiting)> {
+        self.waiting.iter().enumerate().filter(|(_, waiting)| waiting.for_turn)
+    }
+
+    /// When the next worker may be started for a client of this source, if not now.
+    fn waits_until(&self, now: Moment, source: Source) -> Option<Moment> {
+        let last = self.paced.iter().find(|(paced, _)| *paced == source)?.1;
+        Some(last.after(PACE)).filter(|at| *at > now)
+    }
+
+    /// When a source that gets workers at a pace got its last one.
+    fn last_of(&mut self, source: Source) -> Option<&mut Moment> {
+        self.paced.iter_mut().find(|(paced, _)| *paced == source).map(|(_, last)| last)
+    }
+
+    /// Clients of this source leave without their answers.
+    fn slow_down(&mut self, now: Moment, source: Source, last: Moment) {
+        self.paced.retain(|(_, last)| last.after(PACE) > now);
+        if let Some(known) = self.last_of(source) {
+            *known = last.max(*known);
+        } else if self.paced.len() < PACED {
+            self.paced.push((source, last));
+        }
+    }
+}
+
+impl Bus {
+    /// Lets a client wait with this line, for which nobody is there, if somebody is about to come. Says whether it waits.
+    pub(super) fn await_worker(&mut self, now: Moment, client: ClientKey, window: Window<'_>, line: &Line) -> bool {
+        let Ok(group) = self.group_of_line(client, window, line) else { return false };
+        let Some(from) = self.clients.get_mut(client) else { return false };
+        let (is_refused, source) = (core::mem::take(&mut from.refused_worker), from.source);
+        if is_refused || self.shutdown.refuses_requests() {
+            return false;
+        }
+        let takes_turns = self.groups[group].assignment == Assignment::Dedicated
+            && (self.has_spare(group) || self.may_grow(now, group));
+        if takes_turns {
+            let due = self.worker_queue.waits_until(now, source);
+            self.add_waiting(now, client, group, now.after(LONGEST_WAIT), true);
+            self.wake_worker_queue_at(due.unwrap_or(Moment::NEVER));
+            return true;
+        }
+        let hold = self.settings.limits.hold;
+        if hold.is_zero() || !self.expects_worker(now, group) {
+            return false;
+        }
+        let until = self.groups[group].vacant_since.get_or_insert(now).after(hold);
+        if until > now {
+            self.add_waiting(now, client, group, until, false);
+        }
+        until > now
+    }
+
+    fn add_waiting(&mut self, now: Moment, client: ClientKey, group: usize, until: Moment, for_turn: bool) {
+        self.worker_queue.waiting.push(Waiting { client, group, since: now, until, for_turn, has_ended: false });
+        self.wake_worker_queue_at(until);
+        self.close_gate(client.into(), Hold::Worker);
+    }
+
+    /// Whether the next worker of a group, which has none that takes messages, comes after the first backoff at the
+    /// latest.
+    fn expects_worker(&self, now: Moment, group: usize) -> bool {
+        let group = &self.groups[group];
+        let is_coming = |(pool, seat): &(usize, usize)| {
+            let seat = &self.pools[*pool].seats[*seat];
+            match seat.worker {
+                Some(worker) => {
+                    let limits = &self.settings.limits;
+                    self.workers.get(worker).is_some_and(|worker| seat.is_followed(worker.started, now, limits))
+                }
+                None => seat.is_in_first_backoff(),
+            }
+        };
+        let rests = |pool: usize| {
+            let (pool, most) = (&self.pools[pool], self.settings.pools[pool].max_instances);
+            group.assignment == Assignment::Dedicated && pool.live < most && pool.rests_for_the_first_time(now)
+        };
+        group.seats().iter().any(is_coming) || group.pools().any(rests)
+    }
+
+    /// Takes clients out that wait, and reads them again: to go on, or to be refused.
+    fn stop_awaiting(&mut self, is_refused: bool, is_over: impl Fn(&Waiting) -> bool) {
+        let over: Vec<Waiting> = self.worker_queue.waiting.extract_if(.., |waiting| is_over(waiting)).collect();
+        for Waiting { client, for_turn, .. } in over {
+            if let Some(from) = self.clients.get_mut(client) {
+                from.refused_worker = is_refused && for_turn;
+                self.open_gate(client.into(), Hold::Worker);
+            }
+        }
+    }
+
+    /// A worker was started in a seat of a pool: there is somebody for those who wait.
+    pub(super) fn end_vacancy(&mut self, pool: usize) {
+        for group in self.groups.iter_mut().filter(|group| group.vacant_since.is_some()) {
+            if group.pools().any(|of| of == pool) {
+                group.vacant_since = None;
+            }
+        }
+        self.stop_awaiting_workers_of(pool);
+    }
+
+    /// What is known of workers has changed: all lines that wait for one are looked at again.
+    pub(super) fn stop_awaiting_workers(&mut self) {
+        self.stop_awaiting(false, |_| true);
+    }
+
+    /// What is known of a pool's workers has changed: the lines that wait for one to come back are looked at again.
+    pub(super) fn stop_awaiting_workers_of(&mut self, pool: usize) {
+        let concerned: Vec<bool> = self.groups.iter().map(|group| group.pools().any(|of| of == pool)).collect();
+        self.stop_awaiting(false, |waiting| !waiting.for_turn && concerned[waiting.group]);
+    }
+
+    /// A client waits for no worker any more, since it is being closed: nothing is started for it.
+    pub(super) fn stop_awaiting_worker(&mut self, now: Moment, key: ClientKey) {
+        let Some(at) = self.worker_queue.position(key) else { return };
+        let waiting = self.worker_queue.waiting.remove(at);
+        if let Some(client) = self.clients.get(key).filter(|_| waiting.for_turn) {
+            self.worker_queue.slow_down(now, client.source, now);
+        }
+        self.open_gate(key.into(), Hold::Worker);
+    }
+
+    /// A worker for a client of a dedicated group: a spare one, or one that is started for it. None if that is not its
+    /// turn, or cannot be.
+    pub(super) fn take_in_turn(&mut self, now: Moment, client: ClientKey, group: usize) -> Option<WorkerKey> {
+        let from = self.clients.get(client)?;
+        if from.refused_worker || self.worker_queue.waits_until(now, from.source).is_some() {
+            return None;
+        }
+        let is_its_turn = self.has_spare(group) || self.may_start_at_once(now);
+        if is_its_turn { self.take_dedicated(now, client, group) } else { None }
+    }
+
+    /// A client that is not read will send no more. If it waits for a worker it may have gone, and so may others of its
+    /// source: only a few of them are waited with.
+    pub(super) fn on_sends_no_more(&mut self, now: Moment, key: ClientKey) {
+        let Some(source) = self.clients.get(key).map(|client| client.source) else { return };
+        let Some(at) = self.worker_queue.position(key).filter(|at| self.worker_queue.waiting[*at].for_turn) else {
+            return;
+        };
+        self.worker_queue.waiting[at].has_ended = true;
+        self.worker_queue.slow_down(now, source, now);
+        self.wake_worker_queue_at(now.after(PACE));
+        let is_like = |waiting: &Waiting| {
+            waiting.has_ended && self.clients.get(waiting.client).is_some_and(|client| client.source == source)
+        };
+        if self.worker_queue.turns().filter(|(_, waiting)| is_like(waiting)).count() > MOST_ENDED {
+            self.stop_awaiting(true, |waiting| waiting.client == key);
+        }
+    }
+
+    /// A client leaves, or sends no more. If its own worker has answered nothing yet, its source gets the next one at a
+    /// pace.
+    pub(super) fn judge_source(&mut self, now: Moment, key: ClientKey) {
+        let Some(client) = self.clients.get(key) else { return };
+        let claimed = |worker: &WorkerKey| {
+            let worker = self.workers.get(*worker).filter(|worker| worker.owner == Some(key))?;
+            (!worker.answering.has_answered).then_some(worker.claimed)
+        };
+        if let Some(last) = client.assigned.iter().filter_map(|(_, worker)| claimed(worker)).max() {
+            self.worker_queue.slow_down(now, client.source, last);
+        }
+    }
+
+    /// A worker was taken or started for a client.
+    pub(super) fn count_turn(&mut self, now: Moment, key: ClientKey, worker: WorkerKey) {
+        let Some(client) = self.clients.get(key) else { return };
+        self.sources.count_turn(client.source_use);
+        if let Some(last) = self.worker_queue.last_of(client.source) {
+            *last = now;
+        }
+        self.wake_at(worker.into(), now.after(FIRST_ANSWER));
+    }
+
+    /// Whose turn it is: the source that has waited longest for one, and of its clients the first one that may still send.
+    /// A spare can be taken while a worker is being started.
+    fn next_turn_of(&self, now: Moment) -> Option<usize> {
+        let turn = |(at, waiting): (usize, &Waiting)| {
+            let client = self.clients.get(waiting.client)?;
+            let may = (self.worker_queue.starting == 0 || self.has_spare(waiting.group))
+                && self.worker_queue.waits_until(now, client.source).is_none();
+            may.then(|| (self.sources.turn(client.source_use), waiting.has_ended, at))
+        };
+        self.worker_queue.turns().filter_map(turn).min().map(|(_, _, at)| at)
+    }
+
+    /// Whether a worker may be started for who does not wait: no other is, and no client that waits has its turn.
+    pub(super) fn may_start_at_once(&self, now: Moment) -> bool {
+        self.worker_queue.starting == 0 && self.next_turn_of(now).is_none()
+    }
+
+    /// Gives turns; where no client has one, spares are started.
+    pub(super) fn give_turns(&mut self, now: Moment) {
+        while let Some(at) = self.next_turn_of(now) {
+            let Waiting { client, group, .. } = self.worker_queue.waiting[at];
+            if let Some(worker) = self.take_dedicated(now, client, group) {
+                self.assign(client, group, worker);
+            }
+            self.stop_awaiting(false, |waiting| waiting.client == client);
+        }
+        for pool in 0..self.pools.len() {
+            if self.settings.pools[pool].assignment == Assignment::Dedicated {
+                self.fill_seats(now, pool);
+            }
+        }
+    }
+
+    /// Turns whose time has come, and clients that have waited for too long.
+    pub(super) fn tick_worker_queue(&mut self, now: Moment) {
+        self.give_turns(now);
+        self.stop_awaiting(true, |waiting| waiting.until <= now);
+        let due = |waiting: &Waiting| {
+            let source = self.clients.get(waiting.client).filter(|_| waiting.for_turn).map(|client| client.source);
+            let paced = source.and_then(|source| self.worker_queue.waits_until(now, source));
+            paced.map_or(waiting.until, |paced| paced.min(waiting.until))
+        };
+        if let Some(due) = self.worker_queue.waiting.iter().map(due).min() {
+            self.wake_worker_queue_at(due);
+        }
+    }
+
+    /// Tells of a client that waits for the first answer of its own worker. Gives when to look again.
+    pub(super) fn tick_first_answer(&mut self, now: Moment, key: WorkerKey) -> Option<Moment> {
+        let worker = self.workers.get(key).filter(|worker| worker.owner.is_some() && !worker.told_of_wait)?;
+        let (Some(owner), due) = (worker.owner, worker.claimed.after(FIRST_ANSWER)) else { return None };
+        if due > now {
+            return Some(due);
+        }
+        let (started, claimed) = (worker.started, worker.claimed);
+        let waits = self.starts_for(key).is_some();
+        self.workers.get_mut(key)?.told_of_wait = true;
+        if waits {
+            self.report_request(now, Reason::WorkerAwaited, [Some(owner.into()), Some(key.into())], || {
+                let (waited, ran) = (now.since(claimed).as_secs_f32(), claimed.since(started).as_secs_f32());
+                let text = format!(
+                    "a client has waited {waited:.1} s for the first answer of its own worker, which had run for {ran:.1} s \
+                     before; with more instances spares are warm"
+                );
+                (None, text)
+            });
+        }
+        None
+    }
+
+    /// The client that waits for the first answer of a worker of its own, which may still be starting.
+    pub(super) fn starts_for(&self, key: WorkerKey) -> Option<ClientKey> {
+        let worker = self.workers.get(key)?;
+        let waits = !worker.answering.has_answered && !worker.end.to_answer.is_empty() && worker.takes_messages();
+        worker.owner.filter(|_| waits)
+    }
+
+    /// Since when a client waits for its turn, and in which group.
+    pub(super) fn awaits_turn(&self, key: ClientKey) -> Option<(usize, Moment)> {
+        let (_, waiting) = self.worker_queue.turns().find(|(_, waiting)| waiting.client == key)?;
+        Some((waiting.group, waiting.since))
+    }
+
+    /// Clients that wait for their turns, or for the first answers of their own workers.
+    pub(super) fn awaiting_workers(&self) -> usize {
+        let starting = self.workers.iter().filter(|(key, _)| self.starts_for(*key).is_some());
+        self.worker_queue.turns().count() + starting.count()
+    }
+
+    /// Panics if the list is not that of the clients that wait, or starts are not counted.
+    pub(super) fn check_worker_queue(&self) {
+        let held = self.clients.iter().filter(|(_, client)| client.end.gate.has(Hold::Worker)).map(|(key, _)| key);
+        let mut listed: Vec<ClientKey> = self.worker_queue.waiting.iter().map(|waiting| waiting.client).collect();
+        listed.sort_unstable();
+        assert!(held.eq(listed), "a client that awaits a worker is listed");
+        let asked = self.workers.iter().filter(|(_, worker)| worker.is_begun).count();
+        assert_eq!(self.worker_queue.starting, asked, "each start that was not answered is counted");
+    }
+}

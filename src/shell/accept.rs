@@ -8,10 +8,10 @@ use rustix::net::{Shutdown, SocketFlags, accept_with, shutdown};
 
 use super::acceptor::{FIRST_ACCEPT_DELAY, LONGEST_ACCEPT_DELAY};
 use super::connection::{Connection, Descriptor, Kind};
-use super::hands::Hands;
+use super::handshakes::AcceptedSocket;
 use super::listen::BACKLOG;
-use super::lobby::Newcomer;
 use super::operation::Operation;
+use super::reactor::Reactor;
 use super::{Shell, source};
 use crate::bus::port::{ClientKey, Moment, Origin, Peer, Place};
 use crate::io::{Io, Submission};
@@ -25,62 +25,62 @@ impl<I: Io> Shell<I> {
         begun: &[u8],
         connection: impl FnOnce(Peer) -> Connection,
     ) -> Option<ClientKey> {
-        let hands = &mut self.hands;
-        let (client, effects) = self.bus.connect(hands.clock.now(), listener, origin);
+        let reactor = &mut self.reactor;
+        let (client, effects) = self.bus.connect(reactor.clock.now(), listener, origin);
         let slot = client.map(|client| {
-            let slot = hands.connections.insert(connection(Peer::Client(client)));
-            hands.clients[client.index()] = Some(slot);
-            hands.mind_silence(listener, slot);
+            let slot = reactor.connections.insert(connection(Peer::Client(client)));
+            reactor.clients[client.index()] = Some(slot);
+            reactor.track_liveness(listener, slot);
             slot
         });
         if slot.is_some() {
-            hands.notify.changed();
+            reactor.notify.changed();
         }
-        let is_kept = slot.is_none_or(|slot| begun.is_empty() || hands.keep(slot, begun));
-        hands.carry_out(effects, None);
-        match slot.filter(|slot| hands.connections.contains(*slot)) {
+        let is_kept = slot.is_none_or(|slot| begun.is_empty() || reactor.keep(slot, begun));
+        reactor.carry_out(effects, None);
+        match slot.filter(|slot| reactor.connections.contains(*slot)) {
             Some(slot) if !is_kept => {
-                let now = self.hands.clock.now();
+                let now = self.reactor.clock.now();
                 self.refuse_to_keep(now, slot);
             }
             // It is read on once the core has seen what has come.
-            Some(slot) if !begun.is_empty() => hands.resume_soon(slot),
-            Some(slot) => hands.arm_read(slot),
+            Some(slot) if !begun.is_empty() => reactor.resume_soon(slot),
+            Some(slot) => reactor.arm_read(slot),
             None => {}
         }
-        if let Some(slot) = slot.filter(|slot| self.hands.connections.contains(*slot)) {
-            let now = self.hands.clock.now();
-            self.hands.begin_pings(now, slot);
-            self.hands.after_frames(now, slot);
+        if let Some(slot) = slot.filter(|slot| self.reactor.connections.contains(*slot)) {
+            let now = self.reactor.clock.now();
+            self.reactor.begin_pings(now, slot);
+            self.reactor.after_frames(now, slot);
         }
-        self.tell_news();
-        self.hands.crowd_lobby(self.bus.free_slots());
+        self.drain_inputs();
+        self.reactor.limit_handshakes(self.bus.free_slots());
         client
     }
 
     pub(super) fn accepted(&mut self, now: Moment, index: usize, result: i32) {
-        let hands = &mut self.hands;
-        let acceptor = &mut hands.acceptors[index];
+        let reactor = &mut self.reactor;
+        let acceptor = &mut reactor.acceptors[index];
         debug_assert!(acceptor.accepting);
         acceptor.accepting = false;
         if std::mem::take(&mut acceptor.awaiting) {
             acceptor.is_awaited = result >= 0;
-            return if hands.closed_for_good { hands.close_acceptor(index) } else { hands.arm_accept(index) };
+            return if reactor.closed_for_good { reactor.close_acceptor(index) } else { reactor.arm_accept(index) };
         }
         // SAFETY: the kernel has just made this descriptor for us.
         let socket = (result >= 0).then(|| unsafe { OwnedFd::from_raw_fd(result) });
         if let Some(socket) = socket {
             acceptor.delay = FIRST_ACCEPT_DELAY;
             self.take_in(now, index, socket);
-            if !self.hands.closed_for_good {
-                return self.hands.arm_accept(index);
+            if !self.reactor.closed_for_good {
+                return self.reactor.arm_accept(index);
             }
         }
-        if self.hands.closed_for_good {
+        if self.reactor.closed_for_good {
             self.empty_backlog(now, index);
-            return self.hands.close_acceptor(index);
+            return self.reactor.close_acceptor(index);
         }
-        let acceptor = &mut self.hands.acceptors[index];
+        let acceptor = &mut self.reactor.acceptors[index];
         if acceptor.listening.is_none() || acceptor.is_shut {
             return;
         }
@@ -91,7 +91,7 @@ impl<I: Io> Shell<I> {
         let error = io::Error::from_raw_os_error(-result);
         // The client gave up before it was accepted, or nothing has happened (accept(2)).
         if matches!(-result, libc::ECONNABORTED | libc::ECANCELED | libc::EAGAIN | libc::EINTR) {
-            return self.hands.arm_accept(index);
+            return self.reactor.arm_accept(index);
         }
         if acceptor.may_tell(now) {
             let remedy = match -result {
@@ -112,24 +112,24 @@ impl<I: Io> Shell<I> {
 impl<I: Io> Shell<I> {
     /// Makes a client of a socket that was accepted, unless the core does not take it, or its PROXY header comes first.
     fn take_in(&mut self, now: Moment, index: usize, socket: OwnedFd) {
-        let Some(listening) = &self.hands.acceptors[index].listening else { return };
+        let Some(listening) = &self.reactor.acceptors[index].listening else { return };
         let (listener, descriptor) = (listening.listener, socket.as_raw_fd());
         let place = source::of(&socket, listening.is_unix());
         if place == Place::Inherited && self.bus.is_behind_proxies(listener) {
             // Nobody can say any more whether its header would have been believed: a proxy's check, most often.
-            let address = &self.hands.acceptors[index].address;
+            let address = &self.reactor.acceptors[index].address;
             tracing::debug!("a connection to {address} was reset before anybody could see where it came from");
             drop(socket);
-            return self.hands.free_descriptor();
+            return self.reactor.free_descriptor();
         }
-        if self.bus.awaits_header(listener, place).is_some() || self.hands.doors[listener].is_some() {
-            return self.await_word(now, Newcomer { socket, acceptor: index, listener, place });
+        if self.bus.awaits_header(listener, place).is_some() || self.reactor.policies[listener].is_some() {
+            return self.begin_handshake(now, AcceptedSocket { socket, acceptor: index, listener, place });
         }
         let client = self.add_client(listener, place.into(), &[], |peer| {
             Connection::new(peer, Kind::Socket, Descriptor::Owned(socket), None)
         });
         if let Some(number) = client.and_then(|client| self.bus.client_number(client)) {
-            let address = &self.hands.acceptors[index].address;
+            let address = &self.reactor.acceptors[index].address;
             tracing::debug!(client = number, descriptor, "accepted on {address} from {place}");
         }
     }
@@ -137,7 +137,7 @@ impl<I: Io> Shell<I> {
     /// Takes in who has connected before a socket is closed for good: closing it would reset them, although the kernel
     /// has told them that they are connected. In one that is not ours they wait for the next daemon.
     fn empty_backlog(&mut self, now: Moment, index: usize) {
-        let listening = self.hands.acceptors[index].listening.as_ref();
+        let listening = self.reactor.acceptors[index].listening.as_ref();
         let Some(listening) = listening.filter(|listening| !listening.is_inherited) else { return };
         let Ok(listening) = listening.socket.try_clone() else { return };
         if ioctl_fionbio(&listening, true).is_err() {
@@ -145,18 +145,18 @@ impl<I: Io> Shell<I> {
         }
         for _ in 0..BACKLOG {
             let Ok(socket) = accept_with(&listening, SocketFlags::CLOEXEC) else { return };
-            self.hands.io.opened(socket.as_raw_fd());
+            self.reactor.io.opened(socket.as_raw_fd());
             self.take_in(now, index, socket);
         }
     }
 }
 
-impl<I: Io> Hands<I> {
+impl<I: Io> Reactor<I> {
     pub(super) fn arm_accept(&mut self, index: usize) {
         let acceptor = &mut self.acceptors[index];
         let Some(listening) = &acceptor.listening else { return };
         // At a door it can be said that there is no room, and health be told.
-        let is_paused = self.accept_paused && self.doors.get(listening.listener).is_none_or(Option::is_none);
+        let is_paused = self.accept_paused && self.policies.get(listening.listener).is_none_or(Option::is_none);
         if acceptor.accepting || acceptor.is_shut || is_paused || acceptor.retry_at.is_some() {
             return;
         }
@@ -184,7 +184,7 @@ impl<I: Io> Hands<I> {
         }
     }
 
-    /// Listens again where [`Hands::close_listener`] has ceased to.
+    /// Listens again where [`Reactor::close_listener`] has ceased to.
     pub(super) fn open_listener(&mut self, listener: usize) {
         let now = self.clock.now();
         for index in 0..self.acceptors.len() {

@@ -3,12 +3,12 @@
 use rustix::net::{Shutdown, shutdown};
 
 use super::connection::{Closing, Descriptor, End, Kind};
-use super::hands::Hands;
 use super::operation::Operation;
+use super::reactor::Reactor;
 use crate::bus::port::{Close, Input, Moment, Peer, Reason};
 use crate::io::{Io, Submission, tells_half_closed};
 
-impl<I: Io> Hands<I> {
+impl<I: Io> Reactor<I> {
     /// Watches for the other side's leaving where no read would show it: a paused or half-closed client, and a worker's
     /// stdin.
     pub(super) fn watch(&mut self, slot: usize) {
@@ -119,7 +119,7 @@ impl<I: Io> Hands<I> {
         if how == Close::Refuse {
             return self.hear_to_the_end(slot);
         }
-        self.prepare_goodbye(slot, why);
+        self.set_close_frame(slot, why);
         let connection = &mut self.connections[slot];
         connection.discard = true;
         // What it sends is thrown away, so nobody has to be spared it.

@@ -12,7 +12,7 @@ use super::inbox::Inbox;
 use super::inherited;
 use super::outbox::Outbox;
 use super::stderr::Stderr;
-use super::web::Web;
+use super::websocket::Web;
 use crate::bus::port::{Peer, WorkerKey, WorkerName};
 use crate::io::buffers::Buffers;
 
@@ -78,10 +78,10 @@ pub(super) struct Connection {
     /// How many bytes the write in flight has, or the last one had.
     pub asked: usize,
     /// A socket that had no room is tried again, in any case, this long after it was tried last.
-    pub room_patience: Duration,
-    /// It waits for that among [`Hands::full`].
+    pub room_backoff: Duration,
+    /// It waits for that among [`Reactor::full`].
     ///
-    /// [`Hands::full`]: super::hands::Hands::full
+    /// [`Reactor::full`]: super::reactor::Reactor::full
     pub is_full: bool,
     /// Its other side sends no more, as far as the kernel has told.
     pub half_closed: bool,
@@ -190,7 +190,7 @@ impl Connection {
             aside: false,
             awaits_room: false,
             asked: 0,
-            room_patience: Duration::ZERO,
+            room_backoff: Duration::ZERO,
             half_closed: false,
             is_full: false,
             web: None,

@@ -2,14 +2,14 @@
 
 use std::rc::Rc;
 
-use super::hands::{Hands, Source};
 use super::log;
 use super::outbox::are_held;
+use super::reactor::{Reactor, Source};
 use crate::bus::port::{Effect, Effects, Peer};
 use crate::io::Io;
 use crate::scan::Span;
 
-impl<I: Io> Hands<I> {
+impl<I: Io> Reactor<I> {
     /// Carries out what a call of the core has led to; what it copies lies in `source`.
     pub(super) fn carry_out(&mut self, effects: Effects<'_>, source: Option<&Source<'_>>) {
         for effect in effects {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::Shell;
 use super::budget::Stage;
-use super::hands::Hands;
+use super::reactor::Reactor;
 use crate::bus::port::{Input, Moment, Peer};
 use crate::io::Io;
 use crate::reserve;
@@ -23,12 +23,12 @@ const TRIM_EVERY: Duration = Duration::from_secs(1);
 impl<I: Io> Shell<I> {
     /// Bytes of all blocks that are lent, and of the lines that the core keeps.
     fn lent(&self) -> usize {
-        self.hands.io.lent() + self.bus.bytes_waiting()
+        self.reactor.io.lent() + self.bus.bytes_waiting()
     }
 
     /// When [`Shell::check_memory`] has something to do although nothing happens.
     pub(super) fn memory_due(&self) -> Option<Moment> {
-        let memory = &self.hands.memory;
+        let memory = &self.reactor.memory;
         let tell = match memory.stage(self.lent()) {
             Stage::Enough => None,
             Stage::Short => Some(memory.short_at),
@@ -40,80 +40,80 @@ impl<I: Io> Shell<I> {
 
     /// Looks once a turn whether memory is short, and gives back what is not needed.
     pub(super) fn check_memory(&mut self, now: Moment) {
-        let stage = self.hands.memory.stage(self.lent());
-        if stage > Stage::Enough || self.hands.memory.told > Stage::Enough {
+        let stage = self.reactor.memory.stage(self.lent());
+        if stage > Stage::Enough || self.reactor.memory.told > Stage::Enough {
             self.tell_memory(now, stage);
         }
-        if self.hands.memory.refused || reserve::is_spent() {
+        if self.reactor.memory.refused || reserve::is_spent() {
             self.tell_refused(now);
         }
-        if !self.hands.memory.waiting.is_empty() && !self.hands.is_short_of_memory() {
-            self.hands.retry_waiting();
+        if !self.reactor.memory.waiting.is_empty() && !self.reactor.is_short_of_memory() {
+            self.reactor.retry_waiting();
         }
-        if self.hands.io.buffers().has_spares() {
-            let due = *self.hands.memory.trim_at.get_or_insert(now.after(TRIM_EVERY));
+        if self.reactor.io.buffers().has_spares() {
+            let due = *self.reactor.memory.trim_at.get_or_insert(now.after(TRIM_EVERY));
             if due <= now {
-                self.hands.io.buffers().trim();
-                self.hands.memory.trim_at = self.hands.io.buffers().has_spares().then(|| now.after(TRIM_EVERY));
+                self.reactor.io.buffers().trim();
+                self.reactor.memory.trim_at = self.reactor.io.buffers().has_spares().then(|| now.after(TRIM_EVERY));
             }
         } else {
-            self.hands.memory.trim_at = None;
+            self.reactor.memory.trim_at = None;
         }
     }
 
     fn tell_memory(&mut self, now: Moment, stage: Stage) {
         match stage {
             Stage::Enough => {
-                self.hands.memory.told = stage;
+                self.reactor.memory.told = stage;
                 return self.tell(now, Input::Memory { used: self.lent(), held: Vec::new(), waiting: Vec::new() });
             }
-            Stage::Short if self.hands.memory.short_at > now => return,
-            Stage::Over if self.hands.memory.over_at > now => return,
+            Stage::Short if self.reactor.memory.short_at > now => return,
+            Stage::Over if self.reactor.memory.over_at > now => return,
             Stage::Short => {}
-            Stage::Over => self.hands.memory.over_at = now.after(AGAIN),
+            Stage::Over => self.reactor.memory.over_at = now.after(AGAIN),
         }
-        self.hands.memory.told = stage;
-        self.hands.memory.short_at = now.after(AGAIN);
-        self.hands.io.buffers().drop_spares();
-        let (used, held) = (self.lent(), self.hands.holders());
+        self.reactor.memory.told = stage;
+        self.reactor.memory.short_at = now.after(AGAIN);
+        self.reactor.io.buffers().drop_spares();
+        let (used, held) = (self.lent(), self.reactor.holders());
         let waiting = self
-            .hands
+            .reactor
             .memory
             .waiting
             .iter()
-            .filter_map(|slot| self.hands.connections.get(*slot))
+            .filter_map(|slot| self.reactor.connections.get(*slot))
             .map(|connection| connection.peer);
         let waiting = waiting.collect();
         self.tell(now, Input::Memory { used, held, waiting });
-        self.hands.retry_waiting();
+        self.reactor.retry_waiting();
     }
 
     fn tell_refused(&mut self, now: Moment) {
-        if self.hands.memory.refused_at > now {
+        if self.reactor.memory.refused_at > now {
             return;
         }
-        self.hands.memory.refused_at = now.after(AGAIN);
-        self.hands.io.buffers().drop_spares();
+        self.reactor.memory.refused_at = now.after(AGAIN);
+        self.reactor.io.buffers().drop_spares();
         let has_reserve = reserve::keep();
-        if !std::mem::take(&mut self.hands.memory.refused) && has_reserve {
+        if !std::mem::take(&mut self.reactor.memory.refused) && has_reserve {
             return;
         }
-        let held = self.hands.holders();
+        let held = self.reactor.holders();
         self.tell(now, Input::Refused { client: None, held });
-        self.hands.retry_waiting();
+        self.reactor.retry_waiting();
     }
 
     /// What came from a client cannot be kept.
     pub(super) fn refuse_to_keep(&mut self, now: Moment, slot: usize) {
-        self.hands.memory.refused = true;
-        if let Peer::Client(client) = self.hands.connections[slot].peer {
-            let held = self.hands.connections[slot].weight();
+        self.reactor.memory.refused = true;
+        if let Peer::Client(client) = self.reactor.connections[slot].peer {
+            let held = self.reactor.connections[slot].weight();
             self.tell(now, Input::Refused { client: Some(client), held: vec![(Peer::Client(client), held)] });
         }
     }
 }
 
-impl<I: Io> Hands<I> {
+impl<I: Io> Reactor<I> {
     pub(super) fn is_short_of_memory(&self) -> bool {
         self.io.lent() > self.memory.short_above() || self.memory.refused || reserve::is_spent()
     }

@@ -15,8 +15,8 @@ pub(super) enum Operation {
     Children,
     Stop,
     Log,
-    /// What a connection in the lobby waits for.
-    Arrival,
+    /// What a connection in the handshakes waits for.
+    Handshake,
     AdminAccept,
     AdminReceive,
     AdminSend,
@@ -42,7 +42,7 @@ impl Operation {
             8 => Self::Children,
             9 => Self::Stop,
             10 => Self::Log,
-            11 => Self::Arrival,
+            11 => Self::Handshake,
             12 => Self::AdminAccept,
             13 => Self::AdminReceive,
             14 => Self::AdminSend,
@@ -61,7 +61,7 @@ mod tests {
     fn a_token_brings_back_what_it_was_made_from() {
         use Operation as O;
         let all = [O::Accept, O::Read, O::Receive, O::Write, O::Watch, O::ReadStderr, O::ReadRestOfStderr, O::Children];
-        let others = [O::Stop, O::Log, O::Arrival, O::AdminAccept, O::AdminReceive, O::AdminSend, O::Reread];
+        let others = [O::Stop, O::Log, O::Handshake, O::AdminAccept, O::AdminReceive, O::AdminSend, O::Reread];
         for operation in all.into_iter().chain(others) {
             assert_eq!(Operation::of(operation.token(77)), Some((operation, 77)));
         }

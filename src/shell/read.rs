@@ -5,8 +5,8 @@ use std::io;
 
 use super::Shell;
 use super::connection::{Closing, Descriptor, End, Kind};
-use super::hands::{Hands, Source};
 use super::operation::Operation;
+use super::reactor::{Reactor, Source};
 use crate::bus::port::{Input, Moment, Next, Peer};
 use crate::io::buffers::CHUNK;
 use crate::io::ring::Completion;
@@ -22,7 +22,7 @@ const BATCHES_ALONE: usize = 16;
 impl<I: Io> Shell<I> {
     /// A read into the connection's own memory has completed.
     pub(super) fn read(&mut self, now: Moment, slot: usize, result: i32) {
-        let connection = &mut self.hands.connections[slot];
+        let connection = &mut self.reactor.connections[slot];
         debug_assert!(connection.reading);
         connection.reading = false;
         if result > 0 {
@@ -33,22 +33,22 @@ impl<I: Io> Shell<I> {
             };
             connection.inbox.filled(bytes);
             self.present(now, slot);
-            self.hands.after_frames(now, slot);
-            self.tell_news();
+            self.reactor.after_frames(now, slot);
+            self.drain_inputs();
         }
-        let hands = &mut self.hands;
-        if hands.remove_if_idle(slot) {
+        let reactor = &mut self.reactor;
+        if reactor.remove_if_idle(slot) {
             return;
         }
-        if hands.connections[slot].discard {
-            hands.connections[slot].inbox.release(hands.io.buffers());
+        if reactor.connections[slot].discard {
+            reactor.connections[slot].inbox.release(reactor.io.buffers());
         }
-        if result > 0 { hands.arm_read(slot) } else { hands.input_over(now, slot, result) }
+        if result > 0 { reactor.arm_read(slot) } else { reactor.input_over(now, slot, result) }
     }
 
     /// A receive into a provided buffer has completed.
     pub(super) fn received(&mut self, now: Moment, slot: usize, completion: &Completion) {
-        let connection = &mut self.hands.connections[slot];
+        let connection = &mut self.reactor.connections[slot];
         debug_assert!(connection.reading);
         connection.reading = false;
         connection.more_to_read = completion.more_to_read();
@@ -60,32 +60,32 @@ impl<I: Io> Shell<I> {
         {
             connection.presenting = true;
             self.present_received(now, slot, buffer, completion.result as usize);
-            self.hands.connections[slot].presenting = false;
-            self.hands.after_frames(now, slot);
-            self.tell_news();
+            self.reactor.connections[slot].presenting = false;
+            self.reactor.after_frames(now, slot);
+            self.drain_inputs();
         }
-        let hands = &mut self.hands;
+        let reactor = &mut self.reactor;
         if let Some(buffer) = buffer {
-            hands.io.return_received(buffer);
+            reactor.io.return_received(buffer);
         }
-        if hands.remove_if_idle(slot) {
+        if reactor.remove_if_idle(slot) {
             return;
         }
         match completion.result {
-            1.. => hands.arm_read(slot),
-            result if result == -libc::ENOBUFS => hands.starved.push(slot),
-            result => hands.input_over(now, slot, result),
+            1.. => reactor.arm_read(slot),
+            result if result == -libc::ENOBUFS => reactor.starved.push(slot),
+            result => reactor.input_over(now, slot, result),
         }
     }
 
     /// Gives received bytes to the core where they lie, and keeps what it does not consume.
     fn present_received(&mut self, now: Moment, slot: usize, buffer: u16, bytes: usize) {
-        let connection = &mut self.hands.connections[slot];
+        let connection = &mut self.reactor.connections[slot];
         let peer = connection.peer;
         let bytes = match (&mut connection.web, connection.outbox.framing()) {
             (Some(web), Some(framing)) => {
                 // SAFETY: the buffer is returned by the caller, after this.
-                let received = unsafe { self.hands.io.received_bytes(buffer) };
+                let received = unsafe { self.reactor.io.received_bytes(buffer) };
                 web.decode(framing, now, received, bytes)
             }
             _ => bytes,
@@ -94,23 +94,23 @@ impl<I: Io> Shell<I> {
             return;
         }
         // SAFETY: the same.
-        let mut window = unsafe { self.hands.io.received(buffer, bytes) };
-        if !self.hands.connections[slot].inbox.is_empty() || self.hands.connections[slot].paused {
-            if !self.hands.keep(slot, window.data()) {
+        let mut window = unsafe { self.reactor.io.received(buffer, bytes) };
+        if !self.reactor.connections[slot].inbox.is_empty() || self.reactor.connections[slot].paused {
+            if !self.reactor.keep(slot, window.data()) {
                 return self.refuse_to_keep(now, slot);
             }
             return self.present_kept(now, slot);
         }
         for batch in 1.. {
             let (received, effects) = self.bus.receive(now, peer, window);
-            self.hands.carry_out(effects, Some(&Source { from: peer, window, block: None }));
-            self.tell_news();
+            self.reactor.carry_out(effects, Some(&Source { from: peer, window, block: None }));
+            self.drain_inputs();
             window = window.without(received.consumed);
-            if received.next != Next::Again || self.hands.give_up_turn(slot, batch) {
+            if received.next != Next::Again || self.reactor.give_up_turn(slot, batch) {
                 break;
             }
         }
-        if !window.data().is_empty() && !self.hands.keep(slot, window.data()) {
+        if !window.data().is_empty() && !self.reactor.keep(slot, window.data()) {
             self.refuse_to_keep(now, slot);
         }
     }
@@ -118,66 +118,66 @@ impl<I: Io> Shell<I> {
     /// Gives the bytes of the inbox to the core. The connection stays meanwhile, even if the core closes it over what it
     /// reads.
     pub(super) fn present(&mut self, now: Moment, slot: usize) {
-        debug_assert!(!self.hands.connections[slot].presenting);
-        self.hands.connections[slot].presenting = true;
+        debug_assert!(!self.reactor.connections[slot].presenting);
+        self.reactor.connections[slot].presenting = true;
         self.present_kept(now, slot);
-        self.hands.connections[slot].presenting = false;
+        self.reactor.connections[slot].presenting = false;
     }
 
     fn present_kept(&mut self, now: Moment, slot: usize) {
-        let hands = &mut self.hands;
-        if hands.connections[slot].discard {
-            return hands.connections[slot].inbox.release(hands.io.buffers());
+        let reactor = &mut self.reactor;
+        if reactor.connections[slot].discard {
+            return reactor.connections[slot].inbox.release(reactor.io.buffers());
         }
-        let peer = hands.connections[slot].peer;
-        let keep = hands.connections[slot].kind != Kind::Socket;
+        let peer = reactor.connections[slot].peer;
+        let keep = reactor.connections[slot].kind != Kind::Socket;
         for batch in 1.. {
-            if self.hands.connections[slot].paused || self.hands.connections[slot].inbox.is_empty() {
+            if self.reactor.connections[slot].paused || self.reactor.connections[slot].inbox.is_empty() {
                 break;
             }
-            let mut inbox = std::mem::take(&mut self.hands.connections[slot].inbox);
+            let mut inbox = std::mem::take(&mut self.reactor.connections[slot].inbox);
             let Some(window) = inbox.window() else { return };
             let (received, effects) = self.bus.receive(now, peer, window);
-            self.hands.carry_out(effects, Some(&Source { from: peer, window, block: inbox.holdable() }));
-            self.tell_news();
-            inbox.consume(received.consumed, keep, self.hands.io.buffers());
-            self.hands.connections[slot].inbox = inbox;
-            if received.next != Next::Again || self.hands.give_up_turn(slot, batch) {
+            self.reactor.carry_out(effects, Some(&Source { from: peer, window, block: inbox.holdable() }));
+            self.drain_inputs();
+            inbox.consume(received.consumed, keep, self.reactor.io.buffers());
+            self.reactor.connections[slot].inbox = inbox;
+            if received.next != Next::Again || self.reactor.give_up_turn(slot, batch) {
                 break;
             }
         }
-        let hands = &mut self.hands;
-        let connection = &mut hands.connections[slot];
+        let reactor = &mut self.reactor;
+        let connection = &mut reactor.connections[slot];
         let small_again = connection.inbox.is_empty() && connection.inbox.is_long();
         if connection.discard || small_again {
-            connection.inbox.release(hands.io.buffers());
+            connection.inbox.release(reactor.io.buffers());
         }
     }
 
     pub(super) fn resume_connections(&mut self, now: Moment) {
         // Only those that wait now: one that is resumed meanwhile has its turn after the next completions.
-        for _ in 0..self.hands.resumed.len() {
-            let Some(slot) = self.hands.resumed.pop_front() else { return };
-            let Some(connection) = self.hands.connections.get_mut(slot) else { continue };
+        for _ in 0..self.reactor.resumed.len() {
+            let Some(slot) = self.reactor.resumed.pop_front() else { return };
+            let Some(connection) = self.reactor.connections.get_mut(slot) else { continue };
             connection.resuming = false;
-            if self.hands.remove_if_idle(slot) {
+            if self.reactor.remove_if_idle(slot) {
                 continue;
             }
             // What is being read comes after what is kept, and is presented with it.
-            if !self.hands.connections[slot].reading {
+            if !self.reactor.connections[slot].reading {
                 self.present(now, slot);
             }
-            if !self.hands.remove_if_idle(slot) {
-                self.hands.tell_ending(now, slot);
-                self.hands.tell_end(now, slot);
-                self.hands.arm_read(slot);
+            if !self.reactor.remove_if_idle(slot) {
+                self.reactor.tell_ending(now, slot);
+                self.reactor.tell_end(now, slot);
+                self.reactor.arm_read(slot);
             }
-            self.tell_news();
+            self.drain_inputs();
         }
     }
 }
 
-impl<I: Io> Hands<I> {
+impl<I: Io> Reactor<I> {
     fn longest_line(&self, slot: usize) -> usize {
         match self.connections[slot].peer {
             Peer::Client(_) => self.longest_client_line,

@@ -120,16 +120,16 @@ impl File {
 impl<I: Io> Shell<I> {
     /// Waits for what is read.
     pub(super) fn arm_rereading(&mut self) {
-        let Some(Rereading { bell, rung, .. }) = &mut self.hands.rereading else { return };
+        let Some(Rereading { bell, rung, .. }) = &mut self.reactor.rereading else { return };
         let (into, bytes) = (rung.as_mut_ptr(), rung.len() as u32);
         let read = Submission::Read { from: bell.as_raw_fd(), into, bytes, registered: None, now_or_never: false };
-        // SAFETY: the bytes live as long as the process, and the socket as long as the hands.
-        unsafe { self.hands.io.submit(read, Operation::Reread.token(0)) };
+        // SAFETY: the bytes live as long as the process, and the socket as long as the reactor.
+        unsafe { self.reactor.io.submit(read, Operation::Reread.token(0)) };
     }
 
     /// Something was read.
     pub(super) fn reread(&mut self, now: Moment) {
-        let Some(rereading) = &self.hands.rereading else { return };
+        let Some(rereading) = &self.reactor.rereading else { return };
         let read: Vec<Read> = rereading.read.try_iter().collect();
         for (whose, content) in read {
             match whose {
@@ -142,22 +142,22 @@ impl<I: Io> Shell<I> {
 
     /// The tokens of a listener are these now: who came in by one that is not among them goes.
     fn take_tokens(&mut self, now: Moment, listener: usize, content: io::Result<Vec<u8>>) {
-        let hands = &mut self.hands;
-        let Some(door) = &mut hands.doors[listener] else { return };
-        if !door.take_tokens(content) {
+        let reactor = &mut self.reactor;
+        let Some(policy) = &mut reactor.policies[listener] else { return };
+        if !policy.take_tokens(content) {
             return;
         }
-        let has_lost_it = |web: &super::web::Web| {
-            web.bearer.as_ref().is_some_and(|(entrance, bearer)| *entrance == listener && !door.knows(bearer))
+        let has_lost_it = |web: &super::websocket::Web| {
+            web.bearer.as_ref().is_some_and(|(entrance, bearer)| *entrance == listener && !policy.knows(bearer))
         };
-        for (_, connection) in &hands.connections {
+        for (_, connection) in &reactor.connections {
             if let (Some(web), Peer::Client(client)) = (&connection.web, connection.peer)
                 && has_lost_it(web)
             {
-                hands.news.push_back((now, Input::TokenRemoved { client }));
+                reactor.inputs.push_back((now, Input::TokenRemoved { client }));
             }
         }
-        self.tell_news();
+        self.drain_inputs();
     }
 }
 

@@ -33,7 +33,7 @@ use super::workers::processes::Processes;
 use super::workers::spawn::Spawned;
 use super::workers::starter::Started;
 use super::workers::usage::Usage;
-use super::{Ground, Shell, log};
+use super::{Shell, StartupContext, log};
 use crate::bus::port::{Exit, Origin, Reason, Signal, WorkerKey};
 use crate::bus::settings::{Proxies, Proxy};
 use crate::bus::shutdown::Stage;
@@ -878,7 +878,7 @@ impl Simulation {
         let descriptors = Allowance {
             of_workers: getrlimit(Resource::Nofile),
             fewer_clients: scarcity.clients.map(|clients| (clients, 0)),
-            lobby: super::lobby::BEYOND,
+            handshakes: super::handshakes::BEYOND,
         };
         wires.borrow_mut().most_open.extend(scarcity.descriptors.map(|most| (door, most)));
         wires.borrow_mut().steady = vec![signals.children.as_raw_fd(), signals.stop.as_raw_fd()];
@@ -892,9 +892,9 @@ impl Simulation {
         let of_admin = of_admin.into_iter().map(|socket| Acceptor::new(Listening::nowhere(socket, "a seed")));
         let admin = Admin::new(&config, of_admin.collect(), &[]);
         let children_of_shell = Box::new(Rc::clone(&children));
-        let ground = Ground { signals, descriptors, instead: None };
+        let ground = StartupContext { signals, descriptors, instead: None };
         let mut shell = Shell::new(config, kernel, children_of_shell, ground, vec![acceptor], admin);
-        shell.open_doors(None);
+        shell.start_listening(None);
         let mut simulation = Self {
             seed,
             turns: 0,
@@ -1212,7 +1212,7 @@ impl Simulation {
                 return;
             }
         }
-        panic!("it hangs: {what}; {} operations in flight", self.shell.hands.io.in_flight());
+        panic!("it hangs: {what}; {} operations in flight", self.shell.reactor.io.in_flight());
     }
 
     fn lives(mut self, most_steps: usize) {
@@ -1249,11 +1249,11 @@ impl Simulation {
             None => drop(write(&self.stop, b"!")),
         }
         self.runs("the end", false, |_| false);
-        assert!(self.shell.hands.done);
+        assert!(self.shell.reactor.done);
         self.wires.borrow_mut().is_prompt = true;
         self.shell.finish();
-        assert_eq!((self.shell.hands.connections.len(), self.shell.hands.io.lent()), (0, 0), "something is left");
-        assert!(self.shell.hands.lobby.is_empty(), "somebody waits in the lobby");
+        assert_eq!((self.shell.reactor.connections.len(), self.shell.reactor.io.lent()), (0, 0), "something is left");
+        assert!(self.shell.reactor.handshakes.is_empty(), "somebody waits in the lobby");
         let now = self.now();
         let Self { shell, wires, clients, operators, children, stdio, .. } = self;
         drop(shell);

@@ -8,11 +8,11 @@ use std::time::Duration;
 use rustix::io::ioctl_fionread;
 
 use super::connection::{Closing, Descriptor, Kind};
-use super::hands::Hands;
 use super::inherited;
 use super::log;
 use super::operation::Operation;
 use super::outbox::Next;
+use super::reactor::Reactor;
 use crate::bus::port::{Input, Moment, Peer, WorkerKey};
 use crate::io::{Io, Submission, tells_half_closed};
 
@@ -20,10 +20,10 @@ use crate::io::{Io, Submission, tells_half_closed};
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 
 /// A socket that had no room is tried again after this long, then after twice as long, and so on, until it has room.
-const FIRST_PATIENCE: Duration = Duration::from_millis(10);
-const LONGEST_PATIENCE: Duration = Duration::from_millis(640);
+const FIRST_BACKOFF: Duration = Duration::from_millis(10);
+const LONGEST_BACKOFF: Duration = Duration::from_millis(640);
 
-impl<I: Io> Hands<I> {
+impl<I: Io> Reactor<I> {
     /// Starts a write for every output that has something and is idle.
     pub(super) fn write_dirty(&mut self, now: Moment) {
         while let Some(slot) = self.dirty.pop() {
@@ -43,7 +43,7 @@ impl<I: Io> Hands<I> {
         }
         let (Some(out), Some(next)) = (connection.out().map(Descriptor::raw), connection.outbox.next()) else {
             if connection.closing == Closing::AfterFlush {
-                match self.say_goodbye(slot) {
+                match self.queue_close_frame(slot) {
                     true => self.write(now, slot),
                     false => self.shut_down(now, slot),
                 }
@@ -66,7 +66,7 @@ impl<I: Io> Hands<I> {
             }
             Next::Many { message, .. } if socket => {
                 // The last frame and the end of the connection are one packet.
-                let more = connection.web.as_ref().is_some_and(|web| web.has_said_goodbye());
+                let more = connection.web.as_ref().is_some_and(|web| web.close_frame_queued());
                 Submission::SendMany { socket: out, message, more }
             }
             Next::Many { vectors, count, .. } => Submission::WriteMany { to: out, vectors, count: count as u32 },
@@ -89,7 +89,7 @@ impl<I: Io> Hands<I> {
             1.. => result as usize,
             error => return self.not_written(now, slot, -error),
         };
-        connection.room_patience = Duration::ZERO;
+        connection.room_backoff = Duration::ZERO;
         let is_cut = connection.kind == Kind::Socket && bytes < connection.asked;
         let lines = connection.outbox.advance(bytes, self.io.buffers());
         if self.remove_if_idle(slot) {
@@ -159,8 +159,8 @@ impl<I: Io> Hands<I> {
     /// slowly would seem not to read at all.
     fn retry_sending_later(&mut self, now: Moment, slot: usize) {
         let connection = &mut self.connections[slot];
-        let patience = (connection.room_patience * 2).clamp(FIRST_PATIENCE, LONGEST_PATIENCE);
-        connection.room_patience = patience;
+        let patience = (connection.room_backoff * 2).clamp(FIRST_BACKOFF, LONGEST_BACKOFF);
+        connection.room_backoff = patience;
         if !std::mem::replace(&mut connection.is_full, true) {
             self.full.push(Reverse((now.after(patience), slot)));
         }
@@ -225,7 +225,7 @@ impl<I: Io> Hands<I> {
         self.tell(self.clock.now(), Input::Unread { worker, bytes });
     }
 
-    /// Hands the log to the kernel, one write at a time.
+    /// Reactor the log to the kernel, one write at a time.
     pub(super) fn write_log(&mut self) {
         if self.logging || self.retry_writing_at.is_some() || !log::take(&mut self.log) {
             return;

@@ -48,7 +48,7 @@ impl<I: Io> Shell<I> {
         acceptor.accepting = true;
         let accept = Submission::Accept { socket: listening.socket.as_raw_fd() };
         // SAFETY: the socket stays open while `accepting` is set.
-        unsafe { self.hands.io.submit(accept, Operation::AdminAccept.token(index)) };
+        unsafe { self.reactor.io.submit(accept, Operation::AdminAccept.token(index)) };
     }
 
     pub(in crate::shell) fn admin_accepted(&mut self, now: Moment, index: usize, result: i32) {
@@ -106,7 +106,7 @@ impl<I: Io> Shell<I> {
         };
         connection.receiving = true;
         // SAFETY: the connection keeps its input and its socket while `receiving` is set.
-        unsafe { self.hands.io.submit(receive, Operation::AdminReceive.token(slot)) };
+        unsafe { self.reactor.io.submit(receive, Operation::AdminReceive.token(slot)) };
     }
 
     pub(in crate::shell) fn admin_received(&mut self, now: Moment, slot: usize, result: i32) {
@@ -178,14 +178,14 @@ impl<I: Io> Shell<I> {
         View {
             bus: &self.bus,
             now,
-            pools: &self.hands.pools,
-            processes: &*self.hands.processes,
+            pools: &self.reactor.pools,
+            processes: &*self.reactor.processes,
             places: &self.admin.places,
-            recent: &self.hands.recent,
+            recent: &self.reactor.recent,
             history: &self.admin.history,
             turns: &self.admin.turns,
-            memory: self.hands.io.lent(),
-            max_memory: self.hands.memory.most,
+            memory: self.reactor.io.lent(),
+            max_memory: self.reactor.memory.most,
             started_at: self.admin.started_at,
             io: I::NAME,
             log_level: log::level_name(),
@@ -244,7 +244,7 @@ impl<I: Io> Shell<I> {
         connection.deadline = now.after(SEND_TIME);
         let deadline = connection.deadline;
         // SAFETY: the output is not touched and the socket stays open while `sending` is set.
-        unsafe { self.hands.io.submit(send, Operation::AdminSend.token(slot)) };
+        unsafe { self.reactor.io.submit(send, Operation::AdminSend.token(slot)) };
         self.admin.check_at(deadline);
     }
 
@@ -255,7 +255,7 @@ impl<I: Io> Shell<I> {
         // Taken for half-closed, as many are, it is told of room in either case.
         let room = Submission::AwaitRoom { descriptor: connection.socket.as_raw_fd(), half_closed: true };
         // SAFETY: the socket stays open while `sending` is set.
-        unsafe { self.hands.io.submit(room, Operation::AdminSend.token(slot)) };
+        unsafe { self.reactor.io.submit(room, Operation::AdminSend.token(slot)) };
     }
 
     pub(in crate::shell) fn admin_sent(&mut self, now: Moment, slot: usize, result: i32) {
@@ -368,7 +368,7 @@ impl<I: Io> Shell<I> {
         self.admin.closed = true;
         for index in 0..self.admin.acceptors.len() {
             if self.admin.acceptors[index].accepting {
-                self.hands.io.cancel(Operation::AdminAccept.token(index));
+                self.reactor.io.cancel(Operation::AdminAccept.token(index));
             }
         }
         let slots: Vec<usize> = self.admin.connections.iter().map(|(slot, _)| slot).collect();

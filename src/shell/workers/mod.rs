@@ -10,14 +10,14 @@ use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 
 use super::connection::{Closing, Connection, Descriptor};
-use super::hands::Hands;
 use super::log;
 use super::operation::Operation;
+use super::reactor::Reactor;
 use super::stderr::{Said, Stderr};
 use crate::bus::port::{Input, Moment, Peer, WorkerKey, WorkerName};
 use crate::io::{Io, Submission};
 
-impl<I: Io> Hands<I> {
+impl<I: Io> Reactor<I> {
     /// Begins to start a worker. What is written to it meanwhile waits in its outbox.
     pub(super) fn spawn(&mut self, worker: WorkerKey, name: WorkerName) {
         let slot = self.connections.insert(Connection::starting(worker, name));
@@ -142,13 +142,13 @@ impl<I: Io> Hands<I> {
 
     pub(super) fn arm_children(&mut self) {
         let read = read_bytes(self.signals.children.as_raw_fd(), self.children_seen);
-        // SAFETY: the bytes live as long as the process, and the pipe as long as the hands.
+        // SAFETY: the bytes live as long as the process, and the pipe as long as the reactor.
         unsafe { self.io.submit(read, Operation::Children.token(0)) };
     }
 
     pub(super) fn arm_stop(&mut self) {
         let read = read_bytes(self.signals.stop.as_raw_fd(), self.stops_seen);
-        // SAFETY: the bytes live as long as the process, and the pipe as long as the hands.
+        // SAFETY: the bytes live as long as the process, and the pipe as long as the reactor.
         unsafe { self.io.submit(read, Operation::Stop.token(0)) };
     }
 }

@@ -25,7 +25,7 @@ use crate::websocket::{HEALTH, forwarded};
 pub(in crate::shell) const RETRY_AFTER: u32 = 1;
 
 /// A WebSocket listener.
-pub(in crate::shell) struct Door {
+pub(in crate::shell) struct UpgradePolicy {
     pub terms: Web,
     tokens: Option<TokensFile>,
     /// Only this machine reaches it, so that a name that leads here is one of this machine.
@@ -33,9 +33,9 @@ pub(in crate::shell) struct Door {
 }
 
 /// What becomes of a request.
-pub(in crate::shell) enum Verdict {
+pub(in crate::shell) enum Decision {
     /// Its connection becomes a client.
-    Enter {
+    Accept {
         /// Who it is.
         origin: Box<Origin>,
         /// What it is told first.
@@ -49,7 +49,7 @@ pub(in crate::shell) enum Verdict {
     Refuse(Refusal),
 }
 
-impl Door {
+impl UpgradePolicy {
     /// That of a listener, if it speaks WebSocket.
     pub(in crate::shell) fn of(listener: &Listener, pools: &[Pool]) -> Option<Self> {
         let terms = listener.web.clone()?;
@@ -79,15 +79,21 @@ impl Door {
         listener: usize,
         origin: Origin,
         request: &Request<'_>,
-    ) -> Verdict {
+    ) -> Decision {
         if request.path == HEALTH && matches!(request.method, Method::Get | Method::Head) && request.upgrade().is_err()
         {
             return health(bus, listener, request.method);
         }
-        self.admit(bus, listener, origin, request).unwrap_or_else(Verdict::Refuse)
+        self.admit(bus, listener, origin, request).unwrap_or_else(Decision::Refuse)
     }
 
-    fn admit(&self, bus: &Bus, listener: usize, mut origin: Origin, request: &Request<'_>) -> Result<Verdict, Refusal> {
+    fn admit(
+        &self,
+        bus: &Bus,
+        listener: usize,
+        mut origin: Origin,
+        request: &Request<'_>,
+    ) -> Result<Decision, Refusal> {
         let forbidden = |why: String| Refusal::new(Status::Forbidden, why);
         if request.path != self.terms.path {
             let why = format!("there is nothing here but {} and {HEALTH}", self.terms.path);
@@ -139,7 +145,7 @@ impl Door {
         let connection_id = connection_id()?;
         let answer = Accepted { key, connection_id: &connection_id, protocol: request.protocol }.to_string();
         origin.names.connection_id = Some(connection_id.into());
-        Ok(Verdict::Enter { origin: Box::new(origin), answer, bearer })
+        Ok(Decision::Accept { origin: Box::new(origin), answer, bearer })
     }
 
     /// Whether a connection from there may say that it is of another source: by a token, or for its client.
@@ -162,7 +168,7 @@ impl Door {
     }
 }
 
-fn health(bus: &Bus, listener: usize, method: Method) -> Verdict {
+fn health(bus: &Bus, listener: usize, method: Method) -> Decision {
     let readiness = bus.listener_readiness(listener);
     let (status, body) = match readiness {
         Some(Readiness::Ready) => (Status::Ok, json!({ "status": "ready" })),
@@ -174,7 +180,7 @@ fn health(bus: &Bus, listener: usize, method: Method) -> Verdict {
         .field("Content-Type", "application/json")
         .field("Cache-Control", "no-store");
     let body = body.to_string() + "\n";
-    Verdict::Answer(match method {
+    Decision::Answer(match method {
         Method::Head => head.field("Content-Length", body.len()).end(),
         _ => head.body(&body),
     })

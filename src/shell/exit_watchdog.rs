@@ -62,7 +62,7 @@ mod tests {
     fn a_panic_ends_the_process_though_nobody_reads_what_it_says() {
         let (_reader, writer) = full_pipe();
         let mut process = Command::new(std::env::current_exe().expect("it has a file"));
-        process.args(["--exact", "shell::last_words::tests::a_process_that_panics", "--ignored", "--nocapture"]);
+        process.args(["--exact", "shell::exit_watchdog::tests::a_process_that_panics", "--ignored", "--nocapture"]);
         let mut process = process.stdout(Stdio::null()).stderr(writer).spawn().expect("it can be started");
         let until = Instant::now() + Duration::from_secs(120);
         let status = loop {

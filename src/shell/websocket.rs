@@ -1,8 +1,4 @@
-//! Clients that speak WebSocket: `door.rs` says who may become one, `tokens.rs` whose tokens are good, and this file what
-//! their frames mean to the shell. To the core they are clients like any other: lines come and lines go.
-
-pub(super) mod door;
-mod tokens;
+//! Clients that speak WebSocket: what their frames mean to the shell. Who may become one is said in `handshakes`. To the core they are clients like any other: lines come and lines go.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -11,7 +7,7 @@ use std::time::Duration;
 
 use super::connection::{Closing, Connection, End};
 use super::framing::Framing;
-use super::hands::Hands;
+use super::reactor::Reactor;
 use crate::bus::port::{Input, Moment, Peer, Reason};
 use crate::io::Io;
 use crate::tokens::Bearer;
@@ -30,9 +26,9 @@ pub(super) struct Web {
     /// The core knows that.
     is_told: bool,
     /// The code and the reason that it is closed with, once the core closes it.
-    goodbye: Option<(Option<u16>, &'static str)>,
+    close_frame: Option<(Option<u16>, &'static str)>,
     /// That was queued, and nothing comes after it.
-    has_said_goodbye: bool,
+    close_frame_queued: bool,
     /// When its last bytes came.
     heard: Moment,
     ping: Option<Duration>,
@@ -71,8 +67,8 @@ impl Web {
             binary: Binary::Never,
             ending: None,
             is_told: false,
-            goodbye: None,
-            has_said_goodbye: false,
+            close_frame: None,
+            close_frame_queued: false,
             heard: now,
             ping: terms.ping,
             turn: now,
@@ -128,12 +124,12 @@ impl Web {
     }
 
     /// Whether the end of the connection comes behind what is sent now.
-    pub(super) fn has_said_goodbye(&self) -> bool {
-        self.has_said_goodbye
+    pub(super) fn close_frame_queued(&self) -> bool {
+        self.close_frame_queued
     }
 
     /// What it is closed with, now that the core wants it closed for this reason.
-    fn goodbye(&self, why: Reason) -> (Option<u16>, &'static str) {
+    fn close_frame_for(&self, why: Reason) -> (Option<u16>, &'static str) {
         match self.ending {
             // RFC 6455, section 5.5.1: a close is answered with its own code.
             Some(Ending::Left(code)) => return (code, ""),
@@ -180,12 +176,12 @@ fn spread(period: Duration, number: u64) -> Duration {
     period.mul_f64(0.1 + 0.9 * part as f64 / (1 << 24) as f64)
 }
 
-impl<I: Io> Hands<I> {
+impl<I: Io> Reactor<I> {
     /// Frames of a WebSocket were decoded: what they want beside their lines is done.
     pub(super) fn after_frames(&mut self, now: Moment, slot: usize) {
         let Some(connection) = self.connections.get_mut(slot) else { return };
         let Some(outbox) = connection.outbox.framing() else { return };
-        if outbox.urgent_waits() {
+        if outbox.control_waits() {
             self.mark_dirty(slot);
         }
         let connection = &mut self.connections[slot];
@@ -217,21 +213,21 @@ impl<I: Io> Hands<I> {
     }
 
     /// The core closes a client for this reason: what a WebSocket is told with its last frame.
-    pub(super) fn prepare_goodbye(&mut self, slot: usize, why: Reason) {
+    pub(super) fn set_close_frame(&mut self, slot: usize, why: Reason) {
         if let Some(web) = &mut self.connections[slot].web {
-            let goodbye = web.goodbye(why);
-            web.goodbye.get_or_insert(goodbye);
+            let close_frame = web.close_frame_for(why);
+            web.close_frame.get_or_insert(close_frame);
         }
     }
 
     /// Queues the last frame of a WebSocket, if it is still to come. True if it was queued now.
-    pub(super) fn say_goodbye(&mut self, slot: usize) -> bool {
+    pub(super) fn queue_close_frame(&mut self, slot: usize) -> bool {
         let connection = &mut self.connections[slot];
-        let Some((code, reason)) = connection.web.as_mut().and_then(|web| web.goodbye.take()) else { return false };
+        let Some((code, reason)) = connection.web.as_mut().and_then(|web| web.close_frame.take()) else { return false };
         let Some(framing) = connection.outbox.framing() else { return false };
-        framing.urge(&encode::close(code, reason, None));
+        framing.queue_control(&encode::close(code, reason, None));
         if let Some(web) = &mut connection.web {
-            (web.ping, web.has_said_goodbye) = (None, true);
+            (web.ping, web.close_frame_queued) = (None, true);
         }
         true
     }
@@ -305,7 +301,7 @@ impl<I: Io> Hands<I> {
         web.pinged = Some(now);
         let due = web.due();
         if let Some(framing) = outbox.framing() {
-            framing.urge(&encode::ping(b"", None));
+            framing.queue_control(&encode::ping(b"", None));
         }
         self.mark_dirty(slot);
         Some(due)

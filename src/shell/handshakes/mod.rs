@@ -7,6 +7,9 @@
 //! Invariants: the kernel holds one operation of each of them, and it goes when that completes. Whatever changes what one
 //! waits for, or whether, has it counted.
 
+pub(super) mod tokens;
+pub(super) mod upgrade;
+
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -15,20 +18,20 @@ use std::time::Duration;
 use rustix::net::{Shutdown, shutdown};
 use slab::Slab;
 
-use super::Shell;
-use super::connection::{Connection, Descriptor, Kind};
-use super::framing::Framing;
-use super::hands::Hands;
-use super::operation::Operation;
-use super::web::Web;
-use super::web::door::{RETRY_AFTER, Verdict};
 use crate::bus::port::{Input, Moment, Names, Origin, Place, Source};
 use crate::bus::settings;
 use crate::http1::Status;
 use crate::io::{Io, Submission};
 use crate::proxy::{self, Reading};
+use crate::shell::Shell;
+use crate::shell::connection::{Connection, Descriptor, Kind};
+use crate::shell::framing::Framing;
+use crate::shell::operation::Operation;
+use crate::shell::reactor::Reactor;
+use crate::shell::websocket::Web;
 use crate::websocket::answer::Refusal;
 use crate::websocket::request::{self, LONGEST_HEAD};
+use upgrade::{Decision, RETRY_AFTER};
 
 /// How many wait at once at most beyond the slots that are free.
 pub(super) const BEYOND: usize = 256;
@@ -46,8 +49,8 @@ const LINGER: Duration = Duration::from_secs(1);
 
 /// See the top of the file.
 #[derive(Default)]
-pub(super) struct Lobby {
-    arrivals: Slab<Arrival>,
+pub(super) struct Handshakes {
+    pending: Slab<PendingHandshake>,
     /// How many of each source wait to say something.
     sources: HashMap<Source, usize>,
     /// Nobody's time is up before this; it may be early, never late.
@@ -57,7 +60,7 @@ pub(super) struct Lobby {
 }
 
 /// A connection that has just been accepted.
-pub(super) struct Newcomer {
+pub(super) struct AcceptedSocket {
     pub socket: OwnedFd,
     /// Index of its acceptor.
     pub acceptor: usize,
@@ -68,14 +71,14 @@ pub(super) struct Newcomer {
 }
 
 /// A connection that has something to say before it is a client.
-struct Arrival {
-    newcomer: Newcomer,
+struct PendingHandshake {
+    accepted: AcceptedSocket,
     /// Who it is, as far as that is known.
     origin: Origin,
     stage: Stage,
     since: Moment,
     deadline: Moment,
-    /// What it is counted as among [`Lobby::sources`].
+    /// What it is counted as among [`Handshakes::sources`].
     counted: Option<Source>,
     /// Why its operation was asked to end.
     over: Option<Over>,
@@ -116,7 +119,7 @@ enum Over {
     Closed,
 }
 
-impl Lobby {
+impl Handshakes {
     /// An empty one for so many beyond the slots that are free.
     pub(super) fn new(beyond: usize) -> Self {
         Self { beyond, ..Self::default() }
@@ -129,24 +132,24 @@ impl Lobby {
 
     /// Whether nobody is there.
     pub(super) fn is_empty(&self) -> bool {
-        self.arrivals.is_empty()
+        self.pending.is_empty()
     }
 
-    fn waiting(&self) -> impl Iterator<Item = (usize, &Arrival)> {
-        self.arrivals.iter().filter(|(_, arrival)| arrival.over.is_none())
+    fn waiting(&self) -> impl Iterator<Item = (usize, &PendingHandshake)> {
+        self.pending.iter().filter(|(_, handshake)| handshake.over.is_none())
     }
 
     /// Whose place is needed first: those who have been told why they go, and then as it stands at the top of the file.
     fn gives_way(&self) -> Option<usize> {
-        let told = self.waiting().filter(|(_, arrival)| matches!(arrival.stage, Stage::End));
-        told.min_by_key(|(_, arrival)| arrival.since).map(|(slot, _)| slot).or_else(|| {
+        let told = self.waiting().filter(|(_, handshake)| matches!(handshake.stage, Stage::End));
+        told.min_by_key(|(_, handshake)| handshake.since).map(|(slot, _)| slot).or_else(|| {
             let most = self.sources.values().copied().max()?;
             let mut heaviest = self.sources.iter().filter(|(_, count)| **count == most).map(|(source, _)| *source);
             match (heaviest.next(), heaviest.next()) {
                 // To look each of them up takes longer.
-                (one, None) => self.first_to_go(|arrival| arrival.counted == one),
-                _ => self.first_to_go(|arrival| {
-                    arrival.counted.is_some_and(|source| self.sources.get(&source) == Some(&most))
+                (one, None) => self.first_to_go(|handshake| handshake.counted == one),
+                _ => self.first_to_go(|handshake| {
+                    handshake.counted.is_some_and(|source| self.sources.get(&source) == Some(&most))
                 }),
             }
         })
@@ -154,9 +157,9 @@ impl Lobby {
 
     /// Counts an arrival as what it is now: of a source, while it waits to say something.
     fn count(&mut self, slot: usize) {
-        let arrival = &mut self.arrivals[slot];
-        let is = (arrival.over.is_none() && !arrival.is_told()).then(|| arrival.source());
-        let was = std::mem::replace(&mut arrival.counted, is);
+        let handshake = &mut self.pending[slot];
+        let is = (handshake.over.is_none() && !handshake.is_told()).then(|| handshake.source());
+        let was = std::mem::replace(&mut handshake.counted, is);
         if was == is {
             return;
         }
@@ -175,22 +178,22 @@ impl Lobby {
     }
 
     /// An arrival is one no more.
-    fn remove(&mut self, slot: usize) -> Arrival {
-        let arrival = self.arrivals.remove(slot);
-        self.discount(arrival.counted);
-        arrival
+    fn remove(&mut self, slot: usize) -> PendingHandshake {
+        let handshake = self.pending.remove(slot);
+        self.discount(handshake.counted);
+        handshake
     }
 
     /// Who goes first of those who are chosen and have not been told anything yet.
-    fn first_to_go(&self, is_chosen: impl Fn(&Arrival) -> bool) -> Option<usize> {
-        let chosen = self.waiting().filter(|(_, arrival)| !arrival.is_told() && is_chosen(arrival));
-        chosen.min_by_key(|(_, arrival)| (arrival.has_spoken(), arrival.since)).map(|(slot, _)| slot)
+    fn first_to_go(&self, is_chosen: impl Fn(&PendingHandshake) -> bool) -> Option<usize> {
+        let chosen = self.waiting().filter(|(_, handshake)| !handshake.is_told() && is_chosen(handshake));
+        chosen.min_by_key(|(_, handshake)| (handshake.has_spoken(), handshake.since)).map(|(slot, _)| slot)
     }
 
     /// An arrival comes to its next stage, which has to be over at the deadline.
     fn go_on(&mut self, slot: usize, stage: Stage, deadline: Moment) {
-        let arrival = &mut self.arrivals[slot];
-        (arrival.stage, arrival.deadline) = (stage, deadline);
+        let handshake = &mut self.pending[slot];
+        (handshake.stage, handshake.deadline) = (stage, deadline);
         self.count(slot);
         self.wake_at(deadline);
     }
@@ -200,7 +203,7 @@ impl Lobby {
     }
 }
 
-impl Arrival {
+impl PendingHandshake {
     /// Whether nothing more is awaited of it.
     fn is_told(&self) -> bool {
         matches!(self.stage, Stage::Answer { .. } | Stage::End)
@@ -215,20 +218,20 @@ impl Arrival {
     }
 }
 
-impl<I: Io> Hands<I> {
+impl<I: Io> Reactor<I> {
     /// Waits for what a connection has to say first: the header of a proxy, if one may come, and the request of a
     /// WebSocket, if the listener has a door.
-    fn await_word(&mut self, now: Moment, newcomer: Newcomer, proxy: Option<&settings::Proxy>) {
+    fn begin_handshake(&mut self, now: Moment, accepted: AcceptedSocket, proxy: Option<&settings::Proxy>) {
         let (stage, deadline) = match proxy {
             Some(proxy) => (Stage::Header { required: proxy.required }, now.after(proxy.timeout)),
             None => (Stage::Request(request::Reader::default()), now.after(REQUEST_TIMEOUT)),
         };
-        let of_request = if self.doors[newcomer.listener].is_some() { LONGEST_HEAD } else { 0 };
+        let of_request = if self.policies[accepted.listener].is_some() { LONGEST_HEAD } else { 0 };
         let of_header = if proxy.is_some() { proxy::LONGEST } else { 0 };
         let longest = of_header + of_request;
-        let slot = self.lobby.arrivals.insert(Arrival {
-            origin: newcomer.place.into(),
-            newcomer,
+        let slot = self.handshakes.pending.insert(PendingHandshake {
+            origin: accepted.place.into(),
+            accepted,
             stage,
             since: now,
             deadline,
@@ -239,23 +242,23 @@ impl<I: Io> Hands<I> {
             filled: 0,
             header: 0,
         });
-        self.lobby.count(slot);
-        self.lobby.wake_at(deadline);
+        self.handshakes.count(slot);
+        self.handshakes.wake_at(deadline);
         self.wait(slot);
     }
 
-    /// Hands the kernel the next operation of an arrival.
+    /// Reactor the kernel the next operation of an arrival.
     fn wait(&mut self, slot: usize) {
-        let arrival = &mut self.lobby.arrivals[slot];
-        let socket = arrival.newcomer.socket.as_raw_fd();
-        let submission = match &mut arrival.stage {
+        let handshake = &mut self.handshakes.pending[slot];
+        let socket = handshake.accepted.socket.as_raw_fd();
+        let submission = match &mut handshake.stage {
             Stage::Header { .. } | Stage::Request(_) => {
-                let mut last = arrival.bytes.len() - 1;
-                if arrival.filled == last {
-                    last = arrival.longest.min(2 * last);
-                    arrival.bytes.resize(last + 1, 0);
+                let mut last = handshake.bytes.len() - 1;
+                if handshake.filled == last {
+                    last = handshake.longest.min(2 * last);
+                    handshake.bytes.resize(last + 1, 0);
                 }
-                let room = &mut arrival.bytes[arrival.filled..last];
+                let room = &mut handshake.bytes[handshake.filled..last];
                 debug_assert!(!room.is_empty(), "as many bytes are what is awaited or not");
                 Submission::ReceiveInto { socket, into: room.as_mut_ptr(), bytes: room.len() as u32 }
             }
@@ -264,31 +267,32 @@ impl<I: Io> Hands<I> {
                 Submission::Send { socket, from: rest.as_ptr(), bytes: rest.len() as u32, now_or_never: false }
             }
             Stage::End => {
-                let into = arrival.bytes.as_mut_ptr();
-                Submission::ReceiveInto { socket, into, bytes: arrival.bytes.len() as u32 }
+                let into = handshake.bytes.as_mut_ptr();
+                Submission::ReceiveInto { socket, into, bytes: handshake.bytes.len() as u32 }
             }
         };
         // SAFETY: the arrival stays, with its socket and its bytes, until this completes.
-        unsafe { self.io.submit(submission, Operation::Arrival.token(slot)) };
+        unsafe { self.io.submit(submission, Operation::Handshake.token(slot)) };
     }
 
     /// Asks for the end of an operation. What becomes of its connection is decided when it completes.
     fn end_wait(&mut self, slot: usize, over: Over) {
-        self.lobby.arrivals[slot].over = Some(over);
-        self.lobby.count(slot);
-        self.io.cancel(Operation::Arrival.token(slot));
+        self.handshakes.pending[slot].over = Some(over);
+        self.handshakes.count(slot);
+        self.io.cancel(Operation::Handshake.token(slot));
     }
 
     /// There are so many free slots: who is too many gives way.
-    pub(super) fn crowd_lobby(&mut self, free: usize) {
+    pub(super) fn limit_handshakes(&mut self, free: usize) {
         // Those who are asked to go are in it until they have.
-        if self.lobby.arrivals.len() <= free + self.lobby.beyond {
+        if self.handshakes.pending.len() <= free + self.handshakes.beyond {
             return;
         }
         // An answer that is not sent yet is about to be: cut off, it would not say why.
-        let holds = self.lobby.waiting().filter(|(_, arrival)| !matches!(arrival.stage, Stage::Answer { .. })).count();
-        for _ in free + self.lobby.beyond..holds {
-            let Some(slot) = self.lobby.gives_way() else { return };
+        let holds =
+            self.handshakes.waiting().filter(|(_, handshake)| !matches!(handshake.stage, Stage::Answer { .. })).count();
+        for _ in free + self.handshakes.beyond..holds {
+            let Some(slot) = self.handshakes.gives_way() else { return };
             self.end_wait(slot, Over::Crowded);
         }
     }
@@ -296,41 +300,45 @@ impl<I: Io> Hands<I> {
     /// Of a source that has said which it is, no more wait to be let in through a listener than it takes of them. One
     /// is always heard, so that it can be told why it is not taken.
     fn keep_share(&mut self, listener: usize, source: Source, room: usize) {
-        let is_of = |arrival: &Arrival| {
-            arrival.newcomer.listener == listener
-                && matches!(arrival.stage, Stage::Request(_))
-                && arrival.source() == source
+        let is_of = |handshake: &PendingHandshake| {
+            handshake.accepted.listener == listener
+                && matches!(handshake.stage, Stage::Request(_))
+                && handshake.source() == source
         };
-        let waiting = self.lobby.waiting().filter(|(_, arrival)| is_of(arrival)).count();
+        let waiting = self.handshakes.waiting().filter(|(_, handshake)| is_of(handshake)).count();
         for _ in room.max(1)..waiting {
-            let Some(slot) = self.lobby.first_to_go(is_of) else { return };
+            let Some(slot) = self.handshakes.first_to_go(is_of) else { return };
             self.end_wait(slot, Over::Surplus);
         }
     }
 
     /// Ends the wait of those whose time is up.
-    pub(super) fn expire_arrivals(&mut self, now: Moment) {
-        if self.lobby.due.is_none_or(|due| due > now) {
+    pub(super) fn expire_handshakes(&mut self, now: Moment) {
+        if self.handshakes.due.is_none_or(|due| due > now) {
             return;
         }
-        let late: Vec<usize> =
-            self.lobby.waiting().filter(|(_, arrival)| arrival.deadline <= now).map(|(slot, _)| slot).collect();
+        let late: Vec<usize> = self
+            .handshakes
+            .waiting()
+            .filter(|(_, handshake)| handshake.deadline <= now)
+            .map(|(slot, _)| slot)
+            .collect();
         late.into_iter().for_each(|slot| self.end_wait(slot, Over::Late));
-        self.lobby.due = self.lobby.waiting().map(|(_, arrival)| arrival.deadline).min();
+        self.handshakes.due = self.handshakes.waiting().map(|(_, handshake)| handshake.deadline).min();
     }
 
     /// Nobody is let in any more.
-    pub(super) fn clear_lobby(&mut self) {
-        let waiting: Vec<usize> = self.lobby.waiting().map(|(slot, _)| slot).collect();
+    pub(super) fn cancel_handshakes(&mut self) {
+        let waiting: Vec<usize> = self.handshakes.waiting().map(|(slot, _)| slot).collect();
         waiting.into_iter().for_each(|slot| self.end_wait(slot, Over::Closed));
-        self.lobby.due = None;
+        self.handshakes.due = None;
     }
 
     /// Closes a connection that brings nobody. `why` is told, unless it left without having said anything.
-    fn turn_away(&mut self, now: Moment, arrival: Arrival, why: Option<&str>) {
-        let address = &self.acceptors[arrival.newcomer.acceptor].address;
-        let place = arrival.newcomer.place;
-        let is_web = matches!(arrival.stage, Stage::Request(_));
+    fn turn_away(&mut self, now: Moment, handshake: PendingHandshake, why: Option<&str>) {
+        let address = &self.acceptors[handshake.accepted.acceptor].address;
+        let place = handshake.accepted.place;
+        let is_web = matches!(handshake.stage, Stage::Request(_));
         match why {
             Some(why) => {
                 let why = format!("on {address} {why}");
@@ -339,19 +347,19 @@ impl<I: Io> Hands<I> {
             }
             None => tracing::debug!("{place} left {address} before it had said who it is"),
         }
-        drop(arrival);
+        drop(handshake);
         self.free_descriptor();
     }
 
     /// Tells a connection something, with which it ends.
     fn end_with(&mut self, now: Moment, slot: usize, answer: String) {
-        self.lobby.go_on(slot, Stage::Answer { bytes: answer.into_bytes().into(), sent: 0 }, now.after(LINGER));
+        self.handshakes.go_on(slot, Stage::Answer { bytes: answer.into_bytes().into(), sent: 0 }, now.after(LINGER));
         self.wait(slot);
     }
 
     /// Refuses a WebSocket.
     fn refuse(&mut self, now: Moment, slot: usize, refusal: &Refusal) {
-        let Newcomer { acceptor, place, .. } = &self.lobby.arrivals[slot].newcomer;
+        let AcceptedSocket { acceptor, place, .. } = &self.handshakes.pending[slot].accepted;
         let address = &self.acceptors[*acceptor].address;
         let why = format!("on {address} {} ({})", refusal.why, refusal.status.code());
         let place = *place;
@@ -361,16 +369,16 @@ impl<I: Io> Hands<I> {
 
     /// An operation of somebody who is being told why it goes has completed.
     fn ending_goes_on(&mut self, slot: usize, result: i32) {
-        let arrival = &mut self.lobby.arrivals[slot];
-        let is_over = arrival.over.is_some();
-        let goes_on = match (&mut arrival.stage, -result) {
+        let handshake = &mut self.handshakes.pending[slot];
+        let is_over = handshake.over.is_some();
+        let goes_on = match (&mut handshake.stage, -result) {
             (_, libc::EAGAIN | libc::EINTR) => true,
             (Stage::Answer { bytes, sent }, _) if result > 0 => {
                 *sent += result as usize;
                 if *sent == bytes.len() {
                     // Closed at once, what it has sent and nobody has read would take the answer with it (tcp(7)).
-                    let _ = shutdown(&arrival.newcomer.socket, Shutdown::Write);
-                    arrival.stage = Stage::End;
+                    let _ = shutdown(&handshake.accepted.socket, Shutdown::Write);
+                    handshake.stage = Stage::End;
                 }
                 true
             }
@@ -380,19 +388,19 @@ impl<I: Io> Hands<I> {
         if goes_on && !is_over {
             return self.wait(slot);
         }
-        drop(self.lobby.remove(slot));
+        drop(self.handshakes.remove(slot));
         self.free_descriptor();
     }
 }
 
 impl<I: Io> Shell<I> {
     /// A connection waits for what has to be said first.
-    pub(super) fn await_word(&mut self, now: Moment, newcomer: Newcomer) {
-        let (listener, place) = (newcomer.listener, newcomer.place);
+    pub(super) fn begin_handshake(&mut self, now: Moment, accepted: AcceptedSocket) {
+        let (listener, place) = (accepted.listener, accepted.place);
         let proxy = self.bus.awaits_header(listener, place);
         let is_introduced = proxy.is_none();
-        self.hands.await_word(now, newcomer, proxy);
-        self.hands.crowd_lobby(self.bus.free_slots());
+        self.reactor.begin_handshake(now, accepted, proxy);
+        self.reactor.limit_handshakes(self.bus.free_slots());
         if is_introduced {
             self.share_out(listener, place);
         }
@@ -400,49 +408,49 @@ impl<I: Io> Shell<I> {
 
     /// One more from there waits to be let in.
     fn share_out(&mut self, listener: usize, place: Place) {
-        let Some(door) = &self.hands.doors[listener] else { return };
+        let Some(policy) = &self.reactor.policies[listener] else { return };
         // Whom a token or a trusted proxy names is counted when that is known.
-        if !door.names_sources(place)
+        if !policy.names_sources(place)
             && let Some(room) = self.bus.room_of_source(listener, place.source())
         {
-            self.hands.keep_share(listener, place.source(), room);
+            self.reactor.keep_share(listener, place.source(), room);
         }
     }
 
-    /// The operation of a connection in the lobby has completed.
-    pub(super) fn arrival_goes_on(&mut self, now: Moment, slot: usize, result: i32) {
-        let hands = &mut self.hands;
-        let arrival = &mut hands.lobby.arrivals[slot];
-        if matches!(arrival.stage, Stage::Answer { .. } | Stage::End) {
-            return hands.ending_goes_on(slot, result);
+    /// The operation of a connection in the handshakes has completed.
+    pub(super) fn handshake_step(&mut self, now: Moment, slot: usize, result: i32) {
+        let reactor = &mut self.reactor;
+        let handshake = &mut reactor.handshakes.pending[slot];
+        if matches!(handshake.stage, Stage::Answer { .. } | Stage::End) {
+            return reactor.ending_goes_on(slot, result);
         }
         if result > 0 {
-            arrival.filled += result as usize;
+            handshake.filled += result as usize;
         }
         let has_ended = match -result {
             libc::EAGAIN | libc::EINTR | libc::ECANCELED => false,
             _ => result <= 0,
         };
-        if arrival.over == Some(Over::Closed) {
-            let arrival = hands.lobby.remove(slot);
-            return hands.turn_away(now, arrival, None);
+        if handshake.over == Some(Over::Closed) {
+            let handshake = reactor.handshakes.remove(slot);
+            return reactor.turn_away(now, handshake, None);
         }
-        match arrival.stage {
+        match handshake.stage {
             Stage::Header { required } => self.read_header(now, slot, required, has_ended),
             _ => self.read_request(now, slot, has_ended),
         }
     }
 
     fn read_header(&mut self, now: Moment, slot: usize, required: bool, has_ended: bool) {
-        let hands = &mut self.hands;
-        let arrival = &mut hands.lobby.arrivals[slot];
-        let is_empty = arrival.filled == 0;
-        let reading = proxy::read(&arrival.bytes[..arrival.filled.min(proxy::LONGEST)]);
-        let why = match (reading, arrival.over) {
-            (Reading::More, None) if !has_ended => return hands.wait(slot),
+        let reactor = &mut self.reactor;
+        let handshake = &mut reactor.handshakes.pending[slot];
+        let is_empty = handshake.filled == 0;
+        let reading = proxy::read(&handshake.bytes[..handshake.filled.min(proxy::LONGEST)]);
+        let why = match (reading, handshake.over) {
+            (Reading::More, None) if !has_ended => return reactor.wait(slot),
             (Reading::Header(header), _) => {
-                arrival.origin = origin(arrival.newcomer.place, header.source, header.names);
-                arrival.header = header.length;
+                handshake.origin = origin(handshake.accepted.place, header.source, header.names);
+                handshake.header = header.length;
                 return self.introduced(now, slot, has_ended);
             }
             (Reading::Malformed(why), _) => Some(why.to_owned()),
@@ -453,7 +461,7 @@ impl<I: Io> Shell<I> {
             (Reading::More, _) if has_ended && is_empty => None,
             // It has said nothing, and need not.
             (Reading::More, Some(Over::Late)) if is_empty && !required => {
-                arrival.over = None;
+                handshake.over = None;
                 return self.introduced(now, slot, has_ended);
             }
             (Reading::More, Some(Over::Late)) => {
@@ -462,44 +470,44 @@ impl<I: Io> Shell<I> {
             (Reading::More, Some(Over::Crowded | Over::Surplus)) => Some(CROWDED.to_owned()),
             (Reading::More, _) => Some("it ended in the middle of its PROXY header".to_owned()),
         };
-        if arrival.over == Some(Over::Crowded) && hands.doors[arrival.newcomer.listener].is_some() {
-            arrival.over = None;
-            return hands.refuse(now, slot, &Refusal::unavailable(CROWDED, RETRY_AFTER));
+        if handshake.over == Some(Over::Crowded) && reactor.policies[handshake.accepted.listener].is_some() {
+            handshake.over = None;
+            return reactor.refuse(now, slot, &Refusal::unavailable(CROWDED, RETRY_AFTER));
         }
-        let arrival = hands.lobby.remove(slot);
-        hands.turn_away(now, arrival, why.as_deref());
+        let handshake = reactor.handshakes.remove(slot);
+        reactor.turn_away(now, handshake, why.as_deref());
     }
 
     /// It is known whom a connection brings.
     fn introduced(&mut self, now: Moment, slot: usize, has_ended: bool) {
-        let hands = &mut self.hands;
-        let arrival = &mut hands.lobby.arrivals[slot];
-        if hands.doors[arrival.newcomer.listener].is_none() {
-            let arrival = hands.lobby.remove(slot);
-            let Arrival { newcomer, origin, bytes, filled, header, .. } = arrival;
-            return self.let_in(newcomer, origin, &bytes[header..filled], None);
+        let reactor = &mut self.reactor;
+        let handshake = &mut reactor.handshakes.pending[slot];
+        if reactor.policies[handshake.accepted.listener].is_none() {
+            let handshake = reactor.handshakes.remove(slot);
+            let PendingHandshake { accepted, origin, bytes, filled, header, .. } = handshake;
+            return self.let_in(accepted, origin, &bytes[header..filled], None);
         }
-        let (listener, place) = (arrival.newcomer.listener, arrival.origin.place);
-        hands.lobby.go_on(slot, Stage::Request(request::Reader::default()), now.after(REQUEST_TIMEOUT));
+        let (listener, place) = (handshake.accepted.listener, handshake.origin.place);
+        reactor.handshakes.go_on(slot, Stage::Request(request::Reader::default()), now.after(REQUEST_TIMEOUT));
         self.share_out(listener, place);
         self.read_request(now, slot, has_ended);
     }
 
     fn read_request(&mut self, now: Moment, slot: usize, has_ended: bool) {
-        let hands = &mut self.hands;
-        let arrival = &mut hands.lobby.arrivals[slot];
-        let bytes = &arrival.bytes[arrival.header..arrival.filled];
-        let Stage::Request(reader) = &mut arrival.stage else { return };
+        let reactor = &mut self.reactor;
+        let handshake = &mut reactor.handshakes.pending[slot];
+        let bytes = &handshake.bytes[handshake.header..handshake.filled];
+        let Stage::Request(reader) = &mut handshake.stage else { return };
         let (verdict, length) = match reader.read(bytes) {
             request::Reading::More if has_ended => {
                 let why = (!bytes.is_empty()).then_some("it ended in the middle of its request");
-                let arrival = hands.lobby.remove(slot);
-                return hands.turn_away(now, arrival, why);
+                let handshake = reactor.handshakes.remove(slot);
+                return reactor.turn_away(now, handshake, why);
             }
             request::Reading::More => {
                 let unavailable = |why| Refusal::unavailable(why, RETRY_AFTER);
-                let refusal = match arrival.over {
-                    None => return hands.wait(slot),
+                let refusal = match handshake.over {
+                    None => return reactor.wait(slot),
                     Some(Over::Late) => {
                         let why = format!("no whole request came within {} s", REQUEST_TIMEOUT.as_secs());
                         Refusal::new(Status::RequestTimeout, why)
@@ -507,37 +515,37 @@ impl<I: Io> Shell<I> {
                     Some(Over::Surplus) => unavailable(SHARE),
                     Some(Over::Crowded | Over::Closed) => unavailable(CROWDED),
                 };
-                (Verdict::Refuse(refusal), 0)
+                (Decision::Refuse(refusal), 0)
             }
-            request::Reading::Refused(refusal) => (Verdict::Refuse(refusal), 0),
+            request::Reading::Refused(refusal) => (Decision::Refuse(refusal), 0),
             request::Reading::Request(request) => {
-                let listener = arrival.newcomer.listener;
-                let Some(door) = &hands.doors[listener] else { return };
-                (door.answer(&self.bus, listener, arrival.origin.clone(), &request), request.length)
+                let listener = handshake.accepted.listener;
+                let Some(policy) = &reactor.policies[listener] else { return };
+                (policy.answer(&self.bus, listener, handshake.origin.clone(), &request), request.length)
             }
         };
-        arrival.over = None;
+        handshake.over = None;
         match verdict {
-            Verdict::Refuse(refusal) => hands.refuse(now, slot, &refusal),
-            Verdict::Answer(answer) => hands.end_with(now, slot, answer),
-            Verdict::Enter { origin, answer, bearer } => {
-                let Arrival { newcomer, mut bytes, filled, header, .. } = hands.lobby.remove(slot);
-                let Some(door) = &hands.doors[newcomer.listener] else { return };
-                let mut web = Web::new(&door.terms, hands.longest_client_line, now);
-                web.bearer = bearer.map(|bearer| (newcomer.listener, bearer));
+            Decision::Refuse(refusal) => reactor.refuse(now, slot, &refusal),
+            Decision::Answer(answer) => reactor.end_with(now, slot, answer),
+            Decision::Accept { origin, answer, bearer } => {
+                let PendingHandshake { accepted, mut bytes, filled, header, .. } = reactor.handshakes.remove(slot);
+                let Some(policy) = &reactor.policies[accepted.listener] else { return };
+                let mut web = Web::new(&policy.terms, reactor.longest_client_line, now);
+                web.bearer = bearer.map(|bearer| (accepted.listener, bearer));
                 let mut framing = Framing::default();
-                framing.urge(answer.as_bytes());
+                framing.queue_control(answer.as_bytes());
                 // Its first frames may have come with the request.
                 let frames = &mut bytes[header + length..];
                 let lines = web.decode(&mut framing, now, frames, filled - header - length);
-                self.let_in(newcomer, *origin, &frames[..lines], Some((web, framing)));
+                self.let_in(accepted, *origin, &frames[..lines], Some((web, framing)));
             }
         }
     }
 
     /// A connection becomes a client, from which lines have come already.
-    fn let_in(&mut self, newcomer: Newcomer, origin: Origin, begun: &[u8], web: Option<(Web, Framing)>) {
-        let Newcomer { socket, listener, .. } = newcomer;
+    fn let_in(&mut self, accepted: AcceptedSocket, origin: Origin, begun: &[u8], web: Option<(Web, Framing)>) {
+        let AcceptedSocket { socket, listener, .. } = accepted;
         let client = self.add_client(listener, origin, begun, |peer| {
             let connection = Connection::new(peer, Kind::Socket, Descriptor::Owned(socket), None);
             match web {
@@ -546,7 +554,7 @@ impl<I: Io> Shell<I> {
             }
         });
         if client.is_none() {
-            self.hands.free_descriptor();
+            self.reactor.free_descriptor();
         }
     }
 }

@@ -14,13 +14,13 @@ use super::admin::recent::Recent;
 use super::budget::Budget;
 use super::clock::Clock;
 use super::connection::Connection;
-use super::lobby::Lobby;
+use super::handshakes::Handshakes;
+use super::handshakes::upgrade::UpgradePolicy;
 use super::log::Batch;
 use super::notify::Notify;
 use super::reread::Rereading;
 use super::signals::Signals;
-use super::web::Pings;
-use super::web::door::Door;
+use super::websocket::Pings;
 use super::workers::processes::Processes;
 use crate::bus::port::{Input, Moment, Peer};
 use crate::config::Pool;
@@ -37,7 +37,7 @@ pub(super) struct Source<'a> {
 }
 
 /// See the top of the file. The door to the kernel is dropped first: nothing that it can write to goes before it.
-pub(super) struct Hands<I: Io> {
+pub(super) struct Reactor<I: Io> {
     pub io: I,
     pub clock: Clock,
     pub pools: Vec<Pool>,
@@ -51,9 +51,9 @@ pub(super) struct Hands<I: Io> {
     pub clients: Vec<Option<usize>>,
     pub workers: Vec<Option<usize>>,
     pub acceptors: Vec<Acceptor>,
-    pub lobby: Lobby,
+    pub handshakes: Handshakes,
     /// One for each listener whose clients speak WebSocket.
-    pub doors: Vec<Option<Door>>,
+    pub policies: Vec<Option<UpgradePolicy>>,
     /// Who reads the tokens of listeners and of operators again, if there are files of them.
     pub rereading: Option<Rereading>,
     /// When WebSockets are pinged.
@@ -99,17 +99,17 @@ pub(super) struct Hands<I: Io> {
     /// Connections whose receive found no buffer.
     pub starved: Vec<usize>,
     /// What has happened and was not told to the core yet.
-    pub news: VecDeque<(Moment, Input)>,
+    pub inputs: VecDeque<(Moment, Input)>,
     pub memory: Budget,
     /// What went wrong lately, for operators.
     pub recent: Recent,
     pub done: bool,
 }
 
-impl<I: Io> Hands<I> {
+impl<I: Io> Reactor<I> {
     /// The core is told this after the last effect.
     pub(super) fn tell(&mut self, now: Moment, input: Input) {
-        self.news.push_back((now, input));
+        self.inputs.push_back((now, input));
     }
 
     pub(super) fn mark_dirty(&mut self, slot: usize) {

@@ -9,8 +9,8 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
 use super::connection::{Connection, Descriptor};
-use super::hands::Hands;
 use super::listen::KEEPALIVE;
+use super::reactor::Reactor;
 use crate::bus::port::Moment;
 use crate::config::{Listen, Listener};
 use crate::io::Io;
@@ -51,9 +51,9 @@ fn period(allowed: Duration) -> Duration {
     (allowed / LOOKS).max(Duration::from_secs(1))
 }
 
-impl<I: Io> Hands<I> {
+impl<I: Io> Reactor<I> {
     /// A client of this listener has come.
-    pub(super) fn mind_silence(&mut self, listener: usize, slot: usize) {
+    pub(super) fn track_liveness(&mut self, listener: usize, slot: usize) {
         let allowed = self.silence_allowed.get(listener).copied().flatten();
         self.connections[slot].silence_allowed = allowed;
         if let Some(allowed) = allowed {
@@ -63,7 +63,7 @@ impl<I: Io> Hands<I> {
     }
 
     /// Ends the connections of those who have given no sign of life for too long, when it is time to look.
-    pub(super) fn end_silent(&mut self, now: Moment) {
+    pub(super) fn close_dead_peers(&mut self, now: Moment) {
         if self.silence_due.is_none_or(|due| due > now) {
             return;
         }

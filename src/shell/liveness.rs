@@ -8,7 +8,7 @@
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
-use super::connection::{Connection, Descriptor};
+use super::connection::Liveness;
 use super::listen::KEEPALIVE;
 use super::reactor::Reactor;
 use crate::bus::port::Moment;
@@ -53,40 +53,26 @@ fn period(allowed: Duration) -> Duration {
 
 impl<I: Io> Reactor<I> {
     /// A client of this listener has come.
-    pub(super) fn track_liveness(&mut self, listener: usize, slot: usize) {
-        let allowed = self.silence_allowed.get(listener).copied().flatten();
-        self.connections[slot].silence_allowed = allowed;
-        if let Some(allowed) = allowed {
-            let next = self.clock.now().after(period(allowed));
-            self.silence_due = Some(self.silence_due.map_or(next, |due| due.min(next)));
-        }
+    pub(super) fn track_liveness(&mut self, now: Moment, listener: usize, slot: usize) {
+        let allowed = self.listeners.silence_allowed(listener);
+        self.connections[slot].liveness =
+            allowed.map(|allowed| Liveness { allowed, look_at: now.after(period(allowed)) });
+        self.schedule(slot);
     }
 
-    /// Ends the connections of those who have given no sign of life for too long, when it is time to look.
-    pub(super) fn close_dead_peers(&mut self, now: Moment) {
-        if self.silence_due.is_none_or(|due| due > now) {
-            return;
-        }
-        self.silence_due = None;
-        let mut gone = Vec::new();
-        for (slot, connection) in &self.connections {
-            let Some(allowed) = connection.silence_allowed else { continue };
-            let next = now.after(period(allowed));
-            self.silence_due = Some(self.silence_due.map_or(next, |due| due.min(next)));
-            if is_over(connection, allowed) {
-                gone.push((slot, connection.peer, allowed.as_secs()));
-            }
-        }
-        for (slot, peer, seconds) in gone {
-            self.connections[slot].silence_allowed = None;
+    /// Ends a connection that has given no sign of life for too long, if it is time to look.
+    pub(super) fn close_if_dead(&mut self, now: Moment, slot: usize) {
+        let connection = &mut self.connections[slot];
+        let Some(liveness) = connection.liveness.as_mut().filter(|liveness| liveness.look_at <= now) else { return };
+        let allowed = liveness.allowed;
+        liveness.look_at = now.after(period(allowed));
+        let silence = connection.ends.input().and_then(silence_of);
+        if silence.is_some_and(|silence| silence >= allowed) {
+            connection.liveness = None;
+            let (peer, seconds) = (connection.peer, allowed.as_secs());
             self.broken(now, slot, peer, format!("the network has given no sign of it for {seconds} s"));
         }
     }
-}
-
-fn is_over(connection: &Connection, allowed: Duration) -> bool {
-    let silence = connection.input.as_ref().and_then(|socket: &Descriptor| silence_of(socket));
-    silence.is_some_and(|silence| silence >= allowed)
 }
 
 #[cfg(test)]

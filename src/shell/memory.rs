@@ -6,9 +6,10 @@
 
 use std::time::Duration;
 
-use super::Shell;
 use super::budget::Stage;
 use super::reactor::Reactor;
+use super::timers::Timer;
+use super::turn::Shell;
 use crate::bus::port::{Input, Moment, Peer};
 use crate::io::Io;
 use crate::reserve;
@@ -26,90 +27,40 @@ impl<I: Io> Shell<I> {
         self.reactor.io.lent() + self.bus.bytes_waiting()
     }
 
-    /// When [`Shell::check_memory`] has something to do although nothing happens.
-    pub(super) fn memory_due(&self) -> Option<Moment> {
-        let memory = &self.reactor.memory;
-        let tell = match memory.stage(self.lent()) {
-            Stage::Enough => None,
-            Stage::Short => Some(memory.short_at),
-            Stage::Over => Some(memory.over_at),
-        };
-        let refused = (memory.refused || reserve::is_spent()).then_some(memory.refused_at);
-        [tell, refused, memory.trim_at].into_iter().flatten().min()
-    }
-
     /// Looks once a turn whether memory is short, and gives back what is not needed.
     pub(super) fn check_memory(&mut self, now: Moment) {
         let stage = self.reactor.memory.stage(self.lent());
-        if stage > Stage::Enough || self.reactor.memory.told > Stage::Enough {
+        if self.reactor.memory.is_to_be_told(now, stage) {
             self.tell_memory(now, stage);
         }
-        if self.reactor.memory.refused || reserve::is_spent() {
-            self.tell_refused(now);
+        if (self.reactor.memory.refused || reserve::is_spent()) && self.reactor.memory.refused_at <= now {
+            self.reactor.tell_refused(now);
         }
-        if !self.reactor.memory.waiting.is_empty() && !self.reactor.is_short_of_memory() {
-            self.reactor.retry_waiting();
-        }
-        if self.reactor.io.buffers().has_spares() {
-            let due = *self.reactor.memory.trim_at.get_or_insert(now.after(TRIM_EVERY));
-            if due <= now {
-                self.reactor.io.buffers().trim();
-                self.reactor.memory.trim_at = self.reactor.io.buffers().has_spares().then(|| now.after(TRIM_EVERY));
-            }
-        } else {
-            self.reactor.memory.trim_at = None;
-        }
+    }
+
+    /// Lets those go on who have waited for memory, now that the core has had its say, and says when to look again.
+    pub(super) fn check_waiting_for_memory(&mut self, now: Moment) {
+        self.reactor.retry_waiting();
+        self.reactor.trim(now);
+        let lent = self.lent();
+        let memory = &mut self.reactor.memory;
+        let due = memory.due(lent, reserve::is_spent());
+        self.reactor.timers.set(Timer::Memory, &mut memory.timer, due);
     }
 
     fn tell_memory(&mut self, now: Moment, stage: Stage) {
-        match stage {
-            Stage::Enough => {
-                self.reactor.memory.told = stage;
-                return self.tell(now, Input::Memory { used: self.lent(), held: Vec::new(), waiting: Vec::new() });
-            }
-            Stage::Short if self.reactor.memory.short_at > now => return,
-            Stage::Over if self.reactor.memory.over_at > now => return,
-            Stage::Short => {}
-            Stage::Over => self.reactor.memory.over_at = now.after(AGAIN),
+        let (mut held, mut waiting) = (Vec::new(), Vec::new());
+        self.reactor.memory.told(now, stage, AGAIN);
+        if stage > Stage::Enough {
+            let reactor = &mut self.reactor;
+            reactor.io.buffers().drop_spares();
+            held = reactor.holders();
+            let waits = reactor.memory.waiting.iter().filter_map(|slot| reactor.connections.get(*slot));
+            waiting = waits.map(|connection| connection.peer).collect();
+            reactor.memory.may_grow = true;
         }
-        self.reactor.memory.told = stage;
-        self.reactor.memory.short_at = now.after(AGAIN);
-        self.reactor.io.buffers().drop_spares();
-        let (used, held) = (self.lent(), self.reactor.holders());
-        let waiting = self
-            .reactor
-            .memory
-            .waiting
-            .iter()
-            .filter_map(|slot| self.reactor.connections.get(*slot))
-            .map(|connection| connection.peer);
-        let waiting = waiting.collect();
-        self.tell(now, Input::Memory { used, held, waiting });
-        self.reactor.retry_waiting();
-    }
-
-    fn tell_refused(&mut self, now: Moment) {
-        if self.reactor.memory.refused_at > now {
-            return;
-        }
-        self.reactor.memory.refused_at = now.after(AGAIN);
-        self.reactor.io.buffers().drop_spares();
-        let has_reserve = reserve::keep();
-        if !std::mem::take(&mut self.reactor.memory.refused) && has_reserve {
-            return;
-        }
-        let held = self.reactor.holders();
-        self.tell(now, Input::Refused { client: None, held });
-        self.reactor.retry_waiting();
-    }
-
-    /// What came from a client cannot be kept.
-    pub(super) fn refuse_to_keep(&mut self, now: Moment, slot: usize) {
-        self.reactor.memory.refused = true;
-        if let Peer::Client(client) = self.reactor.connections[slot].peer {
-            let held = self.reactor.connections[slot].weight();
-            self.tell(now, Input::Refused { client: Some(client), held: vec![(Peer::Client(client), held)] });
-        }
+        let used = self.lent();
+        self.reactor.tell(now, Input::Memory { used, held, waiting });
     }
 }
 
@@ -118,8 +69,44 @@ impl<I: Io> Reactor<I> {
         self.io.lent() > self.memory.short_above() || self.memory.refused || reserve::is_spent()
     }
 
-    /// Those who have waited for memory try again, the first one first.
+    fn tell_refused(&mut self, now: Moment) {
+        self.memory.refused_at = now.after(AGAIN);
+        self.io.buffers().drop_spares();
+        let has_reserve = reserve::keep();
+        if !std::mem::take(&mut self.memory.refused) && has_reserve {
+            return;
+        }
+        let held = self.holders();
+        self.memory.may_grow = true;
+        self.tell(now, Input::Refused { client: None, held });
+    }
+
+    /// What came from a client cannot be kept.
+    pub(super) fn refuse_to_keep(&mut self, now: Moment, slot: usize) {
+        self.memory.refused = true;
+        if let Peer::Client(client) = self.connections[slot].peer {
+            let held = self.connections[slot].weight();
+            self.tell(now, Input::Refused { client: Some(client), held: vec![(Peer::Client(client), held)] });
+        }
+    }
+
+    /// Gives spares back that nobody has needed for a while.
+    fn trim(&mut self, now: Moment) {
+        if !self.io.buffers().has_spares() {
+            return self.memory.trim_at = None;
+        }
+        if *self.memory.trim_at.get_or_insert(now.after(TRIM_EVERY)) <= now {
+            self.io.buffers().trim();
+            self.memory.trim_at = self.io.buffers().has_spares().then(|| now.after(TRIM_EVERY));
+        }
+    }
+
+    /// Those who have waited for memory try again, the first one first, if there is enough or the core was just told.
     fn retry_waiting(&mut self) {
+        let may_grow = std::mem::take(&mut self.memory.may_grow);
+        if self.memory.waiting.is_empty() || !may_grow && self.is_short_of_memory() {
+            return;
+        }
         let enough = self.memory.most / ROOM_TO_GROW.1 * ROOM_TO_GROW.0;
         let mut waiting = std::mem::take(&mut self.memory.waiting).into_iter();
         while self.io.lent() < enough

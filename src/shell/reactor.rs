@@ -1,128 +1,239 @@
-//! The hands: they hold everything that is open, and carry out what the core wants (`effects.rs`). They cannot call
-//! the core: what happens while they work is news, which the shell tells it after the last effect.
+//! The reactor: it holds everything that is open, hands the kernel operations and carries out what the core wants
+//! (`effects.rs`). It cannot call the core: what happens meanwhile is an input that waits until the shell drains them.
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
-use std::rc::Rc;
-use std::time::Duration;
+use std::collections::VecDeque;
+use std::ops::{Deref, DerefMut};
 
 use rustix::process::Rlimit;
 use slab::Slab;
 
-use super::acceptor::Acceptor;
-use super::admin::recent::Recent;
 use super::budget::Budget;
 use super::clock::Clock;
-use super::connection::Connection;
-use super::handshakes::Handshakes;
-use super::handshakes::upgrade::UpgradePolicy;
-use super::log::Batch;
+use super::connection::{Connection, Queue};
+use super::handshakes::state::Handshakes;
+use super::listeners::Listeners;
 use super::notify::Notify;
+use super::operation::Operation;
 use super::reread::Rereading;
 use super::signals::Signals;
-use super::websocket::Pings;
+use super::stdio::{LogOutput, Stdio};
+use super::timers::{Timer, Timers};
 use super::workers::processes::Processes;
-use crate::bus::port::{Input, Moment, Peer};
-use crate::config::Pool;
+use crate::bus::port::{ClientKey, Input, Moment, Peer, WorkerKey};
+use crate::bus::settings::MAX_CONNECTIONS;
+use crate::config::{Config, Pool};
 use crate::io::Io;
-use crate::io::buffers::Block;
-use crate::scan::Window;
-
-/// Whose bytes effects copy from, and the block that they lie in with their offset there, if lines of it can be held
-/// in place.
-pub(super) struct Source<'a> {
-    pub from: Peer,
-    pub window: Window<'a>,
-    pub block: Option<(Rc<Block>, usize)>,
-}
 
 /// See the top of the file. The door to the kernel is dropped first: nothing that it can write to goes before it.
 pub(super) struct Reactor<I: Io> {
     pub io: I,
     pub clock: Clock,
-    pub pools: Vec<Pool>,
-    /// The limit of open files that workers get.
-    pub descriptors: Rlimit,
-    /// The longest lines, in bytes without their newline.
-    pub longest_client_line: usize,
-    pub longest_worker_line: usize,
-    pub connections: Slab<Connection>,
-    /// Slots of connections by the index of their key.
-    pub clients: Vec<Option<usize>>,
-    pub workers: Vec<Option<usize>>,
-    pub acceptors: Vec<Acceptor>,
+    pub timers: Timers,
+    pub connections: Connections,
+    pub listeners: Listeners,
     pub handshakes: Handshakes,
-    /// One for each listener whose clients speak WebSocket.
-    pub policies: Vec<Option<UpgradePolicy>>,
-    /// Who reads the tokens of listeners and of operators again, if there are files of them.
-    pub rereading: Option<Rereading>,
-    /// When WebSockets are pinged.
-    pub pings: Pings,
-    /// How long clients of each listener may give no sign of life, and when it is looked whether they do.
-    pub silence_allowed: Vec<Option<Duration>>,
-    pub silence_due: Option<Moment>,
-    pub accept_paused: bool,
-    pub closed_for_good: bool,
-    pub processes: Box<dyn Processes>,
+    pub workers: Workers,
     pub signals: Signals,
-    /// Where the bytes of the signals go. They are read to the end of the process.
-    pub children_seen: &'static mut [u8; 64],
-    pub stops_seen: &'static mut [u8; 8],
-    /// What of the log is being written.
-    pub log: Batch,
-    /// The kernel holds an operation of the log.
-    pub logging: bool,
-    /// That is a wait for room.
-    pub log_awaits_room: bool,
-    /// Whoever reads stderr is known to send nothing.
-    pub log_half_closed: bool,
-    /// Writing to stderr may make the writer wait.
-    pub log_aside: bool,
-    /// When stdout and stderr are tried again, after the kernel could make no thread to write to them.
-    pub retry_writing_at: Option<Moment>,
-    /// That was said.
-    pub told_of_no_thread: bool,
-    /// Sockets that had no room, and when they are tried again in any case.
-    pub full: BinaryHeap<Reverse<(Moment, usize)>>,
-    /// Whoever read our stdout has gone: what is not written is missed by nobody.
-    pub reader_gone: bool,
-    /// Lines for our stdout that were not written although somebody may miss them.
-    pub unwritten: usize,
-    /// When it is told what of the stderr of some worker was left out of the log.
-    pub left_out_due: Option<Moment>,
+    pub log: LogOutput,
+    pub stdio: Stdio,
     /// Who tells the service manager of us.
     pub notify: Notify,
-    /// Outputs that have something to write.
-    pub dirty: Vec<usize>,
-    /// Connections whose kept bytes are presented next, one after the other.
-    pub resumed: VecDeque<usize>,
-    /// Connections whose receive found no buffer.
-    pub starved: Vec<usize>,
+    /// Who reads the tokens of listeners and of operators again, if there are files of them.
+    pub rereading: Option<Rereading>,
+    pub memory: Budget,
     /// What has happened and was not told to the core yet.
     pub inputs: VecDeque<(Moment, Input)>,
-    pub memory: Budget,
-    /// What went wrong lately, for operators.
-    pub recent: Recent,
-    pub done: bool,
+    /// The core has said that everything is over.
+    pub is_done: bool,
 }
 
-impl<I: Io> Reactor<I> {
-    /// The core is told this after the last effect.
-    pub(super) fn tell(&mut self, now: Moment, input: Input) {
-        self.inputs.push_back((now, input));
-    }
+/// What workers are started from.
+pub(super) struct Workers {
+    pub processes: Box<dyn Processes>,
+    pub pools: Vec<Pool>,
+    /// The limit of open files that they get.
+    pub descriptors: Rlimit,
+}
 
-    pub(super) fn mark_dirty(&mut self, slot: usize) {
-        if !std::mem::replace(&mut self.connections[slot].dirty, true) {
-            self.dirty.push(slot);
+/// The connections of clients and workers, by their slots; who has which; and who waits for what.
+pub(super) struct Connections {
+    slab: Slab<Connection>,
+    /// Slots by the index of their key.
+    clients: Vec<Option<usize>>,
+    workers: Vec<Option<usize>>,
+    /// Outputs that have something to write.
+    dirty: Vec<usize>,
+    /// Connections whose kept bytes are presented next, one after the other.
+    resumed: VecDeque<usize>,
+    /// Connections whose receive found no buffer.
+    starved: Vec<usize>,
+    /// The longest lines, in bytes without their newline.
+    longest_client_line: usize,
+    longest_worker_line: usize,
+    /// How many there have been.
+    count: u64,
+}
+
+impl Connections {
+    pub(super) fn new(config: &Config) -> Self {
+        Self {
+            slab: Slab::new(),
+            clients: vec![None; MAX_CONNECTIONS],
+            workers: Vec::new(),
+            dirty: Vec::new(),
+            resumed: VecDeque::new(),
+            starved: Vec::new(),
+            longest_client_line: config.limits.max_input_buffer,
+            longest_worker_line: config.limits.max_worker_line(),
+            count: 0,
         }
     }
 
+    /// Adds the connection of its peer. Says in which slot, and how many there have been.
+    pub(super) fn add(&mut self, connection: Connection) -> (usize, u64) {
+        let (slots, index) = match connection.peer {
+            Peer::Client(client) => (&mut self.clients, client.index()),
+            Peer::Worker(worker) => (&mut self.workers, worker.index()),
+        };
+        let slot = self.slab.insert(connection);
+        if slots.len() <= index {
+            slots.resize(index + 1, None);
+        }
+        slots[index] = Some(slot);
+        self.count += 1;
+        (slot, self.count)
+    }
+
+    /// The slot of a peer, while it is there.
     pub(super) fn slot(&self, peer: Peer) -> Option<usize> {
         let slot = match peer {
             Peer::Client(client) => *self.clients.get(client.index())?,
             Peer::Worker(worker) => *self.workers.get(worker.index())?,
         }?;
-        (self.connections.get(slot)?.peer == peer).then_some(slot)
+        (self.slab.get(slot)?.peer == peer).then_some(slot)
+    }
+
+    /// The core knows a client no more that was in this slot. False if it knew it no more before.
+    pub(super) fn release_client(&mut self, client: ClientKey, slot: usize) -> bool {
+        self.clients[client.index()].take_if(|known| *known == slot).is_some()
+    }
+
+    /// The core knows a worker no more. Its slot, if it has one.
+    pub(super) fn release_worker(&mut self, worker: WorkerKey) -> Option<usize> {
+        self.workers.get_mut(worker.index()).and_then(Option::take)
+    }
+
+    /// The longest line that a connection may send.
+    pub(super) fn longest_line(&self, slot: usize) -> usize {
+        match self.slab[slot].peer {
+            Peer::Client(_) => self.longest_client_line,
+            Peer::Worker(_) => self.longest_worker_line,
+        }
+    }
+
+    /// The longest line that a client may send.
+    pub(super) fn longest_client_line(&self) -> usize {
+        self.longest_client_line
+    }
+
+    /// An output has something to write, or to be looked at.
+    pub(super) fn mark_dirty(&mut self, slot: usize) {
+        if self.slab[slot].queued.add(Queue::Dirty) {
+            self.dirty.push(slot);
+        }
+    }
+
+    pub(super) fn has_dirty(&self) -> bool {
+        !self.dirty.is_empty()
+    }
+
+    /// Takes out the next one of those that are still there.
+    pub(super) fn next_dirty(&mut self) -> Option<usize> {
+        while let Some(slot) = self.dirty.pop() {
+            if let Some(connection) = self.slab.get_mut(slot) {
+                connection.queued.remove(Queue::Dirty);
+                return Some(slot);
+            }
+        }
+        None
+    }
+
+    /// What is kept of a connection's bytes is presented when its turn comes.
+    pub(super) fn resume_soon(&mut self, slot: usize) {
+        if self.slab[slot].queued.add(Queue::Resumed) {
+            self.resumed.push_back(slot);
+        }
+    }
+
+    /// How many wait for that.
+    pub(super) fn resumed(&self) -> usize {
+        self.resumed.len()
+    }
+
+    /// Takes out the next one, if it is still there.
+    pub(super) fn next_resumed(&mut self) -> Option<usize> {
+        let slot = self.resumed.pop_front()?;
+        self.slab.get_mut(slot)?.queued.remove(Queue::Resumed);
+        Some(slot)
+    }
+
+    /// A receive found no buffer, and is tried again when others were returned.
+    pub(super) fn starve(&mut self, slot: usize) {
+        self.starved.push(slot);
+    }
+
+    pub(super) fn take_starved(&mut self) -> Vec<usize> {
+        std::mem::take(&mut self.starved)
+    }
+
+    /// All of them, at the end.
+    pub(super) fn take_all(&mut self) -> Slab<Connection> {
+        std::mem::take(&mut self.slab)
+    }
+}
+
+impl Deref for Connections {
+    type Target = Slab<Connection>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.slab
+    }
+}
+
+impl DerefMut for Connections {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.slab
+    }
+}
+
+impl<I: Io> Reactor<I> {
+    /// The core is told this when it is called next.
+    pub(super) fn tell(&mut self, now: Moment, input: Input) {
+        self.inputs.push_back((now, input));
+    }
+
+    /// Has a connection looked at when that is due.
+    pub(super) fn schedule(&mut self, slot: usize) {
+        let connection = &mut self.connections[slot];
+        let due = connection.due();
+        self.timers.set(Timer::Connection(slot), &mut connection.timer, due);
+    }
+
+    /// Looks at a connection that is due.
+    pub(super) fn connection_due(&mut self, now: Moment, slot: usize) {
+        let Some(connection) = self.connections.get_mut(slot) else { return };
+        connection.timer.reset();
+        if connection.room.take_due(now) {
+            self.retry_sending(slot);
+        }
+        self.tell_left_out(now, slot);
+        self.close_if_dead(now, slot);
+        self.ping(now, slot);
+        self.schedule(slot);
+    }
+
+    /// Asks for the end of an operation on a connection.
+    pub(super) fn cancel(&mut self, operation: Operation, slot: usize) {
+        self.io.cancel(operation.token(slot));
     }
 }

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-use super::Shell;
 use super::operation::Operation;
+use super::turn::Shell;
 use crate::bus::port::{Input, Moment, Peer};
 use crate::io::{Io, Submission, leave_signals_to_the_loop};
 use crate::small_file;
@@ -143,21 +143,18 @@ impl<I: Io> Shell<I> {
     /// The tokens of a listener are these now: who came in by one that is not among them goes.
     fn take_tokens(&mut self, now: Moment, listener: usize, content: io::Result<Vec<u8>>) {
         let reactor = &mut self.reactor;
-        let Some(policy) = &mut reactor.policies[listener] else { return };
+        let Some(policy) = reactor.listeners.policy_mut(listener) else { return };
         if !policy.take_tokens(content) {
             return;
         }
-        let has_lost_it = |web: &super::websocket::Web| {
-            web.bearer.as_ref().is_some_and(|(entrance, bearer)| *entrance == listener && !policy.knows(bearer))
-        };
-        for (_, connection) in &reactor.connections {
-            if let (Some(web), Peer::Client(client)) = (&connection.web, connection.peer)
-                && has_lost_it(web)
+        for (_, connection) in reactor.connections.iter() {
+            let bearer = connection.web.as_ref().and_then(|web| web.bearer_of(listener));
+            if let (Some(bearer), Peer::Client(client)) = (bearer, connection.peer)
+                && !policy.knows(bearer)
             {
                 reactor.inputs.push_back((now, Input::TokenRemoved { client }));
             }
         }
-        self.drain_inputs();
     }
 }
 

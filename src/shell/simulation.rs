@@ -23,17 +23,19 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Resource, Rlimit, getrlimit};
 use serde_json::{Value, json};
 
-use super::acceptor::Acceptor;
 use super::admin::Admin;
 use super::connection::Connection;
 use super::descriptors::Allowance;
 use super::listen::Listening;
+use super::listeners::Acceptor;
+use super::log;
 use super::signals::Signals;
+use super::startup::StartupContext;
+use super::turn::Shell;
 use super::workers::processes::Processes;
 use super::workers::spawn::Spawned;
 use super::workers::starter::Started;
 use super::workers::usage::Usage;
-use super::{Shell, StartupContext, log};
 use crate::bus::port::{Exit, Origin, Reason, Signal, WorkerKey};
 use crate::bus::settings::{Proxies, Proxy};
 use crate::bus::shutdown::Stage;
@@ -871,14 +873,14 @@ impl Simulation {
         let mut listening = Listening::nowhere(socket, "a seed");
         listening.is_inherited = seed.is_multiple_of(3);
         let acceptor = Acceptor::new(listening);
-        let signals = Signals { children: children_ours.into(), bell: pair().0.into(), stop: stop_ours.into() };
+        let signals = Signals::new(children_ours.into(), pair().0.into(), stop_ours.into());
         let kernel = Kernel::new(seed, Rc::clone(&wires));
         let mut random = Random::new(seed ^ 0xc11e);
         let scarcity = Scarcity::new(&mut random);
         let descriptors = Allowance {
             of_workers: getrlimit(Resource::Nofile),
             fewer_clients: scarcity.clients.map(|clients| (clients, 0)),
-            handshakes: super::handshakes::BEYOND,
+            handshakes: super::handshakes::state::BEYOND,
         };
         wires.borrow_mut().most_open.extend(scarcity.descriptors.map(|most| (door, most)));
         wires.borrow_mut().steady = vec![signals.children.as_raw_fd(), signals.stop.as_raw_fd()];
@@ -889,11 +891,12 @@ impl Simulation {
         let (is_web, has_tokens) = (web.is_some(), web.is_some_and(|web| web.tokens_file.is_some()));
         let of_admin: Option<OwnedFd> = random.one_in(2).then(|| pair().0.into());
         let admin_door = of_admin.as_ref().map(AsRawFd::as_raw_fd);
-        let of_admin = of_admin.into_iter().map(|socket| Acceptor::new(Listening::nowhere(socket, "a seed")));
-        let admin = Admin::new(&config, of_admin.collect(), &[]);
+        let of_admin = of_admin.map(|socket| Acceptor::new(Listening::nowhere(socket, "a seed")).for_admin());
+        let acceptors: Vec<_> = [acceptor].into_iter().chain(of_admin).collect();
+        let admin = Admin::new(&config, &acceptors);
         let children_of_shell = Box::new(Rc::clone(&children));
         let ground = StartupContext { signals, descriptors, instead: None };
-        let mut shell = Shell::new(config, kernel, children_of_shell, ground, vec![acceptor], admin);
+        let mut shell = Shell::new(config, kernel, children_of_shell, ground, acceptors, admin);
         shell.start_listening(None);
         let mut simulation = Self {
             seed,
@@ -928,8 +931,10 @@ impl Simulation {
         let lent = |end: &OwnedFd| unsafe { BorrowedFd::borrow_raw(end.as_raw_fd()) };
         let (reader, writer) = (lent(&stdin), lent(&stdout));
         let aside = self.random.one_in(2);
-        let connection = |peer| Connection { aside, ..Connection::stdio(peer, reader, writer) };
-        self.shell.add_client(listener, Origin::default(), &[], connection);
+        let connection = |peer| Connection::stdio(peer, reader, writer).writing_aside(aside);
+        self.shell.step(|shell| {
+            shell.add_client(listener, Origin::default(), &[], connection);
+        });
         self.wires.borrow_mut().steady.extend([stdin.as_raw_fd(), stdout.as_raw_fd()]);
         let client = Client::new(self.clients.len(), self.seed, hears, speaks);
         self.clients.push(Client { is_stdio: true, ..client });
@@ -1249,7 +1254,7 @@ impl Simulation {
             None => drop(write(&self.stop, b"!")),
         }
         self.runs("the end", false, |_| false);
-        assert!(self.shell.reactor.done);
+        assert!(self.shell.reactor.is_done);
         self.wires.borrow_mut().is_prompt = true;
         self.shell.finish();
         assert_eq!((self.shell.reactor.connections.len(), self.shell.reactor.io.lent()), (0, 0), "something is left");

@@ -1,25 +1,20 @@
-//! Clients that speak WebSocket: what their frames mean to the shell. Who may become one is said in `handshakes`. To the core they are clients like any other: lines come and lines go.
+//! What a connection is that speaks WebSocket: how its frames are read, how it ends, and when it is pinged. To the core it
+//! is a client like any other: lines come and lines go.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-use std::collections::binary_heap::PeekMut;
 use std::time::Duration;
 
-use super::connection::{Closing, Connection, End};
 use super::framing::Framing;
-use super::reactor::Reactor;
-use crate::bus::port::{Input, Moment, Peer, Reason};
-use crate::io::Io;
+use crate::bus::port::{Moment, Reason};
 use crate::tokens::Bearer;
+use crate::websocket::Role;
 use crate::websocket::close::{self, Fault};
 use crate::websocket::frame::{Decoder, Event, Received};
-use crate::websocket::{Role, encode};
 
-/// What a connection is that speaks WebSocket.
-pub(super) struct Web {
+/// See the top of the file.
+pub(super) struct WebSocket {
     decoder: Decoder,
     /// By whose token it came in, and through which listener.
-    pub bearer: Option<(usize, Bearer)>,
+    bearer: Option<(usize, Bearer)>,
     binary: Binary,
     /// Why nothing more of it is read.
     ending: Option<Ending>,
@@ -29,16 +24,7 @@ pub(super) struct Web {
     close_frame: Option<(Option<u16>, &'static str)>,
     /// That was queued, and nothing comes after it.
     close_frame_queued: bool,
-    /// When its last bytes came.
-    heard: Moment,
-    ping: Option<Duration>,
-    /// When it is pinged next, if it is silent then: once in each period, at a moment of its own.
-    turn: Moment,
-    pong_timeout: Duration,
-    /// It was pinged then, and has said nothing since.
-    pinged: Option<Moment>,
-    /// Tells its entry among the pings from that of another connection in the same slot.
-    number: u64,
+    heartbeat: Heartbeat,
 }
 
 /// Whether a binary message has come, and the core knows that.
@@ -51,37 +37,42 @@ enum Binary {
 
 /// Why a connection says nothing more that is looked at.
 #[derive(Clone, Copy)]
-enum Ending {
+pub(super) enum Ending {
     /// It said so, with this code.
     Left(Option<u16>),
     /// It has broken the protocol.
     Fault(Fault),
 }
 
-impl Web {
-    /// One that has just been let in through a listener on these terms.
-    pub(super) fn new(terms: &crate::config::Web, longest: usize, now: Moment) -> Self {
+impl WebSocket {
+    /// One that has just been let in through a listener on these terms, perhaps by a token.
+    pub(super) fn new(
+        terms: &crate::config::Web,
+        longest: usize,
+        now: Moment,
+        bearer: Option<(usize, Bearer)>,
+    ) -> Self {
         Self {
             decoder: Decoder::new(Role::Server, longest as u64),
-            bearer: None,
+            bearer,
             binary: Binary::Never,
             ending: None,
             is_told: false,
             close_frame: None,
             close_frame_queued: false,
-            heard: now,
-            ping: terms.ping,
-            turn: now,
-            pong_timeout: terms.pong_timeout,
-            pinged: None,
-            number: 0,
+            heartbeat: Heartbeat::new(terms.ping, terms.pong_timeout, now),
         }
+    }
+
+    /// By whose token it came in, if it was one of this listener.
+    pub(super) fn bearer_of(&self, listener: usize) -> Option<&Bearer> {
+        self.bearer.as_ref().filter(|(entrance, _)| *entrance == listener).map(|(_, bearer)| bearer)
     }
 
     /// Turns the first `received` of `bytes`, which has room for one more, into lines where they lie: says how many bytes
     /// these are. Pings are answered in what goes out.
     pub(super) fn decode(&mut self, framing: &mut Framing, now: Moment, bytes: &mut [u8], received: usize) -> usize {
-        (self.heard, self.pinged) = (now, None);
+        self.heartbeat.heard(now);
         let mut received = Received::new(bytes, received);
         while let Some(event) = self.decoder.next(&mut received) {
             match event {
@@ -96,21 +87,20 @@ impl Web {
         received.text()
     }
 
-    /// Its turn has come: it has the next one a period later, whatever it says meanwhile. Otherwise those who speak at the
-    /// same time, as all do after a restart, would be pinged at the same time for as long as they live.
-    fn next_turn(&mut self, now: Moment, period: Duration) {
-        self.turn = self.turn.after(period);
-        if self.turn <= now {
-            self.turn = now.after(period);
+    /// Whether a binary message has come and the core does not know yet. It is to be told once.
+    pub(super) fn take_binary(&mut self) -> bool {
+        let is_new = self.binary == Binary::Seen;
+        if is_new {
+            self.binary = Binary::Told;
         }
+        is_new
     }
 
-    /// When this one, which was to be looked after before, has to be.
-    fn due(&self) -> Moment {
-        match self.pinged {
-            Some(pinged) => pinged.after(self.pong_timeout),
-            None => self.turn,
-        }
+    /// How it has ended, if the core does not know yet. It is to be told once.
+    pub(super) fn take_ending(&mut self) -> Option<Ending> {
+        let ending = self.ending.filter(|_| !self.is_told)?;
+        self.is_told = true;
+        Some(ending)
     }
 
     /// Whether what comes is not looked at any more, and the core is still to be told.
@@ -128,14 +118,8 @@ impl Web {
         self.close_frame_queued
     }
 
-    /// What it is closed with, now that the core wants it closed for this reason.
-    fn close_frame_for(&self, why: Reason) -> (Option<u16>, &'static str) {
-        match self.ending {
-            // RFC 6455, section 5.5.1: a close is answered with its own code.
-            Some(Ending::Left(code)) => return (code, ""),
-            Some(Ending::Fault(Fault { code, reason })) => return (Some(code), reason),
-            None => {}
-        }
+    /// The core wants it closed for this reason: what it is told with its last frame.
+    pub(super) fn set_close_frame(&mut self, why: Reason) {
         let code = match why {
             Reason::ClientClosed => close::NORMAL,
             Reason::ShuttingDown => close::GOING_AWAY,
@@ -145,26 +129,115 @@ impl Web {
             Reason::OwnWorkerEnded => close::INTERNAL_ERROR,
             _ => close::POLICY_VIOLATION,
         };
-        (Some(code), why.name())
+        self.close_frame.get_or_insert(match self.ending {
+            // RFC 6455, section 5.5.1: a close is answered with its own code.
+            Some(Ending::Left(code)) => (code, ""),
+            Some(Ending::Fault(Fault { code, reason })) => (Some(code), reason),
+            None => (Some(code), why.name()),
+        });
+    }
+
+    /// Takes the last frame, which is queued now. It is pinged no more.
+    pub(super) fn take_close_frame(&mut self) -> Option<(Option<u16>, &'static str)> {
+        let frame = self.close_frame.take()?;
+        self.close_frame_queued = true;
+        self.heartbeat.stop();
+        Some(frame)
+    }
+
+    /// When it is pinged, and whether that was answered.
+    pub(super) fn heartbeat(&mut self) -> &mut Heartbeat {
+        &mut self.heartbeat
+    }
+
+    /// When it has to be looked at although nothing comes.
+    pub(super) fn due(&self) -> Option<Moment> {
+        self.heartbeat.due
     }
 }
 
-/// So many connections that have gone wait to be looked after, at least, before they are forgotten.
-const MOST_GONE: usize = 1024;
-
-/// When which connection is looked after next: whether it is to be pinged, or has not answered.
-#[derive(Default)]
-pub(super) struct Pings {
-    due: BinaryHeap<Reverse<(Moment, usize, u64)>>,
-    /// Of the last connection.
-    number: u64,
+/// When a silent connection is pinged: once in each period, at a moment of its own.
+pub(super) struct Heartbeat {
+    period: Option<Duration>,
+    pong_timeout: Duration,
+    /// When its last bytes came.
+    heard: Moment,
+    /// When it is pinged next, if it is silent then.
+    turn: Moment,
+    /// It was pinged then, and has said nothing since.
+    pinged: Option<Moment>,
+    /// When it has to be looked at, once it is pinged at all.
+    due: Option<Moment>,
 }
 
-impl Pings {
-    /// Forgets connections that have gone before they were looked after, if they are many beside so many that there are.
-    fn forget(&mut self, there_are: usize, is_there: impl Fn(usize, u64) -> bool) {
-        if self.due.len() > 2 * there_are + MOST_GONE {
-            self.due.retain(|Reverse((_, slot, number))| is_there(*slot, *number));
+/// What is to be done about a connection now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Beat {
+    Nothing,
+    Ping,
+    /// It has not answered for so long.
+    Dead(Duration),
+}
+
+impl Heartbeat {
+    fn new(period: Option<Duration>, pong_timeout: Duration, now: Moment) -> Self {
+        Self { period, pong_timeout, heard: now, turn: now, pinged: None, due: None }
+    }
+
+    /// It begins. Those who came together have numbers in a row.
+    pub(super) fn begin(&mut self, now: Moment, number: u64) {
+        if let Some(period) = self.period {
+            self.turn = now.after(spread(period, number));
+            self.due = Some(self.turn);
+        }
+    }
+
+    /// It ends.
+    pub(super) fn stop(&mut self) {
+        (self.period, self.due) = (None, None);
+    }
+
+    fn heard(&mut self, now: Moment) {
+        self.heard = now;
+        if self.pinged.take().is_some() {
+            // Answered in time, it is looked at when its turn comes.
+            self.due = self.due.map(|_| self.turn);
+        }
+    }
+
+    /// What is to be done, if it is time. A connection that is not read cannot be heard, and one that has something to
+    /// take shows by that whether it lives.
+    pub(super) fn check(&mut self, now: Moment, is_read: bool, has_output: bool) -> Beat {
+        let Some(period) = self.period.filter(|_| self.due.is_some_and(|due| due <= now)) else { return Beat::Nothing };
+        if let Some(pinged) = self.pinged.filter(|_| is_read) {
+            let late = pinged.after(self.pong_timeout);
+            if late <= now {
+                self.stop();
+                return Beat::Dead(self.pong_timeout);
+            }
+            self.due = Some(late);
+            return Beat::Nothing;
+        }
+        if self.turn > now {
+            self.due = Some(self.turn);
+            return Beat::Nothing;
+        }
+        self.next_turn(now, period);
+        if !is_read || has_output || self.heard.after(period / 2) > now {
+            self.due = Some(self.turn);
+            return Beat::Nothing;
+        }
+        self.pinged = Some(now);
+        self.due = Some(now.after(self.pong_timeout));
+        Beat::Ping
+    }
+
+    /// Its turn has come: it has the next one a period later, whatever it says meanwhile. Otherwise those who speak at the
+    /// same time, as all do after a restart, would be pinged at the same time for as long as they live.
+    fn next_turn(&mut self, now: Moment, period: Duration) {
+        self.turn = self.turn.after(period);
+        if self.turn <= now {
+            self.turn = now.after(period);
         }
     }
 }
@@ -176,175 +249,45 @@ fn spread(period: Duration, number: u64) -> Duration {
     period.mul_f64(0.1 + 0.9 * part as f64 / (1 << 24) as f64)
 }
 
-impl<I: Io> Reactor<I> {
-    /// Frames of a WebSocket were decoded: what they want beside their lines is done.
-    pub(super) fn after_frames(&mut self, now: Moment, slot: usize) {
-        let Some(connection) = self.connections.get_mut(slot) else { return };
-        let Some(outbox) = connection.outbox.framing() else { return };
-        if outbox.control_waits() {
-            self.mark_dirty(slot);
-        }
-        let connection = &mut self.connections[slot];
-        if let (Some(web), Peer::Client(client)) = (&mut connection.web, connection.peer)
-            && web.binary == Binary::Seen
-        {
-            web.binary = Binary::Told;
-            self.tell(now, Input::BinaryIgnored { client });
-        }
-        self.tell_ending(now, slot);
-    }
-
-    /// Tells the core that a WebSocket has said its last, once it has all its lines.
-    pub(super) fn tell_ending(&mut self, now: Moment, slot: usize) {
-        let connection = &mut self.connections[slot];
-        let waits = connection.paused || connection.resuming;
-        let (Some(web), Peer::Client(client)) = (&mut connection.web, connection.peer) else { return };
-        let Some(ending) = web.ending.filter(|_| !web.is_told && !waits) else { return };
-        web.is_told = true;
-        let input = match ending {
-            Ending::Left(_) => Input::Left { client },
-            Ending::Fault(Fault { code, reason }) => {
-                let is_too_long = code == close::TOO_BIG;
-                let why = format!("{reason} (WebSocket close code {code})");
-                Input::Faulty { client, why, is_too_long }
-            }
-        };
-        self.tell(now, input);
-    }
-
-    /// The core closes a client for this reason: what a WebSocket is told with its last frame.
-    pub(super) fn set_close_frame(&mut self, slot: usize, why: Reason) {
-        if let Some(web) = &mut self.connections[slot].web {
-            let close_frame = web.close_frame_for(why);
-            web.close_frame.get_or_insert(close_frame);
-        }
-    }
-
-    /// Queues the last frame of a WebSocket, if it is still to come. True if it was queued now.
-    pub(super) fn queue_close_frame(&mut self, slot: usize) -> bool {
-        let connection = &mut self.connections[slot];
-        let Some((code, reason)) = connection.web.as_mut().and_then(|web| web.close_frame.take()) else { return false };
-        let Some(framing) = connection.outbox.framing() else { return false };
-        framing.queue_control(&encode::close(code, reason, None));
-        if let Some(web) = &mut connection.web {
-            (web.ping, web.close_frame_queued) = (None, true);
-        }
-        true
-    }
-
-    /// A WebSocket is pinged from now on when it is silent.
-    pub(super) fn begin_pings(&mut self, now: Moment, slot: usize) {
-        self.pings.number += 1;
-        let number = self.pings.number;
-        let Some(web) = &mut self.connections[slot].web else { return };
-        web.number = number;
-        if let Some(period) = web.ping {
-            web.turn = now.after(spread(period, number));
-            self.pings.due.push(Reverse((web.turn, slot, number)));
-            let connections = &self.connections;
-            self.pings.forget(connections.len(), |slot, number| {
-                let web = connections.get(slot).and_then(|connection| connection.web.as_ref());
-                web.is_some_and(|web| web.number == number)
-            });
-        }
-    }
-
-    /// When somebody has to be looked after. Those whose answer has come in time do not have to be.
-    pub(super) fn next_ping(&mut self) -> Option<Moment> {
-        let connections = &self.connections;
-        loop {
-            let mut first = self.pings.due.peek_mut()?;
-            let Reverse((at, slot, number)) = *first;
-            let web = connections.get(slot).and_then(|connection| connection.web.as_ref());
-            match web.filter(|web| web.number == number && web.ping.is_some()) {
-                Some(web) if web.due() > at => first.0.0 = web.due(),
-                Some(_) => return Some(at),
-                None => drop(PeekMut::pop(first)),
-            }
-        }
-    }
-
-    /// Pings those who have been silent, and ends those who do not answer.
-    pub(super) fn ping(&mut self, now: Moment) {
-        while let Some(Reverse((_, slot, number))) = self.pings.due.peek().filter(|due| due.0.0 <= now).copied() {
-            self.pings.due.pop();
-            let due = self.ping_one(now, slot, number);
-            self.pings.due.extend(due.map(|at| Reverse((at, slot, number))));
-        }
-    }
-
-    /// Looks after one connection, and says when it is looked after again.
-    fn ping_one(&mut self, now: Moment, slot: usize, number: u64) -> Option<Moment> {
-        let connection = self.connections.get_mut(slot)?;
-        let Connection { web: Some(web), outbox, peer, closing, end, .. } = connection else { return None };
-        // One that has ended what it says answers nothing, and one that is being closed need not.
-        let is_asked = web.number == number && *closing < Closing::AfterFlush && *end == End::Open;
-        let period = web.ping.filter(|_| is_asked)?;
-        // Whoever is not read cannot be heard, and whoever has something to take shows by that whether it lives.
-        let is_watched_otherwise = connection.paused || !outbox.is_empty();
-        if let Some(pinged) = web.pinged.filter(|_| !connection.paused) {
-            let late = pinged.after(web.pong_timeout);
-            if late > now {
-                return Some(late);
-            }
-            let (peer, seconds) = (*peer, web.pong_timeout.as_secs());
-            self.broken(now, slot, peer, format!("it has not answered a ping within {seconds} s"));
-            return None;
-        }
-        if web.turn > now {
-            return Some(web.turn);
-        }
-        web.next_turn(now, period);
-        if is_watched_otherwise || web.heard.after(period / 2) > now {
-            return Some(web.turn);
-        }
-        web.pinged = Some(now);
-        let due = web.due();
-        if let Some(framing) = outbox.framing() {
-            framing.queue_control(&encode::ping(b"", None));
-        }
-        self.mark_dirty(slot);
-        Some(due)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn connections_that_only_come_and_go_are_forgotten_before_they_would_be_pinged() {
-        let (mut pings, last) = (Pings::default(), 100_000);
-        for number in 1..=last {
-            pings.due.push(Reverse((Moment::default(), 0, number)));
-            pings.forget(1, |_, one| one == number || one == 7);
-            assert!(pings.due.len() <= MOST_GONE + 3, "{}", pings.due.len());
+    fn those_who_speak_together_are_not_pinged_together() {
+        let (period, timeout, begin) = (Duration::from_secs(30), Duration::from_secs(10), Moment::default());
+        for number in 1..=100 {
+            let mut beat = Heartbeat::new(Some(period), timeout, begin);
+            beat.begin(begin, number);
+            let first = beat.turn;
+            beat.heard(begin.after(Duration::from_millis(2500)));
+            assert_eq!(beat.check(first, true, true), Beat::Nothing, "it has something to take");
+            assert_eq!(beat.due, Some(first.after(period)), "what it says does not move its turn");
+            let second = beat.turn;
+            assert_eq!(beat.check(second, true, false), Beat::Ping);
+            assert_eq!(beat.due, Some(second.after(timeout)));
+            beat.heard(second);
+            assert_eq!(beat.due, Some(first.after(2 * period)), "an answer in time leaves nothing to wait for");
         }
-        let numbers: Vec<u64> = pings.due.iter().map(|Reverse((.., number))| *number).collect();
-        assert!(numbers.contains(&7) && numbers.contains(&last), "those that are there stay");
+        let mut late = Heartbeat::new(Some(period), timeout, begin);
+        late.begin(begin, 1);
+        let awake = begin.after(Duration::from_secs(3600));
+        assert_eq!(late.check(awake, true, true), Beat::Nothing);
+        assert_eq!(late.due, Some(awake.after(period)), "turns that went by are not made up for");
     }
 
     #[test]
-    fn those_who_speak_together_are_not_pinged_together() {
-        let (period, begin) = (Duration::from_secs(30), Moment::default());
-        let terms = crate::config::Web { ping: Some(period), ..crate::config::Web::default() };
-        for number in 1..=100 {
-            let mut web = Web::new(&terms, 1 << 20, begin);
-            web.turn = begin.after(spread(period, number));
-            let first = web.turn;
-            web.decode(&mut Framing::default(), begin.after(Duration::from_millis(2500)), &mut [0x81, 0], 1);
-            web.next_turn(first, period);
-            assert_eq!(web.due(), first.after(period), "what it says does not move its turn");
-            web.pinged = Some(web.turn);
-            assert_eq!(web.due(), web.turn.after(web.pong_timeout));
-            web.decode(&mut Framing::default(), web.turn, &mut [0x81, 0], 1);
-            web.next_turn(web.turn, period);
-            assert_eq!(web.due(), first.after(2 * period), "an answer in time leaves nothing to wait for");
-        }
-        let mut late = Web::new(&terms, 1 << 20, begin);
-        let awake = begin.after(Duration::from_secs(3600));
-        late.next_turn(awake, period);
-        assert_eq!(late.turn, awake.after(period), "turns that went by are not made up for");
+    fn a_connection_that_does_not_answer_is_dead_unless_it_is_not_read() {
+        let (period, timeout) = (Duration::from_secs(30), Duration::from_secs(40));
+        let mut beat = Heartbeat::new(Some(period), timeout, Moment::default());
+        beat.begin(Moment::default(), 1);
+        let pinged = beat.turn;
+        assert_eq!(beat.check(pinged, true, false), Beat::Ping);
+        assert_eq!(beat.check(pinged.after(timeout), false, false), Beat::Nothing, "it cannot be heard");
+        assert!(beat.due > Some(pinged.after(timeout)));
+        let late = beat.due.expect("it is looked at again");
+        assert_eq!((beat.check(late, true, false), beat.due), (Beat::Dead(timeout), None));
+        assert_eq!(Heartbeat::new(None, timeout, Moment::default()).check(late, true, false), Beat::Nothing);
     }
 
     #[test]

@@ -10,10 +10,9 @@ use rustix::process::geteuid;
 
 use super::request::Request;
 use super::response::Response;
-use crate::bus::port::Source;
+use crate::bus::port::{Place, Source};
 use crate::config::Token;
 use crate::http1::Status;
-use crate::shell::source;
 
 /// What is known of the other side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,14 +29,10 @@ pub(super) enum Origin {
 
 impl Origin {
     /// Where a connected socket comes from.
-    pub(super) fn of(socket: &OwnedFd, is_unix: bool, is_abstract: bool) -> Self {
+    pub(super) fn of(socket: &OwnedFd, place: Place, is_unix: bool, is_abstract: bool) -> Self {
         if is_unix {
             let ours = [Source::User(0), Source::User(geteuid().as_raw())];
-            return if !is_abstract || ours.contains(&source::of(socket, true).source()) {
-                Self::Trusted
-            } else {
-                Self::AnyUser
-            };
+            return if !is_abstract || ours.contains(&place.source()) { Self::Trusted } else { Self::AnyUser };
         }
         let local = getsockname(socket).ok().and_then(|address| SocketAddr::try_from(address).ok());
         if local.is_some_and(|local| local.ip().to_canonical().is_loopback()) { Self::Loopback } else { Self::Network }

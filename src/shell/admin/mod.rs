@@ -32,9 +32,9 @@ use std::time::Duration;
 
 use slab::Slab;
 
-use super::acceptor::Acceptor;
+use super::listeners::{Acceptor, Throttle};
+use super::timers::Armed;
 use crate::bus::histogram::Histogram;
-use crate::bus::port::Moment;
 use crate::config::{Config, Listen, Token};
 use connection::Connection;
 use history::History;
@@ -78,7 +78,7 @@ impl Place {
 
 /// See the top of the file. Without an admin listener there is nothing in it.
 pub(super) struct Admin {
-    acceptors: Vec<Acceptor>,
+    is_on: bool,
     /// Every user of this machine may connect.
     is_abstract: bool,
     token: Option<Token>,
@@ -86,11 +86,12 @@ pub(super) struct Admin {
     connections: Slab<Connection>,
     /// Those whose answer goes on, one piece after the other.
     busy: VecDeque<usize>,
-    /// No connection has a deadline before this.
-    due: Option<Moment>,
     places: Vec<Place>,
     closed: bool,
+    /// How often it is said that connections are in use.
+    throttle: Throttle,
     history: History,
+    history_timer: Armed,
     /// How long each turn of the loop has worked, and since when this one does.
     turns: Histogram,
     turned_at: Option<Duration>,
@@ -98,27 +99,32 @@ pub(super) struct Admin {
 }
 
 impl Admin {
-    /// What is served on these sockets; `config` says the rest, and `clients` are the sockets for clients.
-    pub(super) fn new(config: &Config, acceptors: Vec<Acceptor>, clients: &[Acceptor]) -> Self {
+    /// What is served on those of these sockets that are for operators; `config` says the rest.
+    pub(super) fn new(config: &Config, acceptors: &[Acceptor]) -> Self {
         let place = |(at, listener): (usize, &crate::config::Listener)| {
-            let ours = clients.iter().filter(|acceptor| acceptor.listener() == Some(at));
+            let ours = acceptors.iter().filter(|acceptor| acceptor.listener() == Some(at));
             let path = listener.web.as_ref().map(|web| web.path.clone());
-            Place { asked: listener.address(), bound: ours.map(|acceptor| acceptor.address.clone()).collect(), path }
+            Place {
+                asked: listener.address(),
+                bound: ours.map(|acceptor| acceptor.address().to_owned()).collect(),
+                path,
+            }
         };
         let admin = config.admin.as_ref();
         let is_abstract =
             |listen: &Listen| matches!(listen, Listen::Unix { path, .. } if crate::address::is_abstract(path));
         Self {
-            acceptors,
+            is_on: acceptors.iter().any(Acceptor::is_for_admin),
             is_abstract: admin.is_some_and(|admin| is_abstract(&admin.listen)),
             token: admin.and_then(|admin| admin.token.clone()),
             token_file: admin.and_then(|admin| admin.token_file.clone()).unwrap_or_default(),
             connections: Slab::new(),
             busy: VecDeque::new(),
-            due: None,
             places: config.listeners.iter().enumerate().map(place).collect(),
             closed: false,
+            throttle: Throttle::default(),
             history: History::default(),
+            history_timer: Armed::default(),
             turns: Histogram::default(),
             turned_at: None,
             started_at: Wall::now(),
@@ -127,7 +133,12 @@ impl Admin {
 
     /// Whether there is an admin listener.
     pub(super) fn is_on(&self) -> bool {
-        !self.acceptors.is_empty()
+        self.is_on
+    }
+
+    /// Whether an answer is to be gone on with at once.
+    pub(super) fn is_busy(&self) -> bool {
+        !self.busy.is_empty()
     }
 
     /// The file with its token was read again. What is wrong with it is told, and the last one stays good.
@@ -151,15 +162,6 @@ impl Admin {
         self.connections.is_empty()
     }
 
-    /// When it has something to do although nothing happens, and whether that is at once.
-    pub(super) fn due(&self) -> Option<Moment> {
-        match (self.is_on(), self.busy.is_empty()) {
-            (false, _) => None,
-            (true, false) => Some(Moment(0)),
-            (true, true) => Some(self.due.map_or(self.history.due(), |due| due.min(self.history.due()))),
-        }
-    }
-
     /// A turn of the loop begins to work, or has worked: so much time has passed since the start.
     pub(super) fn turn_begins(&mut self, elapsed: Duration) {
         self.turned_at = Some(elapsed);
@@ -170,11 +172,6 @@ impl Admin {
         if let Some(since) = self.turned_at {
             self.turns.observe(elapsed.saturating_sub(since));
         }
-    }
-
-    /// Makes sure that deadlines are looked at then.
-    fn check_at(&mut self, deadline: Moment) {
-        self.due = Some(self.due.map_or(deadline, |due| due.min(deadline)));
     }
 }
 

@@ -1,42 +1,35 @@
-//! The lobby: connections that are no clients yet, since a PROXY header is still to come that says whom they bring, or the
+//! Handshakes: connections that are no clients yet, since a PROXY header is still to come that says whom they bring, or the
 //! request that a WebSocket begins with. They take no slot of a client and are nobody to the core until they have said
-//! that, or their time is up. There are as many as there are free slots, and some more, who ask how the daemon is or are
-//! told that it is full. One more takes the place of one of the source that has most of them, there of one that has
-//! sent nothing, since who means it sends all of it at once, and of those of the one that has waited longest.
+//! that, or their time is up.
 //!
 //! Invariants: the kernel holds one operation of each of them, and it goes when that completes. Whatever changes what one
-//! waits for, or whether, has it counted.
+//! waits for, or whether, has it counted (`state.rs`).
 
-pub(super) mod tokens;
+pub(super) mod state;
+mod tokens;
 pub(super) mod upgrade;
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use rustix::net::{Shutdown, shutdown};
-use slab::Slab;
 
+use super::connection::Connection;
+use super::framing::Framing;
+use super::operation::Operation;
+use super::reactor::Reactor;
+use super::timers::Timer;
+use super::turn::Shell;
+use super::websocket::WebSocket;
 use crate::bus::port::{Input, Moment, Names, Origin, Place, Source};
-use crate::bus::settings;
 use crate::http1::Status;
 use crate::io::{Io, Submission};
 use crate::proxy::{self, Reading};
-use crate::shell::Shell;
-use crate::shell::connection::{Connection, Descriptor, Kind};
-use crate::shell::framing::Framing;
-use crate::shell::operation::Operation;
-use crate::shell::reactor::Reactor;
-use crate::shell::websocket::Web;
 use crate::websocket::answer::Refusal;
-use crate::websocket::request::{self, LONGEST_HEAD};
+use crate::websocket::request;
+use state::{AcceptedSocket, Over, PendingHandshake, Stage};
 use upgrade::{Decision, RETRY_AFTER};
 
-/// How many wait at once at most beyond the slots that are free.
-pub(super) const BEYOND: usize = 256;
-/// Room for the first bytes of each; there is more once they have filled it.
-const FIRST_BYTES: usize = 1024;
 /// How long the request of a WebSocket may take.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// What it is told that its place is needed.
@@ -47,252 +40,49 @@ const SHARE: &str = "with those that wait to be let in, its source has more conn
 /// How long a connection that is refused may take to read why.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// See the top of the file.
-#[derive(Default)]
-pub(super) struct Handshakes {
-    pending: Slab<PendingHandshake>,
-    /// How many of each source wait to say something.
-    sources: HashMap<Source, usize>,
-    /// Nobody's time is up before this; it may be early, never late.
-    due: Option<Moment>,
-    /// So many may be in it beyond the slots that are free.
-    beyond: usize,
-}
-
-/// A connection that has just been accepted.
-pub(super) struct AcceptedSocket {
-    pub socket: OwnedFd,
-    /// Index of its acceptor.
-    pub acceptor: usize,
-    /// Index of its listener in the configuration.
-    pub listener: usize,
-    /// The other end.
-    pub place: Place,
-}
-
-/// A connection that has something to say before it is a client.
-struct PendingHandshake {
-    accepted: AcceptedSocket,
-    /// Who it is, as far as that is known.
-    origin: Origin,
-    stage: Stage,
-    since: Moment,
-    deadline: Moment,
-    /// What it is counted as among [`Handshakes::sources`].
-    counted: Option<Source>,
-    /// Why its operation was asked to end.
-    over: Option<Over>,
-    /// What has come, with a byte behind it.
-    bytes: Vec<u8>,
-    /// So many bytes may come at most.
-    longest: usize,
-    filled: usize,
-    /// So many of them were the PROXY header.
-    header: usize,
-}
-
-/// What is awaited.
-enum Stage {
-    /// A PROXY header.
-    Header {
-        /// It has to begin with one.
-        required: bool,
-    },
-    /// The request of a WebSocket.
-    Request(request::Reader),
-    /// That it is told something, of which so much is sent.
-    Answer { bytes: Box<[u8]>, sent: usize },
-    /// That it has read that.
-    End,
-}
-
-/// Why nobody waits for it any more.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Over {
-    /// It took too long.
-    Late,
-    /// Another one needs its place.
-    Crowded,
-    /// Its source has more connections at its listener than it may have.
-    Surplus,
-    /// The daemon takes no more clients.
-    Closed,
-}
-
-impl Handshakes {
-    /// An empty one for so many beyond the slots that are free.
-    pub(super) fn new(beyond: usize) -> Self {
-        Self { beyond, ..Self::default() }
-    }
-
-    /// When the time of one of them may be up.
-    pub(super) fn due(&self) -> Option<Moment> {
-        self.due
-    }
-
-    /// Whether nobody is there.
-    pub(super) fn is_empty(&self) -> bool {
-        self.pending.is_empty()
-    }
-
-    fn waiting(&self) -> impl Iterator<Item = (usize, &PendingHandshake)> {
-        self.pending.iter().filter(|(_, handshake)| handshake.over.is_none())
-    }
-
-    /// Whose place is needed first: those who have been told why they go, and then as it stands at the top of the file.
-    fn gives_way(&self) -> Option<usize> {
-        let told = self.waiting().filter(|(_, handshake)| matches!(handshake.stage, Stage::End));
-        told.min_by_key(|(_, handshake)| handshake.since).map(|(slot, _)| slot).or_else(|| {
-            let most = self.sources.values().copied().max()?;
-            let mut heaviest = self.sources.iter().filter(|(_, count)| **count == most).map(|(source, _)| *source);
-            match (heaviest.next(), heaviest.next()) {
-                // To look each of them up takes longer.
-                (one, None) => self.first_to_go(|handshake| handshake.counted == one),
-                _ => self.first_to_go(|handshake| {
-                    handshake.counted.is_some_and(|source| self.sources.get(&source) == Some(&most))
-                }),
-            }
-        })
-    }
-
-    /// Counts an arrival as what it is now: of a source, while it waits to say something.
-    fn count(&mut self, slot: usize) {
-        let handshake = &mut self.pending[slot];
-        let is = (handshake.over.is_none() && !handshake.is_told()).then(|| handshake.source());
-        let was = std::mem::replace(&mut handshake.counted, is);
-        if was == is {
-            return;
-        }
-        if let Some(source) = is {
-            *self.sources.entry(source).or_default() += 1;
-        }
-        self.discount(was);
-    }
-
-    fn discount(&mut self, source: Option<Source>) {
-        let Some(Entry::Occupied(mut count)) = source.map(|source| self.sources.entry(source)) else { return };
-        *count.get_mut() -= 1;
-        if *count.get() == 0 {
-            count.remove();
-        }
-    }
-
-    /// An arrival is one no more.
-    fn remove(&mut self, slot: usize) -> PendingHandshake {
-        let handshake = self.pending.remove(slot);
-        self.discount(handshake.counted);
-        handshake
-    }
-
-    /// Who goes first of those who are chosen and have not been told anything yet.
-    fn first_to_go(&self, is_chosen: impl Fn(&PendingHandshake) -> bool) -> Option<usize> {
-        let chosen = self.waiting().filter(|(_, handshake)| !handshake.is_told() && is_chosen(handshake));
-        chosen.min_by_key(|(_, handshake)| (handshake.has_spoken(), handshake.since)).map(|(slot, _)| slot)
-    }
-
-    /// An arrival comes to its next stage, which has to be over at the deadline.
-    fn go_on(&mut self, slot: usize, stage: Stage, deadline: Moment) {
-        let handshake = &mut self.pending[slot];
-        (handshake.stage, handshake.deadline) = (stage, deadline);
-        self.count(slot);
-        self.wake_at(deadline);
-    }
-
-    fn wake_at(&mut self, deadline: Moment) {
-        self.due = Some(self.due.map_or(deadline, |due| due.min(deadline)));
-    }
-}
-
-impl PendingHandshake {
-    /// Whether nothing more is awaited of it.
-    fn is_told(&self) -> bool {
-        matches!(self.stage, Stage::Answer { .. } | Stage::End)
-    }
-
-    fn has_spoken(&self) -> bool {
-        self.filled > self.header
-    }
-
-    fn source(&self) -> Source {
-        self.origin.source()
-    }
-}
-
 impl<I: Io> Reactor<I> {
-    /// Waits for what a connection has to say first: the header of a proxy, if one may come, and the request of a
-    /// WebSocket, if the listener has a door.
-    fn begin_handshake(&mut self, now: Moment, accepted: AcceptedSocket, proxy: Option<&settings::Proxy>) {
-        let (stage, deadline) = match proxy {
-            Some(proxy) => (Stage::Header { required: proxy.required }, now.after(proxy.timeout)),
-            None => (Stage::Request(request::Reader::default()), now.after(REQUEST_TIMEOUT)),
-        };
-        let of_request = if self.policies[accepted.listener].is_some() { LONGEST_HEAD } else { 0 };
-        let of_header = if proxy.is_some() { proxy::LONGEST } else { 0 };
-        let longest = of_header + of_request;
-        let slot = self.handshakes.pending.insert(PendingHandshake {
-            origin: accepted.place.into(),
-            accepted,
-            stage,
-            since: now,
-            deadline,
-            counted: None,
-            over: None,
-            bytes: vec![0; longest.min(FIRST_BYTES) + 1],
-            longest,
-            filled: 0,
-            header: 0,
-        });
-        self.handshakes.count(slot);
-        self.handshakes.wake_at(deadline);
-        self.wait(slot);
-    }
-
-    /// Reactor the kernel the next operation of an arrival.
+    /// Hands the kernel the next operation of a handshake.
     fn wait(&mut self, slot: usize) {
-        let handshake = &mut self.handshakes.pending[slot];
+        let handshake = &mut self.handshakes[slot];
         let socket = handshake.accepted.socket.as_raw_fd();
+        let receive =
+            |room: &mut [u8]| Submission::ReceiveInto { socket, into: room.as_mut_ptr(), bytes: room.len() as u32 };
         let submission = match &mut handshake.stage {
-            Stage::Header { .. } | Stage::Request(_) => {
-                let mut last = handshake.bytes.len() - 1;
-                if handshake.filled == last {
-                    last = handshake.longest.min(2 * last);
-                    handshake.bytes.resize(last + 1, 0);
-                }
-                let room = &mut handshake.bytes[handshake.filled..last];
-                debug_assert!(!room.is_empty(), "as many bytes are what is awaited or not");
-                Submission::ReceiveInto { socket, into: room.as_mut_ptr(), bytes: room.len() as u32 }
-            }
+            Stage::Header { .. } | Stage::Request(_) => receive(handshake.received.room()),
             Stage::Answer { bytes, sent } => {
                 let rest = &bytes[*sent..];
                 Submission::Send { socket, from: rest.as_ptr(), bytes: rest.len() as u32, now_or_never: false }
             }
-            Stage::End => {
-                let into = handshake.bytes.as_mut_ptr();
-                Submission::ReceiveInto { socket, into, bytes: handshake.bytes.len() as u32 }
-            }
+            Stage::End => receive(handshake.received.waste()),
         };
-        // SAFETY: the arrival stays, with its socket and its bytes, until this completes.
+        // SAFETY: the handshake stays, with its socket and its bytes, until this completes.
         unsafe { self.io.submit(submission, Operation::Handshake.token(slot)) };
+    }
+
+    /// Comes to the next stage, which has to be over at the deadline.
+    fn go_on(&mut self, slot: usize, stage: Stage, deadline: Moment) {
+        self.handshakes.go_on(slot, stage);
+        self.timers.set(Timer::Handshake(slot), &mut self.handshakes[slot].timer, Some(deadline));
+    }
+
+    /// A handshake is over.
+    fn remove_handshake(&mut self, slot: usize) -> PendingHandshake {
+        let mut handshake = self.handshakes.remove(slot);
+        self.timers.set(Timer::Handshake(slot), &mut handshake.timer, None);
+        handshake
     }
 
     /// Asks for the end of an operation. What becomes of its connection is decided when it completes.
     fn end_wait(&mut self, slot: usize, over: Over) {
-        self.handshakes.pending[slot].over = Some(over);
-        self.handshakes.count(slot);
-        self.io.cancel(Operation::Handshake.token(slot));
+        self.handshakes.end(slot, over);
+        self.timers.set(Timer::Handshake(slot), &mut self.handshakes[slot].timer, None);
+        self.cancel(Operation::Handshake, slot);
     }
 
     /// There are so many free slots: who is too many gives way.
     pub(super) fn limit_handshakes(&mut self, free: usize) {
-        // Those who are asked to go are in it until they have.
-        if self.handshakes.pending.len() <= free + self.handshakes.beyond {
-            return;
-        }
-        // An answer that is not sent yet is about to be: cut off, it would not say why.
-        let holds =
-            self.handshakes.waiting().filter(|(_, handshake)| !matches!(handshake.stage, Stage::Answer { .. })).count();
-        for _ in free + self.handshakes.beyond..holds {
-            let Some(slot) = self.handshakes.gives_way() else { return };
+        for _ in 0..self.handshakes.surplus(free) {
+            let Some(slot) = self.handshakes.first_to_give_way() else { return };
             self.end_wait(slot, Over::Crowded);
         }
     }
@@ -300,11 +90,7 @@ impl<I: Io> Reactor<I> {
     /// Of a source that has said which it is, no more wait to be let in through a listener than it takes of them. One
     /// is always heard, so that it can be told why it is not taken.
     fn keep_share(&mut self, listener: usize, source: Source, room: usize) {
-        let is_of = |handshake: &PendingHandshake| {
-            handshake.accepted.listener == listener
-                && matches!(handshake.stage, Stage::Request(_))
-                && handshake.source() == source
-        };
+        let is_of = |handshake: &PendingHandshake| handshake.is_request_of(listener, source);
         let waiting = self.handshakes.waiting().filter(|(_, handshake)| is_of(handshake)).count();
         for _ in room.max(1)..waiting {
             let Some(slot) = self.handshakes.first_to_go(is_of) else { return };
@@ -312,31 +98,22 @@ impl<I: Io> Reactor<I> {
         }
     }
 
-    /// Ends the wait of those whose time is up.
-    pub(super) fn expire_handshakes(&mut self, now: Moment) {
-        if self.handshakes.due.is_none_or(|due| due > now) {
-            return;
-        }
-        let late: Vec<usize> = self
-            .handshakes
-            .waiting()
-            .filter(|(_, handshake)| handshake.deadline <= now)
-            .map(|(slot, _)| slot)
-            .collect();
-        late.into_iter().for_each(|slot| self.end_wait(slot, Over::Late));
-        self.handshakes.due = self.handshakes.waiting().map(|(_, handshake)| handshake.deadline).min();
+    /// The time of a handshake is up.
+    pub(super) fn expire_handshake(&mut self, slot: usize) {
+        self.handshakes[slot].timer.reset();
+        self.end_wait(slot, Over::Late);
     }
 
     /// Nobody is let in any more.
     pub(super) fn cancel_handshakes(&mut self) {
         let waiting: Vec<usize> = self.handshakes.waiting().map(|(slot, _)| slot).collect();
         waiting.into_iter().for_each(|slot| self.end_wait(slot, Over::Closed));
-        self.handshakes.due = None;
     }
 
     /// Closes a connection that brings nobody. `why` is told, unless it left without having said anything.
-    fn turn_away(&mut self, now: Moment, handshake: PendingHandshake, why: Option<&str>) {
-        let address = &self.acceptors[handshake.accepted.acceptor].address;
+    fn turn_away(&mut self, now: Moment, slot: usize, why: Option<&str>) {
+        let handshake = self.remove_handshake(slot);
+        let address = self.listeners.address(handshake.accepted.acceptor);
         let place = handshake.accepted.place;
         let is_web = matches!(handshake.stage, Stage::Request(_));
         match why {
@@ -353,23 +130,22 @@ impl<I: Io> Reactor<I> {
 
     /// Tells a connection something, with which it ends.
     fn end_with(&mut self, now: Moment, slot: usize, answer: String) {
-        self.handshakes.go_on(slot, Stage::Answer { bytes: answer.into_bytes().into(), sent: 0 }, now.after(LINGER));
+        self.go_on(slot, Stage::Answer { bytes: answer.into_bytes().into(), sent: 0 }, now.after(LINGER));
         self.wait(slot);
     }
 
     /// Refuses a WebSocket.
     fn refuse(&mut self, now: Moment, slot: usize, refusal: &Refusal) {
-        let AcceptedSocket { acceptor, place, .. } = &self.handshakes.pending[slot].accepted;
-        let address = &self.acceptors[*acceptor].address;
+        let AcceptedSocket { acceptor, place, .. } = self.handshakes[slot].accepted;
+        let address = self.listeners.address(acceptor);
         let why = format!("on {address} {} ({})", refusal.why, refusal.status.code());
-        let place = *place;
         self.tell(now, Input::NotUpgraded { place, why });
         self.end_with(now, slot, refusal.to_string());
     }
 
     /// An operation of somebody who is being told why it goes has completed.
     fn ending_goes_on(&mut self, slot: usize, result: i32) {
-        let handshake = &mut self.handshakes.pending[slot];
+        let handshake = &mut self.handshakes[slot];
         let is_over = handshake.over.is_some();
         let goes_on = match (&mut handshake.stage, -result) {
             (_, libc::EAGAIN | libc::EINTR) => true,
@@ -388,19 +164,28 @@ impl<I: Io> Reactor<I> {
         if goes_on && !is_over {
             return self.wait(slot);
         }
-        drop(self.handshakes.remove(slot));
+        drop(self.remove_handshake(slot));
         self.free_descriptor();
     }
 }
 
 impl<I: Io> Shell<I> {
-    /// A connection waits for what has to be said first.
+    /// A connection waits for what has to be said first: the header of a proxy, if one may come, and the request of a
+    /// WebSocket, if the listener speaks that.
     pub(super) fn begin_handshake(&mut self, now: Moment, accepted: AcceptedSocket) {
         let (listener, place) = (accepted.listener, accepted.place);
         let proxy = self.bus.awaits_header(listener, place);
         let is_introduced = proxy.is_none();
-        self.reactor.begin_handshake(now, accepted, proxy);
-        self.reactor.limit_handshakes(self.bus.free_slots());
+        let (stage, deadline) = match proxy {
+            Some(proxy) => (Stage::Header { required: proxy.required }, now.after(proxy.timeout)),
+            None => (Stage::Request(request::Reader::default()), now.after(REQUEST_TIMEOUT)),
+        };
+        let reactor = &mut self.reactor;
+        let speaks_web = reactor.listeners.speaks_web(listener);
+        let slot = reactor.handshakes.add(PendingHandshake::new(now, accepted, stage, speaks_web));
+        reactor.timers.set(Timer::Handshake(slot), &mut reactor.handshakes[slot].timer, Some(deadline));
+        reactor.wait(slot);
+        reactor.limit_handshakes(self.bus.free_slots());
         if is_introduced {
             self.share_out(listener, place);
         }
@@ -408,7 +193,7 @@ impl<I: Io> Shell<I> {
 
     /// One more from there waits to be let in.
     fn share_out(&mut self, listener: usize, place: Place) {
-        let Some(policy) = &self.reactor.policies[listener] else { return };
+        let Some(policy) = self.reactor.listeners.policy(listener) else { return };
         // Whom a token or a trusted proxy names is counted when that is known.
         if !policy.names_sources(place)
             && let Some(room) = self.bus.room_of_source(listener, place.source())
@@ -417,23 +202,20 @@ impl<I: Io> Shell<I> {
         }
     }
 
-    /// The operation of a connection in the handshakes has completed.
+    /// The operation of a handshake has completed.
     pub(super) fn handshake_step(&mut self, now: Moment, slot: usize, result: i32) {
         let reactor = &mut self.reactor;
-        let handshake = &mut reactor.handshakes.pending[slot];
-        if matches!(handshake.stage, Stage::Answer { .. } | Stage::End) {
+        let handshake = &mut reactor.handshakes[slot];
+        if handshake.is_told() {
             return reactor.ending_goes_on(slot, result);
         }
-        if result > 0 {
-            handshake.filled += result as usize;
-        }
+        handshake.received.took(result.max(0) as usize);
         let has_ended = match -result {
             libc::EAGAIN | libc::EINTR | libc::ECANCELED => false,
             _ => result <= 0,
         };
         if handshake.over == Some(Over::Closed) {
-            let handshake = reactor.handshakes.remove(slot);
-            return reactor.turn_away(now, handshake, None);
+            return reactor.turn_away(now, slot, None);
         }
         match handshake.stage {
             Stage::Header { required } => self.read_header(now, slot, required, has_ended),
@@ -443,14 +225,13 @@ impl<I: Io> Shell<I> {
 
     fn read_header(&mut self, now: Moment, slot: usize, required: bool, has_ended: bool) {
         let reactor = &mut self.reactor;
-        let handshake = &mut reactor.handshakes.pending[slot];
-        let is_empty = handshake.filled == 0;
-        let reading = proxy::read(&handshake.bytes[..handshake.filled.min(proxy::LONGEST)]);
-        let why = match (reading, handshake.over) {
+        let handshake = &mut reactor.handshakes[slot];
+        let is_empty = handshake.received.is_empty();
+        let why = match (proxy::read(handshake.received.from_start()), handshake.over) {
             (Reading::More, None) if !has_ended => return reactor.wait(slot),
             (Reading::Header(header), _) => {
                 handshake.origin = origin(handshake.accepted.place, header.source, header.names);
-                handshake.header = header.length;
+                handshake.received.skip_header(header.length);
                 return self.introduced(now, slot, has_ended);
             }
             (Reading::Malformed(why), _) => Some(why.to_owned()),
@@ -470,84 +251,77 @@ impl<I: Io> Shell<I> {
             (Reading::More, Some(Over::Crowded | Over::Surplus)) => Some(CROWDED.to_owned()),
             (Reading::More, _) => Some("it ended in the middle of its PROXY header".to_owned()),
         };
-        if handshake.over == Some(Over::Crowded) && reactor.policies[handshake.accepted.listener].is_some() {
-            handshake.over = None;
+        let (is_crowded, listener) = (handshake.over == Some(Over::Crowded), handshake.accepted.listener);
+        if is_crowded && reactor.listeners.speaks_web(listener) {
+            reactor.handshakes[slot].over = None;
             return reactor.refuse(now, slot, &Refusal::unavailable(CROWDED, RETRY_AFTER));
         }
-        let handshake = reactor.handshakes.remove(slot);
-        reactor.turn_away(now, handshake, why.as_deref());
+        reactor.turn_away(now, slot, why.as_deref());
     }
 
     /// It is known whom a connection brings.
     fn introduced(&mut self, now: Moment, slot: usize, has_ended: bool) {
         let reactor = &mut self.reactor;
-        let handshake = &mut reactor.handshakes.pending[slot];
-        if reactor.policies[handshake.accepted.listener].is_none() {
-            let handshake = reactor.handshakes.remove(slot);
-            let PendingHandshake { accepted, origin, bytes, filled, header, .. } = handshake;
-            return self.let_in(accepted, origin, &bytes[header..filled], None);
-        }
+        let handshake = &reactor.handshakes[slot];
         let (listener, place) = (handshake.accepted.listener, handshake.origin.place);
-        reactor.handshakes.go_on(slot, Stage::Request(request::Reader::default()), now.after(REQUEST_TIMEOUT));
+        if !reactor.listeners.speaks_web(listener) {
+            let PendingHandshake { accepted, origin, received, .. } = reactor.remove_handshake(slot);
+            return self.let_in(accepted, origin, received.behind_header(), None);
+        }
+        reactor.go_on(slot, Stage::Request(request::Reader::default()), now.after(REQUEST_TIMEOUT));
         self.share_out(listener, place);
         self.read_request(now, slot, has_ended);
     }
 
     fn read_request(&mut self, now: Moment, slot: usize, has_ended: bool) {
         let reactor = &mut self.reactor;
-        let handshake = &mut reactor.handshakes.pending[slot];
-        let bytes = &handshake.bytes[handshake.header..handshake.filled];
+        let handshake = &mut reactor.handshakes[slot];
+        let (over, listener, bytes) = (handshake.over, handshake.accepted.listener, handshake.received.behind_header());
         let Stage::Request(reader) = &mut handshake.stage else { return };
-        let (verdict, length) = match reader.read(bytes) {
+        let (decision, length) = match reader.read(bytes) {
             request::Reading::More if has_ended => {
                 let why = (!bytes.is_empty()).then_some("it ended in the middle of its request");
-                let handshake = reactor.handshakes.remove(slot);
-                return reactor.turn_away(now, handshake, why);
+                return reactor.turn_away(now, slot, why);
             }
-            request::Reading::More => {
-                let unavailable = |why| Refusal::unavailable(why, RETRY_AFTER);
-                let refusal = match handshake.over {
-                    None => return reactor.wait(slot),
-                    Some(Over::Late) => {
-                        let why = format!("no whole request came within {} s", REQUEST_TIMEOUT.as_secs());
-                        Refusal::new(Status::RequestTimeout, why)
-                    }
-                    Some(Over::Surplus) => unavailable(SHARE),
-                    Some(Over::Crowded | Over::Closed) => unavailable(CROWDED),
-                };
-                (Decision::Refuse(refusal), 0)
-            }
+            request::Reading::More => match over {
+                None => return reactor.wait(slot),
+                Some(over) => (Decision::Refuse(unheard(over)), 0),
+            },
             request::Reading::Refused(refusal) => (Decision::Refuse(refusal), 0),
             request::Reading::Request(request) => {
-                let listener = handshake.accepted.listener;
-                let Some(policy) = &reactor.policies[listener] else { return };
-                (policy.answer(&self.bus, listener, handshake.origin.clone(), &request), request.length)
+                let origin = handshake.origin.clone();
+                let (decision, length) = match reactor.listeners.policy(listener) {
+                    Some(policy) => (policy.answer(&self.bus, listener, origin, &request), request.length),
+                    None => return,
+                };
+                (decision, length)
             }
         };
-        handshake.over = None;
-        match verdict {
+        reactor.handshakes[slot].over = None;
+        match decision {
             Decision::Refuse(refusal) => reactor.refuse(now, slot, &refusal),
             Decision::Answer(answer) => reactor.end_with(now, slot, answer),
             Decision::Accept { origin, answer, bearer } => {
-                let PendingHandshake { accepted, mut bytes, filled, header, .. } = reactor.handshakes.remove(slot);
-                let Some(policy) = &reactor.policies[accepted.listener] else { return };
-                let mut web = Web::new(&policy.terms, reactor.longest_client_line, now);
-                web.bearer = bearer.map(|bearer| (accepted.listener, bearer));
+                let longest = reactor.connections.longest_client_line();
+                let Some(policy) = reactor.listeners.policy(listener) else { return };
+                let bearer = bearer.map(|bearer| (listener, bearer));
+                let mut web = WebSocket::new(&policy.terms, longest, now, bearer);
                 let mut framing = Framing::default();
                 framing.queue_control(answer.as_bytes());
+                let PendingHandshake { accepted, mut received, .. } = reactor.remove_handshake(slot);
                 // Its first frames may have come with the request.
-                let frames = &mut bytes[header + length..];
-                let lines = web.decode(&mut framing, now, frames, filled - header - length);
+                let (frames, filled) = received.rest(length);
+                let lines = web.decode(&mut framing, now, frames, filled);
                 self.let_in(accepted, *origin, &frames[..lines], Some((web, framing)));
             }
         }
     }
 
     /// A connection becomes a client, from which lines have come already.
-    fn let_in(&mut self, accepted: AcceptedSocket, origin: Origin, begun: &[u8], web: Option<(Web, Framing)>) {
+    fn let_in(&mut self, accepted: AcceptedSocket, origin: Origin, begun: &[u8], web: Option<(WebSocket, Framing)>) {
         let AcceptedSocket { socket, listener, .. } = accepted;
         let client = self.add_client(listener, origin, begun, |peer| {
-            let connection = Connection::new(peer, Kind::Socket, Descriptor::Owned(socket), None);
+            let connection = Connection::socket(peer, socket);
             match web {
                 Some((web, framing)) => connection.speaking(web, framing),
                 None => connection,
@@ -556,6 +330,18 @@ impl<I: Io> Shell<I> {
         if client.is_none() {
             self.reactor.free_descriptor();
         }
+    }
+}
+
+/// What is told a connection that has not said what it wants, and is not waited for any more.
+fn unheard(over: Over) -> Refusal {
+    match over {
+        Over::Late => Refusal::new(
+            Status::RequestTimeout,
+            format!("no whole request came within {} s", REQUEST_TIMEOUT.as_secs()),
+        ),
+        Over::Surplus => Refusal::unavailable(SHARE, RETRY_AFTER),
+        Over::Crowded | Over::Closed => Refusal::unavailable(CROWDED, RETRY_AFTER),
     }
 }
 

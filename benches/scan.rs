@@ -6,16 +6,13 @@
 //! All have to find as many valid lines as there are. Results go to the screen and to `scan-bench.json` in the target
 //! directory.
 
-#[path = "support/corpus.rs"]
-mod corpus;
-
-use corpus::Corpus;
 use memchr::memchr_iter;
 use serde::de::IgnoredAny;
 use std::hint::black_box;
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 use stdio_bus::scan::{BATCH, InstructionSet, Line, Outcome, PAD, Partial, Scanner, Window};
+use stdio_bus_sim::corpus::{self, Corpus};
 
 /// Bytes that arrive at once.
 const READ: usize = 64 << 10;

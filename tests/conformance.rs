@@ -12,6 +12,8 @@ fn file_of(proof: &str) -> PathBuf {
     let (file, directory) = match proof.split_once('/') {
         Some(("core", file)) => (file, "crates/stdio-bus-core/src/tests"),
         Some(("e2e", file)) => (file, "tests/e2e"),
+        Some(("scan", file)) => (file, "crates/stdio-bus-sim/src/scanner"),
+        Some(("sim", file)) => (file, "crates/stdio-bus-sim/src"),
         Some(("unit", file)) => match file.split_once('/') {
             Some(("bus", file)) => (file, "crates/stdio-bus-core/src"),
             Some(("scan", file)) => (file, "crates/ndjson-scan/src"),

@@ -1,5 +1,11 @@
-//! `src/testing/fuzz/answers.rs` says what holds.
+//! `crates/openai-agent/src/fuzz/answers.rs` says what holds; the first byte is its choice, then come the pieces and the stream.
 
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| stdio_bus::testing::fuzz::answers::check(bytes));
+use stdio_bus_sim::bytes::{cuts, parts};
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    if let Some((first, pieces, stream)) = parts(bytes) {
+        openai_agent::fuzz::answers::check(first, stream, &|length| cuts(pieces, length));
+    }
+});

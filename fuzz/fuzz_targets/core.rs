@@ -1,5 +1,5 @@
-//! `src/testing/fuzz/core.rs` says what holds.
+//! `crates/stdio-bus-sim/src/fuzz/core.rs` says what holds.
 
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| stdio_bus::testing::fuzz::core::check(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| stdio_bus_sim::fuzz::core::check(bytes));

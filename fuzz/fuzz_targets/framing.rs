@@ -1,5 +1,5 @@
-//! `src/testing/fuzz/framing.rs` says what holds.
+//! `crates/stdio-bus-sim/src/fuzz/framing.rs` says what holds.
 
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| stdio_bus::testing::fuzz::framing::check(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| stdio_bus_sim::fuzz::framing::check(bytes));

@@ -83,8 +83,8 @@ pub(super) enum Asker {
     Unknown,
 }
 
-/// An id's canonical text, and whether it is a string's.
-type Key = (bool, Box<[u8]>);
+/// An id's token in its canonical form.
+type Key = Box<[u8]>;
 
 struct Request {
     /// Its place in the order of all requests.
@@ -232,7 +232,7 @@ impl Open {
 }
 
 fn key(id: &Id) -> Key {
-    (id.is_string(), id.text().into())
+    id.token().into()
 }
 
 #[cfg(test)]

@@ -18,23 +18,23 @@ use crate::io::{Io, Submission, result_of};
 
 /// What both sides of the door see.
 #[derive(Default)]
-pub struct Wires {
+pub(crate) struct Wires {
     /// Connections that wait to be accepted, by listening socket.
-    pub connecting: HashMap<RawFd, VecDeque<OwnedFd>>,
+    pub(crate) connecting: HashMap<RawFd, VecDeque<OwnedFd>>,
     /// Nobody acts any more but time: it goes to the next deadline at once.
-    pub is_quiet: bool,
+    pub(crate) is_quiet: bool,
     /// Nothing fails any more.
-    pub is_kind: bool,
+    pub(crate) is_kind: bool,
     /// Nothing is late any more: the daemon waits for the last completions for a few turns only.
-    pub is_prompt: bool,
+    pub(crate) is_prompt: bool,
     /// What never fails as a device does: the descriptors of signals, and those whose end is the daemon's end.
-    pub steady: Vec<RawFd>,
+    pub(crate) steady: Vec<RawFd>,
     /// The time that has passed while the machine was awake.
-    pub awake: Duration,
+    pub(crate) awake: Duration,
     /// Sockets that a fault has ended, by their inodes.
-    pub broken: HashSet<u64>,
+    pub(crate) broken: HashSet<u64>,
     /// So many connections that came in through a listening socket may be open at once, if there are so few descriptors.
-    pub most_open: HashMap<RawFd, usize>,
+    pub(crate) most_open: HashMap<RawFd, usize>,
     /// Those that may be open, by their listening socket: their descriptors and inodes.
     open: HashMap<RawFd, Vec<(RawFd, u64)>>,
 }
@@ -53,7 +53,7 @@ impl Wires {
 }
 
 /// What tells a socket from all others, though its number is used again.
-pub fn inode(socket: impl AsFd) -> u64 {
+pub(crate) fn inode(socket: impl AsFd) -> u64 {
     fstat(socket).expect("it is open").st_ino
 }
 
@@ -63,7 +63,7 @@ fn inode_of(descriptor: RawFd) -> Option<u64> {
 }
 
 /// See the top of the file.
-pub struct Kernel {
+pub(crate) struct Kernel {
     random: Random,
     buffers: Buffers,
     /// Provided buffers that are not in use.
@@ -89,7 +89,7 @@ const QUIET: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
 
 impl Kernel {
     /// A kernel with the habits of this seed.
-    pub fn new(seed: u64, wires: Rc<RefCell<Wires>>) -> Self {
+    pub(crate) fn new(seed: u64, wires: Rc<RefCell<Wires>>) -> Self {
         let mut random = Random::new(seed);
         let (fails, cuts) = (*random.pick(&[10, 50, 400]), *random.pick(&[1, 3, 20]));
         Self {
@@ -107,7 +107,7 @@ impl Kernel {
     }
 
     /// Operations in flight.
-    pub fn in_flight(&self) -> usize {
+    pub(crate) fn in_flight(&self) -> usize {
         self.pending.len()
     }
 

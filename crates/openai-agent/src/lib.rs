@@ -39,6 +39,9 @@ pub mod errors;
 pub mod extent;
 pub mod extra;
 pub mod finish;
+#[cfg(any(test, feature = "testing"))]
+#[doc(hidden)]
+pub mod fuzz;
 pub mod history;
 pub mod json;
 pub mod key;

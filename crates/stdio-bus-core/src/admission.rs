@@ -83,7 +83,7 @@ impl Bus {
             // It has gone before anybody could see where it came from.
             if origin.place == Place::Inherited { report.at(Level::Debug) } else { report }
         });
-        self.effects.extend(report.map(Effect::Report));
+        self.out.effects.extend(report.map(Effect::Report));
         false
     }
 
@@ -139,7 +139,7 @@ impl Bus {
     fn report_stranger(&mut self, now: Moment, reason: Reason, place: Place, text: impl FnOnce() -> String) {
         let origin = || Some(Rc::new(place.into()));
         let report = self.reporter.report(now, reason, || Report { origin: origin(), ..Report::new(reason, text()) });
-        self.effects.extend(report.map(Effect::Report));
+        self.out.effects.extend(report.map(Effect::Report));
     }
 
     /// Why the listener with this index takes no more clients from `source`; none if it does.

@@ -5,10 +5,10 @@ use super::client::{Client, Phase};
 use super::gate::Hold;
 use super::origin::Origin;
 use super::peer::{ClientKey, Moment, Peer, RequestKey, SessionKey};
+use super::pending::Request;
 use super::port::{Close, Effect, Effects};
 use super::reply::Delivered;
 use super::report::{Level, Reason, Report};
-use super::requests::{Direction, in_order};
 use super::settings::{Assignment, Limits};
 use super::shutdown::Stage;
 use super::tally::Outcome;
@@ -68,7 +68,7 @@ impl Bus {
         self.report_client(now, Reason::ClientOpened, key);
         if self.clients.is_full() && !self.accept_paused {
             self.accept_paused = true;
-            self.effects.push_back(Effect::PauseAccept);
+            self.out.effects.push_back(Effect::PauseAccept);
             let most = self.clients.capacity();
             self.report(now, Reason::ConnectionLimit, None, || {
                 format!("all {most} connections are in use; new ones wait until one leaves")
@@ -101,7 +101,7 @@ impl Bus {
             };
             if is_nobody { report.at(Level::Debug) } else { report }
         });
-        self.effects.extend(report.map(Effect::Report));
+        self.out.effects.extend(report.map(Effect::Report));
     }
 
     /// It has sent everything. It is closed when it has its answers (decision 10).
@@ -217,7 +217,7 @@ impl Bus {
         if how == Close::Flush && was_half_closed && nothing_left {
             return self.close_client(now, key, Close::Now, why);
         }
-        self.effects.push_back(Effect::Close { client: key, how, why });
+        self.out.effects.push_back(Effect::Close { client: key, how, why });
         self.recheck_quiesced(now);
     }
 
@@ -225,20 +225,20 @@ impl Bus {
     fn detach_client(&mut self, now: Moment, key: ClientKey) {
         self.send_cancellations(now, key);
         let Some(client) = self.clients.get(key) else { return };
-        let outstanding: Vec<_> = client.end.outstanding.iter().collect();
-        for request in in_order(outstanding) {
-            let Some(pending) = self.to_workers.get(request) else { continue };
+        let outstanding: Vec<_> = self.pending.asked(&client.end.outstanding).collect();
+        for request in outstanding {
+            let Some(pending) = self.pending.get(request) else { continue };
             // Nothing is lost for who has cancelled it.
-            let (reason, outcome) = match pending.cancelled {
+            let (reason, outcome) = match pending.cancelled() {
                 Some(_) => (Reason::Cancelled, Outcome::Cancelled),
                 None => (Reason::RequestDiscarded, Outcome::ClientLeft),
             };
-            let id = pending.asker_text();
+            let id = self.pending.asker_text(request);
             self.report_request(now, reason, [Some(key.into()), None], || {
                 (Some(id), "the connection was closed before its answer came".into())
             });
             self.count_outcome(request, outcome);
-            self.orphan_request(Direction::ToWorkers, request);
+            self.orphan_request(request);
         }
         self.fail_requests_to_client(now, key);
         while let Some(session) = self.clients.get(key).and_then(|client| client.end.sessions.first()) {
@@ -257,8 +257,8 @@ impl Bus {
     fn send_cancellations(&mut self, now: Moment, key: ClientKey) {
         let Some(client) = self.clients.get(key) else { return };
         let mut sessions = Vec::new();
-        for request in client.end.outstanding.iter() {
-            let Some(session) = self.to_workers.get(request).and_then(|request| request.session) else {
+        for request in self.pending.asked(&client.end.outstanding) {
+            let Some(session) = self.pending.get(request).and_then(Request::session) else {
                 continue;
             };
             if !sessions.contains(&session) {
@@ -286,19 +286,14 @@ impl Bus {
     /// A client loses a session to another connection: nobody waits for what is pending in it any more.
     pub(super) fn end_use_of_session(&mut self, now: Moment, key: ClientKey, session: SessionKey) {
         let Some(client) = self.clients.get(key) else { return };
-        let is_in_it = |request: &RequestKey| {
-            let request = self.to_workers.get(*request);
-            request.is_some_and(|request| request.session == Some(session) || request.second_session == Some(session))
-        };
-        let outstanding: Vec<_> = client.end.outstanding.iter().filter(is_in_it).collect();
-        let is_about_it = |request: &RequestKey| {
-            self.to_clients.get(*request).is_some_and(|request| request.session == Some(session))
-        };
-        let to_answer: Vec<_> = client.end.to_answer.iter().filter(is_about_it).collect();
+        let is_in_it = |request: &RequestKey| self.pending.sessions(*request).contains(&Some(session));
+        let outstanding: Vec<_> = self.pending.asked(&client.end.outstanding).filter(is_in_it).collect();
+        let mut to_answer = self.pending.unanswered(key.into(), client.end.unanswered);
+        to_answer.retain(is_in_it);
         if !outstanding.is_empty() {
             self.send_cancellation(now, session);
         }
-        for request in in_order(outstanding) {
+        for request in outstanding {
             let text = "another connection of the same name has taken this session over";
             self.fail_request(now, request, Reason::SessionTaken, text);
         }
@@ -308,18 +303,20 @@ impl Bus {
     /// Answers requests of workers with errors that this client will not answer any more.
     fn fail_requests_to_client(&mut self, now: Moment, key: ClientKey) {
         let Some(client) = self.clients.get(key) else { return };
-        let to_answer = client.end.to_answer.iter().collect();
+        let to_answer = self.pending.unanswered(key.into(), client.end.unanswered);
         self.fail_requests_of_workers(now, key, to_answer);
     }
 
     fn fail_requests_of_workers(&mut self, now: Moment, key: ClientKey, to_answer: Vec<RequestKey>) {
-        for request in in_order(to_answer) {
-            let Some(request) = self.forget_request(Direction::ToClients, request) else { continue };
-            let Some(asker) = request.asker() else { continue };
+        for request in to_answer {
+            let asker = self.pending.get(request).and_then(Request::asker);
+            let (id, shown) = (self.pending.asker_token(request), self.pending.asker_text(request));
+            self.forget_request(request);
+            let Some(asker) = asker else { continue };
             self.report_request(now, Reason::ClientLeft, [Some(key.into()), Some(asker)], || {
-                (Some(request.asker_text()), "the client left before it answered a worker's request".into())
+                (Some(shown), "the client left before it answered a worker's request".into())
             });
-            let (id, text) = (request.asker_token(), "the client has left");
+            let text = "the client has left";
             self.send_error(now, asker, &id, None, Reason::ClientLeft, text, Delivered::Yes);
         }
     }
@@ -351,13 +348,13 @@ impl Bus {
         let Some(mut client) = self.clients.remove(key) else { return };
         self.timers.disarm(Timer::Client(key), &mut client.end.timer);
         self.sources.leave(client.source_use);
-        self.stats.bytes_unsent += client.end.output.queued() as u64;
+        self.out.stats.bytes_unsent += client.end.output.queued() as u64;
         if self.accept_paused {
             self.accept_paused = false;
-            self.effects.push_back(Effect::ResumeAccept);
+            self.out.effects.push_back(Effect::ResumeAccept);
         }
         if client.stdio {
-            if self.stats.lines_from_clients == 0
+            if self.out.stats.lines_from_clients == 0
                 && self.settings.listeners.len() == 1
                 && self.stage() == Stage::Running
             {
@@ -376,9 +373,7 @@ impl Bus {
 
     /// A half-closed client has waited long enough. It gets errors for answers, and is closed with the last one.
     fn fail_requests_of_client(&mut self, now: Moment, key: ClientKey) {
-        let outstanding =
-            self.clients.get(key).map(|client| client.end.outstanding.iter().collect()).unwrap_or_default();
-        for request in in_order(outstanding) {
+        for request in self.asked_by(key.into()) {
             let text = "the answer did not come within drain_timeout_sec after the end of the client's input";
             self.fail_request(now, request, Reason::Timeout, text);
         }

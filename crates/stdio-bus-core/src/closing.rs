@@ -18,7 +18,6 @@ use super::penalties::Penalty;
 use super::port::{Close, Next, Received};
 use super::reply::Delivered;
 use super::report::Reason;
-use super::requests::in_order;
 use super::{Bus, Flow, Progress};
 
 /// A client that has sent nothing for so long is taken to have been read to the end.
@@ -40,7 +39,7 @@ impl Bus {
         };
         let saves_memory = why == Reason::MemoryLimit;
         client.refusing = Refusing { since: now, saves_memory, refusal: Some(refusal), ..Refusing::default() };
-        for request in in_order(client.end.outstanding.iter().collect()) {
+        for request in self.asked_by(key.into()) {
             self.fail_request(now, request, why, text);
         }
         // It may have no request by whose error it would learn that the daemon goes on.
@@ -118,7 +117,7 @@ impl Bus {
             if flow != Flow::Next {
                 break;
             }
-            self.stats.lines_from_clients += 1;
+            self.out.stats.lines_from_clients += 1;
             bytes = line.span.end as usize + 1;
             lines += 1;
         }

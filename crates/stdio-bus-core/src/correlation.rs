@@ -1,22 +1,19 @@
 //! Which answer means which request: a request is recorded with an id that its answerer has never seen for another one,
 //! and every answer finds its asker, or nobody (spec 6.2; decisions 4, 5).
-use alloc::boxed::Box;
 use alloc::format;
 use alloc::vec::Vec;
 
 use ndjson_scan::{Line, Window};
 
-use super::endpoint::Retired;
 use super::id::{Id, View};
 use super::message::{Cancel, Refusal, has_escape, print_of};
 use super::peer::{Moment, Peer, RequestKey, Text, WorkerKey};
+use super::pending::{Direction, NewRequest, Request, Wire};
 use super::reply::Delivered;
 use super::report::Reason;
-use super::requests::{Direction, NewRequest, Original, Request, Requests};
 use super::settings::{IdCollision, MAX_PENDING_REQUESTS};
 use super::tally::Outcome;
-use super::timers::Timer;
-use super::{Bus, end_of, reply};
+use super::{Bus, end_of};
 
 impl Bus {
     /// Records a request. Returns the token to replace its id with, if the answerer may not see the asker's
@@ -28,64 +25,49 @@ impl Bus {
         id: &View<'_>,
         token: &[u8],
     ) -> Result<Option<Text>, Refusal> {
-        let NewRequest { client, worker, direction, session, second_session, effect, .. } = *new;
         let (asker, answerer) = (new.asker(), new.answerer());
-        let requests = if direction == Direction::ToWorkers { &self.to_workers } else { &self.to_clients };
-        let mut hash = requests.hash(answerer.into(), id);
-        let collides = requests.find_hashed(hash, answerer.into(), id).is_some();
-        if collides && self.settings.routing.id_collision == IdCollision::Reject {
+        let found = self.pending.find_or_place(answerer.into(), id);
+        if found.is_ok() && self.settings.routing.id_collision == IdCollision::Reject {
             return Err(Refusal(Reason::IdCollision, "another request with this id is pending".into()));
         }
-        self.make_room(now, direction, asker)?;
-        let (mut edit, mut wire, mut original) = (None, None, None);
-        if collides || !id.is_plain() || self.wants_fresh_id(direction, answerer, id) {
+        self.make_room(now, new.direction, asker)?;
+        let (mut edit, mut wire) = (None, Wire::AsItIs);
+        if found.is_ok() || !id.is_plain() || self.wants_fresh_id(answerer, id) {
             let made = Id::made(self.ids_made, id.is_string());
             self.ids_made += 1;
-            edit = Some(Text::from(reply::id_token(&made).as_slice()));
-            hash = self.requests(direction).hash(answerer.into(), &made.view());
-            original = Some(Box::new(Original { id: id.to_id(), token: token.into(), is_replaced: true }));
-            wire = Some(made);
+            edit = Some(Text::from(made.token().as_slice()));
+            wire = Wire::Replaced(made, token);
         } else if token[0] == b'"' && has_escape(token) {
-            // It passes as it is. An error in place of the answer has to repeat the spelling.
-            original = Some(Box::new(Original { id: id.to_id(), token: token.into(), is_replaced: false }));
+            wire = Wire::Spelled(token);
         }
-        let (client, worker) = (self.clients.get_mut(client), self.workers.get_mut(worker));
-        let (Some(client), Some(worker)) = (client, worker) else { return Err(gone()) };
-        let (requests, asker, answerer) = match direction {
-            Direction::ToWorkers => (&mut self.to_workers, &mut client.end, &mut worker.end),
-            Direction::ToClients => (&mut self.to_clients, &mut worker.end, &mut client.end),
-        };
-        let wire = || wire.unwrap_or_else(|| id.to_id());
         let came_at = self.gaps.came_at(now);
-        let inserted =
-            requests.insert(came_at, hash, new, wire, original, &mut asker.outstanding, &mut answerer.to_answer);
-        let Some(key) = inserted else { return Err(too_many()) };
-        if asker.lists_ids {
-            requests.list_id(key);
-        }
-        if let Some(at) = new.expires {
-            self.timers.arm(Timer::Requests, &mut requests.timer, at);
-        }
-        asker.traffic.asked += 1;
-        worker.creating += u32::from(effect.creates);
-        if direction == Direction::ToWorkers {
+        let (client, worker) = (self.clients.get_mut(new.client), self.workers.get_mut(new.worker));
+        let (Some(client), Some(worker)) = (client, worker) else { return Err(gone()) };
+        let (from, to) = match new.direction {
+            Direction::ToWorkers => (&mut client.end, &mut worker.end),
+            Direction::ToClients => (&mut worker.end, &mut client.end),
+        };
+        // Where room was made, the place of before is another one's, or none.
+        let place = self.pending.find_or_place(answerer.into(), id).map_or_else(|place| place, |(_, place)| place);
+        let Some(_) = self.pending.insert(came_at, place, new, id, wire, from, to) else { return Err(too_many()) };
+        from.traffic.asked += 1;
+        worker.creating += u32::from(new.effect.creates);
+        if new.direction == Direction::ToWorkers {
             worker.audience.note(new.client);
-            if worker.end.to_answer.len() == 1 {
-                self.watch_answers(now, new.worker);
+            if let Some(at) = worker.begin_answering(now) {
+                self.wake_at(answerer, at);
             }
         }
-        self.stats.ids_translated += u64::from(edit.is_some());
-        if let Some(session) = session {
+        self.out.stats.ids_translated += u64::from(edit.is_some());
+        for session in [new.session, new.second_session].into_iter().flatten() {
             self.sessions.begin_request(session);
         }
-        if let Some(session) = second_session {
-            self.sessions.begin_request(session);
-        }
+        self.wake_requests_at(new.expires);
         Ok(edit)
     }
 
     /// Whether the id of a request to `answerer` is replaced, as an answer under it may be one to another request.
-    fn wants_fresh_id(&self, direction: Direction, answerer: Peer, id: &View<'_>) -> bool {
+    fn wants_fresh_id(&self, answerer: Peer, id: &View<'_>) -> bool {
         let always = self.settings.routing.id_collision == IdCollision::Always;
         let end = match answerer {
             Peer::Worker(worker) => {
@@ -94,31 +76,29 @@ impl Bus {
             Peer::Client(client) => self.clients.get(client).map(|client| (&client.end, false)),
         };
         let Some((end, always)) = end else { return false };
-        always || end.fresh_ids || !end.retired.is_empty() && self.may_still_answer_under(direction, &end.retired, id)
-    }
-
-    #[cold]
-    fn may_still_answer_under(&self, direction: Direction, retired: &Retired, id: &View<'_>) -> bool {
-        let requests = if direction == Direction::ToWorkers { &self.to_workers } else { &self.to_clients };
-        retired.has(requests.fingerprint(id))
+        always || end.fresh_ids || !end.retired.is_empty() && end.retired.has(self.pending.fingerprint(id))
     }
 
     /// Makes sure that one more request fits. Requests that nobody waits for go first, then one of the client that
     /// holds most.
     fn make_room(&mut self, now: Moment, direction: Direction, asker: Peer) -> Result<(), Refusal> {
-        let is_full = self.requests(direction).is_full();
-        if !is_full && !self.slot_is_kept(direction, asker) {
+        let is_full = self.pending.is_full(direction);
+        let askers = match direction {
+            Direction::ToWorkers => self.clients.len(),
+            Direction::ToClients => self.workers.len(),
+        };
+        let holds = self.peer_end(asker).map_or(0, |end| end.outstanding.len());
+        if self.pending.has_room(direction, askers, holds) {
             return Ok(());
         }
-        if let Some(unwanted) = self.requests(direction).take_oldest_unwanted() {
-            self.discard_unwanted(now, direction, unwanted);
+        if let Some(unwanted) = self.pending.take_oldest_unwanted(direction) {
+            self.discard_unwanted(now, unwanted);
             return Ok(());
         }
         let Peer::Client(client) = asker else { return Err(too_many()) };
         let holder = if is_full { self.heaviest(client, |client| client.end.outstanding.len()) } else { None };
-        let Some(newest) =
-            holder.and_then(|holder| self.clients.get(holder)).and_then(|client| client.end.outstanding.last())
-        else {
+        let holder = holder.and_then(|holder| self.clients.get(holder));
+        let Some(newest) = holder.and_then(|client| self.pending.newest(&client.end.outstanding)) else {
             self.penalise_refusal(now, client);
             return Err(too_many());
         };
@@ -126,24 +106,14 @@ impl Bus {
             "all {MAX_PENDING_REQUESTS} slots for pending requests are in use, and this connection holds most of them"
         );
         self.fail_request(now, newest, Reason::PendingLimit, &text);
-        self.retire_request(now, direction, newest);
+        self.retire_request(now, newest);
         Ok(())
-    }
-
-    pub(super) fn requests(&mut self, direction: Direction) -> &mut Requests {
-        match direction {
-            Direction::ToWorkers => &mut self.to_workers,
-            Direction::ToClients => &mut self.to_clients,
-        }
     }
 
     /// The pending request that a response of `from` answers.
     pub(super) fn answered(&self, from: Peer, window: Window<'_>, line: &Line) -> Option<RequestKey> {
         let id = View::parse(line.id.is_some().then(|| window.get(line.id))?).ok()?;
-        match from {
-            Peer::Worker(_) => self.to_workers.find(from, &id),
-            Peer::Client(_) => self.to_clients.find(from, &id),
-        }
+        self.pending.find(from, &id)
     }
 
     /// The pending request that a worker's line is, as it was sent to it: it sends back what it gets. The worker's own
@@ -159,23 +129,24 @@ impl Bus {
         if self.workers.get(worker).is_none_or(|worker| worker.answering.responds) {
             return None;
         }
-        let key = self.to_workers.find(Peer::Worker(worker), id)?;
-        self.to_workers.get(key).filter(|request| request.print() == print_of(window, line)).map(|_| key)
+        let key = self.pending.find(Peer::Worker(worker), id)?;
+        self.pending.get(key).filter(|request| request.print() == print_of(window, line)).map(|_| key)
     }
 
     /// The pending request that `asker` made under the id `token`.
     pub(super) fn request_named(&mut self, asker: Peer, token: &[u8]) -> Option<RequestKey> {
         let id = View::parse(token).ok()?;
-        let requests = if matches!(asker, Peer::Client(_)) { &mut self.to_workers } else { &mut self.to_clients };
         let end = end_of(&mut self.clients, &mut self.workers, asker)?;
-        requests.find_asked(asker, &id, &end.outstanding, &mut end.lists_ids)
+        self.pending.find_asked(asker, &id, &mut end.outstanding)
     }
 
-    /// Takes an answered request out, and sends its answer to who asked, with the original id.
-    pub(super) fn deliver_answer(&mut self, now: Moment, direction: Direction, key: RequestKey, to: Peer, line: &Line) {
-        let request = self.forget_request(direction, key);
-        if let Some(request) = &request
-            && let Peer::Worker(worker) = request.answerer()
+    /// Takes an answered request out, and sends its answer to the asker, with the original id.
+    pub(super) fn deliver_answer(&mut self, now: Moment, key: RequestKey, to: Peer, line: &Line) {
+        let Some(request) = self.pending.get(key) else { return };
+        let (answerer, since) = (request.answerer(), request.since());
+        let replaced = self.pending.replaced_token(key);
+        self.forget_request(key);
+        if let Peer::Worker(worker) = answerer
             && let Some(worker) = self.workers.get_mut(worker)
         {
             self.workers_changed |= worker.answering.answers();
@@ -183,18 +154,16 @@ impl Bus {
             worker.answering.responds |= is_response && !line.method.is_some();
             let is_error = line.has(Line::ERROR) && !line.has(Line::RESULT);
             let outcome = if is_error { Outcome::Error } else { Outcome::Answered };
-            self.pools[worker.pool].tally.answered(outcome, self.gaps.lasted(now, request.since()));
+            self.pools[worker.pool].tally.answered(outcome, self.gaps.lasted(now, since));
         }
-        let original = request.and_then(|request| request.original);
-        let replaced = original.filter(|original| original.is_replaced);
-        self.forward_with_id(now, to, line, replaced.map(|original| original.token));
+        self.forward_with_id(now, to, line, replaced);
     }
 
     /// Forgets a request whose answer nobody wants, though it may still come. Some cancelled requests have to be
     /// answered: those get an error.
-    fn discard_unwanted(&mut self, now: Moment, direction: Direction, key: RequestKey) {
-        let Some(request) = self.requests(direction).get(key) else { return };
-        let (asker, cancelled) = (request.asker(), request.cancelled);
+    fn discard_unwanted(&mut self, now: Moment, key: RequestKey) {
+        let Some(request) = self.pending.get(key) else { return };
+        let (asker, cancelled) = (request.asker(), request.cancelled());
         if asker.is_some() && cancelled == Some(Cancel::Answered) {
             let text = "the request was cancelled, and the worker did not answer it";
             self.fail_request(now, key, Reason::Cancelled, text);
@@ -207,82 +176,81 @@ impl Bus {
                 end.traffic.given_up += 1;
             }
         }
-        self.retire_request(now, direction, key);
+        self.retire_request(now, key);
         if let Some(Peer::Client(client)) = asker {
             self.wake_after_answer(now, client);
         }
     }
 
     /// Forgets a request, on both its ends.
-    pub(super) fn forget_request(&mut self, direction: Direction, key: RequestKey) -> Option<Request> {
-        let requests = if direction == Direction::ToWorkers { &mut self.to_workers } else { &mut self.to_clients };
-        let request = requests.take(key)?;
-        let (clients, workers) = (&mut self.clients, &mut self.workers);
-        if let Some(asker) = request.asker().and_then(|asker| end_of(clients, workers, asker)) {
-            requests.leave_asker(&mut asker.outstanding, request.at_asker());
-        }
-        let answerer = match request.answerer() {
-            Peer::Client(client) => clients.get_mut(client).map(|client| &mut client.end),
-            Peer::Worker(worker) => workers.get_mut(worker).map(|worker| {
-                worker.creating -= u32::from(request.effect.creates);
-                &mut worker.end
-            }),
+    pub(super) fn forget_request(&mut self, key: RequestKey) {
+        let Some(request) = self.pending.get(key) else { return };
+        let (asker, answerer, creates) = (request.asker(), request.answerer(), request.effect().creates);
+        let sessions = self.pending.sessions(key);
+        // One of them is a client, and the other one a worker.
+        let (client, worker) = match (asker, answerer) {
+            (Some(Peer::Client(client)), Peer::Worker(worker)) => (Some(client), Some(worker)),
+            (Some(Peer::Worker(worker)), Peer::Client(client)) => (Some(client), Some(worker)),
+            (_, Peer::Client(client)) => (Some(client), None),
+            (_, Peer::Worker(worker)) => (None, Some(worker)),
         };
-        if let Some(answerer) = answerer {
-            requests.leave_answerer(&mut answerer.to_answer, request.at_answerer());
-        }
-        if let Some(session) = request.session {
+        let client = client.and_then(|client| self.clients.get_mut(client)).map(|client| &mut client.end);
+        let worker = worker.and_then(|worker| self.workers.get_mut(worker)).map(|worker| {
+            worker.creating -= u32::from(creates);
+            &mut worker.end
+        });
+        let (asker, answerer) = match answerer {
+            Peer::Worker(_) => (client, worker),
+            Peer::Client(_) => (worker, client),
+        };
+        self.pending.remove(key, asker, answerer);
+        for session in sessions.into_iter().flatten() {
             self.end_session_request(session);
         }
-        if let Some(session) = request.second_session {
-            self.end_session_request(session);
-        }
-        Some(request)
     }
 
     /// Forgets a request whose answer may still come: no other request of its answerer gets its id before.
-    pub(super) fn retire_request(&mut self, now: Moment, direction: Direction, key: RequestKey) {
-        let requests = self.requests(direction);
-        let Some(request) = requests.get(key) else { return };
-        let fingerprint = requests.fingerprint(&request.wire.view());
-        let (answerer, effect) = (request.answerer(), request.effect);
+    pub(super) fn retire_request(&mut self, now: Moment, key: RequestKey) {
+        let Some(request) = self.pending.get(key) else { return };
+        let (answerer, effect) = (request.answerer(), request.effect());
+        let fingerprint = self.pending.wire_fingerprint(key);
         if effect.loads {
-            let sessions = [request.session, request.second_session];
-            sessions.into_iter().flatten().for_each(|session| self.sessions.may_be_loaded(session));
+            self.pending.sessions(key).into_iter().flatten().for_each(|session| self.sessions.may_be_loaded(session));
         }
-        self.forget_request(direction, key);
-        if let Peer::Worker(worker) = answerer
-            && let Some(worker) = self.workers.get_mut(worker)
-        {
-            worker.may_create |= effect.creates;
-        }
+        self.forget_request(key);
         if let Peer::Worker(worker) = answerer
             && effect.creates
         {
+            if let Some(worker) = self.workers.get_mut(worker) {
+                worker.may_create = true;
+            }
             self.drop_early(now, worker);
         }
-        if let Some(end) = self.endpoint(answerer) {
+        if let (Some(end), Some(fingerprint)) = (self.endpoint(answerer), fingerprint) {
             end.retire_id(fingerprint);
         }
     }
 
     /// The asker does not wait any more. The id stays taken until the answer comes.
-    pub(super) fn orphan_request(&mut self, direction: Direction, key: RequestKey) {
-        let requests = if direction == Direction::ToWorkers { &mut self.to_workers } else { &mut self.to_clients };
-        let asker = requests.get(key).and_then(Request::asker);
-        let asker = asker.and_then(|asker| end_of(&mut self.clients, &mut self.workers, asker));
-        requests.orphan(
-            key,
-            asker.map(|end| {
-                end.traffic.given_up += 1;
-                &mut end.outstanding
-            }),
-        );
+    pub(super) fn orphan_request(&mut self, key: RequestKey) {
+        let Some(request) = self.pending.get(key) else { return };
+        let (asker, answerer) = (request.asker(), request.answerer());
+        let ends = match (asker, answerer) {
+            (Some(Peer::Client(client)), Peer::Worker(worker)) => (client, worker, true),
+            (Some(Peer::Worker(worker)), Peer::Client(client)) => (client, worker, false),
+            _ => return,
+        };
+        let client = self.clients.get_mut(ends.0).map(|client| &mut client.end);
+        let worker = self.workers.get_mut(ends.1).map(|worker| &mut worker.end);
+        match ends.2 {
+            true => self.pending.orphan(key, client, worker),
+            false => self.pending.orphan(key, worker, client),
+        }
     }
 
     /// A request of a client is not waited for any more, though it was not answered.
     pub(super) fn count_outcome(&mut self, request: RequestKey, outcome: Outcome) {
-        let Some(Peer::Worker(worker)) = self.to_workers.get(request).map(Request::answerer) else { return };
+        let Some(Peer::Worker(worker)) = self.pending.get(request).map(Request::answerer) else { return };
         if let Some(worker) = self.workers.get(worker) {
             self.pools[worker.pool].tally.count(outcome);
         }
@@ -291,10 +259,10 @@ impl Bus {
     /// Answers requests that have waited too long, and forgets cancelled ones.
     pub(super) fn tick_requests(&mut self, now: Moment) {
         let mut late = Vec::new();
-        for key in self.to_workers.expired(now) {
-            let Some(request) = self.to_workers.get(key) else { continue };
-            if request.cancelled.is_some() {
-                self.discard_unwanted(now, Direction::ToWorkers, key);
+        for key in self.pending.expired(now) {
+            let Some(request) = self.pending.get(key) else { continue };
+            if request.cancelled().is_some() {
+                self.discard_unwanted(now, key);
             } else {
                 let answerer = request.answerer();
                 let text = "the worker did not answer within request_timeout_sec";
@@ -308,70 +276,56 @@ impl Bus {
         for worker in late {
             self.count_timeout(now, worker);
         }
-        let next = self.to_workers.next_expiry();
+        let next = self.pending.next_expiry();
         self.wake_requests_at(next);
     }
 
-    /// The asker of a request is told that no answer will come, and the loss is reported.
+    /// The asker of a client's request is told that no answer will come, and the loss is reported.
     pub(super) fn fail_request(&mut self, now: Moment, key: RequestKey, reason: Reason, text: &str) {
-        let Some(request) = self.to_workers.get(key) else { return };
-        let Some(Peer::Client(client)) = request.asker() else { return };
-        let token = request.asker_token();
-        let session = request.session.filter(|_| request.session_on_top).and_then(|key| self.sessions.get(key));
+        let Some(request) = self.pending.get(key) else { return };
+        let (Some(Peer::Client(client)), Peer::Worker(worker)) = (request.asker(), request.answerer()) else { return };
+        let session = request.session().filter(|_| request.session_on_top()).and_then(|key| self.sessions.get(key));
         let session = session.map(|session| session.name.clone());
-        let id = request.asker_text();
-        let answerer = request.answerer();
-        let peers = [request.asker(), Some(answerer)];
-        self.report_request(now, reason, peers, || (Some(id), text.into()));
+        let (token, id) = (self.pending.asker_token(key), self.pending.asker_text(key));
+        self.report_request(now, reason, [Some(client.into()), Some(worker.into())], || (Some(id), text.into()));
         self.count_outcome(key, Outcome::of(reason));
-        if let Peer::Worker(worker) = answerer {
-            let pool = self.workers.get(worker).map(|worker| worker.pool);
-            self.count_error(pool, reason);
-        }
-        self.orphan_request(Direction::ToWorkers, key);
+        let (pool, cause) = self.workers.get(worker).map_or((None, None), |worker| (Some(worker.pool), worker.cause));
+        self.count_error(pool, reason);
+        self.orphan_request(key);
         let session = session.as_ref().map(Text::as_bytes);
-        let cause = match answerer {
-            Peer::Worker(worker) if reason == Reason::RequestLost => self.workers.get(worker).and_then(|w| w.cause),
-            _ => None,
-        };
+        let cause = cause.filter(|_| reason == Reason::RequestLost);
         self.send_error_for(now, client.into(), &token, session, (reason, cause), text, Delivered::Yes);
         self.wake_after_answer(now, client);
     }
 
-    /// Panics if requests and the lists of their ends disagree.
+    /// Panics if requests and what their ends know of them disagree.
     pub(super) fn check_correlation(&self) {
-        let mut listed = 0;
-        for (requests, clients_answer) in [(&self.to_workers, false), (&self.to_clients, true)] {
-            for (key, request) in requests.iter() {
-                assert_eq!(matches!(request.answerer(), Peer::Client(_)), clients_answer);
-                let answerer = self.peer_end(request.answerer()).expect("an answerer is alive");
-                assert_eq!(answerer.to_answer.iter().nth(request.at_answerer() as usize), Some(key));
-                listed += 1;
-                if let Some(asker) = request.asker() {
-                    let asker = self.peer_end(asker).expect("an asker is alive");
-                    assert_eq!(asker.outstanding.iter().nth(request.at_asker() as usize), Some(key));
-                    listed += 1;
-                    assert_eq!(request.is_listed, asker.lists_ids);
-                }
+        let mut asked = 0;
+        for (key, request) in self.pending.iter() {
+            if let Some(asker) = request.asker() {
+                let asker = self.peer_end(asker).expect("an asker is alive");
+                assert!(self.pending.asked(&asker.outstanding).any(|asked| asked == key));
+                asked += 1;
             }
         }
-        for (_, client) in self.clients.iter() {
-            let traffic = client.end.traffic;
-            assert!(traffic.asked >= traffic.given_up + client.end.outstanding.len() as u64, "{traffic:?}");
+        let (clients, workers) = (self.clients.iter(), self.workers.iter());
+        let clients = clients.map(|(key, client)| (Peer::from(key), &client.end));
+        for (peer, end) in clients.chain(workers.map(|(key, worker)| (Peer::from(key), &worker.end))) {
+            let list: Vec<_> = self.pending.asked(&end.outstanding).collect();
+            assert_eq!(list.len(), end.outstanding.len());
+            assert!(list.iter().all(|key| self.pending.get(*key).is_some_and(|it| it.asker() == Some(peer))));
+            asked -= list.len();
+            let to_answer: Vec<_> = self.pending.iter().filter(|(_, request)| request.answerer() == peer).collect();
+            let awaited = to_answer.iter().filter(|(_, request)| request.asker().is_some()).count();
+            let counted = (end.unanswered.count as usize, end.unanswered.awaited as usize);
+            assert_eq!(counted, (to_answer.len(), awaited), "{peer:?}");
+            assert!(end.traffic.asked >= end.traffic.given_up + end.outstanding.len() as u64, "{:?}", end.traffic);
+            if let Peer::Worker(worker) = peer {
+                let creating = to_answer.iter().filter(|(_, request)| request.effect().creates).count();
+                assert_eq!(self.workers.get(worker).map(|worker| worker.creating as usize), Some(creating));
+            }
         }
-        let (clients, workers) = (self.clients.iter().map(|(_, c)| &c.end), self.workers.iter().map(|(_, w)| &w.end));
-        assert_eq!(
-            clients.chain(workers).map(|end| end.outstanding.len() + end.to_answer.len()).sum::<usize>(),
-            listed
-        );
-        for (key, worker) in self.workers.iter() {
-            let creates = |key| self.to_workers.get(key).is_some_and(|request| request.effect.creates);
-            assert_eq!(
-                worker.end.to_answer.iter().filter(|key| creates(*key)).count(),
-                worker.creating as usize,
-                "{key:?}"
-            );
-        }
+        assert_eq!(asked, 0, "a request that somebody waits for is in the list of its asker");
     }
 }
 

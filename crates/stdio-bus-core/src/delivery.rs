@@ -130,7 +130,7 @@ impl Bus {
     /// A peer is not read from now on.
     pub(super) fn close_gate(&mut self, peer: Peer, hold: Hold) {
         if self.endpoint(peer).is_some_and(|end| end.gate.close(hold)) {
-            self.effects.push_back(Effect::Pause { peer });
+            self.out.effects.push_back(Effect::Pause { peer });
         }
     }
 
@@ -138,14 +138,14 @@ impl Bus {
     pub(super) fn shut_gate(&mut self, peer: Peer) {
         if let Some(end) = self.endpoint(peer) {
             end.gate.close(Hold::Over);
-            self.effects.push_back(Effect::Pause { peer });
+            self.out.effects.push_back(Effect::Pause { peer });
         }
     }
 
     /// A peer is read again, unless something else stands against it.
     pub(super) fn open_gate(&mut self, peer: Peer, hold: Hold) {
         if self.endpoint(peer).is_some_and(|end| end.gate.open(hold)) {
-            self.effects.push_back(Effect::Resume { peer });
+            self.out.effects.push_back(Effect::Resume { peer });
         }
     }
 
@@ -154,8 +154,8 @@ impl Bus {
         let Some(end) = self.endpoint(peer) else { return };
         let waited = end.go_on(now);
         match peer {
-            Peer::Client(_) => self.stats.clients_paused += waited,
-            Peer::Worker(_) => self.stats.workers_paused += waited,
+            Peer::Client(_) => self.out.stats.clients_paused += waited,
+            Peer::Worker(_) => self.out.stats.workers_paused += waited,
         }
         self.open_gate(peer, Hold::Output);
     }
@@ -184,23 +184,15 @@ impl Bus {
         for edit in edits.iter().flatten() {
             bytes += self.copy(to, Span { start: from, end: edit.at.start });
             bytes += edit.with.as_bytes().len();
-            self.effects.push_back(Effect::Insert { to, text: edit.with.clone() });
+            self.out.effects.push_back(Effect::Insert { to, text: edit.with.clone() });
             from = edit.at.end;
         }
         bytes += self.copy(to, Span { start: from, end: line.span.end + 1 });
         self.count_queued(now, to, bytes);
     }
 
-    /// Lines in a row for one receiver become one copy.
     fn copy(&mut self, to: Peer, span: Span) -> usize {
-        if let Some(Effect::Copy { to: last, span: before }) = self.effects.back_mut()
-            && *last == to
-            && before.end == span.start
-        {
-            before.end = span.end;
-        } else {
-            self.effects.push_back(Effect::Copy { to, span });
-        }
+        self.out.copy(to, span.start, span.end);
         span.len()
     }
 
@@ -210,25 +202,13 @@ impl Bus {
         let (limit, timeout) = (limits.max_output_queue, limits.backpressure_timeout);
         let alone = self.clients.len() == 1;
         let end = match to {
-            Peer::Client(client) => {
-                self.stats.lines_to_clients += 1;
-                self.stats.bytes_to_clients += bytes as u64;
-                self.clients.get_mut(client).map(|client| &mut client.end)
-            }
-            Peer::Worker(worker) => {
-                self.stats.lines_to_workers += 1;
-                self.stats.bytes_to_workers += bytes as u64;
-                self.workers.get_mut(worker).map(|worker| {
-                    worker.window.push(now, bytes, !alone && worker.owner.is_none());
-                    &mut worker.end
-                })
-            }
+            Peer::Client(client) => self.clients.get_mut(client).map(|client| &mut client.end),
+            Peer::Worker(worker) => self.workers.get_mut(worker).map(|worker| {
+                worker.window.push(now, bytes, !alone && worker.owner.is_none());
+                &mut worker.end
+            }),
         };
-        let Some(end) = end else { return };
-        end.traffic.lines_out += 1;
-        let was_full = end.output.is_full();
-        end.output.push(bytes, limit, now);
-        if !was_full && end.output.is_full() {
+        if end.is_some_and(|end| self.out.count_queued(now, to, end, bytes, limit)) {
             self.wake_at(to, now.after(timeout));
         }
     }
@@ -289,7 +269,7 @@ impl Bus {
 
     /// Queues a line of the bus' own.
     pub(super) fn send(&mut self, now: Moment, to: Peer, line: &[u8]) {
-        self.effects.push_back(Effect::Insert { to, text: line.into() });
+        self.out.effects.push_back(Effect::Insert { to, text: line.into() });
         self.count_queued(now, to, line.len());
     }
 

@@ -82,7 +82,7 @@ impl Bus {
         if owned.is_some_and(|session| session.client == Some(client)) {
             for early in self.take_early(key, |early| early.session.as_bytes() == name) {
                 let bytes = early.line.as_bytes().len();
-                self.effects.push_back(Effect::Insert { to: client.into(), text: early.line });
+                self.out.effects.push_back(Effect::Insert { to: client.into(), text: early.line });
                 self.count_queued(now, client.into(), bytes);
             }
         }

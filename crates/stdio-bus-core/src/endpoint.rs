@@ -7,9 +7,13 @@ use ndjson_scan::{Line, Outcome, Partial, Scanner, Window};
 
 use super::gate::ReadGate;
 use super::output::Output;
-use super::peer::{Moment, Peer, RequestMark, SessionMark};
+use super::peer::{Moment, Peer, SessionMark};
+use super::port::{Next, Received};
 use super::table::Members;
 use super::timers::Armed;
+
+/// No request.
+pub(super) const NONE: u16 = u16::MAX;
 
 /// One end of the bus.
 #[derive(Default)]
@@ -33,11 +37,9 @@ pub(super) struct Endpoint {
     /// When a line was taken from it for the last time.
     pub spoke_at: Option<Moment>,
     /// Its requests that nobody has answered yet.
-    pub outstanding: Members<RequestMark>,
-    /// They are listed by their ids, too.
-    pub lists_ids: bool,
+    pub outstanding: Asked,
     /// Requests that it has not answered yet.
-    pub to_answer: Members<RequestMark>,
+    pub unanswered: Unanswered,
     /// Every id of a request to it is one that it has never seen: it has answered what nobody asked, or it may still
     /// answer more than is remembered.
     pub fresh_ids: bool,
@@ -47,6 +49,45 @@ pub(super) struct Endpoint {
     pub sessions: Members<SessionMark>,
     /// What has gone through it.
     pub traffic: Traffic,
+}
+
+/// The requests of one asker, the oldest first: where the list begins and ends, and how long it is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked {
+    pub first: u16,
+    pub last: u16,
+    pub count: u16,
+    /// They are listed by their ids, too.
+    pub lists_ids: bool,
+}
+
+impl Default for Asked {
+    fn default() -> Self {
+        Self { first: NONE, last: NONE, count: 0, lists_ids: false }
+    }
+}
+
+impl Asked {
+    /// How many there are.
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.count.into()
+    }
+
+    /// Whether there is none.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+}
+
+/// The requests that one answerer has still to answer.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Unanswered {
+    /// All of them.
+    pub count: u32,
+    /// Those that somebody waits for.
+    pub awaited: u32,
 }
 
 /// What has gone through one end. Every line passes here: a counter is an addition where its end is in hand anyway.
@@ -96,6 +137,26 @@ impl Endpoint {
         (outcome, window.data().len() - self.partial.consumed())
     }
 
+    /// All lines of a batch were dealt with, and what stands behind them is no error.
+    #[inline(always)]
+    pub(super) fn finish(&mut self, now: Moment, bytes: usize, batch: &[Line], outcome: Outcome) -> Received {
+        if let Some(last) = batch.last() {
+            self.count_lines(now, batch.len(), last.span.end as usize + 1);
+        }
+        let consumed = self.partial.consume();
+        self.kept = bytes - consumed;
+        Received { consumed, next: if outcome == Outcome::Full { Next::Again } else { Next::Read } }
+    }
+
+    /// Lines were taken from it.
+    #[inline(always)]
+    pub(super) fn count_lines(&mut self, now: Moment, lines: usize, bytes: usize) {
+        self.progress_at = now;
+        self.spoke_at = Some(now);
+        self.traffic.lines_in += lines as u64;
+        self.traffic.bytes_in += bytes as u64;
+    }
+
     /// A request to it was forgotten before it answered, whose id has this fingerprint.
     pub(super) fn retire_id(&mut self, fingerprint: u64) {
         self.fresh_ids |= !self.retired.add(fingerprint);
@@ -103,7 +164,7 @@ impl Endpoint {
 }
 
 /// The ids of requests that a peer may still answer although they were forgotten, as fingerprints
-/// ([`Requests::fingerprint`](super::requests::Requests::fingerprint)).
+/// (`Pending::fingerprint`).
 #[derive(Default)]
 pub(super) struct Retired {
     /// In order.

@@ -6,13 +6,8 @@
 use alloc::vec;
 
 use super::client::Client;
-use super::peer::{ClientKey, Peer};
-use super::requests::Direction;
+use super::peer::ClientKey;
 use super::{Bus, settings};
-
-/// Slots for pending requests that are kept for each other connection, and for all of them together.
-const KEPT_FOR_EACH: usize = 4;
-const KEPT: usize = settings::MAX_PENDING_REQUESTS / 4;
 
 impl Bus {
     /// The connection that holds most, if that is not `asker`: of the source that holds most, its own if no other one
@@ -38,17 +33,5 @@ impl Bus {
             }
         }
         heaviest
-    }
-
-    /// Whether the next slot for a pending request is kept for connections that hold fewer than `asker` does.
-    pub(super) fn slot_is_kept(&self, direction: Direction, asker: Peer) -> bool {
-        let (requests, askers) = match direction {
-            Direction::ToWorkers => (&self.to_workers, self.clients.len()),
-            Direction::ToClients => (&self.to_clients, self.workers.len()),
-        };
-        let free = settings::MAX_PENDING_REQUESTS - requests.len();
-        let kept = KEPT.min(KEPT_FOR_EACH * askers.saturating_sub(1));
-        let holds = || self.peer_end(asker).map_or(0, |end| end.outstanding.len());
-        free <= kept && holds() >= settings::MAX_PENDING_REQUESTS / askers.max(1)
     }
 }

@@ -10,8 +10,8 @@ use ndjson_scan::{Line, Span, Window};
 use super::id::View;
 use super::message::{Edit, Edits, Kind, Refusal, Verb, kind, print_of, request_id, session_name, verb};
 use super::peer::{ClientKey, Moment, Peer, RequestKey, SessionKey, Text, WorkerKey};
+use super::pending::{Direction, NewRequest, Request, SessionEffect};
 use super::report::Reason;
-use super::requests::{Direction, NewRequest, Request, SessionEffect};
 use super::sessions::{self, Asked, Rank, Session};
 use super::settings::{Assignment, MAX_SESSION_ID_LEN, SessionAccess};
 use super::{Bus, Flow};
@@ -74,7 +74,7 @@ impl Bus {
             Kind::Request | Kind::Notification => self.client_message(now, client, window, line),
         };
         if matches!(flow, Flow::Next | Flow::Penalised) {
-            self.stats.lines_from_clients += 1;
+            self.out.stats.lines_from_clients += 1;
         }
         flow
     }
@@ -94,23 +94,6 @@ impl Bus {
             verb if verb.asks_for_session() && id.is_none() => Verb::Other,
             verb => verb,
         };
-        if let Some((worker, session)) = self.known_route(now, client, window, line, verb) {
-            #[cfg(any(test, feature = "testing"))]
-            {
-                self.short_ways += 1;
-            }
-            if self.block_on_worker(now, client, worker, line.span.len() + 1) {
-                return Flow::Blocked;
-            }
-            let entered = [Entered { session: Some(session), is_new: false }, Entered::default()];
-            return match self.record(now, client, worker, window, line, id.as_ref(), verb, entered) {
-                Ok(replaced) => {
-                    self.forward_with_id(now, worker.into(), line, replaced);
-                    Flow::Next
-                }
-                Err(refusal) => self.refuse(now, client.into(), window, line, refusal),
-            };
-        }
         let route = match self.route_of(now, client, window, line, verb) {
             Ok(route) => route,
             Err(Refusal(Reason::NoWorker, _)) if self.await_worker(now, client, window, line) => return Flow::Blocked,
@@ -152,44 +135,10 @@ impl Bus {
         }
         self.forward(now, Peer::Worker(worker), line, &mut edits);
         if let (Verb::Cancel(how), Some(key)) = (verb, cancels) {
-            let due = self.to_workers.cancel(now, key, how);
+            let due = self.pending.cancel(now, key, how);
             self.wake_requests_at(due);
         }
         Flow::Next
-    }
-
-    /// The route of most messages: in a session that their sender owns, with nothing else to look at.
-    fn known_route(
-        &mut self,
-        now: Moment,
-        client: ClientKey,
-        window: Window<'_>,
-        line: &Line,
-        verb: Verb,
-    ) -> Option<(WorkerKey, SessionKey)> {
-        if matches!(verb, Verb::Cancel(_)) {
-            return None;
-        }
-        let span = match (line.session.is_some(), line.params_session.is_some()) {
-            (true, false) => line.session,
-            (false, true) => line.params_session,
-            _ => return None,
-        };
-        if line.request_id.is_some() || line.params_id.is_some() || line.pool.is_some() || self.denies_methods {
-            return None;
-        }
-        let name = session_name(window, span)?;
-        let key = self.session_of_client(client, &name)?;
-        let session = self.sessions.touch(key, now)?;
-        let (worker, is_issued, asked) = (session.worker, session.rank == Rank::Issued, session.asked);
-        let binds_to = self.workers.get(session.worker)?;
-        if !is_issued && (asked != Asked::No || self.gives_out_names(binds_to)) {
-            return None;
-        }
-        if self.is_kept_from(client, worker, || Some(key), &name, verb) {
-            return None;
-        }
-        binds_to.takes_messages().then_some((worker, key))
     }
 
     /// Records a request, if the line is one. Gives the token to replace its id with, if it may not pass.
@@ -221,7 +170,7 @@ impl Bus {
                 loads: verb == Verb::Load,
                 ends: verb == Verb::Close,
             },
-            expires: self.request_expires(now, worker),
+            expires: self.workers.get(worker).and_then(|worker| worker.request_timeout).map(|timeout| now.after(timeout)),
             print: print_of(window, line),
         };
         let recorded = self.ask(now, &request, id, window.get(line.id));
@@ -231,14 +180,6 @@ impl Bus {
             }
         }
         recorded
-    }
-
-    fn request_expires(&self, now: Moment, worker: WorkerKey) -> Option<Moment> {
-        if !self.times_out {
-            return None;
-        }
-        let pool = self.workers.get(worker)?.pool;
-        self.settings.pools[pool].request_timeout.map(|timeout| now.after(timeout))
     }
 
     /// Where a message goes. Nothing is changed by it but whose turn it is.
@@ -299,7 +240,7 @@ impl Bus {
     ) -> Result<Route<'a>, Refusal> {
         let unknown = || Refusal(Reason::UnknownRequest, "it names no pending request of this connection".into());
         let key = self.request_cancelled(client, window, line).ok_or_else(unknown)?;
-        let Some(Peer::Worker(worker)) = self.to_workers.get(key).map(Request::answerer) else {
+        let Some(Peer::Worker(worker)) = self.pending.get(key).map(Request::answerer) else {
             return Err(unknown());
         };
         if !self.worker_takes_messages(worker) {
@@ -571,9 +512,9 @@ impl Bus {
         line: &Line,
         route: &Route<'_>,
     ) -> Result<Edits, Refusal> {
-        if let Some(request) = route.cancels.and_then(|key| self.to_workers.get(key)) {
+        if let Some(request) = route.cancels {
             let edit = |span: Span| {
-                let with = request.wire_token().filter(|_| span.is_some());
+                let with = self.pending.wire_token(request).filter(|_| span.is_some());
                 with.map(|with| Edit { at: span, with })
             };
             return Ok([None, edit(line.request_id), edit(line.params_id)]);
@@ -583,13 +524,14 @@ impl Bus {
         }
         let token = window.get(line.request_id);
         let answerer = Peer::Worker(route.worker);
-        let own = self.request_named(Peer::Client(client), token).and_then(|key| self.to_workers.get(key));
-        if let Some(request) = own.filter(|request| request.answerer() == answerer) {
-            let edit = request.wire_token().map(|with| Edit { at: line.request_id, with });
+        let own = self.request_named(Peer::Client(client), token);
+        let is_there = |key: &RequestKey| self.pending.get(*key).is_some_and(|it| it.answerer() == answerer);
+        if let Some(request) = own.filter(is_there) {
+            let edit = self.pending.wire_token(request).map(|with| Edit { at: line.request_id, with });
             return Ok([None, edit, None]);
         }
         // A name that some parser changes may become that of another client's request.
-        let is_safe = View::parse(token).is_ok_and(|id| id.is_plain() && self.to_workers.find(answerer, &id).is_none());
+        let is_safe = View::parse(token).is_ok_and(|id| id.is_plain() && self.pending.find(answerer, &id).is_none());
         if is_safe {
             Ok([None, None, None])
         } else {
@@ -606,9 +548,9 @@ impl Bus {
             self.report_line(now, Reason::UnknownId, from, window, line, text);
             return Flow::Next;
         };
-        let asker = self.to_clients.get(key).and_then(Request::asker);
+        let asker = self.pending.get(key).and_then(Request::asker);
         let Some(Peer::Worker(worker)) = asker.filter(|asker| self.takes_messages(*asker)) else {
-            self.forget_request(Direction::ToClients, key);
+            self.forget_request(key);
             self.report_line(now, Reason::LateAnswer, from, window, line, "the worker that asked has gone");
             return Flow::Next;
         };
@@ -616,7 +558,7 @@ impl Bus {
             return Flow::Blocked;
         }
         self.note_audience(worker, client);
-        self.deliver_answer(now, Direction::ToClients, key, Peer::Worker(worker), line);
+        self.deliver_answer(now, key, Peer::Worker(worker), line);
         Flow::Next
     }
 }

@@ -12,8 +12,8 @@ use super::id::View;
 use super::message::{Cancel, Edit, Refusal, Verb, request_id, session_name, verb};
 use super::ownership::Learned;
 use super::peer::{ClientKey, Moment, Peer, SessionKey, Text, WorkerKey};
+use super::pending::{Direction, NewRequest, Request, SessionEffect};
 use super::report::Reason;
-use super::requests::{Direction, NewRequest, SessionEffect};
 use super::sessions::{Asked, Rank, Session};
 use super::worker::Worker;
 use super::{Bus, Flow};
@@ -31,7 +31,7 @@ impl Bus {
             self.worker_message(now, worker, window, line)
         };
         if flow == Flow::Next {
-            self.stats.lines_from_workers += 1;
+            self.out.stats.lines_from_workers += 1;
         }
         flow
     }
@@ -49,22 +49,21 @@ impl Bus {
         let Some(key) = self.answered(from, window, line) else {
             return self.unexpected_answer(now, worker, window, line);
         };
-        let Some(request) = self.to_workers.get(key) else { return Flow::Next };
+        let Some(request) = self.pending.get(key) else { return Flow::Next };
+        let (effect, sessions) = (request.effect(), self.pending.sessions(key));
         let Some(Peer::Client(client)) = request.asker() else {
-            let (effect, sessions) = (request.effect, [request.session, request.second_session]);
             if effect.loads && line.has(Line::RESULT) {
                 sessions.into_iter().flatten().for_each(|session| self.sessions.mark_loaded(session));
             }
             let asked_in = if effect.creates { [None; 2] } else { sessions };
             self.learn_from_late_answer(worker, window, line, asked_in);
-            self.forget_request(Direction::ToWorkers, key);
+            self.forget_request(key);
             if effect.creates {
                 self.drop_early(now, worker);
             }
             self.report_line(now, Reason::LateAnswer, from, window, line, "the client is not waiting any more");
             return Flow::Next;
         };
-        let (effect, sessions) = (request.effect, [request.session, request.second_session]);
         match self.make_room_at_client(now, worker, client, true) {
             Room::Free => {}
             Room::Wait => return Flow::Blocked,
@@ -88,12 +87,12 @@ impl Bus {
                 && let Learned::NoRoom = self.learn_session(now, client, worker, name, effect.creates)
             {
                 self.fail_request(now, key, Reason::SessionLimit, super::sessions::FULL);
-                self.forget_request(Direction::ToWorkers, key);
+                self.forget_request(key);
                 self.drop_early(now, worker);
                 return Flow::Next;
             }
         }
-        self.deliver_answer(now, Direction::ToWorkers, key, Peer::Client(client), line);
+        self.deliver_answer(now, key, Peer::Client(client), line);
         if effect != SessionEffect::default() {
             self.end_sessions(effect, line.has(Line::RESULT), sessions);
         }
@@ -116,12 +115,16 @@ impl Bus {
             return self.refuse(now, from, window, line, Refusal(Reason::TooDeep, text));
         }
         let key = self.answered(from, window, line);
-        match key.filter(|key| self.to_workers.get(*key).is_some_and(|request| request.asker().is_some())) {
+        let request = key.and_then(|key| self.pending.get(key));
+        let creates = request.is_some_and(|request| request.effect().creates);
+        match key.filter(|_| request.is_some_and(|request| request.asker().is_some())) {
             Some(key) => self.fail_request(now, key, Reason::TooDeep, &format!("the answer is {text}")),
             None => self.report_line(now, Reason::TooDeep, from, window, line, &text),
         }
-        let request = key.and_then(|key| self.forget_request(Direction::ToWorkers, key));
-        if request.is_some_and(|request| request.effect.creates) {
+        if let Some(key) = key {
+            self.forget_request(key);
+        }
+        if creates {
             self.drop_early(now, worker);
         }
         Flow::Next
@@ -145,7 +148,7 @@ impl Bus {
         let from = Peer::Worker(key);
         let Some(worker) = self.workers.get_mut(key) else { return Flow::Next };
         let id = line.id.is_some().then(|| View::parse(window.get(line.id)).ok()).flatten();
-        let fingerprint = id.as_ref().map(|id| self.to_workers.fingerprint(id));
+        let fingerprint = id.as_ref().map(|id| self.pending.fingerprint(id));
         if fingerprint.is_some_and(|fingerprint| worker.end.retired.take(fingerprint)) {
             self.learn_from_late_answer(key, window, line, [None; 2]);
             self.report_line(now, Reason::LateAnswer, from, window, line, "the request was given up before");
@@ -153,7 +156,7 @@ impl Bus {
         }
         worker.end.fresh_ids = true;
         let is_first = !core::mem::replace(&mut worker.answers_twice, true);
-        let near = id.map(View::of_other_type).filter(|id| self.to_workers.find(from, id).is_some());
+        let near = id.map(View::of_other_type).filter(|id| self.pending.find(from, id).is_some());
         let near = near.filter(|_| !core::mem::replace(&mut worker.told_of_type, true));
         let text = near.map_or("no request is pending under this id".into(), |id| {
             let kind = if id.is_string() { "a string" } else { "a number" };
@@ -272,16 +275,14 @@ impl Bus {
         }
         let token = window.get(at);
         if is_request {
-            let found = View::parse(token).ok().and_then(|id| self.to_workers.find(from, &id));
-            let Some(request) = found.and_then(|key| self.to_workers.get(key)) else { return nobody };
-            let original = request.original.as_ref().filter(|original| original.is_replaced);
-            let token = original.map(|original| original.token.clone());
-            return NamedRequest { client: request.asker(), token, at };
+            let found = View::parse(token).ok().and_then(|id| self.pending.find(from, &id));
+            let Some(key) = found else { return nobody };
+            let client = self.pending.get(key).and_then(Request::asker);
+            return NamedRequest { client, token: self.pending.replaced_token(key), at };
         }
-        let found = self.request_named(from, token).and_then(|key| self.to_clients.get(key));
-        found.map_or(nobody, |request| NamedRequest {
-            client: Some(request.answerer()),
-            token: request.wire_token(),
+        self.request_named(from, token).map_or(nobody, |key| NamedRequest {
+            client: self.pending.get(key).map(Request::answerer),
+            token: self.pending.wire_token(key),
             at,
         })
     }
@@ -289,12 +290,12 @@ impl Bus {
     /// Whether a client may take what a worker's notification names, which is no pending request of that worker, for
     /// another one that it has still to answer: a late cancellation is to hit nobody else's.
     fn may_name_anothers(&self, client: ClientKey, window: Window<'_>, at: Span) -> bool {
-        if !at.is_some() || self.clients.get(client).is_none_or(|client| client.end.to_answer.is_empty()) {
+        if !at.is_some() || self.clients.get(client).is_none_or(|client| client.end.unanswered.count == 0) {
             return false;
         }
         // Nothing that is too long to be an id is one.
         let Ok(id) = View::parse(window.get(at)) else { return false };
-        !id.is_plain() || self.to_clients.find(Peer::Client(client), &id).is_some()
+        !id.is_plain() || self.pending.find(Peer::Client(client), &id).is_some()
     }
 
     /// Whether a worker may mean somebody else by a session that was not given to its owner: one who is just being given

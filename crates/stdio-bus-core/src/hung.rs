@@ -7,7 +7,6 @@ use core::time::Duration;
 use super::Bus;
 use super::peer::{Moment, Peer, WorkerKey};
 use super::report::Reason;
-use super::requests::Request;
 
 /// A worker that has said nothing for so long, while requests wait for it, is told about.
 const SILENT_FOR: Duration = Duration::from_secs(30);
@@ -34,6 +33,12 @@ pub(super) struct Answering {
 }
 
 impl Answering {
+    /// It has a request to answer, and had none. Gives when it has to be looked at, if it is not watched yet.
+    pub(super) fn watch(&mut self, now: Moment) -> Option<Moment> {
+        self.waits_since = now;
+        (!core::mem::replace(&mut self.is_watched, true)).then(|| now.after(SILENT_FOR))
+    }
+
     /// It has answered. Gives whether that ends its trial.
     #[inline]
     pub(super) fn answers(&mut self) -> bool {
@@ -63,21 +68,11 @@ impl Bus {
         None
     }
 
-    /// A request was sent to a worker that had none to answer.
-    pub(super) fn watch_answers(&mut self, now: Moment, key: WorkerKey) {
-        let Some(worker) = self.workers.get_mut(key) else { return };
-        worker.answering.waits_since = now;
-        if !core::mem::replace(&mut worker.answering.is_watched, true) {
-            self.wake_at(key.into(), now.after(SILENT_FOR));
-        }
-    }
-
     /// Tells of a worker that says nothing while somebody waits, once for as long as it has something to answer. Gives
     /// when to look again.
     pub(super) fn tick_silent(&mut self, now: Moment, key: WorkerKey) -> Option<Moment> {
         let worker = self.workers.get(key).filter(|worker| worker.answering.is_watched)?;
-        let is_awaited = |key| self.to_workers.get(key).is_some_and(|request: &Request| request.asker().is_some());
-        let waiting = worker.end.to_answer.iter().filter(|key| is_awaited(*key)).count();
+        let waiting = worker.end.unanswered.awaited;
         if waiting > 0 && worker.end.gate.waits() {
             // It is not read for now, since a client has no room: it may have said much.
             self.workers.get_mut(key)?.answering.waits_since = now;

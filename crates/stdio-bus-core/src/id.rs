@@ -1,5 +1,5 @@
 //! Request ids. Two tokens are one id when they are the same JSON value: `1`, `1.0` and `1e0` are, `1` and `"1"` are
-//! not (decision 4). An [`Id`] holds the canonical form, so that comparing is comparing bytes.
+//! not (decision 4). What is compared is the canonical form: most ids are counted, and are a number.
 use alloc::borrow::Cow;
 use alloc::format;
 use alloc::string::ToString;
@@ -10,22 +10,34 @@ use ndjson_scan::decoded;
 use super::peer::Text;
 use super::settings::MAX_REQUEST_ID_LEN;
 
-/// Integers up to this many digits stand for themselves; longer ones are written with an exponent, like fractions.
+/// Whole numbers of up to this many digits stand for themselves; longer ones are written with an exponent, like fractions.
 const PLAIN_DIGITS: usize = 40;
+/// Whole numbers of up to this many digits are kept as such.
+const NUMBER_DIGITS: usize = 18;
 
-/// The canonical form of an id.
+/// The canonical form of an id, to be kept.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Id {
-    text: Text,
-    string: bool,
+pub enum Id {
+    /// A whole number, not negative, of at most 18 digits.
+    Number(u64),
+    /// The text of any other number.
+    Text(Text),
+    /// A decoded string.
+    String(Text),
 }
 
 /// The canonical form of an id that is only looked for: mostly the token itself, where it stands.
 #[derive(Debug)]
 pub struct View<'a> {
-    text: Cow<'a, [u8]>,
-    string: bool,
+    value: Value<'a>,
     plain: bool,
+}
+
+#[derive(Debug)]
+enum Value<'a> {
+    Number(u64),
+    Text(Cow<'a, [u8]>),
+    String(Cow<'a, [u8]>),
 }
 
 /// The ids that the bus makes lie here: whole numbers that doubles hold exactly, and that no client counts up to. Ids
@@ -53,27 +65,49 @@ impl Id {
     /// The `count`th id that the bus makes. No other id is equal to it.
     pub fn made(count: u64, string: bool) -> Self {
         debug_assert!(count < MADE.end - MADE.start);
-        Self::from_text(string, (MADE.start + count).to_string().as_bytes())
-    }
-
-    fn from_text(string: bool, text: &[u8]) -> Self {
-        Self { text: text.into(), string }
+        let number = MADE.start + count;
+        if string { Self::String(number.to_string().as_bytes().into()) } else { Self::Number(number) }
     }
 
     /// Whether the token was a string.
     pub fn is_string(&self) -> bool {
-        self.string
-    }
-
-    /// The canonical text, without quotes.
-    pub fn text(&self) -> &[u8] {
-        self.text.as_bytes()
+        matches!(self, Self::String(_))
     }
 
     /// The id as a [`View`], to compare or to look for.
     pub fn view(&self) -> View<'_> {
-        View { text: Cow::Borrowed(self.text()), string: self.string, plain: true }
+        let value = match self {
+            Self::Number(number) => Value::Number(*number),
+            Self::Text(text) => Value::Text(Cow::Borrowed(text.as_bytes())),
+            Self::String(text) => Value::String(Cow::Borrowed(text.as_bytes())),
+        };
+        View { value, plain: true }
     }
+
+    /// The id as a JSON token.
+    pub fn token(&self) -> Vec<u8> {
+        match self {
+            Self::Number(number) => number.to_string().into_bytes(),
+            Self::Text(text) => text.as_bytes().to_vec(),
+            Self::String(text) => {
+                let mut token = Vec::with_capacity(text.as_bytes().len() + 2);
+                super::reply::write_string(text.as_bytes(), &mut token);
+                token
+            }
+        }
+    }
+}
+
+/// The number that a token is, if it is written as a whole one that fits.
+#[inline]
+fn number(token: &[u8]) -> Option<u64> {
+    if token.len() > NUMBER_DIGITS {
+        return None;
+    }
+    token.iter().try_fold(0, |number, byte| {
+        let digit = byte.wrapping_sub(b'0');
+        (digit < 10).then_some(number * 10 + u64::from(digit))
+    })
 }
 
 impl<'a> View<'a> {
@@ -83,11 +117,13 @@ impl<'a> View<'a> {
     /// As [`Id::parse`].
     #[inline]
     pub fn parse(token: &'a [u8]) -> Result<Self, TooLong> {
-        // Most ids are counted.
-        if token.len() < MADE_DIGITS && token.iter().all(u8::is_ascii_digit) {
-            return Ok(Self { text: Cow::Borrowed(token), string: false, plain: true });
+        match number(token) {
+            Some(number) => {
+                let plain = number <= LARGEST_EXACT && !MADE.contains(&number);
+                Ok(Self { value: Value::Number(number), plain })
+            }
+            None => Self::parse_any(token),
         }
-        Self::parse_any(token)
     }
 
     fn parse_any(token: &'a [u8]) -> Result<Self, TooLong> {
@@ -99,47 +135,76 @@ impl<'a> View<'a> {
             // What was written without an escape has no half of a pair.
             let whole = matches!(text, Cow::Borrowed(_)) || !has_lone_surrogate(&text);
             let plain = whole && !is_made(&text);
-            return Ok(Self { text, string: true, plain });
+            return Ok(Self { value: Value::String(text), plain });
         }
         if token.len() > MAX_REQUEST_ID_LEN {
             return Err(TooLong);
         }
         let digits = token.len() <= PLAIN_DIGITS && token.iter().all(u8::is_ascii_digit);
-        let plain = is_exact(token) && !is_made(token);
         let text = if digits { Cow::Borrowed(token) } else { Cow::Owned(canonical_number(token)) };
-        Ok(Self { text, string: false, plain })
+        let value = number(&text).map_or(Value::Text(text), Value::Number);
+        Ok(Self { value, plain: is_exact_negative(token) })
     }
 
     /// Whether every parser reads this id as the same value, and the bus never makes it: a whole number between
     /// ±(2⁵³ − 1), or a string without half a surrogate pair. Others are always replaced on their way.
+    #[inline]
     pub fn is_plain(&self) -> bool {
         self.plain
     }
 
+    /// The number, if the id is one that is kept as such.
+    #[inline]
+    pub(super) fn number(&self) -> Option<u64> {
+        if let Value::Number(number) = self.value { Some(number) } else { None }
+    }
+
+    /// Whether it is a string, and its text, if it is not kept as a number.
+    pub(super) fn text(&self) -> Option<(bool, &Cow<'a, [u8]>)> {
+        match &self.value {
+            Value::Number(_) => None,
+            Value::Text(text) => Some((false, text)),
+            Value::String(text) => Some((true, text)),
+        }
+    }
+
     /// The id, to be kept.
     pub fn to_id(&self) -> Id {
-        Id::from_text(self.string, &self.text)
+        match &self.value {
+            Value::Number(number) => Id::Number(*number),
+            Value::Text(text) => Id::Text((&**text).into()),
+            Value::String(text) => Id::String((&**text).into()),
+        }
     }
 
     /// The number for a string of its digits, or the string for a number.
     pub(super) fn of_other_type(self) -> Self {
-        Self { string: !self.string, ..self }
+        let value = match self.value {
+            Value::Number(number) => Value::String(Cow::Owned(number.to_string().into_bytes())),
+            Value::Text(text) => Value::String(text),
+            Value::String(text) => match number(&text).filter(|number| number.to_string().as_bytes() == &*text) {
+                Some(number) => Value::Number(number),
+                None => Value::Text(text),
+            },
+        };
+        Self { value, plain: self.plain }
     }
 
     /// Whether the token was a string.
     pub fn is_string(&self) -> bool {
-        self.string
-    }
-
-    /// The canonical text, without quotes.
-    pub fn text(&self) -> &[u8] {
-        &self.text
+        matches!(self.value, Value::String(_))
     }
 }
 
 impl PartialEq<View<'_>> for Id {
     fn eq(&self, other: &View<'_>) -> bool {
-        self.string == other.string && self.text() == other.text()
+        match (self, &other.value) {
+            (Self::Number(number), Value::Number(other)) => number == other,
+            (Self::Text(text), Value::Text(other)) | (Self::String(text), Value::String(other)) => {
+                text.as_bytes() == &**other
+            }
+            _ => false,
+        }
     }
 }
 
@@ -151,18 +216,18 @@ impl core::fmt::Debug for Id {
 
 impl core::fmt::Display for Id {
     fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        let text = self.text().escape_ascii();
-        if self.string { write!(formatter, "\"{text}\"") } else { write!(formatter, "{text}") }
+        match self {
+            Self::Number(number) => write!(formatter, "{number}"),
+            Self::Text(text) => write!(formatter, "{}", text.as_bytes().escape_ascii()),
+            Self::String(text) => write!(formatter, "\"{}\"", text.as_bytes().escape_ascii()),
+        }
     }
 }
 
-/// Whether a JSON number is written as a whole number that doubles hold exactly.
-fn is_exact(token: &[u8]) -> bool {
-    let digits = token.strip_prefix(b"-").unwrap_or(token);
-    let number = core::str::from_utf8(digits).ok().filter(|text| text.len() <= MADE_DIGITS);
-    let number = number.and_then(|text| text.parse::<u64>().ok());
-    // -0 is 0 to some, and something else to others.
-    number.is_some_and(|number| number <= LARGEST_EXACT && (number > 0 || token == b"0"))
+/// Whether a JSON number is written as a negative whole number that doubles hold exactly. Those that are not negative are
+/// judged as numbers, and -0 is 0 to some, and something else to others.
+fn is_exact_negative(token: &[u8]) -> bool {
+    token.strip_prefix(b"-").and_then(number).is_some_and(|number| (1..=LARGEST_EXACT).contains(&number))
 }
 
 /// Whether this text is a number that the bus makes.
@@ -290,7 +355,7 @@ mod tests {
         for string in [false, true] {
             for count in [0, 1, 999_999_999_999_999] {
                 let made = Id::made(count, string);
-                let token = crate::reply::id_token(&made);
+                let token = made.token();
                 assert!(!View::parse(&token).unwrap().is_plain(), "{made}");
             }
         }

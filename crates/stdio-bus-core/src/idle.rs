@@ -28,7 +28,7 @@ impl Client {
     }
 
     fn has_requests(&self) -> bool {
-        !self.end.outstanding.is_empty() || !self.end.to_answer.is_empty()
+        !self.end.outstanding.is_empty() || self.end.unanswered.count > 0
     }
 
     /// Whether nobody would miss it but itself.

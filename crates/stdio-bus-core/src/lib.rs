@@ -41,6 +41,7 @@ mod early;
 mod elicitations;
 mod endpoint;
 mod fairness;
+mod fast_path;
 pub mod foreign;
 mod from_client;
 mod from_worker;
@@ -56,19 +57,20 @@ mod message;
 pub mod networks;
 mod operator;
 pub mod origin;
+mod out;
 pub mod output;
 pub mod overview;
 mod ownership;
 mod patience;
 pub mod peer;
 mod penalties;
+mod pending;
 mod pool;
 pub mod port;
 pub mod readiness;
 mod refusals;
 pub mod reply;
 pub mod report;
-pub mod requests;
 pub mod send_window;
 pub mod sessions;
 pub mod settings;
@@ -86,7 +88,6 @@ mod worker_queue;
 mod workers;
 
 use alloc::boxed::Box;
-use alloc::collections::VecDeque;
 use alloc::format;
 use alloc::rc::Rc;
 use alloc::string::String;
@@ -96,15 +97,17 @@ use alloc::vec::Vec;
 use assignment::Group;
 use client::{Client, Phase};
 use endpoint::Endpoint;
+use fast_path::FastPath;
 use ndjson_scan::{BATCH, Line, Outcome, Scanner, Window};
-use peer::{ClientKey, ClientMark, Moment, Peer, WorkerKey, WorkerMark};
+use out::Out;
+use peer::{ClientKey, ClientMark, Moment, Peer, RequestKey, WorkerKey, WorkerMark};
+use pending::Pending;
 use pool::Pool;
 pub use pool::Staffing;
 use port::{Effect, Effects, Input, Next, Received};
 use report::{Reason, Report, Reporter};
-use requests::Requests;
 use sessions::Sessions;
-use settings::{MAX_CONNECTIONS, MAX_PENDING_REQUESTS, MAX_WORKERS, Settings};
+use settings::{MAX_CONNECTIONS, MAX_WORKERS, Settings};
 use shutdown::Shutdown;
 use stats::Stats;
 use table::Table;
@@ -119,18 +122,15 @@ pub struct Bus {
     clients: Table<Client, ClientMark>,
     workers: Table<Worker, WorkerMark>,
     sessions: Sessions,
-    /// Requests of clients that workers have to answer.
-    to_workers: Requests,
-    /// Requests of workers that clients have to answer.
-    to_clients: Requests,
+    pending: Pending,
     pools: Vec<Pool>,
     groups: Vec<Group>,
     /// The group that the clients of each listener use, unless a message names a pool.
     listener_groups: Vec<usize>,
     /// Whether any pool denies any method.
     denies_methods: bool,
-    /// Whether any pool bounds the time of its requests.
-    times_out: bool,
+    /// Whether lines may go the way that is in `fast_path.rs`.
+    takes_fast_path: bool,
     sources: sources::Sources,
     worker_queue: worker_queue::WorkerQueue,
     bonds: bonds::Bonds,
@@ -142,9 +142,8 @@ pub struct Bus {
     /// Bytes of all lines that wait for their sessions.
     early_bytes: usize,
     gaps: gaps::Gaps,
-    effects: VecDeque<Effect>,
+    out: Out,
     reporter: Reporter,
-    stats: Stats,
     /// Errors to requests that were for no pool, or for one of several.
     errors_of_no_pool: tally::Errors,
     shutdown: Shutdown,
@@ -155,9 +154,9 @@ pub struct Bus {
     workers_changed: bool,
     #[cfg(debug_assertions)]
     calls: u64,
-    /// Lines of clients that were found to go the short way.
+    /// Lines that went the way that is in `fast_path.rs`.
     #[cfg(any(test, feature = "testing"))]
-    pub short_ways: u64,
+    pub fast_lines: u64,
     next_client_number: u32,
     next_worker_number: u32,
     ids_made: u64,
@@ -174,6 +173,14 @@ enum Flow {
     Blocked,
     /// Its sender is not listened to any more.
     Over,
+}
+
+/// What the scanner has found, and how many of its lines have gone already.
+struct Scanned {
+    outcome: Outcome,
+    /// Bytes behind the last whole line.
+    unfinished: usize,
+    lines: usize,
 }
 
 /// How far a batch of lines was dealt with.
@@ -215,13 +222,12 @@ impl Bus {
             clients: Table::new(settings.most_clients.min(MAX_CONNECTIONS)),
             workers: Table::new(MAX_WORKERS),
             sessions: Sessions::default(),
-            to_workers: Requests::new(MAX_PENDING_REQUESTS),
-            to_clients: Requests::new(MAX_PENDING_REQUESTS),
+            pending: Pending::new(),
             pools,
             groups,
             listener_groups,
             denies_methods: deny::denies_methods(&settings),
-            times_out: settings.pools.iter().any(|pool| pool.request_timeout.is_some()),
+            takes_fast_path: !deny::denies_methods(&settings),
             sources: sources::Sources::default(),
             worker_queue: worker_queue::WorkerQueue::default(),
             bonds: bonds::Bonds::default(),
@@ -231,9 +237,8 @@ impl Bus {
             shortage: memory::Shortage::default(),
             early_bytes: 0,
             gaps: gaps::Gaps::default(),
-            effects: VecDeque::new(),
+            out: Out::default(),
             reporter: Reporter::default(),
-            stats: Stats::default(),
             errors_of_no_pool: tally::Errors::default(),
             shutdown: Shutdown::default(),
             accept_paused: false,
@@ -242,7 +247,7 @@ impl Bus {
             #[cfg(debug_assertions)]
             calls: 0,
             #[cfg(any(test, feature = "testing"))]
-            short_ways: 0,
+            fast_lines: 0,
             next_client_number: 0,
             next_worker_number: 0,
             ids_made: 0,
@@ -266,72 +271,133 @@ impl Bus {
     /// on. The effects refer to the window.
     pub fn receive(&mut self, now: Moment, from: Peer, window: Window<'_>) -> (Received, Effects<'_>) {
         self.check_effects_were_taken();
-        let received = self.take_lines(now, from, window);
-        match from {
-            Peer::Client(_) => self.stats.bytes_from_clients += received.consumed as u64,
-            Peer::Worker(_) => self.stats.bytes_from_workers += received.consumed as u64,
-        }
+        let received = match from {
+            Peer::Client(client) => {
+                let received = self.receive_from_client(now, client, window);
+                self.out.stats.bytes_from_clients += received.consumed as u64;
+                received
+            }
+            Peer::Worker(worker) => {
+                let received = self.receive_from_worker(now, worker, window);
+                self.out.stats.bytes_from_workers += received.consumed as u64;
+                received
+            }
+        };
         if self.workers_changed {
             self.update_listeners(now);
         }
         (received, self.effects())
     }
 
-    /// Deals with the lines of a window, as far as their receivers have room.
-    fn take_lines(&mut self, now: Moment, from: Peer, window: Window<'_>) -> Received {
-        let bytes = window.data().len();
-        match self.listening(from) {
-            None => return self.take_no_lines(now, from, window),
-            Some(end) if !end.gate.lets_through() => return self.take_nothing(from),
-            Some(_) => {}
-        }
-        let end = match from {
-            Peer::Client(client) => self.clients.get_mut(client).map(|client| {
-                // What was kept is presented again.
-                if bytes > client.end.kept {
-                    client.heard = now;
-                }
-                &mut client.end
-            }),
-            Peer::Worker(worker) => self.workers.get_mut(worker).map(|worker| &mut worker.end),
+    fn receive_from_client(&mut self, now: Moment, key: ClientKey, window: Window<'_>) -> Received {
+        let count = self.clients.len();
+        let limit = self.settings.limits.max_input_buffer;
+        let Some(client) = self.clients.get_mut(key) else {
+            return Received { consumed: window.data().len(), next: Next::Wait };
         };
-        let Some(end) = end else { return Received { consumed: bytes, next: Next::Wait } };
-        let mut batch = core::mem::take(&mut self.batch);
-        batch.clear();
-        let (outcome, unfinished) = end.find_lines(&mut self.scanner, window, &mut batch);
-        let mut progress = self.route_lines(now, from, window, &batch);
-        if progress.flow == Flow::Next {
-            progress.flow = self.check_rest(now, from, window, outcome, unfinished);
+        if client.phase != Phase::Open || !client.end.gate.lets_through() {
+            return self.receive_otherwise(now, key, window);
         }
-        let received = self.keep_rest(now, from, bytes, &batch, outcome, progress);
-        self.batch = batch;
-        received
+        // What was kept is presented again.
+        if window.data().len() > client.end.kept {
+            client.heard = now;
+        }
+        self.batch.clear();
+        let (outcome, unfinished) = client.end.find_lines(&mut self.scanner, window, &mut self.batch);
+        let mut lines = 0;
+        if self.takes_fast_path && !self.shutdown.refuses_requests() {
+            let mut path = FastPath {
+                now,
+                window,
+                settings: &self.settings,
+                sessions: &mut self.sessions,
+                pending: &mut self.pending,
+                pools: &mut self.pools,
+                bonds: &self.bonds,
+                gaps: &self.gaps,
+                timers: &mut self.timers,
+                out: &mut self.out,
+                clients: count,
+                workers_changed: false,
+            };
+            let mut passes = |line: &&Line| {
+                line.span.len() <= limit && path.client_line(key, client, &mut self.workers, line)
+            };
+            lines = self.batch.iter().take_while(|line| passes(line)).count();
+            self.out.stats.lines_from_clients += lines as u64;
+            #[cfg(any(test, feature = "testing"))]
+            {
+                self.fast_lines += lines as u64;
+            }
+            if lines == self.batch.len() && unfinished <= limit && !matches!(outcome, Outcome::Malformed { .. }) {
+                return client.end.finish(now, window.data().len(), &self.batch, outcome);
+            }
+        }
+        self.route_lines(now, key.into(), window, Scanned { outcome, unfinished, lines })
     }
 
-    /// Bytes of a peer that is not read, or will not be since it has a penalty.
+    fn receive_from_worker(&mut self, now: Moment, key: WorkerKey, window: Window<'_>) -> Received {
+        let count = self.clients.len();
+        let limit = self.settings.limits.max_worker_line();
+        let bytes = window.data().len();
+        let Some(worker) = self.workers.get_mut(key).filter(|worker| worker.stdout_open) else {
+            return Received { consumed: bytes, next: Next::Wait };
+        };
+        if !worker.end.gate.is_open() {
+            return Received { consumed: 0, next: Next::Wait };
+        }
+        self.batch.clear();
+        let (outcome, unfinished) = worker.end.find_lines(&mut self.scanner, window, &mut self.batch);
+        let mut lines = 0;
+        if self.takes_fast_path && !self.shutdown.refuses_requests() {
+            let mut path = FastPath {
+                now,
+                window,
+                settings: &self.settings,
+                sessions: &mut self.sessions,
+                pending: &mut self.pending,
+                pools: &mut self.pools,
+                bonds: &self.bonds,
+                gaps: &self.gaps,
+                timers: &mut self.timers,
+                out: &mut self.out,
+                clients: count,
+                workers_changed: false,
+            };
+            let mut passes = |line: &&Line| {
+                line.span.len() <= limit && path.worker_line(key, worker, &mut self.clients, line)
+            };
+            lines = self.batch.iter().take_while(|line| passes(line)).count();
+            self.workers_changed |= path.workers_changed;
+            self.out.stats.lines_from_workers += lines as u64;
+            #[cfg(any(test, feature = "testing"))]
+            {
+                self.fast_lines += lines as u64;
+            }
+            if lines == self.batch.len() && unfinished <= limit && !matches!(outcome, Outcome::Malformed { .. }) {
+                return worker.end.finish(now, bytes, &self.batch, outcome);
+            }
+        }
+        self.route_lines(now, key.into(), window, Scanned { outcome, unfinished, lines })
+    }
+
+    /// Bytes of a client that is not read, or whose lines are refused.
     #[cold]
-    fn take_nothing(&mut self, from: Peer) -> Received {
-        if let Peer::Client(client) = from {
-            self.is_penalised(client);
+    fn receive_otherwise(&mut self, now: Moment, key: ClientKey, window: Window<'_>) -> Received {
+        if self.clients.get(key).is_some_and(|client| client.phase == Phase::Open) {
+            self.is_penalised(key);
+            return Received { consumed: 0, next: Next::Wait };
         }
-        Received { consumed: 0, next: Next::Wait }
+        self.refuse_lines(now, key, window)
     }
 
-    /// Bytes of a peer whose lines do not count any more.
-    #[cold]
-    fn take_no_lines(&mut self, now: Moment, from: Peer, window: Window<'_>) -> Received {
-        match from {
-            Peer::Client(client) => self.refuse_lines(now, client, window),
-            Peer::Worker(_) => Received { consumed: window.data().len(), next: Next::Wait },
-        }
-    }
-
-    /// Sends the lines on their way, one after the other, until one of them has to wait or is the last of its sender.
-    #[inline(always)]
-    fn route_lines(&mut self, now: Moment, from: Peer, window: Window<'_>, batch: &[Line]) -> Progress {
+    /// Sends lines on their way, one after the other, until one of them has to wait or is the last of its sender. Those
+    /// that have gone already are left out.
+    fn route_lines(&mut self, now: Moment, from: Peer, window: Window<'_>, scanned: Scanned) -> Received {
+        let batch = core::mem::take(&mut self.batch);
         let limit = self.longest_line(from);
-        let (mut flow, mut bytes, mut lines) = (Flow::Next, 0, 0);
-        for line in batch {
+        let (mut flow, mut lines) = (Flow::Next, scanned.lines);
+        for line in &batch[scanned.lines..] {
             flow = if line.span.len() > limit {
                 self.line_too_long(now, from)
             } else {
@@ -343,7 +409,6 @@ impl Bus {
             if flow == Flow::Blocked || flow == Flow::Over {
                 break;
             }
-            bytes = line.span.end as usize + 1;
             lines += 1;
             if flow == Flow::Penalised {
                 flow = Flow::Next;
@@ -356,7 +421,14 @@ impl Bus {
                 }
             }
         }
-        Progress { flow, bytes, lines }
+        let bytes = lines.checked_sub(1).map_or(0, |last| batch[last].span.end as usize + 1);
+        let mut progress = Progress { flow, bytes, lines };
+        if flow == Flow::Next {
+            progress.flow = self.check_rest(now, from, window, scanned.outcome, scanned.unfinished);
+        }
+        let received = self.keep_rest(now, from, window.data().len(), &batch, scanned.outcome, progress);
+        self.batch = batch;
+        received
     }
 
     /// What becomes of the sender for what stands behind its whole lines: a line that is no message, or is too long.
@@ -385,10 +457,7 @@ impl Bus {
     ) -> Received {
         let Some(end) = self.endpoint(from) else { return Received { consumed: bytes, next: Next::Wait } };
         if progress.lines > 0 {
-            end.progress_at = now;
-            end.spoke_at = Some(now);
-            end.traffic.lines_in += progress.lines as u64;
-            end.traffic.bytes_in += progress.bytes as u64;
+            end.count_lines(now, progress.lines, progress.bytes);
         }
         let (consumed, next) = match progress.flow {
             Flow::Next | Flow::Penalised if outcome == Outcome::Full => (end.partial.consume(), Next::Again),
@@ -418,10 +487,10 @@ impl Bus {
         self.effects()
     }
 
-    /// Has all lines of clients go the long way: what they lead to has to be the same.
+    /// Has all lines go the general way: what they lead to has to be the same.
     #[cfg(any(test, feature = "testing"))]
-    pub fn without_short_way(mut self) -> Self {
-        self.denies_methods = true;
+    pub fn without_fast_path(mut self) -> Self {
+        self.takes_fast_path = false;
         self
     }
 
@@ -466,15 +535,14 @@ impl Bus {
 
     /// Lines are lost with effects that nobody carries out.
     fn check_effects_were_taken(&self) {
-        debug_assert!(self.effects.is_empty(), "effects of the last call were left behind: {:?}", self.effects);
+        debug_assert!(self.out.effects.is_empty(), "effects of the last call were left behind: {:?}", self.out.effects);
     }
 
     /// What a call has led to. In debug builds everything is checked first: with full tables not every time.
     fn effects(&mut self) -> Effects<'_> {
         #[cfg(debug_assertions)]
         {
-            let pending = self.to_workers.len() + self.to_clients.len();
-            let entries = pending + self.sessions.len() + self.clients.len();
+            let entries = self.pending.len() + self.sessions.len() + self.clients.len();
             self.calls += 1;
             if entries < 100 || self.calls.is_multiple_of(256) {
                 self.check_invariants();
@@ -483,7 +551,7 @@ impl Bus {
         if let Some(at) = self.reporter.next_deadline() {
             self.timers.arm(Timer::Reports, &mut self.report_timer, at);
         }
-        Effects(&mut self.effects)
+        Effects(&mut self.out.effects)
     }
 
     /// When [`Input::Tick`] is wanted at the latest.
@@ -498,8 +566,8 @@ impl Bus {
             awaiting_workers: self.awaiting_workers(),
             workers: self.workers.len(),
             sessions: self.sessions.owned(),
-            pending: self.to_workers.len() + self.to_clients.len(),
-            ..self.stats
+            pending: self.pending.len(),
+            ..self.out.stats
         }
     }
 
@@ -510,7 +578,7 @@ impl Bus {
 
     /// Lines that were taken from clients and workers so far.
     pub fn lines_taken(&self) -> u64 {
-        self.stats.lines_from_clients + self.stats.lines_from_workers
+        self.out.stats.lines_from_clients + self.out.stats.lines_from_workers
     }
 
     /// How often something was dropped, closed or changed for this reason.
@@ -532,16 +600,6 @@ impl Bus {
         match peer {
             Peer::Client(_) => self.settings.limits.max_input_buffer,
             Peer::Worker(_) => self.settings.limits.max_worker_line(),
-        }
-    }
-
-    /// The endpoint of a peer whose lines still count.
-    fn listening(&self, peer: Peer) -> Option<&Endpoint> {
-        match peer {
-            Peer::Client(client) => {
-                self.clients.get(client).filter(|client| client.phase == Phase::Open).map(|c| &c.end)
-            }
-            Peer::Worker(worker) => self.workers.get(worker).filter(|worker| worker.stdout_open).map(|w| &w.end),
         }
     }
 
@@ -573,7 +631,7 @@ impl Bus {
     }
 
     fn wake_requests_at(&mut self, at: Option<Moment>) {
-        self.timers.arm(Timer::Requests, &mut self.to_workers.timer, at.unwrap_or(Moment::NEVER));
+        self.timers.arm(Timer::Requests, &mut self.pending.timer, at.unwrap_or(Moment::NEVER));
     }
 
     fn wake_sessions(&mut self) {
@@ -588,10 +646,10 @@ impl Bus {
                 Timer::Reports => {
                     self.report_timer.reset();
                     let summaries = self.reporter.summaries(now);
-                    self.effects.extend(summaries.into_iter().map(|summary| Effect::Report(Box::new(summary))));
+                    self.out.effects.extend(summaries.into_iter().map(|summary| Effect::Report(Box::new(summary))));
                 }
                 Timer::Requests => {
-                    self.to_workers.timer.reset();
+                    self.pending.timer.reset();
                     self.tick_requests(now);
                 }
                 Timer::Sessions => {
@@ -660,14 +718,13 @@ impl Bus {
             }
             report
         });
-        self.effects.extend(report.map(Effect::Report));
+        self.out.effects.extend(report.map(Effect::Report));
     }
 
     /// Panics if the tables, the lists and the counters disagree. For tests: it looks at everything.
     pub fn check_invariants(&self) {
         self.sessions.check_invariants();
-        self.to_workers.check_invariants();
-        self.to_clients.check_invariants();
+        self.pending.check_invariants();
         self.sources.check_invariants(self.clients.iter().map(|(_, client)| client.source_use));
         self.check_ownership();
         self.check_correlation();
@@ -676,6 +733,11 @@ impl Bus {
         self.check_worker_queue();
         self.check_assignments();
         self.check_early();
+    }
+
+    /// The requests that a peer has asked and that nobody has answered, the oldest first.
+    fn asked_by(&self, peer: Peer) -> Vec<RequestKey> {
+        self.peer_end(peer).map(|end| self.pending.asked(&end.outstanding).collect()).unwrap_or_default()
     }
 
     fn peer_end(&self, peer: Peer) -> Option<&Endpoint> {

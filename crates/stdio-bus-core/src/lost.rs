@@ -24,6 +24,12 @@ impl LostNames {
         self.names.push_back(hash_of_name(name));
     }
 
+    /// Whether there is none.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.names.is_empty()
+    }
+
     /// Whether the client owned a session of this name that is gone.
     pub(super) fn has(&self, name: &[u8]) -> bool {
         !self.names.is_empty() && self.names.contains(&hash_of_name(name))

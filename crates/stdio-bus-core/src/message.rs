@@ -73,7 +73,7 @@ impl Verb {
 
 /// Whether a cancelled request is answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Cancel {
+pub(super) enum Cancel {
     /// `$/cancel_request` of ACP and `$/cancelRequest` of LSP: it is.
     Answered,
     /// `notifications/cancelled` of MCP: it is not.

@@ -38,7 +38,7 @@ impl Bus {
     /// gone.
     pub(super) fn on_restart_worker(&mut self, now: Moment, key: WorkerKey) {
         let Some(worker) = self.workers.get(key) else { return };
-        let pending = worker.end.to_answer.len();
+        let pending = worker.end.unanswered.count;
         self.report(now, Reason::WorkerReplaced, Some(Peer::Worker(key)), || {
             format!("the operator has a worker replaced that has {pending} requests pending")
         });

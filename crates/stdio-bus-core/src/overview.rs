@@ -11,8 +11,8 @@ use super::client::{Client, Phase};
 use super::endpoint::Endpoint;
 use super::origin::Origin;
 use super::peer::{ClientKey, Moment, Peer, SessionKey, WorkerKey};
+use super::pending::Direction;
 use super::report::{Reason, WorkerName};
-use super::requests::Requests;
 use super::sessions::Rank;
 use super::settings::{Limits, MAX_PENDING_REQUESTS, MAX_SESSIONS};
 use super::tally::{Errors, Tally};
@@ -163,15 +163,6 @@ pub struct Levels {
     pub worker_requests: Level,
 }
 
-/// Which requests are meant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Askers {
-    /// Requests of clients, which workers answer.
-    Clients,
-    /// Requests of workers, which clients answer.
-    Workers,
-}
-
 impl Bus {
     /// How full the tables are.
     pub fn levels(&self) -> Levels {
@@ -180,8 +171,8 @@ impl Bus {
             clients: Level { used: self.clients.len(), most: self.clients.capacity() },
             sessions: Level { used: self.sessions.owned(), most: MAX_SESSIONS },
             held: self.sessions.held(),
-            requests: requests(self.to_workers.len()),
-            worker_requests: requests(self.to_clients.len()),
+            requests: requests(self.pending.count(Direction::ToWorkers)),
+            worker_requests: requests(self.pending.count(Direction::ToClients)),
         }
     }
 
@@ -238,7 +229,7 @@ impl Bus {
             age: self.lasted(now, worker.started),
             owner: worker.owner.and_then(|owner| self.client_number(owner)),
             // How much of it was read is looked at only while somebody waits for its turn.
-            unread: if worker.end.to_answer.is_empty() { 0 } else { worker.window.backlog() },
+            unread: if worker.end.unanswered.count == 0 { 0 } else { worker.window.backlog() },
             link: Link {
                 // Names that are held are nobody's session.
                 sessions: worker.end.sessions.iter().filter(|session| self.is_owned(*session)).count(),
@@ -254,7 +245,7 @@ impl Bus {
     fn link(&self, now: Moment, end: &Endpoint, since: Moment) -> Link {
         Link {
             asked: end.outstanding.len(),
-            to_answer: end.to_answer.len(),
+            to_answer: end.unanswered.count as usize,
             sessions: end.sessions.len(),
             queued: end.output.queued(),
             full: end.output.full_since().map(|since| now.since(since)),
@@ -285,34 +276,27 @@ impl Bus {
         })
     }
 
-    fn pending(&self, askers: Askers) -> &Requests {
-        match askers {
-            Askers::Clients => &self.to_workers,
-            Askers::Workers => &self.to_clients,
-        }
-    }
-
-    /// Slots that requests may be in.
-    pub fn request_slots(&self, askers: Askers) -> usize {
-        self.pending(askers).slots()
+    /// Slots that requests may be in, those of clients and those of workers alike.
+    pub fn request_slots(&self) -> usize {
+        self.pending.slots()
     }
 
     /// The request in a slot.
-    pub fn request_row(&self, now: Moment, askers: Askers, slot: usize) -> Option<RequestRow> {
-        let request = self.pending(askers).at(slot)?;
+    pub fn request_row(&self, now: Moment, slot: usize) -> Option<RequestRow> {
+        let (key, request) = self.pending.at(slot)?;
         Some(RequestRow {
-            id: request.asker_text(),
+            id: self.pending.asker_text(key),
             asker: request.asker().and_then(|asker| self.name(asker)),
             answerer: self.name(request.answerer()),
             age: self.lasted(now, request.since()),
             expires: request.expires().map(|at| at.since(now)),
-            is_cancelled: request.cancelled.is_some(),
+            is_cancelled: request.cancelled().is_some(),
         })
     }
 
     /// The pool and the age of a client's request in a slot, if its client still waits.
     pub fn request_age(&self, now: Moment, slot: usize) -> Option<(usize, Duration)> {
-        let request = self.to_workers.at(slot).filter(|request| request.asker().is_some())?;
+        let (_, request) = self.pending.at(slot).filter(|(_, request)| request.asker().is_some())?;
         let Peer::Worker(worker) = request.answerer() else { return None };
         Some((self.workers.get(worker)?.pool, self.lasted(now, request.since())))
     }

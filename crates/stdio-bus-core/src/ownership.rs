@@ -22,25 +22,14 @@ pub(super) enum Learned {
 }
 
 impl Bus {
-    /// The session of this name that a client owns. Most clients have one session, which is found without a hash.
+    /// The session of this name that a client owns.
     pub(super) fn session_of_client(&self, client: ClientKey, name: &[u8]) -> Option<SessionKey> {
-        let sessions = &self.clients.get(client)?.end.sessions;
-        match sessions.len() {
-            0 => None,
-            1 => sessions
-                .first()
-                .filter(|key| self.sessions.get(*key).is_some_and(|session| session.name.as_bytes() == name)),
-            _ => self.sessions.of_client(client, name),
-        }
+        self.sessions.named_by(client, &self.clients.get(client)?.end.sessions, name)
     }
 
     /// Whether the workers of a worker's pool give out the names of their sessions, so that clients may use no others.
     pub(super) fn issues_names(&self, worker: WorkerKey) -> bool {
-        self.workers.get(worker).is_some_and(|worker| self.gives_out_names(worker))
-    }
-
-    pub(super) fn gives_out_names(&self, worker: &Worker) -> bool {
-        worker.owner.is_none() && (worker.may_give_out_a_name() || self.pools[worker.pool].issues_names)
+        self.workers.get(worker).is_some_and(|worker| self.pools[worker.pool].gives_out_names(worker))
     }
 
     /// Makes a session of a name that a client was the first to use. None if there is no room, and nobody has to make
@@ -380,9 +369,8 @@ impl Bus {
     /// answered.
     fn awaited_sessions(&self) -> Vec<bool> {
         let mut awaited = vec![false; self.sessions.slots()];
-        let requests = self.to_workers.iter().chain(self.to_clients.iter()).map(|(_, request)| request);
-        for request in requests.filter(|request| request.asker().is_some()) {
-            for session in [request.session, request.second_session].into_iter().flatten() {
+        for (key, _) in self.pending.iter().filter(|(_, request)| request.asker().is_some()) {
+            for session in self.pending.sessions(key).into_iter().flatten() {
                 if self.sessions.get(session).is_some() {
                     awaited[session.index()] = true;
                 }
@@ -419,8 +407,8 @@ impl Bus {
     /// Panics if sessions, their owners, their workers and their requests disagree.
     pub(super) fn check_ownership(&self) {
         let mut pending = Vec::new();
-        for (_, request) in self.to_workers.iter().chain(self.to_clients.iter()) {
-            for session in [request.session, request.second_session].into_iter().flatten() {
+        for (key, _) in self.pending.iter() {
+            for session in self.pending.sessions(key).into_iter().flatten() {
                 if self.sessions.get(session).is_some() {
                     pending.resize(pending.len().max(session.index() + 1), 0);
                     pending[session.index()] += 1;

@@ -3,7 +3,8 @@
 use core::time::Duration;
 
 use super::Bus;
-use super::peer::{ClientKey, Moment, Peer, WorkerKey};
+use super::client::Client;
+use super::peer::{ClientKey, Moment, Peer, RequestKey, WorkerKey};
 
 /// How long one worker may be held up in all by clients that read slowly, while others use it.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -59,10 +60,12 @@ impl Bus {
     pub(super) fn is_shared(&self, key: WorkerKey, client: ClientKey) -> bool {
         let Some(worker) = self.workers.get(key).filter(|worker| worker.owner.is_none()) else { return false };
         let (me, end) = (Peer::Client(client), &worker.end);
-        let asker = |key| self.to_workers.get(key)?.asker();
+        let is_there =
+            |asked: &RequestKey| self.pending.get(*asked).is_some_and(|it| it.answerer() == Peer::Worker(key));
+        let own = |client: &Client| self.pending.asked(&client.end.outstanding).filter(is_there).count();
         let owner = |key| self.sessions.get(key)?.client.map(Peer::Client);
         end.output.waiters().iter().any(|waiter| *waiter != me)
-            || end.to_answer.iter().filter_map(asker).any(|asker| asker != me)
+            || end.unanswered.awaited as usize > self.clients.get(client).map_or(0, own)
             || end.sessions.iter().filter_map(owner).any(|owner| owner != me)
     }
 

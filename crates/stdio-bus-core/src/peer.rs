@@ -54,6 +54,12 @@ pub struct PeerBits(NonZeroU64);
 impl PeerBits {
     const WORKER: NonZeroU64 = NonZeroU64::new(1 << 63).unwrap();
 
+    /// Whether it is a worker.
+    #[inline]
+    pub(super) fn is_worker(self) -> bool {
+        self.0.get() & Self::WORKER.get() != 0
+    }
+
     /// As a number.
     pub fn get(self) -> u64 {
         self.0.get()

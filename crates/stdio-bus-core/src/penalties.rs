@@ -8,8 +8,8 @@ use core::time::Duration;
 use super::Bus;
 use super::gate::Hold;
 use super::peer::{ClientKey, Moment, Peer, RequestKey, WorkerKey};
+use super::pending::Request;
 use super::report::Reason;
-use super::requests::Request;
 
 /// So many workers in a row that end while they have a request of one client are no accident.
 const SUSPECT_AFTER: u32 = 3;
@@ -76,7 +76,7 @@ impl Bus {
             let Some((crashes, pause)) = client.penalty.count_crash() else { continue };
             client.end.gate.penalise(now.after(pause));
             self.wake_at(asker.into(), now.after(pause));
-            let id = self.to_workers.get(request).map(Request::asker_text);
+            let id = Some(self.pending.asker_text(request));
             self.report_request(now, Reason::CrashSuspect, [Some(asker.into()), Some(key.into())], || {
                 let text = format!(
                     "{crashes} workers in a row have ended while they had a request of this client; it is read again in {} s",
@@ -91,7 +91,7 @@ impl Bus {
     fn askers_of(&self, requests: impl Iterator<Item = RequestKey>) -> Vec<(ClientKey, RequestKey)> {
         let mut askers: Vec<(ClientKey, RequestKey)> = Vec::new();
         for key in requests {
-            if let Some(Peer::Client(client)) = self.to_workers.get(key).and_then(Request::asker)
+            if let Some(Peer::Client(client)) = self.pending.get(key).and_then(Request::asker)
                 && !askers.iter().any(|(known, _)| *known == client)
             {
                 askers.push((client, key));

@@ -168,6 +168,11 @@ impl Pool {
         }
     }
 
+    /// Whether a worker of it gives out the names of its sessions, so that clients may use no others.
+    pub(super) fn gives_out_names(&self, worker: &Worker) -> bool {
+        worker.owner.is_none() && (worker.may_give_out_a_name() || self.issues_names)
+    }
+
     /// The place that a worker in this seat gets its name from: that of the seat, so that the name stays the same over
     /// a restart, or the first free one if a client has taken the last worker of the seat along.
     fn free_place(&self, seat: Option<usize>) -> Option<usize> {
@@ -257,12 +262,15 @@ impl Bus {
         }
         let place = self.pools[pool].free_place(seat)?;
         let name = WorkerName { pool, place, incarnation: self.next_worker_number };
-        let worker = self.workers.insert(Worker::new(name, seat, now))?;
+        let worker = self.workers.insert(Worker {
+            request_timeout: self.settings.pools[pool].request_timeout,
+            ..Worker::new(name, seat, now)
+        })?;
         self.next_worker_number += 1;
         self.pools[pool].live += 1;
         self.pools[pool].places[place] = true;
         self.worker_queue.begin_start();
-        self.effects.push_back(Effect::Spawn { worker, name });
+        self.out.effects.push_back(Effect::Spawn { worker, name });
         Some(worker)
     }
 
@@ -303,7 +311,7 @@ impl Bus {
         };
         report.worker = Some(worker.name());
         let report = self.reporter.report(now, report.reason, || report);
-        self.effects.extend(report.map(Effect::Report));
+        self.out.effects.extend(report.map(Effect::Report));
         let is_lost = |pool: &Pool| pool.live == 0 && pool.seats.iter().all(|seat| seat.given_up);
         if self.settings.limits.on_failure == OnFailure::Exit && self.pools.iter().all(is_lost) {
             self.fail(now, "every worker of every pool was given up (on_failure)");
@@ -331,7 +339,7 @@ impl Bus {
             let text = format!("a client has lost it soon; the next one starts in {} ms", delay.as_millis());
             Report { worker: Some(worker.name()), ..Report::new(Reason::RestartScheduled, text) }
         });
-        self.effects.extend(report.map(Effect::Report));
+        self.out.effects.extend(report.map(Effect::Report));
     }
 
     /// A worker has left its pool: its seat, if it has one, is filled again, now or after its backoff.

@@ -176,7 +176,7 @@ impl Bus {
             // Before its first worker runs that is the ordinary course.
             let is_news = door.has_opened;
             door.has_opened |= runs;
-            self.effects.push_back(match runs {
+            self.out.effects.push_back(match runs {
                 true => Effect::OpenListener { listener },
                 false => Effect::CloseListener { listener },
             });
@@ -189,7 +189,7 @@ impl Bus {
                 let report = Report::new(reason, text);
                 if is_news { report } else { report.at(Level::Debug) }
             });
-            self.effects.extend(report.map(Effect::Report));
+            self.out.effects.extend(report.map(Effect::Report));
         }
     }
 

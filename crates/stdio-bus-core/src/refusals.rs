@@ -129,7 +129,7 @@ impl Bus {
         delivered: Delivered,
     ) {
         if self.takes_errors(to) {
-            self.stats.error_replies += 1;
+            self.out.stats.error_replies += 1;
             let cause = cause.map(Reason::name);
             let code = reply::code(reason);
             self.send(now, to, &reply::error(id, session, code, text, reason.told(), cause, delivered));

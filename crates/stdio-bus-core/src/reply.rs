@@ -1,6 +1,5 @@
 //! The JSON that the bus says itself: error replies (decisions 8, 9), and ids and names written as JSON again.
 
-use super::id::Id;
 use super::report::Reason;
 use alloc::format;
 use alloc::vec::Vec;
@@ -79,17 +78,6 @@ pub fn error(
     reply
 }
 
-/// The id as a JSON token.
-pub fn id_token(id: &Id) -> Vec<u8> {
-    let mut token = Vec::with_capacity(id.text().len() + 2);
-    if id.is_string() {
-        write_string(id.text(), &mut token);
-    } else {
-        token.extend_from_slice(id.text());
-    }
-    token
-}
-
 /// A decoded string as a JSON string. Surrogates that stood alone in the original (WTF-8) are escaped again.
 pub fn write_string(decoded: &[u8], out: &mut Vec<u8>) {
     out.push(b'"');
@@ -118,8 +106,8 @@ mod tests {
 
     #[test]
     fn an_error_reply_is_one_line_of_json_with_the_reason() {
-        let id = Id::parse(b"\"a\\\"b\"").unwrap();
-        let reply = error(&id_token(&id), Some(b"s"), -32010, "no worker", "no_worker", None, Delivered::No);
+        let id = crate::id::Id::parse(b"\"a\\\"b\"").unwrap();
+        let reply = error(&id.token(), Some(b"s"), -32010, "no worker", "no_worker", None, Delivered::No);
         let value: serde_json::Value = serde_json::from_slice(&reply).unwrap();
         assert_eq!(value["id"], "a\"b");
         assert_eq!(value["sessionId"], "s");

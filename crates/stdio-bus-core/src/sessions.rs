@@ -78,6 +78,19 @@ pub struct Session {
 }
 
 impl Session {
+    /// Whether its owner may use it for anything that asks for no other session. `gives_out_names` says whether its
+    /// worker gives out the names of sessions, so that a name that was not given to its owner is a guess.
+    #[inline]
+    pub(super) fn is_open_to_owner(&self, gives_out_names: impl FnOnce() -> bool) -> bool {
+        self.rank == Rank::Issued || self.asked == Asked::No && !gives_out_names()
+    }
+
+    /// Its owner, if the worker has given it to nobody else.
+    #[inline]
+    pub(super) fn owner_for_sure(&self) -> Option<ClientKey> {
+        self.client.filter(|_| self.rank == Rank::Issued)
+    }
+
     /// Its place among the client's sessions.
     pub(super) fn at_client(&self) -> usize {
         self.at_client as usize
@@ -145,6 +158,18 @@ impl Sessions {
         let hash = self.by_owner.hash(client.to_bits().get(), OWNER, name);
         self.by_owner
             .find_oldest(&self.table, hash, |session| session.client == Some(client) && session.name.as_bytes() == name)
+    }
+
+    /// The session of this name that a client owns, whose sessions these are. Most clients have one session, which is
+    /// found without a hash.
+    #[inline]
+    pub(super) fn named_by(&self, client: ClientKey, own: &Members<SessionMark>, name: &[u8]) -> Option<SessionKey> {
+        let is_it = |key: &SessionKey| self.get(*key).is_some_and(|session| session.name.as_bytes() == name);
+        match own.len() {
+            0 => None,
+            1 => own.first().filter(is_it),
+            _ => self.of_client(client, name),
+        }
     }
 
     /// The session of this name on a worker, owned or held.
@@ -369,6 +394,21 @@ impl Sessions {
         if let Some(session) = self.table.get_mut(key) {
             session.given = true;
         }
+    }
+
+    /// A request of its owner, which does nothing to the session, is answered. None if more has to be looked at, and then
+    /// nothing was done.
+    #[inline]
+    pub(super) fn end_simple_request(&mut self, key: SessionKey, asker: ClientKey, succeeds: bool) -> Option<()> {
+        let Some(session) = self.table.get_mut(key) else { return Some(()) };
+        if session.client != Some(asker) {
+            return None;
+        }
+        session.pending -= 1;
+        if succeeds && session.rank == Rank::Claimed {
+            session.rank = Rank::Confirmed;
+        }
+        Some(())
     }
 
     /// One request more is pending in a session.

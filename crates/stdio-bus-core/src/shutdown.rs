@@ -123,7 +123,7 @@ impl Bus {
         }
         if !self.shutdown.immediate {
             self.shutdown.immediate = true;
-            let pending = self.to_workers.awaited();
+            let pending = self.pending.awaited();
             self.report(now, Reason::Draining, None, || {
                 format!("a second signal: everything ends within a second; {pending} pending requests get errors")
             });
@@ -166,8 +166,8 @@ impl Bus {
         self.shutdown.stage = Stage::Quiescing;
         self.shutdown.quiesces_from = now;
         self.stop_awaiting_workers();
-        self.effects.push_back(Effect::StopAccept);
-        let (pending, clients) = (self.to_workers.awaited(), self.clients.len());
+        self.out.effects.push_back(Effect::StopAccept);
+        let (pending, clients) = (self.pending.awaited(), self.clients.len());
         self.report(now, Reason::Draining, None, || {
             let patience = match pending {
                 0 => String::new(),
@@ -208,7 +208,7 @@ impl Bus {
         if self.shutdown.stage == Stage::Flushing && self.clients.is_empty() {
             self.shutdown.stage = Stage::Done;
             self.shutdown.deadline = None;
-            self.effects.push_back(Effect::Done);
+            self.out.effects.push_back(Effect::Done);
         }
     }
 

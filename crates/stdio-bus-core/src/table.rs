@@ -156,9 +156,25 @@ impl<T, M> Table<T, M> {
         self.slots.capacity().min(self.capacity)
     }
 
-    /// The key of the entry in a slot that an index of this table named.
-    fn key_at(&self, index: u32) -> Key<M> {
-        self.slots[index as usize].key
+    /// The entry in a slot that an index of this table, or another entry, has named.
+    #[inline]
+    pub(super) fn in_slot(&self, slot: usize) -> (Key<M>, &T) {
+        let entry = &self.slots[slot];
+        (entry.key, &entry.value)
+    }
+
+    /// The entry in a slot, if there is one.
+    #[inline]
+    pub(super) fn in_slot_mut(&mut self, slot: usize) -> Option<&mut T> {
+        self.slots.get_mut(slot).map(|entry| &mut entry.value)
+    }
+
+    /// Drops an entry where it is.
+    #[inline]
+    pub(super) fn drop(&mut self, key: Key<M>) {
+        if self.get(key).is_some() {
+            drop(self.slots.remove(key.index()));
+        }
     }
 
     /// Entries in slot order.
@@ -193,6 +209,37 @@ pub struct Index {
     hasher: DefaultHashBuilder,
 }
 
+/// Numbers of 64 bits that stand for texts, and for pairs of numbers. They are others in each table, so nobody finds two
+/// texts of one number.
+pub(super) struct Fingerprints {
+    hasher: DefaultHashBuilder,
+    seeds: [u64; 2],
+}
+
+impl Default for Fingerprints {
+    fn default() -> Self {
+        let hasher = DefaultHashBuilder::default();
+        Self { seeds: [hasher.hash_one(1_u8), hasher.hash_one(2_u8)], hasher }
+    }
+}
+
+impl Fingerprints {
+    /// Of a text of some kind.
+    pub(super) fn of(&self, kind: u8, text: &[u8]) -> u64 {
+        let mut hasher = self.hasher.build_hasher();
+        hasher.write_u8(kind);
+        hasher.write(text);
+        hasher.finish()
+    }
+
+    /// Of two numbers.
+    #[inline]
+    pub(super) fn mix(&self, one: u64, other: u64) -> u64 {
+        let product = u128::from(one ^ self.seeds[0]) * u128::from(other ^ self.seeds[1]);
+        product as u64 ^ (product >> 64) as u64
+    }
+}
+
 /// Spreads a hash over 64 bits, since the hash table looks at the highest and at the lowest ones.
 fn spread(hash: u32) -> u64 {
     u64::from(hash).wrapping_mul(0x9E37_79B9_7F4A_7C15)
@@ -213,18 +260,10 @@ impl Index {
         hasher.finish() as u32
     }
 
-    /// The hash of a name under nobody, of which no two names have the same.
-    pub fn fingerprint(&self, tag: u8, name: &[u8]) -> u64 {
-        let mut hasher = self.hasher.build_hasher();
-        hasher.write_u8(tag);
-        hasher.write(name);
-        hasher.finish()
-    }
-
     /// The entry with this hash for which `same` holds.
     pub fn find<T, M>(&self, table: &Table<T, M>, hash: u32, same: impl Fn(&T) -> bool) -> Option<Key<M>> {
-        let matches = |(stored, index): &(u32, u32)| *stored == hash && same(&table.slots[*index as usize].value);
-        self.slots.find(spread(hash), matches).map(|(_, index)| table.key_at(*index))
+        let matches = |(stored, index): &(u32, u32)| *stored == hash && same(table.in_slot(*index as usize).1);
+        self.slots.find(spread(hash), matches).map(|(_, index)| table.in_slot(*index as usize).0)
     }
 
     /// All entries with this hash for which `same` holds, in the order of nothing.
@@ -235,8 +274,8 @@ impl Index {
         same: impl Fn(&T) -> bool + 'a,
     ) -> impl Iterator<Item = Key<M>> + 'a {
         let alike = self.slots.iter_hash(spread(hash)).filter(move |(stored, _)| *stored == hash);
-        let found = alike.map(|(_, index)| *index).filter(move |index| same(&table.slots[*index as usize].value));
-        found.map(|index| table.key_at(index))
+        let found = alike.map(|(_, index)| *index).filter(move |index| same(table.in_slot(*index as usize).1));
+        found.map(|index| table.in_slot(index as usize).0)
     }
 
     /// The oldest entry with this hash for which `same` holds, where there may be several.

@@ -17,7 +17,7 @@ impl Bus {
     pub(super) fn probe(&mut self, now: Moment, key: WorkerKey) {
         if let Some(worker) = self.workers.get_mut(key) {
             worker.window.mark_probed(now);
-            self.effects.push_back(Effect::Probe { worker: key });
+            self.out.effects.push_back(Effect::Probe { worker: key });
         }
     }
 

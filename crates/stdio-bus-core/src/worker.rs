@@ -161,6 +161,8 @@ pub(super) struct Worker {
     pub answering: Answering,
     /// How much longer it may be held up by slow readers.
     pub patience: Patience,
+    /// How long a request to it may wait for its answer.
+    pub request_timeout: Option<Duration>,
     /// What is on its way to it.
     pub window: SendWindow,
     /// Clients take turns before it; it is looked after then.
@@ -203,6 +205,7 @@ impl Worker {
             elicitations: Elicitations::default(),
             answering: Answering::default(),
             patience: Patience::default(),
+            request_timeout: None,
             window: SendWindow::default(),
             turns_due: None,
             end: Endpoint { partial: Partial::of_any_depth(), ..Endpoint::default() },
@@ -217,6 +220,13 @@ impl Worker {
     /// Whether it may be giving out the name of a session just now.
     pub(super) fn may_give_out_a_name(&self) -> bool {
         self.creating > 0 || self.may_create
+    }
+
+    /// It has got a request to answer. If it has no other one, it is watched, and looked at when the moment comes that is
+    /// given.
+    #[inline]
+    pub(super) fn begin_answering(&mut self, now: Moment) -> Option<Moment> {
+        if self.end.unanswered.count == 1 { self.answering.watch(now) } else { None }
     }
 
     /// It is replaced for this reason, unless it was to end before.

@@ -323,7 +323,7 @@ impl Bus {
     /// The client that waits for the first answer of a worker of its own, which may still be starting.
     pub(super) fn starts_for(&self, key: WorkerKey) -> Option<ClientKey> {
         let worker = self.workers.get(key)?;
-        let waits = !worker.answering.has_answered && !worker.end.to_answer.is_empty() && worker.takes_messages();
+        let waits = !worker.answering.has_answered && worker.end.unanswered.count > 0 && worker.takes_messages();
         worker.owner.filter(|_| waits)
     }
 

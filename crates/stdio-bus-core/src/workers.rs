@@ -6,7 +6,6 @@ use super::client::Phase;
 use super::peer::{Moment, Peer, WorkerKey};
 use super::port::{Effect, Exit, Signal};
 use super::report::Reason;
-use super::requests::{Direction, in_order};
 use super::settings::OnExit;
 use super::shutdown::Stage;
 use super::timers::Timer;
@@ -75,7 +74,7 @@ impl Bus {
             Some(reason) => tally.ended(reason),
             None => tally.stops += 1,
         }
-        let (pending, sessions) = (worker.end.to_answer.len(), worker.end.sessions.len());
+        let (pending, sessions) = (worker.end.unanswered.count, worker.end.sessions.len());
         let reason = if unwanted.is_some() { Reason::WorkerExited } else { Reason::WorkerStopped };
         self.report(now, reason, Some(Peer::Worker(key)), || match unwanted.filter(|_| was_told) {
             Some(why) => format!("a worker that was told to stop ({}) ended with {exit}", why.name()),
@@ -134,9 +133,9 @@ impl Bus {
         }
         match action {
             Action::Terminate => {
-                self.effects.push_back(Effect::CloseStdin { worker: key });
+                self.out.effects.push_back(Effect::CloseStdin { worker: key });
                 if has_process {
-                    self.effects.push_back(Effect::Signal { worker: key, signal: Signal::Terminate });
+                    self.out.effects.push_back(Effect::Signal { worker: key, signal: Signal::Terminate });
                 }
             }
             Action::Kill => {
@@ -144,7 +143,7 @@ impl Bus {
                     self.report(now, Reason::WorkerKilled, Some(Peer::Worker(key)), || {
                         "a worker did not stop in time and is killed".into()
                     });
-                    self.effects.push_back(Effect::Signal { worker: key, signal: Signal::Kill });
+                    self.out.effects.push_back(Effect::Signal { worker: key, signal: Signal::Kill });
                 }
             }
             Action::ReadRest if drained => self.finish_worker(now, key),
@@ -157,22 +156,20 @@ impl Bus {
     fn detach_worker(&mut self, now: Moment, key: WorkerKey) {
         self.release_waiters(now, Peer::Worker(key));
         self.stop_waiting(now, Peer::Worker(key));
-        let to_answer: Vec<_> =
-            self.workers.get(key).map(|worker| worker.end.to_answer.iter().collect()).unwrap_or_default();
+        let unanswered = self.workers.get(key).map(|worker| worker.end.unanswered).unwrap_or_default();
+        let to_answer = self.pending.unanswered(key.into(), unanswered);
         let (reason, text) = if self.shutdown.stops_workers() {
             (Reason::ShuttingDown, "the daemon shut down before the worker answered")
         } else {
             (Reason::RequestLost, lost(self.workers.get(key).and_then(|worker| worker.cause)))
         };
         self.penalise_crash(now, key, &to_answer);
-        for request in in_order(to_answer) {
+        for request in to_answer {
             self.fail_request(now, request, reason, text);
-            self.forget_request(Direction::ToWorkers, request);
+            self.forget_request(request);
         }
-        let outstanding: Vec<_> =
-            self.workers.get(key).map(|worker| worker.end.outstanding.iter().collect()).unwrap_or_default();
-        for request in in_order(outstanding) {
-            self.orphan_request(Direction::ToClients, request);
+        for request in self.asked_by(key.into()) {
+            self.orphan_request(request);
         }
         while let Some(session) = self.workers.get(key).and_then(|worker| worker.end.sessions.first()) {
             self.lose_session(session);
@@ -199,11 +196,11 @@ impl Bus {
         if let Some(owner) = self.clients.get_mut(owner) {
             // It has ended by itself, and is not told to for want of its client.
             owner.assigned.retain(|(_, assigned)| *assigned != key);
-            pending.extend(owner.end.outstanding.iter());
+            pending.extend(self.pending.asked(&owner.end.outstanding));
         }
         // What it has asked workers of other pools.
         let text = "the worker of this connection has ended, and the connection with it";
-        for request in in_order(pending) {
+        for request in pending {
             self.fail_request(now, request, Reason::RequestDiscarded, text);
         }
         self.close_orderly(now, owner, Reason::OwnWorkerEnded, text);
@@ -214,8 +211,8 @@ impl Bus {
         self.detach_worker(now, key);
         let Some(mut worker) = self.workers.remove(key) else { return };
         self.timers.disarm(Timer::Worker(key), &mut worker.end.timer);
-        self.stats.bytes_unsent += worker.end.output.queued() as u64;
-        self.effects.push_back(Effect::Release { worker: key });
+        self.out.stats.bytes_unsent += worker.end.output.queued() as u64;
+        self.out.effects.push_back(Effect::Release { worker: key });
         if let Some(owner) = worker.owner.and_then(|owner| self.clients.get_mut(owner)) {
             owner.assigned.retain(|(_, assigned)| *assigned != key);
         }
@@ -298,9 +295,8 @@ impl Bus {
 
     /// Whether a worker that has closed its stdin works on a request that it has read. It has as long as the request.
     fn may_still_answer(&self, worker: &Worker) -> bool {
-        let is_awaited = |key| self.to_workers.get(key).is_some_and(|request| request.asker().is_some());
         // Where something was not read, a request may be lost, and nobody knows which.
-        worker.stdout_open && worker.window.backlog() == 0 && worker.end.to_answer.iter().any(is_awaited)
+        worker.stdout_open && worker.window.backlog() == 0 && worker.end.unanswered.awaited > 0
     }
 
     /// A worker's stdout is read again. If it has exited meanwhile, there is the full time for its last lines.
@@ -330,7 +326,7 @@ impl Bus {
             match worker.state {
                 State::Stopping => self.step(now, key, Event::Timer),
                 State::Killed => {}
-                _ => self.effects.push_back(Effect::Signal { worker: key, signal: Signal::Kill }),
+                _ => self.out.effects.push_back(Effect::Signal { worker: key, signal: Signal::Kill }),
             }
         }
     }

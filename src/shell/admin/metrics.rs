@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::response::Pieces;
 use super::view::View;
 use crate::bus::histogram::Histogram;
-use crate::bus::overview::{Askers, PoolRow};
+use crate::bus::overview::PoolRow;
 use crate::bus::readiness::Readiness;
 use crate::bus::stats::Stats;
 use crate::bus::tally::{ENDS, Errors, Outcome};
@@ -625,8 +625,7 @@ impl Pieces for Metrics {
             }
             Step::Requests(from) => {
                 self.gather_requests(view, from..from + ROWS);
-                self.step =
-                    end(from, view.bus.request_slots(Askers::Clients)).map_or(Step::Family(0, 0), Step::Requests);
+                self.step = end(from, view.bus.request_slots()).map_or(Step::Family(0, 0), Step::Requests);
             }
             Step::Family(at, part) => return self.write(view, (at, part), out),
         }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::recent::Trouble;
 use super::response::Pieces;
 use super::view::View;
-use crate::bus::overview::{Askers, Level, Link, Name};
+use crate::bus::overview::{Level, Link, Name};
 use crate::bus::readiness::Readiness;
 use crate::bus::report::{self, WorkerName};
 use crate::bus::tally::Outcome;
@@ -89,7 +89,7 @@ impl Table {
             Self::Pools => view.pools.len(),
             Self::Listeners => view.places.len(),
             Self::Sessions => bus.session_slots(),
-            Self::Pending => bus.request_slots(Askers::Clients) + bus.request_slots(Askers::Workers),
+            Self::Pending => bus.request_slots(),
             Self::Limits => limits(view).len(),
             Self::Errors => view.recent.iter().count(),
             Self::LastErrors => view.recent.iter().count().min(LAST),
@@ -328,9 +328,7 @@ fn session(view: &View<'_>, slot: usize) -> Option<Value> {
 }
 
 fn request(view: &View<'_>, slot: usize) -> Option<Value> {
-    let first = view.bus.request_slots(Askers::Clients);
-    let (askers, slot) = if slot < first { (Askers::Clients, slot) } else { (Askers::Workers, slot - first) };
-    let request = view.bus.request_row(view.now, askers, slot)?;
+    let request = view.bus.request_row(view.now, slot)?;
     Some(json!({
         "id": request.id,
         "from": request.asker.map(|who| name(view, who)),

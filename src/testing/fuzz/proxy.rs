@@ -1,9 +1,7 @@
 //! Any bytes in any pieces: what stands before a client's lines is the same PROXY header, or none, however it comes, and
 //! what stands behind it does not matter.
-//!
-//! The pieces come first, then the bytes of the connection.
 
-use super::{cuts, pieces_and_stream};
+use super::Cut;
 use crate::proxy::{LONGEST, Reading, read};
 
 /// Reads the bytes whole, in the pieces, and one by one.
@@ -11,11 +9,10 @@ use crate::proxy::{LONGEST, Reading, read};
 /// # Panics
 /// If the readings are not the same, if a header is longer than it may be or than the bytes are, or if one that is longer
 /// than any is waited for.
-pub fn check(bytes: &[u8]) {
-    let Some((pieces, stream)) = pieces_and_stream(bytes) else { return };
+pub fn check(stream: &[u8], cut: Cut<'_>) {
     let expected = read(stream);
     let each: Vec<usize> = (1..stream.len()).collect();
-    for cuts in [cuts(pieces, stream.len()), each] {
+    for cuts in [cut(stream.len()), each] {
         let readings = cuts.iter().map(|end| read(&stream[..*end]));
         let first = readings.chain([read(stream)]).find(|reading| *reading != Reading::More);
         assert_eq!(first.unwrap_or(Reading::More), expected, "cut at {cuts:?}");

@@ -2,9 +2,9 @@
 //! finds fault with them; what was decoded can be sent, and is read again, by it as well. The head of a request or of an
 //! answer means the same however it comes.
 //!
-//! The first byte says whose frames they are; then come the pieces and the bytes.
+//! The first byte says whose frames they are.
 
-use super::{cuts, pieces_and_stream};
+use super::Cut;
 use crate::testing::frames::{LONGEST, Seen, meant, read, read_by_them};
 use crate::websocket::frame::Decoder;
 use crate::websocket::request::{LONGEST_HEAD, Reader, Reading as Asked};
@@ -14,11 +14,9 @@ use crate::websocket::{Mask, Role, client, encode};
 ///
 /// # Panics
 /// If something comes out in one way that does not in another.
-pub fn check(bytes: &[u8]) {
-    let Some((first, rest)) = bytes.split_first() else { return };
-    let Some((pieces, stream)) = pieces_and_stream(rest) else { return };
+pub fn check(first: u8, stream: &[u8], cut: Cut<'_>) {
     let role = if first & 1 == 0 { Role::Server } else { Role::Client };
-    let cuts = cuts(pieces, stream.len());
+    let cuts = cut(stream.len());
     // Now and then hardly anything may be said.
     for longest in [LONGEST, u64::from(first >> 1)] {
         let whole = read(&mut Decoder::new(role, longest), stream, []);

@@ -310,14 +310,14 @@ fn who_is_refused_because_a_table_is_full_of_its_own_is_read_more_slowly_and_the
 #[test]
 fn what_max_memory_does_not_count_needs_32_mib_at_most() {
     use crate::elicitations;
-    use crate::requests::{Original, Request};
+    use crate::pending::LARGEST;
     use crate::settings::{
         MAX_CONNECTIONS, MAX_PENDING_REQUESTS, MAX_REQUEST_ID_LEN, MAX_SESSION_ID_LEN, MAX_SESSIONS, MAX_WORKERS,
     };
     use ndjson_scan::{BATCH, Line};
     // An escape takes six bytes for one of the id.
-    let id = MAX_REQUEST_ID_LEN + size_of::<Original>() + MAX_REQUEST_ID_LEN + 6 * MAX_REQUEST_ID_LEN + 2;
-    let requests = 2 * MAX_PENDING_REQUESTS * (size_of::<Request>() + id);
+    let id = MAX_REQUEST_ID_LEN + MAX_REQUEST_ID_LEN + 6 * MAX_REQUEST_ID_LEN + 2;
+    let requests = 2 * MAX_PENDING_REQUESTS * (LARGEST + id);
     let names = (MAX_SESSIONS + 4096) * MAX_SESSION_ID_LEN;
     let lines = (MAX_CONNECTIONS + MAX_WORKERS) * BATCH * size_of::<Line>();
     let elicitations = MAX_WORKERS * elicitations::MOST_MEMORY;

@@ -1,7 +1,7 @@
 //! What an operator sees of the tables.
 
 use super::*;
-use crate::overview::{Askers, Level, Name};
+use crate::overview::{Level, Name};
 use crate::worker::State;
 
 const FIRST: WorkerName = WorkerName { pool: 0, place: 0, incarnation: 0 };
@@ -34,14 +34,14 @@ fn sessions_and_requests_are_shown_by_their_names() {
     let session = bench.bus.session_row(bench.now, 0).expect("it is there");
     assert_eq!((session.name, session.client, session.rank), (&b"s"[..], Some(0), "claimed"));
     assert_eq!((session.worker, session.pending), (Some(Name::Worker(FIRST)), 2), "one in each direction");
-    let request = bench.bus.request_row(bench.now, Askers::Clients, 0).expect("it is there");
+    let request = bench.bus.request_row(bench.now, 0).expect("it is there");
     assert_eq!((request.asker, request.answerer), (Some(Name::Client(0)), Some(Name::Worker(FIRST))));
     assert!(request.id.contains('a') && request.age.abs_diff(seconds(4)) < milliseconds(1), "{request:?}");
     assert_eq!(bench.bus.request_age(bench.now, 0).map(|(pool, _)| pool), Some(0));
-    let request = bench.bus.request_row(bench.now, Askers::Workers, 0).expect("it is there");
+    let request = bench.bus.request_row(bench.now, 1).expect("it is there");
     assert_eq!((request.asker, request.answerer), (Some(Name::Worker(FIRST)), Some(Name::Client(0))));
     bench.breaks(client);
-    assert_eq!(bench.bus.request_row(bench.now, Askers::Clients, 0).and_then(|request| request.asker), None);
+    assert_eq!(bench.bus.request_row(bench.now, 0).and_then(|request| request.asker), None);
     assert_eq!(bench.bus.request_age(bench.now, 0), None, "nobody waits for it");
 }
 
@@ -56,8 +56,8 @@ fn every_entry_of_a_table_is_in_one_of_its_slots() {
     assert_eq!((0..bus.client_slots()).filter_map(|slot| bus.client_row(now, slot)).count(), 20);
     assert_eq!((0..bus.worker_slots()).filter_map(|slot| bus.worker_row(now, slot)).count(), 3);
     assert_eq!((0..bus.session_slots()).filter_map(|slot| bus.session_row(now, slot)).count(), 20);
-    let slots = 0..bus.request_slots(Askers::Clients);
-    assert_eq!(slots.filter_map(|slot| bus.request_row(now, Askers::Clients, slot)).count(), 20);
+    let slots = 0..bus.request_slots();
+    assert_eq!(slots.filter_map(|slot| bus.request_row(now, slot)).count(), 20);
     let levels = bus.levels();
     assert_eq!((levels.clients, levels.sessions.used), (Level { used: 20, most: 1024 }, 20));
     assert_eq!((levels.requests, levels.worker_requests.used), (Level { used: 20, most: 4096 }, 0));

@@ -1,8 +1,8 @@
 //! The scanner reads nothing beyond the pads: windows between pages that may not be touched.
 
 use super::sets;
+use ndjson_scan::{BATCH, Outcome, PAD, Partial, Scanner, Window};
 use std::ptr;
-use stdio_bus::scan::{BATCH, Outcome, PAD, Partial, Scanner, Window};
 
 /// Some pages of memory with one before and one after them that trap.
 struct Guarded {

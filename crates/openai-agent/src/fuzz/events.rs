@@ -1,11 +1,11 @@
 //! Any bytes in any pieces: the parser of server-sent events finds the same fields, and the events of the standard.
 //!
-//! The first byte is the limit, and none if it is even; then come the pieces and the stream.
+//! The first byte is the limit, and none if it is even.
 
 use std::ops::ControlFlow;
 
-use super::{cuts, pieces_and_stream};
-use openai_agent::sse::{Field, Parser, TooLong};
+use super::Cut;
+use crate::sse::{Field, Parser, TooLong};
 
 /// The events up to the end of the stream, or to a line that is longer than the limit.
 type Events = (Vec<Vec<u8>>, Result<(), TooLong>);
@@ -14,13 +14,11 @@ type Events = (Vec<Vec<u8>>, Result<(), TooLong>);
 ///
 /// # Panics
 /// If the events are not the same.
-pub fn check(bytes: &[u8]) {
-    let Some((limit, rest)) = bytes.split_first() else { return };
-    let Some((pieces, stream)) = pieces_and_stream(rest) else { return };
-    let limit = if limit % 2 == 0 { 1 << 20 } else { usize::from(*limit) };
+pub fn check(first: u8, stream: &[u8], cut: Cut<'_>) {
+    let limit = if first.is_multiple_of(2) { 1 << 20 } else { usize::from(first) };
     let expected = standard(stream, limit);
     let each: Vec<usize> = (1..stream.len()).collect();
-    for cuts in [Vec::new(), cuts(pieces, stream.len()), each] {
+    for cuts in [Vec::new(), cut(stream.len()), each] {
         for breaks in [false, true] {
             assert_eq!(events(stream, &cuts, limit, breaks), expected, "limit {limit}, cut at {cuts:?}");
         }

@@ -1,5 +1,5 @@
-//! One bus that is two: the second one looks up the way of every line of a client in the general manner, where the first
-//! one takes the short way if it can (`known_route` in `from_client.rs`). Both are told the same, and have to do
+//! One bus that is two: the second one looks up the way of every line in the general manner, where the first
+//! one takes the fast path if it can (`fast_path.rs`). Both are told the same, and have to do
 //! the same at the same moment.
 
 use std::ops::Deref;
@@ -26,7 +26,7 @@ impl Deref for Twins {
 
 impl Twins {
     pub(super) fn new(settings: Settings) -> Self {
-        Self { bus: Bus::new(settings.clone()), long_way: Some(Bus::new(settings).without_short_way()) }
+        Self { bus: Bus::new(settings.clone()), long_way: Some(Bus::new(settings).without_fast_path()) }
     }
 
     /// Leaves the second one out.
@@ -69,7 +69,7 @@ impl Twins {
         let done = call(&mut self.bus);
         let Some(long_way) = &mut self.long_way else { return done };
         let other = call(long_way);
-        assert!(done == other, "the two ways differ\n  the short one: {done:?}\n  the long one: {other:?}");
+        assert!(done == other, "the two ways differ\n  the fast one: {done:?}\n  the long one: {other:?}");
         assert_eq!(self.bus.next_deadline(), long_way.next_deadline(), "the two ways wait for different moments");
         assert_eq!(self.bus.stats(), long_way.stats(), "the two ways count differently");
         assert!(sessions(&self.bus, now).eq(sessions(long_way, now)), "the two ways know different sessions");
@@ -83,12 +83,12 @@ fn sessions(bus: &Bus, now: Moment) -> impl Iterator<Item = SessionRow<'_>> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::simulator::World;
+    use crate::simulator::World;
 
     /// Where no line goes the short way, there is nothing to compare.
     #[test]
-    fn many_worlds_have_lines_that_go_the_short_way() {
-        let took_it = (1..=30).filter(|seed| World::new(*seed, 600).short_ways() > 0).count();
+    fn many_worlds_have_lines_that_go_the_fast_path() {
+        let took_it = (1..=30).filter(|seed| World::new(*seed, 600).fast_lines() > 0).count();
         assert!(took_it > 7, "{took_it} of 30 worlds have any");
     }
 }

@@ -1,9 +1,9 @@
 //! All short inputs of a kind, which random ones miss: strings of tokens, sequences of UTF-8, escapes, numbers. Each
 //! stands at many places of a block. A release build looks at more of them.
 
-use super::oracle::{Judgement, as_judged, judge};
 use super::{read_line, sets};
-use stdio_bus::scan::{Fault, Line, Scanner};
+use crate::oracle::{Judgement, as_judged, judge};
+use ndjson_scan::{Fault, Line, Scanner};
 
 struct Checker {
     scanners: Vec<Scanner>,

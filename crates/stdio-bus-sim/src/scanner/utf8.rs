@@ -1,7 +1,7 @@
 //! Broken UTF-8 and what looks like it, with a verdict for each: the suite's own cases of this kind are lost in strings.
 
 use super::{read_line, sets};
-use stdio_bus::scan::{Fault, Scanner};
+use ndjson_scan::{Fault, Scanner};
 
 /// What it is, its bytes, and whether they may stand in a string. Outside strings none of them may.
 const CASES: &[(&str, &[u8], bool)] = &[

@@ -1,8 +1,6 @@
 //! Lines like those that agents, clients and tools exchange, the same on every run: what benchmarks measure and tests
 //! mutate. A class is a kind of traffic; a serializer's habits (spaces, escapes, order of members) come with it.
 
-#![allow(dead_code, reason = "each user needs a part of it")]
-
 use std::fmt::Write;
 
 /// Lines of one kind of traffic.
@@ -282,7 +280,7 @@ impl Source {
     }
 
     /// The next number.
-    pub fn next(&mut self) -> u64 {
+    pub fn number(&mut self) -> u64 {
         self.state ^= self.state << 13;
         self.state ^= self.state >> 7;
         self.state ^= self.state << 17;
@@ -291,7 +289,7 @@ impl Source {
 
     /// A number below `limit`.
     pub fn below(&mut self, limit: usize) -> usize {
-        (self.next() >> 33) as usize % limit
+        (self.number() >> 33) as usize % limit
     }
 
     /// True once in so many times.

@@ -7,9 +7,9 @@ use simd_json::prelude::*;
 use simd_json::tape::Value;
 
 use super::SCANNERS;
+use crate::oracle::{Judgement, as_judged, judge};
+use crate::reading::read;
 use crate::scan::{Fault, Line, Scanner, Span, decoded};
-use crate::testing::oracle::{Judgement, as_judged, judge};
-use crate::testing::reading::read;
 
 /// Brackets of a line that serde_json may find too deep: it stops at 128 levels.
 const DEEP: usize = 120;

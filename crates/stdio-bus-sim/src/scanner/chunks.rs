@@ -1,10 +1,10 @@
 //! However the bytes are cut, the same lines come out; and no line is looked at again and again.
 
 use super::held::read_held;
-use super::oracle::{Judgement, as_judged, judge};
 use super::{read, sets};
+use crate::oracle::{Judgement, as_judged, judge};
+use ndjson_scan::{BATCH, Outcome, PAD, Partial, Scanner, Window};
 use proptest::prelude::*;
-use stdio_bus::scan::{BATCH, Outcome, PAD, Partial, Scanner, Window};
 
 /// A JSON value as text, with white space here and there, of every kind and with every kind of escape.
 fn value() -> impl Strategy<Value = String> {

@@ -1,10 +1,10 @@
 //! A caller that uses lines later than they were given: what stands before the line in use is dropped, the lines
 //! after it stay in the window, and more bytes come behind them.
 
-use super::reading::{counted_from, read};
 use super::{Reading, sets};
+use crate::reading::{counted_from, read};
+use ndjson_scan::{BATCH, Line, Outcome, PAD, Partial, Scanner, Window};
 use std::collections::VecDeque;
-use stdio_bus::scan::{BATCH, Line, Outcome, PAD, Partial, Scanner, Window};
 
 /// A window that moves over a stream, and the lines in it that were given and not used yet.
 struct Caller<'a> {

@@ -1,7 +1,7 @@
 //! Which lines are messages, and which fields they have, by example.
 
 use super::{read, read_line, sets};
-use stdio_bus::scan::{Fault, Line, MAX_DEPTH, MAX_WRAPPED_DEPTH, Outcome, PAD, Partial, Scanner, Span, Window};
+use ndjson_scan::{Fault, Line, MAX_DEPTH, MAX_WRAPPED_DEPTH, Outcome, PAD, Partial, Scanner, Span, Window};
 
 /// The fields of a line as text, in the order in which [`Line`] has them.
 fn fields(line: &str) -> Vec<(&'static str, String)> {

@@ -6,10 +6,10 @@
 
 use serde_json::{Value as Json, json};
 
-use super::{cuts, pieces_and_stream};
-use openai_agent::answer::{Answer, Ending, Piece, StopReason};
-use openai_agent::chunk::Kind;
-use openai_agent::errors::Failure;
+use super::Cut;
+use crate::answer::{Answer, Ending, Piece, StopReason};
+use crate::chunk::Kind;
+use crate::errors::Failure;
 
 /// What is heard of an answer.
 #[derive(Debug, PartialEq)]
@@ -24,9 +24,7 @@ struct Heard {
 ///
 /// # Panics
 /// If what is heard is not the same, or not what was said.
-pub fn check(bytes: &[u8]) {
-    let Some((first, rest)) = bytes.split_first() else { return };
-    let Some((pieces, rest)) = pieces_and_stream(rest) else { return };
+pub fn check(first: u8, rest: &[u8], cut: Cut<'_>) {
     let (stream, endpoint) = match first % 2 {
         1 => (rest.to_vec(), None),
         _ => {
@@ -36,7 +34,7 @@ pub fn check(bytes: &[u8]) {
     };
     let whole = hear(&stream, &[]);
     let each: Vec<usize> = (1..stream.len()).collect();
-    for cuts in [cuts(pieces, stream.len()), each] {
+    for cuts in [cut(stream.len()), each] {
         assert_eq!(hear(&stream, &cuts), whole, "cut at {cuts:?}: {}", stream.escape_ascii());
     }
     if let Some(endpoint) = endpoint {

@@ -1,7 +1,7 @@
 //! Any choices: clients, workers, pipes and time do what the bytes say, and the simulator knows what must become of
 //! every line (`simulator.rs`, `model.rs`). The first bytes choose the settings; when they are used up, everybody heals.
 
-use crate::testing::simulator::World;
+use crate::simulator::World;
 
 /// Most things that happen in one world.
 const STEPS: usize = 2000;

@@ -2,10 +2,10 @@
 //!
 //! `SCAN_ROUNDS` sets the number of streams, `SCAN_SEED` the first seed; a failing seed is printed.
 
-use super::corpus::Source;
-use super::oracle::{Judgement, as_judged, judge};
 use super::{Reading, read, sets};
-use stdio_bus::scan::{InstructionSet, Scanner};
+use crate::corpus::Source;
+use crate::oracle::{Judgement, as_judged, judge};
+use ndjson_scan::{InstructionSet, Scanner};
 
 const PARTS: &[&[u8]] = &[
     b"\"id\":1,",
@@ -143,7 +143,7 @@ fn mutate(source: &mut Source, line: &mut Vec<u8>, pool: &[Vec<u8>]) {
     let (length, at) = (line.len(), source.below(line.len()));
     match source.below(14) {
         0 => line[at] ^= 1 << source.below(8),
-        1 => line[at] = source.next() as u8,
+        1 => line[at] = source.number() as u8,
         2 => drop(line.remove(at)),
         3 => drop(line.splice(at..at, PARTS[source.below(PARTS.len())].iter().copied())),
         4 | 5 => {

@@ -207,7 +207,7 @@ impl Drop for World {
             eprintln!("\n{:#?}", self.settings);
             if let Some(seed) = self.seed {
                 eprintln!(
-                    "\nto repeat it:\n  STDIO_BUS_SIM_SEED={seed} STDIO_BUS_SIM_STEPS={} cargo test --lib testing\n",
+                    "\nto repeat it:\n  STDIO_BUS_SIM_SEED={seed} STDIO_BUS_SIM_STEPS={} cargo test -p stdio-bus-sim every_line\n",
                     self.steps
                 );
             }
@@ -314,11 +314,11 @@ impl World {
         (hashes, self.log.take().unwrap_or_default().into())
     }
 
-    /// Lives through it. Gives how many lines went the short way.
+    /// Lives through it. Gives how many lines went the fast path.
     #[cfg(test)]
-    pub(super) fn short_ways(mut self) -> u64 {
+    pub(super) fn fast_lines(mut self) -> u64 {
         self.live();
-        self.bus.short_ways
+        self.bus.fast_lines
     }
 
     fn live(&mut self) {

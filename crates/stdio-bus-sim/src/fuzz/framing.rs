@@ -3,17 +3,17 @@
 //!
 //! The first byte is what the pads hold; then come the pieces and the stream.
 
-use super::{SCANNERS, cuts, pieces_and_stream};
+use super::SCANNERS;
+use crate::bytes::{cuts, parts};
+use crate::reading::read;
 use crate::scan::{InstructionSet, Scanner, SkipValue};
-use crate::testing::reading::read;
 
 /// Cuts the stream in two ways and looks at it with every instruction set.
 ///
 /// # Panics
 /// If one of them finds something else.
 pub fn check(bytes: &[u8]) {
-    let Some((garbage, rest)) = bytes.split_first() else { return };
-    let Some((pieces, stream)) = pieces_and_stream(rest) else { return };
+    let Some((garbage, pieces, stream)) = parts(bytes) else { return };
     // A fault in the last bytes of a line without end may be told later by one set than by another.
     let stream = &[stream, b"\n"].concat();
     let reference = &mut Scanner::with(InstructionSet::Reference).expect("it runs everywhere");
@@ -25,7 +25,7 @@ pub fn check(bytes: &[u8]) {
     SCANNERS.with_borrow_mut(|scanners| {
         for scanner in scanners {
             for cuts in [Vec::new(), cuts(pieces, stream.len())] {
-                let reading = read(scanner, stream, &cuts, *garbage);
+                let reading = read(scanner, stream, &cuts, garbage);
                 assert_eq!(reading, expected, "{:?}, cut at {cuts:?}", scanner.set());
             }
         }

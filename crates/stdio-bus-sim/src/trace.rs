@@ -184,8 +184,8 @@ mod tests {
     use std::path::{Path, PathBuf};
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    use super::super::{shrink, simulator::World};
     use super::*;
+    use crate::{shrink, simulator::World};
 
     const SEEDS: u64 = 2000;
     const STEPS: usize = 250;
@@ -193,7 +193,7 @@ mod tests {
     const NAMED: usize = 12;
 
     fn file() -> PathBuf {
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("src/testing/traces.txt")
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("src/traces.txt")
     }
 
     /// What all seeds come to, on as many threads as there are CPUs.
@@ -252,7 +252,7 @@ mod tests {
         let first = seeds.first()?;
         Some(format!(
             "{what} differs in {} of {} seeds: {}{}\n  to see one of them, here and in the version before:\n    \
-             STDIO_BUS_SIM_SEED={first} cargo test --lib testing::trace -- --nocapture\n",
+             STDIO_BUS_SIM_SEED={first} cargo test -p stdio-bus-sim trace -- --nocapture\n",
             seeds.len(),
             all.len(),
             seeds[..seeds.len().min(NAMED)].join(" "),
@@ -281,7 +281,7 @@ mod tests {
         assert!(
             differing.is_empty(),
             "{differing}  if that is meant (CONTRIBUTING.md, \"Traces\"):\n    \
-             STDIO_BUS_SIM_RECORD=1 cargo test --lib testing::trace\n"
+             STDIO_BUS_SIM_RECORD=1 cargo test -p stdio-bus-sim trace\n"
         );
     }
 

@@ -1,0 +1,247 @@
+//! The way of most lines, on which each peer is looked up once: a message of a client in a session that it owns, the
+//! answer to it, and a notification in such a session. Whatever is unusual about a line, its sender, its receiver or the
+//! tables has it go the general way (`from_client.rs`, `from_worker.rs`), which comes to the same.
+
+use alloc::borrow::Cow;
+use alloc::vec::Vec;
+
+use ndjson_scan::{Line, Window};
+
+use super::bonds::Bonds;
+use super::client::{Client, Phase};
+use super::endpoint::Endpoint;
+use super::gaps::Gaps;
+use super::id::View;
+use super::message::{Verb, print_of, verb};
+use super::out::Out;
+use super::peer::{ClientKey, ClientMark, Moment, Peer, PeerBits, WorkerKey, WorkerMark};
+use super::pending::{Direction, NewRequest, Pending, SessionEffect, Wire};
+use super::pool::Pool;
+use super::sessions::Sessions;
+use super::settings::{IdCollision, Settings};
+use super::table::Table;
+use super::tally::Outcome;
+use super::timers::{Timer, Timers};
+use super::worker::Worker;
+
+/// What of the bus a line on this way may need, beside its sender.
+pub(super) struct FastPath<'a> {
+    pub now: Moment,
+    pub window: Window<'a>,
+    pub settings: &'a Settings,
+    pub sessions: &'a mut Sessions,
+    pub pending: &'a mut Pending,
+    pub pools: &'a mut Vec<Pool>,
+    pub bonds: &'a Bonds,
+    pub gaps: &'a Gaps,
+    pub timers: &'a mut Timers,
+    pub out: &'a mut Out,
+    /// How many clients there are.
+    pub clients: usize,
+    /// A worker does better than before.
+    pub workers_changed: bool,
+}
+
+/// The text of a string that is written without escapes, and is not empty.
+fn plain_text(token: &[u8]) -> Option<&[u8]> {
+    let text = token.get(1..token.len().saturating_sub(1)).filter(|text| !text.is_empty())?;
+    (!super::message::has_escape(token)).then_some(text)
+}
+
+impl FastPath<'_> {
+    /// The session that a line is in, if it names one in one place and no other thing.
+    #[inline(always)]
+    fn name<'w>(window: Window<'w>, line: &Line) -> Option<&'w [u8]> {
+        let others = line.request_id.end | line.params_id.end | line.pool.end;
+        let span = match (line.session.is_some(), line.params_session.is_some()) {
+            (true, false) => line.session,
+            (false, true) => line.params_session,
+            _ => return None,
+        };
+        if others != 0 || line.flags != 0 { None } else { plain_text(window.get(span)) }
+    }
+
+    /// Sends a client's line on its way. False if it has to go the general way, and then nothing has been done.
+    pub(super) fn client_line(
+        &mut self,
+        key: ClientKey,
+        client: &mut Client,
+        workers: &mut Table<Worker, WorkerMark>,
+        line: &Line,
+    ) -> bool {
+        self.pass_client_line(key, client, workers, line).is_some()
+    }
+
+    #[inline(always)]
+    fn pass_client_line(
+        &mut self,
+        key: ClientKey,
+        client: &mut Client,
+        workers: &mut Table<Worker, WorkerMark>,
+        line: &Line,
+    ) -> Option<()> {
+        let name = Self::name(self.window, line)?;
+        if !line.method.is_some() || verb(self.window, line) != Verb::Other {
+            return None;
+        }
+        let session_key = self.sessions.named_by(key, &client.end.sessions, name)?;
+        let session = self.sessions.get(session_key)?;
+        let worker_key = session.worker;
+        let worker = workers.get_mut(worker_key)?;
+        let is_open = session.is_open_to_owner(|| self.pools[worker.pool].gives_out_names(worker));
+        if !is_open || !(session.given || self.bonds.is_empty()) || !worker.takes_messages() {
+            return None;
+        }
+        let bytes = line.span.len() + 1;
+        let in_turns = worker.owner.is_none() && !client.stdio;
+        if worker.end.output.is_full() || worker.end.blocked_on.is_some() || client.granted.is_some() {
+            return None;
+        }
+        let others_wait = !worker.end.output.waiters().is_empty();
+        if in_turns && !worker.window.has_room_for(key, others_wait, self.clients == 1) {
+            return None;
+        }
+        if line.id.is_some() {
+            let id = self.passing_id(self.window, worker, line)?;
+            let place = self.pending.find_or_place(PeerBits::from(Peer::from(worker_key)), &id).err()?;
+            let holds = client.end.outstanding.len();
+            if !self.pending.has_room(Direction::ToWorkers, self.clients, holds) {
+                return None;
+            }
+            let new = NewRequest {
+                client: key,
+                worker: worker_key,
+                direction: Direction::ToWorkers,
+                session: Some(session_key),
+                second_session: None,
+                session_on_top: line.session.is_some(),
+                effect: SessionEffect::default(),
+                expires: worker.request_timeout.map(|timeout| self.now.after(timeout)),
+                print: print_of(self.window, line),
+            };
+            let came_at = self.gaps.came_at(self.now);
+            self.pending.insert(came_at, place, &new, &id, Wire::AsItIs, &mut client.end, &mut worker.end)?;
+            if let Some(at) = new.expires {
+                self.timers.arm(Timer::Requests, &mut self.pending.timer, at);
+            }
+            client.end.traffic.asked += 1;
+            self.sessions.begin_request(session_key);
+            if let Some(at) = worker.begin_answering(self.now) {
+                self.timers.arm(Timer::Worker(worker_key), &mut worker.end.timer, at);
+            }
+        }
+        worker.audience.note(key);
+        self.sessions.hear(session_key, self.now);
+        if in_turns {
+            worker.window.mark_line_end(key, bytes);
+        }
+        worker.window.push(self.now, bytes, self.clients > 1 && worker.owner.is_none());
+        self.forward(worker_key.into(), &mut worker.end, line, bytes);
+        Some(())
+    }
+
+    /// The id of a request, if it may pass as it is.
+    #[inline(always)]
+    fn passing_id<'w>(&self, window: Window<'w>, worker: &Worker, line: &Line) -> Option<View<'w>> {
+        let id = View::parse(window.get(line.id)).ok()?;
+        let is_replaced = worker.end.fresh_ids
+            || !worker.end.retired.is_empty()
+            || self.settings.routing.id_collision == IdCollision::Always
+            || !id.is_plain()
+            || id.is_spelled_otherwise();
+        (!is_replaced).then_some(id)
+    }
+
+    /// Queues a line as it is for a peer whose output is not full.
+    #[inline(always)]
+    fn forward(&mut self, to: Peer, end: &mut Endpoint, line: &Line, bytes: usize) {
+        self.out.copy(to, line.span.start, line.span.end + 1);
+        if self.out.count_queued(self.now, to, end, bytes, self.settings.limits.max_output_queue) {
+            let timer = match to {
+                Peer::Client(client) => Timer::Client(client),
+                Peer::Worker(worker) => Timer::Worker(worker),
+            };
+            self.timers.arm(timer, &mut end.timer, self.now.after(self.settings.limits.backpressure_timeout));
+        }
+    }
+
+    /// Sends a worker's line on its way. False if it has to go the general way, and then nothing has been done.
+    pub(super) fn worker_line(
+        &mut self,
+        key: WorkerKey,
+        worker: &mut Worker,
+        clients: &mut Table<Client, ClientMark>,
+        line: &Line,
+    ) -> bool {
+        let passed = match line.id.is_some() {
+            true => self.pass_answer(key, worker, clients, line),
+            false => self.pass_notification(key, clients, line),
+        };
+        passed.is_some()
+    }
+
+    /// An answer to a request with which nothing is the matter.
+    #[inline(always)]
+    fn pass_answer(
+        &mut self,
+        key: WorkerKey,
+        worker: &mut Worker,
+        clients: &mut Table<Client, ClientMark>,
+        line: &Line,
+    ) -> Option<()> {
+        let other = line.method.end | line.result_session.end;
+        if other != 0 || !matches!(line.flags, Line::RESULT | Line::ERROR) {
+            return None;
+        }
+        let id = View::parse(self.window.get(line.id)).ok()?;
+        let (request_key, place) = self.pending.find_or_place(PeerBits::from(Peer::from(key)), &id).ok()?;
+        let request = self.pending.get(request_key).filter(|request| request.is_simple())?;
+        let Some(Peer::Client(client_key)) = request.asker() else { return None };
+        let (session, since) = (request.session(), request.since());
+        let client = clients.get_mut(client_key)?;
+        if client.phase != Phase::Open || client.end.output.is_full() || !client.lost.is_empty() {
+            return None;
+        }
+        if let Some(session) = session {
+            self.sessions.end_simple_request(session, client_key, line.flags == Line::RESULT)?;
+        }
+        client.penalty.forget_crashes();
+        self.pending.remove_at(request_key, place, &mut client.end.outstanding, &mut worker.end.unanswered);
+        self.workers_changed |= worker.answering.answers();
+        worker.answering.responds = true;
+        let outcome = if line.flags == Line::ERROR { Outcome::Error } else { Outcome::Answered };
+        self.pools[worker.pool].tally.answered(outcome, self.gaps.lasted(self.now, since));
+        self.forward(client_key.into(), &mut client.end, line, line.span.len() + 1);
+        Some(())
+    }
+
+    /// A notification in a session that the worker has given out.
+    #[inline(always)]
+    fn pass_notification(
+        &mut self,
+        key: WorkerKey,
+        clients: &mut Table<Client, ClientMark>,
+        line: &Line,
+    ) -> Option<()> {
+        let name = Self::name(self.window, line)?;
+        let session_key = self.sessions.of_worker(key, name)?;
+        let client_key = self.sessions.get(session_key)?.owner_for_sure()?;
+        let client = clients.get_mut(client_key)?;
+        if client.phase > Phase::HalfClosed || client.end.output.is_full() {
+            return None;
+        }
+        client.penalty.forget_crashes();
+        if self.settings.limits.session_idle.is_some() {
+            self.sessions.hear(session_key, self.now);
+        }
+        self.forward(client_key.into(), &mut client.end, line, line.span.len() + 1);
+        Some(())
+    }
+}
+
+impl View<'_> {
+    /// Whether an error in place of an answer would have to repeat another spelling than the canonical one.
+    fn is_spelled_otherwise(&self) -> bool {
+        self.text().is_some_and(|(_, text)| matches!(text, Cow::Owned(_)))
+    }
+}

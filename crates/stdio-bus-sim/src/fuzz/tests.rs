@@ -1,0 +1,76 @@
+//! The same bodies with bytes that proptest makes of the words that the fuzzers try (`fuzz/words`).
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::{Index, select};
+
+use crate::bytes::{in_pieces, text};
+
+const JSON: &str = include_str!("../../../../fuzz/words/json");
+
+const KEYS: &[&str] =
+    &["id", "method", "params", "result", "error", "sessionId", "pool", "requestId", "\\u0069d", "é\\n", "k"];
+const SCALARS: &[&str] =
+    &["1", "-0.5e+7", "123456789012", "\"s\"", "\"\\ud83d\\ude00\"", "\"\\ud83d\"", "\"é😀\"", "null", "true"];
+
+/// Lines that are messages, but for some words that may stand in them where they do not belong.
+fn messages(most: usize) -> impl Strategy<Value = Vec<u8>> {
+    let object = |value: BoxedStrategy<String>| {
+        vec((select(KEYS), value), 0..5).prop_map(|members| {
+            let members: Vec<String> = members.iter().map(|(key, value)| format!("\"{key}\": {value}")).collect();
+            format!("{{{}}}", members.join(","))
+        })
+    };
+    let scalar = select(SCALARS).prop_map(str::to_owned);
+    let value = scalar.prop_recursive(3, 12, 4, move |value| {
+        let array = vec(value.clone(), 0..4).prop_map(|values| format!("[{}]", values.join(",")));
+        prop_oneof![array, object(value.boxed())]
+    });
+    let stray = proptest::option::weighted(0.3, (any::<Index>(), text(JSON, 2)));
+    let line = (object(value.boxed()), stray).prop_map(|(line, stray)| {
+        let mut line = line.into_bytes();
+        if let Some((at, word)) = stray {
+            let at = at.index(line.len() + 1);
+            line.splice(at..at, word);
+        }
+        line.push(b'\n');
+        line
+    });
+    vec(line, 1..=most).prop_map(|lines| lines.concat())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_pieces_of_a_stream_give_the_same_lines(bytes in in_pieces(prop_oneof![text(JSON, 24), messages(6)])) {
+        super::framing::check(&bytes);
+    }
+
+    #[test]
+    fn a_line_is_what_two_other_parsers_say(bytes in prop_oneof![1 => text(JSON, 24), 4 => messages(1)]) {
+        super::scanner::check(&bytes);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_is_chosen_no_line_is_lost(bytes in vec(any::<u8>(), 0..1500)) {
+        super::core::check(&bytes);
+    }
+}
+
+/// What a fuzzer of the core found, with all that happened before it: `STDIO_BUS_SIM_CHOICES` names its file.
+#[test]
+fn choices_of_a_file_are_lived_through() {
+    if let Some(path) = std::env::var_os("STDIO_BUS_SIM_CHOICES") {
+        super::core::check_and_tell(&std::fs::read(path).expect("STDIO_BUS_SIM_CHOICES names a file"));
+    }
+}
+
+#[test]
+fn a_name_that_serde_json_cannot_read_may_stand_beside_a_key_that_stands_twice() {
+    super::scanner::check(br#"{"id":1,"\ud83d":1,"id":2}"#);
+}

@@ -170,7 +170,11 @@ impl Bus {
                 loads: verb == Verb::Load,
                 ends: verb == Verb::Close,
             },
-            expires: self.workers.get(worker).and_then(|worker| worker.request_timeout).map(|timeout| now.after(timeout)),
+            expires: self
+                .workers
+                .get(worker)
+                .and_then(|worker| worker.request_timeout)
+                .map(|timeout| now.after(timeout)),
             print: print_of(window, line),
         };
         let recorded = self.ask(now, &request, id, window.get(line.id));

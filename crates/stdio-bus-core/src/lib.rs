@@ -320,9 +320,8 @@ impl Bus {
                 clients: count,
                 workers_changed: false,
             };
-            let mut passes = |line: &&Line| {
-                line.span.len() <= limit && path.client_line(key, client, &mut self.workers, line)
-            };
+            let mut passes =
+                |line: &&Line| line.span.len() <= limit && path.client_line(key, client, &mut self.workers, line);
             lines = self.batch.iter().take_while(|line| passes(line)).count();
             self.out.stats.lines_from_clients += lines as u64;
             #[cfg(any(test, feature = "testing"))]
@@ -364,9 +363,8 @@ impl Bus {
                 clients: count,
                 workers_changed: false,
             };
-            let mut passes = |line: &&Line| {
-                line.span.len() <= limit && path.worker_line(key, worker, &mut self.clients, line)
-            };
+            let mut passes =
+                |line: &&Line| line.span.len() <= limit && path.worker_line(key, worker, &mut self.clients, line);
             lines = self.batch.iter().take_while(|line| passes(line)).count();
             self.workers_changed |= path.workers_changed;
             self.out.stats.lines_from_workers += lines as u64;

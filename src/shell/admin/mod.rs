@@ -7,10 +7,12 @@
 //!
 //! Reading order: `serve.rs` moves bytes, `connection.rs` is what it knows of each connection, `request.rs` and
 //! `response.rs` are what is asked and answered, `access.rs` says who may ask, `route.rs` what each path means. What is answered is made from
-//! a view (`view.rs`): `health.rs`, `metrics.rs`, `status.rs` with `tables.rs`, and the page for people, `page.html`.
+//! a view (`view.rs`): `health.rs`, `metrics.rs` and `status.rs` with `tables.rs`,
+//! whose figures are declared in `figures.rs`, and the page for people, `page.html`.
 
 mod access;
 mod connection;
+mod figures;
 mod health;
 mod history;
 mod metrics;
@@ -19,6 +21,7 @@ pub(super) mod recent;
 mod request;
 mod response;
 mod route;
+mod samples;
 mod serve;
 mod status;
 mod tables;

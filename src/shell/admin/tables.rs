@@ -4,14 +4,15 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::figures::{LEVELS, Over, add_members};
 use super::recent::Trouble;
 use super::response::Pieces;
+use super::samples::STATES;
 use super::view::View;
 use crate::bus::overview::{Level, Link, Name};
 use crate::bus::readiness::Readiness;
 use crate::bus::report::{self, WorkerName};
 use crate::bus::tally::Outcome;
-use crate::bus::worker::State;
 use crate::visible;
 
 /// Rows of one piece.
@@ -250,13 +251,7 @@ fn worker(view: &View<'_>, slot: usize) -> Option<Value> {
         "incarnation": worker.name.incarnation,
         "pool": view.pools.get(worker.pool).map(|pool| &pool.core.id),
         "pid": worker.pid,
-        "state": match worker.state {
-            State::Starting => "starting",
-            State::Running => "running",
-            State::Stopping => "stopping",
-            State::Killed => "killed",
-            State::Stopped => "stopped",
-        },
+        "state": STATES[worker.state as usize],
         "age_seconds": seconds(worker.age),
         "idle_seconds": seconds(worker.link.idle),
         "owner": worker.owner,
@@ -270,20 +265,20 @@ fn worker(view: &View<'_>, slot: usize) -> Option<Value> {
     Some(row)
 }
 
-fn add_readiness(row: &mut Value, readiness: Option<Readiness>) {
-    let (is_ready, why) = match readiness {
-        Some(Readiness::Ready) => (true, Value::Null),
-        Some(Readiness::NotReady(why)) => (false, why.into()),
-        Some(Readiness::Draining) | None => (false, "draining".into()),
-    };
-    row["ready"] = is_ready.into();
-    row["why"] = why;
+/// Why it is not ready, if it is not.
+fn why(readiness: Option<Readiness>) -> Value {
+    match readiness {
+        Some(Readiness::Ready) => Value::Null,
+        Some(Readiness::NotReady(why)) => why.into(),
+        Some(Readiness::Draining) | None => "draining".into(),
+    }
 }
 
 fn listener(view: &View<'_>, at: usize) -> Option<Value> {
     let place = view.places.get(at)?;
     let mut row = json!({ "listener": place.asked, "addresses": place.bound });
-    add_readiness(&mut row, view.bus.listener_readiness(at));
+    row["why"] = why(view.bus.listener_readiness(at));
+    add_members(view, Over::Listeners, at, &mut row);
     Some(row)
 }
 
@@ -306,12 +301,10 @@ fn pool(view: &View<'_>, at: usize) -> Option<Value> {
         "requests": requests,
         "answer_seconds_half_below": quantile(0.5),
         "answer_seconds_99_percent_below": quantile(0.99),
-        "starts": tally.starts,
-        "start_failures": tally.start_failures,
         "exits": tally.all_exits(),
-        "restarts": tally.restarts,
+        "why": why(view.bus.pool_readiness(at)),
     });
-    add_readiness(&mut row, view.bus.pool_readiness(at));
+    add_members(view, Over::Pools, at, &mut row);
     Some(row)
 }
 
@@ -342,13 +335,8 @@ fn request(view: &View<'_>, slot: usize) -> Option<Value> {
 fn limits(view: &View<'_>) -> Vec<Value> {
     let levels = view.bus.levels();
     let row = |name: &str, Level { used, most }: Level| json!({ "limit": name, "used": used, "most": most });
-    let mut rows = vec![
-        row("client connections", levels.clients),
-        row("sessions", levels.sessions),
-        row("pending requests of clients", levels.requests),
-        row("pending requests of workers", levels.worker_requests),
-        row("memory in bytes (limits.max_memory)", Level { used: view.memory, most: view.max_memory }),
-    ];
+    let mut rows: Vec<Value> = LEVELS.iter().map(|(_, name, level)| row(name, level(&levels))).collect();
+    rows.push(row("memory in bytes (limits.max_memory)", Level { used: view.memory, most: view.max_memory }));
     let limits = view.bus.limits();
     let fixed = [
         ("bytes of a line (limits.max_input_buffer)", limits.max_input_buffer as u64),

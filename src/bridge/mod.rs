@@ -32,6 +32,7 @@ mod guard;
 mod link;
 mod ring;
 mod stream;
+mod terms;
 mod tls;
 mod waiting;
 mod websocket;
@@ -58,15 +59,10 @@ use failure::{Ending, Failure};
 use guard::Guard;
 use link::{Sink, Source};
 use stream::{Means, Stream};
+use terms::{BLOCK, LAST_WORDS_LIMIT, say};
 use waiting::{Asker, Farewell, Overlong, Waiting};
 
 pub use daemon::{Daemon, Options, Url};
-
-/// Bytes that are read at once; measured best for pipes and sockets alike.
-const BLOCK: usize = 64 * 1024;
-
-/// How long connecting may take, and then the handshake of a WebSocket.
-const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 
 /// How long requests are awaited that can only be refused, so that the editor can show why.
 const FIRST_REQUEST_LIMIT: Duration = Duration::from_secs(10);
@@ -76,9 +72,6 @@ const NEXT_REQUEST_LIMIT: Duration = Duration::from_secs(2);
 
 /// How long the daemon may be silent after the end of stdin when nothing waits, before the bridge closes by itself.
 const LINGER: Duration = Duration::from_secs(10);
-
-/// How long the last errors may take to be read, and the daemon's last words to come after it stopped listening.
-const LAST_WORDS_LIMIT: Duration = Duration::from_secs(2);
 
 /// Why a request is refused, as its error says.
 struct Refusal {
@@ -511,11 +504,4 @@ async fn refuse(stdin: &Stream, stdout: &Stream, refusal: &Refusal) {
             return;
         }
     }
-}
-
-/// Says something to the person who reads the editor's log of its agent.
-fn say(message: &str) {
-    use std::io::Write;
-    // Without a reader of stderr there is nobody to tell, and nothing to do about it.
-    let _ = writeln!(io::stderr(), "stdio_bus acp: {message}");
 }

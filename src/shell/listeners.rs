@@ -6,16 +6,18 @@ use std::time::Duration;
 use rustix::net::{Shutdown, shutdown};
 
 use super::handshakes::upgrade::UpgradePolicy;
-use super::listen::Listening;
+use super::listen::{KEEPALIVE, Listening};
 use super::timers::Armed;
 use crate::bus::port::Moment;
-use crate::config::Listener;
+use crate::config::{Listen, Listener, Pool};
 
 /// How often it is told at most that nothing can be accepted.
 const TELL_EVERY: Duration = Duration::from_secs(10);
 /// After accept(2) failed: doubled up to the longest.
 const FIRST_DELAY: Duration = Duration::from_millis(100);
 const LONGEST_DELAY: Duration = Duration::from_secs(1);
+/// So many times the keepalive without a sign of life, and a client has gone.
+const SILENT_KEEPALIVES: u32 = 3;
 
 /// Says the same thing every ten seconds at most.
 #[derive(Default)]
@@ -233,9 +235,17 @@ impl Acceptor {
 /// What the clients of a listener may do.
 pub(super) struct Terms {
     /// How long they may give no sign of life, if that is looked at.
-    pub silence_allowed: Option<Duration>,
+    silence_allowed: Option<Duration>,
     /// Who is let in, if they speak WebSocket.
-    pub policy: Option<UpgradePolicy>,
+    policy: Option<UpgradePolicy>,
+}
+
+impl Terms {
+    pub(super) fn of(listener: &Listener, pools: &[Pool]) -> Self {
+        let is_tcp = matches!(listener.listen, Listen::Tcp { .. });
+        let silence_allowed = is_tcp.then(|| SILENT_KEEPALIVES * listener.patience.keepalive.unwrap_or(KEEPALIVE));
+        Self { silence_allowed, policy: UpgradePolicy::of(listener, pools) }
+    }
 }
 
 /// All of them.

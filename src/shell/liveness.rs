@@ -9,22 +9,12 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
 use super::connection::Liveness;
-use super::listen::KEEPALIVE;
 use super::reactor::Reactor;
 use crate::bus::port::Moment;
-use crate::config::{Listen, Listener};
 use crate::io::Io;
 
-/// So many times the keepalive without a sign of life, and a client has gone.
-const TIMES: u32 = 3;
 /// It is looked so often in that time, and not more often than once a second.
 const LOOKS: u32 = 6;
-
-/// How long a client of this listener may give no sign of life, if it is asked for any.
-pub(super) fn allowed_by(listener: &Listener) -> Option<Duration> {
-    let is_tcp = matches!(listener.listen, Listen::Tcp { .. });
-    is_tcp.then(|| TIMES * listener.patience.keepalive.unwrap_or(KEEPALIVE))
-}
 
 /// How long nothing has come from the other side of a TCP connection, not even an acknowledgement.
 fn silence_of(socket: impl AsFd) -> Option<Duration> {

@@ -47,6 +47,7 @@ mod startup;
 mod stderr;
 mod stdio;
 mod timers;
+mod token_files;
 mod turn;
 mod websocket;
 mod workers;

@@ -30,7 +30,6 @@ use super::listen::Listening;
 use super::listeners::Acceptor;
 use super::log;
 use super::signals::Signals;
-use super::startup::StartupContext;
 use super::turn::Shell;
 use super::workers::processes::Processes;
 use super::workers::spawn::Spawned;
@@ -895,8 +894,7 @@ impl Simulation {
         let acceptors: Vec<_> = [acceptor].into_iter().chain(of_admin).collect();
         let admin = Admin::new(&config, &acceptors);
         let children_of_shell = Box::new(Rc::clone(&children));
-        let ground = StartupContext { signals, descriptors, instead: None };
-        let mut shell = Shell::new(config, kernel, children_of_shell, ground, acceptors, admin);
+        let mut shell = Shell::new(config, kernel, children_of_shell, signals, descriptors, acceptors, admin);
         shell.start_listening(None);
         let mut simulation = Self {
             seed,

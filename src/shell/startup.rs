@@ -10,8 +10,8 @@ use super::inherited::may_block;
 use super::listen;
 use super::listeners::Acceptor;
 use super::notify::Notify;
-use super::reread::{Rereading, Whose};
 use super::signals::{self, Signals};
+use super::token_files::{Rereading, Whose};
 use super::turn::Shell;
 use super::workers::reap::Reaper;
 use super::workers::spawn;
@@ -70,7 +70,8 @@ pub(super) fn start<I: Io>(
     say_how_it_is(&config, &context, io.describe(), I::NAME);
     let bell = context.signals.bell.try_clone().map_err(StartError::io("copy a descriptor"))?;
     let files = token_files(&config);
-    let mut shell = Shell::new(config, io, Box::new(Reaper::new(bell)), context, acceptors, admin);
+    let StartupContext { signals, descriptors, .. } = context;
+    let mut shell = Shell::new(config, io, Box::new(Reaper::new(bell)), signals, descriptors, acceptors, admin);
     if !files.is_empty() {
         let rereading = Rereading::begin(files).map_err(StartError::io("make a thread that reads tokens again"))?;
         shell.reactor.rereading = Some(rereading);

@@ -15,21 +15,19 @@ use super::clock::{Clock, Gap};
 use super::connection::Connection;
 use super::descriptors::Allowance;
 use super::handshakes::state::Handshakes;
-use super::handshakes::upgrade::UpgradePolicy;
 use super::listeners::{Acceptor, Listeners, Terms};
-use super::liveness;
 use super::log::Batch;
 use super::notify::{Condition, Notify};
 use super::operation::Operation;
 use super::reactor::{Connections, Reactor, Workers};
-use super::startup::StartupContext;
+use super::signals::Signals;
 use super::stdio::{LogOutput, Stdio};
 use super::timers::{Timer, Timers};
 use super::workers::processes::Processes;
 use crate::bus::Bus;
 use crate::bus::port::{Input, Moment, Origin};
 use crate::bus::shutdown::Stage;
-use crate::config::{Config, Listener};
+use crate::config::Config;
 use crate::io::Io;
 use crate::io::ring::Completion;
 
@@ -65,11 +63,12 @@ impl<I: Io> Shell<I> {
         config: Config,
         mut io: I,
         processes: Box<dyn Processes>,
-        context: StartupContext,
+        signals: Signals,
+        descriptors: Allowance,
         acceptors: Vec<Acceptor>,
         admin: Admin,
     ) -> Self {
-        let StartupContext { signals, descriptors: Allowance { of_workers, fewer_clients, handshakes }, .. } = context;
+        let Allowance { of_workers, fewer_clients, handshakes } = descriptors;
         let mut settings = config.settings();
         if let Some((clients, _)) = fewer_clients {
             settings.most_clients = clients;
@@ -77,16 +76,13 @@ impl<I: Io> Shell<I> {
         let bus = Bus::new(settings);
         let memory = Budget::new(config.limits.max_memory);
         io.buffers().keep_spares_below(memory.short_above());
-        let terms = |listener: &Listener| Terms {
-            silence_allowed: liveness::allowed_by(listener),
-            policy: UpgradePolicy::of(listener, &config.pools),
-        };
+        let terms = config.listeners.iter().map(|listener| Terms::of(listener, &config.pools)).collect();
         let reactor = Reactor {
             clock: Clock::new(io.asleep()),
             io,
             timers: Timers::default(),
             connections: Connections::new(&config),
-            listeners: Listeners::new(acceptors, config.listeners.iter().map(terms).collect()),
+            listeners: Listeners::new(acceptors, terms),
             handshakes: Handshakes::new(handshakes),
             workers: Workers { processes, pools: config.pools, descriptors: of_workers },
             signals,

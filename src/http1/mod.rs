@@ -1,5 +1,5 @@
 //! HTTP/1.1 and HTTP/1.0 without I/O (RFC 9110, RFC 9112): what the bytes of a connection say, and which bytes say what is
-//! to be said. The WebSocket door and the admin listener read requests by it, the bridge and the commands of operators
+//! to be said. The listeners for WebSockets and for operators read requests by it, the bridge and the commands of operators
 //! answers.
 //!
 //! It reads bytes and writes bytes. It knows no socket and no clock (what time it is, is an argument), keeps nothing of

@@ -1,5 +1,5 @@
-//! The messages of one connection, one after the other: heads, pieces of bodies, ends. Whoever has the bytes keeps them,
-//! shows what is not dealt with yet, and goes on behind what the event says that it has taken.
+//! The messages of one connection, one after the other: heads, pieces of bodies, ends. The caller keeps the
+//! bytes, shows what is not dealt with yet, and goes on behind what an event says that it has taken.
 
 use std::time::Duration;
 
@@ -66,7 +66,7 @@ impl HeadReader {
     }
 }
 
-/// Reads the requests of a connection. Whoever answers one before it asks for the next event after its end has pipelined
+/// Reads the requests of a connection. A caller that answers one before it asks for the event after its end lets pipelined
 /// requests wait where they are.
 #[derive(Clone, Debug)]
 pub struct RequestReader {

@@ -79,7 +79,7 @@ impl<I: Io> Reactor<I> {
         }
         let is_socket = connection.ends.is_socket();
         if is_socket && let Some(socket) = connection.ends.output() {
-            // Whoever has gone already needs no end.
+            // A client that has gone already needs no end.
             let _ = shutdown(socket, Shutdown::Write);
         }
         if is_socket && !connection.incoming.has_ended() {

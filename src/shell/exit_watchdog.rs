@@ -1,4 +1,5 @@
-//! The end of the process when whoever reads stderr does not read: the last words, those of a panic too, have a second.
+//! The exit watchdog: writing the last lines to stderr, those of a panic too, takes a second at most, also when the reader
+//! of stderr does not read.
 
 use std::panic;
 

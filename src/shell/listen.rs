@@ -196,7 +196,7 @@ impl Drop for SocketFile {
 /// Held while a socket file is made. A file that nobody listens on may be one that another daemon has just made and is
 /// about to listen on: of two that start at once on one path, one has it, and the other is told so.
 ///
-/// It is a flock(2) of the directory, and nothing of it remains. Whoever may not read the directory goes without.
+/// It is a flock(2) of the directory, and nothing of it remains. A user who may not read the directory goes without.
 struct DirectoryLock {
     _directory: OwnedFd,
 }

@@ -186,7 +186,7 @@ impl Acceptor {
         self.throttle.may_tell(now)
     }
 
-    /// Whoever connects is refused from now on. The socket keeps its address.
+    /// New connections are refused from now on. The socket keeps its address.
     fn shut(&mut self) {
         self.state = State::Shut;
         if let Some(listening) = &self.listening {
@@ -329,7 +329,7 @@ impl Listeners {
         self.is_closed && !self.acceptors[index].for_admin
     }
 
-    /// Whoever connects to a listener is refused from now on. Its sockets keep their addresses.
+    /// New connections to a listener are refused from now on. Its sockets keep their addresses.
     pub(super) fn close_listener(&mut self, listener: usize) {
         self.acceptors.iter_mut().filter(|acceptor| acceptor.listener() == Some(listener)).for_each(Acceptor::shut);
     }

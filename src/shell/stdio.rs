@@ -11,7 +11,7 @@ use crate::config::Pool;
 /// What is written to stdout, and that threads for it may be missing, or for stderr.
 #[derive(Default)]
 pub(super) struct Stdio {
-    /// Whoever read our stdout has gone: what is not written is missed by nobody.
+    /// The reader of our stdout has gone: what is not written is not missed.
     pub reader_gone: bool,
     /// Lines that were not written although somebody may miss them.
     unwritten: usize,
@@ -50,7 +50,7 @@ pub(super) struct LogOutput {
     /// What of it is being written.
     pub batch: Batch,
     pub in_flight: InFlight,
-    /// Whoever reads stderr is known to send nothing.
+    /// The reader of stderr is known to send nothing.
     pub is_half_closed: bool,
     /// Writing to stderr may make the writer wait.
     pub writes_aside: bool,

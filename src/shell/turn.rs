@@ -242,7 +242,7 @@ impl<I: Io> Shell<I> {
         }
     }
 
-    /// Cancels what is in flight, so that buffers outlive it, and ends whoever is left.
+    /// Cancels what is in flight, so that buffers outlive it, and ends the connections that are left.
     pub(super) fn finish(&mut self) -> Unflushed {
         let killed = self.reactor.workers.processes.kill_the_rest();
         if !killed.is_empty() {

@@ -1,7 +1,7 @@
 //! `/metrics` in the text format 0.0.4 of Prometheus: what `figures.rs` says, with what has to be counted for it.
 //!
 //! Tables are counted through and figures written in pieces, so that a scrape of a full daemon holds nothing up.
-//! Labels are pools, listeners, states, outcomes and reasons: a bounded number, whoever connects.
+//! Labels are pools, listeners, states, outcomes and reasons: a bounded number, however many clients connect.
 
 use super::figures::{FIGURES, Figure, Over, Scene, Write};
 use super::response::Pieces;

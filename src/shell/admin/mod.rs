@@ -1,5 +1,5 @@
-//! The admin listener: readiness, metrics, status and commands over HTTP, from the same loop and through the same door
-//! to the kernel as everything else.
+//! The admin listener: readiness, metrics, status and commands over HTTP, from the same loop and through the same
+//! backend as everything else.
 //!
 //! Its connections are no clients of the core. They take none of its slots and none of its memory, have a bound of
 //! their own, and hold nothing up: a request has a limit in bytes and in time, an answer is made piece by piece, one

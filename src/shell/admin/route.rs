@@ -48,7 +48,7 @@ pub(super) fn route(view: &View<'_>, request: &Request, origin: Origin, token: O
                 Err(refused) => Route::Answer(refused),
             };
         }
-        // The default check of HAProxy: whoever configures no more than a check asks whether to send clients.
+        // The default check of HAProxy: a balancer that is told no more than to check asks whether to send clients.
         (Method::Options, ..) if ["/", "*"].contains(&request.path.as_str()) => {
             health::ready(view, request).with("Allow", READ)
         }

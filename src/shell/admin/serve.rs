@@ -1,5 +1,5 @@
 //! Moves the bytes of admin connections: they are read up to a whole request, answered piece by piece, and closed. One
-//! piece is made in a turn of the loop, whoever asks.
+//! piece is made in a turn of the loop, however many ask.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
@@ -204,7 +204,7 @@ impl<I: Io> Shell<I> {
             (_, 1..) => connection.outgoing.sent(result as usize),
             (_, error) if error == -libc::EAGAIN => return self.await_admin_room(slot),
             (_, error) if error == -libc::EINTR => {}
-            // Whoever asked has gone.
+            // The other side has gone.
             _ => return self.leave_admin(slot),
         }
         self.go_on_answering(now, slot);

@@ -121,7 +121,7 @@ impl<I: Io> Reactor<I> {
         stderr.tell_left_out(now, |said| log::worker(&pool.core.id, name, pool.stderr.level, said));
     }
 
-    /// Reaps whoever is dead.
+    /// Reaps the processes that are dead.
     pub(super) fn reap(&mut self, now: Moment) {
         while let Some((worker, exit)) = self.workers.processes.next_dead() {
             if let Some(worker) = worker {

@@ -224,10 +224,8 @@ impl<I: Io> Reactor<I> {
     pub(super) fn close_acceptor(&mut self, index: usize) {
         let acceptor = self.listeners.acceptor(index);
         self.timers.set(Timer::Accept(index), &mut acceptor.retry, None);
-        if acceptor.is_busy() {
+        if acceptor.close() {
             self.cancel(Operation::Accept, index);
-        } else {
-            acceptor.close();
         }
     }
 }

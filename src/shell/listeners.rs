@@ -204,9 +204,13 @@ impl Acceptor {
         was_shut
     }
 
-    /// Closes its socket.
-    pub(super) fn close(&mut self) {
-        self.listening = None;
+    /// Closes its socket, or accepts no more from it if something is in flight on it. True if that is to be cancelled.
+    pub(super) fn close(&mut self) -> bool {
+        match self.in_flight {
+            Some(_) => self.state = State::Shut,
+            None => self.listening = None,
+        }
+        self.is_busy()
     }
 
     /// A socket that somebody has ended is made anew: nothing is in flight on it. If that fails, it says how long to wait.

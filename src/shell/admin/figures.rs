@@ -66,12 +66,19 @@ pub(super) fn add_members(view: &View<'_>, over: Over, at: usize, object: &mut V
     }
 }
 
-/// A table that has only so much room: what JSON and people call it.
-pub(super) const LEVELS: [(&str, &str, fn(&Levels) -> Level); 4] = [
-    ("clients", "client connections", |levels| levels.clients),
-    ("sessions", "sessions", |levels| levels.sessions),
-    ("requests", "pending requests of clients", |levels| levels.requests),
-    ("worker_requests", "pending requests of workers", |levels| levels.worker_requests),
+/// A table of the core that has only so much room.
+pub(super) struct Table {
+    /// What JSON and people call it.
+    pub member: &'static str,
+    pub name: &'static str,
+    pub level: fn(&Levels) -> Level,
+}
+
+pub(super) const TABLES: [Table; 4] = [
+    Table { member: "clients", name: "client connections", level: |levels| levels.clients },
+    Table { member: "sessions", name: "sessions", level: |levels| levels.sessions },
+    Table { member: "requests", name: "pending requests of clients", level: |levels| levels.requests },
+    Table { member: "worker_requests", name: "pending requests of workers", level: |levels| levels.worker_requests },
 ];
 
 fn free(level: Level) -> u64 {

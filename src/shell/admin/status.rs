@@ -3,7 +3,7 @@
 
 use serde_json::json;
 
-use super::figures::{LEVELS, Over, add_members};
+use super::figures::{self, Over, add_members};
 use super::history;
 use super::response::Pieces;
 use super::tables::{Rows, Table, seconds};
@@ -56,7 +56,7 @@ fn figures(view: &View<'_>) -> serde_json::Value {
     let sample = |sample: &history::Sample| {
         json!([sample.client_lines, sample.worker_lines, sample.clients, sample.pending, seconds(sample.busy)])
     };
-    let mut figures = json!({
+    let mut status = json!({
         "version": env!("CARGO_PKG_VERSION"),
         "pid": std::process::id(),
         "io": view.io,
@@ -73,10 +73,10 @@ fn figures(view: &View<'_>) -> serde_json::Value {
             "samples": view.history.iter().map(sample).collect::<Vec<_>>(),
         },
     });
-    for (member, _, level) in LEVELS {
-        let Level { used, most } = level(&levels);
-        figures[member] = json!({ "used": used, "most": most });
+    for table in figures::TABLES {
+        let Level { used, most } = (table.level)(&levels);
+        status[table.member] = json!({ "used": used, "most": most });
     }
-    add_members(view, Over::All, 0, &mut figures);
-    figures
+    add_members(view, Over::All, 0, &mut status);
+    status
 }

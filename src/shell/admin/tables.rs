@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::figures::{LEVELS, Over, add_members};
+use super::figures::{self, Over, add_members};
 use super::recent::Trouble;
 use super::response::Pieces;
 use super::samples::STATES;
@@ -335,7 +335,7 @@ fn request(view: &View<'_>, slot: usize) -> Option<Value> {
 fn limits(view: &View<'_>) -> Vec<Value> {
     let levels = view.bus.levels();
     let row = |name: &str, Level { used, most }: Level| json!({ "limit": name, "used": used, "most": most });
-    let mut rows: Vec<Value> = LEVELS.iter().map(|(_, name, level)| row(name, level(&levels))).collect();
+    let mut rows: Vec<Value> = figures::TABLES.iter().map(|table| row(table.name, (table.level)(&levels))).collect();
     rows.push(row("memory in bytes (limits.max_memory)", Level { used: view.memory, most: view.max_memory }));
     let limits = view.bus.limits();
     let fixed = [

@@ -227,7 +227,7 @@ impl<I: Io> Shell<I> {
         let reactor = &mut self.reactor;
         let handshake = &mut reactor.handshakes[slot];
         let is_empty = handshake.received.is_empty();
-        let why = match (proxy::read(handshake.received.from_start()), handshake.over) {
+        let why = match (proxy::read(handshake.received.possible_header()), handshake.over) {
             (Reading::More, None) if !has_ended => return reactor.wait(slot),
             (Reading::Header(header), _) => {
                 handshake.origin = origin(handshake.accepted.place, header.source, header.names);

@@ -73,7 +73,7 @@ impl Received {
     }
 
     /// All of it, as far as it may be a PROXY header.
-    pub(super) fn from_start(&self) -> &[u8] {
+    pub(super) fn possible_header(&self) -> &[u8] {
         &self.bytes[..self.filled.min(proxy::LONGEST)]
     }
 

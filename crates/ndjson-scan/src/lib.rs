@@ -50,6 +50,7 @@ pub use find::string_in_params;
 pub use skip::SkipValue;
 pub use string::{decode, decoded};
 
+use isa::Isa;
 use isa::portable::Portable;
 #[cfg(target_arch = "x86_64")]
 use isa::{avx2::Avx2, avx512::Avx512};
@@ -107,7 +108,7 @@ impl<'a> Window<'a> {
     /// `N` bytes from the received byte `at` on; those after the last one are part of the pad.
     #[inline(always)]
     fn array<const N: usize>(&self, at: usize) -> &'a [u8; N] {
-        self.padded[at..].first_chunk().expect("the pad is long enough")
+        self.padded[at..at + N].try_into().expect("`N` bytes")
     }
 
     /// The same window without its first `bytes`.
@@ -361,13 +362,14 @@ impl Scanner {
     #[inline]
     pub fn scan(&mut self, partial: &mut Partial, window: Window<'_>, lines: &mut Vec<Line>) -> Outcome {
         debug_assert!(partial.scanned <= window.data().len(), "a window never shrinks but by what was dropped");
+        let scan = fast::Scan { scratch: &mut self.scratch, partial, window, lines };
         match self.engine {
-            Engine::Reference => partial.scan_by_byte(window, lines),
-            Engine::Portable(isa) => fast::scan(isa, &mut self.scratch, partial, window, lines),
+            Engine::Reference => scan.partial.scan_by_byte(window, scan.lines),
+            Engine::Portable(isa) => isa.run(scan),
             #[cfg(target_arch = "x86_64")]
-            Engine::Avx2(isa) => fast::scan(isa, &mut self.scratch, partial, window, lines),
+            Engine::Avx2(isa) => isa.run(scan),
             #[cfg(target_arch = "x86_64")]
-            Engine::Avx512(isa) => fast::scan(isa, &mut self.scratch, partial, window, lines),
+            Engine::Avx512(isa) => isa.run(scan),
         }
     }
 }
@@ -452,6 +454,7 @@ impl Partial {
         self.memory = fast::Memory::default();
     }
 
+    #[inline(never)]
     fn scan_by_byte(&mut self, window: Window<'_>, lines: &mut Vec<Line>) -> Outcome {
         while lines.len() < BATCH {
             if let Some(outcome) = self.read_by_byte(window, lines) {

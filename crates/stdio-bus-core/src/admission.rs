@@ -9,7 +9,7 @@ use alloc::string::String;
 use super::Bus;
 use super::client::Client;
 use super::origin::{Origin, Place};
-use super::peer::{ClientKey, Moment, Peer, Source};
+use super::peer::{ClientKey, Peer, Source};
 use super::port::{Close, Effect};
 use super::reply::Delivered;
 use super::report::{Level, Reason, Report};
@@ -75,9 +75,9 @@ impl Bus {
     }
 
     /// Whether a client may come in. If not, that is told.
-    pub(super) fn lets_in(&mut self, now: Moment, listener: usize, origin: &Origin) -> bool {
+    pub(super) fn lets_in(&mut self, listener: usize, origin: &Origin) -> bool {
         let Err(key) = self.settings.listeners[listener].entry.lets_in(origin) else { return true };
-        let report = self.reporter.report(now, Reason::NotAllowed, || {
+        let report = self.reporter.report(self.now, Reason::NotAllowed, || {
             let text = format!("a client is turned away: {} is not in {key}", origin.place);
             let report = Report { origin: Some(Rc::new(origin.clone())), ..Report::new(Reason::NotAllowed, text) };
             // It has gone before anybody could see where it came from.
@@ -87,7 +87,7 @@ impl Bus {
         false
     }
 
-    /// Whether a client of this origin would be taken in now. To be asked before a handshake is answered that can say
+    /// Whether a client of this origin would be taken in self.now. To be asked before a handshake is answered that can say
     /// why not.
     ///
     /// # Errors
@@ -126,19 +126,20 @@ impl Bus {
     }
 
     /// A connection asked for a WebSocket and was refused.
-    pub(super) fn on_not_upgraded(&mut self, now: Moment, place: Place, why: &str) {
-        self.report_stranger(now, Reason::HandshakeRefused, place, || format!("a WebSocket is refused: {why}"));
+    pub(super) fn on_not_upgraded(&mut self, place: Place, why: &str) {
+        self.report_stranger(Reason::HandshakeRefused, place, || format!("a WebSocket is refused: {why}"));
     }
 
     /// What had to begin with a PROXY header was closed.
-    pub(super) fn on_unintroduced(&mut self, now: Moment, place: Place, why: &str) {
-        self.report_stranger(now, Reason::ProxyHeader, place, || format!("a connection is closed: {why}"));
+    pub(super) fn on_unintroduced(&mut self, place: Place, why: &str) {
+        self.report_stranger(Reason::ProxyHeader, place, || format!("a connection is closed: {why}"));
     }
 
     /// Tells of a connection that has never been a client.
-    fn report_stranger(&mut self, now: Moment, reason: Reason, place: Place, text: impl FnOnce() -> String) {
+    fn report_stranger(&mut self, reason: Reason, place: Place, text: impl FnOnce() -> String) {
         let origin = || Some(Rc::new(place.into()));
-        let report = self.reporter.report(now, reason, || Report { origin: origin(), ..Report::new(reason, text()) });
+        let report =
+            self.reporter.report(self.now, reason, || Report { origin: origin(), ..Report::new(reason, text()) });
         self.out.effects.extend(report.map(Effect::Report));
     }
 
@@ -169,14 +170,14 @@ impl Bus {
     }
 
     /// Tells that a client was refused, and the client too if it has a connection for that, which ends with it.
-    pub(super) fn refuse_client(&mut self, now: Moment, client: Option<ClientKey>, no_room: &NoRoom) {
+    pub(super) fn refuse_client(&mut self, client: Option<ClientKey>, no_room: &NoRoom) {
         let NoRoom { text, source } = no_room;
-        self.report(now, Reason::ConnectionLimit, client.map(Peer::Client), || {
+        self.report(Reason::ConnectionLimit, client.map(Peer::Client), || {
             format!("a client from {source} is turned away: {text}")
         });
         if let Some(client) = client {
-            self.send_error(now, client.into(), b"null", None, Reason::ConnectionLimit, text, Delivered::Nothing);
-            self.close_client(now, client, Close::Flush, Reason::ConnectionLimit);
+            self.send_error(client.into(), b"null", None, Reason::ConnectionLimit, text, Delivered::Nothing);
+            self.close_client(client, Close::Flush, Reason::ConnectionLimit);
         }
     }
 }

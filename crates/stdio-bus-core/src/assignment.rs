@@ -112,7 +112,6 @@ impl Bus {
     /// A worker of a group for a line that belongs to no session yet.
     pub(super) fn pick_worker_for_line(
         &mut self,
-        now: Moment,
         client: ClientKey,
         group: usize,
         window: Window<'_>,
@@ -125,7 +124,7 @@ impl Bus {
         {
             return Err(denied);
         }
-        self.pick_worker(now, client, group)
+        self.pick_worker(client, group)
     }
 
     /// The group of a new client: its listener's, unless its token is good for other pools only.
@@ -163,10 +162,10 @@ impl Bus {
         Some(first + seat)
     }
 
-    fn pick_worker(&mut self, now: Moment, client: ClientKey, group: usize) -> Result<WorkerKey, (Reason, String)> {
+    fn pick_worker(&mut self, client: ClientKey, group: usize) -> Result<WorkerKey, (Reason, String)> {
         let assignment = self.groups[group].assignment;
         if assignment == Assignment::RoundRobin {
-            return self.next_in_turn(group).ok_or_else(|| self.no_worker(now, group));
+            return self.next_in_turn(group).ok_or_else(|| self.no_worker(group));
         }
         let assigned = self.clients.get(client).and_then(|client| client.assigned.iter().find(|(g, _)| *g == group));
         if let Some((_, worker)) = assigned
@@ -178,13 +177,13 @@ impl Bus {
             return Err((Reason::RequestLost, "the worker of this connection has exited or is stopping".into()));
         }
         let worker = match assignment {
-            Assignment::Dedicated => self.take_in_turn(now, client, group),
+            Assignment::Dedicated => self.take_in_turn(client, group),
             _ => self.next_in_turn(group),
         };
         let Some(worker) = worker else {
             let is_refused = self.clients.get(client).is_some_and(|client| client.refused_worker);
             let too_many = || "no worker is free: too many clients wait for one of their own; try again later".into();
-            return Err(if is_refused { (Reason::NoWorker, too_many()) } else { self.no_worker(now, group) });
+            return Err(if is_refused { (Reason::NoWorker, too_many()) } else { self.no_worker(group) });
         };
         self.assign(client, group, worker);
         Ok(worker)
@@ -205,13 +204,13 @@ impl Bus {
         first.is_some_and(|(pool, _)| self.settings.pools[*pool].on_exit == OnExit::Close)
     }
 
-    fn no_worker(&self, now: Moment, group: usize) -> (Reason, String) {
+    fn no_worker(&self, group: usize) -> (Reason, String) {
         let group = &self.groups[group];
         let text = match group.seats.first() {
-            Some((pool, _)) if group.assignment == Assignment::Dedicated => self.no_free_worker(now, *pool),
+            Some((pool, _)) if group.assignment == Assignment::Dedicated => self.no_free_worker(*pool),
             _ if group.seats.iter().all(|(pool, seat)| self.pools[*pool].seats[*seat].given_up) => {
                 let what = if group.seats.len() == 1 { "its worker was" } else { "all workers were" };
-                format!("no worker is running: {what} {}", self.how_given_up(now, group.seats.iter().copied()))
+                format!("no worker is running: {what} {}", self.how_given_up(group.seats.iter().copied()))
             }
             _ => "no worker is running".into(),
         };
@@ -219,18 +218,19 @@ impl Bus {
     }
 
     /// Why workers were given up, and what brings them back.
-    fn how_given_up(&self, now: Moment, seats: impl Iterator<Item = (usize, usize)>) -> String {
+    fn how_given_up(&self, seats: impl Iterator<Item = (usize, usize)>) -> String {
         let limits = &self.settings.limits;
         let (restarts, window) = (limits.max_restarts, limits.restart_window.as_secs());
         let remedy = match seats.filter_map(|(pool, seat)| self.pools[pool].seats[seat].restart_at).min() {
-            Some(at) => format!("it is tried again in {} s", at.since(now).as_millis().div_ceil(1000)),
+            Some(at) => format!("it is tried again in {} s", at.since(self.now).as_millis().div_ceil(1000)),
             None => "the daemon has to be restarted".to_owned(),
         };
         format!("given up after {restarts} restarts within {window} s (max_restarts); mend the command, {remedy}")
     }
 
     /// Why [`Bus::take_dedicated`] finds nobody in a dedicated pool.
-    fn no_free_worker(&self, now: Moment, pool: usize) -> String {
+    fn no_free_worker(&self, pool: usize) -> String {
+        let now = self.now;
         let most = self.settings.pools[pool].max_instances;
         let (index, pool) = (pool, &self.pools[pool]);
         if pool.live >= most {
@@ -246,7 +246,7 @@ impl Bus {
         if pool.seats.iter().all(|seat| seat.given_up) {
             let what = if pool.seats.len() == 1 { "the spare one was" } else { "the spare ones were" };
             let seats = (0..pool.seats.len()).map(|seat| (index, seat));
-            return format!("no worker is free: {what} {}", self.how_given_up(now, seats));
+            return format!("no worker is free: {what} {}", self.how_given_up(seats));
         }
         if let Some(at) = pool.seats.iter().filter_map(|seat| seat.restart_at).min() {
             let wait = at.since(now).as_millis();
@@ -272,7 +272,7 @@ impl Bus {
     }
 
     /// Takes a warm spare out of its seat for one client, or starts a worker for it if the pool may grow.
-    pub(super) fn take_dedicated(&mut self, now: Moment, client: ClientKey, group: usize) -> Option<WorkerKey> {
+    pub(super) fn take_dedicated(&mut self, client: ClientKey, group: usize) -> Option<WorkerKey> {
         let pool = self.groups[group].seats.first()?.0;
         let worker = match self.next_in_turn(group) {
             Some(spare) => {
@@ -281,14 +281,14 @@ impl Bus {
                 }
                 spare
             }
-            None if !self.may_grow(now, group) => return None,
-            None => self.start_worker(now, pool, None)?,
+            None if !self.may_grow(group) => return None,
+            None => self.start_worker(pool, None)?,
         };
         let taken = self.workers.get_mut(worker)?;
         taken.owner = Some(client);
-        taken.claimed = now;
-        self.count_turn(now, client, worker);
-        self.fill_seats(now, pool);
+        taken.claimed = self.now;
+        self.count_turn(client, worker);
+        self.fill_seats(pool);
         Some(worker)
     }
 
@@ -300,12 +300,12 @@ impl Bus {
 
     /// Whether a worker may be started for a client of a dedicated group. A pool whose workers do not stay is not started
     /// over and over by those who ask for one.
-    pub(super) fn may_grow(&self, now: Moment, group: usize) -> bool {
+    pub(super) fn may_grow(&self, group: usize) -> bool {
         let Some((index, _)) = self.groups[group].seats.first() else { return false };
         let pool = &self.pools[*index];
         pool.live < self.settings.pools[*index].max_instances
             && !pool.seats.iter().any(Seat::is_failing)
-            && pool.rests_until(now).is_none()
+            && pool.rests_until(self.now).is_none()
     }
 
     /// The client that a worker of a dedicated pool belongs to.

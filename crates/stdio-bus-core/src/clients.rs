@@ -31,17 +31,17 @@ impl Bus {
         listener: usize,
         origin: impl Into<Origin>,
     ) -> (Option<ClientKey>, Effects<'_>) {
-        self.check_effects_were_taken();
-        let client = self.admit_client(now, listener, origin.into());
+        self.begin_call(now);
+        let client = self.admit_client(listener, origin.into());
         (client, self.effects())
     }
 
-    fn admit_client(&mut self, now: Moment, listener: usize, origin: Origin) -> Option<ClientKey> {
+    fn admit_client(&mut self, listener: usize, origin: Origin) -> Option<ClientKey> {
         let stdio = self.settings.listeners.get(listener)?.stdio;
         if self.shutdown.refuses_clients() {
             return None;
         }
-        if !self.lets_in(now, listener, &origin) {
+        if !self.lets_in(listener, &origin) {
             return None;
         }
         let source = origin.source();
@@ -49,7 +49,7 @@ impl Bus {
         if let Some(no_room) = &no_room
             && !self.may_explain_refusal()
         {
-            self.refuse_client(now, None, no_room);
+            self.refuse_client(None, no_room);
             return None;
         }
         let number = self.next_client_number;
@@ -57,40 +57,40 @@ impl Bus {
         let room = if self.clients.is_full() { None } else { self.sources.enter(source) };
         let client = room.map(|source_use| Client {
             turned_away: no_room.is_some(),
-            ..Client::new(now, number, listener, group, stdio, Rc::new(origin), source_use)
+            ..Client::new(self.now, number, listener, group, stdio, Rc::new(origin), source_use)
         });
         let Some(key) = client.and_then(|client| self.clients.insert(client)) else {
             // It was on its way when the last slot was taken.
-            self.report(now, Reason::ConnectionLimit, None, || "a client is turned away: no slot is left".into());
+            self.report(Reason::ConnectionLimit, None, || "a client is turned away: no slot is left".into());
             return None;
         };
         self.next_client_number += 1;
-        self.report_client(now, Reason::ClientOpened, key);
+        self.report_client(Reason::ClientOpened, key);
         if self.clients.is_full() && !self.accept_paused {
             self.accept_paused = true;
             self.out.effects.push_back(Effect::PauseAccept);
             let most = self.clients.capacity();
-            self.report(now, Reason::ConnectionLimit, None, || {
+            self.report(Reason::ConnectionLimit, None, || {
                 format!("all {most} connections are in use; new ones wait until one leaves")
             });
-            self.wake_slots_at(now);
+            self.wake_slots_at(self.now);
         }
         if let Some(due) = self.clients.get(key).and_then(|client| self.idle_deadline(client)) {
             self.wake_at(key.into(), due);
         }
         if let Some(no_room) = &no_room {
-            self.refuse_client(now, Some(key), no_room);
+            self.refuse_client(Some(key), no_room);
         }
         Some(key)
     }
 
     /// Tells that a client has come or gone, with what it has come to. One that was only told that there is no room, and
     /// a proxy that looks whether somebody is there, are no clients to people.
-    fn report_client(&mut self, now: Moment, reason: Reason, key: ClientKey) {
+    fn report_client(&mut self, reason: Reason, key: ClientKey) {
         let Some(client) = self.clients.get(key) else { return };
-        let lasted = self.gaps.lasted(now, client.opened);
+        let lasted = self.gaps.lasted(self.now, client.opened);
         let is_nobody = client.turned_away || client.origin.is_proxy && client.end.traffic.lines_in == 0;
-        let report = self.reporter.report(now, reason, || {
+        let report = self.reporter.report(self.now, reason, || {
             let has_gone = reason == Reason::ClientClosed;
             let text = if has_gone { "a client has gone" } else { "a client connected" };
             let report = Report {
@@ -105,78 +105,78 @@ impl Bus {
     }
 
     /// It has sent everything. It is closed when it has its answers (decision 10).
-    pub(super) fn on_client_ended(&mut self, now: Moment, key: ClientKey) {
+    pub(super) fn on_client_ended(&mut self, key: ClientKey) {
         let Some(client) = self.clients.get_mut(key) else { return };
         match client.phase {
             Phase::Open => {
-                let deadline = now.after(self.settings.limits.drain_timeout);
+                let deadline = self.now.after(self.settings.limits.drain_timeout);
                 client.phase = Phase::HalfClosed;
                 client.deadline = Some(deadline);
-                self.judge_source(now, key);
+                self.judge_source(key);
                 self.wake_at(key.into(), deadline);
-                self.fail_requests_to_client(now, key);
-                self.finish_half_closed(now, key);
+                self.fail_requests_to_client(key);
+                self.finish_half_closed(key);
             }
             Phase::Flushing if client.end.output.queued() == 0 => {
-                self.close_client(now, key, Close::Now, Reason::ClientClosed)
+                self.close_client(key, Close::Now, Reason::ClientClosed)
             }
-            Phase::Refusing => self.close_client(now, key, Close::Flush, Reason::ClientClosed),
+            Phase::Refusing => self.close_client(key, Close::Flush, Reason::ClientClosed),
             Phase::Flushing | Phase::HalfClosed | Phase::Closing => {}
         }
     }
 
     /// One of its requests was answered: reads it again, or closes it, if that waited for it.
-    pub(super) fn wake_after_answer(&mut self, now: Moment, key: ClientKey) {
-        self.finish_half_closed(now, key);
-        self.watch_silence(now);
+    pub(super) fn wake_after_answer(&mut self, key: ClientKey) {
+        self.finish_half_closed(key);
+        self.watch_silence();
     }
 
     /// Closes a half-closed client that waits for nothing more.
-    fn finish_half_closed(&mut self, now: Moment, key: ClientKey) {
+    fn finish_half_closed(&mut self, key: ClientKey) {
         let Some(client) = self.clients.get(key) else { return };
         if client.phase == Phase::HalfClosed && client.end.outstanding.is_empty() {
-            self.close_client(now, key, Close::Flush, Reason::ClientClosed);
+            self.close_client(key, Close::Flush, Reason::ClientClosed);
         }
     }
 
     /// It has said that it leaves, and looks at nothing that comes after that.
-    pub(super) fn on_client_left(&mut self, now: Moment, key: ClientKey) {
-        self.close_client(now, key, Close::Flush, Reason::ClientClosed);
+    pub(super) fn on_client_left(&mut self, key: ClientKey) {
+        self.close_client(key, Close::Flush, Reason::ClientClosed);
     }
 
     /// It sends what is no text.
-    pub(super) fn on_binary_ignored(&mut self, now: Moment, key: ClientKey) {
-        self.report(now, Reason::BinaryIgnored, Some(Peer::Client(key)), || {
+    pub(super) fn on_binary_ignored(&mut self, key: ClientKey) {
+        self.report(Reason::BinaryIgnored, Some(Peer::Client(key)), || {
             "a client sends binary messages, which are ignored; send JSON-RPC in text messages".into()
         });
     }
 
     /// What it sends cannot be read, and nothing that would come after it.
-    pub(super) fn on_client_faulty(&mut self, now: Moment, key: ClientKey, why: &str, is_too_long: bool) {
+    pub(super) fn on_client_faulty(&mut self, key: ClientKey, why: &str, is_too_long: bool) {
         if self.clients.get(key).is_none_or(|client| client.phase >= Phase::Flushing) {
             return;
         }
         let reason = if is_too_long { Reason::ClientLineTooLong } else { Reason::ClientMalformed };
-        self.report(now, reason, Some(Peer::Client(key)), || format!("a client is closed: {why}"));
-        self.close_client(now, key, Close::Flush, reason);
+        self.report(reason, Some(Peer::Client(key)), || format!("a client is closed: {why}"));
+        self.close_client(key, Close::Flush, reason);
     }
 
     /// It can be written to no more.
-    pub(super) fn on_client_broken(&mut self, now: Moment, key: ClientKey, why: &str) {
+    pub(super) fn on_client_broken(&mut self, key: ClientKey, why: &str) {
         let Some(client) = self.clients.get(key) else { return };
         if client.phase == Phase::Closing {
             return;
         }
         let (pending, unsent) = (client.end.outstanding.len(), client.end.output.queued());
-        self.report(now, Reason::ClientBroken, Some(Peer::Client(key)), || {
+        self.report(Reason::ClientBroken, Some(Peer::Client(key)), || {
             format!("a client broke off ({why}) with {pending} requests pending and {unsent} bytes unsent")
         });
-        self.close_client(now, key, Close::Now, Reason::ClientBroken);
+        self.close_client(key, Close::Now, Reason::ClientBroken);
     }
 
     /// Stops listening to a client and closes it. Its requests and sessions end at once (spec 7.2). The first reason
     /// is the one that is told.
-    pub(super) fn close_client(&mut self, now: Moment, key: ClientKey, how: Close, why: Reason) {
+    pub(super) fn close_client(&mut self, key: ClientKey, how: Close, why: Reason) {
         let Some(client) = self.clients.get_mut(key) else { return };
         let next = match how {
             Close::Refuse => Phase::Refusing,
@@ -195,35 +195,35 @@ impl Bus {
         if how == Close::Flush {
             let limits = &self.settings.limits;
             let patience = if client.end.output.queued() > 0 { limits.drain_timeout.max(LINGER) } else { LINGER };
-            let deadline = now.after(patience);
+            let deadline = self.now.after(patience);
             client.deadline = Some(deadline);
             client.end.output.begin_flush();
             self.wake_at(key.into(), deadline);
         }
         if first {
-            self.stop_waiting(now, Peer::Client(key));
-            self.stop_awaiting_worker(now, key);
+            self.stop_waiting(Peer::Client(key));
+            self.stop_awaiting_worker(key);
             if was_open && matches!(why, Reason::ClientClosed | Reason::ClientBroken) {
-                self.judge_source(now, key);
+                self.judge_source(key);
             }
-            self.detach_client(now, key);
+            self.detach_client(key);
         }
         if how == Close::Refuse {
-            self.begin_refusing(now, key);
+            self.begin_refusing(key);
         }
-        // Workers that waited for it can go on: what they send to it now has nowhere to go.
-        self.release_waiters(now, Peer::Client(key));
+        // Workers that waited for it can go on: what they send to it self.now has nowhere to go.
+        self.release_waiters(Peer::Client(key));
         let nothing_left = self.clients.get(key).is_some_and(|client| client.end.output.queued() == 0);
         if how == Close::Flush && was_half_closed && nothing_left {
-            return self.close_client(now, key, Close::Now, why);
+            return self.close_client(key, Close::Now, why);
         }
         self.out.effects.push_back(Effect::Close { client: key, how, why });
-        self.recheck_quiesced(now);
+        self.recheck_quiesced();
     }
 
     /// Ends the requests of a client that leaves, and holds or drops its sessions.
-    fn detach_client(&mut self, now: Moment, key: ClientKey) {
-        self.send_cancellations(now, key);
+    fn detach_client(&mut self, key: ClientKey) {
+        self.send_cancellations(key);
         let Some(client) = self.clients.get(key) else { return };
         let outstanding: Vec<_> = self.pending.asked(&client.end.outstanding).collect();
         for request in outstanding {
@@ -234,13 +234,13 @@ impl Bus {
                 None => (Reason::RequestDiscarded, Outcome::ClientLeft),
             };
             let id = self.pending.asker_text(request);
-            self.report_request(now, reason, [Some(key.into()), None], || {
+            self.report_request(reason, [Some(key.into()), None], || {
                 (Some(id), "the connection was closed before its answer came".into())
             });
             self.count_outcome(request, outcome);
             self.orphan_request(request);
         }
-        self.fail_requests_to_client(now, key);
+        self.fail_requests_to_client(key);
         while let Some(session) = self.clients.get(key).and_then(|client| client.end.sessions.first()) {
             self.hold_session(session);
         }
@@ -248,13 +248,13 @@ impl Bus {
             self.clients.get_mut(key).map(|client| core::mem::take(&mut client.assigned)).unwrap_or_default();
         for (group, worker) in assigned {
             if self.groups[group].assignment == Assignment::Dedicated {
-                self.stop_worker(now, worker);
+                self.stop_worker(worker);
             }
         }
     }
 
     /// `cancel_on_disconnect`: tells workers to stop working for a client that leaves (decision 11).
-    fn send_cancellations(&mut self, now: Moment, key: ClientKey) {
+    fn send_cancellations(&mut self, key: ClientKey) {
         let Some(client) = self.clients.get(key) else { return };
         let mut sessions = Vec::new();
         for request in self.pending.asked(&client.end.outstanding) {
@@ -266,11 +266,11 @@ impl Bus {
             }
         }
         for session in sessions {
-            self.send_cancellation(now, session);
+            self.send_cancellation(session);
         }
     }
 
-    fn send_cancellation(&mut self, now: Moment, session: SessionKey) {
+    fn send_cancellation(&mut self, session: SessionKey) {
         let Some(session) = self.sessions.get(session) else { return };
         let worker = session.worker;
         let wanted = self.workers.get(worker).is_some_and(|w| self.settings.pools[w.pool].cancel_on_disconnect);
@@ -280,49 +280,49 @@ impl Bus {
         let mut bytes = b"{\"jsonrpc\":\"2.0\",\"method\":\"session/cancel\",\"params\":{\"sessionId\":".to_vec();
         reply::write_string(session.name.as_bytes(), &mut bytes);
         bytes.extend_from_slice(b"}}\n");
-        self.send(now, worker.into(), &bytes);
+        self.send(worker.into(), &bytes);
     }
 
     /// A client loses a session to another connection: nobody waits for what is pending in it any more.
-    pub(super) fn end_use_of_session(&mut self, now: Moment, key: ClientKey, session: SessionKey) {
+    pub(super) fn end_use_of_session(&mut self, key: ClientKey, session: SessionKey) {
         let Some(client) = self.clients.get(key) else { return };
         let is_in_it = |request: &RequestKey| self.pending.sessions(*request).contains(&Some(session));
         let outstanding: Vec<_> = self.pending.asked(&client.end.outstanding).filter(is_in_it).collect();
         let mut to_answer = self.pending.unanswered(key.into(), client.end.unanswered);
         to_answer.retain(is_in_it);
         if !outstanding.is_empty() {
-            self.send_cancellation(now, session);
+            self.send_cancellation(session);
         }
         for request in outstanding {
             let text = "another connection of the same name has taken this session over";
-            self.fail_request(now, request, Reason::SessionTaken, text);
+            self.fail_request(request, Reason::SessionTaken, text);
         }
-        self.fail_requests_of_workers(now, key, to_answer);
+        self.fail_requests_of_workers(key, to_answer);
     }
 
     /// Answers requests of workers with errors that this client will not answer any more.
-    fn fail_requests_to_client(&mut self, now: Moment, key: ClientKey) {
+    fn fail_requests_to_client(&mut self, key: ClientKey) {
         let Some(client) = self.clients.get(key) else { return };
         let to_answer = self.pending.unanswered(key.into(), client.end.unanswered);
-        self.fail_requests_of_workers(now, key, to_answer);
+        self.fail_requests_of_workers(key, to_answer);
     }
 
-    fn fail_requests_of_workers(&mut self, now: Moment, key: ClientKey, to_answer: Vec<RequestKey>) {
+    fn fail_requests_of_workers(&mut self, key: ClientKey, to_answer: Vec<RequestKey>) {
         for request in to_answer {
             let asker = self.pending.get(request).and_then(Request::asker);
             let (id, shown) = (self.pending.asker_token(request), self.pending.asker_text(request));
             self.forget_request(request);
             let Some(asker) = asker else { continue };
-            self.report_request(now, Reason::ClientLeft, [Some(key.into()), Some(asker)], || {
+            self.report_request(Reason::ClientLeft, [Some(key.into()), Some(asker)], || {
                 (Some(shown), "the client left before it answered a worker's request".into())
             });
             let text = "the client has left";
-            self.send_error(now, asker, &id, None, Reason::ClientLeft, text, Delivered::Yes);
+            self.send_error(asker, &id, None, Reason::ClientLeft, text, Delivered::Yes);
         }
     }
 
     /// Bytes have left for a client: sees whether a closing one has all of its own.
-    pub(super) fn check_flushed(&mut self, now: Moment, key: ClientKey) {
+    pub(super) fn check_flushed(&mut self, key: ClientKey) {
         let Some(client) = self.clients.get_mut(key) else { return };
         if client.phase != Phase::Flushing {
             return;
@@ -333,18 +333,18 @@ impl Bus {
             _ if client.end.output.flush_goes_on() => self.settings.limits.drain_timeout.max(LINGER),
             _ => return,
         };
-        let deadline = now.after(patience);
+        let deadline = self.now.after(patience);
         client.deadline = Some(deadline);
         self.wake_at(key.into(), deadline);
     }
 
     /// Its descriptor is closed.
-    pub(super) fn on_client_closed(&mut self, now: Moment, key: ClientKey) {
+    pub(super) fn on_client_closed(&mut self, key: ClientKey) {
         let Some(client) = self.clients.get(key) else { return };
         if client.phase != Phase::Closing {
-            self.close_client(now, key, Close::Now, Reason::ClientClosed);
+            self.close_client(key, Close::Now, Reason::ClientClosed);
         }
-        self.report_client(now, Reason::ClientClosed, key);
+        self.report_client(Reason::ClientClosed, key);
         let Some(mut client) = self.clients.remove(key) else { return };
         self.timers.disarm(Timer::Client(key), &mut client.end.timer);
         self.sources.leave(client.source_use);
@@ -358,7 +358,7 @@ impl Bus {
                 && self.settings.listeners.len() == 1
                 && self.stage() == Stage::Running
             {
-                self.report(now, Reason::NoInput, None, || {
+                self.report(Reason::NoInput, None, || {
                     "stdin ended before a line came on it; to serve clients that connect, add --tcp 127.0.0.1:9000, \
                      --unix PATH or listeners in the configuration"
                         .into()
@@ -366,21 +366,22 @@ impl Bus {
             }
             let lost_its_worker = client.why == Some(Reason::OwnWorkerEnded);
             let why = if lost_its_worker { "the worker of its one client has ended" } else { "stdin has ended" };
-            self.begin_shutdown(now, why);
+            self.begin_shutdown(why);
         }
-        self.advance_shutdown(now);
+        self.advance_shutdown();
     }
 
     /// A half-closed client has waited long enough. It gets errors for answers, and is closed with the last one.
-    fn fail_requests_of_client(&mut self, now: Moment, key: ClientKey) {
+    fn fail_requests_of_client(&mut self, key: ClientKey) {
         for request in self.asked_by(key.into()) {
             let text = "the answer did not come within drain_timeout_sec after the end of the client's input";
-            self.fail_request(now, request, Reason::Timeout, text);
+            self.fail_request(request, Reason::Timeout, text);
         }
     }
 
     /// Closes a client whose time is up.
-    pub(super) fn tick_client(&mut self, now: Moment, key: ClientKey) {
+    pub(super) fn tick_client(&mut self, key: ClientKey) {
+        let now = self.now;
         let Limits { backpressure_timeout: timeout, drain_timeout, .. } = self.settings.limits;
         let Some(client) = self.clients.get(key) else { return };
         if client.end.gate.penalised_until().is_some_and(|until| until <= now) {
@@ -394,25 +395,25 @@ impl Bus {
         }
         let (deadline, phase, queued) = (client.deadline, client.phase, client.end.output.queued());
         if stalls_at.is_some_and(|at| at <= now) {
-            self.report(now, Reason::ClientStalled, Some(Peer::Client(key)), || {
+            self.report(Reason::ClientStalled, Some(Peer::Client(key)), || {
                 let seconds = timeout.as_secs_f32();
                 format!("a client took no bytes for {seconds} s, with {queued} bytes queued; it is closed")
             });
-            self.close_client(now, key, Close::Now, Reason::ClientStalled);
+            self.close_client(key, Close::Now, Reason::ClientStalled);
         } else if deadline.is_some_and(|at| at <= now) && phase != Phase::Refusing {
             if phase == Phase::HalfClosed {
-                self.fail_requests_of_client(now, key);
+                self.fail_requests_of_client(key);
             } else {
                 if queued > 0 {
-                    self.report(now, Reason::ClientOverdue, Some(Peer::Client(key)), || {
+                    self.report(Reason::ClientOverdue, Some(Peer::Client(key)), || {
                         format!("a closing client did not take its last {queued} bytes in time")
                     });
                 }
-                self.close_client(now, key, Close::Now, Reason::ClientOverdue);
+                self.close_client(key, Close::Now, Reason::ClientOverdue);
             }
         }
-        let idle = self.tick_idle(now, key);
-        let refusing = self.tick_refusing(now, key);
+        let idle = self.tick_idle(key);
+        let refusing = self.tick_refusing(key);
         let Some(client) = self.clients.get(key).filter(|client| client.phase < Phase::Closing) else { return };
         let end = &client.end;
         let next = [client.deadline, end.output.stalls_at(timeout), end.gate.penalised_until(), idle, refusing];

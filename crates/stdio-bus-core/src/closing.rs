@@ -30,7 +30,7 @@ const MOST_BYTES: usize = 32 << 20;
 impl Bus {
     /// Closes a client that can still be spoken to, in an orderly way. `why` is what is told of the close and of its
     /// pending requests, `text` a sentence for people.
-    pub(super) fn close_orderly(&mut self, now: Moment, key: ClientKey, why: Reason, text: &str) {
+    pub(super) fn close_orderly(&mut self, key: ClientKey, why: Reason, text: &str) {
         let Some(client) = self.clients.get_mut(key).filter(|client| client.phase < Phase::Refusing) else { return };
         client.why.get_or_insert(why);
         let refusal = match why {
@@ -38,35 +38,35 @@ impl Bus {
             _ => Refusal(Reason::ConnectionClosing, format!("this connection is being closed: {text}")),
         };
         let saves_memory = why == Reason::MemoryLimit;
-        client.refusing = Refusing { since: now, saves_memory, refusal: Some(refusal), ..Refusing::default() };
+        client.refusing = Refusing { since: self.now, saves_memory, refusal: Some(refusal), ..Refusing::default() };
         for request in self.asked_by(key.into()) {
-            self.fail_request(now, request, why, text);
+            self.fail_request(request, why, text);
         }
         // It may have no request by whose error it would learn that the daemon goes on.
         if why != Reason::ShuttingDown {
-            self.send_error(now, key.into(), b"null", None, why, text, Delivered::Nothing);
+            self.send_error(key.into(), b"null", None, why, text, Delivered::Nothing);
         }
         let is_open = self.clients.get(key).is_some_and(|client| client.phase == Phase::Open);
         // Where nothing is said, nobody has to be heard for it.
         let how = if is_open && self.settings.routing.error_replies { Close::Refuse } else { Close::Flush };
-        self.close_client(now, key, how, why);
+        self.close_client(key, how, why);
     }
 
-    /// A client is refused from now on: nothing else keeps it from being read.
-    pub(super) fn begin_refusing(&mut self, now: Moment, key: ClientKey) {
+    /// A client is refused from self.now on: nothing else keeps it from being read.
+    pub(super) fn begin_refusing(&mut self, key: ClientKey) {
         // The end of the daemon has a deadline for all.
-        let longest = if self.shutdown.has_deadline_for_clients() { None } else { Some(now.after(LONGEST)) };
+        let longest = if self.shutdown.has_deadline_for_clients() { None } else { Some(self.now.after(LONGEST)) };
         let Some(client) = self.clients.get_mut(key) else { return };
         client.deadline = longest;
         client.granted = None;
         client.penalty = Penalty::default();
         client.end.gate = ReadGate::default();
-        self.wake_at(key.into(), now.after(SILENCE));
+        self.wake_at(key.into(), self.now.after(SILENCE));
     }
 
     /// Bytes of a client that is refused.
     #[cold]
-    pub(super) fn refuse_lines(&mut self, now: Moment, key: ClientKey, window: Window<'_>) -> Received {
+    pub(super) fn refuse_lines(&mut self, key: ClientKey, window: Window<'_>) -> Received {
         let bytes = window.data().len();
         let is_short = self.shortage.is_on();
         let Some(client) = self.clients.get_mut(key).filter(|client| client.phase == Phase::Refusing) else {
@@ -76,26 +76,26 @@ impl Bus {
             return Received { consumed: 0, next: Next::Wait };
         }
         if bytes > client.end.kept {
-            client.heard = now;
+            client.heard = self.now;
         }
         if client.refusing.skips {
             let end = memchr::memchr(b'\n', window.data());
             client.refusing.skips = end.is_none();
             client.end.kept = 0;
             let consumed = end.map_or(bytes, |end| end + 1);
-            self.count_refused(now, key, consumed);
+            self.count_refused(key, consumed);
             return Received { consumed, next: if consumed < bytes { Next::Again } else { Next::Read } };
         }
-        let mut batch = core::mem::take(&mut self.batch);
+        let mut batch = core::mem::take(&mut self.intake.batch);
         batch.clear();
-        let (outcome, unfinished) = client.end.find_lines(&mut self.scanner, window, &mut batch);
+        let (outcome, unfinished) = client.end.find_lines(&mut self.intake.scanner, window, &mut batch);
         let saves_memory = client.refusing.saves_memory || is_short;
-        let mut progress = self.refuse_each(now, key, window, &batch);
+        let mut progress = self.refuse_each(key, window, &batch);
         if progress.flow == Flow::Next {
-            progress.flow = self.check_rest(now, key.into(), window, outcome, unfinished);
+            progress.flow = self.check_rest(key.into(), window, outcome, unfinished);
         }
-        let mut received = self.keep_rest(now, key.into(), bytes, &batch, outcome, progress);
-        self.batch = batch;
+        let mut received = self.keep_rest(key.into(), bytes, &batch, outcome, progress);
+        self.intake.batch = batch;
         if received.next == Next::Read
             && saves_memory
             && received.consumed < bytes
@@ -106,14 +106,14 @@ impl Bus {
             client.end.kept = 0;
             received.consumed = bytes;
         }
-        self.count_refused(now, key, received.consumed);
+        self.count_refused(key, received.consumed);
         received
     }
 
-    fn refuse_each(&mut self, now: Moment, key: ClientKey, window: Window<'_>, batch: &[Line]) -> Progress {
+    fn refuse_each(&mut self, key: ClientKey, window: Window<'_>, batch: &[Line]) -> Progress {
         let (mut flow, mut bytes, mut lines) = (Flow::Next, 0, 0);
         for line in batch {
-            flow = self.refuse_one(now, key, window, line);
+            flow = self.refuse_one(key, window, line);
             if flow != Flow::Next {
                 break;
             }
@@ -124,24 +124,25 @@ impl Bus {
         Progress { flow, bytes, lines }
     }
 
-    fn refuse_one(&mut self, now: Moment, key: ClientKey, window: Window<'_>, line: &Line) -> Flow {
+    fn refuse_one(&mut self, key: ClientKey, window: Window<'_>, line: &Line) -> Flow {
         if line.span.len() > self.longest_line(key.into()) {
-            return self.line_too_long(now, key.into());
+            return self.line_too_long(key.into());
         }
         if line.has(Line::ID_INVALID) {
-            return self.invalid_id(now, key.into());
+            return self.invalid_id(key.into());
         }
         // What a worker has asked of it was answered when the close began.
         if kind(line) == Kind::Response {
-            return self.client_response(now, key, window, line);
+            return self.client_response(key, window, line);
         }
         let refusal = self.clients.get(key).and_then(|client| client.refusing.refusal.clone());
         let Some(refusal) = refusal else { return Flow::Over };
-        self.refuse(now, key.into(), window, line, refusal)
+        self.refuse(key.into(), window, line, refusal)
     }
 
     /// So many bytes of a client were refused. One that goes on and on is heard no longer.
-    fn count_refused(&mut self, now: Moment, key: ClientKey, bytes: usize) {
+    fn count_refused(&mut self, key: ClientKey, bytes: usize) {
+        let now = self.now;
         let Some(client) = self.clients.get_mut(key).filter(|client| client.phase == Phase::Refusing) else { return };
         client.refusing.bytes += bytes;
         let is_over = client.refusing.bytes > MOST_BYTES;
@@ -152,7 +153,7 @@ impl Bus {
     }
 
     /// Goes on with the close of a client that was heard to the end. Gives when to look at it again.
-    pub(super) fn tick_refusing(&mut self, now: Moment, key: ClientKey) -> Option<Moment> {
+    pub(super) fn tick_refusing(&mut self, key: ClientKey) -> Option<Moment> {
         let client = self.clients.get(key).filter(|client| client.phase == Phase::Refusing)?;
         // One that is not read, since it does not take its errors, is not silent.
         let is_silent = (!client.end.gate.waits() && client.end.waiting.is_empty()).then(|| {
@@ -160,19 +161,19 @@ impl Bus {
             client.heard.max(client.refusing.since).after(if is_amid_a_line { LONGEST } else { SILENCE })
         });
         let due = [is_silent, client.deadline].into_iter().flatten().min()?;
-        if due > now {
+        if due > self.now {
             return Some(due);
         }
-        self.leave_unread(now, key);
-        self.close_client(now, key, Close::Flush, Reason::ClientClosed);
+        self.leave_unread(key);
+        self.close_client(key, Close::Flush, Reason::ClientClosed);
         None
     }
 
     /// Tells what of a client is neither answered nor refused, since it takes no answers.
-    pub(super) fn leave_unread(&mut self, now: Moment, key: ClientKey) {
+    pub(super) fn leave_unread(&mut self, key: ClientKey) {
         let waiting = self.clients.get_mut(key).map_or(0, |client| core::mem::take(&mut client.end.waiting).len());
         if waiting > 0 {
-            self.report(now, Reason::ClientOverdue, Some(Peer::Client(key)), || {
+            self.report(Reason::ClientOverdue, Some(Peer::Client(key)), || {
                 format!(
                     "a client did not read in time: {waiting} lines of it, or more, are neither answered nor refused"
                 )

@@ -7,7 +7,7 @@ use ndjson_scan::{Line, Window};
 
 use super::id::{Id, View};
 use super::message::{Cancel, Refusal, has_escape, print_of};
-use super::peer::{Moment, Peer, RequestKey, Text, WorkerKey};
+use super::peer::{Peer, RequestKey, Text, WorkerKey};
 use super::pending::{Direction, NewRequest, Request, Wire};
 use super::reply::Delivered;
 use super::report::Reason;
@@ -18,19 +18,13 @@ use super::{Bus, end_of};
 impl Bus {
     /// Records a request. Returns the token to replace its id with, if the answerer may not see the asker's
     /// (decision 4).
-    pub(super) fn ask(
-        &mut self,
-        now: Moment,
-        new: &NewRequest,
-        id: &View<'_>,
-        token: &[u8],
-    ) -> Result<Option<Text>, Refusal> {
+    pub(super) fn ask(&mut self, new: &NewRequest, id: &View<'_>, token: &[u8]) -> Result<Option<Text>, Refusal> {
         let (asker, answerer) = (new.asker(), new.answerer());
         let found = self.pending.find_or_place(answerer.into(), id);
         if found.is_ok() && self.settings.routing.id_collision == IdCollision::Reject {
             return Err(Refusal(Reason::IdCollision, "another request with this id is pending".into()));
         }
-        self.make_room(now, new.direction, asker)?;
+        self.make_room(new.direction, asker)?;
         let (mut edit, mut wire) = (None, Wire::AsItIs);
         if found.is_ok() || !id.is_plain() || self.wants_fresh_id(answerer, id) {
             let made = Id::made(self.ids_made, id.is_string());
@@ -40,7 +34,7 @@ impl Bus {
         } else if token[0] == b'"' && has_escape(token) {
             wire = Wire::Spelled(token);
         }
-        let came_at = self.gaps.came_at(now);
+        let came_at = self.gaps.came_at(self.now);
         let (client, worker) = (self.clients.get_mut(new.client), self.workers.get_mut(new.worker));
         let (Some(client), Some(worker)) = (client, worker) else { return Err(gone()) };
         let (from, to) = match new.direction {
@@ -54,7 +48,7 @@ impl Bus {
         worker.creating += u32::from(new.effect.creates);
         if new.direction == Direction::ToWorkers {
             worker.audience.note(new.client);
-            if let Some(at) = worker.begin_answering(now) {
+            if let Some(at) = worker.begin_answering(self.now) {
                 self.wake_at(answerer, at);
             }
         }
@@ -81,7 +75,7 @@ impl Bus {
 
     /// Makes sure that one more request fits. Requests that nobody waits for go first, then one of the client that
     /// holds most.
-    fn make_room(&mut self, now: Moment, direction: Direction, asker: Peer) -> Result<(), Refusal> {
+    fn make_room(&mut self, direction: Direction, asker: Peer) -> Result<(), Refusal> {
         let is_full = self.pending.is_full(direction);
         let askers = match direction {
             Direction::ToWorkers => self.clients.len(),
@@ -92,21 +86,21 @@ impl Bus {
             return Ok(());
         }
         if let Some(unwanted) = self.pending.take_oldest_unwanted(direction) {
-            self.discard_unwanted(now, unwanted);
+            self.discard_unwanted(unwanted);
             return Ok(());
         }
         let Peer::Client(client) = asker else { return Err(too_many()) };
         let holder = if is_full { self.heaviest(client, |client| client.end.outstanding.len()) } else { None };
         let holder = holder.and_then(|holder| self.clients.get(holder));
         let Some(newest) = holder.and_then(|client| self.pending.newest(&client.end.outstanding)) else {
-            self.penalise_refusal(now, client);
+            self.penalise_refusal(client);
             return Err(too_many());
         };
         let text = format!(
             "all {MAX_PENDING_REQUESTS} slots for pending requests are in use, and this connection holds most of them"
         );
-        self.fail_request(now, newest, Reason::PendingLimit, &text);
-        self.retire_request(now, newest);
+        self.fail_request(newest, Reason::PendingLimit, &text);
+        self.retire_request(newest);
         Ok(())
     }
 
@@ -141,7 +135,7 @@ impl Bus {
     }
 
     /// Takes an answered request out, and sends its answer to the asker, with the original id.
-    pub(super) fn deliver_answer(&mut self, now: Moment, key: RequestKey, to: Peer, line: &Line) {
+    pub(super) fn deliver_answer(&mut self, key: RequestKey, to: Peer, line: &Line) {
         let Some(request) = self.pending.get(key) else { return };
         let (answerer, since) = (request.answerer(), request.since());
         let replaced = self.pending.replaced_token(key);
@@ -154,31 +148,31 @@ impl Bus {
             worker.answering.responds |= is_response && !line.method.is_some();
             let is_error = line.has(Line::ERROR) && !line.has(Line::RESULT);
             let outcome = if is_error { Outcome::Error } else { Outcome::Answered };
-            self.pools[worker.pool].tally.answered(outcome, self.gaps.lasted(now, since));
+            self.pools[worker.pool].tally.answered(outcome, self.gaps.lasted(self.now, since));
         }
-        self.forward_with_id(now, to, line, replaced);
+        self.forward_with_id(to, line, replaced);
     }
 
     /// Forgets a request whose answer nobody wants, though it may still come. Some cancelled requests have to be
     /// answered: those get an error.
-    fn discard_unwanted(&mut self, now: Moment, key: RequestKey) {
+    fn discard_unwanted(&mut self, key: RequestKey) {
         let Some(request) = self.pending.get(key) else { return };
         let (asker, cancelled) = (request.asker(), request.cancelled());
         if asker.is_some() && cancelled == Some(Cancel::Answered) {
             let text = "the request was cancelled, and the worker did not answer it";
-            self.fail_request(now, key, Reason::Cancelled, text);
+            self.fail_request(key, Reason::Cancelled, text);
         } else if asker.is_some() {
             self.count_outcome(key, Outcome::Cancelled);
-            self.report(now, Reason::Cancelled, asker, || {
+            self.report(Reason::Cancelled, asker, || {
                 "a request was cancelled; its answer is not waited for any more".into()
             });
             if let Some(end) = asker.and_then(|asker| self.endpoint(asker)) {
                 end.traffic.given_up += 1;
             }
         }
-        self.retire_request(now, key);
+        self.retire_request(key);
         if let Some(Peer::Client(client)) = asker {
-            self.wake_after_answer(now, client);
+            self.wake_after_answer(client);
         }
     }
 
@@ -210,7 +204,7 @@ impl Bus {
     }
 
     /// Forgets a request whose answer may still come: no other request of its answerer gets its id before.
-    pub(super) fn retire_request(&mut self, now: Moment, key: RequestKey) {
+    pub(super) fn retire_request(&mut self, key: RequestKey) {
         let Some(request) = self.pending.get(key) else { return };
         let (answerer, effect) = (request.answerer(), request.effect());
         let fingerprint = self.pending.wire_fingerprint(key);
@@ -224,7 +218,7 @@ impl Bus {
             if let Some(worker) = self.workers.get_mut(worker) {
                 worker.may_create = true;
             }
-            self.drop_early(now, worker);
+            self.drop_early(worker);
         }
         if let (Some(end), Some(fingerprint)) = (self.endpoint(answerer), fingerprint) {
             end.retire_id(fingerprint);
@@ -257,45 +251,45 @@ impl Bus {
     }
 
     /// Answers requests that have waited too long, and forgets cancelled ones.
-    pub(super) fn tick_requests(&mut self, now: Moment) {
+    pub(super) fn tick_requests(&mut self) {
         let mut late = Vec::new();
-        for key in self.pending.expired(now) {
+        for key in self.pending.expired(self.now) {
             let Some(request) = self.pending.get(key) else { continue };
             if request.cancelled().is_some() {
-                self.discard_unwanted(now, key);
+                self.discard_unwanted(key);
             } else {
                 let answerer = request.answerer();
                 let text = "the worker did not answer within request_timeout_sec";
-                self.fail_request(now, key, Reason::Timeout, text);
+                self.fail_request(key, Reason::Timeout, text);
                 if let Peer::Worker(worker) = answerer {
                     late.push(worker);
                 }
             }
         }
-        // Only now, since what is due with them is dealt with first.
+        // Only self.now, since what is due with them is dealt with first.
         for worker in late {
-            self.count_timeout(now, worker);
+            self.count_timeout(worker);
         }
         let next = self.pending.next_expiry();
         self.wake_requests_at(next);
     }
 
     /// The asker of a client's request is told that no answer will come, and the loss is reported.
-    pub(super) fn fail_request(&mut self, now: Moment, key: RequestKey, reason: Reason, text: &str) {
+    pub(super) fn fail_request(&mut self, key: RequestKey, reason: Reason, text: &str) {
         let Some(request) = self.pending.get(key) else { return };
         let (Some(Peer::Client(client)), Peer::Worker(worker)) = (request.asker(), request.answerer()) else { return };
         let session = request.session().filter(|_| request.session_on_top()).and_then(|key| self.sessions.get(key));
         let session = session.map(|session| session.name.clone());
         let (token, id) = (self.pending.asker_token(key), self.pending.asker_text(key));
-        self.report_request(now, reason, [Some(client.into()), Some(worker.into())], || (Some(id), text.into()));
+        self.report_request(reason, [Some(client.into()), Some(worker.into())], || (Some(id), text.into()));
         self.count_outcome(key, Outcome::of(reason));
         let (pool, cause) = self.workers.get(worker).map_or((None, None), |worker| (Some(worker.pool), worker.cause));
         self.count_error(pool, reason);
         self.orphan_request(key);
         let session = session.as_ref().map(Text::as_bytes);
         let cause = cause.filter(|_| reason == Reason::RequestLost);
-        self.send_error_for(now, client.into(), &token, session, (reason, cause), text, Delivered::Yes);
-        self.wake_after_answer(now, client);
+        self.send_error_for(client.into(), &token, session, (reason, cause), text, Delivered::Yes);
+        self.wake_after_answer(client);
     }
 
     /// Panics if requests and what their ends know of them disagree.

@@ -9,7 +9,7 @@ use ndjson_scan::{Line, Span};
 use super::Bus;
 use super::gate::Hold;
 use super::message::{Edit, Edits};
-use super::peer::{ClientKey, Moment, Peer, Text, WorkerKey};
+use super::peer::{ClientKey, Peer, Text, WorkerKey};
 use super::port::{Close, Effect};
 use super::report::Reason;
 
@@ -30,17 +30,17 @@ pub(super) enum Room {
 
 impl Bus {
     /// Lets a peer wait for its own output, if that is full: an error is to be queued there. Says whether it waits.
-    pub(super) fn block_on_itself(&mut self, now: Moment, peer: Peer) -> bool {
+    pub(super) fn block_on_itself(&mut self, peer: Peer) -> bool {
         let is_full = self.endpoint(peer).is_some_and(|end| end.output.is_full());
         if is_full {
-            self.block(now, peer, peer);
+            self.block(peer, peer);
         }
         is_full
     }
 
     /// Lets a client wait that sends `bytes` to a worker, if the worker is full or others have their turn. Says whether
     /// it waits.
-    pub(super) fn block_on_worker(&mut self, now: Moment, client: ClientKey, worker: WorkerKey, bytes: usize) -> bool {
+    pub(super) fn block_on_worker(&mut self, client: ClientKey, worker: WorkerKey, bytes: usize) -> bool {
         let alone = self.clients.len() == 1;
         let Some(to) = self.workers.get_mut(worker) else { return false };
         let is_full = to.end.output.is_full();
@@ -54,7 +54,7 @@ impl Bus {
         if !is_full && (!in_turns || has_turn || to.window.has_room_for(client, others_wait, alone)) {
             to.window.mark_line_end(client, bytes);
             if to.end.blocked_on.is_some() {
-                self.limit_hold_up(now, worker, client);
+                self.limit_hold_up(worker, client);
             }
             return false;
         }
@@ -62,26 +62,21 @@ impl Bus {
         if in_turns {
             // What is known of the worker may be old. The first one who waits asks anew.
             if to.turns_due.is_some() && !others_wait {
-                self.probe(now, worker);
+                self.probe(worker);
             }
-            self.begin_turns(now, worker);
+            self.begin_turns(worker);
         }
         // A worker may have no room because it is held up itself.
-        self.limit_hold_up(now, worker, client);
-        self.block(now, Peer::Client(client), Peer::Worker(worker));
+        self.limit_hold_up(worker, client);
+        self.block(Peer::Client(client), Peer::Worker(worker));
         true
     }
 
     /// Finds room at a client for a line of a worker, or lets the worker wait. A worker that others use too is not held
     /// up for long by a client that reads slowly: its lines are kept up to a limit, then the client is closed.
     /// `is_of_its_own` says that the line belongs to a request or a session of the client: then the worker works for it.
-    pub(super) fn make_room_at_client(
-        &mut self,
-        now: Moment,
-        worker: WorkerKey,
-        client: ClientKey,
-        is_of_its_own: bool,
-    ) -> Room {
+    pub(super) fn make_room_at_client(&mut self, worker: WorkerKey, client: ClientKey, is_of_its_own: bool) -> Room {
+        let now = self.now;
         let Some(to) = self.clients.get_mut(client) else { return Room::Free };
         if !to.end.output.is_full() {
             if is_of_its_own {
@@ -91,14 +86,14 @@ impl Bus {
         }
         let queued = to.end.output.queued();
         if !self.is_shared(worker, client) {
-            self.block(now, Peer::Worker(worker), Peer::Client(client));
+            self.block(Peer::Worker(worker), Peer::Client(client));
             return Room::Wait;
         }
         let Some(from) = self.workers.get_mut(worker) else { return Room::Free };
         if !from.patience.left(now).is_zero() {
             let ends = now.after(from.patience.begin(now));
             self.wake_at(worker.into(), ends);
-            self.block(now, Peer::Worker(worker), Peer::Client(client));
+            self.block(Peer::Worker(worker), Peer::Client(client));
             return Room::Wait;
         }
         if queued <= SLOW_READER_LIMIT.saturating_mul(self.settings.limits.max_output_queue) {
@@ -107,17 +102,18 @@ impl Bus {
             }
             return Room::Free;
         }
-        self.report(now, Reason::ClientSlow, Some(Peer::Client(client)), || {
+        self.report(Reason::ClientSlow, Some(Peer::Client(client)), || {
             format!(
                 "a client reads more slowly than a worker that it shares with others writes for it; it is closed with \
                  {queued} bytes queued"
             )
         });
-        self.close_client(now, client, Close::Now, Reason::ClientSlow);
+        self.close_client(client, Close::Now, Reason::ClientSlow);
         Room::Closed
     }
 
-    fn block(&mut self, now: Moment, from: Peer, to: Peer) {
+    fn block(&mut self, from: Peer, to: Peer) {
+        let now = self.now;
         if let Some(end) = self.endpoint(to) {
             end.output.add_waiter(from);
         }
@@ -150,7 +146,8 @@ impl Bus {
     }
 
     /// A peer that has waited for an output goes on.
-    pub(super) fn go_on(&mut self, now: Moment, peer: Peer) {
+    pub(super) fn go_on(&mut self, peer: Peer) {
+        let now = self.now;
         let Some(end) = self.endpoint(peer) else { return };
         let waited = end.go_on(now);
         match peer {
@@ -161,21 +158,21 @@ impl Bus {
     }
 
     /// Queues a line with its newline as it is.
-    pub(super) fn forward_as_it_is(&mut self, now: Moment, to: Peer, line: &Line) {
+    pub(super) fn forward_as_it_is(&mut self, to: Peer, line: &Line) {
         let bytes = self.copy(to, Span { start: line.span.start, end: line.span.end + 1 });
-        self.count_queued(now, to, bytes);
+        self.count_queued(to, bytes);
     }
 
     /// Queues a line with its newline, with another id if one is given.
-    pub(super) fn forward_with_id(&mut self, now: Moment, to: Peer, line: &Line, id: Option<Text>) {
+    pub(super) fn forward_with_id(&mut self, to: Peer, line: &Line, id: Option<Text>) {
         match id {
-            None => self.forward_as_it_is(now, to, line),
-            Some(with) => self.forward(now, to, line, &mut [Some(Edit { at: line.id, with }), None, None]),
+            None => self.forward_as_it_is(to, line),
+            Some(with) => self.forward(to, line, &mut [Some(Edit { at: line.id, with }), None, None]),
         }
     }
 
     /// Queues a line with its newline, with the given pieces replaced.
-    pub(super) fn forward(&mut self, now: Moment, to: Peer, line: &Line, edits: &mut Edits) {
+    pub(super) fn forward(&mut self, to: Peer, line: &Line, edits: &mut Edits) {
         let mut from = line.span.start;
         let mut bytes = 0;
         if edits[1].is_some() || edits[2].is_some() {
@@ -188,7 +185,7 @@ impl Bus {
             from = edit.at.end;
         }
         bytes += self.copy(to, Span { start: from, end: line.span.end + 1 });
-        self.count_queued(now, to, bytes);
+        self.count_queued(to, bytes);
     }
 
     fn copy(&mut self, to: Peer, span: Span) -> usize {
@@ -197,7 +194,8 @@ impl Bus {
     }
 
     /// A line of so many bytes was queued.
-    pub(super) fn count_queued(&mut self, now: Moment, to: Peer, bytes: usize) {
+    pub(super) fn count_queued(&mut self, to: Peer, bytes: usize) {
+        let now = self.now;
         let limits = &self.settings.limits;
         let (limit, timeout) = (limits.max_output_queue, limits.backpressure_timeout);
         let alone = self.clients.len() == 1;
@@ -214,7 +212,8 @@ impl Bus {
     }
 
     /// Bytes have left for `peer`.
-    pub(super) fn on_sent(&mut self, now: Moment, peer: Peer, bytes: usize) {
+    pub(super) fn on_sent(&mut self, peer: Peer, bytes: usize) {
+        let now = self.now;
         let limit = self.settings.limits.max_output_queue;
         let shared = self.clients.len() > 1;
         match peer {
@@ -223,9 +222,9 @@ impl Bus {
                 to.end.progress_at = now;
                 to.end.traffic.bytes_out += bytes as u64;
                 if to.end.output.pop(bytes, limit, now) {
-                    self.release_waiters(now, peer);
+                    self.release_waiters(peer);
                 }
-                self.check_flushed(now, client);
+                self.check_flushed(client);
             }
             Peer::Worker(worker) => {
                 let Some(to) = self.workers.get_mut(worker) else { return };
@@ -233,44 +232,44 @@ impl Bus {
                 to.end.traffic.bytes_out += bytes as u64;
                 let has_room = to.end.output.pop(bytes, limit, now);
                 if shared && to.owner.is_none() && to.window.is_probe_due(now) {
-                    self.probe(now, worker);
+                    self.probe(worker);
                 }
                 if has_room {
-                    self.admit_waiters(now, worker);
+                    self.admit_waiters(worker);
                 }
             }
         }
     }
 
     /// All who waited for `peer` may go on.
-    pub(super) fn release_waiters(&mut self, now: Moment, peer: Peer) {
+    pub(super) fn release_waiters(&mut self, peer: Peer) {
         let waiters = self.endpoint(peer).map(|end| end.output.take_waiters()).unwrap_or_default();
         for waiter in waiters {
-            self.go_on(now, waiter);
+            self.go_on(waiter);
             if let Peer::Worker(worker) = waiter {
-                self.end_hold_up(now, worker);
-                self.extend_read_timer(now, worker);
+                self.end_hold_up(worker);
+                self.extend_read_timer(worker);
             }
         }
     }
 
     /// `peer` waits for no output any more.
-    pub(super) fn stop_waiting(&mut self, now: Moment, peer: Peer) {
+    pub(super) fn stop_waiting(&mut self, peer: Peer) {
         if let Some(blocker) = self.endpoint(peer).and_then(|end| end.blocker())
             && let Some(blocker) = self.endpoint(blocker)
         {
             blocker.output.remove_waiter(peer);
         }
-        self.go_on(now, peer);
+        self.go_on(peer);
         if let Peer::Worker(worker) = peer {
-            self.end_hold_up(now, worker);
+            self.end_hold_up(worker);
         }
     }
 
     /// Queues a line of the bus' own.
-    pub(super) fn send(&mut self, now: Moment, to: Peer, line: &[u8]) {
+    pub(super) fn send(&mut self, to: Peer, line: &[u8]) {
         self.out.effects.push_back(Effect::Insert { to, text: line.into() });
-        self.count_queued(now, to, line.len());
+        self.count_queued(to, line.len());
     }
 
     /// Panics if those who wait and those they wait for disagree.

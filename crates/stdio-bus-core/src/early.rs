@@ -52,7 +52,7 @@ impl Bus {
     }
 
     /// Lets a notification wait that names a session which the worker may be making. Says whether it does.
-    pub(super) fn wait_for_session(&mut self, now: Moment, key: WorkerKey, window: Window<'_>, line: &Line) -> bool {
+    pub(super) fn wait_for_session(&mut self, key: WorkerKey, window: Window<'_>, line: &Line) -> bool {
         let most = MOST_BYTES.min(self.settings.limits.max_memory / MEMORY_PART);
         let bytes = line.span.len() + 1;
         let name = session_name(window, line.session).or_else(|| session_name(window, line.params_session));
@@ -68,7 +68,7 @@ impl Bus {
             return false;
         }
         let whole = Span { start: line.span.start, end: line.span.end + 1 };
-        let until = now.after(LONGEST);
+        let until = self.now.after(LONGEST);
         worker.early.lines.push(EarlyLine { session: (&*name).into(), line: window.get(whole).into(), until });
         worker.early.bytes += bytes;
         self.early_bytes += bytes;
@@ -77,13 +77,13 @@ impl Bus {
     }
 
     /// A worker has answered a client that asked for a session with this one: what it has said in it follows.
-    pub(super) fn deliver_early(&mut self, now: Moment, key: WorkerKey, client: ClientKey, name: &[u8]) {
+    pub(super) fn deliver_early(&mut self, key: WorkerKey, client: ClientKey, name: &[u8]) {
         let owned = self.sessions.of_worker(key, name).and_then(|session| self.sessions.get(session));
         if owned.is_some_and(|session| session.client == Some(client)) {
             for early in self.take_early(key, |early| early.session.as_bytes() == name) {
                 let bytes = early.line.as_bytes().len();
                 self.out.effects.push_back(Effect::Insert { to: client.into(), text: early.line });
-                self.count_queued(now, client.into(), bytes);
+                self.count_queued(client.into(), bytes);
             }
         }
     }
@@ -91,19 +91,20 @@ impl Bus {
     /// A request for a session has ended without one, or it was the last one: whatever waits of its worker waits for
     /// nothing any more. With others pending, nobody can say which of them a line is for, and what was said in a session
     /// that failed must not reach whoever gets the next one of that name.
-    pub(super) fn drop_early(&mut self, now: Moment, key: WorkerKey) {
-        self.drop_early_lines(now, key, |_| true);
+    pub(super) fn drop_early(&mut self, key: WorkerKey) {
+        self.drop_early_lines(key, |_| true);
     }
 
     /// Drops what has waited for too long. Gives when to look again.
-    pub(super) fn tick_early(&mut self, now: Moment, key: WorkerKey) -> Option<Moment> {
-        self.drop_early_lines(now, key, |early| early.until <= now);
+    pub(super) fn tick_early(&mut self, key: WorkerKey) -> Option<Moment> {
+        let now = self.now;
+        self.drop_early_lines(key, |early| early.until <= now);
         self.workers.get(key)?.early.lines.iter().map(|early| early.until).min()
     }
 
-    fn drop_early_lines(&mut self, now: Moment, key: WorkerKey, is_over: impl Fn(&EarlyLine) -> bool) {
+    fn drop_early_lines(&mut self, key: WorkerKey, is_over: impl Fn(&EarlyLine) -> bool) {
         for early in self.take_early(key, is_over) {
-            self.report(now, Reason::UnknownSession, Some(Peer::Worker(key)), || {
+            self.report(Reason::UnknownSession, Some(Peer::Worker(key)), || {
                 let name = early.session.as_bytes().escape_ascii();
                 format!("it came before any answer that makes a session, and none has made \"{name}\" since")
             });

@@ -175,7 +175,7 @@ impl FastPath<'_> {
     ) -> bool {
         let passed = match line.id.is_some() {
             true => self.pass_answer(key, worker, clients, line),
-            false => self.pass_notification(key, clients, line),
+            false => self.pass_notification(key, worker, clients, line),
         };
         passed.is_some()
     }
@@ -220,12 +220,13 @@ impl FastPath<'_> {
     fn pass_notification(
         &mut self,
         key: WorkerKey,
+        worker: &Worker,
         clients: &mut Table<Client, ClientMark>,
         line: &Line,
     ) -> Option<()> {
         let name = Self::name(self.window, line)?;
         let session_key = self.sessions.of_worker(key, name)?;
-        let client_key = self.sessions.get(session_key)?.owner_for_sure()?;
+        let client_key = self.sessions.get(session_key)?.owner_for_sure(worker.may_give_out_a_name())?;
         let client = clients.get_mut(client_key)?;
         if client.phase > Phase::HalfClosed || client.end.output.is_full() {
             return None;

@@ -9,7 +9,7 @@ use ndjson_scan::{Line, Span, Window};
 
 use super::id::View;
 use super::message::{Edit, Edits, Kind, Refusal, Verb, kind, print_of, request_id, session_name, verb};
-use super::peer::{ClientKey, Moment, Peer, RequestKey, SessionKey, Text, WorkerKey};
+use super::peer::{ClientKey, Peer, RequestKey, SessionKey, Text, WorkerKey};
 use super::pending::{Direction, NewRequest, Request, SessionEffect};
 use super::report::Reason;
 use super::sessions::{self, Asked, Rank, Session};
@@ -65,13 +65,13 @@ struct Entered {
 
 impl Bus {
     /// A line from a client.
-    pub(super) fn client_line(&mut self, now: Moment, client: ClientKey, window: Window<'_>, line: &Line) -> Flow {
+    pub(super) fn client_line(&mut self, client: ClientKey, window: Window<'_>, line: &Line) -> Flow {
         if line.has(Line::ID_INVALID) {
-            return self.invalid_id(now, Peer::Client(client));
+            return self.invalid_id(Peer::Client(client));
         }
         let flow = match kind(line) {
-            Kind::Response => self.client_response(now, client, window, line),
-            Kind::Request | Kind::Notification => self.client_message(now, client, window, line),
+            Kind::Response => self.client_response(client, window, line),
+            Kind::Request | Kind::Notification => self.client_message(client, window, line),
         };
         if matches!(flow, Flow::Next | Flow::Penalised) {
             self.out.stats.lines_from_clients += 1;
@@ -79,29 +79,29 @@ impl Bus {
         flow
     }
 
-    fn client_message(&mut self, now: Moment, client: ClientKey, window: Window<'_>, line: &Line) -> Flow {
+    fn client_message(&mut self, client: ClientKey, window: Window<'_>, line: &Line) -> Flow {
         // What belongs to a pending request may still pass: its cancellation, notifications of its session.
         if self.shutdown.refuses_requests() && (self.shutdown.stops_workers() || kind(line) == Kind::Request) {
             let refusal = Refusal(Reason::ShuttingDown, "the daemon is shutting down".into());
-            return self.refuse(now, client.into(), window, line, refusal);
+            return self.refuse(client.into(), window, line, refusal);
         }
         let id = match request_id(window, line) {
             Ok(id) => id,
-            Err(refusal) => return self.refuse(now, client.into(), window, line, refusal),
+            Err(refusal) => return self.refuse(client.into(), window, line, refusal),
         };
         let verb = match verb(window, line) {
             // Without an answer nothing is given away.
             verb if verb.asks_for_session() && id.is_none() => Verb::Other,
             verb => verb,
         };
-        let route = match self.route_of(now, client, window, line, verb) {
+        let route = match self.route_of(client, window, line, verb) {
             Ok(route) => route,
-            Err(Refusal(Reason::NoWorker, _)) if self.await_worker(now, client, window, line) => return Flow::Blocked,
+            Err(Refusal(Reason::NoWorker, _)) if self.await_worker(client, window, line) => return Flow::Blocked,
             Err(refusal) => {
                 let cancels_nothing = matches!(verb, Verb::Cancel(_)) && refusal.0 == Reason::UnknownRequest;
-                let flow = self.refuse(now, client.into(), window, line, refusal);
+                let flow = self.refuse(client.into(), window, line, refusal);
                 if cancels_nothing && flow == Flow::Next {
-                    self.penalise_refusal(now, client);
+                    self.penalise_refusal(client);
                     return Flow::Penalised;
                 }
                 return flow;
@@ -109,33 +109,33 @@ impl Bus {
         };
         let worker = route.worker;
         if let Some((reason, text)) = self.denied_at(worker, window, line) {
-            return self.refuse(now, client.into(), window, line, Refusal(reason, text));
+            return self.refuse(client.into(), window, line, Refusal(reason, text));
         }
-        if self.block_on_worker(now, client, worker, line.span.len() + 1) {
+        if self.block_on_worker(client, worker, line.span.len() + 1) {
             return Flow::Blocked;
         }
         let mut edits: Edits = match self.name_requests(client, window, line, &route) {
             Ok(edits) => edits,
-            Err(refusal) => return self.refuse(now, client.into(), window, line, refusal),
+            Err(refusal) => return self.refuse(client.into(), window, line, refusal),
         };
         let cancels = route.cancels;
         let taken = if let Named::Taken(session) = route.session { Some(session) } else { None };
         // Only a message that is delivered makes a session: one that waits or is refused leaves nothing behind.
-        let entered = match self.use_sessions(now, client, route.worker, route.session, route.second_session) {
+        let entered = match self.use_sessions(client, route.worker, route.session, route.second_session) {
             Ok(entered) => entered,
-            Err(refusal) => return self.refuse(now, client.into(), window, line, refusal),
+            Err(refusal) => return self.refuse(client.into(), window, line, refusal),
         };
-        match self.record(now, client, worker, window, line, id.as_ref(), verb, entered) {
+        match self.record(client, worker, window, line, id.as_ref(), verb, entered) {
             Ok(edit) => edits[0] = edit.map(|with| Edit { at: line.id, with }),
-            Err(refusal) => return self.refuse(now, client.into(), window, line, refusal),
+            Err(refusal) => return self.refuse(client.into(), window, line, refusal),
         }
         // Nor does it take one from anybody.
         if let Some(session) = taken {
-            self.take_session_over(now, session, client);
+            self.take_session_over(session, client);
         }
-        self.forward(now, Peer::Worker(worker), line, &mut edits);
+        self.forward(Peer::Worker(worker), line, &mut edits);
         if let (Verb::Cancel(how), Some(key)) = (verb, cancels) {
-            let due = self.pending.cancel(now, key, how);
+            let due = self.pending.cancel(self.now, key, how);
             self.wake_requests_at(due);
         }
         Flow::Next
@@ -145,7 +145,6 @@ impl Bus {
     #[allow(clippy::too_many_arguments)]
     fn record(
         &mut self,
-        now: Moment,
         client: ClientKey,
         worker: WorkerKey,
         window: Window<'_>,
@@ -174,10 +173,10 @@ impl Bus {
                 .workers
                 .get(worker)
                 .and_then(|worker| worker.request_timeout)
-                .map(|timeout| now.after(timeout)),
+                .map(|timeout| self.now.after(timeout)),
             print: print_of(window, line),
         };
-        let recorded = self.ask(now, &request, id, window.get(line.id));
+        let recorded = self.ask(&request, id, window.get(line.id));
         if recorded.is_err() {
             for entered in entered.iter().filter(|entered| entered.is_new) {
                 entered.session.into_iter().for_each(|session| self.unclaim_session(session));
@@ -189,7 +188,6 @@ impl Bus {
     /// Where a message goes. Nothing is changed by it but whose turn it is.
     fn route_of<'a>(
         &mut self,
-        now: Moment,
         client: ClientKey,
         window: Window<'a>,
         line: &Line,
@@ -205,13 +203,11 @@ impl Bus {
             return Err(Refusal(Reason::SessionIdTooLong, text));
         }
         let (worker, session) = match (&top, &inner) {
-            (Some(name), _) => {
-                self.worker_for_session(now, client, window, line, verb, name.clone(), inner.as_deref())?
-            }
-            (None, Some(name)) => self.worker_for_session(now, client, window, line, verb, name.clone(), None)?,
+            (Some(name), _) => self.worker_for_session(client, window, line, verb, name.clone(), inner.as_deref())?,
+            (None, Some(name)) => self.worker_for_session(client, window, line, verb, name.clone(), None)?,
             (None, None) => {
                 let group = self.group_of_line(client, window, line);
-                let picked = group.and_then(|group| self.pick_worker_for_line(now, client, group, window, line));
+                let picked = group.and_then(|group| self.pick_worker_for_line(client, group, window, line));
                 (picked.map_err(|(reason, text)| Refusal(reason, text))?, Named::None)
             }
         };
@@ -277,7 +273,6 @@ impl Bus {
     #[allow(clippy::too_many_arguments)]
     fn worker_for_session<'a>(
         &mut self,
-        now: Moment,
         client: ClientKey,
         window: Window<'_>,
         line: &Line,
@@ -287,7 +282,7 @@ impl Bus {
     ) -> Result<(WorkerKey, Named<'a>), Refusal> {
         if !line.pool.is_some()
             && let Some(key) = self.session_of_client(client, &name)
-            && let Some(session) = self.sessions.touch(key, now)
+            && let Some(session) = self.sessions.touch(key, self.now)
         {
             let worker = session.worker;
             return self.usable(worker).map(|worker| (worker, Named::Known(key)));
@@ -297,7 +292,7 @@ impl Bus {
         let group = self.group_of_line(client, window, line).map_err(refusal)?;
         if self.groups[group].assignment == Assignment::Dedicated {
             // Its process serves no other client, so no other client's sessions are in reach.
-            let worker = self.pick_worker_for_line(now, client, group, window, line).map_err(refusal)?;
+            let worker = self.pick_worker_for_line(client, group, window, line).map_err(refusal)?;
             let known = self.sessions.of_worker(worker, &name);
             let is_held = |key: &SessionKey| self.sessions.get(*key).is_some_and(|session| session.client.is_none());
             let session = match known {
@@ -341,7 +336,7 @@ impl Bus {
                 Some(_) => return Err(Self::denied()),
                 None => self.usable(worker)?,
             },
-            None => self.pick_worker_for_line(now, client, group, window, line).map_err(refusal)?,
+            None => self.pick_worker_for_line(client, group, window, line).map_err(refusal)?,
         };
         Ok((worker, Self::new_name(verb, name, inner)))
     }
@@ -455,14 +450,13 @@ impl Bus {
     /// Makes the sessions of a message that is about to be delivered.
     fn use_sessions(
         &mut self,
-        now: Moment,
         client: ClientKey,
         worker: WorkerKey,
         first: Named<'_>,
         second: Named<'_>,
     ) -> Result<[Entered; 2], Refusal> {
-        let first = self.use_session(now, client, worker, first)?;
-        match self.use_session(now, client, worker, second) {
+        let first = self.use_session(client, worker, first)?;
+        match self.use_session(client, worker, second) {
             Ok(second) => Ok([first, second]),
             Err(refusal) => {
                 first.session.filter(|_| first.is_new).into_iter().for_each(|session| self.unclaim_session(session));
@@ -471,28 +465,22 @@ impl Bus {
         }
     }
 
-    fn use_session(
-        &mut self,
-        now: Moment,
-        client: ClientKey,
-        worker: WorkerKey,
-        named: Named<'_>,
-    ) -> Result<Entered, Refusal> {
+    fn use_session(&mut self, client: ClientKey, worker: WorkerKey, named: Named<'_>) -> Result<Entered, Refusal> {
         let full = || Refusal(Reason::SessionLimit, sessions::FULL.into());
         match named {
             Named::None => Ok(Entered::default()),
             // One that is taken over changes hands when the message is recorded.
             Named::Known(key) | Named::Taken(key) => {
-                self.sessions.touch(key, now);
+                self.sessions.touch(key, self.now);
                 Ok(Entered { session: Some(key), is_new: false })
             }
             // That keeps a claim alive, and makes the request none of its owner's.
             Named::Shared(key) => {
-                self.sessions.touch(key, now);
+                self.sessions.touch(key, self.now);
                 Ok(Entered::default())
             }
             Named::New(ref name) | Named::Asked(ref name) => {
-                let session = self.claim_session(now, client, worker, name);
+                let session = self.claim_session(client, worker, name);
                 match session {
                     Some(key) if matches!(named, Named::Asked(_)) => self.sessions.mark_asked(key),
                     // The worker of one client alone does without.
@@ -501,7 +489,7 @@ impl Bus {
                 }
                 Ok(Entered { session, is_new: true })
             }
-            Named::Held(key) if self.lend_session(now, client, key) => Ok(Entered { session: Some(key), is_new: true }),
+            Named::Held(key) if self.lend_session(client, key) => Ok(Entered { session: Some(key), is_new: true }),
             Named::Held(key) if self.has_owner(worker) => Ok(Entered { session: Some(key), is_new: false }),
             Named::Held(_) => Err(full()),
         }
@@ -544,25 +532,25 @@ impl Bus {
     }
 
     /// The answer of a client to a worker's request (decision 5).
-    pub(super) fn client_response(&mut self, now: Moment, client: ClientKey, window: Window<'_>, line: &Line) -> Flow {
+    pub(super) fn client_response(&mut self, client: ClientKey, window: Window<'_>, line: &Line) -> Flow {
         let from = Peer::Client(client);
         let found = self.answered(from, window, line);
         let Some(key) = found else {
             let text = "no request of a worker is pending under this id";
-            self.report_line(now, Reason::UnknownId, from, window, line, text);
+            self.report_line(Reason::UnknownId, from, window, line, text);
             return Flow::Next;
         };
         let asker = self.pending.get(key).and_then(Request::asker);
         let Some(Peer::Worker(worker)) = asker.filter(|asker| self.takes_messages(*asker)) else {
             self.forget_request(key);
-            self.report_line(now, Reason::LateAnswer, from, window, line, "the worker that asked has gone");
+            self.report_line(Reason::LateAnswer, from, window, line, "the worker that asked has gone");
             return Flow::Next;
         };
-        if self.block_on_worker(now, client, worker, line.span.len() + 1) {
+        if self.block_on_worker(client, worker, line.span.len() + 1) {
             return Flow::Blocked;
         }
         self.note_audience(worker, client);
-        self.deliver_answer(now, key, Peer::Worker(worker), line);
+        self.deliver_answer(key, Peer::Worker(worker), line);
         Flow::Next
     }
 }

@@ -11,7 +11,7 @@ use super::delivery::Room;
 use super::id::View;
 use super::message::{Cancel, Edit, Refusal, Verb, request_id, session_name, verb};
 use super::ownership::Learned;
-use super::peer::{ClientKey, Moment, Peer, SessionKey, Text, WorkerKey};
+use super::peer::{ClientKey, Peer, SessionKey, Text, WorkerKey};
 use super::pending::{Direction, NewRequest, Request, SessionEffect};
 use super::report::Reason;
 use super::sessions::{Asked, Rank, Session};
@@ -20,15 +20,15 @@ use super::{Bus, Flow};
 
 impl Bus {
     /// A line from a worker.
-    pub(super) fn worker_line(&mut self, now: Moment, worker: WorkerKey, window: Window<'_>, line: &Line) -> Flow {
+    pub(super) fn worker_line(&mut self, worker: WorkerKey, window: Window<'_>, line: &Line) -> Flow {
         // Some workers send the request back with a result in it: the spec calls that a response (6.3.1).
         let answers = line.flags & (Line::RESULT | Line::ERROR) != 0;
         let flow = if line.has(Line::TOO_DEEP) {
-            self.too_deep(now, worker, window, line, answers)
+            self.too_deep(worker, window, line, answers)
         } else if answers {
-            self.worker_response(now, worker, window, line, Answer::of(line))
+            self.worker_response(worker, window, line, Answer::of(line))
         } else {
-            self.worker_message(now, worker, window, line)
+            self.worker_message(worker, window, line)
         };
         if flow == Flow::Next {
             self.out.stats.lines_from_workers += 1;
@@ -37,17 +37,10 @@ impl Bus {
     }
 
     /// An answer to a client's request (spec 6.3.1).
-    fn worker_response(
-        &mut self,
-        now: Moment,
-        worker: WorkerKey,
-        window: Window<'_>,
-        line: &Line,
-        answer: Answer,
-    ) -> Flow {
+    fn worker_response(&mut self, worker: WorkerKey, window: Window<'_>, line: &Line, answer: Answer) -> Flow {
         let from = Peer::Worker(worker);
         let Some(key) = self.answered(from, window, line) else {
-            return self.unexpected_answer(now, worker, window, line);
+            return self.unexpected_answer(worker, window, line);
         };
         let Some(request) = self.pending.get(key) else { return Flow::Next };
         let (effect, sessions) = (request.effect(), self.pending.sessions(key));
@@ -59,16 +52,16 @@ impl Bus {
             self.learn_from_late_answer(worker, window, line, asked_in);
             self.forget_request(key);
             if effect.creates {
-                self.drop_early(now, worker);
+                self.drop_early(worker);
             }
-            self.report_line(now, Reason::LateAnswer, from, window, line, "the client is not waiting any more");
+            self.report_line(Reason::LateAnswer, from, window, line, "the client is not waiting any more");
             return Flow::Next;
         };
-        match self.make_room_at_client(now, worker, client, true) {
+        match self.make_room_at_client(worker, client, true) {
             Room::Free => {}
             Room::Wait => return Flow::Blocked,
             // Nobody waits for this answer now.
-            Room::Closed => return self.worker_response(now, worker, window, line, answer),
+            Room::Closed => return self.worker_response(worker, window, line, answer),
         }
         let named = session_name(window, line.result_session).filter(|_| line.has(Line::RESULT));
         // A session that comes back as it was asked for was not loaded.
@@ -84,48 +77,48 @@ impl Bus {
                 first.filter(|_| effect.loads).into_iter().for_each(|first| self.sessions.mark_loaded(first));
             }
             if let Some(name) = &named
-                && let Learned::NoRoom = self.learn_session(now, client, worker, name, effect.creates)
+                && let Learned::NoRoom = self.learn_session(client, worker, name, effect.creates)
             {
-                self.fail_request(now, key, Reason::SessionLimit, super::sessions::FULL);
+                self.fail_request(key, Reason::SessionLimit, super::sessions::FULL);
                 self.forget_request(key);
-                self.drop_early(now, worker);
+                self.drop_early(worker);
                 return Flow::Next;
             }
         }
-        self.deliver_answer(now, key, Peer::Client(client), line);
+        self.deliver_answer(key, Peer::Client(client), line);
         if effect != SessionEffect::default() {
             self.end_sessions(effect, line.has(Line::RESULT), sessions);
         }
         // Any answer may name a session that was not known before.
         if let Some(name) = &named {
-            self.deliver_early(now, worker, client, name);
+            self.deliver_early(worker, client, name);
         }
         if effect.creates && (named.is_none() || self.workers.get(worker).is_some_and(|worker| worker.creating == 0)) {
-            self.drop_early(now, worker);
+            self.drop_early(worker);
         }
-        self.wake_after_answer(now, client);
+        self.wake_after_answer(client);
         Flow::Next
     }
 
     /// A line that few parsers would read. It costs the request that it belongs to, and not the worker.
-    fn too_deep(&mut self, now: Moment, worker: WorkerKey, window: Window<'_>, line: &Line, answers: bool) -> Flow {
+    fn too_deep(&mut self, worker: WorkerKey, window: Window<'_>, line: &Line, answers: bool) -> Flow {
         let from = Peer::Worker(worker);
         let text = format!("nested deeper than {MAX_WRAPPED_DEPTH}");
         if !answers {
-            return self.refuse(now, from, window, line, Refusal(Reason::TooDeep, text));
+            return self.refuse(from, window, line, Refusal(Reason::TooDeep, text));
         }
         let key = self.answered(from, window, line);
         let request = key.and_then(|key| self.pending.get(key));
         let creates = request.is_some_and(|request| request.effect().creates);
         match key.filter(|_| request.is_some_and(|request| request.asker().is_some())) {
-            Some(key) => self.fail_request(now, key, Reason::TooDeep, &format!("the answer is {text}")),
-            None => self.report_line(now, Reason::TooDeep, from, window, line, &text),
+            Some(key) => self.fail_request(key, Reason::TooDeep, &format!("the answer is {text}")),
+            None => self.report_line(Reason::TooDeep, from, window, line, &text),
         }
         if let Some(key) = key {
             self.forget_request(key);
         }
         if creates {
-            self.drop_early(now, worker);
+            self.drop_early(worker);
         }
         Flow::Next
     }
@@ -144,14 +137,14 @@ impl Bus {
 
     /// An answer that no request waits for: it is late, or the worker has answered twice. Then the next answer of that
     /// kind may hit another client's request, unless ids are never used again.
-    fn unexpected_answer(&mut self, now: Moment, key: WorkerKey, window: Window<'_>, line: &Line) -> Flow {
+    fn unexpected_answer(&mut self, key: WorkerKey, window: Window<'_>, line: &Line) -> Flow {
         let from = Peer::Worker(key);
         let Some(worker) = self.workers.get_mut(key) else { return Flow::Next };
         let id = line.id.is_some().then(|| View::parse(window.get(line.id)).ok()).flatten();
         let fingerprint = id.as_ref().map(|id| self.pending.fingerprint(id));
         if fingerprint.is_some_and(|fingerprint| worker.end.retired.take(fingerprint)) {
             self.learn_from_late_answer(key, window, line, [None; 2]);
-            self.report_line(now, Reason::LateAnswer, from, window, line, "the request was given up before");
+            self.report_line(Reason::LateAnswer, from, window, line, "the request was given up before");
             return Flow::Next;
         }
         worker.end.fresh_ids = true;
@@ -165,10 +158,10 @@ impl Bus {
                 "no request is pending under this id, but {id} ({kind}) is; a worker answers with the id as it came"
             )
         });
-        self.report_line(now, Reason::UnknownId, from, window, line, &text);
+        self.report_line(Reason::UnknownId, from, window, line, &text);
         if is_first {
             let text = "a worker answers what nobody waits for; every id of a request to it is replaced from now on";
-            self.report_line(now, Reason::WorkerAnswersTwice, from, window, line, text);
+            self.report_line(Reason::WorkerAnswersTwice, from, window, line, text);
         }
         Flow::Next
     }
@@ -191,45 +184,45 @@ impl Bus {
     }
 
     /// A request or a notification of a worker (spec 6.3.2, decision 5).
-    fn worker_message(&mut self, now: Moment, worker: WorkerKey, window: Window<'_>, line: &Line) -> Flow {
+    fn worker_message(&mut self, worker: WorkerKey, window: Window<'_>, line: &Line) -> Flow {
         let from = Peer::Worker(worker);
         let id = match request_id(window, line) {
             Ok(id) => id,
-            Err(refusal) => return self.refuse(now, from, window, line, refusal),
+            Err(refusal) => return self.refuse(from, window, line, refusal),
         };
         if let Some(id) = &id
             && self.echoed(worker, id, window, line).is_some()
         {
-            return self.worker_response(now, worker, window, line, Answer::Echo);
+            return self.worker_response(worker, window, line, Answer::Echo);
         }
         let named = self.request_of_worker_message(from, window, line, id.is_some());
         let (to, session) = match self.client_for_worker_message(worker, window, line, named.client, id.is_some()) {
             Ok(found) => found,
             Err(Refusal(Reason::UnknownSession, _))
-                if id.is_none() && !named.at.is_some() && self.wait_for_session(now, worker, window, line) =>
+                if id.is_none() && !named.at.is_some() && self.wait_for_session(worker, window, line) =>
             {
                 return Flow::Next;
             }
-            Err(refusal) => return self.refuse(now, from, window, line, refusal),
+            Err(refusal) => return self.refuse(from, window, line, refusal),
         };
         if id.is_none() && named.client != Some(Peer::Client(to)) && self.may_name_anothers(to, window, named.at) {
             let text = "it names no pending request of this worker, and may name another one's";
-            return self.refuse(now, from, window, line, Refusal(Reason::UnknownRequest, text.into()));
+            return self.refuse(from, window, line, Refusal(Reason::UnknownRequest, text.into()));
         }
         let is_of_its_own = session.is_some() || named.client.is_some();
-        match self.make_room_at_client(now, worker, to, is_of_its_own) {
+        match self.make_room_at_client(worker, to, is_of_its_own) {
             Room::Free => {}
             Room::Wait => return Flow::Blocked,
-            Room::Closed => return self.worker_message(now, worker, window, line),
+            Room::Closed => return self.worker_message(worker, window, line),
         }
         if let Some(session) = session.filter(|_| self.settings.limits.session_idle.is_some()) {
-            self.sessions.hear(session, now);
+            self.sessions.hear(session, self.now);
         }
         if id.is_none() && session.is_none() {
             self.end_elicitation(worker, window, line);
         }
         if id.is_none() && named.token.is_none() {
-            self.forward_as_it_is(now, Peer::Client(to), line);
+            self.forward_as_it_is(Peer::Client(to), line);
             return Flow::Next;
         }
         // Another client knows nothing of that request.
@@ -247,13 +240,13 @@ impl Bus {
                 expires: None,
                 print: 0,
             };
-            match self.ask(now, &request, id, window.get(line.id)) {
+            match self.ask(&request, id, window.get(line.id)) {
                 Ok(edit) => edits[0] = edit.map(|with| Edit { at: line.id, with }),
-                Err(refusal) => return self.refuse(now, from, window, line, refusal),
+                Err(refusal) => return self.refuse(from, window, line, refusal),
             }
             self.note_elicitation(worker, to, session, window, line);
         }
-        self.forward(now, Peer::Client(to), line, &mut edits);
+        self.forward(Peer::Client(to), line, &mut edits);
         Flow::Next
     }
 

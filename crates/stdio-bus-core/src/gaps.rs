@@ -59,10 +59,11 @@ impl Gaps {
 
 impl Bus {
     /// The daemon did not run for a while.
-    pub(super) fn on_gap(&mut self, now: Moment, held_up: Duration, suspended: Duration) {
+    pub(super) fn on_gap(&mut self, held_up: Duration, suspended: Duration) {
+        let now = self.now;
         if !suspended.is_zero() {
             self.gaps.add_suspended(now, suspended);
-            self.report(now, Reason::MachineSuspended, None, || {
+            self.report(Reason::MachineSuspended, None, || {
                 let seconds = suspended.as_secs_f32();
                 format!("the machine was suspended for {seconds:.1} s; that counts for no timeout")
             });
@@ -70,7 +71,7 @@ impl Bus {
         if !held_up.is_zero() {
             let since = now.0.saturating_sub(u64::try_from(held_up.as_nanos()).unwrap_or(u64::MAX));
             (self.gaps.resumed, self.gaps.held_up_since) = (now, Moment(since));
-            self.report(now, Reason::DaemonHeldUp, None, || {
+            self.report(Reason::DaemonHeldUp, None, || {
                 let seconds = held_up.as_secs_f32();
                 format!(
                     "the daemon did not run for {seconds:.1} s, and its clients waited: it was stopped (SIGSTOP, a \

@@ -50,17 +50,17 @@ impl Answering {
 
 impl Bus {
     /// A worker follows others that have failed.
-    pub(super) fn put_on_trial(&mut self, now: Moment, key: WorkerKey) {
+    pub(super) fn put_on_trial(&mut self, key: WorkerKey) {
         let Some(worker) = self.workers.get_mut(key) else { return };
         worker.answering.on_trial = true;
-        self.wake_at(key.into(), now.after(TRIAL));
+        self.wake_at(key.into(), self.now.after(TRIAL));
     }
 
     /// Ends the trial of a worker that has run for long enough. Gives when to look again.
-    pub(super) fn tick_trial(&mut self, now: Moment, key: WorkerKey) -> Option<Moment> {
+    pub(super) fn tick_trial(&mut self, key: WorkerKey) -> Option<Moment> {
         let worker = self.workers.get_mut(key).filter(|worker| worker.answering.on_trial)?;
         let due = worker.started.after(TRIAL);
-        if due > now {
+        if due > self.now {
             return Some(due);
         }
         worker.answering.on_trial = false;
@@ -70,7 +70,8 @@ impl Bus {
 
     /// Tells of a worker that says nothing while somebody waits, once for as long as it has something to answer. Gives
     /// when to look again.
-    pub(super) fn tick_silent(&mut self, now: Moment, key: WorkerKey) -> Option<Moment> {
+    pub(super) fn tick_silent(&mut self, key: WorkerKey) -> Option<Moment> {
+        let now = self.now;
         let worker = self.workers.get(key).filter(|worker| worker.answering.is_watched)?;
         let waiting = worker.end.unanswered.awaited;
         if waiting > 0 && worker.end.gate.waits() {
@@ -85,7 +86,7 @@ impl Bus {
         }
         self.workers.get_mut(key)?.answering.is_watched = false;
         if waiting > 0 {
-            self.report(now, Reason::WorkerSilent, Some(Peer::Worker(key)), || {
+            self.report(Reason::WorkerSilent, Some(Peer::Worker(key)), || {
                 let seconds = now.since(since).as_secs();
                 format!(
                     "a worker has said nothing for {seconds} s, and {waiting} requests wait: does it flush its stdout?"
@@ -96,13 +97,13 @@ impl Bus {
     }
 
     /// A request to a worker has run out of time: after too many in a row it is started anew.
-    pub(super) fn count_timeout(&mut self, now: Moment, key: WorkerKey) {
+    pub(super) fn count_timeout(&mut self, key: WorkerKey) {
         let Some(worker) = self.workers.get_mut(key).filter(|worker| worker.takes_messages()) else { return };
         worker.answering.timeouts += 1;
         let (timeouts, pool) = (worker.answering.timeouts, worker.pool);
         if self.settings.pools[pool].max_timeouts.is_some_and(|most| timeouts >= most) {
             let text = format!("{timeouts} requests in a row ran out of time (max_timeouts); it is told to stop");
-            self.stop_broken_worker(now, key, Reason::WorkerHangs, &text);
+            self.stop_broken_worker(key, Reason::WorkerHangs, &text);
         }
     }
 }

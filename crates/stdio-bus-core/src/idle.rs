@@ -53,7 +53,8 @@ impl Bus {
     }
 
     /// Closes a client whose time to say something is up. Gives when to look at it again.
-    pub(super) fn tick_idle(&mut self, now: Moment, key: ClientKey) -> Option<Moment> {
+    pub(super) fn tick_idle(&mut self, key: ClientKey) -> Option<Moment> {
+        let now = self.now;
         let client = self.clients.get(key)?;
         let due = self.idle_deadline(client)?;
         if due > now {
@@ -77,14 +78,15 @@ impl Bus {
             }
             (_, None) => return None,
         };
-        self.report(now, Reason::ClientIdle, Some(Peer::Client(key)), || format!("a client is closed: {text}"));
-        self.close_orderly(now, key, Reason::ClientIdle, &text);
+        self.report(Reason::ClientIdle, Some(Peer::Client(key)), || format!("a client is closed: {text}"));
+        self.close_orderly(key, Reason::ClientIdle, &text);
         None
     }
 
     /// All slots are taken: sends away who does nothing, so that others can come in. One at a time, and who has never
     /// said anything first; of those who have, only such as come from where more than half of all come from.
-    pub(super) fn make_room_at_the_door(&mut self, now: Moment) {
+    pub(super) fn make_room_at_the_door(&mut self) {
+        let now = self.now;
         if !self.accept_paused || !self.clients.is_full() {
             return;
         }
@@ -116,11 +118,11 @@ impl Bus {
             (Some((spoken, since, key)), _) => {
                 let slots = self.clients.capacity();
                 let what = if spoken { "has been idle" } else { "has sent no line" };
-                self.report(now, Reason::ClientIdle, Some(Peer::Client(key)), || {
+                self.report(Reason::ClientIdle, Some(Peer::Client(key)), || {
                     let seconds = now.since(since).as_secs_f32();
                     format!("all {slots} slots are taken; a client that {what} for {seconds:.1} s makes room")
                 });
-                self.close_client(now, key, Close::Now, Reason::ClientIdle);
+                self.close_client(key, Close::Now, Reason::ClientIdle);
             }
             // Somebody may become idle before.
             (None, next) => self.wake_slots_at(next.unwrap_or(Moment::NEVER).min(now.after(FIRST_LINE))),

@@ -72,7 +72,8 @@ fn share(max_memory: usize, clients: usize, least: usize) -> usize {
 
 impl Bus {
     /// Memory is short, or not any more if nobody is named.
-    pub(super) fn on_memory(&mut self, now: Moment, used: usize, held: &[(Peer, usize)], waiting: &[Peer]) {
+    pub(super) fn on_memory(&mut self, used: usize, held: &[(Peer, usize)], waiting: &[Peer]) {
+        let now = self.now;
         self.shortage.is_on = !held.is_empty();
         if held.is_empty() {
             self.shortage.chances.clear();
@@ -87,13 +88,13 @@ impl Bus {
         }
         self.shortage.last = now;
         let since = *self.shortage.since.get_or_insert(now);
-        let (mut holders, leaving) = self.holders(now, held);
+        let (mut holders, leaving) = self.holders(held);
         let share_to_read = share(most, self.clients.len(), SMALL_SHARE);
         let mut too_much: Vec<ClientKey> =
             holders.iter().filter(|holder| holder.bytes > share_to_read).map(|holder| holder.client).collect();
         too_much.sort_unstable_by_key(|client| client.index());
         let lasts = now >= since.after(PATIENCE);
-        let missed = if lasts { self.rotate_chances(now, &too_much, waiting) } else { Vec::new() };
+        let missed = if lasts { self.rotate_chances(&too_much, waiting) } else { Vec::new() };
         for client in self.clients.keys() {
             let holds_too_much = too_much.binary_search_by_key(&client.index(), |client| client.index()).is_ok();
             let has_chance = self.shortage.chances.iter().any(|(lucky, _)| *lucky == client);
@@ -106,7 +107,7 @@ impl Bus {
             )
         };
         for holder in holders.iter().filter(|holder| !holder.moves && missed.contains(&holder.client)) {
-            self.close_holder(now, holder, &text(holder.bytes));
+            self.close_holder(holder, &text(holder.bytes));
         }
         let share_to_keep = share(most, self.clients.len(), TRIFLE);
         let due = lasts && self.shortage.closed_at.is_none_or(|at| now >= at.after(CLOSE_EVERY));
@@ -124,17 +125,17 @@ impl Bus {
             }
             self.shortage.closed_at = Some(now);
             one_goes = false;
-            self.close_holder(now, holder, &text(holder.bytes));
+            self.close_holder(holder, &text(holder.bytes));
             left = left.saturating_sub(holder.bytes);
         }
     }
 
     /// Lets some of those who are held back be read for a while, one after the other. Gives those who had their turn
     /// and sent nothing; who waits for memory keeps it until there is some.
-    fn rotate_chances(&mut self, now: Moment, held_back: &[ClientKey], waiting: &[Peer]) -> Vec<ClientKey> {
+    fn rotate_chances(&mut self, held_back: &[ClientKey], waiting: &[Peer]) -> Vec<ClientKey> {
         let (over, mut running): (Vec<_>, Vec<_>) = core::mem::take(&mut self.shortage.chances)
             .into_iter()
-            .partition(|(client, since)| now >= since.after(CHANCE) && !waiting.contains(&Peer::Client(*client)));
+            .partition(|(client, since)| self.now >= since.after(CHANCE) && !waiting.contains(&Peer::Client(*client)));
         running.retain(|(client, _)| held_back.contains(client));
         let missed = over.iter().filter(|(client, since)| {
             held_back.contains(client) && self.clients.get(*client).is_some_and(|client| client.heard < *since)
@@ -148,7 +149,7 @@ impl Bus {
             }
             let waits = self.clients.get(*client).is_none_or(|client| client.end.gate.waits());
             if !waits && !missed.contains(client) && !running.iter().any(|(lucky, _)| lucky == client) {
-                running.push((*client, now));
+                running.push((*client, self.now));
                 self.shortage.last_chance = client.index();
             }
         }
@@ -157,7 +158,7 @@ impl Bus {
     }
 
     /// The system has refused memory: for bytes of `client`, which are lost, or for some that can wait.
-    pub(super) fn on_memory_refused(&mut self, now: Moment, client: Option<ClientKey>, held: &[(Peer, usize)]) {
+    pub(super) fn on_memory_refused(&mut self, client: Option<ClientKey>, held: &[(Peer, usize)]) {
         let text = |bytes: usize| {
             let why = if client.is_some() { " for what it sends or is sent" } else { "" };
             format!(
@@ -165,10 +166,10 @@ impl Bus {
                  MemoryMax), or lower limits.max_memory"
             )
         };
-        let (holders, leaving) = self.holders(now, held);
+        let (holders, leaving) = self.holders(held);
         if let Some(client) = client {
             let bytes = holders.first().map_or(0, |holder| holder.bytes);
-            return self.close_holder(now, &Holder { client, bytes, moves: false, heard: now }, &text(bytes));
+            return self.close_holder(&Holder { client, bytes, moves: false, heard: self.now }, &text(bytes));
         }
         let all: usize = held.iter().map(|(_, bytes)| bytes).sum();
         let mut freed = leaving;
@@ -176,14 +177,14 @@ impl Bus {
             if freed > all / FREED_PART {
                 break;
             }
-            self.close_holder(now, holder, &text(holder.bytes));
+            self.close_holder(holder, &text(holder.bytes));
             freed += holder.bytes;
         }
     }
 
     /// The clients among those who hold something, in the order in which they are closed: first who makes no progress,
     /// then who holds most. And how much of it goes with those that are being closed.
-    fn holders(&self, now: Moment, held: &[(Peer, usize)]) -> (Vec<Holder>, usize) {
+    fn holders(&self, held: &[(Peer, usize)]) -> (Vec<Holder>, usize) {
         let mut leaving = 0;
         let mut holders = Vec::with_capacity(held.len());
         for (peer, bytes) in held {
@@ -191,7 +192,7 @@ impl Bus {
             match self.clients.get(*key) {
                 Some(client) if client.phase < Phase::Closing => {
                     // Who waits for a worker has sent whole lines, and it is not in its hands when they are taken.
-                    let moves = now.since(client.end.progress_at) < PATIENCE || client.end.gate.waits();
+                    let moves = self.now.since(client.end.progress_at) < PATIENCE || client.end.gate.waits();
                     holders.push(Holder { client: *key, bytes: *bytes, moves, heard: client.heard });
                 }
                 _ => leaving += bytes,
@@ -201,22 +202,20 @@ impl Bus {
         (holders, leaving)
     }
 
-    fn close_holder(&mut self, now: Moment, holder: &Holder, text: &str) {
+    fn close_holder(&mut self, holder: &Holder, text: &str) {
         let Some(client) = self.clients.get(holder.client).filter(|client| client.phase < Phase::Closing) else {
             return;
         };
         let (phase, queued) = (client.phase, client.end.output.queued());
         // What is queued for it may be all that it holds: then nothing can be said to it any more.
         let can_be_told = queued == 0 || queued < holder.bytes / 4;
-        self.report(now, Reason::MemoryLimit, Some(Peer::Client(holder.client)), || {
-            format!("a client is closed: {text}")
-        });
+        self.report(Reason::MemoryLimit, Some(Peer::Client(holder.client)), || format!("a client is closed: {text}"));
         match phase {
             Phase::Open | Phase::HalfClosed if can_be_told => {
-                self.close_orderly(now, holder.client, Reason::MemoryLimit, text);
+                self.close_orderly(holder.client, Reason::MemoryLimit, text);
             }
-            Phase::Refusing if can_be_told => self.close_client(now, holder.client, Close::Flush, Reason::MemoryLimit),
-            _ => self.close_client(now, holder.client, Close::Now, Reason::MemoryLimit),
+            Phase::Refusing if can_be_told => self.close_client(holder.client, Close::Flush, Reason::MemoryLimit),
+            _ => self.close_client(holder.client, Close::Now, Reason::MemoryLimit),
         }
     }
 

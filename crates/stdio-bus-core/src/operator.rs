@@ -2,47 +2,47 @@
 
 use super::Bus;
 use super::client::Phase;
-use super::peer::{ClientKey, Moment, Peer, WorkerKey};
+use super::peer::{ClientKey, Peer, WorkerKey};
 use super::port::Close;
 use super::report::Reason;
 use alloc::format;
 
 impl Bus {
     /// Closes a client in an orderly way, unless it takes no bytes. Asked for again, it is closed at once.
-    pub(super) fn on_close_client(&mut self, now: Moment, key: ClientKey) {
+    pub(super) fn on_close_client(&mut self, key: ClientKey) {
         let Some(client) = self.clients.get(key) else { return };
         let pending = client.end.outstanding.len();
         let takes_nothing = client.end.output.is_full() || client.phase >= Phase::Refusing;
-        self.report(now, Reason::ClientKilled, Some(Peer::Client(key)), || {
+        self.report(Reason::ClientKilled, Some(Peer::Client(key)), || {
             format!("the operator closes a client with {pending} requests pending")
         });
         if takes_nothing {
-            return self.close_client(now, key, Close::Now, Reason::ClientKilled);
+            return self.close_client(key, Close::Now, Reason::ClientKilled);
         }
-        self.close_orderly(now, key, Reason::ClientKilled, "the operator closed this connection");
+        self.close_orderly(key, Reason::ClientKilled, "the operator closed this connection");
     }
 
     /// Closes a client whose token is good no more, in an orderly way: nothing of it is delivered from now on.
-    pub(super) fn on_token_removed(&mut self, now: Moment, key: ClientKey) {
+    pub(super) fn on_token_removed(&mut self, key: ClientKey) {
         let Some(client) = self.clients.get(key).filter(|client| client.phase < Phase::Refusing) else { return };
         let pending = client.end.outstanding.len();
-        self.report(now, Reason::TokenRemoved, Some(Peer::Client(key)), || {
+        self.report(Reason::TokenRemoved, Some(Peer::Client(key)), || {
             format!(
                 "a client with {pending} requests pending is closed: its token is in tokens_file no more, or for other pools"
             )
         });
-        self.close_orderly(now, key, Reason::TokenRemoved, "the token of this connection was taken out of tokens_file");
+        self.close_orderly(key, Reason::TokenRemoved, "the token of this connection was taken out of tokens_file");
     }
 
     /// Has a worker replaced: it is told to stop, and that counts as no failure. The next one is started when it is
     /// gone.
-    pub(super) fn on_restart_worker(&mut self, now: Moment, key: WorkerKey) {
+    pub(super) fn on_restart_worker(&mut self, key: WorkerKey) {
         let Some(worker) = self.workers.get(key) else { return };
         let pending = worker.end.unanswered.count;
-        self.report(now, Reason::WorkerReplaced, Some(Peer::Worker(key)), || {
+        self.report(Reason::WorkerReplaced, Some(Peer::Worker(key)), || {
             format!("the operator has a worker replaced that has {pending} requests pending")
         });
         self.replace_for(key, Reason::WorkerReplaced);
-        self.stop_worker(now, key);
+        self.stop_worker(key);
     }
 }

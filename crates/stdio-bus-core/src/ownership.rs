@@ -34,47 +34,34 @@ impl Bus {
 
     /// Makes a session of a name that a client was the first to use. None if there is no room, and nobody has to make
     /// some.
-    pub(super) fn claim_session(
-        &mut self,
-        now: Moment,
-        client: ClientKey,
-        worker: WorkerKey,
-        name: &[u8],
-    ) -> Option<SessionKey> {
-        let key = self.new_session(now, client, worker, name, Rank::Claimed)?;
-        self.sessions.watch_claim(now);
+    pub(super) fn claim_session(&mut self, client: ClientKey, worker: WorkerKey, name: &[u8]) -> Option<SessionKey> {
+        let key = self.new_session(client, worker, name, Rank::Claimed)?;
+        self.sessions.watch_claim(self.now);
         self.wake_sessions();
         Some(key)
     }
 
-    fn new_session(
-        &mut self,
-        now: Moment,
-        client: ClientKey,
-        worker: WorkerKey,
-        name: &[u8],
-        rank: Rank,
-    ) -> Option<SessionKey> {
-        if self.sessions.is_full() && !self.evict_session_for(now, client) {
-            self.penalise_refusal(now, client);
+    fn new_session(&mut self, client: ClientKey, worker: WorkerKey, name: &[u8], rank: Rank) -> Option<SessionKey> {
+        if self.sessions.is_full() && !self.evict_session_for(client) {
+            self.penalise_refusal(client);
             return None;
         }
         let (owner, worker_end) = (self.clients.get_mut(client)?, &mut self.workers.get_mut(worker)?.end);
-        let key = self.sessions.insert(now, worker, &mut worker_end.sessions, name, rank)?;
+        let key = self.sessions.insert(self.now, worker, &mut worker_end.sessions, name, rank)?;
         self.sessions.give(key, client, &mut owner.end.sessions);
-        self.sessions.watch_idle(now, self.settings.limits.session_idle);
+        self.sessions.watch_idle(self.now, self.settings.limits.session_idle);
         self.wake_sessions();
         Some(key)
     }
 
     /// Gives a held name to a client that asks the worker to load it; a refusal gives it back.
-    pub(super) fn lend_session(&mut self, now: Moment, client: ClientKey, key: SessionKey) -> bool {
-        if self.sessions.is_full() && !self.evict_session_for(now, client) {
+    pub(super) fn lend_session(&mut self, client: ClientKey, key: SessionKey) -> bool {
+        if self.sessions.is_full() && !self.evict_session_for(client) {
             return false;
         }
         let Some(owner) = self.clients.get_mut(client) else { return false };
-        self.sessions.lend(now, key, client, &mut owner.end.sessions);
-        self.sessions.watch_idle(now, self.settings.limits.session_idle);
+        self.sessions.lend(self.now, key, client, &mut owner.end.sessions);
+        self.sessions.watch_idle(self.now, self.settings.limits.session_idle);
         self.wake_sessions();
         true
     }
@@ -150,7 +137,6 @@ impl Bus {
     /// says that the client asked for a new one.
     pub(super) fn learn_session(
         &mut self,
-        now: Moment,
         client: ClientKey,
         worker: WorkerKey,
         name: &[u8],
@@ -175,7 +161,7 @@ impl Bus {
                     return Learned::Known;
                 }
                 Some(_) if session.rank == Rank::Issued => {
-                    self.report(now, Reason::SessionReused, Some(Peer::Worker(worker)), || {
+                    self.report(Reason::SessionReused, Some(Peer::Worker(worker)), || {
                         format!("session \"{}\" belongs to another client already", name.escape_ascii())
                     });
                     return Learned::Known;
@@ -184,11 +170,11 @@ impl Bus {
             }
         }
         self.mark_issuing(worker);
-        self.warn_of_double(now, client, worker, name);
+        self.warn_of_double(client, worker, name);
         if let Some(client) = self.clients.get_mut(client) {
             client.lost.forget(name);
         }
-        match self.new_session(now, client, worker, name, Rank::Issued) {
+        match self.new_session(client, worker, name, Rank::Issued) {
             Some(key) => {
                 self.bind_session(client, worker, name);
                 self.sessions.mark_given(key);
@@ -200,7 +186,7 @@ impl Bus {
 
     /// A worker gives a client the name of a session that the client has on another worker already. Messages that name
     /// it go to the older one: that is told once for each pool.
-    fn warn_of_double(&mut self, now: Moment, client: ClientKey, worker: WorkerKey, name: &[u8]) {
+    fn warn_of_double(&mut self, client: ClientKey, worker: WorkerKey, name: &[u8]) {
         let Some(other) = self.session_of_client(client, name).and_then(|key| self.sessions.get(key)) else { return };
         let Some(pool) = self.workers.get(worker).map(|worker| worker.pool) else { return };
         if core::mem::replace(&mut self.pools[pool].told_of_doubles, true) {
@@ -216,7 +202,7 @@ impl Bus {
                 format!("{}/{}", self.settings.pools[older.pool].id, older.place)
             })
         );
-        self.report_request(now, Reason::SessionDoubled, [Some(client.into()), Some(worker.into())], || (None, text));
+        self.report_request(Reason::SessionDoubled, [Some(client.into()), Some(worker.into())], || (None, text));
     }
 
     /// A worker's answer names a session, and who asked has gone: nobody else gets it.
@@ -294,7 +280,7 @@ impl Bus {
 
     /// Makes room for a session of `asker` at the cost of whoever holds most; false if that is the asker itself, or
     /// nothing can go.
-    fn evict_session_for(&mut self, now: Moment, asker: ClientKey) -> bool {
+    fn evict_session_for(&mut self, asker: ClientKey) -> bool {
         let Some(holder) = self.heaviest(asker, |client| client.end.sessions.len()) else {
             return false;
         };
@@ -302,7 +288,7 @@ impl Bus {
         let Some(key) = self.sessions.most_idle(client.end.sessions.iter()) else { return false };
         let Some(session) = self.sessions.get(key) else { return false };
         let name = session.name.as_bytes().escape_ascii().to_string();
-        self.report(now, Reason::SessionEvicted, Some(holder.into()), || {
+        self.report(Reason::SessionEvicted, Some(holder.into()), || {
             format!("the table is full, and this client holds most sessions: it loses \"{name}\", long unused")
         });
         self.lose_session(key);
@@ -329,35 +315,36 @@ impl Bus {
 
     /// Gives a session to another connection of its owner. What is pending in it belongs to the old one, which may be
     /// dead: its requests get errors, and so do those that wait for its answers.
-    pub(super) fn take_session_over(&mut self, now: Moment, key: SessionKey, by: ClientKey) {
+    pub(super) fn take_session_over(&mut self, key: SessionKey, by: ClientKey) {
         let Some(session) = self.sessions.get(key) else { return };
         let Some(old) = session.client else { return };
         let (name, worker) = (session.name.clone(), session.worker);
         let number = self.client_number(by).unwrap_or_default();
-        self.report_request(now, Reason::SessionTaken, [Some(old.into()), Some(worker.into())], || {
+        self.report_request(Reason::SessionTaken, [Some(old.into()), Some(worker.into())], || {
             let name = name.as_bytes().escape_ascii();
             (None, format!("client {number}, which has the same name, has taken over session \"{name}\" of this one"))
         });
-        self.end_use_of_session(now, old, key);
+        self.end_use_of_session(old, key);
         self.leave_owner(key);
         if let Some(client) = self.clients.get_mut(by) {
             self.sessions.give(key, by, &mut client.end.sessions);
             client.lost.forget(name.as_bytes());
         }
         self.hand_elicitations_over(worker, key, by);
-        self.sessions.touch(key, now);
+        self.sessions.touch(key, self.now);
     }
 
     /// Forgets claims that nobody uses, and sessions that were idle for too long.
-    pub(super) fn tick_sessions(&mut self, now: Moment) {
+    pub(super) fn tick_sessions(&mut self) {
+        let now = self.now;
         if let Some(idle) = self.sessions.looks_for_idle(now, self.settings.limits.session_idle) {
             let awaited = self.awaited_sessions();
             for key in self.sessions.take_idle(now, idle, &awaited) {
-                self.forget_idle_session(now, key);
+                self.forget_idle_session(key);
             }
         }
         for (key, owner) in self.sessions.take_expired_claims(now) {
-            self.report(now, Reason::ClaimExpired, Some(Peer::Client(owner)), || {
+            self.report(Reason::ClaimExpired, Some(Peer::Client(owner)), || {
                 "a session that no worker knows was not used".into()
             });
             self.drop_session(key);
@@ -381,12 +368,12 @@ impl Bus {
 
     /// A session was not used for long. Its owner is told when it names it the next time; on a worker of its own there is
     /// nobody to keep it from.
-    fn forget_idle_session(&mut self, now: Moment, key: SessionKey) {
+    fn forget_idle_session(&mut self, key: SessionKey) {
         let Some(session) = self.sessions.get(key) else { return };
         let (Some(owner), name) = (session.client, session.name.clone()) else { return };
         let is_known = session.rank == Rank::Issued || session.was_held;
         let is_its_own = self.workers.get(session.worker).is_some_and(|worker| worker.owner.is_some());
-        self.report_request(now, Reason::SessionIdle, [Some(owner.into()), Some(session.worker.into())], || {
+        self.report_request(Reason::SessionIdle, [Some(owner.into()), Some(session.worker.into())], || {
             let name = name.as_bytes().escape_ascii();
             (None, format!("session \"{name}\" was not used for session_idle_sec and is forgotten"))
         });

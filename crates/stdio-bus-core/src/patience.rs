@@ -70,30 +70,30 @@ impl Bus {
     }
 
     /// A client speaks to a worker that another one holds up: from now on that lasts for a short while only.
-    pub(super) fn limit_hold_up(&mut self, now: Moment, key: WorkerKey, client: ClientKey) {
+    pub(super) fn limit_hold_up(&mut self, key: WorkerKey, client: ClientKey) {
         let Some(worker) = self.workers.get_mut(key) else { return };
         if !matches!(worker.end.blocker(), Some(Peer::Client(slow)) if slow != client)
             || worker.patience.since.is_some()
         {
             return;
         }
-        let ends = now.after(worker.patience.begin(now));
+        let ends = self.now.after(worker.patience.begin(self.now));
         self.wake_at(key.into(), ends);
     }
 
     /// Lets a worker go on that was held up for long enough.
-    pub(super) fn release_held_up(&mut self, now: Moment, key: WorkerKey) {
+    pub(super) fn release_held_up(&mut self, key: WorkerKey) {
         let Some(worker) = self.workers.get(key) else { return };
-        if worker.patience.ends().is_none_or(|ends| ends > now) {
+        if worker.patience.ends().is_none_or(|ends| ends > self.now) {
             return;
         }
-        self.stop_waiting(now, Peer::Worker(key));
-        self.extend_read_timer(now, key);
+        self.stop_waiting(Peer::Worker(key));
+        self.extend_read_timer(key);
     }
 
-    pub(super) fn end_hold_up(&mut self, now: Moment, worker: WorkerKey) {
+    pub(super) fn end_hold_up(&mut self, worker: WorkerKey) {
         if let Some(worker) = self.workers.get_mut(worker) {
-            worker.patience.end(now);
+            worker.patience.end(self.now);
         }
     }
 }

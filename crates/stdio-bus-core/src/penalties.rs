@@ -66,7 +66,7 @@ impl Penalty {
 impl Bus {
     /// A worker has ended although nobody asked it to: whoever had a request pending there may have caused it, and who
     /// had one each time is slowed down.
-    pub(super) fn penalise_crash(&mut self, now: Moment, key: WorkerKey, to_answer: &[RequestKey]) {
+    pub(super) fn penalise_crash(&mut self, key: WorkerKey, to_answer: &[RequestKey]) {
         let unexpected = self.workers.get(key).is_some_and(|worker| worker.exit.is_some() && !worker.was_told);
         if !unexpected || self.shutdown.stops_workers() {
             return;
@@ -74,10 +74,10 @@ impl Bus {
         for (asker, request) in self.askers_of(to_answer.iter().copied()) {
             let Some(client) = self.clients.get_mut(asker) else { continue };
             let Some((crashes, pause)) = client.penalty.count_crash() else { continue };
-            client.end.gate.penalise(now.after(pause));
-            self.wake_at(asker.into(), now.after(pause));
+            client.end.gate.penalise(self.now.after(pause));
+            self.wake_at(asker.into(), self.now.after(pause));
             let id = Some(self.pending.asker_text(request));
-            self.report_request(now, Reason::CrashSuspect, [Some(asker.into()), Some(key.into())], || {
+            self.report_request(Reason::CrashSuspect, [Some(asker.into()), Some(key.into())], || {
                 let text = format!(
                     "{crashes} workers in a row have ended while they had a request of this client; it is read again in {} s",
                     pause.as_secs()
@@ -103,10 +103,10 @@ impl Bus {
     /// A table was full of what this client and its source hold, or it has cancelled nothing: it rests for a while.
     /// Refusing costs more than asking, and a thousand connections that are refused at full speed would leave no time for
     /// the others.
-    pub(super) fn penalise_refusal(&mut self, now: Moment, key: ClientKey) {
+    pub(super) fn penalise_refusal(&mut self, key: ClientKey) {
         let alone = self.clients.len() == 1;
         let Some(client) = self.clients.get_mut(key).filter(|_| !alone) else { return };
-        let ends = client.penalty.count_refusal(now);
+        let ends = client.penalty.count_refusal(self.now);
         client.end.gate.penalise(ends);
         self.wake_at(key.into(), ends);
     }

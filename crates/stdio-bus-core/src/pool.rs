@@ -224,28 +224,28 @@ impl Bus {
 
     /// Starts a worker wherever a seat is empty and not waiting out its backoff. Spares of a dedicated pool come one after
     /// the other, and after clients that wait (`worker_queue.rs`).
-    pub(super) fn fill_seats(&mut self, now: Moment, pool: usize) {
+    pub(super) fn fill_seats(&mut self, pool: usize) {
         if self.shutdown.stops_workers() {
             return;
         }
-        if let Some(until) = self.pools[pool].rests_until(now) {
+        if let Some(until) = self.pools[pool].rests_until(self.now) {
             return self.wake_pool_at(pool, until);
         }
         for seat in 0..self.pools[pool].seats.len() {
             let here = &self.pools[pool].seats[seat];
             let waits = match here.restart_at {
-                Some(at) => at > now,
+                Some(at) => at > self.now,
                 None => here.given_up,
             };
             if here.worker.is_some() || waits {
                 continue;
             }
-            if self.settings.pools[pool].assignment == Assignment::Dedicated && !self.may_start_at_once(now) {
+            if self.settings.pools[pool].assignment == Assignment::Dedicated && !self.may_start_at_once() {
                 return;
             }
-            if let Some(worker) = self.start_worker(now, pool, Some(seat)) {
+            if let Some(worker) = self.start_worker(pool, Some(seat)) {
                 if self.pools[pool].seats[seat].is_unsteady() {
-                    self.put_on_trial(now, worker);
+                    self.put_on_trial(worker);
                 }
                 let here = &mut self.pools[pool].seats[seat];
                 here.restart_at = None;
@@ -256,7 +256,7 @@ impl Bus {
         }
     }
 
-    pub(super) fn start_worker(&mut self, now: Moment, pool: usize, seat: Option<usize>) -> Option<WorkerKey> {
+    pub(super) fn start_worker(&mut self, pool: usize, seat: Option<usize>) -> Option<WorkerKey> {
         if self.pools[pool].live >= self.settings.pools[pool].max_instances {
             return None;
         }
@@ -264,7 +264,7 @@ impl Bus {
         let name = WorkerName { pool, place, incarnation: self.next_worker_number };
         let worker = self.workers.insert(Worker {
             request_timeout: self.settings.pools[pool].request_timeout,
-            ..Worker::new(name, seat, now)
+            ..Worker::new(name, seat, self.now)
         })?;
         self.next_worker_number += 1;
         self.pools[pool].live += 1;
@@ -275,10 +275,10 @@ impl Bus {
     }
 
     /// The worker of a seat has exited unexpectedly: tells what becomes of the seat.
-    fn vacate_seat(&mut self, now: Moment, seat: usize, worker: &Worker) {
+    fn vacate_seat(&mut self, seat: usize, worker: &Worker) {
         let (pool, started) = (worker.pool, worker.started);
         let retry = retry_after(&self.settings.pools[pool], &self.settings.limits);
-        let verdict = self.pools[pool].seats[seat].vacate(started, now, &self.settings.limits, retry);
+        let verdict = self.pools[pool].seats[seat].vacate(started, self.now, &self.settings.limits, retry);
         if let Some(at) = self.pools[pool].seats[seat].restart_at {
             self.wake_pool_at(pool, at);
         }
@@ -310,17 +310,18 @@ impl Bus {
             }
         };
         report.worker = Some(worker.name());
-        let report = self.reporter.report(now, report.reason, || report);
+        let report = self.reporter.report(self.now, report.reason, || report);
         self.out.effects.extend(report.map(Effect::Report));
         let is_lost = |pool: &Pool| pool.live == 0 && pool.seats.iter().all(|seat| seat.given_up);
         if self.settings.limits.on_failure == OnFailure::Exit && self.pools.iter().all(is_lost) {
-            self.fail(now, "every worker of every pool was given up (on_failure)");
+            self.fail("every worker of every pool was given up (on_failure)");
         }
     }
 
     /// A worker that a client had taken has ended: if that was soon, and by itself, the next one has to wait. That it has
     /// answered is no excuse: agents without their key answer `initialize`, and end with the first session.
-    fn count_failure(&mut self, now: Moment, worker: &Worker) {
+    fn count_failure(&mut self, worker: &Worker) {
+        let now = self.now;
         let source = worker.owner.and_then(|owner| self.clients.get(owner)).map(|owner| owner.source);
         let failures = &mut self.pools[worker.pool].failures;
         let is_unexpected = worker.owner.is_some() && worker.exit.is_some() && !worker.was_told && !worker.no_restart;
@@ -343,7 +344,7 @@ impl Bus {
     }
 
     /// A worker has left its pool: its seat, if it has one, is filled again, now or after its backoff.
-    pub(super) fn leave_pool(&mut self, now: Moment, worker: &Worker) {
+    pub(super) fn leave_pool(&mut self, worker: &Worker) {
         let pool = worker.pool;
         self.pools[pool].live -= 1;
         self.pools[pool].places[worker.place] = false;
@@ -352,25 +353,25 @@ impl Bus {
                 self.pools[pool].seats[seat].worker = None;
             } else if worker.was_short {
                 // That is no failure of the command.
-                self.pools[pool].seats[seat].wait_until(now.after(SHORTAGE));
-                self.wake_pool_at(pool, now.after(SHORTAGE));
+                self.pools[pool].seats[seat].wait_until(self.now.after(SHORTAGE));
+                self.wake_pool_at(pool, self.now.after(SHORTAGE));
             } else {
-                self.vacate_seat(now, seat, worker);
+                self.vacate_seat(seat, worker);
             }
         } else {
-            self.count_failure(now, worker);
+            self.count_failure(worker);
         }
-        self.fill_seats(now, pool);
+        self.fill_seats(pool);
         // Nobody may come any more.
         self.stop_awaiting_workers_of(pool);
     }
 
     /// Starts workers whose time has come.
-    pub(super) fn tick_pool(&mut self, now: Moment, pool: usize) {
-        self.fill_seats(now, pool);
+    pub(super) fn tick_pool(&mut self, pool: usize) {
+        self.fill_seats(pool);
         let empty = self.pools[pool].seats.iter().filter(|seat| seat.worker.is_none());
         // What is due and was not started is started after another (`worker_queue.rs`).
-        if let Some(next) = empty.filter_map(|seat| seat.restart_at).filter(|at| *at > now).min() {
+        if let Some(next) = empty.filter_map(|seat| seat.restart_at).filter(|at| *at > self.now).min() {
             self.wake_pool_at(pool, next);
         }
     }

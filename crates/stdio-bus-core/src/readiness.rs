@@ -159,7 +159,7 @@ impl Bus {
     }
 
     /// Closes listeners that are to be closed while no worker of their pools runs, and opens them again.
-    pub(super) fn update_listeners(&mut self, now: Moment) {
+    pub(super) fn update_listeners(&mut self) {
         self.workers_changed = false;
         if self.shutdown.refuses_requests() {
             return;
@@ -181,7 +181,7 @@ impl Bus {
                 false => Effect::CloseListener { listener },
             });
             let reason = if runs { Reason::ListenerOpened } else { Reason::ListenerClosed };
-            let report = self.reporter.report(now, reason, || {
+            let report = self.reporter.report(self.now, reason, || {
                 let text = match runs {
                     true => format!("listener {listener} is open: a worker of its pools is running"),
                     false => format!("listener {listener} is closed: no worker of its pools is running"),

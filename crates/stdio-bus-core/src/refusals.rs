@@ -7,7 +7,7 @@ use ndjson_scan::{Fault, Line, Window};
 
 use super::client::Phase;
 use super::message::{Refusal, echoed_id, echoed_session, session_name};
-use super::peer::{ClientKey, Moment, Peer};
+use super::peer::{ClientKey, Peer};
 use super::port::Close;
 use super::reply::Delivered;
 use super::report::Reason;
@@ -16,17 +16,9 @@ use super::{Bus, Flow, foreign, length_of_line, reply};
 
 impl Bus {
     /// Tells that a line of `from` was dropped, with its id.
-    pub(super) fn report_line(
-        &mut self,
-        now: Moment,
-        reason: Reason,
-        from: Peer,
-        window: Window<'_>,
-        line: &Line,
-        text: &str,
-    ) {
+    pub(super) fn report_line(&mut self, reason: Reason, from: Peer, window: Window<'_>, line: &Line, text: &str) {
         let id = line.id.is_some().then(|| window.get(line.id));
-        self.report_request(now, reason, [Some(from), None], || {
+        self.report_request(reason, [Some(from), None], || {
             let id =
                 id.map(|token| String::from_utf8_lossy(&token[..token.len().min(2 * MAX_REQUEST_ID_LEN)]).into_owned());
             (id, text.into())
@@ -34,21 +26,14 @@ impl Bus {
     }
 
     /// A message of `from` goes nowhere: who asked is told so, and the loss is reported.
-    pub(super) fn refuse(
-        &mut self,
-        now: Moment,
-        from: Peer,
-        window: Window<'_>,
-        line: &Line,
-        refusal: Refusal,
-    ) -> Flow {
+    pub(super) fn refuse(&mut self, from: Peer, window: Window<'_>, line: &Line, refusal: Refusal) -> Flow {
         let Refusal(reason, text) = refusal;
         let answer = line.id.is_some() && self.takes_errors(from);
         // One who asks without reading the answers is not listened to until it reads.
-        if answer && self.block_on_itself(now, from) {
+        if answer && self.block_on_itself(from) {
             return Flow::Blocked;
         }
-        self.report_line(now, reason, from, window, line, &text);
+        self.report_line(reason, from, window, line, &text);
         if let Some(end) = self.endpoint(from).filter(|_| line.id.is_some()) {
             end.traffic.refused += 1;
         }
@@ -68,7 +53,7 @@ impl Bus {
                 Peer::Client(client) if reason == Reason::RequestLost => self.cause_of_loss(client, window, line),
                 _ => None,
             };
-            self.send_error_for(now, from, id, session.as_deref(), (reason, cause), &text, Delivered::No);
+            self.send_error_for(from, id, session.as_deref(), (reason, cause), &text, Delivered::No);
         }
         let is_penalised = self.endpoint(from).is_some_and(|end| end.gate.penalised_until().is_some());
         if is_penalised { Flow::Penalised } else { Flow::Next }
@@ -105,7 +90,6 @@ impl Bus {
     #[allow(clippy::too_many_arguments)]
     pub(super) fn send_error(
         &mut self,
-        now: Moment,
         to: Peer,
         id: &[u8],
         session: Option<&[u8]>,
@@ -113,14 +97,13 @@ impl Bus {
         text: &str,
         delivered: Delivered,
     ) {
-        self.send_error_for(now, to, id, session, (reason, None), text, delivered);
+        self.send_error_for(to, id, session, (reason, None), text, delivered);
     }
 
     /// The same of a worker that was replaced, with the cause of that.
     #[allow(clippy::too_many_arguments)]
     pub(super) fn send_error_for(
         &mut self,
-        now: Moment,
         to: Peer,
         id: &[u8],
         session: Option<&[u8]>,
@@ -132,7 +115,7 @@ impl Bus {
             self.out.stats.error_replies += 1;
             let cause = cause.map(Reason::name);
             let code = reply::code(reason);
-            self.send(now, to, &reply::error(id, session, code, text, reason.told(), cause, delivered));
+            self.send(to, &reply::error(id, session, code, text, reason.told(), cause, delivered));
         }
     }
 
@@ -145,19 +128,11 @@ impl Bus {
     }
 
     /// A line of `from` is no message (spec 4.3, 5.3).
-    pub(super) fn malformed(
-        &mut self,
-        now: Moment,
-        from: Peer,
-        window: Window<'_>,
-        line: usize,
-        at: usize,
-        fault: Fault,
-    ) -> Flow {
+    pub(super) fn malformed(&mut self, from: Peer, window: Window<'_>, line: usize, at: usize, fault: Fault) -> Flow {
         if let Peer::Client(client) = from
             && let Some(text) = self.unbelieved_header(client, &window.data()[line..])
         {
-            self.close_with_error(now, client, Reason::ProxyHeader, &text);
+            self.close_with_error(client, Reason::ProxyHeader, &text);
             return Flow::Over;
         }
         let data = window.data();
@@ -201,7 +176,7 @@ impl Bus {
                 )
             }
         };
-        self.malformed_text(now, from, &text)
+        self.malformed_text(from, &text)
     }
 
     /// What is said of bytes that are no message, if they look like the PROXY header of somebody who is not believed. Of
@@ -226,40 +201,40 @@ impl Bus {
 
     /// The id of a line of `from` cannot be one.
     #[cold]
-    pub(super) fn invalid_id(&mut self, now: Moment, from: Peer) -> Flow {
-        self.malformed_text(now, from, "the id is neither a string, a number nor null")
+    pub(super) fn invalid_id(&mut self, from: Peer) -> Flow {
+        self.malformed_text(from, "the id is neither a string, a number nor null")
     }
 
-    pub(super) fn malformed_text(&mut self, now: Moment, from: Peer, text: &str) -> Flow {
+    pub(super) fn malformed_text(&mut self, from: Peer, text: &str) -> Flow {
         match from {
-            Peer::Client(client) => self.close_with_error(now, client, Reason::ClientMalformed, text),
-            Peer::Worker(worker) => self.stop_broken_worker(now, worker, Reason::WorkerMalformed, text),
+            Peer::Client(client) => self.close_with_error(client, Reason::ClientMalformed, text),
+            Peer::Worker(worker) => self.stop_broken_worker(worker, Reason::WorkerMalformed, text),
         }
         Flow::Over
     }
 
     /// A line of `from` is longer than max_input_buffer (spec 7.3.2), or four times that.
-    pub(super) fn line_too_long(&mut self, now: Moment, from: Peer) -> Flow {
+    pub(super) fn line_too_long(&mut self, from: Peer) -> Flow {
         let (what, limit) = match from {
             Peer::Client(_) => ("max_input_buffer", self.longest_line(from)),
             Peer::Worker(_) => ("four times max_input_buffer", self.longest_line(from)),
         };
         let text = format!("a line is longer than {what}, {limit} bytes");
         match from {
-            Peer::Client(client) => self.close_with_error(now, client, Reason::ClientLineTooLong, &text),
-            Peer::Worker(worker) => self.stop_broken_worker(now, worker, Reason::WorkerLineTooLong, &text),
+            Peer::Client(client) => self.close_with_error(client, Reason::ClientLineTooLong, &text),
+            Peer::Worker(worker) => self.stop_broken_worker(worker, Reason::WorkerLineTooLong, &text),
         }
         Flow::Over
     }
 
     /// Answers a client that cannot be understood, and closes it (decision 9).
-    fn close_with_error(&mut self, now: Moment, client: ClientKey, reason: Reason, text: &str) {
-        self.report(now, reason, Some(Peer::Client(client)), || format!("a client is closed: {text}"));
+    fn close_with_error(&mut self, client: ClientKey, reason: Reason, text: &str) {
+        self.report(reason, Some(Peer::Client(client)), || format!("a client is closed: {text}"));
         let message = match reason {
             Reason::ClientMalformed => format!("Parse error: {text}"),
             _ => format!("Invalid Request: {text}"),
         };
-        self.send_error(now, client.into(), b"null", None, reason, &message, Delivered::Nothing);
-        self.close_client(now, client, Close::Flush, reason);
+        self.send_error(client.into(), b"null", None, reason, &message, Delivered::Nothing);
+        self.close_client(client, Close::Flush, reason);
     }
 }

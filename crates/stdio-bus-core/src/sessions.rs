@@ -85,10 +85,11 @@ impl Session {
         self.rank == Rank::Issued || self.asked == Asked::No && !gives_out_names()
     }
 
-    /// Its owner, if the worker has given it to nobody else.
+    /// Its owner, if the worker can mean nobody else by its name. `is_one_made` says whether the worker may be giving out
+    /// the name of a session.
     #[inline]
-    pub(super) fn owner_for_sure(&self) -> Option<ClientKey> {
-        self.client.filter(|_| self.rank == Rank::Issued)
+    pub(super) fn owner_for_sure(&self, is_one_made: bool) -> Option<ClientKey> {
+        self.client.filter(|_| self.rank == Rank::Issued || self.asked == Asked::No && !is_one_made)
     }
 
     /// Its place among the client's sessions.

@@ -93,30 +93,31 @@ impl Bus {
     }
 
     /// The daemon cannot be of use any more.
-    pub(super) fn fail(&mut self, now: Moment, why: &str) {
+    pub(super) fn fail(&mut self, why: &str) {
         self.shutdown.has_failed = true;
-        self.begin_shutdown(now, why);
+        self.begin_shutdown(why);
     }
 
     /// The operator wants it to end. It hurries for nobody.
-    pub(super) fn on_drain(&mut self, now: Moment) {
+    pub(super) fn on_drain(&mut self) {
         if self.shutdown.stage == Stage::Running {
             self.shutdown.by_operator = true;
-            self.begin_lame_duck(now, "the operator asked for it");
+            self.begin_lame_duck("the operator asked for it");
         }
     }
 
     /// SIGTERM or SIGINT: the first one drains, the second one gives up what is pending and has a second for telling so.
     /// Whether the operator has asked before does not count: service managers send a signal after that.
-    pub(super) fn on_shutdown(&mut self, now: Moment) {
+    pub(super) fn on_shutdown(&mut self) {
+        let now = self.now;
         let first = self.shutdown.signalled;
         self.shutdown.signalled = first.or(Some(now));
         if self.shutdown.stage == Stage::Running {
-            return self.begin_lame_duck(now, "a signal asked for it");
+            return self.begin_lame_duck("a signal asked for it");
         }
         if first.is_none() && self.shutdown.by_operator {
             let text = "a signal: the drain goes on; a second one ends it";
-            return self.report(now, Reason::Draining, None, || text.into());
+            return self.report(Reason::Draining, None, || text.into());
         }
         if first.is_some_and(|first| now.since(first) < SAME_SIGNAL) {
             return;
@@ -124,41 +125,42 @@ impl Bus {
         if !self.shutdown.immediate {
             self.shutdown.immediate = true;
             let pending = self.pending.awaited();
-            self.report(now, Reason::Draining, None, || {
+            self.report(Reason::Draining, None, || {
                 format!("a second signal: everything ends within a second; {pending} pending requests get errors")
             });
-            self.close_clients(now);
+            self.close_clients();
             if self.shutdown.stage < Stage::Terminating {
-                self.terminate(now);
+                self.terminate();
             }
             if self.shutdown.stage < Stage::Killing {
-                self.kill(now);
+                self.kill();
             }
             let ends = now.after(LAST_GRACE);
             self.shutdown.ends = ends;
             self.shutdown.deadline = self.shutdown.deadline.map(|deadline| deadline.min(ends));
             self.wake_drain_at(ends);
-            self.advance_shutdown(now);
+            self.advance_shutdown();
         }
     }
 
     /// Starts the shutdown: for a while only those are told that ask whether we are ready.
-    fn begin_lame_duck(&mut self, now: Moment, why: &str) {
+    fn begin_lame_duck(&mut self, why: &str) {
         let lame_duck = self.settings.limits.lame_duck;
         if lame_duck.is_zero() {
-            return self.begin_shutdown(now, why);
+            return self.begin_shutdown(why);
         }
         self.shutdown.stage = Stage::LameDuck;
-        self.report(now, Reason::Draining, None, || {
+        self.report(Reason::Draining, None, || {
             format!("shutting down in {} s (lame_duck_sec): {why}; until then clients are taken", lame_duck.as_secs())
         });
-        let deadline = now.after(lame_duck);
+        let deadline = self.now.after(lame_duck);
         self.shutdown.deadline = Some(deadline);
         self.wake_drain_at(deadline);
     }
 
     /// Starts the shutdown proper, once.
-    pub(super) fn begin_shutdown(&mut self, now: Moment, why: &str) {
+    pub(super) fn begin_shutdown(&mut self, why: &str) {
+        let now = self.now;
         if self.shutdown.stage >= Stage::Quiescing {
             return;
         }
@@ -168,7 +170,7 @@ impl Bus {
         self.stop_awaiting_workers();
         self.out.effects.push_back(Effect::StopAccept);
         let (pending, clients) = (self.pending.awaited(), self.clients.len());
-        self.report(now, Reason::Draining, None, || {
+        self.report(Reason::Draining, None, || {
             let patience = match pending {
                 0 => String::new(),
                 _ => format!(", which have {} s (quiesce_sec); a second signal ends it at once", quiesce.as_secs()),
@@ -180,27 +182,27 @@ impl Bus {
         if deadline > now {
             self.wake_drain_at(deadline);
         }
-        self.advance_shutdown(now);
+        self.advance_shutdown();
     }
 
     /// Goes as far as what is left allows.
-    pub(super) fn advance_shutdown(&mut self, now: Moment) {
-        let over = self.shutdown.deadline.is_some_and(|deadline| deadline <= now);
+    pub(super) fn advance_shutdown(&mut self) {
+        let over = self.shutdown.deadline.is_some_and(|deadline| deadline <= self.now);
         match self.shutdown.stage {
-            Stage::LameDuck if over => self.begin_shutdown(now, "lame_duck_sec is over"),
-            Stage::Quiescing if over => self.terminate(now),
+            Stage::LameDuck if over => self.begin_shutdown("lame_duck_sec is over"),
+            Stage::Quiescing if over => self.terminate(),
             Stage::Quiescing => {
-                self.close_silent(now);
-                self.recheck_quiesced(now);
+                self.close_silent();
+                self.recheck_quiesced();
             }
-            Stage::Terminating if self.workers.is_empty() => self.flush(now),
-            Stage::Terminating if over => self.kill(now),
-            Stage::Killing if over || self.workers.is_empty() => self.flush(now),
+            Stage::Terminating if self.workers.is_empty() => self.flush(),
+            Stage::Terminating if over => self.kill(),
+            Stage::Killing if over || self.workers.is_empty() => self.flush(),
             Stage::Flushing if over => {
                 self.shutdown.deadline = None;
                 for client in self.clients.keys() {
-                    self.leave_unread(now, client);
-                    self.close_client(now, client, Close::Now, Reason::ShuttingDown);
+                    self.leave_unread(client);
+                    self.close_client(client, Close::Now, Reason::ShuttingDown);
                 }
             }
             _ => {}
@@ -212,8 +214,8 @@ impl Bus {
         }
     }
 
-    fn terminate(&mut self, now: Moment) {
-        let deadline = now.after(self.settings.limits.drain_timeout);
+    fn terminate(&mut self) {
+        let deadline = self.now.after(self.settings.limits.drain_timeout);
         self.shutdown.stage = Stage::Terminating;
         self.shutdown.ends = deadline;
         self.shutdown.deadline = Some(deadline);
@@ -222,43 +224,43 @@ impl Bus {
             self.end_penalty(client);
         }
         let left = self.workers.len();
-        self.report(now, Reason::Draining, None, || format!("{left} workers are told to stop"));
-        self.stop_workers(now);
-        self.advance_shutdown(now);
+        self.report(Reason::Draining, None, || format!("{left} workers are told to stop"));
+        self.stop_workers();
+        self.advance_shutdown();
     }
 
-    fn kill(&mut self, now: Moment) {
-        let deadline = now.after(LAST_GRACE);
+    fn kill(&mut self) {
+        let deadline = self.now.after(LAST_GRACE);
         self.shutdown.stage = Stage::Killing;
         self.shutdown.deadline = Some(deadline);
         self.wake_drain_at(deadline);
-        self.kill_workers(now);
-        self.advance_shutdown(now);
+        self.kill_workers();
+        self.advance_shutdown();
     }
 
-    fn flush(&mut self, now: Moment) {
+    fn flush(&mut self) {
         let deadline = match self.shutdown.immediate {
             true => self.shutdown.ends,
-            false => self.shutdown.ends.max(now.after(LAST_GRACE)),
+            false => self.shutdown.ends.max(self.now.after(LAST_GRACE)),
         };
         self.shutdown.stage = Stage::Flushing;
         self.shutdown.deadline = Some(deadline);
-        if deadline > now {
+        if deadline > self.now {
             self.wake_drain_at(deadline);
         }
-        self.close_clients(now);
-        self.advance_shutdown(now);
+        self.close_clients();
+        self.advance_shutdown();
     }
 
-    fn close_clients(&mut self, now: Moment) {
+    fn close_clients(&mut self) {
         for client in self.clients.keys() {
-            self.close_orderly(now, client, Reason::ShuttingDown, "the daemon is shutting down");
+            self.close_orderly(client, Reason::ShuttingDown, "the daemon is shutting down");
         }
     }
 
     /// Closes clients that wait for nothing and have sent nothing for a while. A request that crosses the end of the
     /// connection would be lost; so it is refused, and the grace begins anew.
-    fn close_silent(&mut self, now: Moment) {
+    fn close_silent(&mut self) {
         let grace = self.settings.limits.drain_grace;
         for key in self.clients.keys() {
             let Some(client) = self.clients.get(key).filter(|client| client.phase == Phase::Open) else { continue };
@@ -270,32 +272,32 @@ impl Bus {
             // In the middle of a line, or with something to take, it is not done.
             let is_busy = end.kept > 0 || end.output.queued() > 0 || !client.end.gate.is_open();
             match is_busy {
-                true => self.wake_drain_at(now.after(grace.max(closing::SILENCE))),
-                false if silent_at > now => self.wake_drain_at(silent_at),
-                false => self.close_client(now, key, Close::Flush, Reason::ShuttingDown),
+                true => self.wake_drain_at(self.now.after(grace.max(closing::SILENCE))),
+                false if silent_at > self.now => self.wake_drain_at(silent_at),
+                false => self.close_client(key, Close::Flush, Reason::ShuttingDown),
             }
         }
     }
 
     /// Goes on when the last client has left, or is about to.
-    pub(super) fn recheck_quiesced(&mut self, now: Moment) {
+    pub(super) fn recheck_quiesced(&mut self) {
         let is_open = |client: &Client| client.phase <= Phase::HalfClosed;
         if self.shutdown.stage == Stage::Quiescing && !self.clients.iter().any(|(_, client)| is_open(client)) {
-            self.terminate(now);
+            self.terminate();
         }
     }
 
     /// A client has an answer: it may be its last one.
-    pub(super) fn watch_silence(&mut self, now: Moment) {
+    pub(super) fn watch_silence(&mut self) {
         if self.shutdown.stage == Stage::Quiescing {
             // What has no grace is looked at in the next tick, not again in this one.
-            self.wake_drain_at(now.after(self.settings.limits.drain_grace.max(Duration::from_nanos(1))));
+            self.wake_drain_at(self.now.after(self.settings.limits.drain_grace.max(Duration::from_nanos(1))));
         }
     }
 
-    pub(super) fn tick_shutdown(&mut self, now: Moment) {
-        self.advance_shutdown(now);
-        if let Some(deadline) = self.shutdown.deadline.filter(|deadline| *deadline > now) {
+    pub(super) fn tick_shutdown(&mut self) {
+        self.advance_shutdown();
+        if let Some(deadline) = self.shutdown.deadline.filter(|deadline| *deadline > self.now) {
             self.wake_drain_at(deadline);
         }
     }

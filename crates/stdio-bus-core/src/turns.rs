@@ -2,7 +2,7 @@
 //! those who wait go on one after the other (decision 12). How much that is, is in `send_window.rs`.
 
 use super::Bus;
-use super::peer::{Moment, Peer, WorkerKey};
+use super::peer::{Peer, WorkerKey};
 use super::port::Effect;
 use super::send_window::SendWindow;
 
@@ -14,22 +14,22 @@ const QUANTUM: usize = 64 * 1024;
 
 impl Bus {
     /// Asks how far a worker has read.
-    pub(super) fn probe(&mut self, now: Moment, key: WorkerKey) {
+    pub(super) fn probe(&mut self, key: WorkerKey) {
         if let Some(worker) = self.workers.get_mut(key) {
-            worker.window.mark_probed(now);
+            worker.window.mark_probed(self.now);
             self.out.effects.push_back(Effect::Probe { worker: key });
         }
     }
 
     /// A worker has not read so many bytes of what was written to it.
-    pub(super) fn on_unread(&mut self, now: Moment, key: WorkerKey, bytes: usize) {
+    pub(super) fn on_unread(&mut self, key: WorkerKey, bytes: usize) {
         let Some(worker) = self.workers.get_mut(key) else { return };
-        worker.window.read_up_to(now, bytes);
-        self.admit_waiters(now, key);
+        worker.window.read_up_to(self.now, bytes);
+        self.admit_waiters(key);
     }
 
     /// Lets clients go on that wait for a worker, as many as have room with the lines that they wait with.
-    pub(super) fn admit_waiters(&mut self, now: Moment, key: WorkerKey) {
+    pub(super) fn admit_waiters(&mut self, key: WorkerKey) {
         let limit = self.settings.limits.max_output_queue as u64;
         let alone = self.clients.len() == 1;
         let Some(worker) = self.workers.get_mut(key) else { return };
@@ -40,7 +40,7 @@ impl Bus {
         let itself = Peer::Worker(key);
         if worker.end.blocker() == Some(itself) {
             worker.end.output.remove_waiter(itself);
-            self.go_on(now, itself);
+            self.go_on(itself);
         }
         let Some(worker) = self.workers.get_mut(key) else { return };
         let mut room = limit.saturating_sub(worker.end.output.queued() as u64);
@@ -70,23 +70,23 @@ impl Bus {
                 client.granted = Some(key);
                 takes = client.waiting_bytes.max(1) as u64;
             }
-            self.go_on(now, waiter);
+            self.go_on(waiter);
             room = room.saturating_sub(takes);
             first = false;
         }
         // Some may have begun to wait when no turns were taken. Whoever still waits is looked after.
         if self.workers.get(key).is_some_and(|worker| !worker.end.output.waiters().is_empty()) {
-            self.begin_turns(now, key);
+            self.begin_turns(key);
         }
     }
 
     /// Clients take turns before a worker from now on.
-    pub(super) fn begin_turns(&mut self, now: Moment, key: WorkerKey) {
-        let due = SendWindow::next_probe(now);
+    pub(super) fn begin_turns(&mut self, key: WorkerKey) {
+        let due = SendWindow::next_probe(self.now);
         let Some(worker) = self.workers.get_mut(key).filter(|worker| worker.turns_due.is_none()) else { return };
         worker.turns_due = Some(due);
         self.wake_at(key.into(), due);
-        self.probe(now, key);
+        self.probe(key);
     }
 
     /// Whether clients take turns before a worker.
@@ -95,7 +95,8 @@ impl Bus {
     }
 
     /// Looks after a worker before which clients take turns.
-    pub(super) fn tick_turns(&mut self, now: Moment, key: WorkerKey) {
+    pub(super) fn tick_turns(&mut self, key: WorkerKey) {
+        let now = self.now;
         let stuck_after = self.settings.limits.backpressure_timeout / STUCK_AFTER;
         let Some(worker) = self.workers.get_mut(key).filter(|worker| worker.turns_due.is_some_and(|due| due <= now))
         else {
@@ -107,7 +108,7 @@ impl Bus {
         }
         worker.window.update_stuck(now, stuck_after);
         worker.turns_due = Some(SendWindow::next_probe(now));
-        self.probe(now, key);
-        self.admit_waiters(now, key);
+        self.probe(key);
+        self.admit_waiters(key);
     }
 }

@@ -10,8 +10,8 @@ use super::audience::Audience;
 use super::early::Early;
 use super::elicitations::Elicitations;
 use super::endpoint::Endpoint;
+use super::flow::stall::StallBudget;
 use super::hung::Answering;
-use super::patience::Patience;
 use super::peer::{ClientKey, Moment};
 use super::port::Exit;
 use super::report::{Reason, WorkerName};
@@ -160,7 +160,7 @@ pub(super) struct Worker {
     /// How it answers what it is asked.
     pub answering: Answering,
     /// How much longer it may be held up by slow readers.
-    pub patience: Patience,
+    pub stall: StallBudget,
     /// How long a request to it may wait for its answer.
     pub request_timeout: Option<Duration>,
     /// What is on its way to it.
@@ -204,7 +204,7 @@ impl Worker {
             early: Early::default(),
             elicitations: Elicitations::default(),
             answering: Answering::default(),
-            patience: Patience::default(),
+            stall: StallBudget::default(),
             request_timeout: None,
             window: SendWindow::default(),
             turns_due: None,

@@ -103,55 +103,56 @@ impl WorkerQueue {
 
 impl Bus {
     /// Lets a client wait with this line, for which nobody is there, if somebody is about to come. Says whether it waits.
-    pub(super) fn await_worker(&mut self, now: Moment, client: ClientKey, window: Window<'_>, line: &Line) -> bool {
+    pub(super) fn await_worker(&mut self, client: ClientKey, window: Window<'_>, line: &Line) -> bool {
+        let now = self.now;
         let Ok(group) = self.group_of_line(client, window, line) else { return false };
         let Some(from) = self.clients.get_mut(client) else { return false };
         let (is_refused, source) = (core::mem::take(&mut from.refused_worker), from.source);
         if is_refused || self.shutdown.refuses_requests() {
             return false;
         }
-        let takes_turns = self.groups[group].assignment == Assignment::Dedicated
-            && (self.has_spare(group) || self.may_grow(now, group));
+        let takes_turns =
+            self.groups[group].assignment == Assignment::Dedicated && (self.has_spare(group) || self.may_grow(group));
         if takes_turns {
             let due = self.worker_queue.waits_until(now, source);
-            self.add_waiting(now, client, group, now.after(LONGEST_WAIT), true);
+            self.add_waiting(client, group, now.after(LONGEST_WAIT), true);
             self.wake_worker_queue_at(due.unwrap_or(Moment::NEVER));
             return true;
         }
         let hold = self.settings.limits.hold;
-        if hold.is_zero() || !self.expects_worker(now, group) {
+        if hold.is_zero() || !self.expects_worker(group) {
             return false;
         }
         let until = self.groups[group].vacant_since.get_or_insert(now).after(hold);
         if until > now {
-            self.add_waiting(now, client, group, until, false);
+            self.add_waiting(client, group, until, false);
         }
         until > now
     }
 
-    fn add_waiting(&mut self, now: Moment, client: ClientKey, group: usize, until: Moment, for_turn: bool) {
-        self.worker_queue.waiting.push(Waiting { client, group, since: now, until, for_turn, has_ended: false });
+    fn add_waiting(&mut self, client: ClientKey, group: usize, until: Moment, for_turn: bool) {
+        self.worker_queue.waiting.push(Waiting { client, group, since: self.now, until, for_turn, has_ended: false });
         self.wake_worker_queue_at(until);
         self.close_gate(client.into(), Hold::Worker);
     }
 
     /// Whether the next worker of a group, which has none that takes messages, comes after the first backoff at the
     /// latest.
-    fn expects_worker(&self, now: Moment, group: usize) -> bool {
+    fn expects_worker(&self, group: usize) -> bool {
         let group = &self.groups[group];
         let is_coming = |(pool, seat): &(usize, usize)| {
             let seat = &self.pools[*pool].seats[*seat];
             match seat.worker {
                 Some(worker) => {
                     let limits = &self.settings.limits;
-                    self.workers.get(worker).is_some_and(|worker| seat.is_followed(worker.started, now, limits))
+                    self.workers.get(worker).is_some_and(|worker| seat.is_followed(worker.started, self.now, limits))
                 }
                 None => seat.is_in_first_backoff(),
             }
         };
         let rests = |pool: usize| {
             let (pool, most) = (&self.pools[pool], self.settings.pools[pool].max_instances);
-            group.assignment == Assignment::Dedicated && pool.live < most && pool.rests_for_the_first_time(now)
+            group.assignment == Assignment::Dedicated && pool.live < most && pool.rests_for_the_first_time(self.now)
         };
         group.seats().iter().any(is_coming) || group.pools().any(rests)
     }
@@ -189,29 +190,30 @@ impl Bus {
     }
 
     /// A client waits for no worker any more, since it is being closed: nothing is started for it.
-    pub(super) fn stop_awaiting_worker(&mut self, now: Moment, key: ClientKey) {
+    pub(super) fn stop_awaiting_worker(&mut self, key: ClientKey) {
         let Some(at) = self.worker_queue.position(key) else { return };
         let waiting = self.worker_queue.waiting.remove(at);
         if let Some(client) = self.clients.get(key).filter(|_| waiting.for_turn) {
-            self.worker_queue.slow_down(now, client.source, now);
+            self.worker_queue.slow_down(self.now, client.source, self.now);
         }
         self.open_gate(key.into(), Hold::Worker);
     }
 
     /// A worker for a client of a dedicated group: a spare one, or one that is started for it. None if that is not its
     /// turn, or cannot be.
-    pub(super) fn take_in_turn(&mut self, now: Moment, client: ClientKey, group: usize) -> Option<WorkerKey> {
+    pub(super) fn take_in_turn(&mut self, client: ClientKey, group: usize) -> Option<WorkerKey> {
         let from = self.clients.get(client)?;
-        if from.refused_worker || self.worker_queue.waits_until(now, from.source).is_some() {
+        if from.refused_worker || self.worker_queue.waits_until(self.now, from.source).is_some() {
             return None;
         }
-        let is_its_turn = self.has_spare(group) || self.may_start_at_once(now);
-        if is_its_turn { self.take_dedicated(now, client, group) } else { None }
+        let is_its_turn = self.has_spare(group) || self.may_start_at_once();
+        if is_its_turn { self.take_dedicated(client, group) } else { None }
     }
 
     /// A client that is not read will send no more. If it waits for a worker it may have gone, and so may others of its
     /// source: only a few of them are waited with.
-    pub(super) fn on_sends_no_more(&mut self, now: Moment, key: ClientKey) {
+    pub(super) fn on_sends_no_more(&mut self, key: ClientKey) {
+        let now = self.now;
         let Some(source) = self.clients.get(key).map(|client| client.source) else { return };
         let Some(at) = self.worker_queue.position(key).filter(|at| self.worker_queue.waiting[*at].for_turn) else {
             return;
@@ -229,63 +231,64 @@ impl Bus {
 
     /// A client leaves, or sends no more. If its own worker has answered nothing yet, its source gets the next one at a
     /// pace.
-    pub(super) fn judge_source(&mut self, now: Moment, key: ClientKey) {
+    pub(super) fn judge_source(&mut self, key: ClientKey) {
         let Some(client) = self.clients.get(key) else { return };
         let claimed = |worker: &WorkerKey| {
             let worker = self.workers.get(*worker).filter(|worker| worker.owner == Some(key))?;
             (!worker.answering.has_answered).then_some(worker.claimed)
         };
         if let Some(last) = client.assigned.iter().filter_map(|(_, worker)| claimed(worker)).max() {
-            self.worker_queue.slow_down(now, client.source, last);
+            self.worker_queue.slow_down(self.now, client.source, last);
         }
     }
 
     /// A worker was taken or started for a client.
-    pub(super) fn count_turn(&mut self, now: Moment, key: ClientKey, worker: WorkerKey) {
+    pub(super) fn count_turn(&mut self, key: ClientKey, worker: WorkerKey) {
         let Some(client) = self.clients.get(key) else { return };
         self.sources.count_turn(client.source_use);
         if let Some(last) = self.worker_queue.last_of(client.source) {
-            *last = now;
+            *last = self.now;
         }
-        self.wake_at(worker.into(), now.after(FIRST_ANSWER));
+        self.wake_at(worker.into(), self.now.after(FIRST_ANSWER));
     }
 
     /// Whose turn it is: the source that has waited longest for one, and of its clients the first one that may still send.
     /// A spare can be taken while a worker is being started.
-    fn next_turn_of(&self, now: Moment) -> Option<usize> {
+    fn next_turn_of(&self) -> Option<usize> {
         let turn = |(at, waiting): (usize, &Waiting)| {
             let client = self.clients.get(waiting.client)?;
             let may = (self.worker_queue.starting == 0 || self.has_spare(waiting.group))
-                && self.worker_queue.waits_until(now, client.source).is_none();
+                && self.worker_queue.waits_until(self.now, client.source).is_none();
             may.then(|| (self.sources.turn(client.source_use), waiting.has_ended, at))
         };
         self.worker_queue.turns().filter_map(turn).min().map(|(_, _, at)| at)
     }
 
     /// Whether a worker may be started for who does not wait: no other is, and no client that waits has its turn.
-    pub(super) fn may_start_at_once(&self, now: Moment) -> bool {
-        self.worker_queue.starting == 0 && self.next_turn_of(now).is_none()
+    pub(super) fn may_start_at_once(&self) -> bool {
+        self.worker_queue.starting == 0 && self.next_turn_of().is_none()
     }
 
     /// Gives turns; where no client has one, spares are started.
-    pub(super) fn give_turns(&mut self, now: Moment) {
-        while let Some(at) = self.next_turn_of(now) {
+    pub(super) fn give_turns(&mut self) {
+        while let Some(at) = self.next_turn_of() {
             let Waiting { client, group, .. } = self.worker_queue.waiting[at];
-            if let Some(worker) = self.take_dedicated(now, client, group) {
+            if let Some(worker) = self.take_dedicated(client, group) {
                 self.assign(client, group, worker);
             }
             self.stop_awaiting(false, |waiting| waiting.client == client);
         }
         for pool in 0..self.pools.len() {
             if self.settings.pools[pool].assignment == Assignment::Dedicated {
-                self.fill_seats(now, pool);
+                self.fill_seats(pool);
             }
         }
     }
 
     /// Turns whose time has come, and clients that have waited for too long.
-    pub(super) fn tick_worker_queue(&mut self, now: Moment) {
-        self.give_turns(now);
+    pub(super) fn tick_worker_queue(&mut self) {
+        let now = self.now;
+        self.give_turns();
         self.stop_awaiting(true, |waiting| waiting.until <= now);
         let due = |waiting: &Waiting| {
             let source = self.clients.get(waiting.client).filter(|_| waiting.for_turn).map(|client| client.source);
@@ -298,7 +301,8 @@ impl Bus {
     }
 
     /// Tells of a client that waits for the first answer of its own worker. Gives when to look again.
-    pub(super) fn tick_first_answer(&mut self, now: Moment, key: WorkerKey) -> Option<Moment> {
+    pub(super) fn tick_first_answer(&mut self, key: WorkerKey) -> Option<Moment> {
+        let now = self.now;
         let worker = self.workers.get(key).filter(|worker| worker.owner.is_some() && !worker.told_of_wait)?;
         let (Some(owner), due) = (worker.owner, worker.claimed.after(FIRST_ANSWER)) else { return None };
         if due > now {
@@ -308,7 +312,7 @@ impl Bus {
         let waits = self.starts_for(key).is_some();
         self.workers.get_mut(key)?.told_of_wait = true;
         if waits {
-            self.report_request(now, Reason::WorkerAwaited, [Some(owner.into()), Some(key.into())], || {
+            self.report_request(Reason::WorkerAwaited, [Some(owner.into()), Some(key.into())], || {
                 let (waited, ran) = (now.since(claimed).as_secs_f32(), claimed.since(started).as_secs_f32());
                 let text = format!(
                     "a client has waited {waited:.1} s for the first answer of its own worker, which had run for {ran:.1} s \

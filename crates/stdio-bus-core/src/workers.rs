@@ -3,6 +3,7 @@
 
 use super::Bus;
 use super::client::Phase;
+use super::gate::Hold;
 use super::peer::{Moment, Peer, WorkerKey};
 use super::port::{Effect, Exit, Signal};
 use super::report::Reason;
@@ -15,26 +16,26 @@ use alloc::format;
 use alloc::vec::Vec;
 
 impl Bus {
-    pub(super) fn on_spawned(&mut self, now: Moment, key: WorkerKey, pid: u32) {
+    pub(super) fn on_spawned(&mut self, key: WorkerKey, pid: u32) {
         let Some(worker) = self.workers.get_mut(key) else { return };
         if core::mem::take(&mut worker.is_begun) {
             self.worker_queue.end_start();
         }
         worker.has_process = true;
         worker.pid = pid;
-        worker.started = now;
+        worker.started = self.now;
         self.pools[worker.pool].tally.starts += 1;
-        self.report(now, Reason::WorkerStarted, Some(Peer::Worker(key)), || format!("a worker runs as process {pid}"));
-        self.step(now, key, Event::Spawned);
+        self.report(Reason::WorkerStarted, Some(Peer::Worker(key)), || format!("a worker runs as process {pid}"));
+        self.step(key, Event::Spawned);
         // It was being started while the others were killed.
         if self.stage() >= Stage::Killing {
-            self.step(now, key, Event::Timer);
+            self.step(key, Event::Timer);
         }
-        self.give_turns(now);
+        self.give_turns();
     }
 
-    pub(super) fn on_spawn_failed(&mut self, now: Moment, key: WorkerKey, why: &str, short: bool) {
-        self.report(now, Reason::SpawnFailed, Some(Peer::Worker(key)), || why.to_owned());
+    pub(super) fn on_spawn_failed(&mut self, key: WorkerKey, why: &str, short: bool) {
+        self.report(Reason::SpawnFailed, Some(Peer::Worker(key)), || why.to_owned());
         if let Some(worker) = self.workers.get_mut(key) {
             worker.stdout_open = false;
             worker.stdin_open = false;
@@ -44,24 +45,24 @@ impl Bus {
             }
             self.pools[worker.pool].tally.start_failures += 1;
         }
-        self.step(now, key, Event::SpawnFailed);
-        self.give_turns(now);
+        self.step(key, Event::SpawnFailed);
+        self.give_turns();
     }
 
-    pub(super) fn on_stdout_ended(&mut self, now: Moment, key: WorkerKey) {
+    pub(super) fn on_stdout_ended(&mut self, key: WorkerKey) {
         let Some(worker) = self.workers.get_mut(key) else { return };
         worker.stdout_open = false;
-        self.step(now, key, Event::StdoutEnded);
+        self.step(key, Event::StdoutEnded);
     }
 
-    pub(super) fn on_stdin_broken(&mut self, now: Moment, key: WorkerKey, _why: &str) {
+    pub(super) fn on_stdin_broken(&mut self, key: WorkerKey, _why: &str) {
         let Some(worker) = self.workers.get_mut(key) else { return };
         worker.stdin_open = false;
-        self.step(now, key, Event::StdinBroken);
+        self.step(key, Event::StdinBroken);
     }
 
     /// Its process was reaped (spec 7.1).
-    pub(super) fn on_exited(&mut self, now: Moment, key: WorkerKey, exit: Exit) {
+    pub(super) fn on_exited(&mut self, key: WorkerKey, exit: Exit) {
         let Some(worker) = self.workers.get_mut(key) else { return };
         worker.exit = Some(exit);
         worker.has_process = false;
@@ -76,49 +77,49 @@ impl Bus {
         }
         let (pending, sessions) = (worker.end.unanswered.count, worker.end.sessions.len());
         let reason = if unwanted.is_some() { Reason::WorkerExited } else { Reason::WorkerStopped };
-        self.report(now, reason, Some(Peer::Worker(key)), || match unwanted.filter(|_| was_told) {
+        self.report(reason, Some(Peer::Worker(key)), || match unwanted.filter(|_| was_told) {
             Some(why) => format!("a worker that was told to stop ({}) ended with {exit}", why.name()),
             None => {
                 format!("a worker ended with {exit}; {pending} requests were pending, {sessions} sessions are gone")
             }
         });
-        self.step(now, key, Event::Exited);
+        self.step(key, Event::Exited);
     }
 
     /// A worker that broke the rules: its sessions are invalid at once, and it is told to stop (spec 5.3).
-    pub(super) fn stop_broken_worker(&mut self, now: Moment, key: WorkerKey, reason: Reason, text: &str) {
-        self.report(now, reason, Some(Peer::Worker(key)), || text.to_owned());
+    pub(super) fn stop_broken_worker(&mut self, key: WorkerKey, reason: Reason, text: &str) {
+        self.report(reason, Some(Peer::Worker(key)), || text.to_owned());
         if let Some(worker) = self.workers.get_mut(key) {
             worker.stdout_open = false;
             worker.replaced_for(reason);
         }
-        self.shut_gate(key.into());
-        self.detach_worker(now, key);
+        self.close_gate(key.into(), Hold::Over);
+        self.detach_worker(key);
         // One that has exited was only read to its end, which has come.
         let event = match self.workers.get(key).map(|worker| worker.state) {
             Some(State::Stopped) => Event::StdoutEnded,
             _ => Event::Stop,
         };
-        self.step(now, key, event);
+        self.step(key, event);
     }
 
     /// A worker that is wanted no more.
-    pub(super) fn stop_worker(&mut self, now: Moment, key: WorkerKey) {
+    pub(super) fn stop_worker(&mut self, key: WorkerKey) {
         let Some(worker) = self.workers.get_mut(key) else { return };
         worker.no_restart = true;
-        self.step(now, key, Event::Stop);
+        self.step(key, Event::Stop);
     }
 
     /// Applies the table of `worker.rs`.
-    fn step(&mut self, now: Moment, key: WorkerKey, event: Event) {
+    fn step(&mut self, key: WorkerKey, event: Event) {
         let Some(worker) = self.workers.get_mut(key) else { return };
         let (state, action) = step(worker.state, event);
         worker.state = state;
         self.workers_changed = true;
         let timer = match action {
             Action::None => return,
-            Action::Await | Action::ReadRest => Some(now.after(GRACE)),
-            Action::Terminate | Action::Kill => Some(now.after(self.settings.limits.drain_timeout)),
+            Action::Await | Action::ReadRest => Some(self.now.after(GRACE)),
+            Action::Terminate | Action::Kill => Some(self.now.after(self.settings.limits.drain_timeout)),
             Action::Finish => None,
         };
         worker.timer = timer;
@@ -129,7 +130,7 @@ impl Bus {
         }
         if !self.worker_takes_messages(key) {
             // What is queued for it may go nowhere, and nothing is added to it, so nobody has to wait for it.
-            self.release_waiters(now, Peer::Worker(key));
+            self.release_waiters(Peer::Worker(key));
         }
         match action {
             Action::Terminate => {
@@ -140,22 +141,22 @@ impl Bus {
             }
             Action::Kill => {
                 if has_process {
-                    self.report(now, Reason::WorkerKilled, Some(Peer::Worker(key)), || {
+                    self.report(Reason::WorkerKilled, Some(Peer::Worker(key)), || {
                         "a worker did not stop in time and is killed".into()
                     });
                     self.out.effects.push_back(Effect::Signal { worker: key, signal: Signal::Kill });
                 }
             }
-            Action::ReadRest if drained => self.finish_worker(now, key),
-            Action::Finish => self.finish_worker(now, key),
+            Action::ReadRest if drained => self.finish_worker(key),
+            Action::Finish => self.finish_worker(key),
             Action::None | Action::Await | Action::ReadRest => {}
         }
     }
 
     /// Ends the requests and sessions of a worker (spec 7.1.2).
-    fn detach_worker(&mut self, now: Moment, key: WorkerKey) {
-        self.release_waiters(now, Peer::Worker(key));
-        self.stop_waiting(now, Peer::Worker(key));
+    fn detach_worker(&mut self, key: WorkerKey) {
+        self.release_waiters(Peer::Worker(key));
+        self.stop_waiting(Peer::Worker(key));
         let unanswered = self.workers.get(key).map(|worker| worker.end.unanswered).unwrap_or_default();
         let to_answer = self.pending.unanswered(key.into(), unanswered);
         let (reason, text) = if self.shutdown.stops_workers() {
@@ -163,9 +164,9 @@ impl Bus {
         } else {
             (Reason::RequestLost, lost(self.workers.get(key).and_then(|worker| worker.cause)))
         };
-        self.penalise_crash(now, key, &to_answer);
+        self.penalise_crash(key, &to_answer);
         for request in to_answer {
-            self.fail_request(now, request, reason, text);
+            self.fail_request(request, reason, text);
             self.forget_request(request);
         }
         for request in self.asked_by(key.into()) {
@@ -174,13 +175,13 @@ impl Bus {
         while let Some(session) = self.workers.get(key).and_then(|worker| worker.end.sessions.first()) {
             self.lose_session(session);
         }
-        self.drop_early(now, key);
-        self.close_owner(now, key);
+        self.drop_early(key);
+        self.close_owner(key);
     }
 
     /// A worker has ended that belonged to one client alone: the client sees that as the end of its connection, as if it
     /// had started the worker itself. Another worker would know nothing of what was agreed on with this one.
-    fn close_owner(&mut self, now: Moment, key: WorkerKey) {
+    fn close_owner(&mut self, key: WorkerKey) {
         let Some(worker) = self.workers.get(key) else { return };
         // With one that could not be started nothing was agreed on.
         let is_missed = worker.pid != 0 && self.settings.pools[worker.pool].on_exit == OnExit::Close;
@@ -189,7 +190,7 @@ impl Bus {
         if self.shutdown.stops_workers() || self.clients.get(owner).is_none_or(|owner| owner.phase >= Phase::Refusing) {
             return;
         }
-        self.report_request(now, Reason::OwnWorkerEnded, [Some(owner.into()), Some(key.into())], || {
+        self.report_request(Reason::OwnWorkerEnded, [Some(owner.into()), Some(key.into())], || {
             (None, "the worker of this client alone has ended; its connection is closed (on_exit)".into())
         });
         let mut pending = Vec::new();
@@ -201,14 +202,14 @@ impl Bus {
         // What it has asked workers of other pools.
         let text = "the worker of this connection has ended, and the connection with it";
         for request in pending {
-            self.fail_request(now, request, Reason::RequestDiscarded, text);
+            self.fail_request(request, Reason::RequestDiscarded, text);
         }
-        self.close_orderly(now, owner, Reason::OwnWorkerEnded, text);
+        self.close_orderly(owner, Reason::OwnWorkerEnded, text);
     }
 
     /// It has exited and its last line was read.
-    fn finish_worker(&mut self, now: Moment, key: WorkerKey) {
-        self.detach_worker(now, key);
+    fn finish_worker(&mut self, key: WorkerKey) {
+        self.detach_worker(key);
         let Some(mut worker) = self.workers.remove(key) else { return };
         self.timers.disarm(Timer::Worker(key), &mut worker.end.timer);
         self.out.stats.bytes_unsent += worker.end.output.queued() as u64;
@@ -216,43 +217,43 @@ impl Bus {
         if let Some(owner) = worker.owner.and_then(|owner| self.clients.get_mut(owner)) {
             owner.assigned.retain(|(_, assigned)| *assigned != key);
         }
-        self.leave_pool(now, &worker);
-        self.advance_shutdown(now);
+        self.leave_pool(&worker);
+        self.advance_shutdown();
     }
 
     /// Timers and stalls of a worker.
-    pub(super) fn tick_worker(&mut self, now: Moment, key: WorkerKey) {
+    pub(super) fn tick_worker(&mut self, key: WorkerKey) {
         let timeout = self.settings.limits.backpressure_timeout;
-        self.tick_turns(now, key);
-        self.release_held_up(now, key);
+        self.tick_turns(key);
+        self.release_held_up(key);
         let Some(worker) = self.workers.get_mut(key) else { return };
-        if worker.timer.is_some_and(|at| at <= now) {
+        if worker.timer.is_some_and(|at| at <= self.now) {
             worker.timer = None;
-            self.timer_ran_out(now, key);
+            self.timer_ran_out(key);
         }
         let Some(worker) = self.workers.get(key) else { return };
         let stalls_at = worker.end.output.stalls_at(timeout).filter(|_| worker.takes_messages());
         let queued = worker.end.output.queued();
-        if stalls_at.is_some_and(|at| at <= now) {
+        if stalls_at.is_some_and(|at| at <= self.now) {
             let text = format!(
                 "a worker read nothing for {} s, with {queued} bytes queued; it is told to stop",
                 timeout.as_secs_f32()
             );
-            self.stop_broken_worker(now, key, Reason::WorkerStalled, &text);
+            self.stop_broken_worker(key, Reason::WorkerStalled, &text);
         }
-        let silent = self.tick_silent(now, key);
-        let trial = self.tick_trial(now, key);
-        let early = self.tick_early(now, key);
-        let first = self.tick_first_answer(now, key);
+        let silent = self.tick_silent(key);
+        let trial = self.tick_trial(key);
+        let early = self.tick_early(key);
+        let first = self.tick_first_answer(key);
         let Some(worker) = self.workers.get(key) else { return };
         let stalls_at = worker.end.output.stalls_at(timeout).filter(|_| worker.takes_messages());
-        let next = [worker.timer, stalls_at, worker.patience.ends(), silent, trial, early, first, worker.turns_due];
+        let next = [worker.timer, stalls_at, worker.stall.ends(), silent, trial, early, first, worker.turns_due];
         if let Some(next) = next.into_iter().flatten().min() {
             self.wake_at(key.into(), next);
         }
     }
 
-    fn timer_ran_out(&mut self, now: Moment, key: WorkerKey) {
+    fn timer_ran_out(&mut self, key: WorkerKey) {
         let Some(worker) = self.workers.get(key) else { return };
         let goes_on = match worker.state {
             // Its last lines wait for a slow client: the clock starts when they can be read again.
@@ -261,29 +262,29 @@ impl Bus {
             _ => false,
         };
         if goes_on {
-            return self.set_timer(key, now.after(GRACE));
+            return self.set_timer(key, self.now.after(GRACE));
         }
         match worker.state {
             State::Stopped => {
-                self.report(now, Reason::WorkerHoldsPipe, Some(Peer::Worker(key)), || {
+                self.report(Reason::WorkerHoldsPipe, Some(Peer::Worker(key)), || {
                     "a worker has exited, but another process keeps its stdout open; it is read no more".into()
                 });
             }
             State::Running if !worker.stdout_open => {
                 self.replace_for(key, Reason::WorkerClosedStdout);
-                self.report(now, Reason::WorkerClosedStdout, Some(Peer::Worker(key)), || {
+                self.report(Reason::WorkerClosedStdout, Some(Peer::Worker(key)), || {
                     "a worker closed its stdout and lives; it is told to stop".into()
                 });
             }
             State::Running => {
                 self.replace_for(key, Reason::WorkerClosedStdin);
-                self.report(now, Reason::WorkerClosedStdin, Some(Peer::Worker(key)), || {
+                self.report(Reason::WorkerClosedStdin, Some(Peer::Worker(key)), || {
                     "a worker closed its stdin and lives; it is told to stop".into()
                 });
             }
             State::Starting | State::Stopping | State::Killed => {}
         }
-        self.step(now, key, Event::Timer);
+        self.step(key, Event::Timer);
     }
 
     /// A worker is replaced for this reason.
@@ -300,9 +301,9 @@ impl Bus {
     }
 
     /// A worker's stdout is read again. If it has exited meanwhile, there is the full time for its last lines.
-    pub(super) fn extend_read_timer(&mut self, now: Moment, key: WorkerKey) {
+    pub(super) fn extend_read_timer(&mut self, key: WorkerKey) {
         if self.workers.get(key).is_some_and(|worker| worker.state == State::Stopped) {
-            self.set_timer(key, now.after(GRACE));
+            self.set_timer(key, self.now.after(GRACE));
         }
     }
 
@@ -313,18 +314,18 @@ impl Bus {
     }
 
     /// Tells every worker to stop.
-    pub(super) fn stop_workers(&mut self, now: Moment) {
+    pub(super) fn stop_workers(&mut self) {
         for key in self.workers.keys() {
-            self.stop_worker(now, key);
+            self.stop_worker(key);
         }
     }
 
     /// Kills every worker that is left.
-    pub(super) fn kill_workers(&mut self, now: Moment) {
+    pub(super) fn kill_workers(&mut self) {
         for key in self.workers.keys() {
             let Some(worker) = self.workers.get(key).filter(|worker| worker.has_process) else { continue };
             match worker.state {
-                State::Stopping => self.step(now, key, Event::Timer),
+                State::Stopping => self.step(key, Event::Timer),
                 State::Killed => {}
                 _ => self.out.effects.push_back(Effect::Signal { worker: key, signal: Signal::Kill }),
             }

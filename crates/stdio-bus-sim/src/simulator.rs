@@ -318,7 +318,7 @@ impl World {
     #[cfg(test)]
     pub(super) fn fast_lines(mut self) -> u64 {
         self.live();
-        self.bus.fast_lines
+        self.bus.fast_lines()
     }
 
     fn live(&mut self) {

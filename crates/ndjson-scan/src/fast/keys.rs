@@ -1,6 +1,7 @@
 //! Which routing key a string is, told from its first bytes without a branch. It never reads an escape: a key that
 //! could be a routing key in another spelling is left to the reference scanner.
 
+use super::tokens::PLACES;
 use crate::Window;
 use crate::member::Member;
 
@@ -172,6 +173,8 @@ impl Keys {
 #[derive(Clone, Copy)]
 pub(crate) struct Sample {
     word: u64,
+    /// The number of the key's token in its message.
+    token: u8,
     /// Where they stand in the key.
     from: u8,
     /// How many of the word's upper bits do not count.
@@ -180,25 +183,26 @@ pub(crate) struct Sample {
 
 impl Sample {
     /// Eight bytes that every key has.
-    pub(crate) const NONE: Self = Self { word: 0, from: 0, unused: 0 };
+    pub(crate) const NONE: Self = Self { word: 0, token: 0, from: 0, unused: 0 };
 
-    /// The samples of the key that begins at `at`: its first eight bytes, fewer if it is shorter, and those from the
-    /// fourth one on too if it begins as a long name may.
-    pub(crate) fn of(window: Window<'_>, at: usize) -> impl Iterator<Item = Self> {
+    /// The samples of the key that begins at `at` and is this token: its first eight bytes, fewer if it is shorter, and
+    /// those from the fourth one on too if it begins as a long name may.
+    pub(crate) fn of(window: Window<'_>, at: usize, token: u8) -> impl Iterator<Item = Self> {
         let word = window.word(at);
         // The quote that begins the key is passed over.
         let end = marks(word | 0xFF, b'"');
         let unused = if end == 0 { 0 } else { 63 - end.trailing_zeros() as u8 };
         let is_long = ENTRIES[hash(word)].tail_mask != 0;
-        let first = Self { word, from: 0, unused };
-        let second = Self { word: window.word(at + 3), from: 3, unused: 0 };
+        let first = Self { word, token, from: 0, unused };
+        let second = Self { word: window.word(at + 3), token, from: 3, unused: 0 };
         [first].into_iter().chain(is_long.then_some(second))
     }
 
-    /// Not 0 if the key that begins at `at` has other bytes.
+    /// Not 0 if the key has other bytes in the message whose tokens stand at `places` in the chunk.
     #[inline(always)]
-    pub(crate) fn differs(&self, window: Window<'_>, at: usize) -> u64 {
-        (window.word(at + self.from as usize) ^ self.word) << (self.unused & 63)
+    pub(crate) fn differs(&self, chunk: Window<'_>, places: &[u16; PLACES]) -> u64 {
+        let at = places[self.token as usize] as usize + self.from as usize;
+        (chunk.word(at) ^ self.word) << (self.unused & 63)
     }
 }
 

@@ -6,7 +6,7 @@ use super::keys::Keys;
 use super::scalar;
 use super::shapes::Shapes;
 use super::tokens::Tokens;
-use crate::isa::{BLOCK, Isa, Job};
+use crate::isa::{BLOCK, Isa};
 use crate::member::Member;
 use crate::{BATCH, Line, Span, Window};
 use alloc::vec::Vec;
@@ -57,15 +57,6 @@ impl Default for Draft {
     }
 }
 
-impl Job for Messages<'_> {
-    type Output = Stop;
-
-    #[inline(always)]
-    fn run<I: Isa>(self, isa: I) -> Stop {
-        self.read(isa)
-    }
-}
-
 impl Messages<'_> {
     /// Reads lines until the tokens are used up, the batch is full or a line is doubtful.
     #[inline(always)]
@@ -83,16 +74,14 @@ impl Messages<'_> {
             }
             let end = self.tokens.place(at + count);
             self.tokens.used = at + count + 1;
-            let line = if self.draft.is_begun || count > BLOCK {
+            let is_certain = if self.draft.is_begun || count > BLOCK {
                 self.long(isa, at, count, end)
-            } else if count > 0 {
-                self.short(isa, at, count, end)
             } else {
-                *self.line = end + 1;
-                continue;
+                count == 0 || self.short(isa, at, count, end)
             };
-            let Some(line) = line else { return Stop::Doubt };
-            self.lines.push(line);
+            if !is_certain {
+                return Stop::Doubt;
+            }
             *self.line = end + 1;
         }
         if self.draft.is_begun && !self.go_on(isa, self.tokens.count, 0, !self.ends_in_scalar) {
@@ -117,41 +106,46 @@ impl Messages<'_> {
         }
     }
 
-    /// A whole line of up to 64 tokens.
+    /// Gives a whole line of up to 64 tokens. `false` is doubt.
     #[inline(always)]
-    fn short<I: Isa>(&mut self, isa: I, at: usize, count: usize, end: usize) -> Option<Line> {
-        let shape = self.shapes.find(isa, self.tokens, at, count)?;
-        shape.read_keys(self.window, self.tokens, at);
-        let keys = &shape.keys;
+    fn short<I: Isa>(&mut self, isa: I, at: usize, count: usize, end: usize) -> bool {
+        let places = self.tokens.places(at);
+        let start = self.tokens.start;
+        let chunk = self.window.without(start);
+        let Some(shape) = self.shapes.find(isa, self.tokens, at, count) else { return false };
+        if !shape.read_keys(chunk, places) {
+            return false;
+        }
         let mut scalars = shape.scalars;
         while scalars != 0 {
-            if !scalar::is_valid(self.window, self.tokens.place(at + scalars.trailing_zeros() as usize)) {
-                return None;
+            if !scalar::is_valid(chunk, places[scalars.trailing_zeros() as usize % BLOCK] as usize) {
+                shape.forget();
+                return false;
             }
             scalars &= scalars - 1;
         }
-        if !keys.are_certain() {
-            return None;
-        }
         let value = |member| {
-            let token = at + keys.note(member) as usize + 1;
-            let (start, next) = (self.tokens.place(token), self.tokens.place(token + 1));
-            Value { first: self.window.byte(start), token: trimmed(self.window, start, next) }
+            let colon = shape.keys.note(member) as usize % BLOCK;
+            let (first, next) = (places[colon + 1] as usize, places[colon + 2] as usize);
+            let end = trimmed(chunk, next);
+            Value { first: chunk.byte(first), token: Span { start: (start + first) as u32, end: (start + end) as u32 } }
         };
-        Some(fields(keys, value, *self.line, end))
+        push(self.lines, *self.line, end, &shape.keys, value);
+        true
     }
 
-    /// The rest of a line that is long or began in an earlier chunk.
+    /// Gives a line that is long or began in an earlier chunk, and takes the rest of it. `false` is doubt.
     #[inline(always)]
-    fn long<I: Isa>(&mut self, isa: I, at: usize, count: usize, end: usize) -> Option<Line> {
+    fn long<I: Isa>(&mut self, isa: I, at: usize, count: usize, end: usize) -> bool {
         if !self.go_on(isa, at, count, true) || !self.draft.grammar.is_complete() {
-            return None;
+            return false;
         }
         let line = *self.line;
         let keys = self.draft.keys;
         *self.draft = Draft::default();
         let value = |member| value_at(self.window, line + keys.note(member) as usize + 1);
-        Some(fields(&keys, value, line, end))
+        push(self.lines, line, end, &keys, value);
+        true
     }
 
     /// Takes `count` tokens of a line. `is_scalar_whole` says that the last one, if it is a scalar, ends in the bytes
@@ -227,9 +221,9 @@ impl Value {
     }
 }
 
-/// The line from `start` to `end`, its fields from the keys that were found and their values.
+/// Gives the line from `start` to `end`, its fields from the keys that were found and their values.
 #[inline(always)]
-fn fields(keys: &Keys, value: impl Fn(Member) -> Value, start: usize, end: usize) -> Line {
+fn push(lines: &mut Vec<Line>, start: usize, end: usize, keys: &Keys, value: impl Fn(Member) -> Value) {
     /// Members that most messages do not have.
     const RARE: u16 = Member::Session.bit()
         | Member::Pool.bit()
@@ -238,7 +232,9 @@ fn fields(keys: &Keys, value: impl Fn(Member) -> Value, start: usize, end: usize
         | Member::ResultSession.bit()
         | Member::Error.bit();
 
-    let mut line = Line { span: Span { start: start as u32, end: end as u32 }, ..Line::default() };
+    // Its fields are written where they stay: a line is large for what is copied.
+    lines.push(Line { span: Span { start: start as u32, end: end as u32 }, ..Line::default() });
+    let Some(line) = lines.last_mut() else { return };
     if keys.has(Member::Id) {
         let id = value(Member::Id);
         line.id = id.name();
@@ -277,17 +273,16 @@ fn fields(keys: &Keys, value: impl Fn(Member) -> Value, start: usize, end: usize
             line.params_id = value(Member::ParamsId).name();
         }
     }
-    line
 }
 
-/// The token that begins at `start`; after it comes white space at most before `next`.
+/// Where the token ends after which comes white space at most before `next`.
 #[inline(always)]
-fn trimmed(window: Window<'_>, start: usize, next: usize) -> Span {
+fn trimmed(window: Window<'_>, next: usize) -> usize {
     let mut end = next;
     while is_white(window.byte(end - 1)) {
         end -= 1;
     }
-    Span { start: start as u32, end: end as u32 }
+    end
 }
 
 #[inline(always)]

@@ -6,7 +6,7 @@
 //!  strings   ▔▔▔▔   ▔▔▔▔▔▔▔▔  ▔▔▔▔▔▔ ▔▔▔▔▔▔▔▔▔    ▔▔▔▔▔▔▔▔ ▔▔▔      64 bytes, 64 bits  tokens.rs
 //!  tokens   {"   :0,"       :{"     :"        }}⏎{"       :"  }⏎
 //!           └──────────────┬────────────────────┘
-//!  kinds    {":0,":{":"}}⏎{":"}⏎                                    packed, a byte each
+//!  kinds    {":7,":{":"}}⏎{":"}⏎                                    packed, a byte each
 //!  places   0 1 5 6 7 8 16 17 18 24 25 34 35 36 37 …                and where they begin
 //!  colons     ↑   ↑  ·                                              at two levels      grammar.rs, shapes.rs
 //!  keys      id   result                                                               keys.rs
@@ -34,7 +34,7 @@ pub(crate) mod scalar;
 mod shapes;
 pub(crate) mod tokens;
 
-use crate::isa::Isa;
+use crate::isa::{Isa, Job};
 use crate::{BATCH, Line, Outcome, Partial, Window};
 use alloc::vec::Vec;
 use messages::{Draft, Messages, Stop};
@@ -56,72 +56,79 @@ pub(crate) struct Memory {
 }
 
 /// [`super::Scanner::scan`]: chunk by chunk, tokens and then the lines that they are.
-pub(crate) fn scan<I: Isa>(
-    isa: I,
-    scratch: &mut Scratch,
-    partial: &mut Partial,
-    window: Window<'_>,
-    lines: &mut Vec<Line>,
-) -> Outcome {
-    if partial.is_by_byte
-        && lines.len() < BATCH
-        && let Some(outcome) = partial.read_by_byte(window, lines)
-    {
-        return outcome;
-    }
-    let Scratch { tokens, shapes } = scratch;
-    while lines.len() < BATCH {
-        if partial.scanned == window.data().len() {
-            return Outcome::More;
+pub(crate) struct Scan<'a> {
+    pub(crate) scratch: &'a mut Scratch,
+    pub(crate) partial: &'a mut Partial,
+    pub(crate) window: Window<'a>,
+    pub(crate) lines: &'a mut Vec<Line>,
+}
+
+impl Job for Scan<'_> {
+    type Output = Outcome;
+
+    #[inline(always)]
+    fn run<I: Isa>(self, isa: I) -> Outcome {
+        let Self { scratch: Scratch { tokens, shapes }, partial, window, lines } = self;
+        if partial.is_by_byte
+            && lines.len() < BATCH
+            && let Some(outcome) = partial.read_by_byte(window, lines)
+        {
+            return outcome;
         }
-        isa.run(Reading {
-            tokens: &mut *tokens,
-            strings: &mut partial.memory.strings,
-            window,
-            from: partial.scanned,
-            lines: BATCH - lines.len(),
-        });
-        if tokens.end == partial.scanned {
-            return Outcome::More;
-        }
-        partial.looked_at += (tokens.end - partial.scanned) as u64;
-        partial.scanned = tokens.end;
-        while !tokens.is_faulty {
-            let stop = isa.run(Messages {
-                window,
+        while lines.len() < BATCH {
+            let from = partial.scanned;
+            if from == window.data().len() {
+                return Outcome::More;
+            }
+            isa.within(Reading {
                 tokens: &mut *tokens,
-                shapes: &mut *shapes,
-                draft: &mut partial.memory.draft,
-                line: &mut partial.consumed,
-                ends_in_scalar: partial.memory.strings.ends_in_scalar(),
-                lines: &mut *lines,
+                strings: &mut partial.memory.strings,
+                window,
+                from,
+                lines: BATCH - lines.len(),
             });
-            match stop {
-                Stop::Empty => break,
-                Stop::Full => {
-                    partial.restart();
-                    return Outcome::Full;
-                }
-                Stop::Doubt => {
-                    let (strings, scanned) = (partial.memory.strings, partial.scanned);
-                    partial.restart();
-                    if let Some(outcome) = partial.read_by_byte(window, lines) {
-                        return outcome;
+            if tokens.end == from {
+                return Outcome::More;
+            }
+            partial.looked_at += (tokens.end - from) as u64;
+            partial.scanned = tokens.end;
+            while !tokens.is_faulty {
+                let messages = Messages {
+                    window,
+                    tokens: &mut *tokens,
+                    shapes: &mut *shapes,
+                    draft: &mut partial.memory.draft,
+                    line: &mut partial.consumed,
+                    ends_in_scalar: partial.memory.strings.ends_in_scalar(),
+                    lines: &mut *lines,
+                };
+                match messages.read(isa) {
+                    Stop::Empty => break,
+                    Stop::Full => {
+                        partial.restart();
+                        return Outcome::Full;
                     }
-                    if partial.consumed > scanned {
-                        break;
+                    Stop::Doubt => {
+                        let (strings, scanned) = (partial.memory.strings, partial.scanned);
+                        partial.restart();
+                        if let Some(outcome) = partial.read_by_byte(window, lines) {
+                            return outcome;
+                        }
+                        if partial.consumed > scanned {
+                            break;
+                        }
+                        // The line ended among the tokens, so the rest of them is as good as before.
+                        partial.memory.strings = strings;
+                        partial.scanned = scanned;
                     }
-                    // The line ended among the tokens, so the rest of them is as good as before.
-                    partial.memory.strings = strings;
-                    partial.scanned = scanned;
                 }
             }
+            if tokens.is_faulty {
+                // Some line in these bytes is malformed; which one, and what is wrong first, is found byte by byte.
+                partial.restart();
+                return partial.scan_by_byte(window, lines);
+            }
         }
-        if tokens.is_faulty {
-            // Some line in these bytes is malformed; which one, and what is wrong first, is found byte by byte.
-            partial.restart();
-            return partial.scan_by_byte(window, lines);
-        }
+        Outcome::Full
     }
-    Outcome::Full
 }

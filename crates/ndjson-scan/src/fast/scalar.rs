@@ -10,7 +10,7 @@ const DIGITS: u64 = 0x3030_3030_3030_3030;
 pub(crate) fn is_valid(window: Window<'_>, at: usize) -> bool {
     let word = window.word(at);
     let digits = digits(word);
-    if 0 < digits && digits < 8 && ends(window, at + digits) {
+    if 0 < digits && digits < 8 && AFTER[(word >> (8 * digits)) as u8 as usize] {
         return digits == 1 || word as u8 != b'0';
     }
     // The letters differ, so at most one of these is it.
@@ -77,18 +77,20 @@ fn digits(word: u64) -> usize {
     others.trailing_zeros() as usize / 8
 }
 
-/// Whether a scalar can end before this byte.
+/// Whether a scalar can end before the byte there.
 #[inline(always)]
 fn ends(window: Window<'_>, at: usize) -> bool {
-    const AFTER: [bool; 256] = {
-        let mut after = [false; 256];
-        let bytes = b" \t\r\n,]}";
-        let mut index = 0;
-        while index < bytes.len() {
-            after[bytes[index] as usize] = true;
-            index += 1;
-        }
-        after
-    };
     AFTER[window.byte(at) as usize]
 }
+
+/// The bytes that a scalar can end before.
+static AFTER: [bool; 256] = {
+    let mut after = [false; 256];
+    let bytes = b" \t\r\n,]}";
+    let mut index = 0;
+    while index < bytes.len() {
+        after[bytes[index] as usize] = true;
+        index += 1;
+    }
+    after
+};

@@ -7,13 +7,13 @@
 
 use super::grammar::{Colons, Grammar, Kinds};
 use super::keys::{Keys, Sample};
-use super::tokens::Tokens;
+use super::tokens::{PLACES, Tokens};
 use crate::Window;
 use crate::isa::{BLOCK, Isa};
 use alloc::boxed::Box;
 
 /// Number of shapes that are kept.
-const PLACES: usize = 256;
+const SHAPES: usize = 256;
 
 /// Most samples that are kept of a shape's keys; a message with more is read key by key.
 const SAMPLES: usize = 14;
@@ -23,37 +23,37 @@ const SAMPLES: usize = 14;
 pub(crate) struct Shape {
     /// How many tokens; 0 in a place that is not taken.
     count: usize,
-    /// Where scalars stand.
+    /// Where strings and where scalars stand.
+    strings: u64,
     pub(crate) scalars: u64,
     colons: Colons,
     /// The members of the last message of this shape; noted are the numbers of the colons.
     pub(crate) keys: Keys,
-    /// What the keys of a message must look like to be the same, and the numbers of their tokens.
+    /// What the keys of a message must look like to be the same.
     samples: [Sample; SAMPLES],
-    sampled: [u8; SAMPLES],
     /// How many samples there are; more than fit if `keys` are not to be relied on.
     sample_count: usize,
 }
 
 const EMPTY: Shape = Shape {
     count: 0,
+    strings: 0,
     scalars: 0,
     colons: Colons { outer: 0, inner: 0 },
     keys: Keys::NONE,
     samples: [Sample::NONE; SAMPLES],
-    sampled: [0; SAMPLES],
     sample_count: SAMPLES + 1,
 };
 
 /// The shapes met last, one in each place.
 pub(crate) struct Shapes {
-    kinds: Box<[[u8; BLOCK]; PLACES]>,
-    shapes: Box<[Shape; PLACES]>,
+    kinds: Box<[[u8; BLOCK]; SHAPES]>,
+    shapes: Box<[Shape; SHAPES]>,
 }
 
 impl Default for Shapes {
     fn default() -> Self {
-        Self { kinds: Box::new([[0; BLOCK]; PLACES]), shapes: Box::new([EMPTY; PLACES]) }
+        Self { kinds: Box::new([[0; BLOCK]; SHAPES]), shapes: Box::new([EMPTY; SHAPES]) }
     }
 }
 
@@ -65,14 +65,15 @@ impl Shapes {
         let all = !0 >> (BLOCK - count);
         let kinds = tokens.kinds(at);
         let block = isa.load(kinds);
-        // Two bits tell brackets, strings, scalars and separators apart.
-        let (some, others) = (isa.bit(block, 4) & all, isa.bit(block, 1) & all);
-        let mixed = some.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ others.wrapping_mul(0xC2B2_AE3D_27D4_EB4F);
-        let place = (mixed >> (64 - PLACES.ilog2())) as usize;
+        let strings = isa.equal(block, b'"') & all;
+        let mixed = (strings ^ (count as u64) << 56).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let place = (mixed >> (64 - SHAPES.ilog2())) as usize;
         let shape = &mut self.shapes[place];
-        let is_known = shape.count == count && isa.differ(block, isa.load(&self.kinds[place])) & all == 0;
-        if !is_known {
-            *shape = learn(isa, kinds, count)?;
+        // Scalars begin with any of many bytes. If another kind stands in the place of one, the strings differ, or it
+        // shows when the scalars are read.
+        let differences = isa.differ(block, isa.load(&self.kinds[place])) & !shape.scalars | strings ^ shape.strings;
+        if shape.count != count || differences & all != 0 {
+            *shape = Shape { strings, ..learn(isa, kinds, count)? };
             self.kinds[place] = *kinds;
         }
         Some(shape)
@@ -95,40 +96,37 @@ fn learn<I: Isa>(isa: I, kinds: &[u8; BLOCK], count: usize) -> Option<Shape> {
 }
 
 impl Shape {
-    /// Makes `keys` those of the message of this shape whose tokens begin at number `at`.
+    /// Makes `keys` those of the message of this shape whose tokens stand at `places` in the chunk. Tells whether the
+    /// fields can be told from them; if not, the reference scanner has to.
     #[inline(always)]
-    pub(crate) fn read_keys(&mut self, window: Window<'_>, tokens: &Tokens, at: usize) {
-        if !self.has_same_keys(window, tokens, at) {
-            self.learn_keys(window, tokens, at);
-        }
+    pub(crate) fn read_keys(&mut self, chunk: Window<'_>, places: &[u16; PLACES]) -> bool {
+        self.has_same_keys(chunk, places) || self.learn_keys(chunk, places)
+    }
+
+    /// Makes the next message that is taken for this shape be learnt: the last one was not of it, or was none.
+    #[inline(always)]
+    pub(crate) fn forget(&mut self) {
+        self.count = 0;
     }
 
     #[inline(always)]
-    fn has_same_keys(&self, window: Window<'_>, tokens: &Tokens, at: usize) -> bool {
-        if self.sample_count > SAMPLES {
-            return false;
-        }
-        let mut differences = 0;
-        for index in 0..self.sample_count {
-            let key = tokens.place(at + self.sampled[index] as usize);
-            differences |= self.samples[index].differs(window, key);
-        }
-        differences == 0
+    fn has_same_keys(&self, chunk: Window<'_>, places: &[u16; PLACES]) -> bool {
+        let Some(samples) = self.samples.get(..self.sample_count) else { return false };
+        samples.iter().fold(0, |differences, sample| differences | sample.differs(chunk, places)) == 0
     }
 
     #[inline(never)]
-    fn learn_keys(&mut self, window: Window<'_>, tokens: &Tokens, at: usize) {
+    fn learn_keys(&mut self, chunk: Window<'_>, places: &[u16; PLACES]) -> bool {
         self.keys = Keys::NONE;
         self.sample_count = 0;
         let mut colons = self.colons.outer | self.colons.inner;
         while colons != 0 {
             let colon = colons.trailing_zeros() as usize;
-            let key = tokens.place(at + colon - 1);
-            self.keys.take(window, key, self.colons.inner >> colon & 1 != 0, colon as u32);
-            for sample in Sample::of(window, key) {
-                if self.sample_count < SAMPLES {
-                    self.samples[self.sample_count] = sample;
-                    self.sampled[self.sample_count] = colon as u8 - 1;
+            let key = places[colon - 1] as usize;
+            self.keys.take(chunk, key, self.colons.inner >> colon & 1 != 0, colon as u32);
+            for sample in Sample::of(chunk, key, colon as u8 - 1) {
+                if let Some(place) = self.samples.get_mut(self.sample_count) {
+                    *place = sample;
                 }
                 self.sample_count += 1;
             }
@@ -137,5 +135,6 @@ impl Shape {
         if !self.keys.are_certain() {
             self.sample_count = SAMPLES + 1;
         }
+        self.keys.are_certain()
     }
 }

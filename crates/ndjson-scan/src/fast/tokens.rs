@@ -1,5 +1,5 @@
-//! From bytes to tokens: one kind and one place for each. Strings are validated completely on the way, so that their
-//! inside vanishes with the white space; scalars are only found, not read.
+//! From bytes to tokens: one kind, which is its first byte, and one place for each. Strings are validated completely on
+//! the way, so that their inside vanishes with the white space; scalars are only found, not read.
 //!
 //! It works in blocks of 64 bytes and knows no lines. The invariant: between two blocks, [`Strings`] is all there is
 //! to know of what came before.
@@ -13,6 +13,10 @@ use alloc::boxed::Box;
 /// are read, and that a place in them fits 16 bits.
 const CHUNK: usize = 16 << 10;
 
+/// How many places are given at once: more than a short line has tokens, and as many as a byte can count, so that one
+/// need not be checked to be an index.
+pub(crate) const PLACES: usize = 256;
+
 /// Blocks without a special byte after which the rest of a string is probably long and plain.
 const PLAIN_BLOCKS: u32 = 3;
 
@@ -21,7 +25,8 @@ pub(crate) struct Tokens {
     /// [`BLOCK`] more than a chunk can have, because blocks are packed whole, and as many again, because they are
     /// read in blocks from any token on.
     kinds: Box<[u8; CHUNK + 2 * BLOCK]>,
-    places: Box<[u16; CHUNK + 2 * BLOCK]>,
+    /// [`PLACES`] more, because they are given so many at once, from any token on.
+    places: Box<[u16; CHUNK + PLACES]>,
     /// Where in the window the chunk begins: places are counted from there.
     pub(crate) start: usize,
     /// Where in the window it ends.
@@ -36,18 +41,23 @@ pub(crate) struct Tokens {
 }
 
 /// What a block must know of those before it.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 pub(crate) struct Strings {
-    /// All bits if the next byte is inside a string.
-    inside: u64,
-    /// 1 if the next byte is escaped.
-    escaped: u64,
-    /// The bits of the next four bytes that must be hex digits.
-    hex: u64,
+    /// All bits if the next byte is outside strings.
+    outside: u64,
+    /// What an escape owes: the bits of the next four bytes that must be hex digits, and the uppermost bit if the next
+    /// byte is escaped.
+    escape: u64,
     /// The bits of the last three bytes that were not ASCII.
     high: u64,
     /// 1 if the last byte was part of a scalar.
     scalar: u64,
+}
+
+impl Default for Strings {
+    fn default() -> Self {
+        Self { outside: !0, escape: 0, high: 0, scalar: 0 }
+    }
 }
 
 impl Strings {
@@ -61,20 +71,16 @@ impl Strings {
 struct Found {
     /// The first byte of each token.
     tokens: u64,
-    /// Those that begin a scalar.
-    scalars: u64,
     newlines: u64,
     /// Something is invalid.
     errors: u64,
-    /// No quote, no backslash, no control byte, only ASCII.
-    is_plain: bool,
 }
 
 impl Default for Tokens {
     fn default() -> Self {
         Self {
             kinds: Box::new([0; CHUNK + 2 * BLOCK]),
-            places: Box::new([0; CHUNK + 2 * BLOCK]),
+            places: Box::new([0; CHUNK + PLACES]),
             start: 0,
             end: 0,
             count: 0,
@@ -86,11 +92,11 @@ impl Default for Tokens {
 
 /// Tokens to be read: from `from` on, until so many lines are there.
 pub(super) struct Reading<'a> {
-    pub tokens: &'a mut Tokens,
-    pub strings: &'a mut Strings,
-    pub window: Window<'a>,
-    pub from: usize,
-    pub lines: usize,
+    pub(super) tokens: &'a mut Tokens,
+    pub(super) strings: &'a mut Strings,
+    pub(super) window: Window<'a>,
+    pub(super) from: usize,
+    pub(super) lines: usize,
 }
 
 impl Job for Reading<'_> {
@@ -121,6 +127,13 @@ impl Tokens {
         self.start + self.places[at] as usize
     }
 
+    /// The places of the tokens from number `at` on, counted from the chunk's start. After the last token they are
+    /// anything.
+    #[inline(always)]
+    pub(crate) fn places(&self, at: usize) -> &[u16; PLACES] {
+        self.places[at..at + PLACES].try_into().expect("so many places")
+    }
+
     /// Turns the bytes of `window` from `from` on into tokens: one chunk of whole blocks, less if it has `lines`
     /// newlines already. What is left at the window's end is cut after its last newline; bytes after that wait for
     /// more.
@@ -142,18 +155,20 @@ impl Tokens {
         let mut plain_blocks = 0;
         while at + BLOCK <= limit && newlines < lines {
             let block = isa.load(window.array(at));
-            let found = state.read(isa, window, at, block, !0);
-            errors |= found.errors;
-            if found.tokens != 0 {
-                self.push(isa, block, &found, count, at - from);
-                count += found.tokens.count_ones() as usize;
-                newlines += found.newlines.count_ones() as usize;
-            }
-            at += BLOCK;
-            plain_blocks = if found.is_plain { plain_blocks + 1 } else { 0 };
-            if plain_blocks == PLAIN_BLOCKS {
+            if let Some(found) = state.read(isa, window, at, block, !0) {
+                errors |= found.errors;
+                if found.tokens != 0 {
+                    self.push(isa, block, &found, count, at - from);
+                    count += found.tokens.count_ones() as usize;
+                    newlines += found.newlines.count_ones() as usize;
+                }
+                at += BLOCK;
                 plain_blocks = 0;
-                if state.inside != 0 {
+            } else {
+                at += BLOCK;
+                plain_blocks += 1;
+                if plain_blocks == PLAIN_BLOCKS {
+                    plain_blocks = 0;
                     at = skip_plain(isa, window, at, limit);
                 }
             }
@@ -164,12 +179,12 @@ impl Tokens {
             if newlines != 0 {
                 let length = BLOCK - newlines.leading_zeros() as usize;
                 let valid = !0 >> (BLOCK - length);
-                let block = isa.first(block, length);
-                let found = state.read(isa, window, at, block, valid);
                 // A newline inside a string is a control byte in it, so no string is open now if nothing is wrong.
-                errors |= found.errors;
-                self.push(isa, block, &found, count, at - from);
-                count += found.tokens.count_ones() as usize;
+                if let Some(found) = state.read(isa, window, at, block, valid) {
+                    errors |= found.errors;
+                    self.push(isa, block, &found, count, at - from);
+                    count += found.tokens.count_ones() as usize;
+                }
                 state = Strings::default();
                 at += length;
             }
@@ -189,7 +204,7 @@ impl Tokens {
     fn push<I: Isa>(&mut self, isa: I, block: I::Block, found: &Found, count: usize, from: usize) {
         let kinds = (&mut self.kinds[count..count + BLOCK]).try_into().expect("64 bytes");
         let places = (&mut self.places[count..count + BLOCK]).try_into().expect("64 places");
-        isa.pack(block, found.tokens, found.scalars, from as u16, kinds, places);
+        isa.pack(block, found.tokens, from as u16, kinds, places);
     }
 }
 
@@ -203,25 +218,30 @@ fn skip_plain<I: Isa>(isa: I, window: Window<'_>, mut at: usize, limit: usize) -
 }
 
 impl Strings {
-    /// Reads the block that stands at `at` in the window. Errors count only where `valid` has bits.
+    /// Reads the block that stands at `at` in the window. Only bytes where `valid` has bits count, and the state is
+    /// right afterwards only if all do. `None` says that the block is plain and inside a string.
     #[inline(always)]
-    fn read<I: Isa>(&mut self, isa: I, window: Window<'_>, at: usize, block: I::Block, valid: u64) -> Found {
-        let quotes = isa.equal(block, b'"');
-        let backslashes = isa.equal(block, b'\\');
-        let odd = isa.odd(block);
-        let is_plain = quotes | backslashes | odd == 0;
+    fn read<I: Isa>(&mut self, isa: I, window: Window<'_>, at: usize, block: I::Block, valid: u64) -> Option<Found> {
+        let quotes = isa.equal(block, b'"') & valid;
+        let backslashes = isa.equal(block, b'\\') & valid;
+        let odd = isa.odd(block) & valid;
+        // Most text is such blocks: nothing in them is a token.
+        if quotes | backslashes | odd | self.escape | self.high | self.outside == 0 {
+            return None;
+        }
 
         let mut errors = 0;
         let mut ends = quotes;
-        if backslashes | self.escaped | self.hex != 0 {
+        if backslashes | self.escape != 0 {
             let (escaped, wrong) = self.escapes(isa, block, backslashes);
             ends &= !escaped;
             errors |= wrong;
         }
-        // A quote turns being inside on or off for all bytes after it: the parity of the quotes so far.
-        let inside = isa.parity(ends) ^ self.inside;
-        self.inside = (inside as i64 >> 63) as u64;
-        let outside = !(inside | ends);
+        // A quote turns being outside on or off for all bytes after it: the parity of the quotes so far.
+        let outside = isa.parity(ends) ^ self.outside;
+        self.outside = (outside as i64 >> 63) as u64;
+        let inside = !outside;
+        let outside = outside & !ends;
 
         if odd & inside | self.high != 0 {
             errors |= self.odd_bytes(isa, window, at, block, odd & inside);
@@ -232,8 +252,8 @@ impl Strings {
         let scalar = outside & !operators & !isa.white(block);
         let scalars = scalar & !(scalar << 1 | self.scalar);
         self.scalar = scalar >> 63;
-        let tokens = ends & inside | operators | newlines | scalars;
-        Found { tokens, scalars, newlines, errors: errors & valid, is_plain }
+        let tokens = (ends & inside | operators | newlines | scalars) & valid;
+        Some(Found { tokens, newlines, errors: errors & valid })
     }
 
     /// The bytes that are escaped by a backslash before them, and those that may not be.
@@ -242,17 +262,18 @@ impl Strings {
         // Every second bit. In a run of backslashes the first escapes the second, and so on; subtracting the run's
         // starts from this pattern carries through each run and leaves its every second bit, wherever it began.
         const EVERY_SECOND: u64 = 0xAAAA_AAAA_AAAA_AAAA;
-        let starts = backslashes & !self.escaped;
+        let (first, owed) = (self.escape >> 63, self.escape & 15);
+        let starts = backslashes & !first;
         let pattern = (starts << 1 | EVERY_SECOND).wrapping_sub(starts) ^ EVERY_SECOND;
-        let escaped = pattern ^ (backslashes | self.escaped);
+        let escaped = pattern ^ (backslashes | first);
         let mut wrong = escaped & !isa.escapable(block);
-        self.escaped = (pattern & backslashes) >> 63;
+        self.escape = pattern & backslashes & 1 << 63;
 
         let unicode = escaped & isa.equal(block, b'u');
-        if unicode | self.hex != 0 {
-            let digits = unicode << 1 | unicode << 2 | unicode << 3 | unicode << 4 | self.hex;
+        if unicode | owed != 0 {
+            let digits = unicode << 1 | unicode << 2 | unicode << 3 | unicode << 4 | owed;
             wrong |= digits & !isa.hex(block);
-            self.hex = unicode >> 63 | unicode >> 62 | unicode >> 61 | unicode >> 60;
+            self.escape |= unicode >> 63 | unicode >> 62 | unicode >> 61 | unicode >> 60;
         }
         (escaped, wrong)
     }
@@ -273,15 +294,15 @@ impl Strings {
 /// Where UTF-8 is broken in the block at `at`.
 #[inline(always)]
 fn not_utf8<I: Isa>(isa: I, window: Window<'_>, at: usize) -> u64 {
-    if at < BACK { not_utf8_at_start(window, at) } else { isa.not_utf8(window.array(at - BACK)) }
+    if at < BACK { not_utf8_at_start(window.padded, at) } else { isa.not_utf8(window.array(at - BACK)) }
 }
 
 /// The same where the window begins. What stands before it may be anything, so spaces take its place.
 #[cold]
 #[inline(never)]
-fn not_utf8_at_start(window: Window<'_>, at: usize) -> u64 {
+fn not_utf8_at_start(padded: &[u8], at: usize) -> u64 {
     let mut bytes = [b' '; BACK + BLOCK];
-    bytes[BACK - at..].copy_from_slice(&window.padded[..BLOCK + at]);
+    bytes[BACK - at..].copy_from_slice(&padded[..BLOCK + at]);
     // Not compiled for any set, so it asks the one that needs no instructions of its own.
     Portable.not_utf8(&bytes)
 }

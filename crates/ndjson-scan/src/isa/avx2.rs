@@ -1,7 +1,7 @@
 //! [`Isa`] with AVX2: 64 bytes are two registers, and an answer is gathered from the upper bits of their bytes.
 
-use super::tables::{ESCAPABLE, INDEX, Nibbles, OPERATORS, UTF8, WHITE};
-use super::{BACK, BLOCK, Isa, Job, SCALAR};
+use super::tables::{ESCAPABLE, Nibbles, OPERATORS, UTF8, WHITE};
+use super::{BACK, BLOCK, Isa, Job};
 use core::arch::x86_64::*;
 
 /// The proof that this CPU has what the functions below are compiled for.
@@ -162,14 +162,39 @@ static NUMBERS: [u64; 256] = {
     numbers
 };
 
-/// Bytes that begin a token as they are, and [`SCALAR`] for all others.
+/// [`Isa::pack`] for the half of a block that begins at `START` in it, when `count` bytes and places were written.
+/// Gives how many there are then.
 #[inline(always)]
-fn kinds_of(half: __m256i) -> __m256i {
-    // SAFETY: as in `all`.
-    unsafe {
-        let others = _mm256_or_si256(equal(half, b'"'), equal(half, b'\n'));
-        _mm256_blendv_epi8(all(SCALAR), half, _mm256_or_si256(own(half, 0x20, &OPERATORS), others))
+fn pack_half<const START: i8>(
+    half: __m256i,
+    mask: u32,
+    from: u16,
+    bytes: &mut [u8; BLOCK],
+    places: &mut [u16; BLOCK],
+    mut count: usize,
+) -> usize {
+    if mask == 0 {
+        return count;
     }
+    // SAFETY: as in `all`. Each step writes eight bytes and eight places from number `count` on, which grows by no more
+    // than eight a step, so it is at most 24 in the last one of the first half, and 56 in that of the second.
+    unsafe {
+        let sixteens = [_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1)];
+        let from = _mm_set1_epi16(from as i16);
+        for step in 0..4 {
+            let bits = mask >> (8 * step) & 0xFF;
+            let numbers = _mm_cvtsi64_si128(NUMBERS[bits as usize] as i64);
+            let sixteen = sixteens[step / 2];
+            let eight = if step % 2 == 0 { sixteen } else { _mm_srli_si128(sixteen, 8) };
+            // Bytes are numbered before they are widened, so that this is one sum of constants for each step.
+            let in_block = _mm_add_epi8(numbers, _mm_set1_epi8(START + 8 * step as i8));
+            let eight_places = _mm_add_epi16(_mm_cvtepu8_epi16(in_block), from);
+            _mm_storel_epi64(bytes.as_mut_ptr().add(count).cast(), _mm_shuffle_epi8(eight, numbers));
+            _mm_storeu_si128(places.as_mut_ptr().add(count).cast(), eight_places);
+            count += bits.count_ones() as usize;
+        }
+    }
+    count
 }
 
 impl Isa for Avx2 {
@@ -178,19 +203,6 @@ impl Isa for Avx2 {
     #[inline(always)]
     fn load(self, bytes: &[u8; BLOCK]) -> Block {
         [load(bytes, 0), load(bytes, 32)]
-    }
-
-    #[inline(always)]
-    fn first(self, [first, second]: Block, count: usize) -> Block {
-        // SAFETY: `self` proves the features.
-        unsafe {
-            let count = all(count as u8);
-            let space = all(b' ');
-            [
-                _mm256_blendv_epi8(space, first, _mm256_cmpgt_epi8(count, load(&INDEX, 0))),
-                _mm256_blendv_epi8(space, second, _mm256_cmpgt_epi8(count, load(&INDEX, 32))),
-            ]
-        }
     }
 
     #[inline(always)]
@@ -261,33 +273,9 @@ impl Isa for Avx2 {
     }
 
     #[inline(always)]
-    fn pack(
-        self,
-        [first, second]: Block,
-        mask: u64,
-        _scalars: u64,
-        from: u16,
-        kinds: &mut [u8; BLOCK],
-        places: &mut [u16; BLOCK],
-    ) {
-        let mut bytes = [0_u8; BLOCK];
-        let mut count = 0;
-        // SAFETY: `self` proves the features. Each step writes eight kinds and eight places from number `count` on,
-        // which grows by no more than eight a step, so it is at most 56 in the last one.
-        unsafe {
-            _mm256_storeu_si256(bytes.as_mut_ptr().cast(), kinds_of(first));
-            _mm256_storeu_si256(bytes.as_mut_ptr().add(32).cast(), kinds_of(second));
-            for step in 0..8 {
-                let bits = (mask >> (8 * step)) as u8;
-                let numbers = _mm_cvtsi64_si128(NUMBERS[bits as usize] as i64);
-                let eight = _mm_loadl_epi64(bytes.as_ptr().add(8 * step).cast());
-                let base = _mm_set1_epi16((from + 8 * step as u16) as i16);
-                let eight_places = _mm_add_epi16(_mm_cvtepu8_epi16(numbers), base);
-                _mm_storel_epi64(kinds.as_mut_ptr().add(count).cast(), _mm_shuffle_epi8(eight, numbers));
-                _mm_storeu_si128(places.as_mut_ptr().add(count).cast(), eight_places);
-                count += bits.count_ones() as usize;
-            }
-        }
+    fn pack(self, [first, second]: Block, mask: u64, from: u16, bytes: &mut [u8; BLOCK], places: &mut [u16; BLOCK]) {
+        let count = pack_half::<0>(first, mask as u32, from, bytes, places, 0);
+        pack_half::<32>(second, (mask >> 32) as u32, from, bytes, places, count);
     }
 
     #[inline(always)]

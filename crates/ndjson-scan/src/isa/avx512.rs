@@ -1,7 +1,7 @@
 //! [`Isa`] with AVX-512: 64 bytes are one register, and an answer is a mask register. VBMI2 packs bytes.
 
 use super::tables::{ESCAPABLE, INDEX, Nibbles, OPERATORS, UTF8, WHITE};
-use super::{BACK, BLOCK, Isa, Job, SCALAR};
+use super::{BACK, BLOCK, Isa, Job};
 use core::arch::x86_64::*;
 
 /// The proof that this CPU has what the functions below are compiled for.
@@ -66,12 +66,6 @@ impl Isa for Avx512 {
     fn load(self, bytes: &[u8; BLOCK]) -> __m512i {
         // SAFETY: `self` proves the features; the load is of 64 bytes.
         unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) }
-    }
-
-    #[inline(always)]
-    fn first(self, block: __m512i, count: usize) -> __m512i {
-        // SAFETY: `self` proves the features.
-        unsafe { _mm512_mask_mov_epi8(all(b' '), !0 >> (BLOCK - count), block) }
     }
 
     #[inline(always)]
@@ -164,19 +158,10 @@ impl Isa for Avx512 {
     }
 
     #[inline(always)]
-    fn pack(
-        self,
-        block: __m512i,
-        mask: u64,
-        scalars: u64,
-        from: u16,
-        kinds: &mut [u8; BLOCK],
-        places: &mut [u16; BLOCK],
-    ) {
+    fn pack(self, block: __m512i, mask: u64, from: u16, bytes: &mut [u8; BLOCK], places: &mut [u16; BLOCK]) {
         // SAFETY: `self` proves the features; the stores are of 64 bytes and of two times 32 places.
         unsafe {
-            let block = _mm512_mask_mov_epi8(block, scalars, all(SCALAR));
-            _mm512_storeu_si512(kinds.as_mut_ptr().cast(), _mm512_maskz_compress_epi8(mask, block));
+            _mm512_storeu_si512(bytes.as_mut_ptr().cast(), _mm512_maskz_compress_epi8(mask, block));
             let index = _mm512_maskz_compress_epi8(mask, self.load(&INDEX));
             let base = _mm512_set1_epi16(from as i16);
             let place = |half| _mm512_add_epi16(base, _mm512_cvtepu8_epi16(half));
@@ -192,5 +177,17 @@ impl Isa for Avx512 {
     fn run<J: Job>(self, job: J) -> J::Output {
         // SAFETY: `self` proves the features.
         unsafe { run(self, job) }
+    }
+
+    /// In a function of its own: a loop keeps its constants in the registers that only this set has if nothing else
+    /// needs them.
+    #[inline(always)]
+    fn within<J: Job>(self, job: J) -> J::Output {
+        // Compiled for no set, so that it is not inlined, and nothing is through it.
+        #[inline(never)]
+        fn apart<J: Job>(isa: Avx512, job: J) -> J::Output {
+            isa.run(job)
+        }
+        apart(self, job)
     }
 }

@@ -31,9 +31,6 @@ pub(crate) const BLOCK: usize = 64;
 /// Bytes before a block that the check for UTF-8 looks back on.
 pub(crate) const BACK: usize = 3;
 
-/// The kind of a token that is a number, a literal, or nothing known.
-pub(crate) const SCALAR: u8 = b'0';
-
 /// Work that is compiled anew for each instruction set.
 pub(crate) trait Job {
     /// What comes of it.
@@ -50,9 +47,6 @@ pub(crate) trait Isa: Copy {
 
     /// The block that these bytes are.
     fn load(self, bytes: &[u8; BLOCK]) -> Self::Block;
-
-    /// The first `count` bytes of the block, at least one and at most 64, and spaces after them.
-    fn first(self, block: Self::Block, count: usize) -> Self::Block;
 
     /// Where the block has this byte.
     fn equal(self, block: Self::Block, byte: u8) -> u64;
@@ -88,19 +82,16 @@ pub(crate) trait Isa: Copy {
     /// For each bit the parity of the bits up to and with it.
     fn parity(self, mask: u64) -> u64;
 
-    /// Writes for each bit of `mask`, in order, the kind of the token that begins there and its place, counted so
-    /// that the block begins at `from`. Kinds are the bytes themselves, but those of `scalars` are
-    /// [`SCALAR`]. What the arrays hold after them is undefined.
-    fn pack(
-        self,
-        block: Self::Block,
-        mask: u64,
-        scalars: u64,
-        from: u16,
-        kinds: &mut [u8; BLOCK],
-        places: &mut [u16; BLOCK],
-    );
+    /// Writes for each bit of `mask`, in order, the byte that stands there and its place, counted so that the block
+    /// begins at `from`. What the arrays hold after them is undefined.
+    fn pack(self, block: Self::Block, mask: u64, from: u16, bytes: &mut [u8; BLOCK], places: &mut [u16; BLOCK]);
 
     /// Does a job, compiled for this instruction set.
     fn run<J: Job>(self, job: J) -> J::Output;
+
+    /// Does a job that is part of another one.
+    #[inline(always)]
+    fn within<J: Job>(self, job: J) -> J::Output {
+        job.run(self)
+    }
 }

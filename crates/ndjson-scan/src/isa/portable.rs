@@ -1,6 +1,6 @@
 //! [`Isa`] for any CPU: eight bytes at a time in plain words, which compilers turn into whatever vectors there are.
 
-use super::{BACK, BLOCK, Isa, Job, SCALAR};
+use super::{BACK, BLOCK, Isa, Job};
 
 /// Every CPU has this.
 #[derive(Clone, Copy)]
@@ -74,34 +74,12 @@ fn between(word: u64, first: u8, last: u8) -> u64 {
     at_least(word, first) & !at_least(word, last + 1)
 }
 
-/// The kind of the token that begins with each byte.
-static KINDS: [u8; 256] = {
-    let mut kinds = [SCALAR; 256];
-    let others = b"{}[]:,\"\n";
-    let mut index = 0;
-    while index < others.len() {
-        kinds[others[index] as usize] = others[index];
-        index += 1;
-    }
-    kinds
-};
-
 impl Isa for Portable {
     type Block = Block;
 
     #[inline(always)]
     fn load(self, bytes: &[u8; BLOCK]) -> Block {
         words(bytes, 0)
-    }
-
-    #[inline(always)]
-    fn first(self, mut block: Block, count: usize) -> Block {
-        for (index, word) in block.iter_mut().enumerate() {
-            let bytes = count.saturating_sub(8 * index).min(8);
-            let kept = if bytes < 8 { !(!0 << (8 * bytes)) } else { !0 };
-            *word = *word & kept | SPACES & !kept;
-        }
-        block
     }
 
     #[inline(always)]
@@ -196,22 +174,14 @@ impl Isa for Portable {
     }
 
     #[inline(always)]
-    fn pack(
-        self,
-        block: Block,
-        mask: u64,
-        _scalars: u64,
-        from: u16,
-        kinds: &mut [u8; BLOCK],
-        places: &mut [u16; BLOCK],
-    ) {
-        let bytes = block.map(u64::to_le_bytes);
+    fn pack(self, block: Block, mask: u64, from: u16, bytes: &mut [u8; BLOCK], places: &mut [u16; BLOCK]) {
+        let all = block.map(u64::to_le_bytes);
         let mut rest = mask;
         // Eight at a time, some of them for nothing, so that the number of tokens makes few branches.
-        for (kinds, places) in kinds.as_chunks_mut::<8>().0.iter_mut().zip(places.as_chunks_mut::<8>().0) {
-            for (kind, place) in kinds.iter_mut().zip(places) {
+        for (bytes, places) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(places.as_chunks_mut::<8>().0) {
+            for (byte, place) in bytes.iter_mut().zip(places) {
                 let at = rest.trailing_zeros() as usize % BLOCK;
-                *kind = KINDS[bytes.as_flattened()[at] as usize];
+                *byte = all.as_flattened()[at];
                 *place = from + at as u16;
                 rest &= rest.wrapping_sub(1);
             }

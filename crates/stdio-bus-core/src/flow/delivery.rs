@@ -1,0 +1,288 @@
+//! How lines get to their receivers: they are queued with the pieces that are replaced, their senders wait while the
+//! receiver is full, and are read again when there is room (spec 7.3, decision 12).
+//!
+//! Invariant: a peer waits for one output at a time, and is in the list of that output once.
+use alloc::format;
+
+use ndjson_scan::{Line, Span};
+
+use super::gate::Hold;
+use crate::Bus;
+use crate::message::{Edit, Edits};
+use crate::peer::{ClientKey, Peer, Text, WorkerKey};
+use crate::port::{Close, Effect};
+use crate::report::Reason;
+
+/// A client may read more slowly than a worker writes that it shares with others. It is closed when more than so many
+/// times max_output_queue are queued for it.
+const SLOW_READER_LIMIT: usize = 4;
+
+/// Whether a line may be queued.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Room {
+    /// It may.
+    Free,
+    /// Its sender waits.
+    Wait,
+    /// Its receiver was closed just now: the line has to be routed again.
+    Closed,
+}
+
+impl Bus {
+    /// Lets a peer wait for its own output, if that is full: an error is to be queued there. Says whether it waits.
+    pub(crate) fn block_on_itself(&mut self, peer: Peer) -> bool {
+        let is_full = self.endpoint(peer).is_some_and(|end| end.output.is_full());
+        if is_full {
+            self.block(peer, peer);
+        }
+        is_full
+    }
+
+    /// Lets a client wait that sends `bytes` to a worker, if the worker is full or others have their turn. Says whether
+    /// it waits.
+    pub(crate) fn block_on_worker(&mut self, client: ClientKey, worker: WorkerKey, bytes: usize) -> bool {
+        let alone = self.clients.len() == 1;
+        let Some(to) = self.workers.get_mut(worker) else { return false };
+        let is_full = to.end.output.is_full();
+        let Some(from) = self.clients.get_mut(client) else { return false };
+        let in_turns = to.owner.is_none() && !from.stdio;
+        if !is_full && !in_turns {
+            return false;
+        }
+        let has_turn = from.granted.take() == Some(worker);
+        let others_wait = !to.end.output.waiters().is_empty();
+        if !is_full && (!in_turns || has_turn || to.window.has_room_for(client, others_wait, alone)) {
+            to.window.mark_line_end(client, bytes);
+            if to.end.blocked_on.is_some() {
+                self.limit_hold_up(worker, client);
+            }
+            return false;
+        }
+        from.waiting_bytes = bytes;
+        if in_turns {
+            // What is known of the worker may be old. The first one who waits asks anew.
+            if to.turns_due.is_some() && !others_wait {
+                self.probe(worker);
+            }
+            self.begin_turns(worker);
+        }
+        // A worker may have no room because it is held up itself.
+        self.limit_hold_up(worker, client);
+        self.block(Peer::Client(client), Peer::Worker(worker));
+        true
+    }
+
+    /// Finds room at a client for a line of a worker, or lets the worker wait. A worker that others use too is not held
+    /// up for long by a client that reads slowly: its lines are kept up to a limit, then the client is closed.
+    /// `is_of_its_own` says that the line belongs to a request or a session of the client: then the worker works for it.
+    pub(crate) fn make_room_at_client(&mut self, worker: WorkerKey, client: ClientKey, is_of_its_own: bool) -> Room {
+        let now = self.now;
+        let Some(to) = self.clients.get_mut(client) else { return Room::Free };
+        if !to.end.output.is_full() {
+            if is_of_its_own {
+                to.penalty.forget_crashes();
+            }
+            return Room::Free;
+        }
+        let queued = to.end.output.queued();
+        if !self.is_shared(worker, client) {
+            self.block(Peer::Worker(worker), Peer::Client(client));
+            return Room::Wait;
+        }
+        let Some(from) = self.workers.get_mut(worker) else { return Room::Free };
+        if !from.stall.left(now).is_zero() {
+            let ends = now.after(from.stall.start(now));
+            self.wake_at(worker.into(), ends);
+            self.block(Peer::Worker(worker), Peer::Client(client));
+            return Room::Wait;
+        }
+        if queued <= SLOW_READER_LIMIT.saturating_mul(self.settings.limits.max_output_queue) {
+            if let Some(to) = self.clients.get_mut(client).filter(|_| is_of_its_own) {
+                to.penalty.forget_crashes();
+            }
+            return Room::Free;
+        }
+        self.report(Reason::ClientSlow, Some(Peer::Client(client)), || {
+            format!(
+                "a client reads more slowly than a worker that it shares with others writes for it; it is closed with \
+                 {queued} bytes queued"
+            )
+        });
+        self.close_client(client, Close::Now, Reason::ClientSlow);
+        Room::Closed
+    }
+
+    fn block(&mut self, from: Peer, to: Peer) {
+        let now = self.now;
+        if let Some(end) = self.endpoint(to) {
+            end.output.add_waiter(from);
+        }
+        if let Some(end) = self.endpoint(from) {
+            end.blocked_on = Some((to, now));
+        }
+        self.close_gate(from, Hold::Output);
+    }
+
+    /// A peer is not read from now on.
+    pub(crate) fn close_gate(&mut self, peer: Peer, hold: Hold) {
+        if self.endpoint(peer).is_some_and(|end| end.gate.close(hold)) {
+            self.out.effects.push_back(Effect::Pause { peer });
+        }
+    }
+
+    /// A peer is read again, unless something else stands against it.
+    pub(crate) fn open_gate(&mut self, peer: Peer, hold: Hold) {
+        if self.endpoint(peer).is_some_and(|end| end.gate.open(hold)) {
+            self.out.effects.push_back(Effect::Resume { peer });
+        }
+    }
+
+    /// A peer that has waited for an output goes on.
+    pub(crate) fn go_on(&mut self, peer: Peer) {
+        let now = self.now;
+        let Some(end) = self.endpoint(peer) else { return };
+        let waited = end.go_on(now);
+        match peer {
+            Peer::Client(_) => self.out.stats.clients_paused += waited,
+            Peer::Worker(_) => self.out.stats.workers_paused += waited,
+        }
+        self.open_gate(peer, Hold::Output);
+    }
+
+    /// Queues a line with its newline as it is.
+    pub(crate) fn forward_as_it_is(&mut self, to: Peer, line: &Line) {
+        let bytes = self.copy(to, Span { start: line.span.start, end: line.span.end + 1 });
+        self.count_queued(to, bytes);
+    }
+
+    /// Queues a line with its newline, with another id if one is given.
+    pub(crate) fn forward_with_id(&mut self, to: Peer, line: &Line, id: Option<Text>) {
+        match id {
+            None => self.forward_as_it_is(to, line),
+            Some(with) => self.forward(to, line, &mut [Some(Edit { at: line.id, with }), None, None]),
+        }
+    }
+
+    /// Queues a line with its newline, with the given pieces replaced.
+    pub(crate) fn forward(&mut self, to: Peer, line: &Line, edits: &mut Edits) {
+        let mut from = line.span.start;
+        let mut bytes = 0;
+        if edits[1].is_some() || edits[2].is_some() {
+            edits.sort_by_key(|edit| edit.as_ref().map_or(u32::MAX, |edit| edit.at.start));
+        }
+        for edit in edits.iter().flatten() {
+            bytes += self.copy(to, Span { start: from, end: edit.at.start });
+            bytes += edit.with.as_bytes().len();
+            self.out.effects.push_back(Effect::Insert { to, text: edit.with.clone() });
+            from = edit.at.end;
+        }
+        bytes += self.copy(to, Span { start: from, end: line.span.end + 1 });
+        self.count_queued(to, bytes);
+    }
+
+    fn copy(&mut self, to: Peer, span: Span) -> usize {
+        self.out.copy(to, span.start, span.end);
+        span.len()
+    }
+
+    /// A line of so many bytes was queued.
+    pub(crate) fn count_queued(&mut self, to: Peer, bytes: usize) {
+        let now = self.now;
+        let limits = &self.settings.limits;
+        let (limit, timeout) = (limits.max_output_queue, limits.backpressure_timeout);
+        let alone = self.clients.len() == 1;
+        let end = match to {
+            Peer::Client(client) => self.clients.get_mut(client).map(|client| &mut client.end),
+            Peer::Worker(worker) => self.workers.get_mut(worker).map(|worker| {
+                worker.window.push(now, bytes, !alone && worker.owner.is_none());
+                &mut worker.end
+            }),
+        };
+        if end.is_some_and(|end| self.out.count_queued(now, to, end, bytes, limit)) {
+            self.wake_at(to, now.after(timeout));
+        }
+    }
+
+    /// Bytes have left for `peer`.
+    pub(crate) fn on_sent(&mut self, peer: Peer, bytes: usize) {
+        let now = self.now;
+        let limit = self.settings.limits.max_output_queue;
+        let shared = self.clients.len() > 1;
+        match peer {
+            Peer::Client(client) => {
+                let Some(to) = self.clients.get_mut(client) else { return };
+                to.end.progress_at = now;
+                to.end.traffic.bytes_out += bytes as u64;
+                if to.end.output.pop(bytes, limit, now) {
+                    self.release_waiters(peer);
+                }
+                self.check_flushed(client);
+            }
+            Peer::Worker(worker) => {
+                let Some(to) = self.workers.get_mut(worker) else { return };
+                to.window.sent(bytes);
+                to.end.traffic.bytes_out += bytes as u64;
+                let has_room = to.end.output.pop(bytes, limit, now);
+                if shared && to.owner.is_none() && to.window.is_probe_due(now) {
+                    self.probe(worker);
+                }
+                if has_room {
+                    self.admit_waiters(worker);
+                }
+            }
+        }
+    }
+
+    /// All who waited for `peer` may go on.
+    pub(crate) fn release_waiters(&mut self, peer: Peer) {
+        let waiters = self.endpoint(peer).map(|end| end.output.take_waiters()).unwrap_or_default();
+        for waiter in waiters {
+            self.go_on(waiter);
+            if let Peer::Worker(worker) = waiter {
+                self.end_hold_up(worker);
+                self.extend_read_timer(worker);
+            }
+        }
+    }
+
+    /// `peer` waits for no output any more.
+    pub(crate) fn stop_waiting(&mut self, peer: Peer) {
+        if let Some(blocker) = self.endpoint(peer).and_then(|end| end.blocker())
+            && let Some(blocker) = self.endpoint(blocker)
+        {
+            blocker.output.remove_waiter(peer);
+        }
+        self.go_on(peer);
+        if let Peer::Worker(worker) = peer {
+            self.end_hold_up(worker);
+        }
+    }
+
+    /// Queues a line of the bus' own.
+    pub(crate) fn send(&mut self, to: Peer, line: &[u8]) {
+        self.out.effects.push_back(Effect::Insert { to, text: line.into() });
+        self.count_queued(to, line.len());
+    }
+
+    /// Panics if those who wait and those they wait for disagree.
+    pub(crate) fn check_waiting(&self) {
+        let clients = self.clients.iter().map(|(key, client)| (Peer::Client(key), &client.end));
+        let workers = self.workers.iter().map(|(key, worker)| (Peer::Worker(key), &worker.end));
+        for (peer, end) in clients.chain(workers) {
+            let in_turns = matches!(peer, Peer::Worker(worker) if self.takes_turns(worker));
+            assert!(
+                end.output.is_full() || in_turns || end.output.waiters().is_empty(),
+                "{peer:?} lets others wait for nothing"
+            );
+            for waiter in end.output.waiters() {
+                let waiter = self.peer_end(*waiter).expect("a waiter is alive");
+                assert_eq!(waiter.blocker(), Some(peer));
+            }
+            assert!(end.blocked_on.is_none() || end.gate.has(Hold::Output), "{peer:?} is read and waits");
+            if let Some(blocker) = end.blocker() {
+                let blocker = self.peer_end(blocker).expect("a blocker is alive");
+                assert_eq!(blocker.output.waiters().iter().filter(|waiter| **waiter == peer).count(), 1);
+            }
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Whether a peer is read, and if not, what stands against it.
+
+use crate::peer::Moment;
+
+/// What keeps a peer from being read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hold {
+    /// Its next line waits for room in a full output, or for its turn there.
+    Output = 1,
+    /// Its next line waits for a worker (`worker_queue.rs`).
+    Worker = 2,
+    /// It holds much while memory is short (`memory.rs`).
+    Memory = 4,
+    /// It has a penalty (`penalties.rs`).
+    Penalty = 8,
+    /// Its lines do not count any more.
+    Over = 16,
+}
+
+/// See the top of the file. It is closed with the first hold and opened with the last one.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ReadGate {
+    holds: u8,
+    /// When its penalty ends, if it has one: the gate closes for it with the next line.
+    penalised_until: Option<Moment>,
+}
+
+impl ReadGate {
+    /// Whether the peer is read.
+    pub(crate) fn is_open(self) -> bool {
+        self.holds == 0
+    }
+
+    /// Whether its next line may be dealt with at once.
+    pub(crate) fn lets_through(self) -> bool {
+        self.holds == 0 && self.penalised_until.is_none()
+    }
+
+    /// Whether its next line waits for others: it is not in its own hands when it goes on.
+    pub(crate) fn waits(self) -> bool {
+        self.holds & (Hold::Output as u8 | Hold::Worker as u8) != 0
+    }
+
+    pub(crate) fn has(self, hold: Hold) -> bool {
+        self.holds & hold as u8 != 0
+    }
+
+    /// Adds a hold. Says whether that is to be told: it is for the first one, and for the last word even if the peer is
+    /// paused.
+    pub(crate) fn close(&mut self, hold: Hold) -> bool {
+        let is_told = self.is_open() || hold == Hold::Over;
+        self.holds |= hold as u8;
+        is_told
+    }
+
+    /// Takes a hold away. Says whether the peer is read again.
+    pub(crate) fn open(&mut self, hold: Hold) -> bool {
+        let was_open = self.is_open();
+        self.holds &= !(hold as u8);
+        !was_open && self.is_open()
+    }
+
+    /// When its penalty ends, if it has one.
+    pub(crate) fn penalised_until(self) -> Option<Moment> {
+        self.penalised_until
+    }
+
+    /// It has a penalty until this moment at least.
+    pub(crate) fn penalise(&mut self, until: Moment) {
+        self.penalised_until = self.penalised_until.max(Some(until));
+    }
+
+    /// Its penalty is over.
+    pub(crate) fn forgive(&mut self) {
+        self.penalised_until = None;
+    }
+}

@@ -1,0 +1,130 @@
+//! Who is not read for a while for what it has asked: a client over whose requests workers keep ending, one that was
+//! refused because a table is full of what it holds, and one that cancels nothing.
+
+use alloc::format;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::gate::Hold;
+use crate::Bus;
+use crate::peer::{ClientKey, Moment, Peer, RequestKey, WorkerKey};
+use crate::pending::Request;
+use crate::report::Reason;
+
+/// So many workers in a row that end while they have a request of one client are no accident.
+const SUSPECT_AFTER: u32 = 3;
+/// How long such a client is not read; it doubles each time.
+const FIRST_PENALTY: Duration = Duration::from_secs(1);
+/// How long it is not read at most.
+const LONGEST_PENALTY: Duration = Duration::from_secs(30);
+/// How long a client is not read after such a refusal. It doubles with each one, up to the longest, and begins anew after
+/// this time without one.
+const FIRST_REST: Duration = Duration::from_millis(1);
+const LONGEST_REST: Duration = Duration::from_millis(32);
+const REFUSALS_COUNT_FOR: Duration = Duration::from_secs(1);
+/// The ends of such pauses are looked at together, in nanoseconds.
+const REST_ROUND: u64 = 4_000_000;
+
+/// What a client may get a penalty for.
+#[derive(Debug, Default)]
+pub(crate) struct Penalty {
+    /// Workers in a row that ended while they had a request of the client.
+    crashes: u32,
+    /// Refusals in a row.
+    refusals: u32,
+    /// When the last of them was.
+    refused_at: Moment,
+}
+
+impl Penalty {
+    /// A worker lives and answers, so no request of the client has ended it.
+    #[inline]
+    pub(crate) fn forget_crashes(&mut self) {
+        self.crashes = 0;
+    }
+
+    /// A worker has ended while it had a request of the client. Gives how many that are in a row and how long the
+    /// client is not read, once they are too many.
+    fn count_crash(&mut self) -> Option<(u32, Duration)> {
+        self.crashes += 1;
+        let more = self.crashes.checked_sub(SUSPECT_AFTER)?;
+        Some((self.crashes, FIRST_PENALTY.saturating_mul(1 << more.min(16)).min(LONGEST_PENALTY)))
+    }
+
+    /// The client was refused. Gives until when it is not read.
+    fn count_refusal(&mut self, now: Moment) -> Moment {
+        if now.since(self.refused_at) > REFUSALS_COUNT_FOR {
+            self.refusals = 0;
+        }
+        let rest = FIRST_REST.saturating_mul(1 << self.refusals.min(16)).min(LONGEST_REST);
+        self.refusals += 1;
+        self.refused_at = now;
+        Moment(now.after(rest).0.next_multiple_of(REST_ROUND))
+    }
+}
+
+impl Bus {
+    /// A worker has ended although nobody asked it to: whoever had a request pending there may have caused it, and who
+    /// had one each time is slowed down.
+    pub(crate) fn penalise_crash(&mut self, key: WorkerKey, to_answer: &[RequestKey]) {
+        let unexpected = self.workers.get(key).is_some_and(|worker| worker.exit.is_some() && !worker.was_told);
+        if !unexpected || self.shutdown.stops_workers() {
+            return;
+        }
+        for (asker, request) in self.askers_of(to_answer.iter().copied()) {
+            let Some(client) = self.clients.get_mut(asker) else { continue };
+            let Some((crashes, pause)) = client.penalty.count_crash() else { continue };
+            client.end.gate.penalise(self.now.after(pause));
+            self.wake_at(asker.into(), self.now.after(pause));
+            let id = Some(self.pending.asker_text(request));
+            self.report_request(Reason::CrashSuspect, [Some(asker.into()), Some(key.into())], || {
+                let text = format!(
+                    "{crashes} workers in a row have ended while they had a request of this client; it is read again in {} s",
+                    pause.as_secs()
+                );
+                (id, text)
+            });
+        }
+    }
+
+    /// The clients that wait for answers to these requests, each with the first one of its requests.
+    fn askers_of(&self, requests: impl Iterator<Item = RequestKey>) -> Vec<(ClientKey, RequestKey)> {
+        let mut askers: Vec<(ClientKey, RequestKey)> = Vec::new();
+        for key in requests {
+            if let Some(Peer::Client(client)) = self.pending.get(key).and_then(Request::asker)
+                && !askers.iter().any(|(known, _)| *known == client)
+            {
+                askers.push((client, key));
+            }
+        }
+        askers
+    }
+
+    /// A table was full of what this client and its source hold, or it has cancelled nothing: it rests for a while.
+    /// Refusing costs more than asking, and a thousand connections that are refused at full speed would leave no time for
+    /// the others.
+    pub(crate) fn penalise_refusal(&mut self, key: ClientKey) {
+        let alone = self.clients.len() == 1;
+        let Some(client) = self.clients.get_mut(key).filter(|_| !alone) else { return };
+        let ends = client.penalty.count_refusal(self.now);
+        client.end.gate.penalise(ends);
+        self.wake_at(key.into(), ends);
+    }
+
+    /// A client that has a penalty has sent something: it is paused.
+    pub(crate) fn is_penalised(&mut self, key: ClientKey) -> bool {
+        let has_penalty = self.clients.get(key).is_some_and(|client| client.end.gate.penalised_until().is_some());
+        if has_penalty {
+            self.close_gate(key.into(), Hold::Penalty);
+        }
+        has_penalty
+    }
+
+    /// A client has a penalty no more.
+    pub(crate) fn end_penalty(&mut self, key: ClientKey) {
+        if let Some(client) = self.clients.get_mut(key) {
+            client.end.gate.forgive();
+            self.open_gate(key.into(), Hold::Penalty);
+        }
+    }
+}

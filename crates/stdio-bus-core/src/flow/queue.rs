@@ -1,0 +1,155 @@
+//! Backpressure (spec 7.3): how many bytes each output holds, who waits for it to drain, and how long it has stood
+//! still. It counts bytes that others keep.
+//!
+//! Invariant: a peer waits for one output at a time.
+
+use alloc::collections::VecDeque;
+use core::time::Duration;
+
+use crate::peer::{Moment, Peer};
+
+/// A full output must lose this part of the limit within the timeout, or it counts as stalled. Without it a reader
+/// that takes one byte a minute could hold up a worker for ever; with it a slow one still receives everything.
+const PROGRESS_PARTS: usize = 16;
+
+/// What is queued for one connection.
+#[derive(Debug, Default)]
+pub(crate) struct Output {
+    queued: usize,
+    full: Option<Full>,
+    flush: Option<Flush>,
+    waiters: VecDeque<Peer>,
+}
+
+/// It is only emptied now.
+#[derive(Clone, Copy, Debug)]
+struct Flush {
+    /// So many bytes at a time are progress.
+    step: usize,
+    queued_then: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Full {
+    since: Moment,
+    progress_at: Moment,
+    queued_then: usize,
+}
+
+impl Output {
+    /// Bytes queued and not sent yet.
+    pub(crate) fn queued(&self) -> usize {
+        self.queued
+    }
+
+    /// Whether more than the limit was queued and less than half of it has been drained since.
+    pub(crate) fn is_full(&self) -> bool {
+        self.full.is_some()
+    }
+
+    /// When the queue became full (spec 7.3.1).
+    pub(crate) fn full_since(&self) -> Option<Moment> {
+        self.full.map(|full| full.since)
+    }
+
+    /// Adds bytes; `limit` is max_output_queue.
+    pub(crate) fn push(&mut self, bytes: usize, limit: usize, now: Moment) {
+        self.queued += bytes;
+        if self.queued > limit && self.full.is_none() {
+            self.full = Some(Full { since: now, progress_at: now, queued_then: self.queued });
+        }
+    }
+
+    /// Bytes have left. True when the queue fell below half of `limit` and the waiters may go on (spec 7.3.1).
+    pub(crate) fn pop(&mut self, bytes: usize, limit: usize, now: Moment) -> bool {
+        debug_assert!(bytes <= self.queued);
+        self.queued = self.queued.saturating_sub(bytes);
+        let Some(full) = &mut self.full else { return false };
+        if self.queued < limit.div_ceil(2) {
+            self.full = None;
+            return true;
+        }
+        if self.queued + limit / PROGRESS_PARTS < full.queued_then {
+            full.progress_at = now;
+            full.queued_then = self.queued;
+        }
+        false
+    }
+
+    /// What is queued is to be taken, and nothing comes after it.
+    pub(crate) fn begin_flush(&mut self) {
+        self.flush = Some(Flush { step: self.queued.div_ceil(PROGRESS_PARTS), queued_then: self.queued });
+    }
+
+    /// Whether another part of what was queued at the begin of the flush has gone since this said so.
+    pub(crate) fn flush_goes_on(&mut self) -> bool {
+        let Some(flush) = self.flush.as_mut().filter(|flush| self.queued + flush.step <= flush.queued_then) else {
+            return false;
+        };
+        flush.queued_then = self.queued;
+        true
+    }
+
+    /// Remembers who must be resumed.
+    pub(crate) fn add_waiter(&mut self, peer: Peer) {
+        self.waiters.push_back(peer);
+    }
+
+    /// Those to resume, in the order in which they came.
+    pub(crate) fn take_waiters(&mut self) -> VecDeque<Peer> {
+        core::mem::take(&mut self.waiters)
+    }
+
+    /// The one that has waited longest.
+    pub(crate) fn take_waiter(&mut self) -> Option<Peer> {
+        self.waiters.pop_front()
+    }
+
+    /// A waiter has gone.
+    pub(crate) fn remove_waiter(&mut self, peer: Peer) {
+        self.waiters.retain(|waiter| *waiter != peer);
+    }
+
+    /// Who waits for this output.
+    pub(crate) fn waiters(&self) -> &VecDeque<Peer> {
+        &self.waiters
+    }
+
+    /// When the connection has to be closed unless it takes bytes before (spec 7.3.1).
+    pub(crate) fn stalls_at(&self, timeout: Duration) -> Option<Moment> {
+        self.full.map(|full| full.progress_at.after(timeout))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TIMEOUT: Duration = Duration::from_secs(60);
+    const SECOND: u64 = 1_000_000_000;
+
+    #[test]
+    fn an_output_is_full_above_the_limit_and_released_below_half_of_it() {
+        let mut output = Output::default();
+        output.push(100, 100, Moment(0));
+        assert!(!output.is_full());
+        output.push(1, 100, Moment(5));
+        assert_eq!(output.full_since(), Some(Moment(5)));
+        assert!(!output.pop(51, 100, Moment(6)));
+        assert!(output.is_full());
+        assert!(output.pop(1, 100, Moment(7)));
+        assert!(!output.is_full());
+        assert_eq!(output.queued(), 49);
+    }
+
+    #[test]
+    fn the_stall_clock_restarts_with_real_progress_only() {
+        let mut output = Output::default();
+        output.push(2000, 1600, Moment(0));
+        assert_eq!(output.stalls_at(TIMEOUT), Some(Moment(60 * SECOND)));
+        output.pop(100, 1600, Moment(30 * SECOND));
+        assert_eq!(output.stalls_at(TIMEOUT), Some(Moment(60 * SECOND)), "100 bytes are no sixteenth of the limit");
+        output.pop(1, 1600, Moment(40 * SECOND));
+        assert_eq!(output.stalls_at(TIMEOUT), Some(Moment(100 * SECOND)));
+    }
+}

@@ -1,0 +1,156 @@
+//! Turns before a worker that several clients share: no more is put before it than it reads in some milliseconds, and
+//! those that wait go on one after the other (decision 12). How much that is, is in `window.rs`. And for how long a worker is
+//! held up by a client that reads slowly, while others use it.
+
+use super::window::SendWindow;
+use crate::Bus;
+use crate::client::Client;
+use crate::peer::{ClientKey, Peer, RequestKey, WorkerKey};
+use crate::port::Effect;
+
+/// A worker that reads nothing for this part of backpressure_timeout is stuck: turns make no sense any more, and its
+/// output may fill up.
+const STUCK_AFTER: u32 = 4;
+/// Bytes that a client may send in one turn.
+const QUANTUM: usize = 64 * 1024;
+
+impl Bus {
+    /// Asks how far a worker has read.
+    pub(crate) fn probe(&mut self, key: WorkerKey) {
+        if let Some(worker) = self.workers.get_mut(key) {
+            worker.window.mark_probed(self.now);
+            self.out.effects.push_back(Effect::Probe { worker: key });
+        }
+    }
+
+    /// A worker has not read so many bytes of what was written to it.
+    pub(crate) fn on_unread(&mut self, key: WorkerKey, bytes: usize) {
+        let Some(worker) = self.workers.get_mut(key) else { return };
+        worker.window.read_up_to(self.now, bytes);
+        self.admit_waiters(key);
+    }
+
+    /// Lets clients go on that wait for a worker, as many as have room with the lines that they wait with.
+    pub(crate) fn admit_waiters(&mut self, key: WorkerKey) {
+        let limit = self.settings.limits.max_output_queue as u64;
+        let alone = self.clients.len() == 1;
+        let Some(worker) = self.workers.get_mut(key) else { return };
+        if worker.end.output.is_full() {
+            return;
+        }
+        // Errors for its own requests take no turns.
+        let itself = Peer::Worker(key);
+        if worker.end.blocker() == Some(itself) {
+            worker.end.output.remove_waiter(itself);
+            self.go_on(itself);
+        }
+        let Some(worker) = self.workers.get_mut(key) else { return };
+        let mut room = limit.saturating_sub(worker.end.output.queued() as u64);
+        if worker.owner.is_none() {
+            room = room.min(worker.window.room(alone));
+        }
+        // With nothing before it, the worker takes a line however long it is.
+        let mut first = worker.window.backlog() == 0;
+        while room > 0 || first {
+            let Some(waiter) = self.workers.get_mut(key).and_then(|worker| worker.end.output.take_waiter()) else {
+                break;
+            };
+            let mut takes = 1;
+            let is_last = self.workers.get(key).is_none_or(|worker| worker.end.output.waiters().is_empty());
+            if let Peer::Client(client) = waiter
+                && let Some(client) = self.clients.get_mut(client)
+            {
+                // A turn is so many bytes: a long line waits for as many turns as it needs.
+                client.credit += QUANTUM;
+                if client.waiting_bytes > client.credit && !is_last {
+                    if let Some(worker) = self.workers.get_mut(key) {
+                        worker.end.output.add_waiter(waiter);
+                    }
+                    continue;
+                }
+                client.credit = 0;
+                client.granted = Some(key);
+                takes = client.waiting_bytes.max(1) as u64;
+            }
+            self.go_on(waiter);
+            room = room.saturating_sub(takes);
+            first = false;
+        }
+        // Some may have begun to wait when no turns were taken. Whoever still waits is looked after.
+        if self.workers.get(key).is_some_and(|worker| !worker.end.output.waiters().is_empty()) {
+            self.begin_turns(key);
+        }
+    }
+
+    /// Clients take turns before a worker from now on.
+    pub(crate) fn begin_turns(&mut self, key: WorkerKey) {
+        let due = SendWindow::next_probe(self.now);
+        let Some(worker) = self.workers.get_mut(key).filter(|worker| worker.turns_due.is_none()) else { return };
+        worker.turns_due = Some(due);
+        self.wake_at(key.into(), due);
+        self.probe(key);
+    }
+
+    /// Whether clients take turns before a worker.
+    pub(crate) fn takes_turns(&self, key: WorkerKey) -> bool {
+        self.workers.get(key).is_some_and(|worker| worker.turns_due.is_some())
+    }
+
+    /// Looks after a worker before which clients take turns.
+    pub(crate) fn tick_turns(&mut self, key: WorkerKey) {
+        let now = self.now;
+        let stuck_after = self.settings.limits.backpressure_timeout / STUCK_AFTER;
+        let Some(worker) = self.workers.get_mut(key).filter(|worker| worker.turns_due.is_some_and(|due| due <= now))
+        else {
+            return;
+        };
+        if worker.end.output.waiters().is_empty() {
+            worker.turns_due = None;
+            return;
+        }
+        worker.window.update_stuck(now, stuck_after);
+        worker.turns_due = Some(SendWindow::next_probe(now));
+        self.probe(key);
+        self.admit_waiters(key);
+    }
+
+    /// Whether anybody but `client` uses a worker: waits for it, for an answer of it, or has a session there.
+    pub(crate) fn is_shared(&self, key: WorkerKey, client: ClientKey) -> bool {
+        let Some(worker) = self.workers.get(key).filter(|worker| worker.owner.is_none()) else { return false };
+        let (me, end) = (Peer::Client(client), &worker.end);
+        let is_there =
+            |asked: &RequestKey| self.pending.get(*asked).is_some_and(|it| it.answerer() == Peer::Worker(key));
+        let own = |client: &Client| self.pending.asked(&client.end.outstanding).filter(is_there).count();
+        let owner = |key| self.sessions.get(key)?.client.map(Peer::Client);
+        end.output.waiters().iter().any(|waiter| *waiter != me)
+            || end.sessions.iter().filter_map(owner).any(|owner| owner != me)
+            || end.unanswered.awaited as usize > self.clients.get(client).map_or(0, own)
+    }
+
+    /// A client speaks to a worker that another one holds up: from now on that lasts for a short while only.
+    pub(crate) fn limit_hold_up(&mut self, key: WorkerKey, client: ClientKey) {
+        let Some(worker) = self.workers.get_mut(key) else { return };
+        if !matches!(worker.end.blocker(), Some(Peer::Client(slow)) if slow != client) || worker.stall.ends().is_some()
+        {
+            return;
+        }
+        let ends = self.now.after(worker.stall.start(self.now));
+        self.wake_at(key.into(), ends);
+    }
+
+    /// Lets a worker go on that was held up for long enough.
+    pub(crate) fn release_held_up(&mut self, key: WorkerKey) {
+        let Some(worker) = self.workers.get(key) else { return };
+        if worker.stall.ends().is_none_or(|ends| ends > self.now) {
+            return;
+        }
+        self.stop_waiting(Peer::Worker(key));
+        self.extend_read_timer(key);
+    }
+
+    pub(crate) fn end_hold_up(&mut self, worker: WorkerKey) {
+        if let Some(worker) = self.workers.get_mut(worker) {
+            worker.stall.stop(self.now);
+        }
+    }
+}

@@ -1,0 +1,335 @@
+//! What was queued for one worker and is not read by it, and how much that may be before its clients take turns.
+//!
+//! Lines that wait in a pipe stand in the order in which they came: behind a client that sends without end everybody
+//! waits. So no more is put before a worker that several clients share than it reads in some milliseconds; the rest
+//! waits with those who sent it, and they take turns. How much that is follows from how long bytes have waited. A
+//! worker that is slow to begin, since others use its CPU, is not fed less for that: what a single line has waited does
+//! not count.
+//!
+//! Invariant: `read ≤ sent ≤ queued`, in bytes since the worker was started.
+
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use crate::peer::{ClientKey, Moment};
+
+/// How long a byte may wait before the worker reads it: what it reads at a time waits as long again inside it.
+const TARGET: Duration = Duration::from_millis(4);
+/// The window of a worker about which nothing is known yet, in bytes.
+const FIRST_WINDOW: u64 = 16 * 1024;
+/// The window for one client alone: as much as the pipe holds (`shell/workers/spawn.rs`).
+const WINDOW_ALONE: u64 = 256 * 1024;
+/// A window never needs to be larger: the limit of an output comes before it.
+const LARGEST_WINDOW: u64 = 1 << 40;
+/// A window that has closed opens with so many bytes.
+const SMALLEST_STEP: u64 = 64;
+/// How soon the worker is asked again how far it has read, while so much is queued that somebody may have to wait.
+/// Nobody should wait for room that is there already.
+const PROBE_AGAIN_AFTER: Duration = Duration::from_micros(100);
+/// How often it is asked while somebody waits.
+const PROBE_EVERY: Duration = Duration::from_millis(1);
+
+/// For how long a measured wait of a single line counts.
+const DELAY_COUNTS: Duration = Duration::from_secs(5);
+
+/// A place in the stream, when it was queued, and the window then.
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    place: u64,
+    at: Moment,
+    window: u64,
+    /// When it was last seen unread. The time between two probes is not the worker's fault.
+    unread_at: Moment,
+    /// No more than a line was on its way.
+    is_single: bool,
+    /// So much was on its way that a larger window could have let more through.
+    is_limited: bool,
+}
+
+/// The bytes on their way to one worker.
+#[derive(Debug)]
+pub(crate) struct SendWindow {
+    queued: u64,
+    sent: u64,
+    read: u64,
+    window: u64,
+    mark: Option<Mark>,
+    probed_at: Moment,
+    moved_at: Moment,
+    /// It reads nothing at all.
+    is_stuck: bool,
+    /// How long a single line waits, and until when that counts.
+    delay: Duration,
+    delay_ends: Moment,
+    /// Where the last line of each client ends, by the index of its key.
+    ends: Vec<LineEnd>,
+}
+
+/// Where the last line of a client ends in the stream.
+#[derive(Clone, Copy, Debug, Default)]
+struct LineEnd {
+    /// Whose line it is: a slot has another client after this one. None has the number 0.
+    client: u64,
+    place: u64,
+}
+
+impl Default for SendWindow {
+    fn default() -> Self {
+        Self {
+            queued: 0,
+            sent: 0,
+            read: 0,
+            window: FIRST_WINDOW,
+            mark: None,
+            probed_at: Moment::default(),
+            moved_at: Moment::default(),
+            is_stuck: false,
+            delay: Duration::ZERO,
+            delay_ends: Moment::default(),
+            ends: Vec::new(),
+        }
+    }
+}
+
+impl SendWindow {
+    /// Bytes queued and not read, as far as is known.
+    pub(crate) fn backlog(&self) -> u64 {
+        self.queued - self.read
+    }
+
+    /// Bytes that may be queued before clients have to wait for their turn.
+    pub(crate) fn room(&self, alone: bool) -> u64 {
+        if self.is_stuck { LARGEST_WINDOW } else { self.limit(alone).saturating_sub(self.backlog()) }
+    }
+
+    /// Bytes that may be on their way. One client alone keeps nobody waiting, but the next one that comes.
+    fn limit(&self, alone: bool) -> u64 {
+        if alone { self.window.max(WINDOW_ALONE) } else { self.window }
+    }
+
+    /// Whether a client may queue a line: there is room and nobody waits for it, or nothing of this client is on its way
+    /// yet.
+    pub(crate) fn has_room_for(&self, client: ClientKey, others_wait: bool, alone: bool) -> bool {
+        let has_read = |end: &LineEnd| end.client != client.serial() || end.place <= self.read;
+        ((self.backlog() <= self.limit(alone) || self.is_stuck) && !others_wait)
+            || self.ends.get(client.index()).is_none_or(has_read)
+    }
+
+    /// Bytes are queued. `in_turns` says that more than one client uses the worker: nobody else is to be measured.
+    pub(crate) fn push(&mut self, now: Moment, bytes: usize, in_turns: bool) {
+        if self.backlog() == 0 {
+            self.moved_at = now;
+        }
+        self.queued += bytes as u64;
+        if !in_turns {
+            return;
+        }
+        match &mut self.mark {
+            None => self.set_mark(now, bytes),
+            // What is queued at one time waits behind each other: the last of it tells how long.
+            Some(mark) if mark.at == now => {
+                mark.place = self.queued;
+                mark.is_single = false;
+                mark.is_limited = self.queued - self.read > self.window / 2;
+            }
+            Some(_) => {}
+        }
+    }
+
+    /// What is queued next is a line of so many bytes, of this client.
+    pub(crate) fn mark_line_end(&mut self, client: ClientKey, bytes: usize) {
+        let index = client.index();
+        if self.ends.len() <= index {
+            self.ends.resize(index + 1, LineEnd::default());
+        }
+        self.ends[index] = LineEnd { client: client.serial(), place: self.queued + bytes as u64 };
+    }
+
+    /// Bytes have left the daemon.
+    pub(crate) fn sent(&mut self, bytes: usize) {
+        self.sent += bytes as u64;
+    }
+
+    /// Whether it is time to find out how far the worker has read: somebody waits for it, or may soon have to.
+    pub(crate) fn is_probe_due(&self, now: Moment) -> bool {
+        self.sent > self.read && self.backlog() > self.window / 2 && now.since(self.probed_at) >= PROBE_AGAIN_AFTER
+    }
+
+    /// The worker is being asked how far it has read.
+    pub(crate) fn mark_probed(&mut self, now: Moment) {
+        self.probed_at = now;
+    }
+
+    /// The worker has `unread` bytes in front of it.
+    pub(crate) fn read_up_to(&mut self, now: Moment, unread: usize) {
+        let read = self.sent.saturating_sub(unread as u64).max(self.read);
+        if read > self.read {
+            self.read = read;
+            self.moved_at = now;
+            self.is_stuck = false;
+        }
+        let Some(mark) = &mut self.mark else { return };
+        let is_read = self.read >= mark.place;
+        if !is_read {
+            mark.unread_at = now;
+        }
+        let mark = *mark;
+        let waited = mark.unread_at.since(mark.at);
+        if is_read && mark.is_single {
+            (self.delay, self.delay_ends) = (waited, now.after(DELAY_COUNTS));
+        }
+        let delay = if now < self.delay_ends { self.delay } else { Duration::ZERO };
+        let longest = TARGET + delay;
+        if waited > longest {
+            self.window = (u128::from(mark.window) * longest.as_nanos() / waited.as_nanos()) as u64;
+        } else if is_read && mark.is_limited && waited <= delay + TARGET / 2 {
+            self.window = (self.window * 2).clamp(SMALLEST_STEP, LARGEST_WINDOW);
+        }
+        if is_read {
+            self.mark = None;
+            if self.backlog() > 0 {
+                self.set_mark(now, usize::MAX);
+            }
+        }
+    }
+
+    /// Remembers what was queued last; `bytes` is how much that is.
+    fn set_mark(&mut self, now: Moment, bytes: usize) {
+        self.mark = Some(Mark {
+            place: self.queued,
+            at: now,
+            window: self.window,
+            unread_at: now,
+            is_single: self.backlog() == bytes as u64 && self.window < bytes as u64,
+            is_limited: self.backlog() > self.window / 2,
+        });
+    }
+
+    /// Sees whether the worker has read nothing for so long. Then turns make no sense, and its output may fill up.
+    pub(crate) fn update_stuck(&mut self, now: Moment, patience: Duration) {
+        self.is_stuck = self.backlog() > 0 && now.since(self.moved_at) >= patience;
+    }
+
+    /// When the worker is asked next while somebody waits.
+    pub(crate) fn next_probe(now: Moment) -> Moment {
+        now.after(PROBE_EVERY)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::peer::ClientMark;
+    use crate::table::Table;
+
+    const MS: u64 = 1_000_000;
+
+    /// A worker that reads `rate` bytes a millisecond in pieces of `chunk`, always fed up to its window, for so many
+    /// milliseconds: the window in the end.
+    fn window_after(rate: u64, chunk: u64, milliseconds: u64) -> u64 {
+        let mut feed = SendWindow::default();
+        let (mut has, mut unread) = (0, 0);
+        for at in 1..milliseconds {
+            let now = Moment(at * MS);
+            let room = feed.room(false).min(256 * 1024 - unread);
+            if room > 0 || feed.backlog() == 0 {
+                let line = room.max(200);
+                feed.push(now, line as usize, true);
+                feed.sent(line as usize);
+                unread += line;
+            }
+            for _ in 0..100 {
+                if has == 0 {
+                    has = unread.min(chunk);
+                    unread -= has;
+                }
+                has -= has.min(rate / 100);
+            }
+            feed.read_up_to(now, unread as usize);
+        }
+        feed.window
+    }
+
+    #[test]
+    fn the_window_of_a_slow_worker_is_what_it_reads_in_some_milliseconds() {
+        // 0.2 ms for a line of 200 bytes, read in the pieces that Node and Python read.
+        for chunk in [200, 8 * 1024, 64 * 1024] {
+            let window = window_after(1000, chunk, 2000);
+            assert!((1_000..10_000).contains(&window), "{window} bytes, read in pieces of {chunk}");
+        }
+    }
+
+    #[test]
+    fn a_worker_that_waits_long_for_its_cpu_is_not_fed_a_line_at_a_time() {
+        let mut feed = SendWindow::default();
+        let (mut unread, mut read) = (0, 0);
+        for at in 1..4000 {
+            let now = Moment(at * MS);
+            while feed.backlog() == 0 || (feed.room(false) > 0 && unread < 200_000) {
+                feed.push(now, 200, true);
+                feed.sent(200);
+                unread += 200;
+            }
+            // Each 12 ms it reads all that is there.
+            if at % 12 == 0 {
+                read += std::mem::take(&mut unread);
+            }
+            feed.read_up_to(now, unread);
+        }
+        assert!(read > 10_000_000, "{read} bytes in 4 s");
+    }
+
+    #[test]
+    fn a_worker_that_takes_long_for_each_line_has_no_more_than_two_before_it() {
+        let mut feed = SendWindow::default();
+        let (mut unread, mut most) = (0_usize, 0);
+        for at in 1..4000 {
+            let now = Moment(at * MS);
+            while feed.backlog() == 0 || feed.room(false) > 0 {
+                feed.push(now, 200, true);
+                feed.sent(200);
+                unread += 200;
+            }
+            most = if at > 2000 { most.max(unread / 200) } else { 0 };
+            if at % 10 == 0 {
+                unread = unread.saturating_sub(200);
+            }
+            feed.read_up_to(now, unread);
+        }
+        assert!(most <= 3, "{most} lines of 10 ms wait");
+    }
+
+    #[test]
+    fn the_window_of_a_fast_worker_is_no_limit() {
+        assert!(window_after(1 << 20, 64 * 1024, 100) > 256 * 1024);
+    }
+
+    #[test]
+    fn the_first_line_of_a_client_is_taken_whatever_waits() {
+        let mut slots = Table::<(), ClientMark>::new(2);
+        let (flooding, other) = (slots.insert(()).unwrap(), slots.insert(()).unwrap());
+        slots.remove(flooding);
+        let successor = slots.insert(()).unwrap();
+        let mut feed = SendWindow::default();
+        feed.mark_line_end(flooding, 1 << 20);
+        feed.push(Moment(0), 1 << 20, true);
+        assert!(!feed.has_room_for(flooding, false, false));
+        assert!(feed.has_room_for(other, true, false) && feed.has_room_for(successor, true, false));
+        feed.sent(1 << 20);
+        feed.read_up_to(Moment(MS), 1 << 10);
+        assert_eq!(feed.backlog(), 1 << 10);
+        assert!(!feed.has_room_for(flooding, true, false) && feed.has_room_for(flooding, false, false));
+        feed.read_up_to(Moment(MS), 0);
+        assert!(feed.has_room_for(flooding, true, false));
+    }
+
+    #[test]
+    fn a_worker_that_reads_nothing_is_not_waited_for_in_turns() {
+        let mut feed = SendWindow::default();
+        feed.push(Moment(0), 1 << 20, true);
+        feed.update_stuck(Moment(999 * MS), Duration::from_secs(1));
+        assert_eq!(feed.room(false), 0);
+        feed.update_stuck(Moment(1000 * MS), Duration::from_secs(1));
+        assert!(feed.room(false) > 1 << 30);
+    }
+}

@@ -1,0 +1,305 @@
+//! Where bytes come in: they are cut into lines, each line goes its way, and what was not dealt with is kept.
+
+use alloc::vec::Vec;
+
+use ndjson_scan::{BATCH, Line, Outcome, Scanner, Window};
+
+use super::Bus;
+use super::client::Phase;
+use super::fast_path::FastPath;
+use super::peer::{ClientKey, Moment, Peer, WorkerKey};
+use super::port::{Effects, Next, Received};
+
+/// See the top of the file.
+pub(super) struct Intake {
+    pub scanner: Scanner,
+    pub batch: Vec<Line>,
+    /// Whether lines may go the way that is in `fast_path.rs`.
+    takes_fast_path: bool,
+    /// Lines that went that way.
+    #[cfg(any(test, feature = "testing"))]
+    fast_lines: u64,
+}
+
+impl Intake {
+    pub(super) fn new(takes_fast_path: bool) -> Self {
+        Self {
+            scanner: Scanner::new(),
+            batch: Vec::with_capacity(BATCH),
+            takes_fast_path,
+            #[cfg(any(test, feature = "testing"))]
+            fast_lines: 0,
+        }
+    }
+
+    /// Counts lines that went the fast path.
+    fn count_fast(&mut self, _lines: usize) {
+        #[cfg(any(test, feature = "testing"))]
+        {
+            self.fast_lines += _lines as u64;
+        }
+    }
+}
+
+/// What became of one line.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Flow {
+    /// It was dealt with.
+    Next,
+    /// It was dealt with, and its sender has got a penalty for it.
+    Penalised,
+    /// Its receiver is full: its sender waits, and the line is presented again.
+    Blocked,
+    /// Its sender is not listened to any more.
+    Over,
+}
+
+/// What the scanner has found, and how many of its lines have gone already.
+struct Scanned {
+    outcome: Outcome,
+    /// Bytes behind the last whole line.
+    unfinished: usize,
+    lines: usize,
+}
+
+/// How far a batch of lines was dealt with.
+#[derive(Clone, Copy)]
+pub(super) struct Progress {
+    pub flow: Flow,
+    /// Bytes of the lines that were dealt with.
+    pub bytes: usize,
+    /// How many lines that are.
+    pub lines: usize,
+}
+
+/// How long the line is that begins at `line`, as far as it has come.
+pub(super) fn length_of_line(window: Window<'_>, line: usize) -> usize {
+    let rest = &window.data()[line..];
+    memchr::memchr(b'\n', rest).unwrap_or(rest.len())
+}
+
+/// What the fast path needs of a bus of which one peer is borrowed already.
+macro_rules! fast_path {
+    ($bus:ident, $now:ident, $window:ident, $clients:ident) => {
+        FastPath {
+            now: $now,
+            window: $window,
+            settings: &$bus.settings,
+            sessions: &mut $bus.sessions,
+            pending: &mut $bus.pending,
+            pools: &mut $bus.pools,
+            bonds: &$bus.bonds,
+            gaps: &$bus.gaps,
+            timers: &mut $bus.timers,
+            out: &mut $bus.out,
+            clients: $clients,
+            workers_changed: false,
+        }
+    };
+}
+
+impl Bus {
+    /// Bytes have come from `from`: `window` holds everything of it that was not consumed yet.
+    ///
+    /// Handles at most [`BATCH`] lines, so that one peer cannot hold up the others; [`Received::next`] says how to go
+    /// on. The effects refer to the window.
+    pub fn receive(&mut self, now: Moment, from: Peer, window: Window<'_>) -> (Received, Effects<'_>) {
+        self.begin_call(now);
+        let received = match from {
+            Peer::Client(client) => {
+                let received = self.receive_from_client(client, window);
+                self.out.stats.bytes_from_clients += received.consumed as u64;
+                received
+            }
+            Peer::Worker(worker) => {
+                let received = self.receive_from_worker(worker, window);
+                self.out.stats.bytes_from_workers += received.consumed as u64;
+                received
+            }
+        };
+        if self.workers_changed {
+            self.update_listeners();
+        }
+        (received, self.effects())
+    }
+
+    fn receive_from_client(&mut self, key: ClientKey, window: Window<'_>) -> Received {
+        let now = self.now;
+        let now = now;
+        let count = self.clients.len();
+        let limit = self.settings.limits.max_input_buffer;
+        let Some(client) = self.clients.get_mut(key) else {
+            return Received { consumed: window.data().len(), next: Next::Wait };
+        };
+        if client.phase != Phase::Open || !client.end.gate.lets_through() {
+            return self.receive_otherwise(key, window);
+        }
+        // What was kept is presented again.
+        if window.data().len() > client.end.kept {
+            client.heard = now;
+        }
+        self.intake.batch.clear();
+        let (outcome, unfinished) = client.end.find_lines(&mut self.intake.scanner, window, &mut self.intake.batch);
+        let mut lines = 0;
+        if self.intake.takes_fast_path && !self.shutdown.refuses_requests() {
+            let mut path = fast_path!(self, now, window, count);
+            let mut passes =
+                |line: &&Line| line.span.len() <= limit && path.client_line(key, client, &mut self.workers, line);
+            lines = self.intake.batch.iter().take_while(|line| passes(line)).count();
+            self.out.stats.lines_from_clients += lines as u64;
+            self.intake.count_fast(lines);
+            if lines == self.intake.batch.len() && unfinished <= limit && !matches!(outcome, Outcome::Malformed { .. })
+            {
+                return client.end.finish(now, window.data().len(), &self.intake.batch, outcome);
+            }
+        }
+        self.route_lines(key.into(), window, Scanned { outcome, unfinished, lines })
+    }
+
+    fn receive_from_worker(&mut self, key: WorkerKey, window: Window<'_>) -> Received {
+        let now = self.now;
+        let count = self.clients.len();
+        let limit = self.settings.limits.max_worker_line();
+        let bytes = window.data().len();
+        let Some(worker) = self.workers.get_mut(key).filter(|worker| worker.stdout_open) else {
+            return Received { consumed: bytes, next: Next::Wait };
+        };
+        if !worker.end.gate.is_open() {
+            return Received { consumed: 0, next: Next::Wait };
+        }
+        self.intake.batch.clear();
+        let (outcome, unfinished) = worker.end.find_lines(&mut self.intake.scanner, window, &mut self.intake.batch);
+        let mut lines = 0;
+        if self.intake.takes_fast_path && !self.shutdown.refuses_requests() {
+            let mut path = fast_path!(self, now, window, count);
+            let mut passes =
+                |line: &&Line| line.span.len() <= limit && path.worker_line(key, worker, &mut self.clients, line);
+            lines = self.intake.batch.iter().take_while(|line| passes(line)).count();
+            self.workers_changed |= path.workers_changed;
+            self.out.stats.lines_from_workers += lines as u64;
+            self.intake.count_fast(lines);
+            if lines == self.intake.batch.len() && unfinished <= limit && !matches!(outcome, Outcome::Malformed { .. })
+            {
+                return worker.end.finish(now, bytes, &self.intake.batch, outcome);
+            }
+        }
+        self.route_lines(key.into(), window, Scanned { outcome, unfinished, lines })
+    }
+
+    /// Bytes of a client that is not read, or whose lines are refused.
+    #[cold]
+    fn receive_otherwise(&mut self, key: ClientKey, window: Window<'_>) -> Received {
+        if self.clients.get(key).is_some_and(|client| client.phase == Phase::Open) {
+            self.is_penalised(key);
+            return Received { consumed: 0, next: Next::Wait };
+        }
+        self.refuse_lines(key, window)
+    }
+
+    /// Sends lines on their way, one after the other, until one of them has to wait or is the last of its sender. Those
+    /// that have gone already are left out.
+    fn route_lines(&mut self, from: Peer, window: Window<'_>, scanned: Scanned) -> Received {
+        let batch = core::mem::take(&mut self.intake.batch);
+        let limit = self.longest_line(from);
+        let (mut flow, mut lines) = (Flow::Next, scanned.lines);
+        for line in &batch[scanned.lines..] {
+            flow = if line.span.len() > limit {
+                self.line_too_long(from)
+            } else {
+                match from {
+                    Peer::Client(client) => self.client_line(client, window, line),
+                    Peer::Worker(worker) => self.worker_line(worker, window, line),
+                }
+            };
+            if flow == Flow::Blocked || flow == Flow::Over {
+                break;
+            }
+            lines += 1;
+            if flow == Flow::Penalised {
+                flow = Flow::Next;
+                if lines < batch.len()
+                    && let Peer::Client(client) = from
+                    && self.is_penalised(client)
+                {
+                    flow = Flow::Blocked;
+                    break;
+                }
+            }
+        }
+        let bytes = lines.checked_sub(1).map_or(0, |last| batch[last].span.end as usize + 1);
+        let mut progress = Progress { flow, bytes, lines };
+        if flow == Flow::Next {
+            progress.flow = self.check_rest(from, window, scanned.outcome, scanned.unfinished);
+        }
+        let received = self.keep_rest(from, window.data().len(), &batch, scanned.outcome, progress);
+        self.intake.batch = batch;
+        received
+    }
+
+    /// What becomes of the sender for what stands behind its whole lines: a line that is no message, or is too long.
+    #[inline(always)]
+    pub(super) fn check_rest(&mut self, from: Peer, window: Window<'_>, outcome: Outcome, unfinished: usize) -> Flow {
+        let limit = self.longest_line(from);
+        match outcome {
+            // Read in pieces, it would have been too long before what is wrong with it was seen.
+            Outcome::Malformed { line, .. } if length_of_line(window, line) > limit => self.line_too_long(from),
+            Outcome::Malformed { line, at, fault } => self.malformed(from, window, line, at, fault),
+            Outcome::More if unfinished > limit => self.line_too_long(from),
+            Outcome::More | Outcome::Full => Flow::Next,
+        }
+    }
+
+    /// Remembers what is known of the bytes that were not dealt with, and says how to go on.
+    #[inline(always)]
+    pub(super) fn keep_rest(
+        &mut self,
+        from: Peer,
+        bytes: usize,
+        batch: &[Line],
+        outcome: Outcome,
+        progress: Progress,
+    ) -> Received {
+        let now = self.now;
+        let Some(end) = self.endpoint(from) else { return Received { consumed: bytes, next: Next::Wait } };
+        if progress.lines > 0 {
+            end.count_lines(now, progress.lines, progress.bytes);
+        }
+        let (consumed, next) = match progress.flow {
+            Flow::Next | Flow::Penalised if outcome == Outcome::Full => (end.partial.consume(), Next::Again),
+            Flow::Next | Flow::Penalised => (end.partial.consume(), Next::Read),
+            Flow::Blocked => {
+                let done = progress.bytes;
+                end.waiting = batch[progress.lines..].iter().map(|line| line.counted_after(done)).collect();
+                end.partial.drop_front(done);
+                (done, Next::Wait)
+            }
+            Flow::Over => {
+                end.partial.reset();
+                (bytes, Next::Wait)
+            }
+        };
+        end.kept = bytes - consumed;
+        Received { consumed, next }
+    }
+
+    /// Longest line that `peer` may send, in bytes without its newline.
+    pub(super) fn longest_line(&self, peer: Peer) -> usize {
+        match peer {
+            Peer::Client(_) => self.settings.limits.max_input_buffer,
+            Peer::Worker(_) => self.settings.limits.max_worker_line(),
+        }
+    }
+
+    /// Has all lines go the general way: what they lead to has to be the same.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn without_fast_path(mut self) -> Self {
+        self.intake.takes_fast_path = false;
+        self
+    }
+
+    /// Lines that went the fast path.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn fast_lines(&self) -> u64 {
+        self.intake.fast_lines
+    }
+}

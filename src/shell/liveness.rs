@@ -41,12 +41,17 @@ fn period(allowed: Duration) -> Duration {
     (allowed / LOOKS).max(Duration::from_secs(1))
 }
 
+/// When that is: at a moment that all connections of this kind have in common, so that the loop wakes once for all.
+fn next_look(now: Moment, allowed: Duration) -> Moment {
+    let period = period(allowed).as_nanos() as u64;
+    Moment((now.0 / period + 1) * period)
+}
+
 impl<I: Io> Reactor<I> {
     /// A client of this listener has come.
     pub(super) fn track_liveness(&mut self, now: Moment, listener: usize, slot: usize) {
         let allowed = self.listeners.silence_allowed(listener);
-        self.connections[slot].liveness =
-            allowed.map(|allowed| Liveness { allowed, look_at: now.after(period(allowed)) });
+        self.connections[slot].liveness = allowed.map(|allowed| Liveness { allowed, look_at: next_look(now, allowed) });
         self.schedule(slot);
     }
 
@@ -55,7 +60,7 @@ impl<I: Io> Reactor<I> {
         let connection = &mut self.connections[slot];
         let Some(liveness) = connection.liveness.as_mut().filter(|liveness| liveness.look_at <= now) else { return };
         let allowed = liveness.allowed;
-        liveness.look_at = now.after(period(allowed));
+        liveness.look_at = next_look(now, allowed);
         let silence = connection.ends.input().and_then(silence_of);
         if silence.is_some_and(|silence| silence >= allowed) {
             connection.liveness = None;
@@ -88,5 +93,9 @@ mod tests {
     fn it_is_looked_six_times_and_never_more_often_than_once_a_second() {
         assert_eq!(period(Duration::from_secs(30)), Duration::from_secs(5));
         assert_eq!(period(Duration::from_secs(3)), Duration::from_secs(1));
+        for now in [10, 12, 14] {
+            let look = next_look(Moment(now * 1_000_000_000), Duration::from_secs(30));
+            assert_eq!(look, Moment(15_000_000_000), "those who came at different times are looked at together");
+        }
     }
 }

@@ -47,7 +47,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use tokio::sync::Notify;
-use tokio::sync::mpsc::{Sender, channel};
+use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::task::{LocalSet, spawn_local as spawn};
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -242,56 +242,11 @@ async fn bridge(daemon: &Daemon, stdin: Rc<Stream>, stdout: Rc<Stream>, sink: Si
     spawn(to_daemon(stdin, sink.clone(), Rc::clone(&shared)));
     spawn(from_daemon(source, sink.clone(), Rc::clone(&stdout), Rc::clone(&shared)));
 
-    let mut input_ended = false;
-    let mut not_heard = None;
-    let mut silent_since = shared.blocks.get();
-    let ending = loop {
-        let report = match not_heard {
-            Some(until) => timeout_at(until, reports.recv()).await,
-            None if input_ended => timeout(LINGER, reports.recv()).await,
-            None => Ok(reports.recv().await),
-        };
-        match report {
-            Ok(Some(Event::InputEnded)) => {
-                input_ended = true;
-                let (stdout, shared) = (Rc::clone(&stdout), Rc::clone(&shared));
-                spawn(async move {
-                    stdout.reader_gone().await;
-                    let _ = shared.events.send(Event::ReaderGone).await;
-                });
-            }
-            // What it said before it stopped listening may still be under way.
-            Ok(Some(Event::NotHeard)) => not_heard = Some(Instant::now() + LAST_WORDS_LIMIT),
-            Ok(Some(Event::DaemonEnded(ending))) => break ending,
-            // An editor that leaves is no failure of ours.
-            Ok(Some(Event::ReaderGone)) => {
-                left_alone(&sink, &shared).await;
-                return exit::OK;
-            }
-            Ok(Some(Event::OutputFailed(error))) => {
-                left_alone(&sink, &shared).await;
-                return output_failed(&error);
-            }
-            Ok(None) => break Ending::Closed,
-            Err(_) if not_heard.is_some() => break Ending::Closed,
-            Err(_) => {
-                let blocks = shared.blocks.get();
-                if shared.waiting.borrow().is_empty() && blocks == silent_since {
-                    sink.leave(None).await;
-                    return exit::OK;
-                }
-                silent_since = blocks;
-            }
-        }
+    let (ending, input_ended) = match until_ended(&mut reports, &shared, &stdout, &sink).await {
+        Ok(ended) => ended,
+        Err(code) => return code,
     };
-    let last_word = shared.waiting.borrow().last_word();
-    let ending = match (ending, last_word) {
-        (Ending::Closed | Ending::Broken(_), Some(word)) => Ending::Explained(word),
-        (Ending::Closed, None) if shared.blocks.get() == 0 && matches!(daemon, Daemon::Lines(_)) => {
-            Ending::ClosedAtOnce
-        }
-        (ending, _) => ending,
-    };
+    let ending = explained(ending, daemon, &shared);
     let was_asked = shared.has_asked.get();
     if !was_asked && !input_ended {
         // What is asked is on its way, and its editor would not learn why nobody answers.
@@ -305,6 +260,73 @@ async fn bridge(daemon: &Daemon, stdin: Rc<Stream>, stdout: Rc<Stream>, sink: Si
     let code = ended(daemon, &connection, &stdout, &shared, input_ended, &ending, delivered).await;
     sink.leave(Some(&ending)).await;
     code
+}
+
+/// Waits until the daemon has ended: in which way, and whether stdin had ended before.
+///
+/// # Errors
+/// The editor has gone before: what the bridge exits with.
+async fn until_ended(
+    reports: &mut Receiver<Event>,
+    shared: &Rc<Shared>,
+    stdout: &Rc<Stream>,
+    sink: &Sink,
+) -> Result<(Ending, bool), u8> {
+    let mut input_ended = false;
+    let mut not_heard = None;
+    let mut silent_since = shared.blocks.get();
+    let ending = loop {
+        let report = match not_heard {
+            Some(until) => timeout_at(until, reports.recv()).await,
+            None if input_ended => timeout(LINGER, reports.recv()).await,
+            None => Ok(reports.recv().await),
+        };
+        match report {
+            Ok(Some(Event::InputEnded)) => {
+                input_ended = true;
+                let (stdout, shared) = (Rc::clone(stdout), Rc::clone(shared));
+                spawn(async move {
+                    stdout.reader_gone().await;
+                    let _ = shared.events.send(Event::ReaderGone).await;
+                });
+            }
+            // What it said before it stopped listening may still be under way.
+            Ok(Some(Event::NotHeard)) => not_heard = Some(Instant::now() + LAST_WORDS_LIMIT),
+            Ok(Some(Event::DaemonEnded(ending))) => break ending,
+            // An editor that leaves is no failure of ours.
+            Ok(Some(Event::ReaderGone)) => {
+                left_alone(sink, shared).await;
+                return Err(exit::OK);
+            }
+            Ok(Some(Event::OutputFailed(error))) => {
+                left_alone(sink, shared).await;
+                return Err(output_failed(&error));
+            }
+            Ok(None) => break Ending::Closed,
+            Err(_) if not_heard.is_some() => break Ending::Closed,
+            Err(_) => {
+                let blocks = shared.blocks.get();
+                if shared.waiting.borrow().is_empty() && blocks == silent_since {
+                    sink.leave(None).await;
+                    return Err(exit::OK);
+                }
+                silent_since = blocks;
+            }
+        }
+    };
+    Ok((ending, input_ended))
+}
+
+/// What an ending was in truth, as far as the daemon's last word says.
+fn explained(ending: Ending, daemon: &Daemon, shared: &Shared) -> Ending {
+    let last_word = shared.waiting.borrow().last_word();
+    match (ending, last_word) {
+        (Ending::Closed | Ending::Broken(_), Some(word)) => Ending::Explained(word),
+        (Ending::Closed, None) if shared.blocks.get() == 0 && matches!(daemon, Daemon::Lines(_)) => {
+            Ending::ClosedAtOnce
+        }
+        (ending, _) => ending,
+    }
 }
 
 /// Waits until a request waits or stdin has ended, for a while.

@@ -30,7 +30,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(5);
 pub(super) const BACKLOG: i32 = 4096;
 /// A silent peer is asked after this long whether it is still there, if the configuration says nothing else.
 pub(super) const KEEPALIVE: Duration = Duration::from_secs(10);
-/// Questions that the kernel may ask in vain before it gives a connection up by itself; `silence.rs` does so before.
+/// Questions that the kernel may ask in vain before it gives a connection up by itself; `liveness.rs` does so before.
 const QUESTIONS: u32 = 20;
 /// Unsent bytes that the kernel takes for one connection. Without it a reader that has stopped would still be sent
 /// megabytes, and max_output_queue would not be what bounds memory.

@@ -10,6 +10,7 @@ mod core;
 use std::time::{Duration, Instant};
 
 use core::{Core, Lines, answer, request, update};
+use stdio_bus::bus::settings::MAX_CONNECTIONS;
 use stdio_bus::scan::Scanner;
 
 /// Clients, and lines that come with one read, where there are many.
@@ -38,6 +39,17 @@ impl Case {
                 worker: (0..MANY).map(|at| Lines::new([answer(id(at))])).collect(),
                 each: MANY,
             },
+            // The same while the tables are full but for these: 1,024 clients with a session each, 3,968 requests that
+            // nobody answers.
+            "full" => {
+                let mut core = Core::new(MAX_CONNECTIONS, 1);
+                for client in 0..MAX_CONNECTIONS {
+                    let held = if client < MANY { 2 } else { 4 };
+                    let held = (0..held).map(|at| request(100_000 + 4 * client + at, &session(client)));
+                    core.client(client, &Lines::new(held));
+                }
+                Self { core, ..Self::named("64x1")? }
+            }
             // One client asks many times at once, and is answered so.
             "1x64" => Self {
                 core: Core::new(1, 1),
@@ -88,7 +100,7 @@ fn main() {
     let case = given.next().and_then(|name| Case::named(&name));
     let rounds = given.next().and_then(|rounds| rounds.parse::<usize>().ok());
     let (Some(mut case), Some(rounds)) = (case, rounds) else {
-        eprintln!("usage: instructions 64x1|1x64|tokens ROUNDS; scripts/instructions counts what it takes");
+        eprintln!("usage: instructions 64x1|full|1x64|tokens ROUNDS; scripts/instructions counts what it takes");
         return;
     };
     for _ in 0..WARM_UP {

@@ -161,6 +161,15 @@ impl<'b> Request<'b> {
     }
 }
 
+impl Request<'_> {
+    /// Whether the other side waits to be told that its body is wanted ([`CONTINUE`]).
+    ///
+    /// [`CONTINUE`]: super::CONTINUE
+    pub fn expects_continue(&self) -> bool {
+        !self.is_old && self.fields.has("expect", "100-continue")
+    }
+}
+
 impl<'b> Response<'b> {
     /// Reads a head, which is all of `bytes`, if its end is there. It answers a request by this method.
     pub(super) fn read(bytes: &'b [u8], to: Method) -> Result<Self, Error> {

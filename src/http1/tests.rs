@@ -146,6 +146,16 @@ fn a_head_has_eight_kibibytes_and_sixty_four_fields_at_most() {
 }
 
 #[test]
+fn a_request_may_ask_before_it_sends_its_body() {
+    let expects = |version: &str, fields: &str| {
+        let text = format!("POST / HTTP/{version}\r\nHost: h\r\n{fields}\r\n");
+        HeadReader::default().read(text.as_bytes()).ok().flatten().map(|head| head.expects_continue())
+    };
+    assert_eq!(expects("1.1", "expect: 100-Continue\r\n"), Some(true));
+    assert_eq!((expects("1.0", "Expect: 100-continue\r\n"), expects("1.1", "")), (Some(false), Some(false)));
+}
+
+#[test]
 fn each_part_of_a_request_has_its_time() {
     let at = |seconds: u64| Moment(seconds * 1_000_000_000);
     let mut reader = RequestReader::new(at(0), LIMITS);

@@ -4,10 +4,9 @@ use super::access::{Origin, may_act};
 use super::metrics::{self, Metrics};
 use super::request::Request;
 use super::response::{JSON, Response};
-use super::status::Status as Overview;
-use super::tables::{Table, Whole};
+use super::tables::{self, Object, Table};
 use super::view::View;
-use super::{health, page};
+use super::{health, page, status};
 use crate::bus::port::{ClientKey, WorkerKey};
 use crate::bus::readiness::Readiness;
 use crate::config::{LogLevel, Token};
@@ -66,19 +65,19 @@ fn get(path: &str) -> Option<Get> {
         "/healthz" => |_, _| health::alive(),
         "/readyz" => health::ready,
         "/metrics" => |view, _| Response::pieces(metrics::KIND, Metrics::new(view)),
-        "/status.json" => |_, _| Response::pieces(JSON, Overview::new()),
+        "/status.json" => |_, _| Response::pieces(JSON, status::status()),
         _ => {
             table(path)?;
             |_, request| match table(&request.path) {
-                Some(table) => Response::pieces(JSON, Whole::of(table)),
+                Some(table) => Response::pieces(JSON, Object::of(table)),
                 None => Response::text(Status::NotFound, "there is no such table"),
             }
         }
     })
 }
 
-fn table(path: &str) -> Option<Table> {
-    Table::named(path.strip_prefix('/')?.strip_suffix(".json")?)
+fn table(path: &str) -> Option<&'static [&'static Table]> {
+    tables::named(path.strip_prefix('/')?.strip_suffix(".json")?)
 }
 
 type Post = fn(&View<'_>, &Request) -> Result<(Action, String), Response>;

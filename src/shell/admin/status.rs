@@ -5,45 +5,18 @@ use serde_json::json;
 
 use super::figures::{self, Over, add_members};
 use super::history;
-use super::response::Pieces;
-use super::tables::{Rows, Table, seconds};
+use super::tables::{LAST_ERRORS, LISTENERS, Object, POOLS, Table, WAITING, WORKERS, seconds};
 use super::view::View;
 use crate::bus::overview::Level;
 use crate::bus::port::Moment;
 use crate::bus::readiness::Readiness;
-use crate::visible;
 
 /// What stands behind the figures.
-const TABLES: [Table; 5] = [Table::Listeners, Table::Pools, Table::Workers, Table::Waiting, Table::LastErrors];
+static TABLES: [&Table; 5] = [&LISTENERS, &POOLS, &WORKERS, &WAITING, &LAST_ERRORS];
 
-/// See the top of the file.
-pub(super) struct Status {
-    rows: Rows,
-    has_begun: bool,
-}
-
-impl Status {
-    pub(super) fn new() -> Self {
-        Self { rows: Rows::of(&TABLES), has_begun: false }
-    }
-}
-
-impl Pieces for Status {
-    fn next(&mut self, view: &View<'_>, out: &mut Vec<u8>) -> bool {
-        if !std::mem::replace(&mut self.has_begun, true) {
-            let figures = figures(view).to_string();
-            let figures = visible::json(&figures);
-            // The object goes on.
-            out.extend_from_slice(&figures.as_bytes()[..figures.len() - 1]);
-            out.push(b',');
-            return true;
-        }
-        let goes_on = self.rows.write(view, out);
-        if !goes_on {
-            out.extend_from_slice(b"}\n");
-        }
-        goes_on
-    }
+/// All of it.
+pub(super) fn status() -> Object {
+    Object::behind(figures, &TABLES)
 }
 
 fn figures(view: &View<'_>) -> serde_json::Value {

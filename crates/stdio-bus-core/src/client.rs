@@ -6,6 +6,7 @@ use core::time::Duration;
 
 use super::account::Account;
 use super::endpoint::{Endpoint, Traffic};
+use super::flow::turn::Turn;
 use super::lost::LostNames;
 use super::message::Refusal;
 use super::origin::Origin;
@@ -29,9 +30,14 @@ pub(super) enum Phase {
     Closing,
 }
 
-/// How a client is refused that is closed in an orderly way.
+/// How and why a client is being closed, or waits for its last answers.
 #[derive(Default)]
-pub(super) struct Refusing {
+pub(super) struct Closing {
+    /// Why, if it is.
+    pub why: Option<Reason>,
+    /// When that has lasted long enough.
+    pub deadline: Option<Moment>,
+    /// Since when it is refused.
     pub since: Moment,
     /// Bytes that were taken since then.
     pub bytes: usize,
@@ -59,24 +65,16 @@ pub(super) struct Client {
     pub source: Source,
     /// Who it is, for people.
     pub origin: Rc<Origin>,
-    /// Why it is being closed.
-    pub why: Option<Reason>,
     /// It found no room, and is only here to be told so.
     pub turned_away: bool,
     /// How far it has come.
     pub phase: Phase,
-    /// When its closing or its half-closed state has lasted long enough.
-    pub deadline: Option<Moment>,
-    /// How it is refused while it is being closed.
-    pub refusing: Refusing,
+    /// How and why it is being closed.
+    pub closing: Closing,
     /// Its worker in each group that assigns by client.
     pub assigned: Vec<(usize, WorkerKey)>,
-    /// Bytes of the line that it waits to send.
-    pub waiting_bytes: usize,
-    /// Bytes that it may send when its turn comes.
-    pub credit: usize,
-    /// The worker before which it has its turn.
-    pub granted: Option<WorkerKey>,
+    /// Its turn before a worker that others use, too.
+    pub turn: Turn,
     /// Names of sessions that went with their workers.
     pub lost: LostNames,
     /// Its next line gets no worker of its own: it has waited for too long, or with too many.
@@ -111,15 +109,11 @@ impl Client {
             listener,
             source: origin.source(),
             origin,
-            why: None,
             turned_away: false,
             phase: Phase::Open,
-            deadline: None,
-            refusing: Refusing::default(),
+            closing: Closing::default(),
             assigned: Vec::new(),
-            waiting_bytes: 0,
-            credit: 0,
-            granted: None,
+            turn: Turn::default(),
             lost: LostNames::default(),
             refused_worker: false,
             penalty: Penalty::default(),
@@ -140,7 +134,7 @@ impl Client {
             bytes_out,
             answered: asked - given_up - self.end.outstanding.len() as u64,
             failed: given_up + refused,
-            why: self.why.map(Reason::name),
+            why: self.closing.why.map(Reason::name),
         }
     }
 }

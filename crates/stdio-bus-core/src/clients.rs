@@ -111,7 +111,7 @@ impl Bus {
             Phase::Open => {
                 let deadline = self.now.after(self.settings.limits.drain_timeout);
                 client.phase = Phase::HalfClosed;
-                client.deadline = Some(deadline);
+                client.closing.deadline = Some(deadline);
                 self.judge_source(key);
                 self.wake_at(key.into(), deadline);
                 self.fail_requests_to_client(key);
@@ -189,14 +189,14 @@ impl Bus {
         let first = client.phase < Phase::Refusing;
         let (was_open, was_half_closed) = (client.phase == Phase::Open, client.phase == Phase::HalfClosed);
         client.phase = next;
-        client.deadline = None;
+        client.closing.deadline = None;
         client.end.gate.close(Hold::Over);
-        let why = *client.why.get_or_insert(why);
+        let why = *client.closing.why.get_or_insert(why);
         if how == Close::Flush {
             let limits = &self.settings.limits;
             let patience = if client.end.output.queued() > 0 { limits.drain_timeout.max(LINGER) } else { LINGER };
             let deadline = self.now.after(patience);
-            client.deadline = Some(deadline);
+            client.closing.deadline = Some(deadline);
             client.end.output.begin_flush();
             self.wake_at(key.into(), deadline);
         }
@@ -334,7 +334,7 @@ impl Bus {
             _ => return,
         };
         let deadline = self.now.after(patience);
-        client.deadline = Some(deadline);
+        client.closing.deadline = Some(deadline);
         self.wake_at(key.into(), deadline);
     }
 
@@ -364,7 +364,7 @@ impl Bus {
                         .into()
                 });
             }
-            let lost_its_worker = client.why == Some(Reason::OwnWorkerEnded);
+            let lost_its_worker = client.closing.why == Some(Reason::OwnWorkerEnded);
             let why = if lost_its_worker { "the worker of its one client has ended" } else { "stdin has ended" };
             self.begin_shutdown(why);
         }
@@ -391,9 +391,9 @@ impl Bus {
         let stalls_at = client.end.output.stalls_at(timeout).filter(|_| client.phase < Phase::Closing);
         if client.phase == Phase::HalfClosed {
             // As long as answers come and are taken, there may be more.
-            client.deadline = client.deadline.max(Some(client.end.progress_at.after(drain_timeout)));
+            client.closing.deadline = client.closing.deadline.max(Some(client.end.progress_at.after(drain_timeout)));
         }
-        let (deadline, phase, queued) = (client.deadline, client.phase, client.end.output.queued());
+        let (deadline, phase, queued) = (client.closing.deadline, client.phase, client.end.output.queued());
         if stalls_at.is_some_and(|at| at <= now) {
             self.report(Reason::ClientStalled, Some(Peer::Client(key)), || {
                 let seconds = timeout.as_secs_f32();
@@ -416,7 +416,7 @@ impl Bus {
         let refusing = self.tick_refusing(key);
         let Some(client) = self.clients.get(key).filter(|client| client.phase < Phase::Closing) else { return };
         let end = &client.end;
-        let next = [client.deadline, end.output.stalls_at(timeout), end.gate.penalised_until(), idle, refusing];
+        let next = [client.closing.deadline, end.output.stalls_at(timeout), end.gate.penalised_until(), idle, refusing];
         if let Some(next) = next.into_iter().flatten().min() {
             self.wake_at(key.into(), next);
         }

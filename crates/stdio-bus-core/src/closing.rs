@@ -10,7 +10,7 @@ use core::time::Duration;
 
 use ndjson_scan::{Line, Window};
 
-use super::client::{Phase, Refusing};
+use super::client::{Closing, Phase};
 use super::gate::ReadGate;
 use super::message::{Kind, Refusal, kind};
 use super::peer::{ClientKey, Moment, Peer};
@@ -32,13 +32,14 @@ impl Bus {
     /// pending requests, `text` a sentence for people.
     pub(super) fn close_orderly(&mut self, key: ClientKey, why: Reason, text: &str) {
         let Some(client) = self.clients.get_mut(key).filter(|client| client.phase < Phase::Refusing) else { return };
-        client.why.get_or_insert(why);
+        client.closing.why.get_or_insert(why);
         let refusal = match why {
             Reason::ShuttingDown => Refusal(why, text.into()),
             _ => Refusal(Reason::ConnectionClosing, format!("this connection is being closed: {text}")),
         };
         let saves_memory = why == Reason::MemoryLimit;
-        client.refusing = Refusing { since: self.now, saves_memory, refusal: Some(refusal), ..Refusing::default() };
+        client.closing =
+            Closing { since: self.now, saves_memory, refusal: Some(refusal), ..core::mem::take(&mut client.closing) };
         for request in self.asked_by(key.into()) {
             self.fail_request(request, why, text);
         }
@@ -57,8 +58,8 @@ impl Bus {
         // The end of the daemon has a deadline for all.
         let longest = if self.shutdown.has_deadline_for_clients() { None } else { Some(self.now.after(LONGEST)) };
         let Some(client) = self.clients.get_mut(key) else { return };
-        client.deadline = longest;
-        client.granted = None;
+        client.closing.deadline = longest;
+        client.turn.lose();
         client.penalty = Penalty::default();
         client.end.gate = ReadGate::default();
         self.wake_at(key.into(), self.now.after(SILENCE));
@@ -78,9 +79,9 @@ impl Bus {
         if bytes > client.end.kept {
             client.heard = self.now;
         }
-        if client.refusing.skips {
+        if client.closing.skips {
             let end = memchr::memchr(b'\n', window.data());
-            client.refusing.skips = end.is_none();
+            client.closing.skips = end.is_none();
             client.end.kept = 0;
             let consumed = end.map_or(bytes, |end| end + 1);
             self.count_refused(key, consumed);
@@ -89,7 +90,7 @@ impl Bus {
         let mut batch = core::mem::take(&mut self.intake.batch);
         batch.clear();
         let (outcome, unfinished) = client.end.find_lines(&mut self.intake.scanner, window, &mut batch);
-        let saves_memory = client.refusing.saves_memory || is_short;
+        let saves_memory = client.closing.saves_memory || is_short;
         let mut progress = self.refuse_each(key, window, &batch);
         if progress.flow == Flow::Next {
             progress.flow = self.check_rest(key.into(), window, outcome, unfinished);
@@ -101,7 +102,7 @@ impl Bus {
             && received.consumed < bytes
             && let Some(client) = self.clients.get_mut(key)
         {
-            client.refusing.skips = true;
+            client.closing.skips = true;
             client.end.partial.reset();
             client.end.kept = 0;
             received.consumed = bytes;
@@ -135,7 +136,7 @@ impl Bus {
         if kind(line) == Kind::Response {
             return self.client_response(key, window, line);
         }
-        let refusal = self.clients.get(key).and_then(|client| client.refusing.refusal.clone());
+        let refusal = self.clients.get(key).and_then(|client| client.closing.refusal.clone());
         let Some(refusal) = refusal else { return Flow::Over };
         self.refuse(key.into(), window, line, refusal)
     }
@@ -144,10 +145,10 @@ impl Bus {
     fn count_refused(&mut self, key: ClientKey, bytes: usize) {
         let now = self.now;
         let Some(client) = self.clients.get_mut(key).filter(|client| client.phase == Phase::Refusing) else { return };
-        client.refusing.bytes += bytes;
-        let is_over = client.refusing.bytes > MOST_BYTES;
+        client.closing.bytes += bytes;
+        let is_over = client.closing.bytes > MOST_BYTES;
         if is_over {
-            client.deadline = Some(now);
+            client.closing.deadline = Some(now);
         }
         self.wake_at(key.into(), if is_over { now } else { now.after(SILENCE) });
     }
@@ -157,10 +158,10 @@ impl Bus {
         let client = self.clients.get(key).filter(|client| client.phase == Phase::Refusing)?;
         // One that is not read, since it does not take its errors, is not silent.
         let is_silent = (!client.end.gate.waits() && client.end.waiting.is_empty()).then(|| {
-            let is_amid_a_line = client.refusing.skips || client.end.kept > 0;
-            client.heard.max(client.refusing.since).after(if is_amid_a_line { LONGEST } else { SILENCE })
+            let is_amid_a_line = client.closing.skips || client.end.kept > 0;
+            client.heard.max(client.closing.since).after(if is_amid_a_line { LONGEST } else { SILENCE })
         });
-        let due = [is_silent, client.deadline].into_iter().flatten().min()?;
+        let due = [is_silent, client.closing.deadline].into_iter().flatten().min()?;
         if due > self.now {
             return Some(due);
         }

@@ -94,7 +94,7 @@ impl FastPath<'_> {
         }
         let bytes = line.span.len() + 1;
         let in_turns = worker.owner.is_none() && !client.stdio;
-        if worker.end.output.is_full() || worker.end.blocked_on.is_some() || client.granted.is_some() {
+        if worker.end.output.is_full() || worker.end.blocked_on.is_some() || client.turn.is_granted() {
             return None;
         }
         let others_wait = !worker.end.output.waiters().is_empty();

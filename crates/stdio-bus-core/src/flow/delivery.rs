@@ -49,7 +49,7 @@ impl Bus {
         if !is_full && !in_turns {
             return false;
         }
-        let has_turn = from.granted.take() == Some(worker);
+        let has_turn = from.turn.take(worker);
         let others_wait = !to.end.output.waiters().is_empty();
         if !is_full && (!in_turns || has_turn || to.window.has_room_for(client, others_wait, alone)) {
             to.window.mark_line_end(client, bytes);
@@ -58,7 +58,7 @@ impl Bus {
             }
             return false;
         }
-        from.waiting_bytes = bytes;
+        from.turn.wait_with(bytes);
         if in_turns {
             // What is known of the worker may be old. The first one who waits asks anew.
             if to.turns_due.is_some() && !others_wait {

@@ -11,8 +11,6 @@ use crate::port::Effect;
 /// A worker that reads nothing for this part of backpressure_timeout is stuck: turns make no sense any more, and its
 /// output may fill up.
 const STUCK_AFTER: u32 = 4;
-/// Bytes that a client may send in one turn.
-const QUANTUM: usize = 64 * 1024;
 
 impl Bus {
     /// Asks how far a worker has read.
@@ -60,17 +58,13 @@ impl Bus {
             if let Peer::Client(client) = waiter
                 && let Some(client) = self.clients.get_mut(client)
             {
-                // A turn is so many bytes: a long line waits for as many turns as it needs.
-                client.credit += QUANTUM;
-                if client.waiting_bytes > client.credit && !is_last {
+                let Some(bytes) = client.turn.grant(key, is_last) else {
                     if let Some(worker) = self.workers.get_mut(key) {
                         worker.end.output.add_waiter(waiter);
                     }
                     continue;
-                }
-                client.credit = 0;
-                client.granted = Some(key);
-                takes = client.waiting_bytes.max(1) as u64;
+                };
+                takes = bytes;
             }
             self.go_on(waiter);
             room = room.saturating_sub(takes);

@@ -7,12 +7,12 @@ use core::time::Duration;
 use super::account::Account;
 use super::endpoint::{Endpoint, Traffic};
 use super::flow::turn::Turn;
-use super::lost::LostNames;
 use super::message::Refusal;
 use super::origin::Origin;
 use super::peer::{Moment, Source, WorkerKey};
 use super::penalties::Penalty;
 use super::report::Reason;
+use super::session::tombstones::LostNames;
 use super::sources::UseKey;
 
 /// How far a connection has come.

@@ -4,9 +4,9 @@
 //! Reading order: [`port`] is the contract, [`peer`] what everybody speaks of, [`settings`] what the core is told, and
 //! this file the front door.
 //!
-//! - Ways: `from_client.rs` and `from_worker.rs` send each line on its way. `assignment.rs` chooses a worker for it,
-//!   `deny.rs` may keep it back, `delivery.rs` queues it, `refusals.rs` says why it went nowhere.
-//! - Tables: [`sessions`] with the rules of `ownership.rs`, [`requests`] with those of `correlation.rs`.
+//! - Ways: [`router`] sends each line on its way. `assignment.rs` chooses a worker for it, `delivery.rs` queues it,
+//!   `refusals.rs` says why it went nowhere.
+//! - Tables: [`session`], and the requests in `pending.rs` with the rules of `correlation.rs`.
 //! - Lives: `clients.rs`, `closing.rs`, `admission.rs` and `idle.rs`, `workers.rs`, `pool.rs`, `spawns.rs` and
 //!   `hung.rs`, and [`shutdown`] for the daemon.
 //! - Who has to wait: [`output`], `vacancy.rs`, `turns.rs` with [`send_window`], `patience.rs`, `fairness.rs`,
@@ -29,29 +29,21 @@ extern crate alloc;
 pub mod account;
 pub mod admission;
 mod assignment;
-pub mod audience;
-mod bonds;
 mod client;
 mod clients;
 mod closing;
 mod correlation;
-mod deny;
-mod early;
-mod elicitations;
 mod endpoint;
 mod fairness;
 mod fast_path;
 mod flow;
 pub mod foreign;
-mod from_client;
-mod from_worker;
 mod gaps;
 pub mod histogram;
 mod hung;
 pub mod id;
 mod idle;
 mod intake;
-mod lost;
 mod memory;
 mod message;
 pub mod networks;
@@ -59,7 +51,6 @@ mod operator;
 pub mod origin;
 mod out;
 pub mod overview;
-mod ownership;
 pub mod peer;
 mod pending;
 mod pool;
@@ -68,7 +59,8 @@ pub mod readiness;
 mod refusals;
 pub mod reply;
 pub mod report;
-pub mod sessions;
+pub mod router;
+pub mod session;
 pub mod settings;
 pub mod shutdown;
 mod sources;
@@ -92,7 +84,7 @@ use alloc::vec::Vec;
 use assignment::Group;
 use client::{Client, Phase};
 use endpoint::Endpoint;
-use flow::{delivery, gate, penalty as penalties, queue as output, window as send_window};
+use flow::{gate, penalty as penalties, queue as output, window as send_window};
 use intake::{Flow, Intake, Progress, length_of_line};
 use out::Out;
 use peer::{ClientKey, ClientMark, Moment, Peer, RequestKey, WorkerKey, WorkerMark};
@@ -101,7 +93,9 @@ use pool::Pool;
 pub use pool::Staffing;
 use port::{Effect, Effects, Input};
 use report::{Reason, Report, Reporter};
-use sessions::Sessions;
+use session::access::denies_methods;
+use session::table::Sessions;
+use session::tombstones::Bonds;
 use settings::{MAX_CONNECTIONS, MAX_WORKERS, Settings};
 use shutdown::Shutdown;
 use stats::Stats;
@@ -127,7 +121,7 @@ pub struct Bus {
     denies_methods: bool,
     sources: sources::Sources,
     worker_queue: worker_queue::WorkerQueue,
-    bonds: bonds::Bonds,
+    bonds: Bonds,
     timers: Timers,
     report_timer: Armed,
     /// When all slots are taken, who may go is looked for.
@@ -172,7 +166,7 @@ impl Bus {
         let (groups, listener_groups) = assignment::groups(&settings);
         Self {
             now: Moment::default(),
-            intake: Intake::new(!deny::denies_methods(&settings)),
+            intake: Intake::new(!denies_methods(&settings)),
             clients: Table::new(settings.most_clients.min(MAX_CONNECTIONS)),
             workers: Table::new(MAX_WORKERS),
             sessions: Sessions::default(),
@@ -180,10 +174,10 @@ impl Bus {
             pools,
             groups,
             listener_groups,
-            denies_methods: deny::denies_methods(&settings),
+            denies_methods: denies_methods(&settings),
             sources: sources::Sources::default(),
             worker_queue: worker_queue::WorkerQueue::default(),
-            bonds: bonds::Bonds::default(),
+            bonds: Bonds::default(),
             timers: Timers::default(),
             report_timer: Armed::default(),
             slots_timer: Armed::default(),

@@ -6,16 +6,16 @@ use core::time::Duration;
 
 use ndjson_scan::Partial;
 
-use super::audience::Audience;
-use super::early::Early;
-use super::elicitations::Elicitations;
 use super::endpoint::Endpoint;
 use super::flow::stall::StallBudget;
 use super::hung::Answering;
 use super::peer::{ClientKey, Moment};
 use super::port::Exit;
 use super::report::{Reason, WorkerName};
+use super::router::addressee::Audience;
+use super::router::elicitations::Elicitations;
 use super::send_window::SendWindow;
+use super::session::early::Early;
 
 /// How long a worker whose pipe broke may take to exit by itself, and how long the stdout of one that has exited is
 /// still read.

@@ -7,9 +7,10 @@ use alloc::collections::VecDeque;
 
 use ndjson_scan::{Line, Window, string_in_params};
 
-use super::Bus;
-use super::message::has_method;
-use super::peer::{ClientKey, SessionKey, Text, WorkerKey};
+use super::message::Said;
+use crate::Bus;
+use crate::message::has_method;
+use crate::peer::{ClientKey, SessionKey, Text, WorkerKey};
 
 /// So many are remembered for one worker; beyond them the oldest one goes.
 const MOST: usize = 64;
@@ -19,11 +20,11 @@ const LONGEST_ID: usize = 256;
 const MOST_BYTES: usize = 4096;
 /// What is remembered for one worker takes up no more bytes than this.
 #[cfg(test)]
-pub(super) const MOST_MEMORY: usize = MOST_BYTES + MOST * size_of::<Elicitation>();
+pub(crate) const MOST_MEMORY: usize = MOST_BYTES + MOST * size_of::<Elicitation>();
 
 /// The elicitations of a worker, the oldest in front.
 #[derive(Default)]
-pub(super) struct Elicitations {
+pub(crate) struct Elicitations {
     sent: VecDeque<Elicitation>,
 }
 
@@ -37,14 +38,8 @@ struct Elicitation {
 
 impl Bus {
     /// A worker's request was passed to a client: remembers the elicitation that it is, if it is one that ends elsewhere.
-    pub(super) fn note_elicitation(
-        &mut self,
-        worker: WorkerKey,
-        client: ClientKey,
-        session: Option<SessionKey>,
-        window: Window<'_>,
-        line: &Line,
-    ) {
+    pub(super) fn note_elicitation(&mut self, said: &Said<'_>, client: ClientKey, session: Option<SessionKey>) {
+        let &Said { worker, window, line, .. } = said;
         if !has_method(window, line, b"elicitation/create") {
             return;
         }
@@ -61,7 +56,7 @@ impl Bus {
     }
 
     /// Another connection has a session now: it hears when what was asked in it is complete.
-    pub(super) fn hand_elicitations_over(&mut self, worker: WorkerKey, session: SessionKey, to: ClientKey) {
+    pub(crate) fn hand_elicitations_over(&mut self, worker: WorkerKey, session: SessionKey, to: ClientKey) {
         let Some(worker) = self.workers.get_mut(worker) else { return };
         for asked in worker.elicitations.sent.iter_mut().filter(|asked| asked.session == Some(session)) {
             asked.client = asked.client.map(|_| to);
@@ -70,26 +65,22 @@ impl Bus {
 
     /// A notification of a worker was passed to a client: forgets the elicitation that it says is complete, so that its id
     /// is free.
-    pub(super) fn end_elicitation(&mut self, worker: WorkerKey, window: Window<'_>, line: &Line) {
-        let Some(at) = self.elicitation_of(worker, window, line) else { return };
-        if let Some(worker) = self.workers.get_mut(worker) {
+    pub(super) fn end_elicitation(&mut self, said: &Said<'_>) {
+        let Some(at) = self.elicitation_of(said) else { return };
+        if let Some(worker) = self.workers.get_mut(said.worker) {
             worker.elicitations.sent.remove(at);
         }
     }
 
     /// The client whose elicitation a worker's notification says is complete.
-    pub(super) fn client_of_elicitation(
-        &self,
-        worker: WorkerKey,
-        window: Window<'_>,
-        line: &Line,
-    ) -> Option<ClientKey> {
-        let at = self.elicitation_of(worker, window, line)?;
-        self.workers.get(worker)?.elicitations.sent.get(at)?.client
+    pub(super) fn client_of_elicitation(&self, said: &Said<'_>) -> Option<ClientKey> {
+        let at = self.elicitation_of(said)?;
+        self.workers.get(said.worker)?.elicitations.sent.get(at)?.client
     }
 
     /// The place of the elicitation that a worker's notification says is complete.
-    fn elicitation_of(&self, worker: WorkerKey, window: Window<'_>, line: &Line) -> Option<usize> {
+    fn elicitation_of(&self, said: &Said<'_>) -> Option<usize> {
+        let &Said { worker, window, line, .. } = said;
         let sent = &self.workers.get(worker)?.elicitations.sent;
         let completes = || {
             has_method(window, line, b"elicitation/complete")

@@ -1,53 +1,28 @@
 //! The table of sessions: which name on which worker belongs to whom, which names are held, and which claims have run
 //! out (spec 3.4, decision 3). Owners and workers list their sessions, and the places are kept here.
 //!
-//! A session is one name on one worker. While its owner is connected it belongs to nobody else; when the owner has
-//! left, the name is held: nobody gets it but a client to whom the worker gives it.
-//!
-//! Invariants: every index entry points at a live slot; a session has a live worker and a live owner, or none and is
-//! held.
+//! Invariants: every index entry points at a live slot; a session has a live worker, and a live owner if its state says
+//! that it has one (`state.rs`).
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::peer::{ClientKey, Moment, SessionKey, SessionMark, Text, WorkerKey};
-use super::settings::MAX_SESSIONS;
-use super::table::{Index, Members, Table};
-use super::timers::Armed;
+use super::state::{Event, Rest, State, step};
+use crate::peer::{ClientKey, Moment, SessionKey, SessionMark, Text, WorkerKey};
+use crate::settings::MAX_SESSIONS;
+use crate::table::{Index, Members, Table};
+use crate::timers::Armed;
 
 /// Names that are held after their owners have left, over all workers; beyond them the oldest one goes.
 const MAX_HELD: usize = 4096;
 /// What is said where there is no room for one more.
-pub(super) const FULL: &str = "the session table is full: end sessions with session/close, or have those forgotten that \
+pub(crate) const FULL: &str = "the session table is full: end sessions with session/close, or have those forgotten that \
                                nobody uses (limits.session_idle_sec)";
 /// Sessions are looked at so many times before one of them is too old.
 const LOOKS: u32 = 8;
 /// A claim that nobody uses for so long is forgotten.
 const CLAIM_LASTS: Duration = Duration::from_secs(60);
-
-/// How much a session's owner has to show for it. A higher rank takes the name away from a lower one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Rank {
-    /// It used the name first (spec 6.1.1).
-    Claimed,
-    /// The worker answered a request in it with a result.
-    Confirmed,
-    /// The worker gave it the name, in `result.sessionId` or by loading it.
-    Issued,
-}
-
-/// Whether a session's owner has asked the worker for it before it was its own. Until the worker gives it to the owner
-/// nothing else may be asked in it, and an error takes it back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asked {
-    /// It was claimed, or given out.
-    No,
-    /// Nobody had the name.
-    New,
-    /// Somebody else may have had it.
-    Held,
-}
 
 /// A session: one worker, one name, one owner (spec 3.4).
 pub struct Session {
@@ -57,14 +32,10 @@ pub struct Session {
     pub worker: WorkerKey,
     /// The decoded sessionId.
     pub name: Text,
-    /// How certain it is that it belongs to its owner.
-    pub rank: Rank,
-    /// The worker may know it for somebody else's, or has loaded it: it is held when its present owner leaves.
-    pub was_held: bool,
-    /// Its owner has asked the worker to load it.
-    pub asked: Asked,
-    /// The worker has made it for its owner, or has loaded it for it when it was bound to no other name (`bonds.rs`).
-    pub given: bool,
+    /// Where it stands.
+    state: State,
+    /// The worker may know the name for good, so that it outlives its owner.
+    is_known: bool,
     /// Requests in it that the worker has not answered.
     pub pending: u32,
     /// When its owner used it last.
@@ -78,28 +49,25 @@ pub struct Session {
 }
 
 impl Session {
-    /// Whether its owner may use it for anything that asks for no other session. `gives_out_names` says whether its
-    /// worker gives out the names of sessions, so that a name that was not given to its owner is a guess.
+    /// Where it stands.
     #[inline]
-    pub(super) fn is_open_to_owner(&self, gives_out_names: impl FnOnce() -> bool) -> bool {
-        self.rank == Rank::Issued || self.asked == Asked::No && !gives_out_names()
+    pub(crate) fn state(&self) -> State {
+        self.state
     }
 
-    /// Its owner, if the worker can mean nobody else by its name. `is_one_made` says whether the worker may be giving out
-    /// the name of a session.
-    #[inline]
-    pub(super) fn owner_for_sure(&self, is_one_made: bool) -> Option<ClientKey> {
-        self.client.filter(|_| self.rank == Rank::Issued || self.asked == Asked::No && !is_one_made)
+    /// Whether the worker may know the name for good, so that it outlives its owner.
+    pub(super) fn is_known(&self) -> bool {
+        self.is_known
     }
 
-    /// Its place among the client's sessions.
-    pub(super) fn at_client(&self) -> usize {
-        self.at_client as usize
+    /// Its places among the client's and the worker's sessions.
+    pub(super) fn places(&self) -> (usize, usize) {
+        (self.at_client as usize, self.at_worker as usize)
     }
 
-    /// Its place among the worker's sessions.
-    pub(super) fn at_worker(&self) -> usize {
-        self.at_worker as usize
+    /// What there is of it beside its owner.
+    pub(super) fn rest(&self) -> Rest {
+        Rest { is_known: self.is_known, is_pending: self.pending > 0 }
     }
 }
 
@@ -120,7 +88,7 @@ pub struct Sessions {
     claims_due: Option<Moment>,
     /// When the next session may have to be forgotten for being idle.
     idle_due: Option<Moment>,
-    pub(super) timer: Armed,
+    pub(crate) timer: Armed,
 }
 
 const OWNER: u8 = 0;
@@ -130,7 +98,8 @@ const NAME: u8 = 2;
 impl Default for Sessions {
     fn default() -> Self {
         Self {
-            table: Table::new(MAX_SESSIONS + MAX_HELD),
+            // Where one name more is held, the oldest one goes only then.
+            table: Table::new(MAX_SESSIONS + MAX_HELD + 1),
             by_owner: Index::new(MAX_SESSIONS),
             by_worker: Index::new(MAX_SESSIONS + MAX_HELD),
             by_name: Index::new(MAX_SESSIONS + MAX_HELD),
@@ -150,7 +119,7 @@ impl Sessions {
         self.owned
     }
 
-    pub(super) fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.owned >= MAX_SESSIONS
     }
 
@@ -164,7 +133,7 @@ impl Sessions {
     /// The session of this name that a client owns, whose sessions these are. Most clients have one session, which is
     /// found without a hash.
     #[inline]
-    pub(super) fn named_by(&self, client: ClientKey, own: &Members<SessionMark>, name: &[u8]) -> Option<SessionKey> {
+    pub(crate) fn named_by(&self, client: ClientKey, own: &Members<SessionMark>, name: &[u8]) -> Option<SessionKey> {
         let is_it = |key: &SessionKey| self.get(*key).is_some_and(|session| session.name.as_bytes() == name);
         match own.len() {
             0 => None,
@@ -192,42 +161,34 @@ impl Sessions {
         self.table.get(key)
     }
 
-    /// The session, which its owner uses now.
+    /// A session is used now: a message has come in it.
     #[inline]
-    pub(super) fn touch(&mut self, key: SessionKey, now: Moment) -> Option<&Session> {
-        let session = self.table.get_mut(key)?;
-        session.used = now;
-        Some(session)
-    }
-
-    /// A message of its worker has come in this session.
-    #[inline]
-    pub(super) fn hear(&mut self, key: SessionKey, now: Moment) {
+    pub(crate) fn hear(&mut self, key: SessionKey, now: Moment) {
         if let Some(session) = self.table.get_mut(key) {
             session.used = now;
         }
     }
 
     /// Sessions have to be looked at, if they are forgotten for being idle.
-    pub(super) fn watch_idle(&mut self, now: Moment, idle: Option<Duration>) {
+    pub(crate) fn watch_idle(&mut self, now: Moment, idle: Option<Duration>) {
         if let Some(idle) = idle {
             self.idle_due.get_or_insert(now.after(idle / LOOKS));
         }
     }
 
     /// For how long nobody has to use a session until it is forgotten, if it is time to look for such ones.
-    pub(super) fn looks_for_idle(&self, now: Moment, idle: Option<Duration>) -> Option<Duration> {
+    pub(crate) fn looks_for_idle(&self, now: Moment, idle: Option<Duration>) -> Option<Duration> {
         idle.filter(|_| self.idle_due.is_some_and(|due| due <= now))
     }
 
-    /// Sessions that nobody has used for so long. One in whose slot, by `awaited`, somebody waits for an answer is in use.
-    pub(super) fn take_idle(&mut self, now: Moment, idle: Duration, awaited: &[bool]) -> Vec<SessionKey> {
+    /// Sessions that nobody has used for so long. One in whose slot, by `awaited`, a client waits for an answer is in use.
+    pub(crate) fn take_idle(&mut self, now: Moment, idle: Duration, awaited: &[u32]) -> Vec<SessionKey> {
         let mut found = Vec::new();
         for slot in 0..self.table.slots() {
             let Some((key, session)) = self.table.at(slot).filter(|(_, session)| session.client.is_some()) else {
                 continue;
             };
-            if session.pending > 0 && awaited.get(slot) == Some(&true) {
+            if session.pending > 0 && awaited[slot] > 0 {
                 self.hear(key, now);
             } else if now.since(session.used) >= idle {
                 found.push(key);
@@ -268,23 +229,21 @@ impl Sessions {
     }
 
     /// Adds a name on a worker that [`Sessions::of_worker`] does not know yet, for nobody; none if the table is full.
-    pub(super) fn insert(
+    pub(crate) fn insert(
         &mut self,
         now: Moment,
         worker: WorkerKey,
         at_worker: &mut Members<SessionMark>,
         name: &[u8],
-        rank: Rank,
+        state: State,
     ) -> Option<SessionKey> {
         debug_assert!(self.of_worker(worker, name).is_none());
         let key = self.table.insert_with(|key| Session {
             client: None,
             worker,
             name: name.into(),
-            rank,
-            was_held: false,
-            asked: Asked::No,
-            given: false,
+            state,
+            is_known: state >= State::Given,
             pending: 0,
             used: now,
             held_as: 0,
@@ -297,7 +256,7 @@ impl Sessions {
     }
 
     /// Gives a session without an owner to a client, with the list of its sessions.
-    pub(super) fn give(&mut self, key: SessionKey, client: ClientKey, at_client: &mut Members<SessionMark>) {
+    pub(crate) fn give(&mut self, key: SessionKey, client: ClientKey, at_client: &mut Members<SessionMark>) {
         let Some(session) = self.table.get_mut(key).filter(|session| session.client.is_none()) else { return };
         session.client = Some(client);
         session.at_client = at_client.join(key);
@@ -307,7 +266,7 @@ impl Sessions {
     }
 
     /// Takes a session away from its owner, whose list this is.
-    pub(super) fn take_from_owner(&mut self, key: SessionKey, at_client: Option<&mut Members<SessionMark>>) {
+    pub(crate) fn take_from_owner(&mut self, key: SessionKey, at_client: Option<&mut Members<SessionMark>>) {
         let Some(session) = self.table.get_mut(key) else { return };
         let Some(owner) = session.client.take() else { return };
         let place = session.at_client;
@@ -320,7 +279,7 @@ impl Sessions {
     }
 
     /// Takes a session without an owner out, and from the list of its worker.
-    pub(super) fn remove(&mut self, key: SessionKey, at_worker: Option<&mut Members<SessionMark>>) {
+    pub(crate) fn remove(&mut self, key: SessionKey, at_worker: Option<&mut Members<SessionMark>>) {
         let Some(session) = self.table.remove(key) else { return };
         debug_assert!(session.client.is_none());
         let hash = self.by_worker.hash(session.worker.to_bits().get(), WORKER, session.name.as_bytes());
@@ -332,89 +291,38 @@ impl Sessions {
         }
     }
 
-    /// Lends a held name to a client that asks the worker to load it.
-    pub(super) fn lend(
-        &mut self,
-        now: Moment,
-        key: SessionKey,
-        client: ClientKey,
-        at_client: &mut Members<SessionMark>,
-    ) {
-        self.give(key, client, at_client);
-        let Some(session) = self.table.get_mut(key) else { return };
-        session.was_held = session.rank == Rank::Issued;
-        session.asked = Asked::Held;
-        session.given = false;
-        session.rank = Rank::Claimed;
-        session.used = now;
-    }
-
-    /// The worker has answered a request in this session with a result. Gives the session, and whether it has risen.
-    pub(super) fn confirm(&mut self, key: SessionKey, rank: Rank) -> Option<(&Session, bool)> {
+    /// Something happens to a session. Gives where it stands then; what that means for its owner and for the table is done
+    /// by the caller.
+    pub(crate) fn step(&mut self, key: SessionKey, event: Event) -> Option<State> {
         let session = self.table.get_mut(key)?;
-        let has_risen = session.rank < rank;
-        session.rank = session.rank.max(rank);
-        Some((session, has_risen))
-    }
-
-    /// A worker has loaded a session, or may have, without saying whose it is: it knows it from now on. Whoever owns it
-    /// keeps it.
-    pub(super) fn mark_loaded(&mut self, key: SessionKey) {
-        let Some(session) = self.table.get_mut(key) else { return };
-        session.was_held = true;
-        if session.client.is_none() {
-            session.rank = Rank::Issued;
-        }
+        session.is_known |= event.makes_known();
+        session.state = step(session.state, event);
+        Some(session.state)
     }
 
     /// The answer to a request that loads this session will not be seen: the worker may know it from now on.
-    pub(super) fn may_be_loaded(&mut self, key: SessionKey) {
-        self.mark_loaded(key);
-        if let Some(session) = self.table.get_mut(key).filter(|session| session.rank == Rank::Claimed) {
-            session.asked = Asked::Held;
-        }
-    }
-
-    /// Its owner was the first to name it, by asking the worker to load it.
-    pub(super) fn mark_asked(&mut self, key: SessionKey) {
-        if let Some(session) = self.table.get_mut(key) {
-            session.asked = Asked::New;
-        }
-    }
-
-    /// Whether the worker may know this name for somebody else's, so that it outlives its present owner. It has its old
-    /// rank again then.
-    pub(super) fn restore_rank(&mut self, key: SessionKey) -> bool {
-        let Some(session) = self.table.get_mut(key).filter(|session| session.was_held) else { return false };
-        session.rank = Rank::Issued;
-        true
-    }
-
-    /// See [`Session::given`].
-    pub(super) fn mark_given(&mut self, key: SessionKey) {
-        if let Some(session) = self.table.get_mut(key) {
-            session.given = true;
-        }
+    pub(crate) fn may_be_loaded(&mut self, key: SessionKey) {
+        self.step(key, Event::Unseen);
     }
 
     /// A request of its owner, which does nothing to the session, is answered. None if more has to be looked at, and then
     /// nothing was done.
     #[inline]
-    pub(super) fn end_simple_request(&mut self, key: SessionKey, asker: ClientKey, succeeds: bool) -> Option<()> {
+    pub(crate) fn end_simple_request(&mut self, key: SessionKey, asker: ClientKey, succeeds: bool) -> Option<()> {
         let Some(session) = self.table.get_mut(key) else { return Some(()) };
         if session.client != Some(asker) {
             return None;
         }
         session.pending -= 1;
-        if succeeds && session.rank == Rank::Claimed {
-            session.rank = Rank::Confirmed;
+        if succeeds && session.state < State::Used {
+            session.state = step(session.state, Event::Answered);
         }
         Some(())
     }
 
     /// One request more is pending in a session.
     #[inline]
-    pub(super) fn begin_request(&mut self, key: SessionKey) {
+    pub(crate) fn begin_request(&mut self, key: SessionKey) {
         if let Some(session) = self.table.get_mut(key) {
             session.pending += 1;
         }
@@ -425,30 +333,30 @@ impl Sessions {
     pub(super) fn end_request(&mut self, key: SessionKey) -> bool {
         let Some(session) = self.table.get_mut(key) else { return false };
         session.pending -= 1;
-        session.pending == 0 && session.client.is_none() && session.rank < Rank::Issued
+        session.pending == 0 && step(session.state, Event::LastAnswer) == State::Gone
     }
 
     /// The one of these sessions that can go first: nothing is pending in it, the worker may know nothing of it, it was
     /// not used for longest.
-    pub(super) fn most_idle(&self, keys: impl Iterator<Item = SessionKey>) -> Option<SessionKey> {
+    pub(crate) fn most_idle(&self, keys: impl Iterator<Item = SessionKey>) -> Option<SessionKey> {
         let idle = keys.filter_map(|key| Some((key, self.get(key)?))).filter(|(_, session)| session.pending == 0);
-        idle.min_by_key(|(_, session)| (session.rank > Rank::Claimed, session.used)).map(|(key, _)| key)
+        idle.min_by_key(|(_, session)| (session.state >= State::Used, session.used)).map(|(key, _)| key)
     }
 
     /// Claims have to be looked at once one more has lasted.
-    pub(super) fn watch_claim(&mut self, now: Moment) {
+    pub(crate) fn watch_claim(&mut self, now: Moment) {
         self.claims_due.get_or_insert(now.after(CLAIM_LASTS));
     }
 
     /// Claims that nobody has used for a minute, with their owners.
-    pub(super) fn take_expired_claims(&mut self, now: Moment) -> Vec<(SessionKey, ClientKey)> {
+    pub(crate) fn take_expired_claims(&mut self, now: Moment) -> Vec<(SessionKey, ClientKey)> {
         let mut expired = Vec::new();
         if self.claims_due.is_none_or(|due| due > now) {
             return expired;
         }
         let mut next: Option<Moment> = None;
         for (key, session) in self.table.iter() {
-            let Some(owner) = session.client.filter(|_| session.rank == Rank::Claimed && !session.was_held) else {
+            let Some(owner) = session.client.filter(|_| session.state < State::Used && !session.is_known) else {
                 continue;
             };
             if session.pending == 0 && now.since(session.used) >= CLAIM_LASTS {
@@ -462,31 +370,19 @@ impl Sessions {
         expired
     }
 
-    /// Gives the oldest held name if one more would be too many.
-    pub(super) fn take_oldest_held_if_full(&mut self) -> Option<SessionKey> {
-        if self.held() >= MAX_HELD { self.take_oldest_held() } else { None }
-    }
-
-    /// Puts a held name behind the others, for which there is room.
-    pub(super) fn list_held(&mut self, key: SessionKey) {
+    /// Puts a held name behind the others; gives the oldest one if there are too many.
+    pub(super) fn hold(&mut self, key: SessionKey) -> Option<SessionKey> {
         self.holds += 1;
-        if let Some(session) = self.table.get_mut(key) {
-            session.held_as = self.holds;
-        }
+        self.table.get_mut(key)?.held_as = self.holds;
         self.held.push_back((key, self.holds));
         if self.held.len() > 2 * MAX_HELD {
             let table = &self.table;
             self.held.retain(|entry| is_held(table, *entry));
         }
-    }
-
-    /// Puts a held name behind the others; gives the oldest one if there are too many.
-    pub(super) fn hold(&mut self, key: SessionKey) -> Option<SessionKey> {
-        self.list_held(key);
-        if self.held() > MAX_HELD { self.take_oldest_held() } else { None }
-    }
-
-    fn take_oldest_held(&mut self) -> Option<SessionKey> {
+        if self.held() <= MAX_HELD {
+            return None;
+        }
+        // There is one, as each held name is listed.
         while let Some(oldest) = self.held.pop_front() {
             if is_held(&self.table, oldest) {
                 return Some(oldest.0);
@@ -511,6 +407,8 @@ impl Sessions {
         for (key, session) in self.table.iter() {
             assert_eq!(self.of_worker(session.worker, session.name.as_bytes()), Some(key));
             assert!(self.of_name(session.name.as_bytes()).any(|(found, _)| found == key));
+            assert_eq!(session.client.is_some(), session.state.is_owned());
+            assert!(session.client.is_some() || session.is_known || session.pending > 0, "a name is held for nothing");
             if let Some(client) = session.client {
                 assert!(self.of_client(client, session.name.as_bytes()).is_some());
             }

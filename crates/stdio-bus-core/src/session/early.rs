@@ -12,12 +12,12 @@ use core::time::Duration;
 
 use ndjson_scan::{Line, Span, Window};
 
-use super::Bus;
-use super::message::session_name;
-use super::peer::{ClientKey, Moment, Peer, Text, WorkerKey};
-use super::port::Effect;
-use super::report::Reason;
-use super::settings::MAX_SESSION_ID_LEN;
+use crate::Bus;
+use crate::message::session_name;
+use crate::peer::{ClientKey, Moment, Peer, SessionKey, Text, WorkerKey};
+use crate::port::Effect;
+use crate::report::Reason;
+use crate::settings::MAX_SESSION_ID_LEN;
 
 /// So many lines of one worker wait at most.
 const MOST_LINES: usize = 64;
@@ -40,7 +40,7 @@ struct EarlyLine {
 
 /// The lines of a worker that wait, in their order.
 #[derive(Default)]
-pub(super) struct Early {
+pub(crate) struct Early {
     lines: Vec<EarlyLine>,
     bytes: usize,
 }
@@ -52,7 +52,7 @@ impl Bus {
     }
 
     /// Lets a notification wait that names a session which the worker may be making. Says whether it does.
-    pub(super) fn wait_for_session(&mut self, key: WorkerKey, window: Window<'_>, line: &Line) -> bool {
+    pub(crate) fn wait_for_session(&mut self, key: WorkerKey, window: Window<'_>, line: &Line) -> bool {
         let most = MOST_BYTES.min(self.settings.limits.max_memory / MEMORY_PART);
         let bytes = line.span.len() + 1;
         let name = session_name(window, line.session).or_else(|| session_name(window, line.params_session));
@@ -77,7 +77,7 @@ impl Bus {
     }
 
     /// A worker has answered a client that asked for a session with this one: what it has said in it follows.
-    pub(super) fn deliver_early(&mut self, key: WorkerKey, client: ClientKey, name: &[u8]) {
+    pub(crate) fn deliver_early(&mut self, key: WorkerKey, client: ClientKey, name: &[u8]) {
         let owned = self.sessions.of_worker(key, name).and_then(|session| self.sessions.get(session));
         if owned.is_some_and(|session| session.client == Some(client)) {
             for early in self.take_early(key, |early| early.session.as_bytes() == name) {
@@ -91,12 +91,20 @@ impl Bus {
     /// A request for a session has ended without one, or it was the last one: whatever waits of its worker waits for
     /// nothing any more. With others pending, nobody can say which of them a line is for, and what was said in a session
     /// that failed must not reach whoever gets the next one of that name.
-    pub(super) fn drop_early(&mut self, key: WorkerKey) {
+    pub(crate) fn drop_early(&mut self, key: WorkerKey) {
         self.drop_early_lines(key, |_| true);
     }
 
+    /// A worker has loaded a session for the client that asked for it by its name: what waits for that name may have been
+    /// for a client that asked for a new one.
+    pub(crate) fn drop_early_of(&mut self, key: WorkerKey, session: SessionKey) {
+        let Some(session) = self.sessions.get(session).filter(|session| session.state().is_issued()) else { return };
+        let name = session.name.clone();
+        self.drop_early_lines(key, |early| early.session == name);
+    }
+
     /// Drops what has waited for too long. Gives when to look again.
-    pub(super) fn tick_early(&mut self, key: WorkerKey) -> Option<Moment> {
+    pub(crate) fn tick_early(&mut self, key: WorkerKey) -> Option<Moment> {
         let now = self.now;
         self.drop_early_lines(key, |early| early.until <= now);
         self.workers.get(key)?.early.lines.iter().map(|early| early.until).min()
@@ -123,7 +131,7 @@ impl Bus {
     }
 
     /// Panics if what waits is not what is counted.
-    pub(super) fn check_early(&self) {
+    pub(crate) fn check_early(&self) {
         let mut all = 0;
         for (_, worker) in self.workers.iter() {
             let bytes: usize = worker.early.lines.iter().map(|early| early.line.as_bytes().len()).sum();

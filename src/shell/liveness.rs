@@ -8,23 +8,13 @@
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
-use super::connection::{Connection, Descriptor};
-use super::hands::Hands;
-use super::listen::KEEPALIVE;
+use super::connection::Liveness;
+use super::reactor::Reactor;
 use crate::bus::port::Moment;
-use crate::config::{Listen, Listener};
 use crate::io::Io;
 
-/// So many times the keepalive without a sign of life, and a client has gone.
-const TIMES: u32 = 3;
 /// It is looked so often in that time, and not more often than once a second.
 const LOOKS: u32 = 6;
-
-/// How long a client of this listener may give no sign of life, if it is asked for any.
-pub(super) fn allowed_by(listener: &Listener) -> Option<Duration> {
-    let is_tcp = matches!(listener.listen, Listen::Tcp { .. });
-    is_tcp.then(|| TIMES * listener.patience.keepalive.unwrap_or(KEEPALIVE))
-}
 
 /// How long nothing has come from the other side of a TCP connection, not even an acknowledgement.
 fn silence_of(socket: impl AsFd) -> Option<Duration> {
@@ -51,42 +41,33 @@ fn period(allowed: Duration) -> Duration {
     (allowed / LOOKS).max(Duration::from_secs(1))
 }
 
-impl<I: Io> Hands<I> {
+/// When that is: at a moment that all connections of this kind have in common, so that the loop wakes once for all.
+fn next_look(now: Moment, allowed: Duration) -> Moment {
+    let period = period(allowed).as_nanos() as u64;
+    Moment((now.0 / period + 1) * period)
+}
+
+impl<I: Io> Reactor<I> {
     /// A client of this listener has come.
-    pub(super) fn mind_silence(&mut self, listener: usize, slot: usize) {
-        let allowed = self.silence_allowed.get(listener).copied().flatten();
-        self.connections[slot].silence_allowed = allowed;
-        if let Some(allowed) = allowed {
-            let next = self.clock.now().after(period(allowed));
-            self.silence_due = Some(self.silence_due.map_or(next, |due| due.min(next)));
-        }
+    pub(super) fn track_liveness(&mut self, now: Moment, listener: usize, slot: usize) {
+        let allowed = self.listeners.silence_allowed(listener);
+        self.connections[slot].liveness = allowed.map(|allowed| Liveness { allowed, look_at: next_look(now, allowed) });
+        self.schedule(slot);
     }
 
-    /// Ends the connections of those who have given no sign of life for too long, when it is time to look.
-    pub(super) fn end_silent(&mut self, now: Moment) {
-        if self.silence_due.is_none_or(|due| due > now) {
-            return;
-        }
-        self.silence_due = None;
-        let mut gone = Vec::new();
-        for (slot, connection) in &self.connections {
-            let Some(allowed) = connection.silence_allowed else { continue };
-            let next = now.after(period(allowed));
-            self.silence_due = Some(self.silence_due.map_or(next, |due| due.min(next)));
-            if is_over(connection, allowed) {
-                gone.push((slot, connection.peer, allowed.as_secs()));
-            }
-        }
-        for (slot, peer, seconds) in gone {
-            self.connections[slot].silence_allowed = None;
+    /// Ends a connection that has given no sign of life for too long, if it is time to look.
+    pub(super) fn close_if_dead(&mut self, now: Moment, slot: usize) {
+        let connection = &mut self.connections[slot];
+        let Some(liveness) = connection.liveness.as_mut().filter(|liveness| liveness.look_at <= now) else { return };
+        let allowed = liveness.allowed;
+        liveness.look_at = next_look(now, allowed);
+        let silence = connection.ends.input().and_then(silence_of);
+        if silence.is_some_and(|silence| silence >= allowed) {
+            connection.liveness = None;
+            let (peer, seconds) = (connection.peer, allowed.as_secs());
             self.broken(now, slot, peer, format!("the network has given no sign of it for {seconds} s"));
         }
     }
-}
-
-fn is_over(connection: &Connection, allowed: Duration) -> bool {
-    let silence = connection.input.as_ref().and_then(|socket: &Descriptor| silence_of(socket));
-    silence.is_some_and(|silence| silence >= allowed)
 }
 
 #[cfg(test)]
@@ -112,5 +93,9 @@ mod tests {
     fn it_is_looked_six_times_and_never_more_often_than_once_a_second() {
         assert_eq!(period(Duration::from_secs(30)), Duration::from_secs(5));
         assert_eq!(period(Duration::from_secs(3)), Duration::from_secs(1));
+        for now in [10, 12, 14] {
+            let look = next_look(Moment(now * 1_000_000_000), Duration::from_secs(30));
+            assert_eq!(look, Moment(15_000_000_000), "those who came at different times are looked at together");
+        }
     }
 }

@@ -14,9 +14,10 @@ use crate::bus::port::{Origin, Place};
 use crate::bus::readiness::Readiness;
 use crate::bus::settings::Proxies;
 use crate::config::{Listen, Listener, Pool, Web};
+use crate::http1::{Head, Status};
 use crate::random;
 use crate::tokens::Bearer;
-use crate::websocket::answer::{Accepted, Refusal, Status};
+use crate::websocket::answer::{Accepted, Refusal};
 use crate::websocket::request::{Method, Request};
 use crate::websocket::{HEALTH, forwarded};
 
@@ -24,7 +25,7 @@ use crate::websocket::{HEALTH, forwarded};
 pub(in crate::shell) const RETRY_AFTER: u32 = 1;
 
 /// A WebSocket listener.
-pub(in crate::shell) struct Door {
+pub(in crate::shell) struct UpgradePolicy {
     pub terms: Web,
     tokens: Option<TokensFile>,
     /// Only this machine reaches it, so that a name that leads here is one of this machine.
@@ -32,9 +33,9 @@ pub(in crate::shell) struct Door {
 }
 
 /// What becomes of a request.
-pub(in crate::shell) enum Verdict {
+pub(in crate::shell) enum Decision {
     /// Its connection becomes a client.
-    Enter {
+    Accept {
         /// Who it is.
         origin: Box<Origin>,
         /// What it is told first.
@@ -48,7 +49,7 @@ pub(in crate::shell) enum Verdict {
     Refuse(Refusal),
 }
 
-impl Door {
+impl UpgradePolicy {
     /// That of a listener, if it speaks WebSocket.
     pub(in crate::shell) fn of(listener: &Listener, pools: &[Pool]) -> Option<Self> {
         let terms = listener.web.clone()?;
@@ -78,14 +79,21 @@ impl Door {
         listener: usize,
         origin: Origin,
         request: &Request<'_>,
-    ) -> Verdict {
-        if request.path == HEALTH && request.method != Method::Other && request.upgrade().is_err() {
+    ) -> Decision {
+        if request.path == HEALTH && matches!(request.method, Method::Get | Method::Head) && request.upgrade().is_err()
+        {
             return health(bus, listener, request.method);
         }
-        self.admit(bus, listener, origin, request).unwrap_or_else(Verdict::Refuse)
+        self.admit(bus, listener, origin, request).unwrap_or_else(Decision::Refuse)
     }
 
-    fn admit(&self, bus: &Bus, listener: usize, mut origin: Origin, request: &Request<'_>) -> Result<Verdict, Refusal> {
+    fn admit(
+        &self,
+        bus: &Bus,
+        listener: usize,
+        mut origin: Origin,
+        request: &Request<'_>,
+    ) -> Result<Decision, Refusal> {
         let forbidden = |why: String| Refusal::new(Status::Forbidden, why);
         if request.path != self.terms.path {
             let why = format!("there is nothing here but {} and {HEALTH}", self.terms.path);
@@ -137,7 +145,7 @@ impl Door {
         let connection_id = connection_id()?;
         let answer = Accepted { key, connection_id: &connection_id, protocol: request.protocol }.to_string();
         origin.names.connection_id = Some(connection_id.into());
-        Ok(Verdict::Enter { origin: Box::new(origin), answer, bearer })
+        Ok(Decision::Accept { origin: Box::new(origin), answer, bearer })
     }
 
     /// Whether a connection from there may say that it is of another source: by a token, or for its client.
@@ -160,20 +168,22 @@ impl Door {
     }
 }
 
-fn health(bus: &Bus, listener: usize, method: Method) -> Verdict {
+fn health(bus: &Bus, listener: usize, method: Method) -> Decision {
     let readiness = bus.listener_readiness(listener);
     let (status, body) = match readiness {
-        Some(Readiness::Ready) => ("200 OK", json!({ "status": "ready" })),
-        Some(Readiness::NotReady(why)) => ("503 Service Unavailable", json!({ "status": "not ready", "message": why })),
-        Some(Readiness::Draining) | None => ("503 Service Unavailable", json!({ "status": "draining" })),
+        Some(Readiness::Ready) => (Status::Ok, json!({ "status": "ready" })),
+        Some(Readiness::NotReady(why)) => (Status::Unavailable, json!({ "status": "not ready", "message": why })),
+        Some(Readiness::Draining) | None => (Status::Unavailable, json!({ "status": "draining" })),
     };
+    let head = Head::answer(status)
+        .field("Connection", "close")
+        .field("Content-Type", "application/json")
+        .field("Cache-Control", "no-store");
     let body = body.to_string() + "\n";
-    let shown = if method == Method::Head { "" } else { &body };
-    Verdict::Answer(format!(
-        "HTTP/1.1 {status}\r\nConnection: close\r\nContent-Type: application/json\r\nCache-Control: no-store\r\n\
-         Content-Length: {}\r\n\r\n{shown}",
-        body.len()
-    ))
+    Decision::Answer(match method {
+        Method::Head => head.field("Content-Length", body.len()).end(),
+        _ => head.body(&body),
+    })
 }
 
 /// An id that nobody guesses: 128 bits in hexadecimal digits.

@@ -1,4 +1,5 @@
-//! The end of the process when whoever reads stderr does not read: the last words, those of a panic too, have a second.
+//! The exit watchdog: writing the last lines to stderr, those of a panic too, takes a second at most, also when the reader
+//! of stderr does not read.
 
 use std::panic;
 
@@ -62,7 +63,7 @@ mod tests {
     fn a_panic_ends_the_process_though_nobody_reads_what_it_says() {
         let (_reader, writer) = full_pipe();
         let mut process = Command::new(std::env::current_exe().expect("it has a file"));
-        process.args(["--exact", "shell::last_words::tests::a_process_that_panics", "--ignored", "--nocapture"]);
+        process.args(["--exact", "shell::exit_watchdog::tests::a_process_that_panics", "--ignored", "--nocapture"]);
         let mut process = process.stdout(Stdio::null()).stderr(writer).spawn().expect("it can be started");
         let until = Instant::now() + Duration::from_secs(120);
         let status = loop {

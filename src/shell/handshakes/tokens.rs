@@ -1,4 +1,4 @@
-//! The tokens of a listener. Their file is read elsewhere (`reread.rs`).
+//! The tokens of a listener. Their file is read elsewhere (`token_files.rs`).
 
 use std::io;
 use std::path::PathBuf;

@@ -8,12 +8,12 @@ use super::account::Account;
 use super::admission::UseKey;
 use super::endpoint::{Endpoint, Traffic};
 use super::flow::turn::Turn;
-use super::lost::LostNames;
 use super::message::Refusal;
 use super::origin::Origin;
 use super::peer::{Moment, Source, WorkerKey};
 use super::penalties::Penalty;
 use super::report::Reason;
+use super::session::tombstones::LostNames;
 
 /// How far a connection has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,13 +1,12 @@
 //! The way of most lines, on which each peer is looked up once: a message of a client in a session that it owns, the
 //! answer to it, and a notification in such a session. Whatever is unusual about a line, its sender, its receiver or the
-//! tables has it go the general way (`from_client.rs`, `from_worker.rs`), which comes to the same.
+//! tables has it go the general way (`router`), which comes to the same.
 
 use alloc::borrow::Cow;
 use alloc::vec::Vec;
 
 use ndjson_scan::{Line, Window};
 
-use super::bonds::Bonds;
 use super::client::{Client, Phase};
 use super::endpoint::Endpoint;
 use super::gaps::Gaps;
@@ -17,7 +16,8 @@ use super::out::Out;
 use super::peer::{ClientKey, ClientMark, Moment, Peer, PeerBits, WorkerKey, WorkerMark};
 use super::pending::{Direction, NewRequest, Pending, SessionEffect, Wire};
 use super::pool::Pool;
-use super::sessions::Sessions;
+use super::session::table::Sessions;
+use super::session::tombstones::Bonds;
 use super::settings::{IdCollision, Settings};
 use super::table::Table;
 use super::tally::Outcome;
@@ -88,8 +88,8 @@ impl FastPath<'_> {
         let session = self.sessions.get(session_key)?;
         let worker_key = session.worker;
         let worker = workers.get_mut(worker_key)?;
-        let is_open = session.is_open_to_owner(|| self.pools[worker.pool].gives_out_names(worker));
-        if !is_open || !(session.given || self.bonds.is_empty()) || !worker.takes_messages() {
+        let gives_out_names = || self.pools[worker.pool].gives_out_names(worker);
+        if !session.is_open_at_once(!self.bonds.is_empty(), gives_out_names) || !worker.takes_messages() {
             return None;
         }
         let bytes = line.span.len() + 1;
@@ -226,7 +226,7 @@ impl FastPath<'_> {
     ) -> Option<()> {
         let name = Self::name(self.window, line)?;
         let session_key = self.sessions.of_worker(key, name)?;
-        let client_key = self.sessions.get(session_key)?.owner_for_sure(worker.may_give_out_a_name())?;
+        let client_key = self.sessions.get(session_key)?.addressee(worker.may_give_out_a_name())?;
         let client = clients.get_mut(client_key)?;
         if client.phase > Phase::HalfClosed || client.end.output.is_full() {
             return None;

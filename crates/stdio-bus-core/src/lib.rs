@@ -4,13 +4,12 @@
 //! Reading order: [`port`] is the contract, [`peer`] what everybody speaks of, [`settings`] what the core is told, and
 //! this file the front door.
 //!
-//! - Ways: `from_client.rs` and `from_worker.rs` send each line on its way. `balancer.rs` chooses a worker for it,
-//!   `deny.rs` may keep it back, `delivery.rs` queues it, `refusals.rs` says why it went nowhere.
-//! - Tables: [`sessions`] with the rules of `ownership.rs`, `pending.rs` with those of `correlation.rs`.
-//! - Lives: `admission.rs`, `clients.rs` and `closing.rs` for clients, `supervisor/` for workers and pools, and
+//! - Ways: [`router`] sends each line on its way. `balancer.rs` chooses a worker for it, `refusals.rs` says why it went
+//!   nowhere.
+//! - Tables: [`session`], and the requests in `pending.rs` with the rules of `correlation.rs`.
+//! - Lives: `admission.rs`, `clients.rs` and `closing.rs` for clients, [`supervisor`] for workers and pools, and
 //!   [`shutdown`] for the daemon.
-//! - Who has to wait: [`output`], `turns.rs` with [`send_window`], `patience.rs`, `penalties.rs`; and `eviction.rs` says
-//!   which client goes when something is short.
+//! - Who has to wait: [`flow`]; and `eviction.rs` says which client goes when something is short.
 //!
 //! What others may look at: [`overview`], [`readiness`], [`stats`] and [`tally`]; what an operator may do is in
 //! `operator.rs`.
@@ -28,35 +27,26 @@ extern crate alloc;
 
 pub mod account;
 pub mod admission;
-pub mod audience;
 mod balancer;
-mod bonds;
 mod client;
 mod clients;
 mod closing;
 mod correlation;
-mod deny;
-mod early;
-mod elicitations;
 mod endpoint;
 mod eviction;
 mod fast_path;
 mod flow;
 pub mod foreign;
-mod from_client;
-mod from_worker;
 mod gaps;
 pub mod histogram;
 pub mod id;
 mod intake;
-mod lost;
 mod message;
 pub mod networks;
 mod operator;
 pub mod origin;
 mod out;
 pub mod overview;
-mod ownership;
 pub mod peer;
 mod pending;
 pub mod port;
@@ -64,7 +54,8 @@ pub mod readiness;
 mod refusals;
 pub mod reply;
 pub mod report;
-pub mod sessions;
+mod router;
+mod session;
 pub mod settings;
 pub mod shutdown;
 pub mod stats;
@@ -85,14 +76,16 @@ use alloc::vec::Vec;
 use balancer::Group;
 use client::{Client, Phase};
 use endpoint::Endpoint;
-use flow::{delivery, gate, penalty as penalties, queue as output, window as send_window};
+use flow::{gate, penalty as penalties, queue as output, window as send_window};
 use intake::{Flow, Intake, Progress, length_of_line};
 use out::Out;
 use peer::{ClientKey, ClientMark, Moment, Peer, RequestKey, WorkerKey, WorkerMark};
 use pending::Pending;
 use port::{Effect, Effects, Input};
 use report::{Reason, Report, Reporter};
-use sessions::Sessions;
+use session::access::denies_methods;
+use session::table::Sessions;
+use session::tombstones::Bonds;
 use settings::{MAX_CONNECTIONS, MAX_WORKERS, Settings};
 use shutdown::Shutdown;
 use stats::Stats;
@@ -122,7 +115,7 @@ pub struct Bus {
     denies_methods: bool,
     sources: admission::Sources,
     worker_queue: WorkerQueue,
-    bonds: bonds::Bonds,
+    bonds: Bonds,
     timers: Timers,
     report_timer: Armed,
     /// When all slots are taken, who may go is looked for.
@@ -167,7 +160,7 @@ impl Bus {
         let (groups, listener_groups) = balancer::groups(&settings);
         Self {
             now: Moment::default(),
-            intake: Intake::new(!deny::denies_methods(&settings)),
+            intake: Intake::new(!denies_methods(&settings)),
             clients: Table::new(settings.most_clients.min(MAX_CONNECTIONS)),
             workers: Table::new(MAX_WORKERS),
             sessions: Sessions::default(),
@@ -175,10 +168,10 @@ impl Bus {
             pools,
             groups,
             listener_groups,
-            denies_methods: deny::denies_methods(&settings),
+            denies_methods: denies_methods(&settings),
             sources: admission::Sources::default(),
             worker_queue: WorkerQueue::default(),
-            bonds: bonds::Bonds::default(),
+            bonds: Bonds::default(),
             timers: Timers::default(),
             report_timer: Armed::default(),
             slots_timer: Armed::default(),

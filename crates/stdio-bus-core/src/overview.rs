@@ -13,7 +13,6 @@ use super::origin::Origin;
 use super::peer::{ClientKey, Moment, Peer, SessionKey, WorkerKey};
 use super::pending::Direction;
 use super::report::{Reason, WorkerName};
-use super::sessions::Rank;
 use super::settings::{Limits, MAX_PENDING_REQUESTS, MAX_SESSIONS};
 use super::tally::{Errors, Tally};
 use super::worker::{State, Worker};
@@ -267,11 +266,7 @@ impl Bus {
             name: session.name.as_bytes(),
             client: session.client.and_then(|client| self.client_number(client)),
             worker: self.name(Peer::Worker(session.worker)),
-            rank: match session.rank {
-                Rank::Claimed => "claimed",
-                Rank::Confirmed => "confirmed",
-                Rank::Issued => "issued",
-            },
+            rank: session.state().rank(),
             pending: session.pending,
             idle: now.since(session.used),
         })

@@ -956,6 +956,20 @@ impl Model {
         }
     }
 
+    /// Sessions were loaded that lines of their worker may wait for: nobody can say whom those are for, unless the answer
+    /// has named the session, as `made`.
+    fn loaded_otherwise(&mut self, worker: usize, loaded: &[usize], made: Option<&str>) {
+        let is_it = |at: &&Session| loaded.contains(&at.serial) && at.rank == Rank::Issued;
+        let names = self.sessions.iter().filter(is_it).map(|at| at.name.clone());
+        for name in names.filter(|name| Some(name.as_str()) != made).collect::<Vec<_>>() {
+            let early = std::mem::take(&mut self.workers[worker].early);
+            let (gone, stay): (Vec<_>, Vec<_>) =
+                early.into_iter().partition(|early| self.lines[early.number].way() == Some(&name));
+            self.workers[worker].early = stay;
+            gone.iter().for_each(|_| self.count(Reason::UnknownSession));
+        }
+    }
+
     /// Whether a request for a session is pending at a worker.
     fn is_making(&self, worker: usize) -> bool {
         let makes = |request: &Request| request.answerer == Who::Worker(worker) && self.lines[request.line].creates();
@@ -1326,6 +1340,9 @@ impl Model {
             |name: &str| self.sessions.iter().any(|at| at.worker == worker && at.name == name && at.client == client);
         if asked.creates() && (made.is_none() || !makes_more) {
             self.ends_early(worker, made.filter(|name| is_its(name)));
+        }
+        if line.result && only_asks {
+            self.loaded_otherwise(worker, &request.sessions, made);
         }
         if line.result && asked.closes() {
             self.sessions.retain(|session| !request.sessions.contains(&session.serial));

@@ -7,14 +7,14 @@ use core::time::Duration;
 use ndjson_scan::Partial;
 
 use super::answering::Answering;
-use crate::audience::Audience;
-use crate::early::Early;
-use crate::elicitations::Elicitations;
 use crate::endpoint::Endpoint;
 use crate::flow::stall::StallBudget;
 use crate::peer::{ClientKey, Moment};
 use crate::report::{Reason, WorkerName};
+use crate::router::addressee::Audience;
+use crate::router::elicitations::Elicitations;
 use crate::send_window::SendWindow;
+use crate::session::early::Early;
 
 /// How long a worker whose pipe broke may take to exit by itself, and how long the stdout of one that has exited is
 /// still read.

@@ -126,3 +126,22 @@ fn what_came_early_goes_with_its_worker() {
     bench.dies(worker);
     assert_eq!((bench.count(Reason::UnknownSession), bench.bus.bytes_waiting()), (1, 0));
 }
+
+#[test]
+fn what_came_early_for_a_session_that_is_loaded_meanwhile_is_for_nobody() {
+    let (mut bench, first, second, worker) = two_wait();
+    let third = bench.client();
+    bench.write(worker, &update("a", 1));
+    bench.write(worker, &update("b", 1));
+    bench.write(third, r#"{"id":3,"method":"session/load","params":{"sessionId":"a"}}"#);
+    bench.read(worker);
+    assert_eq!(bench.count(Reason::UnknownSession), 0, "the worker may refuse to load it");
+    bench.write(worker, r#"{"id":3,"result":{}}"#);
+    assert_eq!(bench.read(third), [r#"{"id":3,"result":{}}"#]);
+    assert_eq!(bench.count(Reason::UnknownSession), 1);
+    bench.write(worker, &update("a", 2));
+    assert_eq!(bench.read(third), [update("a", 2)]);
+    bench.write(worker, &made(2, "b"));
+    assert_eq!(bench.read(second), [made(2, "b"), update("b", 1)]);
+    assert!(bench.read(first).is_empty());
+}

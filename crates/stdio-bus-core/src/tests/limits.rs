@@ -309,8 +309,8 @@ fn who_is_refused_because_a_table_is_full_of_its_own_is_read_more_slowly_and_the
 
 #[test]
 fn what_max_memory_does_not_count_needs_32_mib_at_most() {
-    use crate::elicitations;
     use crate::pending::LARGEST;
+    use crate::router::elicitations;
     use crate::settings::{
         MAX_CONNECTIONS, MAX_PENDING_REQUESTS, MAX_REQUEST_ID_LEN, MAX_SESSION_ID_LEN, MAX_SESSIONS, MAX_WORKERS,
     };

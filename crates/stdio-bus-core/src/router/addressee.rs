@@ -1,0 +1,168 @@
+//! Whom a worker's message is for: the owner of the session that it names, the client at the other end of a request that
+//! it names, or of an elicitation; and if it names none of them, the one client that the worker has ever served.
+//!
+//! Invariant: a message that names nothing reaches only a client beside which no other one has ever sent the worker
+//! anything. One that has left may have left something behind (a subscription, work that goes on), so the next client does
+//! not take its place.
+
+use alloc::format;
+
+use ndjson_scan::{Span, Window};
+
+use super::message::Said;
+use crate::Bus;
+use crate::client::{Client, Phase};
+use crate::id::View;
+use crate::message::{Cancel, Refusal, Verb, session_name, verb};
+use crate::peer::{ClientKey, Peer, SessionKey, Text, WorkerKey};
+use crate::report::Reason;
+use crate::settings::Assignment;
+
+/// Whose lines a worker has been given since its start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Audience {
+    /// Nobody's.
+    #[default]
+    Nobody,
+    /// Those of one client, which may have left.
+    One(ClientKey),
+    /// Those of several.
+    Several,
+}
+
+impl Audience {
+    /// The worker is given a line of this client.
+    #[inline]
+    pub(crate) fn note(&mut self, client: ClientKey) {
+        if *self != Self::One(client) {
+            *self = if *self == Self::Nobody { Self::One(client) } else { Self::Several };
+        }
+    }
+}
+
+/// Another request that a worker's message is about.
+pub(super) struct NamedRequest {
+    /// The client at its other end.
+    pub client: Option<Peer>,
+    /// What that client knows it by, if that is another token.
+    pub token: Option<Text>,
+    /// Where it is named.
+    pub at: Span,
+}
+
+impl Bus {
+    /// A worker is given a line of this client that is no request.
+    pub(crate) fn note_audience(&mut self, worker: WorkerKey, client: ClientKey) {
+        if let Some(worker) = self.workers.get_mut(worker) {
+            worker.audience.note(client);
+        }
+    }
+
+    /// The client that everything a worker says is for: its owner, the only one that it has served, or the only one that
+    /// could use it if it has served nobody. A spare of a dedicated pool is nobody's: each client there has its own.
+    pub(crate) fn only_client(&self, worker: WorkerKey) -> Option<ClientKey> {
+        let worker = self.workers.get(worker)?;
+        match worker.audience {
+            _ if self.settings.pools[worker.pool].assignment == Assignment::Dedicated => worker.owner,
+            Audience::One(client) => Some(client),
+            Audience::Nobody => {
+                let may_use = |client: &Client| {
+                    !client.origin.is_proxy && self.offers(client.listener, &client.origin, worker.pool)
+                };
+                let mut users = self.clients.iter().filter(|(_, client)| may_use(client)).map(|(client, _)| client);
+                users.next().filter(|_| users.next().is_none())
+            }
+            Audience::Several => None,
+        }
+    }
+
+    /// Why a message that names nobody is for nobody, with the remedy.
+    pub(crate) fn nobody_is_meant(&self, worker: WorkerKey) -> Refusal {
+        let Some(worker) = self.workers.get(worker) else {
+            return Refusal(Reason::Unroutable, Reason::Unroutable.help().into());
+        };
+        let pool = &self.settings.pools[worker.pool];
+        let why = match (pool.assignment, worker.audience) {
+            (Assignment::Dedicated, _) => {
+                return Refusal(Reason::Unroutable, "it names no session, and no client has this worker yet".into());
+            }
+            (_, Audience::Several) => "this worker has served several clients",
+            _ => "nobody can say which client it is for",
+        };
+        let text = format!(
+            "it names no session, and {why}: give pool \"{}\" \"assignment\": \"dedicated\", as MCP servers need it",
+            pool.id
+        );
+        Refusal(Reason::Unroutable, text)
+    }
+
+    /// What a worker's message says of another request: a notification names one of the worker's own (a cancellation),
+    /// a request one of the client's (`elicitation/create`).
+    pub(super) fn request_of_worker_message(&mut self, said: &Said<'_>) -> NamedRequest {
+        let &Said { worker, window, line, ref id } = said;
+        let from = Peer::Worker(worker);
+        let is_lsp = || matches!(verb(window, line), Verb::Cancel(Cancel::Answered));
+        let in_id = !line.request_id.is_some() && line.params_id.is_some() && is_lsp();
+        let at = if in_id { line.params_id } else { line.request_id };
+        let found = match id {
+            _ if !at.is_some() => None,
+            Some(_) => View::parse(window.get(at)).ok().and_then(|named| self.pending.find(from, &named)),
+            None => self.request_named(from, window.get(at)),
+        };
+        let Some((key, request)) = found.and_then(|key| Some((key, self.pending.get(key)?))) else {
+            return NamedRequest { client: None, token: None, at };
+        };
+        match id {
+            Some(_) => NamedRequest { client: request.asker(), token: self.pending.replaced_token(key), at },
+            None => NamedRequest { client: Some(request.answerer()), token: self.pending.wire_token(key), at },
+        }
+    }
+
+    /// Whom a worker's message is for, and in which session.
+    pub(super) fn client_for_worker_message(
+        &self,
+        said: &Said<'_>,
+        named: &NamedRequest,
+    ) -> Result<(ClientKey, Option<SessionKey>), Refusal> {
+        let &Said { worker, window, line, ref id } = said;
+        let only = || self.only_client(worker).map(Peer::Client);
+        let unknown = |reason: Reason| Refusal(reason, reason.help().into());
+        let name = session_name(window, line.session).or_else(|| session_name(window, line.params_session));
+        let session = name.as_ref().and_then(|name| self.sessions.of_worker(worker, name));
+        let to = if name.is_some() {
+            let at = self.workers.get(worker);
+            let found = session.and_then(|key| self.sessions.get(key));
+            let owner = found.and_then(|found| found.addressee(at.is_some_and(|worker| worker.may_give_out_a_name())));
+            let owner = owner.or_else(|| at.and_then(|worker| worker.owner));
+            owner.map(Peer::Client).ok_or_else(|| unknown(Reason::UnknownSession))?
+        } else if line.request_id.is_some() {
+            named.client.or_else(only).ok_or_else(|| unknown(Reason::UnknownRequest))?
+        } else {
+            let elicited = || self.client_of_elicitation(said).map(Peer::Client);
+            named.client.or_else(elicited).or_else(only).ok_or_else(|| self.nobody_is_meant(worker))?
+        };
+        // A half-closed client still takes notifications. It cannot answer a request any more.
+        let last_phase = if id.is_some() { Phase::Open } else { Phase::HalfClosed };
+        let listens = |client: &ClientKey| self.clients.get(*client).is_some_and(|it| it.phase <= last_phase);
+        let client = if let Peer::Client(client) = to { Some(client).filter(listens) } else { None };
+        let Some(client) = client else {
+            return Err(Refusal(Reason::UnknownSession, "the client that owns it is leaving".into()));
+        };
+        if id.is_none() && named.client != Some(to) && self.may_name_anothers(client, window, named.at) {
+            let text = "it names no pending request of this worker, and may name another one's";
+            return Err(Refusal(Reason::UnknownRequest, text.into()));
+        }
+        Ok((client, session))
+    }
+
+    /// Whether a client may take what a worker's notification names, which is no pending request of that worker, for
+    /// another one that it has still to answer: a late cancellation is to hit nobody else's.
+    fn may_name_anothers(&self, client: ClientKey, window: Window<'_>, at: Span) -> bool {
+        if !at.is_some() || self.clients.get(client).is_none_or(|client| client.end.unanswered.count == 0) {
+            return false;
+        }
+        // Nothing that is too long to be an id is one.
+        let Ok(id) = View::parse(window.get(at)) else { return false };
+        !id.is_plain() || self.pending.find(Peer::Client(client), &id).is_some()
+    }
+}

@@ -1,0 +1,388 @@
+//! The way of a line from a client to a worker (spec 6.1, 6.2; decisions 1 to 7): it is decoded, the worker and the
+//! sessions that it is for are found, and only then it is recorded and queued. Until then nothing is written but what a
+//! message leaves behind that is refused, too: whose turn it is, a worker taken, and a name that is asked for again.
+//!
+//! Invariant: a line is queued for exactly one worker, or its loss is reported, and a lost request is answered. A
+//! session or request that a line names belongs to its sender, or to nobody.
+use alloc::borrow::Cow;
+
+use ndjson_scan::{Line, Span, Window};
+
+use super::message::Message;
+use crate::id::View;
+use crate::message::{Edit, Edits, Kind, Refusal, Verb, kind, print_of, session_name};
+use crate::peer::{ClientKey, Peer, RequestKey, SessionKey, Text, WorkerKey};
+use crate::pending::{Direction, NewRequest, Request, SessionEffect};
+use crate::report::Reason;
+use crate::session::access::{Access, Naming, Place, Use, denied};
+use crate::session::state::State;
+use crate::session::table::FULL;
+use crate::settings::Assignment;
+use crate::{Bus, Flow};
+
+/// A session that a message names, and how it uses it.
+struct Named<'a> {
+    name: Cow<'a, [u8]>,
+    access: Access,
+}
+
+/// Where a message goes, and in which sessions.
+struct Route<'a> {
+    worker: WorkerKey,
+    first: Option<Named<'a>>,
+    /// The one in its params, where another one stands at top level.
+    second: Option<Named<'a>>,
+    /// The request that it cancels.
+    cancels: Option<RequestKey>,
+}
+
+/// Sessions that a message is in now, and whether it was the first to name them.
+#[derive(Clone, Copy, Default)]
+struct Entered {
+    session: Option<SessionKey>,
+    is_new: bool,
+}
+
+impl Bus {
+    /// A line from a client.
+    pub(crate) fn client_line(&mut self, client: ClientKey, window: Window<'_>, line: &Line) -> Flow {
+        if line.has(Line::ID_INVALID) {
+            return self.invalid_id(Peer::Client(client));
+        }
+        let flow = match kind(line) {
+            Kind::Response => self.client_response(client, window, line),
+            Kind::Request | Kind::Notification => {
+                let flow = self.client_message(client, window, line);
+                flow.unwrap_or_else(|refusal| self.refuse(client.into(), window, line, refusal))
+            }
+        };
+        if matches!(flow, Flow::Next | Flow::Penalised) {
+            self.out.stats.lines_from_clients += 1;
+        }
+        flow
+    }
+
+    fn client_message(&mut self, client: ClientKey, window: Window<'_>, line: &Line) -> Result<Flow, Refusal> {
+        // What belongs to a pending request may still pass: its cancellation, notifications of its session.
+        if self.shutdown.refuses_requests() && (self.shutdown.stops_workers() || kind(line) == Kind::Request) {
+            return Err(Refusal(Reason::ShuttingDown, "the daemon is shutting down".into()));
+        }
+        let message = Message::decode(client, window, line)?;
+        let route = match self.route_of(&message) {
+            Ok(route) => route,
+            Err(Refusal(Reason::NoWorker, _)) if self.await_worker(client, window, line) => return Ok(Flow::Blocked),
+            Err(refusal @ Refusal(Reason::UnknownRequest, _)) if matches!(message.verb, Verb::Cancel(_)) => {
+                let flow = self.refuse(client.into(), window, line, refusal);
+                if flow != Flow::Next {
+                    return Ok(flow);
+                }
+                self.penalise_refusal(client);
+                return Ok(Flow::Penalised);
+            }
+            Err(refusal) => return Err(refusal),
+        };
+        if let Some((reason, text)) = self.denied_at(route.worker, window, line) {
+            return Err(Refusal(reason, text));
+        }
+        if self.block_on_worker(client, route.worker, line.span.len() + 1) {
+            return Ok(Flow::Blocked);
+        }
+        self.deliver(&message, route).map(|()| Flow::Next)
+    }
+
+    /// Sends a message on its way: only one that is delivered makes a session, or takes one over. One that waits or is
+    /// refused leaves nothing behind.
+    fn deliver(&mut self, message: &Message<'_>, route: Route<'_>) -> Result<(), Refusal> {
+        let mut edits = self.name_requests(message, &route)?;
+        let entered = self.use_sessions(message.client, &route)?;
+        edits[0] = self.record(message, route.worker, entered)?.map(|with| Edit { at: message.line.id, with });
+        if let Some(Named { access: Access { how: Use::Take(session), .. }, .. }) = route.first {
+            self.take_session_over(session, message.client);
+        }
+        self.forward(Peer::Worker(route.worker), message.line, &mut edits);
+        if let (Verb::Cancel(how), Some(key)) = (message.verb, route.cancels) {
+            let due = self.pending.cancel(self.now, key, how);
+            self.wake_requests_at(due);
+        }
+        Ok(())
+    }
+
+    /// Records a request, if the message is one. Gives the token to replace its id with, if it may not pass.
+    fn record(
+        &mut self,
+        message: &Message<'_>,
+        worker: WorkerKey,
+        entered: [Entered; 2],
+    ) -> Result<Option<Text>, Refusal> {
+        let &Message { client, window, line, ref id, verb } = message;
+        let Some(id) = id else {
+            self.note_audience(worker, client);
+            return Ok(None);
+        };
+        let timeout = self.workers.get(worker).and_then(|worker| worker.request_timeout);
+        let request = NewRequest {
+            client,
+            worker,
+            direction: Direction::ToWorkers,
+            session: entered[0].session,
+            second_session: entered[1].session,
+            session_on_top: line.session.len() > 2,
+            effect: SessionEffect {
+                creates: matches!(verb, Verb::New | Verb::Fork),
+                loads: verb == Verb::Load,
+                ends: verb == Verb::Close,
+            },
+            expires: timeout.map(|timeout| self.now.after(timeout)),
+            print: print_of(window, line),
+        };
+        let recorded = self.ask(&request, id, window.get(line.id));
+        if recorded.is_err() {
+            entered.into_iter().for_each(|entered| self.leave(entered));
+        }
+        recorded
+    }
+
+    /// Where a message goes.
+    fn route_of<'a>(&mut self, message: &Message<'a>) -> Result<Route<'a>, Refusal> {
+        let &Message { client, window, line, verb, .. } = message;
+        if matches!(verb, Verb::Cancel(_)) {
+            return self.route_of_cancellation(message);
+        }
+        let Some((name, place, inner)) = message.names()? else {
+            let group = self.group_of_line(client, window, line);
+            let picked = group.and_then(|group| self.pick_worker_for_line(client, group, window, line));
+            let worker = picked.map_err(|(reason, text)| Refusal(reason, text))?;
+            return Ok(Route { worker, first: None, second: None, cancels: None });
+        };
+        let (worker, access) = self.first_session(message, &message.naming(&name, place), inner.as_deref())?;
+        let first = Some(Named { name, access });
+        let second = match inner {
+            Some(name) => {
+                let access = self.second_session(worker, &message.naming(&name, Place::Second))?;
+                Some(Named { name, access })
+            }
+            None => None,
+        };
+        if ![&first, &second].into_iter().flatten().all(|named| named.access.is_open) {
+            return Err(denied());
+        }
+        Ok(Route { worker, first, second, cancels: None })
+    }
+
+    /// A cancellation goes to the worker of the request, and nowhere when the answer is out already, or it is another
+    /// client's.
+    fn route_of_cancellation<'a>(&mut self, message: &Message<'a>) -> Result<Route<'a>, Refusal> {
+        let unknown = || Refusal(Reason::UnknownRequest, "it names no pending request of this connection".into());
+        let key = self.request_cancelled(message).ok_or_else(unknown)?;
+        let Some(Peer::Worker(worker)) = self.pending.get(key).map(Request::answerer) else { return Err(unknown()) };
+        if !self.worker_takes_messages(worker) {
+            return Err(unknown());
+        }
+        for (span, place) in [(message.line.session, Place::Alone), (message.line.params_session, Place::Params)] {
+            let Some(name) = session_name(message.window, span) else { continue };
+            let session = self.sessions.of_worker(worker, &name);
+            if !self.access(&message.naming(&name, place), worker, session).is_open {
+                return Err(denied());
+            }
+        }
+        Ok(Route { worker, first: None, second: None, cancels: Some(key) })
+    }
+
+    /// The request of its sender that a cancellation names.
+    fn request_cancelled(&mut self, message: &Message<'_>) -> Option<RequestKey> {
+        let &Message { client, window, line, .. } = message;
+        let mut named = [line.request_id, line.params_id].into_iter().filter(|span| span.is_some());
+        let mut target = |span: Span| self.request_named(Peer::Client(client), window.get(span));
+        let key = named.next().and_then(&mut target)?;
+        named.all(|span| target(span) == Some(key)).then_some(key)
+    }
+
+    /// The worker of the session that decides the way, or the one that it is to be made on if there is none (spec 6.1,
+    /// decision 3). `inner` is what stands in the params, if it is another one.
+    fn first_session(
+        &mut self,
+        message: &Message<'_>,
+        of: &Naming<'_>,
+        inner: Option<&[u8]>,
+    ) -> Result<(WorkerKey, Access), Refusal> {
+        let &Message { client, window, line, .. } = message;
+        let names_pool = line.pool.is_some();
+        if !names_pool
+            && let Some(key) = self.session_of_client(client, of.name)
+            && let Some(worker) = self.sessions.get(key).map(|session| session.worker)
+        {
+            self.sessions.hear(key, self.now);
+            return self.usable(worker, self.access(of, worker, Some(key)));
+        }
+        self.refuse_lost(of)?;
+        let refusal = |(reason, text)| Refusal(reason, text);
+        let group = self.group_of_line(client, window, line).map_err(refusal)?;
+        if self.groups[group].assignment == Assignment::Dedicated {
+            // Its process serves no other client, so no other client's sessions are in reach.
+            let worker = self.pick_worker_for_line(client, group, window, line).map_err(refusal)?;
+            return Ok((worker, self.access(of, worker, self.sessions.of_worker(worker, of.name))));
+        }
+        if let Some((worker, key)) = self.session_in_group(client, group, of.name) {
+            return self.usable(worker, self.access(of, worker, Some(key)));
+        }
+        // A name at top level that is new joins the session in the params.
+        let joined = inner.filter(|_| !names_pool).and_then(|inner| self.session_of_client(client, inner));
+        let Some(worker) = joined.and_then(|key| self.sessions.get(key)).map(|session| session.worker) else {
+            let worker = self.pick_worker_for_line(client, group, window, line).map_err(refusal)?;
+            return Ok((worker, self.access(of, worker, None)));
+        };
+        // It may be outside of the group, where nothing was looked for yet.
+        let access = match self.sessions.of_worker(worker, of.name) {
+            Some(key) if self.shares_sessions() => Access { how: Use::Share(key), is_open: true },
+            Some(_) => return Err(denied()),
+            None => self.access(of, worker, None),
+        };
+        self.usable(worker, access)
+    }
+
+    /// The session `name` on the workers of a group: the client's own first, then one of another client, then a held one;
+    /// of several the one whose worker comes first.
+    fn session_in_group(&self, client: ClientKey, group: usize, name: &[u8]) -> Option<(WorkerKey, SessionKey)> {
+        let found = self.sessions.of_name(name).filter_map(|(key, session)| {
+            let place = self.place_in_group(group, session.worker)?;
+            let order = session.client.map_or(2, |owner| u8::from(owner != client));
+            Some(((order, place), (session.worker, key)))
+        });
+        found.min_by_key(|(order, _)| *order).map(|(_, found)| found)
+    }
+
+    /// The session in the params of a message that another one leads: its sender's own, or nobody's.
+    fn second_session(&mut self, worker: WorkerKey, of: &Naming<'_>) -> Result<Access, Refusal> {
+        let key = self.sessions.of_worker(worker, of.name);
+        let session = key.and_then(|key| self.sessions.get(key));
+        if session.is_none_or(|session| session.client != Some(of.client)) {
+            self.refuse_lost(of)?;
+        }
+        let access = self.access(of, worker, key);
+        if access.how == Use::Denied { Err(denied()) } else { Ok(access) }
+    }
+
+    /// A session that went with its worker is an error for its old owner, unless it asks a worker for it.
+    fn refuse_lost(&mut self, of: &Naming<'_>) -> Result<(), Refusal> {
+        let client = self.clients.get_mut(of.client).filter(|client| client.lost.has(of.name));
+        let Some(client) = client else { return Ok(()) };
+        if of.verb.asks_for_session() {
+            client.lost.forget(of.name);
+            return Ok(());
+        }
+        let text = "this session is gone: its worker has ended, or it was not used for long; session/load or session/resume \
+                    asks for it again";
+        Err(Refusal(Reason::SessionLost, text.into()))
+    }
+
+    /// A session that is kept from a client does not even tell whether its worker is there.
+    fn usable(&self, worker: WorkerKey, access: Access) -> Result<(WorkerKey, Access), Refusal> {
+        if access.how == Use::Denied {
+            Err(denied())
+        } else if self.worker_takes_messages(worker) {
+            Ok((worker, access))
+        } else {
+            Err(Refusal(Reason::RequestLost, "the worker of this session has exited or is stopping".into()))
+        }
+    }
+
+    /// Makes the sessions of a message that is about to be delivered.
+    fn use_sessions(&mut self, client: ClientKey, route: &Route<'_>) -> Result<[Entered; 2], Refusal> {
+        let first = self.use_session(client, route.worker, route.first.as_ref())?;
+        let second = self.use_session(client, route.worker, route.second.as_ref());
+        if second.is_err() {
+            self.leave(first);
+        }
+        Ok([first, second?])
+    }
+
+    fn use_session(
+        &mut self,
+        client: ClientKey,
+        worker: WorkerKey,
+        named: Option<&Named<'_>>,
+    ) -> Result<Entered, Refusal> {
+        let Some(Named { name, access: Access { how, .. } }) = named else { return Ok(Entered::default()) };
+        let (session, is_new) = match *how {
+            Use::None | Use::Denied => return Ok(Entered::default()),
+            // One that is taken over changes hands when the message is recorded.
+            Use::Own(key) | Use::Take(key) => {
+                self.sessions.hear(key, self.now);
+                return Ok(Entered { session: Some(key), is_new: false });
+            }
+            // That keeps a claim alive, and makes the request none of its owner's.
+            Use::Share(key) => {
+                self.sessions.hear(key, self.now);
+                return Ok(Entered::default());
+            }
+            Use::Claim => (self.new_session(client, worker, name, State::Claimed), true),
+            Use::Ask => (self.new_session(client, worker, name, State::Asked), true),
+            Use::Lend(key) => {
+                let is_lent = self.lend_session(client, key);
+                (Some(key).filter(|_| is_lent || self.has_owner(worker)), is_lent)
+            }
+        };
+        // The worker of one client alone does without.
+        if session.is_none() && !self.has_owner(worker) {
+            return Err(Refusal(Reason::SessionLimit, FULL.into()));
+        }
+        Ok(Entered { session, is_new })
+    }
+
+    /// A message that was the first to name a session was not delivered.
+    fn leave(&mut self, entered: Entered) {
+        entered.session.filter(|_| entered.is_new).into_iter().for_each(|session| self.unclaim_session(session));
+    }
+
+    /// What a message names other requests by, as the worker knows them. What would hit a request of another client is
+    /// refused.
+    fn name_requests(&mut self, message: &Message<'_>, route: &Route<'_>) -> Result<Edits, Refusal> {
+        let &Message { client, window, line, .. } = message;
+        let edit = |bus: &Self, request: RequestKey, at: Span| {
+            let with = bus.pending.wire_token(request).filter(|_| at.is_some());
+            with.map(|with| Edit { at, with })
+        };
+        if let Some(request) = route.cancels {
+            return Ok([None, edit(self, request, line.request_id), edit(self, request, line.params_id)]);
+        }
+        if !line.request_id.is_some() {
+            return Ok([None, None, None]);
+        }
+        let token = window.get(line.request_id);
+        let answerer = Peer::Worker(route.worker);
+        let own = self.request_named(Peer::Client(client), token);
+        let is_there = |key: &RequestKey| self.pending.get(*key).is_some_and(|it| it.answerer() == answerer);
+        if let Some(request) = own.filter(is_there) {
+            return Ok([None, edit(self, request, line.request_id), None]);
+        }
+        // A name that some parser changes may become that of another client's request.
+        let is_safe = View::parse(token).is_ok_and(|id| id.is_plain() && self.pending.find(answerer, &id).is_none());
+        if is_safe {
+            Ok([None, None, None])
+        } else {
+            Err(Refusal(Reason::UnknownRequest, "its requestId is no pending request of this connection".into()))
+        }
+    }
+
+    /// The answer of a client to a worker's request (decision 5).
+    pub(crate) fn client_response(&mut self, client: ClientKey, window: Window<'_>, line: &Line) -> Flow {
+        let from = Peer::Client(client);
+        let Some(key) = self.answered(from, window, line) else {
+            let text = "no request of a worker is pending under this id";
+            self.report_line(Reason::UnknownId, from, window, line, text);
+            return Flow::Next;
+        };
+        let asker = self.pending.get(key).and_then(Request::asker);
+        let Some(Peer::Worker(worker)) = asker.filter(|asker| self.takes_messages(*asker)) else {
+            self.forget_request(key);
+            self.report_line(Reason::LateAnswer, from, window, line, "the worker that asked has gone");
+            return Flow::Next;
+        };
+        if self.block_on_worker(client, worker, line.span.len() + 1) {
+            return Flow::Blocked;
+        }
+        self.note_audience(worker, client);
+        self.deliver_answer(key, Peer::Worker(worker), line);
+        Flow::Next
+    }
+}

@@ -1,0 +1,273 @@
+//! The way of a line from a worker to a client: answers to their askers, everything else to the owner of its session
+//! (spec 6.3, decision 5).
+//!
+//! Invariant: a line is queued for exactly one client, or its loss is reported, and a lost request is answered.
+use alloc::format;
+
+use ndjson_scan::{Line, MAX_WRAPPED_DEPTH, Window};
+
+use super::addressee::NamedRequest;
+use super::message::Said;
+use crate::flow::delivery::Room;
+use crate::id::View;
+use crate::message::{Edit, Refusal, request_id, session_name};
+use crate::peer::{ClientKey, Peer, SessionKey, WorkerKey};
+use crate::pending::{Direction, NewRequest, SessionEffect};
+use crate::report::Reason;
+use crate::session::Learned;
+use crate::session::state::Event;
+use crate::session::table::{FULL, Session};
+use crate::{Bus, Flow};
+
+impl Bus {
+    /// A line from a worker.
+    pub(crate) fn worker_line(&mut self, worker: WorkerKey, window: Window<'_>, line: &Line) -> Flow {
+        // Some workers send the request back with a result in it: the spec calls that a response (6.3.1).
+        let answers = line.flags & (Line::RESULT | Line::ERROR) != 0;
+        let flow = if line.has(Line::TOO_DEEP) {
+            self.too_deep(worker, window, line, answers)
+        } else if answers {
+            self.worker_response(worker, window, line, Answer::of(line))
+        } else {
+            let flow = self.worker_message(worker, window, line);
+            flow.unwrap_or_else(|refusal| self.refuse(worker.into(), window, line, refusal))
+        };
+        if flow == Flow::Next {
+            self.out.stats.lines_from_workers += 1;
+        }
+        flow
+    }
+
+    /// An answer to a client's request (spec 6.3.1).
+    fn worker_response(&mut self, worker: WorkerKey, window: Window<'_>, line: &Line, answer: Answer) -> Flow {
+        let from = Peer::Worker(worker);
+        let Some(key) = self.answered(from, window, line) else {
+            return self.unexpected_answer(worker, window, line);
+        };
+        let Some(request) = self.pending.get(key) else { return Flow::Next };
+        let (effect, sessions) = (request.effect(), self.pending.sessions(key));
+        let Some(Peer::Client(client)) = request.asker() else {
+            if effect.loads && line.has(Line::RESULT) {
+                sessions.into_iter().flatten().for_each(|session| _ = self.sessions.step(session, Event::LoadedLate));
+            }
+            let asked_in = if effect.creates { [None; 2] } else { sessions };
+            self.learn_from_late_answer(worker, window, line, asked_in);
+            self.forget_request(key);
+            if effect.creates {
+                self.drop_early(worker);
+            }
+            self.report_line(Reason::LateAnswer, from, window, line, "the client is not waiting any more");
+            return Flow::Next;
+        };
+        match self.make_room_at_client(worker, client, true) {
+            Room::Free => {}
+            Room::Wait => return Flow::Blocked,
+            // Nobody waits for this answer now.
+            Room::Closed => return self.worker_response(worker, window, line, answer),
+        }
+        let named = session_name(window, line.result_session).filter(|_| line.has(Line::RESULT));
+        // A session that comes back as it was asked for was not loaded.
+        if answer == Answer::Result || answer == Answer::Echo && !effect.loads {
+            self.succeed(effect, sessions);
+            if let Some(name) = &named
+                && let Learned::NoRoom = self.learn_session(client, worker, name, effect.creates)
+            {
+                self.fail_request(key, Reason::SessionLimit, FULL);
+                self.forget_request(key);
+                self.drop_early(worker);
+                return Flow::Next;
+            }
+        }
+        self.deliver_answer(key, Peer::Client(client), line);
+        if effect != SessionEffect::default() {
+            self.end_sessions(effect, line.has(Line::RESULT), sessions);
+        }
+        // Any answer may name a session that was not known before.
+        if let Some(name) = &named {
+            self.deliver_early(worker, client, name);
+        }
+        if effect.loads && answer == Answer::Result {
+            sessions.into_iter().flatten().for_each(|session| self.drop_early_of(worker, session));
+        }
+        if effect.creates
+            && (named.is_none() || self.workers.get(worker).is_some_and(|worker| worker.creating.asked == 0))
+        {
+            self.drop_early(worker);
+        }
+        self.wake_after_answer(client);
+        Flow::Next
+    }
+
+    /// A line that few parsers would read. It costs the request that it belongs to, and not the worker.
+    fn too_deep(&mut self, worker: WorkerKey, window: Window<'_>, line: &Line, answers: bool) -> Flow {
+        let from = Peer::Worker(worker);
+        let text = format!("nested deeper than {MAX_WRAPPED_DEPTH}");
+        if !answers {
+            return self.refuse(from, window, line, Refusal(Reason::TooDeep, text));
+        }
+        let key = self.answered(from, window, line);
+        let request = key.and_then(|key| self.pending.get(key));
+        let creates = request.is_some_and(|request| request.effect().creates);
+        match key.filter(|_| request.is_some_and(|request| request.asker().is_some())) {
+            Some(key) => self.fail_request(key, Reason::TooDeep, &format!("the answer is {text}")),
+            None => self.report_line(Reason::TooDeep, from, window, line, &text),
+        }
+        if let Some(key) = key {
+            self.forget_request(key);
+        }
+        if creates {
+            self.drop_early(worker);
+        }
+        Flow::Next
+    }
+
+    /// What a result says of the sessions that were asked in. What a worker loads is the session in the params, unless it
+    /// reads names at top level.
+    fn succeed(&mut self, effect: SessionEffect, [first, second]: [Option<SessionKey>; 2]) {
+        if let Some(leading) = first.filter(|_| second.is_some()) {
+            self.confirm_session(leading, Event::Answered);
+            if effect.loads {
+                self.sessions.step(leading, Event::LoadedLate);
+            }
+        }
+        match second.or(first) {
+            Some(session) if effect.loads => self.issue_session(session, false),
+            Some(session) => self.confirm_session(session, Event::Answered),
+            None => {}
+        }
+    }
+
+    /// What an answer ends: a session that was closed, or one that was not loaded.
+    fn end_sessions(&mut self, effect: SessionEffect, succeeded: bool, sessions: [Option<SessionKey>; 2]) {
+        for session in sessions.into_iter().flatten() {
+            let may_go = |at: &Session| at.pending == 0 && at.state().is_asked_for();
+            if effect.ends && succeeded {
+                self.drop_session(session);
+            } else if effect.loads && !succeeded && self.sessions.get(session).is_some_and(may_go) {
+                self.unclaim_session(session);
+            }
+        }
+    }
+
+    /// An answer that no request waits for: it is late, or the worker has answered twice. Then the next answer of that
+    /// kind may hit another client's request, unless ids are never used again.
+    fn unexpected_answer(&mut self, key: WorkerKey, window: Window<'_>, line: &Line) -> Flow {
+        let from = Peer::Worker(key);
+        let Some(worker) = self.workers.get_mut(key) else { return Flow::Next };
+        let id = line.id.is_some().then(|| View::parse(window.get(line.id)).ok()).flatten();
+        let fingerprint = id.as_ref().map(|id| self.pending.fingerprint(id));
+        if fingerprint.is_some_and(|fingerprint| worker.end.retired.take(fingerprint)) {
+            self.learn_from_late_answer(key, window, line, [None; 2]);
+            self.report_line(Reason::LateAnswer, from, window, line, "the request was given up before");
+            return Flow::Next;
+        }
+        worker.end.fresh_ids = true;
+        let is_first = !core::mem::replace(&mut worker.answering.answers_twice, true);
+        let near = id.map(View::of_other_type).filter(|id| self.pending.find(from, id).is_some());
+        let near = near.filter(|_| !core::mem::replace(&mut worker.answering.told_of_type, true));
+        let text = near.map_or("no request is pending under this id".into(), |id| {
+            let (kind, id) = (if id.is_string() { "a string" } else { "a number" }, id.to_id());
+            format!(
+                "no request is pending under this id, but {id} ({kind}) is; a worker answers with the id as it came"
+            )
+        });
+        self.report_line(Reason::UnknownId, from, window, line, &text);
+        if is_first {
+            let text = "a worker answers what nobody waits for; every id of a request to it is replaced from now on";
+            self.report_line(Reason::WorkerAnswersTwice, from, window, line, text);
+        }
+        Flow::Next
+    }
+
+    /// A session that was made for a client that does not wait any more belongs to nobody. An answer that repeats the
+    /// name of a session that it was asked in has made none: that one stays whose it is.
+    fn learn_from_late_answer(
+        &mut self,
+        worker: WorkerKey,
+        window: Window<'_>,
+        line: &Line,
+        asked_in: [Option<SessionKey>; 2],
+    ) {
+        if line.has(Line::RESULT)
+            && let Some(name) = session_name(window, line.result_session)
+            && self.sessions.of_worker(worker, &name).is_none_or(|key| !asked_in.contains(&Some(key)))
+        {
+            self.learn_unowned_session(worker, &name);
+        }
+    }
+
+    /// A request or a notification of a worker (spec 6.3.2, decision 5).
+    fn worker_message(&mut self, worker: WorkerKey, window: Window<'_>, line: &Line) -> Result<Flow, Refusal> {
+        let said = Said { worker, window, line, id: request_id(window, line)? };
+        if said.id.as_ref().is_some_and(|id| self.echoed(worker, id, window, line).is_some()) {
+            return Ok(self.worker_response(worker, window, line, Answer::Echo));
+        }
+        let named = self.request_of_worker_message(&said);
+        let (to, session) = match self.client_for_worker_message(&said, &named) {
+            Err(Refusal(Reason::UnknownSession, _))
+                if said.id.is_none() && !named.at.is_some() && self.wait_for_session(worker, window, line) =>
+            {
+                return Ok(Flow::Next);
+            }
+            found => found?,
+        };
+        match self.make_room_at_client(worker, to, session.is_some() || named.client.is_some()) {
+            Room::Free => {}
+            Room::Wait => return Ok(Flow::Blocked),
+            Room::Closed => return self.worker_message(worker, window, line),
+        }
+        self.pass(&said, named, to, session).map(|()| Flow::Next)
+    }
+
+    /// Sends a worker's message to the client that it is for.
+    fn pass(
+        &mut self,
+        said: &Said<'_>,
+        named: NamedRequest,
+        to: ClientKey,
+        session: Option<SessionKey>,
+    ) -> Result<(), Refusal> {
+        let &Said { worker, window, line, ref id } = said;
+        if let Some(session) = session.filter(|_| self.settings.limits.session_idle.is_some()) {
+            self.sessions.hear(session, self.now);
+        }
+        if id.is_none() && session.is_none() {
+            self.end_elicitation(said);
+        }
+        // Another client knows nothing of that request.
+        let token = named.token.filter(|_| named.client == Some(Peer::Client(to)));
+        let mut edits = [None, token.map(|with| Edit { at: named.at, with }), None];
+        if let Some(id) = id {
+            let request = NewRequest {
+                client: to,
+                worker,
+                direction: Direction::ToClients,
+                session,
+                second_session: None,
+                session_on_top: false,
+                effect: SessionEffect::default(),
+                expires: None,
+                print: 0,
+            };
+            edits[0] = self.ask(&request, id, window.get(line.id))?.map(|with| Edit { at: line.id, with });
+            self.note_elicitation(said, to, session);
+        }
+        self.forward(Peer::Client(to), line, &mut edits);
+        Ok(())
+    }
+}
+
+/// How a worker answers.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Answer {
+    Result,
+    Error,
+    /// With the request itself.
+    Echo,
+}
+
+impl Answer {
+    fn of(line: &Line) -> Self {
+        if line.has(Line::RESULT) { Self::Result } else { Self::Error }
+    }
+}

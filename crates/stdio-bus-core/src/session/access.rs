@@ -1,0 +1,237 @@
+//! Who may name a session, with which method, and whom a worker means by it. Every way that a message takes asks here: a
+//! client's line for each session that it names, its cancellations, the fast path, and what a worker says.
+//!
+//! A client that may not learns nothing of others: every reason has the same words.
+use alloc::format;
+use alloc::string::String;
+
+use ndjson_scan::{Line, Window, decoded};
+
+use super::state::State;
+use super::table::Session;
+use crate::Bus;
+use crate::message::{Refusal, Verb};
+use crate::peer::{ClientKey, SessionKey, WorkerKey};
+use crate::report::Reason;
+use crate::settings::{SessionAccess, Settings};
+
+/// Where in a message a session is named.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// At top level alone.
+    Alone,
+    /// In the params, and nowhere else another one.
+    Params,
+    /// At top level, where it decides the way, with another one in the params.
+    Leading,
+    /// In the params, with another one at top level.
+    Second,
+}
+
+/// A session that a client's message names.
+pub(crate) struct Naming<'a> {
+    pub client: ClientKey,
+    pub verb: Verb,
+    pub place: Place,
+    pub name: &'a [u8],
+}
+
+/// How a message uses a session that it names.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// Not at all.
+    None,
+    /// Its sender owns it.
+    Own(SessionKey),
+    /// Nobody has one of this name yet.
+    Claim,
+    /// The same, and the sender asks the worker for it.
+    Ask,
+    /// Its owner has left, and the sender asks the worker for it.
+    Lend(SessionKey),
+    /// It belongs to another connection of the same name, and the sender takes it over.
+    Take(SessionKey),
+    /// It belongs to another client, or to none, where all may use every session.
+    Share(SessionKey),
+    /// It is kept from the sender.
+    Denied,
+}
+
+/// What a client may do with a session that it names.
+#[derive(Clone, Copy)]
+pub(crate) struct Access {
+    pub how: Use,
+    /// Whether it may do it with this method now.
+    pub is_open: bool,
+}
+
+/// Why a client cannot use a name.
+pub(crate) fn denied() -> Refusal {
+    Refusal(Reason::SessionDenied, "this session is not available to this connection".into())
+}
+
+/// Whether any pool denies anything: where none does, no message is looked at for it.
+pub(crate) fn denies_methods(settings: &Settings) -> bool {
+    settings.pools.iter().any(|pool| !pool.deny_methods.is_empty())
+}
+
+impl Session {
+    /// Whether its owner may use it for whatever asks for no other session, without a second look: `has_bonds` says
+    /// whether any session is bound to a name, `gives_out_names` whether a name that the worker has not given is a guess.
+    #[inline]
+    pub(crate) fn is_open_at_once(&self, has_bonds: bool, gives_out_names: impl FnOnce() -> bool) -> bool {
+        match self.state() {
+            State::Given => true,
+            State::Loaded => !has_bonds,
+            State::Claimed | State::Used => !has_bonds && !gives_out_names(),
+            _ => false,
+        }
+    }
+
+    /// The client that its worker means by its name. It may mean another one by a name that was not given to its owner:
+    /// one that it is just giving that name to (`is_one_made`), unless the owner has asked for it, since the worker tells
+    /// its history before it answers; or, if others may have had it, any but while the owner's request alone is pending.
+    /// That a worker has answered says nothing: it may have read another name in that request, or none.
+    #[inline]
+    pub(crate) fn addressee(&self, is_one_made: bool) -> Option<ClientKey> {
+        let may_be_anothers = match self.state() {
+            State::Lent => self.pending != 1,
+            State::Claimed | State::Used => is_one_made,
+            _ => false,
+        };
+        self.client.filter(|_| !may_be_anothers)
+    }
+}
+
+impl Bus {
+    /// What a client may do with the session that it names, which is `key` on this worker if there is one.
+    pub(crate) fn access(&self, of: &Naming<'_>, worker: WorkerKey, key: Option<SessionKey>) -> Access {
+        let found = key.and_then(|key| Some((key, self.sessions.get(key)?)));
+        let how = self.use_of(of, worker, found);
+        let is_open = how != Use::Denied && self.is_open(of, worker, found.map(|(_, session)| session), how);
+        Access { how, is_open }
+    }
+
+    fn use_of(&self, of: &Naming<'_>, worker: WorkerKey, found: Option<(SessionKey, &Session)>) -> Use {
+        let (is_alone, is_shared, loads) = (self.has_owner(worker), self.shares_sessions(), of.verb == Verb::Load);
+        let is_second = of.place == Place::Second;
+        // What is loaded or forked is the session in the params.
+        let is_meant = of.place != Place::Leading;
+        let Some((key, session)) = found else {
+            return match of.verb {
+                Verb::Cancel(_) | Verb::Fork => Use::None,
+                _ if is_second && is_alone => Use::None,
+                Verb::Load if is_meant => Use::Ask,
+                _ => Use::Claim,
+            };
+        };
+        let is_held = session.client.is_none();
+        match of.verb {
+            _ if session.client == Some(of.client) => Use::Own(key),
+            Verb::Cancel(_) if is_alone || is_shared => Use::None,
+            Verb::Cancel(_) => Use::Denied,
+            // A late answer gave it out: there is no other client to keep it from.
+            _ if is_alone && !is_second => {
+                if loads && is_held {
+                    Use::Lend(key)
+                } else {
+                    Use::Own(key)
+                }
+            }
+            _ if is_shared => Use::Share(key),
+            _ if is_alone => Use::Own(key),
+            Verb::Load if is_held && is_meant => Use::Lend(key),
+            Verb::Fork if is_held && is_meant => Use::None,
+            Verb::Fork => Use::Denied,
+            _ if !is_held && !is_second && self.may_take_over(session, of.client, loads) => Use::Take(key),
+            _ => Use::Denied,
+        }
+    }
+
+    fn is_open(&self, of: &Naming<'_>, worker: WorkerKey, session: Option<&Session>, how: Use) -> bool {
+        let asks = of.verb.asks_for_session();
+        if self.shares_sessions() {
+            return true;
+        }
+        let own = session.filter(|session| session.client == Some(of.client));
+        let is_read = matches!(of.place, Place::Params | Place::Second);
+        if matches!(of.verb, Verb::Cancel(_)) {
+            return session.is_some() || !is_read || !self.issues_names(worker);
+        }
+        // Where workers give out names, one that was not given to this client is a guess. A claim decides where a message
+        // goes, but it is no session that the worker may read in the params.
+        let is_given = own.is_some_and(|session| session.state().is_issued()) || matches!(how, Use::Take(_));
+        if is_read && !asks && !is_given && self.issues_names(worker) {
+            return false;
+        }
+        // What a client has asked a shared worker for is not its own before the worker has answered.
+        let waits = |session: &&Session| session.state().is_asked_for();
+        if !asks && matches!(how, Use::Own(_)) && session.filter(waits).is_some() && !self.has_owner(worker) {
+            return false;
+        }
+        // What the worker itself has made for the client it may use, though another one of that name is another client's:
+        // some agents count from one in each process. Only by loading it would it get at the other one.
+        let is_made = own.is_some_and(|session| session.state() == State::Given);
+        is_made && !asks || !self.is_bound_to_another(of.client, worker, of.name)
+    }
+
+    /// Whether a session was made or loaded under a name, and this client has another one or none.
+    pub(super) fn is_bound_to_another(&self, client: ClientKey, worker: WorkerKey, session: &[u8]) -> bool {
+        if self.bonds.is_empty() || self.shares_sessions() {
+            return false;
+        }
+        let (Some(client), Some(worker)) = (self.clients.get(client), self.workers.get(worker)) else { return false };
+        self.bonds.keeps_from(worker.pool, session, client.origin.names.owner())
+    }
+
+    /// Whether a session may go to another connection that names it now: one of the same name, which has to be a verified
+    /// one. A client whose connection was lost without a word comes back by a new one, and nothing tells yet that the old
+    /// one is dead. A connection that asks for the session gets it in any case; other messages take it to the newer
+    /// connection only, so that two of one name do not take it from each other by accident. A mere claim is taken where it
+    /// could be made: where workers give out names it is a guess of either.
+    fn may_take_over(&self, session: &Session, by: ClientKey, asks: bool) -> bool {
+        let old = session.client.and_then(|old| self.clients.get(old));
+        let (Some(new), Some(old)) = (self.clients.get(by), old) else { return false };
+        // What is a name on one listener may be another client's on another one, which has other tokens or authorities.
+        let has_name = new.listener == old.listener && new.origin.names.are_the_same_owner(&old.origin.names);
+        let state = session.state();
+        let is_settled = state.is_issued() || !state.is_asked_for() && !self.issues_names(session.worker);
+        has_name && is_settled && (asks || new.number > old.number)
+    }
+
+    /// Whether all may use every session.
+    pub(crate) fn shares_sessions(&self) -> bool {
+        self.settings.routing.session_access == SessionAccess::Shared
+    }
+
+    /// Whether a worker serves one client alone.
+    pub(crate) fn has_owner(&self, worker: WorkerKey) -> bool {
+        self.workers.get(worker).is_some_and(|worker| worker.owner.is_some())
+    }
+
+    /// Whether the workers of a worker's pool give out the names of their sessions, so that clients may use no others.
+    fn issues_names(&self, worker: WorkerKey) -> bool {
+        self.workers.get(worker).is_some_and(|worker| self.pools[worker.pool].gives_out_names(worker))
+    }
+
+    /// Why a client's line may not go to this worker: its pool keeps the method from clients, since the answer would tell
+    /// one of them about the others. None if it may.
+    pub(crate) fn denied_at(&self, worker: WorkerKey, window: Window<'_>, line: &Line) -> Option<(Reason, String)> {
+        if !self.denies_methods {
+            return None;
+        }
+        self.denied_in(self.workers.get(worker)?.pool, window, line)
+    }
+
+    /// Why a client's line may not go to any worker of this pool; none if it may.
+    pub(crate) fn denied_in(&self, pool: usize, window: Window<'_>, line: &Line) -> Option<(Reason, String)> {
+        let pool = &self.settings.pools[pool];
+        if pool.deny_methods.is_empty() || !line.method.is_some() {
+            return None;
+        }
+        let method = decoded(window.get(line.method));
+        let denied = pool.deny_methods.iter().find(|denied| denied.as_bytes() == &*method)?;
+        let text = format!("Method not found: {denied:?} is not for clients of this pool (pools[].deny_methods)");
+        Some((Reason::MethodDenied, text))
+    }
+}

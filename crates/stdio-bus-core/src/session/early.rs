@@ -1,0 +1,144 @@
+//! What a worker says in a session before it has answered the request that makes it: some agents send their commands as
+//! a `session/update` ahead of the answer to `session/new`. It waits for the answer, and goes to the owner right behind it.
+//!
+//! Only notifications wait: an agent that asks before it answers would wait for ever. Nothing waits for a name that the
+//! bus knows, and nothing waits on once the worker has no request for a session left to answer.
+//!
+//! Invariant: the lines that wait are counted and bounded, by worker and all together, and one that was not delivered is
+//! reported.
+use alloc::format;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use ndjson_scan::{Line, Span, Window};
+
+use crate::Bus;
+use crate::message::session_name;
+use crate::peer::{ClientKey, Moment, Peer, SessionKey, Text, WorkerKey};
+use crate::port::Effect;
+use crate::report::Reason;
+use crate::settings::MAX_SESSION_ID_LEN;
+
+/// So many lines of one worker wait at most.
+const MOST_LINES: usize = 64;
+/// And so many bytes.
+const MOST_BYTES: usize = 1 << 20;
+/// Those of all workers together have this part of max_memory.
+const MEMORY_PART: usize = 16;
+/// None waits for longer.
+const LONGEST: Duration = Duration::from_secs(60);
+
+/// A line that waits for its session.
+struct EarlyLine {
+    /// The session that it names.
+    session: Text,
+    /// With its newline.
+    line: Text,
+    /// When it stops waiting.
+    until: Moment,
+}
+
+/// The lines of a worker that wait, in their order.
+#[derive(Default)]
+pub(crate) struct Early {
+    lines: Vec<EarlyLine>,
+    bytes: usize,
+}
+
+impl Bus {
+    /// Bytes of lines that wait for their sessions.
+    pub fn bytes_waiting(&self) -> usize {
+        self.early_bytes
+    }
+
+    /// Lets a notification wait that names a session which the worker may be making. Says whether it does.
+    pub(crate) fn wait_for_session(&mut self, key: WorkerKey, window: Window<'_>, line: &Line) -> bool {
+        let most = MOST_BYTES.min(self.settings.limits.max_memory / MEMORY_PART);
+        let bytes = line.span.len() + 1;
+        let name = session_name(window, line.session).or_else(|| session_name(window, line.params_session));
+        let Some(name) = name.filter(|name| name.len() <= MAX_SESSION_ID_LEN) else { return false };
+        let is_known = self.sessions.of_worker(key, &name).is_some();
+        let in_all = self.early_bytes + bytes;
+        let Some(worker) = self.workers.get_mut(key) else { return false };
+        let has_room = worker.early.lines.len() < MOST_LINES
+            && worker.early.bytes + bytes <= most
+            && in_all <= self.settings.limits.max_memory / MEMORY_PART;
+        // All that the worker of one client says is for that client, who is leaving then.
+        if worker.owner.is_some() || worker.creating.asked == 0 || is_known || !has_room {
+            return false;
+        }
+        let whole = Span { start: line.span.start, end: line.span.end + 1 };
+        let until = self.now.after(LONGEST);
+        worker.early.lines.push(EarlyLine { session: (&*name).into(), line: window.get(whole).into(), until });
+        worker.early.bytes += bytes;
+        self.early_bytes += bytes;
+        self.wake_at(key.into(), until);
+        true
+    }
+
+    /// A worker has answered a client that asked for a session with this one: what it has said in it follows.
+    pub(crate) fn deliver_early(&mut self, key: WorkerKey, client: ClientKey, name: &[u8]) {
+        let owned = self.sessions.of_worker(key, name).and_then(|session| self.sessions.get(session));
+        if owned.is_some_and(|session| session.client == Some(client)) {
+            for early in self.take_early(key, |early| early.session.as_bytes() == name) {
+                let bytes = early.line.as_bytes().len();
+                self.out.effects.push_back(Effect::Insert { to: client.into(), text: early.line });
+                self.count_queued(client.into(), bytes);
+            }
+        }
+    }
+
+    /// A request for a session has ended without one, or it was the last one: whatever waits of its worker waits for
+    /// nothing any more. With others pending, nobody can say which of them a line is for, and what was said in a session
+    /// that failed must not reach the client that gets the next one of that name.
+    pub(crate) fn drop_early(&mut self, key: WorkerKey) {
+        self.drop_early_lines(key, |_| true);
+    }
+
+    /// A worker has loaded a session for the client that asked for it by its name: what waits for that name may have been
+    /// for a client that asked for a new one.
+    pub(crate) fn drop_early_of(&mut self, key: WorkerKey, session: SessionKey) {
+        let Some(session) = self.sessions.get(session).filter(|session| session.state().is_issued()) else { return };
+        let name = session.name.clone();
+        self.drop_early_lines(key, |early| early.session == name);
+    }
+
+    /// Drops what has waited for too long. Gives when to look again.
+    pub(crate) fn tick_early(&mut self, key: WorkerKey) -> Option<Moment> {
+        let now = self.now;
+        self.drop_early_lines(key, |early| early.until <= now);
+        self.workers.get(key)?.early.lines.iter().map(|early| early.until).min()
+    }
+
+    fn drop_early_lines(&mut self, key: WorkerKey, is_over: impl Fn(&EarlyLine) -> bool) {
+        for early in self.take_early(key, is_over) {
+            self.report(Reason::UnknownSession, Some(Peer::Worker(key)), || {
+                let name = early.session.as_bytes().escape_ascii();
+                format!("it came before any answer that makes a session, and none has made \"{name}\" since")
+            });
+        }
+    }
+
+    fn take_early(&mut self, key: WorkerKey, wanted: impl Fn(&EarlyLine) -> bool) -> Vec<EarlyLine> {
+        let Some(worker) = self.workers.get_mut(key).filter(|worker| !worker.early.lines.is_empty()) else {
+            return Vec::new();
+        };
+        let taken: Vec<EarlyLine> = worker.early.lines.extract_if(.., |early| wanted(early)).collect();
+        let bytes: usize = taken.iter().map(|early| early.line.as_bytes().len()).sum();
+        worker.early.bytes -= bytes;
+        self.early_bytes -= bytes;
+        taken
+    }
+
+    /// Panics if what waits is not what is counted.
+    pub(crate) fn check_early(&self) {
+        let mut all = 0;
+        for (_, worker) in self.workers.iter() {
+            let bytes: usize = worker.early.lines.iter().map(|early| early.line.as_bytes().len()).sum();
+            assert_eq!(bytes, worker.early.bytes);
+            assert!(worker.early.lines.len() <= MOST_LINES && bytes <= MOST_BYTES);
+            all += bytes;
+        }
+        assert_eq!(all, self.early_bytes);
+    }
+}

@@ -1,0 +1,358 @@
+//! What happens to sessions: clients claim them, learn of them, borrow them, take them over and lose them (spec 6.1,
+//! decision 3).
+
+use alloc::format;
+use alloc::string::ToString;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::state::{Event, State};
+use super::table::Session;
+use crate::Bus;
+use crate::peer::{ClientKey, Moment, Peer, SessionKey, WorkerKey};
+use crate::pending::Request;
+use crate::report::Reason;
+use crate::settings::MAX_SESSION_ID_LEN;
+use crate::worker::Worker;
+
+/// What became of a `result.sessionId`.
+pub(crate) enum Learned {
+    /// The client that asked owns it, or another client keeps it.
+    Known,
+    /// There is no room for it.
+    NoRoom,
+}
+
+impl Bus {
+    /// The session of this name that a client owns.
+    pub(crate) fn session_of_client(&self, client: ClientKey, name: &[u8]) -> Option<SessionKey> {
+        self.sessions.named_by(client, &self.clients.get(client)?.end.sessions, name)
+    }
+
+    /// Makes a session that begins like this. None if there is no room, and no client has to make some.
+    pub(crate) fn new_session(
+        &mut self,
+        client: ClientKey,
+        worker: WorkerKey,
+        name: &[u8],
+        state: State,
+    ) -> Option<SessionKey> {
+        if self.sessions.is_full() && !self.evict_session_for(client) {
+            self.penalise_refusal(client);
+            return None;
+        }
+        let (owner, worker_end) = (self.clients.get_mut(client)?, &mut self.workers.get_mut(worker)?.end);
+        let key = self.sessions.insert(self.now, worker, &mut worker_end.sessions, name, state)?;
+        self.sessions.give(key, client, &mut owner.end.sessions);
+        self.watch_sessions(state < State::Used);
+        Some(key)
+    }
+
+    /// There is one more session, or claim, that may have to be forgotten.
+    fn watch_sessions(&mut self, is_claim: bool) {
+        self.sessions.watch_idle(self.now, self.settings.limits.session_idle);
+        if is_claim {
+            self.sessions.watch_claim(self.now);
+        }
+        self.wake_sessions();
+    }
+
+    /// Gives a held name to a client that asks the worker to load it; a refusal gives it back.
+    pub(crate) fn lend_session(&mut self, client: ClientKey, key: SessionKey) -> bool {
+        if self.sessions.is_full() && !self.evict_session_for(client) {
+            return false;
+        }
+        let Some(owner) = self.clients.get_mut(client) else { return false };
+        self.sessions.give(key, client, &mut owner.end.sessions);
+        self.sessions.step(key, Event::AskedAgain);
+        self.sessions.hear(key, self.now);
+        self.watch_sessions(false);
+        true
+    }
+
+    /// The worker did not load a session, or the request for it was never sent: it is as it was before.
+    pub(crate) fn unclaim_session(&mut self, key: SessionKey) {
+        let rest = self.sessions.get(key).map(Session::rest);
+        rest.into_iter().for_each(|rest| self.change_session(key, Event::Refused(rest)));
+    }
+
+    /// The owner of a session leaves.
+    pub(crate) fn hold_session(&mut self, key: SessionKey) {
+        let rest = self.sessions.get(key).map(Session::rest);
+        rest.into_iter().for_each(|rest| self.change_session(key, Event::OwnerLeft(rest)));
+    }
+
+    /// Something happens to a session that may cost it its owner, and its place in the table.
+    fn change_session(&mut self, key: SessionKey, event: Event) {
+        match self.sessions.step(key, event) {
+            Some(State::Gone) => self.drop_session(key),
+            Some(State::Held | State::Lingering) if self.sessions.get(key).is_some_and(|it| it.client.is_some()) => {
+                self.leave_owner(key);
+                if let Some(oldest) = self.sessions.hold(key) {
+                    self.drop_session(oldest);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Notes under which name a session was made or loaded.
+    fn bind_session(&mut self, client: ClientKey, worker: WorkerKey, session: &[u8]) {
+        let (Some(client), Some(worker)) = (self.clients.get(client), self.workers.get(worker)) else { return };
+        if let Some(name) = client.origin.names.owner() {
+            self.bonds.bind(worker.pool, session, name);
+        }
+    }
+
+    /// The worker has answered a request in this session with a result.
+    pub(crate) fn confirm_session(&mut self, key: SessionKey, event: Event) {
+        self.sessions.step(key, event);
+        let Some(session) = self.sessions.get(key).filter(|session| session.state().is_issued()) else { return };
+        if let Some(owner) = session.client.and_then(|owner| self.clients.get_mut(owner)) {
+            owner.lost.forget(session.name.as_bytes());
+        }
+    }
+
+    /// The worker has given this session to its owner: by making it, or by loading it.
+    pub(crate) fn issue_session(&mut self, key: SessionKey, is_made: bool) {
+        let Some(session) = self.sessions.get(key) else { return };
+        let mut event = if is_made { Event::Made } else { Event::Loaded };
+        if let (false, Some(owner)) = (session.state().is_issued(), session.client) {
+            let (worker, name) = (session.worker, session.name.clone());
+            self.bind_session(owner, worker, name.as_bytes());
+            if !is_made && self.is_bound_to_another(owner, worker, name.as_bytes()) {
+                event = Event::LoadedForAnotherName;
+            }
+        }
+        self.confirm_session(key, event);
+    }
+
+    /// A worker's answer names a session: it belongs to the client that asked, even if another one has used the name. `creates`
+    /// says that the client asked for a new one.
+    pub(crate) fn learn_session(
+        &mut self,
+        client: ClientKey,
+        worker: WorkerKey,
+        name: &[u8],
+        creates: bool,
+    ) -> Learned {
+        if name.len() > MAX_SESSION_ID_LEN || name.is_empty() {
+            return Learned::Known;
+        }
+        let known = self.sessions.of_worker(worker, name).and_then(|key| Some((key, self.sessions.get(key)?)));
+        match known {
+            // A worker that repeats what it is sent does not give out names by that.
+            Some((key, session)) if session.client == Some(client) => {
+                if creates {
+                    self.mark_issuing(worker);
+                    self.issue_session(key, true);
+                } else {
+                    self.confirm_session(key, Event::Answered);
+                }
+                return Learned::Known;
+            }
+            Some((_, session)) if session.state().is_issued() => {
+                self.report(Reason::SessionReused, Some(Peer::Worker(worker)), || {
+                    format!("session \"{}\" belongs to another client already", name.escape_ascii())
+                });
+                return Learned::Known;
+            }
+            Some((key, _)) => self.drop_session(key),
+            None => {}
+        }
+        self.mark_issuing(worker);
+        self.warn_of_double(client, worker, name);
+        if let Some(client) = self.clients.get_mut(client) {
+            client.lost.forget(name);
+        }
+        if self.new_session(client, worker, name, State::Given).is_none() {
+            return Learned::NoRoom;
+        }
+        self.bind_session(client, worker, name);
+        Learned::Known
+    }
+
+    /// A worker gives a client the name of a session that the client has on another worker already. Messages that name
+    /// it go to the older one: that is told once for each pool.
+    fn warn_of_double(&mut self, client: ClientKey, worker: WorkerKey, name: &[u8]) {
+        let Some(other) = self.session_of_client(client, name).and_then(|key| self.sessions.get(key)) else { return };
+        let Some(pool) = self.workers.get(worker).map(|worker| worker.pool) else { return };
+        if core::mem::replace(&mut self.pools[pool].told_of_doubles, true) {
+            return;
+        }
+        let older = self.workers.get(other.worker).map(Worker::name);
+        let id = &self.settings.pools[pool].id;
+        let text = format!(
+            "two workers call a session of this client \"{}\": messages that name it all go to {}; give pool \"{id}\" \
+             \"assignment\": \"client\" or \"dedicated\", so that one worker makes all sessions of a client",
+            name.escape_ascii(),
+            older.map_or("the older one".into(), |older| {
+                format!("{}/{}", self.settings.pools[older.pool].id, older.place)
+            })
+        );
+        self.report_request(Reason::SessionDoubled, [Some(client.into()), Some(worker.into())], || (None, text));
+    }
+
+    /// A worker's answer names a session, and the client that asked has gone: no other one gets it.
+    pub(crate) fn learn_unowned_session(&mut self, worker: WorkerKey, name: &[u8]) {
+        if name.len() > MAX_SESSION_ID_LEN || name.is_empty() {
+            return;
+        }
+        self.mark_issuing(worker);
+        if let Some(key) = self.sessions.of_worker(worker, name) {
+            // What the worker has known before is not given out anew: it may be what a client has loaded.
+            if self.sessions.get(key).is_some_and(Session::is_known) {
+                return;
+            }
+            self.drop_session(key);
+        }
+        let Some(at) = self.workers.get_mut(worker) else { return };
+        let made = self.sessions.insert(Moment::default(), worker, &mut at.end.sessions, name, State::Held);
+        if let Some(oldest) = made.and_then(|key| self.sessions.hold(key)) {
+            self.drop_session(oldest);
+        }
+    }
+
+    fn mark_issuing(&mut self, worker: WorkerKey) {
+        if let Some(worker) = self.workers.get(worker) {
+            self.pools[worker.pool].issues_names = true;
+        }
+    }
+
+    fn leave_owner(&mut self, key: SessionKey) {
+        let owner = self.sessions.get(key).and_then(|session| session.client);
+        let owner = owner.and_then(|owner| self.clients.get_mut(owner));
+        self.sessions.take_from_owner(key, owner.map(|owner| &mut owner.end.sessions));
+    }
+
+    /// One request less is pending in a session; a name that was held for it alone is free again.
+    pub(crate) fn end_session_request(&mut self, key: SessionKey) {
+        if self.sessions.end_request(key) {
+            self.drop_session(key);
+        }
+    }
+
+    /// Forgets a session.
+    pub(crate) fn drop_session(&mut self, key: SessionKey) {
+        self.leave_owner(key);
+        let Some(worker) = self.sessions.get(key).map(|session| session.worker) else { return };
+        self.sessions.remove(key, self.workers.get_mut(worker).map(|worker| &mut worker.end.sessions));
+    }
+
+    /// A worker has ended, and its session with it. The owner is told when it names the session the next time.
+    pub(crate) fn lose_session(&mut self, key: SessionKey) {
+        if let Some(session) = self.sessions.get(key)
+            && session.is_known()
+            && let Some(owner) = session.client.and_then(|owner| self.clients.get_mut(owner))
+        {
+            owner.lost.add(session.name.as_bytes());
+        }
+        self.drop_session(key);
+    }
+
+    /// Makes room for a session of `asker` at the cost of the client that holds most; false if that is the asker itself, or
+    /// nothing can go.
+    fn evict_session_for(&mut self, asker: ClientKey) -> bool {
+        let Some(holder) = self.heaviest(asker, |client| client.end.sessions.len()) else {
+            return false;
+        };
+        let Some(client) = self.clients.get(holder) else { return false };
+        let Some(key) = self.sessions.most_idle(client.end.sessions.iter()) else { return false };
+        let Some(session) = self.sessions.get(key) else { return false };
+        let name = session.name.as_bytes().escape_ascii().to_string();
+        self.report(Reason::SessionEvicted, Some(holder.into()), || {
+            format!("the table is full, and this client holds most sessions: it loses \"{name}\", long unused")
+        });
+        self.lose_session(key);
+        true
+    }
+
+    /// Gives a session to another connection of its owner. What is pending in it belongs to the old one, which may be
+    /// dead: its requests get errors, and so do those that wait for its answers.
+    pub(crate) fn take_session_over(&mut self, key: SessionKey, by: ClientKey) {
+        let Some(session) = self.sessions.get(key) else { return };
+        let Some(old) = session.client else { return };
+        let (name, worker) = (session.name.clone(), session.worker);
+        let number = self.client_number(by).unwrap_or_default();
+        self.report_request(Reason::SessionTaken, [Some(old.into()), Some(worker.into())], || {
+            let name = name.as_bytes().escape_ascii();
+            (None, format!("client {number}, which has the same name, has taken over session \"{name}\" of this one"))
+        });
+        self.end_use_of_session(old, key);
+        self.leave_owner(key);
+        if let Some(client) = self.clients.get_mut(by) {
+            self.sessions.give(key, by, &mut client.end.sessions);
+            client.lost.forget(name.as_bytes());
+        }
+        self.hand_elicitations_over(worker, key, by);
+        self.sessions.hear(key, self.now);
+    }
+
+    /// Forgets claims that nobody uses, and sessions that were idle for too long.
+    pub(crate) fn tick_sessions(&mut self) {
+        let now = self.now;
+        if let Some(idle) = self.sessions.looks_for_idle(now, self.settings.limits.session_idle) {
+            // A request that was given up may never be answered.
+            let awaited = self.pending_in(|request| request.asker().is_some());
+            for key in self.sessions.take_idle(now, idle, &awaited) {
+                self.forget_idle_session(key);
+            }
+        }
+        for (key, owner) in self.sessions.take_expired_claims(now) {
+            self.report(Reason::ClaimExpired, Some(Peer::Client(owner)), || {
+                "a session that no worker knows was not used".into()
+            });
+            self.drop_session(key);
+        }
+        self.wake_sessions();
+    }
+
+    /// How many of these requests are pending in the session of each slot.
+    fn pending_in(&self, of: impl Fn(&Request) -> bool) -> Vec<u32> {
+        let mut pending = vec![0; self.sessions.slots()];
+        for (key, _) in self.pending.iter().filter(|(_, request)| of(request)) {
+            let sessions = self.pending.sessions(key).into_iter().flatten();
+            for session in sessions.filter(|session| self.sessions.get(*session).is_some()) {
+                pending[session.index()] += 1;
+            }
+        }
+        pending
+    }
+
+    /// A session was not used for long. Its owner is told when it names it the next time; on a worker of its own there is
+    /// nobody to keep it from.
+    fn forget_idle_session(&mut self, key: SessionKey) {
+        let Some(session) = self.sessions.get(key) else { return };
+        let (Some(owner), name) = (session.client, session.name.clone()) else { return };
+        let is_known = session.is_known();
+        let is_its_own = self.workers.get(session.worker).is_some_and(|worker| worker.owner.is_some());
+        self.report_request(Reason::SessionIdle, [Some(owner.into()), Some(session.worker.into())], || {
+            let name = name.as_bytes().escape_ascii();
+            (None, format!("session \"{name}\" was not used for session_idle_sec and is forgotten"))
+        });
+        if is_its_own {
+            return self.drop_session(key);
+        }
+        if let Some(owner) = self.clients.get_mut(owner).filter(|_| is_known) {
+            owner.lost.add(name.as_bytes());
+        }
+        self.hold_session(key);
+    }
+
+    /// Panics if sessions, their owners, their workers and their requests disagree.
+    pub(crate) fn check_ownership(&self) {
+        let pending = self.pending_in(|_| true);
+        for (key, session) in self.sessions.iter() {
+            if let Some(owner) = session.client {
+                let owner = self.clients.get(owner).expect("a session has a live owner, or none");
+                assert_eq!(owner.end.sessions.iter().nth(session.places().0), Some(key));
+            }
+            assert_eq!(pending[key.index()], session.pending, "requests in a session are counted");
+            let worker = self.workers.get(session.worker).expect("a session has a live worker");
+            assert_eq!(worker.end.sessions.iter().nth(session.places().1), Some(key));
+        }
+        let at_clients = self.clients.iter().map(|(_, client)| client.end.sessions.len());
+        let at_workers = self.workers.iter().map(|(_, worker)| worker.end.sessions.len());
+        assert_eq!(at_clients.chain(at_workers).sum::<usize>(), self.sessions.len() + self.sessions.owned());
+    }
+}

@@ -1,0 +1,414 @@
+//! The table of sessions: which name on which worker belongs to whom, which names are held, and which claims have run
+//! out (spec 3.4, decision 3). Owners and workers list their sessions, and the places are kept here.
+//!
+//! Invariants: every index entry points at a live slot; a session has a live worker, and a live owner if its state says
+//! that it has one (`state.rs`).
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::state::{Event, Rest, State, step};
+use crate::peer::{ClientKey, Moment, SessionKey, SessionMark, Text, WorkerKey};
+use crate::settings::MAX_SESSIONS;
+use crate::table::{Index, Members, Table};
+use crate::timers::Armed;
+
+/// Names that are held after their owners have left, over all workers; beyond them the oldest one goes.
+const MAX_HELD: usize = 4096;
+/// What is said where there is no room for one more.
+pub(crate) const FULL: &str = "the session table is full: end sessions with session/close, or have those forgotten that \
+                               nobody uses (limits.session_idle_sec)";
+/// Sessions are looked at so many times before one of them is too old.
+const LOOKS: u32 = 8;
+/// A claim that nobody uses for so long is forgotten.
+const CLAIM_LASTS: Duration = Duration::from_secs(60);
+
+/// A session: one worker, one name, one owner (spec 3.4).
+pub(crate) struct Session {
+    /// Who owns it; none while the name is held.
+    pub(crate) client: Option<ClientKey>,
+    /// The worker it is bound to.
+    pub(crate) worker: WorkerKey,
+    /// The decoded sessionId.
+    pub(crate) name: Text,
+    /// Where it stands.
+    state: State,
+    /// The worker may know the name for good, so that it outlives its owner.
+    is_known: bool,
+    /// Requests in it that the worker has not answered.
+    pub(crate) pending: u32,
+    /// When its owner used it last.
+    pub(crate) used: Moment,
+    /// Which entry of the held names is its own, if it is held.
+    held_as: u64,
+    /// Its place among the client's sessions.
+    at_client: u32,
+    /// Its place among the worker's sessions.
+    at_worker: u32,
+}
+
+impl Session {
+    /// Where it stands.
+    #[inline]
+    pub(crate) fn state(&self) -> State {
+        self.state
+    }
+
+    /// Whether the worker may know the name for good, so that it outlives its owner.
+    pub(super) fn is_known(&self) -> bool {
+        self.is_known
+    }
+
+    /// Its places among the client's and the worker's sessions.
+    pub(super) fn places(&self) -> (usize, usize) {
+        (self.at_client as usize, self.at_worker as usize)
+    }
+
+    /// What there is of it beside its owner.
+    pub(super) fn rest(&self) -> Rest {
+        Rest { is_known: self.is_known, is_pending: self.pending > 0 }
+    }
+}
+
+/// All sessions, by owner and by worker.
+pub(crate) struct Sessions {
+    /// The sessions, and the names that are held.
+    table: Table<Session, SessionMark>,
+    by_owner: Index,
+    by_worker: Index,
+    by_name: Index,
+    owned: usize,
+    /// Held names, the oldest first, each with its number; some have an owner again, were held once more later, or are
+    /// gone.
+    held: VecDeque<(SessionKey, u64)>,
+    /// The number of the last entry.
+    holds: u64,
+    /// When the next claim may have to be forgotten.
+    claims_due: Option<Moment>,
+    /// When the next session may have to be forgotten for being idle.
+    idle_due: Option<Moment>,
+    pub(crate) timer: Armed,
+}
+
+const OWNER: u8 = 0;
+const WORKER: u8 = 1;
+const NAME: u8 = 2;
+
+impl Default for Sessions {
+    fn default() -> Self {
+        Self {
+            // Where one name more is held, the oldest one goes only then.
+            table: Table::new(MAX_SESSIONS + MAX_HELD + 1),
+            by_owner: Index::new(MAX_SESSIONS),
+            by_worker: Index::new(MAX_SESSIONS + MAX_HELD),
+            by_name: Index::new(MAX_SESSIONS + MAX_HELD),
+            owned: 0,
+            held: VecDeque::new(),
+            holds: 0,
+            claims_due: None,
+            idle_due: None,
+            timer: Armed::default(),
+        }
+    }
+}
+
+impl Sessions {
+    /// Sessions that have an owner; the limit is on these.
+    pub(crate) fn owned(&self) -> usize {
+        self.owned
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.owned >= MAX_SESSIONS
+    }
+
+    /// The session of this name that a client owns; the first one, if it has several on different workers.
+    pub(crate) fn of_client(&self, client: ClientKey, name: &[u8]) -> Option<SessionKey> {
+        let hash = self.by_owner.hash(client.to_bits().get(), OWNER, name);
+        self.by_owner
+            .find_oldest(&self.table, hash, |session| session.client == Some(client) && session.name.as_bytes() == name)
+    }
+
+    /// The session of this name that a client owns, whose sessions these are. Most clients have one session, which is
+    /// found without a hash.
+    #[inline]
+    pub(crate) fn named_by(&self, client: ClientKey, own: &Members<SessionMark>, name: &[u8]) -> Option<SessionKey> {
+        let is_it = |key: &SessionKey| self.get(*key).is_some_and(|session| session.name.as_bytes() == name);
+        match own.len() {
+            0 => None,
+            1 => own.first().filter(is_it),
+            _ => self.of_client(client, name),
+        }
+    }
+
+    /// The session of this name on a worker, owned or held.
+    pub(crate) fn of_worker(&self, worker: WorkerKey, name: &[u8]) -> Option<SessionKey> {
+        let hash = self.by_worker.hash(worker.to_bits().get(), WORKER, name);
+        self.by_worker.find(&self.table, hash, |session| session.worker == worker && session.name.as_bytes() == name)
+    }
+
+    /// The sessions of this name on all workers, owned or held, in the order of nothing.
+    pub(crate) fn of_name<'a>(&'a self, name: &'a [u8]) -> impl Iterator<Item = (SessionKey, &'a Session)> {
+        let hash = self.by_name.hash(0, NAME, name);
+        let found = self.by_name.find_all(&self.table, hash, move |session| session.name.as_bytes() == name);
+        found.filter_map(|key| Some((key, self.get(key)?)))
+    }
+
+    /// The session, if it is there.
+    #[inline]
+    pub(crate) fn get(&self, key: SessionKey) -> Option<&Session> {
+        self.table.get(key)
+    }
+
+    /// A session is used now: a message has come in it.
+    #[inline]
+    pub(crate) fn hear(&mut self, key: SessionKey, now: Moment) {
+        if let Some(session) = self.table.get_mut(key) {
+            session.used = now;
+        }
+    }
+
+    /// Sessions have to be looked at, if they are forgotten for being idle.
+    pub(crate) fn watch_idle(&mut self, now: Moment, idle: Option<Duration>) {
+        if let Some(idle) = idle {
+            self.idle_due.get_or_insert(now.after(idle / LOOKS));
+        }
+    }
+
+    /// For how long nobody has to use a session until it is forgotten, if it is time to look for such ones.
+    pub(crate) fn looks_for_idle(&self, now: Moment, idle: Option<Duration>) -> Option<Duration> {
+        idle.filter(|_| self.idle_due.is_some_and(|due| due <= now))
+    }
+
+    /// Sessions that nobody has used for so long. One in whose slot, by `awaited`, a client waits for an answer is in use.
+    pub(crate) fn take_idle(&mut self, now: Moment, idle: Duration, awaited: &[u32]) -> Vec<SessionKey> {
+        let mut found = Vec::new();
+        for (slot, awaited) in awaited.iter().enumerate() {
+            match self.table.at(slot).filter(|(_, session)| session.client.is_some()) {
+                Some((key, session)) if session.pending > 0 && *awaited > 0 => self.hear(key, now),
+                Some((key, session)) if now.since(session.used) >= idle => found.push(key),
+                _ => {}
+            }
+        }
+        self.idle_due = (self.owned > found.len()).then(|| now.after(idle / LOOKS));
+        found
+    }
+
+    /// All sessions and held names.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (SessionKey, &Session)> {
+        self.table.iter()
+    }
+
+    /// The session or held name in a slot.
+    pub(crate) fn at(&self, slot: usize) -> Option<(SessionKey, &Session)> {
+        self.table.at(slot)
+    }
+
+    /// None is in a slot from this one on.
+    pub(crate) fn slots(&self) -> usize {
+        self.table.slots()
+    }
+
+    /// How many sessions and held names there are.
+    pub(crate) fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// How many names are held.
+    pub(crate) fn held(&self) -> usize {
+        self.table.len() - self.owned
+    }
+
+    /// Adds a name on a worker that [`Sessions::of_worker`] does not know yet, for nobody; none if the table is full.
+    pub(crate) fn insert(
+        &mut self,
+        now: Moment,
+        worker: WorkerKey,
+        at_worker: &mut Members<SessionMark>,
+        name: &[u8],
+        state: State,
+    ) -> Option<SessionKey> {
+        debug_assert!(self.of_worker(worker, name).is_none());
+        let key = self.table.insert_with(|key| Session {
+            client: None,
+            worker,
+            name: name.into(),
+            state,
+            is_known: state >= State::Given,
+            pending: 0,
+            used: now,
+            held_as: 0,
+            at_client: 0,
+            at_worker: at_worker.join(key),
+        })?;
+        self.by_worker.insert(self.by_worker.hash(worker.to_bits().get(), WORKER, name), key);
+        self.by_name.insert(self.by_name.hash(0, NAME, name), key);
+        Some(key)
+    }
+
+    /// Gives a session without an owner to a client, with the list of its sessions.
+    pub(crate) fn give(&mut self, key: SessionKey, client: ClientKey, at_client: &mut Members<SessionMark>) {
+        let Some(session) = self.table.get_mut(key).filter(|session| session.client.is_none()) else { return };
+        session.client = Some(client);
+        session.at_client = at_client.join(key);
+        let hash = self.by_owner.hash(client.to_bits().get(), OWNER, session.name.as_bytes());
+        self.by_owner.insert(hash, key);
+        self.owned += 1;
+    }
+
+    /// Takes a session away from its owner, whose list this is.
+    pub(crate) fn take_from_owner(&mut self, key: SessionKey, at_client: Option<&mut Members<SessionMark>>) {
+        let Some(session) = self.table.get_mut(key) else { return };
+        let Some(owner) = session.client.take() else { return };
+        let place = session.at_client;
+        let hash = self.by_owner.hash(owner.to_bits().get(), OWNER, session.name.as_bytes());
+        self.by_owner.remove(hash, key);
+        self.owned -= 1;
+        if let Some(moved) = at_client.and_then(|list| list.leave(place)).and_then(|moved| self.table.get_mut(moved)) {
+            moved.at_client = place;
+        }
+    }
+
+    /// Takes a session without an owner out, and from the list of its worker.
+    pub(crate) fn remove(&mut self, key: SessionKey, at_worker: Option<&mut Members<SessionMark>>) {
+        let Some(session) = self.table.remove(key) else { return };
+        debug_assert!(session.client.is_none());
+        let hash = self.by_worker.hash(session.worker.to_bits().get(), WORKER, session.name.as_bytes());
+        self.by_worker.remove(hash, key);
+        self.by_name.remove(self.by_name.hash(0, NAME, session.name.as_bytes()), key);
+        let place = session.at_worker;
+        if let Some(moved) = at_worker.and_then(|list| list.leave(place)).and_then(|moved| self.table.get_mut(moved)) {
+            moved.at_worker = place;
+        }
+    }
+
+    /// Something happens to a session. Gives where it stands then; what that means for its owner and for the table is done
+    /// by the caller.
+    pub(crate) fn step(&mut self, key: SessionKey, event: Event) -> Option<State> {
+        let session = self.table.get_mut(key)?;
+        session.is_known |= event.makes_known();
+        session.state = step(session.state, event);
+        Some(session.state)
+    }
+
+    /// The answer to a request that loads this session will not be seen: the worker may know it from now on.
+    pub(crate) fn may_be_loaded(&mut self, key: SessionKey) {
+        self.step(key, Event::Unseen);
+    }
+
+    /// A request of its owner, which does nothing to the session, is answered. None if more has to be looked at, and then
+    /// nothing was done.
+    #[inline]
+    pub(crate) fn end_simple_request(&mut self, key: SessionKey, asker: ClientKey, succeeds: bool) -> Option<()> {
+        let Some(session) = self.table.get_mut(key) else { return Some(()) };
+        if session.client != Some(asker) {
+            return None;
+        }
+        session.pending -= 1;
+        if succeeds && session.state < State::Used {
+            session.state = step(session.state, Event::Answered);
+        }
+        Some(())
+    }
+
+    /// One request more is pending in a session.
+    #[inline]
+    pub(crate) fn begin_request(&mut self, key: SessionKey) {
+        if let Some(session) = self.table.get_mut(key) {
+            session.pending += 1;
+        }
+    }
+
+    /// One request less is pending in a session. True if the name was held for it alone, and is free again.
+    #[inline]
+    pub(super) fn end_request(&mut self, key: SessionKey) -> bool {
+        let Some(session) = self.table.get_mut(key) else { return false };
+        session.pending -= 1;
+        session.pending == 0 && step(session.state, Event::LastAnswer) == State::Gone
+    }
+
+    /// The one of these sessions that can go first: nothing is pending in it, the worker may know nothing of it, it was
+    /// not used for longest.
+    pub(crate) fn most_idle(&self, keys: impl Iterator<Item = SessionKey>) -> Option<SessionKey> {
+        let idle = keys.filter_map(|key| Some((key, self.get(key)?))).filter(|(_, session)| session.pending == 0);
+        idle.min_by_key(|(_, session)| (session.state >= State::Used, session.used)).map(|(key, _)| key)
+    }
+
+    /// Claims have to be looked at once one more has lasted.
+    pub(crate) fn watch_claim(&mut self, now: Moment) {
+        self.claims_due.get_or_insert(now.after(CLAIM_LASTS));
+    }
+
+    /// Claims that nobody has used for a minute, with their owners.
+    pub(crate) fn take_expired_claims(&mut self, now: Moment) -> Vec<(SessionKey, ClientKey)> {
+        let mut expired = Vec::new();
+        if self.claims_due.is_none_or(|due| due > now) {
+            return expired;
+        }
+        let mut next: Option<Moment> = None;
+        for (key, session) in self.table.iter() {
+            let Some(owner) = session.client.filter(|_| session.state < State::Used && !session.is_known) else {
+                continue;
+            };
+            if session.pending == 0 && now.since(session.used) >= CLAIM_LASTS {
+                expired.push((key, owner));
+            } else {
+                let due = session.used.after(CLAIM_LASTS).max(now.after(CLAIM_LASTS / 60));
+                next = Some(next.map_or(due, |next| next.min(due)));
+            }
+        }
+        self.claims_due = next;
+        expired
+    }
+
+    /// Puts a held name behind the others; gives the oldest one if there are too many.
+    pub(super) fn hold(&mut self, key: SessionKey) -> Option<SessionKey> {
+        self.holds += 1;
+        self.table.get_mut(key)?.held_as = self.holds;
+        self.held.push_back((key, self.holds));
+        if self.held.len() > 2 * MAX_HELD {
+            let table = &self.table;
+            self.held.retain(|entry| is_held(table, *entry));
+        }
+        if self.held() <= MAX_HELD {
+            return None;
+        }
+        // There is one, as each held name is listed.
+        while let Some(oldest) = self.held.pop_front() {
+            if is_held(&self.table, oldest) {
+                return Some(oldest.0);
+            }
+        }
+        None
+    }
+
+    /// When claims, or all sessions, have to be looked at.
+    pub(crate) fn next_deadline(&self) -> Option<Moment> {
+        [self.claims_due, self.idle_due].into_iter().flatten().min()
+    }
+
+    /// Panics if an index and the table disagree.
+    pub(crate) fn check_invariants(&self) {
+        assert_eq!(self.by_worker.len(), self.table.len());
+        assert_eq!(self.by_name.len(), self.table.len());
+        assert_eq!(self.by_owner.len(), self.owned);
+        assert!(self.owned <= MAX_SESSIONS && self.held() <= MAX_HELD);
+        assert!(self.held.len() <= 2 * MAX_HELD, "held names are listed once");
+        assert_eq!(self.table.iter().filter(|(_, session)| session.client.is_some()).count(), self.owned);
+        for (key, session) in self.table.iter() {
+            assert_eq!(self.of_worker(session.worker, session.name.as_bytes()), Some(key));
+            assert!(self.of_name(session.name.as_bytes()).any(|(found, _)| found == key));
+            assert_eq!(session.client.is_some(), session.state.is_owned());
+            assert!(session.client.is_some() || session.is_known || session.pending > 0, "a name is held for nothing");
+            if let Some(client) = session.client {
+                assert!(self.of_client(client, session.name.as_bytes()).is_some());
+            }
+        }
+    }
+}
+
+/// Whether this entry of the held names is the one that its session has now.
+fn is_held(table: &Table<Session, SessionMark>, (key, number): (SessionKey, u64)) -> bool {
+    table.get(key).is_some_and(|session| session.client.is_none() && session.held_as == number)
+}

@@ -1,0 +1,122 @@
+//! What is left of sessions: under which name each was made, so that it is loaded under no other however its owner's
+//! connection has ended; and which ones went with their workers, so that their owners are told when they name them.
+//!
+//! A name is what a client's token or certificate stands for ([`Names::owner`](crate::origin::Names::owner)). Clients
+//! without a name make sessions that are bound to nobody. What is known is of this process: the client that loads a session
+//! first after a restart has it.
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+
+use hashbrown::HashMap;
+
+use crate::peer::hash_of_name;
+
+/// So many sessions are remembered; beyond them the one goes that was made first.
+const MOST: usize = 16 * 1024;
+/// How many such names are remembered for one client; beyond them the oldest one goes.
+const MAX_LOST: usize = 64;
+
+/// The names that sessions were made or loaded under.
+#[derive(Default)]
+pub(crate) struct Bonds {
+    /// The names of sessions, by pool and session.
+    names: Vec<HashMap<Rc<[u8]>, Box<str>>>,
+    /// The same sessions, the one that was bound first in front.
+    oldest: VecDeque<(usize, Rc<[u8]>)>,
+}
+
+impl Bonds {
+    /// The session `session` of a pool was made or loaded under `name`. One that is bound stays so.
+    pub(crate) fn bind(&mut self, pool: usize, session: &[u8], name: &str) {
+        if self.names.len() <= pool {
+            self.names.resize_with(pool + 1, HashMap::default);
+        }
+        if self.names[pool].contains_key(session) {
+            return;
+        }
+        if self.oldest.len() >= MOST
+            && let Some((pool, oldest)) = self.oldest.pop_front()
+        {
+            self.names[pool].remove(&oldest);
+        }
+        let session: Rc<[u8]> = session.into();
+        self.names[pool].insert(Rc::clone(&session), name.into());
+        self.oldest.push_back((pool, session));
+    }
+
+    /// Whether no session is bound to any name.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.oldest.is_empty()
+    }
+
+    /// Whether a session of a pool is bound to another name than this one.
+    pub(crate) fn keeps_from(&self, pool: usize, session: &[u8], name: Option<&str>) -> bool {
+        let bound = self.names.get(pool).and_then(|names| names.get(session));
+        bound.is_some_and(|bound| Some(&**bound) != name)
+    }
+}
+
+/// Names of sessions that went with their workers, for the client that owned them. A name is kept as its hash: a
+/// client that finds two names of one hash fools nobody but itself.
+#[derive(Default)]
+pub(crate) struct LostNames {
+    names: VecDeque<u64>,
+}
+
+impl LostNames {
+    /// A session of this name went with its worker.
+    pub(crate) fn add(&mut self, name: &[u8]) {
+        self.forget(name);
+        if self.names.len() == MAX_LOST {
+            self.names.pop_front();
+        }
+        self.names.push_back(hash_of_name(name));
+    }
+
+    /// Whether there is none.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.names.is_empty()
+    }
+
+    /// Whether the client owned a session of this name that is gone.
+    pub(crate) fn has(&self, name: &[u8]) -> bool {
+        !self.names.is_empty() && self.names.contains(&hash_of_name(name))
+    }
+
+    /// It has a session of this name again.
+    pub(crate) fn forget(&mut self, name: &[u8]) {
+        if !self.names.is_empty() {
+            let hash = hash_of_name(name);
+            self.names.retain(|lost| *lost != hash);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_is_bound_to_its_first_name_in_its_pool() {
+        let mut bonds = Bonds::default();
+        bonds.bind(1, b"s", "alice");
+        bonds.bind(1, b"s", "bob");
+        assert!(!bonds.keeps_from(1, b"s", Some("alice")));
+        assert!(bonds.keeps_from(1, b"s", Some("bob")) && bonds.keeps_from(1, b"s", None));
+        assert!(!bonds.keeps_from(0, b"s", None) && !bonds.keeps_from(1, b"t", None));
+    }
+
+    #[test]
+    fn the_oldest_bond_goes_when_there_are_too_many() {
+        let mut bonds = Bonds::default();
+        for number in 0..=MOST {
+            bonds.bind(0, number.to_string().as_bytes(), "alice");
+        }
+        assert!(!bonds.keeps_from(0, b"0", None) && bonds.keeps_from(0, b"1", None));
+        assert_eq!((bonds.names[0].len(), bonds.oldest.len()), (MOST, MOST));
+    }
+}

@@ -1,4 +1,4 @@
-//! `cargo bench --bench framing`: a stream of lines through the core, cut into reads of several sizes, with what a read
+//! `cargo bench -p stdio-bus-bench --bench framing`: a stream of lines through the core, cut into reads of several sizes, with what a read
 //! leaves of a line kept in front of the next one as the shell keeps it.
 
 #[allow(dead_code)]

@@ -1,4 +1,4 @@
-//! `cargo bench --bench router`: what the core alone needs for a message, from the bytes to the last effect. No system
+//! `cargo bench -p stdio-bus-bench --bench router`: what the core alone needs for a message, from the bytes to the last effect. No system
 //! call is made; scanning is part of it.
 //!
 //! By kind: a request, the answer to it, a notification of a worker, and both halves of a request whose id has to be

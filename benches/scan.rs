@@ -1,7 +1,7 @@
 //! How fast lines are scanned: per class of traffic and for the worst inputs, every instruction set of this machine
 //! beside other parsers on the same bytes in the same run.
 //!
-//! `cargo bench --bench scan -- [--quick] [class …]`. Contenders take turns, so that all meet the same noise; a
+//! `cargo bench -p stdio-bus-bench --bench scan -- [--quick] [class …]`. Contenders take turns, so that all meet the same noise; a
 //! figure is the median of their rounds, in CPU time of this thread, so that other work on the machine does not count.
 //! All have to find as many valid lines as there are. Results go to the screen and to `scan-bench.json` in the target
 //! directory.
@@ -234,7 +234,8 @@ impl Report {
     }
 
     fn save(&self) {
-        let folder = std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| "target".into());
+        let folder = std::env::var("CARGO_TARGET_DIR");
+        let folder = folder.unwrap_or_else(|_| concat!(env!("CARGO_MANIFEST_DIR"), "/../target").into());
         let path = std::path::Path::new(&folder).join("scan-bench.json");
         match std::fs::write(&path, serde_json::to_string_pretty(&self.json).unwrap()) {
             Ok(()) => println!("\nwritten to {}", path.display()),

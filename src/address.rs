@@ -12,6 +12,9 @@ use std::path::{Path, PathBuf};
 use rustix::net::SocketAddrUnix;
 use thiserror::Error;
 
+/// What to say of a path that begins like this: a shell would have put the home directory there.
+pub(crate) const TILDE: &str = "~ is not expanded here; write the whole path";
+
 /// Longest path of a Unix socket in bytes: `sun_path` holds 108 with its final zero (unix(7)).
 pub const MAX_UNIX_PATH: usize = 107;
 

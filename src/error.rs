@@ -176,14 +176,17 @@ impl StartError {
     }
 }
 
+impl From<ConfigError> for StartError {
+    fn from(error: ConfigError) -> Self {
+        Self::Config(Box::new(error))
+    }
+}
+
 impl From<AddressError> for StartError {
     fn from(error: AddressError) -> Self {
         Self::Usage(error.to_string())
     }
 }
-
-/// What to say of a path that begins like this: a shell would have put the home directory there.
-pub(crate) const TILDE: &str = "~ is not expanded here; write the whole path";
 
 fn ring_remedy(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
@@ -224,7 +227,7 @@ fn bind_remedy(address: &Address, error: &io::Error) -> String {
         (Address::Tcp { .. }, Some(libc::EAFNOSUPPORT)) => {
             "this kernel has no such protocol; for IPv6 that is common in containers, so try an IPv4 address".to_owned()
         }
-        (Address::Unix { path }, Some(libc::ENOENT)) if path.starts_with("~") => TILDE.to_owned(),
+        (Address::Unix { path }, Some(libc::ENOENT)) if path.starts_with("~") => address::TILDE.to_owned(),
         (Address::Unix { path }, Some(libc::ENOENT)) => {
             let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
             format!("its directory does not exist; mkdir -p {}", parent.unwrap_or(path).display())

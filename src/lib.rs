@@ -17,8 +17,8 @@
 //! 1. [`bus::port`]: the whole contract between the two, and [`bus::settings`], what the core is told.
 //! 2. [`bus`]: the front door of the core; its own page leads through the rest of it.
 //! 3. [`scan`]: how a line is validated and its routing fields are found.
-//! 4. [`shell`]: the loop. It decides nothing. [`proxy`]: who a proxy says that a client is;
-//!    [`websocket`]: what frames say.
+//! 4. [`shell`]: the loop. It decides nothing. [`proxy`]: who a proxy says that a client is; [`http1`] and
+//!    [`websocket`]: what requests and frames say.
 //! 5. [`config`], [`cli`], [`check`], [`activation`], [`error`]: what happens before the loop; [`reserve`]: memory for when there is none
 //!    left.
 //! 6. [`bridge`] and [`echo`]: the bridge that editors spawn, and the built-in worker; [`control`]: the commands of
@@ -46,6 +46,8 @@ pub mod control;
 pub mod echo;
 #[doc(hidden)]
 pub mod error;
+#[doc(hidden)]
+pub mod http1;
 #[doc(hidden)]
 pub mod io;
 #[doc(hidden)]

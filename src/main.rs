@@ -15,6 +15,7 @@ use stdio_bus::{activation, bridge, check, control, echo, shell};
 static ALLOCATOR: Allocator = Allocator;
 
 fn main() -> ExitCode {
+    stdio_bus_base::panic::end_the_process();
     let command = match cli::parse(std::env::args_os()) {
         Ok(command) => command,
         Err(error) => match error.print() {

@@ -103,7 +103,7 @@ fn the_daemon_starts_no_thread() {
         // Beside epoll, writes that would hold up the loop are made there; execs are waited for, and files of tokens read.
         // The table says so.
         let may =
-            ["io/aside.rs", "shell/workers/starter.rs", "shell/reread.rs"].iter().any(|file| path.ends_with(file));
+            ["io/aside.rs", "shell/workers/starter.rs", "shell/token_files.rs"].iter().any(|file| path.ends_with(file));
         for start in ["thread::spawn", "thread::Builder", "thread::scope"] {
             assert!(may || !source.contains(start), "{} starts a thread", path.display());
         }

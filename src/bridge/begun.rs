@@ -5,7 +5,7 @@
 
 use memchr::{memchr, memrchr};
 
-use super::BLOCK;
+use super::terms::BLOCK;
 
 /// See the top of the file.
 #[derive(Default)]

@@ -44,7 +44,7 @@ impl Failure {
             Self::File(_) => {
                 let files = [&options.token_file, &options.ca_file];
                 match files.into_iter().flatten().any(|path| path.starts_with("~")) {
-                    true => crate::error::TILDE,
+                    true => crate::address::TILDE,
                     false => "correct the path, or what the file has in it",
                 }
             }

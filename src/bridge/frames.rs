@@ -14,7 +14,7 @@ use crate::random;
 use crate::websocket::{Mask, encode};
 
 /// Most bytes that are kept of a line.
-const LONGEST_HELD: usize = super::BLOCK;
+const LONGEST_HELD: usize = super::terms::BLOCK;
 
 /// Bytes for masks that are asked for at once: four for each.
 const POOL: usize = 1024;

@@ -11,11 +11,12 @@ use tokio::task::spawn_local as spawn;
 use tokio::time::timeout;
 
 use super::daemon::{Daemon, Options};
+use super::dial;
 use super::failure::{Ending, Failure};
 use super::stream::{Means, Stream};
+use super::terms::{CONNECT_LIMIT, LAST_WORDS_LIMIT, say};
 use super::tls::Tls;
 use super::websocket::{self, Receiver, Sender};
-use super::{CONNECT_LIMIT, LAST_WORDS_LIMIT, dial, say};
 use crate::websocket::close;
 
 /// What is said to the daemon.

@@ -32,6 +32,7 @@ mod guard;
 mod link;
 mod ring;
 mod stream;
+mod terms;
 mod tls;
 mod waiting;
 mod websocket;
@@ -46,7 +47,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use tokio::sync::Notify;
-use tokio::sync::mpsc::{Sender, channel};
+use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::task::{LocalSet, spawn_local as spawn};
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -58,15 +59,10 @@ use failure::{Ending, Failure};
 use guard::Guard;
 use link::{Sink, Source};
 use stream::{Means, Stream};
+use terms::{BLOCK, LAST_WORDS_LIMIT, say};
 use waiting::{Asker, Farewell, Overlong, Waiting};
 
 pub use daemon::{Daemon, Options, Url};
-
-/// Bytes that are read at once; measured best for pipes and sockets alike.
-const BLOCK: usize = 64 * 1024;
-
-/// How long connecting may take, and then the handshake of a WebSocket.
-const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 
 /// How long requests are awaited that can only be refused, so that the editor can show why.
 const FIRST_REQUEST_LIMIT: Duration = Duration::from_secs(10);
@@ -76,9 +72,6 @@ const NEXT_REQUEST_LIMIT: Duration = Duration::from_secs(2);
 
 /// How long the daemon may be silent after the end of stdin when nothing waits, before the bridge closes by itself.
 const LINGER: Duration = Duration::from_secs(10);
-
-/// How long the last errors may take to be read, and the daemon's last words to come after it stopped listening.
-const LAST_WORDS_LIMIT: Duration = Duration::from_secs(2);
 
 /// Why a request is refused, as its error says.
 struct Refusal {
@@ -249,56 +242,11 @@ async fn bridge(daemon: &Daemon, stdin: Rc<Stream>, stdout: Rc<Stream>, sink: Si
     spawn(to_daemon(stdin, sink.clone(), Rc::clone(&shared)));
     spawn(from_daemon(source, sink.clone(), Rc::clone(&stdout), Rc::clone(&shared)));
 
-    let mut input_ended = false;
-    let mut not_heard = None;
-    let mut silent_since = shared.blocks.get();
-    let ending = loop {
-        let report = match not_heard {
-            Some(until) => timeout_at(until, reports.recv()).await,
-            None if input_ended => timeout(LINGER, reports.recv()).await,
-            None => Ok(reports.recv().await),
-        };
-        match report {
-            Ok(Some(Event::InputEnded)) => {
-                input_ended = true;
-                let (stdout, shared) = (Rc::clone(&stdout), Rc::clone(&shared));
-                spawn(async move {
-                    stdout.reader_gone().await;
-                    let _ = shared.events.send(Event::ReaderGone).await;
-                });
-            }
-            // What it said before it stopped listening may still be under way.
-            Ok(Some(Event::NotHeard)) => not_heard = Some(Instant::now() + LAST_WORDS_LIMIT),
-            Ok(Some(Event::DaemonEnded(ending))) => break ending,
-            // An editor that leaves is no failure of ours.
-            Ok(Some(Event::ReaderGone)) => {
-                left_alone(&sink, &shared).await;
-                return exit::OK;
-            }
-            Ok(Some(Event::OutputFailed(error))) => {
-                left_alone(&sink, &shared).await;
-                return output_failed(&error);
-            }
-            Ok(None) => break Ending::Closed,
-            Err(_) if not_heard.is_some() => break Ending::Closed,
-            Err(_) => {
-                let blocks = shared.blocks.get();
-                if shared.waiting.borrow().is_empty() && blocks == silent_since {
-                    sink.leave(None).await;
-                    return exit::OK;
-                }
-                silent_since = blocks;
-            }
-        }
+    let (ending, input_ended) = match until_ended(&mut reports, &shared, &stdout, &sink).await {
+        Ok(ended) => ended,
+        Err(code) => return code,
     };
-    let last_word = shared.waiting.borrow().last_word();
-    let ending = match (ending, last_word) {
-        (Ending::Closed | Ending::Broken(_), Some(word)) => Ending::Explained(word),
-        (Ending::Closed, None) if shared.blocks.get() == 0 && matches!(daemon, Daemon::Lines(_)) => {
-            Ending::ClosedAtOnce
-        }
-        (ending, _) => ending,
-    };
+    let ending = explained(ending, daemon, &shared);
     let was_asked = shared.has_asked.get();
     if !was_asked && !input_ended {
         // What is asked is on its way, and its editor would not learn why nobody answers.
@@ -312,6 +260,73 @@ async fn bridge(daemon: &Daemon, stdin: Rc<Stream>, stdout: Rc<Stream>, sink: Si
     let code = ended(daemon, &connection, &stdout, &shared, input_ended, &ending, delivered).await;
     sink.leave(Some(&ending)).await;
     code
+}
+
+/// Waits until the daemon has ended: in which way, and whether stdin had ended before.
+///
+/// # Errors
+/// The editor has gone before: what the bridge exits with.
+async fn until_ended(
+    reports: &mut Receiver<Event>,
+    shared: &Rc<Shared>,
+    stdout: &Rc<Stream>,
+    sink: &Sink,
+) -> Result<(Ending, bool), u8> {
+    let mut input_ended = false;
+    let mut not_heard = None;
+    let mut silent_since = shared.blocks.get();
+    let ending = loop {
+        let report = match not_heard {
+            Some(until) => timeout_at(until, reports.recv()).await,
+            None if input_ended => timeout(LINGER, reports.recv()).await,
+            None => Ok(reports.recv().await),
+        };
+        match report {
+            Ok(Some(Event::InputEnded)) => {
+                input_ended = true;
+                let (stdout, shared) = (Rc::clone(stdout), Rc::clone(shared));
+                spawn(async move {
+                    stdout.reader_gone().await;
+                    let _ = shared.events.send(Event::ReaderGone).await;
+                });
+            }
+            // What it said before it stopped listening may still be under way.
+            Ok(Some(Event::NotHeard)) => not_heard = Some(Instant::now() + LAST_WORDS_LIMIT),
+            Ok(Some(Event::DaemonEnded(ending))) => break ending,
+            // An editor that leaves is no failure of ours.
+            Ok(Some(Event::ReaderGone)) => {
+                left_alone(sink, shared).await;
+                return Err(exit::OK);
+            }
+            Ok(Some(Event::OutputFailed(error))) => {
+                left_alone(sink, shared).await;
+                return Err(output_failed(&error));
+            }
+            Ok(None) => break Ending::Closed,
+            Err(_) if not_heard.is_some() => break Ending::Closed,
+            Err(_) => {
+                let blocks = shared.blocks.get();
+                if shared.waiting.borrow().is_empty() && blocks == silent_since {
+                    sink.leave(None).await;
+                    return Err(exit::OK);
+                }
+                silent_since = blocks;
+            }
+        }
+    };
+    Ok((ending, input_ended))
+}
+
+/// What an ending was in truth, as far as the daemon's last word says.
+fn explained(ending: Ending, daemon: &Daemon, shared: &Shared) -> Ending {
+    let last_word = shared.waiting.borrow().last_word();
+    match (ending, last_word) {
+        (Ending::Closed | Ending::Broken(_), Some(word)) => Ending::Explained(word),
+        (Ending::Closed, None) if shared.blocks.get() == 0 && matches!(daemon, Daemon::Lines(_)) => {
+            Ending::ClosedAtOnce
+        }
+        (ending, _) => ending,
+    }
 }
 
 /// Waits until a request waits or stdin has ended, for a while.
@@ -511,11 +526,4 @@ async fn refuse(stdin: &Stream, stdout: &Stream, refusal: &Refusal) {
             return;
         }
     }
-}
-
-/// Says something to the person who reads the editor's log of its agent.
-fn say(message: &str) {
-    use std::io::Write;
-    // Without a reader of stderr there is nobody to tell, and nothing to do about it.
-    let _ = writeln!(io::stderr(), "stdio_bus acp: {message}");
 }

@@ -12,11 +12,11 @@ use std::time::Duration;
 use tokio::sync::{Mutex, Notify};
 use tokio::time::{sleep, timeout};
 
-use super::BLOCK;
 use super::daemon::Url;
 use super::failure::{Ending, Failure};
 use super::frames::Framer;
 use super::stream::Stream;
+use super::terms::{BLOCK, say};
 use super::tls::Tls;
 use crate::random;
 use crate::websocket::client::{self, Reading, Request};
@@ -311,7 +311,7 @@ impl Receiver {
                 Event::Binary { bytes } => {
                     if !self.has_told_of_binary {
                         self.has_told_of_binary = true;
-                        super::say(&format!("a binary message of {bytes} bytes is left out, and so are all others"));
+                        say(&format!("a binary message of {bytes} bytes is left out, and so are all others"));
                     }
                 }
                 Event::Ping(payload) => {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 
-use crate::error::TILDE;
+use crate::address::TILDE;
 
 /// Where commands are looked for without a PATH: what execvp does (exec(3)).
 const DEFAULT_PATH: &str = "/bin:/usr/bin";

@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 
 use super::{Config, Pool};
-use crate::error::TILDE;
+use crate::address::TILDE;
 
 /// Endings of files that interpreters are given.
 const SCRIPTS: [&str; 12] = ["py", "js", "mjs", "cjs", "ts", "mts", "rb", "sh", "jar", "php", "json", "toml"];

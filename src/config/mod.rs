@@ -28,7 +28,6 @@ use thiserror::Error;
 
 use crate::address::{Address, is_loopback};
 use crate::bus::settings::{self, Assignment, Entry, Limits, MaxConnections, OnExit, Proxies, Routing, Settings};
-use crate::error::StartError;
 use crate::tokens::{self, Tokens};
 
 pub use document::Problem;
@@ -411,12 +410,6 @@ fn lines(origin: &str, problems: &[Problem], omitted: usize) -> String {
         lines.push(format!("{origin}: and {omitted} more"));
     }
     lines.join("\n")
-}
-
-impl From<ConfigError> for StartError {
-    fn from(error: ConfigError) -> Self {
-        Self::Config(Box::new(error))
-    }
 }
 
 impl Config {

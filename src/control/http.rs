@@ -8,6 +8,7 @@ use std::os::unix::net::{SocketAddr as UnixAddr, UnixStream};
 use std::time::Duration;
 
 use crate::address::Address;
+use crate::http1::{Error, Event, Head, Method, ResponseReader};
 
 /// How long the daemon may take for the connection, and for each part of its answer.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -52,12 +53,11 @@ impl Server {
     /// Asks, and waits for the whole answer.
     pub(super) fn ask(&self, ask: &Ask) -> io::Result<Answer> {
         let (mut stream, host) = self.connect()?;
-        let token = self.token.as_ref().map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
-        let length = if ask.method == "POST" { "Content-Length: 0\r\n" } else { "" };
-        let head = format!(
-            "{} {} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{token}{length}\r\n",
-            ask.method, ask.target
-        );
+        let head = Head::request(ask.method, &ask.target, &host)
+            .field("Connection", "close")
+            .field_if("Authorization", self.token.as_ref().map(|token| format!("Bearer {token}")))
+            .field_if("Content-Length", (ask.method == "POST").then_some(0))
+            .end();
         stream.write_all(head.as_bytes())?;
         let mut bytes = Vec::new();
         stream.read_to_end(&mut bytes)?;
@@ -94,46 +94,27 @@ impl Server {
     }
 }
 
-fn wrong(text: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, text)
-}
-
 fn parse(bytes: &[u8]) -> io::Result<Answer> {
-    let mut fields = [httparse::EMPTY_HEADER; 64];
-    let mut head = httparse::Response::new(&mut fields);
-    let begin = match head.parse(bytes) {
-        Ok(httparse::Status::Complete(length)) => length,
-        Ok(httparse::Status::Partial) if bytes.is_empty() => return Err(wrong("it closed without an answer")),
-        Ok(httparse::Status::Partial) => return Err(wrong("its answer was cut off")),
-        Err(_) => return Err(wrong("its answer is not HTTP; is this the admin listener?")),
-    };
-    let field = |name: &str| {
-        let found = head.headers.iter().find(|field| field.name.eq_ignore_ascii_case(name));
-        found.and_then(|field| std::str::from_utf8(field.value).ok())
-    };
-    let rest = &bytes[begin..];
-    let body = if field("transfer-encoding").is_some() {
-        unchunked(rest).ok_or_else(|| wrong("its answer was cut off"))?
-    } else {
-        let length = field("content-length").and_then(|digits| digits.parse().ok()).unwrap_or(rest.len());
-        rest.get(..length).ok_or_else(|| wrong("its answer was cut off"))?.to_vec()
-    };
-    Ok(Answer { status: head.code.unwrap_or_default(), body: String::from_utf8_lossy(&body).into_owned() })
-}
-
-/// What stands in chunks; none if the last one is missing.
-fn unchunked(mut bytes: &[u8]) -> Option<Vec<u8>> {
-    let mut body = Vec::new();
+    let mut reader = ResponseReader::new(Method::Get, u64::MAX);
+    let (mut status, mut body, mut at) = (0, Vec::new(), 0);
     loop {
-        let line = memchr::memchr(b'\n', bytes)?;
-        let digits = std::str::from_utf8(&bytes[..line]).ok()?.trim();
-        let length = usize::from_str_radix(digits, 16).ok()?;
-        let rest = &bytes[line + 1..];
-        if length == 0 {
-            return Some(body);
+        match reader.next(&bytes[at..], true) {
+            Event::Head(head) => {
+                status = head.status;
+                at += head.length;
+            }
+            Event::Data { data, length } => {
+                body.extend_from_slice(data);
+                at += length;
+            }
+            Event::More(length) => at += length,
+            Event::End(_) => return Ok(Answer { status, body: String::from_utf8_lossy(&body).into_owned() }),
+            Event::Wrong(error) => {
+                let is_known = matches!(error, Error::NOTHING | Error::CUT_OFF);
+                let why = if is_known { error.why } else { "its answer is not HTTP; is this the admin listener?" };
+                return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+            }
         }
-        body.extend_from_slice(rest.get(..length)?);
-        bytes = rest.get(length..)?.strip_prefix(b"\r\n")?;
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use rustix::event::{EventfdFlags, eventfd};
 
-use super::result_of;
+use super::result::result_of;
 
 /// What such a thread needs is little.
 const STACK: usize = 64 * 1024;

@@ -11,10 +11,12 @@ pub mod epoll;
 mod half_closed;
 mod instance;
 pub mod kernel;
+mod result;
 pub mod ring;
 pub mod uring;
 
 pub(crate) use aside::leave_signals_to_the_loop;
+pub(crate) use result::result_of;
 
 use std::io;
 use std::os::fd::RawFd;
@@ -256,9 +258,4 @@ pub trait Io {
 
     /// For the log: what is in use, and why memory is not registered if it is not.
     fn describe(&self) -> (String, Option<&io::Error>);
-}
-
-/// What a call has returned, as a completion says it.
-pub(crate) fn result_of(returned: isize) -> i32 {
-    if returned < 0 { -io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO) } else { returned as i32 }
 }

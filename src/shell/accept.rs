@@ -1,18 +1,20 @@
-//! Where clients come in: accepting, waiting when that fails for want of descriptors, and closing for good.
+//! Where connections come in: accepting, waiting when that fails for want of descriptors, and closing for good.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use rustix::io::ioctl_fionbio;
-use rustix::net::{Shutdown, SocketFlags, accept_with, shutdown};
+use rustix::net::{SocketFlags, accept_with};
 
-use super::acceptor::{FIRST_ACCEPT_DELAY, LONGEST_ACCEPT_DELAY};
-use super::connection::{Connection, Descriptor, Kind};
-use super::hands::Hands;
+use super::connection::Connection;
+use super::handshakes::state::AcceptedSocket;
 use super::listen::BACKLOG;
-use super::lobby::Newcomer;
+use super::listeners::Accepting;
 use super::operation::Operation;
-use super::{Shell, source};
+use super::reactor::Reactor;
+use super::source;
+use super::timers::Timer;
+use super::turn::Shell;
 use crate::bus::port::{ClientKey, Moment, Origin, Peer, Place};
 use crate::io::{Io, Submission};
 
@@ -25,111 +27,74 @@ impl<I: Io> Shell<I> {
         begun: &[u8],
         connection: impl FnOnce(Peer) -> Connection,
     ) -> Option<ClientKey> {
-        let hands = &mut self.hands;
-        let (client, effects) = self.bus.connect(hands.clock.now(), listener, origin);
-        let slot = client.map(|client| {
-            let slot = hands.connections.insert(connection(Peer::Client(client)));
-            hands.clients[client.index()] = Some(slot);
-            hands.mind_silence(listener, slot);
-            slot
-        });
-        if slot.is_some() {
-            hands.notify.changed();
+        let reactor = &mut self.reactor;
+        let now = reactor.clock.now();
+        let (client, effects) = self.bus.connect(now, listener, origin);
+        let added = client.map(|client| reactor.connections.add(connection(Peer::Client(client))));
+        let mut is_kept = true;
+        if let Some((slot, number)) = added {
+            reactor.notify.changed();
+            reactor.track_liveness(now, listener, slot);
+            reactor.begin_pings(now, slot, number);
+            is_kept = begun.is_empty() || reactor.keep(slot, begun);
         }
-        let is_kept = slot.is_none_or(|slot| begun.is_empty() || hands.keep(slot, begun));
-        hands.carry_out(effects, None);
-        match slot.filter(|slot| hands.connections.contains(*slot)) {
-            Some(slot) if !is_kept => {
-                let now = self.hands.clock.now();
-                self.refuse_to_keep(now, slot);
+        reactor.carry_out(effects, None);
+        if let Some((slot, _)) = added.filter(|(slot, _)| reactor.connections.contains(*slot)) {
+            if !is_kept {
+                reactor.refuse_to_keep(now, slot);
+            } else if begun.is_empty() {
+                reactor.arm_read(slot);
+            } else {
+                // It is read on once the core has seen what has come.
+                reactor.connections.resume_soon(slot);
             }
-            // It is read on once the core has seen what has come.
-            Some(slot) if !begun.is_empty() => hands.resume_soon(slot),
-            Some(slot) => hands.arm_read(slot),
-            None => {}
+            reactor.after_frames(now, slot);
         }
-        if let Some(slot) = slot.filter(|slot| self.hands.connections.contains(*slot)) {
-            let now = self.hands.clock.now();
-            self.hands.begin_pings(now, slot);
-            self.hands.after_frames(now, slot);
-        }
-        self.tell_news();
-        self.hands.crowd_lobby(self.bus.free_slots());
+        self.reactor.limit_handshakes(self.bus.free_slots());
         client
     }
 
     pub(super) fn accepted(&mut self, now: Moment, index: usize, result: i32) {
-        let hands = &mut self.hands;
-        let acceptor = &mut hands.acceptors[index];
-        debug_assert!(acceptor.accepting);
-        acceptor.accepting = false;
-        if std::mem::take(&mut acceptor.awaiting) {
-            acceptor.is_awaited = result >= 0;
-            return if hands.closed_for_good { hands.close_acceptor(index) } else { hands.arm_accept(index) };
-        }
+        let acceptor = self.reactor.listeners.acceptor(index);
+        debug_assert!(acceptor.is_busy());
+        let ended = acceptor.end(result >= 0);
         // SAFETY: the kernel has just made this descriptor for us.
-        let socket = (result >= 0).then(|| unsafe { OwnedFd::from_raw_fd(result) });
+        let accept = || unsafe { OwnedFd::from_raw_fd(result) };
+        let socket = (result >= 0 && ended == Some(Accepting::Accept)).then(accept);
         if let Some(socket) = socket {
-            acceptor.delay = FIRST_ACCEPT_DELAY;
             self.take_in(now, index, socket);
-            if !self.hands.closed_for_good {
-                return self.hands.arm_accept(index);
+        }
+        if self.reactor.listeners.is_closed(index) {
+            if ended == Some(Accepting::Accept) {
+                self.empty_backlog(now, index);
             }
+            return self.reactor.close_acceptor(index);
         }
-        if self.hands.closed_for_good {
-            self.empty_backlog(now, index);
-            return self.hands.close_acceptor(index);
-        }
-        let acceptor = &mut self.hands.acceptors[index];
-        if acceptor.listening.is_none() || acceptor.is_shut {
-            return;
-        }
-        if acceptor.reopens {
-            return acceptor.retry_at = Some(now);
-        }
-        acceptor.is_ended = matches!(-result, libc::EINVAL | libc::EBADF | libc::ENOTSOCK | libc::EOPNOTSUPP);
-        let error = io::Error::from_raw_os_error(-result);
-        // The client gave up before it was accepted, or nothing has happened (accept(2)).
-        if matches!(-result, libc::ECONNABORTED | libc::ECANCELED | libc::EAGAIN | libc::EINTR) {
-            return self.hands.arm_accept(index);
-        }
-        if acceptor.may_tell(now) {
-            let remedy = match -result {
-                libc::EMFILE | libc::ENFILE => "; raise RLIMIT_NOFILE (ulimit -n, LimitNOFILE)",
-                _ => "",
-            };
-            tracing::error!(
-                reason = "accept_paused",
-                "cannot accept on {}: {error}; trying again until it works{remedy}",
-                acceptor.address
-            );
-        }
-        acceptor.retry_at = Some(now.after(acceptor.delay));
-        acceptor.delay = (2 * acceptor.delay).min(LONGEST_ACCEPT_DELAY);
+        self.reactor.accept_again(now, index, result);
     }
-}
 
-impl<I: Io> Shell<I> {
     /// Makes a client of a socket that was accepted, unless the core does not take it, or its PROXY header comes first.
     fn take_in(&mut self, now: Moment, index: usize, socket: OwnedFd) {
-        let Some(listening) = &self.hands.acceptors[index].listening else { return };
-        let (listener, descriptor) = (listening.listener, socket.as_raw_fd());
-        let place = source::of(&socket, listening.is_unix());
+        let acceptor = self.reactor.listeners.acceptor(index);
+        let place = source::of(&socket, acceptor.is_unix());
+        let Some(listener) = acceptor.listener() else {
+            let is_unix = acceptor.is_unix();
+            return self.admin_connected(now, socket, place, is_unix);
+        };
+        let descriptor = socket.as_raw_fd();
         if place == Place::Inherited && self.bus.is_behind_proxies(listener) {
             // Nobody can say any more whether its header would have been believed: a proxy's check, most often.
-            let address = &self.hands.acceptors[index].address;
+            let address = acceptor.address();
             tracing::debug!("a connection to {address} was reset before anybody could see where it came from");
             drop(socket);
-            return self.hands.free_descriptor();
+            return self.reactor.free_descriptor();
         }
-        if self.bus.awaits_header(listener, place).is_some() || self.hands.doors[listener].is_some() {
-            return self.await_word(now, Newcomer { socket, acceptor: index, listener, place });
+        if self.bus.awaits_header(listener, place).is_some() || self.reactor.listeners.speaks_web(listener) {
+            return self.begin_handshake(now, AcceptedSocket { socket, acceptor: index, listener, place });
         }
-        let client = self.add_client(listener, place.into(), &[], |peer| {
-            Connection::new(peer, Kind::Socket, Descriptor::Owned(socket), None)
-        });
+        let client = self.add_client(listener, place.into(), &[], |peer| Connection::socket(peer, socket));
         if let Some(number) = client.and_then(|client| self.bus.client_number(client)) {
-            let address = &self.hands.acceptors[index].address;
+            let address = self.reactor.listeners.address(index);
             tracing::debug!(client = number, descriptor, "accepted on {address} from {place}");
         }
     }
@@ -137,88 +102,130 @@ impl<I: Io> Shell<I> {
     /// Takes in who has connected before a socket is closed for good: closing it would reset them, although the kernel
     /// has told them that they are connected. In one that is not ours they wait for the next daemon.
     fn empty_backlog(&mut self, now: Moment, index: usize) {
-        let listening = self.hands.acceptors[index].listening.as_ref();
-        let Some(listening) = listening.filter(|listening| !listening.is_inherited) else { return };
-        let Ok(listening) = listening.socket.try_clone() else { return };
+        let Some(socket) = self.reactor.listeners.acceptor(index).own_socket() else { return };
+        let Ok(listening) = socket.try_clone_to_owned() else { return };
         if ioctl_fionbio(&listening, true).is_err() {
             return;
         }
         for _ in 0..BACKLOG {
             let Ok(socket) = accept_with(&listening, SocketFlags::CLOEXEC) else { return };
-            self.hands.io.opened(socket.as_raw_fd());
+            self.reactor.io.opened(socket.as_raw_fd());
             self.take_in(now, index, socket);
         }
     }
 }
 
-impl<I: Io> Hands<I> {
+impl<I: Io> Reactor<I> {
+    /// Has the kernel accept from a socket, or wait for a connection, if it may.
     pub(super) fn arm_accept(&mut self, index: usize) {
-        let acceptor = &mut self.acceptors[index];
-        let Some(listening) = &acceptor.listening else { return };
-        // At a door it can be said that there is no room, and health be told.
-        let is_paused = self.accept_paused && self.doors.get(listening.listener).is_none_or(Option::is_none);
-        if acceptor.accepting || acceptor.is_shut || is_paused || acceptor.retry_at.is_some() {
+        if self.listeners.is_paused(index) {
             return;
         }
-        acceptor.accepting = true;
-        let socket = listening.socket.as_raw_fd();
-        // What others gave us may be non-blocking, and then the ring does not wait in accept(2); and a wait takes no
-        // connection that the next daemon could have.
-        acceptor.awaiting = listening.is_inherited && !std::mem::take(&mut acceptor.is_awaited);
-        let accept = match acceptor.awaiting {
-            true => Submission::AwaitConnection { socket },
-            false => Submission::Accept { socket },
+        let acceptor = self.listeners.acceptor(index);
+        let Some(accepting) = acceptor.begin() else { return };
+        let Some(socket) = acceptor.socket().map(|socket| socket.as_raw_fd()) else { return };
+        let accept = match accepting {
+            Accepting::Await => Submission::AwaitConnection { socket },
+            Accepting::Accept => Submission::Accept { socket },
         };
-        // SAFETY: the socket stays open while `accepting` is set.
+        // SAFETY: the socket stays open while this is in flight.
         unsafe { self.io.submit(accept, Operation::Accept.token(index)) };
     }
 
-    /// Whoever connects to a listener is refused from now on. Its sockets keep their addresses.
-    pub(super) fn close_listener(&mut self, listener: usize) {
-        for acceptor in self.acceptors.iter_mut().filter(|acceptor| acceptor.listener() == Some(listener)) {
-            acceptor.is_shut = true;
-            if let Some(listening) = &acceptor.listening {
-                // An accept that is in flight completes after this. A socket that ceases to listen is made anew.
-                let _ = shutdown(&listening.socket, Shutdown::Both);
+    /// Goes on accepting after this result: at once, or later.
+    fn accept_again(&mut self, now: Moment, index: usize, result: i32) {
+        let acceptor = self.listeners.acceptor(index);
+        if result >= 0 {
+            return self.arm_accept(index);
+        }
+        if acceptor.is_shut() {
+            return;
+        }
+        if acceptor.is_reopening() {
+            return self.retry_accepting(now, index);
+        }
+        // The client gave up before it was accepted, or nothing has happened (accept(2)).
+        if matches!(-result, libc::ECONNABORTED | libc::ECANCELED | libc::EAGAIN | libc::EINTR) {
+            return self.arm_accept(index);
+        }
+        if acceptor.may_tell(now) {
+            let error = io::Error::from_raw_os_error(-result);
+            let remedy = match -result {
+                libc::EMFILE | libc::ENFILE => "; raise RLIMIT_NOFILE (ulimit -n, LimitNOFILE)",
+                _ => "",
+            };
+            tracing::error!(
+                reason = "accept_paused",
+                "cannot accept on {}: {error}; trying again until it works{remedy}",
+                acceptor.address()
+            );
+        }
+        let delay = acceptor.fail(-result);
+        self.timers.set(Timer::Accept(index), &mut acceptor.retry, Some(now.after(delay)));
+    }
+
+    /// A socket from which nothing could be accepted is tried again.
+    pub(super) fn retry_accepting(&mut self, now: Moment, index: usize) {
+        let acceptor = self.listeners.acceptor(index);
+        self.timers.set(Timer::Accept(index), &mut acceptor.retry, None);
+        match acceptor.open_anew_if_ended(now) {
+            Ok(()) => self.arm_accept(index),
+            Err(delay) => self.timers.set(Timer::Accept(index), &mut acceptor.retry, Some(now.after(delay))),
+        }
+    }
+
+    /// A descriptor was closed: accepting may work again.
+    pub(super) fn free_descriptor(&mut self) {
+        for index in 0..self.listeners.len() {
+            let acceptor = self.listeners.acceptor(index);
+            if acceptor.retry.is_set() {
+                self.timers.set(Timer::Accept(index), &mut acceptor.retry, Some(self.clock.now()));
             }
         }
     }
 
-    /// Listens again where [`Hands::close_listener`] has ceased to.
+    /// The core takes clients again.
+    pub(super) fn resume_accepting(&mut self) {
+        self.listeners.resume();
+        self.start_accepting();
+    }
+
+    /// Has the kernel accept from every socket that it may accept from.
+    pub(super) fn start_accepting(&mut self) {
+        (0..self.listeners.len()).for_each(|index| self.arm_accept(index));
+    }
+
+    /// Listens again where a listener was closed.
     pub(super) fn open_listener(&mut self, listener: usize) {
         let now = self.clock.now();
-        for index in 0..self.acceptors.len() {
-            let acceptor = &mut self.acceptors[index];
-            if acceptor.listener() != Some(listener) || !std::mem::take(&mut acceptor.is_shut) {
+        for index in 0..self.listeners.len() {
+            let acceptor = self.listeners.acceptor(index);
+            if acceptor.listener() != Some(listener) || !acceptor.reopen() {
                 continue;
             }
-            (acceptor.is_ended, acceptor.reopens) = (true, true);
             // What is in flight on the old socket completes first, with an error that leads here, too.
-            if !acceptor.accepting {
-                acceptor.retry_at = Some(now);
+            if !acceptor.is_busy() {
+                self.retry_accepting(now, index);
             }
         }
-        self.retry_accepting(now);
+    }
+
+    /// The core takes no more clients. Operators may still come.
+    pub(super) fn stop_accepting(&mut self) {
+        self.listeners.close();
+        for index in 0..self.listeners.len() {
+            if self.listeners.is_closed(index) {
+                self.close_acceptor(index);
+            }
+        }
     }
 
     /// Closes a listening socket, once nothing is accepted from it any more (spec 10.2.1).
     pub(super) fn close_acceptor(&mut self, index: usize) {
-        let acceptor = &mut self.acceptors[index];
-        acceptor.retry_at = None;
-        if acceptor.accepting {
-            self.io.cancel(Operation::Accept.token(index));
-        } else {
-            acceptor.listening = None;
-        }
-    }
-
-    pub(super) fn retry_accepting(&mut self, now: Moment) {
-        for index in 0..self.acceptors.len() {
-            if self.acceptors[index].retry_at.is_some_and(|at| at <= now) {
-                self.acceptors[index].retry_at = None;
-                self.acceptors[index].open_anew_if_ended(now);
-                self.arm_accept(index);
-            }
+        let acceptor = self.listeners.acceptor(index);
+        self.timers.set(Timer::Accept(index), &mut acceptor.retry, None);
+        if acceptor.close() {
+            self.cancel(Operation::Accept, index);
         }
     }
 }

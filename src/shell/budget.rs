@@ -1,5 +1,8 @@
 //! What the shell remembers of how much memory is lent, and what the core was told of it.
 
+use std::time::Duration;
+
+use super::timers::Armed;
 use crate::bus::port::Moment;
 
 /// How short memory is.
@@ -16,15 +19,19 @@ pub(super) enum Stage {
 pub(super) struct Budget {
     pub most: usize,
     /// What the core was told last, and when it may be told of each stage again.
-    pub told: Stage,
-    pub short_at: Moment,
-    pub over_at: Moment,
+    told: Stage,
+    short_at: Moment,
+    over_at: Moment,
     /// The system has refused memory since the core was told so, and when it is told again.
     pub refused: bool,
     pub refused_at: Moment,
     pub trim_at: Option<Moment>,
     /// Connections whose next read needs a larger block, and waits.
     pub waiting: Vec<usize>,
+    /// The core has been told of them, and they may try again although memory is short.
+    pub may_grow: bool,
+    /// When it is looked at although nothing happens.
+    pub timer: Armed,
 }
 
 impl Budget {
@@ -39,7 +46,41 @@ impl Budget {
             refused_at: Moment(0),
             trim_at: None,
             waiting: Vec::new(),
+            may_grow: false,
+            timer: Armed::default(),
         }
+    }
+
+    /// Whether the core is told now that memory is at this stage.
+    pub(super) fn is_to_be_told(&self, now: Moment, stage: Stage) -> bool {
+        match stage {
+            Stage::Enough => self.told > Stage::Enough,
+            Stage::Short => self.short_at <= now,
+            Stage::Over => self.over_at <= now,
+        }
+    }
+
+    /// It is told, and may be told of the same after so long.
+    pub(super) fn told(&mut self, now: Moment, stage: Stage, again: Duration) {
+        self.told = stage;
+        if stage > Stage::Enough {
+            self.short_at = now.after(again);
+        }
+        if stage == Stage::Over {
+            self.over_at = now.after(again);
+        }
+    }
+
+    /// When there is something to do although nothing happens, with so much memory lent. `is_spent` says that the reserve
+    /// is in use.
+    pub(super) fn due(&self, lent: usize, is_spent: bool) -> Option<Moment> {
+        let tell = match self.stage(lent) {
+            Stage::Enough => None,
+            Stage::Short => Some(self.short_at),
+            Stage::Over => Some(self.over_at),
+        };
+        let refused = (self.refused || is_spent).then_some(self.refused_at);
+        [tell, refused, self.trim_at].into_iter().flatten().min()
     }
 
     /// Memory is short when more than this is lent.

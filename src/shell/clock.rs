@@ -86,7 +86,7 @@ impl Clock {
         }
         if let Some(planned) = planned.filter(|planned| waited > *planned + TOLERANCE) {
             gap.held_up = waited - planned;
-            // Whoever is late again and again acts each other time.
+            // A loop that is late again and again acts each other time.
             if self.hears_until <= before {
                 self.hears_until = self.now + HEARING;
             }

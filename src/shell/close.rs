@@ -2,38 +2,32 @@
 
 use rustix::net::{Shutdown, shutdown};
 
-use super::connection::{Closing, Descriptor, End, Kind};
-use super::hands::Hands;
+use super::connection::{Closing, Flight};
 use super::operation::Operation;
+use super::reactor::Reactor;
+use super::timers::Timer;
 use crate::bus::port::{Close, Input, Moment, Peer, Reason};
 use crate::io::{Io, Submission, tells_half_closed};
 
-impl<I: Io> Hands<I> {
+impl<I: Io> Reactor<I> {
     /// Watches for the other side's leaving where no read would show it: a paused or half-closed client, and a worker's
     /// stdin.
     pub(super) fn watch(&mut self, slot: usize) {
         let Some(connection) = self.connections.get_mut(slot) else { return };
-        let wanted = match connection.kind {
-            Kind::Socket => connection.paused || connection.end != End::Open,
-            Kind::Worker => true,
-            Kind::Stdio => false,
-        };
-        let Some(descriptor) = connection
-            .out()
-            .map(Descriptor::raw)
-            .filter(|_| wanted && !connection.watching && connection.closing < Closing::ShutDown)
-        else {
+        let is_socket = connection.ends.is_socket() && connection.is_not_read();
+        let wanted = is_socket || connection.ends.is_worker();
+        let Some(descriptor) = connection.ends.raw_output() else { return };
+        if !wanted || connection.closing >= Closing::ShutDown || !connection.in_flight.add(Flight::Watch) {
             return;
-        };
-        connection.watching = true;
-        let half_closed = connection.is_half_closed();
-        // SAFETY: the descriptor stays open while `watching` is set.
+        }
+        let half_closed = connection.incoming.is_half_closed();
+        // SAFETY: the descriptor stays open while this is in flight.
         unsafe { self.io.submit(Submission::Watch { descriptor, half_closed }, Operation::Watch.token(slot)) };
     }
 
     pub(super) fn watched(&mut self, now: Moment, slot: usize, result: i32) {
-        debug_assert!(self.connections[slot].watching);
-        self.connections[slot].watching = false;
+        let was_watching = self.connections[slot].in_flight.remove(Flight::Watch);
+        debug_assert!(was_watching);
         if self.remove_if_idle(slot) {
             return;
         }
@@ -42,7 +36,7 @@ impl<I: Io> Hands<I> {
             return self.close_stdin_when_idle(slot);
         }
         if tells_half_closed(result) {
-            connection.half_closed = true;
+            connection.incoming.half_close();
             self.tell_half_closed(slot);
             return self.watch(slot);
         }
@@ -50,7 +44,7 @@ impl<I: Io> Hands<I> {
         // A socket that is read again will show its end by itself, after its last bytes; and one that will only send
         // nothing more may still wait for answers. Unix sockets tell that from a full close; on TCP the next send does.
         let has_gone = result & i32::from(libc::POLLERR | libc::POLLHUP) != 0;
-        if connection.kind == Kind::Worker || ((connection.paused || connection.end != End::Open) && has_gone) {
+        if connection.ends.is_worker() || (connection.is_not_read() && has_gone) {
             self.broken(now, slot, peer, "the other side has gone".to_owned());
         }
     }
@@ -59,9 +53,9 @@ impl<I: Io> Hands<I> {
     pub(super) fn tell_half_closed(&mut self, slot: usize) {
         let connection = &self.connections[slot];
         if let Peer::Client(client) = connection.peer
-            && connection.kind == Kind::Socket
-            && connection.paused
-            && connection.is_half_closed()
+            && connection.ends.is_socket()
+            && connection.incoming.is_paused
+            && connection.incoming.is_half_closed()
         {
             self.tell(self.clock.now(), Input::SendsNoMore { client });
         }
@@ -71,46 +65,36 @@ impl<I: Io> Hands<I> {
     pub(super) fn close_after_flush(&mut self, slot: usize) {
         let connection = &mut self.connections[slot];
         connection.closing = connection.closing.max(Closing::AfterFlush);
-        self.mark_dirty(slot);
+        self.connections.mark_dirty(slot);
     }
 
     pub(super) fn shut_down(&mut self, now: Moment, slot: usize) {
         let connection = &mut self.connections[slot];
         connection.closing = Closing::ShutDown;
-        match connection.kind {
-            Kind::Worker => {
-                if connection.watching {
-                    self.io.cancel(Operation::Watch.token(slot));
-                }
-                self.close_stdin_when_idle(slot);
+        if connection.ends.is_worker() {
+            if connection.in_flight.has(Flight::Watch) {
+                self.cancel(Operation::Watch, slot);
             }
-            Kind::Socket => {
-                if let Some(descriptor) = connection.out() {
-                    // Whoever has gone already needs no end.
-                    let _ = shutdown(descriptor, Shutdown::Write);
-                }
-                if connection.end != End::Open {
-                    let peer = connection.peer;
-                    self.tell(now, Input::Ended { peer, partial: 0 });
-                } else {
-                    self.arm_read(slot);
-                }
-            }
-            Kind::Stdio => {
-                let peer = connection.peer;
-                self.tell(now, Input::Ended { peer, partial: 0 });
-            }
+            return self.close_stdin_when_idle(slot);
+        }
+        let is_socket = connection.ends.is_socket();
+        if is_socket && let Some(socket) = connection.ends.output() {
+            // A client that has gone already needs no end.
+            let _ = shutdown(socket, Shutdown::Write);
+        }
+        if is_socket && !connection.incoming.has_ended() {
+            self.arm_read(slot);
+        } else {
+            let peer = connection.peer;
+            self.tell(now, Input::Ended { peer, partial: 0 });
         }
     }
 
     pub(super) fn close_stdin_when_idle(&mut self, slot: usize) {
         let connection = &mut self.connections[slot];
-        if connection.kind == Kind::Worker
-            && connection.closing == Closing::ShutDown
-            && !connection.writing
-            && !connection.watching
-        {
-            connection.output = None;
+        let is_busy = connection.in_flight.has(Flight::Write) || connection.in_flight.has(Flight::Watch);
+        if connection.ends.is_worker() && connection.closing == Closing::ShutDown && !is_busy {
+            connection.ends.close_output();
         }
     }
 
@@ -119,15 +103,13 @@ impl<I: Io> Hands<I> {
         if how == Close::Refuse {
             return self.hear_to_the_end(slot);
         }
-        self.prepare_goodbye(slot, why);
+        self.set_close_frame(slot, why);
         let connection = &mut self.connections[slot];
-        connection.discard = true;
-        // What it sends is thrown away, so nobody has to be spared it.
-        connection.paused = false;
+        connection.incoming.discard();
         connection.release_inbox(self.io.buffers());
-        if connection.reading && connection.inbox.weight() > 0 {
+        if connection.in_flight.has(Flight::Read) && connection.inbox.weight() > 0 {
             // It goes on without the memory of its line.
-            self.io.cancel(Operation::Read.token(slot));
+            self.cancel(Operation::Read, slot);
         }
         match how {
             Close::Now => self.leave(slot),
@@ -142,11 +124,11 @@ impl<I: Io> Hands<I> {
     /// presented as far as it has come.
     fn hear_to_the_end(&mut self, slot: usize) {
         let connection = &mut self.connections[slot];
-        connection.paused = false;
-        if connection.reading && !connection.inbox.is_empty() {
-            self.io.cancel(Operation::Read.token(slot));
+        connection.incoming.is_paused = false;
+        if connection.in_flight.has(Flight::Read) && !connection.inbox.is_empty() {
+            self.cancel(Operation::Read, slot);
         }
-        self.resume_soon(slot);
+        self.connections.resume_soon(slot);
     }
 
     /// Ends everything of a connection that is in flight; it goes when the last of it has completed.
@@ -156,25 +138,25 @@ impl<I: Io> Hands<I> {
             return;
         }
         connection.closing = Closing::Leaving;
-        if connection.kind == Kind::Socket
-            && let Some(input) = &connection.input
-        {
-            // All operations on the socket complete after this.
-            let _ = shutdown(input, Shutdown::Both);
+        let is_socket = connection.ends.is_socket();
+        if is_socket && let Some(socket) = connection.ends.input() {
+            // All reads and writes of the socket complete after this.
+            let _ = shutdown(socket, Shutdown::Both);
         }
-        let flights = [
-            (connection.reading && connection.kind != Kind::Socket, Operation::Read),
-            (connection.writing && connection.kind != Kind::Socket, Operation::Write),
-            (connection.watching, Operation::Watch),
-            (connection.reading_stderr, Operation::ReadStderr),
+        let in_flight = connection.in_flight;
+        let has_rest_of_stderr = connection.stderr.is_some() && !in_flight.has(Flight::Stderr);
+        let operations = [
+            (Flight::Read, Operation::Read, !is_socket),
+            (Flight::Write, Operation::Write, !is_socket),
+            (Flight::Watch, Operation::Watch, true),
+            (Flight::Stderr, Operation::ReadStderr, true),
         ];
-        let has_stderr = connection.stderr.is_some() && !connection.reading_stderr;
-        for (in_flight, operation) in flights {
-            if in_flight {
-                self.io.cancel(operation.token(slot));
+        for (flight, operation, needs_it) in operations {
+            if needs_it && in_flight.has(flight) {
+                self.cancel(operation, slot);
             }
         }
-        if has_stderr {
+        if has_rest_of_stderr {
             self.read_stderr(slot, Operation::ReadRestOfStderr);
         }
         self.remove_if_idle(slot);
@@ -187,36 +169,32 @@ impl<I: Io> Hands<I> {
             return false;
         }
         // What an inherited descriptor still has in flight may never complete, and nobody waits for it.
+        let is_idle = connection.in_flight.is_empty();
         let client = match connection.peer {
-            Peer::Client(client) if connection.is_idle() || connection.kind == Kind::Stdio => Some(client),
+            Peer::Client(client) if is_idle || connection.ends.is_stdio() => Some(client),
             _ => None,
         };
-        if connection.is_idle() {
-            let mut connection = self.connections.remove(slot);
-            if connection.kind == Kind::Stdio {
-                self.count_unwritten(connection.outbox.lines());
-            }
-            connection.outbox.clear(self.io.buffers());
-            connection.inbox.release(self.io.buffers());
-            drop(connection);
-            self.free_descriptor();
+        if is_idle {
+            self.remove(slot);
         }
         if let Some(client) = client
-            && self.clients[client.index()] == Some(slot)
+            && self.connections.release_client(client, slot)
         {
-            self.clients[client.index()] = None;
             self.notify.changed();
             self.tell(self.clock.now(), Input::Closed { client });
         }
         true
     }
 
-    /// A descriptor was closed: accepting may work again.
-    pub(super) fn free_descriptor(&mut self) {
-        for acceptor in &mut self.acceptors {
-            if acceptor.retry_at.is_some() {
-                acceptor.retry_at = Some(self.clock.now());
-            }
+    fn remove(&mut self, slot: usize) {
+        let mut connection = self.connections.remove(slot);
+        self.timers.set(Timer::Connection(slot), &mut connection.timer, None);
+        if connection.ends.is_stdio() {
+            self.stdio.count_unwritten(connection.outbox.lines());
         }
+        connection.outbox.clear(self.io.buffers());
+        connection.inbox.release(self.io.buffers());
+        drop(connection);
+        self.free_descriptor();
     }
 }

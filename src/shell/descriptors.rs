@@ -2,7 +2,8 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use super::{admin, lobby};
+use super::admin;
+use super::handshakes::state::BEYOND;
 use crate::bus::settings::MAX_CONNECTIONS;
 use crate::config::{Config, Listen, Listener};
 use crate::error::StartError;
@@ -22,32 +23,32 @@ pub(crate) struct Need {
     /// Clients that are accepted; none come but over stdio if there is no listener.
     clients: usize,
     /// Connections that have to say something first, beyond the slots of clients that are free.
-    lobby: usize,
+    handshakes: usize,
     workers: usize,
 }
 
 impl Need {
     pub(crate) fn of(config: &Config) -> Self {
-        let has_lobby = |listener: &Listener| listener.entry.proxy.is_some() || listener.web.is_some();
+        let has_handshakes = |listener: &Listener| listener.entry.proxy.is_some() || listener.web.is_some();
         let accepts = config.listeners.iter().any(|listener| listener.listen != Listen::Stdio);
         let of_admin = if config.admin.is_some() { admin::MOST_CONNECTIONS + admin::MOST_SOCKETS } else { 0 };
         let workers = config.max_workers();
         Self {
             least: OWN + config.listeners.len() + PER_WORKER * workers + of_admin,
             clients: if accepts { MAX_CONNECTIONS } else { 0 },
-            lobby: if config.listeners.iter().any(has_lobby) { lobby::BEYOND } else { 0 },
+            handshakes: if config.listeners.iter().any(has_handshakes) { BEYOND } else { 0 },
             workers,
         }
     }
 
     /// All of it.
     pub(crate) fn most(&self) -> u64 {
-        (self.least + self.clients + self.lobby) as u64
+        (self.least + self.clients + self.handshakes) as u64
     }
 
     /// What it adds up to, for people.
     pub(crate) fn sum(&self) -> String {
-        let (of_workers, rest) = (PER_WORKER * self.workers, self.lobby + self.least - PER_WORKER * self.workers);
+        let (of_workers, rest) = (PER_WORKER * self.workers, self.handshakes + self.least - PER_WORKER * self.workers);
         format!(
             "{} are needed at most: {of_workers} for {} workers, {} for clients, {rest} for everything else",
             self.most(),
@@ -59,15 +60,15 @@ impl Need {
     /// Clients that fit into so many descriptors; none if the daemon itself does not.
     pub(crate) fn clients_within(&self, allowed: u64) -> Option<usize> {
         let rest = self.rest(allowed)?;
-        let for_clients = rest - self.lobby_within(allowed).min(rest);
+        let for_clients = rest - self.handshakes_within(allowed).min(rest);
         let fits = self.clients == 0 || for_clients >= FEWEST_CLIENTS;
         fits.then_some(for_clients.min(self.clients))
     }
 
     /// Those of them that may have to say something first: one at least, where some have to.
-    fn lobby_within(&self, allowed: u64) -> usize {
+    fn handshakes_within(&self, allowed: u64) -> usize {
         let share = self.rest(allowed).unwrap_or(0) / 4;
-        self.lobby.min(share.max(1))
+        self.handshakes.min(share.max(1))
     }
 
     /// What the daemon itself leaves of so many.
@@ -88,7 +89,7 @@ pub(super) struct Allowance {
     /// Clients that fit, if those are fewer than there may be, and the limit that says so.
     pub fewer_clients: Option<(usize, u64)>,
     /// Connections that may have to say something first, beyond the slots of clients that are free.
-    pub lobby: usize,
+    pub handshakes: usize,
 }
 
 /// Raises the soft limit of descriptors as far as is needed and allowed.
@@ -107,18 +108,18 @@ pub(super) fn allow(need: Need) -> Result<Allowance, StartError> {
         setrlimit(Resource::Nofile, limit).map_err(|error| StartError::io("raise RLIMIT_NOFILE")(error.into()))?;
     }
     let Some(allowed) = of_workers.maximum.filter(|allowed| *allowed < most) else {
-        return Ok(Allowance { of_workers, fewer_clients: None, lobby: lobby::BEYOND });
+        return Ok(Allowance { of_workers, fewer_clients: None, handshakes: BEYOND });
     };
     let fit = need.clients_within(allowed).ok_or_else(|| need.refusal(allowed))?;
     let fewer_clients = (fit < need.clients).then_some((fit, allowed));
-    Ok(Allowance { of_workers, fewer_clients, lobby: need.lobby_within(allowed) })
+    Ok(Allowance { of_workers, fewer_clients, handshakes: need.handshakes_within(allowed) })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const TCP: Need = Need { least: 40, clients: MAX_CONNECTIONS, lobby: 0, workers: 5 };
+    const TCP: Need = Need { least: 40, clients: MAX_CONNECTIONS, handshakes: 0, workers: 5 };
 
     #[test]
     fn as_many_clients_fit_as_descriptors_are_left() {
@@ -130,9 +131,9 @@ mod tests {
 
     #[test]
     fn who_has_to_say_something_first_takes_a_quarter_at_most() {
-        let web = Need { lobby: 256, ..TCP };
-        assert_eq!((web.clients_within(140), web.lobby_within(140)), (Some(75), 25));
-        assert_eq!((web.clients_within(42), web.lobby_within(42)), (Some(1), 1));
+        let web = Need { handshakes: 256, ..TCP };
+        assert_eq!((web.clients_within(140), web.handshakes_within(140)), (Some(75), 25));
+        assert_eq!((web.clients_within(42), web.handshakes_within(42)), (Some(1), 1));
         assert_eq!(web.clients_within(2000), Some(MAX_CONNECTIONS));
         assert_eq!(web.most(), 40 + 1024 + 256);
     }

@@ -2,14 +2,22 @@
 
 use std::rc::Rc;
 
-use super::hands::{Hands, Source};
-use super::log;
 use super::outbox::are_held;
+use super::reactor::Reactor;
 use crate::bus::port::{Effect, Effects, Peer};
 use crate::io::Io;
-use crate::scan::Span;
+use crate::io::buffers::Block;
+use crate::scan::{Span, Window};
 
-impl<I: Io> Hands<I> {
+/// Whose bytes effects copy from, and the block that they lie in with their offset there, if lines of it can be held
+/// in place.
+pub(super) struct Source<'a> {
+    pub from: Peer,
+    pub window: Window<'a>,
+    pub block: Option<(Rc<Block>, usize)>,
+}
+
+impl<I: Io> Reactor<I> {
     /// Carries out what a call of the core has led to; what it copies lies in `source`.
     pub(super) fn carry_out(&mut self, effects: Effects<'_>, source: Option<&Source<'_>>) {
         for effect in effects {
@@ -21,71 +29,47 @@ impl<I: Io> Hands<I> {
                         None => tracing::error!("{} bytes for {to:?} have no source: this is a bug", span.len()),
                     }
                 }
-                Effect::Insert { to, text } => {
-                    let Some(slot) = self.slot(to) else { continue };
-                    let pushed = self.connections[slot].outbox.push(text.as_bytes(), self.io.buffers());
-                    self.mark_dirty(slot);
-                    if let Err(lost) = pushed {
-                        self.count_lost(source.map(|source| source.from), to, lost);
-                    }
-                }
-                Effect::Pause { peer } => {
-                    if let Some(slot) = self.slot(peer) {
-                        self.connections[slot].paused = true;
-                        self.tell_half_closed(slot);
-                        self.watch(slot);
-                    }
-                }
-                Effect::Resume { peer } => {
-                    if let Some(slot) = self.slot(peer) {
-                        self.connections[slot].paused = false;
-                        self.resume_soon(slot);
-                    }
-                }
+                Effect::Insert { to, text } => self.insert(to, text.as_bytes(), source.map(|source| source.from)),
+                Effect::Pause { peer } => self.with(peer, Self::pause),
+                Effect::Resume { peer } => self.with(peer, Self::resume),
                 Effect::Spawn { worker, name } => self.spawn(worker, name),
-                Effect::CloseStdin { worker } => {
-                    if let Some(slot) = self.slot(Peer::Worker(worker)) {
-                        self.close_after_flush(slot);
-                    }
-                }
-                Effect::Signal { worker, signal } => self.processes.signal(worker, signal),
+                Effect::CloseStdin { worker } => self.with(Peer::Worker(worker), Self::close_after_flush),
+                Effect::Signal { worker, signal } => self.workers.processes.signal(worker, signal),
                 Effect::Probe { worker } => self.tell_unread(worker),
                 Effect::Release { worker } => {
-                    if let Some(slot) = self.workers.get_mut(worker.index()).and_then(Option::take) {
+                    if let Some(slot) = self.connections.release_worker(worker) {
                         self.leave(slot);
                     }
                 }
                 Effect::Close { client, how, why } => {
-                    if let Some(slot) = self.slot(Peer::Client(client)) {
-                        self.close(slot, how, why);
-                    }
+                    self.with(Peer::Client(client), |reactor, slot| reactor.close(slot, how, why));
                 }
-                Effect::PauseAccept => self.accept_paused = true,
-                Effect::ResumeAccept => {
-                    self.accept_paused = false;
-                    for acceptor in 0..self.acceptors.len() {
-                        self.arm_accept(acceptor);
-                    }
-                }
-                Effect::CloseListener { listener } => self.close_listener(listener),
+                Effect::PauseAccept => self.listeners.pause(),
+                Effect::ResumeAccept => self.resume_accepting(),
+                Effect::CloseListener { listener } => self.listeners.close_listener(listener),
                 Effect::OpenListener { listener } => self.open_listener(listener),
-                Effect::StopAccept => {
-                    self.closed_for_good = true;
-                    for acceptor in 0..self.acceptors.len() {
-                        self.close_acceptor(acceptor);
-                    }
-                }
-                Effect::Report(report) => {
-                    self.recent.add(&report);
-                    log::report(&report, |pool| self.pools.get(pool).map_or_else(String::new, |p| p.core.id.clone()));
-                }
-                Effect::Done => self.done = true,
+                Effect::StopAccept => self.stop_accepting(),
+                Effect::Report(report) => self.log.report(&report, &self.workers.pools),
+                Effect::Done => self.is_done = true,
             }
         }
     }
 
+    /// Does something with the connection of a peer that is still there.
+    fn with(&mut self, peer: Peer, act: impl FnOnce(&mut Self, usize)) {
+        if let Some(slot) = self.connections.slot(peer) {
+            act(self, slot);
+        }
+    }
+
+    fn insert(&mut self, to: Peer, text: &[u8], from: Option<Peer>) {
+        let Some(slot) = self.connections.slot(to) else { return };
+        let queued = self.connections[slot].outbox.push(text, self.io.buffers());
+        self.queued(slot, from, to, queued);
+    }
+
     fn copy(&mut self, to: Peer, source: &Source<'_>, span: Span) {
-        let Some(slot) = self.slot(to) else { return };
+        let Some(slot) = self.connections.slot(to) else { return };
         let outbox = &mut self.connections[slot].outbox;
         let queued = match &source.block {
             Some((block, start)) if are_held(span.len(), block.capacity()) => {
@@ -93,9 +77,24 @@ impl<I: Io> Hands<I> {
             }
             _ => outbox.push(source.window.get(span), self.io.buffers()),
         };
-        self.mark_dirty(slot);
+        self.queued(slot, Some(source.from), to, queued);
+    }
+
+    fn queued(&mut self, slot: usize, from: Option<Peer>, to: Peer, queued: Result<(), usize>) {
+        self.connections.mark_dirty(slot);
         if let Err(lost) = queued {
-            self.count_lost(Some(source.from), to, lost);
+            self.count_lost(from, to, lost);
         }
+    }
+
+    fn pause(&mut self, slot: usize) {
+        self.connections[slot].incoming.is_paused = true;
+        self.tell_half_closed(slot);
+        self.watch(slot);
+    }
+
+    fn resume(&mut self, slot: usize) {
+        self.connections[slot].incoming.is_paused = false;
+        self.connections.resume_soon(slot);
     }
 }

@@ -1,7 +1,7 @@
 //! One entry of the log as a line: for people, or as a JSON object. It knows nothing of where lines go.
 //!
 //! Whatever stands in an entry, it is one line and writes no control character: what clients and workers say must not
-//! be able to forge a line or to move the cursor of whoever reads.
+//! be able to forge a line or to move the cursor of a reader.
 
 use std::fmt::{self, Write as _};
 use std::time::SystemTime;

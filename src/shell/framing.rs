@@ -27,14 +27,14 @@ pub(super) struct Framing {
     /// Bytes of the first frame that are sent.
     sent: usize,
     /// What goes first. It may be in flight.
-    urgent: Vec<u8>,
-    urgent_sent: usize,
+    control: Vec<u8>,
+    control_sent: usize,
     /// What goes first after that.
-    more_urgent: Vec<u8>,
+    next_control: Vec<u8>,
     /// The answer to the last ping that found no room.
     last_pong: Option<Box<encode::Control>>,
     /// How many queued bytes go before the urgent ones in the write in flight, if those are part of it.
-    flight: Option<usize>,
+    in_flight: Option<usize>,
 }
 
 /// Bytes of a line, with its newline, that are sent with so many of its frame.
@@ -69,58 +69,58 @@ impl Framing {
     }
 
     /// Sends this before what is queued, behind what is urgent already.
-    pub(super) fn urge(&mut self, bytes: &[u8]) {
-        self.more_urgent.extend_from_slice(bytes);
+    pub(super) fn queue_control(&mut self, bytes: &[u8]) {
+        self.next_control.extend_from_slice(bytes);
     }
 
     /// Answers a ping.
     pub(super) fn answer(&mut self, payload: &[u8]) {
         let pong = encode::pong(payload, None);
-        if self.more_urgent.len() + pong.len() > MOST_URGENT {
+        if self.next_control.len() + pong.len() > MOST_URGENT {
             self.last_pong = Some(Box::new(pong));
         } else {
-            self.more_urgent.extend_from_slice(&pong);
+            self.next_control.extend_from_slice(&pong);
         }
     }
 
     /// Whether something goes first.
-    pub(super) fn urgent_waits(&self) -> bool {
-        self.urgent_sent < self.urgent.len() || !self.more_urgent.is_empty() || self.last_pong.is_some()
+    pub(super) fn control_waits(&self) -> bool {
+        self.control_sent < self.control.len() || !self.next_control.is_empty() || self.last_pong.is_some()
     }
 
     /// What goes first and is not sent yet, and how many queued bytes go before it all the same: the rest of a frame. It
     /// stays where it is until [`Framing::sent`].
-    pub(super) fn urgent(&mut self) -> Option<(usize, &[u8])> {
-        if self.urgent_sent == self.urgent.len() {
-            self.urgent.clear();
-            self.urgent_sent = 0;
-            if self.urgent.capacity() > KEPT_URGENT {
-                self.urgent = Vec::new();
+    pub(super) fn control(&mut self) -> Option<(usize, &[u8])> {
+        if self.control_sent == self.control.len() {
+            self.control.clear();
+            self.control_sent = 0;
+            if self.control.capacity() > KEPT_URGENT {
+                self.control = Vec::new();
             }
-            std::mem::swap(&mut self.urgent, &mut self.more_urgent);
-            if let Some(pong) = self.last_pong.take_if(|_| self.urgent.len() < MOST_URGENT) {
-                self.urgent.extend_from_slice(&pong);
+            std::mem::swap(&mut self.control, &mut self.next_control);
+            if let Some(pong) = self.last_pong.take_if(|_| self.control.len() < MOST_URGENT) {
+                self.control.extend_from_slice(&pong);
             }
         }
         let before = match self.frames.front() {
-            Some(frame) if self.sent > 0 && self.urgent_sent == 0 => *frame as usize - self.sent,
+            Some(frame) if self.sent > 0 && self.control_sent == 0 => *frame as usize - self.sent,
             _ => 0,
         };
-        let rest = &self.urgent[self.urgent_sent..];
+        let rest = &self.control[self.control_sent..];
         (!rest.is_empty()).then_some((before, rest))
     }
 
     /// A write has what is urgent behind so many queued bytes; none if it has nothing of it.
-    pub(super) fn flies(&mut self, before: Option<usize>) {
-        self.flight = before;
+    pub(super) fn mark_in_flight(&mut self, before: Option<usize>) {
+        self.in_flight = before;
     }
 
     /// So many bytes of a write are sent: how many of the queue these are.
     pub(super) fn sent(&mut self, bytes: usize) -> usize {
-        let Some(before) = self.flight.take() else { return bytes };
-        let urgent = bytes.saturating_sub(before).min(self.urgent.len() - self.urgent_sent);
-        self.urgent_sent += urgent;
-        bytes - urgent
+        let Some(before) = self.in_flight.take() else { return bytes };
+        let control = bytes.saturating_sub(before).min(self.control.len() - self.control_sent);
+        self.control_sent += control;
+        bytes - control
     }
 
     /// So many bytes of the queue are sent: how many bytes of lines these are.
@@ -143,8 +143,8 @@ impl Framing {
 
     /// Bytes of memory that it takes up beside the queue.
     pub(super) fn weight(&self) -> usize {
-        let urgent = self.urgent.capacity() + self.more_urgent.capacity();
-        self.begun.capacity() + urgent + self.frames.len() * size_of::<u32>()
+        let control = self.control.capacity() + self.next_control.capacity();
+        self.begun.capacity() + control + self.frames.len() * size_of::<u32>()
     }
 }
 
@@ -174,38 +174,39 @@ mod tests {
     #[test]
     fn what_is_urgent_waits_for_the_end_of_a_frame_and_no_longer() {
         let mut framing = Framing::default();
-        assert_eq!(framing.urgent(), None);
+        assert_eq!(framing.control(), None);
         framing.queued(12);
         framing.queued(12);
         assert_eq!((framing.sent(5), framing.lines_sent(5)), (5, 3));
         framing.answer(b"x");
-        assert_eq!(framing.urgent(), Some((7, &b"\x8a\x01x"[..])));
-        framing.flies(Some(7));
-        assert_eq!(framing.sent(8), 7, "the eighth byte is urgent");
+        assert_eq!(framing.control(), Some((7, &b"\x8a\x01x"[..])));
+        framing.mark_in_flight(Some(7));
+        assert_eq!(framing.sent(8), 7, "the eighth byte is of a control frame");
         assert_eq!(framing.lines_sent(7), 8);
-        assert_eq!(framing.urgent(), Some((0, &b"\x01x"[..])), "it has begun");
-        framing.flies(Some(0));
+        assert_eq!(framing.control(), Some((0, &b"\x01x"[..])), "it has begun");
+        framing.mark_in_flight(Some(0));
         assert_eq!(framing.sent(14), 12);
-        assert_eq!((framing.lines_sent(12), framing.urgent()), (11, None));
+        assert_eq!((framing.lines_sent(12), framing.control()), (11, None));
         framing.queued(12);
         assert_eq!(framing.lines_sent(3), 1);
         framing.answer(b"y");
-        assert_eq!(framing.urgent().map(|(before, _)| before), Some(9), "another frame has begun");
+        assert_eq!(framing.control().map(|(before, _)| before), Some(9), "another frame has begun");
     }
 
     #[test]
     fn pings_without_end_are_answered_in_bounded_memory_and_the_last_one_always() {
         let mut framing = Framing::default();
-        framing.urge(b"HTTP/1.1 101");
+        framing.queue_control(b"HTTP/1.1 101");
         for number in 0..100_000u32 {
             framing.answer(&number.to_be_bytes());
         }
         assert!(framing.weight() <= 3 * MOST_URGENT);
-        let urgent = framing.urgent().map(|(_, rest)| rest.to_vec()).unwrap_or_default();
-        assert!(urgent.starts_with(b"HTTP/1.1 101\x8a\x04\0\0\0\0"));
-        framing.flies(Some(0));
-        framing.sent(urgent.len());
-        let last = framing.urgent().map_or_else(|| urgent[urgent.len() - 4..].to_vec(), |(_, rest)| rest[2..].to_vec());
+        let control = framing.control().map(|(_, rest)| rest.to_vec()).unwrap_or_default();
+        assert!(control.starts_with(b"HTTP/1.1 101\x8a\x04\0\0\0\0"));
+        framing.mark_in_flight(Some(0));
+        framing.sent(control.len());
+        let last =
+            framing.control().map_or_else(|| control[control.len() - 4..].to_vec(), |(_, rest)| rest[2..].to_vec());
         assert_eq!(last, 99_999u32.to_be_bytes());
     }
 }

@@ -1,5 +1,5 @@
 //! Descriptors that others gave us to write to: stdout of `--stdio`, and stderr. They may be anything, and their open
-//! files are shared with whoever started us: their flags are not ours to change.
+//! files are shared with the process that started us: their flags are not ours to change.
 
 use std::os::fd::BorrowedFd;
 
@@ -8,7 +8,7 @@ use rustix::fs::{FileType, fstat};
 /// The device `/dev/null` (null(4)).
 const NULL: u64 = libc::makedev(1, 3);
 
-/// Whether a write may wait inside of the kernel, in whoever submits it. Sockets, pipes and `/dev/null` can be asked not
+/// Whether a write may wait inside of the kernel, in the thread that submits it. Sockets, pipes and `/dev/null` can be asked not
 /// to wait (IOCB_NOWAIT); a terminal with room for a byte takes the question for a yes, and files do not know it.
 pub(super) fn may_block(descriptor: BorrowedFd<'_>) -> bool {
     let Ok(file) = fstat(descriptor) else { return false };
@@ -19,7 +19,7 @@ pub(super) fn may_block(descriptor: BorrowedFd<'_>) -> bool {
     }
 }
 
-/// Whether writing has failed with `errno` because whoever read this has gone, and nobody misses anything.
+/// Whether writing has failed with `errno` because its reader has gone, and nothing is missed.
 pub(super) fn reader_gone(descriptor: BorrowedFd<'_>, errno: i32) -> bool {
     match errno {
         libc::EPIPE | libc::ECONNRESET => true,

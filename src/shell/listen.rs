@@ -30,7 +30,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(5);
 pub(super) const BACKLOG: i32 = 4096;
 /// A silent peer is asked after this long whether it is still there, if the configuration says nothing else.
 pub(super) const KEEPALIVE: Duration = Duration::from_secs(10);
-/// Questions that the kernel may ask in vain before it gives a connection up by itself; `silence.rs` does so before.
+/// Questions that the kernel may ask in vain before it gives a connection up by itself; `liveness.rs` does so before.
 const QUESTIONS: u32 = 20;
 /// Unsent bytes that the kernel takes for one connection. Without it a reader that has stopped would still be sent
 /// megabytes, and max_output_queue would not be what bounds memory.
@@ -196,7 +196,7 @@ impl Drop for SocketFile {
 /// Held while a socket file is made. A file that nobody listens on may be one that another daemon has just made and is
 /// about to listen on: of two that start at once on one path, one has it, and the other is told so.
 ///
-/// It is a flock(2) of the directory, and nothing of it remains. Whoever may not read the directory goes without.
+/// It is a flock(2) of the directory, and nothing of it remains. A user who may not read the directory goes without.
 struct DirectoryLock {
     _directory: OwnedFd,
 }

@@ -6,9 +6,10 @@
 
 use std::time::Duration;
 
-use super::Shell;
 use super::budget::Stage;
-use super::hands::Hands;
+use super::reactor::Reactor;
+use super::timers::Timer;
+use super::turn::Shell;
 use crate::bus::port::{Input, Moment, Peer};
 use crate::io::Io;
 use crate::reserve;
@@ -23,103 +24,89 @@ const TRIM_EVERY: Duration = Duration::from_secs(1);
 impl<I: Io> Shell<I> {
     /// Bytes of all blocks that are lent, and of the lines that the core keeps.
     fn lent(&self) -> usize {
-        self.hands.io.lent() + self.bus.bytes_waiting()
-    }
-
-    /// When [`Shell::check_memory`] has something to do although nothing happens.
-    pub(super) fn memory_due(&self) -> Option<Moment> {
-        let memory = &self.hands.memory;
-        let tell = match memory.stage(self.lent()) {
-            Stage::Enough => None,
-            Stage::Short => Some(memory.short_at),
-            Stage::Over => Some(memory.over_at),
-        };
-        let refused = (memory.refused || reserve::is_spent()).then_some(memory.refused_at);
-        [tell, refused, memory.trim_at].into_iter().flatten().min()
+        self.reactor.io.lent() + self.bus.bytes_waiting()
     }
 
     /// Looks once a turn whether memory is short, and gives back what is not needed.
     pub(super) fn check_memory(&mut self, now: Moment) {
-        let stage = self.hands.memory.stage(self.lent());
-        if stage > Stage::Enough || self.hands.memory.told > Stage::Enough {
+        let stage = self.reactor.memory.stage(self.lent());
+        if self.reactor.memory.is_to_be_told(now, stage) {
             self.tell_memory(now, stage);
         }
-        if self.hands.memory.refused || reserve::is_spent() {
-            self.tell_refused(now);
+        if (self.reactor.memory.refused || reserve::is_spent()) && self.reactor.memory.refused_at <= now {
+            self.reactor.tell_refused(now);
         }
-        if !self.hands.memory.waiting.is_empty() && !self.hands.is_short_of_memory() {
-            self.hands.retry_waiting();
-        }
-        if self.hands.io.buffers().has_spares() {
-            let due = *self.hands.memory.trim_at.get_or_insert(now.after(TRIM_EVERY));
-            if due <= now {
-                self.hands.io.buffers().trim();
-                self.hands.memory.trim_at = self.hands.io.buffers().has_spares().then(|| now.after(TRIM_EVERY));
-            }
-        } else {
-            self.hands.memory.trim_at = None;
-        }
+    }
+
+    /// Lets those go on who have waited for memory, now that the core has had its say, and says when to look again.
+    pub(super) fn check_waiting_for_memory(&mut self, now: Moment) {
+        self.reactor.retry_waiting();
+        self.reactor.trim(now);
+        let lent = self.lent();
+        let memory = &mut self.reactor.memory;
+        let due = memory.due(lent, reserve::is_spent());
+        self.reactor.timers.set(Timer::Memory, &mut memory.timer, due);
     }
 
     fn tell_memory(&mut self, now: Moment, stage: Stage) {
-        match stage {
-            Stage::Enough => {
-                self.hands.memory.told = stage;
-                return self.tell(now, Input::Memory { used: self.lent(), held: Vec::new(), waiting: Vec::new() });
-            }
-            Stage::Short if self.hands.memory.short_at > now => return,
-            Stage::Over if self.hands.memory.over_at > now => return,
-            Stage::Short => {}
-            Stage::Over => self.hands.memory.over_at = now.after(AGAIN),
+        let (mut held, mut waiting) = (Vec::new(), Vec::new());
+        self.reactor.memory.told(now, stage, AGAIN);
+        if stage > Stage::Enough {
+            let reactor = &mut self.reactor;
+            reactor.io.buffers().drop_spares();
+            held = reactor.holders();
+            let waits = reactor.memory.waiting.iter().filter_map(|slot| reactor.connections.get(*slot));
+            waiting = waits.map(|connection| connection.peer).collect();
+            reactor.memory.may_grow = true;
         }
-        self.hands.memory.told = stage;
-        self.hands.memory.short_at = now.after(AGAIN);
-        self.hands.io.buffers().drop_spares();
-        let (used, held) = (self.lent(), self.hands.holders());
-        let waiting = self
-            .hands
-            .memory
-            .waiting
-            .iter()
-            .filter_map(|slot| self.hands.connections.get(*slot))
-            .map(|connection| connection.peer);
-        let waiting = waiting.collect();
-        self.tell(now, Input::Memory { used, held, waiting });
-        self.hands.retry_waiting();
-    }
-
-    fn tell_refused(&mut self, now: Moment) {
-        if self.hands.memory.refused_at > now {
-            return;
-        }
-        self.hands.memory.refused_at = now.after(AGAIN);
-        self.hands.io.buffers().drop_spares();
-        let has_reserve = reserve::keep();
-        if !std::mem::take(&mut self.hands.memory.refused) && has_reserve {
-            return;
-        }
-        let held = self.hands.holders();
-        self.tell(now, Input::Refused { client: None, held });
-        self.hands.retry_waiting();
-    }
-
-    /// What came from a client cannot be kept.
-    pub(super) fn refuse_to_keep(&mut self, now: Moment, slot: usize) {
-        self.hands.memory.refused = true;
-        if let Peer::Client(client) = self.hands.connections[slot].peer {
-            let held = self.hands.connections[slot].weight();
-            self.tell(now, Input::Refused { client: Some(client), held: vec![(Peer::Client(client), held)] });
-        }
+        let used = self.lent();
+        self.reactor.tell(now, Input::Memory { used, held, waiting });
     }
 }
 
-impl<I: Io> Hands<I> {
+impl<I: Io> Reactor<I> {
     pub(super) fn is_short_of_memory(&self) -> bool {
         self.io.lent() > self.memory.short_above() || self.memory.refused || reserve::is_spent()
     }
 
-    /// Those who have waited for memory try again, the first one first.
+    fn tell_refused(&mut self, now: Moment) {
+        self.memory.refused_at = now.after(AGAIN);
+        self.io.buffers().drop_spares();
+        let has_reserve = reserve::keep();
+        if !std::mem::take(&mut self.memory.refused) && has_reserve {
+            return;
+        }
+        let held = self.holders();
+        self.memory.may_grow = true;
+        self.tell(now, Input::Refused { client: None, held });
+    }
+
+    /// What came from a client cannot be kept.
+    pub(super) fn refuse_to_keep(&mut self, now: Moment, slot: usize) {
+        self.memory.refused = true;
+        if let Peer::Client(client) = self.connections[slot].peer {
+            let held = self.connections[slot].weight();
+            self.tell(now, Input::Refused { client: Some(client), held: vec![(Peer::Client(client), held)] });
+        }
+    }
+
+    /// Gives spares back that nobody has needed for a while.
+    fn trim(&mut self, now: Moment) {
+        if !self.io.buffers().has_spares() {
+            return self.memory.trim_at = None;
+        }
+        if *self.memory.trim_at.get_or_insert(now.after(TRIM_EVERY)) <= now {
+            self.io.buffers().trim();
+            self.memory.trim_at = self.io.buffers().has_spares().then(|| now.after(TRIM_EVERY));
+        }
+    }
+
+    /// Those who have waited for memory try again, the first one first, if there is enough or the core was just told.
     fn retry_waiting(&mut self) {
+        let may_grow = std::mem::take(&mut self.memory.may_grow);
+        if self.memory.waiting.is_empty() || !may_grow && self.is_short_of_memory() {
+            return;
+        }
         let enough = self.memory.most / ROOM_TO_GROW.1 * ROOM_TO_GROW.0;
         let mut waiting = std::mem::take(&mut self.memory.waiting).into_iter();
         while self.io.lent() < enough

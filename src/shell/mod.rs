@@ -1,18 +1,19 @@
 //! The shell: the only place that calls the kernel. It moves bytes and decides nothing; what to do is said by the
 //! core's effects.
 //!
-//! It has two halves, so that the core cannot be called while its effects are carried out: the [`Bus`], and the hands
-//! (`hands.rs`) that hold whatever is open. This file has the loop between them; `read.rs` and `write.rs` move
-//! bytes, `accept.rs` takes clients in, `lobby.rs` those who have to say something first, `web` is for those who speak
-//! WebSocket, `workers` looks after processes, `memory.rs` after memory, and `close.rs` ends what they opened.
+//! It has two halves, so that the core cannot be called while its effects are carried out: the core, and the reactor
+//! (`reactor.rs`) that holds whatever is open. `turn.rs` has the loop between them.
 //!
-//! A turn: enter the kernel once, take the completions, give their bytes to the core, carry out its effects into the
-//! outboxes, start one write for each output that has something and is idle, arm what is to be read next. A connection
-//! that brings more lines than fit into its turn goes behind the others; a busy turn may wait for more
+//! State is below, and what is done with it above. Below: `connection.rs` with `inbox.rs`, `outbox.rs`, `framing.rs`,
+//! `websocket.rs` and `stderr.rs`, `listeners.rs`, `handshakes/state.rs`, `budget.rs`, `stdio.rs`, `timers.rs`. The reactor
+//! holds that. Above: `read.rs` and `write.rs` move bytes, `accept.rs` takes clients in, `handshakes` those who have to say
+//! something first, `frames.rs` is for those who speak WebSocket, `liveness.rs` for networks that have gone, `workers` looks
+//! after processes, `memory.rs` after memory, `close.rs` ends what they opened, and `effects.rs` is what the core wants.
+//!
+//! A connection that brings more lines than fit into its turn goes behind the others; a busy turn may wait for more
 //! (`io/batching.rs`).
 
 mod accept;
-mod acceptor;
 mod admin;
 mod budget;
 mod clock;
@@ -21,72 +22,45 @@ mod connection;
 pub(crate) mod descriptors;
 mod effects;
 mod entry;
+mod exit_watchdog;
+mod frames;
 mod framing;
-mod hands;
+mod handshakes;
 mod inbox;
 mod inherited;
-mod last_words;
 mod listen;
-mod lobby;
+mod listeners;
+mod liveness;
 mod log;
 mod memory;
 mod notify;
 mod operation;
 mod outbox;
+mod reactor;
 mod read;
 mod reread;
 mod signals;
-mod silence;
 #[cfg(test)]
 mod simulation;
 mod source;
+mod startup;
 mod stderr;
-mod web;
+mod stdio;
+mod timers;
+mod token_files;
+mod turn;
+mod websocket;
 mod workers;
 mod write;
-
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
-use std::io;
-use std::os::fd::AsRawFd;
-use std::time::{Duration, Instant};
-
-use slab::Slab;
+mod write_stdio;
 
 use crate::activation::Inherited;
-use crate::bus::Bus;
-use crate::bus::port::{Input, Moment, Origin};
-use crate::bus::settings::MAX_CONNECTIONS;
-use crate::bus::shutdown::Stage;
-use crate::cgroup;
-use crate::config::{Config, Listen, Listener, LogFormat};
+use crate::config::{Config, LogFormat};
 use crate::error::{StartError, exit};
 use crate::io::Io;
-use crate::io::kernel::{Choice, Kernel, Refused};
-use crate::io::ring::Completion;
-use crate::reserve;
-use acceptor::Acceptor;
-use admin::Admin;
-use admin::recent::Recent;
-use budget::Budget;
-use clock::{Clock, Gap};
-use connection::{Connection, Kind};
-use descriptors::{Allowance, Need};
-use hands::Hands;
-use inherited::may_block;
-use lobby::Lobby;
-use log::Batch;
-use notify::{Condition, Notify};
-use operation::Operation;
-use reread::{Rereading, Whose};
-use signals::Signals;
-use web::Pings;
-use web::door::Door;
-use workers::processes::Processes;
-use workers::reap::Reaper;
-
-/// How long the last cancelled operations may take at the end.
-const LAST_COMPLETIONS: Duration = Duration::from_millis(200);
+use crate::io::kernel::{Choice, Kernel};
+use startup::StartupContext;
+use turn::Unflushed;
 
 /// Runs the daemon until it has drained, and returns what the program exits with: failure if something could not be
 /// written that somebody may miss.
@@ -95,17 +69,18 @@ const LAST_COMPLETIONS: Duration = Duration::from_millis(200);
 /// Whatever keeps it from starting; once it runs, only a failure of the ring itself.
 pub fn run(config: Config, inherited: Vec<Inherited>, choice: Choice) -> Result<u8, StartError> {
     log::install(config.log);
-    last_words::limit_those_of_a_panic();
-    let mut left = Left::default();
-    let result = Ground::prepare(&config).and_then(|ground| match Kernel::open(choice, config.max_workers())? {
-        Kernel::Ring(ring) => operate(ring, ground, config, inherited, &mut left),
-        Kernel::Epoll(epoll, why) => {
-            let ground = Ground { instead: Some(instead(why.as_ref())), ..ground };
-            operate(epoll, ground, config, inherited, &mut left)
-        }
-    });
+    exit_watchdog::limit_those_of_a_panic();
+    let mut left = Unflushed::default();
+    let result =
+        StartupContext::prepare(&config).and_then(|context| match Kernel::open(choice, config.max_workers())? {
+            Kernel::Ring(ring) => operate(ring, context, config, inherited, &mut left),
+            Kernel::Epoll(epoll, why) => {
+                let context = context.without_ring(why.as_ref());
+                operate(epoll, context, config, inherited, &mut left)
+            }
+        });
     // Signals that ask for the end are not heard any more.
-    last_words::limit(result.as_ref().map_or_else(StartError::exit_code, |()| exit::FAILURE));
+    exit_watchdog::limit(result.as_ref().map_or_else(StartError::exit_code, |()| exit::FAILURE));
     let log_is_complete = !left.log_in_flight && log::flush(&mut left.log);
     result.map(|()| if left.unwritten == 0 && log_is_complete && !left.failed { exit::OK } else { exit::FAILURE })
 }
@@ -116,452 +91,16 @@ pub fn last_line(error: &StartError, format: LogFormat) -> Vec<u8> {
     log::last_line(error)
 }
 
-/// What was not written in the time of the loop.
-#[derive(Default)]
-struct Left {
-    /// The begin of the log that is left.
-    log: Batch,
-    /// The kernel may write it yet: written again, it would stand there twice.
-    log_in_flight: bool,
-    /// Lines for our stdout.
-    unwritten: usize,
-    /// The core gave up.
-    failed: bool,
-}
-
-/// What there is before the door to the kernel is opened.
-struct Ground {
-    signals: Signals,
-    descriptors: Allowance,
-    /// What to say of the door, if it is not the ring.
-    instead: Option<String>,
-}
-
-impl Ground {
-    fn prepare(config: &Config) -> Result<Self, StartError> {
-        workers::spawn::keep_descriptors().map_err(StartError::io("mark inherited descriptors"))?;
-        let signals = signals::install().map_err(StartError::io("install signal handlers"))?;
-        Ok(Self { signals, descriptors: descriptors::allow(Need::of(config))?, instead: None })
-    }
-}
-
-/// Why it is not the ring, what that costs, and how to get it.
-fn instead(refused: Option<&Refused>) -> String {
-    match refused {
-        Some(Refused { why, remedy }) => format!(
-            "{why}; epoll is used instead, which does the same and takes up to a fifth more CPU; to get io_uring: {remedy}"
-        ),
-        None => "epoll is used, as --io says; it takes up to a fifth more CPU than io_uring".to_owned(),
-    }
-}
-
 /// The life of the daemon.
 fn operate<I: Io>(
     io: I,
-    ground: Ground,
+    context: StartupContext,
     config: Config,
     inherited: Vec<Inherited>,
-    left: &mut Left,
+    left: &mut Unflushed,
 ) -> Result<(), StartError> {
-    let mut shell = start(io, ground, config, inherited)?;
+    let mut shell = startup::start(io, context, config, inherited)?;
     let served = shell.serve();
     *left = shell.finish();
     served.map_err(StartError::io(&format!("use {}", I::NAME)))
-}
-
-/// Opens everything that can be missing or refused, then the doors.
-fn start<I: Io>(mut io: I, ground: Ground, config: Config, inherited: Vec<Inherited>) -> Result<Shell<I>, StartError> {
-    let stdio = config.listeners.iter().position(|listener| matches!(listener.listen, Listen::Stdio));
-    let (stdout, stderr) = (rustix::stdio::stdout(), rustix::stdio::stderr());
-    for output in [stdio.map(|_| stdout), Some(stderr)].into_iter().flatten().filter(|output| may_block(*output)) {
-        io.prepare_aside(output.as_raw_fd());
-    }
-    reserve::keep();
-    let mut acceptors = Vec::new();
-    let mut used = vec![false; inherited.len()];
-    let others_until = Instant::now() + listen::OTHER_STARTS;
-    for (index, listener) in config.listeners.iter().enumerate() {
-        let opened = listen::open(&listener.listen, index, &inherited, &mut used, others_until)?;
-        for listening in opened {
-            let listening = listening.keep_alive(listener.patience.keepalive)?;
-            acceptors.push(Acceptor::new(listening).named_by(listener));
-        }
-    }
-    let open_admin =
-        |admin: &crate::config::Admin| listen::open(&admin.listen, usize::MAX, &inherited, &mut used, others_until);
-    let of_admin = config.admin.as_ref().map(open_admin).transpose()?;
-    if let Some(unused) = used.iter().position(|used| !used) {
-        // Its clients would wait for ever.
-        let Inherited { number, address, .. } = &inherited[unused];
-        let why =
-            format!("it listens on {address}, and no listener does; add one to listeners, or take it out of the unit");
-        return Err(StartError::Inherited { number: *number, why });
-    }
-    let of_admin = of_admin.into_iter().flatten().take(admin::MOST_SOCKETS).map(Acceptor::new).collect();
-    let admin = Admin::new(&config, of_admin, &acceptors);
-    tracing::info!("stdio_bus {} {}", env!("CARGO_PKG_VERSION"), config.summary());
-    if let Some(instead) = &ground.instead {
-        tracing::info!("{instead}");
-    }
-    for doubt in config.open_listeners().into_iter().chain(config.doubtful_pools()) {
-        tracing::warn!("{doubt}");
-    }
-    for problem in &config.missing {
-        tracing::error!(
-            "{}:{problem}; this pool has no workers until that is mended, and the others run",
-            config.origin
-        );
-    }
-    let (description, unregistered) = io.describe();
-    tracing::debug!("{}: {description}", I::NAME);
-    if let Some((clients, allowed)) = ground.descriptors.fewer_clients {
-        tracing::warn!(
-            "{clients} clients at once fit into the {allowed} descriptors that are allowed, and not {MAX_CONNECTIONS}; \
-             raise the hard limit of RLIMIT_NOFILE for more (LimitNOFILE= in systemd, --ulimit nofile= in Docker)"
-        );
-    }
-    if let Some(error) = unregistered {
-        let remedy = match error.raw_os_error() {
-            Some(libc::ENOMEM) => "; raise RLIMIT_MEMLOCK for a few percent less CPU",
-            _ => "",
-        };
-        tracing::info!("buffers are not registered ({error}){remedy}");
-    }
-    if let Some(doubt) = cgroup::doubt(config.limits.max_memory) {
-        tracing::warn!(reason = "memory_limit", "{doubt}");
-    }
-    let bell = ground.signals.bell.try_clone().map_err(StartError::io("copy a descriptor"))?;
-    let tokens_of = |(at, listener): (usize, &Listener)| {
-        let path = listener.web.as_ref().and_then(|web| web.tokens_file.clone())?;
-        Some((Whose::Listener(at), path))
-    };
-    let of_admin = config.admin.as_ref().and_then(|admin| admin.token_file.clone()).map(|path| (Whose::Admin, path));
-    let files: Vec<_> = config.listeners.iter().enumerate().filter_map(tokens_of).chain(of_admin).collect();
-    let mut shell = Shell::new(config, io, Box::new(Reaper::new(bell)), ground, acceptors, admin);
-    if !files.is_empty() {
-        let rereading = Rereading::begin(files).map_err(StartError::io("make a thread that reads tokens again"))?;
-        shell.hands.rereading = Some(rereading);
-    }
-    shell.hands.notify = Notify::from_environment();
-    shell.open_doors(stdio);
-    Ok(shell)
-}
-
-fn condition(bus: &Bus, now: Moment) -> Condition {
-    let (mut running, mut wanted) = (0, 0);
-    for pool in bus.staffing() {
-        running += pool.running;
-        wanted += pool.running + pool.missing;
-    }
-    Condition { is_ready: bus.has_started(now), running, wanted, clients: bus.levels().clients.used }
-}
-
-/// The running daemon: the core, and the hands that do what it wants.
-struct Shell<I: Io> {
-    bus: Bus,
-    hands: Hands<I>,
-    admin: Admin,
-    /// Lines that the core had taken before this turn.
-    lines: u64,
-    /// Those of the last turn.
-    completions: Vec<Completion>,
-}
-
-impl<I: Io> Shell<I> {
-    fn new(
-        config: Config,
-        mut io: I,
-        processes: Box<dyn Processes>,
-        ground: Ground,
-        acceptors: Vec<Acceptor>,
-        admin: Admin,
-    ) -> Self {
-        let Ground { signals, descriptors: Allowance { of_workers, fewer_clients, lobby }, .. } = ground;
-        let mut settings = config.settings();
-        if let Some((clients, _)) = fewer_clients {
-            settings.most_clients = clients;
-        }
-        let bus = Bus::new(settings);
-        let memory = Budget::new(config.limits.max_memory);
-        io.buffers().keep_spares_below(memory.short_above());
-        let asleep = io.asleep();
-        let hands = Hands {
-            io,
-            clock: Clock::new(asleep),
-            longest_client_line: config.limits.max_input_buffer,
-            longest_worker_line: config.limits.max_worker_line(),
-            descriptors: of_workers,
-            connections: Slab::new(),
-            clients: vec![None; MAX_CONNECTIONS],
-            workers: Vec::new(),
-            acceptors,
-            lobby: Lobby::new(lobby),
-            doors: config.listeners.iter().map(|listener| Door::of(listener, &config.pools)).collect(),
-            rereading: None,
-            pings: Pings::default(),
-            silence_allowed: config.listeners.iter().map(silence::allowed_by).collect(),
-            silence_due: None,
-            accept_paused: false,
-            closed_for_good: false,
-            processes,
-            signals,
-            children_seen: Box::leak(Box::new([0; 64])),
-            stops_seen: Box::leak(Box::new([0; 8])),
-            log: Batch::default(),
-            logging: false,
-            log_awaits_room: false,
-            log_half_closed: false,
-            log_aside: may_block(rustix::stdio::stderr()),
-            retry_writing_at: None,
-            told_of_no_thread: false,
-            full: BinaryHeap::new(),
-            reader_gone: false,
-            unwritten: 0,
-            left_out_due: None,
-            notify: Notify::nobody(),
-            dirty: Vec::new(),
-            resumed: VecDeque::new(),
-            starved: Vec::new(),
-            news: VecDeque::new(),
-            memory,
-            done: false,
-            recent: Recent::default(),
-            pools: config.pools,
-        };
-        Self { bus, hands, admin, lines: 0, completions: Vec::with_capacity(256) }
-    }
-
-    /// `stdio` is the listener that is our own stdin and stdout.
-    fn open_doors(&mut self, stdio: Option<usize>) {
-        let now = self.hands.clock.now();
-        self.hands.arm_children();
-        self.hands.arm_stop();
-        self.arm_rereading();
-        self.hands.carry_out(self.bus.start(now), None);
-        self.tell_news();
-        for acceptor in &self.hands.acceptors {
-            tracing::info!("listening on {}", acceptor.address);
-        }
-        for acceptor in 0..self.hands.acceptors.len() {
-            self.hands.arm_accept(acceptor);
-        }
-        self.open_admin();
-        if let Some(listener) = stdio {
-            let (stdin, stdout) = (rustix::stdio::stdin(), rustix::stdio::stdout());
-            self.add_client(listener, Origin::default(), &[], |peer| Connection::stdio(peer, stdin, stdout));
-            tracing::info!("serving one client on stdin and stdout");
-        }
-    }
-
-    /// The loop.
-    fn serve(&mut self) -> io::Result<()> {
-        while !self.turn()? {}
-        Ok(())
-    }
-
-    /// One turn. True when everything is over.
-    fn turn(&mut self) -> io::Result<bool> {
-        while !self.hands.dirty.is_empty() {
-            self.hands.write_dirty(self.hands.clock.now());
-            self.tell_news();
-        }
-        self.hands.write_log();
-        if self.hands.done {
-            return Ok(true);
-        }
-        let planned = Clock::wait_for(self.patience(), self.bus.has_clients());
-        let hands = &mut self.hands;
-        let so_far = self.bus.lines_taken();
-        hands.io.carried(so_far - std::mem::replace(&mut self.lines, so_far));
-        let mut completions = std::mem::take(&mut self.completions);
-        completions.clear();
-        let is_watched = self.admin.is_on();
-        if is_watched {
-            self.admin.turn_ends(hands.io.elapsed());
-        }
-        hands.io.turn(planned, &mut completions)?;
-        let elapsed = hands.io.elapsed();
-        if is_watched {
-            self.admin.turn_begins(elapsed);
-        }
-        let gap = hands.clock.read(elapsed, || hands.io.asleep(), planned);
-        let now = hands.clock.now();
-        if let Some(Gap { held_up, suspended }) = gap {
-            // A signal may have ended the wait before that brought anything: what has come by now belongs to this moment.
-            hands.io.turn(Some(Duration::ZERO), &mut completions)?;
-            self.tell(now, Input::Gap { held_up, suspended });
-        }
-        for completion in &completions {
-            self.complete(now, completion);
-        }
-        self.completions = completions;
-        self.resume_connections(now);
-        if self.hands.clock.hears_until() <= now {
-            if self.bus.next_deadline().is_some_and(|deadline| deadline <= now) {
-                self.tell(now, Input::Tick);
-                self.resume_connections(now);
-            }
-            self.hands.expire_arrivals(now);
-            self.hands.ping(now);
-        }
-        self.hands.retry_accepting(now);
-        self.hands.end_silent(now);
-        self.tell_news();
-        self.hands.retry_writing(now);
-        self.hands.retry_sending(now);
-        self.hands.tell_left_out(now);
-        self.notify();
-        self.check_memory(now);
-        if self.admin.is_on() {
-            self.work_for_admin(now);
-            self.tick_admin(now);
-        }
-        for connection in std::mem::take(&mut self.hands.starved) {
-            self.hands.arm_read(connection);
-        }
-        Ok(false)
-    }
-
-    /// How long the next turn may wait.
-    fn patience(&mut self) -> Option<Duration> {
-        if !self.hands.resumed.is_empty() {
-            return Some(Duration::ZERO);
-        }
-        let ping = self.hands.next_ping();
-        let hands = &self.hands;
-        let retry = hands.acceptors.iter().filter_map(|acceptor| acceptor.retry_at).min();
-        let (writing, left_out) = (hands.retry_writing_at, hands.left_out_due);
-        let sending = hands.full.peek().map(|Reverse((due, _))| *due);
-        let waits = [retry, hands.lobby.due(), ping, writing, sending, left_out, hands.silence_due];
-        let due = [self.bus.next_deadline(), self.memory_due(), self.admin.due()].into_iter().chain(waits);
-        let deadline = due.flatten().min().map(|deadline| deadline.max(hands.clock.hears_until()));
-        let deadline = deadline.map(|deadline| deadline.since(hands.clock.now()));
-        let notice = hands.notify.due().map(|due| due.saturating_sub(hands.io.elapsed()));
-        [deadline, notice].into_iter().flatten().min()
-    }
-
-    /// Tells the service manager what there is to tell.
-    fn notify(&mut self) {
-        let Hands { notify, io, clock, .. } = &mut self.hands;
-        if self.bus.stage() > Stage::Running {
-            notify.stops();
-        }
-        if notify.due().is_some() {
-            notify.tell(io.elapsed(), || condition(&self.bus, clock.now()));
-        }
-    }
-
-    /// Cancels what is in flight, so that buffers outlive it, and ends whoever is left.
-    fn finish(&mut self) -> Left {
-        let killed = self.hands.processes.kill_the_rest();
-        if !killed.is_empty() {
-            tracing::warn!("killed {} processes that outlived their workers: {killed:?}", killed.len());
-        }
-        let slots: Vec<usize> = self.hands.connections.iter().map(|(slot, _)| slot).collect();
-        for slot in slots {
-            self.hands.leave(slot);
-        }
-        self.hands.clear_lobby();
-        self.close_admin();
-        self.settle();
-        if self.hands.logging {
-            // It is written again from where it stopped.
-            self.hands.io.cancel(Operation::Log.token(0));
-            self.settle();
-        }
-        self.forget_admin();
-        let hands = &mut self.hands;
-        // What the kernel still holds may still be written to: it stays until the process ends.
-        let connections = std::mem::take(&mut hands.connections);
-        for (_, connection) in connections.into_iter().filter(|(_, connection)| !connection.is_idle()) {
-            if connection.kind == Kind::Stdio {
-                hands.count_unwritten(connection.outbox.lines());
-            }
-            std::mem::forget(connection);
-        }
-        std::mem::forget(std::mem::take(&mut hands.lobby));
-        let stats = self.bus.stats();
-        tracing::info!(
-            "stopped: {} lines from clients, {} from workers, {} error replies",
-            stats.lines_from_clients,
-            stats.lines_from_workers,
-            stats.error_replies
-        );
-        let mut left = Left {
-            log: std::mem::take(&mut hands.log),
-            log_in_flight: hands.logging,
-            unwritten: hands.unwritten,
-            failed: self.bus.has_failed(),
-        };
-        if left.log_in_flight {
-            std::mem::forget(std::mem::take(&mut left.log));
-        }
-        left
-    }
-
-    /// Takes the last completions, for a while.
-    fn settle(&mut self) {
-        let mut completions = Vec::new();
-        for _ in 0..4 {
-            let hands = &mut self.hands;
-            let settled =
-                hands.connections.is_empty() && hands.lobby.is_empty() && !hands.logging && self.admin.is_empty();
-            if settled || hands.io.turn(Some(LAST_COMPLETIONS / 4), &mut completions).is_err() {
-                break;
-            }
-            for completion in std::mem::take(&mut completions) {
-                self.complete(self.hands.clock.now(), &completion);
-            }
-        }
-    }
-
-    fn complete(&mut self, now: Moment, completion: &Completion) {
-        let Some((operation, slot)) = Operation::of(completion.token) else {
-            debug_assert!(false, "nothing was submitted with the token {:#x}", completion.token);
-            return;
-        };
-        match operation {
-            Operation::Accept => self.accepted(now, slot, completion.result),
-            Operation::Arrival => self.arrival_goes_on(now, slot, completion.result),
-            Operation::Read => self.read(now, slot, completion.result),
-            Operation::Receive => self.received(now, slot, completion),
-            Operation::Write => self.hands.written(now, slot, completion.result),
-            Operation::Watch => self.hands.watched(now, slot, completion.result),
-            Operation::ReadStderr | Operation::ReadRestOfStderr => {
-                self.hands.stderr_read(slot, completion.result, operation);
-            }
-            Operation::Children => {
-                self.hands.notify.changed();
-                self.hands.started(now);
-                self.hands.reap(now);
-                self.hands.arm_children();
-            }
-            Operation::Stop => {
-                // Signals that came together are one: timeout(1) sends its signal to us and to our group.
-                if completion.result > 0 {
-                    self.hands.tell(now, Input::Shutdown);
-                }
-                self.hands.arm_stop();
-            }
-            Operation::AdminAccept => self.admin_accepted(now, slot, completion.result),
-            Operation::AdminReceive => self.admin_received(now, slot, completion.result),
-            Operation::AdminSend => self.admin_sent(now, slot, completion.result),
-            Operation::Reread => self.reread(now),
-            Operation::Log => self.hands.log_written(now, completion.result),
-        }
-        self.tell_news();
-    }
-
-    /// Tells the core something at once, and does what it says.
-    fn tell(&mut self, now: Moment, input: Input) {
-        self.hands.carry_out(self.bus.handle(now, input), None);
-        self.tell_news();
-    }
-
-    /// Tells the core what happened while its effects were carried out, and what that leads to.
-    fn tell_news(&mut self) {
-        while let Some((now, input)) = self.hands.news.pop_front() {
-            self.hands.carry_out(self.bus.handle(now, input), None);
-        }
-    }
 }

@@ -52,7 +52,7 @@ pub(super) struct Notify {
 }
 
 impl Notify {
-    /// For whoever has started us, as NOTIFY_SOCKET and WATCHDOG_USEC say.
+    /// For the service manager, as NOTIFY_SOCKET and WATCHDOG_USEC say.
     pub(super) fn from_environment() -> Self {
         let to = env::var_os("NOTIFY_SOCKET").and_then(|name| match connect(&name) {
             Ok(to) => Some(to),

@@ -15,9 +15,8 @@ pub(super) enum Operation {
     Children,
     Stop,
     Log,
-    /// What a connection in the lobby waits for.
-    Arrival,
-    AdminAccept,
+    /// What a connection that is no client yet waits for.
+    Handshake,
     AdminReceive,
     AdminSend,
     /// A file of tokens was read again.
@@ -42,11 +41,10 @@ impl Operation {
             8 => Self::Children,
             9 => Self::Stop,
             10 => Self::Log,
-            11 => Self::Arrival,
-            12 => Self::AdminAccept,
-            13 => Self::AdminReceive,
-            14 => Self::AdminSend,
-            15 => Self::Reread,
+            11 => Self::Handshake,
+            12 => Self::AdminReceive,
+            13 => Self::AdminSend,
+            14 => Self::Reread,
             _ => return None,
         };
         Some((operation, token as u32 as usize))
@@ -61,10 +59,10 @@ mod tests {
     fn a_token_brings_back_what_it_was_made_from() {
         use Operation as O;
         let all = [O::Accept, O::Read, O::Receive, O::Write, O::Watch, O::ReadStderr, O::ReadRestOfStderr, O::Children];
-        let others = [O::Stop, O::Log, O::Arrival, O::AdminAccept, O::AdminReceive, O::AdminSend, O::Reread];
+        let others = [O::Stop, O::Log, O::Handshake, O::AdminReceive, O::AdminSend, O::Reread];
         for operation in all.into_iter().chain(others) {
             assert_eq!(Operation::of(operation.token(77)), Some((operation, 77)));
         }
-        assert_eq!((Operation::of(0), Operation::of(16 << 32)), (None, None));
+        assert_eq!((Operation::of(0), Operation::of(15 << 32)), (None, None));
     }
 }

@@ -58,7 +58,7 @@ pub(super) struct Outbox {
     segments: VecDeque<Segment>,
     begins_small: bool,
     /// Bytes are missing behind the last one, up to the end of a line.
-    torn: bool,
+    dropping_line: bool,
     gather: Option<Box<Gather>>,
     /// Lines become frames.
     framing: Option<Box<Framing>>,
@@ -159,15 +159,15 @@ impl Outbox {
     /// There is no memory. Then the line that they belong to is lost as a whole, with all behind it in `bytes` and
     /// with what is pushed yet of its last line; so many bytes less than were ever pushed are there.
     pub(super) fn push(&mut self, bytes: &[u8], buffers: &mut Buffers) -> Result<(), usize> {
-        if self.torn {
-            return Err(self.tear(bytes.len(), bytes));
+        if self.dropping_line {
+            return Err(self.drop_bytes(bytes.len(), bytes));
         }
         if self.framing.is_some() {
             return self.push_lines(bytes, None, buffers);
         }
         self.push_bytes(bytes, Room::Ample, buffers).map_err(|pushed| {
-            let begun = self.tear_off(buffers);
-            self.tear(begun + bytes.len() - pushed, bytes)
+            let begun = self.drop_line(buffers);
+            self.drop_bytes(begun + bytes.len() - pushed, bytes)
         })
     }
 
@@ -217,15 +217,15 @@ impl Outbox {
                 }
                 _ => outbox.push_bytes(&bytes[line], Room::Ample, buffers),
             };
-            self.push_frame(length, buffers, push).map_err(|begun| self.tear(begun + bytes.len() - at, bytes))?;
+            self.push_frame(length, buffers, push).map_err(|begun| self.drop_bytes(begun + bytes.len() - at, bytes))?;
             at += length + 1;
         }
-        self.begin_line(&bytes[at..]).map_err(|begun| self.tear(begun + bytes.len() - at, bytes))
+        self.begin_line(&bytes[at..]).map_err(|begun| self.drop_bytes(begun + bytes.len() - at, bytes))
     }
 
     /// So many bytes are lost, up to the end of `bytes`.
-    fn tear(&mut self, lost: usize, bytes: &[u8]) -> usize {
-        self.torn = bytes.last() != Some(&b'\n');
+    fn drop_bytes(&mut self, lost: usize, bytes: &[u8]) -> usize {
+        self.dropping_line = bytes.last() != Some(&b'\n');
         lost
     }
 
@@ -287,7 +287,7 @@ impl Outbox {
 
     /// Takes back what stands behind the last newline, and says how much that was. It is not in flight: a write begins
     /// when the lines of a turn are complete.
-    fn tear_off(&mut self, buffers: &mut Buffers) -> usize {
+    fn drop_line(&mut self, buffers: &mut Buffers) -> usize {
         let mut torn_off = 0;
         for bytes in self.segments.iter().rev().map(Segment::bytes) {
             let behind = memchr::memrchr(b'\n', bytes).map_or(bytes.len(), |newline| bytes.len() - newline - 1);
@@ -312,8 +312,8 @@ impl Outbox {
         buffers: &mut Buffers,
     ) -> Result<(), usize> {
         let bytes = block.bytes(start, end);
-        if self.torn {
-            return Err(self.tear(bytes.len(), bytes));
+        if self.dropping_line {
+            return Err(self.drop_bytes(bytes.len(), bytes));
         }
         if self.framing.is_some() {
             return self.push_lines(bytes, Some((&block, start)), buffers);
@@ -324,7 +324,7 @@ impl Outbox {
 
     /// Whether nothing waits to be written.
     pub(super) fn is_empty(&self) -> bool {
-        self.segments.is_empty() && self.framing.as_ref().is_none_or(|framing| !framing.urgent_waits())
+        self.segments.is_empty() && self.framing.as_ref().is_none_or(|framing| !framing.control_waits())
     }
 
     /// Bytes of memory that it takes up: a block that is held counts in full, once.
@@ -339,9 +339,9 @@ impl Outbox {
 
     /// What to write next; valid until the next call of [`Outbox::advance`] or [`Outbox::clear`].
     pub(super) fn next(&mut self) -> Option<Next> {
-        if let Some((before, urgent)) = self.framing.as_deref_mut().and_then(Framing::urgent) {
-            let urgent = std::ptr::from_ref(urgent);
-            return Some(self.next_with(urgent, before));
+        if let Some((before, control)) = self.framing.as_deref_mut().and_then(Framing::control) {
+            let control = std::ptr::from_ref(control);
+            return Some(self.next_with(control, before));
         }
         if self.segments.is_empty() && self.framing.is_some() {
             // The answer to the handshake has needed it, and most connections do nothing most of the time.
@@ -359,14 +359,14 @@ impl Outbox {
     }
 
     /// What to write next, with urgent bytes behind so many of the queue, if that many fit into one write.
-    fn next_with(&mut self, urgent: *const [u8], before: usize) -> Next {
+    fn next_with(&mut self, control: *const [u8], before: usize) -> Next {
         let behind = stretches(&self.segments, before..usize::MAX);
-        let pieces = stretches(&self.segments, 0..before).chain([urgent]).chain(behind);
+        let pieces = stretches(&self.segments, 0..before).chain([control]).chain(behind);
         let gather = Gather::of(&mut self.gather);
         let next = gather.fill(pieces);
-        let flies = stretches(&self.segments, 0..before).count() < GATHER;
+        let mark_in_flight = stretches(&self.segments, 0..before).count() < GATHER;
         if let Some(framing) = self.framing.as_deref_mut() {
-            framing.flies(flies.then_some(before));
+            framing.mark_in_flight(mark_in_flight.then_some(before));
         }
         next
     }
@@ -435,8 +435,8 @@ mod tests {
         let mut buffers = Buffers::new(None, 0).expect("there is memory");
         let mut outbox = Outbox::default();
         outbox.push(b"first\nsecond\nthe begin", &mut buffers).expect("there is memory");
-        assert_eq!(outbox.tear_off(&mut buffers), 9);
-        outbox.torn = true;
+        assert_eq!(outbox.drop_line(&mut buffers), 9);
+        outbox.dropping_line = true;
         assert_eq!(outbox.push(b" of the third, ", &mut buffers), Err(15));
         assert_eq!(outbox.push(b"and its end\n", &mut buffers), Err(12));
         assert_eq!(outbox.push(b"fourth\n", &mut buffers), Ok(()));
@@ -453,7 +453,7 @@ mod tests {
         outbox.push(b"first\n", &mut buffers).expect("there is memory");
         outbox.push(&long, &mut buffers).expect("there is memory");
         assert_eq!(outbox.weight(), buffers.used());
-        assert_eq!(outbox.tear_off(&mut buffers), long.len());
+        assert_eq!(outbox.drop_line(&mut buffers), long.len());
         assert_eq!(text(&outbox), b"first\n");
         outbox.clear(&mut buffers);
         assert_eq!(buffers.used(), 0);
@@ -574,9 +574,9 @@ mod tests {
         let mut buffers = Buffers::new(None, 0).expect("there is memory");
         let block = Rc::new(buffers.take(READ, READ).expect("there is memory"));
         let (mut one, mut other) = (Outbox::default(), Outbox::default());
-        one.hold(Rc::clone(&block), 0, HOLD, &mut buffers).expect("nothing is torn");
-        one.hold(Rc::clone(&block), HOLD, 2 * HOLD, &mut buffers).expect("nothing is torn");
-        other.hold(block, 2 * HOLD, 3 * HOLD, &mut buffers).expect("nothing is torn");
+        one.hold(Rc::clone(&block), 0, HOLD, &mut buffers).expect("no line is being dropped");
+        one.hold(Rc::clone(&block), HOLD, 2 * HOLD, &mut buffers).expect("no line is being dropped");
+        other.hold(block, 2 * HOLD, 3 * HOLD, &mut buffers).expect("no line is being dropped");
         assert_eq!((one.weight(), other.weight()), (buffers.used(), buffers.used()));
         one.clear(&mut buffers);
         assert_eq!(buffers.used(), other.weight());

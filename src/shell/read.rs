@@ -2,11 +2,13 @@
 //! consume is kept.
 
 use std::io;
+use std::os::fd::{AsRawFd, RawFd};
 
-use super::Shell;
-use super::connection::{Closing, Descriptor, End, Kind};
-use super::hands::{Hands, Source};
+use super::connection::{Closing, End, Flight};
+use super::effects::Source;
 use super::operation::Operation;
+use super::reactor::Reactor;
+use super::turn::Shell;
 use crate::bus::port::{Input, Moment, Next, Peer};
 use crate::io::buffers::CHUNK;
 use crate::io::ring::Completion;
@@ -22,172 +24,152 @@ const BATCHES_ALONE: usize = 16;
 impl<I: Io> Shell<I> {
     /// A read into the connection's own memory has completed.
     pub(super) fn read(&mut self, now: Moment, slot: usize, result: i32) {
-        let connection = &mut self.hands.connections[slot];
-        debug_assert!(connection.reading);
-        connection.reading = false;
+        let connection = &mut self.reactor.connections[slot];
+        let was_reading = connection.in_flight.remove(Flight::Read);
+        debug_assert!(was_reading);
         if result > 0 {
-            let received = result as usize;
-            let bytes = match (&mut connection.web, connection.outbox.framing()) {
-                (Some(web), Some(framing)) => web.decode(framing, now, connection.inbox.received(received), received),
-                _ => received,
-            };
-            connection.inbox.filled(bytes);
+            connection.filled(now, result as usize);
             self.present(now, slot);
-            self.hands.after_frames(now, slot);
-            self.tell_news();
+            self.reactor.after_frames(now, slot);
         }
-        let hands = &mut self.hands;
-        if hands.remove_if_idle(slot) {
+        let reactor = &mut self.reactor;
+        if reactor.remove_if_idle(slot) {
             return;
         }
-        if hands.connections[slot].discard {
-            hands.connections[slot].inbox.release(hands.io.buffers());
+        if reactor.connections[slot].incoming.is_discarded {
+            reactor.connections[slot].inbox.release(reactor.io.buffers());
         }
-        if result > 0 { hands.arm_read(slot) } else { hands.input_over(now, slot, result) }
+        if result > 0 { reactor.arm_read(slot) } else { reactor.input_over(now, slot, result) }
     }
 
     /// A receive into a provided buffer has completed.
     pub(super) fn received(&mut self, now: Moment, slot: usize, completion: &Completion) {
-        let connection = &mut self.hands.connections[slot];
-        debug_assert!(connection.reading);
-        connection.reading = false;
-        connection.more_to_read = completion.more_to_read();
+        let connection = &mut self.reactor.connections[slot];
+        let was_reading = connection.in_flight.remove(Flight::Read);
+        debug_assert!(was_reading);
+        connection.incoming.has_more = completion.more_to_read();
         let buffer = completion.buffer();
         if completion.result > 0
             && let Some(buffer) = buffer
             && connection.closing != Closing::Leaving
-            && !connection.discard
+            && !connection.incoming.is_discarded
         {
-            connection.presenting = true;
+            connection.in_flight.add(Flight::Presentation);
             self.present_received(now, slot, buffer, completion.result as usize);
-            self.hands.connections[slot].presenting = false;
-            self.hands.after_frames(now, slot);
-            self.tell_news();
+            self.reactor.connections[slot].in_flight.remove(Flight::Presentation);
+            self.reactor.after_frames(now, slot);
         }
-        let hands = &mut self.hands;
+        let reactor = &mut self.reactor;
         if let Some(buffer) = buffer {
-            hands.io.return_received(buffer);
+            reactor.io.return_received(buffer);
         }
-        if hands.remove_if_idle(slot) {
+        if reactor.remove_if_idle(slot) {
             return;
         }
         match completion.result {
-            1.. => hands.arm_read(slot),
-            result if result == -libc::ENOBUFS => hands.starved.push(slot),
-            result => hands.input_over(now, slot, result),
+            1.. => reactor.arm_read(slot),
+            result if result == -libc::ENOBUFS => reactor.connections.starve(slot),
+            result => reactor.input_over(now, slot, result),
         }
     }
 
     /// Gives received bytes to the core where they lie, and keeps what it does not consume.
     fn present_received(&mut self, now: Moment, slot: usize, buffer: u16, bytes: usize) {
-        let connection = &mut self.hands.connections[slot];
+        let reactor = &mut self.reactor;
+        let connection = &mut reactor.connections[slot];
         let peer = connection.peer;
-        let bytes = match (&mut connection.web, connection.outbox.framing()) {
-            (Some(web), Some(framing)) => {
-                // SAFETY: the buffer is returned by the caller, after this.
-                let received = unsafe { self.hands.io.received_bytes(buffer) };
-                web.decode(framing, now, received, bytes)
-            }
-            _ => bytes,
-        };
+        let mut bytes = bytes;
+        if connection.web.is_some() {
+            // SAFETY: the buffer is returned by the caller, after this.
+            let received = unsafe { reactor.io.received_bytes(buffer) };
+            bytes = connection.decode(now, received, bytes);
+        }
         if bytes == 0 {
             return;
         }
         // SAFETY: the same.
-        let mut window = unsafe { self.hands.io.received(buffer, bytes) };
-        if !self.hands.connections[slot].inbox.is_empty() || self.hands.connections[slot].paused {
-            if !self.hands.keep(slot, window.data()) {
-                return self.refuse_to_keep(now, slot);
+        let mut window = unsafe { reactor.io.received(buffer, bytes) };
+        if !connection.inbox.is_empty() || connection.incoming.is_paused {
+            if !reactor.keep(slot, window.data()) {
+                return reactor.refuse_to_keep(now, slot);
             }
             return self.present_kept(now, slot);
         }
         for batch in 1.. {
             let (received, effects) = self.bus.receive(now, peer, window);
-            self.hands.carry_out(effects, Some(&Source { from: peer, window, block: None }));
-            self.tell_news();
+            self.reactor.carry_out(effects, Some(&Source { from: peer, window, block: None }));
             window = window.without(received.consumed);
-            if received.next != Next::Again || self.hands.give_up_turn(slot, batch) {
+            if received.next != Next::Again || self.reactor.give_up_turn(slot, batch) {
                 break;
             }
         }
-        if !window.data().is_empty() && !self.hands.keep(slot, window.data()) {
-            self.refuse_to_keep(now, slot);
+        if !window.data().is_empty() && !self.reactor.keep(slot, window.data()) {
+            self.reactor.refuse_to_keep(now, slot);
         }
     }
 
     /// Gives the bytes of the inbox to the core. The connection stays meanwhile, even if the core closes it over what it
     /// reads.
     pub(super) fn present(&mut self, now: Moment, slot: usize) {
-        debug_assert!(!self.hands.connections[slot].presenting);
-        self.hands.connections[slot].presenting = true;
+        let is_first = self.reactor.connections[slot].in_flight.add(Flight::Presentation);
+        debug_assert!(is_first);
         self.present_kept(now, slot);
-        self.hands.connections[slot].presenting = false;
+        self.reactor.connections[slot].in_flight.remove(Flight::Presentation);
     }
 
     fn present_kept(&mut self, now: Moment, slot: usize) {
-        let hands = &mut self.hands;
-        if hands.connections[slot].discard {
-            return hands.connections[slot].inbox.release(hands.io.buffers());
+        let reactor = &mut self.reactor;
+        let connection = &mut reactor.connections[slot];
+        if connection.incoming.is_discarded {
+            return connection.inbox.release(reactor.io.buffers());
         }
-        let peer = hands.connections[slot].peer;
-        let keep = hands.connections[slot].kind != Kind::Socket;
+        let (peer, keep) = (connection.peer, !connection.ends.is_socket());
         for batch in 1.. {
-            if self.hands.connections[slot].paused || self.hands.connections[slot].inbox.is_empty() {
+            let connection = &mut self.reactor.connections[slot];
+            if connection.incoming.is_paused || connection.inbox.is_empty() {
                 break;
             }
-            let mut inbox = std::mem::take(&mut self.hands.connections[slot].inbox);
+            let mut inbox = std::mem::take(&mut connection.inbox);
             let Some(window) = inbox.window() else { return };
             let (received, effects) = self.bus.receive(now, peer, window);
-            self.hands.carry_out(effects, Some(&Source { from: peer, window, block: inbox.holdable() }));
-            self.tell_news();
-            inbox.consume(received.consumed, keep, self.hands.io.buffers());
-            self.hands.connections[slot].inbox = inbox;
-            if received.next != Next::Again || self.hands.give_up_turn(slot, batch) {
+            self.reactor.carry_out(effects, Some(&Source { from: peer, window, block: inbox.holdable() }));
+            inbox.consume(received.consumed, keep, self.reactor.io.buffers());
+            self.reactor.connections[slot].inbox = inbox;
+            if received.next != Next::Again || self.reactor.give_up_turn(slot, batch) {
                 break;
             }
         }
-        let hands = &mut self.hands;
-        let connection = &mut hands.connections[slot];
+        let reactor = &mut self.reactor;
+        let connection = &mut reactor.connections[slot];
         let small_again = connection.inbox.is_empty() && connection.inbox.is_long();
-        if connection.discard || small_again {
-            connection.inbox.release(hands.io.buffers());
+        if connection.incoming.is_discarded || small_again {
+            connection.inbox.release(reactor.io.buffers());
         }
     }
 
-    pub(super) fn resume_connections(&mut self, now: Moment) {
-        // Only those that wait now: one that is resumed meanwhile has its turn after the next completions.
-        for _ in 0..self.hands.resumed.len() {
-            let Some(slot) = self.hands.resumed.pop_front() else { return };
-            let Some(connection) = self.hands.connections.get_mut(slot) else { continue };
-            connection.resuming = false;
-            if self.hands.remove_if_idle(slot) {
-                continue;
-            }
-            // What is being read comes after what is kept, and is presented with it.
-            if !self.hands.connections[slot].reading {
-                self.present(now, slot);
-            }
-            if !self.hands.remove_if_idle(slot) {
-                self.hands.tell_ending(now, slot);
-                self.hands.tell_end(now, slot);
-                self.hands.arm_read(slot);
-            }
-            self.tell_news();
+    /// Presents what is kept of the next connection whose turn it is.
+    pub(super) fn resume_next(&mut self, now: Moment) {
+        let Some(slot) = self.reactor.connections.next_resumed() else { return };
+        if self.reactor.remove_if_idle(slot) {
+            return;
+        }
+        // What is being read comes after what is kept, and is presented with it.
+        if !self.reactor.connections[slot].in_flight.has(Flight::Read) {
+            self.present(now, slot);
+        }
+        let reactor = &mut self.reactor;
+        if !reactor.remove_if_idle(slot) {
+            reactor.tell_ending(now, slot);
+            reactor.tell_end(now, slot);
+            reactor.arm_read(slot);
         }
     }
 }
 
-impl<I: Io> Hands<I> {
-    fn longest_line(&self, slot: usize) -> usize {
-        match self.connections[slot].peer {
-            Peer::Client(_) => self.longest_client_line,
-            Peer::Worker(_) => self.longest_worker_line,
-        }
-    }
-
+impl<I: Io> Reactor<I> {
     /// Keeps bytes of a connection behind those that it has; false if there is no memory.
     pub(super) fn keep(&mut self, slot: usize, data: &[u8]) -> bool {
-        let limit = self.longest_line(slot);
+        let limit = self.connections.longest_line(slot);
         self.connections[slot].inbox.append(data, limit, self.io.buffers())
     }
 
@@ -203,44 +185,49 @@ impl<I: Io> Hands<I> {
     }
 
     fn arm(&mut self, slot: usize, may_grow: bool) {
-        let Some(connection) = self.connections.get_mut(slot) else { return };
-        let wanted = !connection.paused || connection.discard;
-        let Some(input) = connection.input.as_ref().map(Descriptor::raw) else { return };
-        let busy = connection.reading || connection.presenting || connection.resuming || connection.has_said_its_last();
-        if !wanted || busy || connection.end != End::Open || connection.closing == Closing::Leaving {
+        let Some(connection) = self.connections.get_mut(slot).filter(|connection| connection.is_to_be_read()) else {
             return;
-        }
-        let direct = connection.kind != Kind::Socket || connection.inbox.len() >= LONG_LINE;
-        let (submission, operation) = if !direct {
+        };
+        let Some(input) = connection.ends.input().map(|input| input.as_raw_fd()) else { return };
+        let (submission, operation) = if connection.ends.is_socket() && connection.inbox.len() < LONG_LINE {
             // A socket that was emptied is polled before it is tried again.
-            (Submission::Receive { socket: input, was_empty: !connection.more_to_read }, Operation::Receive)
+            let was_empty = !connection.incoming.has_more;
+            (Submission::Receive { socket: input, was_empty }, Operation::Receive)
         } else {
-            let kept = connection.inbox.len();
-            let short = connection.kind == Kind::Socket && self.is_short_of_memory();
-            let limit = self.longest_line(slot);
-            let connection = &mut self.connections[slot];
-            let wanted = match kept {
-                LONG_LINE.. if short => CHUNK.min(2 * kept),
-                LONG_LINE.. => CHUNK,
-                _ => CHUNK / 2,
-            };
-            if short && !may_grow && connection.inbox.would_grow(wanted) {
-                return self.memory.waiting.push(slot);
-            }
-            let Some((registered, into, room)) = connection.inbox.room(wanted, limit, self.io.buffers()) else {
-                return self.wait_for_memory(slot);
-            };
-            // A frame's newline may need a byte more than was received.
-            let bytes = (room - usize::from(connection.web.is_some())).min(u32::MAX as usize) as u32;
-            let submission = match connection.kind {
-                Kind::Socket => Submission::ReceiveInto { socket: input, into, bytes },
-                _ => Submission::Read { from: input, into, bytes, registered, now_or_never: false },
-            };
+            let Some(submission) = self.read_into_place(slot, input, may_grow) else { return };
             (submission, Operation::Read)
         };
-        self.connections[slot].reading = true;
-        // SAFETY: the inbox keeps its block and the connection its descriptor while `reading` is set.
+        self.connections[slot].in_flight.add(Flight::Read);
+        // SAFETY: the inbox keeps its block and the connection its descriptor while the read is in flight.
         unsafe { self.io.submit(submission, operation.token(slot)) };
+    }
+
+    /// A read behind what is in the inbox, if there is memory for it. Otherwise the connection waits until there is.
+    fn read_into_place(&mut self, slot: usize, from: RawFd, may_grow: bool) -> Option<Submission> {
+        let connection = &self.connections[slot];
+        let (is_socket, kept) = (connection.ends.is_socket(), connection.inbox.len());
+        let short = is_socket && self.is_short_of_memory();
+        let wanted = match kept {
+            LONG_LINE.. if short => CHUNK.min(2 * kept),
+            LONG_LINE.. => CHUNK,
+            _ => CHUNK / 2,
+        };
+        if short && !may_grow && connection.inbox.would_grow(wanted) {
+            self.memory.waiting.push(slot);
+            return None;
+        }
+        let limit = self.connections.longest_line(slot);
+        let connection = &mut self.connections[slot];
+        let Some((registered, into, room)) = connection.inbox.room(wanted, limit, self.io.buffers()) else {
+            self.wait_for_memory(slot);
+            return None;
+        };
+        // A frame's newline may need a byte more than was received.
+        let bytes = (room - usize::from(connection.web.is_some())).min(u32::MAX as usize) as u32;
+        Some(match is_socket {
+            true => Submission::ReceiveInto { socket: from, into, bytes },
+            false => Submission::Read { from, into, bytes, registered, now_or_never: false },
+        })
     }
 
     /// A connection that has given the core so many batches of lines and has more goes behind the others, if there are
@@ -248,31 +235,24 @@ impl<I: Io> Hands<I> {
     fn give_up_turn(&mut self, slot: usize, batches: usize) -> bool {
         let over = batches >= BATCHES_ALONE || batches >= BATCHES && self.io.has_news();
         if over {
-            self.resume_soon(slot);
+            self.connections.resume_soon(slot);
         }
         over
     }
 
-    /// What is kept of a connection's bytes is presented when its turn comes.
-    pub(super) fn resume_soon(&mut self, slot: usize) {
-        if !std::mem::replace(&mut self.connections[slot].resuming, true) {
-            self.resumed.push_back(slot);
-        }
-    }
-
     /// The input has ended, in whatever way.
     pub(super) fn input_over(&mut self, now: Moment, slot: usize, result: i32) {
+        let connection = &mut self.connections[slot];
         match -result {
             libc::EAGAIN | libc::EINTR => return self.arm_read(slot),
-            libc::ECANCELED if self.connections[slot].discard => return self.arm_read(slot),
-            libc::ECANCELED if self.connections[slot].paused => return,
-            libc::ECANCELED if self.connections[slot].closing < Closing::Leaving => return self.resume_soon(slot),
+            libc::ECANCELED if connection.incoming.is_discarded => return self.arm_read(slot),
+            libc::ECANCELED if connection.incoming.is_paused => return,
+            libc::ECANCELED if connection.closing < Closing::Leaving => return self.connections.resume_soon(slot),
             _ => {}
         }
-        let connection = &mut self.connections[slot];
-        connection.end = End::Seen;
+        connection.incoming.end = End::Seen;
         let peer = connection.peer;
-        if result < 0 && connection.kind == Kind::Socket {
+        if result < 0 && connection.ends.is_socket() {
             let why = io::Error::from_raw_os_error(-result).to_string();
             return self.broken(now, slot, peer, why);
         }
@@ -284,10 +264,10 @@ impl<I: Io> Hands<I> {
     /// Tells the core that a peer has sent everything, once everything was given to it.
     pub(super) fn tell_end(&mut self, now: Moment, slot: usize) {
         let connection = &mut self.connections[slot];
-        if connection.end != End::Seen || connection.paused || connection.resuming {
+        if connection.incoming.end != End::Seen || connection.is_waiting_to_be_read() {
             return;
         }
-        connection.end = End::Told;
+        connection.incoming.end = End::Told;
         let (peer, partial) = (connection.peer, connection.inbox.len());
         connection.inbox.release(self.io.buffers());
         if connection.web.as_ref().is_some_and(|web| !web.was_told()) {
@@ -302,7 +282,7 @@ impl<I: Io> Hands<I> {
             self.tell_unread(worker);
         }
         let connection = &mut self.connections[slot];
-        if connection.kind == Kind::Worker {
+        if connection.ends.is_worker() {
             connection.closing = connection.closing.max(Closing::ShutDown);
             self.close_stdin_when_idle(slot);
         }

@@ -1,135 +1,28 @@
-//! Files of tokens that are read again while the daemon runs. Each has a thread that looks at it once a second: a disk of
-//! the network may hang, and then it hangs neither the loop nor the other files.
+//! What comes of tokens that were read again (`token_files.rs`): who came in by one that is good no more goes.
 
-use std::fs::metadata;
-use std::io::{self, Write as _};
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
-use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::Duration;
+use std::io;
+use std::os::fd::AsRawFd;
 
-use super::Shell;
 use super::operation::Operation;
+use super::token_files::{Read, Whose};
+use super::turn::Shell;
 use crate::bus::port::{Input, Moment, Peer};
-use crate::io::{Io, Submission, leave_signals_to_the_loop};
-use crate::small_file;
-
-/// How often it is looked whether a file has changed.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// What such a thread needs is little.
-const STACK: usize = 64 * 1024;
-
-/// Whose file it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Whose {
-    /// The tokens of the clients of the listener with this index.
-    Listener(usize),
-    /// The token of those who operate the daemon.
-    Admin,
-}
-
-/// What has been read.
-type Read = (Whose, io::Result<Vec<u8>>);
-
-/// See the top of the file.
-pub(super) struct Rereading {
-    read: Receiver<Read>,
-    /// Has a byte when something was read.
-    bell: OwnedFd,
-    /// Where these bytes go. They are read to the end of the process.
-    rung: &'static mut [u8; 64],
-}
-
-impl Rereading {
-    /// Begins to look at these files.
-    ///
-    /// # Errors
-    /// A thread or a socket cannot be made.
-    pub(super) fn begin(files: impl IntoIterator<Item = (Whose, PathBuf)>) -> io::Result<Self> {
-        let (tell, read) = channel();
-        let (bell, ring) = UnixStream::pair()?;
-        ring.set_nonblocking(true)?;
-        for (whose, path) in files {
-            let (tell, ring) = (tell.clone(), ring.try_clone()?);
-            let thread = std::thread::Builder::new().name("tokens".to_owned()).stack_size(STACK);
-            thread.spawn(move || watch(whose, File::at(path), &tell, &ring))?;
-        }
-        Ok(Self { read, bell: bell.into(), rung: Box::leak(Box::new([0; 64])) })
-    }
-}
-
-/// Reads a file whenever it has changed, until nobody listens any more.
-fn watch(whose: Whose, mut file: File, tell: &Sender<Read>, mut ring: &UnixStream) {
-    leave_signals_to_the_loop();
-    loop {
-        if let Some(read) = file.look() {
-            if tell.send((whose, read)).is_err() {
-                return;
-            }
-            // A full one rings already.
-            let _ = ring.write(&[0]);
-        }
-        std::thread::sleep(LOOK_EVERY);
-    }
-}
-
-/// What a file was when it was looked at: who writes it anew changes one of these.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
-struct Stamp {
-    inode: u64,
-    length: u64,
-    modified: (i64, i64),
-}
-
-impl Stamp {
-    fn of(path: &Path) -> Self {
-        let Ok(metadata) = metadata(path) else { return Self::default() };
-        Self { inode: metadata.ino(), length: metadata.len(), modified: (metadata.mtime(), metadata.mtime_nsec()) }
-    }
-}
-
-/// A file that is looked at now and then.
-struct File {
-    path: PathBuf,
-    /// As it was the last time.
-    seen: Option<Stamp>,
-    /// As it was when it was read.
-    read: Option<Stamp>,
-}
-
-impl File {
-    fn at(path: PathBuf) -> Self {
-        Self { path, seen: None, read: None }
-    }
-
-    /// Reads it if it is another than it was when it was read, and the same as the last time: what somebody is just
-    /// writing is half of it.
-    fn look(&mut self) -> Option<io::Result<Vec<u8>>> {
-        let stamp = Some(Stamp::of(&self.path));
-        let is_settled = std::mem::replace(&mut self.seen, stamp) == stamp;
-        if !is_settled || self.read == stamp {
-            return None;
-        }
-        self.read = stamp;
-        Some(small_file::read(&self.path))
-    }
-}
+use crate::io::{Io, Submission};
 
 impl<I: Io> Shell<I> {
     /// Waits for what is read.
     pub(super) fn arm_rereading(&mut self) {
-        let Some(Rereading { bell, rung, .. }) = &mut self.hands.rereading else { return };
-        let (into, bytes) = (rung.as_mut_ptr(), rung.len() as u32);
-        let read = Submission::Read { from: bell.as_raw_fd(), into, bytes, registered: None, now_or_never: false };
-        // SAFETY: the bytes live as long as the process, and the socket as long as the hands.
-        unsafe { self.hands.io.submit(read, Operation::Reread.token(0)) };
+        let Some(rereading) = &mut self.reactor.rereading else { return };
+        let (into, bytes) = (rereading.rung.as_mut_ptr(), rereading.rung.len() as u32);
+        let read =
+            Submission::Read { from: rereading.bell.as_raw_fd(), into, bytes, registered: None, now_or_never: false };
+        // SAFETY: the bytes live as long as the process, and the socket as long as the reactor.
+        unsafe { self.reactor.io.submit(read, Operation::Reread.token(0)) };
     }
 
     /// Something was read.
     pub(super) fn reread(&mut self, now: Moment) {
-        let Some(rereading) = &self.hands.rereading else { return };
+        let Some(rereading) = &self.reactor.rereading else { return };
         let read: Vec<Read> = rereading.read.try_iter().collect();
         for (whose, content) in read {
             match whose {
@@ -142,45 +35,18 @@ impl<I: Io> Shell<I> {
 
     /// The tokens of a listener are these now: who came in by one that is not among them goes.
     fn take_tokens(&mut self, now: Moment, listener: usize, content: io::Result<Vec<u8>>) {
-        let hands = &mut self.hands;
-        let Some(door) = &mut hands.doors[listener] else { return };
-        if !door.take_tokens(content) {
+        let reactor = &mut self.reactor;
+        let Some(policy) = reactor.listeners.policy_mut(listener) else { return };
+        if !policy.take_tokens(content) {
             return;
         }
-        let has_lost_it = |web: &super::web::Web| {
-            web.bearer.as_ref().is_some_and(|(entrance, bearer)| *entrance == listener && !door.knows(bearer))
-        };
-        for (_, connection) in &hands.connections {
-            if let (Some(web), Peer::Client(client)) = (&connection.web, connection.peer)
-                && has_lost_it(web)
+        for (_, connection) in reactor.connections.iter() {
+            let bearer = connection.web.as_ref().and_then(|web| web.bearer_of(listener));
+            if let (Some(bearer), Peer::Client(client)) = (bearer, connection.peer)
+                && !policy.knows(bearer)
             {
-                hands.news.push_back((now, Input::TokenRemoved { client }));
+                reactor.inputs.push_back((now, Input::TokenRemoved { client }));
             }
         }
-        self.tell_news();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_file_that_has_changed_is_read_once_it_stays_as_it_is() {
-        let directory = tempfile::tempdir().expect("a directory");
-        let path = directory.path().join("tokens");
-        let mut file = File::at(path.clone());
-        let text = |read: Option<io::Result<Vec<u8>>>| read.map(|read| read.ok());
-        std::fs::write(&path, "one").expect("a file");
-        assert_eq!(text(file.look()), None, "somebody may be writing it");
-        assert_eq!(text(file.look()), Some(Some(b"one".to_vec())));
-        assert_eq!(text(file.look()), None, "it is the same");
-        std::fs::write(&path, "").expect("a file");
-        assert_eq!(text(file.look()), None, "it is half written");
-        std::fs::write(&path, "and more").expect("a file");
-        assert_eq!(text(file.look()), None);
-        assert_eq!(text(file.look()), Some(Some(b"and more".to_vec())));
-        std::fs::remove_file(&path).expect("it is there");
-        assert_eq!((text(file.look()), text(file.look()), text(file.look())), (None, Some(None), None));
     }
 }

@@ -17,6 +17,16 @@ pub(super) struct Signals {
     pub bell: OwnedFd,
     /// A byte for each SIGTERM and SIGINT, and for each SIGHUP if that was not ignored at the start.
     pub stop: OwnedFd,
+    /// Where these bytes go. They are read to the end of the process.
+    pub children_seen: &'static mut [u8; 64],
+    pub stops_seen: &'static mut [u8; 8],
+}
+
+impl Signals {
+    pub(super) fn new(children: OwnedFd, bell: OwnedFd, stop: OwnedFd) -> Self {
+        let (children_seen, stops_seen) = (Box::leak(Box::new([0; 64])), Box::leak(Box::new([0; 8])));
+        Self { children, bell, stop, children_seen, stops_seen }
+    }
 }
 
 /// Undoes what we may have inherited, so that neither we nor our workers start with it, and installs the handlers.
@@ -57,7 +67,7 @@ pub(super) fn install() -> io::Result<Signals> {
         // There is nothing to reload yet; killed by it, the daemon would leave its socket behind.
         pipe::register(SIGHUP, stop_writer.try_clone()?)?;
     }
-    Ok(Signals { children: children.into(), bell, stop: stop.into() })
+    Ok(Signals::new(children.into(), bell, stop.into()))
 }
 
 fn is_ignored(signal: i32) -> bool {

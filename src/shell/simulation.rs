@@ -7,740 +7,46 @@
 //! ids on their way to a worker, and in order. Nobody is closed for a reason that the world around the daemon cannot give.
 //! No timeout runs out before its time; in the end nothing is open and no memory is lent.
 
+mod clients;
+mod lines;
+mod operators;
+mod workers;
+
 use std::cell::RefCell;
-use std::collections::{HashMap, VecDeque};
-use std::io;
+use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::sync::OnceLock;
 use std::time::Duration;
 
-use rustix::io::{Errno, read, write};
-use rustix::net::{Shutdown, shutdown};
-use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Resource, Rlimit, getrlimit};
-use serde_json::{Value, json};
+use rustix::io::write;
+use rustix::process::{Resource, getrlimit};
+use serde_json::json;
 
-use super::acceptor::Acceptor;
 use super::admin::Admin;
 use super::connection::Connection;
 use super::descriptors::Allowance;
 use super::listen::Listening;
+use super::listeners::Acceptor;
+use super::log;
 use super::signals::Signals;
-use super::workers::processes::Processes;
-use super::workers::spawn::Spawned;
-use super::workers::starter::Started;
-use super::workers::usage::Usage;
-use super::{Ground, Shell, log};
-use crate::bus::port::{Exit, Origin, Reason, Signal, WorkerKey};
+use super::turn::Shell;
+use crate::bus::port::{Exit, Origin, Reason};
 use crate::bus::settings::{Proxies, Proxy};
 use crate::bus::shutdown::Stage;
-use crate::config::{Config, Listen, Listener, Pool, Web};
+use crate::config::{Config, Listen, Listener, Web};
 use crate::io::Io;
 use crate::testing::kernel::{Kernel, Wires, inode};
 use crate::testing::{Random, shrink};
 use crate::tokens::Tokens;
-use crate::websocket::frame::{Decoder, Event, Received};
-use crate::websocket::{Mask, Role, encode};
+use clients::{BROKEN_HEADERS, BROKEN_UPGRADES, Client, Frames, REQUEST_TIMEOUT, TOKEN, UPGRADE, Verdict};
+use lines::{Pulled, lines, pull, push};
+use operators::Operator;
+use workers::{Children, pipe};
 
 /// Turns after which a simulation that is not over has hung.
 const LAST_TURN: usize = 200_000;
-
-/// Bytes on their way through a pipe of the simulation: how many were taken.
-fn push(to: &OwnedFd, queue: &mut VecDeque<u8>, most: usize) -> usize {
-    let bytes = queue.make_contiguous();
-    let written = write(to, &bytes[..bytes.len().min(most)]).unwrap_or(0);
-    queue.drain(..written);
-    written
-}
-
-/// What came of an attempt to read.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Pulled {
-    Something,
-    Nothing,
-    End,
-}
-
-/// Takes what is there.
-fn pull(from: &OwnedFd, into: &mut Vec<u8>, most: usize) -> Pulled {
-    let mut bytes = vec![0; most];
-    match read(from, &mut bytes) {
-        Ok(0) => Pulled::End,
-        Ok(count) => {
-            into.extend_from_slice(&bytes[..count]);
-            Pulled::Something
-        }
-        Err(Errno::AGAIN | Errno::INTR) => Pulled::Nothing,
-        Err(_) => Pulled::End,
-    }
-}
-
-/// Takes the whole lines out of what has come.
-fn lines(buffer: &mut Vec<u8>) -> Vec<Vec<u8>> {
-    let Some(end) = memchr::memrchr(b'\n', buffer) else { return Vec::new() };
-    let rest = buffer.split_off(end + 1);
-    let mut whole = std::mem::replace(buffer, rest);
-    whole.pop();
-    whole.split(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect()
-}
-
-/// Pieces of text are of so many bytes.
-const PIECE: usize = 8;
-/// The longest text of a line.
-const LONGEST_TEXT: usize = 90_000;
-
-/// Text that nowhere repeats itself, for each line to take a part of it: letters, and pieces that JSON has to escape and
-/// UTF-8 writes in several bytes.
-fn text() -> &'static [u8] {
-    static TEXT: OnceLock<Vec<u8>> = OnceLock::new();
-    TEXT.get_or_init(|| {
-        let mut random = Random::new(0x7e47);
-        let mut letters = |_| char::from(*random.pick(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"));
-        let pieces = (0..4 * LONGEST_TEXT / PIECE).map(|number| match number % 11 {
-            0 => "é{[\\\"é".to_owned(),
-            _ => (0..PIECE).map(&mut letters).collect(),
-        });
-        pieces.collect::<String>().into_bytes()
-    })
-}
-
-/// A request of a client, which nobody else has written and it itself only once: what it is follows from these, and so
-/// whoever gets it can tell whether a byte of it is another one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Request {
-    seed: u64,
-    who: usize,
-    number: u64,
-    length: usize,
-}
-
-impl Request {
-    fn random(&self) -> Random {
-        Random::new(self.seed ^ (self.who as u64) << 48 ^ self.number << 24)
-    }
-
-    /// What its client calls it: different clients use the same ids.
-    fn id(&self) -> String {
-        if self.number.is_multiple_of(3) { format!("\"{}\"", self.number) } else { self.number.to_string() }
-    }
-
-    fn params(&self, into: &mut Vec<u8>) {
-        let Self { who, number, length, .. } = self;
-        into.extend(format!("{{\"who\":{who},\"number\":{number},\"length\":{length},\"text\":\"").bytes());
-        let from = self.random().range(0..text().len() - LONGEST_TEXT) / PIECE * PIECE;
-        into.extend_from_slice(&text()[from..from + length / PIECE * PIECE]);
-        into.extend_from_slice(&b"abcdefg"[..length % PIECE]);
-        into.extend_from_slice(b"\"}");
-    }
-
-    /// A line with these members, in one of the ways in which it may be written.
-    fn line(&self, id: &str, before: &str, after: &str) -> Vec<u8> {
-        let id_comes_last = self.random().number().is_multiple_of(4);
-        let mut line = Vec::with_capacity(self.length + 200);
-        match id_comes_last {
-            true => line.extend(format!("{{ \"jsonrpc\":\"2.0\",{before}").bytes()),
-            false => line.extend(format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},{before}").bytes()),
-        }
-        self.params(&mut line);
-        line.extend_from_slice(after.as_bytes());
-        if id_comes_last {
-            line.extend(format!(" ,\"id\": {id}").bytes());
-        }
-        line.push(b'}');
-        line
-    }
-
-    /// As it is asked, with the id that it has there.
-    fn question(&self, id: &str) -> Vec<u8> {
-        self.line(id, "\"method\":\"m\",\"params\":", "")
-    }
-
-    /// As a worker answers it, which has given so many answers before.
-    fn answer(&self, id: &str, worker: usize, nth: usize) -> Vec<u8> {
-        self.line(id, &format!("\"result\":{{\"worker\":{worker},\"nth\":{nth},\"params\":"), "}")
-    }
-}
-
-/// The token behind the name of a member that stands nowhere else in a line.
-fn token<'a>(line: &'a [u8], name: &str) -> Option<&'a str> {
-    let rest = &line[memchr::memmem::find(line, format!("\"{name}\":").as_bytes())? + name.len() + 3..];
-    let end = memchr::memchr2(b',', b'}', rest)?;
-    std::str::from_utf8(&rest[..end]).ok().map(str::trim)
-}
-
-fn number<T: std::str::FromStr>(line: &[u8], name: &str) -> Option<T> {
-    token(line, name)?.parse().ok()
-}
-
-/// The beginning of a line that is not what it should be.
-fn shown(line: &[u8]) -> String {
-    String::from_utf8_lossy(&line[..line.len().min(300)]).into_owned()
-}
-
-struct Worker {
-    key: WorkerKey,
-    stdin: OwnedFd,
-    stdout: Option<OwnedFd>,
-    stderr: Option<OwnedFd>,
-    came: Vec<u8>,
-    goes: VecDeque<u8>,
-    is_dead: bool,
-    /// The last request of each client.
-    heard: HashMap<usize, u64>,
-    answers: usize,
-}
-
-impl Worker {
-    /// Answers a line, if it is what its client has asked. It is the worker of this number.
-    fn answer(&mut self, seed: u64, name: usize, line: &[u8]) {
-        let id = token(line, "id").unwrap_or_else(|| panic!("a request has an id: {}", shown(line)));
-        let request = || {
-            let (who, number, length) = (number(line, "who")?, number(line, "number")?, number(line, "length")?);
-            Some(Request { seed, who, number, length })
-        };
-        let request = request().filter(|request| request.length <= LONGEST_TEXT);
-        let request = request.unwrap_or_else(|| panic!("a request is whole: {}", shown(line)));
-        assert!(line == request.question(id), "a worker got what nobody asked: {request:?} {}", shown(line));
-        let before = self.heard.insert(request.who, request.number);
-        assert!(before.is_none_or(|before| before < request.number), "{request:?} comes behind {before:?}");
-        self.goes.extend(request.answer(id, name, self.answers));
-        self.goes.push_back(b'\n');
-        self.answers += 1;
-    }
-}
-
-/// What the shell does to processes, and what becomes of it.
-struct Children {
-    random: Random,
-    workers: Vec<Worker>,
-    dead: VecDeque<(WorkerKey, Exit)>,
-    started: VecDeque<Started>,
-    /// Wakes the shell, as SIGCHLD would.
-    bell: UnixStream,
-    next_pid: u32,
-    is_kind: bool,
-}
-
-impl Children {
-    fn ends(&mut self, at: usize, exit: Exit) {
-        let worker = &mut self.workers[at];
-        if !std::mem::replace(&mut worker.is_dead, true) {
-            (worker.stdout, worker.stderr) = (None, None);
-            self.dead.push_back((worker.key, exit));
-            let _ = write(&self.bell, b"!");
-        }
-    }
-}
-
-impl Children {
-    fn start(&mut self, worker: WorkerKey) -> io::Result<Spawned> {
-        if !self.is_kind && self.random.one_in(6) {
-            return Err(io::Error::from_raw_os_error(*self.random.pick(&[libc::EAGAIN, libc::EMFILE])));
-        }
-        let (stdin_theirs, stdin) = pipe()?;
-        let (stdout, stdout_theirs) = pipe()?;
-        let (stderr, stderr_theirs) = pipe()?;
-        self.next_pid += 1;
-        let pid = self.next_pid;
-        self.workers.push(Worker {
-            key: worker,
-            stdin: stdin_theirs,
-            stdout: Some(stdout_theirs),
-            stderr: Some(stderr_theirs),
-            came: Vec::new(),
-            goes: VecDeque::new(),
-            is_dead: false,
-            heard: HashMap::new(),
-            answers: 0,
-        });
-        Ok(Spawned { pid, stdin, stdout, stderr })
-    }
-}
-
-impl Processes for Rc<RefCell<Children>> {
-    fn begin(&mut self, worker: WorkerKey, _: &Pool, _: &Rlimit) -> io::Result<()> {
-        let mut children = self.borrow_mut();
-        if !children.is_kind && children.random.one_in(12) {
-            return Err(io::Error::from_raw_os_error(libc::EAGAIN));
-        }
-        let started = children.start(worker);
-        children.started.push_back((worker, started));
-        let _ = write(&children.bell, b"s");
-        Ok(())
-    }
-
-    fn next_started(&mut self) -> Option<Started> {
-        self.borrow_mut().started.pop_front()
-    }
-
-    // The same in each run of a seed.
-    fn usage(&self) -> Usage {
-        Usage::default()
-    }
-
-    fn resident(&self, process: u32) -> Option<u64> {
-        Some(u64::from(process))
-    }
-
-    fn signal(&mut self, worker: WorkerKey, signal: Signal) {
-        let mut children = self.borrow_mut();
-        let found = children.workers.iter().position(|known| known.key == worker && !known.is_dead);
-        let Some(at) = found else { return };
-        let ignores = signal == Signal::Terminate && children.random.one_in(3);
-        if !ignores {
-            children.ends(at, Exit::Signal(if signal == Signal::Kill { libc::SIGKILL } else { libc::SIGTERM }));
-        }
-    }
-
-    fn next_dead(&mut self) -> Option<(Option<WorkerKey>, Exit)> {
-        self.borrow_mut().dead.pop_front().map(|(worker, exit)| (Some(worker), exit))
-    }
-
-    fn kill_the_rest(&mut self) -> Vec<u32> {
-        let mut children = self.borrow_mut();
-        assert!(children.workers.iter().all(|worker| worker.is_dead), "a worker outlives its daemon");
-        children.dead.clear();
-        Vec::new()
-    }
-}
-
-/// A pair of ends that nobody waits at, with the kind of a pipe that this simulation uses.
-fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
-    pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).map_err(io::Error::from)
-}
-
-/// What a client has asked and nobody has answered.
-struct Asked {
-    request: Request,
-    /// When, on a clock that stands still while the machine does.
-    at: Duration,
-    /// It is asked once so many bytes have left its client.
-    ends_at: usize,
-}
-
-/// What a client hears of its own conduct.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Verdict {
-    /// A status of HTTP.
-    Status(u16),
-    /// The reason of an error that answers nothing.
-    Error(String),
-    /// The code of a close frame.
-    Code(u16),
-}
-
-/// What a client has said or done last: it is closed for that.
-#[derive(Debug)]
-struct LastWord {
-    /// It may be heard once so many bytes have left: what is wrong may be seen by its first byte.
-    heard_at: usize,
-    /// What it hears of it, if it hears anything, and what is counted, if that is known.
-    verdict: Option<Verdict>,
-    reason: Option<Reason>,
-}
-
-/// What a client has that speaks WebSocket.
-struct Frames {
-    /// What has come and is not decoded; the answer to its request first.
-    raw: Vec<u8>,
-    is_open: bool,
-    decoder: Decoder,
-    random: Random,
-    /// What it was told last.
-    verdict: Option<Verdict>,
-}
-
-/// A token that lets in.
-const TOKEN: &str = "0123456789abcdef";
-
-/// What such a client says first.
-const UPGRADE: &str = "GET /acp HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
-    Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\nAuthorization: Bearer 0123456789abcdef\r\n";
-
-/// What of that may be another way, and what is heard of it then.
-const BROKEN_UPGRADES: [(&str, &str, u16); 9] = [
-    ("GET /acp", "GET /elsewhere", 404),
-    ("GET /acp", "POST /acp", 405),
-    ("GET /acp", "G\0T /acp", 400),
-    ("HTTP/1.1", "HTTP/7.7", 505),
-    ("Host: a\r\n", "Host: a\r\nOrigin: https://evil.example\r\n", 403),
-    ("Upgrade: websocket", "Upgrade: h2c", 405),
-    ("dGhlIHNhbXBsZSBub25jZQ==", "short", 400),
-    ("Version: 13", "Version: 12", 426),
-    ("Bearer 0123456789abcdef", "Bearer 0123456789abcdeg", 401),
-];
-
-/// Frames that no client may send, and the codes that they are answered with.
-const BROKEN_FRAMES: [(&[u8], u16); 8] = [
-    (b"\x81\x02{}", 1002),
-    (b"\xc1\x80\0\0\0\0", 1002),
-    (b"\x83\x80\0\0\0\0", 1002),
-    (b"\x80\x80\0\0\0\0", 1002),
-    (b"\x09\x80\0\0\0\0", 1002),
-    (b"\x88\x81\0\0\0\0\x03", 1002),
-    (b"\x81\xff\0\0\0\0\x7f\0\0\0\0\0\0\0", 1009),
-    (b"\x81\x84\0\0\0\0{\"\xff\"", 1007),
-];
-
-/// Lines that are no messages.
-const BROKEN_LINES: [&[u8]; 4] = [b"nonsense\n", b"[]\n", b"{\"id\":1,\"method\":\"m\"}}\n", b"{\"a\":\"\xff\"}\n"];
-
-/// What is no header of a proxy, although one has to come.
-const BROKEN_HEADERS: [&[u8]; 3] =
-    [b"PROXY TCP4 192.0.2.7 nowhere 40000 9000\r\n", b"\r\n\r\n\0\r\nQUIT\n\x31\x11\0\0", b"PROXY \r\n"];
-
-impl Frames {
-    fn new(seed: u64) -> Self {
-        Self {
-            raw: Vec::new(),
-            is_open: false,
-            decoder: Decoder::new(Role::Client, 1 << 30),
-            random: Random::new(seed),
-            verdict: None,
-        }
-    }
-
-    fn mask(&mut self) -> Mask {
-        Mask::new((self.random.range(0..usize::MAX) as u32).to_ne_bytes())
-    }
-
-    /// A frame of its own of each of some pieces of a message, with pings between them.
-    fn message(&mut self, text: &[u8]) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        let mut at = 0;
-        loop {
-            let rest = text.len() - at;
-            let length = if self.random.one_in(3) { self.random.range(0..rest + 1) } else { rest };
-            let is_last = length == rest && at + length == text.len();
-            let mask = self.mask();
-            let mut head = encode::text(length, Some(mask)).to_vec();
-            // FIN, and a continuation where it is one.
-            head[0] = u8::from(is_last) << 7 | u8::from(at == 0 && bytes.is_empty());
-            let mut piece = text[at..at + length].to_vec();
-            mask.apply(&mut piece);
-            bytes.extend(head.into_iter().chain(piece));
-            at += length;
-            if is_last {
-                return bytes;
-            }
-            if self.random.one_in(3) {
-                let mask = self.mask();
-                bytes.extend_from_slice(&encode::ping(b"are you there", Some(mask)));
-            }
-        }
-    }
-
-    /// Turns what has come into lines. What is to be answered goes to `todo`. True if the connection is of no more use.
-    fn read(&mut self, came: &mut Vec<u8>, todo: &mut VecDeque<u8>) -> bool {
-        if !self.is_open {
-            let Some(end) = memchr::memmem::find(&self.raw, b"\r\n\r\n") else { return false };
-            let head = String::from_utf8_lossy(&self.raw[..end]).into_owned();
-            let status = head.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3)?.parse().ok());
-            let status: u16 = status.unwrap_or_else(|| panic!("an answer is HTTP: {head}"));
-            if status != 101 {
-                self.verdict = Some(Verdict::Status(status));
-                // The body says no more.
-                self.raw.truncate(end + 4);
-                return false;
-            }
-            assert!(head.starts_with("HTTP/1.1 101 ") && head.contains("s3pPLMBiTxaQ9kYGzzhZRbK+xOo="), "{head}");
-            self.raw.drain(..end + 4);
-            self.is_open = true;
-        }
-        let length = self.raw.len();
-        self.raw.push(0);
-        let mut received = Received::new(&mut self.raw, length);
-        let mut is_over = false;
-        let verdict = &mut self.verdict;
-        let mut pings = Vec::new();
-        while let Some(event) = self.decoder.next(&mut received) {
-            match event {
-                Event::Text { .. } => {}
-                Event::Pong(payload) => assert_eq!(payload, b"are you there"),
-                Event::Ping(payload) => pings.push(payload.to_vec()),
-                Event::Close { code, .. } => {
-                    assert!(matches!(code, Some(1000..=1002 | 1007..=1009 | 1013)), "{code:?}");
-                    *verdict = code.map(Verdict::Code);
-                    is_over = true;
-                }
-                other => panic!("{other:?}"),
-            }
-        }
-        came.extend_from_slice(received.lines());
-        self.raw.clear();
-        for ping in pings {
-            let mask = self.mask();
-            todo.extend(encode::pong(&ping, Some(mask)).iter());
-        }
-        is_over
-    }
-}
-
-struct Client {
-    name: usize,
-    seed: u64,
-    /// None once it has left, or its connection has ended.
-    hears: Option<OwnedFd>,
-    /// None once it has said all that it wants to.
-    speaks: Option<OwnedFd>,
-    is_stdio: bool,
-    /// The other end, which is the daemon's.
-    inode: Option<u64>,
-    /// The turn in which it came.
-    came_in: usize,
-    /// The first request that it asked when nothing failed any more, and whether one from then on was answered.
-    asked_in_peace: Option<u64>,
-    is_well: bool,
-    todo: VecDeque<u8>,
-    /// Bytes that have left.
-    sent: usize,
-    came: Vec<u8>,
-    asked: HashMap<u64, Asked>,
-    next: u64,
-    answers: usize,
-    /// The last answer of each worker to it.
-    heard: HashMap<usize, usize>,
-    frames: Option<Frames>,
-    last_word: Option<LastWord>,
-    verdict: Option<Verdict>,
-    /// When it last had taken all that there was, and for how long it had not at most.
-    empty_at: Duration,
-    behind: Duration,
-}
-
-impl Client {
-    fn new(name: usize, seed: u64, hears: OwnedFd, speaks: OwnedFd) -> Self {
-        Self {
-            name,
-            seed,
-            hears: Some(hears),
-            speaks: Some(speaks),
-            is_stdio: false,
-            inode: None,
-            came_in: 0,
-            asked_in_peace: None,
-            is_well: false,
-            todo: VecDeque::new(),
-            sent: 0,
-            came: Vec::new(),
-            asked: HashMap::new(),
-            next: 0,
-            answers: 0,
-            heard: HashMap::new(),
-            frames: None,
-            last_word: None,
-            verdict: None,
-            empty_at: Duration::ZERO,
-            behind: Duration::ZERO,
-        }
-    }
-
-    fn is_over(&self) -> bool {
-        self.hears.is_none()
-    }
-
-    /// Whether it has said its last.
-    fn is_leaving(&self) -> bool {
-        self.last_word.is_some()
-    }
-
-    fn leaves(&mut self) {
-        (self.hears, self.speaks) = (None, None);
-    }
-
-    /// Whether the daemon owes it nothing for now: neither an answer nor the end of its connection.
-    fn is_content(&self) -> bool {
-        self.is_over() || self.speaks.is_some() && !self.is_leaving() && self.asked.is_empty() && self.todo.is_empty()
-    }
-
-    /// It has nothing more to say, and hears what is left.
-    fn ends_what_it_says(&mut self) {
-        let sent = self.sent;
-        // Nobody hears what has not left.
-        self.asked.retain(|_, asked| asked.ends_at <= sent);
-        if let Some(frames) = &self.frames {
-            // There is no half of a WebSocket. In the middle of its request, it has never been one.
-            let reason = frames.is_open.then_some(Reason::ClientBroken);
-            self.last_word = Some(LastWord { heard_at: sent, verdict: None, reason });
-        }
-        if let Some(end) = self.speaks.take()
-            && !self.is_stdio
-        {
-            shutdown(end, Shutdown::Write).expect("it is a socket");
-        }
-    }
-
-    /// Takes what is there, if anything. What comes of it says whether the daemon has closed it.
-    fn reads(&mut self, most: usize, now: Duration) -> Pulled {
-        let Some(end) = &self.hears else { return Pulled::Nothing };
-        let pulled = match &mut self.frames {
-            Some(frames) => {
-                let pulled = pull(end, &mut frames.raw, most);
-                // Nothing comes behind a close frame but the end.
-                let is_over = frames.read(&mut self.came, &mut self.todo);
-                if is_over { Pulled::End } else { pulled }
-            }
-            None => pull(end, &mut self.came, most),
-        };
-        match pulled {
-            Pulled::Nothing => self.empty_at = now,
-            Pulled::Something | Pulled::End => self.behind = self.behind.max(now - self.empty_at),
-        }
-        self.check(now);
-        if let Some(verdict) = self.frames.as_mut().and_then(|frames| frames.verdict.take()) {
-            self.verdict = Some(verdict);
-        }
-        pulled
-    }
-
-    fn writes(&mut self, most: usize) -> bool {
-        let Some(end) = &self.speaks else { return false };
-        let sent = push(end, &mut self.todo, most);
-        self.sent += sent;
-        sent > 0
-    }
-
-    fn says(&mut self, line: &[u8]) {
-        match &mut self.frames {
-            Some(frames) => self.todo.extend(frames.message(line)),
-            None => {
-                self.todo.extend(line);
-                self.todo.push_back(b'\n');
-            }
-        }
-    }
-
-    fn ask(&mut self, random: &mut Random, now: Duration) {
-        let size = *random.pick(&[0, 10, 200, 3000, 20_000, LONGEST_TEXT]);
-        let (seed, who, number, length) = (self.seed, self.name, self.next, random.range(0..size + 1));
-        let request = Request { seed, who, number, length };
-        self.next += 1;
-        self.says(&request.question(&request.id()));
-        self.asked.insert(number, Asked { request, at: now, ends_at: self.sent + self.todo.len() });
-    }
-
-    /// It says this, and nothing after it.
-    fn says_its_last(&mut self, bytes: &[u8], verdict: Option<Verdict>, reason: Option<Reason>) {
-        self.last_word = Some(LastWord { heard_at: self.sent + self.todo.len() + 1, verdict, reason });
-        self.todo.extend(bytes);
-    }
-
-    /// It says that it leaves, in the way of WebSocket. False if that is not its way.
-    fn says_goodbye(&mut self) -> bool {
-        let Some(frames) = &mut self.frames else { return false };
-        let goodbye = encode::close(Some(1000), "", Some(frames.mask()));
-        self.says_its_last(&goodbye, Some(Verdict::Code(1000)), None);
-        true
-    }
-
-    /// It says what cannot be understood.
-    fn misbehaves(&mut self, random: &mut Random) {
-        match &mut self.frames {
-            Some(frames) if random.one_in(4) => {
-                let line = frames.message(random.pick(&BROKEN_LINES[..3]).trim_ascii_end());
-                self.says_its_last(&line, Some(Verdict::Code(1007)), Some(Reason::ClientMalformed));
-            }
-            Some(_) => {
-                let (frame, code) = *random.pick(&BROKEN_FRAMES);
-                let reason = if code == 1009 { Reason::ClientLineTooLong } else { Reason::ClientMalformed };
-                self.says_its_last(frame, Some(Verdict::Code(code)), Some(reason));
-            }
-            None => {
-                let verdict = Verdict::Error(Reason::ClientMalformed.told().to_owned());
-                let line = *random.pick(&BROKEN_LINES);
-                self.says_its_last(line, Some(verdict), Some(Reason::ClientMalformed));
-            }
-        }
-    }
-
-    /// Compares the lines that have come with what it has asked, to the byte.
-    fn check(&mut self, now: Duration) {
-        for line in lines(&mut self.came) {
-            if token(&line, "error").is_some() {
-                self.check_error(&line, now);
-                continue;
-            }
-            let id = token(&line, "id").unwrap_or_else(|| panic!("{} was told: {}", self.name, shown(&line)));
-            let asked = id.trim_matches('"').parse().ok().and_then(|id: u64| self.asked.remove(&id));
-            let asked = asked.unwrap_or_else(|| panic!("{} has not asked this: {}", self.name, shown(&line)));
-            let (Some(worker), Some(nth)) = (number(&line, "worker"), number(&line, "nth")) else {
-                panic!("{} got what is no answer: {}", self.name, shown(&line));
-            };
-            let request = asked.request;
-            let is_same = line == request.answer(&request.id(), worker, nth);
-            assert!(is_same, "the answer to {request:?} is another one: {}", shown(&line));
-            let before = self.heard.insert(worker, nth);
-            assert!(before.is_none_or(|before| before < nth), "the answer to {request:?} comes behind {before:?}");
-            self.answers += 1;
-            self.is_well |= self.asked_in_peace.is_some_and(|first| request.number >= first);
-        }
-    }
-
-    fn check_error(&mut self, line: &[u8], now: Duration) {
-        let error: Value = serde_json::from_slice(line).expect("an error is JSON");
-        let reason =
-            error["error"]["data"]["reason"].as_str().unwrap_or_else(|| panic!("an error has a reason: {error}"));
-        if error["id"].is_null() {
-            self.verdict = Some(Verdict::Error(reason.to_owned()));
-            return;
-        }
-        let number = error["id"].as_u64().or_else(|| error["id"].as_str()?.parse().ok());
-        let asked = number.and_then(|number| self.asked.remove(&number));
-        let asked = asked.unwrap_or_else(|| panic!("{} has not asked this: {error}", self.name));
-        assert_eq!(error["id"].to_string(), asked.request.id(), "an id is what it was");
-        self.answers += 1;
-        if reason == "timeout" {
-            assert!(now - asked.at >= REQUEST_TIMEOUT, "a timeout ran out after {:?}", now - asked.at);
-        }
-    }
-}
-
-/// What operators ask.
-const QUESTIONS: [&str; 7] = [
-    "GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n",
-    "GET /status.json HTTP/1.0\r\n\r\n",
-    "GET /clients.json HTTP/1.1\r\nHost: a\r\n\r\nGET /pending.json HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
-    "HEAD /readyz HTTP/1.1\r\nHost: a\r\n\r\n",
-    "GET / HTTP/1.1\r\nHost: a\r\n\r\n",
-    "POST /restart-worker?worker=p/1 HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nab",
-    "{\"jsonrpc\":\"2.0\"}\n",
-];
-
-/// Somebody at the admin listener: asks, reads a little, or nothing, and leaves at any time.
-struct Operator {
-    end: Option<OwnedFd>,
-    asks: VecDeque<u8>,
-    came: Vec<u8>,
-}
-
-impl Operator {
-    /// Does one thing. False if there was nothing to do.
-    fn acts(&mut self, random: &mut Random, asks: bool) -> bool {
-        let Some(end) = &self.end else { return false };
-        match random.range(0..20) {
-            0 if asks => {
-                self.end = None;
-                true
-            }
-            1..4 if asks && self.asks.len() < 10_000 => {
-                self.asks.extend(random.pick(&QUESTIONS).bytes());
-                true
-            }
-            4..10 => push(end, &mut self.asks, random.range(1..300)) > 0,
-            _ => {
-                let pulled = pull(end, &mut self.came, random.range(1..20_000));
-                assert!(self.came.len() < 9 || self.came.starts_with(b"HTTP/1.1 "), "an answer is HTTP");
-                if pulled == Pulled::End {
-                    self.end = None;
-                }
-                pulled != Pulled::Nothing
-            }
-        }
-    }
-}
 
 /// What there is little of in a world: the reasons for which its clients may be closed though they do nothing wrong.
 #[derive(Clone, Copy, Debug, Default)]
@@ -815,8 +121,6 @@ const HEADERS: [&[u8]; 3] = [
     b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0",
 ];
 
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-
 fn config(random: &mut Random, scarcity: Scarcity) -> Config {
     let program = std::env::current_exe().expect("a test runs");
     let text = json!({
@@ -871,14 +175,14 @@ impl Simulation {
         let mut listening = Listening::nowhere(socket, "a seed");
         listening.is_inherited = seed.is_multiple_of(3);
         let acceptor = Acceptor::new(listening);
-        let signals = Signals { children: children_ours.into(), bell: pair().0.into(), stop: stop_ours.into() };
+        let signals = Signals::new(children_ours.into(), pair().0.into(), stop_ours.into());
         let kernel = Kernel::new(seed, Rc::clone(&wires));
         let mut random = Random::new(seed ^ 0xc11e);
         let scarcity = Scarcity::new(&mut random);
         let descriptors = Allowance {
             of_workers: getrlimit(Resource::Nofile),
             fewer_clients: scarcity.clients.map(|clients| (clients, 0)),
-            lobby: super::lobby::BEYOND,
+            handshakes: super::handshakes::state::BEYOND,
         };
         wires.borrow_mut().most_open.extend(scarcity.descriptors.map(|most| (door, most)));
         wires.borrow_mut().steady = vec![signals.children.as_raw_fd(), signals.stop.as_raw_fd()];
@@ -889,12 +193,12 @@ impl Simulation {
         let (is_web, has_tokens) = (web.is_some(), web.is_some_and(|web| web.tokens_file.is_some()));
         let of_admin: Option<OwnedFd> = random.one_in(2).then(|| pair().0.into());
         let admin_door = of_admin.as_ref().map(AsRawFd::as_raw_fd);
-        let of_admin = of_admin.into_iter().map(|socket| Acceptor::new(Listening::nowhere(socket, "a seed")));
-        let admin = Admin::new(&config, of_admin.collect(), &[]);
+        let of_admin = of_admin.map(|socket| Acceptor::new(Listening::nowhere(socket, "a seed")).for_admin());
+        let acceptors: Vec<_> = [acceptor].into_iter().chain(of_admin).collect();
+        let admin = Admin::new(&config, &acceptors);
         let children_of_shell = Box::new(Rc::clone(&children));
-        let ground = Ground { signals, descriptors, instead: None };
-        let mut shell = Shell::new(config, kernel, children_of_shell, ground, vec![acceptor], admin);
-        shell.open_doors(None);
+        let mut shell = Shell::new(config, kernel, children_of_shell, signals, descriptors, acceptors, admin);
+        shell.start_listening(None);
         let mut simulation = Self {
             seed,
             turns: 0,
@@ -928,8 +232,10 @@ impl Simulation {
         let lent = |end: &OwnedFd| unsafe { BorrowedFd::borrow_raw(end.as_raw_fd()) };
         let (reader, writer) = (lent(&stdin), lent(&stdout));
         let aside = self.random.one_in(2);
-        let connection = |peer| Connection { aside, ..Connection::stdio(peer, reader, writer) };
-        self.shell.add_client(listener, Origin::default(), &[], connection);
+        let connection = |peer| Connection::stdio(peer, reader, writer).writing_aside(aside);
+        self.shell.step(|shell| {
+            shell.add_client(listener, Origin::default(), &[], connection);
+        });
         self.wires.borrow_mut().steady.extend([stdin.as_raw_fd(), stdout.as_raw_fd()]);
         let client = Client::new(self.clients.len(), self.seed, hears, speaks);
         self.clients.push(Client { is_stdio: true, ..client });
@@ -1212,7 +518,7 @@ impl Simulation {
                 return;
             }
         }
-        panic!("it hangs: {what}; {} operations in flight", self.shell.hands.io.in_flight());
+        panic!("it hangs: {what}; {} operations in flight", self.shell.reactor.io.in_flight());
     }
 
     fn lives(mut self, most_steps: usize) {
@@ -1249,11 +555,11 @@ impl Simulation {
             None => drop(write(&self.stop, b"!")),
         }
         self.runs("the end", false, |_| false);
-        assert!(self.shell.hands.done);
+        assert!(self.shell.reactor.is_done);
         self.wires.borrow_mut().is_prompt = true;
         self.shell.finish();
-        assert_eq!((self.shell.hands.connections.len(), self.shell.hands.io.lent()), (0, 0), "something is left");
-        assert!(self.shell.hands.lobby.is_empty(), "somebody waits in the lobby");
+        assert_eq!((self.shell.reactor.connections.len(), self.shell.reactor.io.lent()), (0, 0), "something is left");
+        assert!(self.shell.reactor.handshakes.is_empty(), "a handshake is pending");
         let now = self.now();
         let Self { shell, wires, clients, operators, children, stdio, .. } = self;
         drop(shell);

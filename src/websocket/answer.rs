@@ -4,8 +4,8 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use super::fields::{accept, is_word};
-use super::request::Key;
+use super::key::Key;
+use crate::http1::{Error, Head, Status, is_word};
 
 /// What a connection is told that becomes a WebSocket. What is written by [`fmt::Display`] is the whole head.
 #[derive(Clone, Copy, Debug)]
@@ -21,57 +21,14 @@ pub struct Accepted<'a> {
 impl fmt::Display for Accepted<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         debug_assert!(is_word(self.connection_id) && self.protocol.is_none_or(is_word));
-        out.write_str("HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n")?;
-        write!(out, "Sec-WebSocket-Accept: {}\r\n", accept(self.key.as_bytes()))?;
-        write!(out, "Acp-Connection-Id: {}\r\n", self.connection_id)?;
-        if let Some(protocol) = self.protocol {
-            write!(out, "Sec-WebSocket-Protocol: {protocol}\r\n")?;
-        }
-        out.write_str("\r\n")
+        let head = Head::answer(Status::SwitchingProtocols)
+            .field("Upgrade", "websocket")
+            .field("Connection", "Upgrade")
+            .field("Sec-WebSocket-Accept", self.key.accept())
+            .field("Acp-Connection-Id", self.connection_id)
+            .field_if("Sec-WebSocket-Protocol", self.protocol);
+        out.write_str(&head.end())
     }
-}
-
-macro_rules! statuses {
-    ($($(#[$doc:meta])* $variant:ident $code:literal $name:literal,)*) => {
-        /// The statuses of RFC 9110, section 15, that a refusal may have.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum Status { $($(#[$doc])* $variant,)* }
-
-        impl Status {
-            /// As a number.
-            pub fn code(self) -> u16 {
-                match self { $(Self::$variant => $code,)* }
-            }
-
-            /// As it is called.
-            pub fn name(self) -> &'static str {
-                match self { $(Self::$variant => $name,)* }
-            }
-        }
-    };
-}
-
-statuses! {
-    /// It is not HTTP, or could be understood in two ways.
-    BadRequest 400 "Bad Request",
-    /// It needs a token, or another one.
-    Unauthorized 401 "Unauthorized",
-    /// Its origin or its host may not ask.
-    Forbidden 403 "Forbidden",
-    /// There is nothing at this path.
-    NotFound 404 "Not Found",
-    /// There is nothing to be done here but to connect, and it is no WebSocket's request.
-    MethodNotAllowed 405 "Method Not Allowed",
-    /// It took too long to say what it wants.
-    RequestTimeout 408 "Request Timeout",
-    /// It is a WebSocket's request of a version that is not spoken.
-    UpgradeRequired 426 "Upgrade Required",
-    /// Its head is too long.
-    FieldsTooLarge 431 "Request Header Fields Too Large",
-    /// Nobody is let in now.
-    Unavailable 503 "Service Unavailable",
-    /// Another version of HTTP.
-    VersionNotSupported 505 "HTTP Version Not Supported",
 }
 
 /// Why a request is refused. What is written by [`fmt::Display`] is the whole answer, after which the connection is to be
@@ -102,24 +59,32 @@ impl Refusal {
     }
 }
 
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        // To who asks for a WebSocket it is all the same what of its head is too long.
+        let Error { status, why } = if error == Error::LONG_TARGET { Error::LONG_HEAD } else { error };
+        Self::new(status, why)
+    }
+}
+
 impl fmt::Display for Refusal {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (code, name) = (self.status.code(), self.status.name());
-        write!(out, "HTTP/1.1 {code} {name}\r\n")?;
-        match self.status {
-            Status::Unauthorized => out.write_str("WWW-Authenticate: Bearer realm=\"stdio_bus\"\r\n")?,
-            Status::MethodNotAllowed => out.write_str("Allow: GET\r\n")?,
-            Status::UpgradeRequired => out.write_str("Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n")?,
-            _ => {}
-        }
-        if let Some(seconds) = self.retry_after {
-            write!(out, "Retry-After: {seconds}\r\n")?;
-        }
+        let head = Head::answer(self.status);
+        let head = match self.status {
+            Status::Unauthorized => head.field("WWW-Authenticate", "Bearer realm=\"stdio_bus\""),
+            Status::MethodNotAllowed => head.field("Allow", "GET"),
+            Status::UpgradeRequired => head.field("Upgrade", "websocket").field("Sec-WebSocket-Version", 13),
+            _ => head,
+        };
         // RFC 9110, section 7.8: who sends Upgrade names it here.
         let connection = if self.status == Status::UpgradeRequired { "close, Upgrade" } else { "close" };
+        let head = head
+            .field_if("Retry-After", self.retry_after)
+            .field("Connection", connection)
+            .field("Content-Type", "application/json");
         let body = serde_json::json!({ "status": code, "error": name, "message": self.why }).to_string();
-        write!(out, "Connection: {connection}\r\nContent-Type: application/json\r\n")?;
-        write!(out, "Content-Length: {}\r\n\r\n{body}\n", body.len() + 1)
+        out.write_str(&head.body(&(body + "\n")))
     }
 }
 
@@ -142,7 +107,7 @@ mod tests {
 
     #[test]
     fn a_websocket_is_accepted_with_its_key_and_its_id() {
-        let key = Key::of_example();
+        let key = Key::new(b"dGhlIHNhbXBsZSBub25jZQ==").unwrap();
         let head = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
             Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\nAcp-Connection-Id: a1b2\r\n";
         let mut accepted = Accepted { key, connection_id: "a1b2", protocol: None };

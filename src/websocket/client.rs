@@ -2,15 +2,9 @@
 
 use std::fmt;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-
-use super::fields::{Fields, accept, end_of_head, is_word, printable};
-
-/// Longest answer in bytes, as far as it is read.
-pub const LONGEST_ANSWER: usize = 16 * 1024;
-/// Most fields of an answer.
-const MOST_FIELDS: usize = 100;
+use super::key::{accept, written};
+pub use crate::http1::LONGEST_ANSWER;
+use crate::http1::{Error, Event, Fields, Head, Method, Response, ResponseReader, is_word, printable};
 
 /// What a client asks. What is written by [`fmt::Display`] is the whole request.
 #[derive(Clone, Copy)]
@@ -44,12 +38,13 @@ impl<'a> Request<'a> {
 impl fmt::Display for Request<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { host, target, key, token } = self;
-        write!(out, "GET {target} HTTP/1.1\r\nHost: {host}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n")?;
-        write!(out, "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {}\r\n", STANDARD.encode(key))?;
-        if let Some(token) = token {
-            write!(out, "Authorization: Bearer {token}\r\n")?;
-        }
-        out.write_str("\r\n")
+        let head = Head::request("GET", target, host)
+            .field("Upgrade", "websocket")
+            .field("Connection", "Upgrade")
+            .field("Sec-WebSocket-Version", 13)
+            .field("Sec-WebSocket-Key", written(*key))
+            .field_if("Authorization", token.map(|token| format!("Bearer {token}")));
+        out.write_str(&head.end())
     }
 }
 
@@ -89,41 +84,48 @@ pub struct Refused {
 pub fn read(bytes: &[u8], key: [u8; 16], has_ended: bool) -> Reading {
     let bytes = &bytes[..bytes.len().min(LONGEST_ANSWER)];
     let is_all = has_ended || bytes.len() == LONGEST_ANSWER;
-    let mut begin = 0;
+    let (mut reader, mut begin) = (ResponseReader::new(Method::Get, u64::MAX), 0);
     loop {
-        let rest = &bytes[begin..];
-        match end_of_head(rest, 0) {
-            Some(end) => match read_head(&rest[..end], begin + end, key, (&rest[end..], is_all)) {
-                // What the answer is comes later.
-                None => begin += end,
-                Some(reading) => return reading,
-            },
-            None if bytes.is_empty() && is_all => return Reading::Malformed("the server closed without an answer"),
-            None if is_all => return Reading::Malformed("the server's answer is not HTTP, or has no end"),
-            None => return Reading::More,
+        match reader.next(&bytes[begin..], is_all) {
+            Event::Head(head) if head.status == 101 => return read_acceptance(&head.fields, begin + head.length, key),
+            // What the answer is comes later.
+            Event::Head(head) if head.status < 200 => begin += head.length,
+            Event::Head(head) => {
+                let rest = &bytes[begin + head.length..];
+                return read_body(&mut reader, rest, is_all).map_or(Reading::More, |body| read_refusal(&head, &body));
+            }
+            Event::Wrong(Error::NOTHING) if begin == 0 => {
+                return Reading::Malformed("the server closed without an answer");
+            }
+            Event::Wrong(Error::NOTHING | Error::CUT_OFF) => {
+                return Reading::Malformed("the server's answer is not HTTP, or has no end");
+            }
+            Event::Wrong(_) => return Reading::Malformed("the server's answer is not HTTP"),
+            Event::More(_) | Event::Data { .. } | Event::End(_) => return Reading::More,
         }
     }
 }
 
-fn read_head(head: &[u8], length: usize, key: [u8; 16], body: (&[u8], bool)) -> Option<Reading> {
-    let mut fields = [httparse::EMPTY_HEADER; MOST_FIELDS];
-    let mut answer = httparse::Response::new(&mut fields);
-    if !answer.parse(head).is_ok_and(|status| status.is_complete()) {
-        return Some(Reading::Malformed("the server's answer is not HTTP"));
-    }
-    let fields = Fields(answer.headers);
-    match answer.code.unwrap_or_default() {
-        101 => Some(read_acceptance(&fields, length, key)),
-        100..200 => None,
-        status => Some(read_refusal(&fields, status, answer.reason.unwrap_or_default(), body)),
+/// What there is of a body, once that is all there will be.
+fn read_body(reader: &mut ResponseReader, bytes: &[u8], is_all: bool) -> Option<Vec<u8>> {
+    let (mut body, mut at) = (Vec::new(), 0);
+    loop {
+        match reader.next(&bytes[at..], is_all) {
+            Event::Data { data, length } => {
+                body.extend_from_slice(data);
+                at += length;
+            }
+            Event::More(_) => return None,
+            Event::End(_) | Event::Wrong(_) | Event::Head(_) => return Some(body),
+        }
     }
 }
 
-fn read_acceptance(fields: &Fields<'_, '_>, length: usize, key: [u8; 16]) -> Reading {
+fn read_acceptance(fields: &Fields<'_>, length: usize, key: [u8; 16]) -> Reading {
     if !fields.has("upgrade", "websocket") || !fields.has("connection", "upgrade") {
         return Reading::Malformed("the server switches protocols, but not to WebSocket");
     }
-    let expected = accept(STANDARD.encode(key).as_bytes());
+    let expected = accept(written(key).as_bytes());
     if !matches!(fields.only("sec-websocket-accept"), Ok(Some(value)) if value == expected.as_bytes()) {
         return Reading::Malformed("the server's Sec-WebSocket-Accept is not the one of this request");
     }
@@ -137,21 +139,17 @@ fn read_acceptance(fields: &Fields<'_, '_>, length: usize, key: [u8; 16]) -> Rea
     Reading::Accepted { length, connection_id }
 }
 
-fn read_refusal(fields: &Fields<'_, '_>, status: u16, name: &str, (body, is_all): (&[u8], bool)) -> Reading {
-    let number = |name| str::from_utf8(fields.values(name).next()?).ok()?.parse::<u32>().ok();
-    let length = number("content-length").map_or(usize::MAX, |length| length as usize);
-    let has_body = !matches!(status, 204 | 304) && length > 0;
-    if has_body && body.len() < length && !is_all {
-        return Reading::More;
-    }
-    let body = &body[..body.len().min(length)];
-    let message = message(fields, body).unwrap_or_else(|| printable(name.as_bytes()));
+fn read_refusal(head: &Response<'_>, body: &[u8]) -> Reading {
+    let fields = &head.fields;
+    let message = message(fields, body).unwrap_or_else(|| printable(head.reason.as_bytes()));
     let location = fields.values("location").next().map(printable);
-    Reading::Refused(Refused { status, message, retry_after: number("retry-after"), location })
+    let retry_after =
+        fields.values("retry-after").next().and_then(|seconds| str::from_utf8(seconds).ok()?.parse().ok());
+    Reading::Refused(Refused { status: head.status, message, retry_after, location })
 }
 
 /// What a body says to people.
-fn message(fields: &Fields<'_, '_>, body: &[u8]) -> Option<String> {
+fn message(fields: &Fields<'_>, body: &[u8]) -> Option<String> {
     let kind = fields.values("content-type").next().unwrap_or_default();
     let is_text = kind.get(..10).is_some_and(|kind| kind.eq_ignore_ascii_case(b"text/plain"));
     let text = match serde_json::from_slice::<serde_json::Value>(body) {
@@ -166,9 +164,10 @@ fn message(fields: &Fields<'_, '_>, body: &[u8]) -> Option<String> {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::answer::{Accepted, Refusal, Status};
+    use super::super::answer::{Accepted, Refusal};
     use super::super::request::{Reader, Reading as Asked};
     use super::*;
+    use crate::http1::Status;
 
     const KEY: [u8; 16] = *b"the sample nonce";
     const ACCEPTED: &str = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\

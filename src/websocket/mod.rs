@@ -39,17 +39,17 @@
 //! [`Mask::apply`] on a copy of the line.
 //!
 //! # Reading order
-//! `mask.rs`, `header.rs` (the head of a frame), `close.rs`, `frame.rs`, `encode.rs`; then `request.rs`, `answer.rs`
-//! and `client.rs`.
+//! `mask.rs`, `header.rs` (the head of a frame), `close.rs`, `frame.rs`, `encode.rs`; then `key.rs`, `answer.rs`,
+//! `request.rs` and `client.rs`. What is HTTP of a handshake is read and written by [`crate::http1`].
 
 pub mod answer;
 pub mod client;
 pub mod close;
 pub mod encode;
-mod fields;
 pub mod forwarded;
 pub mod frame;
 mod header;
+mod key;
 mod mask;
 pub mod request;
 #[cfg(test)]

@@ -1,22 +1,17 @@
-//! The request that a WebSocket begins with (RFC 6455, section 4; RFC 9110, RFC 9112), as a server reads it. It says what
-//! was asked, not whether it is granted.
+//! The request that a WebSocket begins with (RFC 6455, section 4), as a server reads it. It says what was asked, not whether
+//! it is granted.
 //!
-//! Invariant: what is read has one meaning and no body, so nobody in front of us reads its end, its host, its token or
-//! its origin elsewhere. What a connection says is the same however it is cut.
+//! Invariant: what is read has one meaning ([`crate::http1`]) and no body, so nobody in front of us reads its end, its
+//! token or its origin elsewhere. What a connection says is the same however it is cut.
 
 use std::fmt;
 
-use base64::Engine as _;
-use base64::alphabet::STANDARD;
-use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use super::answer::Refusal;
+use super::key::Key;
+use crate::http1::{self, Fields, Framing, HeadReader, Status, ascii};
 
-use super::answer::{Refusal, Status};
-use super::fields::{Fields, end_of_head};
+pub use crate::http1::{LONGEST_HEAD, Method};
 
-/// Longest head in bytes, with the empty line at its end.
-pub const LONGEST_HEAD: usize = 8 * 1024;
-/// Most fields of a head.
-pub const MOST_FIELDS: usize = 64;
 /// The subprotocols of ACP and MCP, one of which is chosen where it is offered. Browsers and the SDKs of MCP give a
 /// connection up that has offered some and got none.
 pub const PROTOCOLS: [&str; 2] = ["acp", "mcp"];
@@ -32,17 +27,6 @@ pub enum Reading<'b> {
     Request(Request<'b>),
     /// No request that can be answered otherwise.
     Refused(Refusal),
-}
-
-/// What a request is to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Method {
-    /// To connect, or to ask how it is.
-    Get,
-    /// The same without the body of the answer.
-    Head,
-    /// Something else, which is not done here.
-    Other,
 }
 
 /// What a request says.
@@ -94,30 +78,6 @@ impl fmt::Debug for Token<'_> {
     }
 }
 
-/// The key of a request: 16 bytes in base64, as they were written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Key<'b>(&'b [u8]);
-
-impl Key<'_> {
-    pub(super) fn as_bytes(&self) -> &[u8] {
-        self.0
-    }
-
-    /// The one of RFC 6455.
-    #[cfg(test)]
-    pub(super) fn of_example() -> Self {
-        Self(b"dGhlIHNhbXBsZSBub25jZQ==")
-    }
-}
-
-/// Four of its last bits mean nothing, and not everybody leaves them out.
-const KEYS: GeneralPurpose = GeneralPurpose::new(
-    &STANDARD,
-    GeneralPurposeConfig::new()
-        .with_decode_allow_trailing_bits(true)
-        .with_decode_padding_mode(DecodePaddingMode::RequireCanonical),
-);
-
 impl<'b> Request<'b> {
     /// The key, if this asks for a WebSocket of the version that is spoken here.
     ///
@@ -132,7 +92,7 @@ impl<'b> Request<'b> {
             let (host, path) = (self.host.unwrap_or("HOST"), self.path);
             let lack = match self.method {
                 Method::Get => "the request has no Upgrade: websocket, which a proxy has to pass on",
-                Method::Head | Method::Other => "that begins with GET",
+                _ => "that begins with GET",
             };
             let why = format!("only WebSocket is spoken here, at ws://{host}{path}; {lack}");
             return Err(Refusal::new(Status::MethodNotAllowed, why));
@@ -154,156 +114,79 @@ impl<'b> Request<'b> {
             );
         }
         let key = key.ok_or_else(|| Refusal::bad("the request has no Sec-WebSocket-Key"))?;
-        match KEYS.decode_slice(key, &mut [0; 18]) {
-            Ok(16) => Ok(Key(key)),
-            Ok(_) | Err(_) => refused(Status::BadRequest, "Sec-WebSocket-Key is not 16 bytes in base64"),
-        }
+        Key::new(key).ok_or_else(|| Refusal::bad("Sec-WebSocket-Key is not 16 bytes in base64"))
     }
 }
 
 /// Reads one head, however it comes.
 #[derive(Default)]
 pub struct Reader {
-    /// Up to here the end of the head does not begin.
-    looked_at: usize,
+    head: HeadReader,
 }
 
 impl Reader {
     /// Reads what has come so far: all of it, each time.
     pub fn read<'b>(&mut self, bytes: &'b [u8]) -> Reading<'b> {
-        let bytes = &bytes[..bytes.len().min(LONGEST_HEAD)];
-        // What speaks something else (TLS, NDJSON) should not have to say 8 KiB of it.
-        if bytes.first().is_some_and(|first| !first.is_ascii_uppercase()) {
-            return Reading::Refused(Refusal::bad("this is not HTTP, with which a WebSocket begins"));
+        match self.head.read(bytes) {
+            Ok(None) => Reading::More,
+            Ok(Some(head)) => Request::of(&head).map_or_else(Reading::Refused, Reading::Request),
+            Err(error) => Reading::Refused(error.into()),
         }
-        match end_of_head(bytes, self.looked_at) {
-            Some(end) => read_head(&bytes[..end]).map_or_else(Reading::Refused, Reading::Request),
-            None if bytes.len() < LONGEST_HEAD => {
-                self.looked_at = bytes.len().saturating_sub(2);
-                Reading::More
+    }
+}
+
+impl<'b> Request<'b> {
+    fn of(head: &http1::Request<'b>) -> Result<Self, Refusal> {
+        let fields = &head.fields;
+        // What stands behind the head of a GET is frames, and nobody in front of us may take it for something else. What
+        // is no GET is refused whatever its body is, and nothing is read behind it.
+        match head.body {
+            _ if head.method != Method::Get => {}
+            Framing::Length(0) => {}
+            Framing::Length(_) => {
+                return Err(Refusal::bad("the request has a Content-Length, and nothing here takes a body"));
             }
-            None => match read_head(bytes) {
-                Err(refusal) => Reading::Refused(refusal),
-                // It has no end.
-                Ok(_) => Reading::Refused(too_long()),
-            },
-        }
-    }
-}
-
-fn too_long() -> Refusal {
-    Refusal::new(Status::FieldsTooLarge, "the head of the request is longer than 8 KiB, or has more than 64 fields")
-}
-
-fn read_head(bytes: &[u8]) -> Result<Request<'_>, Refusal> {
-    let mut fields = [httparse::EMPTY_HEADER; MOST_FIELDS];
-    let mut head = httparse::Request::new(&mut fields);
-    match head.parse(bytes) {
-        Ok(httparse::Status::Complete(_)) => {}
-        Ok(httparse::Status::Partial) | Err(httparse::Error::TooManyHeaders) => return Err(too_long()),
-        Err(httparse::Error::Version) => {
-            return Err(Refusal::new(Status::VersionNotSupported, "HTTP/1.1 is spoken here, which a WebSocket needs"));
-        }
-        Err(_) => return Err(Refusal::bad("this is not HTTP: the head of the request is malformed")),
-    }
-    let ends_lines_twofold = |newline: usize| newline > 0 && bytes[newline - 1] == b'\r';
-    if !memchr::memchr_iter(b'\n', bytes).all(ends_lines_twofold) {
-        return Err(Refusal::bad("a line of the head does not end with CR LF"));
-    }
-    let (verb, target) = (head.method.unwrap_or_default(), head.path.unwrap_or_default());
-    let is_old_http = head.version == Some(0);
-    let fields = Fields(head.headers);
-    // What is no GET is refused whatever its body is, and nothing is read behind it.
-    if verb == "GET" {
-        refuse_body(&fields)?;
-    }
-    let only = |name: &'static str, twice: &'static str| fields.only(name).map_err(|_| Refusal::bad(twice));
-
-    let host = only("host", "more than one Host")?.map(read_host).transpose()?;
-    if host.is_none() && !is_old_http {
-        return Err(Refusal::bad("HTTP/1.1 needs a Host"));
-    }
-    let (path, query) = read_target(verb, target, host)?;
-    let origin = only("origin", "more than one Origin")?;
-    let origin = origin.map(|origin| ascii(origin).ok_or_else(|| Refusal::bad("Origin is not ASCII"))).transpose()?;
-    let credentials = only("authorization", "more than one Authorization")?;
-    let (protocol, token_of_protocol) = read_protocols(&fields)?;
-    let token = match (credentials.map(read_credentials).transpose()?.flatten(), token_of_protocol) {
-        (Some(_), Some(_)) => return Err(Refusal::bad("a token in Authorization and another one as a subprotocol")),
-        (one, other) => one.or(other),
-    };
-    let handshake = Handshake {
-        is_old_http,
-        asks_for_websocket: fields.has("upgrade", "websocket"),
-        asks_to_upgrade: fields.has("connection", "upgrade"),
-        version: only("sec-websocket-version", "more than one Sec-WebSocket-Version")?,
-        key: only("sec-websocket-key", "more than one Sec-WebSocket-Key")?,
-        offers_token_alone: token_of_protocol.is_some() && protocol.is_none(),
-    };
-    Ok(Request {
-        length: bytes.len(),
-        method: match verb {
-            "GET" => Method::Get,
-            "HEAD" => Method::Head,
-            _ => Method::Other,
-        },
-        path,
-        has_query: !query.is_empty(),
-        host,
-        origin,
-        token: token.map(Token),
-        protocol,
-        forwarded_for: fields.values("x-forwarded-for").collect(),
-        forwarded: fields.values("forwarded").collect(),
-        handshake,
-    })
-}
-
-/// What stands behind the head is frames, and nobody in front of us may take it for something else.
-fn refuse_body(fields: &Fields<'_, '_>) -> Result<(), Refusal> {
-    if fields.values("transfer-encoding").next().is_some() {
-        return Err(Refusal::bad("the request has a Transfer-Encoding, and nothing here takes a body"));
-    }
-    match fields.only("content-length") {
-        Ok(None | Some(b"0")) => Ok(()),
-        Ok(Some(_)) => Err(Refusal::bad("the request has a Content-Length, and nothing here takes a body")),
-        Err(_) => Err(Refusal::bad("more than one Content-Length")),
-    }
-}
-
-fn ascii(value: &[u8]) -> Option<&str> {
-    str::from_utf8(value).ok().filter(|text| text.is_ascii())
-}
-
-/// A host and a port (RFC 3986, section 3.2), with nothing in it that would name another host elsewhere.
-fn read_host(value: &[u8]) -> Result<&str, Refusal> {
-    let belongs = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~%:[]".contains(&byte);
-    let host = ascii(value).filter(|host| !host.is_empty() && host.bytes().all(belongs));
-    host.ok_or_else(|| Refusal::bad("Host is not a host and a port"))
-}
-
-/// Path and query of a target, which may be written with scheme and authority (RFC 9112, section 3.2).
-fn read_target<'b>(verb: &str, target: &'b str, host: Option<&str>) -> Result<(&'b str, &'b str), Refusal> {
-    if !target.is_ascii() || target.contains('#') {
-        return Err(Refusal::bad("the target of the request is not a path"));
-    }
-    let after_scheme = ["http://", "https://", "ws://", "wss://"].iter().find_map(|scheme| {
-        let (begin, rest) = target.split_at_checked(scheme.len())?;
-        begin.eq_ignore_ascii_case(scheme).then_some(rest)
-    });
-    let target = match after_scheme {
-        Some(rest) => {
-            let (authority, target) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
-            if !host.is_some_and(|host| host.eq_ignore_ascii_case(authority)) {
-                return Err(Refusal::bad("the target of the request names another host than Host does"));
+            Framing::Chunked | Framing::UntilEnd => {
+                return Err(Refusal::bad("the request has a Transfer-Encoding, and nothing here takes a body"));
             }
-            target
         }
-        None if target.starts_with('/') || target == "*" || verb == "CONNECT" => target,
-        None => return Err(Refusal::bad("the target of the request is not a path")),
-    };
-    let (path, query) = target.split_once('?').unwrap_or((target, ""));
-    Ok((if path.is_empty() { "/" } else { path }, query))
+        if head.host == Some("") {
+            return Err(Refusal::bad("Host is not a host and a port"));
+        }
+        let only = |name: &'static str, twice: &'static str| fields.only(name).map_err(|_| Refusal::bad(twice));
+        let origin = only("origin", "more than one Origin")?;
+        let origin =
+            origin.map(|origin| ascii(origin).ok_or_else(|| Refusal::bad("Origin is not ASCII"))).transpose()?;
+        let credentials = only("authorization", "more than one Authorization")?;
+        let (protocol, token_of_protocol) = read_protocols(fields)?;
+        let token = match (credentials.map(read_credentials).transpose()?.flatten(), token_of_protocol) {
+            (Some(_), Some(_)) => {
+                return Err(Refusal::bad("a token in Authorization and another one as a subprotocol"));
+            }
+            (one, other) => one.or(other),
+        };
+        let handshake = Handshake {
+            is_old_http: head.is_old,
+            asks_for_websocket: fields.has("upgrade", "websocket"),
+            asks_to_upgrade: fields.has("connection", "upgrade"),
+            version: only("sec-websocket-version", "more than one Sec-WebSocket-Version")?,
+            key: only("sec-websocket-key", "more than one Sec-WebSocket-Key")?,
+            offers_token_alone: token_of_protocol.is_some() && protocol.is_none(),
+        };
+        Ok(Self {
+            length: head.length,
+            method: head.method,
+            path: head.path,
+            has_query: !head.query.is_empty(),
+            host: head.host,
+            origin,
+            token: token.map(Token),
+            protocol,
+            forwarded_for: fields.values("x-forwarded-for").collect(),
+            forwarded: fields.values("forwarded").collect(),
+            handshake,
+        })
+    }
 }
 
 /// The token of `Authorization: Bearer` (RFC 6750).
@@ -318,7 +201,7 @@ fn read_credentials(value: &[u8]) -> Result<Option<&str>, Refusal> {
 }
 
 /// The first of our protocols that is offered, and the token that comes as a subprotocol.
-fn read_protocols<'b>(fields: &Fields<'_, 'b>) -> Result<(Option<&'static str>, Option<&'b str>), Refusal> {
+fn read_protocols<'b>(fields: &Fields<'b>) -> Result<(Option<&'static str>, Option<&'b str>), Refusal> {
     let (mut ours, mut token) = (None, None);
     for protocol in fields.elements("sec-websocket-protocol") {
         let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
@@ -569,7 +452,7 @@ mod tests {
         assert_eq!(request.forwarded_for, [&b"192.0.2.1, 192.0.2.2"[..], b"unknown"]);
         assert_eq!(request.forwarded, [&b"for=\"[2001:db8::1]\";proto=https"[..]]);
         assert_eq!((request.token, request.protocol), (None, None));
-        assert_eq!(request.upgrade().unwrap().as_bytes(), b"dGhlIHNhbXBsZSBub25jZQ==");
+        assert_eq!(request.upgrade().unwrap(), Key::new(b"dGhlIHNhbXBsZSBub25jZQ==").unwrap());
     }
 
     #[test]

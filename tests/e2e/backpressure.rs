@@ -59,7 +59,7 @@ fn a_line_as_long_as_the_limit_passes_both_ways_and_one_byte_more_closes() {
 
 #[test]
 fn a_worker_may_send_back_wrapped_what_a_client_may_send() {
-    let mut daemon = Setup::new([worker("agents", 1, &[])]).start();
+    let mut daemon = Setup::new([worker("agents", 1, &["--ascii"])]).start();
     let mut client = daemon.connect();
     // As deep as a line may be, and one level more in the answer.
     let nested = format!("{}{}", "[".repeat(511), "]".repeat(511));
@@ -338,7 +338,7 @@ fn a_worker_that_floods_its_client_does_not_hold_up_the_others() {
         scope.spawn(|| {
             while !done.load(Ordering::Relaxed) {
                 let line = listener.line();
-                assert!(line.contains(r#""method": "tick""#), "{line}");
+                assert!(line.contains(r#""method":"tick""#), "{line}");
                 heard.fetch_add(1, Ordering::Relaxed);
             }
         });

@@ -15,7 +15,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, Mutex, Once, OnceLock};
+use std::sync::{Arc, Condvar, Mutex, Once};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -28,6 +28,7 @@ use tempfile::TempDir;
 
 use crate::client::Client;
 use crate::descriptors;
+use crate::misbehaving::WORKER;
 use crate::waiting::comes_true;
 
 /// How long a condition may take to come true. Generous: a loaded machine is no failure.
@@ -152,21 +153,11 @@ pub fn run_to_its_end(command: &mut Command) -> (ExitStatus, String) {
     (end_of(&format!("{command:?}"), &mut group.0), said)
 }
 
-/// A Python that starts fast: the interpreter itself, without the wrappers that version managers put in front of it.
-fn python() -> &'static str {
-    static PYTHON: OnceLock<String> = OnceLock::new();
-    PYTHON.get_or_init(|| {
-        let asked = Command::new("python3").args(["-c", "import sys; print(sys.executable)"]).output();
-        let asked = asked.expect("the tests need python3");
-        String::from_utf8(asked.stdout).expect("a path").trim().to_owned()
-    })
-}
-
-/// A pool of misbehaving workers (tests/support/worker.py).
+/// A pool of misbehaving workers (`misbehaving.rs`).
 pub fn worker(id: &str, instances: usize, flags: &[&str]) -> Value {
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/worker.py");
-    let args: Vec<&str> = ["-I", "-S", script].iter().chain(flags).copied().collect();
-    json!({ "id": id, "command": python(), "args": args, "instances": instances })
+    let program = std::env::current_exe().expect("the tests have a program file");
+    let args: Vec<&str> = [WORKER].iter().chain(flags).copied().collect();
+    json!({ "id": id, "command": program, "args": args, "instances": instances })
 }
 
 /// A pool of built-in echo workers.

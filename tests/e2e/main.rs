@@ -1,7 +1,7 @@
 //! The daemon as its users see it: a real process, real workers, real sockets and pipes.
 //!
 //! Each module is a part of the specification, each test a sentence of it, or of `docs/failures.md`. The
-//! harness and the client are for all of them; `tests/support/worker.py` is the one misbehaving worker.
+//! harness and the client are for all of them; `misbehaving.rs` is the one misbehaving worker.
 
 mod client;
 #[path = "../support/descriptors.rs"]
@@ -26,6 +26,7 @@ mod isolation;
 mod kernels;
 mod logs;
 mod memory;
+mod misbehaving;
 mod network;
 mod proxy;
 mod service;

@@ -140,7 +140,7 @@ fn of_several_flags_that_say_where_to_listen_each_one_listens() {
 
 #[test]
 fn a_script_that_is_not_there_is_told_by_the_start_as_by_check() {
-    let setup = Setup::new([json!({ "id": "a", "command": "python3", "args": ["/no/such/agent.py"], "instances": 1 })]);
+    let setup = Setup::new([json!({ "id": "a", "command": "sh", "args": ["/no/such/agent.py"], "instances": 1 })]);
     let daemon = setup.start_unheard();
     daemon.logs(&["WARN", "pools[0].args[0]: /no/such/agent.py does not exist"]);
     daemon.stop();

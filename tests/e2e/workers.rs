@@ -293,9 +293,9 @@ fn the_sessions_of_a_worker_end_with_it_and_its_requests_get_an_error() {
 #[test]
 fn a_worker_that_writes_no_json_is_reported_ended_and_started_again() {
     for (method, params, shown) in [
-        ("write", json!({ "text": "Debugger listening on port 9229\n" }), "Debugger listening"),
-        ("write_hex", json!({ "hex": "7b226d223a22ff227d0a" }), "\\xff"),
-        ("write", json!({ "text": "[1]\n" }), "[1]"),
+        ("write", json!({ "text": "Debugger listening on port 9229\n", "rests": true }), "Debugger listening"),
+        ("write_hex", json!({ "hex": "7b226d223a22ff227d0a", "rests": true }), "\\xff"),
+        ("write", json!({ "text": "[1]\n", "rests": true }), "[1]"),
     ] {
         let setup = Setup::new([]);
         let record = setup.path("record");

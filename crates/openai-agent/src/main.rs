@@ -3,5 +3,6 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    stdio_bus_base::panic::end_the_process();
     openai_agent::cli::main()
 }

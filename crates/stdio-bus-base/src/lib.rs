@@ -3,6 +3,7 @@
 #![warn(unreachable_pub)]
 
 pub mod calendar;
+pub mod panic;
 pub mod random;
 #[cfg(feature = "tls")]
 pub mod trust;

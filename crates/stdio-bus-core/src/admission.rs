@@ -1,19 +1,20 @@
-//! Who is let in: from where, as which user, whom a proxy may bring; and how many connections a listener takes, all
-//! together and from one source. One too many is told why and closed, and does not count itself. One that may not come
-//! in is closed without a word, and has never been a client.
+//! Which clients are let in: from where, as which user, through which proxies; and how many connections a listener takes,
+//! all together and from one source. One too many is told why and closed, and does not count itself. One that may not
+//! come in is closed without a word, and has never been a client.
 
+use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::rc::Rc;
 use alloc::string::String;
 
 use super::Bus;
-use super::client::Client;
 use super::origin::{Origin, Place};
 use super::peer::{ClientKey, Peer, Source};
-use super::port::{Close, Effect};
+use super::port::Close;
 use super::reply::Delivered;
 use super::report::{Level, Reason, Report};
-use super::settings::{Entry, Proxies, Proxy};
+use super::settings::{Entry, MAX_CONNECTIONS, Proxies, Proxy};
+use super::table::{Key, Table};
 
 /// Refused clients that are told why at a time. More are closed without a word, so that refused ones never take the
 /// slots of others.
@@ -30,14 +31,105 @@ pub enum TurnedAway {
     NoRoom(String),
 }
 
-/// What a client from `source` that finds no room is told.
-pub(super) struct NoRoom {
-    text: String,
+/// What one source uses.
+pub(super) struct Uses {
     source: Source,
+    connections: usize,
+    /// When it got its last worker, in turns of all sources. One that has got none goes before the one that got the last,
+    /// and behind those that have waited since.
+    turn: u64,
+}
+
+/// Names what one source uses, for as long as it has a connection.
+pub(super) type UseKey = Key<Uses>;
+
+/// The connections that there are, counted as they come and go.
+pub(super) struct Sources {
+    table: Table<Uses>,
+    known: BTreeMap<Source, UseKey>,
+    /// Those that were let in: of each listener, and of each listener from each source.
+    let_in: BTreeMap<(usize, Option<Source>), usize>,
+    /// Those that are only there to be told that there is no room.
+    turned_away: usize,
+    turns: u64,
+}
+
+impl Default for Sources {
+    fn default() -> Self {
+        let (known, let_in) = (BTreeMap::new(), BTreeMap::new());
+        Self { table: Table::new(MAX_CONNECTIONS), known, let_in, turned_away: 0, turns: 0 }
+    }
+}
+
+impl Sources {
+    /// One more connection of `source` through a listener.
+    pub(super) fn enter(&mut self, listener: usize, source: Source, turned_away: bool) -> Option<UseKey> {
+        let key = match self.known.get(&source) {
+            Some(key) => *key,
+            None => self.table.insert(Uses { source, connections: 0, turn: self.turns.saturating_sub(1) })?,
+        };
+        self.known.insert(source, key);
+        self.uses(key).connections += 1;
+        self.count_client(listener, source, turned_away, 1);
+        Some(key)
+    }
+
+    /// One connection less.
+    pub(super) fn leave(&mut self, key: UseKey, listener: usize, turned_away: bool) {
+        let uses = self.uses(key);
+        uses.connections -= 1;
+        let (source, is_last) = (uses.source, uses.connections == 0);
+        if is_last {
+            self.table.remove(key);
+            self.known.remove(&source);
+        }
+        self.count_client(listener, source, turned_away, -1);
+    }
+
+    /// One client more or less.
+    fn count_client(&mut self, listener: usize, source: Source, turned_away: bool, change: isize) {
+        if turned_away {
+            self.turned_away = self.turned_away.wrapping_add_signed(change);
+            return;
+        }
+        for of in [None, Some(source)].map(|source| (listener, source)) {
+            let count = self.let_in(of.0, of.1).wrapping_add_signed(change);
+            if count == 0 {
+                self.let_in.remove(&of)
+            } else {
+                self.let_in.insert(of, count)
+            };
+        }
+    }
+
+    /// How many connections a source has.
+    pub(super) fn count(&self, key: UseKey) -> usize {
+        self.table.get(key).map_or(0, |uses| uses.connections)
+    }
+
+    /// How many clients a listener has let in, all together or from one source.
+    pub(super) fn let_in(&self, listener: usize, source: Option<Source>) -> usize {
+        self.let_in.get(&(listener, source)).copied().unwrap_or_default()
+    }
+
+    /// It has got a worker: all others that wait for one go before it.
+    pub(super) fn count_turn(&mut self, key: UseKey) {
+        self.turns += 1;
+        self.uses(key).turn = self.turns;
+    }
+
+    /// The source with the lowest has waited longest for a worker.
+    pub(super) fn turn(&self, key: UseKey) -> u64 {
+        self.table.get(key).map_or(0, |uses| uses.turn)
+    }
+
+    fn uses(&mut self, key: UseKey) -> &mut Uses {
+        self.table.get_mut(key).expect("a source lives as long as its connections")
+    }
 }
 
 impl Entry {
-    /// Whether this may be the other end of a connection. Who comes through a proxy is somewhere else.
+    /// Whether this may be the other end of a connection. A client that comes through a proxy is somewhere else.
     fn lets_connect(&self, place: Place) -> bool {
         match (place, &self.peer_uids) {
             (Place::Process { user, .. }, Some(users)) => users.contains(&user),
@@ -77,17 +169,16 @@ impl Bus {
     /// Whether a client may come in. If not, that is told.
     pub(super) fn lets_in(&mut self, listener: usize, origin: &Origin) -> bool {
         let Err(key) = self.settings.listeners[listener].entry.lets_in(origin) else { return true };
-        let report = self.reporter.report(self.now, Reason::NotAllowed, || {
+        self.tell(Reason::NotAllowed, || {
             let text = format!("a client is turned away: {} is not in {key}", origin.place);
             let report = Report { origin: Some(Rc::new(origin.clone())), ..Report::new(Reason::NotAllowed, text) };
-            // It has gone before anybody could see where it came from.
+            // It has gone before it could be seen where it came from.
             if origin.place == Place::Inherited { report.at(Level::Debug) } else { report }
         });
-        self.out.effects.extend(report.map(Effect::Report));
         false
     }
 
-    /// Whether a client of this origin would be taken in self.now. To be asked before a handshake is answered that can say
+    /// Whether a client of this origin would be taken now. To be asked before a handshake is answered that can say
     /// why not.
     ///
     /// # Errors
@@ -106,7 +197,7 @@ impl Bus {
         if self.clients.is_full() {
             return Err(TurnedAway::NoRoom(format!("all {} connections are in use", self.clients.capacity())));
         }
-        self.no_room(listener, origin.source()).map_or(Ok(()), |no_room| Err(TurnedAway::NoRoom(no_room.text)))
+        self.no_room(listener, origin.source()).map_or(Ok(()), |text| Err(TurnedAway::NoRoom(text)))
     }
 
     /// How many clients more find a slot.
@@ -117,12 +208,7 @@ impl Bus {
     /// How many connections more of this source a listener takes, where it takes only so many of one.
     pub fn room_of_source(&self, listener: usize, source: Source) -> Option<usize> {
         let most = self.settings.listeners.get(listener)?.max_connections.per_source?;
-        Some(most.saturating_sub(self.connections_of(listener, source)))
-    }
-
-    fn connections_of(&self, listener: usize, source: Source) -> usize {
-        let is_of = |client: &Client| client.listener == listener && !client.turned_away && client.source == source;
-        self.clients.iter().filter(|(_, client)| is_of(client)).count()
+        Some(most.saturating_sub(self.sources.let_in(listener, Some(source))))
     }
 
     /// A connection asked for a WebSocket and was refused.
@@ -137,41 +223,35 @@ impl Bus {
 
     /// Tells of a connection that has never been a client.
     fn report_stranger(&mut self, reason: Reason, place: Place, text: impl FnOnce() -> String) {
-        let origin = || Some(Rc::new(place.into()));
-        let report =
-            self.reporter.report(self.now, reason, || Report { origin: origin(), ..Report::new(reason, text()) });
-        self.out.effects.extend(report.map(Effect::Report));
+        self.tell(reason, || Report { origin: Some(Rc::new(place.into())), ..Report::new(reason, text()) });
     }
 
     /// Why the listener with this index takes no more clients from `source`; none if it does.
-    pub(super) fn no_room(&self, listener: usize, source: Source) -> Option<NoRoom> {
+    pub(super) fn no_room(&self, listener: usize, source: Source) -> Option<String> {
         let most = self.settings.listeners.get(listener)?.max_connections;
-        let there = || self.clients.iter().filter(|(_, client)| client.listener == listener && !client.turned_away);
         let connections =
             |count: usize| if count == 1 { "1 connection".into() } else { format!("{count} connections") };
         let key = "listeners[].max_connections";
         // What the client can do something about comes first.
         let text = match (most.per_source, most.total) {
-            (Some(most), _) if self.connections_of(listener, source) >= most => {
+            (Some(most), _) if self.sources.let_in(listener, Some(source)) >= most => {
                 format!("this listener takes {} from one source ({key}); close one of yours first", connections(most))
             }
-            (_, Some(most)) if there().count() >= most => {
+            (_, Some(most)) if self.sources.let_in(listener, None) >= most => {
                 format!("this listener takes {} ({key}); try again when one has left", connections(most))
             }
             _ => return None,
         };
-        Some(NoRoom { text, source })
+        Some(text)
     }
 
     /// Whether one more refused client can be told why.
     pub(super) fn may_explain_refusal(&self) -> bool {
-        let refused = self.clients.iter().filter(|(_, client)| client.turned_away).count();
-        self.settings.routing.error_replies && refused < EXPLAINED_REFUSALS
+        self.settings.routing.error_replies && self.sources.turned_away < EXPLAINED_REFUSALS
     }
 
     /// Tells that a client was refused, and the client too if it has a connection for that, which ends with it.
-    pub(super) fn refuse_client(&mut self, client: Option<ClientKey>, no_room: &NoRoom) {
-        let NoRoom { text, source } = no_room;
+    pub(super) fn refuse_client(&mut self, client: Option<ClientKey>, source: Source, text: &str) {
         self.report(Reason::ConnectionLimit, client.map(Peer::Client), || {
             format!("a client from {source} is turned away: {text}")
         });
@@ -179,5 +259,19 @@ impl Bus {
             self.send_error(client.into(), b"null", None, Reason::ConnectionLimit, text, Delivered::Nothing);
             self.close_client(client, Close::Flush, Reason::ConnectionLimit);
         }
+    }
+
+    /// Panics if the connections that there are were not counted.
+    pub(super) fn check_admission(&self) {
+        let mut counted = Sources::default();
+        for (_, client) in self.clients.iter() {
+            counted.enter(client.listener, client.source, client.turned_away);
+            assert_eq!(self.sources.table.get(client.source_use).map(|uses| uses.source), Some(client.source));
+        }
+        let counts = |sources: &Sources| {
+            let connections = sources.known.iter().map(|(source, key)| (*source, sources.count(*key)));
+            (connections.collect::<BTreeMap<_, _>>(), sources.let_in.clone(), sources.turned_away)
+        };
+        assert_eq!(counts(&counted), counts(&self.sources), "every connection is counted");
     }
 }

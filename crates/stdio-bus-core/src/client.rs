@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::account::Account;
+use super::admission::UseKey;
 use super::endpoint::{Endpoint, Traffic};
 use super::flow::turn::Turn;
 use super::message::Refusal;
@@ -13,7 +14,6 @@ use super::peer::{Moment, Source, WorkerKey};
 use super::penalties::Penalty;
 use super::report::Reason;
 use super::session::tombstones::LostNames;
-use super::sources::UseKey;
 
 /// How far a connection has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -49,12 +49,12 @@ impl Bus {
         if let Some(no_room) = &no_room
             && !self.may_explain_refusal()
         {
-            self.refuse_client(None, no_room);
+            self.refuse_client(None, source, no_room);
             return None;
         }
         let number = self.next_client_number;
         let group = self.group_of_client(listener, &origin);
-        let room = if self.clients.is_full() { None } else { self.sources.enter(source) };
+        let room = if self.clients.is_full() { None } else { self.sources.enter(listener, source, no_room.is_some()) };
         let client = room.map(|source_use| Client {
             turned_away: no_room.is_some(),
             ..Client::new(self.now, number, listener, group, stdio, Rc::new(origin), source_use)
@@ -79,7 +79,7 @@ impl Bus {
             self.wake_at(key.into(), due);
         }
         if let Some(no_room) = &no_room {
-            self.refuse_client(Some(key), no_room);
+            self.refuse_client(Some(key), source, no_room);
         }
         Some(key)
     }
@@ -347,7 +347,7 @@ impl Bus {
         self.report_client(Reason::ClientClosed, key);
         let Some(mut client) = self.clients.remove(key) else { return };
         self.timers.disarm(Timer::Client(key), &mut client.end.timer);
-        self.sources.leave(client.source_use);
+        self.sources.leave(client.source_use, client.listener, client.turned_away);
         self.out.stats.bytes_unsent += client.end.output.queued() as u64;
         if self.accept_paused {
             self.accept_paused = false;

@@ -45,7 +45,7 @@ impl Bus {
         let place = self.pending.find_or_place(answerer.into(), id).map_or_else(|place| place, |(_, place)| place);
         let Some(_) = self.pending.insert(came_at, place, new, id, wire, from, to) else { return Err(too_many()) };
         from.traffic.asked += 1;
-        worker.creating += u32::from(new.effect.creates);
+        worker.creating.asked += u32::from(new.effect.creates);
         if new.direction == Direction::ToWorkers {
             worker.audience.note(new.client);
             if let Some(at) = worker.begin_answering(self.now) {
@@ -190,7 +190,7 @@ impl Bus {
         };
         let client = client.and_then(|client| self.clients.get_mut(client)).map(|client| &mut client.end);
         let worker = worker.and_then(|worker| self.workers.get_mut(worker)).map(|worker| {
-            worker.creating -= u32::from(creates);
+            worker.creating.asked -= u32::from(creates);
             &mut worker.end
         });
         let (asker, answerer) = match answerer {
@@ -216,7 +216,7 @@ impl Bus {
             && effect.creates
         {
             if let Some(worker) = self.workers.get_mut(worker) {
-                worker.may_create = true;
+                worker.creating.may_follow = true;
             }
             self.drop_early(worker);
         }
@@ -283,7 +283,8 @@ impl Bus {
         let (token, id) = (self.pending.asker_token(key), self.pending.asker_text(key));
         self.report_request(reason, [Some(client.into()), Some(worker.into())], || (Some(id), text.into()));
         self.count_outcome(key, Outcome::of(reason));
-        let (pool, cause) = self.workers.get(worker).map_or((None, None), |worker| (Some(worker.pool), worker.cause));
+        let (pool, cause) =
+            self.workers.get(worker).map_or((None, None), |worker| (Some(worker.pool), worker.process.cause()));
         self.count_error(pool, reason);
         self.orphan_request(key);
         let session = session.as_ref().map(Text::as_bytes);
@@ -316,7 +317,7 @@ impl Bus {
             assert!(end.traffic.asked >= end.traffic.given_up + end.outstanding.len() as u64, "{:?}", end.traffic);
             if let Peer::Worker(worker) = peer {
                 let creating = to_answer.iter().filter(|(_, request)| request.effect().creates).count();
-                assert_eq!(self.workers.get(worker).map(|worker| worker.creating as usize), Some(creating));
+                assert_eq!(self.workers.get(worker).map(|worker| worker.creating.asked as usize), Some(creating));
             }
         }
         assert_eq!(asked, 0, "a request that somebody waits for is in the list of its asker");

@@ -4,13 +4,12 @@
 //! Reading order: [`port`] is the contract, [`peer`] what everybody speaks of, [`settings`] what the core is told, and
 //! this file the front door.
 //!
-//! - Ways: [`router`] sends each line on its way. `assignment.rs` chooses a worker for it, `delivery.rs` queues it,
-//!   `refusals.rs` says why it went nowhere.
+//! - Ways: [`router`] sends each line on its way. `balancer.rs` chooses a worker for it, `refusals.rs` says why it went
+//!   nowhere.
 //! - Tables: [`session`], and the requests in `pending.rs` with the rules of `correlation.rs`.
-//! - Lives: `clients.rs`, `closing.rs`, `admission.rs` and `idle.rs`, `workers.rs`, `pool.rs`, `spawns.rs` and
-//!   `hung.rs`, and [`shutdown`] for the daemon.
-//! - Who has to wait: [`output`], `vacancy.rs`, `turns.rs` with [`send_window`], `patience.rs`, `fairness.rs`,
-//!   `penalties.rs`; and `memory.rs` closes who holds too much.
+//! - Lives: `admission.rs`, `clients.rs` and `closing.rs` for clients, [`supervisor`] for workers and pools, and
+//!   [`shutdown`] for the daemon.
+//! - Who has to wait: [`flow`]; and `eviction.rs` says which client goes when something is short.
 //!
 //! What others may look at: [`overview`], [`readiness`], [`stats`] and [`tally`]; what an operator may do is in
 //! `operator.rs`.
@@ -28,23 +27,20 @@ extern crate alloc;
 
 pub mod account;
 pub mod admission;
-mod assignment;
+mod balancer;
 mod client;
 mod clients;
 mod closing;
 mod correlation;
 mod endpoint;
-mod fairness;
+mod eviction;
 mod fast_path;
 mod flow;
 pub mod foreign;
 mod gaps;
 pub mod histogram;
-mod hung;
 pub mod id;
-mod idle;
 mod intake;
-mod memory;
 mod message;
 pub mod networks;
 mod operator;
@@ -53,7 +49,6 @@ mod out;
 pub mod overview;
 pub mod peer;
 mod pending;
-mod pool;
 pub mod port;
 pub mod readiness;
 mod refusals;
@@ -63,16 +58,13 @@ mod router;
 mod session;
 pub mod settings;
 pub mod shutdown;
-mod sources;
 pub mod stats;
+mod supervisor;
 pub mod table;
 pub mod tally;
 #[cfg(test)]
 mod tests;
 mod timers;
-pub mod worker;
-mod worker_queue;
-mod workers;
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -81,7 +73,7 @@ use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use assignment::Group;
+use balancer::Group;
 use client::{Client, Phase};
 use endpoint::Endpoint;
 use flow::{gate, penalty as penalties, queue as output, window as send_window};
@@ -89,8 +81,6 @@ use intake::{Flow, Intake, Progress, length_of_line};
 use out::Out;
 use peer::{ClientKey, ClientMark, Moment, Peer, RequestKey, WorkerKey, WorkerMark};
 use pending::Pending;
-use pool::Pool;
-pub use pool::Staffing;
 use port::{Effect, Effects, Input};
 use report::{Reason, Report, Reporter};
 use session::access::denies_methods;
@@ -99,6 +89,10 @@ use session::tombstones::Bonds;
 use settings::{MAX_CONNECTIONS, MAX_WORKERS, Settings};
 use shutdown::Shutdown;
 use stats::Stats;
+pub use supervisor::pool::PoolHealth;
+use supervisor::pool::{self, Pool};
+use supervisor::queue::WorkerQueue;
+pub use supervisor::worker;
 use table::Table;
 use timers::{Armed, Timer, Timers};
 use worker::Worker;
@@ -119,14 +113,14 @@ pub struct Bus {
     listener_groups: Vec<usize>,
     /// Whether any pool denies any method.
     denies_methods: bool,
-    sources: sources::Sources,
-    worker_queue: worker_queue::WorkerQueue,
+    sources: admission::Sources,
+    worker_queue: WorkerQueue,
     bonds: Bonds,
     timers: Timers,
     report_timer: Armed,
     /// When all slots are taken, who may go is looked for.
     slots_timer: Armed,
-    shortage: memory::Shortage,
+    shortage: eviction::Shortage,
     /// Bytes of all lines that wait for their sessions.
     early_bytes: usize,
     gaps: gaps::Gaps,
@@ -137,7 +131,7 @@ pub struct Bus {
     shutdown: Shutdown,
     accept_paused: bool,
     /// One for each listener.
-    doors: Vec<readiness::Door>,
+    doors: Vec<readiness::ListenerState>,
     /// A worker has begun or ceased to run since listeners were looked at.
     workers_changed: bool,
     #[cfg(debug_assertions)]
@@ -163,7 +157,7 @@ impl Bus {
     /// A bus whose workers are not started yet.
     pub fn new(settings: Settings) -> Self {
         let pools = settings.pools.iter().map(Pool::new).collect();
-        let (groups, listener_groups) = assignment::groups(&settings);
+        let (groups, listener_groups) = balancer::groups(&settings);
         Self {
             now: Moment::default(),
             intake: Intake::new(!denies_methods(&settings)),
@@ -175,13 +169,13 @@ impl Bus {
             groups,
             listener_groups,
             denies_methods: denies_methods(&settings),
-            sources: sources::Sources::default(),
-            worker_queue: worker_queue::WorkerQueue::default(),
+            sources: admission::Sources::default(),
+            worker_queue: WorkerQueue::default(),
             bonds: Bonds::default(),
             timers: Timers::default(),
             report_timer: Armed::default(),
             slots_timer: Armed::default(),
-            shortage: memory::Shortage::default(),
+            shortage: eviction::Shortage::default(),
             early_bytes: 0,
             gaps: gaps::Gaps::default(),
             out: Out::default(),
@@ -189,7 +183,7 @@ impl Bus {
             errors_of_no_pool: tally::Errors::default(),
             shutdown: Shutdown::default(),
             accept_paused: false,
-            doors: vec![readiness::Door::default(); settings.listeners.len()],
+            doors: vec![readiness::ListenerState::default(); settings.listeners.len()],
             workers_changed: true,
             #[cfg(debug_assertions)]
             calls: 0,
@@ -204,7 +198,7 @@ impl Bus {
     pub fn start(&mut self, now: Moment) -> Effects<'_> {
         self.begin_call(now);
         for pool in 0..self.pools.len() {
-            self.fill_seats(pool);
+            self.fill_slots(pool);
         }
         self.update_listeners();
         self.effects()
@@ -237,7 +231,7 @@ impl Bus {
                 }
             }
             Input::Broken { peer: Peer::Client(client), why } => self.on_client_broken(client, &why),
-            Input::Broken { peer: Peer::Worker(worker), why } => self.on_stdin_broken(worker, &why),
+            Input::Broken { peer: Peer::Worker(worker), .. } => self.on_stdin_broken(worker),
             Input::Sent { peer, bytes } => self.on_sent(peer, bytes),
             Input::Unread { worker, bytes } => self.on_unread(worker, bytes),
             Input::Memory { used, held, waiting } => self.on_memory(used, &held, &waiting),
@@ -407,6 +401,12 @@ impl Bus {
         }
     }
 
+    /// Counts something and tells it, as far as it is not told too often.
+    fn tell(&mut self, reason: Reason, report: impl FnOnce() -> Report) {
+        let report = self.reporter.report(self.now, reason, report);
+        self.out.effects.extend(report.map(Effect::Report));
+    }
+
     /// Counts and tells that something happened to `peer`.
     fn report(&mut self, reason: Reason, peer: Option<Peer>, text: impl FnOnce() -> String) {
         self.report_request(reason, [peer, None], || (None, text()));
@@ -443,7 +443,7 @@ impl Bus {
     pub fn check_invariants(&self) {
         self.sessions.check_invariants();
         self.pending.check_invariants();
-        self.sources.check_invariants(self.clients.iter().map(|(_, client)| client.source_use));
+        self.check_admission();
         self.check_ownership();
         self.check_correlation();
         self.check_waiting();

@@ -1,8 +1,8 @@
-//! What an operator does to one client or one worker while the others go on.
+//! What an operator does to one client while the others go on.
 
 use super::Bus;
 use super::client::Phase;
-use super::peer::{ClientKey, Peer, WorkerKey};
+use super::peer::{ClientKey, Peer};
 use super::port::Close;
 use super::report::Reason;
 use alloc::format;
@@ -32,17 +32,5 @@ impl Bus {
             )
         });
         self.close_orderly(key, Reason::TokenRemoved, "the token of this connection was taken out of tokens_file");
-    }
-
-    /// Has a worker replaced: it is told to stop, and that counts as no failure. The next one is started when it is
-    /// gone.
-    pub(super) fn on_restart_worker(&mut self, key: WorkerKey) {
-        let Some(worker) = self.workers.get(key) else { return };
-        let pending = worker.end.unanswered.count;
-        self.report(Reason::WorkerReplaced, Some(Peer::Worker(key)), || {
-            format!("the operator has a worker replaced that has {pending} requests pending")
-        });
-        self.replace_for(key, Reason::WorkerReplaced);
-        self.stop_worker(key);
     }
 }

@@ -130,9 +130,9 @@ pub struct PoolRow<'a> {
     pub instances: usize,
     /// Workers that it may have.
     pub max_instances: usize,
-    /// Seats that wait until the next worker is started.
+    /// Slots that wait until the next worker is started.
     pub waiting: usize,
-    /// Seats that were given up.
+    /// Slots that were given up.
     pub given_up: usize,
     /// What was counted.
     pub tally: &'a Tally,
@@ -207,9 +207,10 @@ impl Bus {
             let pool = self.groups[group].pools().next()?;
             return Some((Name::Pool(pool), now.since(since)));
         }
-        let starts = |worker: &WorkerKey| self.starts_for(*worker) == Some(key);
+        let starts =
+            |worker: &WorkerKey| self.workers.get(*worker).is_some_and(|worker| worker.starts_for() == Some(key));
         let worker = client.assigned.iter().map(|(_, worker)| *worker).find(starts)?;
-        Some((self.name(Peer::Worker(worker))?, now.since(self.workers.get(worker)?.claimed)))
+        Some((self.name(Peer::Worker(worker))?, now.since(self.workers.get(worker)?.answering.claimed())))
     }
 
     /// Slots that workers may be in.
@@ -223,16 +224,16 @@ impl Bus {
         Some(WorkerRow {
             pool: worker.pool,
             name: worker.name(),
-            pid: worker.pid,
-            state: worker.state,
-            age: self.lasted(now, worker.started),
+            pid: worker.process.pid(),
+            state: worker.process.state(),
+            age: self.lasted(now, worker.process.started()),
             owner: worker.owner.and_then(|owner| self.client_number(owner)),
             // How much of it was read is looked at only while somebody waits for its turn.
             unread: if worker.end.unanswered.count == 0 { 0 } else { worker.window.backlog() },
             link: Link {
                 // Names that are held are nobody's session.
                 sessions: worker.end.sessions.iter().filter(|session| self.is_owned(*session)).count(),
-                ..self.link(now, &worker.end, worker.started)
+                ..self.link(now, &worker.end, worker.process.started())
             },
         })
     }
@@ -303,8 +304,8 @@ impl Bus {
             id: &settings.id,
             instances: settings.instances,
             max_instances: settings.max_instances,
-            waiting: here.seats.iter().filter(|seat| !seat.given_up && seat.worker.is_none()).count(),
-            given_up: here.seats.iter().filter(|seat| seat.given_up).count(),
+            waiting: here.slots().iter().filter(|slot| !slot.restarts.given_up() && slot.worker().is_none()).count(),
+            given_up: here.slots().iter().filter(|slot| slot.restarts.given_up()).count(),
             tally: &here.tally,
         })
     }

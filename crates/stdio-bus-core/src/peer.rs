@@ -85,7 +85,7 @@ impl From<PeerBits> for Peer {
 }
 
 /// Where a client comes from. What all share is shared out by source first, then by connection.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Source {
     /// It was there from the start: the client of `--stdio`, or nobody knows.
     #[default]

@@ -12,13 +12,12 @@ use alloc::string::String;
 use core::time::Duration;
 
 use super::Bus;
-use super::peer::{Moment, WorkerKey};
-use super::pool::Seat;
+use super::peer::Moment;
 use super::port::Effect;
 use super::report::{Level, Reason, Report};
 use super::settings::Assignment;
 use super::shutdown::Stage;
-use super::worker::State;
+use super::worker::Worker;
 
 /// The answer to whether something is ready. Texts are for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,7 +26,7 @@ pub enum Readiness {
     Ready,
     /// They are not, for this reason.
     NotReady(String),
-    /// The daemon shuts down; who is there may finish.
+    /// The daemon shuts down; clients that are there may finish.
     Draining,
 }
 
@@ -37,7 +36,7 @@ const FIRST_SIGN: Duration = Duration::from_secs(1);
 
 /// A listener that is closed while no worker of its pools runs.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Door {
+pub(super) struct ListenerState {
     is_closed: bool,
     has_opened: bool,
 }
@@ -70,19 +69,14 @@ impl Bus {
     pub fn has_started(&self, now: Moment) -> bool {
         let mut any_lives = false;
         let all_are_known = (0..self.pools.len()).all(|pool| {
-            let lives = self.pool_lives(now, pool);
+            // A first sign of life.
+            let shows =
+                |worker: &Worker| worker.end.spoke_at.is_some() || now.since(worker.process.started()) >= FIRST_SIGN;
+            let lives = self.pool_runs(pool, shows);
             any_lives |= lives;
-            lives || self.pools[pool].seats.iter().all(Seat::has_failed)
+            lives || self.pools[pool].slots().iter().all(|slot| slot.restarts.has_failed())
         });
         all_are_known && any_lives
-    }
-
-    /// Whether any worker of a pool has shown a first sign of life.
-    fn pool_lives(&self, now: Moment, pool: usize) -> bool {
-        self.workers.iter().any(|(key, worker)| {
-            let shows = worker.end.spoke_at.is_some() || now.since(worker.started) >= FIRST_SIGN;
-            worker.pool == pool && shows && self.worker_serves(key)
-        })
     }
 
     /// Whether the listener with this index is ready; none if there is no such listener.
@@ -108,52 +102,44 @@ impl Bus {
     }
 
     fn listener_serves(&self, listener: usize) -> Result<(), String> {
-        if let Some(most) = self.settings.listeners[listener].max_connections.total {
-            let there = self.clients.iter().filter(|(_, client)| client.listener == listener && !client.turned_away);
-            if there.count() >= most {
-                return Err(format!("all {most} connections of the listener are in use"));
-            }
+        let most = self.settings.listeners[listener].max_connections.total;
+        if let Some(most) = most.filter(|most| self.sources.let_in(listener, None) >= *most) {
+            return Err(format!("all {most} connections of the listener are in use"));
         }
-        let mut first = Ok(());
-        for pool in self.groups[self.listener_groups[listener]].pools() {
-            match self.pool_serves(pool) {
-                Ok(()) => return Ok(()),
-                Err(why) if first.is_ok() => first = Err(why),
-                Err(_) => {}
-            }
-        }
-        first
+        let mut pools = self.groups[self.listener_groups[listener]].pools().map(|pool| self.pool_serves(pool));
+        let first = pools.next().unwrap_or(Ok(()));
+        if pools.any(|serves| serves.is_ok()) { Ok(()) } else { first }
     }
 
     fn pool_serves(&self, pool: usize) -> Result<(), String> {
-        let (seats, settings) = (&self.pools[pool].seats, &self.settings.pools[pool]);
-        let id = &settings.id;
-        let mut workers = seats.iter().filter_map(|seat| seat.worker);
-        if workers.clone().any(|worker| self.worker_serves(worker)) {
+        let (here, settings) = (&self.pools[pool], &self.settings.pools[pool]);
+        let (id, slots) = (&settings.id, here.slots());
+        let workers = || slots.iter().filter_map(|slot| self.workers.get(slot.worker()?));
+        if workers().any(Worker::serves) {
             return Ok(());
         }
-        if workers.any(|worker| self.worker_runs(worker)) {
+        if workers().any(Worker::runs) {
             return Err(format!(
                 "the workers of pool \"{id}\" have ended one after the other; those that run now have not answered yet"
             ));
         }
-        let is_coming = seats.iter().any(|seat| seat.worker.is_some());
+        let is_coming = workers().next().is_some();
         if settings.assignment == Assignment::Dedicated {
-            if !is_coming && self.pools[pool].live >= settings.max_instances {
+            if !is_coming && here.is_full() {
                 return Err(format!("all {} workers of pool \"{id}\" are in use", settings.max_instances));
             }
             // The next spare is on its way, and the others show that it will come.
-            if is_coming && !seats.iter().any(Seat::is_failing) && self.pool_runs(pool) {
+            if is_coming && !slots.iter().any(|slot| slot.restarts.is_failing()) && self.pool_runs(pool, |_| true) {
                 return Ok(());
             }
         }
-        let given_up = seats.iter().filter(|seat| seat.given_up).count();
-        let waiting = seats.iter().filter(|seat| !seat.given_up && seat.restart_at.is_some()).count();
-        let what = match (given_up, waiting) {
+        let given_up = slots.iter().filter(|slot| slot.restarts.given_up()).count();
+        let failing = slots.iter().filter(|slot| slot.restarts.is_failing()).count();
+        let what = match (given_up, failing) {
             (0, 0) if is_coming => "the first one is being started".to_owned(),
             (0, 0) => "the next one is not started yet".to_owned(),
-            (0, waiting) => format!("{waiting} of {} wait for their restart", seats.len()),
-            (given_up, _) => format!("{given_up} of {} were given up", seats.len()),
+            (0, waiting) => format!("{waiting} of {} wait for their restart", slots.len()),
+            (given_up, _) => format!("{given_up} of {} were given up", slots.len()),
         };
         Err(format!("no worker of pool \"{id}\" is running: {what}"))
     }
@@ -168,7 +154,7 @@ impl Bus {
             if !self.settings.listeners[listener].closes_when_not_ready {
                 continue;
             }
-            let runs = self.groups[self.listener_groups[listener]].pools().any(|pool| self.pool_runs(pool));
+            let runs = self.groups[self.listener_groups[listener]].pools().any(|pool| self.pool_runs(pool, |_| true));
             let door = &mut self.doors[listener];
             if core::mem::replace(&mut door.is_closed, !runs) != runs {
                 continue;
@@ -181,7 +167,7 @@ impl Bus {
                 false => Effect::CloseListener { listener },
             });
             let reason = if runs { Reason::ListenerOpened } else { Reason::ListenerClosed };
-            let report = self.reporter.report(self.now, reason, || {
+            self.tell(reason, || {
                 let text = match runs {
                     true => format!("listener {listener} is open: a worker of its pools is running"),
                     false => format!("listener {listener} is closed: no worker of its pools is running"),
@@ -189,21 +175,11 @@ impl Bus {
                 let report = Report::new(reason, text);
                 if is_news { report } else { report.at(Level::Debug) }
             });
-            self.out.effects.extend(report.map(Effect::Report));
         }
     }
 
-    /// Whether any worker of a pool runs, whoever it belongs to, and is not on trial.
-    fn pool_runs(&self, pool: usize) -> bool {
-        self.workers.iter().any(|(key, worker)| worker.pool == pool && self.worker_serves(key))
-    }
-
-    /// Whether a worker runs and is not on trial.
-    fn worker_serves(&self, worker: WorkerKey) -> bool {
-        self.worker_runs(worker) && self.workers.get(worker).is_some_and(|worker| !worker.answering.on_trial)
-    }
-
-    fn worker_runs(&self, worker: WorkerKey) -> bool {
-        self.workers.get(worker).is_some_and(|worker| worker.state == State::Running && worker.takes_messages())
+    /// Whether any such worker of a pool runs, no matter whose it is, and is not on probation.
+    fn pool_runs(&self, pool: usize, is_such: impl Fn(&Worker) -> bool) -> bool {
+        self.workers.iter().any(|(_, worker)| worker.pool == pool && worker.serves() && is_such(worker))
     }
 }

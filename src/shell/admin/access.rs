@@ -10,10 +10,9 @@ use rustix::process::geteuid;
 
 use super::request::Request;
 use super::response::Response;
-use super::status_line::Status;
-use crate::bus::port::Source;
+use crate::bus::port::{Place, Source};
 use crate::config::Token;
-use crate::shell::source;
+use crate::http1::Status;
 
 /// What is known of the other side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,14 +29,10 @@ pub(super) enum Origin {
 
 impl Origin {
     /// Where a connected socket comes from.
-    pub(super) fn of(socket: &OwnedFd, is_unix: bool, is_abstract: bool) -> Self {
+    pub(super) fn of(socket: &OwnedFd, place: Place, is_unix: bool, is_abstract: bool) -> Self {
         if is_unix {
             let ours = [Source::User(0), Source::User(geteuid().as_raw())];
-            return if !is_abstract || ours.contains(&source::of(socket, true).source()) {
-                Self::Trusted
-            } else {
-                Self::AnyUser
-            };
+            return if !is_abstract || ours.contains(&place.source()) { Self::Trusted } else { Self::AnyUser };
         }
         let local = getsockname(socket).ok().and_then(|address| SocketAddr::try_from(address).ok());
         if local.is_some_and(|local| local.ip().to_canonical().is_loopback()) { Self::Loopback } else { Self::Network }
@@ -90,14 +85,11 @@ fn is_loopback(host: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::request::{Parsed, parse};
+    use super::super::request::tests::read;
     use super::*;
 
     fn request(fields: &str) -> Request {
-        match parse(format!("POST /drain HTTP/1.1\r\n{fields}\r\n\r\n").as_bytes()) {
-            Parsed::Whole(request) => request,
-            other => panic!("{other:?}"),
-        }
+        read(&format!("POST /drain HTTP/1.1\r\n{fields}\r\n\r\n")).expect("it is a request")
     }
 
     fn code(answer: Result<(), Response>) -> u16 {

@@ -3,9 +3,9 @@
 
 use super::request::Request;
 use super::response::Response;
-use super::status_line::Status;
 use super::view::View;
 use crate::bus::readiness::Readiness;
+use crate::http1::Status;
 
 /// The loop turns.
 pub(super) fn alive() -> Response {

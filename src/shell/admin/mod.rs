@@ -1,27 +1,30 @@
-//! The admin listener: readiness, metrics, status and commands over HTTP, from the same loop and through the same door
-//! to the kernel as everything else.
+//! The admin listener: readiness, metrics, status and commands over HTTP, from the same loop and through the same
+//! backend as everything else.
 //!
 //! Its connections are no clients of the core. They take none of its slots and none of its memory, have a bound of
 //! their own, and hold nothing up: a request has a limit in bytes and in time, an answer is made piece by piece, one
 //! piece in a turn of the loop, and is dropped when its reader is.
 //!
 //! Reading order: `serve.rs` moves bytes, `connection.rs` is what it knows of each connection, `request.rs` and
-//! `response.rs` are HTTP, `access.rs` says who may ask, `route.rs` what each path means. What is answered is made from
-//! a view (`view.rs`): `health.rs`, `metrics.rs`, `status.rs` with `tables.rs`, and the page for people, `page.html`.
+//! `response.rs` are what is asked and answered, `access.rs` says who may ask, `route.rs` what each path means. What is answered is made from
+//! a view (`view.rs`): `health.rs`, `metrics.rs` and `status.rs` with `tables.rs`,
+//! whose figures are declared in `figures.rs`, and the page for people, `page.html`.
 
 mod access;
 mod connection;
+mod figures;
 mod health;
 mod history;
 mod metrics;
 mod page;
+mod place;
 pub(super) mod recent;
 mod request;
 mod response;
 mod route;
+mod samples;
 mod serve;
 mod status;
-mod status_line;
 mod tables;
 mod view;
 mod wall;
@@ -33,12 +36,13 @@ use std::time::Duration;
 
 use slab::Slab;
 
-use super::acceptor::Acceptor;
+use super::listeners::{Acceptor, Throttle};
+use super::timers::Armed;
 use crate::bus::histogram::Histogram;
-use crate::bus::port::Moment;
 use crate::config::{Config, Listen, Token};
 use connection::Connection;
 use history::History;
+use place::Place;
 use wall::Wall;
 
 /// Connections at once. The one that has waited longest for its next request makes room for another one.
@@ -46,40 +50,9 @@ pub(super) const MOST_CONNECTIONS: usize = 64;
 /// Sockets that one name may lead to.
 pub(super) const MOST_SOCKETS: usize = 8;
 
-/// A listener for clients, as people call it.
-struct Place {
-    /// As it stands in the configuration or on the command line.
-    asked: String,
-    /// The addresses of its sockets.
-    bound: Vec<String>,
-    /// The path of its WebSocket.
-    path: Option<String>,
-}
-
-/// What an address may begin with.
-const KINDS: [&str; 4] = ["tcp://", "ws://", "ws+unix:", "unix:"];
-
-impl Place {
-    /// What it is called where names have to be few: its first address.
-    fn label(&self) -> &str {
-        self.bound.first().unwrap_or(&self.asked)
-    }
-
-    /// Whether this address means it, with or without the kind in front; that of a WebSocket without its path, too.
-    fn is_called(&self, name: &str) -> bool {
-        let name = KINDS.into_iter().find_map(|kind| name.strip_prefix(kind)).unwrap_or(name);
-        let is_same = |known: &String| {
-            let known = KINDS.into_iter().find_map(|kind| known.strip_prefix(kind)).unwrap_or(known);
-            let socket = self.path.as_ref().and_then(|path| known.strip_suffix(path.as_str()));
-            known == name || socket.is_some_and(|socket| socket.strip_suffix(':').unwrap_or(socket) == name)
-        };
-        is_same(&self.asked) || self.bound.iter().any(is_same)
-    }
-}
-
 /// See the top of the file. Without an admin listener there is nothing in it.
 pub(super) struct Admin {
-    acceptors: Vec<Acceptor>,
+    is_on: bool,
     /// Every user of this machine may connect.
     is_abstract: bool,
     token: Option<Token>,
@@ -87,11 +60,12 @@ pub(super) struct Admin {
     connections: Slab<Connection>,
     /// Those whose answer goes on, one piece after the other.
     busy: VecDeque<usize>,
-    /// No connection has a deadline before this.
-    due: Option<Moment>,
     places: Vec<Place>,
     closed: bool,
+    /// How often it is said that connections are in use.
+    throttle: Throttle,
     history: History,
+    history_timer: Armed,
     /// How long each turn of the loop has worked, and since when this one does.
     turns: Histogram,
     turned_at: Option<Duration>,
@@ -99,27 +73,32 @@ pub(super) struct Admin {
 }
 
 impl Admin {
-    /// What is served on these sockets; `config` says the rest, and `clients` are the sockets for clients.
-    pub(super) fn new(config: &Config, acceptors: Vec<Acceptor>, clients: &[Acceptor]) -> Self {
+    /// What is served on those of these sockets that are for operators; `config` says the rest.
+    pub(super) fn new(config: &Config, acceptors: &[Acceptor]) -> Self {
         let place = |(at, listener): (usize, &crate::config::Listener)| {
-            let ours = clients.iter().filter(|acceptor| acceptor.listener() == Some(at));
+            let ours = acceptors.iter().filter(|acceptor| acceptor.listener() == Some(at));
             let path = listener.web.as_ref().map(|web| web.path.clone());
-            Place { asked: listener.address(), bound: ours.map(|acceptor| acceptor.address.clone()).collect(), path }
+            Place {
+                asked: listener.address(),
+                bound: ours.map(|acceptor| acceptor.address().to_owned()).collect(),
+                path,
+            }
         };
         let admin = config.admin.as_ref();
         let is_abstract =
             |listen: &Listen| matches!(listen, Listen::Unix { path, .. } if crate::address::is_abstract(path));
         Self {
-            acceptors,
+            is_on: acceptors.iter().any(Acceptor::is_for_admin),
             is_abstract: admin.is_some_and(|admin| is_abstract(&admin.listen)),
             token: admin.and_then(|admin| admin.token.clone()),
             token_file: admin.and_then(|admin| admin.token_file.clone()).unwrap_or_default(),
             connections: Slab::new(),
             busy: VecDeque::new(),
-            due: None,
             places: config.listeners.iter().enumerate().map(place).collect(),
             closed: false,
+            throttle: Throttle::default(),
             history: History::default(),
+            history_timer: Armed::default(),
             turns: Histogram::default(),
             turned_at: None,
             started_at: Wall::now(),
@@ -128,7 +107,12 @@ impl Admin {
 
     /// Whether there is an admin listener.
     pub(super) fn is_on(&self) -> bool {
-        !self.acceptors.is_empty()
+        self.is_on
+    }
+
+    /// Whether an answer is to be gone on with at once.
+    pub(super) fn is_busy(&self) -> bool {
+        !self.busy.is_empty()
     }
 
     /// The file with its token was read again. What is wrong with it is told, and the last one stays good.
@@ -152,15 +136,6 @@ impl Admin {
         self.connections.is_empty()
     }
 
-    /// When it has something to do although nothing happens, and whether that is at once.
-    pub(super) fn due(&self) -> Option<Moment> {
-        match (self.is_on(), self.busy.is_empty()) {
-            (false, _) => None,
-            (true, false) => Some(Moment(0)),
-            (true, true) => Some(self.due.map_or(self.history.due(), |due| due.min(self.history.due()))),
-        }
-    }
-
     /// A turn of the loop begins to work, or has worked: so much time has passed since the start.
     pub(super) fn turn_begins(&mut self, elapsed: Duration) {
         self.turned_at = Some(elapsed);
@@ -171,33 +146,5 @@ impl Admin {
         if let Some(since) = self.turned_at {
             self.turns.observe(elapsed.saturating_sub(since));
         }
-    }
-
-    /// Makes sure that deadlines are looked at then.
-    fn check_at(&mut self, deadline: Moment) {
-        self.due = Some(self.due.map_or(deadline, |due| due.min(deadline)));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_listener_is_found_by_any_way_to_write_its_address() {
-        let place = |asked: &str, bound: &str, path: Option<&str>| Place {
-            asked: asked.to_owned(),
-            bound: vec![bound.to_owned()],
-            path: path.map(str::to_owned),
-        };
-        let web = place("ws://localhost:9000/acp", "ws://127.0.0.1:9000/acp", Some("/acp"));
-        for name in ["127.0.0.1:9000", "ws://127.0.0.1:9000/acp", "tcp://127.0.0.1:9000", "localhost:9000"] {
-            assert!(web.is_called(name), "{name}");
-        }
-        assert!(!web.is_called("127.0.0.1:900") && !web.is_called("acp"));
-        let file = place("ws+unix:/run/a:/acp", "ws+unix:/run/a:/acp", Some("/acp"));
-        assert!(file.is_called("/run/a") && file.is_called("unix:/run/a") && !file.is_called("/run"));
-        let tcp = place("tcp://127.0.0.1:0", "tcp://127.0.0.1:9001", None);
-        assert!(["127.0.0.1:9001", "tcp://127.0.0.1:0", "127.0.0.1:0"].iter().all(|name| tcp.is_called(name)));
     }
 }

@@ -1,11 +1,10 @@
 //! What is answered: a head, and a body that is there at once or comes in pieces, so that a large table never holds the
 //! loop up.
 
-use std::fmt::Write as _;
-
-use super::status_line::Status;
+use super::request::Manner;
 use super::view::View;
 use super::wall::Wall;
+use crate::http1::{Head, Status};
 
 /// One line of text, or some.
 pub(super) const TEXT: &str = "text/plain; charset=utf-8";
@@ -65,55 +64,31 @@ impl Response {
         self
     }
 
-    pub(super) fn framing(&self, is_old: bool) -> Framing {
+    pub(super) fn framing(&self, manner: Manner) -> Framing {
         match self.body {
             Body::Whole(_) => Framing::Length,
-            Body::Pieces(_) if is_old => Framing::End,
+            Body::Pieces(_) if manner.is_old => Framing::End,
             Body::Pieces(_) => Framing::Chunks,
         }
     }
 
     /// The head. `stays` says whether another request may follow on the connection.
     pub(super) fn head(&self, framing: Framing, stays: bool) -> String {
-        let date = Wall::now().of_http();
-        let mut head = format!("HTTP/1.1 {} {}\r\nDate: {date}\r\n", self.status.code(), self.status.name());
-        let _ = write!(head, "Content-Type: {}\r\n", self.kind);
-        match (framing, &self.body) {
-            (Framing::Length, Body::Whole(body)) => {
-                let _ = write!(head, "Content-Length: {}\r\n", body.len());
-            }
-            (Framing::Chunks, _) => head.push_str("Transfer-Encoding: chunked\r\n"),
-            _ => {}
-        }
+        let length = match &self.body {
+            Body::Whole(body) => Some(body.len()),
+            Body::Pieces(_) => None,
+        };
         // What is shown is of this moment, and for nobody but who asked.
-        head.push_str("Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n");
-        for (name, value) in &self.fields {
-            let _ = write!(head, "{name}: {value}\r\n");
-        }
-        head.push_str(if stays { "Connection: keep-alive\r\n\r\n" } else { "Connection: close\r\n\r\n" });
-        head
+        let head = Head::answer(self.status)
+            .field("Date", Wall::now().of_http())
+            .field("Content-Type", self.kind)
+            .field_if("Content-Length", length)
+            .field_if("Transfer-Encoding", (framing == Framing::Chunks).then_some("chunked"))
+            .field("Cache-Control", "no-store")
+            .field("X-Content-Type-Options", "nosniff");
+        let head = self.fields.iter().fold(head, |head, (name, value)| head.field(name, value));
+        head.field("Connection", if stays { "keep-alive" } else { "close" }).end()
     }
-}
-
-/// Adds what `fill` writes as one chunk, if it writes anything.
-pub(super) fn chunk(out: &mut Vec<u8>, fill: impl FnOnce(&mut Vec<u8>) -> bool) -> bool {
-    /// Digits of the length, with zeros before it.
-    const DIGITS: usize = 8;
-    let begin = out.len();
-    out.extend_from_slice(b"00000000\r\n");
-    let goes_on = fill(out);
-    let length = out.len() - begin - DIGITS - 2;
-    if length == 0 {
-        out.truncate(begin);
-    } else {
-        let digits = format!("{length:0DIGITS$x}");
-        out[begin..begin + DIGITS].copy_from_slice(digits.as_bytes());
-        out.extend_from_slice(b"\r\n");
-    }
-    if !goes_on {
-        out.extend_from_slice(b"0\r\n\r\n");
-    }
-    goes_on
 }
 
 #[cfg(test)]
@@ -123,23 +98,10 @@ mod tests {
     #[test]
     fn a_head_says_how_long_the_body_is_and_whether_the_connection_stays() {
         let response = Response::text(Status::MethodNotAllowed, "no").with("Allow", "GET, HEAD");
-        let head = response.head(response.framing(false), true);
+        let head = response.head(response.framing(Manner::LAST), true);
         assert!(head.starts_with("HTTP/1.1 405 Method Not Allowed\r\nDate: "), "{head}");
         assert!(head.contains("\r\nContent-Length: 3\r\n") && head.contains("\r\nAllow: GET, HEAD\r\n"), "{head}");
         assert!(head.ends_with("\r\nConnection: keep-alive\r\n\r\n"), "{head}");
         assert!(response.head(Framing::Length, false).ends_with("\r\nConnection: close\r\n\r\n"));
-    }
-
-    #[test]
-    fn pieces_become_chunks_and_the_last_one_is_empty() {
-        let mut out = Vec::new();
-        let mut add = |text: &str, goes_on| {
-            chunk(&mut out, |out| {
-                out.extend_from_slice(text.as_bytes());
-                goes_on
-            })
-        };
-        assert!(add("hello", true) && add("", true) && !add("0123456789abcdef", false));
-        assert_eq!(out, b"00000005\r\nhello\r\n00000010\r\n0123456789abcdef\r\n0\r\n\r\n");
     }
 }

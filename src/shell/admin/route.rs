@@ -2,16 +2,15 @@
 
 use super::access::{Origin, may_act};
 use super::metrics::{self, Metrics};
-use super::request::{Method, Request};
+use super::request::Request;
 use super::response::{JSON, Response};
-use super::status::Status as Overview;
-use super::status_line::Status;
-use super::tables::{Table, Whole};
+use super::tables::{self, Object, Table};
 use super::view::View;
-use super::{health, page};
+use super::{health, page, status};
 use crate::bus::port::{ClientKey, WorkerKey};
 use crate::bus::readiness::Readiness;
 use crate::config::{LogLevel, Token};
+use crate::http1::{Method, Status};
 
 /// What becomes of a request.
 pub(super) enum Route {
@@ -48,7 +47,7 @@ pub(super) fn route(view: &View<'_>, request: &Request, origin: Origin, token: O
                 Err(refused) => Route::Answer(refused),
             };
         }
-        // The default check of HAProxy: whoever configures no more than a check asks whether to send clients.
+        // The default check of HAProxy: a balancer that is told no more than to check asks whether to send clients.
         (Method::Options, ..) if ["/", "*"].contains(&request.path.as_str()) => {
             health::ready(view, request).with("Allow", READ)
         }
@@ -66,19 +65,19 @@ fn get(path: &str) -> Option<Get> {
         "/healthz" => |_, _| health::alive(),
         "/readyz" => health::ready,
         "/metrics" => |view, _| Response::pieces(metrics::KIND, Metrics::new(view)),
-        "/status.json" => |_, _| Response::pieces(JSON, Overview::new()),
+        "/status.json" => |_, _| Response::pieces(JSON, status::status()),
         _ => {
             table(path)?;
             |_, request| match table(&request.path) {
-                Some(table) => Response::pieces(JSON, Whole::of(table)),
+                Some(table) => Response::pieces(JSON, Object::of(table)),
                 None => Response::text(Status::NotFound, "there is no such table"),
             }
         }
     })
 }
 
-fn table(path: &str) -> Option<Table> {
-    Table::named(path.strip_prefix('/')?.strip_suffix(".json")?)
+fn table(path: &str) -> Option<&'static [&'static Table]> {
+    tables::named(path.strip_prefix('/')?.strip_suffix(".json")?)
 }
 
 type Post = fn(&View<'_>, &Request) -> Result<(Action, String), Response>;

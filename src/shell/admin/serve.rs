@@ -1,134 +1,71 @@
-//! Moves the bytes of admin connections: they are accepted, read up to a whole request, answered piece by piece, and
-//! closed. One piece is made in a turn of the loop, whoever asks.
+//! Moves the bytes of admin connections: they are read up to a whole request, answered piece by piece, and closed. One
+//! piece is made in a turn of the loop, however many ask.
 
-use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::net::{Shutdown, shutdown};
 use tracing::level_filters::LevelFilter;
 
 use super::access::{self, Origin};
-use super::connection::{Connection, KEEP_ALIVE, LINGER, Phase, REQUEST_TIME, SEND_TIME};
-use super::request::{Method, Parsed, Request, parse};
-use super::response::{Body, Framing, Response, chunk};
+use super::connection::{Connection, LINGER, Phase, SEND_TIME};
+use super::request::{Manner, Request};
+use super::response::Response;
 use super::route::{Action, Route, route};
-use super::status_line::Status;
 use super::view::View;
 use super::{Admin, MOST_CONNECTIONS};
-use crate::bus::port::{Input, Moment};
+use crate::bus::port::{Input, Moment, Place};
+use crate::http1::{Error, Status};
 use crate::io::{Io, Submission};
-use crate::shell::Shell;
-use crate::shell::acceptor::{FIRST_ACCEPT_DELAY, LONGEST_ACCEPT_DELAY};
+use crate::shell::connection::Flight;
 use crate::shell::log;
 use crate::shell::operation::Operation;
-use crate::shell::source;
+use crate::shell::timers::{Timer, Timers};
+use crate::shell::turn::Shell;
 
 /// Who takes so long over its answer may have to make room.
 const SLOW: Duration = Duration::from_secs(1);
 
-/// So many bytes are made before they are sent.
-const PIECE: usize = 16 * 1024;
-
 impl<I: Io> Shell<I> {
-    /// Opens the admin listener.
-    pub(in crate::shell) fn open_admin(&mut self) {
-        for index in 0..self.admin.acceptors.len() {
-            tracing::info!("the admin listener is {}", self.admin.acceptors[index].address);
-            self.arm_admin_accept(index);
-        }
-    }
-
-    fn arm_admin_accept(&mut self, index: usize) {
-        let acceptor = &mut self.admin.acceptors[index];
-        let Some(listening) = &acceptor.listening else { return };
-        if acceptor.accepting || acceptor.retry_at.is_some() || self.admin.closed {
+    /// Somebody has connected to the admin listener.
+    pub(in crate::shell) fn admin_connected(&mut self, now: Moment, socket: OwnedFd, place: Place, is_unix: bool) {
+        if self.admin.closed || !self.make_room_for_admin(now) {
             return;
         }
-        acceptor.accepting = true;
-        let accept = Submission::Accept { socket: listening.socket.as_raw_fd() };
-        // SAFETY: the socket stays open while `accepting` is set.
-        unsafe { self.hands.io.submit(accept, Operation::AdminAccept.token(index)) };
-    }
-
-    pub(in crate::shell) fn admin_accepted(&mut self, now: Moment, index: usize, result: i32) {
-        let acceptor = &mut self.admin.acceptors[index];
-        debug_assert!(acceptor.accepting);
-        acceptor.accepting = false;
-        let is_unix = acceptor.listening.as_ref().is_some_and(|listening| listening.is_unix());
-        if result >= 0 {
-            acceptor.delay = FIRST_ACCEPT_DELAY;
-            // SAFETY: the kernel has just made this descriptor for us.
-            let socket = unsafe { OwnedFd::from_raw_fd(result) };
-            self.admin_connected(now, socket, is_unix);
-            return self.arm_admin_accept(index);
-        }
-        if matches!(-result, libc::ECONNABORTED | libc::ECANCELED | libc::EAGAIN | libc::EINTR) {
-            return self.arm_admin_accept(index);
-        }
-        acceptor.is_ended = matches!(-result, libc::EINVAL | libc::EBADF | libc::ENOTSOCK | libc::EOPNOTSUPP);
-        if acceptor.may_tell(now) {
-            let error = io::Error::from_raw_os_error(-result);
-            tracing::error!(reason = "accept_paused", "cannot accept on {}: {error}", acceptor.address);
-        }
-        let at = now.after(acceptor.delay);
-        acceptor.retry_at = Some(at);
-        acceptor.delay = (2 * acceptor.delay).min(LONGEST_ACCEPT_DELAY);
-        self.admin.check_at(at);
-    }
-
-    fn admin_connected(&mut self, now: Moment, socket: OwnedFd, is_unix: bool) {
-        if self.admin.closed || !self.admin.make_room(now) {
-            return;
-        }
-        let source = source::of(&socket, is_unix).source();
-        let origin = Origin::of(&socket, is_unix, self.admin.is_abstract);
-        let connection = Connection::new(now, socket, origin, source);
-        self.admin.check_at(connection.deadline);
-        let slot = self.admin.connections.insert(connection);
-        self.arm_admin_receive(slot);
+        let origin = Origin::of(&socket, place, is_unix, self.admin.is_abstract);
+        let slot = self.admin.connections.insert(Connection::new(now, socket, origin, place.source()));
+        self.read_admin_request(now, slot);
     }
 
     fn arm_admin_receive(&mut self, slot: usize) {
         let connection = &mut self.admin.connections[slot];
-        if connection.receiving || connection.phase == Phase::Leaving {
+        if connection.phase == Phase::Leaving || !connection.in_flight.add(Flight::Read) {
             return;
         }
         if connection.phase == Phase::Lingering {
-            connection.filled = 0;
+            connection.incoming.clear();
         }
-        let room = &mut connection.input[connection.filled..];
-        debug_assert!(!room.is_empty(), "a request that fills all of it is refused");
-        let receive = Submission::ReceiveInto {
-            socket: connection.socket.as_raw_fd(),
-            into: room.as_mut_ptr(),
-            bytes: room.len() as u32,
-        };
-        connection.receiving = true;
-        // SAFETY: the connection keeps its input and its socket while `receiving` is set.
-        unsafe { self.hands.io.submit(receive, Operation::AdminReceive.token(slot)) };
+        let room = connection.incoming.room();
+        let (into, bytes) = (room.as_mut_ptr(), room.len() as u32);
+        let receive = Submission::ReceiveInto { socket: connection.socket.as_raw_fd(), into, bytes };
+        // SAFETY: the connection keeps its bytes and its socket while this is in flight.
+        unsafe { self.reactor.io.submit(receive, Operation::AdminReceive.token(slot)) };
     }
 
     pub(in crate::shell) fn admin_received(&mut self, now: Moment, slot: usize, result: i32) {
         let connection = &mut self.admin.connections[slot];
-        debug_assert!(connection.receiving);
-        connection.receiving = false;
+        let was_reading = connection.in_flight.remove(Flight::Read);
+        debug_assert!(was_reading);
         match (connection.phase, result) {
             (Phase::Leaving, _) => return self.admin.remove_if_idle(slot),
             (_, error) if error == -libc::EAGAIN || error == -libc::EINTR => return self.arm_admin_receive(slot),
             // It was told that it took too long. That is all it gets.
             (Phase::Answering, _) => return,
-            (_, ..=0) => return self.admin.leave(slot),
+            (_, ..=0) => return self.leave_admin(slot),
             (Phase::Lingering, _) => return self.arm_admin_receive(slot),
             (Phase::Reading, _) => {}
         }
-        if connection.filled == 0 {
-            // The first bytes of the next request.
-            connection.deadline = connection.deadline.min(now.after(REQUEST_TIME));
-            let deadline = connection.deadline;
-            self.admin.check_at(deadline);
-        }
-        self.admin.connections[slot].filled += result as usize;
+        connection.incoming.took(result as usize);
         self.read_admin_request(now, slot);
     }
 
@@ -136,19 +73,24 @@ impl<I: Io> Shell<I> {
     fn read_admin_request(&mut self, now: Moment, slot: usize) {
         let connection = &mut self.admin.connections[slot];
         debug_assert!(connection.phase == Phase::Reading);
-        if connection.filled == 0 {
-            return self.arm_admin_receive(slot);
-        }
-        match parse(&connection.input[..connection.filled]) {
-            Parsed::Partial => self.arm_admin_receive(slot),
-            Parsed::Wrong(status, text) => self.refuse_admin_request(now, slot, status, text),
-            Parsed::Whole(request) => {
-                connection.consume(request.length);
+        match connection.incoming.next(now) {
+            None => {
+                let deadline = connection.incoming.deadline();
+                self.set_admin_deadline(slot, deadline);
+                self.arm_admin_receive(slot);
+            }
+            Some(Err(error)) => self.refuse_admin_request(now, slot, error),
+            Some(Ok(request)) => {
                 let response = self.answer_admin(now, slot, &request);
                 tracing::debug!("{} is asked for, and answered with {}", request.path, response.status.code());
-                self.begin_admin_answer(now, slot, response, &request);
+                self.begin_admin_answer(now, slot, response, request.manner);
             }
         }
+    }
+
+    fn set_admin_deadline(&mut self, slot: usize, at: Moment) {
+        let timer = &mut self.admin.connections[slot].timer;
+        self.reactor.timers.set(Timer::Admin(slot), timer, Some(at));
     }
 
     fn answer_admin(&mut self, now: Moment, slot: usize, request: &Request) -> Response {
@@ -169,10 +111,10 @@ impl<I: Io> Shell<I> {
         match action {
             Action::Drain => {
                 tracing::info!("the operator has the daemon drain");
-                self.tell(now, Input::Drain);
+                self.reactor.tell(now, Input::Drain);
             }
-            Action::CloseClient(client) => self.tell(now, Input::CloseClient { client }),
-            Action::RestartWorker(worker) => self.tell(now, Input::RestartWorker { worker }),
+            Action::CloseClient(client) => self.reactor.tell(now, Input::CloseClient { client }),
+            Action::RestartWorker(worker) => self.reactor.tell(now, Input::RestartWorker { worker }),
             Action::SetLogLevel(level) => {
                 tracing::info!("the operator sets the level of the log to {}", LevelFilter::from(level));
                 log::set_level(level);
@@ -184,14 +126,14 @@ impl<I: Io> Shell<I> {
         View {
             bus: &self.bus,
             now,
-            pools: &self.hands.pools,
-            processes: &*self.hands.processes,
+            pools: &self.reactor.workers.pools,
+            processes: &*self.reactor.workers.processes,
             places: &self.admin.places,
-            recent: &self.hands.recent,
+            recent: &self.reactor.log.recent,
             history: &self.admin.history,
             turns: &self.admin.turns,
-            memory: self.hands.io.lent(),
-            max_memory: self.hands.memory.most,
+            memory: self.reactor.io.lent(),
+            max_memory: self.reactor.memory.most,
             started_at: self.admin.started_at,
             io: I::NAME,
             log_level: log::level_name(),
@@ -201,98 +143,69 @@ impl<I: Io> Shell<I> {
     }
 
     /// A request that cannot be answered otherwise is the last one of its connection.
-    fn refuse_admin_request(&mut self, now: Moment, slot: usize, status: Status, text: &str) {
-        let request = Request {
-            method: Method::Get,
-            path: String::new(),
-            query: Vec::new(),
-            is_old: true,
-            keep_alive: false,
-            host: None,
-            origin: None,
-            fetch_site: None,
-            bearer: None,
-            length: 0,
-        };
-        self.begin_admin_answer(now, slot, Response::text(status, text), &request);
+    fn refuse_admin_request(&mut self, now: Moment, slot: usize, error: Error) {
+        self.begin_admin_answer(now, slot, Response::text(error.status, error.why), Manner::LAST);
     }
 
-    fn begin_admin_answer(&mut self, now: Moment, slot: usize, response: Response, request: &Request) {
+    fn begin_admin_answer(&mut self, now: Moment, slot: usize, response: Response, manner: Manner) {
         let is_closed = self.admin.closed;
         let connection = &mut self.admin.connections[slot];
-        let framing = response.framing(request.is_old);
-        connection.phase = Phase::Answering;
-        connection.since = now;
-        connection.deadline = now.after(SEND_TIME);
-        connection.is_last = !request.keep_alive || framing == Framing::End || is_closed;
-        connection.output.clear();
-        connection.sent = 0;
-        let head = response.head(framing, !connection.is_last);
-        connection.output.extend_from_slice(head.as_bytes());
-        match response.body {
-            _ if request.method == Method::Head => {}
-            Body::Whole(body) => connection.output.extend_from_slice(&body),
-            Body::Pieces(pieces) => connection.pieces = Some((pieces, framing)),
-        }
+        (connection.phase, connection.since) = (Phase::Answering, now);
+        connection.outgoing.begin(response, manner, is_closed);
+        self.set_admin_deadline(slot, now.after(SEND_TIME));
         self.go_on_answering(now, slot);
     }
 
     /// Sends what is there of an answer, has more of it made, or ends it.
     fn go_on_answering(&mut self, now: Moment, slot: usize) {
         let connection = &mut self.admin.connections[slot];
-        debug_assert!(connection.phase == Phase::Answering && !connection.sending);
-        let is_made = connection.pieces.is_none();
-        if connection.sent == connection.output.len() && is_made {
+        debug_assert!(connection.phase == Phase::Answering && !connection.in_flight.has(Flight::Write));
+        if connection.outgoing.is_over() {
             return self.end_admin_answer(now, slot);
         }
-        if !is_made && connection.output.len() < PIECE {
+        if connection.outgoing.needs_piece() {
             if !std::mem::replace(&mut connection.is_busy, true) {
                 self.admin.busy.push_back(slot);
             }
             return;
         }
-        let rest = &connection.output[connection.sent..];
+        let rest = connection.outgoing.rest();
         let send = Submission::Send {
             socket: connection.socket.as_raw_fd(),
             from: rest.as_ptr(),
             bytes: rest.len().min(u32::MAX as usize) as u32,
             now_or_never: true,
         };
-        connection.sending = true;
-        connection.deadline = now.after(SEND_TIME);
-        let deadline = connection.deadline;
-        // SAFETY: the output is not touched and the socket stays open while `sending` is set.
-        unsafe { self.hands.io.submit(send, Operation::AdminSend.token(slot)) };
-        self.admin.check_at(deadline);
+        connection.in_flight.add(Flight::Write);
+        // SAFETY: the output is not touched and the socket stays open while this is in flight.
+        unsafe { self.reactor.io.submit(send, Operation::AdminSend.token(slot)) };
+        self.set_admin_deadline(slot, now.after(SEND_TIME));
     }
 
     /// Lets an answer wait until its socket has room.
     fn await_admin_room(&mut self, slot: usize) {
         let connection = &mut self.admin.connections[slot];
-        (connection.sending, connection.awaits_room) = (true, true);
+        connection.in_flight.add(Flight::Write);
+        connection.in_flight.add(Flight::Room);
         // Taken for half-closed, as many are, it is told of room in either case.
         let room = Submission::AwaitRoom { descriptor: connection.socket.as_raw_fd(), half_closed: true };
-        // SAFETY: the socket stays open while `sending` is set.
-        unsafe { self.hands.io.submit(room, Operation::AdminSend.token(slot)) };
+        // SAFETY: the socket stays open while this is in flight.
+        unsafe { self.reactor.io.submit(room, Operation::AdminSend.token(slot)) };
     }
 
     pub(in crate::shell) fn admin_sent(&mut self, now: Moment, slot: usize, result: i32) {
         let connection = &mut self.admin.connections[slot];
-        debug_assert!(connection.sending);
-        connection.sending = false;
-        let has_room = std::mem::take(&mut connection.awaits_room) && result > 0;
+        let was_sending = connection.in_flight.remove(Flight::Write);
+        debug_assert!(was_sending);
+        let has_room = connection.in_flight.remove(Flight::Room) && result > 0;
         match (connection.phase, result) {
             (Phase::Leaving, _) => return self.admin.remove_if_idle(slot),
             _ if has_room => {}
-            (_, 1..) => connection.sent += result as usize,
+            (_, 1..) => connection.outgoing.sent(result as usize),
             (_, error) if error == -libc::EAGAIN => return self.await_admin_room(slot),
             (_, error) if error == -libc::EINTR => {}
-            // Whoever asked has gone.
-            _ => return self.admin.leave(slot),
-        }
-        if connection.sent == connection.output.len() {
-            connection.output.clear();
-            connection.sent = 0;
+            // The other side has gone.
+            _ => return self.leave_admin(slot),
         }
         self.go_on_answering(now, slot);
     }
@@ -301,24 +214,17 @@ impl<I: Io> Shell<I> {
     fn end_admin_answer(&mut self, now: Moment, slot: usize) {
         let connection = &mut self.admin.connections[slot];
         connection.since = now;
-        let patience = match connection.filled {
-            _ if connection.is_last => LINGER,
-            0 => KEEP_ALIVE,
-            _ => REQUEST_TIME,
-        };
-        connection.deadline = now.after(patience);
-        let deadline = connection.deadline;
-        if connection.is_last {
+        if connection.outgoing.is_last() {
             connection.phase = Phase::Lingering;
             // Closed with bytes unread, the socket would be reset, and the answer might not arrive.
             let _ = shutdown(&connection.socket, Shutdown::Write);
+            self.set_admin_deadline(slot, now.after(LINGER));
             self.arm_admin_receive(slot);
         } else {
             connection.phase = Phase::Reading;
-            connection.output = Vec::new();
+            connection.incoming.answered(now);
             self.read_admin_request(now, slot);
         }
-        self.admin.check_at(deadline);
     }
 
     /// Makes one piece of one answer.
@@ -329,72 +235,41 @@ impl<I: Io> Shell<I> {
         if connection.phase != Phase::Answering {
             return;
         }
-        let Some((mut pieces, framing)) = connection.pieces.take() else { return };
-        let mut output = std::mem::take(&mut connection.output);
-        let view = self.view(now);
-        let goes_on = match framing {
-            Framing::Chunks => chunk(&mut output, |out| pieces.next(&view, out)),
-            Framing::Length | Framing::End => pieces.next(&view, &mut output),
-        };
-        let connection = &mut self.admin.connections[slot];
-        connection.output = output;
-        if goes_on {
-            connection.pieces = Some((pieces, framing));
-        }
+        let mut outgoing = std::mem::take(&mut connection.outgoing);
+        outgoing.make_piece(&self.view(now));
+        self.admin.connections[slot].outgoing = outgoing;
         self.go_on_answering(now, slot);
     }
 
-    /// Does what is due: closes connections that take too long, and accepts again.
-    pub(in crate::shell) fn tick_admin(&mut self, now: Moment) {
-        if self.admin.history.due() <= now {
-            self.admin.history.take(now, &self.bus.stats(), self.admin.turns.sum());
+    /// A connection takes too long.
+    pub(in crate::shell) fn admin_due(&mut self, now: Moment, slot: usize) {
+        let connection = &mut self.admin.connections[slot];
+        connection.timer.reset();
+        if connection.phase == Phase::Reading && connection.incoming.has_begun() {
+            let why = "the request took too long to come";
+            self.refuse_admin_request(now, slot, Error { status: Status::RequestTimeout, why });
+        } else if connection.phase != Phase::Leaving {
+            self.leave_admin(slot);
         }
-        if self.admin.due.is_none_or(|due| due > now) {
-            return;
-        }
-        self.admin.due = None;
-        let slots: Vec<usize> = self.admin.connections.iter().map(|(slot, _)| slot).collect();
-        for slot in slots {
-            let Some(connection) = self.admin.connections.get(slot) else { continue };
-            if connection.phase == Phase::Leaving {
-                continue;
-            }
-            if connection.deadline > now {
-                let deadline = connection.deadline;
-                self.admin.check_at(deadline);
-            } else if connection.phase == Phase::Reading && connection.filled > 0 {
-                self.refuse_admin_request(now, slot, Status::RequestTimeout, "the request took too long to come");
-            } else {
-                self.admin.leave(slot);
-            }
-        }
-        for index in 0..self.admin.acceptors.len() {
-            let acceptor = &mut self.admin.acceptors[index];
-            match acceptor.retry_at {
-                Some(at) if at <= now => {
-                    acceptor.retry_at = None;
-                    acceptor.open_anew_if_ended(now);
-                    if let Some(at) = self.admin.acceptors[index].retry_at {
-                        self.admin.check_at(at);
-                    }
-                    self.arm_admin_accept(index);
-                }
-                Some(at) => self.admin.check_at(at),
-                None => {}
-            }
-        }
+    }
+
+    /// Takes a sample for the chart.
+    pub(in crate::shell) fn sample_history(&mut self, now: Moment) {
+        self.admin.history.take(now, &self.bus.stats(), self.admin.turns.sum());
+        self.admin.history_timer.reset();
+        self.admin.start(&mut self.reactor.timers, self.admin.history.due());
     }
 
     /// Ends all of it.
     pub(in crate::shell) fn close_admin(&mut self) {
         self.admin.closed = true;
-        for index in 0..self.admin.acceptors.len() {
-            if self.admin.acceptors[index].accepting {
-                self.hands.io.cancel(Operation::AdminAccept.token(index));
+        for index in 0..self.reactor.listeners.len() {
+            if self.reactor.listeners.acceptor(index).is_for_admin() {
+                self.reactor.close_acceptor(index);
             }
         }
         let slots: Vec<usize> = self.admin.connections.iter().map(|(slot, _)| slot).collect();
-        slots.into_iter().for_each(|slot| self.admin.leave(slot));
+        slots.into_iter().for_each(|slot| self.leave_admin(slot));
     }
 
     /// What the kernel still holds stays until the process ends.
@@ -403,15 +278,42 @@ impl<I: Io> Shell<I> {
             .into_iter()
             .for_each(|(_, connection)| std::mem::forget(connection));
     }
+
+    /// Makes sure that there is room for one more. False if nobody may be sent away.
+    fn make_room_for_admin(&mut self, now: Moment) -> bool {
+        if self.admin.connections.len() < MOST_CONNECTIONS {
+            return true;
+        }
+        let goes = self.admin.first_to_go(now);
+        if let Some(slot) = goes {
+            self.leave_admin(slot);
+        }
+        goes.is_some()
+    }
+
+    /// Ends a connection; it goes when the kernel holds nothing of it.
+    fn leave_admin(&mut self, slot: usize) {
+        let connection = &mut self.admin.connections[slot];
+        connection.phase = Phase::Leaving;
+        connection.outgoing.drop_pieces();
+        self.reactor.timers.set(Timer::Admin(slot), &mut connection.timer, None);
+        // All operations on the socket complete after this.
+        let _ = shutdown(&connection.socket, Shutdown::Both);
+        self.admin.remove_if_idle(slot);
+    }
 }
 
 impl Admin {
-    /// Makes sure that there is room for one more: who waits for nothing goes first, then who is slow to take its answer,
-    /// at once if it comes from where most come from. False if nobody may be sent away.
-    fn make_room(&mut self, now: Moment) -> bool {
-        if self.connections.len() < MOST_CONNECTIONS {
-            return true;
+    /// Has the next sample taken then, if anybody can ask for it.
+    pub(in crate::shell) fn start(&mut self, timers: &mut Timers, at: Moment) {
+        if self.is_on {
+            timers.set(Timer::History, &mut self.history_timer, Some(at));
         }
+    }
+
+    /// Who makes room for one more: who waits for nothing goes first, then who is slow to take its answer, at once if it
+    /// comes from where most come from.
+    fn first_to_go(&mut self, now: Moment) -> Option<usize> {
         let count = |source| self.connections.iter().filter(|(_, connection)| connection.source == source).count();
         let rank = |connection: &Connection| match connection.phase {
             Phase::Leaving => None,
@@ -426,30 +328,18 @@ impl Admin {
             .filter_map(|(slot, connection)| rank(connection).map(|rank| (rank, connection.since, slot)));
         let goes = ranked.min();
         let is_crowded = goes.is_none_or(|(rank, ..)| rank > 0);
-        if is_crowded && self.acceptors.first_mut().is_some_and(|acceptor| acceptor.may_tell(now)) {
+        if is_crowded && self.throttle.may_tell(now) {
             tracing::warn!(
                 reason = "accept_paused",
                 "all {MOST_CONNECTIONS} connections of the admin listener are in use by those who do not take their \
                  answers; who came first goes"
             );
         }
-        let Some((_, _, slot)) = goes else { return false };
-        self.leave(slot);
-        true
-    }
-
-    /// Ends a connection; it goes when the kernel holds nothing of it.
-    fn leave(&mut self, slot: usize) {
-        let connection = &mut self.connections[slot];
-        connection.phase = Phase::Leaving;
-        connection.pieces = None;
-        // All operations on the socket complete after this.
-        let _ = shutdown(&connection.socket, Shutdown::Both);
-        self.remove_if_idle(slot);
+        goes.map(|(_, _, slot)| slot)
     }
 
     fn remove_if_idle(&mut self, slot: usize) {
-        if self.connections[slot].is_idle() {
+        if self.connections[slot].in_flight.is_empty() {
             self.connections.remove(slot);
         }
     }

@@ -3,64 +3,33 @@
 
 use serde_json::json;
 
+use super::figures::{self, Over, add_members};
 use super::history;
-use super::response::Pieces;
-use super::tables::{Rows, Table, seconds};
+use super::tables::{LAST_ERRORS, LISTENERS, Object, POOLS, Table, WAITING, WORKERS, seconds};
 use super::view::View;
 use crate::bus::overview::Level;
 use crate::bus::port::Moment;
 use crate::bus::readiness::Readiness;
-use crate::visible;
 
 /// What stands behind the figures.
-const TABLES: [Table; 5] = [Table::Listeners, Table::Pools, Table::Workers, Table::Waiting, Table::LastErrors];
+static TABLES: [&Table; 5] = [&LISTENERS, &POOLS, &WORKERS, &WAITING, &LAST_ERRORS];
 
-/// See the top of the file.
-pub(super) struct Status {
-    rows: Rows,
-    has_begun: bool,
-}
-
-impl Status {
-    pub(super) fn new() -> Self {
-        Self { rows: Rows::of(&TABLES), has_begun: false }
-    }
-}
-
-impl Pieces for Status {
-    fn next(&mut self, view: &View<'_>, out: &mut Vec<u8>) -> bool {
-        if !std::mem::replace(&mut self.has_begun, true) {
-            let figures = figures(view).to_string();
-            let figures = visible::json(&figures);
-            // The object goes on.
-            out.extend_from_slice(&figures.as_bytes()[..figures.len() - 1]);
-            out.push(b',');
-            return true;
-        }
-        let goes_on = self.rows.write(view, out);
-        if !goes_on {
-            out.extend_from_slice(b"}\n");
-        }
-        goes_on
-    }
+/// All of it.
+pub(super) fn status() -> Object {
+    Object::behind(figures, &TABLES)
 }
 
 fn figures(view: &View<'_>) -> serde_json::Value {
-    let (levels, stats) = (view.bus.levels(), view.bus.stats());
-    let level = |Level { used, most }: Level| json!({ "used": used, "most": most });
+    let levels = view.bus.levels();
     let (stage, why) = match view.bus.readiness() {
         Readiness::Ready => ("ready", None),
         Readiness::NotReady(why) => ("not ready", Some(why)),
         Readiness::Draining => ("draining", None),
     };
-    let samples: Vec<_> = view
-        .history
-        .iter()
-        .map(|sample| {
-            json!([sample.client_lines, sample.worker_lines, sample.clients, sample.pending, seconds(sample.busy)])
-        })
-        .collect();
-    json!({
+    let sample = |sample: &history::Sample| {
+        json!([sample.client_lines, sample.worker_lines, sample.clients, sample.pending, seconds(sample.busy)])
+    };
+    let mut status = json!({
         "version": env!("CARGO_PKG_VERSION"),
         "pid": std::process::id(),
         "io": view.io,
@@ -68,30 +37,19 @@ fn figures(view: &View<'_>) -> serde_json::Value {
         "why": why,
         "started": view.started_at.to_the_second(),
         "uptime_seconds": seconds(view.bus.lasted(view.now, Moment::default())),
-        "clients": level(levels.clients),
-        "sessions": level(levels.sessions),
-        "names_held": levels.held,
-        "requests": level(levels.requests),
-        "worker_requests": level(levels.worker_requests),
-        "memory": { "used": view.memory, "most": view.max_memory },
         "errors_kept": view.recent.iter().count(),
-        "log": { "level": view.log_level, "lines_lost": view.log_lines_lost },
-        "totals": {
-            "client_lines_received": stats.lines_from_clients,
-            "client_lines_sent": stats.lines_to_clients,
-            "worker_lines_received": stats.lines_from_workers,
-            "worker_lines_sent": stats.lines_to_workers,
-            "client_bytes_received": stats.bytes_from_clients,
-            "client_bytes_sent": stats.bytes_to_clients,
-            "worker_bytes_received": stats.bytes_from_workers,
-            "worker_bytes_sent": stats.bytes_to_workers,
-            "error_replies": stats.error_replies,
-        },
+        "log": { "level": view.log_level },
         "loop": { "turns": view.turns.count(), "busy_seconds": view.turns.sum().as_secs_f64() },
         "history": {
             "every_seconds": history::EVERY.as_secs(),
             "columns": ["client_lines", "worker_lines", "clients", "pending", "busy_seconds"],
-            "samples": samples,
+            "samples": view.history.iter().map(sample).collect::<Vec<_>>(),
         },
-    })
+    });
+    for table in figures::TABLES {
+        let Level { used, most } = (table.level)(&levels);
+        status[table.member] = json!({ "used": used, "most": most });
+    }
+    add_members(view, Over::All, 0, &mut status);
+    status
 }

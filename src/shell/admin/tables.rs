@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::recent::Trouble;
+use super::figures::{self, Over, add_members};
 use super::response::Pieces;
+use super::samples::STATES;
 use super::view::View;
 use crate::bus::overview::{Level, Link, Name};
 use crate::bus::readiness::Readiness;
 use crate::bus::report::{self, WorkerName};
 use crate::bus::tally::Outcome;
-use crate::bus::worker::State;
 use crate::visible;
 
 /// Rows of one piece.
@@ -19,102 +19,59 @@ const ROWS: usize = 48;
 /// Empty slots are passed over fast, but not for ever.
 const SLOTS: usize = 1024;
 /// Warnings and errors that stand beside everything else.
-pub(super) const LAST: usize = 10;
+const LAST: usize = 10;
 
-/// What a table has rows of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Table {
-    Clients,
-    Workers,
-    Pools,
-    Listeners,
-    Sessions,
-    /// Requests of clients, then those of workers.
-    Pending,
-    Limits,
-    Errors,
-    /// The last [`LAST`] of them, for those who look at everything else, too.
-    LastErrors,
-    /// Clients and workers that wait for somebody.
-    Waiting,
+/// A table: what it is called, how many slots rows may be in, and the row of each.
+pub(super) struct Table {
+    name: &'static str,
+    slots: fn(&View<'_>) -> usize,
+    row: fn(&View<'_>, usize) -> Option<Value>,
+    /// The slots in the order of the rows, if that is another one.
+    order: Option<fn(&View<'_>) -> Vec<usize>>,
 }
 
-impl Table {
-    /// The table of this name.
-    pub(super) fn named(name: &str) -> Option<Self> {
-        Some(match name {
-            "clients" => Self::Clients,
-            "workers" => Self::Workers,
-            "pools" => Self::Pools,
-            "listeners" => Self::Listeners,
-            "sessions" => Self::Sessions,
-            "pending" => Self::Pending,
-            "limits" => Self::Limits,
-            "errors" => Self::Errors,
-            "waiting" => Self::Waiting,
-            _ => return None,
-        })
-    }
+macro_rules! tables {
+    ($($table:ident = $name:literal $slots:expr, $row:expr $(, in $order:expr)?;)*) => {
+        $(pub(super) static $table: Table =
+            Table { name: $name, slots: $slots, row: $row, order: tables!(@order $($order)?) };)*
+    };
+    (@order) => { None };
+    (@order $order:expr) => { Some($order) };
+}
 
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Clients => "clients",
-            Self::Workers => "workers",
-            Self::Pools => "pools",
-            Self::Listeners => "listeners",
-            Self::Sessions => "sessions",
-            Self::Pending => "pending",
-            Self::Limits => "limits",
-            Self::Errors | Self::LastErrors => "errors",
-            Self::Waiting => "waiting",
-        }
-    }
+tables! {
+    CLIENTS = "clients" |view| view.bus.client_slots(), client;
+    WORKERS = "workers" |view| view.bus.worker_slots(), worker, in by_pool;
+    POOLS = "pools" |view| view.pools.len(), pool;
+    LISTENERS = "listeners" |view| view.places.len(), listener;
+    SESSIONS = "sessions" |view| view.bus.session_slots(), session;
+    PENDING = "pending" |view| view.bus.request_slots(), request;
+    LIMITS = "limits" |view| limits(view).len(), |view, at| limits(view).into_iter().nth(at);
+    ERRORS = "errors" |view| view.recent.iter().count(), error;
+    LAST_ERRORS = "errors" |view| view.recent.iter().count().min(LAST), error;
+    WAITING = "waiting" |view| view.bus.client_slots() + view.bus.worker_slots(), waiting;
+}
 
-    /// The slots in the order of the rows, if that is another one: workers stand pool by pool.
-    fn order(self, view: &View<'_>) -> Option<Vec<usize>> {
-        let name = |slot| view.bus.worker_row(view.now, slot).map(|worker| (worker.name.pool, worker.name.place, slot));
-        (self == Self::Workers).then(|| {
-            let mut workers: Vec<_> = (0..view.bus.worker_slots()).filter_map(name).collect();
-            workers.sort_unstable();
-            workers.into_iter().map(|(_, _, slot)| slot).collect()
-        })
-    }
+/// What can be asked for by its name. The last errors stand beside everything else.
+static BY_NAME: [&Table; 9] = [&CLIENTS, &WORKERS, &POOLS, &LISTENERS, &SESSIONS, &PENDING, &LIMITS, &ERRORS, &WAITING];
 
-    /// Slots that rows may be in.
-    fn slots(self, view: &View<'_>) -> usize {
-        let bus = view.bus;
-        match self {
-            Self::Clients => bus.client_slots(),
-            Self::Workers => bus.worker_slots(),
-            Self::Pools => view.pools.len(),
-            Self::Listeners => view.places.len(),
-            Self::Sessions => bus.session_slots(),
-            Self::Pending => bus.request_slots(),
-            Self::Limits => limits(view).len(),
-            Self::Errors => view.recent.iter().count(),
-            Self::LastErrors => view.recent.iter().count().min(LAST),
-            Self::Waiting => bus.client_slots() + bus.worker_slots(),
-        }
-    }
+/// The table of this name, alone.
+pub(super) fn named(name: &str) -> Option<&'static [&'static Table]> {
+    let at = BY_NAME.iter().position(|table| table.name == name)?;
+    Some(&BY_NAME[at..=at])
+}
 
-    fn row(self, view: &View<'_>, slot: usize) -> Option<Value> {
-        match self {
-            Self::Clients => client(view, slot),
-            Self::Workers => worker(view, slot),
-            Self::Pools => pool(view, slot),
-            Self::Listeners => listener(view, slot),
-            Self::Sessions => session(view, slot),
-            Self::Pending => request(view, slot),
-            Self::Limits => limits(view).into_iter().nth(slot),
-            Self::Errors | Self::LastErrors => view.recent.iter().nth(slot).map(|trouble| error(view, trouble)),
-            Self::Waiting => waiting(view, slot),
-        }
-    }
+/// Workers stand pool by pool.
+fn by_pool(view: &View<'_>) -> Vec<usize> {
+    let name = |slot| view.bus.worker_row(view.now, slot).map(|worker| (worker.name.pool, worker.name.place, slot));
+    let mut workers: Vec<_> = (0..view.bus.worker_slots()).filter_map(name).collect();
+    workers.sort_unstable();
+    workers.into_iter().map(|(_, _, slot)| slot).collect()
 }
 
 /// Writes one table after the other as the members of an object that is begun and ended by others.
-pub(super) struct Rows {
-    tables: Vec<Table>,
+struct Rows {
+    tables: &'static [&'static Table],
     /// Which of them is being written, from which slot on, and whether a row of it stands there.
     at: usize,
     slot: usize,
@@ -123,22 +80,22 @@ pub(super) struct Rows {
 }
 
 impl Rows {
-    pub(super) fn of(tables: &[Table]) -> Self {
-        Self { tables: tables.to_vec(), at: 0, slot: 0, has_row: false, order: None }
+    fn of(tables: &'static [&'static Table]) -> Self {
+        Self { tables, at: 0, slot: 0, has_row: false, order: None }
     }
 
     /// Adds rows. False after the last one.
-    pub(super) fn write(&mut self, view: &View<'_>, out: &mut Vec<u8>) -> bool {
+    fn write(&mut self, view: &View<'_>, out: &mut Vec<u8>) -> bool {
         let Some(table) = self.tables.get(self.at) else { return false };
         if self.slot == 0 {
-            out.extend_from_slice(format!("{}\"{}\":[", if self.at > 0 { "," } else { "" }, table.name()).as_bytes());
-            self.order = table.order(view);
+            out.extend_from_slice(format!("{}\"{}\":[", if self.at > 0 { "," } else { "" }, table.name).as_bytes());
+            self.order = table.order.map(|order| order(view));
         }
-        let slots = self.order.as_ref().map_or_else(|| table.slots(view), Vec::len);
+        let slots = self.order.as_ref().map_or_else(|| (table.slots)(view), Vec::len);
         let (mut rows, last) = (0, self.slot + SLOTS);
         while self.slot < slots && self.slot < last && rows < ROWS {
             let slot = self.order.as_ref().map_or(self.slot, |order| order[self.slot]);
-            if let Some(row) = table.row(view, slot) {
+            if let Some(row) = (table.row)(view, slot) {
                 out.extend_from_slice(if std::mem::replace(&mut self.has_row, true) { b",\n" } else { b"\n" });
                 out.extend_from_slice(visible::json(&row.to_string()).as_bytes());
                 rows += 1;
@@ -153,22 +110,38 @@ impl Rows {
     }
 }
 
-/// One table as an object of its own.
-pub(super) struct Whole {
+/// Tables as the members of an object, perhaps behind others.
+pub(super) struct Object {
+    head: Option<fn(&View<'_>) -> Value>,
     rows: Rows,
     has_begun: bool,
 }
 
-impl Whole {
-    pub(super) fn of(table: Table) -> Self {
-        Self { rows: Rows::of(&[table]), has_begun: false }
+impl Object {
+    /// Tables alone.
+    pub(super) fn of(tables: &'static [&'static Table]) -> Self {
+        Self { head: None, rows: Rows::of(tables), has_begun: false }
+    }
+
+    /// Tables behind the members of what `head` makes.
+    pub(super) fn behind(head: fn(&View<'_>) -> Value, tables: &'static [&'static Table]) -> Self {
+        Self { head: Some(head), ..Self::of(tables) }
     }
 }
 
-impl Pieces for Whole {
+impl Pieces for Object {
     fn next(&mut self, view: &View<'_>, out: &mut Vec<u8>) -> bool {
         if !std::mem::replace(&mut self.has_begun, true) {
-            out.push(b'{');
+            let Some(head) = self.head else {
+                out.push(b'{');
+                return self.next(view, out);
+            };
+            let head = head(view).to_string();
+            let head = visible::json(&head);
+            // The object goes on.
+            out.extend_from_slice(&head.as_bytes()[..head.len() - 1]);
+            out.push(b',');
+            return true;
         }
         let goes_on = self.rows.write(view, out);
         if !goes_on {
@@ -250,13 +223,7 @@ fn worker(view: &View<'_>, slot: usize) -> Option<Value> {
         "incarnation": worker.name.incarnation,
         "pool": view.pools.get(worker.pool).map(|pool| &pool.core.id),
         "pid": worker.pid,
-        "state": match worker.state {
-            State::Starting => "starting",
-            State::Running => "running",
-            State::Stopping => "stopping",
-            State::Killed => "killed",
-            State::Stopped => "stopped",
-        },
+        "state": STATES[worker.state as usize],
         "age_seconds": seconds(worker.age),
         "idle_seconds": seconds(worker.link.idle),
         "owner": worker.owner,
@@ -270,20 +237,20 @@ fn worker(view: &View<'_>, slot: usize) -> Option<Value> {
     Some(row)
 }
 
-fn add_readiness(row: &mut Value, readiness: Option<Readiness>) {
-    let (is_ready, why) = match readiness {
-        Some(Readiness::Ready) => (true, Value::Null),
-        Some(Readiness::NotReady(why)) => (false, why.into()),
-        Some(Readiness::Draining) | None => (false, "draining".into()),
-    };
-    row["ready"] = is_ready.into();
-    row["why"] = why;
+/// Why it is not ready, if it is not.
+fn why(readiness: Option<Readiness>) -> Value {
+    match readiness {
+        Some(Readiness::Ready) => Value::Null,
+        Some(Readiness::NotReady(why)) => why.into(),
+        Some(Readiness::Draining) | None => "draining".into(),
+    }
 }
 
 fn listener(view: &View<'_>, at: usize) -> Option<Value> {
     let place = view.places.get(at)?;
     let mut row = json!({ "listener": place.asked, "addresses": place.bound });
-    add_readiness(&mut row, view.bus.listener_readiness(at));
+    row["why"] = why(view.bus.listener_readiness(at));
+    add_members(view, Over::Listeners, at, &mut row);
     Some(row)
 }
 
@@ -306,12 +273,10 @@ fn pool(view: &View<'_>, at: usize) -> Option<Value> {
         "requests": requests,
         "answer_seconds_half_below": quantile(0.5),
         "answer_seconds_99_percent_below": quantile(0.99),
-        "starts": tally.starts,
-        "start_failures": tally.start_failures,
         "exits": tally.all_exits(),
-        "restarts": tally.restarts,
+        "why": why(view.bus.pool_readiness(at)),
     });
-    add_readiness(&mut row, view.bus.pool_readiness(at));
+    add_members(view, Over::Pools, at, &mut row);
     Some(row)
 }
 
@@ -342,13 +307,8 @@ fn request(view: &View<'_>, slot: usize) -> Option<Value> {
 fn limits(view: &View<'_>) -> Vec<Value> {
     let levels = view.bus.levels();
     let row = |name: &str, Level { used, most }: Level| json!({ "limit": name, "used": used, "most": most });
-    let mut rows = vec![
-        row("client connections", levels.clients),
-        row("sessions", levels.sessions),
-        row("pending requests of clients", levels.requests),
-        row("pending requests of workers", levels.worker_requests),
-        row("memory in bytes (limits.max_memory)", Level { used: view.memory, most: view.max_memory }),
-    ];
+    let mut rows: Vec<Value> = figures::TABLES.iter().map(|table| row(table.name, (table.level)(&levels))).collect();
+    rows.push(row("memory in bytes (limits.max_memory)", Level { used: view.memory, most: view.max_memory }));
     let limits = view.bus.limits();
     let fixed = [
         ("bytes of a line (limits.max_input_buffer)", limits.max_input_buffer as u64),
@@ -363,8 +323,9 @@ fn limits(view: &View<'_>) -> Vec<Value> {
     rows
 }
 
-fn error(view: &View<'_>, trouble: &Trouble) -> Value {
-    json!({
+fn error(view: &View<'_>, at: usize) -> Option<Value> {
+    let trouble = view.recent.iter().nth(at)?;
+    Some(json!({
         "time": trouble.at.to_the_millisecond(),
         "level": match trouble.level {
             report::Level::Error => "ERROR",
@@ -377,7 +338,7 @@ fn error(view: &View<'_>, trouble: &Trouble) -> Value {
         "worker": trouble.worker.map(|worker| worker_name(view, worker)),
         "id": trouble.id,
         "text": trouble.text,
-    })
+    }))
 }
 
 fn waiting(view: &View<'_>, slot: usize) -> Option<Value> {

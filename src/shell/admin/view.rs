@@ -1,7 +1,7 @@
 //! What an answer is made from: the core and the shell as they are at this moment, to be read only.
 
-use super::Place;
 use super::history::History;
+use super::place::Place;
 use super::recent::Recent;
 use super::wall::Wall;
 use crate::bus::Bus;

@@ -37,7 +37,7 @@ pub(crate) trait Processes {
         usage::resident(process)
     }
 
-    /// Kills and reaps whoever is left at the end: workers that did not end in time, and processes that left their
+    /// Kills and reaps the processes that are left at the end: workers that did not end in time, and processes that left their
     /// worker's group. Returns the process ids.
     fn kill_the_rest(&mut self) -> Vec<u32>;
 }

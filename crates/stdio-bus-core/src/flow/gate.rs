@@ -7,9 +7,9 @@ use crate::peer::Moment;
 pub(crate) enum Hold {
     /// Its next line waits for room in a full output, or for its turn there.
     Output = 1,
-    /// Its next line waits for a worker (`worker_queue.rs`).
+    /// Its next line waits for a worker (`supervisor/queue.rs`).
     Worker = 2,
-    /// It holds much while memory is short (`memory.rs`).
+    /// It holds much while memory is short (`eviction.rs`).
     Memory = 4,
     /// It has a penalty (`penalties.rs`).
     Penalty = 8,

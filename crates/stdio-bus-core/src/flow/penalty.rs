@@ -67,7 +67,7 @@ impl Bus {
     /// A worker has ended although nobody asked it to: whoever had a request pending there may have caused it, and who
     /// had one each time is slowed down.
     pub(crate) fn penalise_crash(&mut self, key: WorkerKey, to_answer: &[RequestKey]) {
-        let unexpected = self.workers.get(key).is_some_and(|worker| worker.exit.is_some() && !worker.was_told);
+        let unexpected = self.workers.get(key).is_some_and(|worker| worker.process.ended_by_itself());
         if !unexpected || self.shutdown.stops_workers() {
             return;
         }

@@ -89,7 +89,9 @@ impl Bus {
         if effect.loads && answer == Answer::Result {
             sessions.into_iter().flatten().for_each(|session| self.drop_early_of(worker, session));
         }
-        if effect.creates && (named.is_none() || self.workers.get(worker).is_some_and(|worker| worker.creating == 0)) {
+        if effect.creates
+            && (named.is_none() || self.workers.get(worker).is_some_and(|worker| worker.creating.asked == 0))
+        {
             self.drop_early(worker);
         }
         self.wake_after_answer(client);
@@ -160,9 +162,9 @@ impl Bus {
             return Flow::Next;
         }
         worker.end.fresh_ids = true;
-        let is_first = !core::mem::replace(&mut worker.answers_twice, true);
+        let is_first = !core::mem::replace(&mut worker.answering.answers_twice, true);
         let near = id.map(View::of_other_type).filter(|id| self.pending.find(from, id).is_some());
-        let near = near.filter(|_| !core::mem::replace(&mut worker.told_of_type, true));
+        let near = near.filter(|_| !core::mem::replace(&mut worker.answering.told_of_type, true));
         let text = near.map_or("no request is pending under this id".into(), |id| {
             let (kind, id) = (if id.is_string() { "a string" } else { "a number" }, id.to_id());
             format!(

@@ -64,7 +64,7 @@ impl Bus {
             && worker.early.bytes + bytes <= most
             && in_all <= self.settings.limits.max_memory / MEMORY_PART;
         // All that the worker of one client says is for that client, who is leaving then.
-        if worker.owner.is_some() || worker.creating == 0 || is_known || !has_room {
+        if worker.owner.is_some() || worker.creating.asked == 0 || is_known || !has_room {
             return false;
         }
         let whole = Span { start: line.span.start, end: line.span.end + 1 };

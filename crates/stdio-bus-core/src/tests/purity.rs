@@ -46,9 +46,12 @@ fn sources() -> BTreeMap<String, String> {
         let text = fs::read_to_string(&path).unwrap();
         let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap().lines();
         let code: Vec<&str> = code.filter(|line| !line.trim_start().starts_with("//")).collect();
-        (path.file_stem().unwrap().to_str().unwrap().to_owned(), code.join("\n"))
+        // What is in a folder is named as if it were beside it.
+        let code = code.join("\n").replace("crate::", "super::").replace("supervisor::", "");
+        (path.file_stem().unwrap().to_str().unwrap().to_owned(), code)
     };
-    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let entries = [folder.join("supervisor"), folder].map(|folder| fs::read_dir(folder).unwrap());
+    let entries = entries.into_iter().flatten().map(|entry| entry.unwrap().path());
     entries.filter(|path| path.is_file()).map(read).collect()
 }
 

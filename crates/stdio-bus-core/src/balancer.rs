@@ -1,0 +1,299 @@
+//! Which worker a message goes to that belongs to no session yet: the groups of slots, and how one of them is picked
+//! (spec 3.3, 6.1; decisions 6, 7).
+use alloc::borrow::ToOwned;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use ndjson_scan::{Line, Window, decoded};
+
+use super::Bus;
+use super::origin::Origin;
+use super::peer::{ClientKey, Moment, WorkerKey};
+use super::report::Reason;
+use super::settings::{self, Assignment, OnExit, Settings};
+use super::supervisor::restart::Restarts;
+
+/// The workers that a message may go to: those of one pool, or of all.
+pub(super) struct Group {
+    /// Slots as (pool, slot), in the order of the configuration.
+    slots: Vec<(usize, usize)>,
+    /// The pools that they are of.
+    pools: Vec<usize>,
+    /// How one of them is chosen.
+    pub assignment: Assignment,
+    /// Where round robin goes on.
+    cursor: usize,
+    /// Since when a line waits for a worker of it, if one does.
+    vacant_since: Option<Moment>,
+}
+
+impl Group {
+    /// Its slots, as (pool, slot).
+    pub(super) fn slots(&self) -> &[(usize, usize)] {
+        &self.slots
+    }
+
+    /// Since when a line waits for a worker of it, which one does now.
+    pub(super) fn vacant_since(&mut self, now: Moment) -> Moment {
+        *self.vacant_since.get_or_insert(now)
+    }
+
+    /// A worker of it was started.
+    pub(super) fn end_vacancy(&mut self) {
+        self.vacant_since = None;
+    }
+
+    /// The pools that its workers are of, each once.
+    pub(super) fn pools(&self) -> impl Iterator<Item = usize> {
+        self.pools.iter().copied()
+    }
+
+    fn new(settings: &Settings, of: &[usize], assignment: Assignment) -> Self {
+        let slots = of.iter().flat_map(|pool| (0..settings.pools[*pool].instances).map(|slot| (*pool, slot))).collect();
+        Self { slots, pools: of.to_vec(), assignment, cursor: 0, vacant_since: None }
+    }
+
+    fn of_pool(settings: &Settings, pool: usize) -> Self {
+        Self::new(settings, &[pool], settings.pools[pool].assignment)
+    }
+
+    /// Leaves dedicated pools out where there are others, since joining one by accident would start a process.
+    fn of_pools(settings: &Settings, pools: &[usize]) -> Self {
+        let assignment = |pool: &usize| settings.pools[*pool].assignment;
+        let shared: Vec<usize> =
+            pools.iter().copied().filter(|pool| assignment(pool) != Assignment::Dedicated).collect();
+        if let ([], Some(pool)) = (&shared[..], pools.first()) {
+            return Self::of_pool(settings, *pool);
+        }
+        let sticky = shared.iter().any(|pool| assignment(pool) == Assignment::Client);
+        let assignment = if sticky { Assignment::Client } else { Assignment::RoundRobin };
+        Self::new(settings, &shared, assignment)
+    }
+
+    /// The pool that all its workers are of, if they are.
+    pub(super) fn only_pool(&self) -> Option<usize> {
+        if let [pool] = self.pools[..] { Some(pool) } else { None }
+    }
+}
+
+/// One group for each pool, one behind them for messages that name none, and one for each listener that offers some
+/// pools and prefers none; and the group of each listener. Where one pool alone is left to choose, it is the same group
+/// whether it is named or not: so a client has one worker there.
+pub(super) fn groups(settings: &Settings) -> (Vec<Group>, Vec<usize>) {
+    let all: Vec<usize> = (0..settings.pools.len()).collect();
+    let mut groups: Vec<Group> = all.iter().map(|pool| Group::of_pool(settings, *pool)).collect();
+    groups.push(Group::of_pools(settings, &all));
+    let of_listener = |listener: &settings::Listener| match (listener.pool, listener.pools.as_deref()) {
+        (Some(pool), _) => pool,
+        (None, offered) => {
+            let group = Group::of_pools(settings, offered.unwrap_or(&all));
+            group.only_pool().unwrap_or_else(|| match offered {
+                None => all.len(),
+                Some(_) => {
+                    groups.push(group);
+                    groups.len() - 1
+                }
+            })
+        }
+    };
+    let of_listeners = settings.listeners.iter().map(of_listener).collect();
+    (groups, of_listeners)
+}
+
+impl Bus {
+    /// The group that a client's line asks for (decision 7).
+    pub(super) fn group_of_line(
+        &self,
+        client: ClientKey,
+        window: Window<'_>,
+        line: &Line,
+    ) -> Result<usize, (Reason, String)> {
+        if line.pool.is_some() {
+            return self.named_pool(client, &decoded(window.get(line.pool)));
+        }
+        Ok(self.clients.get(client).map_or(0, |client| client.group))
+    }
+
+    /// A worker of a group for a line that belongs to no session yet.
+    pub(super) fn pick_worker_for_line(
+        &mut self,
+        client: ClientKey,
+        group: usize,
+        window: Window<'_>,
+        line: &Line,
+    ) -> Result<WorkerKey, (Reason, String)> {
+        // No worker is picked or started for a client that asks for what it may not have.
+        if self.denies_methods
+            && let Some(pool) = self.groups[group].only_pool()
+            && let Some(denied) = self.denied_in(pool, window, line)
+        {
+            return Err(denied);
+        }
+        self.pick_worker(client, group)
+    }
+
+    /// The group of a new client: its listener's, unless its token is good for other pools only.
+    pub(super) fn group_of_client(&self, listener: usize, origin: &Origin) -> usize {
+        let group = self.listener_groups[listener];
+        let Some(pools) = &origin.pools else { return group };
+        let all_are_good = self.groups[group].pools().all(|pool| pools.contains(&pool));
+        // The group of a pool has its index.
+        let preferred = pools.iter().copied().find(|pool| self.offers(listener, origin, *pool));
+        if all_are_good { group } else { preferred.unwrap_or(group) }
+    }
+
+    /// Whether a client of this origin may use a pool of its listener.
+    pub(super) fn offers(&self, listener: usize, origin: &Origin, pool: usize) -> bool {
+        let offered = self.settings.listeners.get(listener).and_then(|listener| listener.pools.as_deref());
+        [offered, origin.pools.as_deref()].into_iter().flatten().all(|pools| pools.contains(&pool))
+    }
+
+    /// The pool of this name. One that the client may not use is not told from one that does not exist.
+    fn named_pool(&self, client: ClientKey, name: &[u8]) -> Result<usize, (Reason, String)> {
+        let client = self.clients.get(client);
+        let offers = |pool: &usize| client.is_some_and(|client| self.offers(client.listener, &client.origin, *pool));
+        let found = self.settings.pools.iter().position(|pool| pool.id.as_bytes() == name);
+        found.filter(offers).ok_or_else(|| {
+            let shown = name[..name.len().min(64)].escape_ascii();
+            (Reason::UnknownPool, format!("no pool is called \"{shown}\""))
+        })
+    }
+
+    /// The place of a worker among the slots of a group, if it is in one of them.
+    pub(super) fn place_in_group(&self, group: usize, key: WorkerKey) -> Option<usize> {
+        let is_there = |(pool, slot): &(usize, usize)| self.pools[*pool].slots()[*slot].worker() == Some(key);
+        self.groups[group].slots.iter().position(is_there)
+    }
+
+    fn pick_worker(&mut self, client: ClientKey, group: usize) -> Result<WorkerKey, (Reason, String)> {
+        let assignment = self.groups[group].assignment;
+        if assignment == Assignment::RoundRobin {
+            return self.next_in_turn(group).ok_or_else(|| self.no_worker(group));
+        }
+        let assigned = self.clients.get(client).and_then(|client| client.assigned.iter().find(|(g, _)| *g == group));
+        if let Some((_, worker)) = assigned
+            && self.worker_takes_messages(*worker)
+        {
+            return Ok(*worker);
+        }
+        if assigned.is_some() && self.closes_on_exit(group) {
+            return Err((Reason::RequestLost, "the worker of this connection has exited or is stopping".into()));
+        }
+        let worker = match assignment {
+            Assignment::Dedicated => self.take_in_turn(client, group),
+            _ => self.next_in_turn(group),
+        };
+        let Some(worker) = worker else {
+            let is_refused = self.clients.get(client).is_some_and(|client| client.refused_worker);
+            let too_many = || "no worker is free: too many clients wait for one of their own; try again later".into();
+            return Err(if is_refused { (Reason::NoWorker, too_many()) } else { self.no_worker(group) });
+        };
+        self.assign(client, group, worker);
+        Ok(worker)
+    }
+
+    /// A worker is the client's in this group.
+    pub(super) fn assign(&mut self, client: ClientKey, group: usize, worker: WorkerKey) {
+        if let Some(client) = self.clients.get_mut(client) {
+            client.assigned.retain(|(g, _)| *g != group);
+            client.assigned.push((group, worker));
+        }
+    }
+
+    /// Whether a client of this group is closed when its worker ends, rather than given one that knows nothing of it.
+    fn closes_on_exit(&self, group: usize) -> bool {
+        let group = &self.groups[group];
+        let pool = group.pools().next().filter(|_| group.assignment == Assignment::Dedicated);
+        pool.is_some_and(|pool| self.settings.pools[pool].on_exit == OnExit::Close)
+    }
+
+    /// Why there is no worker of a group to give a message to.
+    fn no_worker(&self, group: usize) -> (Reason, String) {
+        let group = &self.groups[group];
+        let pool = group.only_pool().filter(|_| group.assignment == Assignment::Dedicated);
+        let rests_until = pool.and_then(|pool| self.pools[pool].rests_until(self.now));
+        let restarts = || group.slots.iter().map(|(pool, slot)| &self.pools[*pool].slots()[*slot].restarts);
+        let due = restarts().filter_map(Restarts::due).min();
+        let wait = |at: Moment| at.since(self.now).as_millis();
+        let why = match (pool, rests_until, due) {
+            (Some(pool), ..) if self.pools[pool].is_full() => {
+                format!(": all {} of max_instances workers are in use", self.settings.pools[pool].max_instances)
+            }
+            (Some(_), Some(until), _) => format!(
+                ": the last one ended before it had answered anything, and the next one starts in {} ms",
+                wait(until)
+            ),
+            _ if restarts().all(Restarts::given_up) => {
+                let which = match (pool, group.slots.len()) {
+                    (Some(_), 1) => "the spare one was",
+                    (Some(_), _) => "the spare ones were",
+                    (None, 1) => "its worker was",
+                    (None, _) => "all workers were",
+                };
+                format!(": {which} {}", self.how_given_up(due))
+            }
+            (Some(_), None, Some(at)) => {
+                format!(": the spare one has exited, and the next one starts in {} ms", wait(at))
+            }
+            _ => String::new(),
+        };
+        let what = if pool.is_some() { "free" } else { "running" };
+        (Reason::NoWorker, format!("no worker is {what}{why}"))
+    }
+
+    /// Why workers were given up, and what brings them back, which is tried at this moment.
+    fn how_given_up(&self, due: Option<Moment>) -> String {
+        let limits = &self.settings.limits;
+        let (restarts, window) = (limits.max_restarts, limits.restart_window.as_secs());
+        let remedy = match due {
+            Some(at) => format!("it is tried again in {} s", at.since(self.now).as_millis().div_ceil(1000)),
+            None => "the daemon has to be restarted".to_owned(),
+        };
+        format!("given up after {restarts} restarts within {window} s (max_restarts); mend the command, {remedy}")
+    }
+
+    /// Round robin over those that take messages (spec 6.1.1, 6.1.3).
+    pub(super) fn next_in_turn(&mut self, group: usize) -> Option<WorkerKey> {
+        for _ in 0..self.groups[group].slots.len() {
+            let group = &mut self.groups[group];
+            let (pool, slot) = group.slots[group.cursor];
+            group.cursor = (group.cursor + 1) % group.slots.len();
+            if let Some(worker) = self.pools[pool].slots()[slot].worker()
+                && self.worker_takes_messages(worker)
+            {
+                return Some(worker);
+            }
+        }
+        None
+    }
+
+    /// Whether a worker takes messages in one of the slots of a group.
+    pub(super) fn has_spare(&self, group: usize) -> bool {
+        let worker = |(pool, slot): &(usize, usize)| self.pools[*pool].slots()[*slot].worker();
+        self.groups[group].slots.iter().filter_map(worker).any(|worker| self.worker_takes_messages(worker))
+    }
+
+    /// The client that a worker of a dedicated pool belongs to.
+    pub fn owner(&self, worker: WorkerKey) -> Option<ClientKey> {
+        self.workers.get(worker).and_then(|worker| worker.owner)
+    }
+
+    /// Panics if clients, the workers they were assigned, and those workers' owners disagree.
+    pub(super) fn check_assignments(&self) {
+        for (key, client) in self.clients.iter() {
+            for (at, (group, worker)) in client.assigned.iter().enumerate() {
+                assert!(client.assigned[..at].iter().all(|(before, _)| before != group), "one worker for each group");
+                if self.groups[*group].assignment == Assignment::Dedicated {
+                    let worker = self.workers.get(*worker).expect("a worker of one's own lives");
+                    assert_eq!(worker.owner, Some(key));
+                }
+            }
+        }
+        for (key, worker) in self.workers.iter().filter(|(_, worker)| worker.takes_messages()) {
+            let Some(owner) = worker.owner else { continue };
+            let owner = self.clients.get(owner).expect("a worker stops when its owner leaves");
+            assert!(owner.assigned.iter().any(|(_, assigned)| *assigned == key), "an owner knows its worker");
+        }
+    }
+}

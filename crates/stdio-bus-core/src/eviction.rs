@@ -1,0 +1,395 @@
+//! Which client goes, or gives something up, when something is short: connections, slots for sessions and requests, or
+//! memory. One order says which: [`Standing`].
+//!
+//! Slots for sessions and requests: when a table is full, the source that holds most, and within it the connection that
+//! holds most, has to give something up, no matter which came first.
+//!
+//! Connections: while all are taken, one that does nothing makes room. And a listener may close those that are idle.
+//!
+//! Memory: above three quarters of `max_memory`, clients that hold more than their share are not read, and one that moves
+//! nothing is closed now and then, so that none waits for ever for those that will never finish. Above `max_memory` the
+//! largest are closed until there is room again. A client that holds little is never touched, and neither is a worker:
+//! what waits for it keeps its clients waiting (`delivery.rs`).
+
+use alloc::format;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::cmp::Reverse;
+use core::time::Duration;
+
+use super::Bus;
+use super::client::{Client, Phase};
+use super::gate::Hold;
+use super::peer::{ClientKey, Moment, Peer};
+use super::port::Close;
+use super::report::Reason;
+use super::settings::MAX_CONNECTIONS;
+
+/// While all slots are taken, a client that has never sent a line may be sent away after so long.
+const FIRST_LINE: Duration = Duration::from_millis(500);
+/// And so long it may take over its first line, if it goes on with it.
+const WHOLE_LINE: Duration = Duration::from_secs(10);
+/// And one that has, of a source that holds more than half of the slots, when it has been idle for so long.
+const IDLE: Duration = Duration::from_secs(10);
+/// No client is held back that holds no more than a chunk and some small blocks.
+const SMALL_SHARE: usize = 80 << 10;
+/// Nor is one closed that holds no more than this, even when there are so many that they are too much together.
+const TRIFLE: usize = 24 << 10;
+/// A share is this part of the memory, divided by all clients.
+const SHARE_PART: usize = 4;
+/// A client that has moved nothing for so long makes no progress; and memory may be short for so long before one is closed.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// So many of those that are held back are read all the same, in turn, so that whole lines can be finished and the end
+/// of those that have gone is seen.
+const CHANCES: usize = 32;
+/// How long such a turn is. A client that sends nothing in it is closed.
+const CHANCE: Duration = Duration::from_millis(50);
+/// How often one is closed while it stays short.
+const CLOSE_EVERY: Duration = Duration::from_millis(100);
+/// This part of what is held is freed at least when the system refuses more.
+const FREED_PART: usize = 8;
+
+/// The one order in which clients go: the least goes first. What does not count for what is short is left out.
+#[derive(Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Standing {
+    /// It makes progress.
+    moves: bool,
+    /// What its source holds. Of those that hold the same, the one goes first that asks, then that of the lowest slot.
+    source: (Reverse<usize>, bool, usize),
+    /// What it holds itself.
+    holds: Reverse<usize>,
+    /// When it did something for the last time.
+    since: Moment,
+}
+
+/// What the bus remembers of memory being short.
+#[derive(Debug, Default)]
+pub(super) struct Shortage {
+    since: Option<Moment>,
+    /// When it was short for the last time. A pause that was no relief does not count: the clients that were held back go
+    /// on at once, and it is short again.
+    last: Moment,
+    closed_at: Option<Moment>,
+    /// Those that are held back and have their turn, and since when.
+    chances: Vec<(ClientKey, Moment)>,
+    /// The index of the one that had it last.
+    last_chance: usize,
+    is_on: bool,
+}
+
+impl Shortage {
+    /// Whether it is short now.
+    pub(super) fn is_on(&self) -> bool {
+        self.is_on
+    }
+
+    /// It is short now. Says whether it has been for a while.
+    fn lasts(&mut self, now: Moment) -> bool {
+        if now.since(self.last) > PATIENCE {
+            self.since = None;
+        }
+        self.last = now;
+        now >= self.since.get_or_insert(now).after(PATIENCE)
+    }
+}
+
+/// A client and what it holds.
+struct Holder {
+    client: ClientKey,
+    bytes: usize,
+    moves: bool,
+    heard: Moment,
+}
+
+/// How much one client may hold before it is held back or closed.
+fn share(max_memory: usize, clients: usize, least: usize) -> usize {
+    (max_memory / (SHARE_PART * clients.max(1))).max(least)
+}
+
+impl Client {
+    /// When something was last heard of it, or taken by it.
+    fn active_at(&self) -> Moment {
+        self.opened.max(self.heard).max(self.end.progress_at)
+    }
+
+    fn has_spoken(&self) -> bool {
+        self.end.spoke_at.is_some()
+    }
+
+    fn has_requests(&self) -> bool {
+        !self.end.outstanding.is_empty() || self.end.unanswered.count > 0
+    }
+
+    /// Whether no other peer would miss it.
+    fn does_nothing(&self) -> bool {
+        let is_free = !self.has_requests() && self.end.sessions.is_empty() && self.end.gate.is_open();
+        is_free && self.phase == Phase::Open && !self.stdio
+    }
+}
+
+impl Bus {
+    /// The connection that holds most, if that is not `asker`: of the source that holds most, its own if no other one
+    /// holds more. `of` counts what a connection holds. Tables are rarely full, so nothing is counted before.
+    pub(super) fn heaviest(&self, asker: ClientKey, of: impl Fn(&Client) -> usize) -> Option<ClientKey> {
+        let own = self.clients.get(asker)?;
+        let mut together = vec![0; MAX_CONNECTIONS];
+        for (_, client) in self.clients.iter() {
+            together[client.source_use.index()] += of(client);
+        }
+        let standing = |client: &Client| {
+            let (source, index) = (client.source_use, client.source_use.index());
+            let source = (Reverse(together[index]), source != own.source_use, index);
+            Standing { source, holds: Reverse(of(client)), ..Standing::default() }
+        };
+        let (key, heaviest) = self.clients.iter().min_by_key(|(_, client)| standing(client))?;
+        // If the asker held as many as the other one afterwards, nothing would be gained.
+        (heaviest.source_use != own.source_use || of(heaviest) > of(own) + 1).then_some(key)
+    }
+
+    /// When a client has to be looked at for being idle, if its listener says so.
+    pub(super) fn idle_deadline(&self, client: &Client) -> Option<Moment> {
+        let listener = self.settings.listeners.get(client.listener)?;
+        let first =
+            listener.first_line_timeout.filter(|_| !client.has_spoken()).map(|after| client.opened.after(after));
+        let idle = listener.idle_timeout.map(|after| client.active_at().after(after));
+        [first, idle].into_iter().flatten().min().filter(|_| client.phase == Phase::Open)
+    }
+
+    /// Closes a client whose time to say something is up. Gives when to look at it again.
+    pub(super) fn tick_idle(&mut self, key: ClientKey) -> Option<Moment> {
+        let now = self.now;
+        let client = self.clients.get(key)?;
+        let due = self.idle_deadline(client)?;
+        if due > now {
+            return Some(due);
+        }
+        let listener = &self.settings.listeners[client.listener];
+        let text = match (listener.first_line_timeout, listener.idle_timeout) {
+            (Some(after), _) if !client.has_spoken() && client.opened.after(after) <= now => {
+                // It may have said something that was not read yet.
+                if !client.end.gate.is_open() {
+                    return Some(now.after(after / 8));
+                }
+                format!("it has sent no line for {} s (first_line_timeout_sec)", after.as_secs())
+            }
+            (_, Some(after)) => {
+                let may_go = client.end.sessions.is_empty() || listener.idle_closes_sessions;
+                if client.has_requests() || !may_go || !client.end.gate.is_open() {
+                    return Some(now.after(after / 8));
+                }
+                format!("it has been idle for {} s (idle_timeout_sec)", after.as_secs())
+            }
+            (_, None) => return None,
+        };
+        self.report(Reason::ClientIdle, Some(Peer::Client(key)), || format!("a client is closed: {text}"));
+        self.close_orderly(key, Reason::ClientIdle, &text);
+        None
+    }
+
+    /// Since when a client does nothing, and when it may be sent away for that while all slots are taken. One that has
+    /// spoken goes only if it comes from where more than half of all come from.
+    fn idle_since(&self, client: &Client) -> Option<(Moment, Moment)> {
+        let active_at = client.active_at();
+        if client.has_spoken() {
+            let holds_most = self.sources.count(client.source_use) > self.clients.capacity() / 2;
+            return holds_most.then(|| (active_at, active_at.after(IDLE)));
+        }
+        let due = match client.end.kept {
+            0 => client.opened.after(FIRST_LINE),
+            // Its first line may be long, and then it goes on; but not byte by byte for ever.
+            _ => active_at.after(FIRST_LINE).min(client.opened.after(WHOLE_LINE)),
+        };
+        Some((client.opened, due))
+    }
+
+    /// All slots are taken: sends away a client that does nothing, so that others can come in. One at a time, and one that
+    /// has never said anything first.
+    pub(super) fn make_room_at_the_door(&mut self) {
+        let now = self.now;
+        if !self.accept_paused || !self.clients.is_full() {
+            return;
+        }
+        let idle = || {
+            let idle = self.clients.iter().filter(|(_, client)| client.does_nothing());
+            idle.filter_map(|(key, client)| {
+                let (since, due) = self.idle_since(client)?;
+                Some((Standing { moves: client.has_spoken(), since, ..Standing::default() }, due, key))
+            })
+        };
+        let goes = idle().filter(|(_, due, _)| *due <= now).min_by(|(one, ..), (other, ..)| one.cmp(other));
+        let Some((Standing { moves, since, .. }, _, key)) = goes else {
+            // One may become idle before.
+            let next = idle().map(|(_, due, _)| due).min().unwrap_or(Moment::NEVER);
+            return self.wake_slots_at(next.min(now.after(FIRST_LINE)));
+        };
+        let slots = self.clients.capacity();
+        let what = if moves { "has been idle" } else { "has sent no line" };
+        self.report(Reason::ClientIdle, Some(Peer::Client(key)), || {
+            let seconds = now.since(since).as_secs_f32();
+            format!("all {slots} slots are taken; a client that {what} for {seconds:.1} s makes room")
+        });
+        self.close_client(key, Close::Now, Reason::ClientIdle);
+    }
+
+    /// Memory is short, or not any more if no peer is named.
+    pub(super) fn on_memory(&mut self, used: usize, held: &[(Peer, usize)], waiting: &[Peer]) {
+        self.shortage.is_on = !held.is_empty();
+        if held.is_empty() {
+            self.shortage.chances.clear();
+            for client in self.clients.keys() {
+                self.hold_back(client, false);
+            }
+            return;
+        }
+        let lasts = self.shortage.lasts(self.now);
+        let (mut holders, leaving) = self.holders(held);
+        let missed = self.hold_largest_back(&holders, waiting, lasts);
+        let most = self.settings.limits.max_memory;
+        let text = |bytes: usize| {
+            format!(
+                "it held {bytes} bytes when {used} bytes of max_memory, {most}, were in use; finish lines and read \
+                 answers sooner, or raise limits.max_memory"
+            )
+        };
+        for holder in holders.iter().filter(|holder| !holder.moves && missed.contains(&holder.client)) {
+            self.close_holder(holder, &text(holder.bytes));
+        }
+        let share_to_keep = share(most, self.clients.len(), TRIFLE);
+        let due = lasts && self.shortage.closed_at.is_none_or(|at| self.now >= at.after(CLOSE_EVERY));
+        let (enough, mut left) = (most / 8 * 7, used.saturating_sub(leaving));
+        // While it is only short, one at least goes, and as many as it takes that those that have a chance can finish
+        // their lines: they need larger blocks for it. The one that was silent for longest goes first.
+        let mut one_goes = used <= most && due;
+        if one_goes {
+            let standing =
+                |holder: &Holder| Standing { moves: holder.moves, since: holder.heard, ..Standing::default() };
+            holders.sort_by_key(standing);
+        }
+        for holder in holders.iter().filter(|holder| holder.bytes > share_to_keep) {
+            let may_go = used > most || due && !holder.moves;
+            if !may_go || (left <= enough && !one_goes) {
+                break;
+            }
+            self.shortage.closed_at = Some(self.now);
+            one_goes = false;
+            self.close_holder(holder, &text(holder.bytes));
+            left = left.saturating_sub(holder.bytes);
+        }
+    }
+
+    /// Holds those back that hold more than their share, but for those that have a chance. Gives those that have missed
+    /// theirs.
+    fn hold_largest_back(&mut self, holders: &[Holder], waiting: &[Peer], lasts: bool) -> Vec<ClientKey> {
+        let share = share(self.settings.limits.max_memory, self.clients.len(), SMALL_SHARE);
+        let mut too_much: Vec<ClientKey> =
+            holders.iter().filter(|holder| holder.bytes > share).map(|holder| holder.client).collect();
+        too_much.sort_unstable_by_key(|client| client.index());
+        let missed = if lasts { self.rotate_chances(&too_much, waiting) } else { Vec::new() };
+        for client in self.clients.keys() {
+            let holds_too_much = too_much.binary_search_by_key(&client.index(), |client| client.index()).is_ok();
+            let has_chance = self.shortage.chances.iter().any(|(lucky, _)| *lucky == client);
+            self.hold_back(client, holds_too_much && !has_chance);
+        }
+        missed
+    }
+
+    /// Lets some of those that are held back be read for a while, one after the other. Gives those that had their turn
+    /// and sent nothing; one that waits for memory keeps it until there is some.
+    fn rotate_chances(&mut self, held_back: &[ClientKey], waiting: &[Peer]) -> Vec<ClientKey> {
+        let (over, mut running): (Vec<_>, Vec<_>) = core::mem::take(&mut self.shortage.chances)
+            .into_iter()
+            .partition(|(client, since)| self.now >= since.after(CHANCE) && !waiting.contains(&Peer::Client(*client)));
+        running.retain(|(client, _)| held_back.contains(client));
+        let missed = over.iter().filter(|(client, since)| {
+            held_back.contains(client) && self.clients.get(*client).is_some_and(|client| client.heard < *since)
+        });
+        let missed: Vec<ClientKey> = missed.map(|(client, _)| *client).collect();
+        // Round after round by their places in the table.
+        let after = held_back.partition_point(|client| client.index() <= self.shortage.last_chance);
+        for client in held_back[after..].iter().chain(&held_back[..after]) {
+            if running.len() >= CHANCES {
+                break;
+            }
+            let waits = self.clients.get(*client).is_none_or(|client| client.end.gate.waits());
+            if !waits && !missed.contains(client) && !running.iter().any(|(lucky, _)| lucky == client) {
+                running.push((*client, self.now));
+                self.shortage.last_chance = client.index();
+            }
+        }
+        self.shortage.chances = running;
+        missed
+    }
+
+    /// The system has refused memory: for bytes of `client`, which are lost, or for some that can wait.
+    pub(super) fn on_memory_refused(&mut self, client: Option<ClientKey>, held: &[(Peer, usize)]) {
+        let text = |bytes: usize| {
+            let why = if client.is_some() { " for what it sends or is sent" } else { "" };
+            format!(
+                "the system has no memory left{why}, and it held {bytes} bytes; allow the daemon more (ulimit -v, \
+                 MemoryMax), or lower limits.max_memory"
+            )
+        };
+        let (holders, leaving) = self.holders(held);
+        if let Some(client) = client {
+            let bytes = holders.first().map_or(0, |holder| holder.bytes);
+            return self.close_holder(&Holder { client, bytes, moves: false, heard: self.now }, &text(bytes));
+        }
+        let all: usize = held.iter().map(|(_, bytes)| bytes).sum();
+        let mut freed = leaving;
+        for holder in holders.iter().filter(|holder| holder.bytes > TRIFLE) {
+            if freed > all / FREED_PART {
+                break;
+            }
+            self.close_holder(holder, &text(holder.bytes));
+            freed += holder.bytes;
+        }
+    }
+
+    /// The clients among those that hold something, in the order in which they are closed. And how much of it goes with
+    /// those that are being closed.
+    fn holders(&self, held: &[(Peer, usize)]) -> (Vec<Holder>, usize) {
+        let mut leaving = 0;
+        let mut holders = Vec::with_capacity(held.len());
+        for (peer, bytes) in held {
+            let Peer::Client(key) = peer else { continue };
+            let Some(client) = self.clients.get(*key).filter(|client| client.phase < Phase::Closing) else {
+                leaving += bytes;
+                continue;
+            };
+            // One that waits for a worker has sent whole lines, and it is not in its hands when they are taken.
+            let moves = self.now.since(client.end.progress_at) < PATIENCE || client.end.gate.waits();
+            holders.push(Holder { client: *key, bytes: *bytes, moves, heard: client.heard });
+        }
+        let holds = |holder: &Holder| Reverse(holder.bytes);
+        holders.sort_by_key(|holder| Standing { moves: holder.moves, holds: holds(holder), ..Standing::default() });
+        (holders, leaving)
+    }
+
+    fn close_holder(&mut self, holder: &Holder, text: &str) {
+        let Some(client) = self.clients.get(holder.client).filter(|client| client.phase < Phase::Closing) else {
+            return;
+        };
+        let (phase, queued) = (client.phase, client.end.output.queued());
+        // What is queued for it may be all that it holds: then nothing can be said to it any more.
+        let can_be_told = queued == 0 || queued < holder.bytes / 4;
+        self.report(Reason::MemoryLimit, Some(Peer::Client(holder.client)), || format!("a client is closed: {text}"));
+        match phase {
+            Phase::Open | Phase::HalfClosed if can_be_told => {
+                self.close_orderly(holder.client, Reason::MemoryLimit, text);
+            }
+            Phase::Refusing if can_be_told => self.close_client(holder.client, Close::Flush, Reason::MemoryLimit),
+            _ => self.close_client(holder.client, Close::Now, Reason::MemoryLimit),
+        }
+    }
+
+    fn hold_back(&mut self, key: ClientKey, held_back: bool) {
+        let Some(client) = self.clients.get(key).filter(|client| client.phase == Phase::Open) else { return };
+        if client.end.gate.has(Hold::Memory) == held_back {
+            return;
+        }
+        match held_back {
+            true => self.close_gate(key.into(), Hold::Memory),
+            false => self.open_gate(key.into(), Hold::Memory),
+        }
+    }
+}

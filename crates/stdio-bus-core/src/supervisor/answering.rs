@@ -1,0 +1,156 @@
+//! How workers answer. Those that run and do not answer are reported once, and replaced after so many request timeouts in
+//! a row (`pools[].max_timeouts`); those that follow failed ones are on probation.
+
+use alloc::format;
+use core::time::Duration;
+
+use crate::Bus;
+use crate::peer::{Moment, Peer, WorkerKey};
+use crate::report::Reason;
+
+/// A worker that has said nothing for so long, while requests wait for it, is told about.
+const SILENT_FOR: Duration = Duration::from_secs(30);
+
+/// A worker that runs for so long after others have failed is taken to be well.
+const PROBATION: Duration = Duration::from_secs(5);
+
+/// A client that has waited for so long for the first answer of its own worker is reported.
+pub(super) const FIRST_ANSWER: Duration = Duration::from_secs(1);
+
+/// What is known of a worker's answers.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Answering {
+    has_answered: bool,
+    /// It has answered a request with a response: it is no worker that sends back what it gets.
+    pub responds: bool,
+    /// Those before it in its slot have failed one after the other: new clients are sent to it when it has answered, or
+    /// has run for a while.
+    is_on_probation: bool,
+    /// Requests that ran out of time since it answered last.
+    timeouts: u32,
+    /// When the first one of those was sent that it has to answer now.
+    waits_since: Moment,
+    /// It is looked after again.
+    is_watched: bool,
+    /// When its client took it.
+    claimed: Moment,
+    /// It was reported how long its client waits for its first answer.
+    wait_is_told: bool,
+    /// It was reported that it answers what nobody asked.
+    pub answers_twice: bool,
+    /// It was reported that it makes a string of the number in an id, or the other way round.
+    pub told_of_type: bool,
+}
+
+impl Answering {
+    /// Whether it has answered a request.
+    pub(crate) fn has_answered(&self) -> bool {
+        self.has_answered
+    }
+
+    pub(super) fn is_on_probation(&self) -> bool {
+        self.is_on_probation
+    }
+
+    /// When its client took it.
+    pub(crate) fn claimed(&self) -> Moment {
+        self.claimed
+    }
+
+    pub(super) fn claim(&mut self, now: Moment) {
+        self.claimed = now;
+    }
+
+    /// It has a request to answer, and had none. Gives when it has to be looked at, if it is not watched yet.
+    pub(super) fn watch(&mut self, now: Moment) -> Option<Moment> {
+        self.waits_since = now;
+        (!core::mem::replace(&mut self.is_watched, true)).then(|| now.after(SILENT_FOR))
+    }
+
+    /// It has answered. Gives whether that ends its probation.
+    #[inline]
+    pub(crate) fn answers(&mut self) -> bool {
+        self.has_answered = true;
+        self.timeouts = 0;
+        core::mem::take(&mut self.is_on_probation)
+    }
+}
+
+impl Bus {
+    /// A worker follows others that have failed.
+    pub(super) fn put_on_probation(&mut self, key: WorkerKey) {
+        let Some(worker) = self.workers.get_mut(key) else { return };
+        worker.answering.is_on_probation = true;
+        self.wake_at(key.into(), self.now.after(PROBATION));
+    }
+
+    /// Ends the probation of a worker that has run for long enough. Gives when to look again.
+    pub(super) fn tick_probation(&mut self, key: WorkerKey) -> Option<Moment> {
+        let worker = self.workers.get_mut(key).filter(|worker| worker.answering.is_on_probation)?;
+        let due = worker.process.started().after(PROBATION);
+        worker.answering.is_on_probation = due > self.now;
+        self.workers_changed |= due <= self.now;
+        (due > self.now).then_some(due)
+    }
+
+    /// Reports a worker that says nothing while requests wait, once for as long as it has something to answer. Gives when
+    /// to look again.
+    pub(super) fn tick_silent(&mut self, key: WorkerKey) -> Option<Moment> {
+        let now = self.now;
+        let worker = self.workers.get_mut(key).filter(|worker| worker.answering.is_watched)?;
+        let (waiting, answering) = (worker.end.unanswered.awaited, &mut worker.answering);
+        if waiting > 0 && worker.end.gate.waits() {
+            // It is not read for now, since a client has no room: it may have said much.
+            answering.waits_since = now;
+            return Some(now.after(SILENT_FOR));
+        }
+        let since = answering.waits_since.max(worker.end.spoke_at.unwrap_or_default());
+        let due = since.after(SILENT_FOR);
+        if waiting > 0 && due > now {
+            return Some(due);
+        }
+        answering.is_watched = false;
+        if waiting > 0 {
+            self.report(Reason::WorkerSilent, Some(Peer::Worker(key)), || {
+                let seconds = now.since(since).as_secs();
+                format!(
+                    "a worker has said nothing for {seconds} s, and {waiting} requests wait: does it flush its stdout?"
+                )
+            });
+        }
+        None
+    }
+
+    /// Reports a client that waits for the first answer of its own worker. Gives when to look again.
+    pub(super) fn tick_first_answer(&mut self, key: WorkerKey) -> Option<Moment> {
+        let worker = self.workers.get_mut(key).filter(|worker| !worker.answering.wait_is_told)?;
+        let (owner, claimed, started) = (worker.owner?, worker.answering.claimed, worker.process.started());
+        let due = claimed.after(FIRST_ANSWER);
+        if due > self.now {
+            return Some(due);
+        }
+        worker.answering.wait_is_told = true;
+        if worker.starts_for().is_some() {
+            let (waited, ran) = (self.now.since(claimed).as_secs_f32(), claimed.since(started).as_secs_f32());
+            self.report_request(Reason::WorkerAwaited, [Some(owner.into()), Some(key.into())], || {
+                let text = format!(
+                    "a client has waited {waited:.1} s for the first answer of its own worker, which had run for {ran:.1} s \
+                     before; with more instances spares are warm"
+                );
+                (None, text)
+            });
+        }
+        None
+    }
+
+    /// A request to a worker has run out of time: after too many in a row it is started anew.
+    pub(crate) fn count_timeout(&mut self, key: WorkerKey) {
+        let Some(worker) = self.workers.get_mut(key).filter(|worker| worker.takes_messages()) else { return };
+        worker.answering.timeouts += 1;
+        let (timeouts, pool) = (worker.answering.timeouts, worker.pool);
+        if self.settings.pools[pool].max_timeouts.is_some_and(|most| timeouts >= most) {
+            let text = format!("{timeouts} requests in a row ran out of time (max_timeouts); it is told to stop");
+            self.stop_broken_worker(key, Reason::WorkerHangs, &text);
+        }
+    }
+}

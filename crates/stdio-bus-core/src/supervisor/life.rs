@@ -1,0 +1,324 @@
+//! The life of a worker: it is started, it stops or breaks, it is reaped, and everything that hung on it ends with it
+//! (spec 7.1; decision 13).
+
+use alloc::borrow::ToOwned;
+use alloc::format;
+use alloc::vec::Vec;
+
+use super::worker::{Action, Event, GRACE, State, Worker};
+use crate::Bus;
+use crate::client::Phase;
+use crate::gate::Hold;
+use crate::peer::{Moment, Peer, WorkerKey};
+use crate::port::{Effect, Exit, Signal};
+use crate::report::Reason;
+use crate::settings::OnExit;
+use crate::shutdown::Stage;
+use crate::timers::Timer;
+
+impl Bus {
+    pub(crate) fn on_spawned(&mut self, key: WorkerKey, pid: u32) {
+        let Some(worker) = self.workers.get_mut(key) else { return };
+        (worker.process.pid, worker.process.started) = (pid, self.now);
+        self.pools[worker.pool].tally.starts += 1;
+        self.report(Reason::WorkerStarted, Some(Peer::Worker(key)), || format!("a worker runs as process {pid}"));
+        self.step(key, Event::Spawned);
+        // It was being started while the others were killed.
+        if self.stage() >= Stage::Killing {
+            self.step(key, Event::Timer);
+        }
+        self.give_turns();
+    }
+
+    pub(crate) fn on_spawn_failed(&mut self, key: WorkerKey, why: &str, short: bool) {
+        self.report(Reason::SpawnFailed, Some(Peer::Worker(key)), || why.to_owned());
+        if let Some(worker) = self.workers.get_mut(key) {
+            let process = &mut worker.process;
+            (process.stdin_closed, process.stdout_closed, process.was_short) = (true, true, short);
+            self.pools[worker.pool].tally.start_failures += 1;
+        }
+        self.step(key, Event::SpawnFailed);
+        self.give_turns();
+    }
+
+    pub(crate) fn on_stdout_ended(&mut self, key: WorkerKey) {
+        let Some(worker) = self.workers.get_mut(key) else { return };
+        worker.process.stdout_closed = true;
+        self.step(key, Event::StdoutEnded);
+    }
+
+    pub(crate) fn on_stdin_broken(&mut self, key: WorkerKey) {
+        let Some(worker) = self.workers.get_mut(key) else { return };
+        worker.process.stdin_closed = true;
+        self.step(key, Event::StdinBroken);
+    }
+
+    /// Its process was reaped (spec 7.1).
+    pub(crate) fn on_exited(&mut self, key: WorkerKey, exit: Exit) {
+        let Some(worker) = self.workers.get_mut(key) else { return };
+        let unwanted = worker.process.exited();
+        let cause = unwanted.filter(|_| !worker.process.ended_by_itself());
+        let tally = &mut self.pools[worker.pool].tally;
+        match unwanted {
+            Some(reason) => tally.ended(reason),
+            None => tally.stops += 1,
+        }
+        let (pending, sessions) = (worker.end.unanswered.count, worker.end.sessions.len());
+        let reason = if unwanted.is_some() { Reason::WorkerExited } else { Reason::WorkerStopped };
+        self.report(reason, Some(Peer::Worker(key)), || match cause {
+            Some(why) => format!("a worker that was told to stop ({}) ended with {exit}", why.name()),
+            None => {
+                format!("a worker ended with {exit}; {pending} requests were pending, {sessions} sessions are gone")
+            }
+        });
+        self.step(key, Event::Exited);
+    }
+
+    /// A worker that broke the rules: its sessions are invalid at once, and it is told to stop (spec 5.3).
+    pub(crate) fn stop_broken_worker(&mut self, key: WorkerKey, reason: Reason, text: &str) {
+        self.report(reason, Some(Peer::Worker(key)), || text.to_owned());
+        let Some(worker) = self.workers.get_mut(key) else { return };
+        worker.process.stdout_closed = true;
+        worker.process.replace_for(reason);
+        // One that has exited was only read to its end, which has come.
+        let has_exited = worker.process.state() == State::Stopped;
+        self.close_gate(key.into(), Hold::Over);
+        self.detach_worker(key);
+        self.step(key, if has_exited { Event::StdoutEnded } else { Event::Stop });
+    }
+
+    /// A worker that is wanted no more.
+    pub(crate) fn stop_worker(&mut self, key: WorkerKey) {
+        let Some(worker) = self.workers.get_mut(key) else { return };
+        worker.process.is_unwanted = true;
+        self.step(key, Event::Stop);
+    }
+
+    /// The operator has a worker replaced: it is told to stop, and that counts as no failure. The next one is started when
+    /// it is gone.
+    pub(crate) fn on_restart_worker(&mut self, key: WorkerKey) {
+        let Some(worker) = self.workers.get_mut(key) else { return };
+        let pending = worker.end.unanswered.count;
+        worker.process.replace_for(Reason::WorkerReplaced);
+        self.report(Reason::WorkerReplaced, Some(Peer::Worker(key)), || {
+            format!("the operator has a worker replaced that has {pending} requests pending")
+        });
+        self.stop_worker(key);
+    }
+
+    /// Does what the table of `worker.rs` says.
+    fn step(&mut self, key: WorkerKey, event: Event) {
+        let Some(worker) = self.workers.get_mut(key) else { return };
+        let action = worker.process.step(event);
+        let (is_there, drained) = (worker.process.is_there(), !worker.process.stdout_open());
+        self.workers_changed = true;
+        match action {
+            Action::None => return,
+            Action::Await | Action::ReadRest => self.set_timer(key, self.now.after(GRACE)),
+            Action::Terminate | Action::Kill => {
+                self.set_timer(key, self.now.after(self.settings.limits.drain_timeout));
+            }
+            Action::Finish => {}
+        }
+        if !self.worker_takes_messages(key) {
+            // What is queued for it may go nowhere, and nothing is added to it, so no client has to wait for it.
+            self.release_waiters(Peer::Worker(key));
+        }
+        match action {
+            Action::Terminate => {
+                self.out.effects.push_back(Effect::CloseStdin { worker: key });
+                if is_there {
+                    self.out.effects.push_back(Effect::Signal { worker: key, signal: Signal::Terminate });
+                }
+            }
+            Action::Kill if is_there => {
+                self.report(Reason::WorkerKilled, Some(Peer::Worker(key)), || {
+                    "a worker did not stop in time and is killed".into()
+                });
+                self.out.effects.push_back(Effect::Signal { worker: key, signal: Signal::Kill });
+            }
+            Action::ReadRest if drained => self.finish_worker(key),
+            Action::Finish => self.finish_worker(key),
+            Action::None | Action::Await | Action::ReadRest | Action::Kill => {}
+        }
+    }
+
+    /// Ends the requests and sessions of a worker (spec 7.1.2).
+    fn detach_worker(&mut self, key: WorkerKey) {
+        self.release_waiters(Peer::Worker(key));
+        self.stop_waiting(Peer::Worker(key));
+        let unanswered = self.workers.get(key).map(|worker| worker.end.unanswered).unwrap_or_default();
+        let to_answer = self.pending.unanswered(key.into(), unanswered);
+        let (reason, text) = if self.shutdown.stops_workers() {
+            (Reason::ShuttingDown, "the daemon shut down before the worker answered")
+        } else {
+            (Reason::RequestLost, lost(self.workers.get(key).and_then(|worker| worker.process.cause())))
+        };
+        self.penalise_crash(key, &to_answer);
+        for request in to_answer {
+            self.fail_request(request, reason, text);
+            self.forget_request(request);
+        }
+        for request in self.asked_by(key.into()) {
+            self.orphan_request(request);
+        }
+        while let Some(session) = self.workers.get(key).and_then(|worker| worker.end.sessions.first()) {
+            self.lose_session(session);
+        }
+        self.drop_early(key);
+        self.close_owner(key);
+    }
+
+    /// A worker has ended that belonged to one client alone: the client sees that as the end of its connection, as if it
+    /// had started the worker itself. Another worker would know nothing of what was agreed on with this one.
+    fn close_owner(&mut self, key: WorkerKey) {
+        let Some(worker) = self.workers.get(key) else { return };
+        // With one that could not be started nothing was agreed on.
+        let is_missed = worker.process.pid() != 0 && self.settings.pools[worker.pool].on_exit == OnExit::Close;
+        let Some(owner) = worker.owner.filter(|_| is_missed) else { return };
+        // The end of the daemon closes its clients in its own time; who is being closed has a reason.
+        if self.shutdown.stops_workers() || self.clients.get(owner).is_none_or(|owner| owner.phase >= Phase::Refusing) {
+            return;
+        }
+        self.report_request(Reason::OwnWorkerEnded, [Some(owner.into()), Some(key.into())], || {
+            (None, "the worker of this client alone has ended; its connection is closed (on_exit)".into())
+        });
+        let mut pending = Vec::new();
+        if let Some(owner) = self.clients.get_mut(owner) {
+            // It has ended by itself, and is not told to for want of its client.
+            owner.assigned.retain(|(_, assigned)| *assigned != key);
+            pending.extend(self.pending.asked(&owner.end.outstanding));
+        }
+        // What it has asked workers of other pools.
+        let text = "the worker of this connection has ended, and the connection with it";
+        for request in pending {
+            self.fail_request(request, Reason::RequestDiscarded, text);
+        }
+        self.close_orderly(owner, Reason::OwnWorkerEnded, text);
+    }
+
+    /// It has exited and its last line was read.
+    fn finish_worker(&mut self, key: WorkerKey) {
+        self.detach_worker(key);
+        let Some(mut worker) = self.workers.remove(key) else { return };
+        self.timers.disarm(Timer::Worker(key), &mut worker.end.timer);
+        self.out.stats.bytes_unsent += worker.end.output.queued() as u64;
+        self.out.effects.push_back(Effect::Release { worker: key });
+        if let Some(owner) = worker.owner.and_then(|owner| self.clients.get_mut(owner)) {
+            owner.assigned.retain(|(_, assigned)| *assigned != key);
+        }
+        self.leave_pool(&worker);
+        self.advance_shutdown();
+    }
+
+    /// Timers and stalls of a worker.
+    pub(crate) fn tick_worker(&mut self, key: WorkerKey) {
+        let timeout = self.settings.limits.backpressure_timeout;
+        self.tick_turns(key);
+        self.release_held_up(key);
+        if let Some(worker) = self.workers.get_mut(key)
+            && worker.process.timer.take_if(|at| *at <= self.now).is_some()
+        {
+            self.on_worker_timer(key);
+        }
+        let stalls_at = |worker: &Worker| worker.end.output.stalls_at(timeout).filter(|_| worker.takes_messages());
+        if let Some(worker) = self.workers.get(key)
+            && stalls_at(worker).is_some_and(|at| at <= self.now)
+        {
+            let text = format!(
+                "a worker read nothing for {} s, with {} bytes queued; it is told to stop",
+                timeout.as_secs_f32(),
+                worker.end.output.queued()
+            );
+            self.stop_broken_worker(key, Reason::WorkerStalled, &text);
+        }
+        let (silent, probation) = (self.tick_silent(key), self.tick_probation(key));
+        let (early, first) = (self.tick_early(key), self.tick_first_answer(key));
+        let Some(worker) = self.workers.get(key) else { return };
+        let (life, held_up) = (worker.process.timer, worker.stall.ends());
+        let next = [life, stalls_at(worker), held_up, silent, probation, early, first, worker.turns_due];
+        if let Some(next) = next.into_iter().flatten().min() {
+            self.wake_at(key.into(), next);
+        }
+    }
+
+    fn on_worker_timer(&mut self, key: WorkerKey) {
+        let Some(worker) = self.workers.get_mut(key) else { return };
+        let (state, stdout_open) = (worker.process.state(), worker.process.stdout_open());
+        let goes_on = match state {
+            // Its last lines wait for a slow client: the clock starts when they can be read again.
+            State::Stopped => worker.end.gate.waits(),
+            // It has closed its stdin and works on a request that it has read, for as long as that may take. Where something
+            // was not read, a request may be lost, and it is not known which.
+            State::Running => stdout_open && worker.window.backlog() == 0 && worker.end.unanswered.awaited > 0,
+            _ => false,
+        };
+        if goes_on {
+            return self.set_timer(key, self.now.after(GRACE));
+        }
+        let ended = match state {
+            State::Stopped => Some((
+                Reason::WorkerHoldsPipe,
+                "a worker has exited, but another process keeps its stdout open; it is read no more",
+            )),
+            State::Running if stdout_open => {
+                Some((Reason::WorkerClosedStdin, "a worker closed its stdin and lives; it is told to stop"))
+            }
+            State::Running => {
+                Some((Reason::WorkerClosedStdout, "a worker closed its stdout and lives; it is told to stop"))
+            }
+            State::Starting | State::Stopping | State::Killed => None,
+        };
+        if let Some((reason, text)) = ended {
+            if state == State::Running {
+                worker.process.replace_for(reason);
+            }
+            self.report(reason, Some(Peer::Worker(key)), || text.into());
+        }
+        self.step(key, Event::Timer);
+    }
+
+    /// A worker's stdout is read again. If it has exited meanwhile, there is the full time for its last lines.
+    pub(crate) fn extend_read_timer(&mut self, key: WorkerKey) {
+        if self.workers.get(key).is_some_and(|worker| worker.process.state() == State::Stopped) {
+            self.set_timer(key, self.now.after(GRACE));
+        }
+    }
+
+    fn set_timer(&mut self, key: WorkerKey, at: Moment) {
+        let Some(worker) = self.workers.get_mut(key) else { return };
+        worker.process.timer = Some(at);
+        self.wake_at(key.into(), at);
+    }
+
+    /// Tells every worker to stop.
+    pub(crate) fn stop_workers(&mut self) {
+        for key in self.workers.keys() {
+            self.stop_worker(key);
+        }
+    }
+
+    /// Kills every worker that is left.
+    pub(crate) fn kill_workers(&mut self) {
+        for key in self.workers.keys() {
+            let Some(worker) = self.workers.get(key).filter(|worker| worker.process.is_there()) else { continue };
+            match worker.process.state() {
+                State::Stopping => self.step(key, Event::Timer),
+                State::Killed => {}
+                _ => self.out.effects.push_back(Effect::Signal { worker: key, signal: Signal::Kill }),
+            }
+        }
+    }
+}
+
+/// What is said of requests that go with a worker which was replaced for this reason, or ended by itself.
+fn lost(cause: Option<Reason>) -> &'static str {
+    match cause {
+        Some(Reason::WorkerMalformed) => "the worker was replaced before it answered: it wrote what is no message",
+        Some(Reason::WorkerLineTooLong) => "the worker was replaced before it answered: it wrote too long a line",
+        Some(Reason::WorkerHangs) => "the worker was replaced before it answered: requests to it ran out of time",
+        Some(Reason::WorkerStalled) => "the worker was replaced before it answered: it did not read",
+        Some(Reason::WorkerReplaced) => "the operator had the worker replaced before it answered",
+        _ => "the worker exited before it answered",
+    }
+}

@@ -1,0 +1,299 @@
+//! The pools: their slots, which are kept filled as `restart.rs` allows it, and the names of their workers (spec 7.1.3;
+//! decision 13).
+
+use alloc::borrow::ToOwned;
+use alloc::format;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::restart::{Restarts, retry_after};
+use super::worker::{State, Worker};
+use crate::Bus;
+use crate::peer::{ClientKey, Moment, WorkerKey};
+use crate::port::Effect;
+use crate::report::{Level, Reason, Report, WorkerName};
+use crate::settings::{self, Assignment, OnFailure};
+use crate::tally::Tally;
+use crate::timers::Armed;
+
+/// A worker that lives for so long with its client is no failure, however it ends then.
+const LASTS: Duration = Duration::from_secs(10);
+
+/// A place in a pool that wants a worker in it, and its history.
+#[derive(Default)]
+pub(crate) struct WorkerSlot {
+    worker: Option<WorkerKey>,
+    /// When the next worker is started.
+    pub restarts: Restarts,
+}
+
+impl WorkerSlot {
+    /// The worker in it.
+    pub(crate) fn worker(&self) -> Option<WorkerKey> {
+        self.worker
+    }
+}
+
+/// A pool of workers.
+pub(crate) struct Pool {
+    /// One for each instance; in a dedicated pool, one for each warm spare.
+    slots: Vec<WorkerSlot>,
+    /// The places of its workers, in slots or not, which their names end with: `true` where one lives.
+    places: Vec<bool>,
+    /// When the next spare is started after workers that ended soon after a client had taken them.
+    restarts: Restarts,
+    /// One of its workers has given out the name of a session.
+    pub issues_names: bool,
+    /// It was reported that its workers give one client the same name twice.
+    pub told_of_doubles: bool,
+    /// What was counted of it.
+    pub tally: Tally,
+    pub timer: Armed,
+}
+
+impl Pool {
+    /// A pool without workers.
+    pub(crate) fn new(pool: &settings::Pool) -> Self {
+        Self {
+            slots: (0..pool.instances).map(|_| WorkerSlot::default()).collect(),
+            places: vec![false; pool.max_instances],
+            restarts: Restarts::default(),
+            issues_names: false,
+            told_of_doubles: false,
+            tally: Tally::default(),
+            timer: Armed::default(),
+        }
+    }
+
+    /// Its slots.
+    pub(crate) fn slots(&self) -> &[WorkerSlot] {
+        &self.slots
+    }
+
+    /// Whether a worker of it gives out the names of its sessions, so that clients may use no others.
+    pub(crate) fn gives_out_names(&self, worker: &Worker) -> bool {
+        worker.owner.is_none() && (worker.may_give_out_a_name() || self.issues_names)
+    }
+
+    /// Whether it has `max_instances` workers.
+    pub(crate) fn is_full(&self) -> bool {
+        self.places.iter().all(|taken| *taken)
+    }
+
+    /// The place that a worker in this slot gets its name from: that of the slot, so that the name stays the same over
+    /// a restart, or the first free one if a client has taken the last worker of the slot along.
+    fn free_place(&self, slot: Option<usize>) -> Option<usize> {
+        let own = slot.filter(|slot| self.places.get(*slot) == Some(&false));
+        own.or_else(|| self.places.iter().position(|taken| !taken))
+    }
+
+    /// Whether no worker is started for now, since one worker that a client had taken has failed.
+    pub(super) fn rests_for_the_first_time(&self, now: Moment) -> bool {
+        self.restarts.is_in_first_backoff() && self.rests_until(now).is_some()
+    }
+
+    /// Until when no worker is started, since workers that clients had taken have failed.
+    pub(crate) fn rests_until(&self, now: Moment) -> Option<Moment> {
+        self.restarts.due().filter(|until| *until > now)
+    }
+
+    /// Whether a worker may be started for a client. A pool whose workers do not stay is not started over and over by
+    /// clients that ask for one.
+    pub(super) fn may_grow(&self, now: Moment) -> bool {
+        let is_failing = self.slots.iter().any(|slot| slot.restarts.is_failing());
+        !self.is_full() && !is_failing && self.rests_until(now).is_none()
+    }
+}
+
+/// How many workers a pool has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PoolHealth {
+    /// Workers that run.
+    pub running: usize,
+    /// Slots whose worker does not run: there is none, or it is being started or stopped.
+    pub missing: usize,
+}
+
+impl Bus {
+    /// How many workers each pool has, in the order of the configuration.
+    pub fn health(&self) -> Vec<PoolHealth> {
+        let mut pools: Vec<PoolHealth> =
+            self.pools.iter().map(|pool| PoolHealth { running: 0, missing: pool.slots.len() }).collect();
+        for (_, worker) in self.workers.iter().filter(|(_, worker)| worker.process.state() == State::Running) {
+            let pool = &mut pools[worker.pool];
+            pool.running += 1;
+            pool.missing -= usize::from(worker.slot.is_some());
+        }
+        pools
+    }
+
+    /// Starts a worker in every slot that is empty and not waiting out its backoff. Spares of a dedicated pool come one
+    /// after the other, and after clients that wait (`queue.rs`).
+    pub(crate) fn fill_slots(&mut self, pool: usize) {
+        if self.shutdown.stops_workers() {
+            return;
+        }
+        if let Some(until) = self.pools[pool].rests_until(self.now) {
+            return self.wake_pool_at(pool, until);
+        }
+        let is_dedicated = self.settings.pools[pool].assignment == Assignment::Dedicated;
+        for slot in 0..self.pools[pool].slots.len() {
+            let here = &self.pools[pool].slots[slot];
+            if here.worker.is_some() || !here.restarts.may_begin(self.now) {
+                continue;
+            }
+            if is_dedicated && !self.may_start_at_once() {
+                return;
+            }
+            let Some(worker) = self.start_worker(pool, Some(slot)) else { continue };
+            let here = &mut self.pools[pool].slots[slot];
+            here.worker = Some(worker);
+            if here.restarts.is_unsteady() {
+                self.put_on_probation(worker);
+            }
+            self.pools[pool].slots[slot].restarts.begin();
+            self.end_vacancy(pool);
+        }
+    }
+
+    fn start_worker(&mut self, pool: usize, slot: Option<usize>) -> Option<WorkerKey> {
+        let place = self.pools[pool].free_place(slot)?;
+        let name = WorkerName { pool, place, incarnation: self.next_worker_number };
+        let timeout = self.settings.pools[pool].request_timeout;
+        let worker = self.workers.insert(Worker::new(self.now, name, slot, timeout))?;
+        self.next_worker_number += 1;
+        self.pools[pool].places[place] = true;
+        self.out.effects.push_back(Effect::Spawn { worker, name });
+        Some(worker)
+    }
+
+    /// Takes a warm spare out of its slot for one client, or starts a worker for it if the pool may grow.
+    pub(super) fn take_dedicated(&mut self, client: ClientKey, group: usize) -> Option<WorkerKey> {
+        let pool = self.groups[group].pools().next()?;
+        let worker = match self.next_in_turn(group) {
+            Some(spare) => {
+                if let Some(slot) = self.workers.get_mut(spare)?.slot.take() {
+                    self.pools[pool].slots[slot].worker = None;
+                }
+                spare
+            }
+            None if !self.pools[pool].may_grow(self.now) => return None,
+            None => self.start_worker(pool, None)?,
+        };
+        let taken = self.workers.get_mut(worker)?;
+        taken.owner = Some(client);
+        taken.answering.claim(self.now);
+        self.count_turn(client, worker);
+        self.fill_slots(pool);
+        Some(worker)
+    }
+
+    /// The worker of a slot has exited unexpectedly: reports what becomes of the slot.
+    fn on_slot_failure(&mut self, slot: usize, worker: &Worker) {
+        let (limits, settings) = (&self.settings.limits, &self.settings.pools[worker.pool]);
+        let (pool, retry) = (&mut self.pools[worker.pool], retry_after(limits, settings));
+        let report = match pool.slots[slot].restarts.fail(self.now, worker.process.started(), limits, retry) {
+            Some(delay) => {
+                pool.tally.restarts += 1;
+                Report::new(Reason::RestartScheduled, format!("the next one starts in {} ms", delay.as_millis()))
+            }
+            None => {
+                pool.tally.given_up += 1;
+                let text = format!(
+                    "given up after {} restarts within {} s; pool \"{}\" has {} of {} workers left. Mend the command; {}",
+                    limits.max_restarts,
+                    limits.restart_window.as_secs(),
+                    settings.id,
+                    pool.slots.iter().filter(|slot| !slot.restarts.given_up()).count(),
+                    pool.slots.len(),
+                    match retry {
+                        None => "the daemon has to be restarted".to_owned(),
+                        Some(after) => format!("it is tried again in {} s", after.as_secs()),
+                    },
+                );
+                Report::new(Reason::PoolDegraded, text).at(Level::Error)
+            }
+        };
+        self.tell(report.reason, || Report { worker: Some(worker.name()), ..report });
+        let has_none =
+            |pool: &Pool| !pool.places.contains(&true) && pool.slots.iter().all(|slot| slot.restarts.given_up());
+        if self.settings.limits.on_failure == OnFailure::Exit && self.pools.iter().all(has_none) {
+            self.fail("every worker of every pool was given up (on_failure)");
+        }
+    }
+
+    /// A worker without a slot has ended, which a client may have taken: if that was soon, and by itself, the next one has
+    /// to wait. That it has answered is no excuse: agents without their key answer `initialize`, and end with the first
+    /// session.
+    fn on_taken_end(&mut self, worker: &Worker) {
+        let process = &worker.process;
+        let is_unexpected = worker.owner.is_some() && process.ended_by_itself() && !process.is_unwanted;
+        let is_failure = is_unexpected && self.now.since(worker.answering.claimed()) < LASTS;
+        let restarts = &mut self.pools[worker.pool].restarts;
+        if !is_failure {
+            if worker.answering.has_answered() {
+                *restarts = Restarts::default();
+            }
+            return;
+        }
+        let source = worker.owner.and_then(|owner| self.clients.get(owner)).map(|owner| owner.source);
+        let Some(delay) = restarts.fail_for(self.now, source) else { return };
+        self.tell(Reason::RestartScheduled, || {
+            let text = format!("a client has lost it soon; the next one starts in {} ms", delay.as_millis());
+            Report { worker: Some(worker.name()), ..Report::new(Reason::RestartScheduled, text) }
+        });
+    }
+
+    /// A worker has left its pool: its slot, if it has one, is filled again, now or after its backoff.
+    pub(super) fn leave_pool(&mut self, worker: &Worker) {
+        let pool = &mut self.pools[worker.pool];
+        pool.places[worker.name().place] = false;
+        if let Some(slot) = worker.slot {
+            pool.slots[slot].worker = None;
+            if worker.process.is_unwanted || self.shutdown.stops_workers() {
+                // It has not failed.
+            } else if worker.process.was_short {
+                pool.slots[slot].restarts.run_short(self.now);
+            } else {
+                self.on_slot_failure(slot, worker);
+            }
+        } else {
+            self.on_taken_end(worker);
+        }
+        self.tick_pool(worker.pool);
+        // There may be none to wait for any more.
+        self.stop_awaiting_workers_of(worker.pool);
+    }
+
+    /// Starts workers whose time has come.
+    pub(crate) fn tick_pool(&mut self, pool: usize) {
+        self.fill_slots(pool);
+        let empty = self.pools[pool].slots.iter().filter(|slot| slot.worker.is_none());
+        // What is due and was not started is started after another (`queue.rs`).
+        if let Some(next) = empty.filter_map(|slot| slot.restarts.due()).filter(|at| *at > self.now).min() {
+            self.wake_pool_at(pool, next);
+        }
+    }
+
+    /// Panics if slots, workers and what is known of them disagree.
+    pub(crate) fn check_pools(&self) {
+        for (index, pool) in self.pools.iter().enumerate() {
+            let mut places = vec![false; self.settings.pools[index].max_instances];
+            for (_, worker) in self.workers.iter().filter(|(_, worker)| worker.pool == index) {
+                assert!(!core::mem::replace(&mut places[worker.name().place], true), "no two workers have one name");
+            }
+            assert_eq!(pool.places, places, "places are taken by workers that live");
+            for (slot, here) in pool.slots.iter().enumerate() {
+                let Some(key) = here.worker else { continue };
+                let worker = self.workers.get(key).expect("a worker in a slot lives");
+                assert_eq!((worker.pool, worker.slot), (index, Some(slot)));
+                assert!(!here.restarts.is_failing(), "a slot that is taken waits for no worker");
+            }
+        }
+        for (key, worker) in self.workers.iter() {
+            let Some(slot) = worker.slot else { continue };
+            assert_eq!(self.pools[worker.pool].slots[slot].worker, Some(key), "a slot has one worker");
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! Clients whose next line waits for a worker. Their lines stay where they are, and the clients are not read.
+//!
+//! Some wait for a worker to come back: all that the line could go to have just ended, and another one is due at once. They
+//! go on once it is started, or with an error when the group has had none for `hold_ms`. Workers that end again and again
+//! are not waited for.
+//!
+//! Others wait for their turn to have one of their own, from a dedicated pool. One process is started at a time, and the
+//! sources that clients come from take turns, so that one that comes and goes a thousand times a second does not keep the
+//! others from theirs. If a client has gone by then, nothing is started for it. Spares are started when no client waits
+//! whose turn could come. A source whose clients leave before their workers have answered gets workers at a pace, spares
+//! too.
+//!
+//! Invariant: `waiting` has each client that awaits a worker, once.
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use ndjson_scan::{Line, Window};
+
+use super::answering::FIRST_ANSWER;
+use crate::Bus;
+use crate::gate::Hold;
+use crate::peer::{ClientKey, Moment, Source, WorkerKey};
+use crate::settings::Assignment;
+use crate::timers::Armed;
+
+/// A source whose clients leave before their workers have answered gets the next worker so long after the last one.
+const PACE: Duration = Duration::from_millis(50);
+/// So many sources are remembered for that.
+const PACED: usize = 64;
+/// Clients of one source that wait for their turns although they send no more: on TCP it is not known whether such a one
+/// is still there.
+const MOST_ENDED: usize = 16;
+/// A client waits for its turn for so long.
+const LONGEST_WAIT: Duration = Duration::from_secs(30);
+
+/// A client that waits.
+struct Waiting {
+    client: ClientKey,
+    source: Source,
+    group: usize,
+    since: Moment,
+    /// When it has waited long enough.
+    until: Moment,
+    /// It waits for its turn, and not for a worker to come back.
+    for_turn: bool,
+    /// It sends no more, and may have gone.
+    has_ended: bool,
+}
+
+/// See the top of the file.
+#[derive(Default)]
+pub(crate) struct WorkerQueue {
+    waiting: Vec<Waiting>,
+    /// Sources that get workers at a pace, and when they got their last ones.
+    paced: Vec<(Source, Moment)>,
+    pub timer: Armed,
+}
+
+impl WorkerQueue {
+    fn turns(&self) -> impl Iterator<Item = (usize, &Waiting)> {
+        self.waiting.iter().enumerate().filter(|(_, waiting)| waiting.for_turn)
+    }
+
+    /// The place of a client that waits for its turn.
+    fn turn_of(&self, client: ClientKey) -> Option<usize> {
+        self.turns().find(|(_, waiting)| waiting.client == client).map(|(at, _)| at)
+    }
+
+    /// When the next worker may be started for a client of this source, if not now.
+    fn waits_until(&self, now: Moment, source: Source) -> Option<Moment> {
+        let last = self.paced.iter().find(|(paced, _)| *paced == source)?.1;
+        Some(last.after(PACE)).filter(|at| *at > now)
+    }
+
+    /// When a source that gets workers at a pace got its last one.
+    fn last_of(&mut self, source: Source) -> Option<&mut Moment> {
+        self.paced.iter_mut().find(|(paced, _)| *paced == source).map(|(_, last)| last)
+    }
+
+    /// Clients of this source leave without their answers.
+    fn slow_down(&mut self, now: Moment, source: Source, last: Moment) {
+        self.paced.retain(|(_, last)| last.after(PACE) > now);
+        if let Some(known) = self.last_of(source) {
+            *known = last.max(*known);
+        } else if self.paced.len() < PACED {
+            self.paced.push((source, last));
+        }
+    }
+
+    /// When this has to be looked at for one that waits.
+    fn due(&self, now: Moment, waiting: &Waiting) -> Moment {
+        let paced = self.waits_until(now, waiting.source).filter(|_| waiting.for_turn);
+        paced.map_or(waiting.until, |paced| paced.min(waiting.until))
+    }
+}
+
+impl Bus {
+    /// Lets a client wait with this line, for which there is no worker, if one is about to come. Says whether it waits.
+    pub(crate) fn await_worker(&mut self, client: ClientKey, window: Window<'_>, line: &Line) -> bool {
+        let now = self.now;
+        let Ok(group) = self.group_of_line(client, window, line) else { return false };
+        let Some(from) = self.clients.get_mut(client) else { return false };
+        let (is_refused, source) = (core::mem::take(&mut from.refused_worker), from.source);
+        if is_refused || self.shutdown.refuses_requests() {
+            return false;
+        }
+        let hold = self.settings.limits.hold;
+        let for_turn =
+            self.groups[group].assignment == Assignment::Dedicated && (self.has_spare(group) || self.may_grow(group));
+        let until = if for_turn {
+            now.after(LONGEST_WAIT)
+        } else if hold.is_zero() || !self.expects_worker(group) {
+            return false;
+        } else {
+            self.groups[group].vacant_since(now).after(hold)
+        };
+        if until > now {
+            let waiting = Waiting { client, source, group, since: now, until, for_turn, has_ended: false };
+            self.wake_worker_queue_at(self.worker_queue.due(now, &waiting));
+            self.worker_queue.waiting.push(waiting);
+            self.close_gate(client.into(), Hold::Worker);
+        }
+        until > now
+    }
+
+    fn may_grow(&self, group: usize) -> bool {
+        self.groups[group].pools().next().is_some_and(|pool| self.pools[pool].may_grow(self.now))
+    }
+
+    /// Whether the next worker of a group, which has none that takes messages, comes after the first backoff at the
+    /// latest.
+    fn expects_worker(&self, group: usize) -> bool {
+        let (group, limits) = (&self.groups[group], &self.settings.limits);
+        let is_coming = |(pool, slot): &(usize, usize)| {
+            let slot = &self.pools[*pool].slots()[*slot];
+            match slot.worker() {
+                Some(worker) => self
+                    .workers
+                    .get(worker)
+                    .is_some_and(|worker| slot.restarts.would_restart_soon(self.now, worker.process.started(), limits)),
+                None => slot.restarts.is_in_first_backoff(),
+            }
+        };
+        let rests = |pool: usize| {
+            let pool = &self.pools[pool];
+            group.assignment == Assignment::Dedicated && !pool.is_full() && pool.rests_for_the_first_time(self.now)
+        };
+        group.slots().iter().any(is_coming) || group.pools().any(rests)
+    }
+
+    /// Takes clients out that wait, and reads them again: to go on, or to be refused.
+    fn stop_awaiting(&mut self, is_refused: bool, is_over: impl Fn(&Waiting) -> bool) {
+        let over: Vec<Waiting> = self.worker_queue.waiting.extract_if(.., |waiting| is_over(waiting)).collect();
+        for Waiting { client, for_turn, .. } in over {
+            if let Some(from) = self.clients.get_mut(client) {
+                from.refused_worker = is_refused && for_turn;
+                self.open_gate(client.into(), Hold::Worker);
+            }
+        }
+    }
+
+    /// A worker was started in a slot of a pool, which those who wait may have.
+    pub(super) fn end_vacancy(&mut self, pool: usize) {
+        for group in self.groups.iter_mut().filter(|group| group.pools().any(|of| of == pool)) {
+            group.end_vacancy();
+        }
+        self.stop_awaiting_workers_of(pool);
+    }
+
+    /// What is known of workers has changed: all lines that wait for one are looked at again.
+    pub(crate) fn stop_awaiting_workers(&mut self) {
+        self.stop_awaiting(false, |_| true);
+    }
+
+    /// What is known of a pool's workers has changed: the lines that wait for one to come back are looked at again.
+    pub(super) fn stop_awaiting_workers_of(&mut self, pool: usize) {
+        let concerned: Vec<bool> = self.groups.iter().map(|group| group.pools().any(|of| of == pool)).collect();
+        self.stop_awaiting(false, |waiting| !waiting.for_turn && concerned[waiting.group]);
+    }
+
+    /// A client waits for no worker any more, since it is being closed: nothing is started for it.
+    pub(crate) fn stop_awaiting_worker(&mut self, key: ClientKey) {
+        if let Some(at) = self.worker_queue.turn_of(key) {
+            let source = self.worker_queue.waiting[at].source;
+            self.worker_queue.slow_down(self.now, source, self.now);
+        }
+        self.stop_awaiting(false, |waiting| waiting.client == key);
+    }
+
+    /// A worker for a client of a dedicated group: a spare one, or one that is started for it. None if that is not its
+    /// turn, or cannot be.
+    pub(crate) fn take_in_turn(&mut self, client: ClientKey, group: usize) -> Option<WorkerKey> {
+        let from = self.clients.get(client)?;
+        if from.refused_worker || self.worker_queue.waits_until(self.now, from.source).is_some() {
+            return None;
+        }
+        let is_its_turn = self.has_spare(group) || self.may_start_at_once();
+        if is_its_turn { self.take_dedicated(client, group) } else { None }
+    }
+
+    /// A client that is not read will send no more. If it waits for a worker it may have gone, and so may others of its
+    /// source: only a few of them are waited with.
+    pub(crate) fn on_sends_no_more(&mut self, key: ClientKey) {
+        let Some(at) = self.worker_queue.turn_of(key) else { return };
+        let waiting = &mut self.worker_queue.waiting[at];
+        waiting.has_ended = true;
+        let source = waiting.source;
+        self.worker_queue.slow_down(self.now, source, self.now);
+        self.wake_worker_queue_at(self.now.after(PACE));
+        let is_like = |waiting: &Waiting| waiting.has_ended && waiting.source == source;
+        if self.worker_queue.turns().filter(|(_, waiting)| is_like(waiting)).count() > MOST_ENDED {
+            self.stop_awaiting(true, |waiting| waiting.client == key);
+        }
+    }
+
+    /// A client leaves, or sends no more. If its own worker has answered nothing yet, its source gets the next one at a
+    /// pace.
+    pub(crate) fn judge_source(&mut self, key: ClientKey) {
+        let Some(client) = self.clients.get(key) else { return };
+        let claimed = |worker: &WorkerKey| {
+            let worker = self.workers.get(*worker).filter(|worker| worker.owner == Some(key))?;
+            (!worker.answering.has_answered()).then_some(worker.answering.claimed())
+        };
+        if let Some(last) = client.assigned.iter().filter_map(|(_, worker)| claimed(worker)).max() {
+            self.worker_queue.slow_down(self.now, client.source, last);
+        }
+    }
+
+    /// A worker was taken or started for a client.
+    pub(super) fn count_turn(&mut self, key: ClientKey, worker: WorkerKey) {
+        let Some(client) = self.clients.get(key) else { return };
+        self.sources.count_turn(client.source_use);
+        if let Some(last) = self.worker_queue.last_of(client.source) {
+            *last = self.now;
+        }
+        self.wake_at(worker.into(), self.now.after(FIRST_ANSWER));
+    }
+
+    /// Whether the start of a worker was not answered yet.
+    fn is_starting(&self) -> bool {
+        self.workers.iter().any(|(_, worker)| worker.process.pid() == 0)
+    }
+
+    /// Whose turn it is: the source that has waited longest for one, and of its clients the first one that may still send.
+    /// A spare can be taken while a worker is being started.
+    fn next_turn_of(&self) -> Option<usize> {
+        let is_starting = self.is_starting();
+        let turn = |(at, waiting): (usize, &Waiting)| {
+            let client = self.clients.get(waiting.client)?;
+            let may = (!is_starting || self.has_spare(waiting.group))
+                && self.worker_queue.waits_until(self.now, waiting.source).is_none();
+            may.then(|| (self.sources.turn(client.source_use), waiting.has_ended, at))
+        };
+        self.worker_queue.turns().filter_map(turn).min().map(|(_, _, at)| at)
+    }
+
+    /// Whether a worker may be started for a client that does not wait: no other is, and no client that waits has its turn.
+    pub(super) fn may_start_at_once(&self) -> bool {
+        !self.is_starting() && self.next_turn_of().is_none()
+    }
+
+    /// Gives turns; where no client has one, spares are started.
+    pub(super) fn give_turns(&mut self) {
+        while let Some(at) = self.next_turn_of() {
+            let Waiting { client, group, .. } = self.worker_queue.waiting[at];
+            if let Some(worker) = self.take_dedicated(client, group) {
+                self.assign(client, group, worker);
+            }
+            self.stop_awaiting(false, |waiting| waiting.client == client);
+        }
+        for pool in 0..self.pools.len() {
+            if self.settings.pools[pool].assignment == Assignment::Dedicated {
+                self.fill_slots(pool);
+            }
+        }
+    }
+
+    /// Turns whose time has come, and clients that have waited for too long.
+    pub(crate) fn tick_worker_queue(&mut self) {
+        let now = self.now;
+        self.give_turns();
+        self.stop_awaiting(true, |waiting| waiting.until <= now);
+        if let Some(due) = self.worker_queue.waiting.iter().map(|waiting| self.worker_queue.due(now, waiting)).min() {
+            self.wake_worker_queue_at(due);
+        }
+    }
+
+    /// Since when a client waits for its turn, and in which group.
+    pub(crate) fn awaits_turn(&self, key: ClientKey) -> Option<(usize, Moment)> {
+        let waiting = &self.worker_queue.waiting[self.worker_queue.turn_of(key)?];
+        Some((waiting.group, waiting.since))
+    }
+
+    /// Clients that wait for their turns, or for the first answers of their own workers.
+    pub(crate) fn awaiting_workers(&self) -> usize {
+        let starting = self.workers.iter().filter(|(_, worker)| worker.starts_for().is_some());
+        self.worker_queue.turns().count() + starting.count()
+    }
+
+    /// Panics if the list is not that of the clients that wait.
+    pub(crate) fn check_worker_queue(&self) {
+        let held = self.clients.iter().filter(|(_, client)| client.end.gate.has(Hold::Worker)).map(|(key, _)| key);
+        let mut listed: Vec<ClientKey> = self.worker_queue.waiting.iter().map(|waiting| waiting.client).collect();
+        listed.sort_unstable();
+        assert!(held.eq(listed), "a client that awaits a worker is listed");
+    }
+}

@@ -1,0 +1,227 @@
+//! When the next worker is started after one that failed (spec 7.1.3; decision 13). There is one policy: each failure in a
+//! row doubles the delay.
+//!
+//! A slot keeps to it for its worker, and gives up after `max_restarts` failures within `restart_window_sec`. A dedicated
+//! pool keeps to it for the workers that clients have taken: there a source counts once, and no failure is the last.
+
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use crate::peer::{Moment, Source};
+use crate::settings::{self, Limits};
+
+/// First restart delay; it doubles with each exit (decision 13).
+const FIRST_BACKOFF: Duration = Duration::from_millis(100);
+/// Longest restart delay.
+const LONGEST_BACKOFF: Duration = Duration::from_secs(30);
+/// A worker that ran this long, or for the window in which restarts are counted, starts over with the first delay.
+const HEALTHY_AFTER: Duration = Duration::from_secs(60);
+/// A worker that could not be started for want of descriptors, processes or memory is tried again after this long.
+const SHORTAGE: Duration = Duration::from_secs(1);
+/// So many failures in a row are no accident.
+const UNSTEADY: u32 = 2;
+/// More failures than it takes to the longest backoff.
+const SOURCES: usize = 16;
+
+/// See the top of the file.
+#[derive(Default)]
+pub(crate) struct Restarts {
+    failures: u32,
+    /// When the next worker is due, since one has failed.
+    due: Option<Moment>,
+    /// max_restarts was exceeded: no worker is started before `due`, or ever.
+    given_up: bool,
+    /// Restarts within the window.
+    recent: Vec<Moment>,
+    /// Where the clients of failed workers came from, of the first [`SOURCES`]: each counts once, so that a few clients
+    /// that make workers crash do not keep them from the others.
+    sources: Vec<Source>,
+}
+
+impl Restarts {
+    /// The worker of a slot, started at `started`, has exited unexpectedly. Gives the delay before the next one; none if
+    /// the slot is given up.
+    pub(super) fn fail(
+        &mut self,
+        now: Moment,
+        started: Moment,
+        limits: &Limits,
+        retry: Option<Duration>,
+    ) -> Option<Duration> {
+        if does_well(now, started, limits) {
+            self.failures = 0;
+        }
+        self.recent.retain(|restart| now.since(*restart) < limits.restart_window);
+        if self.recent.len() >= limits.max_restarts as usize {
+            self.given_up = true;
+            self.due = retry.map(|after| now.after(after));
+            return None;
+        }
+        let delay = self.back_off(now);
+        self.recent.extend(self.due);
+        Some(delay)
+    }
+
+    /// A worker that a client of this source had taken has failed. Gives the delay before the next one, if that counts.
+    pub(super) fn fail_for(&mut self, now: Moment, source: Option<Source>) -> Option<Duration> {
+        if source.is_some_and(|source| self.sources.contains(&source)) {
+            return None;
+        }
+        self.sources.extend(source.filter(|_| self.sources.len() < SOURCES));
+        Some(self.back_off(now))
+    }
+
+    fn back_off(&mut self, now: Moment) -> Duration {
+        let delay = FIRST_BACKOFF.saturating_mul(1 << self.failures.min(16)).min(LONGEST_BACKOFF);
+        self.failures += 1;
+        self.due = Some(now.after(delay));
+        delay
+    }
+
+    /// No worker could be started for want of what the system has to give: that is no failure of the command.
+    pub(super) fn run_short(&mut self, now: Moment) {
+        self.due = Some(now.after(SHORTAGE));
+    }
+
+    /// The next worker is started.
+    pub(super) fn begin(&mut self) {
+        (self.due, self.given_up) = (None, false);
+    }
+
+    /// Whether the next worker may be started.
+    pub(super) fn may_begin(&self, now: Moment) -> bool {
+        self.due.map_or(!self.given_up, |due| due <= now)
+    }
+
+    /// When the next worker is due, since one has failed.
+    pub(crate) fn due(&self) -> Option<Moment> {
+        self.due
+    }
+
+    /// Whether max_restarts was exceeded.
+    pub(crate) fn given_up(&self) -> bool {
+        self.given_up
+    }
+
+    /// Whether the next worker has to show first that it does better than those before it.
+    pub(super) fn is_unsteady(&self) -> bool {
+        self.given_up || self.failures >= UNSTEADY
+    }
+
+    /// Whether the last worker failed and the next one is not started yet, or never will be.
+    pub(crate) fn is_failing(&self) -> bool {
+        self.given_up || self.due.is_some()
+    }
+
+    /// Whether a worker has failed since one did well.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.is_failing() || self.failures > 0
+    }
+
+    /// Whether the last worker failed, the first after a time in which all went well, and the next one is due.
+    pub(super) fn is_in_first_backoff(&self) -> bool {
+        !self.given_up && self.due.is_some() && self.failures == 1
+    }
+
+    /// Whether the worker that was started at `started` is followed by another after the first backoff when it exits now.
+    pub(super) fn would_restart_soon(&self, now: Moment, started: Moment, limits: &Limits) -> bool {
+        self.failures == 0 || does_well(now, started, limits)
+    }
+}
+
+/// Whether a worker has run for so long that what was before is forgotten.
+fn does_well(now: Moment, started: Moment, limits: &Limits) -> bool {
+    now.since(started) >= HEALTHY_AFTER.min(limits.restart_window)
+}
+
+/// How long after it was given up a worker is tried again; never if none.
+pub(super) fn retry_after(limits: &Limits, pool: &settings::Pool) -> Option<Duration> {
+    let window = (limits.max_restarts > 0).then_some(limits.restart_window);
+    pool.retry_after.or(window).filter(|after| !after.is_zero())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A slot whose workers exit as soon as they were started.
+    struct Slot {
+        restarts: Restarts,
+        limits: Limits,
+        retry: Option<Duration>,
+    }
+
+    impl Slot {
+        fn new(max_restarts: u32, window: u64) -> Self {
+            let restart_window = Duration::from_secs(window);
+            let limits = Limits { max_restarts, restart_window, ..Limits::default() };
+            let retry = (max_restarts > 0).then_some(restart_window);
+            Self { restarts: Restarts::default(), limits, retry }
+        }
+
+        fn fail(&mut self, now: Moment, started: Moment) -> Option<u128> {
+            let delay = self.restarts.fail(now, started, &self.limits, self.retry);
+            delay.map(|delay| delay.as_millis())
+        }
+    }
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn every_backoff_doubles_up_to_thirty_seconds() {
+        let mut slot = Slot::new(100, 1);
+        let mut now = Moment(0);
+        let mut delays = Vec::new();
+        for _ in 0..11 {
+            delays.extend(slot.fail(now, now));
+            now = slot.restarts.due().expect("it is tried again").after(2 * SECOND);
+        }
+        assert_eq!(delays, [100, 200, 400, 800, 1600, 3200, 6400, 12800, 25600, 30000, 30000]);
+        assert_eq!(slot.fail(now.after(HEALTHY_AFTER), now), Some(100), "a worker that ran for a minute starts over");
+        assert_eq!(slot.fail(now, now), Some(200));
+        assert_eq!(slot.fail(now.after(SECOND), now), Some(100), "so does one that outlived the window");
+    }
+
+    #[test]
+    fn a_slot_is_given_up_when_its_restarts_exceed_the_limit_within_the_window() {
+        let mut slot = Slot::new(5, 60);
+        for second in 0..5 {
+            let at = Moment(0).after(second * SECOND);
+            assert!(slot.fail(at, at).is_some());
+        }
+        let at = Moment(0).after(6 * SECOND);
+        assert_eq!(slot.fail(at, at), None);
+        assert!(slot.restarts.given_up() && !slot.restarts.may_begin(at));
+        let retry = at.after(Duration::from_secs(60));
+        assert!(slot.restarts.may_begin(retry), "it is tried again when the window has passed");
+        slot.restarts.begin();
+        assert!(!slot.restarts.given_up());
+    }
+
+    #[test]
+    fn without_restarts_the_first_exit_gives_the_slot_up_for_good() {
+        let mut slot = Slot::new(0, 60);
+        assert_eq!(slot.fail(Moment(0), Moment(0)), None);
+        assert_eq!(slot.restarts.due(), None);
+        assert!(!slot.restarts.may_begin(Moment::NEVER));
+    }
+
+    #[test]
+    fn a_shortage_delays_the_next_start_and_counts_for_nothing() {
+        let mut slot = Slot::new(1, 60);
+        for _ in 0..10 {
+            slot.restarts.run_short(Moment(0));
+        }
+        assert!(!slot.restarts.may_begin(Moment(0)) && slot.restarts.may_begin(Moment(0).after(SHORTAGE)));
+        assert_eq!(slot.fail(Moment(0), Moment(0)), Some(100));
+    }
+
+    #[test]
+    fn a_source_counts_once() {
+        let mut restarts = Restarts::default();
+        let (one, other) = (Some(Source::User(1)), Some(Source::User(2)));
+        let delays = [one, one, other, one, other].map(|source| restarts.fail_for(Moment(0), source));
+        let ms = |ms| Some(Duration::from_millis(ms));
+        assert_eq!(delays, [ms(100), None, ms(200), None, None]);
+    }
+}

@@ -1,0 +1,333 @@
+//! A worker's life: the state × event table with every cell filled (spec 7.1, appendix B).
+//!
+//! Death is the process being reaped, not its stdout ending: a grandchild can hold the pipe open for hours, and a
+//! process can close its pipes and live.
+use core::time::Duration;
+
+use ndjson_scan::Partial;
+
+use super::answering::Answering;
+use crate::endpoint::Endpoint;
+use crate::flow::stall::StallBudget;
+use crate::peer::{ClientKey, Moment};
+use crate::report::{Reason, WorkerName};
+use crate::router::addressee::Audience;
+use crate::router::elicitations::Elicitations;
+use crate::send_window::SendWindow;
+use crate::session::early::Early;
+
+/// How long a worker whose pipe broke may take to exit by itself, and how long the stdout of one that has exited is
+/// still read.
+pub(super) const GRACE: Duration = Duration::from_secs(1);
+
+/// The states of spec appendix B.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum State {
+    /// Being spawned. Messages for it are queued.
+    #[default]
+    Starting,
+    /// Running and accepting messages.
+    Running,
+    /// Told to stop; its answers are still read.
+    Stopping,
+    /// It did not stop in time.
+    Killed,
+    /// Exited and reaped; what it wrote before is still read.
+    Stopped,
+}
+
+/// What can happen to a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Event {
+    /// The process runs.
+    Spawned,
+    /// The process could not be started.
+    SpawnFailed,
+    /// Its stdout ended.
+    StdoutEnded,
+    /// Its stdin is broken.
+    StdinBroken,
+    /// We want it to end.
+    Stop,
+    /// It was reaped.
+    Exited,
+    /// The timer that an action set has run out.
+    Timer,
+}
+
+/// What has to follow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Action {
+    /// Nothing.
+    None,
+    /// Give it [`GRACE`] to exit by itself, or to answer.
+    Await,
+    /// SIGTERM, close stdin, and set the timer to drain_timeout.
+    Terminate,
+    /// SIGKILL.
+    Kill,
+    /// Read what is left in its stdout, for [`GRACE`] at most.
+    ReadRest,
+    /// It is gone: end its requests and sessions, and forget it.
+    Finish,
+}
+
+/// The table.
+fn step(state: State, event: Event) -> (State, Action) {
+    use {Action as A, Event as E, State as S};
+    match (state, event) {
+        (S::Starting, E::Spawned) => (S::Running, A::None),
+        (S::Starting, E::SpawnFailed) => (S::Stopped, A::Finish),
+        (S::Starting, E::Stop) => (S::Stopping, A::Terminate),
+        (S::Starting, E::Exited) => (S::Stopped, A::ReadRest),
+        (S::Starting, E::StdoutEnded | E::StdinBroken | E::Timer) => (S::Starting, A::None),
+
+        (S::Running, E::Stop | E::Timer) => (S::Stopping, A::Terminate),
+        (S::Running, E::StdoutEnded | E::StdinBroken) => (S::Running, A::Await),
+        (S::Running, E::Exited) => (S::Stopped, A::ReadRest),
+        (S::Running, E::Spawned | E::SpawnFailed) => (S::Running, A::None),
+
+        (S::Stopping, E::Timer) => (S::Killed, A::Kill),
+        (S::Stopping | S::Killed, E::Exited) => (S::Stopped, A::ReadRest),
+        (S::Stopping | S::Killed, E::SpawnFailed) => (S::Stopped, A::Finish),
+        // It was told to stop before it had a process to signal.
+        (S::Stopping, E::Spawned) => (S::Stopping, A::Terminate),
+        (S::Stopping, E::StdoutEnded | E::StdinBroken | E::Stop) => (S::Stopping, A::None),
+        (S::Killed, E::Spawned) => (S::Killed, A::Kill),
+        (S::Killed, E::StdoutEnded | E::StdinBroken | E::Stop | E::Timer) => (S::Killed, A::None),
+
+        (S::Stopped, E::StdoutEnded | E::Timer) => (S::Stopped, A::Finish),
+        (S::Stopped, E::Spawned | E::SpawnFailed | E::StdinBroken | E::Stop | E::Exited) => (S::Stopped, A::None),
+    }
+}
+
+/// The process of a worker: how far it has come, and what is known of its end.
+#[derive(Debug, Default)]
+pub(crate) struct Process {
+    state: State,
+    /// 0 until its start is answered.
+    pub(super) pid: u32,
+    pub(super) started: Moment,
+    /// When the timer of its state runs out.
+    pub(super) timer: Option<Moment>,
+    /// Its stdin can be written to no more.
+    pub(super) stdin_closed: bool,
+    /// Its stdout gives no more lines.
+    pub(super) stdout_closed: bool,
+    /// It has exited although it was not told to.
+    ended_by_itself: bool,
+    /// Why it is replaced while others need it: what it did, or that the operator wants it.
+    cause: Option<Reason>,
+    /// It could not be started for want of descriptors, processes or memory.
+    pub(super) was_short: bool,
+    /// It is wanted no more, and leaves its slot empty.
+    pub(super) is_unwanted: bool,
+}
+
+impl Process {
+    /// Where it stands.
+    pub(crate) fn state(&self) -> State {
+        self.state
+    }
+
+    /// Its number in the system; 0 until its start is answered.
+    pub(crate) fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// When it was started.
+    pub(crate) fn started(&self) -> Moment {
+        self.started
+    }
+
+    /// Whether it runs and may be signalled.
+    pub(super) fn is_there(&self) -> bool {
+        self.pid != 0 && self.state != State::Stopped
+    }
+
+    /// Whether its stdout may still give lines.
+    pub(crate) fn stdout_open(&self) -> bool {
+        !self.stdout_closed
+    }
+
+    /// Whether it has exited although it was not told to.
+    pub(crate) fn ended_by_itself(&self) -> bool {
+        self.ended_by_itself
+    }
+
+    /// Why it is replaced.
+    pub(crate) fn cause(&self) -> Option<Reason> {
+        self.cause
+    }
+
+    /// Whether messages may be given to it.
+    pub(crate) fn takes_messages(&self) -> bool {
+        matches!(self.state, State::Starting | State::Running) && !self.stdin_closed && !self.stdout_closed
+    }
+
+    /// It is replaced for this reason, unless it was to end before.
+    pub(super) fn replace_for(&mut self, reason: Reason) {
+        if !matches!(self.state, State::Stopping | State::Killed) {
+            self.cause.get_or_insert(reason);
+        }
+    }
+
+    /// It was reaped. Gives how its end counts: as one that nobody wanted, for this reason, or as one that was asked for.
+    pub(super) fn exited(&mut self) -> Option<Reason> {
+        self.stdin_closed = true;
+        self.ended_by_itself = !matches!(self.state, State::Stopping | State::Killed);
+        match self.cause {
+            _ if self.ended_by_itself => Some(Reason::WorkerExited),
+            Some(Reason::WorkerReplaced) => None,
+            cause => cause,
+        }
+    }
+
+    /// Goes on by the table.
+    pub(super) fn step(&mut self, event: Event) -> Action {
+        let (state, action) = step(self.state, event);
+        self.state = state;
+        action
+    }
+}
+
+/// Requests of `session/new` and the like to a worker.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Creating {
+    /// Those that it has not answered.
+    pub asked: u32,
+    /// One was given up: it may make a session yet, and no answer is known to be the one that says so.
+    pub may_follow: bool,
+}
+
+/// One incarnation of a worker.
+pub(crate) struct Worker {
+    /// Index of its pool.
+    pub pool: usize,
+    /// Its slot in the pool; none when a dedicated worker left its slot for a client.
+    pub(super) slot: Option<usize>,
+    name: WorkerName,
+    /// The client it belongs to alone, in a dedicated pool.
+    pub owner: Option<ClientKey>,
+    /// Its process.
+    pub process: Process,
+    /// How it answers what it is asked.
+    pub answering: Answering,
+    /// What it is asked to create.
+    pub creating: Creating,
+    /// Whose lines it has been given.
+    pub audience: Audience,
+    /// What it has said in sessions that it has not given out yet.
+    pub early: Early,
+    /// Whom it has sent with elicitations to other places.
+    pub elicitations: Elicitations,
+    /// How much longer it may be held up by slow readers.
+    pub stall: StallBudget,
+    /// How long a request to it may wait for its answer.
+    pub request_timeout: Option<Duration>,
+    /// What is on its way to it.
+    pub window: SendWindow,
+    /// Clients take turns before it; it is looked after then.
+    pub turns_due: Option<Moment>,
+    /// Lines, requests and sessions.
+    pub end: Endpoint,
+}
+
+impl Worker {
+    /// A worker that is being started.
+    pub(super) fn new(now: Moment, name: WorkerName, slot: Option<usize>, request_timeout: Option<Duration>) -> Self {
+        Self {
+            pool: name.pool,
+            slot,
+            name,
+            owner: None,
+            process: Process { started: now, ..Process::default() },
+            answering: Answering::default(),
+            creating: Creating::default(),
+            audience: Audience::default(),
+            early: Early::default(),
+            elicitations: Elicitations::default(),
+            stall: StallBudget::default(),
+            request_timeout,
+            window: SendWindow::default(),
+            turns_due: None,
+            end: Endpoint { partial: Partial::of_any_depth(), ..Endpoint::default() },
+        }
+    }
+
+    /// What people call it: no two that live have the same place in a pool, and none ever has its number (spec 3.3.6).
+    pub(crate) fn name(&self) -> WorkerName {
+        self.name
+    }
+
+    /// Whether it may be giving out the name of a session just now.
+    pub(crate) fn may_give_out_a_name(&self) -> bool {
+        self.creating.asked > 0 || self.creating.may_follow
+    }
+
+    /// It has got a request to answer. If it has no other one, it is watched, and looked at when the moment comes that is
+    /// given.
+    #[inline]
+    pub(crate) fn begin_answering(&mut self, now: Moment) -> Option<Moment> {
+        if self.end.unanswered.count == 1 { self.answering.watch(now) } else { None }
+    }
+
+    /// Whether messages may be given to it.
+    pub(crate) fn takes_messages(&self) -> bool {
+        self.process.takes_messages()
+    }
+
+    /// Whether it runs, takes messages, and is not on probation.
+    pub(crate) fn serves(&self) -> bool {
+        self.runs() && !self.answering.is_on_probation()
+    }
+
+    /// Whether it runs and takes messages.
+    pub(crate) fn runs(&self) -> bool {
+        self.process.state == State::Running && self.takes_messages()
+    }
+
+    /// The client that waits for the first answer of this worker, which is its own and may still be starting.
+    pub(crate) fn starts_for(&self) -> Option<ClientKey> {
+        let waits = !self.answering.has_answered() && self.end.unanswered.count > 0 && self.takes_messages();
+        self.owner.filter(|_| waits)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STATES: [State; 5] = [State::Starting, State::Running, State::Stopping, State::Killed, State::Stopped];
+    const EVENTS: [Event; 7] = [
+        Event::Spawned,
+        Event::SpawnFailed,
+        Event::StdoutEnded,
+        Event::StdinBroken,
+        Event::Stop,
+        Event::Exited,
+        Event::Timer,
+    ];
+
+    #[test]
+    fn no_event_leads_back_to_an_earlier_state() {
+        for state in STATES {
+            for event in EVENTS {
+                let (next, _) = step(state, event);
+                assert!(next as u8 >= state as u8, "{state:?} {event:?} {next:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_worker_is_finished_only_after_it_has_been_reaped() {
+        for state in STATES {
+            for event in EVENTS {
+                let (next, action) = step(state, event);
+                if action == Action::Finish {
+                    assert_eq!(next, State::Stopped, "{state:?} {event:?}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! The pages and completions of both programs are written, and say what they are about.
+
+use std::fs;
+use std::process::Command;
+
+#[test]
+fn both_programs_have_pages_and_completions() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let status = Command::new(env!("CARGO_BIN_EXE_stdio-bus-manual")).arg(directory.path()).status();
+    assert!(status.expect("it can be run").success());
+    let read =
+        |name: &str| fs::read_to_string(directory.path().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
+    for (name, word) in [("stdio_bus", "listen"), ("stdio_bus-acp", "wss"), ("openai-agent", "endpoint")] {
+        let page = read(&format!("man/{name}.1"));
+        assert!(page.starts_with(".ie") && page.contains(word), "{name}: {page}");
+    }
+    for name in ["stdio_bus", "openai-agent"] {
+        for file in [format!("{name}.bash"), format!("{name}.fish"), format!("_{name}")] {
+            assert!(read(&format!("completions/{file}")).contains("check"), "{file}");
+        }
+    }
+}

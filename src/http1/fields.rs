@@ -1,0 +1,51 @@
+//! The fields of a head (RFC 9110, section 5).
+
+/// Most fields of a head, whatever its limit.
+pub(super) const MOST_FIELDS: usize = 100;
+
+/// The fields of a head, in their order. They borrow from its bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fields<'b>(pub(super) Vec<httparse::Header<'b>>);
+
+/// A field that may stand once stands twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Twice;
+
+impl<'b> Fields<'b> {
+    /// The values of a field, one for each line of it.
+    pub fn values(&self, name: &str) -> impl Iterator<Item = &'b [u8]> {
+        self.0.iter().filter(move |field| field.name.eq_ignore_ascii_case(name)).map(|field| field.value)
+    }
+
+    /// The value of a field that may stand once.
+    ///
+    /// # Errors
+    /// It stands more than once.
+    pub fn only(&self, name: &str) -> Result<Option<&'b [u8]>, Twice> {
+        let mut values = self.values(name);
+        let first = values.next();
+        if values.next().is_some() { Err(Twice) } else { Ok(first) }
+    }
+
+    /// The elements of a list, which may be written in one line or in several.
+    pub fn elements(&self, name: &str) -> impl Iterator<Item = &'b [u8]> {
+        let elements = self.values(name).flat_map(|value| value.split(|byte| *byte == b','));
+        elements.map(<[u8]>::trim_ascii).filter(|element| !element.is_empty())
+    }
+
+    /// Whether a list has this element, in whatever case.
+    pub fn has(&self, name: &str, element: &str) -> bool {
+        self.elements(name).any(|other| other.eq_ignore_ascii_case(element.as_bytes()))
+    }
+}
+
+/// A value without what would hide in a log or on a terminal, and no longer than 255 characters.
+pub fn printable(text: &[u8]) -> String {
+    let visible = |letter: char| if letter.is_control() { char::REPLACEMENT_CHARACTER } else { letter };
+    String::from_utf8_lossy(text).chars().take(255).map(visible).collect()
+}
+
+/// Whether it can be sent within one word of a head.
+pub fn is_word(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic())
+}

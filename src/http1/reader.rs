@@ -1,0 +1,222 @@
+//! The messages of one connection, one after the other: heads, pieces of bodies, ends. The caller keeps the
+//! bytes, shows what is not dealt with yet, and goes on behind what an event says that it has taken.
+
+use std::time::Duration;
+
+use super::body::{Body, Piece};
+use super::error::Error;
+use super::head::{Found, Method, Request, Response, Search};
+use super::{LONGEST_ANSWER, LONGEST_HEAD, MOST_FIELDS};
+use crate::bus::port::Moment;
+
+/// What comes next on a connection. `H` is the head of a request or of an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event<'b, H> {
+    /// Nothing before more bytes come. So many of these are dealt with.
+    More(usize),
+    /// A head, which says how many bytes it has.
+    Head(H),
+    /// A piece of a body.
+    Data {
+        /// The piece itself.
+        data: &'b [u8],
+        /// How many bytes are dealt with: with what told of its length, they may be more.
+        length: usize,
+    },
+    /// The end of a message, with so many bytes of it.
+    End(usize),
+    /// Nothing that comes can be understood any more.
+    Wrong(Error),
+}
+
+/// What a request may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Bytes of a body.
+    pub body: u64,
+    /// From the first byte of a head, or from the begin of the connection, to its end.
+    pub head_time: Duration,
+    /// How long a body may stand still.
+    pub body_time: Duration,
+    /// Between the end of an answer and the next request.
+    pub idle_time: Duration,
+}
+
+/// Reads one head, however it comes.
+#[derive(Clone, Debug, Default)]
+pub struct HeadReader {
+    search: Search,
+}
+
+impl HeadReader {
+    /// Reads what has come so far, all of it each time; none if the head goes on.
+    ///
+    /// # Errors
+    /// It is no head that can be answered otherwise.
+    pub fn read<'b>(&mut self, bytes: &'b [u8]) -> Result<Option<Request<'b>>, Error> {
+        // What speaks something else (TLS, NDJSON) should not have to say 8 KiB of it.
+        if bytes.first().is_some_and(|first| !first.is_ascii_uppercase()) {
+            return Err(Error::NOT_HTTP);
+        }
+        match self.search.look(bytes, LONGEST_HEAD) {
+            Found::More => Ok(None),
+            Found::Whole(head) => Request::read(head, MOST_FIELDS, true).map(Some),
+            Found::Endless(begin) => Request::read(begin, MOST_FIELDS, false).map(Some),
+        }
+    }
+}
+
+/// Reads the requests of a connection. A caller that answers one before it asks for the event after its end lets pipelined
+/// requests wait where they are.
+#[derive(Clone, Debug)]
+pub struct RequestReader {
+    limits: Limits,
+    stage: Stage,
+    /// Since when that is waited for which comes next.
+    since: Moment,
+    /// Nothing of the next request has come since the last one ended.
+    is_idle: bool,
+    /// It was the last request of the connection.
+    is_last: bool,
+}
+
+#[derive(Clone, Debug)]
+enum Stage {
+    Head(HeadReader),
+    Body(Body),
+    Over,
+    Wrong(Error),
+}
+
+impl RequestReader {
+    /// One of a connection that begins now.
+    pub fn new(now: Moment, limits: Limits) -> Self {
+        let stage = Stage::Head(HeadReader::default());
+        Self { limits, stage, since: now, is_idle: false, is_last: false }
+    }
+
+    /// When what is waited for takes too long.
+    pub fn deadline(&self) -> Moment {
+        self.since.after(match self.stage {
+            Stage::Body(_) => self.limits.body_time,
+            _ if self.is_idle => self.limits.idle_time,
+            _ => self.limits.head_time,
+        })
+    }
+
+    /// Whether nothing of a request has come since the last one was answered.
+    pub fn is_idle(&self) -> bool {
+        self.is_idle
+    }
+
+    /// The last request was answered, and so many bytes of what follows it wait: the next one's time begins.
+    pub fn answered(&mut self, now: Moment, bytes: usize) {
+        (self.since, self.is_idle) = (now, bytes == 0);
+    }
+
+    /// What the first of the bytes are that are not dealt with yet.
+    pub fn next<'b>(&mut self, now: Moment, bytes: &'b [u8]) -> Event<'b, Request<'b>> {
+        let event = match &mut self.stage {
+            Stage::Over => Event::More(0),
+            Stage::Wrong(error) => Event::Wrong(*error),
+            Stage::Body(body) => piece(body, bytes),
+            Stage::Head(reader) => {
+                if self.is_idle && !bytes.is_empty() {
+                    (self.since, self.is_idle) = (now, false);
+                }
+                match reader.read(bytes) {
+                    Ok(Some(head)) => Event::Head(head),
+                    Ok(None) => Event::More(0),
+                    Err(error) => Event::Wrong(error),
+                }
+            }
+        };
+        self.follow(now, event)
+    }
+
+    /// Comes to the stage that an event leads to.
+    fn follow<'b>(&mut self, now: Moment, event: Event<'b, Request<'b>>) -> Event<'b, Request<'b>> {
+        match &event {
+            Event::Head(head) => {
+                (self.since, self.is_last) = (now, !head.keeps_alive);
+                match Body::new(head.body, self.limits.body) {
+                    Ok(body) => self.stage = Stage::Body(body),
+                    Err(error) => {
+                        self.stage = Stage::Wrong(error);
+                        return Event::Wrong(error);
+                    }
+                }
+            }
+            Event::End(_) if self.is_last => self.stage = Stage::Over,
+            Event::End(_) => self.stage = Stage::Head(HeadReader::default()),
+            Event::Data { .. } => self.since = now,
+            Event::Wrong(error) => self.stage = Stage::Wrong(*error),
+            Event::More(_) => {}
+        }
+        event
+    }
+}
+
+/// Reads the answers to one request: those that only say that another one follows (1xx), and the one that counts.
+#[derive(Clone, Debug)]
+pub struct ResponseReader {
+    to: Method,
+    most: u64,
+    search: Search,
+    body: Option<Body>,
+    /// It is the answer to an upgrade, behind which no HTTP follows.
+    has_switched: bool,
+}
+
+impl ResponseReader {
+    /// One for the answer to a request by this method, whose body has so many bytes at most.
+    pub fn new(to: Method, most: u64) -> Self {
+        Self { to, most, search: Search::default(), body: None, has_switched: false }
+    }
+
+    /// What the first of the bytes are that are not dealt with yet. `has_ended` says that no more will come.
+    pub fn next<'b>(&mut self, bytes: &'b [u8], has_ended: bool) -> Event<'b, Response<'b>> {
+        let Some(body) = &mut self.body else { return self.next_head(bytes, has_ended) };
+        match piece(body, bytes) {
+            Event::More(length) if has_ended && length == bytes.len() => match body.may_end() {
+                true => Event::End(length),
+                false => Event::Wrong(Error::CUT_OFF),
+            },
+            other => other,
+        }
+    }
+
+    fn next_head<'b>(&mut self, bytes: &'b [u8], has_ended: bool) -> Event<'b, Response<'b>> {
+        if self.has_switched {
+            return Event::End(0);
+        }
+        let head = match self.search.look(bytes, LONGEST_ANSWER) {
+            Found::Whole(head) => head,
+            Found::More if !has_ended => return Event::More(0),
+            Found::More if bytes.is_empty() => return Event::Wrong(Error::NOTHING),
+            Found::More | Found::Endless(_) => {
+                let is_none = Response::read(bytes, self.to).is_err_and(|error| error != Error::CUT_OFF);
+                return Event::Wrong(if is_none { Error::NOT_HTTP } else { Error::CUT_OFF });
+            }
+        };
+        let read = Response::read(head, self.to).and_then(|head| Ok((Body::new(head.body, self.most)?, head)));
+        match read {
+            Ok((body, head)) => {
+                self.search = Search::default();
+                self.has_switched = head.status == 101;
+                self.body = (head.status >= 200).then_some(body);
+                Event::Head(head)
+            }
+            Err(error) => Event::Wrong(error),
+        }
+    }
+}
+
+fn piece<'b, H>(body: &mut Body, bytes: &'b [u8]) -> Event<'b, H> {
+    match body.read(bytes) {
+        Ok((Piece::More, length)) => Event::More(length),
+        Ok((Piece::Data(data), length)) => Event::Data { data, length },
+        Ok((Piece::End, length)) => Event::End(length),
+        Err(error) => Event::Wrong(error),
+    }
+}

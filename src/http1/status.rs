@@ -1,0 +1,42 @@
+//! The statuses of RFC 9110, section 15, that are sent here.
+
+macro_rules! statuses {
+    ($($variant:ident $code:literal $name:literal,)*) => {
+        /// How a request ended.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[allow(missing_docs, reason = "their names say what they are")]
+        pub enum Status { $($variant,)* }
+
+        impl Status {
+            /// As a number.
+            pub fn code(self) -> u16 {
+                match self { $(Self::$variant => $code,)* }
+            }
+
+            /// As it is called.
+            pub fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)* }
+            }
+        }
+    };
+}
+
+statuses! {
+    SwitchingProtocols 101 "Switching Protocols",
+    Ok 200 "OK",
+    Accepted 202 "Accepted",
+    BadRequest 400 "Bad Request",
+    Unauthorized 401 "Unauthorized",
+    Forbidden 403 "Forbidden",
+    NotFound 404 "Not Found",
+    MethodNotAllowed 405 "Method Not Allowed",
+    RequestTimeout 408 "Request Timeout",
+    ContentTooLarge 413 "Content Too Large",
+    TargetTooLong 414 "URI Too Long",
+    ExpectationFailed 417 "Expectation Failed",
+    UpgradeRequired 426 "Upgrade Required",
+    FieldsTooLarge 431 "Request Header Fields Too Large",
+    NotImplemented 501 "Not Implemented",
+    Unavailable 503 "Service Unavailable",
+    VersionNotSupported 505 "HTTP Version Not Supported",
+}

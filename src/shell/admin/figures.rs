@@ -1,0 +1,271 @@
+//! The figures of the daemon: one table says what each is called in `/metrics`, what it means, which member of
+//! `/status.json`, or which column of the table of pools or listeners, it is, and what it is made from.
+
+use serde_json::Value;
+
+use super::samples::{Gathered, Number, STATES, Samples};
+use super::view::View;
+use crate::bus::overview::{Level, Levels, PoolRow};
+use crate::bus::readiness::Readiness;
+use crate::bus::stats::Stats;
+use crate::bus::tally::{ENDS, Outcome};
+use Number::{Count, Flag, Fraction, Known};
+use Write::{Many, One};
+
+/// What a figure has a sample for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Over {
+    /// The daemon.
+    All,
+    /// Each pool.
+    Pools,
+    /// Each listener.
+    Listeners,
+}
+
+/// One figure, or several that differ in a label.
+pub(super) struct Figure {
+    pub name: &'static str,
+    pub kind: &'static str,
+    pub help: &'static str,
+    pub over: Over,
+    /// What JSON calls it, if that has it: a member, perhaps of a member.
+    pub member: Option<&'static str>,
+    pub write: Write,
+}
+
+/// How its samples are made.
+pub(super) enum Write {
+    One(fn(&Scene<'_>, usize) -> Number),
+    Many(fn(&mut Samples<'_>, &Scene<'_>, usize)),
+}
+
+/// What samples are made from.
+pub(super) struct Scene<'a> {
+    pub view: &'a View<'a>,
+    pub stats: Stats,
+    /// What has to be counted. Nothing that JSON has is made from it.
+    pub gathered: &'a Gathered,
+}
+
+impl Scene<'_> {
+    fn pool(&self, at: usize) -> PoolRow<'_> {
+        self.view.bus.pool_row(at).expect("parts are pools of the bus")
+    }
+}
+
+/// Puts the figures of a part into its object.
+pub(super) fn add_members(view: &View<'_>, over: Over, at: usize, object: &mut Value) {
+    let gathered = Gathered::default();
+    let scene = Scene { view, stats: view.bus.stats(), gathered: &gathered };
+    for figure in FIGURES.iter().filter(|figure| figure.over == over) {
+        if let (Some(member), One(value)) = (figure.member, &figure.write) {
+            let place = member.split('/').fold(&mut *object, |object, name| &mut object[name]);
+            *place = value(&scene, at).into();
+        }
+    }
+}
+
+/// A table of the core that has only so much room.
+pub(super) struct Table {
+    /// What JSON and people call it.
+    pub member: &'static str,
+    pub name: &'static str,
+    pub level: fn(&Levels) -> Level,
+}
+
+pub(super) const TABLES: [Table; 4] = [
+    Table { member: "clients", name: "client connections", level: |levels| levels.clients },
+    Table { member: "sessions", name: "sessions", level: |levels| levels.sessions },
+    Table { member: "requests", name: "pending requests of clients", level: |levels| levels.requests },
+    Table { member: "worker_requests", name: "pending requests of workers", level: |levels| levels.worker_requests },
+];
+
+fn free(level: Level) -> u64 {
+    (level.most - level.used) as u64
+}
+
+fn is_ready(readiness: Option<Readiness>) -> bool {
+    readiness.is_some_and(|readiness| readiness.is_ready())
+}
+
+/// A line of what it is, and one of what it is made from.
+macro_rules! figures {
+    ($($kind:ident $name:literal $(as $member:literal)? of $over:ident: $help:literal; $write:ident $value:expr;)*) => {
+        &[$(Figure {
+            name: $name,
+            kind: stringify!($kind),
+            help: $help,
+            over: Over::$over,
+            member: figures!(@member $($member)?),
+            write: $write($value),
+        },)*]
+    };
+    (@member) => { None };
+    (@member $member:literal) => { Some($member) };
+}
+
+pub(super) const FIGURES: &[Figure] = figures! {
+    gauge "stdio_bus_build_info" of All:
+        "Always 1; its labels say which version runs, and whether io_uring (ring) or epoll carries the bytes.";
+        Many |out, it, _| out.labelled(&[("version", env!("CARGO_PKG_VERSION")), ("io", it.view.io)], 1.0);
+    gauge "stdio_bus_start_time_seconds" of All: "When the daemon was started, in seconds since 1970.";
+        One |it, _| Fraction(it.view.started_at.seconds());
+    gauge "stdio_bus_ready" of All: "Whether /readyz says yes.";
+        One |it, _| Flag(is_ready(Some(it.view.bus.readiness())));
+    gauge "stdio_bus_draining" of All: "Whether the daemon shuts down.";
+        One |it, _| Flag(it.view.bus.readiness() == Readiness::Draining);
+    gauge "stdio_bus_listener_ready" as "ready" of Listeners: "Whether /readyz?listener=N says yes.";
+        One |it, at| Flag(is_ready(it.view.bus.listener_readiness(at)));
+    gauge "stdio_bus_pool_ready" as "ready" of Pools: "Whether /readyz?pool=ID says yes.";
+        One |it, at| Flag(is_ready(it.view.bus.pool_readiness(at)));
+    gauge "stdio_bus_clients" of Listeners: "Client connections.";
+        One |it, at| Count(it.gathered.clients.get(at).copied().unwrap_or_default() as u64);
+    gauge "stdio_bus_client_slots_free" of All: "Connections that could still be taken.";
+        One |it, _| Count(free(it.view.bus.levels().clients));
+    gauge "stdio_bus_sessions" of All: "Sessions that have an owner.";
+        One |it, _| Count(it.stats.sessions as u64);
+    gauge "stdio_bus_session_slots_free" of All: "Sessions that could still be made.";
+        One |it, _| Count(free(it.view.bus.levels().sessions));
+    gauge "stdio_bus_session_names_held" as "names_held" of All:
+        "Names of sessions whose owners have left, which nobody else gets.";
+        One |it, _| Count(it.view.bus.levels().held as u64);
+    gauge "stdio_bus_requests_pending" of Pools:
+        "Requests of clients that workers have not answered and that somebody waits for.";
+        One |it, at| Count(it.gathered.pools[at].pending as u64);
+    gauge "stdio_bus_requests_pending_oldest_seconds" of Pools:
+        "How long the oldest of them has waited; 0 if there is none.";
+        One |it, at| Fraction(it.gathered.pools[at].oldest.as_secs_f64());
+    gauge "stdio_bus_request_slots_free" of All: "Requests of clients that could still be taken.";
+        One |it, _| Count(free(it.view.bus.levels().requests));
+    gauge "stdio_bus_worker_requests_pending" of All: "Requests of workers that clients have not answered.";
+        One |it, _| Count(it.view.bus.levels().worker_requests.used as u64);
+    counter "stdio_bus_requests_total" of Pools: "Requests that were passed on to a worker, by what became of them.";
+        Many |out, it, at| {
+            for outcome in Outcome::ALL {
+                let count = it.pool(at).tally.requests(*outcome);
+                out.labelled(&[("outcome", outcome.name())], count as f64);
+            }
+        };
+    counter "stdio_bus_request_errors_total" of Pools:
+        "Requests of clients that the daemon has answered with an error of its own, by the reason that stands in \
+         the log; without a pool those that were for none or for one of several.";
+        Many |out, it, at| {
+            out.errors(&it.pool(at).tally.errors);
+            if at + 1 == it.view.pools.len() {
+                out.part = Some(("pool", String::new()));
+                out.errors(it.view.bus.errors_of_no_pool());
+            }
+        };
+    histogram "stdio_bus_request_duration_seconds" of Pools:
+        "From passing a request on until its answer came, with a result or an error.";
+        Many |out, it, at| out.histogram(&it.pool(at).tally.durations);
+    gauge "stdio_bus_workers" of Pools: "Workers by state.";
+        Many |out, it, at| {
+            for (state, count) in STATES.iter().zip(it.gathered.pools[at].states) {
+                out.labelled(&[("state", state)], count as f64);
+            }
+        };
+    gauge "stdio_bus_worker_seats" of Pools:
+        "Workers that a pool wants to have: there, waiting for their restart, or given up.";
+        Many |out, it, at| {
+            let pool = it.pool(at);
+            let there = pool.instances - pool.waiting - pool.given_up;
+            for (state, count) in [("filled", there), ("waiting", pool.waiting), ("given_up", pool.given_up)] {
+                out.labelled(&[("state", state)], count as f64);
+            }
+        };
+    counter "stdio_bus_worker_starts_total" as "starts" of Pools: "Processes of workers that were started.";
+        One |it, at| Count(it.pool(at).tally.starts);
+    counter "stdio_bus_worker_start_failures_total" as "start_failures" of Pools: "Workers that could not be started.";
+        One |it, at| Count(it.pool(at).tally.start_failures);
+    counter "stdio_bus_worker_exits_total" of Pools:
+        "Workers that ended by themselves or were replaced for what they did, by the reason that stands in the log.";
+        Many |out, it, at| {
+            for reason in ENDS {
+                out.labelled(&[("reason", reason.name())], it.pool(at).tally.exits(reason) as f64);
+            }
+        };
+    counter "stdio_bus_worker_stops_total" of Pools:
+        "Workers that ended as asked: by the operator, with their client, or at the end.";
+        One |it, at| Count(it.pool(at).tally.stops);
+    counter "stdio_bus_worker_restarts_total" as "restarts" of Pools: "Restarts that an unasked exit led to.";
+        One |it, at| Count(it.pool(at).tally.restarts);
+    counter "stdio_bus_worker_seats_given_up_total" of Pools: "Seats that were given up after too many restarts.";
+        One |it, at| Count(it.pool(at).tally.given_up);
+    counter "stdio_bus_client_lines_received_total" as "totals/client_lines_received" of All:
+        "Lines taken from clients.";
+        One |it, _| Count(it.stats.lines_from_clients);
+    counter "stdio_bus_client_lines_sent_total" as "totals/client_lines_sent" of All:
+        "Lines queued for clients, error replies included.";
+        One |it, _| Count(it.stats.lines_to_clients);
+    counter "stdio_bus_worker_lines_received_total" as "totals/worker_lines_received" of All:
+        "Lines taken from workers.";
+        One |it, _| Count(it.stats.lines_from_workers);
+    counter "stdio_bus_worker_lines_sent_total" as "totals/worker_lines_sent" of All: "Lines queued for workers.";
+        One |it, _| Count(it.stats.lines_to_workers);
+    counter "stdio_bus_client_received_bytes_total" as "totals/client_bytes_received" of All:
+        "Bytes taken from clients.";
+        One |it, _| Count(it.stats.bytes_from_clients);
+    counter "stdio_bus_client_sent_bytes_total" as "totals/client_bytes_sent" of All: "Bytes queued for clients.";
+        One |it, _| Count(it.stats.bytes_to_clients);
+    counter "stdio_bus_worker_received_bytes_total" as "totals/worker_bytes_received" of All:
+        "Bytes taken from workers.";
+        One |it, _| Count(it.stats.bytes_from_workers);
+    counter "stdio_bus_worker_sent_bytes_total" as "totals/worker_bytes_sent" of All: "Bytes queued for workers.";
+        One |it, _| Count(it.stats.bytes_to_workers);
+    counter "stdio_bus_error_replies_total" as "totals/error_replies" of All:
+        "Errors that the daemon itself has answered with.";
+        One |it, _| Count(it.stats.error_replies);
+    counter "stdio_bus_ids_replaced_total" of All: "Request ids that were replaced.";
+        One |it, _| Count(it.stats.ids_translated);
+    counter "stdio_bus_unsent_bytes_total" of All: "Bytes that were queued for a connection when it was closed.";
+        One |it, _| Count(it.stats.bytes_unsent);
+    gauge "stdio_bus_client_queued_bytes" of All: "Bytes queued for clients and not sent.";
+        One |it, _| Count(it.gathered.client_queued as u64);
+    gauge "stdio_bus_worker_queued_bytes" of Pools: "Bytes queued for workers and not sent.";
+        One |it, at| Count(it.gathered.pools[at].queued as u64);
+    gauge "stdio_bus_clients_paused" of All:
+        "Clients that are not read because somebody else has no room or is served first.";
+        One |it, _| Count(it.gathered.clients_paused as u64);
+    gauge "stdio_bus_clients_awaiting_workers" of All:
+        "Clients that wait for a worker of their own to be started, or for its first answer.";
+        One |it, _| Count(it.stats.awaiting_workers as u64);
+    counter "stdio_bus_clients_paused_seconds_total" of All: "How long clients were not read for that, all together.";
+        One |it, _| Fraction((it.stats.clients_paused + it.gathered.clients_paused_for).as_secs_f64());
+    gauge "stdio_bus_workers_paused" of Pools: "Workers that are not read because a client has no room.";
+        One |it, at| Count(it.gathered.pools[at].paused as u64);
+    counter "stdio_bus_workers_paused_seconds_total" of All: "How long workers were not read for that, all together.";
+        One |it, _| Fraction((it.stats.workers_paused + it.gathered.workers_paused_for).as_secs_f64());
+    gauge "stdio_bus_memory_bytes" as "memory/used" of All: "Memory of unfinished lines, queues and held lines.";
+        One |it, _| Count(it.view.memory as u64);
+    gauge "stdio_bus_memory_limit_bytes" as "memory/most" of All: "limits.max_memory.";
+        One |it, _| Count(it.view.max_memory as u64);
+    counter "stdio_bus_events_total" of All:
+        "What was dropped, closed or changed, by the reason that stands in the log.";
+        Many |out, it, _| {
+            for (reason, count) in it.view.bus.reasons() {
+                out.labelled(&[("reason", reason.name())], count as f64);
+            }
+        };
+    histogram "stdio_bus_turn_duration_seconds" of All: "How long each turn of the loop has worked, without its wait.";
+        Many |out, it, _| out.histogram(it.view.turns);
+    counter "stdio_bus_log_lines_lost_total" as "log/lines_lost" of All:
+        "Lines of the log that found no room or could not be written.";
+        One |it, _| Count(it.view.log_lines_lost);
+    gauge "stdio_bus_admin_connections" of All: "Connections of the admin listener.";
+        One |it, _| Count(it.view.admin_connections as u64);
+    counter "process_cpu_seconds_total" of All: "Processor time of the daemon itself, without its workers.";
+        One |it, _| Fraction(it.gathered.process.cpu_seconds);
+    gauge "process_resident_memory_bytes" of All: "Memory of the daemon itself that is in RAM.";
+        One |it, _| Known(it.gathered.process.resident_bytes);
+    gauge "process_virtual_memory_bytes" of All: "Address space of the daemon itself.";
+        One |it, _| Known(it.gathered.process.virtual_bytes);
+    gauge "process_open_fds" of All: "File descriptors that the daemon has open.";
+        One |it, _| Known(it.gathered.process.open_descriptors);
+    gauge "process_max_fds" of All: "File descriptors that it may have open.";
+        One |it, _| Known(it.gathered.process.most_descriptors);
+    gauge "process_start_time_seconds" of All:
+        "The same as stdio_bus_start_time_seconds, under the name that dashboards of processes ask for.";
+        One |it, _| Fraction(it.view.started_at.seconds());
+};

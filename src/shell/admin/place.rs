@@ -1,0 +1,55 @@
+//! A listener for clients, as people call it.
+
+/// See the top of the file.
+pub(super) struct Place {
+    /// As it stands in the configuration or on the command line.
+    pub asked: String,
+    /// The addresses of its sockets.
+    pub bound: Vec<String>,
+    /// The path of its WebSocket.
+    pub path: Option<String>,
+}
+
+/// What an address may begin with.
+const KINDS: [&str; 4] = ["tcp://", "ws://", "ws+unix:", "unix:"];
+
+impl Place {
+    /// What it is called where names have to be few: its first address.
+    pub(super) fn label(&self) -> &str {
+        self.bound.first().unwrap_or(&self.asked)
+    }
+
+    /// Whether this address means it, with or without the kind in front; that of a WebSocket without its path, too.
+    pub(super) fn is_called(&self, name: &str) -> bool {
+        let name = KINDS.into_iter().find_map(|kind| name.strip_prefix(kind)).unwrap_or(name);
+        let is_same = |known: &String| {
+            let known = KINDS.into_iter().find_map(|kind| known.strip_prefix(kind)).unwrap_or(known);
+            let socket = self.path.as_ref().and_then(|path| known.strip_suffix(path.as_str()));
+            known == name || socket.is_some_and(|socket| socket.strip_suffix(':').unwrap_or(socket) == name)
+        };
+        is_same(&self.asked) || self.bound.iter().any(is_same)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listener_is_found_by_any_way_to_write_its_address() {
+        let place = |asked: &str, bound: &str, path: Option<&str>| Place {
+            asked: asked.to_owned(),
+            bound: vec![bound.to_owned()],
+            path: path.map(str::to_owned),
+        };
+        let web = place("ws://localhost:9000/acp", "ws://127.0.0.1:9000/acp", Some("/acp"));
+        for name in ["127.0.0.1:9000", "ws://127.0.0.1:9000/acp", "tcp://127.0.0.1:9000", "localhost:9000"] {
+            assert!(web.is_called(name), "{name}");
+        }
+        assert!(!web.is_called("127.0.0.1:900") && !web.is_called("acp"));
+        let file = place("ws+unix:/run/a:/acp", "ws+unix:/run/a:/acp", Some("/acp"));
+        assert!(file.is_called("/run/a") && file.is_called("unix:/run/a") && !file.is_called("/run"));
+        let tcp = place("tcp://127.0.0.1:0", "tcp://127.0.0.1:9001", None);
+        assert!(["127.0.0.1:9001", "tcp://127.0.0.1:0", "127.0.0.1:0"].iter().all(|name| tcp.is_called(name)));
+    }
+}

@@ -1,0 +1,154 @@
+//! Samples of metrics as Prometheus reads them, and what has to be counted for some.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::bus::histogram::Histogram;
+use crate::bus::tally::Errors;
+use crate::shell::workers::usage::Usage;
+
+/// The states of a worker, by their numbers.
+pub(super) const STATES: [&str; 5] = ["starting", "running", "stopping", "killed", "stopped"];
+
+/// What a figure comes to.
+#[derive(Clone, Copy)]
+pub(super) enum Number {
+    Count(u64),
+    Fraction(f64),
+    Flag(bool),
+    /// It may not be known.
+    Known(Option<u64>),
+}
+
+impl From<Number> for Value {
+    fn from(number: Number) -> Self {
+        match number {
+            Number::Count(count) => count.into(),
+            Number::Fraction(number) => number.into(),
+            Number::Flag(flag) => flag.into(),
+            Number::Known(count) => count.into(),
+        }
+    }
+}
+
+/// What the tables add up to.
+#[derive(Default)]
+pub(super) struct Gathered {
+    /// Clients of each listener.
+    pub clients: Vec<usize>,
+    pub client_queued: usize,
+    pub clients_paused: usize,
+    /// For how long those are paused that are paused now.
+    pub clients_paused_for: Duration,
+    pub workers_paused_for: Duration,
+    pub pools: Vec<OfPool>,
+    pub process: Usage,
+}
+
+#[derive(Clone, Default)]
+pub(super) struct OfPool {
+    pub states: [usize; STATES.len()],
+    pub queued: usize,
+    pub paused: usize,
+    pub pending: usize,
+    pub oldest: Duration,
+}
+
+/// Writes the samples of one figure.
+pub(super) struct Samples<'a> {
+    pub out: &'a mut Vec<u8>,
+    pub name: &'static str,
+    /// The label of its part, if it has one.
+    pub part: Option<(&'static str, String)>,
+}
+
+impl Samples<'_> {
+    fn one(&mut self, value: f64) {
+        self.labelled(&[], value);
+    }
+
+    pub(super) fn labelled(&mut self, labels: &[(&str, &str)], value: f64) {
+        self.sample("", labels, value);
+    }
+
+    fn sample(&mut self, suffix: &str, labels: &[(&str, &str)], value: f64) {
+        let mut line = format!("{}{suffix}", self.name);
+        let part = self.part.as_ref().map(|(name, value)| (*name, value.as_str()));
+        let mut before = '{';
+        for (name, value) in part.into_iter().chain(labels.iter().copied()) {
+            let _ = write!(line, "{before}{name}=\"");
+            for character in value.chars() {
+                match character {
+                    '\\' => line.push_str("\\\\"),
+                    '"' => line.push_str("\\\""),
+                    '\n' => line.push_str("\\n"),
+                    other => line.push(other),
+                }
+            }
+            line.push('"');
+            before = ',';
+        }
+        let _ = writeln!(line, "{} {value}", if before == ',' { "}" } else { "" });
+        self.out.extend_from_slice(line.as_bytes());
+    }
+
+    /// No sample where it is not known.
+    pub(super) fn number(&mut self, number: Number) {
+        match number {
+            Number::Count(count) => self.one(count as f64),
+            Number::Fraction(number) => self.one(number),
+            Number::Flag(flag) => self.one(if flag { 1.0 } else { 0.0 }),
+            Number::Known(count) => count.into_iter().for_each(|count| self.one(count as f64)),
+        }
+    }
+
+    pub(super) fn errors(&mut self, errors: &Errors) {
+        for (reason, count) in errors.iter() {
+            self.labelled(&[("reason", reason.name())], count as f64);
+        }
+    }
+
+    pub(super) fn histogram(&mut self, histogram: &Histogram) {
+        for (bound, count) in histogram.cumulative() {
+            let bound = bound.as_secs_f64().to_string();
+            self.sample("_bucket", &[("le", &bound)], count as f64);
+        }
+        self.sample("_bucket", &[("le", "+Inf")], histogram.count() as f64);
+        self.sample("_sum", &[], histogram.sum().as_secs_f64());
+        self.sample("_count", &[], histogram.count() as f64);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_are_escaped_and_numbers_are_plain() {
+        let mut out = Vec::new();
+        let part = Some(("pool", "a\"b\\c\nd".to_owned()));
+        let mut samples = Samples { out: &mut out, name: "n", part };
+        samples.labelled(&[("state", "x")], 0.00001);
+        samples.one(12_345_678_901_234.0);
+        Samples { out: &mut out, name: "m", part: None }.one(1.5);
+        let text = String::from_utf8(out).expect("it is text");
+        assert_eq!(
+            text,
+            "n{pool=\"a\\\"b\\\\c\\nd\",state=\"x\"} 0.00001\nn{pool=\"a\\\"b\\\\c\\nd\"} 12345678901234\nm 1.5\n"
+        );
+    }
+
+    #[test]
+    fn a_histogram_ends_with_everything() {
+        let mut histogram = Histogram::default();
+        histogram.observe(Duration::from_millis(3));
+        let mut out = Vec::new();
+        Samples { out: &mut out, name: "h", part: None }.histogram(&histogram);
+        let text = String::from_utf8(out).expect("it is text");
+        assert!(text.starts_with("h_bucket{le=\"0.00001\"} 0\n"), "{text}");
+        assert!(text.contains("h_bucket{le=\"0.0025\"} 0\nh_bucket{le=\"0.005\"} 1\n"), "{text}");
+        assert!(text.ends_with("h_bucket{le=\"1000\"} 1\nh_bucket{le=\"+Inf\"} 1\nh_sum 0.003\nh_count 1\n"), "{text}");
+    }
+}

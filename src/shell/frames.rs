@@ -1,0 +1,95 @@
+//! What the frames of a WebSocket want beside their lines: pings are sent and answered, and how it ends is told both ways.
+
+use super::connection::{Closing, Connection};
+use super::reactor::Reactor;
+use super::websocket::{Beat, Ending};
+use crate::bus::port::{Input, Moment, Peer, Reason};
+use crate::io::Io;
+use crate::websocket::close::{self, Fault};
+use crate::websocket::encode;
+
+impl<I: Io> Reactor<I> {
+    /// Frames of a WebSocket were decoded: what they want beside their lines is done.
+    pub(super) fn after_frames(&mut self, now: Moment, slot: usize) {
+        let Some(connection) = self.connections.get_mut(slot) else { return };
+        let Some(framing) = connection.outbox.framing() else { return };
+        if framing.control_waits() {
+            self.connections.mark_dirty(slot);
+        }
+        let connection = &mut self.connections[slot];
+        if let (Some(web), Peer::Client(client)) = (&mut connection.web, connection.peer)
+            && web.take_binary()
+        {
+            self.tell(now, Input::BinaryIgnored { client });
+        }
+        self.schedule(slot);
+        self.tell_ending(now, slot);
+    }
+
+    /// Tells the core that a WebSocket has said its last, once it has all its lines.
+    pub(super) fn tell_ending(&mut self, now: Moment, slot: usize) {
+        let connection = &mut self.connections[slot];
+        if connection.is_waiting_to_be_read() {
+            return;
+        }
+        let (Some(web), Peer::Client(client)) = (&mut connection.web, connection.peer) else { return };
+        let Some(ending) = web.take_ending() else { return };
+        let input = match ending {
+            Ending::Left(_) => Input::Left { client },
+            Ending::Fault(Fault { code, reason }) => {
+                let is_too_long = code == close::TOO_BIG;
+                let why = format!("{reason} (WebSocket close code {code})");
+                Input::Faulty { client, why, is_too_long }
+            }
+        };
+        self.tell(now, input);
+    }
+
+    /// The core closes a client for this reason: what a WebSocket is told with its last frame.
+    pub(super) fn set_close_frame(&mut self, slot: usize, why: Reason) {
+        if let Some(web) = &mut self.connections[slot].web {
+            web.set_close_frame(why);
+        }
+    }
+
+    /// Queues the last frame of a WebSocket, if it is still to come. True if it was queued now.
+    pub(super) fn queue_close_frame(&mut self, slot: usize) -> bool {
+        let connection = &mut self.connections[slot];
+        let (Some(web), Some(framing)) = (&mut connection.web, connection.outbox.framing()) else { return false };
+        let Some((code, reason)) = web.take_close_frame() else { return false };
+        framing.queue_control(&encode::close(code, reason, None));
+        self.schedule(slot);
+        true
+    }
+
+    /// A WebSocket is pinged from now on when it is silent.
+    pub(super) fn begin_pings(&mut self, now: Moment, slot: usize, number: u64) {
+        if let Some(web) = &mut self.connections[slot].web {
+            web.heartbeat().begin(now, number);
+            self.schedule(slot);
+        }
+    }
+
+    /// Pings a connection that has been silent, and ends one that does not answer.
+    pub(super) fn ping(&mut self, now: Moment, slot: usize) {
+        let connection = &mut self.connections[slot];
+        let Connection { web: Some(web), outbox, peer, closing, incoming, .. } = connection else { return };
+        // One that has ended what it says answers nothing, and one that is being closed need not.
+        if *closing >= Closing::AfterFlush || incoming.has_ended() {
+            return web.heartbeat().stop();
+        }
+        match web.heartbeat().check(now, !incoming.is_paused, !outbox.is_empty()) {
+            Beat::Nothing => {}
+            Beat::Ping => {
+                if let Some(framing) = outbox.framing() {
+                    framing.queue_control(&encode::ping(b"", None));
+                }
+                self.connections.mark_dirty(slot);
+            }
+            Beat::Dead(timeout) => {
+                let (peer, seconds) = (*peer, timeout.as_secs());
+                self.broken(now, slot, peer, format!("it has not answered a ping within {seconds} s"));
+            }
+        }
+    }
+}

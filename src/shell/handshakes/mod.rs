@@ -1,0 +1,354 @@
+//! Handshakes: connections that are no clients yet, since a PROXY header is still to come that says whom they bring, or the
+//! request that a WebSocket begins with. They take no slot of a client and are nobody to the core until they have said
+//! that, or their time is up.
+//!
+//! Invariants: the kernel holds one operation of each of them, and it goes when that completes. Whatever changes what one
+//! waits for, or whether, has it counted (`state.rs`).
+
+pub(super) mod state;
+mod tokens;
+pub(super) mod upgrade;
+
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+use rustix::net::{Shutdown, shutdown};
+
+use super::connection::Connection;
+use super::framing::Framing;
+use super::operation::Operation;
+use super::reactor::Reactor;
+use super::timers::Timer;
+use super::turn::Shell;
+use super::websocket::WebSocket;
+use crate::bus::port::{Input, Moment, Names, Origin, Place, Source};
+use crate::http1::Status;
+use crate::io::{Io, Submission};
+use crate::proxy::{self, Reading};
+use crate::websocket::answer::Refusal;
+use crate::websocket::request;
+use state::{AcceptedSocket, Over, PendingHandshake, Stage};
+use upgrade::{Decision, RETRY_AFTER};
+
+/// How long the request of a WebSocket may take.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// What it is told that its place is needed.
+const CROWDED: &str = "more connections wait than there is room for, and it is one of the source that has most of them";
+/// What it is told that others of its source are there.
+const SHARE: &str = "with those that wait to be let in, its source has more connections than this listener takes from one \
+                     (listeners[].max_connections)";
+/// How long a connection that is refused may take to read why.
+const LINGER: Duration = Duration::from_secs(1);
+
+impl<I: Io> Reactor<I> {
+    /// Hands the kernel the next operation of a handshake.
+    fn wait(&mut self, slot: usize) {
+        let handshake = &mut self.handshakes[slot];
+        let socket = handshake.accepted.socket.as_raw_fd();
+        let receive =
+            |room: &mut [u8]| Submission::ReceiveInto { socket, into: room.as_mut_ptr(), bytes: room.len() as u32 };
+        let submission = match &mut handshake.stage {
+            Stage::Header { .. } | Stage::Request(_) => receive(handshake.received.room()),
+            Stage::Answer { bytes, sent } => {
+                let rest = &bytes[*sent..];
+                Submission::Send { socket, from: rest.as_ptr(), bytes: rest.len() as u32, now_or_never: false }
+            }
+            Stage::End => receive(handshake.received.waste()),
+        };
+        // SAFETY: the handshake stays, with its socket and its bytes, until this completes.
+        unsafe { self.io.submit(submission, Operation::Handshake.token(slot)) };
+    }
+
+    /// Comes to the next stage, which has to be over at the deadline.
+    fn go_on(&mut self, slot: usize, stage: Stage, deadline: Moment) {
+        self.handshakes.go_on(slot, stage);
+        self.timers.set(Timer::Handshake(slot), &mut self.handshakes[slot].timer, Some(deadline));
+    }
+
+    /// A handshake is over.
+    fn remove_handshake(&mut self, slot: usize) -> PendingHandshake {
+        let mut handshake = self.handshakes.remove(slot);
+        self.timers.set(Timer::Handshake(slot), &mut handshake.timer, None);
+        handshake
+    }
+
+    /// Asks for the end of an operation. What becomes of its connection is decided when it completes.
+    fn end_wait(&mut self, slot: usize, over: Over) {
+        self.handshakes.end(slot, over);
+        self.timers.set(Timer::Handshake(slot), &mut self.handshakes[slot].timer, None);
+        self.cancel(Operation::Handshake, slot);
+    }
+
+    /// There are so many free slots: who is too many gives way.
+    pub(super) fn limit_handshakes(&mut self, free: usize) {
+        for _ in 0..self.handshakes.surplus(free) {
+            let Some(slot) = self.handshakes.first_to_give_way() else { return };
+            self.end_wait(slot, Over::Crowded);
+        }
+    }
+
+    /// Of a source that has said which it is, no more wait to be let in through a listener than it takes of them. One
+    /// is always heard, so that it can be told why it is not taken.
+    fn keep_share(&mut self, listener: usize, source: Source, room: usize) {
+        let is_of = |handshake: &PendingHandshake| handshake.is_request_of(listener, source);
+        let waiting = self.handshakes.waiting().filter(|(_, handshake)| is_of(handshake)).count();
+        for _ in room.max(1)..waiting {
+            let Some(slot) = self.handshakes.first_to_go(is_of) else { return };
+            self.end_wait(slot, Over::Surplus);
+        }
+    }
+
+    /// The time of a handshake is up.
+    pub(super) fn expire_handshake(&mut self, slot: usize) {
+        self.handshakes[slot].timer.reset();
+        self.end_wait(slot, Over::Late);
+    }
+
+    /// Nobody is let in any more.
+    pub(super) fn cancel_handshakes(&mut self) {
+        let waiting: Vec<usize> = self.handshakes.waiting().map(|(slot, _)| slot).collect();
+        waiting.into_iter().for_each(|slot| self.end_wait(slot, Over::Closed));
+    }
+
+    /// Closes a connection that brings nobody. `why` is told, unless it left without having said anything.
+    fn turn_away(&mut self, now: Moment, slot: usize, why: Option<&str>) {
+        let handshake = self.remove_handshake(slot);
+        let address = self.listeners.address(handshake.accepted.acceptor);
+        let place = handshake.accepted.place;
+        let is_web = matches!(handshake.stage, Stage::Request(_));
+        match why {
+            Some(why) => {
+                let why = format!("on {address} {why}");
+                let input = if is_web { Input::NotUpgraded { place, why } } else { Input::Unintroduced { place, why } };
+                self.tell(now, input);
+            }
+            None => tracing::debug!("{place} left {address} before it had said who it is"),
+        }
+        drop(handshake);
+        self.free_descriptor();
+    }
+
+    /// Tells a connection something, with which it ends.
+    fn end_with(&mut self, now: Moment, slot: usize, answer: String) {
+        self.go_on(slot, Stage::Answer { bytes: answer.into_bytes().into(), sent: 0 }, now.after(LINGER));
+        self.wait(slot);
+    }
+
+    /// Refuses a WebSocket.
+    fn refuse(&mut self, now: Moment, slot: usize, refusal: &Refusal) {
+        let AcceptedSocket { acceptor, place, .. } = self.handshakes[slot].accepted;
+        let address = self.listeners.address(acceptor);
+        let why = format!("on {address} {} ({})", refusal.why, refusal.status.code());
+        self.tell(now, Input::NotUpgraded { place, why });
+        self.end_with(now, slot, refusal.to_string());
+    }
+
+    /// An operation of somebody who is being told why it goes has completed.
+    fn ending_goes_on(&mut self, slot: usize, result: i32) {
+        let handshake = &mut self.handshakes[slot];
+        let is_over = handshake.over.is_some();
+        let goes_on = match (&mut handshake.stage, -result) {
+            (_, libc::EAGAIN | libc::EINTR) => true,
+            (Stage::Answer { bytes, sent }, _) if result > 0 => {
+                *sent += result as usize;
+                if *sent == bytes.len() {
+                    // Closed at once, what it has sent and nobody has read would take the answer with it (tcp(7)).
+                    let _ = shutdown(&handshake.accepted.socket, Shutdown::Write);
+                    handshake.stage = Stage::End;
+                }
+                true
+            }
+            (Stage::End, _) => result > 0,
+            _ => false,
+        };
+        if goes_on && !is_over {
+            return self.wait(slot);
+        }
+        drop(self.remove_handshake(slot));
+        self.free_descriptor();
+    }
+}
+
+impl<I: Io> Shell<I> {
+    /// A connection waits for what has to be said first: the header of a proxy, if one may come, and the request of a
+    /// WebSocket, if the listener speaks that.
+    pub(super) fn begin_handshake(&mut self, now: Moment, accepted: AcceptedSocket) {
+        let (listener, place) = (accepted.listener, accepted.place);
+        let proxy = self.bus.awaits_header(listener, place);
+        let is_introduced = proxy.is_none();
+        let (stage, deadline) = match proxy {
+            Some(proxy) => (Stage::Header { required: proxy.required }, now.after(proxy.timeout)),
+            None => (Stage::Request(request::Reader::default()), now.after(REQUEST_TIMEOUT)),
+        };
+        let reactor = &mut self.reactor;
+        let speaks_web = reactor.listeners.speaks_web(listener);
+        let slot = reactor.handshakes.add(PendingHandshake::new(now, accepted, stage, speaks_web));
+        reactor.timers.set(Timer::Handshake(slot), &mut reactor.handshakes[slot].timer, Some(deadline));
+        reactor.wait(slot);
+        reactor.limit_handshakes(self.bus.free_slots());
+        if is_introduced {
+            self.share_out(listener, place);
+        }
+    }
+
+    /// One more from there waits to be let in.
+    fn share_out(&mut self, listener: usize, place: Place) {
+        let Some(policy) = self.reactor.listeners.policy(listener) else { return };
+        // Whom a token or a trusted proxy names is counted when that is known.
+        if !policy.names_sources(place)
+            && let Some(room) = self.bus.room_of_source(listener, place.source())
+        {
+            self.reactor.keep_share(listener, place.source(), room);
+        }
+    }
+
+    /// The operation of a handshake has completed.
+    pub(super) fn handshake_step(&mut self, now: Moment, slot: usize, result: i32) {
+        let reactor = &mut self.reactor;
+        let handshake = &mut reactor.handshakes[slot];
+        if handshake.is_told() {
+            return reactor.ending_goes_on(slot, result);
+        }
+        handshake.received.took(result.max(0) as usize);
+        let has_ended = match -result {
+            libc::EAGAIN | libc::EINTR | libc::ECANCELED => false,
+            _ => result <= 0,
+        };
+        if handshake.over == Some(Over::Closed) {
+            return reactor.turn_away(now, slot, None);
+        }
+        match handshake.stage {
+            Stage::Header { required } => self.read_header(now, slot, required, has_ended),
+            _ => self.read_request(now, slot, has_ended),
+        }
+    }
+
+    fn read_header(&mut self, now: Moment, slot: usize, required: bool, has_ended: bool) {
+        let reactor = &mut self.reactor;
+        let handshake = &mut reactor.handshakes[slot];
+        let is_empty = handshake.received.is_empty();
+        let why = match (proxy::read(handshake.received.possible_header()), handshake.over) {
+            (Reading::More, None) if !has_ended => return reactor.wait(slot),
+            (Reading::Header(header), _) => {
+                handshake.origin = origin(handshake.accepted.place, header.source, header.names);
+                handshake.received.skip_header(header.length);
+                return self.introduced(now, slot, has_ended);
+            }
+            (Reading::Malformed(why), _) => Some(why.to_owned()),
+            (Reading::Other, _) if required => {
+                Some("it does not begin with a PROXY header (listeners[].proxy.required)".to_owned())
+            }
+            (Reading::Other, _) => return self.introduced(now, slot, has_ended),
+            (Reading::More, _) if has_ended && is_empty => None,
+            // It has said nothing, and need not.
+            (Reading::More, Some(Over::Late)) if is_empty && !required => {
+                handshake.over = None;
+                return self.introduced(now, slot, has_ended);
+            }
+            (Reading::More, Some(Over::Late)) => {
+                Some("no whole PROXY header came within listeners[].proxy.timeout_ms".to_owned())
+            }
+            (Reading::More, Some(Over::Crowded | Over::Surplus)) => Some(CROWDED.to_owned()),
+            (Reading::More, _) => Some("it ended in the middle of its PROXY header".to_owned()),
+        };
+        let (is_crowded, listener) = (handshake.over == Some(Over::Crowded), handshake.accepted.listener);
+        if is_crowded && reactor.listeners.speaks_web(listener) {
+            reactor.handshakes[slot].over = None;
+            return reactor.refuse(now, slot, &Refusal::unavailable(CROWDED, RETRY_AFTER));
+        }
+        reactor.turn_away(now, slot, why.as_deref());
+    }
+
+    /// It is known whom a connection brings.
+    fn introduced(&mut self, now: Moment, slot: usize, has_ended: bool) {
+        let reactor = &mut self.reactor;
+        let handshake = &reactor.handshakes[slot];
+        let (listener, place) = (handshake.accepted.listener, handshake.origin.place);
+        if !reactor.listeners.speaks_web(listener) {
+            let PendingHandshake { accepted, origin, received, .. } = reactor.remove_handshake(slot);
+            return self.let_in(accepted, origin, received.behind_header(), None);
+        }
+        reactor.go_on(slot, Stage::Request(request::Reader::default()), now.after(REQUEST_TIMEOUT));
+        self.share_out(listener, place);
+        self.read_request(now, slot, has_ended);
+    }
+
+    fn read_request(&mut self, now: Moment, slot: usize, has_ended: bool) {
+        let reactor = &mut self.reactor;
+        let handshake = &mut reactor.handshakes[slot];
+        let (over, listener, bytes) = (handshake.over, handshake.accepted.listener, handshake.received.behind_header());
+        let Stage::Request(reader) = &mut handshake.stage else { return };
+        let (decision, length) = match reader.read(bytes) {
+            request::Reading::More if has_ended => {
+                let why = (!bytes.is_empty()).then_some("it ended in the middle of its request");
+                return reactor.turn_away(now, slot, why);
+            }
+            request::Reading::More => match over {
+                None => return reactor.wait(slot),
+                Some(over) => (Decision::Refuse(unheard(over)), 0),
+            },
+            request::Reading::Refused(refusal) => (Decision::Refuse(refusal), 0),
+            request::Reading::Request(request) => {
+                let origin = handshake.origin.clone();
+                let (decision, length) = match reactor.listeners.policy(listener) {
+                    Some(policy) => (policy.answer(&self.bus, listener, origin, &request), request.length),
+                    None => return,
+                };
+                (decision, length)
+            }
+        };
+        reactor.handshakes[slot].over = None;
+        match decision {
+            Decision::Refuse(refusal) => reactor.refuse(now, slot, &refusal),
+            Decision::Answer(answer) => reactor.end_with(now, slot, answer),
+            Decision::Accept { origin, answer, bearer } => {
+                let longest = reactor.connections.longest_client_line();
+                let Some(policy) = reactor.listeners.policy(listener) else { return };
+                let bearer = bearer.map(|bearer| (listener, bearer));
+                let mut web = WebSocket::new(&policy.terms, longest, now, bearer);
+                let mut framing = Framing::default();
+                framing.queue_control(answer.as_bytes());
+                let PendingHandshake { accepted, mut received, .. } = reactor.remove_handshake(slot);
+                // Its first frames may have come with the request.
+                let (frames, filled) = received.rest(length);
+                let lines = web.decode(&mut framing, now, frames, filled);
+                self.let_in(accepted, *origin, &frames[..lines], Some((web, framing)));
+            }
+        }
+    }
+
+    /// A connection becomes a client, from which lines have come already.
+    fn let_in(&mut self, accepted: AcceptedSocket, origin: Origin, begun: &[u8], web: Option<(WebSocket, Framing)>) {
+        let AcceptedSocket { socket, listener, .. } = accepted;
+        let client = self.add_client(listener, origin, begun, |peer| {
+            let connection = Connection::socket(peer, socket);
+            match web {
+                Some((web, framing)) => connection.speaking(web, framing),
+                None => connection,
+            }
+        });
+        if client.is_none() {
+            self.reactor.free_descriptor();
+        }
+    }
+}
+
+/// What is told a connection that has not said what it wants, and is not waited for any more.
+fn unheard(over: Over) -> Refusal {
+    match over {
+        Over::Late => Refusal::new(
+            Status::RequestTimeout,
+            format!("no whole request came within {} s", REQUEST_TIMEOUT.as_secs()),
+        ),
+        Over::Surplus => Refusal::unavailable(SHARE, RETRY_AFTER),
+        Over::Crowded | Over::Closed => Refusal::unavailable(CROWDED, RETRY_AFTER),
+    }
+}
+
+/// Who came through a proxy.
+fn origin(proxy: Place, source: Option<std::net::SocketAddr>, names: Names) -> Origin {
+    match source {
+        Some(source) => Origin { via: Some(proxy), names, ..Place::Address(source).into() },
+        None => Origin { is_proxy: true, names, ..proxy.into() },
+    }
+}

@@ -1,0 +1,283 @@
+//! Who may come in through a WebSocket listener: what is asked for, from which page, with whose token, on whose behalf. What
+//! the core says of limits comes behind it.
+
+use std::io;
+use std::net::IpAddr;
+
+use serde_json::json;
+
+use super::tokens::TokensFile;
+use crate::address::is_loopback;
+use crate::bus::Bus;
+use crate::bus::admission::TurnedAway;
+use crate::bus::port::{Origin, Place};
+use crate::bus::readiness::Readiness;
+use crate::bus::settings::Proxies;
+use crate::config::{Listen, Listener, Pool, Web};
+use crate::http1::{Head, Status};
+use crate::random;
+use crate::tokens::Bearer;
+use crate::websocket::answer::{Accepted, Refusal};
+use crate::websocket::request::{Method, Request};
+use crate::websocket::{HEALTH, forwarded};
+
+/// In how many seconds it may be asked again at a daemon that drains or is full.
+pub(in crate::shell) const RETRY_AFTER: u32 = 1;
+
+/// A WebSocket listener.
+pub(in crate::shell) struct UpgradePolicy {
+    pub terms: Web,
+    tokens: Option<TokensFile>,
+    /// Only this machine reaches it, so that a name that leads here is one of this machine.
+    is_loopback: bool,
+}
+
+/// What becomes of a request.
+pub(in crate::shell) enum Decision {
+    /// Its connection becomes a client.
+    Accept {
+        /// Who it is.
+        origin: Box<Origin>,
+        /// What it is told first.
+        answer: String,
+        /// By whose token it came in.
+        bearer: Option<Bearer>,
+    },
+    /// It is told this, and the connection ends.
+    Answer(String),
+    /// It is refused.
+    Refuse(Refusal),
+}
+
+impl UpgradePolicy {
+    /// That of a listener, if it speaks WebSocket.
+    pub(in crate::shell) fn of(listener: &Listener, pools: &[Pool]) -> Option<Self> {
+        let terms = listener.web.clone()?;
+        let ids = || pools.iter().map(|pool| pool.core.id.clone()).collect();
+        let tokens = terms.tokens_file.clone().map(|path| TokensFile::new(path, ids(), terms.tokens.clone()));
+        let is_loopback = match &listener.listen {
+            Listen::Tcp { host, .. } => is_loopback(&host.to_ascii_lowercase()),
+            Listen::Unix { .. } | Listen::Stdio => false,
+        };
+        Some(Self { terms, tokens, is_loopback })
+    }
+
+    /// Its tokens file was read again. True if other tokens are good now.
+    pub(in crate::shell) fn take_tokens(&mut self, content: io::Result<Vec<u8>>) -> bool {
+        self.tokens.as_mut().is_some_and(|tokens| tokens.take(content))
+    }
+
+    /// Whether somebody who came in as this one still could.
+    pub(in crate::shell) fn knows(&self, bearer: &Bearer) -> bool {
+        self.tokens.as_ref().is_some_and(|tokens| tokens.knows(bearer))
+    }
+
+    /// Answers a request. `origin` is where it comes from, before anything that it says is believed.
+    pub(in crate::shell) fn answer(
+        &self,
+        bus: &Bus,
+        listener: usize,
+        origin: Origin,
+        request: &Request<'_>,
+    ) -> Decision {
+        if request.path == HEALTH && matches!(request.method, Method::Get | Method::Head) && request.upgrade().is_err()
+        {
+            return health(bus, listener, request.method);
+        }
+        self.admit(bus, listener, origin, request).unwrap_or_else(Decision::Refuse)
+    }
+
+    fn admit(
+        &self,
+        bus: &Bus,
+        listener: usize,
+        mut origin: Origin,
+        request: &Request<'_>,
+    ) -> Result<Decision, Refusal> {
+        let forbidden = |why: String| Refusal::new(Status::Forbidden, why);
+        if request.path != self.terms.path {
+            let why = format!("there is nothing here but {} and {HEALTH}", self.terms.path);
+            return Err(Refusal::new(Status::NotFound, why));
+        }
+        let key = request.upgrade()?;
+        // Behind a PROXY header it is whom that names who has set the fields, and not the proxy, which passes them on.
+        let sender = origin.place;
+        let is_behind_proxy = origin.via.is_some() || self.trusts(sender);
+        let is_ours = |host: &str| names_this_machine(host) || self.is_listed(host);
+        if self.is_loopback && !is_behind_proxy && !request.host.is_some_and(is_ours) {
+            return Err(forbidden(
+                "Host is no name of this machine, and only this machine reaches this listener; a proxy is to be listed \
+                 in trusted_proxies, and a name in hosts"
+                    .to_owned(),
+            ));
+        }
+        if let Some(page) = request.origin {
+            let is_listed = |one: &String| one == "*" || one.eq_ignore_ascii_case(page);
+            let is_own = |host: &str| is_page_of(page, host) && (cannot_be_rebound(host) || self.is_listed(host));
+            if !self.terms.origins.iter().any(is_listed) && !request.host.is_some_and(is_own) {
+                return Err(forbidden(format!("the origin {page:?} is not in origins of this listener")));
+            }
+        }
+        if self.trusts(sender) {
+            let is_trusted = |address: IpAddr| self.trusts(Place::Address((address, 0).into()));
+            let client = forwarded::client(&request.forwarded_for, &request.forwarded, is_trusted);
+            if let Some(client) = client.map_err(|why| Refusal::new(Status::BadRequest, why))? {
+                (origin.place, origin.via) = (Place::Address(client), Some(origin.via.unwrap_or(sender)));
+            }
+        }
+        let mut bearer = None;
+        if let Some(tokens) = &self.tokens {
+            let refused = |why: &'static str| Refusal::new(Status::Unauthorized, why);
+            let token = request.token.ok_or_else(|| {
+                refused("a token is needed: Authorization: Bearer TOKEN, or the subprotocols acp and bearer.TOKEN")
+            })?;
+            let found = tokens.find(token.0).ok_or_else(|| refused("this token lets nobody in"))?;
+            (origin.names.token, origin.pools) = (Some(found.name.clone()), found.pools.clone());
+            bearer = Some(found.clone());
+        }
+        // What a proxy asks on its own account is a client here: health has an address of its own.
+        origin.is_proxy = false;
+        bus.would_take(listener, &origin).map_err(|turned_away| match turned_away {
+            TurnedAway::Draining => Refusal::unavailable("the daemon shuts down", RETRY_AFTER),
+            TurnedAway::NoRoom(why) => Refusal::unavailable(why, RETRY_AFTER),
+            TurnedAway::NotAllowed(why) => forbidden(why),
+        })?;
+        let connection_id = connection_id()?;
+        let answer = Accepted { key, connection_id: &connection_id, protocol: request.protocol }.to_string();
+        origin.names.connection_id = Some(connection_id.into());
+        Ok(Decision::Accept { origin: Box::new(origin), answer, bearer })
+    }
+
+    /// Whether a connection from there may say that it is of another source: by a token, or for its client.
+    pub(in crate::shell) fn names_sources(&self, place: Place) -> bool {
+        self.tokens.is_some() || self.trusts(place)
+    }
+
+    /// Whether a field `Host` has a name in `hosts`.
+    fn is_listed(&self, field: &str) -> bool {
+        self.terms.hosts.iter().any(|known| known.eq_ignore_ascii_case(host_of(field)))
+    }
+
+    /// Whether what it says of others is believed.
+    fn trusts(&self, place: Place) -> bool {
+        match &self.terms.trusted_proxies {
+            Some(Proxies::Unix) => matches!(place, Place::Process { .. }),
+            Some(Proxies::Networks(networks)) => place.is_in(networks),
+            None => false,
+        }
+    }
+}
+
+fn health(bus: &Bus, listener: usize, method: Method) -> Decision {
+    let readiness = bus.listener_readiness(listener);
+    let (status, body) = match readiness {
+        Some(Readiness::Ready) => (Status::Ok, json!({ "status": "ready" })),
+        Some(Readiness::NotReady(why)) => (Status::Unavailable, json!({ "status": "not ready", "message": why })),
+        Some(Readiness::Draining) | None => (Status::Unavailable, json!({ "status": "draining" })),
+    };
+    let head = Head::answer(status)
+        .field("Connection", "close")
+        .field("Content-Type", "application/json")
+        .field("Cache-Control", "no-store");
+    let body = body.to_string() + "\n";
+    Decision::Answer(match method {
+        Method::Head => head.field("Content-Length", body.len()).end(),
+        _ => head.body(&body),
+    })
+}
+
+/// An id that nobody guesses: 128 bits in hexadecimal digits.
+fn connection_id() -> Result<String, Refusal> {
+    let mut bytes = [0u8; 16];
+    random::fill(&mut bytes, random::Flags::NONBLOCK)
+        .map_err(|_| Refusal::unavailable("the system has no random numbers yet", RETRY_AFTER))?;
+    Ok(format!("{:032x}", u128::from_ne_bytes(bytes)))
+}
+
+/// The host of a field `Host`, which may have a port; an IPv6 address without its brackets.
+fn host_of(field: &str) -> &str {
+    let host = match field.rsplit_once(':') {
+        Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => host,
+        _ => field,
+    };
+    host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
+}
+
+/// Whether a field `Host` names this machine.
+fn names_this_machine(field: &str) -> bool {
+    is_loopback(&host_of(field).to_ascii_lowercase())
+}
+
+/// Whether nobody can have made a field `Host` lead here but who owns the address: a name may have been given any
+/// address by its owner (DNS rebinding).
+fn cannot_be_rebound(field: &str) -> bool {
+    let host = host_of(field);
+    host.parse::<IpAddr>().is_ok() || host.eq_ignore_ascii_case("localhost")
+}
+
+/// Whether an origin is the very host and port of a field `Host`. Whether TLS is spoken is not known here.
+fn is_page_of(origin: &str, field: &str) -> bool {
+    let Some((scheme, authority)) = origin.split_once("://") else { return false };
+    let default = match scheme.to_ascii_lowercase().as_str() {
+        "http" => ":80",
+        "https" => ":443",
+        _ => return false,
+    };
+    let [one, other] = [authority, field].map(|text| text.strip_suffix(default).unwrap_or(text));
+    one.eq_ignore_ascii_case(other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_of_this_machine_are_loopback() {
+        for host in
+            ["localhost:9000", "LOCALHOST", "a.localhost:1", "127.0.0.1:9000", "127.9.9.9", "[::1]:9000", "[::1]"]
+        {
+            assert!(names_this_machine(host), "{host}");
+        }
+        for host in
+            ["evil.example:9000", "localhost.evil.example", "127.0.0.1.evil.example", "10.0.0.1:9000", "", ":9000"]
+        {
+            assert!(!names_this_machine(host), "{host}");
+        }
+    }
+
+    #[test]
+    fn a_page_is_of_the_host_that_it_connects_to_if_that_is_the_same_to_the_port() {
+        for (origin, host) in [
+            ("http://127.0.0.1:9000", "127.0.0.1:9000"),
+            ("HTTP://LocalHost:9000", "localhost:9000"),
+            ("http://[::1]:9000", "[::1]:9000"),
+            ("http://bus.example", "bus.example:80"),
+            ("https://bus.example", "bus.example"),
+            ("https://bus.example:443", "bus.example"),
+        ] {
+            assert!(is_page_of(origin, host), "{origin} {host}");
+        }
+        for (origin, host) in [
+            ("http://127.0.0.1:8000", "127.0.0.1:9000"),
+            ("http://127.0.0.1", "127.0.0.1:9000"),
+            ("http://evil.example:9000", "127.0.0.1:9000"),
+            ("file://127.0.0.1:9000", "127.0.0.1:9000"),
+            ("127.0.0.1:9000", "127.0.0.1:9000"),
+            ("null", "null"),
+        ] {
+            assert!(!is_page_of(origin, host), "{origin} {host}");
+        }
+        for host in ["127.0.0.1:9000", "[::1]:9000", "192.0.2.7", "LOCALHOST"] {
+            assert!(cannot_be_rebound(host), "{host}");
+        }
+        for host in ["evil.example:9000", "localhost.evil.example", "127.0.0.1.evil.example", ""] {
+            assert!(!cannot_be_rebound(host), "{host}");
+        }
+    }
+
+    #[test]
+    fn connection_ids_are_never_the_same() {
+        let ids: Vec<String> = (0..100).map(|_| connection_id().expect("random numbers")).collect();
+        assert!(ids.iter().enumerate().all(|(at, id)| id.len() == 32 && !ids[..at].contains(id)));
+    }
+}

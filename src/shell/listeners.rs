@@ -1,0 +1,352 @@
+//! The listening sockets: which of them is accepted from, and which waits until that may work again.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use rustix::net::{Shutdown, shutdown};
+
+use super::handshakes::upgrade::UpgradePolicy;
+use super::listen::{KEEPALIVE, Listening};
+use super::timers::Armed;
+use crate::bus::port::Moment;
+use crate::config::{Listen, Listener, Pool};
+
+/// How often it is told at most that nothing can be accepted.
+const TELL_EVERY: Duration = Duration::from_secs(10);
+/// After accept(2) failed: doubled up to the longest.
+const FIRST_DELAY: Duration = Duration::from_millis(100);
+const LONGEST_DELAY: Duration = Duration::from_secs(1);
+/// So many times the keepalive without a sign of life, and a client has gone.
+const SILENT_KEEPALIVES: u32 = 3;
+
+/// Says the same thing every ten seconds at most.
+#[derive(Default)]
+pub(super) struct Throttle {
+    told_at: Option<Moment>,
+}
+
+impl Throttle {
+    /// Whether it is time to say it. If so, it counts as said.
+    pub(super) fn may_tell(&mut self, now: Moment) -> bool {
+        let is_due = self.told_at.is_none_or(|told| now.since(told) >= TELL_EVERY);
+        if is_due {
+            self.told_at = Some(now);
+        }
+        is_due
+    }
+}
+
+/// What the kernel does with a listening socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Accepting {
+    /// It accepts.
+    Accept,
+    /// It waits for a connection, and takes none.
+    Await,
+}
+
+/// Whether a socket listens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Open,
+    /// It does not listen any more, and is made anew.
+    Ended,
+    /// The core does not want it to listen for now.
+    Shut,
+    /// The core wants it to listen again, with a socket that is still to be made.
+    Reopening,
+}
+
+/// A listening socket and whether it is being accepted from.
+pub(super) struct Acceptor {
+    /// Gone once the daemon takes no more connections.
+    listening: Option<Listening>,
+    address: String,
+    for_admin: bool,
+    in_flight: Option<Accepting>,
+    /// A wait has brought a connection that is still to be accepted.
+    is_awaited: bool,
+    state: State,
+    /// How long it waits after the next failure.
+    delay: Duration,
+    /// Runs while it waits.
+    pub retry: Armed,
+    throttle: Throttle,
+}
+
+impl Acceptor {
+    /// An acceptor that is still closed.
+    pub(super) fn new(listening: Listening) -> Self {
+        let address = listening.address.clone();
+        Self {
+            listening: Some(listening),
+            address,
+            for_admin: false,
+            in_flight: None,
+            is_awaited: false,
+            state: State::Open,
+            delay: FIRST_DELAY,
+            retry: Armed::default(),
+            throttle: Throttle::default(),
+        }
+    }
+
+    /// The same one, called as people write its listener.
+    pub(super) fn named_by(mut self, listener: &Listener) -> Self {
+        if let Some(web) = &listener.web {
+            self.address = web.address(&self.address);
+        }
+        self
+    }
+
+    /// The same one, for operators.
+    pub(super) fn for_admin(mut self) -> Self {
+        self.for_admin = true;
+        self
+    }
+
+    /// Whether operators come in here, and not clients.
+    pub(super) fn is_for_admin(&self) -> bool {
+        self.for_admin
+    }
+
+    /// What people call it.
+    pub(super) fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// The listener for clients that it belongs to, by its index, while it listens.
+    pub(super) fn listener(&self) -> Option<usize> {
+        self.listening.as_ref().filter(|_| !self.for_admin).map(|listening| listening.listener)
+    }
+
+    pub(super) fn is_unix(&self) -> bool {
+        self.listening.as_ref().is_some_and(Listening::is_unix)
+    }
+
+    /// Its socket.
+    pub(super) fn socket(&self) -> Option<BorrowedFd<'_>> {
+        self.listening.as_ref().map(|listening| listening.socket.as_fd())
+    }
+
+    /// Its socket, if who has connected to it would be lost with us.
+    pub(super) fn own_socket(&self) -> Option<BorrowedFd<'_>> {
+        self.listening.as_ref().filter(|listening| !listening.is_inherited).map(|listening| listening.socket.as_fd())
+    }
+
+    /// Begins what the kernel is to do, if it is to do anything. What others gave us may be non-blocking, and then the ring
+    /// does not wait in accept(2); and a wait takes no connection that the next daemon could have.
+    pub(super) fn begin(&mut self) -> Option<Accepting> {
+        let listening = self.listening.as_ref()?;
+        if self.in_flight.is_some() || self.state == State::Shut || self.retry.is_set() {
+            return None;
+        }
+        let awaits = listening.is_inherited && !std::mem::take(&mut self.is_awaited);
+        self.in_flight = Some(if awaits { Accepting::Await } else { Accepting::Accept });
+        self.in_flight
+    }
+
+    /// What the kernel did is over.
+    pub(super) fn end(&mut self, is_good: bool) -> Option<Accepting> {
+        let ended = self.in_flight.take();
+        match ended {
+            Some(Accepting::Await) => self.is_awaited = is_good,
+            _ if is_good => self.delay = FIRST_DELAY,
+            _ => {}
+        }
+        ended
+    }
+
+    /// Whether the kernel holds an operation of it.
+    pub(super) fn is_busy(&self) -> bool {
+        self.in_flight.is_some()
+    }
+
+    /// Whether it is accepted from no more, at least for now.
+    pub(super) fn is_shut(&self) -> bool {
+        self.listening.is_none() || self.state == State::Shut
+    }
+
+    /// Whether it waits only for what was in flight to listen again.
+    pub(super) fn is_reopening(&self) -> bool {
+        self.state == State::Reopening
+    }
+
+    /// Accepting has failed in this way: how long it waits now.
+    pub(super) fn fail(&mut self, errno: i32) -> Duration {
+        let is_ended = matches!(errno, libc::EINVAL | libc::EBADF | libc::ENOTSOCK | libc::EOPNOTSUPP);
+        self.state = if is_ended { State::Ended } else { State::Open };
+        let delay = self.delay;
+        self.delay = (2 * delay).min(LONGEST_DELAY);
+        delay
+    }
+
+    /// Whether it is time to say that nothing can be accepted.
+    pub(super) fn may_tell(&mut self, now: Moment) -> bool {
+        self.throttle.may_tell(now)
+    }
+
+    /// New connections are refused from now on. The socket keeps its address.
+    fn shut(&mut self) {
+        self.state = State::Shut;
+        if let Some(listening) = &self.listening {
+            // An accept that is in flight completes after this. A socket that ceases to listen is made anew.
+            let _ = shutdown(&listening.socket, Shutdown::Both);
+        }
+    }
+
+    /// Listens again once the old socket has nothing in flight. False if it was not shut.
+    pub(super) fn reopen(&mut self) -> bool {
+        let was_shut = self.state == State::Shut;
+        if was_shut {
+            self.state = State::Reopening;
+        }
+        was_shut
+    }
+
+    /// Closes its socket, or accepts no more from it if something is in flight on it. True if that is to be cancelled.
+    pub(super) fn close(&mut self) -> bool {
+        match self.in_flight {
+            Some(_) => self.state = State::Shut,
+            None => self.listening = None,
+        }
+        self.is_busy()
+    }
+
+    /// A socket that somebody has ended is made anew: nothing is in flight on it. If that fails, it says how long to wait.
+    pub(super) fn open_anew_if_ended(&mut self, now: Moment) -> Result<(), Duration> {
+        let is_ended = matches!(self.state, State::Ended | State::Reopening);
+        let Some(listening) = self.listening.as_ref().filter(|_| is_ended) else { return Ok(()) };
+        match listening.open_anew() {
+            Ok(listening) => {
+                self.listening = Some(listening);
+                // Of what the core wants it tells itself.
+                if std::mem::replace(&mut self.state, State::Open) == State::Ended {
+                    tracing::warn!("listening on {} again", self.address);
+                }
+                Ok(())
+            }
+            Err(error) => {
+                if self.may_tell(now) {
+                    tracing::error!(reason = "accept_paused", "cannot listen on {} again: {error}", self.address);
+                }
+                Err(self.delay)
+            }
+        }
+    }
+}
+
+/// What the clients of a listener may do.
+pub(super) struct Terms {
+    /// How long they may give no sign of life, if that is looked at.
+    silence_allowed: Option<Duration>,
+    /// Who is let in, if they speak WebSocket.
+    policy: Option<UpgradePolicy>,
+}
+
+impl Terms {
+    pub(super) fn of(listener: &Listener, pools: &[Pool]) -> Self {
+        let is_tcp = matches!(listener.listen, Listen::Tcp { .. });
+        let silence_allowed = is_tcp.then(|| SILENT_KEEPALIVES * listener.patience.keepalive.unwrap_or(KEEPALIVE));
+        Self { silence_allowed, policy: UpgradePolicy::of(listener, pools) }
+    }
+}
+
+/// All of them.
+pub(super) struct Listeners {
+    acceptors: Vec<Acceptor>,
+    /// Of each listener.
+    terms: Vec<Terms>,
+    /// The core takes no more clients for now.
+    is_paused: bool,
+    /// It takes no more at all.
+    is_closed: bool,
+}
+
+impl Listeners {
+    pub(super) fn new(acceptors: Vec<Acceptor>, terms: Vec<Terms>) -> Self {
+        Self { acceptors, terms, is_paused: false, is_closed: false }
+    }
+
+    /// So many sockets.
+    pub(super) fn len(&self) -> usize {
+        self.acceptors.len()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Acceptor> {
+        self.acceptors.iter()
+    }
+
+    pub(super) fn acceptor(&mut self, index: usize) -> &mut Acceptor {
+        &mut self.acceptors[index]
+    }
+
+    /// What people call a socket.
+    pub(super) fn address(&self, index: usize) -> &str {
+        self.acceptors[index].address()
+    }
+
+    /// How long clients of a listener may give no sign of life, if that is looked at.
+    pub(super) fn silence_allowed(&self, listener: usize) -> Option<Duration> {
+        self.terms.get(listener)?.silence_allowed
+    }
+
+    /// Whether clients of a listener speak WebSocket.
+    pub(super) fn speaks_web(&self, listener: usize) -> bool {
+        self.policy(listener).is_some()
+    }
+
+    /// Who is let in at a listener for WebSockets.
+    pub(super) fn policy(&self, listener: usize) -> Option<&UpgradePolicy> {
+        self.terms.get(listener)?.policy.as_ref()
+    }
+
+    /// The same one, whose tokens may change.
+    pub(super) fn policy_mut(&mut self, listener: usize) -> Option<&mut UpgradePolicy> {
+        self.terms.get_mut(listener)?.policy.as_mut()
+    }
+
+    /// The core takes no more clients for now.
+    pub(super) fn pause(&mut self) {
+        self.is_paused = true;
+    }
+
+    /// It takes clients again.
+    pub(super) fn resume(&mut self) {
+        self.is_paused = false;
+    }
+
+    /// Whether a socket is not accepted from for now. Where WebSocket is spoken it can be said that there is no room, and
+    /// health be told; and operators may always come.
+    pub(super) fn is_paused(&self, index: usize) -> bool {
+        let listener = self.acceptors[index].listener();
+        self.is_paused && listener.is_some_and(|listener| !self.speaks_web(listener))
+    }
+
+    /// It takes no more clients at all.
+    pub(super) fn close(&mut self) {
+        self.is_closed = true;
+    }
+
+    /// Whether a socket is to be closed once nothing is in flight on it.
+    pub(super) fn is_closed(&self, index: usize) -> bool {
+        self.is_closed && !self.acceptors[index].for_admin
+    }
+
+    /// New connections to a listener are refused from now on. Its sockets keep their addresses.
+    pub(super) fn close_listener(&mut self, listener: usize) {
+        self.acceptors.iter_mut().filter(|acceptor| acceptor.listener() == Some(listener)).for_each(Acceptor::shut);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_comes_and_goes_is_told_every_ten_seconds_at_most() {
+        let mut throttle = Throttle::default();
+        let told = (0..300).filter(|at| throttle.may_tell(Moment(at * 100_000_000))).count();
+        assert_eq!(told, 3);
+    }
+}

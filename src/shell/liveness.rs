@@ -1,0 +1,101 @@
+//! Clients over TCP whose network has gone without a word. The kernel asks a silent one whether it is still there
+//! (keepalive, tcp(7)); here it is looked whether anything has come back for too long, be it an answer to that or an
+//! acknowledgement of what was sent.
+//!
+//! TCP_USER_TIMEOUT would end those as well that are there and only do not read: how long they may do that is said by
+//! backpressure_timeout_sec.
+
+use std::os::fd::{AsFd, AsRawFd};
+use std::time::Duration;
+
+use super::connection::Liveness;
+use super::reactor::Reactor;
+use crate::bus::port::Moment;
+use crate::io::Io;
+
+/// It is looked so often in that time, and not more often than once a second.
+const LOOKS: u32 = 6;
+
+/// How long nothing has come from the other side of a TCP connection, not even an acknowledgement.
+fn silence_of(socket: impl AsFd) -> Option<Duration> {
+    /// Where `struct tcp_info` has the milliseconds since the last data and since the last acknowledgement came.
+    const LAST_DATA: usize = 52;
+    const LAST_ACKNOWLEDGEMENT: usize = 56;
+    let mut info = [0u8; LAST_ACKNOWLEDGEMENT + 4];
+    let mut length = info.len() as libc::socklen_t;
+    // SAFETY: the kernel writes as many bytes as it is told that there are, and their number.
+    let result = unsafe {
+        let (into, length) = (info.as_mut_ptr().cast(), &raw mut length);
+        libc::getsockopt(socket.as_fd().as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, into, length)
+    };
+    if result != 0 || (length as usize) < info.len() {
+        return None;
+    }
+    let milliseconds = |at: usize| info[at..].first_chunk().copied().map(u32::from_ne_bytes);
+    let last = milliseconds(LAST_DATA)?.min(milliseconds(LAST_ACKNOWLEDGEMENT)?);
+    Some(Duration::from_millis(last.into()))
+}
+
+/// How long it takes until the next look at connections that may be silent for so long.
+fn period(allowed: Duration) -> Duration {
+    (allowed / LOOKS).max(Duration::from_secs(1))
+}
+
+/// When that is: at a moment that all connections of this kind have in common, so that the loop wakes once for all.
+fn next_look(now: Moment, allowed: Duration) -> Moment {
+    let period = period(allowed).as_nanos() as u64;
+    Moment((now.0 / period + 1) * period)
+}
+
+impl<I: Io> Reactor<I> {
+    /// A client of this listener has come.
+    pub(super) fn track_liveness(&mut self, now: Moment, listener: usize, slot: usize) {
+        let allowed = self.listeners.silence_allowed(listener);
+        self.connections[slot].liveness = allowed.map(|allowed| Liveness { allowed, look_at: next_look(now, allowed) });
+        self.schedule(slot);
+    }
+
+    /// Ends a connection that has given no sign of life for too long, if it is time to look.
+    pub(super) fn close_if_dead(&mut self, now: Moment, slot: usize) {
+        let connection = &mut self.connections[slot];
+        let Some(liveness) = connection.liveness.as_mut().filter(|liveness| liveness.look_at <= now) else { return };
+        let allowed = liveness.allowed;
+        liveness.look_at = next_look(now, allowed);
+        let silence = connection.ends.input().and_then(silence_of);
+        if silence.is_some_and(|silence| silence >= allowed) {
+            connection.liveness = None;
+            let (peer, seconds) = (connection.peer, allowed.as_secs());
+            self.broken(now, slot, peer, format!("the network has given no sign of it for {seconds} s"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    #[test]
+    fn the_kernel_tells_how_long_a_connection_is_silent() {
+        let listening = TcpListener::bind("127.0.0.1:0").expect("there is a port");
+        let mut client = TcpStream::connect(listening.local_addr().expect("it is bound")).expect("it listens");
+        let (mut server, _) = listening.accept().expect("there is one");
+        client.write_all(b"a").expect("it is connected");
+        server.read_exact(&mut [0]).expect("it has come");
+        assert!(silence_of(&server).is_some_and(|silence| silence < Duration::from_secs(60)));
+        let (unix, _other) = std::os::unix::net::UnixStream::pair().expect("a pair");
+        assert_eq!(silence_of(&unix), None);
+    }
+
+    #[test]
+    fn it_is_looked_six_times_and_never_more_often_than_once_a_second() {
+        assert_eq!(period(Duration::from_secs(30)), Duration::from_secs(5));
+        assert_eq!(period(Duration::from_secs(3)), Duration::from_secs(1));
+        for now in [10, 12, 14] {
+            let look = next_look(Moment(now * 1_000_000_000), Duration::from_secs(30));
+            assert_eq!(look, Moment(15_000_000_000), "those who came at different times are looked at together");
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! The reactor: it holds everything that is open, hands the kernel operations and carries out what the core wants
+//! (`effects.rs`). It cannot call the core: what happens meanwhile is an input that waits until the shell drains them.
+
+use std::collections::VecDeque;
+use std::ops::{Deref, DerefMut};
+
+use rustix::process::Rlimit;
+use slab::Slab;
+
+use super::budget::Budget;
+use super::clock::Clock;
+use super::connection::{Connection, Queue};
+use super::handshakes::state::Handshakes;
+use super::listeners::Listeners;
+use super::notify::Notify;
+use super::operation::Operation;
+use super::signals::Signals;
+use super::stdio::{LogOutput, Stdio};
+use super::timers::{Timer, Timers};
+use super::token_files::Rereading;
+use super::workers::processes::Processes;
+use crate::bus::port::{ClientKey, Input, Moment, Peer, WorkerKey};
+use crate::bus::settings::MAX_CONNECTIONS;
+use crate::config::{Config, Pool};
+use crate::io::Io;
+
+/// See the top of the file. The backend is dropped first: nothing that it can write to goes before it.
+pub(super) struct Reactor<I: Io> {
+    pub io: I,
+    pub clock: Clock,
+    pub timers: Timers,
+    pub connections: Connections,
+    pub listeners: Listeners,
+    pub handshakes: Handshakes,
+    pub workers: Workers,
+    pub signals: Signals,
+    pub log: LogOutput,
+    pub stdio: Stdio,
+    /// Who tells the service manager of us.
+    pub notify: Notify,
+    /// Who reads the tokens of listeners and of operators again, if there are files of them.
+    pub rereading: Option<Rereading>,
+    pub memory: Budget,
+    /// What has happened and was not told to the core yet.
+    pub inputs: VecDeque<(Moment, Input)>,
+    /// The core has said that everything is over.
+    pub is_done: bool,
+}
+
+/// What workers are started from.
+pub(super) struct Workers {
+    pub processes: Box<dyn Processes>,
+    pub pools: Vec<Pool>,
+    /// The limit of open files that they get.
+    pub descriptors: Rlimit,
+}
+
+/// The connections of clients and workers, by their slots; who has which; and who waits for what.
+pub(super) struct Connections {
+    slab: Slab<Connection>,
+    /// Slots by the index of their key.
+    clients: Vec<Option<usize>>,
+    workers: Vec<Option<usize>>,
+    /// Outputs that have something to write.
+    dirty: Vec<usize>,
+    /// Connections whose kept bytes are presented next, one after the other.
+    resumed: VecDeque<usize>,
+    /// Connections whose receive found no buffer.
+    starved: Vec<usize>,
+    /// The longest lines, in bytes without their newline.
+    longest_client_line: usize,
+    longest_worker_line: usize,
+    /// How many there have been.
+    count: u64,
+}
+
+impl Connections {
+    pub(super) fn new(config: &Config) -> Self {
+        Self {
+            slab: Slab::new(),
+            clients: vec![None; MAX_CONNECTIONS],
+            workers: Vec::new(),
+            dirty: Vec::new(),
+            resumed: VecDeque::new(),
+            starved: Vec::new(),
+            longest_client_line: config.limits.max_input_buffer,
+            longest_worker_line: config.limits.max_worker_line(),
+            count: 0,
+        }
+    }
+
+    /// Adds the connection of its peer. Says in which slot, and how many there have been.
+    pub(super) fn add(&mut self, connection: Connection) -> (usize, u64) {
+        let (slots, index) = match connection.peer {
+            Peer::Client(client) => (&mut self.clients, client.index()),
+            Peer::Worker(worker) => (&mut self.workers, worker.index()),
+        };
+        let slot = self.slab.insert(connection);
+        if slots.len() <= index {
+            slots.resize(index + 1, None);
+        }
+        slots[index] = Some(slot);
+        self.count += 1;
+        (slot, self.count)
+    }
+
+    /// The slot of a peer, while it is there.
+    pub(super) fn slot(&self, peer: Peer) -> Option<usize> {
+        let slot = match peer {
+            Peer::Client(client) => *self.clients.get(client.index())?,
+            Peer::Worker(worker) => *self.workers.get(worker.index())?,
+        }?;
+        (self.slab.get(slot)?.peer == peer).then_some(slot)
+    }
+
+    /// The core knows a client no more that was in this slot. False if it knew it no more before.
+    pub(super) fn release_client(&mut self, client: ClientKey, slot: usize) -> bool {
+        self.clients[client.index()].take_if(|known| *known == slot).is_some()
+    }
+
+    /// The core knows a worker no more. Its slot, if it has one.
+    pub(super) fn release_worker(&mut self, worker: WorkerKey) -> Option<usize> {
+        self.workers.get_mut(worker.index()).and_then(Option::take)
+    }
+
+    /// The longest line that a connection may send.
+    pub(super) fn longest_line(&self, slot: usize) -> usize {
+        match self.slab[slot].peer {
+            Peer::Client(_) => self.longest_client_line,
+            Peer::Worker(_) => self.longest_worker_line,
+        }
+    }
+
+    /// The longest line that a client may send.
+    pub(super) fn longest_client_line(&self) -> usize {
+        self.longest_client_line
+    }
+
+    /// An output has something to write, or to be looked at.
+    pub(super) fn mark_dirty(&mut self, slot: usize) {
+        if self.slab[slot].queued.add(Queue::Dirty) {
+            self.dirty.push(slot);
+        }
+    }
+
+    pub(super) fn has_dirty(&self) -> bool {
+        !self.dirty.is_empty()
+    }
+
+    /// Takes out the next one of those that are still there.
+    pub(super) fn next_dirty(&mut self) -> Option<usize> {
+        while let Some(slot) = self.dirty.pop() {
+            if let Some(connection) = self.slab.get_mut(slot) {
+                connection.queued.remove(Queue::Dirty);
+                return Some(slot);
+            }
+        }
+        None
+    }
+
+    /// What is kept of a connection's bytes is presented when its turn comes.
+    pub(super) fn resume_soon(&mut self, slot: usize) {
+        if self.slab[slot].queued.add(Queue::Resumed) {
+            self.resumed.push_back(slot);
+        }
+    }
+
+    /// How many wait for that.
+    pub(super) fn resumed(&self) -> usize {
+        self.resumed.len()
+    }
+
+    /// Takes out the next one, if it is still there.
+    pub(super) fn next_resumed(&mut self) -> Option<usize> {
+        let slot = self.resumed.pop_front()?;
+        self.slab.get_mut(slot)?.queued.remove(Queue::Resumed);
+        Some(slot)
+    }
+
+    /// A receive found no buffer, and is tried again when others were returned.
+    pub(super) fn starve(&mut self, slot: usize) {
+        self.starved.push(slot);
+    }
+
+    pub(super) fn take_starved(&mut self) -> Vec<usize> {
+        std::mem::take(&mut self.starved)
+    }
+
+    /// All of them, at the end.
+    pub(super) fn take_all(&mut self) -> Slab<Connection> {
+        std::mem::take(&mut self.slab)
+    }
+}
+
+impl Deref for Connections {
+    type Target = Slab<Connection>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.slab
+    }
+}
+
+impl DerefMut for Connections {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.slab
+    }
+}
+
+impl<I: Io> Reactor<I> {
+    /// The core is told this when it is called next.
+    pub(super) fn tell(&mut self, now: Moment, input: Input) {
+        self.inputs.push_back((now, input));
+    }
+
+    /// Has a connection looked at when that is due.
+    pub(super) fn schedule(&mut self, slot: usize) {
+        let connection = &mut self.connections[slot];
+        let due = connection.due();
+        self.timers.set(Timer::Connection(slot), &mut connection.timer, due);
+    }
+
+    /// Looks at a connection that is due.
+    pub(super) fn connection_due(&mut self, now: Moment, slot: usize) {
+        let Some(connection) = self.connections.get_mut(slot) else { return };
+        connection.timer.reset();
+        if connection.room.take_due(now) {
+            self.retry_sending(slot);
+        }
+        self.tell_left_out(now, slot);
+        self.close_if_dead(now, slot);
+        self.ping(now, slot);
+        self.schedule(slot);
+    }
+
+    /// Asks for the end of an operation on a connection.
+    pub(super) fn cancel(&mut self, operation: Operation, slot: usize) {
+        self.io.cancel(operation.token(slot));
+    }
+}

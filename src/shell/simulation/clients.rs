@@ -1,0 +1,404 @@
+//! The clients of the simulation, over a plain connection or in frames of WebSocket: they ask, check what they get, stop
+//! reading, end what they say, misbehave, or leave.
+
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use rustix::net::{Shutdown, shutdown};
+use serde_json::Value;
+
+use super::lines::{LONGEST_TEXT, Pulled, Request, lines, number, pull, push, shown, token};
+use crate::bus::port::Reason;
+use crate::testing::Random;
+use crate::websocket::frame::{Decoder, Event, Received};
+use crate::websocket::{Mask, Role, encode};
+
+pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What a client has asked and nobody has answered.
+pub(super) struct Asked {
+    pub(super) request: Request,
+    /// When, on a clock that stands still while the machine does.
+    pub(super) at: Duration,
+    /// It is asked once so many bytes have left its client.
+    pub(super) ends_at: usize,
+}
+
+/// What a client hears of its own conduct.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// A status of HTTP.
+    Status(u16),
+    /// The reason of an error that answers nothing.
+    Error(String),
+    /// The code of a close frame.
+    Code(u16),
+}
+
+/// What a client has said or done last: it is closed for that.
+#[derive(Debug)]
+pub(super) struct LastWord {
+    /// It may be heard once so many bytes have left: what is wrong may be seen by its first byte.
+    pub(super) heard_at: usize,
+    /// What it hears of it, if it hears anything, and what is counted, if that is known.
+    pub(super) verdict: Option<Verdict>,
+    pub(super) reason: Option<Reason>,
+}
+
+/// What a client has that speaks WebSocket.
+pub(super) struct Frames {
+    /// What has come and is not decoded; the answer to its request first.
+    pub(super) raw: Vec<u8>,
+    pub(super) is_open: bool,
+    pub(super) decoder: Decoder,
+    pub(super) random: Random,
+    /// What it was told last.
+    pub(super) verdict: Option<Verdict>,
+}
+
+/// A token that lets in.
+pub(super) const TOKEN: &str = "0123456789abcdef";
+
+/// What such a client says first.
+pub(super) const UPGRADE: &str = "GET /acp HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+    Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\nAuthorization: Bearer 0123456789abcdef\r\n";
+
+/// What of that may be another way, and what is heard of it then.
+pub(super) const BROKEN_UPGRADES: [(&str, &str, u16); 9] = [
+    ("GET /acp", "GET /elsewhere", 404),
+    ("GET /acp", "POST /acp", 405),
+    ("GET /acp", "G\0T /acp", 400),
+    ("HTTP/1.1", "HTTP/7.7", 505),
+    ("Host: a\r\n", "Host: a\r\nOrigin: https://evil.example\r\n", 403),
+    ("Upgrade: websocket", "Upgrade: h2c", 405),
+    ("dGhlIHNhbXBsZSBub25jZQ==", "short", 400),
+    ("Version: 13", "Version: 12", 426),
+    ("Bearer 0123456789abcdef", "Bearer 0123456789abcdeg", 401),
+];
+
+/// Frames that no client may send, and the codes that they are answered with.
+pub(super) const BROKEN_FRAMES: [(&[u8], u16); 8] = [
+    (b"\x81\x02{}", 1002),
+    (b"\xc1\x80\0\0\0\0", 1002),
+    (b"\x83\x80\0\0\0\0", 1002),
+    (b"\x80\x80\0\0\0\0", 1002),
+    (b"\x09\x80\0\0\0\0", 1002),
+    (b"\x88\x81\0\0\0\0\x03", 1002),
+    (b"\x81\xff\0\0\0\0\x7f\0\0\0\0\0\0\0", 1009),
+    (b"\x81\x84\0\0\0\0{\"\xff\"", 1007),
+];
+
+/// Lines that are no messages.
+pub(super) const BROKEN_LINES: [&[u8]; 4] =
+    [b"nonsense\n", b"[]\n", b"{\"id\":1,\"method\":\"m\"}}\n", b"{\"a\":\"\xff\"}\n"];
+
+/// What is no header of a proxy, although one has to come.
+pub(super) const BROKEN_HEADERS: [&[u8]; 3] =
+    [b"PROXY TCP4 192.0.2.7 nowhere 40000 9000\r\n", b"\r\n\r\n\0\r\nQUIT\n\x31\x11\0\0", b"PROXY \r\n"];
+
+impl Frames {
+    pub(super) fn new(seed: u64) -> Self {
+        Self {
+            raw: Vec::new(),
+            is_open: false,
+            decoder: Decoder::new(Role::Client, 1 << 30),
+            random: Random::new(seed),
+            verdict: None,
+        }
+    }
+
+    pub(super) fn mask(&mut self) -> Mask {
+        Mask::new((self.random.range(0..usize::MAX) as u32).to_ne_bytes())
+    }
+
+    /// A frame of its own of each of some pieces of a message, with pings between them.
+    pub(super) fn message(&mut self, text: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let mut at = 0;
+        loop {
+            let rest = text.len() - at;
+            let length = if self.random.one_in(3) { self.random.range(0..rest + 1) } else { rest };
+            let is_last = length == rest && at + length == text.len();
+            let mask = self.mask();
+            let mut head = encode::text(length, Some(mask)).to_vec();
+            // FIN, and a continuation where it is one.
+            head[0] = u8::from(is_last) << 7 | u8::from(at == 0 && bytes.is_empty());
+            let mut piece = text[at..at + length].to_vec();
+            mask.apply(&mut piece);
+            bytes.extend(head.into_iter().chain(piece));
+            at += length;
+            if is_last {
+                return bytes;
+            }
+            if self.random.one_in(3) {
+                let mask = self.mask();
+                bytes.extend_from_slice(&encode::ping(b"are you there", Some(mask)));
+            }
+        }
+    }
+
+    /// Turns what has come into lines. What is to be answered goes to `todo`. True if the connection is of no more use.
+    pub(super) fn read(&mut self, came: &mut Vec<u8>, todo: &mut VecDeque<u8>) -> bool {
+        if !self.is_open {
+            let Some(end) = memchr::memmem::find(&self.raw, b"\r\n\r\n") else { return false };
+            let head = String::from_utf8_lossy(&self.raw[..end]).into_owned();
+            let status = head.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3)?.parse().ok());
+            let status: u16 = status.unwrap_or_else(|| panic!("an answer is HTTP: {head}"));
+            if status != 101 {
+                self.verdict = Some(Verdict::Status(status));
+                // The body says no more.
+                self.raw.truncate(end + 4);
+                return false;
+            }
+            assert!(head.starts_with("HTTP/1.1 101 ") && head.contains("s3pPLMBiTxaQ9kYGzzhZRbK+xOo="), "{head}");
+            self.raw.drain(..end + 4);
+            self.is_open = true;
+        }
+        let length = self.raw.len();
+        self.raw.push(0);
+        let mut received = Received::new(&mut self.raw, length);
+        let mut is_over = false;
+        let verdict = &mut self.verdict;
+        let mut pings = Vec::new();
+        while let Some(event) = self.decoder.next(&mut received) {
+            match event {
+                Event::Text { .. } => {}
+                Event::Pong(payload) => assert_eq!(payload, b"are you there"),
+                Event::Ping(payload) => pings.push(payload.to_vec()),
+                Event::Close { code, .. } => {
+                    assert!(matches!(code, Some(1000..=1002 | 1007..=1009 | 1013)), "{code:?}");
+                    *verdict = code.map(Verdict::Code);
+                    is_over = true;
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        came.extend_from_slice(received.lines());
+        self.raw.clear();
+        for ping in pings {
+            let mask = self.mask();
+            todo.extend(encode::pong(&ping, Some(mask)).iter());
+        }
+        is_over
+    }
+}
+
+pub(super) struct Client {
+    pub(super) name: usize,
+    pub(super) seed: u64,
+    /// None once it has left, or its connection has ended.
+    pub(super) hears: Option<OwnedFd>,
+    /// None once it has said all that it wants to.
+    pub(super) speaks: Option<OwnedFd>,
+    pub(super) is_stdio: bool,
+    /// The other end, which is the daemon's.
+    pub(super) inode: Option<u64>,
+    /// The turn in which it came.
+    pub(super) came_in: usize,
+    /// The first request that it asked when nothing failed any more, and whether one from then on was answered.
+    pub(super) asked_in_peace: Option<u64>,
+    pub(super) is_well: bool,
+    pub(super) todo: VecDeque<u8>,
+    /// Bytes that have left.
+    pub(super) sent: usize,
+    pub(super) came: Vec<u8>,
+    pub(super) asked: HashMap<u64, Asked>,
+    pub(super) next: u64,
+    pub(super) answers: usize,
+    /// The last answer of each worker to it.
+    pub(super) heard: HashMap<usize, usize>,
+    pub(super) frames: Option<Frames>,
+    pub(super) last_word: Option<LastWord>,
+    pub(super) verdict: Option<Verdict>,
+    /// When it last had taken all that there was, and for how long it had not at most.
+    pub(super) empty_at: Duration,
+    pub(super) behind: Duration,
+}
+
+impl Client {
+    pub(super) fn new(name: usize, seed: u64, hears: OwnedFd, speaks: OwnedFd) -> Self {
+        Self {
+            name,
+            seed,
+            hears: Some(hears),
+            speaks: Some(speaks),
+            is_stdio: false,
+            inode: None,
+            came_in: 0,
+            asked_in_peace: None,
+            is_well: false,
+            todo: VecDeque::new(),
+            sent: 0,
+            came: Vec::new(),
+            asked: HashMap::new(),
+            next: 0,
+            answers: 0,
+            heard: HashMap::new(),
+            frames: None,
+            last_word: None,
+            verdict: None,
+            empty_at: Duration::ZERO,
+            behind: Duration::ZERO,
+        }
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.hears.is_none()
+    }
+
+    /// Whether it has said its last.
+    pub(super) fn is_leaving(&self) -> bool {
+        self.last_word.is_some()
+    }
+
+    pub(super) fn leaves(&mut self) {
+        (self.hears, self.speaks) = (None, None);
+    }
+
+    /// Whether the daemon owes it nothing for now: neither an answer nor the end of its connection.
+    pub(super) fn is_content(&self) -> bool {
+        self.is_over() || self.speaks.is_some() && !self.is_leaving() && self.asked.is_empty() && self.todo.is_empty()
+    }
+
+    /// It has nothing more to say, and hears what is left.
+    pub(super) fn ends_what_it_says(&mut self) {
+        let sent = self.sent;
+        // Nobody hears what has not left.
+        self.asked.retain(|_, asked| asked.ends_at <= sent);
+        if let Some(frames) = &self.frames {
+            // There is no half of a WebSocket. In the middle of its request, it has never been one.
+            let reason = frames.is_open.then_some(Reason::ClientBroken);
+            self.last_word = Some(LastWord { heard_at: sent, verdict: None, reason });
+        }
+        if let Some(end) = self.speaks.take()
+            && !self.is_stdio
+        {
+            shutdown(end, Shutdown::Write).expect("it is a socket");
+        }
+    }
+
+    /// Takes what is there, if anything. What comes of it says whether the daemon has closed it.
+    pub(super) fn reads(&mut self, most: usize, now: Duration) -> Pulled {
+        let Some(end) = &self.hears else { return Pulled::Nothing };
+        let pulled = match &mut self.frames {
+            Some(frames) => {
+                let pulled = pull(end, &mut frames.raw, most);
+                // Nothing comes behind a close frame but the end.
+                let is_over = frames.read(&mut self.came, &mut self.todo);
+                if is_over { Pulled::End } else { pulled }
+            }
+            None => pull(end, &mut self.came, most),
+        };
+        match pulled {
+            Pulled::Nothing => self.empty_at = now,
+            Pulled::Something | Pulled::End => self.behind = self.behind.max(now - self.empty_at),
+        }
+        self.check(now);
+        if let Some(verdict) = self.frames.as_mut().and_then(|frames| frames.verdict.take()) {
+            self.verdict = Some(verdict);
+        }
+        pulled
+    }
+
+    pub(super) fn writes(&mut self, most: usize) -> bool {
+        let Some(end) = &self.speaks else { return false };
+        let sent = push(end, &mut self.todo, most);
+        self.sent += sent;
+        sent > 0
+    }
+
+    pub(super) fn says(&mut self, line: &[u8]) {
+        match &mut self.frames {
+            Some(frames) => self.todo.extend(frames.message(line)),
+            None => {
+                self.todo.extend(line);
+                self.todo.push_back(b'\n');
+            }
+        }
+    }
+
+    pub(super) fn ask(&mut self, random: &mut Random, now: Duration) {
+        let size = *random.pick(&[0, 10, 200, 3000, 20_000, LONGEST_TEXT]);
+        let (seed, who, number, length) = (self.seed, self.name, self.next, random.range(0..size + 1));
+        let request = Request { seed, who, number, length };
+        self.next += 1;
+        self.says(&request.question(&request.id()));
+        self.asked.insert(number, Asked { request, at: now, ends_at: self.sent + self.todo.len() });
+    }
+
+    /// It says this, and nothing after it.
+    pub(super) fn says_its_last(&mut self, bytes: &[u8], verdict: Option<Verdict>, reason: Option<Reason>) {
+        self.last_word = Some(LastWord { heard_at: self.sent + self.todo.len() + 1, verdict, reason });
+        self.todo.extend(bytes);
+    }
+
+    /// It says that it leaves, in the way of WebSocket. False if that is not its way.
+    pub(super) fn says_goodbye(&mut self) -> bool {
+        let Some(frames) = &mut self.frames else { return false };
+        let goodbye = encode::close(Some(1000), "", Some(frames.mask()));
+        self.says_its_last(&goodbye, Some(Verdict::Code(1000)), None);
+        true
+    }
+
+    /// It says what cannot be understood.
+    pub(super) fn misbehaves(&mut self, random: &mut Random) {
+        match &mut self.frames {
+            Some(frames) if random.one_in(4) => {
+                let line = frames.message(random.pick(&BROKEN_LINES[..3]).trim_ascii_end());
+                self.says_its_last(&line, Some(Verdict::Code(1007)), Some(Reason::ClientMalformed));
+            }
+            Some(_) => {
+                let (frame, code) = *random.pick(&BROKEN_FRAMES);
+                let reason = if code == 1009 { Reason::ClientLineTooLong } else { Reason::ClientMalformed };
+                self.says_its_last(frame, Some(Verdict::Code(code)), Some(reason));
+            }
+            None => {
+                let verdict = Verdict::Error(Reason::ClientMalformed.told().to_owned());
+                let line = *random.pick(&BROKEN_LINES);
+                self.says_its_last(line, Some(verdict), Some(Reason::ClientMalformed));
+            }
+        }
+    }
+
+    /// Compares the lines that have come with what it has asked, to the byte.
+    pub(super) fn check(&mut self, now: Duration) {
+        for line in lines(&mut self.came) {
+            if token(&line, "error").is_some() {
+                self.check_error(&line, now);
+                continue;
+            }
+            let id = token(&line, "id").unwrap_or_else(|| panic!("{} was told: {}", self.name, shown(&line)));
+            let asked = id.trim_matches('"').parse().ok().and_then(|id: u64| self.asked.remove(&id));
+            let asked = asked.unwrap_or_else(|| panic!("{} has not asked this: {}", self.name, shown(&line)));
+            let (Some(worker), Some(nth)) = (number(&line, "worker"), number(&line, "nth")) else {
+                panic!("{} got what is no answer: {}", self.name, shown(&line));
+            };
+            let request = asked.request;
+            let is_same = line == request.answer(&request.id(), worker, nth);
+            assert!(is_same, "the answer to {request:?} is another one: {}", shown(&line));
+            let before = self.heard.insert(worker, nth);
+            assert!(before.is_none_or(|before| before < nth), "the answer to {request:?} comes behind {before:?}");
+            self.answers += 1;
+            self.is_well |= self.asked_in_peace.is_some_and(|first| request.number >= first);
+        }
+    }
+
+    pub(super) fn check_error(&mut self, line: &[u8], now: Duration) {
+        let error: Value = serde_json::from_slice(line).expect("an error is JSON");
+        let reason =
+            error["error"]["data"]["reason"].as_str().unwrap_or_else(|| panic!("an error has a reason: {error}"));
+        if error["id"].is_null() {
+            self.verdict = Some(Verdict::Error(reason.to_owned()));
+            return;
+        }
+        let number = error["id"].as_u64().or_else(|| error["id"].as_str()?.parse().ok());
+        let asked = number.and_then(|number| self.asked.remove(&number));
+        let asked = asked.unwrap_or_else(|| panic!("{} has not asked this: {error}", self.name));
+        assert_eq!(error["id"].to_string(), asked.request.id(), "an id is what it was");
+        self.answers += 1;
+        if reason == "timeout" {
+            assert!(now - asked.at >= REQUEST_TIMEOUT, "a timeout ran out after {:?}", now - asked.at);
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! The start: everything that can be missing or refused is opened, then the daemon listens.
+
+use std::io;
+use std::os::fd::AsRawFd;
+use std::time::Instant;
+
+use super::admin::{self, Admin};
+use super::descriptors::{self, Allowance, Need};
+use super::inherited::may_block;
+use super::listen;
+use super::listeners::Acceptor;
+use super::notify::Notify;
+use super::signals::{self, Signals};
+use super::token_files::{Rereading, Whose};
+use super::turn::Shell;
+use super::workers::reap::Reaper;
+use super::workers::spawn;
+use crate::activation::Inherited;
+use crate::bus::settings::MAX_CONNECTIONS;
+use crate::cgroup;
+use crate::config::{Config, Listen, Listener};
+use crate::error::StartError;
+use crate::io::Io;
+use crate::io::kernel::Refused;
+use crate::reserve;
+
+/// What there is before the kernel's operations are opened.
+pub(super) struct StartupContext {
+    pub signals: Signals,
+    pub descriptors: Allowance,
+    /// What to say of the backend, if it is not the ring.
+    pub instead: Option<String>,
+}
+
+impl StartupContext {
+    pub(super) fn prepare(config: &Config) -> Result<Self, StartError> {
+        spawn::keep_descriptors().map_err(StartError::io("mark inherited descriptors"))?;
+        let signals = signals::install().map_err(StartError::io("install signal handlers"))?;
+        Ok(Self { signals, descriptors: descriptors::allow(Need::of(config))?, instead: None })
+    }
+
+    /// Why the backend is not the ring, what that costs, and how to get it.
+    pub(super) fn without_ring(self, refused: Option<&Refused>) -> Self {
+        let instead = match refused {
+            Some(Refused { why, remedy }) => format!(
+                "{why}; epoll is used instead, which does the same and takes up to a fifth more CPU; to get io_uring: \
+                 {remedy}"
+            ),
+            None => "epoll is used, as --io says; it takes up to a fifth more CPU than io_uring".to_owned(),
+        };
+        Self { instead: Some(instead), ..self }
+    }
+}
+
+/// Opens everything, and then listens.
+pub(super) fn start<I: Io>(
+    mut io: I,
+    context: StartupContext,
+    config: Config,
+    inherited: Vec<Inherited>,
+) -> Result<Shell<I>, StartError> {
+    let stdio = config.listeners.iter().position(|listener| matches!(listener.listen, Listen::Stdio));
+    let (stdout, stderr) = (rustix::stdio::stdout(), rustix::stdio::stderr());
+    for output in [stdio.map(|_| stdout), Some(stderr)].into_iter().flatten().filter(|output| may_block(*output)) {
+        io.prepare_aside(output.as_raw_fd());
+    }
+    reserve::keep();
+    let acceptors = open_acceptors(&config, &inherited)?;
+    let admin = Admin::new(&config, &acceptors);
+    say_how_it_is(&config, &context, io.describe(), I::NAME);
+    let bell = context.signals.bell.try_clone().map_err(StartError::io("copy a descriptor"))?;
+    let files = token_files(&config);
+    let StartupContext { signals, descriptors, .. } = context;
+    let mut shell = Shell::new(config, io, Box::new(Reaper::new(bell)), signals, descriptors, acceptors, admin);
+    if !files.is_empty() {
+        let rereading = Rereading::begin(files).map_err(StartError::io("make a thread that reads tokens again"))?;
+        shell.reactor.rereading = Some(rereading);
+    }
+    shell.reactor.notify = Notify::from_environment();
+    shell.start_listening(stdio);
+    Ok(shell)
+}
+
+/// The sockets for clients, and behind them those for operators.
+fn open_acceptors(config: &Config, inherited: &[Inherited]) -> Result<Vec<Acceptor>, StartError> {
+    let mut acceptors = Vec::new();
+    let mut used = vec![false; inherited.len()];
+    let others_until = Instant::now() + listen::OTHER_STARTS;
+    for (index, listener) in config.listeners.iter().enumerate() {
+        for listening in listen::open(&listener.listen, index, inherited, &mut used, others_until)? {
+            let listening = listening.keep_alive(listener.patience.keepalive)?;
+            acceptors.push(Acceptor::new(listening).named_by(listener));
+        }
+    }
+    if let Some(admin) = &config.admin {
+        let opened = listen::open(&admin.listen, usize::MAX, inherited, &mut used, others_until)?;
+        acceptors
+            .extend(opened.into_iter().take(admin::MOST_SOCKETS).map(|listening| Acceptor::new(listening).for_admin()));
+    }
+    if let Some(unused) = used.iter().position(|used| !used) {
+        // Its clients would wait for ever.
+        let Inherited { number, address, .. } = &inherited[unused];
+        let why =
+            format!("it listens on {address}, and no listener does; add one to listeners, or take it out of the unit");
+        return Err(StartError::Inherited { number: *number, why });
+    }
+    Ok(acceptors)
+}
+
+/// The files of tokens that are read again while the daemon runs.
+fn token_files(config: &Config) -> Vec<(Whose, std::path::PathBuf)> {
+    let tokens_of = |(at, listener): (usize, &Listener)| {
+        let path = listener.web.as_ref().and_then(|web| web.tokens_file.clone())?;
+        Some((Whose::Listener(at), path))
+    };
+    let of_admin = config.admin.as_ref().and_then(|admin| admin.token_file.clone()).map(|path| (Whose::Admin, path));
+    config.listeners.iter().enumerate().filter_map(tokens_of).chain(of_admin).collect()
+}
+
+/// Says which daemon this is, and what may be missing. `description` is that of the backend, with the reason why buffers
+/// are not registered.
+fn say_how_it_is(
+    config: &Config,
+    context: &StartupContext,
+    (description, unregistered): (String, Option<&io::Error>),
+    backend: &str,
+) {
+    tracing::info!("stdio_bus {} {}", env!("CARGO_PKG_VERSION"), config.summary());
+    if let Some(instead) = &context.instead {
+        tracing::info!("{instead}");
+    }
+    for doubt in config.open_listeners().into_iter().chain(config.doubtful_pools()) {
+        tracing::warn!("{doubt}");
+    }
+    for problem in &config.missing {
+        tracing::error!(
+            "{}:{problem}; this pool has no workers until that is mended, and the others run",
+            config.origin
+        );
+    }
+    tracing::debug!("{backend}: {description}");
+    if let Some((clients, allowed)) = context.descriptors.fewer_clients {
+        tracing::warn!(
+            "{clients} clients at once fit into the {allowed} descriptors that are allowed, and not {MAX_CONNECTIONS}; \
+             raise the hard limit of RLIMIT_NOFILE for more (LimitNOFILE= in systemd, --ulimit nofile= in Docker)"
+        );
+    }
+    if let Some(error) = unregistered {
+        let remedy = match error.raw_os_error() {
+            Some(libc::ENOMEM) => "; raise RLIMIT_MEMLOCK for a few percent less CPU",
+            _ => "",
+        };
+        tracing::info!("buffers are not registered ({error}){remedy}");
+    }
+    if let Some(doubt) = cgroup::doubt(config.limits.max_memory) {
+        tracing::warn!(reason = "memory_limit", "{doubt}");
+    }
+}

@@ -1,0 +1,353 @@
+//! The loop: the core, and the reactor that does what it wants. A turn enters the kernel once, takes the completions,
+//! gives their bytes to the core, carries out its effects into the outboxes, starts one write for each output that has
+//! something and is idle, and arms what is to be read next.
+//!
+//! Invariant: whatever is done, the core is told what has happened meanwhile before the next thing is done
+//! ([`Shell::step`]).
+
+use std::collections::VecDeque;
+use std::io;
+use std::time::Duration;
+
+use super::admin::Admin;
+use super::budget::Budget;
+use super::clock::{Clock, Gap};
+use super::connection::Connection;
+use super::descriptors::Allowance;
+use super::handshakes::state::Handshakes;
+use super::listeners::{Acceptor, Listeners, Terms};
+use super::log::Batch;
+use super::notify::{Condition, Notify};
+use super::operation::Operation;
+use super::reactor::{Connections, Reactor, Workers};
+use super::signals::Signals;
+use super::stdio::{LogOutput, Stdio};
+use super::timers::{Timer, Timers};
+use super::workers::processes::Processes;
+use crate::bus::Bus;
+use crate::bus::port::{Input, Moment, Origin};
+use crate::bus::shutdown::Stage;
+use crate::config::Config;
+use crate::io::Io;
+use crate::io::ring::Completion;
+
+/// How long the last cancelled operations may take at the end.
+const LAST_COMPLETIONS: Duration = Duration::from_millis(200);
+
+/// What was not written in the time of the loop.
+#[derive(Default)]
+pub(super) struct Unflushed {
+    /// The begin of the log that is left.
+    pub log: Batch,
+    /// The kernel may write it yet: written again, it would stand there twice.
+    pub log_in_flight: bool,
+    /// Lines for our stdout.
+    pub unwritten: usize,
+    /// The core gave up.
+    pub failed: bool,
+}
+
+/// The running daemon: the core, and the reactor that does what it wants.
+pub(super) struct Shell<I: Io> {
+    pub bus: Bus,
+    pub reactor: Reactor<I>,
+    pub admin: Admin,
+    /// Lines that the core had taken before this turn.
+    lines: u64,
+    /// Those of the last turn.
+    completions: Vec<Completion>,
+}
+
+impl<I: Io> Shell<I> {
+    pub(super) fn new(
+        config: Config,
+        mut io: I,
+        processes: Box<dyn Processes>,
+        signals: Signals,
+        descriptors: Allowance,
+        acceptors: Vec<Acceptor>,
+        admin: Admin,
+    ) -> Self {
+        let Allowance { of_workers, fewer_clients, handshakes } = descriptors;
+        let mut settings = config.settings();
+        if let Some((clients, _)) = fewer_clients {
+            settings.most_clients = clients;
+        }
+        let bus = Bus::new(settings);
+        let memory = Budget::new(config.limits.max_memory);
+        io.buffers().keep_spares_below(memory.short_above());
+        let terms = config.listeners.iter().map(|listener| Terms::of(listener, &config.pools)).collect();
+        let reactor = Reactor {
+            clock: Clock::new(io.asleep()),
+            io,
+            timers: Timers::default(),
+            connections: Connections::new(&config),
+            listeners: Listeners::new(acceptors, terms),
+            handshakes: Handshakes::new(handshakes),
+            workers: Workers { processes, pools: config.pools, descriptors: of_workers },
+            signals,
+            log: LogOutput::new(),
+            stdio: Stdio::default(),
+            notify: Notify::nobody(),
+            rereading: None,
+            memory,
+            inputs: VecDeque::new(),
+            is_done: false,
+        };
+        Self { bus, reactor, admin, lines: 0, completions: Vec::with_capacity(256) }
+    }
+
+    /// `stdio` is the listener that is our own stdin and stdout.
+    pub(super) fn start_listening(&mut self, stdio: Option<usize>) {
+        let now = self.reactor.clock.now();
+        self.reactor.arm_children();
+        self.reactor.arm_stop();
+        self.arm_rereading();
+        self.step(|shell| shell.reactor.carry_out(shell.bus.start(now), None));
+        for acceptor in self.reactor.listeners.iter() {
+            let address = acceptor.address();
+            match acceptor.is_for_admin() {
+                true => tracing::info!("the admin listener is {address}"),
+                false => tracing::info!("listening on {address}"),
+            }
+        }
+        self.reactor.start_accepting();
+        self.admin.start(&mut self.reactor.timers, now);
+        if let Some(listener) = stdio {
+            let (stdin, stdout) = (rustix::stdio::stdin(), rustix::stdio::stdout());
+            self.step(|shell| {
+                shell.add_client(listener, Origin::default(), &[], |peer| Connection::stdio(peer, stdin, stdout));
+            });
+            tracing::info!("serving one client on stdin and stdout");
+        }
+    }
+
+    /// Does one thing, and tells the core what has happened meanwhile, and what that leads to.
+    pub(super) fn step(&mut self, act: impl FnOnce(&mut Self)) {
+        act(self);
+        while let Some((now, input)) = self.reactor.inputs.pop_front() {
+            self.reactor.carry_out(self.bus.handle(now, input), None);
+        }
+    }
+
+    /// The loop.
+    pub(super) fn serve(&mut self) -> io::Result<()> {
+        while !self.turn()? {}
+        Ok(())
+    }
+
+    /// One turn. True when everything is over.
+    pub(super) fn turn(&mut self) -> io::Result<bool> {
+        while self.reactor.connections.has_dirty() {
+            self.step(|shell| shell.reactor.write_dirty(shell.reactor.clock.now()));
+        }
+        self.reactor.write_log();
+        if self.reactor.is_done {
+            return Ok(true);
+        }
+        let mut completions = std::mem::take(&mut self.completions);
+        completions.clear();
+        let gap = self.enter(&mut completions)?;
+        let now = self.reactor.clock.now();
+        if let Some(Gap { held_up, suspended }) = gap {
+            // A signal may have ended the wait before that brought anything: what has come by now belongs to this moment.
+            self.reactor.io.turn(Some(Duration::ZERO), &mut completions)?;
+            self.step(|shell| shell.reactor.tell(now, Input::Gap { held_up, suspended }));
+        }
+        for completion in &completions {
+            self.step(|shell| shell.complete(now, completion));
+        }
+        self.completions = completions;
+        self.resume_connections(now);
+        if self.reactor.clock.hears_until() <= now {
+            if self.bus.next_deadline().is_some_and(|deadline| deadline <= now) {
+                self.step(|shell| shell.reactor.tell(now, Input::Tick));
+                self.resume_connections(now);
+            }
+            self.run_timers(now);
+        }
+        self.notify();
+        self.step(|shell| shell.check_memory(now));
+        self.check_waiting_for_memory(now);
+        self.step(|shell| shell.work_for_admin(now));
+        for connection in self.reactor.connections.take_starved() {
+            self.reactor.arm_read(connection);
+        }
+        Ok(false)
+    }
+
+    /// Waits for completions, until something is due at most. Says whether the daemon did not run for a while.
+    fn enter(&mut self, completions: &mut Vec<Completion>) -> io::Result<Option<Gap>> {
+        let planned = Clock::wait_for(self.poll_timeout(), self.bus.has_clients());
+        let reactor = &mut self.reactor;
+        let so_far = self.bus.lines_taken();
+        reactor.io.carried(so_far - std::mem::replace(&mut self.lines, so_far));
+        if self.admin.is_on() {
+            self.admin.turn_ends(reactor.io.elapsed());
+        }
+        reactor.io.turn(planned, completions)?;
+        let elapsed = reactor.io.elapsed();
+        if self.admin.is_on() {
+            self.admin.turn_begins(elapsed);
+        }
+        Ok(reactor.clock.read(elapsed, || reactor.io.asleep(), planned))
+    }
+
+    /// How long the next turn may wait.
+    fn poll_timeout(&self) -> Option<Duration> {
+        let reactor = &self.reactor;
+        if reactor.connections.resumed() > 0 || self.admin.is_busy() {
+            return Some(Duration::ZERO);
+        }
+        let deadline = [self.bus.next_deadline(), reactor.timers.next()].into_iter().flatten().min();
+        let wait = deadline.map(|deadline| deadline.max(reactor.clock.hears_until()).since(reactor.clock.now()));
+        let notice = reactor.notify.due().map(|due| due.saturating_sub(reactor.io.elapsed()));
+        [wait, notice].into_iter().flatten().min()
+    }
+
+    fn resume_connections(&mut self, now: Moment) {
+        // Only those that wait now: one that is resumed meanwhile has its turn after the next completions.
+        for _ in 0..self.reactor.connections.resumed() {
+            self.step(|shell| shell.resume_next(now));
+        }
+    }
+
+    /// Looks at what is due.
+    fn run_timers(&mut self, now: Moment) {
+        while let Some(timer) = self.reactor.timers.take_due(now) {
+            self.step(|shell| match timer {
+                Timer::Handshake(slot) => shell.reactor.expire_handshake(slot),
+                Timer::Connection(slot) => shell.reactor.connection_due(now, slot),
+                Timer::Accept(index) => {
+                    shell.reactor.listeners.acceptor(index).retry.reset();
+                    shell.reactor.retry_accepting(now, index);
+                }
+                Timer::Output => shell.reactor.retry_writing(),
+                // It is looked at in each turn.
+                Timer::Memory => shell.reactor.memory.timer.reset(),
+                Timer::Admin(slot) => shell.admin_due(now, slot),
+                Timer::History => shell.sample_history(now),
+            });
+        }
+    }
+
+    /// Tells the service manager what there is to tell.
+    fn notify(&mut self) {
+        let Reactor { notify, io, clock, .. } = &mut self.reactor;
+        if self.bus.stage() > Stage::Running {
+            notify.stops();
+        }
+        if notify.due().is_some() {
+            notify.tell(io.elapsed(), || condition(&self.bus, clock.now()));
+        }
+    }
+
+    /// Cancels what is in flight, so that buffers outlive it, and ends the connections that are left.
+    pub(super) fn finish(&mut self) -> Unflushed {
+        let killed = self.reactor.workers.processes.kill_the_rest();
+        if !killed.is_empty() {
+            tracing::warn!("killed {} processes that outlived their workers: {killed:?}", killed.len());
+        }
+        let slots: Vec<usize> = self.reactor.connections.iter().map(|(slot, _)| slot).collect();
+        for slot in slots {
+            self.reactor.leave(slot);
+        }
+        self.reactor.cancel_handshakes();
+        self.close_admin();
+        self.settle();
+        if self.reactor.log.is_busy() {
+            // It is written again from where it stopped.
+            self.reactor.io.cancel(Operation::Log.token(0));
+            self.settle();
+        }
+        self.forget_admin();
+        let reactor = &mut self.reactor;
+        // What the kernel still holds may still be written to: it stays until the process ends.
+        let connections = reactor.connections.take_all();
+        for (_, connection) in connections.into_iter().filter(|(_, connection)| !connection.in_flight.is_empty()) {
+            if connection.ends.is_stdio() {
+                reactor.stdio.count_unwritten(connection.outbox.lines());
+            }
+            std::mem::forget(connection);
+        }
+        std::mem::forget(reactor.handshakes.take_all());
+        let stats = self.bus.stats();
+        tracing::info!(
+            "stopped: {} lines from clients, {} from workers, {} error replies",
+            stats.lines_from_clients,
+            stats.lines_from_workers,
+            stats.error_replies
+        );
+        let mut left = Unflushed {
+            log_in_flight: reactor.log.is_busy(),
+            log: std::mem::take(&mut reactor.log.batch),
+            unwritten: reactor.stdio.unwritten(),
+            failed: self.bus.has_failed(),
+        };
+        if left.log_in_flight {
+            std::mem::forget(std::mem::take(&mut left.log));
+        }
+        left
+    }
+
+    /// Takes the last completions, for a while.
+    fn settle(&mut self) {
+        let mut completions = Vec::new();
+        for _ in 0..4 {
+            let reactor = &mut self.reactor;
+            let is_empty = reactor.connections.is_empty() && reactor.handshakes.is_empty() && self.admin.is_empty();
+            let is_settled = is_empty && !reactor.log.is_busy();
+            if is_settled || reactor.io.turn(Some(LAST_COMPLETIONS / 4), &mut completions).is_err() {
+                break;
+            }
+            let now = reactor.clock.now();
+            for completion in std::mem::take(&mut completions) {
+                self.step(|shell| shell.complete(now, &completion));
+            }
+        }
+    }
+
+    fn complete(&mut self, now: Moment, completion: &Completion) {
+        let Some((operation, slot)) = Operation::of(completion.token) else {
+            debug_assert!(false, "nothing was submitted with the token {:#x}", completion.token);
+            return;
+        };
+        match operation {
+            Operation::Accept => self.accepted(now, slot, completion.result),
+            Operation::Handshake => self.handshake_step(now, slot, completion.result),
+            Operation::Read => self.read(now, slot, completion.result),
+            Operation::Receive => self.received(now, slot, completion),
+            Operation::Write => self.reactor.written(now, slot, completion.result),
+            Operation::Watch => self.reactor.watched(now, slot, completion.result),
+            Operation::ReadStderr | Operation::ReadRestOfStderr => {
+                self.reactor.stderr_read(slot, completion.result, operation);
+            }
+            Operation::Children => {
+                self.reactor.notify.changed();
+                self.reactor.started(now);
+                self.reactor.reap(now);
+                self.reactor.arm_children();
+            }
+            Operation::Stop => {
+                // Signals that came together are one: timeout(1) sends its signal to us and to our group.
+                if completion.result > 0 {
+                    self.reactor.tell(now, Input::Shutdown);
+                }
+                self.reactor.arm_stop();
+            }
+            Operation::AdminReceive => self.admin_received(now, slot, completion.result),
+            Operation::AdminSend => self.admin_sent(now, slot, completion.result),
+            Operation::Reread => self.reread(now),
+            Operation::Log => self.reactor.log_written(now, completion.result),
+        }
+    }
+}
+
+fn condition(bus: &Bus, now: Moment) -> Condition {
+    let (mut running, mut wanted) = (0, 0);
+    for pool in bus.health() {
+        running += pool.running;
+        wanted += pool.running + pool.missing;
+    }
+    Condition { is_ready: bus.has_started(now), running, wanted, clients: bus.levels().clients.used }
+}

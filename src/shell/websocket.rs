@@ -1,0 +1,302 @@
+//! What a connection is that speaks WebSocket: how its frames are read, how it ends, and when it is pinged. To the core it
+//! is a client like any other: lines come and lines go.
+
+use std::time::Duration;
+
+use super::framing::Framing;
+use crate::bus::port::{Moment, Reason};
+use crate::tokens::Bearer;
+use crate::websocket::Role;
+use crate::websocket::close::{self, Fault};
+use crate::websocket::frame::{Decoder, Event, Received};
+
+/// See the top of the file.
+pub(super) struct WebSocket {
+    decoder: Decoder,
+    /// By whose token it came in, and through which listener.
+    bearer: Option<(usize, Bearer)>,
+    binary: Binary,
+    /// Why nothing more of it is read.
+    ending: Option<Ending>,
+    /// The core knows that.
+    is_told: bool,
+    /// The code and the reason that it is closed with, once the core closes it.
+    close_frame: Option<(Option<u16>, &'static str)>,
+    /// That was queued, and nothing comes after it.
+    close_frame_queued: bool,
+    heartbeat: Heartbeat,
+}
+
+/// Whether a binary message has come, and the core knows that.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Binary {
+    Never,
+    Seen,
+    Told,
+}
+
+/// Why a connection says nothing more that is looked at.
+#[derive(Clone, Copy)]
+pub(super) enum Ending {
+    /// It said so, with this code.
+    Left(Option<u16>),
+    /// It has broken the protocol.
+    Fault(Fault),
+}
+
+impl WebSocket {
+    /// One that has just been let in through a listener on these terms, perhaps by a token.
+    pub(super) fn new(
+        terms: &crate::config::Web,
+        longest: usize,
+        now: Moment,
+        bearer: Option<(usize, Bearer)>,
+    ) -> Self {
+        Self {
+            decoder: Decoder::new(Role::Server, longest as u64),
+            bearer,
+            binary: Binary::Never,
+            ending: None,
+            is_told: false,
+            close_frame: None,
+            close_frame_queued: false,
+            heartbeat: Heartbeat::new(terms.ping, terms.pong_timeout, now),
+        }
+    }
+
+    /// By whose token it came in, if it was one of this listener.
+    pub(super) fn bearer_of(&self, listener: usize) -> Option<&Bearer> {
+        self.bearer.as_ref().filter(|(entrance, _)| *entrance == listener).map(|(_, bearer)| bearer)
+    }
+
+    /// Turns the first `received` of `bytes`, which has room for one more, into lines where they lie: says how many bytes
+    /// these are. Pings are answered in what goes out.
+    pub(super) fn decode(&mut self, framing: &mut Framing, now: Moment, bytes: &mut [u8], received: usize) -> usize {
+        self.heartbeat.heard(now);
+        let mut received = Received::new(bytes, received);
+        while let Some(event) = self.decoder.next(&mut received) {
+            match event {
+                Event::Ping(payload) => framing.answer(payload),
+                Event::Close { code, .. } => self.ending = Some(Ending::Left(code)),
+                Event::Fault(fault) => self.ending = Some(Ending::Fault(fault)),
+                // Binary messages are ignored (ACP's remote transport).
+                Event::Binary { .. } if self.binary == Binary::Never => self.binary = Binary::Seen,
+                Event::Text { .. } | Event::Pong(_) | Event::Binary { .. } => {}
+            }
+        }
+        received.text()
+    }
+
+    /// Whether a binary message has come and the core does not know yet. It is to be told once.
+    pub(super) fn take_binary(&mut self) -> bool {
+        let is_new = self.binary == Binary::Seen;
+        if is_new {
+            self.binary = Binary::Told;
+        }
+        is_new
+    }
+
+    /// How it has ended, if the core does not know yet. It is to be told once.
+    pub(super) fn take_ending(&mut self) -> Option<Ending> {
+        let ending = self.ending.filter(|_| !self.is_told)?;
+        self.is_told = true;
+        Some(ending)
+    }
+
+    /// Whether what comes is not looked at any more, and the core is still to be told.
+    pub(super) fn has_ended(&self) -> bool {
+        self.ending.is_some() && !self.is_told
+    }
+
+    /// Whether the core knows that it has ended.
+    pub(super) fn was_told(&self) -> bool {
+        self.is_told
+    }
+
+    /// Whether the end of the connection comes behind what is sent now.
+    pub(super) fn close_frame_queued(&self) -> bool {
+        self.close_frame_queued
+    }
+
+    /// The core wants it closed for this reason: what it is told with its last frame.
+    pub(super) fn set_close_frame(&mut self, why: Reason) {
+        let code = match why {
+            Reason::ClientClosed => close::NORMAL,
+            Reason::ShuttingDown => close::GOING_AWAY,
+            Reason::ClientMalformed => close::INVALID_DATA,
+            Reason::ClientLineTooLong => close::TOO_BIG,
+            Reason::ConnectionLimit | Reason::MemoryLimit => close::TRY_AGAIN_LATER,
+            Reason::OwnWorkerEnded => close::INTERNAL_ERROR,
+            _ => close::POLICY_VIOLATION,
+        };
+        self.close_frame.get_or_insert(match self.ending {
+            // RFC 6455, section 5.5.1: a close is answered with its own code.
+            Some(Ending::Left(code)) => (code, ""),
+            Some(Ending::Fault(Fault { code, reason })) => (Some(code), reason),
+            None => (Some(code), why.name()),
+        });
+    }
+
+    /// Takes the last frame, which is queued now. It is pinged no more.
+    pub(super) fn take_close_frame(&mut self) -> Option<(Option<u16>, &'static str)> {
+        let frame = self.close_frame.take()?;
+        self.close_frame_queued = true;
+        self.heartbeat.stop();
+        Some(frame)
+    }
+
+    /// When it is pinged, and whether that was answered.
+    pub(super) fn heartbeat(&mut self) -> &mut Heartbeat {
+        &mut self.heartbeat
+    }
+
+    /// When it has to be looked at although nothing comes.
+    pub(super) fn due(&self) -> Option<Moment> {
+        self.heartbeat.due
+    }
+}
+
+/// When a silent connection is pinged: once in each period, at a moment of its own.
+pub(super) struct Heartbeat {
+    period: Option<Duration>,
+    pong_timeout: Duration,
+    /// When its last bytes came.
+    heard: Moment,
+    /// When it is pinged next, if it is silent then.
+    turn: Moment,
+    /// It was pinged then, and has said nothing since.
+    pinged: Option<Moment>,
+    /// When it has to be looked at, once it is pinged at all.
+    due: Option<Moment>,
+}
+
+/// What is to be done about a connection now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Beat {
+    Nothing,
+    Ping,
+    /// It has not answered for so long.
+    Dead(Duration),
+}
+
+impl Heartbeat {
+    fn new(period: Option<Duration>, pong_timeout: Duration, now: Moment) -> Self {
+        Self { period, pong_timeout, heard: now, turn: now, pinged: None, due: None }
+    }
+
+    /// It begins. Those who came together have numbers in a row.
+    pub(super) fn begin(&mut self, now: Moment, number: u64) {
+        if let Some(period) = self.period {
+            self.turn = now.after(spread(period, number));
+            self.due = Some(self.turn);
+        }
+    }
+
+    /// It ends.
+    pub(super) fn stop(&mut self) {
+        (self.period, self.due) = (None, None);
+    }
+
+    fn heard(&mut self, now: Moment) {
+        self.heard = now;
+        if self.pinged.take().is_some() {
+            // Answered in time, it is looked at when its turn comes.
+            self.due = self.due.map(|_| self.turn);
+        }
+    }
+
+    /// What is to be done, if it is time. A connection that is not read cannot be heard, and one that has something to
+    /// take shows by that whether it lives.
+    pub(super) fn check(&mut self, now: Moment, is_read: bool, has_output: bool) -> Beat {
+        let Some(period) = self.period.filter(|_| self.due.is_some_and(|due| due <= now)) else { return Beat::Nothing };
+        if let Some(pinged) = self.pinged.filter(|_| is_read) {
+            let late = pinged.after(self.pong_timeout);
+            if late <= now {
+                self.stop();
+                return Beat::Dead(self.pong_timeout);
+            }
+            self.due = Some(late);
+            return Beat::Nothing;
+        }
+        if self.turn > now {
+            self.due = Some(self.turn);
+            return Beat::Nothing;
+        }
+        self.next_turn(now, period);
+        if !is_read || has_output || self.heard.after(period / 2) > now {
+            self.due = Some(self.turn);
+            return Beat::Nothing;
+        }
+        self.pinged = Some(now);
+        self.due = Some(now.after(self.pong_timeout));
+        Beat::Ping
+    }
+
+    /// Its turn has come: it has the next one a period later, whatever it says meanwhile. Otherwise those who speak at the
+    /// same time, as all do after a restart, would be pinged at the same time for as long as they live.
+    fn next_turn(&mut self, now: Moment, period: Duration) {
+        self.turn = self.turn.after(period);
+        if self.turn <= now {
+            self.turn = now.after(period);
+        }
+    }
+}
+
+/// Between a tenth and all of a period, different for each number, so that those who came together are not pinged together.
+fn spread(period: Duration, number: u64) -> Duration {
+    // The golden ratio: the parts of numbers in a row lie far from each other.
+    let part = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+    period.mul_f64(0.1 + 0.9 * part as f64 / (1 << 24) as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn those_who_speak_together_are_not_pinged_together() {
+        let (period, timeout, begin) = (Duration::from_secs(30), Duration::from_secs(10), Moment::default());
+        for number in 1..=100 {
+            let mut beat = Heartbeat::new(Some(period), timeout, begin);
+            beat.begin(begin, number);
+            let first = beat.turn;
+            beat.heard(begin.after(Duration::from_millis(2500)));
+            assert_eq!(beat.check(first, true, true), Beat::Nothing, "it has something to take");
+            assert_eq!(beat.due, Some(first.after(period)), "what it says does not move its turn");
+            let second = beat.turn;
+            assert_eq!(beat.check(second, true, false), Beat::Ping);
+            assert_eq!(beat.due, Some(second.after(timeout)));
+            beat.heard(second);
+            assert_eq!(beat.due, Some(first.after(2 * period)), "an answer in time leaves nothing to wait for");
+        }
+        let mut late = Heartbeat::new(Some(period), timeout, begin);
+        late.begin(begin, 1);
+        let awake = begin.after(Duration::from_secs(3600));
+        assert_eq!(late.check(awake, true, true), Beat::Nothing);
+        assert_eq!(late.due, Some(awake.after(period)), "turns that went by are not made up for");
+    }
+
+    #[test]
+    fn a_connection_that_does_not_answer_is_dead_unless_it_is_not_read() {
+        let (period, timeout) = (Duration::from_secs(30), Duration::from_secs(40));
+        let mut beat = Heartbeat::new(Some(period), timeout, Moment::default());
+        beat.begin(Moment::default(), 1);
+        let pinged = beat.turn;
+        assert_eq!(beat.check(pinged, true, false), Beat::Ping);
+        assert_eq!(beat.check(pinged.after(timeout), false, false), Beat::Nothing, "it cannot be heard");
+        assert!(beat.due > Some(pinged.after(timeout)));
+        let late = beat.due.expect("it is looked at again");
+        assert_eq!((beat.check(late, true, false), beat.due), (Beat::Dead(timeout), None));
+        assert_eq!(Heartbeat::new(None, timeout, Moment::default()).check(late, true, false), Beat::Nothing);
+    }
+
+    #[test]
+    fn those_who_come_together_are_not_pinged_together() {
+        let period = Duration::from_secs(30);
+        let mut firsts: Vec<u128> = (1..=1000).map(|number| spread(period, number).as_millis()).collect();
+        firsts.sort_unstable();
+        assert!(firsts[0] >= 3000 && firsts[999] <= 30_000, "{} {}", firsts[0], firsts[999]);
+        let farthest = firsts.windows(2).map(|pair| pair[1] - pair[0]).max();
+        assert!(farthest < Some(100), "{farthest:?} ms without one of a thousand");
+    }
+}

@@ -1,0 +1,83 @@
+//! Writes the log to stderr, and tries again what no thread could be made for. Whatever stdout and stderr are, writing to
+//! them holds nothing up, and what cannot be written is counted.
+
+use std::time::Duration;
+
+use super::connection::Flight;
+use super::log;
+use super::operation::Operation;
+use super::reactor::Reactor;
+use super::timers::Timer;
+use crate::bus::port::Moment;
+use crate::io::{Io, Submission, tells_half_closed};
+
+/// When stdout and stderr are tried again after the kernel could make no thread for them, or cannot tell of room.
+const TRY_AGAIN: Duration = Duration::from_secs(1);
+
+impl<I: Io> Reactor<I> {
+    /// The kernel could make no thread for a write: it is tried again until it can.
+    pub(super) fn retry_writing_later(&mut self, now: Moment) {
+        self.stdio.tell_of_no_thread();
+        self.timers.set(Timer::Output, &mut self.stdio.retry, Some(now.after(TRY_AGAIN)));
+    }
+
+    /// Tries again what had no thread.
+    pub(super) fn retry_writing(&mut self) {
+        self.stdio.retry.reset();
+        let stdio = self.connections.iter().find(|(_, connection)| connection.ends.is_stdio());
+        if let Some((slot, _)) = stdio {
+            self.connections.mark_dirty(slot);
+        }
+    }
+
+    /// Hands the log to the kernel, one write at a time.
+    pub(super) fn write_log(&mut self) {
+        let log = &mut self.log;
+        if log.is_busy() || self.stdio.retry.is_set() || !log::take(&mut log.batch) {
+            return;
+        }
+        let rest = log.batch.rest();
+        let (from, bytes) = (rest.as_ptr(), rest.len() as u32);
+        let write = match log.writes_aside {
+            true => Submission::WriteAside { to: 2, from, bytes },
+            false => Submission::Write { to: 2, from, bytes, registered: None },
+        };
+        log.in_flight.add(Flight::Write);
+        // SAFETY: the lines are not touched while the write is in flight.
+        unsafe { self.io.submit(write, Operation::Log.token(0)) };
+    }
+
+    pub(super) fn log_written(&mut self, now: Moment, result: i32) {
+        self.log.in_flight.remove(Flight::Write);
+        match result {
+            _ if self.log.in_flight.remove(Flight::Room) => self.log_awaited_room(now, result),
+            0 => self.log.batch.fail(libc::EIO),
+            1.. => self.log.batch.advance(result as usize),
+            error => match -error {
+                libc::EINTR => {}
+                libc::EAGAIN => self.await_room_for_log(),
+                libc::ECANCELED => self.retry_writing_later(now),
+                // The lines are lost, and the daemon goes on.
+                errno => self.log.batch.fail(errno),
+            },
+        }
+    }
+
+    fn await_room_for_log(&mut self) {
+        self.log.in_flight.add(Flight::Write);
+        self.log.in_flight.add(Flight::Room);
+        let room = Submission::AwaitRoom { descriptor: 2, half_closed: self.log.is_half_closed };
+        // SAFETY: the operation has no memory, and stderr is never closed.
+        unsafe { self.io.submit(room, Operation::Log.token(0)) };
+    }
+
+    fn log_awaited_room(&mut self, now: Moment, result: i32) {
+        if tells_half_closed(result) {
+            self.log.is_half_closed = true;
+            self.await_room_for_log();
+        } else if result == 0 {
+            // Nobody would tell when there is room.
+            self.timers.set(Timer::Output, &mut self.stdio.retry, Some(now.after(TRY_AGAIN)));
+        }
+    }
+}

@@ -1,0 +1,539 @@
+//! The misbehaving worker of these tests: it obeys until it is told otherwise.
+//!
+//! Flags say how it lives from its start on, the method of a request what it does now. Whatever it is not told about it
+//! answers with `{"result": {"echo": params, "method": method, "pid": pid, "line": number}}`, at once and in order; the
+//! number says how many lines it has read.
+//!
+//! It is this program itself with [`WORKER`] for its first argument. No test is in it: it begins where a program is
+//! initialised, before the harness of the tests would read the arguments and write to stdout.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::process::{CommandExt, parent_id};
+use std::process::{Command, Stdio, id};
+use std::sync::{Mutex, OnceLock};
+use std::time::Duration;
+
+use rustix::process::{Pid, getpgrp, getpid, getsid};
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+/// The first argument of a worker.
+pub const WORKER: &str = "--misbehaving-worker";
+/// The first argument of a process that a careless agent starts and forgets.
+const SLEEPER: &str = "--sleeper";
+
+const CANCELLING: [&str; 3] = ["$/cancel_request", "$/cancelRequest", "notifications/cancelled"];
+
+/// What the linker has run before `main`: the only place where it is known that this is a worker, and nothing was said.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static BEFORE_MAIN: extern "C" fn() = begin;
+
+extern "C" fn begin() {
+    let line = fs::read("/proc/self/cmdline").unwrap_or_default();
+    let mut arguments =
+        line.split(|byte| *byte == 0).skip(1).map(|argument| String::from_utf8_lossy(argument).into_owned());
+    match arguments.next().as_deref() {
+        Some(WORKER) => {
+            // The last one ends with a zero as well.
+            let mut flags: Vec<String> = arguments.collect();
+            flags.pop();
+            Worker::new(&flags).live();
+            leave(0)
+        }
+        Some(SLEEPER) => {
+            ignore(libc::SIGTERM);
+            ignore(libc::SIGHUP);
+            std::thread::sleep(Duration::from_secs(600));
+            leave(0)
+        }
+        _ => {}
+    }
+}
+
+/// Ends at once, without what a program does at its end.
+fn leave(code: i32) -> ! {
+    // SAFETY: it takes a number and does not come back.
+    unsafe { libc::_exit(code) }
+}
+
+fn ignore(signal: i32) {
+    // SAFETY: no handler is installed.
+    unsafe { libc::signal(signal, libc::SIG_IGN) };
+}
+
+fn signal_itself(signal: i32) {
+    // SAFETY: it takes two numbers.
+    unsafe { libc::kill(libc::getpid(), signal) };
+}
+
+/// Closes stdin or stdout.
+fn close(descriptor: i32) {
+    // SAFETY: nothing owns it: this program uses it by its number.
+    unsafe { libc::close(descriptor) };
+}
+
+fn rest_for_ever() -> ! {
+    loop {
+        interruptible(|| std::thread::sleep(Duration::from_secs(600)));
+    }
+}
+
+/// Writes without a buffer and without a lock, so that who handles a signal may write, too.
+fn write(descriptor: i32, mut bytes: &[u8]) {
+    while !bytes.is_empty() {
+        // SAFETY: the bytes are borrowed; whether the descriptor is open is for the kernel to say.
+        let written = interruptible(|| unsafe { libc::write(descriptor, bytes.as_ptr().cast(), bytes.len()) });
+        match usize::try_from(written) {
+            Ok(written) => bytes = &bytes[written..],
+            Err(_) if std::io::Error::last_os_error().kind() == std::io::ErrorKind::Interrupted => {}
+            // Nobody reads any more.
+            Err(_) => leave(1),
+        }
+    }
+}
+
+/// The other names of numbers and text that are one and the same to who reads them.
+fn canonical(raw: &str) -> Value {
+    match serde_json::from_str(raw) {
+        Ok(value) => value,
+        // Half a pair has no character.
+        Err(_) => Value::String(raw.replace("\\ud", "\u{fffd}")),
+    }
+}
+
+/// An id as a program writes it that has doubles for all numbers and UTF-16 for all text.
+fn as_double(raw: &str) -> String {
+    if raw.starts_with('"') {
+        let mut text = raw.to_owned();
+        while serde_json::from_str::<String>(&text).is_err() {
+            let half = text.find("\\ud").expect("only half a pair is no text");
+            text.replace_range(half..half + 6, "\u{fffd}");
+        }
+        return Value::String(serde_json::from_str(&text).expect("it is text now")).to_string();
+    }
+    match raw.parse::<f64>() {
+        Ok(number) if number.is_infinite() => "null".to_owned(),
+        Ok(number) => number.to_string(),
+        Err(_) => raw.to_owned(),
+    }
+}
+
+#[derive(Default)]
+struct Flags {
+    /// Read nothing before this FIFO has been opened and closed for writing.
+    gate: Option<String>,
+    /// Exit with this code at once.
+    exit: Option<i32>,
+    /// Ignore SIGTERM and the end of stdin.
+    ignore_term: bool,
+    /// Answer what is held only when told to stop.
+    answer_late: bool,
+    /// Append what happens to this file.
+    record: Option<String>,
+    /// Start a process that outlives this one and ignores SIGTERM.
+    orphan: bool,
+    /// Told in the answer to `who`.
+    name: String,
+    /// Read ids as Node does: numbers as doubles, text as UTF-16.
+    doubles: bool,
+    /// Take so many microseconds for each line.
+    slow: u64,
+    /// Write only ASCII, and escapes for all the rest.
+    ascii: bool,
+    /// Keep every line and tell them in the answer to `kept`.
+    keep: bool,
+}
+
+impl Flags {
+    fn read(arguments: &[String]) -> Self {
+        let mut flags = Self::default();
+        let mut arguments = arguments.iter();
+        while let Some(flag) = arguments.next() {
+            let mut value = || arguments.next().expect("the flag has a value").clone();
+            match flag.as_str() {
+                "--gate" => flags.gate = Some(value()),
+                "--exit" => flags.exit = Some(value().parse().expect("a code")),
+                "--ignore-term" => flags.ignore_term = true,
+                "--answer-late" => flags.answer_late = true,
+                "--record" => flags.record = Some(value()),
+                "--orphan" => flags.orphan = true,
+                "--name" => flags.name = value(),
+                "--doubles" => flags.doubles = true,
+                "--slow" => flags.slow = value().parse().expect("microseconds"),
+                "--ascii" => flags.ascii = true,
+                "--keep" => flags.keep = true,
+                _ => panic!("{flag} is no flag of a worker"),
+            }
+        }
+        flags
+    }
+
+    fn record(&self, what: &str) {
+        if let Some(path) = &self.record {
+            let at = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+            let at = at.tv_sec * 1_000_000_000 + at.tv_nsec;
+            let mut file = File::options().append(true).create(true).open(path).expect("the record can be written");
+            // In one write: two workers may have one record.
+            file.write_all(format!("{what} pid={} at={at}\n", id()).as_bytes()).expect("there is room for it");
+        }
+    }
+}
+
+/// What was asked.
+#[derive(Clone)]
+struct Request {
+    /// As it was written; a notification has none.
+    id: Option<String>,
+    method: String,
+    params: Value,
+    /// As they were written: they may be nested deeper than a value is.
+    raw_params: String,
+    session: Option<Value>,
+}
+
+impl Request {
+    fn answer(&self, flags: &Flags, result: &str) {
+        let session = self.session.as_ref().map_or(String::new(), |session| format!(",\"sessionId\":{session}"));
+        let id = self.id.as_deref().expect("only a request is answered");
+        let mut line = format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{result}{session}}}\n");
+        if flags.ascii {
+            let escaped = |letter: char| match letter.is_ascii() {
+                true => letter.to_string(),
+                false => letter.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect(),
+            };
+            line = line.chars().map(escaped).collect();
+        }
+        write(1, line.as_bytes());
+    }
+
+    fn fail(&self, code: i32, message: &str) {
+        let id = self.id.as_deref().expect("only a request fails");
+        let error = json!({ "code": code, "message": message });
+        write(1, format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"error\":{error}}}\n").as_bytes());
+    }
+}
+
+/// Requests to answer later, each with its result.
+static HELD: Mutex<Vec<(Request, String)>> = Mutex::new(Vec::new());
+
+fn release(flags: &Flags) {
+    let held = std::mem::take(&mut *HELD.lock().expect("nobody panics"));
+    held.iter().for_each(|(request, result)| request.answer(flags, result));
+}
+
+/// What a careless agent does: a helper that keeps our stdout, or that leaves our process group.
+fn start_grandchild(holds_stdout: bool, setsid: bool) -> u32 {
+    let mut command = Command::new(std::env::current_exe().expect("it is running"));
+    command.arg(SLEEPER).stdin(Stdio::null());
+    if !holds_stdout {
+        command.stdout(Stdio::null());
+    }
+    if setsid {
+        // SAFETY: a system call and nothing else.
+        unsafe { command.pre_exec(|| rustix::process::setsid().map(|_| ()).map_err(Into::into)) };
+    }
+    // It is left alone on purpose.
+    command.spawn().expect("it is this program").id()
+}
+
+struct Worker {
+    flags: &'static Flags,
+    /// Lines as they were read, if asked for.
+    kept: Vec<String>,
+    lines_read: u64,
+    next_session: u64,
+    /// Our own requests: by their ids, the requests that made us ask.
+    questions: HashMap<String, Request>,
+    next_question: u64,
+}
+
+impl Worker {
+    fn new(arguments: &[String]) -> Self {
+        let flags = Box::leak(Box::new(Flags::read(arguments)));
+        Self { flags, kept: Vec::new(), lines_read: 0, next_session: 0, questions: HashMap::new(), next_question: 0 }
+    }
+
+    fn live(mut self) {
+        let flags = self.flags;
+        ignore(libc::SIGPIPE);
+        obey_signals(flags);
+        flags.record("start");
+        if let Some(code) = flags.exit {
+            leave(code);
+        }
+        if flags.orphan {
+            start_grandchild(false, true);
+        }
+        if let Some(gate) = &flags.gate {
+            let _ = interruptible(|| fs::read(gate));
+        }
+        // Small reads by hand: a buffered reader would swallow lines that a stopped worker must leave in its pipe.
+        let (mut buffer, mut chunk) = (Vec::new(), vec![0; 65_536]);
+        loop {
+            let length = match interruptible(|| rustix::io::read(rustix::stdio::stdin(), &mut chunk[..])) {
+                Ok(0) => break,
+                Ok(length) => length,
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(error) => panic!("stdin: {error}"),
+            };
+            buffer.extend_from_slice(&chunk[..length]);
+            while let Some(end) = buffer.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = buffer.drain(..=end).collect();
+                self.receive(str::from_utf8(&line[..end]).expect("a line is UTF-8"));
+            }
+        }
+        // A signal may have come with the end.
+        interruptible(|| ());
+        flags.record("eof");
+        if flags.ignore_term {
+            rest_for_ever();
+        }
+        if flags.answer_late {
+            release(flags);
+        }
+    }
+
+    fn receive(&mut self, line: &str) {
+        self.lines_read += 1;
+        if self.flags.slow > 0 {
+            interruptible(|| std::thread::sleep(Duration::from_micros(self.flags.slow)));
+        }
+        if self.flags.keep {
+            self.kept.push(line.to_owned());
+        }
+        let message: BTreeMap<String, &RawValue> = serde_json::from_str(line).expect("a line is an object");
+        let member = |name: &str| message.get(name).map(|raw| raw.get());
+        let value = |name: &str| member(name).map(canonical);
+        let mut id = member("id").map(str::to_owned);
+        let mut params = value("params").unwrap_or_default();
+        if self.flags.doubles {
+            id = id.map(|id| as_double(&id));
+            let places: BTreeMap<String, &RawValue> =
+                member("params").and_then(|params| serde_json::from_str(params).ok()).unwrap_or_default();
+            for key in ["requestId", "id"] {
+                if let Some(raw) = places.get(key) {
+                    params[key] = canonical(&as_double(raw.get()));
+                }
+            }
+        }
+        let Some(method) = value("method") else {
+            let (result, error) = (value("result"), value("error"));
+            let id = id.filter(|_| result.is_some() || error.is_some());
+            let asked = id.and_then(|id| self.questions.remove(&canonical(&id).to_string()));
+            if let Some(asked) = asked {
+                asked.answer(self.flags, &json!({ "answered": result, "error": error }).to_string());
+            }
+            return;
+        };
+        let method = method.as_str().expect("it is text").to_owned();
+        let raw_params = member("params").unwrap_or("null").to_owned();
+        self.act(&Request { id, method, params, raw_params, session: value("sessionId") });
+    }
+
+    /// Does what a request, or a notification, asks for.
+    fn act(&mut self, request: &Request) {
+        let (method, params) = (request.method.as_str(), &request.params);
+        let number =
+            |key: &str, default: i64| params.get(key).map_or(default, |value| value.as_i64().expect("a number"));
+        let size =
+            |key: &str, default: usize| params.get(key).map_or(default, |size| size.as_u64().expect("a size") as usize);
+        let text = |key: &str| params[key].as_str().expect("a text");
+        let is = |key: &str| params[key].as_bool().unwrap_or(false);
+        let answer = |result: &Value| request.answer(self.flags, &result.to_string());
+        let hold = |result: Option<Value>| {
+            let echoed = || format!("{{\"held\":true,\"echo\":{}}}", request.raw_params);
+            let result = result.map_or_else(echoed, |result| result.to_string());
+            HELD.lock().expect("nobody panics").push((request.clone(), result));
+        };
+        match method {
+            "exit" => leave(number("code", 0) as i32),
+            "die" => {
+                signal_itself(number("signal", libc::SIGKILL.into()) as i32);
+                rest_for_ever();
+            }
+            "half_line" => {
+                write(1, format!("{}\n{}", text("whole"), text("half")).as_bytes());
+                leave(0);
+            }
+            "write" => {
+                write(1, text("text").as_bytes());
+                if is("rests") {
+                    rest_for_ever();
+                }
+                return;
+            }
+            "write_hex" => {
+                let digits = text("hex");
+                let byte = |at: usize| u8::from_str_radix(&digits[at..at + 2], 16).expect("hexadecimal digits");
+                write(1, &(0..digits.len()).step_by(2).map(byte).collect::<Vec<_>>());
+                if is("rests") {
+                    rest_for_ever();
+                }
+                return;
+            }
+            "close_stdout" => return close(1),
+            "close_stdin" => {
+                close(0);
+                if let Some(seconds) = params["answer_after"].as_f64() {
+                    interruptible(|| std::thread::sleep(Duration::from_secs_f64(seconds)));
+                    answer(&json!({}));
+                }
+                rest_for_ever();
+            }
+            "rest" => rest_for_ever(),
+            "stop" => signal_itself(libc::SIGSTOP),
+            "hold" => return hold(None),
+            // The second answer follows when what is held is released.
+            "twice" => hold(None),
+            _ if CANCELLING.contains(&method) => {
+                let count = cancel(request);
+                if request.id.is_some() {
+                    answer(&json!({ "cancelled": count }));
+                }
+                return;
+            }
+            "release" => release(self.flags),
+            "stderr" => write(2, text("text").as_bytes()),
+            "stderr_flood" => {
+                let line = (["noise "; 20].concat() + "\n").repeat(size("lines_at_once", 1));
+                for _ in 0..size("bytes", 0) / line.len() {
+                    write(2, line.as_bytes());
+                }
+            }
+            "flood" => {
+                let mut tick =
+                    json!({ "jsonrpc": "2.0", "method": "tick", "params": { "fill": "x".repeat(size("size", 0)) } });
+                if let Some(session) = &request.session {
+                    tick["sessionId"] = session.clone();
+                }
+                let line = format!("{tick}\n");
+                for _ in 0..size("lines", 0) {
+                    write(1, line.as_bytes());
+                }
+            }
+            "ask" => {
+                let question = params.get("id").cloned().unwrap_or_else(|| self.next_question.into());
+                self.next_question += 1;
+                self.questions.insert(question.to_string(), request.clone());
+                let method = params.get("method").cloned().unwrap_or_else(|| "session/request_permission".into());
+                let session = params.get("session").or(request.session.as_ref());
+                let asked = json!({ "sessionId": session, "about": params["about"] });
+                let line = json!({ "jsonrpc": "2.0", "id": question, "method": method, "params": asked });
+                return write(1, format!("{line}\n").as_bytes());
+            }
+            "session/new" => {
+                // Names are counted, as careless agents do it: after a restart they begin anew.
+                let name =
+                    params.get("name").cloned().unwrap_or_else(|| format!("session-{}", self.next_session).into());
+                self.next_session += 1;
+                let made = json!({ "sessionId": name, "pid": id() });
+                return if is("later") { hold(Some(made)) } else { answer(&made) };
+            }
+            "session/load" | "session/resume" => {
+                if is("unknown") {
+                    return request.fail(-32002, "there is no such session");
+                }
+                for replayed in 0..size("replay", 0) {
+                    let params = json!({ "sessionId": params["sessionId"], "replayed": replayed });
+                    let line = json!({ "jsonrpc": "2.0", "method": "session/update", "params": params });
+                    write(1, format!("{line}\n").as_bytes());
+                }
+            }
+            "kept" => return answer(&json!({ "lines": self.kept })),
+            "big" => return answer(&json!({ "fill": "x".repeat(size("size", 0)) })),
+            "grandchild" => {
+                return answer(&json!({ "pid": start_grandchild(is("holds_stdout"), is("setsid")) }));
+            }
+            "who" => return answer(&self.who(params)),
+            _ => {}
+        }
+        if request.id.is_some() {
+            let (method, line) = (Value::from(method), self.lines_read);
+            let echoed =
+                format!("{{\"echo\":{},\"method\":{method},\"pid\":{},\"line\":{line}}}", request.raw_params, id());
+            request.answer(self.flags, &echoed);
+        }
+    }
+
+    fn who(&self, variables: &Value) -> Value {
+        let raw = |pid: Pid| pid.as_raw_nonzero().get();
+        let variables = variables.as_object().into_iter().flatten().map(|(name, _)| {
+            (name.clone(), std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()).into())
+        });
+        json!({
+            "pid": id(), "name": self.flags.name, "cwd": std::env::current_dir().expect("it is there"),
+            "held": HELD.lock().expect("nobody panics").len(), "group": raw(getpgrp()),
+            "session": raw(getsid(Some(getpid())).expect("we have one")), "parent": parent_id(),
+            "variables": variables.collect::<serde_json::Map<String, Value>>(),
+        })
+    }
+}
+
+/// Gives up held requests, as agents do (with an error) and as MCP servers do (without a word).
+fn cancel(request: &Request) -> usize {
+    let names: Vec<&Value> = ["requestId", "id"].iter().filter_map(|key| request.params.get(key)).collect();
+    let is_wanted = |(held, _): &mut (Request, String)| {
+        let id = canonical(held.id.as_deref().unwrap_or("null"));
+        let is_same = |name: &&Value| **name == id || name.is_number() && name.as_f64() == id.as_f64();
+        names.iter().any(is_same) && !held.params["stubborn"].as_bool().unwrap_or(false)
+    };
+    let wanted: Vec<_> = HELD.lock().expect("nobody panics").extract_if(.., is_wanted).collect();
+    if request.method.starts_with('$') {
+        wanted.iter().for_each(|(held, _)| held.fail(-32800, "cancelled by the worker"));
+    }
+    wanted.len()
+}
+
+/// What the handler of signals needs to know.
+static FLAGS: OnceLock<&Flags> = OnceLock::new();
+
+/// Has SIGINT and SIGTERM handled, though only in [`interruptible`]: nothing is half done there, and a handler may do what
+/// it likes. A thread for them would count among the processes of a user who may have few.
+fn obey_signals(flags: &'static Flags) {
+    FLAGS.get_or_init(|| flags);
+    let handler = on_signal as extern "C" fn(i32) as usize;
+    mask(libc::SIG_BLOCK);
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        // SAFETY: the handler has this type, and runs where it may.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = handler;
+            action.sa_flags = libc::SA_RESTART;
+            libc::sigaction(signal, &raw const action, std::ptr::null_mut());
+        }
+    }
+}
+
+extern "C" fn on_signal(signal: i32) {
+    let flags = FLAGS.get().expect("they were read before");
+    flags.record(if signal == libc::SIGTERM { "SIGTERM" } else { "SIGINT" });
+    if signal == libc::SIGTERM && !flags.ignore_term {
+        if flags.answer_late {
+            release(flags);
+        }
+        leave(0);
+    }
+}
+
+/// Blocks both signals, or has them come.
+fn mask(how: i32) {
+    // SAFETY: the set is made before it is used, and lives until the call is over.
+    unsafe {
+        let mut signals = std::mem::zeroed();
+        libc::sigemptyset(&raw mut signals);
+        libc::sigaddset(&raw mut signals, libc::SIGINT);
+        libc::sigaddset(&raw mut signals, libc::SIGTERM);
+        libc::pthread_sigmask(how, &raw const signals, std::ptr::null_mut());
+    }
+}
+
+/// Waits for something; signals are handled meanwhile.
+fn interruptible<T>(mut wait: impl FnMut() -> T) -> T {
+    mask(libc::SIG_UNBLOCK);
+    let done = wait();
+    mask(libc::SIG_BLOCK);
+    done
+}

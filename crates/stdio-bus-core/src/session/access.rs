@@ -80,12 +80,8 @@ impl Session {
     /// whether any session is bound to a name, `gives_out_names` whether a name that the worker has not given is a guess.
     #[inline]
     pub(crate) fn is_open_at_once(&self, has_bonds: bool, gives_out_names: impl FnOnce() -> bool) -> bool {
-        match self.state() {
-            State::Given => true,
-            State::Loaded => !has_bonds,
-            State::Claimed | State::Used => !has_bonds && !gives_out_names(),
-            _ => false,
-        }
+        let is_claim = || matches!(self.state(), State::Claimed | State::Used) && !gives_out_names();
+        self.state() == State::Given || !has_bonds && (self.state() == State::Loaded || is_claim())
     }
 
     /// The client that its worker means by its name. It may mean another one by a name that was not given to its owner:

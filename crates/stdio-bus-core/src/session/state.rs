@@ -3,9 +3,9 @@
 //! ```text
 //!            answered  loaded  loaded for   made   late   unseen  refused  owner   asked  last
 //!                              another name        result                  leaves  again  answer
-//! Claimed    Used      Given   Loaded       Given  -      Lent    (end)    (end)   -      -
 //! Asked      Attested  Given   Loaded       Given  -      Lent    (end)    (end)   -      -
 //! Lent       Attested  Given   Loaded       Given  -      -       (end)    (end)   -      -
+//! Claimed    Used      Given   Loaded       Given  -      Lent    (end)    (end)   -      -
 //! Used       -         Given   Loaded       Given  -      -       -        (end)   -      -
 //! Attested   -         Given   Loaded       Given  -      -       -        (end)   -      -
 //! Loaded     -         -       -            Given  -      -       -        (end)   -      -
@@ -26,12 +26,12 @@
 /// Where a session stands. Those below [`State::Used`] have had no answer to their owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum State {
-    /// Its owner used the name first (spec 6.1.1).
-    Claimed,
     /// Nobody had the name, and its owner has asked the worker for it.
     Asked,
     /// Others may have had it, and its owner has asked the worker for it.
     Lent,
+    /// Its owner used the name first (spec 6.1.1).
+    Claimed,
     /// Claimed, and the worker has answered a request in it with a result.
     Used,
     /// Asked for, and the worker has answered another request in it: a refusal does not take it back any more.
@@ -159,9 +159,9 @@ mod tests {
     };
 
     const STATES: [State; 10] = [
-        State::Claimed,
         State::Asked,
         State::Lent,
+        State::Claimed,
         State::Used,
         State::Attested,
         State::Loaded,

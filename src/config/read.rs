@@ -765,6 +765,7 @@ fn limits<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Limits {
         session_idle: number(reader, &object, "session_idle_sec")
             .filter(|seconds| *seconds > 0)
             .map(Duration::from_secs),
+        requests_ahead: default.requests_ahead,
         max_memory: bytes(reader, "max_memory", default.max_memory),
         on_failure: object
             .get("on_failure")

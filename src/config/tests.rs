@@ -113,6 +113,7 @@ fn every_key_arrives() {
         drain_grace: Duration::from_millis(70),
         hold: Duration::from_millis(60),
         session_idle: Some(Duration::from_secs(50)),
+        requests_ahead: 128,
         max_memory: 16 << 20,
         on_failure: settings::OnFailure::Exit,
     };

@@ -1,5 +1,5 @@
 //! Memory as the shell sees it: it counts, and tells the core when too much is lent or the system has none left; who
-//! is held back or closed for it is decided there (`bus/memory.rs`).
+//! is held back or closed for it is decided there (`bus/eviction.rs`).
 //!
 //! While memory is short, no client's line takes a larger block before the core has been told: what a turn can add is
 //! bounded by what is lent already, whatever the kernel brings.

@@ -7,11 +7,12 @@ use core::time::Duration;
 use super::account::Account;
 use super::admission::UseKey;
 use super::endpoint::{Endpoint, Traffic};
+use super::flow::pace::Pace;
+use super::flow::penalty::Penalty;
 use super::flow::turn::Turn;
 use super::message::Refusal;
 use super::origin::Origin;
 use super::peer::{Moment, Source, WorkerKey};
-use super::penalties::Penalty;
 use super::report::Reason;
 use super::session::tombstones::LostNames;
 
@@ -73,6 +74,8 @@ pub(super) struct Client {
     pub closing: Closing,
     /// Its worker in each group that assigns by client.
     pub assigned: Vec<(usize, WorkerKey)>,
+    /// Whether it lets others go first.
+    pub pace: Pace,
     /// Its turn before a worker that others use, too.
     pub turn: Turn,
     /// Names of sessions that went with their workers.
@@ -113,6 +116,7 @@ impl Client {
             phase: Phase::Open,
             closing: Closing::default(),
             assigned: Vec::new(),
+            pace: Pace::default(),
             turn: Turn::default(),
             lost: LostNames::default(),
             refused_worker: false,

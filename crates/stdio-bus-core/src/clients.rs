@@ -2,7 +2,7 @@
 //! (spec 4.1.2, 7.2, 7.3; decisions 9 to 11).
 
 use super::client::{Client, Phase};
-use super::gate::Hold;
+use super::flow::gate::Hold;
 use super::origin::Origin;
 use super::peer::{ClientKey, Moment, Peer, RequestKey, SessionKey};
 use super::pending::Request;
@@ -127,6 +127,7 @@ impl Bus {
 
     /// One of its requests was answered: reads it again, or closes it, if that waited for it.
     pub(super) fn wake_after_answer(&mut self, key: ClientKey) {
+        self.resume_if_caught_up(key);
         self.finish_half_closed(key);
         self.watch_silence();
     }
@@ -383,6 +384,7 @@ impl Bus {
     pub(super) fn tick_client(&mut self, key: ClientKey) {
         let now = self.now;
         let Limits { backpressure_timeout: timeout, drain_timeout, .. } = self.settings.limits;
+        self.tick_pace(key);
         let Some(client) = self.clients.get(key) else { return };
         if client.end.gate.penalised_until().is_some_and(|until| until <= now) {
             self.end_penalty(key);
@@ -416,7 +418,14 @@ impl Bus {
         let refusing = self.tick_refusing(key);
         let Some(client) = self.clients.get(key).filter(|client| client.phase < Phase::Closing) else { return };
         let end = &client.end;
-        let next = [client.closing.deadline, end.output.stalls_at(timeout), end.gate.penalised_until(), idle, refusing];
+        let next = [
+            client.closing.deadline,
+            end.output.stalls_at(timeout),
+            end.gate.penalised_until(),
+            client.pace.until(),
+            idle,
+            refusing,
+        ];
         if let Some(next) = next.into_iter().flatten().min() {
             self.wake_at(key.into(), next);
         }

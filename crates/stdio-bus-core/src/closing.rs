@@ -11,10 +11,11 @@ use core::time::Duration;
 use ndjson_scan::{Line, Window};
 
 use super::client::{Closing, Phase};
-use super::gate::ReadGate;
+use super::flow::gate::ReadGate;
+use super::flow::pace::Pace;
+use super::flow::penalty::Penalty;
 use super::message::{Kind, Refusal, kind};
 use super::peer::{ClientKey, Moment, Peer};
-use super::penalties::Penalty;
 use super::port::{Close, Next, Received};
 use super::reply::Delivered;
 use super::report::Reason;
@@ -60,6 +61,7 @@ impl Bus {
         let Some(client) = self.clients.get_mut(key) else { return };
         client.closing.deadline = longest;
         client.turn.lose();
+        client.pace = Pace::default();
         client.penalty = Penalty::default();
         client.end.gate = ReadGate::default();
         self.wake_at(key.into(), self.now.after(SILENCE));

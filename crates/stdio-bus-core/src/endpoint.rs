@@ -5,8 +5,8 @@ use core::time::Duration;
 
 use ndjson_scan::{Line, Outcome, Partial, Scanner, Window};
 
-use super::gate::ReadGate;
-use super::output::Output;
+use super::flow::gate::ReadGate;
+use super::flow::queue::Output;
 use super::peer::{Moment, Peer, SessionMark};
 use super::port::{Next, Received};
 use super::table::Members;

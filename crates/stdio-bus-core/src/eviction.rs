@@ -9,7 +9,7 @@
 //! Memory: above three quarters of `max_memory`, clients that hold more than their share are not read, and one that moves
 //! nothing is closed now and then, so that none waits for ever for those that will never finish. Above `max_memory` the
 //! largest are closed until there is room again. A client that holds little is never touched, and neither is a worker:
-//! what waits for it keeps its clients waiting (`delivery.rs`).
+//! what waits for it keeps its clients waiting (`flow/delivery.rs`).
 
 use alloc::format;
 use alloc::vec;
@@ -19,7 +19,7 @@ use core::time::Duration;
 
 use super::Bus;
 use super::client::{Client, Phase};
-use super::gate::Hold;
+use super::flow::gate::Hold;
 use super::peer::{ClientKey, Moment, Peer};
 use super::port::Close;
 use super::report::Reason;

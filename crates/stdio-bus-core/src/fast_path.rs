@@ -9,6 +9,7 @@ use ndjson_scan::{Line, Window};
 
 use super::client::{Client, Phase};
 use super::endpoint::Endpoint;
+use super::flow::gate::Hold;
 use super::gaps::Gaps;
 use super::id::View;
 use super::message::{Verb, print_of, verb};
@@ -199,7 +200,11 @@ impl FastPath<'_> {
         let Some(Peer::Client(client_key)) = request.asker() else { return None };
         let (session, since) = (request.session(), request.since());
         let client = clients.get_mut(client_key)?;
-        if client.phase != Phase::Open || client.end.output.is_full() || !client.lost.is_empty() {
+        if client.phase != Phase::Open
+            || client.end.output.is_full()
+            || !client.lost.is_empty()
+            || client.end.gate.has(Hold::Pace)
+        {
             return None;
         }
         if let Some(session) = session {

@@ -125,7 +125,6 @@ impl Bus {
 
     fn receive_from_client(&mut self, key: ClientKey, window: Window<'_>) -> Received {
         let now = self.now;
-        let now = now;
         let count = self.clients.len();
         let limit = self.settings.limits.max_input_buffer;
         let Some(client) = self.clients.get_mut(key) else {
@@ -134,6 +133,13 @@ impl Bus {
         if client.phase != Phase::Open || !client.end.gate.lets_through() {
             return self.receive_otherwise(key, window);
         }
+        if client.end.outstanding.len() >= self.settings.limits.requests_ahead && count > 1 && self.yield_to_others(key)
+        {
+            return Received { consumed: 0, next: Next::Wait };
+        }
+        let Some(client) = self.clients.get_mut(key) else {
+            return Received { consumed: window.data().len(), next: Next::Wait };
+        };
         // What was kept is presented again.
         if window.data().len() > client.end.kept {
             client.heard = now;

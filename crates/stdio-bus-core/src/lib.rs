@@ -76,7 +76,6 @@ use alloc::vec::Vec;
 use balancer::Group;
 use client::{Client, Phase};
 use endpoint::Endpoint;
-use flow::{gate, penalty as penalties, queue as output, window as send_window};
 use intake::{Flow, Intake, Progress, length_of_line};
 use out::Out;
 use peer::{ClientKey, ClientMark, Moment, Peer, RequestKey, WorkerKey, WorkerMark};
@@ -447,6 +446,7 @@ impl Bus {
         self.check_ownership();
         self.check_correlation();
         self.check_waiting();
+        self.check_pace();
         self.check_pools();
         self.check_worker_queue();
         self.check_assignments();

@@ -533,10 +533,13 @@ impl Pending {
     ) -> Option<RequestKey> {
         let NewRequest { effect, direction, .. } = *new;
         let is_other = id.number().is_none() || !matches!(wire, Wire::AsItIs) || new.second_session.is_some();
-        let flags = u16::from(new.session_on_top) * Flags::ON_TOP
-            | u16::from(effect.creates) * Flags::CREATES
-            | u16::from(effect.loads) * Flags::LOADS
-            | u16::from(effect.ends) * Flags::ENDS;
+        let flags = [
+            (new.session_on_top, Flags::ON_TOP),
+            (effect.creates, Flags::CREATES),
+            (effect.loads, Flags::LOADS),
+            (effect.ends, Flags::ENDS),
+        ];
+        let flags = flags.into_iter().fold(0, |flags, (is_so, flag)| if is_so { flags | flag } else { flags });
         let asked = &mut asker.outstanding;
         let before = asked.last;
         let number = id.number().unwrap_or_default();

@@ -60,6 +60,8 @@ pub struct Limits {
     pub hold: Duration,
     /// A session that nobody has used for so long is forgotten; none if never.
     pub session_idle: Option<Duration>,
+    /// Requests that a client may have unanswered before the others go first (`flow/pace.rs`). Not in the configuration.
+    pub requests_ahead: usize,
     /// Bytes of memory for unfinished lines, queues and held lines of all connections together.
     pub max_memory: usize,
     /// What becomes of the daemon when every worker was given up.
@@ -94,6 +96,7 @@ impl Default for Limits {
             drain_grace: Duration::from_millis(250),
             hold: Duration::from_secs(1),
             session_idle: None,
+            requests_ahead: 128,
             max_memory: 256 << 20,
             on_failure: OnFailure::default(),
         }

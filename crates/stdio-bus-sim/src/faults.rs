@@ -131,6 +131,7 @@ pub fn settings(random: &mut Random) -> Settings {
             drain_grace: milliseconds(random, 0..300),
             hold: if first == 0 { Duration::from_millis(300) } else { Duration::ZERO },
             session_idle: None,
+            requests_ahead: *random.pick(&[1, 4, 16, 128]),
             max_memory: 256 << 20,
             on_failure: OnFailure::Stay,
         },

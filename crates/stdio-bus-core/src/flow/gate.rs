@@ -11,10 +11,12 @@ pub(crate) enum Hold {
     Worker = 2,
     /// It holds much while memory is short (`eviction.rs`).
     Memory = 4,
-    /// It has a penalty (`penalties.rs`).
+    /// It has a penalty (`penalty.rs`).
     Penalty = 8,
+    /// It lets others go first (`pace.rs`).
+    Pace = 16,
     /// Its lines do not count any more.
-    Over = 16,
+    Over = 32,
 }
 
 /// See the top of the file. It is closed with the first hold and opened with the last one.

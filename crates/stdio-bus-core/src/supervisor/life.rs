@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use super::worker::{Action, Event, GRACE, State, Worker};
 use crate::Bus;
 use crate::client::Phase;
-use crate::gate::Hold;
+use crate::flow::gate::Hold;
 use crate::peer::{Moment, Peer, WorkerKey};
 use crate::port::{Effect, Exit, Signal};
 use crate::report::Reason;

@@ -18,7 +18,7 @@ use ndjson_scan::{Line, Window};
 
 use super::answering::FIRST_ANSWER;
 use crate::Bus;
-use crate::gate::Hold;
+use crate::flow::gate::Hold;
 use crate::peer::{ClientKey, Moment, Source, WorkerKey};
 use crate::settings::Assignment;
 use crate::timers::Armed;

@@ -9,11 +9,11 @@ use ndjson_scan::Partial;
 use super::answering::Answering;
 use crate::endpoint::Endpoint;
 use crate::flow::stall::StallBudget;
+use crate::flow::window::SendWindow;
 use crate::peer::{ClientKey, Moment};
 use crate::report::{Reason, WorkerName};
 use crate::router::addressee::Audience;
 use crate::router::elicitations::Elicitations;
-use crate::send_window::SendWindow;
 use crate::session::early::Early;
 
 /// How long a worker whose pipe broke may take to exit by itself, and how long the stdout of one that has exited is

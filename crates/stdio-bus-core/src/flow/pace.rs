@@ -1,0 +1,72 @@
+//! A client that has many requests unanswered is read more slowly while there are others: what it sends stands in the same
+//! pipes as what they send, and it would fill the table of pending requests, which is an error for it, with what its worker
+//! can well answer. It is never kept waiting for answers alone, because a worker may need its next line to give them: after
+//! [`PAUSE`] it has one turn, however many are unanswered.
+
+use core::time::Duration;
+
+use super::gate::Hold;
+use crate::Bus;
+use crate::peer::{ClientKey, Moment};
+
+/// How long a client with many unanswered requests waits at most, before it has its next turn.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// See the top of the file.
+#[derive(Debug, Default)]
+pub(crate) struct Pace {
+    /// It waits until then.
+    until: Option<Moment>,
+    /// It has waited, and its next lines are taken.
+    has_turn: bool,
+}
+
+impl Pace {
+    /// When it has its turn, if it waits.
+    pub(crate) fn until(&self) -> Option<Moment> {
+        self.until
+    }
+}
+
+impl Bus {
+    /// Lets a client wait that is far ahead, unless it has its turn. Says whether it waits.
+    #[cold]
+    pub(crate) fn yield_to_others(&mut self, key: ClientKey) -> bool {
+        let until = self.now.after(PAUSE);
+        let Some(client) = self.clients.get_mut(key) else { return false };
+        if core::mem::take(&mut client.pace.has_turn) {
+            return false;
+        }
+        client.pace.until = Some(until);
+        self.wake_at(key.into(), until);
+        self.close_gate(key.into(), Hold::Pace);
+        true
+    }
+
+    /// A client has one unanswered request less: it is read again once it has few.
+    pub(crate) fn resume_if_caught_up(&mut self, key: ClientKey) {
+        let few = self.settings.limits.requests_ahead.div_ceil(2);
+        let Some(client) = self.clients.get_mut(key) else { return };
+        if client.end.gate.has(Hold::Pace) && client.end.outstanding.len() < few {
+            client.pace = Pace::default();
+            self.open_gate(key.into(), Hold::Pace);
+        }
+    }
+
+    /// Gives a client its turn that has waited long enough.
+    pub(crate) fn tick_pace(&mut self, key: ClientKey) {
+        let now = self.now;
+        let Some(client) = self.clients.get_mut(key) else { return };
+        if client.pace.until.is_some_and(|until| until <= now) {
+            client.pace = Pace { until: None, has_turn: true };
+            self.open_gate(key.into(), Hold::Pace);
+        }
+    }
+
+    /// Panics if a client waits for a turn that never comes.
+    pub(crate) fn check_pace(&self) {
+        for (key, client) in self.clients.iter() {
+            assert_eq!(client.end.gate.has(Hold::Pace), client.pace.until.is_some(), "{key:?}");
+        }
+    }
+}

@@ -12,6 +12,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::process::{CommandExt, parent_id};
 use std::process::{Command, Stdio, id};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
@@ -510,7 +511,9 @@ fn obey_signals(flags: &'static Flags) {
 extern "C" fn on_signal(signal: i32) {
     let flags = FLAGS.get().expect("they were read before");
     flags.record(if signal == libc::SIGTERM { "SIGTERM" } else { "SIGINT" });
-    if signal == libc::SIGTERM && !flags.ignore_term {
+    // Another one may come while the answers are written.
+    static ENDS: AtomicBool = AtomicBool::new(false);
+    if signal == libc::SIGTERM && !flags.ignore_term && !ENDS.swap(true, Ordering::Relaxed) {
         if flags.answer_late {
             release(flags);
         }

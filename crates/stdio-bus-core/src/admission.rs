@@ -15,6 +15,7 @@ use super::reply::Delivered;
 use super::report::{Level, Reason, Report};
 use super::settings::{Entry, MAX_CONNECTIONS, Proxies, Proxy};
 use super::table::{Key, Table};
+use super::timers::Armed;
 
 /// Refused clients that are told why at a time. More are closed without a word, so that refused ones never take the
 /// slots of others.
@@ -42,6 +43,18 @@ pub(super) struct Uses {
 
 /// Names what one source uses, for as long as it has a connection.
 pub(super) type UseKey = Key<Uses>;
+
+/// Who is there, and whether more may come.
+#[derive(Default)]
+pub(super) struct Admission {
+    pub sources: Sources,
+    /// All slots are taken: nothing is accepted.
+    pub is_paused: bool,
+    /// The number of the next client.
+    pub next_number: u32,
+    /// When a client is looked for that may make room.
+    pub timer: Armed,
+}
 
 /// The connections that there are, counted as they come and go.
 pub(super) struct Sources {
@@ -208,7 +221,7 @@ impl Bus {
     /// How many connections more of this source a listener takes, where it takes only so many of one.
     pub fn room_of_source(&self, listener: usize, source: Source) -> Option<usize> {
         let most = self.settings.listeners.get(listener)?.max_connections.per_source?;
-        Some(most.saturating_sub(self.sources.let_in(listener, Some(source))))
+        Some(most.saturating_sub(self.admission.sources.let_in(listener, Some(source))))
     }
 
     /// A connection asked for a WebSocket and was refused.
@@ -234,10 +247,10 @@ impl Bus {
         let key = "listeners[].max_connections";
         // What the client can do something about comes first.
         let text = match (most.per_source, most.total) {
-            (Some(most), _) if self.sources.let_in(listener, Some(source)) >= most => {
+            (Some(most), _) if self.admission.sources.let_in(listener, Some(source)) >= most => {
                 format!("this listener takes {} from one source ({key}); close one of yours first", connections(most))
             }
-            (_, Some(most)) if self.sources.let_in(listener, None) >= most => {
+            (_, Some(most)) if self.admission.sources.let_in(listener, None) >= most => {
                 format!("this listener takes {} ({key}); try again when one has left", connections(most))
             }
             _ => return None,
@@ -247,7 +260,7 @@ impl Bus {
 
     /// Whether one more refused client can be told why.
     pub(super) fn may_explain_refusal(&self) -> bool {
-        self.settings.routing.error_replies && self.sources.turned_away < EXPLAINED_REFUSALS
+        self.settings.routing.error_replies && self.admission.sources.turned_away < EXPLAINED_REFUSALS
     }
 
     /// Tells that a client was refused, and the client too if it has a connection for that, which ends with it.
@@ -266,12 +279,15 @@ impl Bus {
         let mut counted = Sources::default();
         for (_, client) in self.clients.iter() {
             counted.enter(client.listener, client.source, client.turned_away);
-            assert_eq!(self.sources.table.get(client.source_use).map(|uses| uses.source), Some(client.source));
+            assert_eq!(
+                self.admission.sources.table.get(client.source_use).map(|uses| uses.source),
+                Some(client.source)
+            );
         }
         let counts = |sources: &Sources| {
             let connections = sources.known.iter().map(|(source, key)| (*source, sources.count(*key)));
             (connections.collect::<BTreeMap<_, _>>(), sources.let_in.clone(), sources.turned_away)
         };
-        assert_eq!(counts(&counted), counts(&self.sources), "every connection is counted");
+        assert_eq!(counts(&counted), counts(&self.admission.sources), "every connection is counted");
     }
 }

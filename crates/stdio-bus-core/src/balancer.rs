@@ -77,10 +77,26 @@ impl Group {
     }
 }
 
+/// The groups, and who uses which.
+pub(super) struct Balancer {
+    pub groups: Vec<Group>,
+    /// The group that the clients of each listener use, unless a message names a pool.
+    pub of_listeners: Vec<usize>,
+    /// Whether any pool denies any method.
+    pub denies_methods: bool,
+}
+
+impl Balancer {
+    pub(super) fn new(settings: &Settings, denies_methods: bool) -> Self {
+        let (groups, of_listeners) = groups(settings);
+        Self { groups, of_listeners, denies_methods }
+    }
+}
+
 /// One group for each pool, one behind them for messages that name none, and one for each listener that offers some
 /// pools and prefers none; and the group of each listener. Where one pool alone is left to choose, it is the same group
 /// whether it is named or not: so a client has one worker there.
-pub(super) fn groups(settings: &Settings) -> (Vec<Group>, Vec<usize>) {
+fn groups(settings: &Settings) -> (Vec<Group>, Vec<usize>) {
     let all: Vec<usize> = (0..settings.pools.len()).collect();
     let mut groups: Vec<Group> = all.iter().map(|pool| Group::of_pool(settings, *pool)).collect();
     groups.push(Group::of_pools(settings, &all));
@@ -124,8 +140,8 @@ impl Bus {
         line: &Line,
     ) -> Result<WorkerKey, (Reason, String)> {
         // No worker is picked or started for a client that asks for what it may not have.
-        if self.denies_methods
-            && let Some(pool) = self.groups[group].only_pool()
+        if self.balancer.denies_methods
+            && let Some(pool) = self.balancer.groups[group].only_pool()
             && let Some(denied) = self.denied_in(pool, window, line)
         {
             return Err(denied);
@@ -135,9 +151,9 @@ impl Bus {
 
     /// The group of a new client: its listener's, unless its token is good for other pools only.
     pub(super) fn group_of_client(&self, listener: usize, origin: &Origin) -> usize {
-        let group = self.listener_groups[listener];
+        let group = self.balancer.of_listeners[listener];
         let Some(pools) = &origin.pools else { return group };
-        let all_are_good = self.groups[group].pools().all(|pool| pools.contains(&pool));
+        let all_are_good = self.balancer.groups[group].pools().all(|pool| pools.contains(&pool));
         // The group of a pool has its index.
         let preferred = pools.iter().copied().find(|pool| self.offers(listener, origin, *pool));
         if all_are_good { group } else { preferred.unwrap_or(group) }
@@ -162,12 +178,13 @@ impl Bus {
 
     /// The place of a worker among the slots of a group, if it is in one of them.
     pub(super) fn place_in_group(&self, group: usize, key: WorkerKey) -> Option<usize> {
-        let is_there = |(pool, slot): &(usize, usize)| self.pools[*pool].slots()[*slot].worker() == Some(key);
-        self.groups[group].slots.iter().position(is_there)
+        let is_there =
+            |(pool, slot): &(usize, usize)| self.supervisor.pools[*pool].slots()[*slot].worker() == Some(key);
+        self.balancer.groups[group].slots.iter().position(is_there)
     }
 
     fn pick_worker(&mut self, client: ClientKey, group: usize) -> Result<WorkerKey, (Reason, String)> {
-        let assignment = self.groups[group].assignment;
+        let assignment = self.balancer.groups[group].assignment;
         if assignment == Assignment::RoundRobin {
             return self.next_in_turn(group).ok_or_else(|| self.no_worker(group));
         }
@@ -203,21 +220,21 @@ impl Bus {
 
     /// Whether a client of this group is closed when its worker ends, rather than given one that knows nothing of it.
     fn closes_on_exit(&self, group: usize) -> bool {
-        let group = &self.groups[group];
+        let group = &self.balancer.groups[group];
         let pool = group.pools().next().filter(|_| group.assignment == Assignment::Dedicated);
         pool.is_some_and(|pool| self.settings.pools[pool].on_exit == OnExit::Close)
     }
 
     /// Why there is no worker of a group to give a message to.
     fn no_worker(&self, group: usize) -> (Reason, String) {
-        let group = &self.groups[group];
+        let group = &self.balancer.groups[group];
         let pool = group.only_pool().filter(|_| group.assignment == Assignment::Dedicated);
-        let rests_until = pool.and_then(|pool| self.pools[pool].rests_until(self.now));
-        let restarts = || group.slots.iter().map(|(pool, slot)| &self.pools[*pool].slots()[*slot].restarts);
+        let rests_until = pool.and_then(|pool| self.supervisor.pools[pool].rests_until(self.now));
+        let restarts = || group.slots.iter().map(|(pool, slot)| &self.supervisor.pools[*pool].slots()[*slot].restarts);
         let due = restarts().filter_map(Restarts::due).min();
         let wait = |at: Moment| at.since(self.now).as_millis();
         let why = match (pool, rests_until, due) {
-            (Some(pool), ..) if self.pools[pool].is_full() => {
+            (Some(pool), ..) if self.supervisor.pools[pool].is_full() => {
                 format!(": all {} of max_instances workers are in use", self.settings.pools[pool].max_instances)
             }
             (Some(_), Some(until), _) => format!(
@@ -255,11 +272,11 @@ impl Bus {
 
     /// Round robin over those that take messages (spec 6.1.1, 6.1.3).
     pub(super) fn next_in_turn(&mut self, group: usize) -> Option<WorkerKey> {
-        for _ in 0..self.groups[group].slots.len() {
-            let group = &mut self.groups[group];
+        for _ in 0..self.balancer.groups[group].slots.len() {
+            let group = &mut self.balancer.groups[group];
             let (pool, slot) = group.slots[group.cursor];
             group.cursor = (group.cursor + 1) % group.slots.len();
-            if let Some(worker) = self.pools[pool].slots()[slot].worker()
+            if let Some(worker) = self.supervisor.pools[pool].slots()[slot].worker()
                 && self.worker_takes_messages(worker)
             {
                 return Some(worker);
@@ -270,8 +287,8 @@ impl Bus {
 
     /// Whether a worker takes messages in one of the slots of a group.
     pub(super) fn has_spare(&self, group: usize) -> bool {
-        let worker = |(pool, slot): &(usize, usize)| self.pools[*pool].slots()[*slot].worker();
-        self.groups[group].slots.iter().filter_map(worker).any(|worker| self.worker_takes_messages(worker))
+        let worker = |(pool, slot): &(usize, usize)| self.supervisor.pools[*pool].slots()[*slot].worker();
+        self.balancer.groups[group].slots.iter().filter_map(worker).any(|worker| self.worker_takes_messages(worker))
     }
 
     /// The client that a worker of a dedicated pool belongs to.
@@ -284,7 +301,7 @@ impl Bus {
         for (key, client) in self.clients.iter() {
             for (at, (group, worker)) in client.assigned.iter().enumerate() {
                 assert!(client.assigned[..at].iter().all(|(before, _)| before != group), "one worker for each group");
-                if self.groups[*group].assignment == Assignment::Dedicated {
+                if self.balancer.groups[*group].assignment == Assignment::Dedicated {
                     let worker = self.workers.get(*worker).expect("a worker of one's own lives");
                     assert_eq!(worker.owner, Some(key));
                 }

@@ -52,9 +52,13 @@ impl Bus {
             self.refuse_client(None, source, no_room);
             return None;
         }
-        let number = self.next_client_number;
+        let number = self.admission.next_number;
         let group = self.group_of_client(listener, &origin);
-        let room = if self.clients.is_full() { None } else { self.sources.enter(listener, source, no_room.is_some()) };
+        let room = if self.clients.is_full() {
+            None
+        } else {
+            self.admission.sources.enter(listener, source, no_room.is_some())
+        };
         let client = room.map(|source_use| Client {
             turned_away: no_room.is_some(),
             ..Client::new(self.now, number, listener, group, stdio, Rc::new(origin), source_use)
@@ -64,10 +68,10 @@ impl Bus {
             self.report(Reason::ConnectionLimit, None, || "a client is turned away: no slot is left".into());
             return None;
         };
-        self.next_client_number += 1;
+        self.admission.next_number += 1;
         self.report_client(Reason::ClientOpened, key);
-        if self.clients.is_full() && !self.accept_paused {
-            self.accept_paused = true;
+        if self.clients.is_full() && !self.admission.is_paused {
+            self.admission.is_paused = true;
             self.out.effects.push_back(Effect::PauseAccept);
             let most = self.clients.capacity();
             self.report(Reason::ConnectionLimit, None, || {
@@ -90,7 +94,7 @@ impl Bus {
         let Some(client) = self.clients.get(key) else { return };
         let lasted = self.gaps.lasted(self.now, client.opened);
         let is_nobody = client.turned_away || client.origin.is_proxy && client.end.traffic.lines_in == 0;
-        let report = self.reporter.report(self.now, reason, || {
+        let report = self.out.reporter.report(self.now, reason, || {
             let has_gone = reason == Reason::ClientClosed;
             let text = if has_gone { "a client has gone" } else { "a client connected" };
             let report = Report {
@@ -248,7 +252,7 @@ impl Bus {
         let assigned =
             self.clients.get_mut(key).map(|client| core::mem::take(&mut client.assigned)).unwrap_or_default();
         for (group, worker) in assigned {
-            if self.groups[group].assignment == Assignment::Dedicated {
+            if self.balancer.groups[group].assignment == Assignment::Dedicated {
                 self.stop_worker(worker);
             }
         }
@@ -348,10 +352,10 @@ impl Bus {
         self.report_client(Reason::ClientClosed, key);
         let Some(mut client) = self.clients.remove(key) else { return };
         self.timers.disarm(Timer::Client(key), &mut client.end.timer);
-        self.sources.leave(client.source_use, client.listener, client.turned_away);
+        self.admission.sources.leave(client.source_use, client.listener, client.turned_away);
         self.out.stats.bytes_unsent += client.end.output.queued() as u64;
-        if self.accept_paused {
-            self.accept_paused = false;
+        if self.admission.is_paused {
+            self.admission.is_paused = false;
             self.out.effects.push_back(Effect::ResumeAccept);
         }
         if client.stdio {

@@ -27,8 +27,8 @@ impl Bus {
         self.make_room(new.direction, asker)?;
         let (mut edit, mut wire) = (None, Wire::AsItIs);
         if found.is_ok() || !id.is_plain() || self.wants_fresh_id(answerer, id) {
-            let made = Id::made(self.ids_made, id.is_string());
-            self.ids_made += 1;
+            let made = Id::made(self.pending.ids_made, id.is_string());
+            self.pending.ids_made += 1;
             edit = Some(Text::from(made.token().as_slice()));
             wire = Wire::Replaced(made, token);
         } else if token[0] == b'"' && has_escape(token) {
@@ -143,12 +143,12 @@ impl Bus {
         if let Peer::Worker(worker) = answerer
             && let Some(worker) = self.workers.get_mut(worker)
         {
-            self.workers_changed |= worker.answering.answers();
+            self.readiness.workers_changed |= worker.answering.answers();
             let is_response = line.flags & (Line::RESULT | Line::ERROR) != 0;
             worker.answering.responds |= is_response && !line.method.is_some();
             let is_error = line.has(Line::ERROR) && !line.has(Line::RESULT);
             let outcome = if is_error { Outcome::Error } else { Outcome::Answered };
-            self.pools[worker.pool].tally.answered(outcome, self.gaps.lasted(self.now, since));
+            self.supervisor.pools[worker.pool].tally.answered(outcome, self.gaps.lasted(self.now, since));
         }
         self.forward_with_id(to, line, replaced);
     }
@@ -246,7 +246,7 @@ impl Bus {
     pub(super) fn count_outcome(&mut self, request: RequestKey, outcome: Outcome) {
         let Some(Peer::Worker(worker)) = self.pending.get(request).map(Request::answerer) else { return };
         if let Some(worker) = self.workers.get(worker) {
-            self.pools[worker.pool].tally.count(outcome);
+            self.supervisor.pools[worker.pool].tally.count(outcome);
         }
     }
 

@@ -191,7 +191,7 @@ impl Bus {
     fn idle_since(&self, client: &Client) -> Option<(Moment, Moment)> {
         let active_at = client.active_at();
         if client.has_spoken() {
-            let holds_most = self.sources.count(client.source_use) > self.clients.capacity() / 2;
+            let holds_most = self.admission.sources.count(client.source_use) > self.clients.capacity() / 2;
             return holds_most.then(|| (active_at, active_at.after(IDLE)));
         }
         let due = match client.end.kept {
@@ -206,7 +206,7 @@ impl Bus {
     /// has never said anything first.
     pub(super) fn make_room_at_the_door(&mut self) {
         let now = self.now;
-        if !self.accept_paused || !self.clients.is_full() {
+        if !self.admission.is_paused || !self.clients.is_full() {
             return;
         }
         let idle = || {

@@ -18,7 +18,6 @@ use super::peer::{ClientKey, ClientMark, Moment, Peer, PeerBits, WorkerKey, Work
 use super::pending::{Direction, NewRequest, Pending, SessionEffect, Wire};
 use super::pool::Pool;
 use super::session::table::Sessions;
-use super::session::tombstones::Bonds;
 use super::settings::{IdCollision, Settings};
 use super::table::Table;
 use super::tally::Outcome;
@@ -33,7 +32,6 @@ pub(super) struct FastPath<'a> {
     pub sessions: &'a mut Sessions,
     pub pending: &'a mut Pending,
     pub pools: &'a mut Vec<Pool>,
-    pub bonds: &'a Bonds,
     pub gaps: &'a Gaps,
     pub timers: &'a mut Timers,
     pub out: &'a mut Out,
@@ -90,7 +88,7 @@ impl FastPath<'_> {
         let worker_key = session.worker;
         let worker = workers.get_mut(worker_key)?;
         let gives_out_names = || self.pools[worker.pool].gives_out_names(worker);
-        if !session.is_open_at_once(!self.bonds.is_empty(), gives_out_names) || !worker.takes_messages() {
+        if !session.is_open_at_once(!self.sessions.bonds.is_empty(), gives_out_names) || !worker.takes_messages() {
             return None;
         }
         let bytes = line.span.len() + 1;

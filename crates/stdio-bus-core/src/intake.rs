@@ -87,8 +87,7 @@ macro_rules! fast_path {
             settings: &$bus.settings,
             sessions: &mut $bus.sessions,
             pending: &mut $bus.pending,
-            pools: &mut $bus.pools,
-            bonds: &$bus.bonds,
+            pools: &mut $bus.supervisor.pools,
             gaps: &$bus.gaps,
             timers: &mut $bus.timers,
             out: &mut $bus.out,
@@ -117,7 +116,7 @@ impl Bus {
                 received
             }
         };
-        if self.workers_changed {
+        if self.readiness.workers_changed {
             self.update_listeners();
         }
         (received, self.effects())
@@ -181,7 +180,7 @@ impl Bus {
             let mut passes =
                 |line: &&Line| line.span.len() <= limit && path.worker_line(key, worker, &mut self.clients, line);
             lines = self.intake.batch.iter().take_while(|line| passes(line)).count();
-            self.workers_changed |= path.workers_changed;
+            self.readiness.workers_changed |= path.workers_changed;
             self.out.stats.lines_from_workers += lines as u64;
             self.intake.count_fast(lines);
             if lines == self.intake.batch.len() && unfinished <= limit && !matches!(outcome, Outcome::Malformed { .. })

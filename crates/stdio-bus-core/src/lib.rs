@@ -70,10 +70,10 @@ use alloc::boxed::Box;
 use alloc::format;
 use alloc::rc::Rc;
 use alloc::string::String;
-use alloc::vec;
 use alloc::vec::Vec;
 
-use balancer::Group;
+use admission::Admission;
+use balancer::Balancer;
 use client::{Client, Phase};
 use endpoint::Endpoint;
 use intake::{Flow, Intake, Progress, length_of_line};
@@ -81,19 +81,19 @@ use out::Out;
 use peer::{ClientKey, ClientMark, Moment, Peer, RequestKey, WorkerKey, WorkerMark};
 use pending::Pending;
 use port::{Effect, Effects, Input};
-use report::{Reason, Report, Reporter};
+use readiness::Listeners;
+use report::{Reason, Report};
 use session::access::denies_methods;
 use session::table::Sessions;
-use session::tombstones::Bonds;
 use settings::{MAX_CONNECTIONS, MAX_WORKERS, Settings};
 use shutdown::Shutdown;
 use stats::Stats;
+use supervisor::Supervisor;
+use supervisor::pool;
 pub use supervisor::pool::PoolHealth;
-use supervisor::pool::{self, Pool};
-use supervisor::queue::WorkerQueue;
 pub use supervisor::worker;
 use table::Table;
-use timers::{Armed, Timer, Timers};
+use timers::{Timer, Timers};
 use worker::Worker;
 
 /// The bus. Whatever it is told, it answers with [`Effects`], which are carried out in order.
@@ -106,38 +106,17 @@ pub struct Bus {
     workers: Table<Worker, WorkerMark>,
     sessions: Sessions,
     pending: Pending,
-    pools: Vec<Pool>,
-    groups: Vec<Group>,
-    /// The group that the clients of each listener use, unless a message names a pool.
-    listener_groups: Vec<usize>,
-    /// Whether any pool denies any method.
-    denies_methods: bool,
-    sources: admission::Sources,
-    worker_queue: WorkerQueue,
-    bonds: Bonds,
+    supervisor: Supervisor,
+    balancer: Balancer,
+    admission: Admission,
+    readiness: Listeners,
     timers: Timers,
-    report_timer: Armed,
-    /// When all slots are taken, who may go is looked for.
-    slots_timer: Armed,
     shortage: eviction::Shortage,
-    /// Bytes of all lines that wait for their sessions.
-    early_bytes: usize,
     gaps: gaps::Gaps,
     out: Out,
-    reporter: Reporter,
-    /// Errors to requests that were for no pool, or for one of several.
-    errors_of_no_pool: tally::Errors,
     shutdown: Shutdown,
-    accept_paused: bool,
-    /// One for each listener.
-    doors: Vec<readiness::ListenerState>,
-    /// A worker has begun or ceased to run since listeners were looked at.
-    workers_changed: bool,
     #[cfg(debug_assertions)]
     calls: u64,
-    next_client_number: u32,
-    next_worker_number: u32,
-    ids_made: u64,
 }
 
 /// The end of `peer`, while other tables are borrowed too.
@@ -155,8 +134,6 @@ fn end_of<'a>(
 impl Bus {
     /// A bus whose workers are not started yet.
     pub fn new(settings: Settings) -> Self {
-        let pools = settings.pools.iter().map(Pool::new).collect();
-        let (groups, listener_groups) = balancer::groups(&settings);
         Self {
             now: Moment::default(),
             intake: Intake::new(!denies_methods(&settings)),
@@ -164,31 +141,17 @@ impl Bus {
             workers: Table::new(MAX_WORKERS),
             sessions: Sessions::default(),
             pending: Pending::new(),
-            pools,
-            groups,
-            listener_groups,
-            denies_methods: denies_methods(&settings),
-            sources: admission::Sources::default(),
-            worker_queue: WorkerQueue::default(),
-            bonds: Bonds::default(),
+            supervisor: Supervisor::new(&settings.pools),
+            balancer: Balancer::new(&settings, denies_methods(&settings)),
+            admission: Admission::default(),
+            readiness: Listeners::new(settings.listeners.len()),
             timers: Timers::default(),
-            report_timer: Armed::default(),
-            slots_timer: Armed::default(),
             shortage: eviction::Shortage::default(),
-            early_bytes: 0,
             gaps: gaps::Gaps::default(),
             out: Out::default(),
-            reporter: Reporter::default(),
-            errors_of_no_pool: tally::Errors::default(),
             shutdown: Shutdown::default(),
-            accept_paused: false,
-            doors: vec![readiness::ListenerState::default(); settings.listeners.len()],
-            workers_changed: true,
             #[cfg(debug_assertions)]
             calls: 0,
-            next_client_number: 0,
-            next_worker_number: 0,
-            ids_made: 0,
             settings,
         }
     }
@@ -196,7 +159,7 @@ impl Bus {
     /// Starts the workers of every pool.
     pub fn start(&mut self, now: Moment) -> Effects<'_> {
         self.begin_call(now);
-        for pool in 0..self.pools.len() {
+        for pool in 0..self.supervisor.pools.len() {
             self.fill_slots(pool);
         }
         self.update_listeners();
@@ -207,7 +170,7 @@ impl Bus {
     pub fn handle(&mut self, now: Moment, input: Input) -> Effects<'_> {
         self.begin_call(now);
         self.dispatch(input);
-        if self.workers_changed {
+        if self.readiness.workers_changed {
             self.update_listeners();
         }
         self.effects()
@@ -268,8 +231,8 @@ impl Bus {
                 self.check_invariants();
             }
         }
-        if let Some(at) = self.reporter.next_deadline() {
-            self.timers.arm(Timer::Reports, &mut self.report_timer, at);
+        if let Some(at) = self.out.reporter.next_deadline() {
+            self.timers.arm(Timer::Reports, &mut self.out.report_timer, at);
         }
         Effects(&mut self.out.effects)
     }
@@ -303,7 +266,7 @@ impl Bus {
 
     /// How often something was dropped, closed or changed for this reason.
     pub fn count(&self, reason: Reason) -> u64 {
-        self.reporter.count(reason)
+        self.out.reporter.count(reason)
     }
 
     /// The number that people know a client by.
@@ -327,11 +290,11 @@ impl Bus {
     }
 
     fn wake_pool_at(&mut self, pool: usize, at: Moment) {
-        self.timers.arm(Timer::Pool(pool), &mut self.pools[pool].timer, at);
+        self.timers.arm(Timer::Pool(pool), &mut self.supervisor.pools[pool].timer, at);
     }
 
     fn wake_worker_queue_at(&mut self, at: Moment) {
-        self.timers.arm(Timer::WorkerQueue, &mut self.worker_queue.timer, at);
+        self.timers.arm(Timer::WorkerQueue, &mut self.supervisor.queue.timer, at);
     }
 
     fn wake_drain_at(&mut self, at: Moment) {
@@ -339,7 +302,7 @@ impl Bus {
     }
 
     fn wake_slots_at(&mut self, at: Moment) {
-        self.timers.arm(Timer::Slots, &mut self.slots_timer, at);
+        self.timers.arm(Timer::Slots, &mut self.admission.timer, at);
     }
 
     fn wake_requests_at(&mut self, at: Option<Moment>) {
@@ -356,8 +319,8 @@ impl Bus {
         for timer in self.timers.take_due(self.now) {
             match timer {
                 Timer::Reports => {
-                    self.report_timer.reset();
-                    let summaries = self.reporter.summaries(self.now);
+                    self.out.report_timer.reset();
+                    let summaries = self.out.reporter.summaries(self.now);
                     self.out.effects.extend(summaries.into_iter().map(|summary| Effect::Report(Box::new(summary))));
                 }
                 Timer::Requests => {
@@ -375,7 +338,7 @@ impl Bus {
                     self.tick_client(client);
                 }
                 Timer::Slots => {
-                    self.slots_timer.reset();
+                    self.admission.timer.reset();
                     self.make_room_at_the_door();
                 }
                 Timer::Worker(worker) => {
@@ -385,11 +348,11 @@ impl Bus {
                     self.tick_worker(worker);
                 }
                 Timer::Pool(pool) => {
-                    self.pools[pool].timer.reset();
+                    self.supervisor.pools[pool].timer.reset();
                     self.tick_pool(pool);
                 }
                 Timer::WorkerQueue => {
-                    self.worker_queue.timer.reset();
+                    self.supervisor.queue.timer.reset();
                     self.tick_worker_queue();
                 }
                 Timer::Drain => {
@@ -402,7 +365,7 @@ impl Bus {
 
     /// Counts something and tells it, as far as it is not told too often.
     fn tell(&mut self, reason: Reason, report: impl FnOnce() -> Report) {
-        let report = self.reporter.report(self.now, reason, report);
+        let report = self.out.reporter.report(self.now, reason, report);
         self.out.effects.extend(report.map(Effect::Report));
     }
 
@@ -420,7 +383,7 @@ impl Bus {
         tell: impl FnOnce() -> (Option<String>, String),
     ) {
         let (clients, workers) = (&self.clients, &self.workers);
-        let report = self.reporter.report(self.now, reason, || {
+        let report = self.out.reporter.report(self.now, reason, || {
             let (id, text) = tell();
             let mut report = Report { id, ..Report::new(reason, text) };
             for peer in peers.into_iter().flatten() {

@@ -7,13 +7,21 @@ use ndjson_scan::Span;
 use super::endpoint::Endpoint;
 use super::peer::{Moment, Peer};
 use super::port::Effect;
+use super::report::Reporter;
 use super::stats::Stats;
+use super::tally::Errors;
+use super::timers::Armed;
 
 /// See the top of the file.
 #[derive(Default)]
 pub(super) struct Out {
     pub effects: VecDeque<Effect>,
     pub stats: Stats,
+    pub reporter: Reporter,
+    /// When summaries of reports are due.
+    pub report_timer: Armed,
+    /// Errors to requests that were for no pool, or for one of several.
+    pub errors_of_no_pool: Errors,
 }
 
 impl Out {

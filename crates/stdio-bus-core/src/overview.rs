@@ -204,7 +204,7 @@ impl Bus {
     /// yet.
     fn waits_for_own(&self, now: Moment, key: ClientKey, client: &Client) -> Option<(Name, Duration)> {
         if let Some((group, since)) = self.awaits_turn(key) {
-            let pool = self.groups[group].pools().next()?;
+            let pool = self.balancer.groups[group].pools().next()?;
             return Some((Name::Pool(pool), now.since(since)));
         }
         let starts =
@@ -299,7 +299,7 @@ impl Bus {
 
     /// The pool with this index.
     pub fn pool_row(&self, pool: usize) -> Option<PoolRow<'_>> {
-        let (settings, here) = (self.settings.pools.get(pool)?, self.pools.get(pool)?);
+        let (settings, here) = (self.settings.pools.get(pool)?, self.supervisor.pools.get(pool)?);
         Some(PoolRow {
             id: &settings.id,
             instances: settings.instances,
@@ -312,7 +312,7 @@ impl Bus {
 
     /// Errors to requests that were for no pool, or for one of several.
     pub fn errors_of_no_pool(&self) -> &Errors {
-        &self.errors_of_no_pool
+        &self.out.errors_of_no_pool
     }
 
     /// The client of this number.

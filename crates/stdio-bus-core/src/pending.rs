@@ -256,6 +256,8 @@ pub(super) struct Pending {
     /// Requests without an asker, and cancelled ones, oldest first, each way; some may be gone.
     unwanted: [VecDeque<RequestKey>; 2],
     pub(super) timer: Armed,
+    /// Ids that were made in place of others.
+    pub(super) ids_made: u64,
 }
 
 /// Places of the index: four for each request that there may be in one direction, so that few stand behind others.
@@ -273,6 +275,7 @@ impl Pending {
             by_asker: BTreeSet::new(),
             unwanted: [VecDeque::new(), VecDeque::new()],
             timer: Armed::default(),
+            ids_made: 0,
         }
     }
 

@@ -9,6 +9,8 @@
 use alloc::borrow::ToOwned;
 use alloc::format;
 use alloc::string::String;
+use alloc::vec;
+use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::Bus;
@@ -33,6 +35,19 @@ pub enum Readiness {
 /// A worker that has run for so long without a word shows that it lives: most say nothing before they are asked, and a
 /// process that was made is no sign, since its program may end at once.
 const FIRST_SIGN: Duration = Duration::from_secs(1);
+
+/// The listeners, and whether they have to be looked at.
+pub(super) struct Listeners {
+    pub listeners: Vec<ListenerState>,
+    /// A worker has begun or ceased to run since they were looked at.
+    pub workers_changed: bool,
+}
+
+impl Listeners {
+    pub(super) fn new(count: usize) -> Self {
+        Self { listeners: vec![ListenerState::default(); count], workers_changed: true }
+    }
+}
 
 /// A listener that is closed while no worker of its pools runs.
 #[derive(Clone, Copy, Debug, Default)]
@@ -68,13 +83,13 @@ impl Bus {
     /// and one pool at least has such a worker.
     pub fn has_started(&self, now: Moment) -> bool {
         let mut any_lives = false;
-        let all_are_known = (0..self.pools.len()).all(|pool| {
+        let all_are_known = (0..self.supervisor.pools.len()).all(|pool| {
             // A first sign of life.
             let shows =
                 |worker: &Worker| worker.end.spoke_at.is_some() || now.since(worker.process.started()) >= FIRST_SIGN;
             let lives = self.pool_runs(pool, shows);
             any_lives |= lives;
-            lives || self.pools[pool].slots().iter().all(|slot| slot.restarts.has_failed())
+            lives || self.supervisor.pools[pool].slots().iter().all(|slot| slot.restarts.has_failed())
         });
         all_are_known && any_lives
     }
@@ -103,16 +118,17 @@ impl Bus {
 
     fn listener_serves(&self, listener: usize) -> Result<(), String> {
         let most = self.settings.listeners[listener].max_connections.total;
-        if let Some(most) = most.filter(|most| self.sources.let_in(listener, None) >= *most) {
+        if let Some(most) = most.filter(|most| self.admission.sources.let_in(listener, None) >= *most) {
             return Err(format!("all {most} connections of the listener are in use"));
         }
-        let mut pools = self.groups[self.listener_groups[listener]].pools().map(|pool| self.pool_serves(pool));
+        let mut pools =
+            self.balancer.groups[self.balancer.of_listeners[listener]].pools().map(|pool| self.pool_serves(pool));
         let first = pools.next().unwrap_or(Ok(()));
         if pools.any(|serves| serves.is_ok()) { Ok(()) } else { first }
     }
 
     fn pool_serves(&self, pool: usize) -> Result<(), String> {
-        let (here, settings) = (&self.pools[pool], &self.settings.pools[pool]);
+        let (here, settings) = (&self.supervisor.pools[pool], &self.settings.pools[pool]);
         let (id, slots) = (&settings.id, here.slots());
         let workers = || slots.iter().filter_map(|slot| self.workers.get(slot.worker()?));
         if workers().any(Worker::serves) {
@@ -146,7 +162,7 @@ impl Bus {
 
     /// Closes listeners that are to be closed while no worker of their pools runs, and opens them again.
     pub(super) fn update_listeners(&mut self) {
-        self.workers_changed = false;
+        self.readiness.workers_changed = false;
         if self.shutdown.refuses_requests() {
             return;
         }
@@ -154,8 +170,10 @@ impl Bus {
             if !self.settings.listeners[listener].closes_when_not_ready {
                 continue;
             }
-            let runs = self.groups[self.listener_groups[listener]].pools().any(|pool| self.pool_runs(pool, |_| true));
-            let door = &mut self.doors[listener];
+            let runs = self.balancer.groups[self.balancer.of_listeners[listener]]
+                .pools()
+                .any(|pool| self.pool_runs(pool, |_| true));
+            let door = &mut self.readiness.listeners[listener];
             if core::mem::replace(&mut door.is_closed, !runs) != runs {
                 continue;
             }

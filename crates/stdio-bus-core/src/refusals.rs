@@ -62,8 +62,8 @@ impl Bus {
     /// A request of a client gets no answer but an error of the bus.
     pub(super) fn count_error(&mut self, pool: Option<usize>, reason: Reason) {
         match pool {
-            Some(pool) => self.pools[pool].tally.errors.count(reason),
-            None => self.errors_of_no_pool.count(reason),
+            Some(pool) => self.supervisor.pools[pool].tally.errors.count(reason),
+            None => self.out.errors_of_no_pool.count(reason),
         }
     }
 
@@ -75,7 +75,7 @@ impl Bus {
         if let Some(session) = session.and_then(|session| self.sessions.get(session)) {
             return self.workers.get(session.worker).map(|worker| worker.pool);
         }
-        self.groups[self.group_of_line(client, window, line).ok()?].only_pool()
+        self.balancer.groups[self.group_of_line(client, window, line).ok()?].only_pool()
     }
 
     /// Why the worker is replaced that a client's message was for: that of the session it names, or of the connection.

@@ -217,7 +217,7 @@ impl Bus {
         self.refuse_lost(of)?;
         let refusal = |(reason, text)| Refusal(reason, text);
         let group = self.group_of_line(client, window, line).map_err(refusal)?;
-        if self.groups[group].assignment == Assignment::Dedicated {
+        if self.balancer.groups[group].assignment == Assignment::Dedicated {
             // Its process serves no other client, so no other client's sessions are in reach.
             let worker = self.pick_worker_for_line(client, group, window, line).map_err(refusal)?;
             return Ok((worker, self.access(of, worker, self.sessions.of_worker(worker, of.name))));

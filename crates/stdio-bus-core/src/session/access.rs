@@ -173,11 +173,11 @@ impl Bus {
 
     /// Whether a session was made or loaded under a name, and this client has another one or none.
     pub(super) fn is_bound_to_another(&self, client: ClientKey, worker: WorkerKey, session: &[u8]) -> bool {
-        if self.bonds.is_empty() || self.shares_sessions() {
+        if self.sessions.bonds.is_empty() || self.shares_sessions() {
             return false;
         }
         let (Some(client), Some(worker)) = (self.clients.get(client), self.workers.get(worker)) else { return false };
-        self.bonds.keeps_from(worker.pool, session, client.origin.names.owner())
+        self.sessions.bonds.keeps_from(worker.pool, session, client.origin.names.owner())
     }
 
     /// Whether a session may go to another connection that names it now: one of the same name, which has to be a verified
@@ -207,13 +207,13 @@ impl Bus {
 
     /// Whether the workers of a worker's pool give out the names of their sessions, so that clients may use no others.
     fn issues_names(&self, worker: WorkerKey) -> bool {
-        self.workers.get(worker).is_some_and(|worker| self.pools[worker.pool].gives_out_names(worker))
+        self.workers.get(worker).is_some_and(|worker| self.supervisor.pools[worker.pool].gives_out_names(worker))
     }
 
     /// Why a client's line may not go to this worker: its pool keeps the method from clients, since the answer would tell
     /// one of them about the others. None if it may.
     pub(crate) fn denied_at(&self, worker: WorkerKey, window: Window<'_>, line: &Line) -> Option<(Reason, String)> {
-        if !self.denies_methods {
+        if !self.balancer.denies_methods {
             return None;
         }
         self.denied_in(self.workers.get(worker)?.pool, window, line)

@@ -48,7 +48,7 @@ pub(crate) struct Early {
 impl Bus {
     /// Bytes of lines that wait for their sessions.
     pub fn bytes_waiting(&self) -> usize {
-        self.early_bytes
+        self.sessions.early_bytes
     }
 
     /// Lets a notification wait that names a session which the worker may be making. Says whether it does.
@@ -58,7 +58,7 @@ impl Bus {
         let name = session_name(window, line.session).or_else(|| session_name(window, line.params_session));
         let Some(name) = name.filter(|name| name.len() <= MAX_SESSION_ID_LEN) else { return false };
         let is_known = self.sessions.of_worker(key, &name).is_some();
-        let in_all = self.early_bytes + bytes;
+        let in_all = self.sessions.early_bytes + bytes;
         let Some(worker) = self.workers.get_mut(key) else { return false };
         let has_room = worker.early.lines.len() < MOST_LINES
             && worker.early.bytes + bytes <= most
@@ -71,7 +71,7 @@ impl Bus {
         let until = self.now.after(LONGEST);
         worker.early.lines.push(EarlyLine { session: (&*name).into(), line: window.get(whole).into(), until });
         worker.early.bytes += bytes;
-        self.early_bytes += bytes;
+        self.sessions.early_bytes += bytes;
         self.wake_at(key.into(), until);
         true
     }
@@ -126,7 +126,7 @@ impl Bus {
         let taken: Vec<EarlyLine> = worker.early.lines.extract_if(.., |early| wanted(early)).collect();
         let bytes: usize = taken.iter().map(|early| early.line.as_bytes().len()).sum();
         worker.early.bytes -= bytes;
-        self.early_bytes -= bytes;
+        self.sessions.early_bytes -= bytes;
         taken
     }
 
@@ -139,6 +139,6 @@ impl Bus {
             assert!(worker.early.lines.len() <= MOST_LINES && bytes <= MOST_BYTES);
             all += bytes;
         }
-        assert_eq!(all, self.early_bytes);
+        assert_eq!(all, self.sessions.early_bytes);
     }
 }

@@ -100,7 +100,7 @@ impl Bus {
     fn bind_session(&mut self, client: ClientKey, worker: WorkerKey, session: &[u8]) {
         let (Some(client), Some(worker)) = (self.clients.get(client), self.workers.get(worker)) else { return };
         if let Some(name) = client.origin.names.owner() {
-            self.bonds.bind(worker.pool, session, name);
+            self.sessions.bonds.bind(worker.pool, session, name);
         }
     }
 
@@ -177,7 +177,7 @@ impl Bus {
     fn warn_of_double(&mut self, client: ClientKey, worker: WorkerKey, name: &[u8]) {
         let Some(other) = self.session_of_client(client, name).and_then(|key| self.sessions.get(key)) else { return };
         let Some(pool) = self.workers.get(worker).map(|worker| worker.pool) else { return };
-        if core::mem::replace(&mut self.pools[pool].told_of_doubles, true) {
+        if core::mem::replace(&mut self.supervisor.pools[pool].told_of_doubles, true) {
             return;
         }
         let older = self.workers.get(other.worker).map(Worker::name);
@@ -215,7 +215,7 @@ impl Bus {
 
     fn mark_issuing(&mut self, worker: WorkerKey) {
         if let Some(worker) = self.workers.get(worker) {
-            self.pools[worker.pool].issues_names = true;
+            self.supervisor.pools[worker.pool].issues_names = true;
         }
     }
 

@@ -9,6 +9,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::state::{Event, Rest, State, step};
+use super::tombstones::Bonds;
 use crate::peer::{ClientKey, Moment, SessionKey, SessionMark, Text, WorkerKey};
 use crate::settings::MAX_SESSIONS;
 use crate::table::{Index, Members, Table};
@@ -89,6 +90,10 @@ pub(crate) struct Sessions {
     /// When the next session may have to be forgotten for being idle.
     idle_due: Option<Moment>,
     pub(crate) timer: Armed,
+    /// Under which names sessions were made.
+    pub(crate) bonds: Bonds,
+    /// Bytes of all lines that wait for their sessions.
+    pub(crate) early_bytes: usize,
 }
 
 const OWNER: u8 = 0;
@@ -109,6 +114,8 @@ impl Default for Sessions {
             claims_due: None,
             idle_due: None,
             timer: Armed::default(),
+            bonds: Bonds::default(),
+            early_bytes: 0,
         }
     }
 }

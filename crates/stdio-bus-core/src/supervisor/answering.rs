@@ -89,7 +89,7 @@ impl Bus {
         let worker = self.workers.get_mut(key).filter(|worker| worker.answering.is_on_probation)?;
         let due = worker.process.started().after(PROBATION);
         worker.answering.is_on_probation = due > self.now;
-        self.workers_changed |= due <= self.now;
+        self.readiness.workers_changed |= due <= self.now;
         (due > self.now).then_some(due)
     }
 

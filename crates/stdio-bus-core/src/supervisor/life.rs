@@ -20,7 +20,7 @@ impl Bus {
     pub(crate) fn on_spawned(&mut self, key: WorkerKey, pid: u32) {
         let Some(worker) = self.workers.get_mut(key) else { return };
         (worker.process.pid, worker.process.started) = (pid, self.now);
-        self.pools[worker.pool].tally.starts += 1;
+        self.supervisor.pools[worker.pool].tally.starts += 1;
         self.report(Reason::WorkerStarted, Some(Peer::Worker(key)), || format!("a worker runs as process {pid}"));
         self.step(key, Event::Spawned);
         // It was being started while the others were killed.
@@ -35,7 +35,7 @@ impl Bus {
         if let Some(worker) = self.workers.get_mut(key) {
             let process = &mut worker.process;
             (process.stdin_closed, process.stdout_closed, process.was_short) = (true, true, short);
-            self.pools[worker.pool].tally.start_failures += 1;
+            self.supervisor.pools[worker.pool].tally.start_failures += 1;
         }
         self.step(key, Event::SpawnFailed);
         self.give_turns();
@@ -58,7 +58,7 @@ impl Bus {
         let Some(worker) = self.workers.get_mut(key) else { return };
         let unwanted = worker.process.exited();
         let cause = unwanted.filter(|_| !worker.process.ended_by_itself());
-        let tally = &mut self.pools[worker.pool].tally;
+        let tally = &mut self.supervisor.pools[worker.pool].tally;
         match unwanted {
             Some(reason) => tally.ended(reason),
             None => tally.stops += 1,
@@ -111,7 +111,7 @@ impl Bus {
         let Some(worker) = self.workers.get_mut(key) else { return };
         let action = worker.process.step(event);
         let (is_there, drained) = (worker.process.is_there(), !worker.process.stdout_open());
-        self.workers_changed = true;
+        self.readiness.workers_changed = true;
         match action {
             Action::None => return,
             Action::Await | Action::ReadRest => self.set_timer(key, self.now.after(GRACE)),

@@ -119,7 +119,7 @@ impl Bus {
     /// How many workers each pool has, in the order of the configuration.
     pub fn health(&self) -> Vec<PoolHealth> {
         let mut pools: Vec<PoolHealth> =
-            self.pools.iter().map(|pool| PoolHealth { running: 0, missing: pool.slots.len() }).collect();
+            self.supervisor.pools.iter().map(|pool| PoolHealth { running: 0, missing: pool.slots.len() }).collect();
         for (_, worker) in self.workers.iter().filter(|(_, worker)| worker.process.state() == State::Running) {
             let pool = &mut pools[worker.pool];
             pool.running += 1;
@@ -134,12 +134,12 @@ impl Bus {
         if self.shutdown.stops_workers() {
             return;
         }
-        if let Some(until) = self.pools[pool].rests_until(self.now) {
+        if let Some(until) = self.supervisor.pools[pool].rests_until(self.now) {
             return self.wake_pool_at(pool, until);
         }
         let is_dedicated = self.settings.pools[pool].assignment == Assignment::Dedicated;
-        for slot in 0..self.pools[pool].slots.len() {
-            let here = &self.pools[pool].slots[slot];
+        for slot in 0..self.supervisor.pools[pool].slots.len() {
+            let here = &self.supervisor.pools[pool].slots[slot];
             if here.worker.is_some() || !here.restarts.may_begin(self.now) {
                 continue;
             }
@@ -147,38 +147,38 @@ impl Bus {
                 return;
             }
             let Some(worker) = self.start_worker(pool, Some(slot)) else { continue };
-            let here = &mut self.pools[pool].slots[slot];
+            let here = &mut self.supervisor.pools[pool].slots[slot];
             here.worker = Some(worker);
             if here.restarts.is_unsteady() {
                 self.put_on_probation(worker);
             }
-            self.pools[pool].slots[slot].restarts.begin();
+            self.supervisor.pools[pool].slots[slot].restarts.begin();
             self.end_vacancy(pool);
         }
     }
 
     fn start_worker(&mut self, pool: usize, slot: Option<usize>) -> Option<WorkerKey> {
-        let place = self.pools[pool].free_place(slot)?;
-        let name = WorkerName { pool, place, incarnation: self.next_worker_number };
+        let place = self.supervisor.pools[pool].free_place(slot)?;
+        let name = WorkerName { pool, place, incarnation: self.supervisor.next_number };
         let timeout = self.settings.pools[pool].request_timeout;
         let worker = self.workers.insert(Worker::new(self.now, name, slot, timeout))?;
-        self.next_worker_number += 1;
-        self.pools[pool].places[place] = true;
+        self.supervisor.next_number += 1;
+        self.supervisor.pools[pool].places[place] = true;
         self.out.effects.push_back(Effect::Spawn { worker, name });
         Some(worker)
     }
 
     /// Takes a warm spare out of its slot for one client, or starts a worker for it if the pool may grow.
     pub(super) fn take_dedicated(&mut self, client: ClientKey, group: usize) -> Option<WorkerKey> {
-        let pool = self.groups[group].pools().next()?;
+        let pool = self.balancer.groups[group].pools().next()?;
         let worker = match self.next_in_turn(group) {
             Some(spare) => {
                 if let Some(slot) = self.workers.get_mut(spare)?.slot.take() {
-                    self.pools[pool].slots[slot].worker = None;
+                    self.supervisor.pools[pool].slots[slot].worker = None;
                 }
                 spare
             }
-            None if !self.pools[pool].may_grow(self.now) => return None,
+            None if !self.supervisor.pools[pool].may_grow(self.now) => return None,
             None => self.start_worker(pool, None)?,
         };
         let taken = self.workers.get_mut(worker)?;
@@ -192,7 +192,7 @@ impl Bus {
     /// The worker of a slot has exited unexpectedly: reports what becomes of the slot.
     fn on_slot_failure(&mut self, slot: usize, worker: &Worker) {
         let (limits, settings) = (&self.settings.limits, &self.settings.pools[worker.pool]);
-        let (pool, retry) = (&mut self.pools[worker.pool], retry_after(limits, settings));
+        let (pool, retry) = (&mut self.supervisor.pools[worker.pool], retry_after(limits, settings));
         let report = match pool.slots[slot].restarts.fail(self.now, worker.process.started(), limits, retry) {
             Some(delay) => {
                 pool.tally.restarts += 1;
@@ -218,7 +218,7 @@ impl Bus {
         self.tell(report.reason, || Report { worker: Some(worker.name()), ..report });
         let has_none =
             |pool: &Pool| !pool.places.contains(&true) && pool.slots.iter().all(|slot| slot.restarts.given_up());
-        if self.settings.limits.on_failure == OnFailure::Exit && self.pools.iter().all(has_none) {
+        if self.settings.limits.on_failure == OnFailure::Exit && self.supervisor.pools.iter().all(has_none) {
             self.fail("every worker of every pool was given up (on_failure)");
         }
     }
@@ -230,7 +230,7 @@ impl Bus {
         let process = &worker.process;
         let is_unexpected = worker.owner.is_some() && process.ended_by_itself() && !process.is_unwanted;
         let is_failure = is_unexpected && self.now.since(worker.answering.claimed()) < LASTS;
-        let restarts = &mut self.pools[worker.pool].restarts;
+        let restarts = &mut self.supervisor.pools[worker.pool].restarts;
         if !is_failure {
             if worker.answering.has_answered() {
                 *restarts = Restarts::default();
@@ -247,7 +247,7 @@ impl Bus {
 
     /// A worker has left its pool: its slot, if it has one, is filled again, now or after its backoff.
     pub(super) fn leave_pool(&mut self, worker: &Worker) {
-        let pool = &mut self.pools[worker.pool];
+        let pool = &mut self.supervisor.pools[worker.pool];
         pool.places[worker.name().place] = false;
         if let Some(slot) = worker.slot {
             pool.slots[slot].worker = None;
@@ -269,7 +269,7 @@ impl Bus {
     /// Starts workers whose time has come.
     pub(crate) fn tick_pool(&mut self, pool: usize) {
         self.fill_slots(pool);
-        let empty = self.pools[pool].slots.iter().filter(|slot| slot.worker.is_none());
+        let empty = self.supervisor.pools[pool].slots.iter().filter(|slot| slot.worker.is_none());
         // What is due and was not started is started after another (`queue.rs`).
         if let Some(next) = empty.filter_map(|slot| slot.restarts.due()).filter(|at| *at > self.now).min() {
             self.wake_pool_at(pool, next);
@@ -278,7 +278,7 @@ impl Bus {
 
     /// Panics if slots, workers and what is known of them disagree.
     pub(crate) fn check_pools(&self) {
-        for (index, pool) in self.pools.iter().enumerate() {
+        for (index, pool) in self.supervisor.pools.iter().enumerate() {
             let mut places = vec![false; self.settings.pools[index].max_instances];
             for (_, worker) in self.workers.iter().filter(|(_, worker)| worker.pool == index) {
                 assert!(!core::mem::replace(&mut places[worker.name().place], true), "no two workers have one name");
@@ -293,7 +293,7 @@ impl Bus {
         }
         for (key, worker) in self.workers.iter() {
             let Some(slot) = worker.slot else { continue };
-            assert_eq!(self.pools[worker.pool].slots[slot].worker, Some(key), "a slot has one worker");
+            assert_eq!(self.supervisor.pools[worker.pool].slots[slot].worker, Some(key), "a slot has one worker");
         }
     }
 }

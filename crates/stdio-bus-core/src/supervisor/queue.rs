@@ -105,34 +105,34 @@ impl Bus {
             return false;
         }
         let hold = self.settings.limits.hold;
-        let for_turn =
-            self.groups[group].assignment == Assignment::Dedicated && (self.has_spare(group) || self.may_grow(group));
+        let for_turn = self.balancer.groups[group].assignment == Assignment::Dedicated
+            && (self.has_spare(group) || self.may_grow(group));
         let until = if for_turn {
             now.after(LONGEST_WAIT)
         } else if hold.is_zero() || !self.expects_worker(group) {
             return false;
         } else {
-            self.groups[group].vacant_since(now).after(hold)
+            self.balancer.groups[group].vacant_since(now).after(hold)
         };
         if until > now {
             let waiting = Waiting { client, source, group, since: now, until, for_turn, has_ended: false };
-            self.wake_worker_queue_at(self.worker_queue.due(now, &waiting));
-            self.worker_queue.waiting.push(waiting);
+            self.wake_worker_queue_at(self.supervisor.queue.due(now, &waiting));
+            self.supervisor.queue.waiting.push(waiting);
             self.close_gate(client.into(), Hold::Worker);
         }
         until > now
     }
 
     fn may_grow(&self, group: usize) -> bool {
-        self.groups[group].pools().next().is_some_and(|pool| self.pools[pool].may_grow(self.now))
+        self.balancer.groups[group].pools().next().is_some_and(|pool| self.supervisor.pools[pool].may_grow(self.now))
     }
 
     /// Whether the next worker of a group, which has none that takes messages, comes after the first backoff at the
     /// latest.
     fn expects_worker(&self, group: usize) -> bool {
-        let (group, limits) = (&self.groups[group], &self.settings.limits);
+        let (group, limits) = (&self.balancer.groups[group], &self.settings.limits);
         let is_coming = |(pool, slot): &(usize, usize)| {
-            let slot = &self.pools[*pool].slots()[*slot];
+            let slot = &self.supervisor.pools[*pool].slots()[*slot];
             match slot.worker() {
                 Some(worker) => self
                     .workers
@@ -142,7 +142,7 @@ impl Bus {
             }
         };
         let rests = |pool: usize| {
-            let pool = &self.pools[pool];
+            let pool = &self.supervisor.pools[pool];
             group.assignment == Assignment::Dedicated && !pool.is_full() && pool.rests_for_the_first_time(self.now)
         };
         group.slots().iter().any(is_coming) || group.pools().any(rests)
@@ -150,7 +150,7 @@ impl Bus {
 
     /// Takes clients out that wait, and reads them again: to go on, or to be refused.
     fn stop_awaiting(&mut self, is_refused: bool, is_over: impl Fn(&Waiting) -> bool) {
-        let over: Vec<Waiting> = self.worker_queue.waiting.extract_if(.., |waiting| is_over(waiting)).collect();
+        let over: Vec<Waiting> = self.supervisor.queue.waiting.extract_if(.., |waiting| is_over(waiting)).collect();
         for Waiting { client, for_turn, .. } in over {
             if let Some(from) = self.clients.get_mut(client) {
                 from.refused_worker = is_refused && for_turn;
@@ -161,7 +161,7 @@ impl Bus {
 
     /// A worker was started in a slot of a pool, which those who wait may have.
     pub(super) fn end_vacancy(&mut self, pool: usize) {
-        for group in self.groups.iter_mut().filter(|group| group.pools().any(|of| of == pool)) {
+        for group in self.balancer.groups.iter_mut().filter(|group| group.pools().any(|of| of == pool)) {
             group.end_vacancy();
         }
         self.stop_awaiting_workers_of(pool);
@@ -174,15 +174,16 @@ impl Bus {
 
     /// What is known of a pool's workers has changed: the lines that wait for one to come back are looked at again.
     pub(super) fn stop_awaiting_workers_of(&mut self, pool: usize) {
-        let concerned: Vec<bool> = self.groups.iter().map(|group| group.pools().any(|of| of == pool)).collect();
+        let concerned: Vec<bool> =
+            self.balancer.groups.iter().map(|group| group.pools().any(|of| of == pool)).collect();
         self.stop_awaiting(false, |waiting| !waiting.for_turn && concerned[waiting.group]);
     }
 
     /// A client waits for no worker any more, since it is being closed: nothing is started for it.
     pub(crate) fn stop_awaiting_worker(&mut self, key: ClientKey) {
-        if let Some(at) = self.worker_queue.turn_of(key) {
-            let source = self.worker_queue.waiting[at].source;
-            self.worker_queue.slow_down(self.now, source, self.now);
+        if let Some(at) = self.supervisor.queue.turn_of(key) {
+            let source = self.supervisor.queue.waiting[at].source;
+            self.supervisor.queue.slow_down(self.now, source, self.now);
         }
         self.stop_awaiting(false, |waiting| waiting.client == key);
     }
@@ -191,7 +192,7 @@ impl Bus {
     /// turn, or cannot be.
     pub(crate) fn take_in_turn(&mut self, client: ClientKey, group: usize) -> Option<WorkerKey> {
         let from = self.clients.get(client)?;
-        if from.refused_worker || self.worker_queue.waits_until(self.now, from.source).is_some() {
+        if from.refused_worker || self.supervisor.queue.waits_until(self.now, from.source).is_some() {
             return None;
         }
         let is_its_turn = self.has_spare(group) || self.may_start_at_once();
@@ -201,14 +202,14 @@ impl Bus {
     /// A client that is not read will send no more. If it waits for a worker it may have gone, and so may others of its
     /// source: only a few of them are waited with.
     pub(crate) fn on_sends_no_more(&mut self, key: ClientKey) {
-        let Some(at) = self.worker_queue.turn_of(key) else { return };
-        let waiting = &mut self.worker_queue.waiting[at];
+        let Some(at) = self.supervisor.queue.turn_of(key) else { return };
+        let waiting = &mut self.supervisor.queue.waiting[at];
         waiting.has_ended = true;
         let source = waiting.source;
-        self.worker_queue.slow_down(self.now, source, self.now);
+        self.supervisor.queue.slow_down(self.now, source, self.now);
         self.wake_worker_queue_at(self.now.after(PACE));
         let is_like = |waiting: &Waiting| waiting.has_ended && waiting.source == source;
-        if self.worker_queue.turns().filter(|(_, waiting)| is_like(waiting)).count() > MOST_ENDED {
+        if self.supervisor.queue.turns().filter(|(_, waiting)| is_like(waiting)).count() > MOST_ENDED {
             self.stop_awaiting(true, |waiting| waiting.client == key);
         }
     }
@@ -222,15 +223,15 @@ impl Bus {
             (!worker.answering.has_answered()).then_some(worker.answering.claimed())
         };
         if let Some(last) = client.assigned.iter().filter_map(|(_, worker)| claimed(worker)).max() {
-            self.worker_queue.slow_down(self.now, client.source, last);
+            self.supervisor.queue.slow_down(self.now, client.source, last);
         }
     }
 
     /// A worker was taken or started for a client.
     pub(super) fn count_turn(&mut self, key: ClientKey, worker: WorkerKey) {
         let Some(client) = self.clients.get(key) else { return };
-        self.sources.count_turn(client.source_use);
-        if let Some(last) = self.worker_queue.last_of(client.source) {
+        self.admission.sources.count_turn(client.source_use);
+        if let Some(last) = self.supervisor.queue.last_of(client.source) {
             *last = self.now;
         }
         self.wake_at(worker.into(), self.now.after(FIRST_ANSWER));
@@ -248,10 +249,10 @@ impl Bus {
         let turn = |(at, waiting): (usize, &Waiting)| {
             let client = self.clients.get(waiting.client)?;
             let may = (!is_starting || self.has_spare(waiting.group))
-                && self.worker_queue.waits_until(self.now, waiting.source).is_none();
-            may.then(|| (self.sources.turn(client.source_use), waiting.has_ended, at))
+                && self.supervisor.queue.waits_until(self.now, waiting.source).is_none();
+            may.then(|| (self.admission.sources.turn(client.source_use), waiting.has_ended, at))
         };
-        self.worker_queue.turns().filter_map(turn).min().map(|(_, _, at)| at)
+        self.supervisor.queue.turns().filter_map(turn).min().map(|(_, _, at)| at)
     }
 
     /// Whether a worker may be started for a client that does not wait: no other is, and no client that waits has its turn.
@@ -262,13 +263,13 @@ impl Bus {
     /// Gives turns; where no client has one, spares are started.
     pub(super) fn give_turns(&mut self) {
         while let Some(at) = self.next_turn_of() {
-            let Waiting { client, group, .. } = self.worker_queue.waiting[at];
+            let Waiting { client, group, .. } = self.supervisor.queue.waiting[at];
             if let Some(worker) = self.take_dedicated(client, group) {
                 self.assign(client, group, worker);
             }
             self.stop_awaiting(false, |waiting| waiting.client == client);
         }
-        for pool in 0..self.pools.len() {
+        for pool in 0..self.supervisor.pools.len() {
             if self.settings.pools[pool].assignment == Assignment::Dedicated {
                 self.fill_slots(pool);
             }
@@ -280,27 +281,29 @@ impl Bus {
         let now = self.now;
         self.give_turns();
         self.stop_awaiting(true, |waiting| waiting.until <= now);
-        if let Some(due) = self.worker_queue.waiting.iter().map(|waiting| self.worker_queue.due(now, waiting)).min() {
+        if let Some(due) =
+            self.supervisor.queue.waiting.iter().map(|waiting| self.supervisor.queue.due(now, waiting)).min()
+        {
             self.wake_worker_queue_at(due);
         }
     }
 
     /// Since when a client waits for its turn, and in which group.
     pub(crate) fn awaits_turn(&self, key: ClientKey) -> Option<(usize, Moment)> {
-        let waiting = &self.worker_queue.waiting[self.worker_queue.turn_of(key)?];
+        let waiting = &self.supervisor.queue.waiting[self.supervisor.queue.turn_of(key)?];
         Some((waiting.group, waiting.since))
     }
 
     /// Clients that wait for their turns, or for the first answers of their own workers.
     pub(crate) fn awaiting_workers(&self) -> usize {
         let starting = self.workers.iter().filter(|(_, worker)| worker.starts_for().is_some());
-        self.worker_queue.turns().count() + starting.count()
+        self.supervisor.queue.turns().count() + starting.count()
     }
 
     /// Panics if the list is not that of the clients that wait.
     pub(crate) fn check_worker_queue(&self) {
         let held = self.clients.iter().filter(|(_, client)| client.end.gate.has(Hold::Worker)).map(|(key, _)| key);
-        let mut listed: Vec<ClientKey> = self.worker_queue.waiting.iter().map(|waiting| waiting.client).collect();
+        let mut listed: Vec<ClientKey> = self.supervisor.queue.waiting.iter().map(|waiting| waiting.client).collect();
         listed.sort_unstable();
         assert!(held.eq(listed), "a client that awaits a worker is listed");
     }

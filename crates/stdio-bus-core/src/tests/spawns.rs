@@ -77,7 +77,7 @@ fn spares_come_after_clients_that_wait() {
 #[test]
 fn a_source_whose_clients_leave_without_their_answers_gets_workers_and_spares_at_a_pace() {
     let mut bench = Bench::new(settings(vec![Pool { max_instances: 1000, ..pool(2, Assignment::Dedicated) }]));
-    let begun = |bench: &Bench| bench.bus.pools[0].tally.starts;
+    let begun = |bench: &Bench| bench.bus.pool_row(0).map_or(0, |pool| pool.tally.starts);
     for _ in 0..500 {
         let client = asks_from(&mut bench, 1);
         bench.breaks(client);

@@ -278,10 +278,10 @@ impl Bus {
     pub(super) fn check_admission(&self) {
         let mut counted = Sources::default();
         for (_, client) in self.clients.iter() {
-            counted.enter(client.listener, client.source, client.turned_away);
+            counted.enter(client.identity.listener, client.identity.source, client.identity.turned_away);
             assert_eq!(
-                self.admission.sources.table.get(client.source_use).map(|uses| uses.source),
-                Some(client.source)
+                self.admission.sources.table.get(client.identity.source_use).map(|uses| uses.source),
+                Some(client.identity.source)
             );
         }
         let counts = |sources: &Sources| {

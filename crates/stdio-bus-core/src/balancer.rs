@@ -168,7 +168,9 @@ impl Bus {
     /// The pool of this name. One that the client may not use is not told from one that does not exist.
     fn named_pool(&self, client: ClientKey, name: &[u8]) -> Result<usize, (Reason, String)> {
         let client = self.clients.get(client);
-        let offers = |pool: &usize| client.is_some_and(|client| self.offers(client.listener, &client.origin, *pool));
+        let offers = |pool: &usize| {
+            client.is_some_and(|client| self.offers(client.identity.listener, &client.identity.origin, *pool))
+        };
         let found = self.settings.pools.iter().position(|pool| pool.id.as_bytes() == name);
         found.filter(offers).ok_or_else(|| {
             let shown = name[..name.len().min(64)].escape_ascii();

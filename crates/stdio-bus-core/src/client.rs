@@ -50,12 +50,10 @@ pub(super) struct Closing {
     pub refusal: Option<Refusal>,
 }
 
-/// One client connection.
-pub(super) struct Client {
+/// Who a client is, and where it has come in.
+pub(super) struct Identity {
     /// Its number for people: unique in the life of the daemon.
     pub number: u32,
-    /// The group of workers that its messages go to, unless they name a pool.
-    pub group: usize,
     /// Whether it is the one client of `--stdio`.
     pub stdio: bool,
     /// What it has in common with the other connections of its source.
@@ -68,6 +66,15 @@ pub(super) struct Client {
     pub origin: Rc<Origin>,
     /// It found no room, and is only here to be told so.
     pub turned_away: bool,
+    /// When it connected.
+    pub opened: Moment,
+}
+
+/// One client connection.
+pub(super) struct Client {
+    pub identity: Identity,
+    /// The group of workers that its messages go to, unless they name a pool.
+    pub group: usize,
     /// How far it has come.
     pub phase: Phase,
     /// How and why it is being closed.
@@ -84,8 +91,6 @@ pub(super) struct Client {
     pub refused_worker: bool,
     /// What it may get a penalty for.
     pub penalty: Penalty,
-    /// When it connected.
-    pub opened: Moment,
     /// When its last bytes came.
     pub heard: Moment,
     /// Lines, requests and sessions.
@@ -94,25 +99,11 @@ pub(super) struct Client {
 
 impl Client {
     /// A new connection.
-    #[allow(clippy::too_many_arguments)]
-    pub(super) fn new(
-        now: Moment,
-        number: u32,
-        listener: usize,
-        group: usize,
-        stdio: bool,
-        origin: Rc<Origin>,
-        source_use: UseKey,
-    ) -> Self {
+    pub(super) fn new(identity: Identity, group: usize) -> Self {
+        let end = Endpoint { progress_at: identity.opened, ..Endpoint::default() };
         Self {
-            number,
+            identity,
             group,
-            stdio,
-            source_use,
-            listener,
-            source: origin.source(),
-            origin,
-            turned_away: false,
             phase: Phase::Open,
             closing: Closing::default(),
             assigned: Vec::new(),
@@ -121,9 +112,8 @@ impl Client {
             lost: LostNames::default(),
             refused_worker: false,
             penalty: Penalty::default(),
-            opened: now,
             heard: Moment::default(),
-            end: Endpoint { progress_at: now, ..Endpoint::default() },
+            end,
         }
     }
 

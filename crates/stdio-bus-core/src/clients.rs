@@ -1,7 +1,7 @@
 //! The life of a client connection: it is taken in, it half-closes, it is closed, and what hung on it ends
 //! (spec 4.1.2, 7.2, 7.3; decisions 9 to 11).
 
-use super::client::{Client, Phase};
+use super::client::{Client, Identity, Phase};
 use super::flow::gate::Hold;
 use super::origin::Origin;
 use super::peer::{ClientKey, Moment, Peer, RequestKey, SessionKey};
@@ -59,9 +59,10 @@ impl Bus {
         } else {
             self.admission.sources.enter(listener, source, no_room.is_some())
         };
-        let client = room.map(|source_use| Client {
-            turned_away: no_room.is_some(),
-            ..Client::new(self.now, number, listener, group, stdio, Rc::new(origin), source_use)
+        let client = room.map(|source_use| {
+            let (turned_away, opened, origin) = (no_room.is_some(), self.now, Rc::new(origin));
+            let identity = Identity { number, stdio, source_use, listener, source, origin, turned_away, opened };
+            Client::new(identity, group)
         });
         let Some(key) = client.and_then(|client| self.clients.insert(client)) else {
             // It was on its way when the last slot was taken.
@@ -92,14 +93,15 @@ impl Bus {
     /// a proxy that looks whether somebody is there, are no clients to people.
     fn report_client(&mut self, reason: Reason, key: ClientKey) {
         let Some(client) = self.clients.get(key) else { return };
-        let lasted = self.gaps.lasted(self.now, client.opened);
-        let is_nobody = client.turned_away || client.origin.is_proxy && client.end.traffic.lines_in == 0;
+        let lasted = self.gaps.lasted(self.now, client.identity.opened);
+        let is_nobody =
+            client.identity.turned_away || client.identity.origin.is_proxy && client.end.traffic.lines_in == 0;
         let report = self.out.reporter.report(self.now, reason, || {
             let has_gone = reason == Reason::ClientClosed;
             let text = if has_gone { "a client has gone" } else { "a client connected" };
             let report = Report {
-                client: Some(client.number),
-                origin: Some(Rc::clone(&client.origin)),
+                client: Some(client.identity.number),
+                origin: Some(Rc::clone(&client.identity.origin)),
                 account: has_gone.then(|| client.account(lasted)),
                 ..Report::new(reason, text)
             };
@@ -352,13 +354,13 @@ impl Bus {
         self.report_client(Reason::ClientClosed, key);
         let Some(mut client) = self.clients.remove(key) else { return };
         self.timers.disarm(Timer::Client(key), &mut client.end.timer);
-        self.admission.sources.leave(client.source_use, client.listener, client.turned_away);
+        self.admission.sources.leave(client.identity.source_use, client.identity.listener, client.identity.turned_away);
         self.out.stats.bytes_unsent += client.end.output.queued() as u64;
         if self.admission.is_paused {
             self.admission.is_paused = false;
             self.out.effects.push_back(Effect::ResumeAccept);
         }
-        if client.stdio {
+        if client.identity.stdio {
             if self.out.stats.lines_from_clients == 0
                 && self.settings.listeners.len() == 1
                 && self.stage() == Stage::Running

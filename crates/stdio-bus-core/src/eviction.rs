@@ -109,7 +109,7 @@ fn share(max_memory: usize, clients: usize, least: usize) -> usize {
 impl Client {
     /// When something was last heard of it, or taken by it.
     fn active_at(&self) -> Moment {
-        self.opened.max(self.heard).max(self.end.progress_at)
+        self.identity.opened.max(self.heard).max(self.end.progress_at)
     }
 
     fn has_spoken(&self) -> bool {
@@ -123,7 +123,7 @@ impl Client {
     /// Whether no other peer would miss it.
     fn does_nothing(&self) -> bool {
         let is_free = !self.has_requests() && self.end.sessions.is_empty() && self.end.gate.is_open();
-        is_free && self.phase == Phase::Open && !self.stdio
+        is_free && self.phase == Phase::Open && !self.identity.stdio
     }
 }
 
@@ -134,23 +134,25 @@ impl Bus {
         let own = self.clients.get(asker)?;
         let mut together = vec![0; MAX_CONNECTIONS];
         for (_, client) in self.clients.iter() {
-            together[client.source_use.index()] += of(client);
+            together[client.identity.source_use.index()] += of(client);
         }
         let standing = |client: &Client| {
-            let (source, index) = (client.source_use, client.source_use.index());
-            let source = (Reverse(together[index]), source != own.source_use, index);
+            let (source, index) = (client.identity.source_use, client.identity.source_use.index());
+            let source = (Reverse(together[index]), source != own.identity.source_use, index);
             Standing { source, holds: Reverse(of(client)), ..Standing::default() }
         };
         let (key, heaviest) = self.clients.iter().min_by_key(|(_, client)| standing(client))?;
         // If the asker held as many as the other one afterwards, nothing would be gained.
-        (heaviest.source_use != own.source_use || of(heaviest) > of(own) + 1).then_some(key)
+        (heaviest.identity.source_use != own.identity.source_use || of(heaviest) > of(own) + 1).then_some(key)
     }
 
     /// When a client has to be looked at for being idle, if its listener says so.
     pub(super) fn idle_deadline(&self, client: &Client) -> Option<Moment> {
-        let listener = self.settings.listeners.get(client.listener)?;
-        let first =
-            listener.first_line_timeout.filter(|_| !client.has_spoken()).map(|after| client.opened.after(after));
+        let listener = self.settings.listeners.get(client.identity.listener)?;
+        let first = listener
+            .first_line_timeout
+            .filter(|_| !client.has_spoken())
+            .map(|after| client.identity.opened.after(after));
         let idle = listener.idle_timeout.map(|after| client.active_at().after(after));
         [first, idle].into_iter().flatten().min().filter(|_| client.phase == Phase::Open)
     }
@@ -163,9 +165,9 @@ impl Bus {
         if due > now {
             return Some(due);
         }
-        let listener = &self.settings.listeners[client.listener];
+        let listener = &self.settings.listeners[client.identity.listener];
         let text = match (listener.first_line_timeout, listener.idle_timeout) {
-            (Some(after), _) if !client.has_spoken() && client.opened.after(after) <= now => {
+            (Some(after), _) if !client.has_spoken() && client.identity.opened.after(after) <= now => {
                 // It may have said something that was not read yet.
                 if !client.end.gate.is_open() {
                     return Some(now.after(after / 8));
@@ -191,15 +193,15 @@ impl Bus {
     fn idle_since(&self, client: &Client) -> Option<(Moment, Moment)> {
         let active_at = client.active_at();
         if client.has_spoken() {
-            let holds_most = self.admission.sources.count(client.source_use) > self.clients.capacity() / 2;
+            let holds_most = self.admission.sources.count(client.identity.source_use) > self.clients.capacity() / 2;
             return holds_most.then(|| (active_at, active_at.after(IDLE)));
         }
         let due = match client.end.kept {
-            0 => client.opened.after(FIRST_LINE),
+            0 => client.identity.opened.after(FIRST_LINE),
             // Its first line may be long, and then it goes on; but not byte by byte for ever.
-            _ => active_at.after(FIRST_LINE).min(client.opened.after(WHOLE_LINE)),
+            _ => active_at.after(FIRST_LINE).min(client.identity.opened.after(WHOLE_LINE)),
         };
-        Some((client.opened, due))
+        Some((client.identity.opened, due))
     }
 
     /// All slots are taken: sends away a client that does nothing, so that others can come in. One at a time, and one that

@@ -92,7 +92,7 @@ impl FastPath<'_> {
             return None;
         }
         let bytes = line.span.len() + 1;
-        let in_turns = worker.owner.is_none() && !client.stdio;
+        let in_turns = worker.owner.is_none() && !client.identity.stdio;
         if worker.end.output.is_full() || worker.end.blocked_on.is_some() || client.turn.is_granted() {
             return None;
         }

@@ -271,7 +271,7 @@ impl Bus {
 
     /// The number that people know a client by.
     pub fn client_number(&self, client: ClientKey) -> Option<u32> {
-        self.clients.get(client).map(|client| client.number)
+        self.clients.get(client).map(|client| client.identity.number)
     }
 
     fn endpoint(&mut self, peer: Peer) -> Option<&mut Endpoint> {
@@ -390,8 +390,8 @@ impl Bus {
                 match peer {
                     Peer::Client(client) => {
                         let client = clients.get(client);
-                        report.client = client.map(|client| client.number);
-                        report.origin = client.map(|client| Rc::clone(&client.origin));
+                        report.client = client.map(|client| client.identity.number);
+                        report.origin = client.map(|client| Rc::clone(&client.identity.origin));
                     }
                     Peer::Worker(worker) => report.worker = workers.get(worker).map(Worker::name),
                 }

@@ -183,14 +183,14 @@ impl Bus {
     /// The client in a slot.
     pub fn client_row(&self, now: Moment, slot: usize) -> Option<ClientRow> {
         let (key, client) = self.clients.at(slot)?;
-        let mut link = self.link(now, &client.end, client.opened);
+        let mut link = self.link(now, &client.end, client.identity.opened);
         link.waits = link.waits.or_else(|| self.waits_for_own(now, key, client));
         Some(ClientRow {
-            number: client.number,
-            listener: client.listener,
-            origin: Rc::clone(&client.origin),
-            account: client.account(self.lasted(now, client.opened)),
-            age: self.lasted(now, client.opened),
+            number: client.identity.number,
+            listener: client.identity.listener,
+            origin: Rc::clone(&client.identity.origin),
+            account: client.account(self.lasted(now, client.identity.opened)),
+            age: self.lasted(now, client.identity.opened),
             state: match client.phase {
                 Phase::Open => "open",
                 Phase::HalfClosed => "half_closed",
@@ -317,7 +317,7 @@ impl Bus {
 
     /// The client of this number.
     pub fn client_numbered(&self, number: u32) -> Option<ClientKey> {
-        self.clients.iter().find(|(_, client)| client.number == number).map(|(key, _)| key)
+        self.clients.iter().find(|(_, client)| client.identity.number == number).map(|(key, _)| key)
     }
 
     /// The worker at this place in a pool.
@@ -328,7 +328,7 @@ impl Bus {
 
     fn name(&self, peer: Peer) -> Option<Name> {
         Some(match peer {
-            Peer::Client(client) => Name::Client(self.clients.get(client)?.number),
+            Peer::Client(client) => Name::Client(self.clients.get(client)?.identity.number),
             Peer::Worker(worker) => self.workers.get(worker).map(|worker| Name::Worker(worker.name()))?,
         })
     }

@@ -187,13 +187,13 @@ impl Bus {
         if !begins_like(b"PROXY ") && !begins_like(b"\0\r\nQUIT\n") {
             return None;
         }
-        if client.origin.via.is_some() || client.origin.is_proxy {
+        if client.identity.origin.via.is_some() || client.identity.origin.is_proxy {
             return Some(
                 "it begins like a second PROXY header; of several proxies in a row only the last may send one".into(),
             );
         }
-        let place = client.origin.place;
-        Some(match &self.settings.listeners[client.listener].entry.proxy {
+        let place = client.identity.origin.place;
+        Some(match &self.settings.listeners[client.identity.listener].entry.proxy {
             Some(_) => format!("it begins like a PROXY header, and {place} is not in listeners[].proxy.from"),
             None => format!("it begins like a PROXY header, and no listeners[].proxy.from of its listener has {place}"),
         })

@@ -45,7 +45,7 @@ impl Bus {
         let Some(to) = self.workers.get_mut(worker) else { return false };
         let is_full = to.end.output.is_full();
         let Some(from) = self.clients.get_mut(client) else { return false };
-        let in_turns = to.owner.is_none() && !from.stdio;
+        let in_turns = to.owner.is_none() && !from.identity.stdio;
         if !is_full && !in_turns {
             return false;
         }

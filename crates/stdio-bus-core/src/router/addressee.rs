@@ -67,7 +67,8 @@ impl Bus {
             Audience::One(client) => Some(client),
             Audience::Nobody => {
                 let may_use = |client: &Client| {
-                    !client.origin.is_proxy && self.offers(client.listener, &client.origin, worker.pool)
+                    !client.identity.origin.is_proxy
+                        && self.offers(client.identity.listener, &client.identity.origin, worker.pool)
                 };
                 let mut users = self.clients.iter().filter(|(_, client)| may_use(client)).map(|(client, _)| client);
                 users.next().filter(|_| users.next().is_none())

@@ -177,7 +177,7 @@ impl Bus {
             return false;
         }
         let (Some(client), Some(worker)) = (self.clients.get(client), self.workers.get(worker)) else { return false };
-        self.sessions.bonds.keeps_from(worker.pool, session, client.origin.names.owner())
+        self.sessions.bonds.keeps_from(worker.pool, session, client.identity.origin.names.owner())
     }
 
     /// Whether a session may go to another connection that names it now: one of the same name, which has to be a verified
@@ -189,10 +189,11 @@ impl Bus {
         let old = session.client.and_then(|old| self.clients.get(old));
         let (Some(new), Some(old)) = (self.clients.get(by), old) else { return false };
         // What is a name on one listener may be another client's on another one, which has other tokens or authorities.
-        let has_name = new.listener == old.listener && new.origin.names.are_the_same_owner(&old.origin.names);
+        let has_name = new.identity.listener == old.identity.listener
+            && new.identity.origin.names.are_the_same_owner(&old.identity.origin.names);
         let state = session.state();
         let is_settled = state.is_issued() || !state.is_asked_for() && !self.issues_names(session.worker);
-        has_name && is_settled && (asks || new.number > old.number)
+        has_name && is_settled && (asks || new.identity.number > old.identity.number)
     }
 
     /// Whether all may use every session.

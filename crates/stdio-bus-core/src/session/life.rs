@@ -99,7 +99,7 @@ impl Bus {
     /// Notes under which name a session was made or loaded.
     fn bind_session(&mut self, client: ClientKey, worker: WorkerKey, session: &[u8]) {
         let (Some(client), Some(worker)) = (self.clients.get(client), self.workers.get(worker)) else { return };
-        if let Some(name) = client.origin.names.owner() {
+        if let Some(name) = client.identity.origin.names.owner() {
             self.sessions.bonds.bind(worker.pool, session, name);
         }
     }

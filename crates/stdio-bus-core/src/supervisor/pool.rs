@@ -237,7 +237,7 @@ impl Bus {
             }
             return;
         }
-        let source = worker.owner.and_then(|owner| self.clients.get(owner)).map(|owner| owner.source);
+        let source = worker.owner.and_then(|owner| self.clients.get(owner)).map(|owner| owner.identity.source);
         let Some(delay) = restarts.fail_for(self.now, source) else { return };
         self.tell(Reason::RestartScheduled, || {
             let text = format!("a client has lost it soon; the next one starts in {} ms", delay.as_millis());

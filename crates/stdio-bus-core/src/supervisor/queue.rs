@@ -100,7 +100,7 @@ impl Bus {
         let now = self.now;
         let Ok(group) = self.group_of_line(client, window, line) else { return false };
         let Some(from) = self.clients.get_mut(client) else { return false };
-        let (is_refused, source) = (core::mem::take(&mut from.refused_worker), from.source);
+        let (is_refused, source) = (core::mem::take(&mut from.refused_worker), from.identity.source);
         if is_refused || self.shutdown.refuses_requests() {
             return false;
         }
@@ -192,7 +192,7 @@ impl Bus {
     /// turn, or cannot be.
     pub(crate) fn take_in_turn(&mut self, client: ClientKey, group: usize) -> Option<WorkerKey> {
         let from = self.clients.get(client)?;
-        if from.refused_worker || self.supervisor.queue.waits_until(self.now, from.source).is_some() {
+        if from.refused_worker || self.supervisor.queue.waits_until(self.now, from.identity.source).is_some() {
             return None;
         }
         let is_its_turn = self.has_spare(group) || self.may_start_at_once();
@@ -223,15 +223,15 @@ impl Bus {
             (!worker.answering.has_answered()).then_some(worker.answering.claimed())
         };
         if let Some(last) = client.assigned.iter().filter_map(|(_, worker)| claimed(worker)).max() {
-            self.supervisor.queue.slow_down(self.now, client.source, last);
+            self.supervisor.queue.slow_down(self.now, client.identity.source, last);
         }
     }
 
     /// A worker was taken or started for a client.
     pub(super) fn count_turn(&mut self, key: ClientKey, worker: WorkerKey) {
         let Some(client) = self.clients.get(key) else { return };
-        self.admission.sources.count_turn(client.source_use);
-        if let Some(last) = self.supervisor.queue.last_of(client.source) {
+        self.admission.sources.count_turn(client.identity.source_use);
+        if let Some(last) = self.supervisor.queue.last_of(client.identity.source) {
             *last = self.now;
         }
         self.wake_at(worker.into(), self.now.after(FIRST_ANSWER));
@@ -250,7 +250,7 @@ impl Bus {
             let client = self.clients.get(waiting.client)?;
             let may = (!is_starting || self.has_spare(waiting.group))
                 && self.supervisor.queue.waits_until(self.now, waiting.source).is_none();
-            may.then(|| (self.admission.sources.turn(client.source_use), waiting.has_ended, at))
+            may.then(|| (self.admission.sources.turn(client.identity.source_use), waiting.has_ended, at))
         };
         self.supervisor.queue.turns().filter_map(turn).min().map(|(_, _, at)| at)
     }

@@ -70,7 +70,7 @@ impl Bus {
             Peer::Client(client) => self.clients.get(client).map(|client| (&client.end, false)),
         };
         let Some((end, always)) = end else { return false };
-        always || end.fresh_ids || !end.retired.is_empty() && end.retired.has(self.pending.fingerprint(id))
+        always || !end.retired.is_empty() && end.retired.has(self.pending.fingerprint(id))
     }
 
     /// Makes sure that one more request fits. Requests that nobody waits for go first, then one of the client that
@@ -221,7 +221,7 @@ impl Bus {
             self.drop_early(worker);
         }
         if let (Some(end), Some(fingerprint)) = (self.endpoint(answerer), fingerprint) {
-            end.retire_id(fingerprint);
+            end.retired.add(fingerprint);
         }
     }
 

@@ -40,9 +40,6 @@ pub(super) struct Endpoint {
     pub outstanding: Asked,
     /// Requests that it has not answered yet.
     pub unanswered: Unanswered,
-    /// Every id of a request to it is one that it has never seen: it has answered what nobody asked, or it may still
-    /// answer more than is remembered.
-    pub fresh_ids: bool,
     /// Requests to it that were forgotten before it answered them.
     pub retired: Retired,
     /// Sessions that it owns (a client) or that are bound to it (a worker).
@@ -156,11 +153,6 @@ impl Endpoint {
         self.traffic.lines_in += lines as u64;
         self.traffic.bytes_in += bytes as u64;
     }
-
-    /// A request to it was forgotten before it answered, whose id has this fingerprint.
-    pub(super) fn retire_id(&mut self, fingerprint: u64) {
-        self.fresh_ids |= !self.retired.add(fingerprint);
-    }
 }
 
 /// The ids of requests that a peer may still answer although they were forgotten, as fingerprints
@@ -171,31 +163,38 @@ pub(super) struct Retired {
     ids: Vec<u64>,
     /// How many there are that were too many to be remembered, with those before them.
     more: u64,
+    /// It may answer under any id: it has answered what nobody asked, or more than is remembered.
+    distrusted: bool,
 }
 
 /// So many are remembered: 8 KiB for each peer.
 const MOST_RETIRED: usize = 1024;
 
 impl Retired {
-    /// Whether there is none.
+    /// Whether any id may be used for another request.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        self.ids.is_empty()
+        self.ids.is_empty() && !self.distrusted
     }
 
-    /// Whether this one is among those that are remembered.
+    /// Whether it may answer another request under this id.
     pub(super) fn has(&self, id: u64) -> bool {
-        self.ids.binary_search(&id).is_ok()
+        self.distrusted || self.ids.binary_search(&id).is_ok()
     }
 
-    /// Adds one; false if it cannot be remembered, and then all are only counted.
-    fn add(&mut self, id: u64) -> bool {
+    /// It has answered what nobody asked.
+    pub(super) fn distrust(&mut self) {
+        self.distrusted = true;
+    }
+
+    /// Adds one. If it cannot be remembered, all are only counted.
+    pub(super) fn add(&mut self, id: u64) {
         match self.ids.binary_search(&id) {
             Ok(_) => {}
             Err(at) if self.more == 0 && self.ids.len() < MOST_RETIRED => self.ids.insert(at, id),
             Err(_) => self.more += 1 + core::mem::take(&mut self.ids).len() as u64,
         }
-        self.more == 0
+        self.distrusted |= self.more > 0;
     }
 
     /// An answer that no request waits for has this id. Whether it may be a late one; then it is one less.

@@ -143,8 +143,7 @@ impl FastPath<'_> {
     #[inline(always)]
     fn passing_id<'w>(&self, window: Window<'w>, worker: &Worker, line: &Line) -> Option<View<'w>> {
         let id = View::parse(window.get(line.id)).ok()?;
-        let is_replaced = worker.end.fresh_ids
-            || !worker.end.retired.is_empty()
+        let is_replaced = !worker.end.retired.is_empty()
             || self.settings.routing.id_collision == IdCollision::Always
             || !id.is_plain()
             || id.is_spelled_otherwise();

@@ -2,7 +2,7 @@
 //! (`docs/conformance.md` says what it proves). It needs the core and the scanner, and nothing else of stdio-bus, so that
 //! a change of the core is tried without building the daemon. It is no part of the daemon, and is not published.
 //!
-//! Reading order: [`faults`] draws what a seed's world is like; [`line`] makes messages that can be recognised;
+//! Reading order: [`faults`] draws what a seed's world is like; [`mod@line`] makes messages that can be recognised;
 //! [`simulator`] is the mock kernel with its peers, and drives the bus by its port alone; [`model`] knows what must
 //! become of each line, and panics when something else does; [`peers`] knows what real peers make of what reaches them,
 //! and panics when a line of one client is taken for another's. `twins` has each world run with two buses that have to

@@ -4,12 +4,12 @@
 //! Reading order: [`port`] is the contract, [`peer`] what everybody speaks of, [`settings`] what the core is told, and
 //! this file the front door.
 //!
-//! - Ways: [`router`] sends each line on its way. `balancer.rs` chooses a worker for it, `refusals.rs` says why it went
+//! - Ways: `router/` sends each line on its way. `balancer.rs` chooses a worker for it, `refusals.rs` says why it went
 //!   nowhere.
-//! - Tables: [`session`], and the requests in `pending.rs` with the rules of `correlation.rs`.
-//! - Lives: `admission.rs`, `clients.rs` and `closing.rs` for clients, [`supervisor`] for workers and pools, and
+//! - Tables: `session/`, and the requests in `pending.rs` with the rules of `correlation.rs`.
+//! - Lives: `admission.rs`, `clients.rs` and `closing.rs` for clients, `supervisor/` for workers and pools, and
 //!   [`shutdown`] for the daemon.
-//! - Who has to wait: [`flow`]; and `eviction.rs` says which client goes when something is short.
+//! - Who has to wait: `flow/`; and `eviction.rs` says which client goes when something is short.
 //!
 //! What others may look at: [`overview`], [`readiness`], [`stats`] and [`tally`]; what an operator may do is in
 //! `operator.rs`.

@@ -2,7 +2,7 @@
 //! all together and from one source. One too many is told why and closed, and does not count itself. One that may not
 //! come in is closed without a word, and has never been a client.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, btree_map};
 use alloc::format;
 use alloc::rc::Rc;
 use alloc::string::String;
@@ -77,11 +77,13 @@ impl Default for Sources {
 impl Sources {
     /// One more connection of `source` through a listener.
     pub(super) fn enter(&mut self, listener: usize, source: Source, turned_away: bool) -> Option<UseKey> {
-        let key = match self.known.get(&source) {
-            Some(key) => *key,
-            None => self.table.insert(Uses { source, connections: 0, turn: self.turns.saturating_sub(1) })?,
+        let key = match self.known.entry(source) {
+            btree_map::Entry::Occupied(known) => *known.get(),
+            btree_map::Entry::Vacant(new) => {
+                let turn = self.turns.saturating_sub(1);
+                *new.insert(self.table.insert(Uses { source, connections: 0, turn })?)
+            }
         };
-        self.known.insert(source, key);
         self.uses(key).connections += 1;
         self.count_client(listener, source, turned_away, 1);
         Some(key)

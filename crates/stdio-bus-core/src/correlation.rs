@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use ndjson_scan::{Line, Window};
 
 use super::id::{Id, View};
-use super::message::{Cancel, Refusal, has_escape, print_of};
+use super::message::{Cancel, Refusal, print_of};
 use super::peer::{Peer, RequestKey, Text, WorkerKey};
 use super::pending::{Direction, NewRequest, Request, Wire};
 use super::reply::Delivered;
@@ -24,14 +24,14 @@ impl Bus {
         if found.is_ok() && self.settings.routing.id_collision == IdCollision::Reject {
             return Err(Refusal(Reason::IdCollision, "another request with this id is pending".into()));
         }
-        self.make_room(new.direction, asker)?;
+        let has_changed = self.make_room(new.direction, asker)?;
         let (mut edit, mut wire) = (None, Wire::AsItIs);
         if found.is_ok() || !id.is_plain() || self.wants_fresh_id(answerer, id) {
             let made = Id::made(self.pending.ids_made, id.is_string());
             self.pending.ids_made += 1;
             edit = Some(Text::from(made.token().as_slice()));
             wire = Wire::Replaced(made, token);
-        } else if token[0] == b'"' && has_escape(token) {
+        } else if id.is_escaped() {
             wire = Wire::Spelled(token);
         }
         let came_at = self.gaps.came_at(self.now);
@@ -41,8 +41,11 @@ impl Bus {
             Direction::ToWorkers => (&mut client.end, &mut worker.end),
             Direction::ToClients => (&mut worker.end, &mut client.end),
         };
-        // Where room was made, the place of before is another one's, or none.
-        let place = self.pending.find_or_place(answerer.into(), id).map_or_else(|place| place, |(_, place)| place);
+        let place = match found {
+            // Where room was made, the place may be another one's now.
+            Err(_) if has_changed => self.pending.find_or_place(answerer.into(), id).map_or_else(|at| at, |(_, at)| at),
+            Err(place) | Ok((_, place)) => place,
+        };
         let Some(_) = self.pending.insert(came_at, place, new, id, wire, from, to) else { return Err(too_many()) };
         from.traffic.asked += 1;
         worker.creating.asked += u32::from(new.effect.creates);
@@ -74,8 +77,8 @@ impl Bus {
     }
 
     /// Makes sure that one more request fits. Requests that nobody waits for go first, then one of the client that
-    /// holds most.
-    fn make_room(&mut self, direction: Direction, asker: Peer) -> Result<(), Refusal> {
+    /// holds most. Says whether one had to.
+    fn make_room(&mut self, direction: Direction, asker: Peer) -> Result<bool, Refusal> {
         let is_full = self.pending.is_full(direction);
         let askers = match direction {
             Direction::ToWorkers => self.clients.len(),
@@ -83,11 +86,11 @@ impl Bus {
         };
         let holds = self.peer_end(asker).map_or(0, |end| end.outstanding.len());
         if self.pending.has_room(direction, askers, holds) {
-            return Ok(());
+            return Ok(false);
         }
         if let Some(unwanted) = self.pending.take_oldest_unwanted(direction) {
             self.discard_unwanted(unwanted);
-            return Ok(());
+            return Ok(true);
         }
         let Peer::Client(client) = asker else { return Err(too_many()) };
         let holder = if is_full { self.heaviest(client, |client| client.end.outstanding.len()) } else { None };
@@ -101,7 +104,7 @@ impl Bus {
         );
         self.fail_request(newest, Reason::PendingLimit, &text);
         self.retire_request(newest);
-        Ok(())
+        Ok(true)
     }
 
     /// The pending request that a response of `from` answers.

@@ -2,9 +2,6 @@
 //! answer to it, and a notification in such a session. Whatever is unusual about a line, its sender, its receiver or the
 //! tables has it go the general way (`router`), which comes to the same.
 
-use alloc::borrow::Cow;
-use alloc::vec::Vec;
-
 use ndjson_scan::{Line, Window};
 
 use super::client::{Client, Phase};
@@ -12,7 +9,7 @@ use super::endpoint::Endpoint;
 use super::flow::gate::Hold;
 use super::gaps::Gaps;
 use super::id::View;
-use super::message::{Verb, print_of, verb};
+use super::message::{Verb, plain_name, print_of, verb};
 use super::out::Out;
 use super::peer::{ClientKey, ClientMark, Moment, Peer, PeerBits, WorkerKey, WorkerMark};
 use super::pending::{Direction, NewRequest, Pending, SessionEffect, Wire};
@@ -31,7 +28,7 @@ pub(super) struct FastPath<'a> {
     pub settings: &'a Settings,
     pub sessions: &'a mut Sessions,
     pub pending: &'a mut Pending,
-    pub pools: &'a mut Vec<Pool>,
+    pub pools: &'a mut [Pool],
     pub gaps: &'a Gaps,
     pub timers: &'a mut Timers,
     pub out: &'a mut Out,
@@ -39,12 +36,6 @@ pub(super) struct FastPath<'a> {
     pub clients: usize,
     /// A worker does better than before.
     pub workers_changed: bool,
-}
-
-/// The text of a string that is written without escapes, and is not empty.
-fn plain_text(token: &[u8]) -> Option<&[u8]> {
-    let text = token.get(1..token.len().saturating_sub(1)).filter(|text| !text.is_empty())?;
-    (!super::message::has_escape(token)).then_some(text)
 }
 
 impl FastPath<'_> {
@@ -57,7 +48,7 @@ impl FastPath<'_> {
             (false, true) => line.params_session,
             _ => return None,
         };
-        if others != 0 || line.flags != 0 { None } else { plain_text(window.get(span)) }
+        if others != 0 || line.flags != 0 { None } else { plain_name(window, span) }
     }
 
     /// Sends a client's line on its way. False if it has to go the general way, and then nothing has been done.
@@ -146,7 +137,7 @@ impl FastPath<'_> {
         let is_replaced = !worker.end.retired.is_empty()
             || self.settings.routing.id_collision == IdCollision::Always
             || !id.is_plain()
-            || id.is_spelled_otherwise();
+            || id.is_escaped();
         (!is_replaced).then_some(id)
     }
 
@@ -155,11 +146,7 @@ impl FastPath<'_> {
     fn forward(&mut self, to: Peer, end: &mut Endpoint, line: &Line, bytes: usize) {
         self.out.copy(to, line.span.start, line.span.end + 1);
         if self.out.count_queued(self.now, to, end, bytes, self.settings.limits.max_output_queue) {
-            let timer = match to {
-                Peer::Client(client) => Timer::Client(client),
-                Peer::Worker(worker) => Timer::Worker(worker),
-            };
-            self.timers.arm(timer, &mut end.timer, self.now.after(self.settings.limits.backpressure_timeout));
+            self.timers.arm(to.into(), &mut end.timer, self.now.after(self.settings.limits.backpressure_timeout));
         }
     }
 
@@ -239,12 +226,5 @@ impl FastPath<'_> {
         }
         self.forward(client_key.into(), &mut client.end, line, line.span.len() + 1);
         Some(())
-    }
-}
-
-impl View<'_> {
-    /// Whether an error in place of an answer would have to repeat another spelling than the canonical one.
-    fn is_spelled_otherwise(&self) -> bool {
-        self.text().is_some_and(|(_, text)| matches!(text, Cow::Owned(_)))
     }
 }

@@ -160,12 +160,18 @@ impl<'a> View<'a> {
     }
 
     /// Whether it is a string, and its text, if it is not kept as a number.
-    pub(super) fn text(&self) -> Option<(bool, &Cow<'a, [u8]>)> {
+    pub(super) fn text(&self) -> Option<(bool, &[u8])> {
         match &self.value {
             Value::Number(_) => None,
             Value::Text(text) => Some((false, text)),
             Value::String(text) => Some((true, text)),
         }
+    }
+
+    /// Whether it is a string that is written with escapes: an error in place of its answer repeats them.
+    #[inline]
+    pub(super) fn is_escaped(&self) -> bool {
+        matches!(self.value, Value::String(Cow::Owned(_)))
     }
 
     /// The id, to be kept.

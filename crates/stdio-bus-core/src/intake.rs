@@ -132,13 +132,11 @@ impl Bus {
         if client.phase != Phase::Open || !client.end.gate.lets_through() {
             return self.receive_otherwise(key, window);
         }
-        if client.end.outstanding.len() >= self.settings.limits.requests_ahead && count > 1 && self.yield_to_others(key)
-        {
+        let is_far_ahead = count > 1 && client.end.outstanding.len() >= self.settings.limits.requests_ahead;
+        if is_far_ahead && !client.pace.take_turn() {
+            self.yield_to_others(key);
             return Received { consumed: 0, next: Next::Wait };
         }
-        let Some(client) = self.clients.get_mut(key) else {
-            return Received { consumed: window.data().len(), next: Next::Wait };
-        };
         // What was kept is presented again.
         if window.data().len() > client.end.kept {
             client.heard = now;

@@ -280,12 +280,8 @@ impl Bus {
 
     /// Has a peer looked at when this moment comes.
     fn wake_at(&mut self, peer: Peer, at: Moment) {
-        let timer = match peer {
-            Peer::Client(client) => Timer::Client(client),
-            Peer::Worker(worker) => Timer::Worker(worker),
-        };
         if let Some(end) = end_of(&mut self.clients, &mut self.workers, peer) {
-            self.timers.arm(timer, &mut end.timer, at);
+            self.timers.arm(peer.into(), &mut end.timer, at);
         }
     }
 

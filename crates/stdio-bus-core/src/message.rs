@@ -161,8 +161,15 @@ pub(super) fn session_name<'a>(window: Window<'a>, span: Span) -> Option<Cow<'a,
     if span.len() <= 2 {
         return None;
     }
+    Some(plain_name(window, span).map_or_else(|| decoded(window.get(span)), Cow::Borrowed))
+}
+
+/// The same, if it is written without an escape.
+#[inline]
+pub(super) fn plain_name<'a>(window: Window<'a>, span: Span) -> Option<&'a [u8]> {
     let token = window.get(span);
-    Some(if has_escape(token) { decoded(token) } else { Cow::Borrowed(&token[1..token.len() - 1]) })
+    let name = token.get(1..token.len().saturating_sub(1)).filter(|name| !name.is_empty())?;
+    (!has_escape(token)).then_some(name)
 }
 
 /// The id to answer a refused request with: the client's own token.

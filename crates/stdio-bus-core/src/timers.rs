@@ -4,7 +4,7 @@
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
-use super::peer::{ClientKey, Moment, WorkerKey};
+use super::peer::{ClientKey, Moment, Peer, WorkerKey};
 
 /// What has to be looked at. What is due at one tick is looked at in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -27,6 +27,15 @@ pub(super) enum Timer {
     WorkerQueue,
     /// The stages of the shutdown.
     Drain,
+}
+
+impl From<Peer> for Timer {
+    fn from(peer: Peer) -> Self {
+        match peer {
+            Peer::Client(client) => Self::Client(client),
+            Peer::Worker(worker) => Self::Worker(worker),
+        }
+    }
 }
 
 /// When a [`Timer`] runs out, kept by its owner; never, if it is not set.

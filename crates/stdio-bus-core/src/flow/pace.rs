@@ -22,6 +22,12 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
+    /// Its next lines come: whether they are its turn, which is over with them.
+    #[inline]
+    pub(crate) fn take_turn(&mut self) -> bool {
+        core::mem::take(&mut self.has_turn)
+    }
+
     /// When it has its turn, if it waits.
     pub(crate) fn until(&self) -> Option<Moment> {
         self.until
@@ -29,18 +35,14 @@ impl Pace {
 }
 
 impl Bus {
-    /// Lets a client wait that is far ahead, unless it has its turn. Says whether it waits.
+    /// Lets a client wait that is far ahead.
     #[cold]
-    pub(crate) fn yield_to_others(&mut self, key: ClientKey) -> bool {
+    pub(crate) fn yield_to_others(&mut self, key: ClientKey) {
         let until = self.now.after(PAUSE);
-        let Some(client) = self.clients.get_mut(key) else { return false };
-        if core::mem::take(&mut client.pace.has_turn) {
-            return false;
-        }
+        let Some(client) = self.clients.get_mut(key) else { return };
         client.pace.until = Some(until);
         self.wake_at(key.into(), until);
         self.close_gate(key.into(), Hold::Pace);
-        true
     }
 
     /// A client has one unanswered request less: it is read again once it has few.

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
-use rustix::process::{Pid, getpgrp, getpid, getsid};
+use rustix::process::getpgrp;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
@@ -460,14 +460,13 @@ impl Worker {
     }
 
     fn who(&self, variables: &Value) -> Value {
-        let raw = |pid: Pid| pid.as_raw_nonzero().get();
         let variables = variables.as_object().into_iter().flatten().map(|(name, _)| {
             (name.clone(), std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()).into())
         });
         json!({
             "pid": id(), "name": self.flags.name, "cwd": std::env::current_dir().expect("it is there"),
-            "held": HELD.lock().expect("nobody panics").len(), "group": raw(getpgrp()),
-            "session": raw(getsid(Some(getpid())).expect("we have one")), "parent": parent_id(),
+            "held": HELD.lock().expect("nobody panics").len(),
+            "group": getpgrp().as_raw_nonzero().get(), "parent": parent_id(),
             "variables": variables.collect::<serde_json::Map<String, Value>>(),
         })
     }

@@ -12,6 +12,8 @@ import json
 import os
 import queue
 import re
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -120,9 +122,11 @@ class Browser:
     """A headless Chromium, spoken to by its DevTools protocol."""
 
     def __init__(self, directory):
+        self.directory = directory
         command = [browser(), "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
                    f"--user-data-dir={directory}", "--remote-debugging-port=0", "about:blank"]
-        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                                        start_new_session=True)
         for line in self.process.stderr:
             if found := re.search(r"DevTools listening on (ws://\S+)", line):
                 break
@@ -137,12 +141,14 @@ class Browser:
 
     def __exit__(self, *error):
         self.connection.__exit__(*error)
-        self.process.terminate()
-        try:
-            self.process.wait(PATIENCE)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        # Its children are not ours to wait for, and write into the profile until they are gone.
+        until(self.is_removed, f"{self.directory} stays away")
+
+    def is_removed(self):
+        shutil.rmtree(self.directory, ignore_errors=True)
+        return not os.path.exists(self.directory)
 
     def call(self, method, session=None, **params):
         self.count += 1

@@ -93,8 +93,8 @@ pub struct Mind {
     hurried: bool,
     made: usize,
     sessions: Vec<Kept>,
-    /// Sessions that their owners have closed: what they send behind that may begin the session anew, and the bus
-    /// knows of its end only.
+    /// Sessions that their owners have closed, or whose loading they never heard of: what they send behind that may begin
+    /// the session anew, and the bus knows of its end only.
     closed: Vec<(String, usize)>,
     /// Names that it gave out twice: nobody can say whose they are.
     muddled: Vec<String>,
@@ -347,6 +347,13 @@ impl Mind {
     pub fn any_session(&self, random: &mut Random) -> Option<(String, usize)> {
         let open: Vec<_> = self.sessions.iter().filter(|kept| kept.open).collect();
         (!open.is_empty()).then(|| random.pick(&open)).map(|kept| (kept.name.clone(), kept.owner))
+    }
+
+    /// Its answer to this request is lost: who has asked for a session does not hear that it has it.
+    pub fn is_unheard(&mut self, asked: &Line) {
+        let Who::Client(client) = asked.from else { return };
+        let name = self.session_of(asked).filter(|_| asked.loads());
+        self.closed.extend(name.map(|name| (name, client)));
     }
 
     /// Whether the owner of a session has closed it, or tried to.

@@ -929,6 +929,9 @@ impl World {
         if let (Who::Worker(worker), Some(Reason::UnknownId)) = (self.model.lines[line].from, reason) {
             self.workers[worker].exposed.get_or_insert(self.sent.len());
         }
+        if let (Who::Worker(worker), Some(asked)) = (self.model.lines[line].from, self.model.lines[line].answers) {
+            self.workers[worker].mind.is_unheard(&self.model.lines[asked]);
+        }
         self.note(|world| {
             let (about, why) = (world.model.lines[line].about(), reason.map_or("blank", Reason::name));
             format!("  line {line}, {about}, is dropped: {why}")

@@ -191,11 +191,14 @@ impl Bus {
     /// A worker for a client of a dedicated group: a spare one, or one that is started for it. None if that is not its
     /// turn, or cannot be.
     pub(crate) fn take_in_turn(&mut self, client: ClientKey, group: usize) -> Option<WorkerKey> {
-        let from = self.clients.get(client)?;
+        let has_spare = self.has_spare(group);
+        let from = self.clients.get_mut(client)?;
+        // A worker may have come between the end of its wait and its line.
+        from.refused_worker &= !has_spare;
         if from.refused_worker || self.supervisor.queue.waits_until(self.now, from.identity.source).is_some() {
             return None;
         }
-        let is_its_turn = self.has_spare(group) || self.may_start_at_once();
+        let is_its_turn = has_spare || self.may_start_at_once();
         if is_its_turn { self.take_dedicated(client, group) } else { None }
     }
 

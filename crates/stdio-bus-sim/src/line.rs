@@ -51,6 +51,17 @@ impl Piece {
     }
 }
 
+/// What a worker knew of a session when it wrote a line in it.
+#[derive(Clone, Debug)]
+pub struct Meant {
+    /// Its name.
+    pub name: String,
+    /// The client for which it kept the session.
+    pub owner: usize,
+    /// Whether it had made or loaded it, and not only heard of it.
+    pub issued: bool,
+}
+
 /// A line that somebody wrote.
 #[derive(Clone, Debug)]
 pub struct Line {
@@ -80,8 +91,8 @@ pub struct Line {
     pub answers: Option<usize>,
     /// A worker has answered the same before.
     pub again: bool,
-    /// The session that a worker speaks in, and the client for which it keeps that session.
-    pub meant_for: Option<(String, usize)>,
+    /// The session that a worker speaks in.
+    pub meant_for: Option<Meant>,
     /// All of it, without the newline.
     pub pieces: Vec<Piece>,
 }
@@ -116,7 +127,7 @@ pub struct Draft {
     /// See [`Line::again`].
     pub again: bool,
     /// See [`Line::meant_for`].
-    pub meant_for: Option<(String, usize)>,
+    pub meant_for: Option<Meant>,
     /// Bytes that only make it longer.
     pub padding: usize,
 }

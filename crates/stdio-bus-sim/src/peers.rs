@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use super::Random;
-use super::line::{Ids, Kind, Line, Who, meaning, reencoded};
+use super::line::{Ids, Kind, Line, Meant, Who, meaning, reencoded};
 use crate::bus::port::Moment;
 
 /// A session that was never given out may be had by another client after so long without a line of its owner's.
@@ -344,9 +344,10 @@ impl Mind {
     }
 
     /// A session that it may speak in, and for whom it keeps it.
-    pub fn any_session(&self, random: &mut Random) -> Option<(String, usize)> {
+    pub fn any_session(&self, random: &mut Random) -> Option<Meant> {
         let open: Vec<_> = self.sessions.iter().filter(|kept| kept.open).collect();
-        (!open.is_empty()).then(|| random.pick(&open)).map(|kept| (kept.name.clone(), kept.owner))
+        let kept = (!open.is_empty()).then(|| random.pick(&open))?;
+        Some(Meant { name: kept.name.clone(), owner: kept.owner, issued: kept.issued })
     }
 
     /// Its answer to this request is lost: who has asked for a session does not hear that it has it.
@@ -365,10 +366,5 @@ impl Mind {
     pub fn is_untold(&self, name: &str) -> bool {
         let is_untold = |kept: &Kept| kept.name == name && kept.issued && kept.told.is_none();
         self.unmade.iter().any(|unmade| unmade == name) || self.sessions.iter().any(is_untold)
-    }
-
-    /// Whether it gave this name out itself.
-    pub fn is_issued(&self, name: &str) -> bool {
-        self.sessions.iter().any(|kept| kept.name == name && kept.issued)
     }
 }

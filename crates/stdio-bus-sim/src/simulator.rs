@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::Random;
 use super::faults::{self, Action};
 use super::line::{
-    Draft, Ids, Kind, Line, Who, is_cancellation, is_plain, meaning, number_of, own_id_of, spell_id, value_of,
+    Draft, Ids, Kind, Line, Meant, Who, is_cancellation, is_plain, meaning, number_of, own_id_of, spell_id, value_of,
 };
 use super::model::{BELIEVED, Model};
 use super::peers::{Heard, Mind};
@@ -900,10 +900,12 @@ impl World {
                 assert!(!known, "breach: {to:?} has the answer {line:?} of a worker that is known to answer twice");
             }
             (Who::Worker(worker), Who::Client(client)) => {
-                let Some((name, owner)) = line.meant_for.as_ref().filter(|(_, owner)| *owner != client) else { return };
+                let Some(Meant { name, owner, issued }) = line.meant_for.as_ref().filter(|meant| meant.owner != client)
+                else {
+                    return;
+                };
                 let left = self.clients[*owner].left;
                 let visits = self.visits.iter().filter(|visit| visit.worker == worker && visit.name == *name);
-                let issued = self.workers[worker].mind.is_issued(name);
                 let last = |of: usize| visits.clone().filter(|visit| visit.client == of).map(|visit| visit.at).max();
                 let forgotten =
                     |at: Moment| !issued && last(*owner).is_some_and(|last| at.since(last) >= Duration::from_secs(60));
@@ -1302,14 +1304,14 @@ impl World {
                 let made = (!made.is_empty()).then(|| random.pick(&made).clone());
                 made.and_then(|(name, line)| {
                     let Who::Client(client) = self.model.lines[line].from else { return None };
-                    draft.meant_for = Some((name.clone(), client));
+                    draft.meant_for = Some(Meant { name: name.clone(), owner: client, issued: true });
                     Some(name)
                 })
             }
-            _ => worker.mind.any_session(random).map(|(name, owner)| {
-                draft.meant_for = Some((name.clone(), owner));
-                name
-            }),
+            _ => {
+                draft.meant_for = worker.mind.any_session(random);
+                draft.meant_for.as_ref().map(|meant| meant.name.clone())
+            }
         };
         match random.range(0..6) {
             0 | 1 => draft.top = session,

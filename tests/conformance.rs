@@ -1,5 +1,6 @@
-//! Keeps `docs/conformance.md` and `docs/faults.md` true.
+//! Keeps `docs/conformance.md`, `docs/faults.md` and `ARCHITECTURE.md` true.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -84,16 +85,23 @@ fn every_fault_has_a_behaviour_and_a_test_or_the_table_says_that_there_is_none()
     }
 }
 
+/// The files in these folders, and in those within them.
+fn files(folders: &[&str]) -> Vec<PathBuf> {
+    let (mut found, mut left) = (Vec::new(), folders.iter().map(|folder| root().join(folder)).collect::<Vec<_>>());
+    while let Some(path) = left.pop() {
+        if path.is_dir() {
+            left.extend(fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()));
+        } else {
+            found.push(path);
+        }
+    }
+    found
+}
+
 /// Calls `look` with every source file of the daemon.
 fn look_at_the_daemon(look: impl Fn(&Path, &str)) {
-    let rooms = ["crates/ndjson-scan/src", "crates/stdio-bus-core/src", "src/io", "src/shell"];
-    let mut paths: Vec<PathBuf> = rooms.map(|room| root().join(room)).into();
-    while let Some(path) = paths.pop() {
-        if path.is_dir() {
-            paths.extend(fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()));
-        } else {
-            look(&path, &fs::read_to_string(&path).unwrap());
-        }
+    for path in files(&["crates/ndjson-scan/src", "crates/stdio-bus-core/src", "src/io", "src/shell"]) {
+        look(&path, &fs::read_to_string(&path).unwrap());
     }
 }
 
@@ -118,4 +126,194 @@ fn the_wall_clock_is_for_the_log_and_for_monitors_alone() {
             assert!(may || !source.contains(clock), "{} looks at the wall clock", path.display());
         }
     });
+}
+
+fn architecture() -> String {
+    fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap()
+}
+
+/// What stands between backquotes, beside blocks of code.
+fn quoted(text: &str) -> Vec<&str> {
+    text.split("```").step_by(2).flat_map(|text| text.split('`').skip(1).step_by(2)).collect()
+}
+
+/// The table whose first row begins with `head`: what its rows name first, and what they name last.
+fn named<'a>(document: &'a str, head: &str) -> Vec<(&'a str, BTreeSet<&'a str>)> {
+    let begin = document.find(&format!("\n| {head} |")).unwrap_or_else(|| panic!("no table of {head}"));
+    let rows = document[begin + 1..].lines().take_while(|line| line.starts_with('|')).skip(2);
+    let cells = rows.map(|row| row.trim_matches('|').split('|').collect::<Vec<_>>());
+    cells.map(|row| (quoted(row[0])[0], quoted(row[row.len() - 1]).into_iter().collect())).collect()
+}
+
+fn folders_in(folder: &str) -> BTreeSet<String> {
+    let entries = fs::read_dir(root().join(folder)).unwrap().map(|entry| entry.unwrap());
+    entries.filter(|entry| entry.path().is_dir()).map(|entry| entry.file_name().into_string().unwrap()).collect()
+}
+
+fn is_word(sign: char) -> bool {
+    sign.is_alphanumeric() || sign == '_'
+}
+
+/// A source file without comments and tests; nothing if it is tests alone.
+fn code_of(path: &Path) -> String {
+    let is_test =
+        |part: &std::ffi::OsStr| ["tests", "tests.rs", "simulation", "simulation.rs"].iter().any(|test| part == *test);
+    let name = path.strip_prefix(root()).unwrap();
+    if name.extension().is_none_or(|extension| extension != "rs") || name.iter().any(is_test) {
+        return String::new();
+    }
+    let source = fs::read_to_string(path).unwrap();
+    let lines = source.split("#[cfg(test)]\nmod tests {").next().unwrap().lines();
+    lines.filter(|line| !line.trim_start().starts_with("//")).map(|line| format!("{line}\n")).collect()
+}
+
+/// The modules that a file imports by `crate::NAME` or `crate::{NAME, NAME}`.
+fn imports(code: &str) -> BTreeSet<&str> {
+    let paths = code.split("crate::").skip(1);
+    let names = paths.flat_map(|path| match path.strip_prefix('{') {
+        Some(group) => group.split('}').next().unwrap().split(',').map(str::trim).collect(),
+        None => vec![path],
+    });
+    names.map(|name| name.split(|sign| !is_word(sign)).next().unwrap()).collect()
+}
+
+#[test]
+fn every_crate_and_every_folder_of_src_is_in_the_architecture_with_what_it_imports() {
+    let text = architecture();
+    let crates = named(&text, "crate");
+    assert_eq!(crates.iter().map(|(name, _)| (*name).to_owned()).collect::<BTreeSet<_>>(), folders_in("crates"));
+    for (name, told) in &crates {
+        let manifest = fs::read_to_string(root().join("crates").join(name).join("Cargo.toml")).unwrap();
+        let listed = manifest.split("\n[dependencies]\n").nth(1).unwrap().split("\n[").next().unwrap();
+        let listed = listed.lines().filter_map(|line| Some(line.split_once(" =")?.0));
+        let ours = listed.filter(|name| *name == "stdio-bus" || crates.iter().any(|(known, _)| known == name));
+        assert_eq!(&ours.collect::<BTreeSet<_>>(), told, "{name}");
+    }
+    let folders = named(&text, "folder of `src`");
+    assert_eq!(folders.iter().map(|(name, _)| (*name).to_owned()).collect::<BTreeSet<_>>(), folders_in("src"));
+    for (name, told) in &folders {
+        let code: String = files(&[&format!("src/{name}")]).iter().map(|path| code_of(path)).collect();
+        let known = |import: &&str| {
+            ["bus", "scan"].contains(import) || import != name && folders.iter().any(|(folder, _)| folder == import)
+        };
+        assert_eq!(&imports(&code).into_iter().filter(known).collect::<BTreeSet<_>>(), told, "{name}");
+    }
+}
+
+#[test]
+fn every_name_that_the_architecture_gives_exists() {
+    let text = architecture();
+    let sources = files(&["src", "crates"]);
+    let sources: Vec<String> = sources.iter().filter_map(|path| fs::read_to_string(path).ok()).collect();
+    let documents = document("configuration.md") + &document("routing.md");
+    let is_defined_in = |source: &str, name: &str| {
+        source.lines().any(|line| {
+            let Some((before, behind)) = line.split_once(name) else { return false };
+            let is_item =
+                ["fn ", "struct ", "enum ", "trait ", "type ", "const "].iter().any(|item| before.ends_with(item));
+            let is_variant = before.trim().is_empty() && behind.starts_with([',', '(', ' ']);
+            (is_item || is_variant) && !behind.starts_with(is_word)
+        })
+    };
+    let mut names = 0;
+    for name in quoted(&text) {
+        let exists = if let Some((of, member)) = name.split_once("::") {
+            match of {
+                "clippy" => fs::read_to_string(root().join("Cargo.toml")).unwrap().contains(member),
+                _ => sources.iter().any(|source| source.contains(of) && is_defined_in(source, member)),
+            }
+        } else if let Some(function) = name.strip_suffix("()") {
+            sources.iter().any(|source| is_defined_in(source, function))
+        } else if name.contains('/') || name.ends_with(".rs") {
+            let mut places = [root(), root().join("crates/stdio-bus-core/src")].into_iter();
+            name == "lib.rs" || places.any(|place| place.join(name).exists())
+        } else if name.starts_with(|sign: char| sign.is_ascii_uppercase()) {
+            sources.iter().any(|source| is_defined_in(source, name))
+        } else if name.chars().all(is_word) {
+            let is_place =
+                ["", "src", "crates", "crates/stdio-bus-core/src"].iter().any(|at| root().join(at).join(name).exists());
+            is_place || ["bus", "scan", "unsafe"].contains(&name) || documents.contains(name)
+        } else {
+            continue;
+        };
+        assert!(exists, "ARCHITECTURE.md speaks of {name}, which is not there");
+        names += 1;
+    }
+    assert!(names > 100, "only {names} names were found");
+}
+
+#[test]
+fn the_architecture_says_where_unsafe_is() {
+    let text = architecture();
+    let section = text.split("\n## Where `unsafe` lives\n").nth(1).unwrap().split("\n## ").next().unwrap();
+    let places: Vec<PathBuf> =
+        quoted(section).into_iter().filter(|name| name.contains('/')).map(|name| root().join(name)).collect();
+    let mut used = BTreeSet::new();
+    for path in files(&["src", "crates"]) {
+        let code = code_of(&path);
+        if ["unsafe {", "unsafe fn", "unsafe impl"].iter().any(|keyword| code.contains(keyword)) {
+            let place = places.iter().find(|place| path.starts_with(place));
+            used.insert(
+                place.unwrap_or_else(|| panic!("ARCHITECTURE.md does not say that {} has unsafe", path.display())),
+            );
+        }
+    }
+    assert_eq!(used.len(), places.len(), "only these have unsafe: {used:?}");
+}
+
+#[test]
+fn every_decision_that_is_referred_to_is_in_the_architecture() {
+    let text = architecture();
+    let section = text.split("\n## Decisions\n").nth(1).unwrap();
+    let numbers: Vec<usize> = section.lines().filter_map(|line| line.split_once(". **")?.0.parse().ok()).collect();
+    assert_eq!(numbers, (1..=numbers.len()).collect::<Vec<_>>());
+    let mut referred = 0;
+    for path in files(&["src", "crates", "tests", "docs", "CONTRIBUTING.md", "ARCHITECTURE.md"]) {
+        let Ok(text) = fs::read_to_string(&path) else { continue };
+        for (at, word) in text.match_indices("decision") {
+            let behind = &text[at + word.len()..];
+            let list = behind.strip_prefix('s').unwrap_or(behind).trim_start();
+            let list = list.split(|sign: char| !sign.is_ascii_digit() && !", to".contains(sign)).next().unwrap();
+            for number in list.split(|sign: char| !sign.is_ascii_digit()).filter_map(|number| number.parse().ok()) {
+                assert!(numbers.contains(&number), "{} refers to decision {number}", path.display());
+                referred += 1;
+            }
+        }
+    }
+    assert!(referred > 50, "only {referred} references were found");
+}
+
+/// The anchors of a document's headings.
+fn anchors(document: &str) -> BTreeSet<String> {
+    let lines = document.split("```").step_by(2).flat_map(str::lines);
+    let headings =
+        lines.filter(|line| line.starts_with('#')).map(|line| line.trim_start_matches('#').trim().to_lowercase());
+    headings
+        .map(|text| {
+            text.chars().filter(|sign| is_word(*sign) || "- ".contains(*sign)).collect::<String>().replace(' ', "-")
+        })
+        .collect()
+}
+
+#[test]
+fn every_link_of_the_documents_leads_somewhere() {
+    let pages = fs::read_dir(root()).unwrap().chain(fs::read_dir(root().join("docs")).unwrap());
+    let pages =
+        pages.map(|entry| entry.unwrap().path()).filter(|path| path.extension().is_some_and(|kind| kind == "md"));
+    let mut links = 0;
+    for page in pages {
+        let text = fs::read_to_string(&page).unwrap();
+        for target in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            if target.contains("://") {
+                continue;
+            }
+            let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
+            let path = if file.is_empty() { page.clone() } else { page.parent().unwrap().join(file) };
+            assert!(path.exists(), "{}: {target}", page.display());
+            let leads = anchor.is_empty() || anchors(&fs::read_to_string(&path).unwrap()).contains(anchor);
+            assert!(leads, "{}: {target}", page.display());
+            links += 1;
+        }
+    }
+    assert!(links > 100, "only {links} links were found");
 }

@@ -6,31 +6,22 @@
 //! others in the same run: rounds are interleaved, so that whatever else the machine does hits all alike. The medians
 //! of the rounds are reported.
 //!
-//! Reading order: [`case`] is what is measured, [`load`] the clients, [`server`] the processes, [`relay`] the floor,
-//! [`worker`] the workers that the daemon has not built in, [`round`] the measuring, [`fairness`], [`attacks`] and
-//! [`idle`] the cases that are no race, [`admin`] what looking inside costs, [`web`] and [`websocket`] clients that speak
-//! WebSocket and what they cost, [`report`] what comes out.
+//! Reading order: [`harness`] is what scenarios are made of; in it [`harness::load`] the clients, [`harness::server`] the
+//! processes, [`harness::relay`] the floor, [`harness::race`] the rounds. [`scenarios`] lists what is measured, each in a
+//! file of its own, and [`report`] prints the tables that come of it.
 
-mod admin;
-mod attack;
-mod attacks;
-mod case;
-mod client;
-mod fairness;
-mod idle;
-mod load;
-mod machine;
+mod harness;
 mod options;
-mod relay;
 mod report;
-mod round;
-mod server;
-mod web;
-mod websocket;
-mod worker;
+mod scenario;
+mod scenarios;
 
 use std::io;
 use std::process::ExitCode;
+
+use harness::{machine, relay, worker};
+use options::Options;
+use report::Report;
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
@@ -39,9 +30,9 @@ fn main() -> ExitCode {
         Some("be-stream-worker") => worker::stream(arguments),
         Some("be-flood-worker") => worker::flood(),
         Some("be-agent-worker") => worker::agent(arguments),
-        Some("be-flooder") => fairness::flooder(arguments),
-        Some("be-visitors") => websocket::handshakes::visitors(arguments),
-        first => match options::Options::parse(first.map(str::to_owned).into_iter().chain(arguments)) {
+        Some("be-flooder") => scenarios::fairness::flooder(arguments),
+        Some("be-visitors") => scenarios::handshakes::visitors(arguments),
+        first => match Options::parse(first.map(str::to_owned).into_iter().chain(arguments)) {
             Ok(options) => bench(&options),
             Err(message) => {
                 println!("{message}");
@@ -58,31 +49,16 @@ fn main() -> ExitCode {
     }
 }
 
-fn bench(options: &options::Options) -> io::Result<()> {
+fn bench(options: &Options) -> io::Result<()> {
+    let scenarios = if options.websocket { scenarios::websocket() } else { scenarios::all() };
+    if options.list {
+        scenarios.iter().for_each(|scenario| println!("{}", scenario.name));
+        return Ok(());
+    }
     machine::allow_descriptors()?;
-    let mut report = report::Report::new(options);
-    report.print_head();
-    if options.websocket {
-        websocket::measure(options, &mut report)?;
-        return report.finish();
-    }
-    // A fixed number of messages takes its time.
-    let in_time = |case: &case::Case| !options.quick || case.total.is_none();
-    for case in case::all().filter(|case| options.wants(case.name) && in_time(case)) {
-        let rows = round::measure(&case, &server::Contestant::all(options), options)?;
-        report.add(&case, rows);
-    }
-    if options.wants("fairness") {
-        report.add_fairness(fairness::measure(options)?);
-    }
-    for attack in attacks::all().filter(|attack| options.wants(attack.name)) {
-        report.add_attack(attack.measure(options)?);
-    }
-    if options.wants("idle") {
-        report.add_idle(idle::measure(options)?);
-    }
-    if options.wants("admin") {
-        report.add_admin(&admin::measure(options)?);
+    let mut report = Report::new(options);
+    for scenario in scenarios.iter().filter(|scenario| options.wants(scenario.name)) {
+        report.add((scenario.run)(&options.harness)?);
     }
     report.finish()
 }

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::harness::Harness;
+
 const HELP: &str = "\
 usage: cargo bench --bench throughput -- [options] [words]
 
@@ -10,8 +12,6 @@ usage: cargo bench --bench throughput -- [options] [words]
   --quick             short rounds, and fewer of them: a minute, and another one for the attacks of fairness
   --list              name the cases
   --rounds N          rounds for each case and contestant
-  --one-cpu           daemon, workers and clients on one CPU, always
-  --two-cpus          the daemon on a CPU of its own, always
   --seconds N         length of a round
   --without-relay     leave the floor out
   --with-admin        the daemon twice more, with an admin listener: unasked, and scraped each second
@@ -25,28 +25,14 @@ STDIO_BUS=PATH        measure this daemon instead of the one just built";
 pub struct Options {
     /// Names to look for; none means all.
     words: Vec<String>,
-    /// Rounds for each case and contestant.
-    pub rounds: usize,
-    /// How long one round is measured.
-    pub round: Duration,
-    /// How long the load runs before it is measured.
-    pub warm_up: Duration,
-    /// Everything on one CPU or not, if it is not for the case to say.
-    pub one_cpu: Option<bool>,
-    /// Whether the floor takes part.
-    pub relay: bool,
-    /// Whether the daemon with an admin listener takes part.
-    pub with_admin: bool,
+    /// Whether they are only named.
+    pub list: bool,
     /// Whether WebSocket is what is measured.
     pub websocket: bool,
-    /// Whether this run is short.
-    pub quick: bool,
     /// Where to keep the results, without the extension.
     pub record: Option<PathBuf>,
-    /// The daemon.
-    pub bus: PathBuf,
-    /// The other daemon.
-    pub peer: Option<PathBuf>,
+    /// How it is measured, and whom.
+    pub harness: Harness,
 }
 
 impl Options {
@@ -54,64 +40,44 @@ impl Options {
     ///
     /// # Errors
     /// What to print instead of running.
-    pub fn parse(arguments: impl Iterator<Item = String>) -> Result<Self, String> {
-        let mut options = Self {
-            words: Vec::new(),
+    pub fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Self, &'static str> {
+        let harness = Harness {
             rounds: 7,
             round: Duration::from_millis(1000),
             warm_up: Duration::from_millis(150),
-            one_cpu: None,
             relay: true,
             with_admin: false,
-            websocket: false,
             quick: false,
-            record: None,
             bus: std::env::var_os("STDIO_BUS").map_or_else(|| env!("CARGO_BIN_EXE_stdio_bus").into(), PathBuf::from),
             peer: std::env::var_os("STDIO_BUS_PEER").map(PathBuf::from),
         };
-        let (mut arguments, mut list) = (arguments, false);
+        let mut options = Self { words: Vec::new(), list: false, websocket: false, record: None, harness };
+        let harness = &mut options.harness;
         while let Some(argument) = arguments.next() {
-            let mut value = || arguments.next().ok_or_else(|| HELP.to_owned());
+            let mut value = || arguments.next().ok_or(HELP);
             match argument.as_str() {
                 "--bench" => {}
                 "--quick" => {
-                    options.quick = true;
-                    options.rounds = 3;
-                    options.round = Duration::from_millis(80);
-                    options.warm_up = Duration::from_millis(20);
+                    harness.quick = true;
+                    harness.rounds = 3;
+                    harness.round = Duration::from_millis(80);
+                    harness.warm_up = Duration::from_millis(20);
                 }
-                "--rounds" => options.rounds = value()?.parse().map_err(|_| HELP.to_owned())?,
-                "--two-cpus" => options.one_cpu = Some(false),
-                "--one-cpu" => options.one_cpu = Some(true),
-                "--seconds" => {
-                    options.round = value()?.parse().map(Duration::from_secs_f64).map_err(|_| HELP.to_owned())?;
-                }
-                "--without-relay" => options.relay = false,
-                "--with-admin" => options.with_admin = true,
+                "--rounds" => harness.rounds = value()?.parse().map_err(|_| HELP)?,
+                "--seconds" => harness.round = value()?.parse().map(Duration::from_secs_f64).map_err(|_| HELP)?,
+                "--without-relay" => harness.relay = false,
+                "--with-admin" => harness.with_admin = true,
                 "--record" => options.record = Some(value()?.into()),
                 "--websocket" => options.websocket = true,
-                "--list" => list = true,
+                "--list" => options.list = true,
                 word if !word.starts_with('-') => options.words.push(word.to_owned()),
-                _ => return Err(HELP.to_owned()),
+                _ => return Err(HELP),
             }
         }
-        if list { Err(options.names().join("\n")) } else { Ok(options) }
+        Ok(options)
     }
 
-    /// What there is to run.
-    fn names(&self) -> Vec<&'static str> {
-        if self.websocket {
-            return crate::case::beside_tcp().map(|case| case.name).chain(crate::websocket::PARTS).collect();
-        }
-        crate::case::all()
-            .map(|case| case.name)
-            .chain(["fairness"])
-            .chain(crate::attacks::all().map(|attack| attack.name))
-            .chain(["idle", "admin"])
-            .collect()
-    }
-
-    /// Whether the case of this name is to run.
+    /// Whether the scenario of this name is to run.
     pub fn wants(&self, name: &str) -> bool {
         let means = |word: &String| word.strip_prefix('=').map_or(name.contains(word), |exact| name == exact);
         self.words.is_empty() || self.words.iter().any(means)

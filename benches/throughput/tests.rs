@@ -3,30 +3,20 @@
 
 #![allow(dead_code, reason = "the tests call a part of what the benchmark runs")]
 
-mod admin;
-mod attack;
-mod attacks;
-mod case;
-mod client;
-mod fairness;
-mod idle;
-mod load;
-mod machine;
+mod harness;
 mod options;
-mod relay;
-mod report;
-mod round;
-mod server;
-mod web;
-mod websocket;
-mod worker;
+mod scenario;
+mod scenarios;
 
 use stdio_bus::websocket::Role;
 use stdio_bus::websocket::frame::{Decoder, Event, Received};
 
+use harness::request::request;
+use harness::{machine, web};
 use options::Options;
+use scenario::Scenario;
 
-fn options(arguments: &[&str]) -> Result<Options, String> {
+fn options(arguments: &[&str]) -> Result<Options, &'static str> {
     Options::parse(arguments.iter().map(|argument| (*argument).to_owned()))
 }
 
@@ -38,17 +28,20 @@ fn websocket_is_measured_when_it_is_asked_for() {
     assert!(asked.websocket && asked.wants("64 x 16") && asked.wants("idle"));
     assert!(!asked.wants("64 x 1") && !asked.wants("handshakes"));
     let all = options(&["--websocket"]).expect("it needs no words");
-    assert!(websocket::PARTS.iter().all(|part| all.wants(part)));
+    assert!(scenarios::websocket().iter().all(|scenario| all.wants(scenario.name)));
 }
 
 #[test]
-fn the_list_is_of_what_would_run() {
-    let list = |arguments: &[&str]| options(arguments).err().expect("a list is printed, and nothing runs");
-    for arguments in [["--list", "--websocket"], ["--websocket", "--list"]] {
-        assert_eq!(list(&arguments), "64 x 1\n64 x 16\n4 x 2, 60 KB\nidle\nhandshakes\ngateways");
-    }
-    assert!(list(&["--list"]).starts_with("ping-pong\n"));
-    assert!(list(&["--list"]).ends_with("\nidle\nadmin"));
+fn scenarios_are_known_by_their_names() {
+    let names = |all: Vec<Scenario>| all.iter().map(|scenario| scenario.name).collect::<Vec<_>>();
+    let websocket = names(scenarios::websocket());
+    assert_eq!(websocket, ["64 x 1", "64 x 16", "4 x 2, 60 KB", "idle", "handshakes", "gateways"]);
+    let mut all = names(scenarios::all());
+    assert!(all.starts_with(&["ping-pong"]) && all.ends_with(&["idle", "admin"]));
+    let count = all.len();
+    all.sort();
+    all.dedup();
+    assert_eq!(all.len(), count);
 }
 
 #[test]
@@ -62,7 +55,7 @@ fn what_is_no_option_is_answered_with_the_usage() {
 #[test]
 fn a_frame_of_a_request_is_that_request_to_a_server() {
     for length in [200, 60 * 1024, 70_000] {
-        let request = load::request(7, length);
+        let request = request(7, length);
         let mut frame = web::frame(&request[..length - 1]);
         assert!(frame.starts_with(&web::head_of_request(length - 1)));
         let size = frame.len();
@@ -114,7 +107,7 @@ fn what_the_kernel_counts_is_found_by_its_name() {
 
 #[test]
 fn pings_that_come_together_are_a_bunch_and_one_stall_is_none() {
-    use websocket::idle::usual_bunch;
+    use scenarios::websocket_idle::usual_bunch;
     assert_eq!(usual_bunch(&[]), 0);
     let even: Vec<u64> = (0..1000).map(|number| number * 30).collect();
     assert_eq!(usual_bunch(&even), 4);

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::load::SESSION_LEN;
+use super::request::SESSION_LEN;
 
 /// The parts of a token line atoken the session's name, which always has the same length, and the text.
 const UPDATE: [&str; 3] = [

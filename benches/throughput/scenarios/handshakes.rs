@@ -3,22 +3,21 @@
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::json;
 
-use crate::attack::polite;
-use crate::case::Transport;
-use crate::fairness::measure_first;
-use crate::machine::{Placement, Usage};
-use crate::options::Options;
-use crate::report::Figure;
-use crate::round::median;
-use crate::server::{Address, Contestant, Pool, Server};
-use crate::web;
+use crate::harness::Harness;
+use crate::harness::address::{Address, Transport};
+use crate::harness::helper::{Helper, is_stopped};
+use crate::harness::machine::{Placement, Usage};
+use crate::harness::measure::{median, progress, put_first};
+use crate::harness::polite::polite;
+use crate::harness::server::Contestant;
+use crate::harness::web;
+use crate::scenario::{Goal, Scenario, goals};
 
 /// CPU of the daemon for a handshake at most, in microseconds.
 const CPU: f64 = 60.0;
@@ -29,35 +28,37 @@ const RATE: u64 = 10_000;
 /// Connections that come at once there.
 const AT_ONCE: usize = 32;
 
-/// Measures the daemon.
-pub fn measure(options: &Options) -> io::Result<Vec<Figure>> {
-    let figures = vec![cost(options)?, delay(options)?];
-    eprint!("\r\x1b[K");
-    Ok(figures)
+const WEB: Transport = Transport::WebSocket { ping_sec: 30 };
+
+/// The one that there is.
+pub fn scenario() -> Scenario {
+    Scenario::new("handshakes", |harness| {
+        let both = vec![cost(harness)?, delay(harness)?];
+        progress("");
+        Ok(vec![goals(both)])
+    })
 }
 
 /// One connection after the other.
-fn cost(options: &Options) -> io::Result<Figure> {
-    let placement = &Placement::choose(false, options);
-    let pools = [Pool::echo("bench", options, 1)];
-    let start = |who, transport| Server::start(who, &pools, transport, options, placement);
+fn cost(harness: &Harness) -> io::Result<Goal> {
+    let pools = [harness.echo("bench", 1)];
+    let start = |who, transport| harness.start(who, &pools, transport, Placement::choose(false));
     let tcp = start(Contestant::Bus, Transport::Tcp)?;
-    let web = start(Contestant::WebSocket, Transport::WebSocket { ping_sec: 30 })?;
-    let count = if options.quick { 200 } else { 2000 };
+    let web = start(Contestant::WebSocket, WEB)?;
+    let count = harness.either(2000, 200);
     let mut micros = [Vec::new(), Vec::new()];
-    for round in 0..options.rounds {
-        eprint!("\r\x1b[Khandshakes, round {} of {}", round + 1, options.rounds);
+    for round in 0..harness.rounds {
+        progress(&format!("handshakes, round {} of {}", round + 1, harness.rounds));
         for (server, micros) in [&tcp, &web].into_iter().zip(&mut micros) {
             let before = Usage::of(server.process())?;
             for _ in 0..count {
                 come_and_go(&server.address)?;
             }
-            let used = Usage::of(server.process())?.since(before);
-            micros.push(used.cpu_nanos as f64 / 1e3 / f64::from(count));
+            micros.push(Usage::of(server.process())?.micros_since(before) / f64::from(count));
         }
     }
     let [tcp, web] = micros.map(median);
-    Ok(Figure {
+    Ok(Goal {
         what: "connect, handshake, close: CPU of the daemon".to_owned(),
         goal: format!("below {CPU} µs"),
         value: format!("{web:.1} µs; over TCP, without a handshake, {tcp:.1}"),
@@ -85,17 +86,15 @@ fn forget(stream: &TcpStream) -> io::Result<()> {
 }
 
 /// A polite client, with nobody who connects and with many.
-fn delay(options: &Options) -> io::Result<Figure> {
-    let placement = &Placement::choose(false, options);
-    let pools = [Pool::echo("bench", options, 1)];
-    let transport = Transport::WebSocket { ping_sec: 30 };
-    let server = Server::start(Contestant::WebSocket, &pools, transport, options, placement)?;
+fn delay(harness: &Harness) -> io::Result<Goal> {
+    let pools = [harness.echo("bench", 1)];
+    let server = harness.start(Contestant::WebSocket, &pools, WEB, Placement::choose(false))?;
     // What is measured is how the daemon spends its time, and not the scheduler.
-    server.workers().into_iter().chain([server.process()]).for_each(|process| measure_first(process, true));
-    let time = Duration::from_millis(if options.quick { 300 } else { 3000 });
+    server.workers().into_iter().chain([server.process()]).for_each(|process| put_first(process, true));
+    let time = Duration::from_millis(harness.either(3000, 300));
     let (mut quiet, mut beside, mut rates) = (Vec::new(), Vec::new(), Vec::new());
-    for round in 0..options.rounds {
-        eprint!("\r\x1b[Ka polite client beside handshakes, round {} of {}", round + 1, options.rounds);
+    for round in 0..harness.rounds {
+        progress(&format!("a polite client beside handshakes, round {} of {}", round + 1, harness.rounds));
         let waits = || {
             let begun = Instant::now();
             let waits = polite(&server.address, "bench", begun + 10 * time, |_| begun.elapsed() > time)?;
@@ -105,13 +104,13 @@ fn delay(options: &Options) -> io::Result<Figure> {
             Ok(waits.quantile(0.99))
         };
         quiet.push(waits()?);
-        let visitors = Visitors::start(&server.address)?;
+        let visitors = Helper::start(&["be-visitors", &server.address.port()?.to_string()])?;
         beside.push(waits()?);
         rates.push(visitors.stop()?);
     }
     let grows = median(quiet.iter().zip(&beside).map(|(quiet, beside)| beside - quiet).collect());
     let [quiet, beside, rate] = [quiet, beside, rates].map(median);
-    Ok(Figure {
+    Ok(Goal {
         what: format!("up to {RATE} handshakes a second: p99 of a polite client"),
         goal: format!("at most {DELAY} ms more"),
         value: format!("{grows:+.2} ms: {quiet:.2} without, {beside:.2} beside {rate:.0} a second"),
@@ -119,29 +118,6 @@ fn delay(options: &Options) -> io::Result<Figure> {
         figures: json!({ "quiet_millis": quiet, "beside_millis": beside, "more_millis": grows,
                          "handshakes_per_second": rate }),
     })
-}
-
-/// The process that connects.
-struct Visitors(Child);
-
-impl Visitors {
-    fn start(address: &Address) -> io::Result<Self> {
-        let Address::WebSocket { port, .. } = address else { return Err(io::ErrorKind::InvalidInput.into()) };
-        let mut command = Command::new(std::env::current_exe()?);
-        command.args(["be-visitors", &port.to_string()]).stdin(Stdio::piped()).stdout(Stdio::piped());
-        Ok(Self(command.spawn()?))
-    }
-
-    /// How many a second came and went.
-    fn stop(mut self) -> io::Result<f64> {
-        drop(self.0.stdin.take());
-        let mut text = String::new();
-        if let Some(output) = &mut self.0.stdout {
-            output.read_to_string(&mut text)?;
-        }
-        let status = self.0.wait()?;
-        text.trim().parse().map_err(|_| io::Error::other(format!("who connects has ended: {status}")))
-    }
 }
 
 /// One connection of a visitor.
@@ -160,9 +136,7 @@ pub fn visitors(mut arguments: impl Iterator<Item = String>) -> io::Result<()> {
     let mut visits: Vec<Option<Visit>> = (0..AT_ONCE).map(|_| None).collect();
     let mut events = Vec::with_capacity(AT_ONCE);
     let (begun, mut count, mut done) = (Instant::now(), 0, 0_u64);
-    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-    let stdin = io::stdin();
-    while poll(&mut [PollFd::new(&stdin, PollFlags::IN)], Some(&at_once))? == 0 {
+    while !is_stopped()? {
         for (number, visit) in visits.iter_mut().enumerate().filter(|(_, visit)| visit.is_none()) {
             if count >= RATE * begun.elapsed().as_micros() as u64 / 1_000_000 {
                 break;

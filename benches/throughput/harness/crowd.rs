@@ -12,8 +12,8 @@ use rustix::io::Errno;
 use stdio_bus::websocket::Role;
 use stdio_bus::websocket::frame::Decoder;
 
-use crate::server::Address;
-use crate::web;
+use super::address::Address;
+use super::web;
 
 /// See the top of the file.
 pub struct Crowd {
@@ -48,8 +48,7 @@ impl Crowd {
     /// One more connection. Says which it is.
     pub fn join(&mut self, address: &Address) -> io::Result<usize> {
         let number = self.members.len();
-        let socket = address.connect()?;
-        rustix::io::ioctl_fionbio(&socket, true)?;
+        let socket = address.connect_nonblocking()?;
         epoll::add(&self.epoll, &socket, EventData::new_u64(number as u64), EventFlags::IN)?;
         self.members.push(Member { socket, decoder: Decoder::new(Role::Client, u64::MAX), begun: Vec::new() });
         Ok(number)
@@ -70,7 +69,7 @@ impl Crowd {
 
     /// Waits until somebody hears something, at most so long, and tells of all that was heard.
     pub fn listen(&mut self, most: Duration, mut heard: impl FnMut(usize, Heard<'_>)) -> io::Result<()> {
-        let most = Timespec { tv_sec: most.as_secs() as i64, tv_nsec: most.subsec_nanos().into() };
+        let most = Timespec::try_from(most).map_err(io::Error::other)?;
         self.events.clear();
         match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut self.events), Some(&most)) {
             Ok(_) | Err(Errno::INTR) => {}

@@ -12,8 +12,8 @@ use serde_json::Value;
 use stdio_bus::websocket::Role;
 use stdio_bus::websocket::frame::Decoder;
 
-use crate::server::Address;
-use crate::web;
+use super::address::Address;
+use super::web;
 
 /// How often a client that waits looks whether it has waited long enough.
 const LOOK: Duration = Duration::from_millis(50);
@@ -127,6 +127,7 @@ impl Client {
             if line["id"] == id && line.get("method").is_none() {
                 return Ok(line);
             }
+            in_time(until)?;
         }
     }
 

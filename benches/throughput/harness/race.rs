@@ -1,16 +1,20 @@
 //! Measuring one case: all contestants are started, then take turns, round after round; the median of the rounds
 //! counts. Ratios are taken within a round and their median is reported, so that slow times of the machine cancel out.
 
-use std::io::{self, Write};
+use std::ffi::OsString;
+use std::io;
+use std::process::Command;
 use std::time::Instant;
 
 use hdrhistogram::Histogram;
+use serde_json::{Value, json};
 
-use crate::case::{Case, Traffic};
-use crate::load::{Faults, Load, histogram};
-use crate::machine::{Placement, SyscallCounter, Usage};
-use crate::options::Options;
-use crate::server::{Contestant, Server};
+use super::Harness;
+use super::address::{Address, Transport};
+use super::load::{Case, Faults, Load, Traffic};
+use super::machine::{Placement, SyscallCounter, Usage};
+use super::measure::{histogram, median, percentiles, progress};
+use super::server::{Contestant, Server, scratch, this_program};
 
 /// What one contestant came to in one case.
 pub struct Row {
@@ -56,34 +60,23 @@ struct Round {
 }
 
 /// Runs a case for these, whose ratios are to the first one.
-pub fn measure(case: &Case, contestants: &[Contestant], options: &Options) -> io::Result<Vec<Row>> {
-    let placement = Placement::choose(case.one_cpu, options);
+pub fn race(case: &Case, contestants: &[Contestant], harness: &Harness) -> io::Result<Vec<Row>> {
     let mut entries = Vec::new();
     for &who in contestants {
-        let server = Server::for_case(who, case, options, &placement)?;
+        let server = start(who, case, harness)?;
         let load = Load::connect(case, &server.address, who != Contestant::Relay)?;
-        let times = histogram();
-        entries.push(Entry {
-            who,
-            server,
-            load,
-            rounds: Vec::new(),
-            faults: Faults::default(),
-            times,
-            syscalls: None,
-            failed: None,
-        });
+        let (rounds, faults, times) = (Vec::new(), Faults::default(), histogram());
+        entries.push(Entry { who, server, load, rounds, faults, times, syscalls: None, failed: None });
     }
     // A case with a fixed number of messages is one long round.
-    let rounds = if case.total.is_some() { 1 } else { options.rounds };
+    let rounds = if case.total.is_some() { 1 } else { harness.rounds };
     let count = entries.len();
     for round in 0..rounds {
         for turn in 0..count {
             let entry = &mut entries[(round + turn) % count];
-            eprint!("\r\x1b[K{:<34} round {:>2} of {rounds}, {}", case.name, round + 1, entry.who.name());
-            io::stderr().flush()?;
+            progress(&format!("{:<34} round {:>2} of {rounds}, {}", case.name, round + 1, entry.who.name()));
             if entry.failed.is_none()
-                && let Err(error) = entry.round(options)
+                && let Err(error) = entry.round(case, harness)
             {
                 let log = entry.server.log();
                 let last: Vec<_> = log.lines().rev().take(3).collect();
@@ -92,30 +85,29 @@ pub fn measure(case: &Case, contestants: &[Contestant], options: &Options) -> io
         }
     }
     if case.total.is_none() {
-        eprint!("\r\x1b[K{:<34} system calls", case.name);
-        for entry in &mut entries {
-            entry.count_syscalls(options)?;
+        progress(&format!("{:<34} system calls", case.name));
+        for entry in entries.iter_mut().filter(|entry| entry.failed.is_none()) {
+            entry.count_syscalls(harness)?;
         }
     }
-    eprint!("\r\x1b[K");
+    progress("");
     let base: Vec<f64> = entries[0].rounds.iter().map(|round| round.cpu_micros).collect();
     Ok(entries.into_iter().map(|entry| entry.row(&base)).collect())
 }
 
 impl Entry {
-    fn round(&mut self, options: &Options) -> io::Result<()> {
+    fn round(&mut self, case: &Case, harness: &Harness) -> io::Result<()> {
         self.load.start()?;
         let process = self.server.process();
         let mut began = None;
         let started = Instant::now();
-        let fixed = self.load.total();
-        self.load.run(|_, now| fixed.is_some() || now - started >= options.warm_up)?;
+        self.load.run(|_, now| case.total.is_some() || now - started >= harness.warm_up)?;
         self.load.times.reset();
         self.load.run(|load, now| {
             let (at, _, _) = *began.get_or_insert_with(|| (now, load.done, Usage::of(process).unwrap_or_default()));
-            match fixed {
+            match case.total {
                 Some(total) => load.done >= total,
-                None => now - at >= options.round,
+                None => now - at >= harness.round,
             }
         })?;
         let usage = Usage::of(process)?;
@@ -137,17 +129,14 @@ impl Entry {
     }
 
     /// A short round of its own, because counting costs.
-    fn count_syscalls(&mut self, options: &Options) -> io::Result<()> {
-        if self.failed.is_some() {
-            return Ok(());
-        }
+    fn count_syscalls(&mut self, harness: &Harness) -> io::Result<()> {
         let Some(counter) = SyscallCounter::of(self.server.process()) else { return Ok(()) };
         self.load.start()?;
         let started = Instant::now();
-        self.load.run(|_, now| now - started >= options.warm_up)?;
+        self.load.run(|_, now| now - started >= harness.warm_up)?;
         let (calls, done) = (counter.count(), self.load.done);
         let started = Instant::now();
-        self.load.run(|_, now| now - started >= options.round / 4)?;
+        self.load.run(|_, now| now - started >= harness.round / 4)?;
         self.syscalls = Some((counter.count() - calls) as f64 / (self.load.done - done) as f64);
         self.faults.add(self.load.finish()?);
         Ok(())
@@ -156,7 +145,6 @@ impl Entry {
     fn row(self, base: &[f64]) -> Row {
         let of = |field: fn(&Round) -> f64| median(self.rounds.iter().map(field).collect());
         let ratios = self.rounds.iter().zip(base).map(|(round, base)| round.cpu_micros / base).collect();
-        let time = |quantile| self.times.value_at_quantile(quantile) as f64 / 1e3;
         Row {
             who: self.who,
             cpu_micros: of(|round| round.cpu_micros),
@@ -164,7 +152,7 @@ impl Entry {
             syscalls: self.syscalls,
             switches: of(|round| round.switches),
             rate: of(|round| round.rate),
-            times: [time(0.5), time(0.99), time(0.999)],
+            times: percentiles(&self.times),
             faults: self.faults,
             messages: self.rounds.iter().map(|round| round.messages).sum(),
             failed: self.failed,
@@ -172,20 +160,36 @@ impl Entry {
     }
 }
 
-/// What a message is in a case.
-pub fn unit(case: &Case) -> &'static str {
-    match case.traffic {
-        Traffic::RoundTrips { .. } => "round trip",
-        Traffic::Tokens { .. } => "line",
-    }
+/// The floor of a case, with the same workers.
+fn relay(case: &Case, pool: &Value, placement: Placement) -> io::Result<Server> {
+    let (how, bytes) = match case.traffic {
+        Traffic::RoundTrips { bytes } if case.is_one_to_one() && bytes > 16 * 1024 => ("pass", bytes),
+        Traffic::RoundTrips { bytes } => ("answers", bytes),
+        Traffic::Tokens { bytes, .. } => ("turns", bytes),
+    };
+    let mut command = Command::new(this_program());
+    command.args(["be-relay", how, &bytes.to_string(), &case.workers.to_string()]);
+    let words = [&pool["command"]].into_iter().chain(pool["args"].as_array().into_iter().flatten());
+    let words = words.filter_map(|word| word.as_str().map(OsString::from)).collect();
+    let files = scratch()?;
+    let address = Address::free(case.transport, &files)?;
+    Server::launch(Contestant::Relay, command, words, address, files, placement)
 }
 
-/// The middle one.
-pub fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    match values.len() {
-        0 => f64::NAN,
-        count if count % 2 == 1 => values[count / 2],
-        count => (values[count / 2 - 1] + values[count / 2]) / 2.0,
+/// Starts a contestant for a case.
+fn start(who: Contestant, case: &Case, harness: &Harness) -> io::Result<Server> {
+    let placement = Placement::choose(case.one_cpu);
+    let pool = match case.traffic {
+        Traffic::RoundTrips { .. } => harness.echo("bench", case.workers),
+        Traffic::Tokens { lines, bytes } => {
+            let sessions = case.clients / case.workers;
+            let args = ["be-stream-worker".to_owned(), sessions.to_string(), lines.to_string(), bytes.to_string()];
+            json!({ "id": "bench", "command": this_program(), "args": args, "instances": case.workers })
+        }
+    };
+    match who {
+        Contestant::Relay => relay(case, &pool, placement),
+        Contestant::WebSocket => harness.start(who, &[pool], Transport::WebSocket { ping_sec: 0 }, placement),
+        _ => harness.start(who, &[pool], case.transport, placement),
     }
 }

@@ -6,57 +6,69 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
+use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;
 
-use crate::case::{Case, Traffic};
-use crate::server::Address;
-use crate::web;
-use crate::worker::{STAMP_AT, STAMP_LEN, wall_nanos};
+use super::address::{Address, Transport};
+use super::measure::histogram;
+use super::request::{HEAD, ID_LEN, IDS, SESSION_LEN, id, request, session, set_id};
+use super::web;
+use super::worker::{SESSION_BEFORE_STAMP, STAMP_AT, STAMP_LEN, wall_nanos};
 
-/// Every request and every answer to it begin with this, and then comes an id of [`ID_LEN`] digits.
-const HEAD: &[u8] = br#"{"jsonrpc":"2.0","id":"#;
-const ID_LEN: usize = 10;
-/// Ids of one client before they begin again.
-const IDS: u64 = 100_000;
-/// Bytes of a session's name.
-pub const SESSION_LEN: usize = 9;
-
-/// The name of a client's session.
-pub fn session(client: usize) -> String {
-    format!("sess-{client:04}")
+/// What goes through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Traffic {
+    /// Each request is answered; request and answer have this many bytes.
+    RoundTrips {
+        /// With the newline.
+        bytes: usize,
+    },
+    /// Each request is answered with this many notifications of the session, and then with a result.
+    Tokens {
+        /// Lines for one request.
+        lines: u64,
+        /// Of one line, with the newline.
+        bytes: usize,
+    },
 }
 
-/// What a request of a client looks like; the id is written over its first digits each time. Request and answer of the
-/// echo worker have the same length: a member that the worker ignores makes up for the difference.
-pub fn request(client: usize, bytes: usize) -> Vec<u8> {
-    let mut text = format!(
-        r#"{}{:0ID_LEN$},"sessionId":"{}","method":"bench/echo","wait":0,"params":{{"text":""#,
-        std::str::from_utf8(HEAD).unwrap_or_default(),
-        0,
-        session(client)
-    );
-    let end = "\"}}\n";
-    assert!(text.len() + end.len() <= bytes, "a request has at least {} bytes", text.len() + end.len());
-    while text.len() + end.len() < bytes {
-        text.push("the quick brown fox jumps over the lazy dog "[..].as_bytes()[text.len() % 44] as char);
+/// What is measured: how many clients with how many messages in flight, how large, over what, to how many workers.
+#[derive(Clone, Copy, Debug)]
+pub struct Case {
+    /// For the table and the command line.
+    pub name: &'static str,
+    /// What the clients connect to.
+    pub transport: Transport,
+    /// Connections, each with one session.
+    pub clients: usize,
+    /// Connections beside them that say nothing.
+    pub idle: usize,
+    /// Requests that each of them has in flight.
+    pub window: usize,
+    /// Workers of the one pool.
+    pub workers: usize,
+    /// What goes through.
+    pub traffic: Traffic,
+    /// Whether a client gathers the requests that it can send at once into one write, as a gateway does; the others
+    /// know nothing of each other, and each is a write of its own.
+    pub gathered: bool,
+    /// Whether daemon, workers and clients share a CPU: for cases in which all but one of them always sleep.
+    pub one_cpu: bool,
+    /// Stop after so many round trips in all; none means after the time.
+    pub total: Option<u64>,
+}
+
+impl Case {
+    /// Whether each client has a worker of its own, so that bytes can be passed on as they come.
+    pub fn is_one_to_one(&self) -> bool {
+        self.clients == self.workers
     }
-    text.push_str(end);
-    text.into_bytes()
-}
 
-/// Writes the id of a client's request number `number` over the one that stands in `request`.
-pub fn set_id(request: &mut [u8], client: usize, number: u64) {
-    let mut id = id(client, number);
-    for digit in request[HEAD.len()..HEAD.len() + ID_LEN].iter_mut().rev() {
-        *digit = b'0' + (id % 10) as u8;
-        id /= 10;
+    /// Whether answers are streams of tokens.
+    pub fn is_tokens(&self) -> bool {
+        matches!(self.traffic, Traffic::Tokens { .. })
     }
-}
-
-/// No two clients ever use the same id: not every daemon could tell them apart.
-fn id(client: usize, number: u64) -> u64 {
-    1_000_000_000 + client as u64 * IDS + number % IDS
 }
 
 /// What went wrong with answers. All of it must stay zero.
@@ -76,6 +88,17 @@ impl Faults {
         self.lost += other.lost;
         self.misrouted += other.misrouted;
         self.reordered += other.reordered;
+    }
+}
+
+impl std::fmt::Display for Faults {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match *self {
+            Self { lost: 0, misrouted: 0, reordered: 0 } => write!(out, "0"),
+            Self { lost, misrouted, reordered } => {
+                write!(out, "{lost} lost, {misrouted} misrouted, {reordered} reordered")
+            }
+        }
     }
 }
 
@@ -109,11 +132,6 @@ impl Wrap {
             end: b'}',
         }
     }
-}
-
-/// For times in nanoseconds, up to a minute.
-pub fn histogram() -> Histogram<u64> {
-    Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("the bounds are in order")
 }
 
 /// All clients of a case.
@@ -161,6 +179,9 @@ struct Client {
 
 /// What does not come for so long does not come any more.
 const PATIENCE: Duration = Duration::from_millis(500);
+/// As much of a line as the checks look at.
+const KEPT: usize = 256;
+
 impl Client {
     /// Writes as much of the request as the socket takes.
     fn write_at_once(&self) -> io::Result<usize> {
@@ -170,9 +191,6 @@ impl Client {
         }
     }
 }
-
-/// As much of a line as the checks look at.
-const KEPT: usize = 256;
 
 impl Load {
     /// Connects all clients, which speak frames where WebSocket is spoken.
@@ -186,8 +204,7 @@ impl Load {
         let as_sent = |line: Vec<u8>| if address.is_web() { web::frame(&line[..line.len() - 1]) } else { line };
         let mut clients = Vec::new();
         for number in 0..case.clients {
-            let socket = address.connect()?;
-            rustix::io::ioctl_fionbio(&socket, true)?;
+            let socket = address.connect_nonblocking()?;
             epoll::add(&epoll, &socket, EventData::new_u64(number as u64), EventFlags::IN)?;
             clients.push(Client {
                 socket,
@@ -229,7 +246,7 @@ impl Load {
         let now = Instant::now();
         for number in 0..self.clients.len() {
             self.refill(number, now)?;
-            if self.sent <= self.clients.len() as u64 && matches!(self.case.traffic, Traffic::Tokens { .. }) {
+            if self.sent <= self.clients.len() as u64 && self.case.is_tokens() {
                 // Sessions are given to workers in the order in which they are first heard of.
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -243,7 +260,7 @@ impl Load {
         let mut last_progress = (Instant::now(), self.done);
         loop {
             events.clear();
-            let timeout = rustix::event::Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+            let timeout = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
             match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&timeout)) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
@@ -268,11 +285,6 @@ impl Load {
                 return Err(io::Error::other("no answer for half a second"));
             }
         }
-    }
-
-    /// How many round trips the case has, if it says so.
-    pub fn total(&self) -> Option<u64> {
-        self.case.total
     }
 
     /// Sends nothing new, waits for what is in flight, and tells what went wrong so far.
@@ -318,7 +330,7 @@ impl Load {
     /// A worker that streams tokens goes on when all its sessions have asked: nobody may stop before the others.
     fn is_waited_for(&self, number: usize) -> bool {
         let sent_to = self.sent_to[number % self.case.workers];
-        matches!(self.case.traffic, Traffic::Tokens { .. }) && self.clients[number].sent < sent_to
+        self.case.is_tokens() && self.clients[number].sent < sent_to
     }
 
     /// Cuts what came into answers.
@@ -360,7 +372,7 @@ impl Load {
             let stamp = std::str::from_utf8(&line[STAMP_AT..STAMP_AT + STAMP_LEN]);
             let stamp = stamp.ok().and_then(|text| u64::from_str_radix(text, 16).ok());
             self.times.saturating_record(stamp.map_or(0, |stamp| wall_nanos().saturating_sub(stamp)));
-            let start = STAMP_AT - crate::worker::SESSION_BEFORE_STAMP;
+            let start = STAMP_AT - SESSION_BEFORE_STAMP;
             if self.strict && line[start..start + SESSION_LEN] != *client.session.as_bytes() {
                 self.faults.misrouted += 1;
             }
@@ -371,7 +383,7 @@ impl Load {
         let expected = id(number, client.answered);
         let sent = client.stamps[(client.answered % self.case.window as u64) as usize];
         client.answered += 1;
-        if matches!(self.case.traffic, Traffic::RoundTrips { .. }) {
+        if !self.case.is_tokens() {
             self.times.saturating_record((now - sent).as_nanos() as u64);
         } else if !self.strict {
             return;

@@ -5,15 +5,15 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::crowd::{Crowd, Heard};
-use crate::case::Transport;
-use crate::fairness::measure_first;
-use crate::load;
-use crate::machine::{self, Placement, Usage};
-use crate::options::Options;
-use crate::report::Figure;
-use crate::server::{Contestant, Pool, Server};
-use crate::web;
+use crate::harness::Harness;
+use crate::harness::address::Transport;
+use crate::harness::crowd::{Crowd, Heard};
+use crate::harness::machine::{self, Placement, Usage};
+use crate::harness::measure::{first, progress, put_first};
+use crate::harness::request::{request, set_id};
+use crate::harness::server::Contestant;
+use crate::harness::web;
+use crate::scenario::{Goal, Scenario, Table, goals};
 
 /// Connections that the daemon takes at once.
 const CLIENTS: usize = 1024;
@@ -29,67 +29,70 @@ const BUNCH: u64 = 100;
 /// A bunch may be so many times what an even spread would have.
 const UNEVEN: f64 = 3.0;
 
+/// The one that there is.
+pub fn scenario() -> Scenario {
+    Scenario::new("idle", measure)
+}
+
 /// Measures the daemon over a period of its pings, after one in which each client was pinged for the first time.
-pub fn measure(options: &Options) -> io::Result<Vec<Figure>> {
-    let placement = &Placement::choose(false, options);
-    let ping_sec = if options.quick { 3 } else { 30 };
+fn measure(harness: &Harness) -> io::Result<Vec<Table>> {
+    let ping_sec = harness.either(30, 3);
     let period = Duration::from_secs(ping_sec.into());
-    eprint!("\r\x1b[Kidle, two periods of {ping_sec} s");
-    let pools = [Pool::echo("bench", options, 2)];
-    let server = Server::start(Contestant::WebSocket, &pools, Transport::WebSocket { ping_sec }, options, placement)?;
+    progress(&format!("idle, two periods of {ping_sec} s"));
+    let transport = Transport::WebSocket { ping_sec };
+    let pools = [harness.echo("bench", 2)];
+    let server = harness.start(Contestant::WebSocket, &pools, transport, Placement::choose(false))?;
     let mut crowd = Crowd::new()?;
     for _ in 0..CLIENTS {
         let member = crowd.join(&server.address)?;
         greet(&mut crowd, member)?;
     }
     // Pings are due at moments of their own, and not when the scheduler lets the daemon and its clients run.
-    measure_first(server.process(), true);
+    put_first(server.process(), true);
     pings_during(&mut crowd, period)?;
     let before = Usage::of(server.process())?;
-    measure_first(0, true);
-    let pings = pings_during(&mut crowd, period);
-    measure_first(0, false);
-    let pings = pings?;
+    let pings = first(|| pings_during(&mut crowd, period))?;
     let used = Usage::of(server.process())?.since(before);
     let megabytes = machine::resident(server.process())? as f64 / 1e6;
-    eprint!("\r\x1b[K");
+    progress("");
     let seconds = period.as_secs_f64();
+    let cpu = used.cpu_nanos as f64 / 1e3 / seconds;
     let (rate, wakeups) = (pings.len() as f64 / seconds, used.wakeups as f64 / seconds);
     let even = CLIENTS as f64 / seconds;
     let bunch = usual_bunch(&pings);
     let most = UNEVEN * even * BUNCH as f64 / 1e3;
     let clients = crowd.len();
-    Ok(vec![
-        Figure {
+    Ok(vec![goals(vec![
+        Goal {
             what: format!("{clients} idle clients: memory of the daemon"),
             goal: format!("below {MEMORY:.0} MB"),
             value: format!("{megabytes:.1} MB"),
             reached: megabytes < MEMORY,
             figures: json!({ "clients": clients, "megabytes": megabytes }),
         },
-        Figure {
+        Goal {
             what: format!("the same, pinged after {ping_sec} s of silence: wake-ups a second"),
             goal: format!("none but for {even:.0} pings and their answers"),
-            value: format!("{wakeups:.1} for {rate:.1} pings, {:.0} µs of CPU", used.cpu_nanos as f64 / 1e3 / seconds),
+            value: format!("{wakeups:.1} for {rate:.1} pings, {cpu:.0} µs of CPU"),
             reached: rate <= 1.05 * even && wakeups <= 1.05 * WAKEUPS * rate,
             figures: json!({ "wakeups_per_second": wakeups, "pings_per_second": rate, "ping_sec": ping_sec,
-                             "cpu_micros_per_second": used.cpu_nanos as f64 / 1e3 / seconds }),
+                             "cpu_micros_per_second": cpu }),
         },
-        Figure {
+        Goal {
             what: format!("pings within {BUNCH} ms after nine of ten"),
             goal: format!("at most {most:.1}, {UNEVEN} times an even spread"),
             value: bunch.to_string(),
             reached: bunch as f64 <= most,
             figures: json!({ "pings": bunch, "milliseconds": BUNCH }),
         },
-    ])
+    ])])
 }
 
 /// Lets one ask once, in a session of its own: who has none makes room for others where all slots are taken.
 fn greet(crowd: &mut Crowd, member: usize) -> io::Result<()> {
-    let mut request = load::request(member, GREETING);
-    load::set_id(&mut request, member, 0);
-    crowd.send(member, &web::frame(request.trim_ascii_end()))?;
+    let mut line = request(member, GREETING);
+    set_id(&mut line, member, 0);
+    crowd.send(member, &web::frame(line.trim_ascii_end()))?;
     let (begun, mut is_answered) = (Instant::now(), false);
     while !is_answered {
         crowd.listen(Duration::from_millis(100), |_, heard| is_answered |= matches!(heard, Heard::Message(_)))?;

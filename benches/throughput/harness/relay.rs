@@ -40,6 +40,7 @@ const READ: u64 = 2;
 const WRITE: u64 = 3;
 
 /// A client or a worker.
+#[derive(Default)]
 struct End {
     input: RawFd,
     output: RawFd,
@@ -61,26 +62,6 @@ struct End {
     waiting: VecDeque<usize>,
     /// Of a worker: whom the next answers belong to, with how many bytes; or all its clients.
     owed: VecDeque<(usize, usize)>,
-}
-
-impl End {
-    fn new(input: RawFd, output: RawFd, is_client: bool) -> Self {
-        Self {
-            input,
-            output,
-            is_client,
-            worker: None,
-            offset: 0,
-            kept: Vec::new(),
-            reading: None,
-            queue: VecDeque::new(),
-            writing: false,
-            dirty: false,
-            holder: None,
-            waiting: VecDeque::new(),
-            owed: VecDeque::new(),
-        }
-    }
 }
 
 struct Relay {
@@ -161,7 +142,7 @@ impl Relay {
             .stdout(Stdio::from(stdout_theirs))
             .spawn()?;
         self.children.push(child);
-        self.ends.push(End::new(stdout.into_raw_fd(), stdin.into_raw_fd(), false));
+        self.ends.push(End { input: stdout.into_raw_fd(), output: stdin.into_raw_fd(), ..End::default() });
         self.read(number);
         Ok(())
     }
@@ -189,7 +170,8 @@ impl Relay {
         let count = completion.result.max(0) as usize;
         match completion.token >> 32 {
             ACCEPT => {
-                self.ends.push(End::new(completion.result, completion.result, true));
+                let socket = completion.result;
+                self.ends.push(End { input: socket, output: socket, is_client: true, ..End::default() });
                 self.read(self.ends.len() - 1);
                 self.accept();
             }

@@ -7,8 +7,6 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
-use crate::options::Options;
-
 /// Who runs where. The daemon has a CPU for itself, as it mostly has in earnest; workers and clients share another one.
 ///
 /// Where all but one of them always sleep, in ping-pong, everything is on one CPU: a wake-up that crosses CPUs costs
@@ -24,12 +22,11 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// For a case that wants all on one CPU, or not.
-    pub fn choose(one_cpu: bool, options: &Options) -> Self {
-        let count = cpus();
-        match options.one_cpu.unwrap_or(one_cpu) {
-            false if count > 1 => Self { daemon: 0, workers: 1, clients: 1 },
-            _ => Self { daemon: count - 1, workers: count - 1, clients: count - 1 },
+    /// Everything on one CPU, or the daemon on one of its own where there are two.
+    pub fn choose(one_cpu: bool) -> Self {
+        match cpus() {
+            count if one_cpu || count == 1 => Self { daemon: count - 1, workers: count - 1, clients: count - 1 },
+            _ => Self { daemon: 0, workers: 1, clients: 1 },
         }
     }
 }
@@ -53,40 +50,28 @@ pub fn pin(process: u32, cpu: usize) -> io::Result<()> {
     Ok(sched_setaffinity(Pid::from_raw(process as i32), &set)?)
 }
 
-/// Lets all threads of a process run on every CPU.
-pub fn unpin(process: u32) -> io::Result<()> {
-    let mut all = CpuSet::new();
-    (0..cpus()).for_each(|cpu| all.set(cpu));
-    for thread in fs::read_dir(format!("/proc/{process}/task"))? {
-        let thread = thread?.file_name().to_str().and_then(|name| name.parse().ok()).and_then(Pid::from_raw);
-        sched_setaffinity(thread, &all)?;
-    }
-    Ok(())
-}
-
 /// A thousand clients need a thousand descriptors.
 pub fn allow_descriptors() -> io::Result<()> {
     let limit = getrlimit(Resource::Nofile);
     Ok(setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?)
 }
 
-/// The name of the CPU.
-pub fn cpu_name() -> String {
+/// CPU and kernel, for the head of a report.
+pub fn description() -> String {
+    let kernel = |file| fs::read_to_string(format!("/proc/sys/{file}")).unwrap_or_default().trim().to_owned();
     let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let field = |name: &str| {
         text.lines().find(|line| line.starts_with(name)).and_then(|line| line.split(": ").nth(1)).unwrap_or("?")
     };
-    format!("{} (family {}, model {})", field("model name"), field("cpu family"), field("model\t"))
-}
-
-/// The kernel's release.
-pub fn kernel() -> String {
-    fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned()
-}
-
-/// How TCP connections are paced.
-pub fn congestion_control() -> String {
-    fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control").unwrap_or_default().trim().to_owned()
+    format!(
+        "{} (family {}, model {}), {} CPUs, Linux {}, TCP congestion control {}",
+        field("model name"),
+        field("cpu family"),
+        field("model\t"),
+        cpus(),
+        kernel("kernel/osrelease"),
+        kernel("net/ipv4/tcp_congestion_control")
+    )
 }
 
 /// What the kernel has counted for a process, over all its threads.
@@ -114,6 +99,11 @@ impl Usage {
             usage.switches += voluntary + field(&status, "nonvoluntary_ctxt_switches:");
         }
         Ok(usage)
+    }
+
+    /// Microseconds on a CPU since `before`.
+    pub fn micros_since(self, before: Self) -> f64 {
+        self.since(before).cpu_nanos as f64 / 1e3
     }
 
     /// What has come since `before`.

@@ -13,35 +13,20 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::crowd::{Crowd, Heard};
-use crate::case::Transport;
-use crate::machine::{self, Placement, Usage};
-use crate::options::Options;
-use crate::round::median;
-use crate::server::{self, Address, Contestant, Server};
-use crate::web;
+use crate::harness::Harness;
+use crate::harness::address::{Address, Transport, free_port};
+use crate::harness::crowd::{Crowd, Heard};
+use crate::harness::machine::{self, Placement, Usage};
+use crate::harness::measure::{median, progress};
+use crate::harness::server::{Contestant, Server, target};
+use crate::harness::web;
+use crate::scenario::{Scenario, Table};
 
 const CLIENTS: usize = 32;
 /// Requests that each of them has in flight.
 const WINDOW: usize = 4;
 /// Bytes of a request.
 const BYTES: usize = 200;
-
-/// What one way came to.
-pub struct Gateway {
-    /// Which.
-    pub name: &'static str,
-    /// CPU of all its processes for a round trip, in microseconds: a median.
-    pub cpu_micros: f64,
-    /// Round trips a second: a median.
-    pub rate: f64,
-    /// Proportional memory of all its processes before the first connection, in MB.
-    pub base: f64,
-    /// What each connection adds, in MB, after it has talked.
-    pub each: f64,
-    /// Processes with all connections there.
-    pub processes: usize,
-}
 
 /// A way, while it runs.
 struct Way {
@@ -67,16 +52,9 @@ impl Running {
         }
     }
 
-    /// What is used by all processes that are there.
-    fn usage(&self) -> io::Result<Usage> {
-        machine::family(self.process()).into_iter().try_fold(Usage::default(), |sum, process| {
-            let one = Usage::of(process)?;
-            Ok(Usage {
-                cpu_nanos: sum.cpu_nanos + one.cpu_nanos,
-                switches: sum.switches + one.switches,
-                wakeups: sum.wakeups + one.wakeups,
-            })
-        })
+    /// CPU time of all processes that are there, in nanoseconds.
+    fn cpu(&self) -> io::Result<u64> {
+        machine::family(self.process()).into_iter().map(|process| Ok(Usage::of(process)?.cpu_nanos)).sum()
     }
 
     fn memory(&self) -> io::Result<u64> {
@@ -95,60 +73,74 @@ impl Drop for Other {
     }
 }
 
+/// The one that there is.
+pub fn scenario() -> Scenario {
+    Scenario::new("gateways", measure)
+}
+
 /// Measures all of them, in turn.
-pub fn measure(options: &Options) -> io::Result<Vec<Gateway>> {
-    let placement = &Placement::choose(false, options);
-    let packages = install().map_err(|why| eprintln!("\r\x1b[Kgateways: only the daemon is measured: {why}")).ok();
-    let daemon = |assignment, spares| {
-        let command = &options.bus;
-        let pool = json!({ "id": "bench", "command": command, "args": ["worker", "echo"], "instances": spares,
-                           "assignment": assignment, "max_instances": CLIENTS });
-        let pool = match assignment {
-            "dedicated" => pool,
-            _ => json!({ "id": "bench", "command": command, "args": ["worker", "echo"], "instances": 1 }),
-        };
-        let transport = Transport::WebSocket { ping_sec: 0 };
-        let server =
-            Server::start_with(Contestant::WebSocket, &json!({ "pools": [pool] }), transport, options, placement)?;
-        let address = server.address.clone();
-        Ok::<_, io::Error>((Running::Daemon(server), address))
+fn measure(harness: &Harness) -> io::Result<Vec<Table>> {
+    let mut ways = ways(harness)?;
+    let count = ways.len();
+    for round in 0..harness.rounds {
+        for turn in 0..count {
+            let way = &mut ways[(round + turn) % count];
+            progress(&format!("gateways, round {} of {}, {}", round + 1, harness.rounds, way.name));
+            way.round(harness).map_err(|error| io::Error::other(format!("{}: {error}", way.name)))?;
+        }
+    }
+    progress("");
+    let mut table = Table {
+        name: "gateways",
+        head: "32 clients with 4 requests of 200 B each in flight; CPU and memory (PSS) of all processes, workers \
+               included:\n\n\
+               | over WebSocket | CPU µs | messages/s | processes | MB before | MB a connection |\n\
+               |---|--:|--:|--:|--:|--:|",
+        rows: Vec::new(),
+        figures: Vec::new(),
     };
-    let mut ways = Vec::new();
-    let (server, address) = daemon("dedicated", 1)?;
-    ways.push(Way::new("stdio_bus, a worker for each connection", server, &address, placement)?);
+    for way in ways {
+        way.finish(&mut table)?;
+    }
+    Ok(vec![table])
+}
+
+fn ways(harness: &Harness) -> io::Result<Vec<Way>> {
+    let placement = Placement::choose(false);
+    let packages = install().map_err(|why| eprintln!("\r\x1b[Kgateways: only the daemon is measured: {why}")).ok();
+    let daemon = |name, pool| {
+        let transport = Transport::WebSocket { ping_sec: 0 };
+        let server = harness.start(Contestant::WebSocket, &[pool], transport, placement)?;
+        let address = server.address.clone();
+        Way::new(name, Running::Daemon(server), &address, placement)
+    };
+    let bus = harness.bus.display().to_string();
+    let mut dedicated = harness.echo("bench", 1);
+    dedicated["assignment"] = json!("dedicated");
+    dedicated["max_instances"] = json!(CLIENTS);
+    let mut ways = vec![daemon("stdio_bus, a worker for each connection", dedicated)?];
     if let Some(packages) = &packages {
         let script = packages.join("spawn-per-connection.mjs");
-        let (server, address) = node(&script, "/", placement, |port| {
-            vec![port.to_string(), options.bus.display().to_string(), "worker".to_owned(), "echo".to_owned()]
-        })?;
+        let (server, address) =
+            node(&script, "/", placement, |port| [port, &bus, "worker", "echo"].map(str::to_owned).to_vec())?;
         ways.push(Way::new("Node and ws, a worker for each connection", server, &address, placement)?);
     }
-    let (server, address) = daemon("round_robin", 1)?;
-    ways.push(Way::new("stdio_bus, one worker for all", server, &address, placement)?);
+    ways.push(daemon("stdio_bus, one worker for all", harness.echo("bench", 1))?);
     if let Some(packages) = &packages {
         let script = packages.join("node_modules/supergateway/dist/index.js");
-        let worker = format!("'{}' worker echo", options.bus.display());
+        let worker = format!("'{bus}' worker echo");
         let (server, address) = node(&script, "/message", placement, |port| {
-            ["--stdio", &worker, "--outputTransport", "ws", "--logLevel", "none", "--port", &port.to_string()]
+            ["--stdio", &worker, "--outputTransport", "ws", "--logLevel", "none", "--port", port]
                 .map(str::to_owned)
                 .to_vec()
         })?;
         ways.push(Way::new("supergateway, one worker for all", server, &address, placement)?);
     }
-    let count = ways.len();
-    for round in 0..options.rounds {
-        for turn in 0..count {
-            let way = &mut ways[(round + turn) % count];
-            eprint!("\r\x1b[Kgateways, round {} of {}, {}", round + 1, options.rounds, way.name);
-            way.round(options).map_err(|error| io::Error::other(format!("{}: {error}", way.name)))?;
-        }
-    }
-    eprint!("\r\x1b[K");
-    ways.into_iter().map(Way::finish).collect()
+    Ok(ways)
 }
 
 impl Way {
-    fn new(name: &'static str, running: Running, address: &Address, placement: &Placement) -> io::Result<Self> {
+    fn new(name: &'static str, running: Running, address: &Address, placement: Placement) -> io::Result<Self> {
         let base = running.memory()?;
         let mut crowd = Crowd::new()?;
         for _ in 0..CLIENTS {
@@ -163,12 +155,11 @@ impl Way {
         Ok(way)
     }
 
-    fn round(&mut self, options: &Options) -> io::Result<()> {
-        self.talk(options.warm_up)?;
-        let (before, begun) = (self.running.usage()?, Instant::now());
-        let done = self.talk(options.round)? as f64;
-        let used = self.running.usage()?.since(before);
-        self.cpu_micros.push(used.cpu_nanos as f64 / 1e3 / done);
+    fn round(&mut self, harness: &Harness) -> io::Result<()> {
+        self.talk(harness.warm_up)?;
+        let (before, begun) = (self.running.cpu()?, Instant::now());
+        let done = self.talk(harness.round)? as f64;
+        self.cpu_micros.push((self.running.cpu()? - before) as f64 / 1e3 / done);
         self.rates.push(done / begun.elapsed().as_secs_f64());
         Ok(())
     }
@@ -213,16 +204,19 @@ impl Way {
         Ok(done)
     }
 
-    fn finish(self) -> io::Result<Gateway> {
-        let memory = self.running.memory()?;
-        Ok(Gateway {
-            name: self.name,
-            cpu_micros: median(self.cpu_micros),
-            rate: median(self.rates),
-            base: self.base as f64 / 1e6,
-            each: memory.saturating_sub(self.base) as f64 / 1e6 / CLIENTS as f64,
-            processes: machine::family(self.running.process()).len(),
-        })
+    /// Adds what it came to: medians, proportional memory before the first connection and what each connection adds
+    /// after it has talked, and processes with all of them there.
+    fn finish(self, table: &mut Table) -> io::Result<()> {
+        let (name, cpu, rate) = (self.name, median(self.cpu_micros), median(self.rates));
+        let processes = machine::family(self.running.process()).len();
+        let added = self.running.memory()?.saturating_sub(self.base);
+        let (base, each) = (self.base as f64 / 1e6, added as f64 / 1e6 / CLIENTS as f64);
+        table.rows.push(format!("| {name} | {cpu:.1} | {rate:.0} | {processes} | {base:.1} | {each:.2} |"));
+        table.figures.push(json!({
+            "way": name, "cpu_micros": cpu, "messages_per_second": rate, "processes": processes, "megabytes": base,
+            "megabytes_a_connection": each,
+        }));
+        Ok(())
     }
 }
 
@@ -271,12 +265,12 @@ fn request(client: usize, number: u64) -> String {
 fn node(
     script: &Path,
     path: &'static str,
-    placement: &Placement,
-    arguments: impl FnOnce(u16) -> Vec<String>,
+    placement: Placement,
+    arguments: impl FnOnce(&str) -> Vec<String>,
 ) -> io::Result<(Running, Address)> {
-    let port = server::free_port()?;
+    let port = free_port()?;
     let mut command = Command::new("node");
-    command.arg(script).args(arguments(port));
+    command.arg(script).args(arguments(&port.to_string()));
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     machine::pin(0, placement.daemon)?;
     let child = command.spawn();
@@ -298,7 +292,7 @@ fn node(
 /// Why not, in words.
 fn install() -> Result<PathBuf, String> {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/throughput/gateways");
-    let packages = server::target().join("bench/gateways");
+    let packages = target().join("bench/gateways");
     let copied = |name: &str| -> io::Result<bool> {
         let (from, to) = (fs::read(sources.join(name))?, packages.join(name));
         let is_new = fs::read(&to).ok().as_ref() != Some(&from);

@@ -1,0 +1,121 @@
+//! Polite clients: each has one request under way, and goes before everybody else of its CPU, so that what it waits for
+//! is the part of the daemon and its workers, and not the scheduler's.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use serde_json::{Value, json};
+
+use super::address::Address;
+use super::client::Client;
+use super::measure::{self, joined};
+
+/// How long a polite client waits after an answer before it asks again.
+const BREAK: Duration = Duration::from_millis(5);
+/// A request that takes longer has been kept waiting.
+const PROMPT: Duration = Duration::from_millis(20);
+
+/// What a polite client came to, which has one request under way at a time.
+pub struct Waits {
+    times: Histogram<u64>,
+    /// Requests that got a result.
+    pub results: usize,
+    /// Requests that got an error.
+    pub errors: usize,
+    /// The time of all requests that took more than 20 ms.
+    pub in_all: Duration,
+    /// The time of the one that took longest.
+    pub longest: Duration,
+    /// The time of the first one: a newcomer's.
+    pub first: Duration,
+    /// Whether the last one had no answer when it was over.
+    pub unanswered: bool,
+}
+
+impl Waits {
+    /// Milliseconds.
+    pub fn quantile(&self, quantile: f64) -> f64 {
+        self.times.value_at_quantile(quantile) as f64 / 1e6
+    }
+
+    /// p50 and p99 in milliseconds; what has no answer counts as if it came now.
+    pub fn middle_and_tail(&self) -> [f64; 2] {
+        [self.quantile(0.5), self.quantile(0.99)]
+    }
+
+    /// For the record.
+    pub fn figures(&self) -> Value {
+        json!({
+            "p50_millis": self.quantile(0.5), "p99_millis": self.quantile(0.99), "results": self.results,
+            "errors": self.errors, "seconds_above_20_millis": self.in_all.as_secs_f64(),
+            "longest_seconds": self.longest.as_secs_f64(), "first_seconds": self.first.as_secs_f64(),
+            "unanswered": self.unanswered,
+        })
+    }
+}
+
+/// A polite client asks a pool until `done` says so, which hears when the first answer came. What is under way then may
+/// take until `until`.
+pub fn polite(
+    address: &Address,
+    pool: &str,
+    until: Instant,
+    done: impl Fn(Option<Instant>) -> bool,
+) -> io::Result<Waits> {
+    let mut client = Client::connect(address)?;
+    let mut waits = Waits {
+        times: measure::histogram(),
+        results: 0,
+        errors: 0,
+        in_all: Duration::ZERO,
+        longest: Duration::ZERO,
+        first: Duration::ZERO,
+        unanswered: false,
+    };
+    let asks = || -> io::Result<()> {
+        let mut first = None;
+        for id in 0.. {
+            if done(first) || Instant::now() >= until {
+                break;
+            }
+            let began = Instant::now();
+            let answer = client.ask(id, "m", pool, until).and_then(|()| client.answer(id, until));
+            let time = began.elapsed();
+            if first.is_none() {
+                first = Some(Instant::now());
+                waits.first = time;
+            }
+            waits.times.saturating_record(time.as_nanos() as u64);
+            waits.longest = waits.longest.max(time);
+            if time > PROMPT {
+                waits.in_all += time;
+            }
+            match answer {
+                Ok(answer) if answer.get("result").is_some() => waits.results += 1,
+                Ok(_) => waits.errors += 1,
+                Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+                    waits.unanswered = true;
+                    break;
+                }
+                Err(error) => return Err(error),
+            }
+            std::thread::sleep(BREAK);
+        }
+        Ok(())
+    };
+    measure::first(asks).map(|()| waits)
+}
+
+/// One polite client for each of the pools "shared" and "own", at the same time.
+pub fn polite_pair(
+    address: &Address,
+    until: Instant,
+    done: impl Fn(Option<Instant>) -> bool + Sync,
+) -> io::Result<[Waits; 2]> {
+    let done = &done;
+    std::thread::scope(|scope| {
+        let [first, second] = ["shared", "own"].map(|pool| scope.spawn(move || polite(address, pool, until, done)));
+        Ok([joined(first.join())?, joined(second.join())?])
+    })
+}

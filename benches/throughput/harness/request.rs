@@ -1,0 +1,45 @@
+//! Requests of one length, of which only the id changes.
+
+/// Every request and every answer to it begin with this, and then comes an id of [`ID_LEN`] digits.
+pub const HEAD: &str = r#"{"jsonrpc":"2.0","id":"#;
+/// Digits of an id.
+pub const ID_LEN: usize = 10;
+/// Ids of one client before they begin again.
+pub const IDS: u64 = 100_000;
+/// Bytes of a session's name.
+pub const SESSION_LEN: usize = 9;
+
+/// The name of a client's session.
+pub fn session(client: usize) -> String {
+    format!("sess-{client:04}")
+}
+
+/// What a request of a client looks like; the id is written over its first digits each time. Request and answer of the
+/// echo worker have the same length: a member that the worker ignores makes up for the difference.
+pub fn request(client: usize, bytes: usize) -> Vec<u8> {
+    let mut text = format!(
+        r#"{HEAD}{:0ID_LEN$},"sessionId":"{}","method":"bench/echo","wait":0,"params":{{"text":""#,
+        0,
+        session(client)
+    );
+    let end = "\"}}\n";
+    let rest = bytes.checked_sub(text.len() + end.len()).expect("a request has room for its members");
+    let words = "the quick brown fox jumps over the lazy dog ";
+    text.extend(words.chars().cycle().skip(text.len() % words.len()).take(rest));
+    text.push_str(end);
+    text.into_bytes()
+}
+
+/// Writes the id of a client's request number `number` over the one that stands in `request`.
+pub fn set_id(request: &mut [u8], client: usize, number: u64) {
+    let mut id = id(client, number);
+    for digit in request[HEAD.len()..HEAD.len() + ID_LEN].iter_mut().rev() {
+        *digit = b'0' + (id % 10) as u8;
+        id /= 10;
+    }
+}
+
+/// No two clients ever use the same id: not every daemon could tell them apart.
+pub fn id(client: usize, number: u64) -> u64 {
+    1_000_000_000 + client as u64 * IDS + number % IDS
+}

@@ -1,0 +1,158 @@
+//! The processes that are measured: each contestant is started with the same arguments, the same workers and the same
+//! configuration file, and told where to run.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::address::Address;
+use super::admin::Scraper;
+use super::machine::{self, Placement};
+
+/// Who is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Contestant {
+    /// The daemon of this project.
+    Bus,
+    /// The same with an admin listener that nobody asks.
+    Admin,
+    /// The same with one that is scraped each second.
+    Scraped,
+    /// The floor.
+    Relay,
+    /// The daemon that `STDIO_BUS_PEER` names.
+    Peer,
+    /// The daemon of this project, spoken to over WebSocket.
+    WebSocket,
+}
+
+impl Contestant {
+    /// For the table.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Bus => "stdio_bus",
+            Self::Admin => "with admin",
+            Self::Scraped => "scraped",
+            Self::Relay => "relay",
+            Self::Peer => "peer",
+            Self::WebSocket => "WebSocket",
+        }
+    }
+}
+
+/// A running contestant.
+pub struct Server {
+    child: Child,
+    /// Where clients connect.
+    pub address: Address,
+    /// Where its admin listener is, if it has one.
+    pub admin: PathBuf,
+    scraper: Option<Scraper>,
+    files: PathBuf,
+    /// How long it took until a connection succeeded.
+    pub started_in: Duration,
+}
+
+impl Server {
+    /// Starts a contestant, and waits until it listens.
+    pub fn launch(
+        who: Contestant,
+        mut command: Command,
+        last_arguments: Vec<OsString>,
+        address: Address,
+        files: PathBuf,
+        placement: Placement,
+    ) -> io::Result<Self> {
+        match &address {
+            Address::Tcp(port) => command.arg("--tcp").arg(format!("127.0.0.1:{port}")),
+            Address::Unix(path) => command.arg("--unix").arg(path),
+            // Its listener is in the configuration.
+            Address::WebSocket { .. } => &mut command,
+        };
+        let admin = files.join("admin");
+        if matches!(who, Contestant::Admin | Contestant::Scraped) {
+            command.arg("--admin").arg(&admin);
+        }
+        let log = File::create(files.join("log"))?;
+        command.args(last_arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        machine::pin(0, placement.daemon)?;
+        let began = Instant::now();
+        let child = command.spawn();
+        machine::pin(0, placement.clients)?;
+        let mut server = Self { child: child?, address, admin, scraper: None, files, started_in: Duration::ZERO };
+        while server.address.connect().is_err() {
+            if began.elapsed() > Duration::from_secs(10) || server.child.try_wait()?.is_some() {
+                let log = fs::read_to_string(server.files.join("log"))?;
+                return Err(io::Error::other(format!("{command:?} does not listen:\n{log}")));
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        server.started_in = began.elapsed();
+        // Workers inherit the daemon's CPU; they are given their own once they are there.
+        std::thread::sleep(Duration::from_millis(50));
+        for worker in server.workers() {
+            machine::pin(worker, placement.workers)?;
+        }
+        if who == Contestant::Scraped {
+            server.scraper = Some(Scraper::of(server.admin.clone()));
+        }
+        Ok(server)
+    }
+
+    /// Its process id.
+    pub fn process(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Its workers' process ids.
+    pub fn workers(&self) -> Vec<u32> {
+        machine::children(self.process())
+    }
+
+    /// What it wrote to stderr.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.files.join("log")).unwrap_or_default()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.scraper = None;
+        // The workers end with their daemon, however it ends.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = fs::remove_dir_all(&self.files);
+    }
+}
+
+/// A directory for one server's files.
+pub fn scratch() -> io::Result<PathBuf> {
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    let path = std::env::temp_dir().join(format!("stdio_bus-bench-{}-{count}", std::process::id()));
+    fs::create_dir(&path)?;
+    Ok(path)
+}
+
+/// The directory of build products.
+pub fn target() -> PathBuf {
+    let program = Path::new(env!("CARGO_BIN_EXE_stdio_bus"));
+    program.ancestors().nth(2).unwrap_or(Path::new("target")).to_path_buf()
+}
+
+/// This program, which is a helper or a worker as well.
+pub fn this_program() -> PathBuf {
+    std::env::current_exe().expect("the kernel knows it")
+}
+
+/// A pool of workers that take so many microseconds for a line.
+pub fn agents(id: &str, instances: usize, micros: u64) -> Value {
+    let args = ["be-agent-worker".to_owned(), micros.to_string()];
+    json!({ "id": id, "command": this_program(), "args": args, "instances": instances })
+}

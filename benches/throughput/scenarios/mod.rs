@@ -1,0 +1,27 @@
+//! All that can be measured: one file each, which knows the harness and no other scenario.
+
+mod admin;
+mod attacks;
+pub mod fairness;
+mod gateways;
+pub mod handshakes;
+mod idle;
+mod race;
+pub mod websocket_idle;
+
+use crate::scenario::Scenario;
+
+/// In the order in which they run.
+pub fn all() -> Vec<Scenario> {
+    race::scenarios()
+        .chain([fairness::scenario()])
+        .chain(attacks::scenarios())
+        .chain([idle::scenario(), admin::scenario()])
+        .collect()
+}
+
+/// Those of WebSocket, which run instead if they are asked for.
+pub fn websocket() -> Vec<Scenario> {
+    let others = [websocket_idle::scenario(), handshakes::scenario(), gateways::scenario()];
+    race::beside_tcp().chain(others).collect()
+}

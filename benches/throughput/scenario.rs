@@ -6,12 +6,15 @@ use serde_json::{Value, json};
 
 use crate::harness::Harness;
 
+/// Of several tables the first one is complete for now, the others may wait for rows of other scenarios.
+type Run = dyn Fn(&Harness) -> io::Result<Vec<Table>>;
+
 /// One row of what there is to measure.
 pub struct Scenario {
     /// For the table and the command line.
     pub name: &'static str,
-    /// Measures it. Of several tables the first one is complete for now, the others may wait for rows of other scenarios.
-    pub run: Box<dyn Fn(&Harness) -> io::Result<Vec<Table>>>,
+    /// Measures it.
+    pub run: Box<Run>,
 }
 
 impl Scenario {

@@ -12,18 +12,15 @@ mod command;
 mod document;
 mod doubt;
 mod keys;
+mod load;
 mod read;
 mod users;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs::{self, File};
-use std::io::{self, Read};
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, poll};
 use thiserror::Error;
 
 use crate::address::{Address, is_loopback};
@@ -413,70 +410,6 @@ fn lines(origin: &str, problems: &[Problem], omitted: usize) -> String {
 }
 
 impl Config {
-    /// Reads a configuration file; a pipe will do as well.
-    pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        let origin = path.display().to_string();
-        let read = || -> Result<Vec<u8>, String> {
-            let explain = |error: io::Error| match error.kind() {
-                io::ErrorKind::NotFound => "the file does not exist; start without --config for two built-in echo \
-                                            workers, or begin with config/minimal.json"
-                    .to_owned(),
-                _ => command::reason(&error),
-            };
-            if fs::metadata(path).map_err(explain)?.is_dir() {
-                return Err("is a directory; name the file in it".to_owned());
-            }
-            read_all(File::open(path).map_err(explain)?)
-        };
-        match read() {
-            Ok(bytes) => Self::from_bytes(&bytes, &origin),
-            Err(message) => Err(ConfigError::Unreadable { origin, message }),
-        }
-    }
-
-    /// Reads a configuration from a descriptor that the parent process passed, up to its end, and closes it.
-    ///
-    /// To be called before anything else is opened, so that the number cannot mean a descriptor of our own.
-    /// # Safety
-    /// Nobody else in this process owns or uses the descriptor.
-    pub unsafe fn from_fd(number: RawFd) -> Result<Self, ConfigError> {
-        let origin = if number == 0 { "stdin".to_owned() } else { format!("fd {number}") };
-        let unreadable = |message: String| ConfigError::Unreadable { origin: origin.clone(), message };
-        if number < 0 || number == 1 || number == 2 {
-            return Err(unreadable("cannot carry a configuration; pass 3 or above".to_owned()));
-        }
-        // SAFETY: F_GETFD takes no pointer and is defined for every number; it fails with EBADF for one that is closed.
-        if unsafe { libc::fcntl(number, libc::F_GETFD) } == -1 {
-            return Err(unreadable(
-                "is not open; the parent process has to pass it on (pass_fds in Python, stdio in Node)".to_owned(),
-            ));
-        }
-        // SAFETY: the descriptor is open, and nobody else owns it, as promised by the caller.
-        let descriptor = unsafe { OwnedFd::from_raw_fd(number) };
-        let bytes = read_all(File::from(descriptor)).map_err(unreadable)?;
-        Self::from_bytes(&bytes, &origin)
-    }
-
-    /// Reads a configuration from memory; `origin` is how messages call it.
-    pub fn from_bytes(bytes: &[u8], origin: &str) -> Result<Self, ConfigError> {
-        // A byte order mark is how some editors begin UTF-8.
-        let bytes = bytes.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(bytes);
-        if bytes.trim_ascii().is_empty() {
-            let message = "is empty; the least is {\"pools\":[{\"id\":\"echo\",\"command\":\"cat\",\"instances\":1}]}";
-            return Err(ConfigError::Unreadable { origin: origin.to_owned(), message: message.to_owned() });
-        }
-        let invalid =
-            |(problems, omitted, format)| ConfigError::Invalid { origin: origin.to_owned(), problems, omitted, format };
-        let text = str::from_utf8(bytes).map_err(|error| {
-            let valid = str::from_utf8(&bytes[..error.valid_up_to()]).unwrap_or_default();
-            let (line, column) = document::place(valid);
-            let hint = Some("save the file as UTF-8".to_owned());
-            let message = "is not UTF-8".to_owned();
-            invalid((vec![Problem { line, column, path: String::new(), message, hint }], 0, LogFormat::default()))
-        })?;
-        read::config(text, origin).map_err(invalid)
-    }
-
     /// What runs without a configuration: two built-in echo workers, started from the daemon's own program file.
     pub fn embedded(program: &Path) -> Self {
         let core = settings::Pool {
@@ -691,27 +624,6 @@ fn same_place(one: &Listen, other: &Listen) -> bool {
         }
         (Listen::Unix { path, .. }, Listen::Unix { path: other_path, .. }) => path == other_path,
         _ => false,
-    }
-}
-
-/// Everything up to the end of the file, which may be a pipe that does not block.
-fn read_all(mut file: File) -> Result<Vec<u8>, String> {
-    let mut bytes = Vec::new();
-    loop {
-        let room = (MAX_CONFIG_BYTES + 1 - bytes.len()) as u64;
-        match file.by_ref().take(room).read_to_end(&mut bytes) {
-            Ok(_) if bytes.len() > MAX_CONFIG_BYTES => {
-                return Err(format!("is larger than {MAX_CONFIG_BYTES} bytes; is it really a configuration?"));
-            }
-            Ok(_) => return Ok(bytes),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                match poll(&mut [PollFd::new(&file, PollFlags::IN)], None) {
-                    Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                    Err(errno) => return Err(command::reason(&errno.into())),
-                }
-            }
-            Err(error) => return Err(command::reason(&error)),
-        }
     }
 }
 

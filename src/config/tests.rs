@@ -1,7 +1,8 @@
 //! What a person sees of the configuration: what is accepted, what is refused, and how the refusal reads.
 
 use std::collections::BTreeSet;
-use std::io::Write;
+use std::fs;
+use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::fd::IntoRawFd;
 use std::os::unix::net::UnixStream;

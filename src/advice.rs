@@ -5,15 +5,15 @@ use std::ffi::OsString;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-/// Adds the tip, if there is one. The first of `arguments` is the program's name.
-pub(crate) fn advise(mut error: clap::Error, arguments: &[OsString]) -> clap::Error {
+/// Adds the tip, if there is one, to an error of `parser`. The first of `arguments` is the program's name.
+pub(crate) fn advise(mut error: clap::Error, arguments: &[OsString], mut parser: clap::Command) -> clap::Error {
     let of = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => text.clone(),
         _ => String::new(),
     };
     let first = arguments.get(1).and_then(|argument| argument.to_str()).unwrap_or_default();
     let tip = match error.kind() {
-        ErrorKind::InvalidSubcommand => Some(of_command(first, &of(ContextKind::InvalidSubcommand))),
+        ErrorKind::InvalidSubcommand => Some(of_command(first, &of(ContextKind::InvalidSubcommand), &parser)),
         ErrorKind::UnknownArgument => of_argument(first, &of(ContextKind::InvalidArg)),
         _ => None,
     };
@@ -21,13 +21,13 @@ pub(crate) fn advise(mut error: clap::Error, arguments: &[OsString]) -> clap::Er
     error.remove(ContextKind::SuggestedSubcommand);
     if error.remove(ContextKind::SuggestedArg).is_some() && first.starts_with('-') {
         // It was that of the argument that is not meant.
-        error.insert(ContextKind::Usage, ContextValue::StyledStr(crate::cli::command().render_usage()));
+        error.insert(ContextKind::Usage, ContextValue::StyledStr(parser.render_usage()));
     }
     error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
     error
 }
 
-fn of_command(first: &str, verb: &str) -> String {
+fn of_command(first: &str, verb: &str, parser: &clap::Command) -> String {
     match (first, verb) {
         ("kill", _) if first != verb => format!("to close a client: stdio_bus kill client {verb}"),
         ("restart", _) if first != verb => format!("to have a worker replaced: stdio_bus restart worker {verb}"),
@@ -41,8 +41,7 @@ fn of_command(first: &str, verb: &str) -> String {
         (_, "version") => "for the version: stdio_bus --version".to_owned(),
         _ if is_file(verb) => format!("to run a configuration: stdio_bus --config {verb}"),
         _ => {
-            let command = crate::cli::command();
-            let commands: Vec<&str> = command.get_subcommands().map(clap::Command::get_name).collect();
+            let commands: Vec<&str> = parser.get_subcommands().map(clap::Command::get_name).collect();
             format!("the commands are {}; the daemon itself needs none", commands.join(", "))
         }
     }

@@ -166,7 +166,7 @@ where
     I::Item: Into<OsString> + Clone,
 {
     let arguments: Vec<OsString> = arguments.into_iter().map(Into::into).collect();
-    Ok(match CommandLine::try_parse_from(&arguments).map_err(|error| advice::advise(error, &arguments))? {
+    Ok(match CommandLine::try_parse_from(&arguments).map_err(|error| advice::advise(error, &arguments, command()))? {
         CommandLine { command: Some(Verb::Worker { name }), .. } => Command::Worker(name),
         CommandLine { command: Some(Verb::Acp { connect, token_file, ca_file }), .. } => {
             let options = bridge::Options::new(connect, token_file, ca_file);

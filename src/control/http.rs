@@ -7,7 +7,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixStream};
 use std::time::Duration;
 
+use serde_json::Value;
+
 use crate::address::Address;
+use crate::error::StartError;
 use crate::http1::{Error, Event, Head, Method, ResponseReader};
 
 /// How long the daemon may take for the connection, and for each part of its answer.
@@ -46,10 +49,26 @@ pub(super) struct Answer {
     pub body: String,
 }
 
+/// An answer's body as JSON.
+pub(super) fn parsed(body: &str) -> Result<Value, StartError> {
+    serde_json::from_str(body).map_err(|error| StartError::io("understand the answer")(error.into()))
+}
+
 trait Stream: Read + Write {}
 impl<S: Read + Write> Stream for S {}
 
 impl Server {
+    /// The body of a good answer.
+    pub(super) fn body(&self, ask: &Ask) -> Result<String, StartError> {
+        let doing = format!("ask the daemon at {}", self.address);
+        let answer = self.ask(ask).map_err(StartError::io(&doing))?;
+        if answer.status < 400 {
+            return Ok(answer.body);
+        }
+        let doing = format!("do that: {} answers with {}", self.address, answer.status);
+        Err(StartError::io(&doing)(io::Error::other(answer.body.trim_end().to_owned())))
+    }
+
     /// Asks, and waits for the whole answer.
     pub(super) fn ask(&self, ask: &Ask) -> io::Result<Answer> {
         let (mut stream, host) = self.connect()?;

@@ -8,15 +8,14 @@ mod http;
 mod text;
 mod watch;
 
-use std::io::{self, Write};
+use std::io;
 use std::path::PathBuf;
-
-use serde_json::Value;
 
 use crate::address::Address;
 use crate::error::{StartError, exit};
 use crate::visible;
-use http::{Ask, Server};
+use http::{Ask, Server, parsed};
+use text::say;
 
 /// The variable that says where the daemon is, where `--admin` does not.
 pub const ADDRESS_VARIABLE: &str = "STDIO_BUS_ADMIN";
@@ -63,15 +62,15 @@ pub fn run(whom: &Whom, question: &Question) -> Result<u8, StartError> {
     let written = match question {
         Question::Status { watch: true } => watch::watch(&server, whom.json)?,
         Question::Status { watch: false } => {
-            let body = ask(&server, &Ask::get("/status.json"))?;
+            let body = server.body(&Ask::get("/status.json"))?;
             if whom.json { say(&visible::json(&body)) } else { say(&text::status(&parsed(&body)?, None)) }
         }
         Question::Show { table } => {
-            let body = ask(&server, &Ask::get(&format!("/{table}.json")))?;
+            let body = server.body(&Ask::get(&format!("/{table}.json")))?;
             if whom.json { say(&visible::json(&body)) } else { say(&text::table(&parsed(&body)?[table], "nothing")) }
         }
         Question::Act { target } => {
-            let said = ask(&server, &Ask::post(target))?;
+            let said = server.body(&Ask::post(target))?;
             let as_json = || format!("{}\n", serde_json::json!({ "said": said.trim_end() }));
             if whom.json { say(&visible::json(&as_json())) } else { say(&said) }
         }
@@ -103,29 +102,8 @@ fn server(whom: &Whom) -> Result<Server, StartError> {
     Ok(Server { address, token: token_file.map(read).transpose()? })
 }
 
-/// The body of a good answer.
-fn ask(server: &Server, ask: &Ask) -> Result<String, StartError> {
-    let doing = format!("ask the daemon at {}", server.address);
-    let answer = server.ask(ask).map_err(StartError::io(&doing))?;
-    if answer.status < 400 {
-        return Ok(answer.body);
-    }
-    let doing = format!("do that: {} answers with {}", server.address, answer.status);
-    Err(StartError::io(&doing)(io::Error::other(answer.body.trim_end().to_owned())))
-}
-
 /// A value as it stands in the query of a target.
 pub(crate) fn escaped_value(value: &str) -> String {
     let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"/-._~:@".contains(byte);
     value.bytes().map(|byte| if plain(&byte) { (byte as char).to_string() } else { format!("%{byte:02X}") }).collect()
-}
-
-fn parsed(body: &str) -> Result<Value, StartError> {
-    serde_json::from_str(body).map_err(|error| StartError::io("understand the answer")(error.into()))
-}
-
-fn say(text: &str) -> io::Result<()> {
-    let mut stdout = io::stdout().lock();
-    stdout.write_all(text.as_bytes())?;
-    stdout.flush()
 }

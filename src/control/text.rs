@@ -2,6 +2,7 @@
 //! terminal obeys what it is shown.
 
 use std::fmt::Write as _;
+use std::io::{self, Write};
 
 use serde_json::{Map, Value};
 
@@ -192,6 +193,13 @@ pub(super) fn status(now: &Value, before: Option<&Value>) -> String {
 fn difference(now: &Value, before: Option<&Value>, path: &[&str]) -> f64 {
     let of = |value: &Value| path.iter().fold(value, |value, key| &value[*key]).as_f64().unwrap_or_default();
     of(now) - before.map(of).unwrap_or_default()
+}
+
+/// Writes to stdout at once.
+pub(super) fn say(text: &str) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(text.as_bytes())?;
+    stdout.flush()
 }
 
 #[cfg(test)]

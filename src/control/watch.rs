@@ -3,8 +3,8 @@
 use std::io::{self, IsTerminal};
 use std::time::Duration;
 
-use super::http::{Ask, Server};
-use super::{ask, parsed, say, text};
+use super::http::{Ask, Server, parsed};
+use super::text::{self, say};
 use crate::error::StartError;
 use crate::visible;
 
@@ -16,7 +16,7 @@ const REDRAW: &str = "\u{1b}[H\u{1b}[J";
 pub(super) fn watch(server: &Server, json: bool) -> Result<io::Result<()>, StartError> {
     let mut before = None;
     loop {
-        let body = ask(server, &Ask::get("/status.json"))?;
+        let body = server.body(&Ask::get("/status.json"))?;
         let now = parsed(&body)?;
         let shown = match size() {
             _ if json => visible::json(&now.to_string()).into_owned() + "\n",

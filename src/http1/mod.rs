@@ -38,12 +38,6 @@ pub use body::Framing;
 pub use error::Error;
 pub use fields::{Fields, Twice, is_word, printable};
 pub use head::{Method, Request, Response, ascii};
-pub use reader::{Event, HeadReader, Limits, RequestReader, ResponseReader};
+pub use reader::{Event, HeadReader, LONGEST_ANSWER, LONGEST_HEAD, Limits, RequestReader, ResponseReader};
 pub use status::Status;
 pub use write::{CONTINUE, Head, chunk};
-
-/// Longest head of a request in bytes, with the empty line at its end, and most fields of it.
-pub const LONGEST_HEAD: usize = 8 * 1024;
-const MOST_FIELDS: usize = 64;
-/// Longest head of an answer in bytes.
-pub const LONGEST_ANSWER: usize = 16 * 1024;

@@ -6,8 +6,13 @@ use std::time::Duration;
 use super::body::{Body, Piece};
 use super::error::Error;
 use super::head::{Found, Method, Request, Response, Search};
-use super::{LONGEST_ANSWER, LONGEST_HEAD, MOST_FIELDS};
 use crate::bus::port::Moment;
+
+/// Longest head of a request in bytes, with the empty line at its end, and most fields of it.
+pub const LONGEST_HEAD: usize = 8 * 1024;
+const MOST_FIELDS: usize = 64;
+/// Longest head of an answer in bytes.
+pub const LONGEST_ANSWER: usize = 16 * 1024;
 
 /// What comes next on a connection. `H` is the head of a request or of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,6 +8,7 @@
 //! has at most one turn; what comes for a turn that is over is dropped.
 
 mod archive;
+mod disk;
 mod room;
 #[cfg(test)]
 mod trial;
@@ -30,7 +31,7 @@ use super::convert::{Request, assistant_message, has_images, request_body, user_
 use super::dialect::Dialect;
 use super::envelope::Envelope;
 use super::errors::Failure;
-use super::history::Entry;
+use super::history::{Entry, Header};
 use super::json::{Reader, push_string, scalar_token};
 use super::mend::mend;
 use super::models::Model;
@@ -41,8 +42,8 @@ use super::session::{Exchange, Session, TurnId};
 use super::sessions::{End, Sessions};
 use super::window::{self, Overflow, USUAL_RATE, budget, weight};
 
-use archive::Pending;
-pub use archive::{ToKeep, ToStore};
+use disk::Pending;
+pub use disk::{ToKeep, ToStore};
 
 /// Bytes of an answer that are held while the reader is slow; a turn that holds more stops reading its stream.
 pub const MOST_HELD: usize = 16 << 10;
@@ -114,6 +115,19 @@ struct Turn {
     /// The images of the turns before were left out after the endpoint had refused them.
     is_blind: bool,
     ending: Option<Ending>,
+}
+
+impl Turn {
+    /// The first line of its session's file.
+    fn header(&self, session: &Session) -> Header {
+        Header {
+            version: 1,
+            session_id: self.session_id.to_string(),
+            cwd: session.cwd.to_string(),
+            model: self.model.to_string(),
+            options: session.chosen.clone(),
+        }
+    }
 }
 
 /// The models to choose from.
@@ -897,7 +911,7 @@ impl Agent {
         // ACP: what was refused, and the refusal, are not part of the next prompt. Of an empty answer (a call of a
         // tool that was not offered, perhaps) nothing can be remembered that endpoints would take back.
         let exchange = (!is_refusal && !is_empty).then(exchange);
-        let header = (self.keeps_history && session.stored == 0).then(|| archive::header(turn, session));
+        let header = (self.keeps_history && session.stored == 0).then(|| turn.header(session));
         if let Some(tools) = &ending.tools {
             turn.say_aside(&tools_text(tools), &mut self.outbox, &mut *self.dice);
         }

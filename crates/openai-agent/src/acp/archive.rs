@@ -10,47 +10,16 @@ use simd_json::prelude::*;
 use simd_json::tape::Value;
 use stdio_bus_base::calendar::to_the_second;
 
-use super::{Agent, Effect, LONGEST_PIECE, Outcome, Turn, directory, floor, push_text, push_title, text};
+use super::disk::{Pending, ToKeep};
+use super::{Agent, Effect, LONGEST_PIECE, Outcome, directory, floor, push_text, push_title, text};
 use crate::config::{Level, ListScope};
-use crate::history::{Appended, Choice, Entry, Header, Listed, Look, Stored};
+use crate::history::{Appended, Header, Listed, Look, Stored};
 use crate::json::{Reader, quoted};
 use crate::rpc::{Reply, RpcError, UPDATE_TAIL, push_error, push_result, update_head};
 use crate::session::{Exchange, Session, TurnId};
 
 /// Sessions in one page of a list.
 const PAGE: usize = 100;
-
-/// What a turn needs to be stored.
-#[derive(Debug)]
-pub struct ToStore {
-    /// The session.
-    pub session_id: String,
-    /// The first line of its file, if there is none yet.
-    pub header: Option<Header>,
-    /// Bytes of its file known here.
-    pub known: u64,
-    /// The line to add.
-    pub entry: Entry,
-}
-
-/// What a choice needs to be stored.
-#[derive(Debug, PartialEq, Eq)]
-pub struct ToKeep {
-    /// The session.
-    pub session_id: String,
-    /// Bytes of its file known here.
-    pub known: u64,
-    /// What was chosen.
-    pub choice: Choice,
-}
-
-/// What the agent asks the disk for, waiting for the answer.
-pub(super) enum Pending {
-    Load { reply: Reply, session_id: String, cwd: String, replay: bool },
-    List { reply: Reply, cwd: Option<String>, cursor: usize },
-    Keep { session_id: String, answer: Option<(Reply, Json)> },
-    Delete { reply: Reply },
-}
 
 impl Agent {
     pub(super) fn load_session(&mut self, reply: &Reply, params: Value<'_, '_>, replay: bool) -> Outcome {
@@ -278,7 +247,7 @@ impl Agent {
         self.sessions.change(&turn.session_id, |session| {
             // The first line will have it.
             session.is_choice_kept |= session.stored == 0 && session.model == turn.model;
-            (header(turn, session), session.stored, session.is_partial)
+            (turn.header(session), session.stored, session.is_partial)
         })
     }
 
@@ -346,17 +315,6 @@ impl Agent {
             });
         }
         self.answer(number);
-    }
-}
-
-/// The first line of a session's file.
-pub(super) fn header(turn: &Turn, session: &Session) -> Header {
-    Header {
-        version: 1,
-        session_id: turn.session_id.to_string(),
-        cwd: session.cwd.to_string(),
-        model: turn.model.to_string(),
-        options: session.chosen.clone(),
     }
 }
 

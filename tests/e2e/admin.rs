@@ -12,10 +12,10 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::client::Client;
-use crate::clients::on_all_slots;
 use crate::harness::{
     Daemon, PATIENCE, Setup, echo, number_in, program, refuses_connections, seconds_go_by, skip, with, worker,
 };
+use crate::slots::on_all_slots;
 
 /// An answer.
 #[derive(Debug)]

@@ -1,19 +1,36 @@
 //! The client of the tests: it reads and writes lines or bytes, well or badly, and never waits for ever.
 
 use std::net::{IpAddr, SocketAddr, TcpStream};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{ChildStdin, ChildStdout};
+use std::time::{Duration, Instant};
 
-use rustix::event::PollFlags;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, getsockname, socket_with, sockopt};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use crate::harness::ready;
+/// How long a condition may take to come true. Generous: a loaded machine is no failure.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Waits until `fd` has one of `events`; false after [`PATIENCE`].
+pub fn ready(fd: BorrowedFd<'_>, events: PollFlags) -> bool {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = Timespec::try_from(left).expect("it is short");
+        match poll(&mut [PollFd::new(&fd, events)], Some(&timeout)) {
+            Ok(0) => return false,
+            Ok(_) => return true,
+            Err(Errno::INTR) => {}
+            Err(error) => panic!("poll: {error}"),
+        }
+    }
+}
 
 /// An answer, with its id as it was written: that may be a number that no type of ours holds.
 #[derive(Debug, Deserialize)]

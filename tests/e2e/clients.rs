@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use crate::admin::{Admin, with_admin};
 use crate::client::Client;
 use crate::harness::{Daemon, Gate, Setup, echo, lives, number_in, seconds_go_by, sink, with, worker};
+use crate::slots::on_all_slots;
 
 #[test]
 fn each_of_the_three_modes_carries_a_request_and_its_answer() {
@@ -361,29 +362,6 @@ fn ids_of_every_kind_come_back_as_they_were_written() {
         assert!(line.contains(&format!("\"id\":{id},")), "{id}: {line}");
     }
     daemon.stop();
-}
-
-/// Clients on all slots, each with an answer and with a request that the pool's worker holds: whoever does nothing
-/// would make room after a while, which nobody is to depend on.
-pub fn on_all_slots(daemon: &mut Daemon) -> Vec<Client> {
-    const SLOTS: usize = 1024;
-    let take_a_slot = |number| {
-        // The last one has to have said something as soon as it is there, since all slots are taken then.
-        let is_last = number + 1 == SLOTS;
-        if is_last {
-            daemon.stand_still();
-        }
-        let mut client = daemon.connect();
-        client.ask("held", "hold", json!({}));
-        client.ask(1, "m", json!({}));
-        if is_last {
-            daemon.signal(Signal::CONT);
-        }
-        let answer = client.answer(1);
-        assert!(answer["result"].is_object(), "{answer}");
-        client
-    };
-    (0..SLOTS).map(take_a_slot).collect()
 }
 
 #[test]

@@ -13,8 +13,8 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 use serde_json::{Value, json};
 
 use crate::client::Client;
-use crate::clients::on_all_slots;
 use crate::harness::{Daemon, SetAtTheEnd, Setup, echo, seconds_go_by, skip, until, with, worker};
+use crate::slots::on_all_slots;
 
 const TABLE: usize = 4096;
 const SESSIONS: usize = 1024;

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Write as _};
 use std::net::{SocketAddr, TcpStream};
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -16,9 +16,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, Once};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{
     Pid, PidfdFlags, PidfdGetfdFlags, Signal, kill_process, kill_process_group, pidfd_getfd, pidfd_open,
@@ -26,13 +25,12 @@ use rustix::process::{
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+pub use crate::client::PATIENCE;
+
 use crate::client::Client;
 use crate::descriptors;
 use crate::misbehaving::WORKER;
 use crate::waiting::comes_true;
-
-/// How long a condition may take to come true. Generous: a loaded machine is no failure.
-pub const PATIENCE: Duration = Duration::from_secs(120);
 
 const MARK: &str = "STDIO_BUS_TEST_MARK";
 
@@ -104,21 +102,6 @@ pub fn script(path: &Path, text: &str) {
 fn install(from: &Path, to: &Path) {
     let status = Command::new("install").args(["-m", "755"]).arg(from).arg(to).status().expect("there is install");
     assert!(status.success(), "{}: {status}", to.display());
-}
-
-/// Waits until `fd` has one of `events`; false after [`PATIENCE`].
-pub fn ready(fd: BorrowedFd<'_>, events: PollFlags) -> bool {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let timeout = rustix::event::Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-        match poll(&mut [PollFd::new(&fd, events)], Some(&timeout)) {
-            Ok(0) => return false,
-            Ok(_) => return true,
-            Err(Errno::INTR) => {}
-            Err(error) => panic!("poll: {error}"),
-        }
-    }
 }
 
 /// Waits for what sends no event when it comes true, such as the contents of /proc or of a file.

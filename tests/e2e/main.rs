@@ -32,6 +32,7 @@ mod proxy;
 mod service;
 mod sessions;
 mod shutdown;
+mod slots;
 mod spawns;
 mod startup;
 mod stdio;

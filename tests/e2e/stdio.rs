@@ -11,8 +11,8 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::admin::{Admin, metric, with_admin};
-use crate::client::Client;
-use crate::harness::{Setup, as_another_user, echo, end_of, program_for_all, ready, shell, until, worker};
+use crate::client::{Client, ready};
+use crate::harness::{Setup, as_another_user, echo, end_of, program_for_all, shell, until, worker};
 use crate::terminal::terminal;
 
 fn requests(count: usize) -> String {

@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use serde_json::Value;
@@ -133,7 +134,6 @@ impl Client {
 
     /// Whether the daemon has closed the connection, told without reading what came before.
     pub fn is_closed(&self) -> bool {
-        use rustix::event::{PollFd, PollFlags, Timespec, poll};
         let mut polled = [PollFd::new(&self.socket, PollFlags::RDHUP)];
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
         poll(&mut polled, Some(&at_once)).is_ok() && !polled[0].revents().is_empty()

@@ -16,7 +16,7 @@ use super::admin::Scraper;
 use super::machine::{self, Placement};
 
 /// Who is measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Contestant {
     /// The daemon of this project.
     Bus,

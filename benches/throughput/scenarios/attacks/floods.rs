@@ -10,12 +10,12 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use serde_json::json;
 
-use super::stage::{Outcome, Stage};
+use super::stage::{Outcome, Stage, two_pools};
 use crate::harness::address::{Address, Transport};
 use crate::harness::client::Client;
 use crate::harness::measure::{Over, give_way, joined};
 use crate::harness::polite::{Waits, polite, polite_pair};
-use crate::harness::server::{Contestant, agents};
+use crate::harness::server::Contestant;
 
 /// Clients that each have one long line to send, all in one thread.
 struct LongLines {
@@ -65,8 +65,7 @@ pub fn long_lines(stage: &Stage<'_>) -> io::Result<Outcome> {
         _ => json!({}),
     };
     // Twenty lines a second: most of them wait for as long as it is measured.
-    let pools = [agents("shared", 1, 50_000), agents("own", 1, 0)];
-    let server = stage.start(&pools, &limits, Transport::Unix)?;
+    let server = stage.start(&two_pools(50_000), &limits, Transport::Unix)?;
     let length = Duration::from_secs(stage.either(6, 1));
     let asks = || polite(&server.address, "own", stage.within(30), |first| is_past(first, length));
     let quiet = asks()?;
@@ -156,7 +155,7 @@ fn floods(client: &mut Client, requests: bool, sent: &AtomicUsize, over: &Atomic
 }
 
 pub fn flood(stage: &Stage<'_>, requests: bool, micros: u64) -> io::Result<Outcome> {
-    let server = stage.start(&[agents("shared", 1, micros), agents("own", 1, 0)], &json!({}), Transport::Tcp)?;
+    let server = stage.start(&two_pools(micros), &json!({}), Transport::Tcp)?;
     let pair =
         |length, longest| polite_pair(&server.address, stage.within(longest), move |first| is_past(first, length));
     let length = Duration::from_secs(stage.either(8, 1));

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::stage::{Outcome, Stage, connect};
+use super::stage::{Outcome, Stage, connect, two_pools};
 use crate::harness::address::Transport;
 use crate::harness::client::Client;
 use crate::harness::measure::{Over, joined};
 use crate::harness::polite::{Waits, polite_pair};
-use crate::harness::server::{Server, agents};
+use crate::harness::server::Server;
 use crate::harness::worker::FLOOD_LINE;
 
 /// How long two polite clients were kept waiting.
@@ -35,7 +35,7 @@ fn slow_reader_stage(stage: &Stage<'_>) -> io::Result<Server> {
     let limits = json!({
         "backpressure_timeout_sec": stage.either(5, 1), "max_output_queue": stage.either(2, 1) * 1024 * 1024,
     });
-    stage.start(&[agents("shared", 1, 0), agents("own", 1, 0)], &limits, Transport::Unix)
+    stage.start(&two_pools(0), &limits, Transport::Unix)
 }
 
 /// Asks the worker that is shared for so many bytes.

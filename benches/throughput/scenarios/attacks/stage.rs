@@ -14,7 +14,7 @@ use crate::harness::address::{Address, Transport};
 use crate::harness::client::Client;
 use crate::harness::machine::{self, Placement};
 use crate::harness::measure::progress;
-use crate::harness::server::{Contestant, Server};
+use crate::harness::server::{Contestant, Server, agents};
 use crate::scenario::{Table, bold_unless};
 
 /// One attack.
@@ -124,6 +124,11 @@ impl Stage<'_> {
     pub fn either<T>(&self, full: T, quick: T) -> T {
         self.harness.either(full, quick)
     }
+}
+
+/// The pools "shared", which is attacked and takes so many microseconds for a line, and "own".
+pub fn two_pools(micros: u64) -> [Value; 2] {
+    [agents("shared", 1, micros), agents("own", 1, 0)]
 }
 
 /// So many connections.

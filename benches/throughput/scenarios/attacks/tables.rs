@@ -3,9 +3,9 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::stage::{Outcome, Stage, connect};
+use super::stage::{Outcome, Stage, connect, two_pools};
 use crate::harness::address::Transport;
 use crate::harness::client::{Client, request};
 use crate::harness::server::agents;
@@ -70,13 +70,8 @@ fn sixty(clients: &mut [Client], pool: &str, stage: &Stage<'_>) -> io::Result<us
     clients.iter_mut().map(|client| results(client, 20, until)).sum()
 }
 
-/// A worker that is attacked, and one beside it.
-fn two_pools() -> [Value; 2] {
-    [agents("shared", 1, 0), agents("own", 1, 0)]
-}
-
 pub fn unanswered(stage: &Stage<'_>, hogs: usize) -> io::Result<Outcome> {
-    let server = stage.start(&two_pools(), &json!({}), Transport::Tcp)?;
+    let server = stage.start(&two_pools(0), &json!({}), Transport::Tcp)?;
     let mut polite = connect(&server.address, 3)?;
     let mut hogs = connect(&server.address, hogs)?;
     for hog in &mut hogs {
@@ -93,7 +88,7 @@ pub fn unanswered(stage: &Stage<'_>, hogs: usize) -> io::Result<Outcome> {
 
 pub fn cancelled(stage: &Stage<'_>) -> io::Result<Outcome> {
     const REQUESTS: usize = 4300;
-    let server = stage.start(&two_pools(), &json!({}), Transport::Tcp)?;
+    let server = stage.start(&two_pools(0), &json!({}), Transport::Tcp)?;
     let (mut polite, mut greedy) = (connect(&server.address, 3)?, Client::connect(&server.address)?);
     let cancelled = |id| {
         let cancel = r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"#;
@@ -134,7 +129,7 @@ pub fn cancelled(stage: &Stage<'_>) -> io::Result<Outcome> {
 }
 
 pub fn sessions(stage: &Stage<'_>) -> io::Result<Outcome> {
-    let server = stage.start(&two_pools(), &json!({}), Transport::Tcp)?;
+    let server = stage.start(&two_pools(0), &json!({}), Transport::Tcp)?;
     let mut greedy = Client::connect(&server.address)?;
     let claim = |name| {
         format!("{{\"jsonrpc\":\"2.0\",\"method\":\"n\",\"sessionId\":\"greedy-{name}\",\"pool\":\"shared\"}}\n")

@@ -79,6 +79,8 @@ pub fn description() -> String {
 pub struct Usage {
     /// Time on a CPU, from schedstat.
     pub cpu_nanos: u64,
+    /// Ticks in its own code and in the kernel, from stat; a tick is what runs when the clock interrupts.
+    pub ticks: [u64; 2],
     /// Times it gave the CPU away or lost it.
     pub switches: u64,
     /// Times it gave it away: so often it woke up.
@@ -93,6 +95,10 @@ impl Usage {
             let thread = thread?.path();
             let times = fs::read_to_string(thread.join("schedstat"))?;
             usage.cpu_nanos += times.split(' ').next().and_then(|nanos| nanos.parse::<u64>().ok()).unwrap_or(0);
+            let stat = fs::read_to_string(thread.join("stat"))?;
+            // Behind the name, which may have spaces: fields 14 and 15 (proc_pid_stat(5)).
+            let behind = stat.rsplit(')').next().unwrap_or_default().split_whitespace().skip(11);
+            behind.zip(&mut usage.ticks).for_each(|(ticks, sum)| *sum += ticks.parse::<u64>().unwrap_or(0));
             let status = fs::read_to_string(thread.join("status"))?;
             let voluntary = field(&status, "voluntary_ctxt_switches:");
             usage.wakeups += voluntary;
@@ -110,6 +116,7 @@ impl Usage {
     pub fn since(self, before: Self) -> Self {
         Self {
             cpu_nanos: self.cpu_nanos - before.cpu_nanos,
+            ticks: [0, 1].map(|at| self.ticks[at] - before.ticks[at]),
             switches: self.switches - before.switches,
             wakeups: self.wakeups - before.wakeups,
         }

@@ -22,6 +22,8 @@ pub struct Row {
     pub who: Contestant,
     /// The daemon's own CPU time for a message, in microseconds: a median.
     pub cpu_micros: f64,
+    /// The part of it that was not in the kernel.
+    pub user_micros: f64,
     /// The daemon's CPU time divided by that of the first row, in the same round: a median.
     pub ratio: f64,
     /// System calls for a message.
@@ -54,6 +56,7 @@ struct Entry {
 #[derive(Clone, Copy, Default)]
 struct Round {
     cpu_micros: f64,
+    ticks: [u64; 2],
     switches: f64,
     rate: f64,
     messages: u64,
@@ -121,6 +124,7 @@ impl Entry {
         }
         self.rounds.push(Round {
             cpu_micros: usage.cpu_nanos as f64 / 1e3 / messages as f64,
+            ticks: usage.ticks,
             switches: usage.switches as f64 / messages as f64,
             rate: messages as f64 / elapsed.as_secs_f64(),
             messages,
@@ -145,9 +149,12 @@ impl Entry {
     fn row(self, base: &[f64]) -> Row {
         let of = |field: fn(&Round) -> f64| median(self.rounds.iter().map(field).collect());
         let ratios = self.rounds.iter().zip(base).map(|(round, base)| round.cpu_micros / base).collect();
+        let [user, kernel] = [0, 1].map(|at| self.rounds.iter().map(|round| round.ticks[at]).sum::<u64>() as f64);
+        let cpu_micros = of(|round| round.cpu_micros);
         Row {
             who: self.who,
-            cpu_micros: of(|round| round.cpu_micros),
+            cpu_micros,
+            user_micros: cpu_micros * user / (user + kernel),
             ratio: median(ratios),
             syscalls: self.syscalls,
             switches: of(|round| round.switches),

@@ -75,10 +75,11 @@ const SHORT: f64 = 1.25;
 const LONG: f64 = 1.15;
 
 const HEAD: &str = "\
-CPU: the daemon's own for a round trip (of a token stream: for a line). Bus is: its CPU to this one's.
+CPU: the daemon's own for a round trip (of a token stream: for a line); user: what of it was not in the kernel. Bus is: its CPU to
+this one's.
 
-| case | who | CPU µs | × relay | bus is | syscalls | switches | messages/s | p50 µs | p99 | p99.9 | faults |
-|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|";
+| case | who | CPU µs | user µs | × relay | bus is | syscalls | switches | messages/s | p50 µs | p99 | p99.9 | faults |
+|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|";
 
 /// All cases, in the order in which they run.
 pub fn scenarios() -> impl Iterator<Item = Scenario> {
@@ -141,8 +142,9 @@ fn line(case: &Case, row: &Row, relay: Option<f64>) -> String {
     let known = |value: Option<f64>, digits| value.map_or("–".to_owned(), |value| format!("{value:.digits$}"));
     let [p50, p99, p999] = row.times;
     format!(
-        "| {case} | {who} | {:.2} | {} | {bus_is} | {} | {:.3} | {:.0} | {p50:.0} | {p99:.0} | {p999:.0} | {} |",
+        "| {case} | {who} | {:.2} | {:.2} | {} | {bus_is} | {} | {:.3} | {:.0} | {p50:.0} | {p99:.0} | {p999:.0} | {} |",
         row.cpu_micros,
+        row.user_micros,
         known(relay.map(|relay| row.ratio / relay), 2),
         known(row.syscalls, 3),
         row.switches,
@@ -155,6 +157,7 @@ fn figures(row: &Row) -> Value {
     json!({
         "who": row.who.name(),
         "cpu_micros": row.cpu_micros,
+        "user_micros": row.user_micros,
         "cpu_to_bus": row.ratio,
         "syscalls": row.syscalls,
         "context_switches": row.switches,

@@ -69,7 +69,7 @@ pub fn weights(random: &mut Random) -> Vec<(Action, usize)> {
     }
     // Workers that end again and again while they are asked, and clients that read nothing while they are told much.
     match random.range(0..8) {
-        0 => weights.extend([(A::Exit, 20), (A::Spawn, 40), (A::Wait, 12), (A::ClientWrites, 40)]),
+        0 | 3 => weights.extend([(A::Exit, 20), (A::Spawn, 40), (A::Wait, 12), (A::ClientWrites, 40)]),
         1 | 2 => weights.extend([(A::WorkerWrites, 60), (A::ClientWrites, 30), (A::Wait, 12)]),
         _ => {}
     }
@@ -85,18 +85,19 @@ pub fn settings(random: &mut Random) -> Settings {
             let instances = random.range(1..5);
             let assignment = *random.pick(&assignments);
             let grows = if assignment == Assignment::Dedicated { random.range(0..4) } else { 0 };
+            let cancel_on_disconnect = random.one_in(2);
+            let request_timeout = random.one_in(3).then(|| milliseconds(random, 500..5000));
             Pool {
                 id: format!("pool-{number}"),
                 instances,
                 max_instances: instances + grows,
                 assignment,
-                cancel_on_disconnect: random.one_in(2),
-                request_timeout: random.one_in(3).then(|| milliseconds(random, 500..5000)),
+                cancel_on_disconnect,
+                request_timeout,
                 deny_methods: if random.one_in(4) { vec!["session/list".into()] } else { Vec::new() },
-                max_timeouts: random.one_in(3).then(|| random.range(1..4) as u32),
-                // Whole seconds, as in a configuration; none of them is never.
-                retry_after: random.one_in(3).then(|| Duration::from_secs(random.range(0..60) as u64)),
-                on_exit: if number == 0 { OnExit::Replace } else { OnExit::Close },
+                max_timeouts: request_timeout.map(|_| 3),
+                retry_after: None,
+                on_exit: OnExit::Close,
             }
         })
         .collect();
@@ -113,9 +114,7 @@ pub fn settings(random: &mut Random) -> Settings {
         }
     }
     for listener in &mut listeners {
-        listener.first_line_timeout = random.one_in(6).then(|| milliseconds(random, 100..3000));
         listener.idle_timeout = random.one_in(6).then(|| milliseconds(random, 500..20_000));
-        listener.idle_closes_sessions = random.one_in(2);
     }
     Settings {
         most_clients: MAX_CONNECTIONS,
@@ -138,13 +137,9 @@ pub fn settings(random: &mut Random) -> Settings {
         pools,
         listeners,
         routing: Routing {
-            id_collision: match random.range(0..10) {
-                0 | 1 => IdCollision::Reject,
-                2 => IdCollision::Always,
-                _ => IdCollision::Translate,
-            },
+            id_collision: if random.one_in(8) { IdCollision::Always } else { IdCollision::Translate },
             session_access: if random.one_in(8) { SessionAccess::Shared } else { SessionAccess::Owner },
-            error_replies: !random.one_in(8),
+            error_replies: true,
         },
     }
 }

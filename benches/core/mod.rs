@@ -4,7 +4,7 @@ use std::hint::black_box;
 
 use stdio_bus::bus::Bus;
 use stdio_bus::bus::port::{ClientKey, Effect, Input, Moment, Next, Peer, Source, WorkerKey};
-use stdio_bus::bus::settings::{Assignment, Limits, Listener, MAX_CONNECTIONS, OnExit, Pool, Routing, Settings};
+use stdio_bus::bus::settings::{Assignment, Limits, Listener, MAX_CONNECTIONS, Pool, Routing, Settings};
 use stdio_bus::scan::{PAD, Window};
 
 /// Bytes that a worker leaves unread at most.
@@ -54,9 +54,6 @@ impl Core {
             cancel_on_disconnect: false,
             request_timeout: None,
             deny_methods: Vec::new(),
-            max_timeouts: None,
-            retry_after: None,
-            on_exit: OnExit::Close,
         };
         // Nothing is ever sent here, so nothing may ever be full.
         let limits = Limits { max_output_queue: usize::MAX / 2, ..Limits::default() };

@@ -12,6 +12,8 @@ use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
+use super::keys;
+
 /// One thing that is wrong in a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
@@ -75,6 +77,8 @@ impl Node<'_> {
 /// The members of an object, in the order of the text, without the comments.
 pub(super) struct Object<'t> {
     pub(super) node: Node<'t>,
+    /// Where its settings stand in the table.
+    pub(super) path: &'static str,
     members: Vec<(String, Node<'t>)>,
 }
 
@@ -126,6 +130,11 @@ impl<'t> Reader<'t> {
         self.note(self.offset(node.raw), node.path.clone(), message.into(), hint);
     }
 
+    /// Notes something that there was once.
+    fn fail_gone(&mut self, node: &Node<'_>, message: &str) {
+        self.fail(node, message, Some("leave it out".to_owned()));
+    }
+
     /// Notes what is wrong with one pool alone.
     pub(super) fn fail_pool(&mut self, node: &Node<'_>, message: impl Into<String>, hint: Option<String>) {
         let (line, column) = self.place(self.offset(node.raw));
@@ -147,17 +156,21 @@ impl<'t> Reader<'t> {
         self.fail(&node, "is missing", Some(hint.to_owned()));
     }
 
-    /// An object of which the keys are known. Comments (keys that begin with `_`) are left out.
-    pub(super) fn object(&mut self, node: &Node<'t>, section: &str, known: &[&str]) -> Option<Object<'t>> {
+    /// An object with the settings of this path. Comments (keys that begin with `_`) are left out.
+    pub(super) fn object(&mut self, node: &Node<'t>, path: &'static str) -> Option<Object<'t>> {
         // `$schema` is how editors find `config/schema.json`.
-        let members = self.members(node, |key| key.starts_with('_') || (section.is_empty() && key == "$schema"))?;
-        let mut object = Object { node: node.clone(), members: Vec::with_capacity(members.len()) };
+        let members = self.members(node, |key| key.starts_with('_') || (path.is_empty() && key == "$schema"))?;
+        let known = keys::known(path);
+        let mut object = Object { node: node.clone(), path, members: Vec::with_capacity(members.len()) };
         for (key, key_raw, value) in members {
             if known.contains(&key.as_str()) {
                 object.members.push((key, value));
-            } else {
-                let hint = super::keys::suggest(&key, section, known);
-                self.fail(&Node { raw: key_raw, path: value.path }, "is not a known key", Some(hint));
+                continue;
+            }
+            let place = Node { raw: key_raw, path: value.path };
+            match keys::gone(path, &key, "") {
+                Some(holds) => self.fail_gone(&place, &format!("is no setting any more: {holds}")),
+                None => self.fail(&place, "is not a known key", Some(keys::suggest(&key, path))),
             }
         }
         Some(object)
@@ -282,14 +295,24 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// One of a few names.
-    pub(super) fn choice<T: Copy>(&mut self, node: &Node<'t>, choices: &[(&str, T)]) -> Option<T> {
+    /// A setting that is one of a few names. The values are in the order of the names in the table.
+    pub(super) fn choice<T: Copy, const N: usize>(
+        &mut self,
+        object: &Object<'t>,
+        key: &str,
+        values: [T; N],
+    ) -> Option<T> {
+        let (node, names) = (object.get(key)?, keys::choices(object.path, key));
+        debug_assert_eq!(names.len(), N, "{key}");
         let text = self.string(node)?;
-        if let Some((_, value)) = choices.iter().find(|(name, _)| *name == text) {
-            return Some(*value);
+        if let Some((_, value)) = names.iter().zip(values).find(|(name, _)| **name == text) {
+            return Some(value);
         }
-        let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
-        let hint = super::keys::nearest(&text, &names).map(|name| format!("did you mean \"{name}\"?"));
+        if let Some(holds) = keys::gone(object.path, key, &text) {
+            self.fail_gone(node, &format!("is {text:?} no more: {holds}"));
+            return None;
+        }
+        let hint = keys::nearest(&text, names).map(|name| format!("did you mean \"{name}\"?"));
         let names: Vec<String> = names.iter().map(|name| format!("\"{name}\"")).collect();
         self.fail(node, format!("must be {}, not {text:?}", names.join(" or ")), hint);
         None

@@ -1,94 +1,44 @@
-//! Every key that a configuration may have and the range of every number, once: the reader, the suggestions for
-//! misspelt keys and the test of `config/schema.json` all look here.
+//! What the reader asks the table of settings, and what is said of a key or a value that is not in it.
 
 use std::ops::RangeInclusive;
 
-use crate::bus::settings::{MAX_CONNECTIONS, MAX_WORKERS};
+use super::table::{Kind, SETTINGS, Setting, TRANSPORT, WEB};
 
-pub(super) const TOP: &[&str] =
-    &["pools", "limits", "routing", "error_replies", "listeners", "admin", "log", "transport"];
-pub(super) const POOL: &[&str] = &[
-    "id",
-    "command",
-    "args",
-    "instances",
-    "env",
-    "cwd",
-    "assignment",
-    "max_instances",
-    "cancel_on_disconnect",
-    "request_timeout_sec",
-    "deny_methods",
-    "max_timeouts",
-    "retry_after_sec",
-    "on_exit",
-    "stderr_level",
-    "stderr_lines_per_sec",
-];
-pub(super) const LIMITS: &[&str] = &[
-    "max_input_buffer",
-    "max_output_queue",
-    "max_restarts",
-    "restart_window_sec",
-    "drain_timeout_sec",
-    "backpressure_timeout_sec",
-    "lame_duck_sec",
-    "quiesce_sec",
-    "drain_grace_ms",
-    "hold_ms",
-    "session_idle_sec",
-    "max_memory",
-    "on_failure",
-];
-pub(super) const ROUTING: &[&str] = &["id_collision", "session_access", "default_pool"];
-pub(super) const LISTENER: &[&str] = &[
-    "tcp",
-    "unix",
-    "ws",
-    "path",
-    "origins",
-    "hosts",
-    "tokens_file",
-    "trusted_proxies",
-    "ping_sec",
-    "pong_timeout_sec",
-    "mode",
-    "owner",
-    "pool",
-    "pools",
-    "max_connections",
-    "first_line_timeout_sec",
-    "idle_timeout_sec",
-    "idle_closes_sessions",
-    "keepalive_sec",
-    "allow",
-    "peer_uids",
-    "proxy",
-    "when_not_ready",
-];
-pub(super) const MAX_CONNECTIONS_OF: &[&str] = &["total", "per_source"];
-pub(super) const PROXY: &[&str] = &["from", "required", "timeout_ms"];
-pub(super) const ADMIN: &[&str] = &["listen", "mode", "token_file"];
-pub(super) const LOG: &[&str] = &["level", "format"];
-pub(super) const TRANSPORT: &[&str] = &["mode", "framing", "protocol", "options"];
+/// The settings of an object, which is named by its path.
+pub(super) fn settings(path: &str) -> impl Iterator<Item = &'static Setting> {
+    SETTINGS.iter().filter(move |section| section.path == path).flat_map(|section| section.settings)
+}
 
-/// Each section by the path that a person would write.
-pub(super) const SECTIONS: &[(&str, &[&str])] = &[
-    ("", TOP),
-    ("pools[]", POOL),
-    ("limits", LIMITS),
-    ("routing", ROUTING),
-    ("listeners[]", LISTENER),
-    ("listeners[].max_connections", MAX_CONNECTIONS_OF),
-    ("listeners[].proxy", PROXY),
-    ("admin", ADMIN),
-    ("log", LOG),
-    ("transport", TRANSPORT),
-];
+/// The keys that an object may have.
+pub(super) fn known(path: &str) -> Vec<&'static str> {
+    if path == "transport" { TRANSPORT.to_vec() } else { settings(path).map(|setting| setting.key).collect() }
+}
 
-const DAY: u64 = 24 * 60 * 60;
-const MIB: u64 = 1 << 20;
-const GIB: u64 = 1 << 30;
+/// Keys that only a WebSocket listener has.
+pub(super) fn of_web() -> impl Iterator<Item = &'static str> {
+    let sections = SETTINGS.iter().filter(|section| section.name == WEB);
+    sections.flat_map(|section| section.settings).map(|setting| setting.key)
+}
+
+fn kind(path: &str, key: &str) -> Option<Kind> {
+    settings(path).find(|setting| setting.key == key).map(|setting| setting.kind)
+}
+
+/// The range of a number.
+pub(super) fn range(path: &str, key: &str) -> RangeInclusive<u64> {
+    match kind(path, key) {
+        Some(Kind::Number(_, low, high) | Kind::NumberOrObject(low, high)) => low..=high,
+        _ => unreachable!("{path} has no number {key}"),
+    }
+}
+
+/// The strings that a setting may be.
+pub(super) fn choices(path: &str, key: &str) -> &'static [&'static str] {
+    match kind(path, key) {
+        Some(Kind::Choice(names)) => names,
+        _ => unreachable!("{path} has no choice {key}"),
+    }
+}
 
 /// What to write in place of 0, where that is out of the range and people mean something by it.
 pub(super) fn instead_of_zero(key: &str) -> Option<&'static str> {
@@ -101,40 +51,32 @@ pub(super) fn instead_of_zero(key: &str) -> Option<&'static str> {
     }
 }
 
-/// The range of a number by its key; the keys are unique over all sections.
-pub(super) fn range(key: &str) -> RangeInclusive<u64> {
-    match key {
-        "instances" | "max_instances" => 1..=MAX_WORKERS as u64,
-        "request_timeout_sec" => 1..=7 * DAY,
-        "max_timeouts" => 1..=1_000_000,
-        // 0 never tries again.
-        "retry_after_sec" => 0..=30 * DAY,
-        "first_line_timeout_sec" | "idle_timeout_sec" => 1..=30 * DAY,
-        "keepalive_sec" => 1..=3600,
-        "max_input_buffer" => 1..=GIB,
-        "max_output_queue" => 1..=4 * GIB,
-        // 0 forgets none.
-        "session_idle_sec" => 0..=30 * DAY,
-        // 0 gives a worker up at its first exit.
-        "max_restarts" => 0..=1_000_000,
-        "restart_window_sec" => 1..=30 * DAY,
-        // 0 kills at once.
-        "drain_timeout_sec" => 0..=DAY,
-        "backpressure_timeout_sec" => 1..=DAY,
-        "lame_duck_sec" | "quiesce_sec" => 0..=DAY,
-        // 0 refuses at once.
-        "drain_grace_ms" | "hold_ms" => 0..=60_000,
-        // The least holds sixteen lines of the default length.
-        "max_memory" => 16 * MIB..=1024 * GIB,
-        // 0 is no limit.
-        "stderr_lines_per_sec" => 0..=1_000_000,
-        "timeout_ms" => 1..=60_000,
-        // 0 never asks.
-        "ping_sec" => 0..=DAY,
-        "pong_timeout_sec" => 1..=3600,
-        "max_connections" | "total" | "per_source" => 1..=MAX_CONNECTIONS as u64,
-        _ => unreachable!("no number has the key {key}"),
-    }
+/// Settings that are none any more, and what holds now. The third is one of the choices that there were, or nothing.
+#[rustfmt::skip]
+pub(super) const GONE: [(&str, &str, &str, &str); 17] = [
+    ("", "error_replies", "", "a request that cannot be answered always gets an error"),
+    ("pools[]", "max_timeouts", "", "with request_timeout_sec, a worker is started anew after three timeouts in a row"),
+    ("pools[]", "retry_after_sec", "", "a worker that was given up is tried again after limits.restart_window_sec"),
+    ("pools[]", "on_exit", "", "a connection ends with its own worker"),
+    ("pools[]", "stderr_level", "", "what workers write to stderr has the level info"),
+    ("pools[]", "stderr_lines_per_sec", "", "of what a worker writes to stderr 100 lines a second are logged"),
+    ("limits", "drain_grace_ms", "", "a shutdown closes a client without requests once it is silent for 250 ms"),
+    ("limits", "hold_ms", "", "a message waits 1000 ms for a worker"),
+    ("limits", "on_failure", "", "the daemon stays when all workers were given up; /readyz tells that it is not ready"),
+    ("routing", "default_pool", "", "a listener names the pool of its clients in listeners[].pool"),
+    ("routing", "id_collision", "reject", "an id that is in use is replaced on the way in and restored on the way back"),
+    ("listeners[]", "first_line_timeout_sec", "", "a client that never sends a line makes room when all slots are taken"),
+    ("listeners[]", "idle_closes_sessions", "", "idle_timeout_sec closes no client that has sessions"),
+    ("listeners[]", "keepalive_sec", "", "a silent client over TCP is asked after 10 s, and counts as gone after 30 s"),
+    ("listeners[]", "pong_timeout_sec", "", "a client that does not answer a ping within 10 s is closed"),
+    ("listeners[].proxy", "required", "", "a connection of a proxy without a PROXY header is closed"),
+    ("listeners[].proxy", "timeout_ms", "", "a PROXY header may take 3000 ms"),
+];
+
+/// What holds in place of a setting that is none any more, or of one of its choices.
+pub(super) fn gone(path: &str, key: &str, choice: &str) -> Option<&'static str> {
+    let mut gone = GONE.iter().filter(|(section, name, value, _)| (*section, *name, *value) == (path, key, choice));
+    gone.next().map(|(.., holds)| *holds)
 }
 
 /// What other programs call our keys.
@@ -156,25 +98,22 @@ const SYNONYMS: [(&str, &str); 14] = [
 ];
 
 /// What to write instead of an unknown key.
-pub(super) fn suggest(key: &str, section: &str, known: &[&str]) -> String {
+pub(super) fn suggest(key: &str, path: &str) -> String {
+    let known = known(path);
     if ["mcpServers", "agent_servers", "servers"].contains(&key) && known.contains(&"pools") {
         return "write each of them as a pool: {\"id\": \"NAME\", \"command\": …, \"args\": […], \"instances\": 1}"
             .to_owned();
     }
     let synonym = SYNONYMS.iter().find(|(other, name)| *other == key && known.contains(name)).map(|(_, name)| *name);
-    if let Some(name) = synonym.or_else(|| nearest(key, known)) {
+    if let Some(name) = synonym.or_else(|| nearest(key, &known)) {
         return format!("did you mean \"{name}\"?");
     }
-    let elsewhere = SECTIONS.iter().filter(|(name, _)| *name != section);
-    for (name, keys) in elsewhere {
-        if keys.contains(&key) {
-            return match *name {
-                "" => format!("\"{key}\" belongs at the top level"),
-                name => format!("\"{key}\" belongs under {name}"),
-            };
-        }
+    let mut elsewhere = SETTINGS.iter().filter(|section| section.settings.iter().any(|setting| setting.key == key));
+    match elsewhere.next().map(|section| section.path).or_else(|| TRANSPORT.contains(&key).then_some("transport")) {
+        Some("") => format!("\"{key}\" belongs at the top level"),
+        Some(path) => format!("\"{key}\" belongs under {path}"),
+        None => format!("known here are {}; a key that begins with _ is a comment", known.join(", ")),
     }
-    format!("known here are {}; a key that begins with _ is a comment", known.join(", "))
 }
 
 /// The known name that a misspelt one was probably meant to be.

@@ -1,20 +1,23 @@
 //! The configuration: what the daemon is told by its file, its `--config-fd` or, without either, by itself.
 //!
 //! A [`Config`] that exists is valid: every range is checked, every name resolved, and of the commands those that were not
-//! found are told in [`Config::missing`]. Loading never
-//! starts, binds or changes anything, and never stops at the first problem: a [`ConfigError`] has them all, each with
-//! its line, column and path. `docs/configuration.md` lists every key, `config/schema.json` describes them to editors.
+//! found are told in [`Config::missing`]. Loading never starts, binds or changes anything, and never stops at the first
+//! problem: a [`ConfigError`] has them all, each with its line, column and path. `docs/configuration.md` lists every key,
+//! `config/schema.json` describes them to editors.
 //!
-//! Reading order: `keys` (what there is), `document` (JSON with places), `read` (what it means), `command` (can it run),
-//! `doubt` (is it meant so), `users` (who has which number).
+//! Reading order: `table` (what there is), `keys` (how that is asked), `document` (JSON with places), `read`, `listeners`
+//! and `values` (what it means), `command` (can it run), `doubt` (is it meant so), `users` (who has which number).
 
 mod command;
 mod document;
 mod doubt;
 mod keys;
+mod listeners;
 mod load;
 mod read;
+mod table;
 mod users;
+mod values;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -24,7 +27,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 use crate::address::{Address, is_loopback};
-use crate::bus::settings::{self, Assignment, Entry, Limits, MaxConnections, OnExit, Proxies, Routing, Settings};
+use crate::bus::settings::{self, Assignment, Entry, Limits, MaxConnections, Proxies, Routing, Settings};
 use crate::tokens::{self, Tokens};
 
 pub use document::Problem;
@@ -48,8 +51,6 @@ pub struct Config {
     pub limits: Limits,
     /// How messages find their way where the spec leaves it open.
     pub routing: Routing,
-    /// Index of the pool that messages go to which name none, where the listener prefers none and offers it.
-    pub default_pool: Option<usize>,
     /// Where operators and monitors come in, if anywhere; [`Config::administer`] adds the command line's.
     pub admin: Option<Admin>,
     /// What is logged and how.
@@ -75,23 +76,6 @@ pub struct Pool {
     pub env: BTreeMap<String, String>,
     /// The absolute working directory, if it is not the daemon's.
     pub cwd: Option<PathBuf>,
-    /// What of its workers' stderr is logged.
-    pub stderr: StderrLog,
-}
-
-/// What of the stderr of a pool's workers is logged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StderrLog {
-    /// The level that its lines have.
-    pub level: LogLevel,
-    /// Lines that are passed on of one worker in a second; 0 is no limit.
-    pub lines_per_sec: u32,
-}
-
-impl Default for StderrLog {
-    fn default() -> Self {
-        Self { level: LogLevel::Info, lines_per_sec: 100 }
-    }
 }
 
 /// A place where clients come from.
@@ -105,8 +89,8 @@ pub struct Listener {
     pub pools: Option<Vec<usize>>,
     /// Connections that it takes at once, and of one source.
     pub max_connections: MaxConnections,
-    /// How long its clients may say or do nothing.
-    pub patience: Patience,
+    /// How long its clients without sessions may do nothing.
+    pub idle_timeout: Option<Duration>,
     /// Who may come in.
     pub entry: Entry,
     /// It is closed while no worker of its pools runs.
@@ -132,7 +116,7 @@ pub struct Web {
     pub trusted_proxies: Option<Proxies>,
     /// In each period of so long a client has a moment at which it is pinged if it is silent; none never pings.
     pub ping: Option<Duration>,
-    /// How long it may take to answer that.
+    /// How long it may take to answer that. Not in the configuration.
     pub pong_timeout: Duration,
 }
 
@@ -151,19 +135,6 @@ impl Default for Web {
     }
 }
 
-/// How long the clients of a listener may sit on their slots.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Patience {
-    /// Until their first line.
-    pub first_line: Option<Duration>,
-    /// Without a request, or anything sent or taken.
-    pub idle: Option<Duration>,
-    /// Also if they have sessions.
-    pub closes_sessions: bool,
-    /// After which a silent one over TCP is asked whether it is still there.
-    pub keepalive: Option<Duration>,
-}
-
 impl Listener {
     /// One that keeps nothing from its clients.
     pub fn open(listen: Listen) -> Self {
@@ -172,7 +143,7 @@ impl Listener {
             pool: None,
             pools: None,
             max_connections: MaxConnections::default(),
-            patience: Patience::default(),
+            idle_timeout: None,
             entry: Entry::default(),
             closes_when_not_ready: false,
             web: None,
@@ -420,9 +391,6 @@ impl Config {
             cancel_on_disconnect: false,
             request_timeout: None,
             deny_methods: Vec::new(),
-            max_timeouts: None,
-            retry_after: None,
-            on_exit: OnExit::default(),
         };
         let pool = Pool {
             core,
@@ -431,7 +399,6 @@ impl Config {
             args: vec!["worker".to_owned(), "echo".to_owned()],
             env: BTreeMap::new(),
             cwd: None,
-            stderr: StderrLog::default(),
         };
         Self {
             origin: "built-in configuration".to_owned(),
@@ -439,7 +406,6 @@ impl Config {
             listeners: Vec::new(),
             limits: Limits::default(),
             routing: Routing::default(),
-            default_pool: None,
             admin: None,
             log: Log::default(),
             wanted_mode: None,
@@ -518,13 +484,11 @@ impl Config {
     /// What the core is told.
     pub fn settings(&self) -> Settings {
         let listener = |one: &Listener| settings::Listener {
-            pool: self.preferred_pool(one),
+            pool: one.pool,
             stdio: matches!(one.listen, Listen::Stdio),
             pools: one.pools.clone(),
             max_connections: one.max_connections,
-            first_line_timeout: one.patience.first_line,
-            idle_timeout: one.patience.idle,
-            idle_closes_sessions: one.patience.closes_sessions,
+            idle_timeout: one.idle_timeout,
             entry: one.entry.clone(),
             closes_when_not_ready: one.closes_when_not_ready,
         };
@@ -537,24 +501,17 @@ impl Config {
         }
     }
 
-    /// The pool that a listener's clients use, unless a message names another; none means all that it offers.
-    fn preferred_pool(&self, listener: &Listener) -> Option<usize> {
-        let offers = |pool: &usize| listener.pools.as_ref().is_none_or(|pools| pools.contains(pool));
-        listener.pool.or(self.default_pool.filter(offers))
-    }
-
     /// What is said of each listener whose clients' messages go round over the workers of several pools when they name
     /// none: seldom is that meant, for an agent answers what another one was asked.
     pub fn mixed_listeners(&self) -> Vec<String> {
         let is_shared = |pool: &usize| self.pools[*pool].core.assignment != Assignment::Dedicated;
         let mixes = |listener: &&Listener| {
             let pools = listener.pools.clone().unwrap_or_else(|| (0..self.pools.len()).collect());
-            self.preferred_pool(listener).is_none() && pools.iter().filter(|pool| is_shared(pool)).count() > 1
+            listener.pool.is_none() && pools.iter().filter(|pool| is_shared(pool)).count() > 1
         };
         let tell = |listener: &Listener| {
             format!(
-                "{}: a message that names no pool goes to the next worker of any pool; name one in listeners[].pool, or \
-                 in routing.default_pool for all listeners",
+                "{}: a message that names no pool goes to the next worker of any pool; name one in listeners[].pool",
                 listener.address()
             )
         };

@@ -8,25 +8,15 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::command;
 use super::document::{Node, Object, Problem, Reader};
-use super::users::{self, MAX_ID};
+use super::listeners::listeners;
+use super::values::{checked, number, set_mode, small_file, socket_mode};
 use super::{
-    Admin, Config, DEFAULT_DEDICATED_WORKERS, Listen, Listener, Log, LogFormat, LogLevel, Mode, Owner, Patience, Pool,
-    StderrLog, Token, Web, same_place,
+    Admin, Config, DEFAULT_DEDICATED_WORKERS, Listen, Listener, Log, LogFormat, LogLevel, Mode, Pool, Token, same_place,
 };
-use super::{command, keys};
-use crate::address::{self, Address};
-use crate::bus::networks::Network;
-use crate::bus::settings::{
-    self, Assignment, Entry, IdCollision, Limits, MAX_WORKERS, MaxConnections, OnExit, OnFailure, Proxies, Proxy,
-    Routing, SessionAccess,
-};
-use crate::small_file;
-use crate::tokens::Tokens;
-use crate::websocket::HEALTH;
-
-const LEVELS: [(&str, LogLevel); 4] =
-    [("debug", LogLevel::Debug), ("info", LogLevel::Info), ("warn", LogLevel::Warn), ("error", LogLevel::Error)];
+use crate::address::Address;
+use crate::bus::settings::{self, Assignment, IdCollision, Limits, MAX_WORKERS, Routing, SessionAccess};
 
 /// Longest pool id in bytes: it stands in every line of its workers' stderr.
 const MAX_POOL_ID: usize = 64;
@@ -50,16 +40,13 @@ pub(super) fn config(text: &str, origin: &str) -> Result<Config, (Vec<Problem>, 
 
 fn top(reader: &mut Reader<'_>, origin: &str) -> Option<Config> {
     let root = reader.root()?;
-    let top = reader.object(&root, "", keys::TOP)?;
+    let top = reader.object(&root, "")?;
     let pools = pools(reader, &top);
     let listeners = match top.get("listeners") {
         Some(node) => listeners(reader, node, &pools),
         None => Vec::new(),
     };
-    let (mut routing, default_pool) = top.get("routing").map(|node| routing(reader, node, &pools)).unwrap_or_default();
-    if let Some(error_replies) = top.get("error_replies").and_then(|node| reader.boolean(node)) {
-        routing.error_replies = error_replies;
-    }
+    let routing = top.get("routing").map(|node| routing(reader, node)).unwrap_or_default();
     let limits = top.get("limits").map(|node| limits(reader, node)).unwrap_or_default();
     let admin = top.get("admin").and_then(|node| admin(reader, node, &listeners));
     let log = top.get("log").map(|node| log(reader, node)).unwrap_or_default();
@@ -70,7 +57,6 @@ fn top(reader: &mut Reader<'_>, origin: &str) -> Option<Config> {
         listeners,
         limits,
         routing,
-        default_pool,
         admin,
         log,
         wanted_mode,
@@ -92,7 +78,7 @@ fn pools<'t>(reader: &mut Reader<'t>, top: &Object<'t>) -> Vec<Pool> {
     let mut pools: Vec<Pool> = Vec::with_capacity(elements.len());
     let mut workers = 0;
     for element in &elements {
-        let Some(object) = reader.object(element, "pools[]", keys::POOL) else { continue };
+        let Some(object) = reader.object(element, "pools[]") else { continue };
         let pool = pool(reader, &object);
         if let Some(first) = pools.iter().position(|other| other.core.id == pool.core.id)
             && let Some(id) = object.get("id")
@@ -134,29 +120,12 @@ fn pool<'t>(reader: &mut Reader<'t>, object: &Object<'t>) -> Pool {
     });
     let (command, program) = program(reader, object, &id, env.get("PATH").map(String::as_str)).unwrap_or_default();
     let core = core(reader, object, id);
-    let stderr = stderr(reader, object);
-    Pool { core, command, program, args, env, cwd, stderr }
-}
-
-fn stderr<'t>(reader: &mut Reader<'t>, object: &Object<'t>) -> StderrLog {
-    let default = StderrLog::default();
-    let level = object.get("stderr_level").and_then(|node| reader.choice(node, &LEVELS));
-    let lines_per_sec = number(reader, object, "stderr_lines_per_sec").and_then(|lines| u32::try_from(lines).ok());
-    StderrLog { level: level.unwrap_or(default.level), lines_per_sec: lines_per_sec.unwrap_or(default.lines_per_sec) }
+    Pool { core, command, program, args, env, cwd }
 }
 
 fn core<'t>(reader: &mut Reader<'t>, object: &Object<'t>, id: String) -> settings::Pool {
-    let assignment = object.get("assignment").and_then(|node| {
-        reader.choice(
-            node,
-            &[
-                ("round_robin", Assignment::RoundRobin),
-                ("client", Assignment::Client),
-                ("dedicated", Assignment::Dedicated),
-            ],
-        )
-    });
-    let assignment = assignment.unwrap_or_default();
+    let assignments = [Assignment::RoundRobin, Assignment::Client, Assignment::Dedicated];
+    let assignment = reader.choice(object, "assignment", assignments).unwrap_or_default();
     if object.get("instances").is_none() {
         reader.missing(object, "instances", "say how many workers to keep running, as in \"instances\": 1");
     }
@@ -180,17 +149,6 @@ fn core<'t>(reader: &mut Reader<'t>, object: &Object<'t>, id: String) -> setting
         }
     }
     let cancel = object.get("cancel_on_disconnect").and_then(|node| reader.boolean(node));
-    if let Some(node) = object.get("max_timeouts").filter(|_| object.get("request_timeout_sec").is_none()) {
-        let hint = "set request_timeout_sec, or leave max_timeouts out".to_owned();
-        reader.fail(node, "counts requests that run out of time, and none does", Some(hint));
-    }
-    let on_exit = object.get("on_exit").and_then(|node| {
-        if assignment != Assignment::Dedicated {
-            let hint = "set \"assignment\": \"dedicated\", or leave on_exit out".to_owned();
-            reader.fail(node, "is for pools that give each connection a worker of its own", Some(hint));
-        }
-        reader.choice(node, &[("close", OnExit::Close), ("replace", OnExit::Replace)])
-    });
     settings::Pool {
         id,
         instances,
@@ -199,9 +157,6 @@ fn core<'t>(reader: &mut Reader<'t>, object: &Object<'t>, id: String) -> setting
         cancel_on_disconnect: cancel.unwrap_or(false),
         request_timeout: number(reader, object, "request_timeout_sec").map(Duration::from_secs),
         deny_methods: object.get("deny_methods").map(|node| methods(reader, node)).unwrap_or_default(),
-        max_timeouts: number(reader, object, "max_timeouts").and_then(|value| u32::try_from(value).ok()),
-        retry_after: number(reader, object, "retry_after_sec").map(Duration::from_secs),
-        on_exit: on_exit.unwrap_or_default(),
     }
 }
 
@@ -289,406 +244,8 @@ fn environment<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> BTreeMap<String,
     environment
 }
 
-fn checked(path: &str) -> Result<&str, String> {
-    match path {
-        "" => Err("must not be empty".to_owned()),
-        _ if path.contains('\0') => Err("must not contain a zero byte".to_owned()),
-        _ => Ok(path),
-    }
-}
-
-fn listeners<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[Pool]) -> Vec<Listener> {
-    let mut listeners: Vec<Listener> = Vec::new();
-    for element in reader.array(node).unwrap_or_default() {
-        let Some(object) = reader.object(&element, "listeners[]", keys::LISTENER) else { continue };
-        let pool = object.get("pool").and_then(|node| pool_index(reader, node, pools));
-        let named = object.get("pools").and_then(|node| pool_indexes(reader, node, pools));
-        if let (Some(node), Some(pool), Some(named)) = (object.get("pool"), pool, &named)
-            && !named.contains(&pool)
-        {
-            let id = &pools[pool].core.id;
-            let hint = format!("add {id:?} to pools, or leave pool out");
-            reader.fail(node, format!("{id:?} is not among the pools of this listener"), Some(hint));
-        }
-        let max_connections = object.get("max_connections").map(|node| max_connections(reader, node));
-        let patience = patience(reader, &object);
-        let closes_when_not_ready = object
-            .get("when_not_ready")
-            .and_then(|node| reader.choice(node, &[("accept", false), ("close", true)]))
-            .unwrap_or_default();
-        let Some((node, listen)) = listen(reader, &object) else { continue };
-        let web = web(reader, &object, &listen, pools);
-        if listeners.iter().any(|other| same_place(&other.listen, &listen)) {
-            reader.fail(&node, format!("{listen} is listened on already"), None);
-        }
-        // Who was given one pool was not given the others.
-        let named = named.or_else(|| pool.map(|pool| vec![pool]));
-        let max_connections = max_connections.unwrap_or_default();
-        let entry = entry(reader, &object, &listen);
-        listeners.push(Listener {
-            listen,
-            pool,
-            pools: named,
-            max_connections,
-            patience,
-            entry,
-            closes_when_not_ready,
-            web,
-        });
-    }
-    listeners
-}
-
-fn patience<'t>(reader: &mut Reader<'t>, object: &Object<'t>) -> Patience {
-    let [first_line, idle] =
-        ["first_line_timeout_sec", "idle_timeout_sec"].map(|key| number(reader, object, key).map(Duration::from_secs));
-    let keepalive = number(reader, object, "keepalive_sec").map(Duration::from_secs);
-    if let Some(node) = object.get("keepalive_sec").filter(|_| object.get("unix").is_some()) {
-        let hint = "leave it out: the kernel knows at once when a process of this machine has gone".to_owned();
-        reader.fail(node, "is for connections over TCP", Some(hint));
-    }
-    let closes_sessions = object.get("idle_closes_sessions");
-    if let Some(node) = closes_sessions.filter(|_| object.get("idle_timeout_sec").is_none()) {
-        let hint = "set idle_timeout_sec, or leave it out".to_owned();
-        reader.fail(node, "says which idle clients are closed, and none is", Some(hint));
-    }
-    let closes_sessions = closes_sessions.and_then(|node| reader.boolean(node)).unwrap_or(false);
-    Patience { first_line, idle, closes_sessions, keepalive }
-}
-
-fn entry<'t>(reader: &mut Reader<'t>, object: &Object<'t>, listen: &Listen) -> Entry {
-    let is_unix = matches!(listen, Listen::Unix { .. });
-    let proxy = object.get("proxy").and_then(|node| proxy(reader, node, is_unix));
-    let allow = object.get("allow").and_then(|node| {
-        if is_unix && object.get("proxy").is_none() {
-            let hint =
-                "use mode, owner or peer_uids; with proxy it is about the addresses that the proxy tells".to_owned();
-            reader.fail(node, "is addresses of the network; who connects to a Unix socket has none", Some(hint));
-            return None;
-        }
-        networks(reader, node)
-    });
-    let peer_uids = object.get("peer_uids").and_then(|node| {
-        if !is_unix {
-            let hint = "use allow".to_owned();
-            reader.fail(node, "is users of this machine; who connects to a TCP port is not known by one", Some(hint));
-            return None;
-        }
-        user_ids(reader, node)
-    });
-    Entry { allow, peer_uids, proxy }
-}
-
-fn proxy<'t>(reader: &mut Reader<'t>, node: &Node<'t>, is_unix: bool) -> Option<Proxy> {
-    let object = reader.object(node, "listeners[].proxy", keys::PROXY)?;
-    let Some(from) = object.get("from") else {
-        let hint =
-            if is_unix { "\"from\": [\"unix\"]" } else { "\"from\": [\"192.0.2.10\"], the addresses of the proxies" };
-        reader.missing(&object, "from", &format!("write {hint}"));
-        return None;
-    };
-    let from = proxies(reader, from, is_unix)?;
-    let required = object.get("required").and_then(|node| reader.boolean(node)).unwrap_or(true);
-    let timeout = number(reader, &object, "timeout_ms").map_or(Proxy::DEFAULT_TIMEOUT, Duration::from_millis);
-    Some(Proxy { from, required, timeout })
-}
-
-fn proxies<'t>(reader: &mut Reader<'t>, from: &Node<'t>, is_unix: bool) -> Option<Proxies> {
-    if !is_unix {
-        return Some(Proxies::Networks(networks(reader, from)?));
-    }
-    let elements = reader.array(from)?;
-    let names: Vec<Option<String>> = elements.iter().map(|element| reader.string(element)).collect();
-    if names.iter().all(Option::is_some) && names != [Some("unix".to_owned())] {
-        let hint = "write [\"unix\"], and keep others out with mode, owner or peer_uids".to_owned();
-        reader.fail(from, "of a Unix socket is whoever may connect to it", Some(hint));
-    }
-    Some(Proxies::Unix)
-}
-
-/// Keys that only a WebSocket has.
-const WEB: [&str; 7] = ["path", "origins", "hosts", "tokens_file", "trusted_proxies", "ping_sec", "pong_timeout_sec"];
-
-fn web<'t>(reader: &mut Reader<'t>, object: &Object<'t>, listen: &Listen, pools: &[Pool]) -> Option<Web> {
-    if object.get("ws").is_none() {
-        for node in WEB.iter().filter_map(|key| object.get(key)) {
-            let hint = "write \"ws\" instead of \"tcp\" or \"unix\", or leave it out".to_owned();
-            reader.fail(node, "is of a WebSocket listener", Some(hint));
-        }
-        return None;
-    }
-    let default = Web::default();
-    let is_unix = matches!(listen, Listen::Unix { .. });
-    let ping = number(reader, object, "ping_sec").map(|seconds| (seconds > 0).then(|| Duration::from_secs(seconds)));
-    let pong_timeout = number(reader, object, "pong_timeout_sec").map(Duration::from_secs);
-    if let (Some(None), Some(node)) = (ping, object.get("pong_timeout_sec")) {
-        let hint = "set ping_sec, or leave it out".to_owned();
-        reader.fail(node, "is how long an answer to a ping may take, and nobody is pinged", Some(hint));
-    }
-    let (tokens_file, tokens) = match object.get("tokens_file") {
-        Some(node) => tokens_file(reader, node, pools),
-        None => (None, Tokens::default()),
-    };
-    Some(Web {
-        path: object.get("path").and_then(|node| web_path(reader, node)).unwrap_or(default.path),
-        origins: object.get("origins").map(|node| origins(reader, node)).unwrap_or_default(),
-        hosts: object.get("hosts").map(|node| hosts(reader, node)).unwrap_or_default(),
-        tokens_file,
-        tokens,
-        trusted_proxies: object.get("trusted_proxies").and_then(|node| proxies(reader, node, is_unix)),
-        ping: ping.unwrap_or(default.ping),
-        pong_timeout: pong_timeout.unwrap_or(default.pong_timeout),
-    })
-}
-
-fn web_path<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Option<String> {
-    let path = reader.string(node)?;
-    let is_path = path.starts_with('/') && path.bytes().all(|byte| byte.is_ascii_graphic() && !b"?#".contains(&byte));
-    if !is_path {
-        let hint = "write it as it stands in the URL, as in \"/acp\"".to_owned();
-        reader.fail(node, format!("must be a path without blanks and query, not {path:?}"), Some(hint));
-    } else if path == HEALTH {
-        reader.fail(node, format!("{HEALTH} is where balancers ask"), None);
-    }
-    is_path.then_some(path)
-}
-
-fn origins<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Vec<String> {
-    let mut origins = Vec::new();
-    for element in reader.array(node).unwrap_or_default() {
-        let Some(origin) = reader.string(&element) else { continue };
-        let host = origin.split_once("://").map(|(_, host)| host);
-        let is_origin = host.is_some_and(|host| !host.is_empty() && !host.contains(['/', '?', '#']));
-        if !is_origin && origin != "*" && origin != "null" {
-            let hint = "write \"https://app.example\" or \"http://localhost:8080\", without a slash at the end; \
-                        \"*\" is every page there is"
-                .to_owned();
-            reader.fail(&element, format!("must be an origin, not {origin:?}"), Some(hint));
-        }
-        origins.push(origin.to_ascii_lowercase());
-    }
-    origins
-}
-
-fn hosts<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Vec<String> {
-    let mut hosts = Vec::new();
-    for element in reader.array(node).unwrap_or_default() {
-        let Some(host) = reader.string(&element) else { continue };
-        let is_name =
-            !host.is_empty() && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte));
-        if !is_name {
-            let hint =
-                "write \"bus.example\", without scheme, port and path; addresses and localhost need not be listed";
-            reader.fail(&element, format!("must be the name of a host, not {host:?}"), Some(hint.to_owned()));
-        }
-        hosts.push(host.to_ascii_lowercase());
-    }
-    hosts
-}
-
-fn tokens_file<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[Pool]) -> (Option<PathBuf>, Tokens) {
-    let Some(path) = reader.string(node) else { return (None, Tokens::default()) };
-    let ids: Vec<&str> = pools.iter().map(|pool| pool.core.id.as_str()).collect();
-    let read = small_file(&path).and_then(|bytes| String::from_utf8(bytes).map_err(|_| "is not UTF-8".to_owned()));
-    let tokens = read.and_then(|text| Tokens::parse(&text, &ids));
-    match &tokens {
-        Ok(tokens) if tokens.is_empty() => {
-            let hint = "write a line NAME:TOKEN for each client; make a token with: openssl rand -hex 32".to_owned();
-            reader.fail(node, format!("{path:?} has no token, so nobody could come in"), Some(hint));
-        }
-        Ok(_) => {}
-        Err(why) => reader.fail(node, format!("the tokens file {path:?}: {why}"), None),
-    }
-    (Some(path.into()), tokens.unwrap_or_default())
-}
-
-fn small_file(path: &str) -> Result<Vec<u8>, String> {
-    checked(path).and_then(|path| small_file::read(path.as_ref()).map_err(|error| command::reason(&error)))
-}
-
-fn networks<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Option<Vec<Network>> {
-    let elements = reader.array(node)?;
-    if elements.is_empty() {
-        let hint = "write \"0.0.0.0/0\" and \"::/0\" for everybody".to_owned();
-        reader.fail(node, "must name at least one network", Some(hint));
-    }
-    let mut networks = Vec::with_capacity(elements.len());
-    for element in &elements {
-        let Some(text) = reader.string(element) else { continue };
-        match Network::parse(&text) {
-            Ok(network) => networks.push(network),
-            Err(_) if text == "unix" => {
-                reader.fail(element, "is for listeners on a Unix socket; a TCP port has addresses", None);
-            }
-            Err(why) => reader.fail(element, why, None),
-        }
-    }
-    Some(networks)
-}
-
-fn user_ids<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Option<Vec<u32>> {
-    let elements = reader.array(node)?;
-    if elements.is_empty() {
-        let hint = "leave it out for everybody who may open the socket".to_owned();
-        reader.fail(node, "must name at least one user", Some(hint));
-    }
-    let mut users = Vec::with_capacity(elements.len());
-    for element in &elements {
-        if element.is_number() {
-            users.extend(reader.integer(element, 0..=MAX_ID.into()).map(|id| id as u32));
-        } else if let Some(name) = reader.string(element) {
-            users.extend(known(reader, element, users::user(&name)));
-        }
-    }
-    Some(users)
-}
-
-fn known<'t>(reader: &mut Reader<'t>, node: &Node<'t>, id: Result<u32, String>) -> Option<u32> {
-    id.map_err(|why| reader.fail(node, why, None)).ok()
-}
-
-/// `user`, `user:group` or `:group`, each a name or a number, as chown(1) takes them.
-fn owner<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Option<Owner> {
-    let text = reader.string(node)?;
-    let (user, group) = match text.split_once(':') {
-        Some((user, group)) => (user, Some(group)),
-        None => (text.as_str(), None),
-    };
-    if group == Some("") || user.is_empty() && group.is_none() {
-        let hint = "write \"user\", \"user:group\" or \":group\", with names or numbers".to_owned();
-        reader.fail(node, format!("must name an owner, not {text:?}"), Some(hint));
-        return None;
-    }
-    let user = if user.is_empty() { None } else { Some(known(reader, node, users::user(user))?) };
-    let group = match group {
-        Some(group) => Some(known(reader, node, users::group(group))?),
-        None => None,
-    };
-    Some(Owner { user, group })
-}
-
-fn pool_index<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[Pool]) -> Option<usize> {
-    let id = reader.string(node)?;
-    let index = pools.iter().position(|pool| pool.core.id == id);
-    if index.is_none() {
-        let ids: Vec<&str> = pools.iter().map(|pool| pool.core.id.as_str()).collect();
-        let hint = match keys::nearest(&id, &ids) {
-            Some(name) => format!("did you mean \"{name}\"?"),
-            None => format!("the pools are {}", ids.join(", ")),
-        };
-        reader.fail(node, format!("there is no pool {id:?}"), Some(hint));
-    }
-    index
-}
-
-/// None if something is wrong with them, so that what follows from them is not reported as well.
-fn pool_indexes<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[Pool]) -> Option<Vec<usize>> {
-    let elements = reader.array(node)?;
-    if elements.is_empty() {
-        let hint = "leave it out for all pools".to_owned();
-        reader.fail(node, "must name at least one pool", Some(hint));
-        return None;
-    }
-    let mut indexes = Vec::with_capacity(elements.len());
-    let mut good = true;
-    for element in &elements {
-        match pool_index(reader, element, pools) {
-            Some(index) if indexes.contains(&index) => {
-                reader.fail(element, format!("{:?} is named twice", pools[index].core.id), None);
-            }
-            Some(index) => indexes.push(index),
-            None => good = false,
-        }
-    }
-    good.then_some(indexes)
-}
-
-fn max_connections<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> MaxConnections {
-    if !node.is_object() {
-        let total = reader.integer(node, keys::range("max_connections")).map(|value| value as usize);
-        return MaxConnections { total, per_source: None };
-    }
-    let section = "listeners[].max_connections";
-    let Some(object) = reader.object(node, section, keys::MAX_CONNECTIONS_OF) else {
-        return MaxConnections::default();
-    };
-    let count = |reader: &mut Reader<'t>, key| number(reader, &object, key).map(|value| value as usize);
-    let (total, per_source) = (count(reader, "total"), count(reader, "per_source"));
-    if keys::MAX_CONNECTIONS_OF.iter().all(|key| object.get(key).is_none()) {
-        let hint = "write a number, or {\"total\": 100, \"per_source\": 10}".to_owned();
-        reader.fail(node, "needs total or per_source", Some(hint));
-    }
-    if let (Some(total), Some(per_source), Some(node)) = (total, per_source, object.get("per_source"))
-        && per_source > total
-    {
-        reader.fail(node, format!("must be at most total, which is {total}, not {per_source}"), None);
-    }
-    MaxConnections { total, per_source }
-}
-
-fn listen<'t>(reader: &mut Reader<'t>, object: &Object<'t>) -> Option<(Node<'t>, Listen)> {
-    let mode = object.get("mode").map(|node| (node, socket_mode(reader, node)));
-    let owner = object.get("owner").map(|node| (node, owner(reader, node)));
-    let (node, address) = match (object.get("tcp"), object.get("unix"), object.get("ws")) {
-        (Some(node), None, None) => (node, Address::from_listener(&reader.string(node)?)),
-        (None, Some(node), None) => (node, Address::from_unix_listener(reader.string(node)?)),
-        (None, None, Some(node)) => {
-            let text = reader.string(node)?;
-            let path = object.get("path").filter(|_| text.starts_with("ws://"));
-            let path = path.and_then(|path| reader.string(path)).unwrap_or_else(|| Web::default().path);
-            let is_unix = text.starts_with("unix:");
-            (node, if is_unix { Address::from_url(&text) } else { Address::from_websocket(&text, &path) })
-        }
-        (None, None, None) => {
-            let hint = "write \"tcp\": \"127.0.0.1:9000\", \"unix\": \"/run/stdio_bus.sock\" or \"ws\": \
-                        \"127.0.0.1:9000\""
-                .to_owned();
-            reader.fail(&object.node, "needs tcp, unix or ws", Some(hint));
-            return None;
-        }
-        _ => {
-            let hint = "make a listener of each".to_owned();
-            reader.fail(&object.node, "has more than one of tcp, unix and ws", Some(hint));
-            return None;
-        }
-    };
-    let mut listen = match address {
-        Ok(address) => Listen::from(address),
-        Err(error) => {
-            reader.fail(node, error.to_string(), None);
-            return None;
-        }
-    };
-    set_mode(reader, &mut listen, mode);
-    match (&mut listen, owner) {
-        (Listen::Unix { path, .. }, Some((owner_node, _))) if address::is_abstract(path) => {
-            reader.fail(owner_node, "is of a socket file; an abstract name has none", None);
-        }
-        (Listen::Unix { owner, .. }, Some((_, Some(given)))) => *owner = given,
-        (Listen::Tcp { .. }, Some((owner_node, _))) => {
-            reader.fail(owner_node, "is of the file of a Unix socket; a TCP port has none", None);
-        }
-        _ => {}
-    }
-    Some((node.clone(), listen))
-}
-
-/// Gives a socket file the permissions that stand beside its address, if any do.
-fn set_mode<'t>(reader: &mut Reader<'t>, listen: &mut Listen, mode: Option<(&Node<'t>, Option<u32>)>) {
-    match (listen, mode) {
-        (Listen::Unix { path, .. }, Some((mode_node, _))) if address::is_abstract(path) => {
-            reader.fail(mode_node, "is the permissions of a socket file; an abstract name has none", None);
-        }
-        (Listen::Unix { mode, .. }, Some((_, Some(given)))) => *mode = given,
-        (Listen::Tcp { .. }, Some((mode_node, _))) => {
-            reader.fail(mode_node, "is the permissions of a Unix socket; a TCP port has none", None);
-        }
-        _ => {}
-    }
-}
-
 fn admin<'t>(reader: &mut Reader<'t>, node: &Node<'t>, listeners: &[Listener]) -> Option<Admin> {
-    let object = reader.object(node, "admin", keys::ADMIN)?;
+    let object = reader.object(node, "admin")?;
     let mode = object.get("mode").map(|node| (node, socket_mode(reader, node)));
     let (token, token_file) = object.get("token_file").and_then(|node| token(reader, node)).unzip();
     let Some(node) = object.get("listen") else {
@@ -726,21 +283,10 @@ fn token<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Option<(Token, PathBuf
     None
 }
 
-fn socket_mode<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Option<u32> {
-    let text = reader.string(node)?;
-    let octal = matches!(text.len(), 3 | 4) && text.bytes().all(|byte| matches!(byte, b'0'..=b'7'));
-    let mode = u32::from_str_radix(&text, 8).ok().filter(|mode| octal && *mode <= 0o777);
-    if mode.is_none() {
-        let hint = "\"0600\" is its owner alone, \"0660\" its group, too".to_owned();
-        reader.fail(node, format!("must be octal permissions from \"0000\" to \"0777\", not {text:?}"), Some(hint));
-    }
-    mode
-}
-
 // Spec 9.3.5 and 9.3.6: what is left out keeps its default.
 fn limits<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Limits {
     let default = Limits::default();
-    let Some(object) = reader.object(node, "limits", keys::LIMITS) else { return default };
+    let Some(object) = reader.object(node, "limits") else { return default };
     let bytes = |reader: &mut Reader<'t>, key, default| {
         number(reader, &object, key).and_then(|value| usize::try_from(value).ok()).unwrap_or(default)
     };
@@ -758,54 +304,32 @@ fn limits<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Limits {
         backpressure_timeout: seconds(reader, "backpressure_timeout_sec", default.backpressure_timeout),
         lame_duck: seconds(reader, "lame_duck_sec", default.lame_duck),
         quiesce: seconds(reader, "quiesce_sec", default.quiesce),
-        drain_grace: number(reader, &object, "drain_grace_ms")
-            .map(Duration::from_millis)
-            .unwrap_or(default.drain_grace),
-        hold: number(reader, &object, "hold_ms").map(Duration::from_millis).unwrap_or(default.hold),
         session_idle: number(reader, &object, "session_idle_sec")
             .filter(|seconds| *seconds > 0)
             .map(Duration::from_secs),
-        requests_ahead: default.requests_ahead,
         max_memory: bytes(reader, "max_memory", default.max_memory),
-        on_failure: object
-            .get("on_failure")
-            .and_then(|node| reader.choice(node, &[("stay", OnFailure::Stay), ("exit", OnFailure::Exit)]))
-            .unwrap_or_default(),
+        ..default
     }
 }
 
-/// The section, and the pool of listeners that prefer none.
-fn routing<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[Pool]) -> (Routing, Option<usize>) {
-    let default = Routing::default();
-    let Some(object) = reader.object(node, "routing", keys::ROUTING) else { return (default, None) };
-    let default_pool = object.get("default_pool").and_then(|node| pool_index(reader, node, pools));
-    let id_collision = object.get("id_collision").and_then(|node| {
-        let choices =
-            [("translate", IdCollision::Translate), ("reject", IdCollision::Reject), ("always", IdCollision::Always)];
-        reader.choice(node, &choices)
-    });
-    let session_access = object
-        .get("session_access")
-        .and_then(|node| reader.choice(node, &[("owner", SessionAccess::Owner), ("shared", SessionAccess::Shared)]));
-    let routing = Routing {
-        id_collision: id_collision.unwrap_or_default(),
-        session_access: session_access.unwrap_or_default(),
-        error_replies: default.error_replies,
-    };
-    (routing, default_pool)
+fn routing<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Routing {
+    let Some(object) = reader.object(node, "routing") else { return Routing::default() };
+    let id_collision = reader.choice(&object, "id_collision", [IdCollision::Translate, IdCollision::Always]);
+    let session_access = reader.choice(&object, "session_access", [SessionAccess::Owner, SessionAccess::Shared]);
+    Routing { id_collision: id_collision.unwrap_or_default(), session_access: session_access.unwrap_or_default() }
 }
 
 fn log<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Log {
-    let Some(object) = reader.object(node, "log", keys::LOG) else { return Log::default() };
-    let level = object.get("level").and_then(|node| reader.choice(node, &LEVELS));
-    let formats = [("text", LogFormat::Text), ("json", LogFormat::Json)];
-    let format = object.get("format").and_then(|node| reader.choice(node, &formats));
+    let Some(object) = reader.object(node, "log") else { return Log::default() };
+    let levels = [LogLevel::Debug, LogLevel::Info, LogLevel::Warn, LogLevel::Error];
+    let level = reader.choice(&object, "level", levels);
+    let format = reader.choice(&object, "format", [LogFormat::Text, LogFormat::Json]);
     Log { level: level.unwrap_or_default(), format: format.unwrap_or_default() }
 }
 
 /// The section that the C daemon has: accepted as far as it asks for what this bus does anyway.
 fn transport<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Option<Mode> {
-    let object = reader.object(node, "transport", keys::TRANSPORT)?;
+    let object = reader.object(node, "transport")?;
     for (key, only) in [("framing", "ndjson"), ("protocol", "json")] {
         let Some(node) = object.get(key) else { continue };
         let Some(value) = reader.string(node) else { continue };
@@ -830,8 +354,4 @@ fn transport<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Option<Mode> {
             None
         }
     }
-}
-
-fn number<'t>(reader: &mut Reader<'t>, object: &Object<'t>, key: &'static str) -> Option<u64> {
-    object.get(key).and_then(|node| reader.integer_or(node, keys::range(key), keys::instead_of_zero(key)))
 }

@@ -89,7 +89,7 @@ impl<I: Io> Shell<I> {
             drop(socket);
             return self.reactor.free_descriptor();
         }
-        if self.bus.awaits_header(listener, place).is_some() || self.reactor.listeners.speaks_web(listener) {
+        if self.bus.awaits_header(listener, place) || self.reactor.listeners.speaks_web(listener) {
             return self.begin_handshake(now, AcceptedSocket { socket, acceptor: index, listener, place });
         }
         let client = self.add_client(listener, place.into(), &[], |peer| Connection::socket(peer, socket));

@@ -48,7 +48,6 @@ pub(super) struct Listening {
     pub listener: usize,
     /// A service manager listens on it, too, and goes on when we have gone.
     pub is_inherited: bool,
-    keepalive: Option<Duration>,
 }
 
 /// What a socket is bound to.
@@ -70,14 +69,7 @@ impl Listening {
     /// A socket that nobody has bound.
     #[cfg(test)]
     pub(super) fn nowhere(socket: OwnedFd, address: &str) -> Self {
-        Self {
-            socket,
-            address: address.to_owned(),
-            listener: 0,
-            is_inherited: false,
-            place: Place::Nowhere,
-            keepalive: None,
-        }
+        Self { socket, address: address.to_owned(), listener: 0, is_inherited: false, place: Place::Nowhere }
     }
 
     /// Whether its clients are users of this machine and not network addresses.
@@ -90,24 +82,8 @@ impl Listening {
         }
     }
 
-    /// Has connections over TCP asked after so long a silence whether their other side is still there.
-    ///
-    /// # Errors
-    /// As setsockopt(2).
-    pub(super) fn keep_alive(mut self, after: Option<Duration>) -> Result<Self, StartError> {
-        self.keepalive = after;
-        if let Place::Tcp(_) = self.place {
-            keep_alive(&self.socket, after.unwrap_or(KEEPALIVE)).map_err(StartError::io("set the keepalive of TCP"))?;
-        }
-        Ok(self)
-    }
-
     /// A new socket at the same place, for one that somebody has ended (`ss --kill`, shutdown(2)).
     pub(super) fn open_anew(&self) -> Result<Self, StartError> {
-        self.open_as_before()?.keep_alive(self.keepalive)
-    }
-
-    fn open_as_before(&self) -> Result<Self, StartError> {
         if self.is_inherited {
             return self.listen_again();
         }
@@ -130,7 +106,7 @@ impl Listening {
 
     fn tcp(socket: OwnedFd, address: SocketAddr, listener: usize) -> Self {
         let place = Place::Tcp(address);
-        Self { socket, address: format!("tcp://{address}"), listener, is_inherited: false, place, keepalive: None }
+        Self { socket, address: format!("tcp://{address}"), listener, is_inherited: false, place }
     }
 
     /// The socket of a service manager at this place.
@@ -141,7 +117,7 @@ impl Listening {
             tune(&socket).map_err(failed)?;
         }
         let address = format!("{} (passed on by the service manager)", inherited.address);
-        Ok(Self { socket, address, listener, is_inherited: true, place, keepalive: None })
+        Ok(Self { socket, address, listener, is_inherited: true, place })
     }
 
     /// The same socket, for one that we cannot make anew because somebody else has it, too. One that is no TCP socket
@@ -165,7 +141,6 @@ impl Listening {
             listener: self.listener,
             is_inherited: true,
             place: Place::Tcp(address),
-            keepalive: None,
         })
     }
 }
@@ -355,15 +330,10 @@ fn tcp_socket(address: SocketAddr) -> io::Result<(OwnedFd, SocketAddr)> {
 fn tune(socket: &OwnedFd) -> io::Result<()> {
     sockopt::set_tcp_nodelay(socket, true)?;
     sockopt::set_socket_keepalive(socket, true)?;
-    keep_alive(socket, KEEPALIVE)?;
-    set_unsent_bytes(socket)
-}
-
-fn keep_alive(socket: &OwnedFd, after: Duration) -> io::Result<()> {
-    sockopt::set_tcp_keepidle(socket, after)?;
-    sockopt::set_tcp_keepintvl(socket, (after / 2).max(Duration::from_secs(1)))?;
+    sockopt::set_tcp_keepidle(socket, KEEPALIVE)?;
+    sockopt::set_tcp_keepintvl(socket, KEEPALIVE / 2)?;
     sockopt::set_tcp_keepcnt(socket, QUESTIONS)?;
-    Ok(())
+    set_unsent_bytes(socket)
 }
 
 fn set_unsent_bytes(socket: &OwnedFd) -> io::Result<()> {
@@ -403,14 +373,7 @@ fn open_unix(path: &Path, mode: u32, owner: Owner, listener: usize) -> Result<Li
     }
     listen(&socket, BACKLOG).map_err(|error| failed(error.into()))?;
     let place = Place::Unix { path: path.to_owned(), mode, owner, _file: file };
-    Ok(Listening {
-        socket,
-        address: format!("unix:{}", path.display()),
-        listener,
-        is_inherited: false,
-        place,
-        keepalive: None,
-    })
+    Ok(Listening { socket, address: format!("unix:{}", path.display()), listener, is_inherited: false, place })
 }
 
 /// Gives a socket file to its owner.

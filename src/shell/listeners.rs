@@ -16,8 +16,8 @@ const TELL_EVERY: Duration = Duration::from_secs(10);
 /// After accept(2) failed: doubled up to the longest.
 const FIRST_DELAY: Duration = Duration::from_millis(100);
 const LONGEST_DELAY: Duration = Duration::from_secs(1);
-/// So many times the keepalive without a sign of life, and a client has gone.
-const SILENT_KEEPALIVES: u32 = 3;
+/// How long there may be no sign of life of a client over TCP: it is asked three times.
+const SILENCE: Duration = Duration::from_secs(3 * KEEPALIVE.as_secs());
 
 /// Says the same thing every ten seconds at most.
 #[derive(Default)]
@@ -247,8 +247,7 @@ pub(super) struct Terms {
 impl Terms {
     pub(super) fn of(listener: &Listener, pools: &[Pool]) -> Self {
         let is_tcp = matches!(listener.listen, Listen::Tcp { .. });
-        let silence_allowed = is_tcp.then(|| SILENT_KEEPALIVES * listener.patience.keepalive.unwrap_or(KEEPALIVE));
-        Self { silence_allowed, policy: UpgradePolicy::of(listener, pools) }
+        Self { silence_allowed: is_tcp.then_some(SILENCE), policy: UpgradePolicy::of(listener, pools) }
     }
 }
 

@@ -17,7 +17,7 @@ use tracing::{Event, Level, Metadata, Subscriber};
 
 use super::entry::{self, Entry, Look};
 use super::inherited;
-use super::stderr::Said;
+use super::stderr::{LINES_PER_SEC, Said};
 use crate::bus::account::Account;
 use crate::bus::port::{Origin, Place};
 use crate::bus::report::{self, Report, WorkerName};
@@ -28,6 +28,8 @@ use crate::error::StartError;
 const BUFFER: usize = 256 * 1024;
 /// How many of them may be lines of workers.
 const WORKERS_PART: usize = BUFFER / 2;
+/// The level of what workers write to stderr.
+pub(super) const OF_WORKERS: LogLevel = LogLevel::Info;
 
 #[cfg(not(test))]
 static BUFFERED: Mutex<Buffered> = Mutex::new(Buffered::EMPTY);
@@ -266,12 +268,12 @@ pub(super) fn is_wanted(level: LogLevel) -> bool {
     level as u8 >= LEVEL.load(Ordering::Relaxed)
 }
 
-/// Passes on what a worker has said on stderr, at this level.
-pub(super) fn worker(pool: &str, worker: WorkerName, level: LogLevel, said: Said<'_>) {
-    if !is_wanted(level) {
+/// Passes on what a worker has said on stderr.
+pub(super) fn worker(pool: &str, worker: WorkerName, said: Said<'_>) {
+    if !is_wanted(OF_WORKERS) {
         return;
     }
-    let (look, level) = (look(), level_of(level));
+    let (look, level) = (look(), level_of(OF_WORKERS));
     let (name, incarnation) = (format!("{pool}/{}", worker.place), worker.incarnation);
     match said {
         Said::Line(kept, length) => {
@@ -279,7 +281,9 @@ pub(super) fn worker(pool: &str, worker: WorkerName, level: LogLevel, said: Said
         }
         Said::LeftOut(lines, bytes) => {
             let entry = Entry::new(look, level)
-                .message("a worker wrote more lines to stderr than stderr_lines_per_sec; the others were left out")
+                .message(format_args!(
+                    "a worker wrote more than {LINES_PER_SEC} lines a second to stderr; the others were left out"
+                ))
                 .text("reason", "stderr_left_out")
                 .text("worker", &name)
                 .plain("incarnation", incarnation)

@@ -82,7 +82,7 @@ pub fn run(config: Config, inherited: Vec<Inherited>, choice: Choice) -> Result<
     // Signals that ask for the end are not heard any more.
     exit_watchdog::limit(result.as_ref().map_or_else(StartError::exit_code, |()| exit::FAILURE));
     let log_is_complete = !left.log_in_flight && log::flush(&mut left.log);
-    result.map(|()| if left.unwritten == 0 && log_is_complete && !left.failed { exit::OK } else { exit::FAILURE })
+    result.map(|()| if left.unwritten == 0 && log_is_complete { exit::OK } else { exit::FAILURE })
 }
 
 /// Why the daemon does not run, as its log would say it.

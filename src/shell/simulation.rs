@@ -33,7 +33,7 @@ use super::log;
 use super::signals::Signals;
 use super::turn::Shell;
 use crate::bus::port::{Exit, Origin, Reason};
-use crate::bus::settings::{Proxies, Proxy};
+use crate::bus::settings::Proxies;
 use crate::bus::shutdown::Stage;
 use crate::config::{Config, Listen, Listener, Web};
 use crate::io::Io;
@@ -107,7 +107,7 @@ struct Simulation {
     stdio: Option<(OwnedFd, OwnedFd)>,
     scarcity: Scarcity,
     /// Clients come with PROXY headers: all of them if that is true.
-    needs_header: Option<bool>,
+    needs_header: bool,
     /// Clients that connect speak WebSocket.
     is_web: bool,
     /// They need a token.
@@ -132,8 +132,7 @@ fn config(random: &mut Random, scarcity: Scarcity) -> Config {
     let mut config = Config::from_bytes(text.to_string().as_bytes(), "a seed").expect("it is valid");
     config.listeners = vec![Listener::open(Listen::Tcp { host: "a seed".to_owned(), port: 0 })];
     if random.one_in(2) {
-        let (required, timeout) = (random.one_in(2), Duration::from_secs(3));
-        config.listeners[0].entry.proxy = Some(Proxy { from: Proxies::Unix, required, timeout });
+        config.listeners[0].entry.proxy = Some(Proxies::Unix);
     }
     let ping = Some(Duration::from_secs(random.range(1..30) as u64));
     // Nobody reads it: what stands in it is given.
@@ -188,7 +187,7 @@ impl Simulation {
         wires.borrow_mut().steady = vec![signals.children.as_raw_fd(), signals.stop.as_raw_fd()];
         let config = config(&mut random, scarcity);
         let stdio = config.listeners.iter().position(|listener| matches!(listener.listen, Listen::Stdio));
-        let needs_header = config.listeners[0].entry.proxy.as_ref().map(|proxy| proxy.required);
+        let needs_header = config.listeners[0].entry.proxy.is_some();
         let web = config.listeners[0].web.as_ref();
         let (is_web, has_tokens) = (web.is_some(), web.is_some_and(|web| web.tokens_file.is_some()));
         let of_admin: Option<OwnedFd> = random.one_in(2).then(|| pair().0.into());
@@ -255,12 +254,10 @@ impl Simulation {
         let mut client = Client::new(self.clients.len(), self.seed, ours.into(), speaks.into());
         (client.inode, client.came_in, client.empty_at) = (inode, self.turns, self.now());
         let is_broken = self.random.one_in(8);
-        if let Some(required) = self.needs_header
-            && (required || self.random.one_in(2))
-        {
+        if self.needs_header {
             if is_broken && self.random.one_in(2) {
                 let missing: &[u8] = b"{\"jsonrpc\":\"2.0\",\"method\":\"m\"}\n";
-                let said = if required && self.random.one_in(2) { missing } else { *self.random.pick(&BROKEN_HEADERS) };
+                let said = if self.random.one_in(2) { missing } else { *self.random.pick(&BROKEN_HEADERS) };
                 client.says_its_last(said, None, Some(Reason::ProxyHeader));
                 return self.clients.push(client);
             }

@@ -88,7 +88,6 @@ fn open_acceptors(config: &Config, inherited: &[Inherited]) -> Result<Vec<Accept
     let others_until = Instant::now() + listen::OTHER_STARTS;
     for (index, listener) in config.listeners.iter().enumerate() {
         for listening in listen::open(&listener.listen, index, inherited, &mut used, others_until)? {
-            let listening = listening.keep_alive(listener.patience.keepalive)?;
             acceptors.push(Acceptor::new(listening).named_by(listener));
         }
     }

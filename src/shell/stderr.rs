@@ -11,6 +11,8 @@ pub(super) const LONGEST_LINE: usize = 4 * 1024;
 /// What is read at once: little, until a worker fills it.
 const SMALL_BLOCK: usize = 4 * 1024;
 const LARGE_BLOCK: usize = 32 * 1024;
+/// So many lines of one worker are passed on in a second.
+pub(super) const LINES_PER_SEC: u32 = 100;
 /// The time that lines are counted in.
 const WINDOW: Duration = Duration::from_secs(1);
 
@@ -36,10 +38,9 @@ pub(super) struct Stderr {
 }
 
 impl Stderr {
-    /// Of which `lines_per_sec` are passed on; 0 is no limit.
-    pub(super) fn new(pipe: OwnedFd, lines_per_sec: u32) -> Self {
+    pub(super) fn new(pipe: OwnedFd) -> Self {
         let block = vec![0; SMALL_BLOCK].into();
-        Self { pipe, block, line: Vec::new(), length: 0, rate: Rate::new(lines_per_sec) }
+        Self { pipe, block, line: Vec::new(), length: 0, rate: Rate::default() }
     }
 
     /// Takes the first `bytes` of the block. `tell` gets what there is to say, if anybody wants it.
@@ -108,8 +109,8 @@ fn keep(line: &mut Vec<u8>, piece: &[u8]) {
 }
 
 /// Counts lines.
+#[derive(Default)]
 struct Rate {
-    most: u32,
     /// When the window began, and how many lines have passed since.
     from: Moment,
     passed: u32,
@@ -119,16 +120,12 @@ struct Rate {
 }
 
 impl Rate {
-    fn new(most: u32) -> Self {
-        Self { most, from: Moment(0), passed: 0, lines: 0, bytes: 0 }
-    }
-
     fn pass(&mut self, now: Moment, kept: &[u8], length: usize, tell: &mut impl FnMut(Said<'_>)) {
         if now.since(self.from) >= WINDOW {
             self.tell_left_out(now, tell);
             (self.from, self.passed) = (now, 0);
         }
-        if self.most > 0 && self.passed >= self.most {
+        if self.passed >= LINES_PER_SEC {
             self.lines += 1;
             self.bytes += length as u64 + 1;
             return;
@@ -157,9 +154,9 @@ mod tests {
     }
 
     impl Worker {
-        fn new(lines_per_sec: u32) -> Self {
+        fn new() -> Self {
             let (pipe, _) = rustix::pipe::pipe().expect("there are descriptors");
-            Self { stderr: Stderr::new(pipe, lines_per_sec), now: Moment(5_000_000_000), said: Vec::new() }
+            Self { stderr: Stderr::new(pipe), now: Moment(5_000_000_000), said: Vec::new() }
         }
 
         fn writes(&mut self, text: &[u8]) {
@@ -186,7 +183,7 @@ mod tests {
     #[test]
     fn lines_are_the_same_however_they_are_cut() {
         for size in 1..12 {
-            let mut worker = Worker::new(0);
+            let mut worker = Worker::new();
             b"one\n\ntwo three\nfour".chunks(size).for_each(|piece| worker.writes(piece));
             assert_eq!(worker.tells(), ["one", "", "two three"]);
             let said = &mut worker.said;
@@ -197,7 +194,7 @@ mod tests {
 
     #[test]
     fn a_line_without_end_takes_no_more_memory_than_is_shown_of_it() {
-        let mut worker = Worker::new(0);
+        let mut worker = Worker::new();
         for _ in 0..100 {
             worker.writes(&[b'x'; 1000]);
             assert!(worker.stderr.line.capacity() <= 2 * LONGEST_LINE);
@@ -208,9 +205,10 @@ mod tests {
 
     #[test]
     fn so_many_lines_pass_in_a_second_and_the_others_are_counted() {
-        let mut worker = Worker::new(2);
-        worker.writes(b"a\nb\nc\ndd\n");
-        assert_eq!(worker.tells(), ["a", "b"]);
+        let mut worker = Worker::new();
+        let most = LINES_PER_SEC as usize;
+        worker.writes(&[&b"a\n".repeat(most)[..], b"c\ndd\n"].concat());
+        assert_eq!(worker.tells(), vec!["a"; most]);
         let due = worker.stderr.left_out_due().expect("something was left out");
         assert_eq!(due, worker.now.after(WINDOW));
         worker.now = due;
@@ -218,8 +216,8 @@ mod tests {
         worker.stderr.tell_left_out(due, |what| said.push(told(what)));
         assert_eq!(worker.tells(), ["2 lines, 5 bytes left out"]);
         assert_eq!(worker.stderr.left_out_due(), None);
-        worker.writes(b"e\nf\ng\n");
-        assert_eq!(worker.tells(), ["e", "f"]);
+        worker.writes(&[&b"e\n".repeat(most)[..], b"g\n"].concat());
+        assert_eq!(worker.tells(), vec!["e"; most]);
         let said = &mut worker.said;
         worker.stderr.finish(worker.now, |what| said.push(told(what)));
         assert_eq!(worker.tells(), ["1 lines, 2 bytes left out"]);
@@ -227,7 +225,7 @@ mod tests {
 
     #[test]
     fn who_is_not_wanted_is_read_and_forgotten() {
-        let mut worker = Worker::new(1);
+        let mut worker = Worker::new();
         let block = worker.stderr.block.len();
         worker.stderr.block.fill(b'\n');
         worker.stderr.take(worker.now, block, false, |what| panic!("{what:?}"));

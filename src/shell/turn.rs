@@ -43,8 +43,6 @@ pub(super) struct Unflushed {
     pub log_in_flight: bool,
     /// Lines for our stdout.
     pub unwritten: usize,
-    /// The core gave up.
-    pub failed: bool,
 }
 
 /// The running daemon: the core, and the reactor that does what it wants.
@@ -282,7 +280,6 @@ impl<I: Io> Shell<I> {
             log_in_flight: reactor.log.is_busy(),
             log: std::mem::take(&mut reactor.log.batch),
             unwritten: reactor.stdio.unwritten(),
-            failed: self.bus.has_failed(),
         };
         if left.log_in_flight {
             std::mem::forget(std::mem::take(&mut left.log));

@@ -13,7 +13,7 @@ use super::peer::{ClientKey, Peer, Source};
 use super::port::Close;
 use super::reply::Delivered;
 use super::report::{Level, Reason, Report};
-use super::settings::{Entry, MAX_CONNECTIONS, Proxies, Proxy};
+use super::settings::{Entry, MAX_CONNECTIONS, Proxies};
 use super::table::{Key, Table};
 use super::timers::Armed;
 
@@ -164,16 +164,15 @@ impl Entry {
 }
 
 impl Bus {
-    /// Whether a connection from `place` begins with a PROXY header, and on what terms. It is to be read before
-    /// [`Bus::connect`], which is told what it says.
-    pub fn awaits_header(&self, listener: usize, place: Place) -> Option<&Proxy> {
-        let entry = &self.settings.listeners.get(listener)?.entry;
-        let proxy = entry.proxy.as_ref()?;
-        let is_believed = match &proxy.from {
-            Proxies::Unix => entry.lets_connect(place),
-            Proxies::Networks(networks) => place.is_in(networks),
-        };
-        is_believed.then_some(proxy)
+    /// Whether a connection from `place` begins with a PROXY header. It is to be read before [`Bus::connect`], which is
+    /// told what it says.
+    pub fn awaits_header(&self, listener: usize, place: Place) -> bool {
+        let Some(listener) = self.settings.listeners.get(listener) else { return false };
+        match &listener.entry.proxy {
+            Some(Proxies::Unix) => listener.entry.lets_connect(place),
+            Some(Proxies::Networks(networks)) => place.is_in(networks),
+            None => false,
+        }
     }
 
     /// Whether who connects may begin with a PROXY header, if it comes from the right place.
@@ -262,7 +261,7 @@ impl Bus {
 
     /// Whether one more refused client can be told why.
     pub(super) fn may_explain_refusal(&self) -> bool {
-        self.settings.routing.error_replies && self.admission.sources.turned_away < EXPLAINED_REFUSALS
+        self.admission.sources.turned_away < EXPLAINED_REFUSALS
     }
 
     /// Tells that a client was refused, and the client too if it has a connection for that, which ends with it.

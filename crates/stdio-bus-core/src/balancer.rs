@@ -11,7 +11,7 @@ use super::Bus;
 use super::origin::Origin;
 use super::peer::{ClientKey, Moment, WorkerKey};
 use super::report::Reason;
-use super::settings::{self, Assignment, OnExit, Settings};
+use super::settings::{self, Assignment, Settings};
 use super::supervisor::restart::Restarts;
 
 /// The workers that a message may go to: those of one pool, or of all.
@@ -196,7 +196,8 @@ impl Bus {
         {
             return Ok(*worker);
         }
-        if assigned.is_some() && self.closes_on_exit(group) {
+        if assigned.is_some() && assignment == Assignment::Dedicated {
+            // It is closed, for another worker would know nothing of it.
             return Err((Reason::RequestLost, "the worker of this connection has exited or is stopping".into()));
         }
         let worker = match assignment {
@@ -218,13 +219,6 @@ impl Bus {
             client.assigned.retain(|(g, _)| *g != group);
             client.assigned.push((group, worker));
         }
-    }
-
-    /// Whether a client of this group is closed when its worker ends, rather than given one that knows nothing of it.
-    fn closes_on_exit(&self, group: usize) -> bool {
-        let group = &self.balancer.groups[group];
-        let pool = group.pools().next().filter(|_| group.assignment == Assignment::Dedicated);
-        pool.is_some_and(|pool| self.settings.pools[pool].on_exit == OnExit::Close)
     }
 
     /// Why there is no worker of a group to give a message to.

@@ -49,9 +49,7 @@ impl Bus {
             self.send_error(key.into(), b"null", None, why, text, Delivered::Nothing);
         }
         let is_open = self.clients.get(key).is_some_and(|client| client.phase == Phase::Open);
-        // Where nothing is said, nobody has to be heard for it.
-        let how = if is_open && self.settings.routing.error_replies { Close::Refuse } else { Close::Flush };
-        self.close_client(key, how, why);
+        self.close_client(key, if is_open { Close::Refuse } else { Close::Flush }, why);
     }
 
     /// A client is refused from self.now on: nothing else keeps it from being read.

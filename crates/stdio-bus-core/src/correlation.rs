@@ -21,9 +21,6 @@ impl Bus {
     pub(super) fn ask(&mut self, new: &NewRequest, id: &View<'_>, token: &[u8]) -> Result<Option<Text>, Refusal> {
         let (asker, answerer) = (new.asker(), new.answerer());
         let found = self.pending.find_or_place(answerer.into(), id);
-        if found.is_ok() && self.settings.routing.id_collision == IdCollision::Reject {
-            return Err(Refusal(Reason::IdCollision, "another request with this id is pending".into()));
-        }
         let has_changed = self.make_room(new.direction, asker)?;
         let (mut edit, mut wire) = (None, Wire::AsItIs);
         if found.is_ok() || !id.is_plain() || self.wants_fresh_id(answerer, id) {

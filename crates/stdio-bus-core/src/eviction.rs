@@ -148,16 +148,11 @@ impl Bus {
 
     /// When a client has to be looked at for being idle, if its listener says so.
     pub(super) fn idle_deadline(&self, client: &Client) -> Option<Moment> {
-        let listener = self.settings.listeners.get(client.identity.listener)?;
-        let first = listener
-            .first_line_timeout
-            .filter(|_| !client.has_spoken())
-            .map(|after| client.identity.opened.after(after));
-        let idle = listener.idle_timeout.map(|after| client.active_at().after(after));
-        [first, idle].into_iter().flatten().min().filter(|_| client.phase == Phase::Open)
+        let after = self.settings.listeners.get(client.identity.listener)?.idle_timeout?;
+        (client.phase == Phase::Open).then(|| client.active_at().after(after))
     }
 
-    /// Closes a client whose time to say something is up. Gives when to look at it again.
+    /// Closes a client that has done nothing for too long. Gives when to look at it again.
     pub(super) fn tick_idle(&mut self, key: ClientKey) -> Option<Moment> {
         let now = self.now;
         let client = self.clients.get(key)?;
@@ -165,24 +160,12 @@ impl Bus {
         if due > now {
             return Some(due);
         }
-        let listener = &self.settings.listeners[client.identity.listener];
-        let text = match (listener.first_line_timeout, listener.idle_timeout) {
-            (Some(after), _) if !client.has_spoken() && client.identity.opened.after(after) <= now => {
-                // It may have said something that was not read yet.
-                if !client.end.gate.is_open() {
-                    return Some(now.after(after / 8));
-                }
-                format!("it has sent no line for {} s (first_line_timeout_sec)", after.as_secs())
-            }
-            (_, Some(after)) => {
-                let may_go = client.end.sessions.is_empty() || listener.idle_closes_sessions;
-                if client.has_requests() || !may_go || !client.end.gate.is_open() {
-                    return Some(now.after(after / 8));
-                }
-                format!("it has been idle for {} s (idle_timeout_sec)", after.as_secs())
-            }
-            (_, None) => return None,
-        };
+        let after = self.settings.listeners[client.identity.listener].idle_timeout?;
+        // It may have said something that was not read yet.
+        if client.has_requests() || !client.end.sessions.is_empty() || !client.end.gate.is_open() {
+            return Some(now.after(after / 8));
+        }
+        let text = format!("it has been idle for {} s (idle_timeout_sec)", after.as_secs());
         self.report(Reason::ClientIdle, Some(Peer::Client(key)), || format!("a client is closed: {text}"));
         self.close_orderly(key, Reason::ClientIdle, &text);
         None

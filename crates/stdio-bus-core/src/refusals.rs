@@ -120,11 +120,10 @@ impl Bus {
     }
 
     fn takes_errors(&self, peer: Peer) -> bool {
-        let listens = match peer {
+        match peer {
             Peer::Client(client) => self.clients.get(client).is_some_and(|client| client.phase <= Phase::Refusing),
             Peer::Worker(worker) => self.worker_takes_messages(worker),
-        };
-        listens && self.settings.routing.error_replies
+        }
     }
 
     /// A line of `from` is no message (spec 4.3, 5.3).

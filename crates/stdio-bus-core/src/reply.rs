@@ -26,7 +26,7 @@ pub fn code(reason: Reason) -> i32 {
         Reason::MethodDenied => -32601,
         Reason::IdTooLong | Reason::SessionIdTooLong | Reason::UnknownPool | Reason::UnknownRequest => -32602,
         Reason::ClientMalformed => -32700,
-        Reason::ClientLineTooLong | Reason::IdCollision | Reason::ProxyHeader => -32600,
+        Reason::ClientLineTooLong | Reason::ProxyHeader => -32600,
         _ => -32603,
     }
 }

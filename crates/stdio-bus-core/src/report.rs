@@ -65,7 +65,7 @@ reasons! {
     ClientLineTooLong "client_line_too_long" Error "A client sent a line above max_input_buffer; its connection was closed.",
     ClientStalled "client_stalled" Warn "A client took no bytes for backpressure_timeout_sec; its connection was closed.",
     ClientIdle "client_idle" Info "A client sent no line, or did nothing, for longer than its listener allows, or while all slots were taken.",
-    OwnWorkerEnded "own_worker_ended" Warn "The worker that a client had for itself has ended; its connection was closed (on_exit).",
+    OwnWorkerEnded "own_worker_ended" Warn "The worker that a client had for itself has ended; its connection was closed.",
     ClientKilled "client_killed" Warn "The operator closed a client's connection.",
     TokenRemoved "token_removed" Warn "The token of a client was taken out of its file, or lets in to other pools; its connection was closed.",
     ClientOverdue "client_overdue" Warn "A closing client did not take its last bytes in time.",
@@ -96,7 +96,6 @@ reasons! {
     SessionIdTooLong "session_id_too_long" Warn "A sessionId is longer than 256 bytes.",
     UnknownPool "unknown_pool" Warn "A message named a pool that is not configured, or that its listener does not offer.",
     MethodDenied "method_denied" Warn "A client used a method that deny_methods of the pool keeps from clients.",
-    IdCollision "id_collision" Warn "Another request with this id is pending at the same worker, and id_collision is reject.",
     Timeout "timeout" Warn "A request was not answered within request_timeout_sec.",
     ShuttingDown "shutting_down" Info "A request came, or was still pending, while the daemon shut down.",
     UnknownId "unknown_id" Warn "A response carries an id that no request is pending for.",
@@ -120,7 +119,7 @@ reasons! {
     WorkerClosedStdin "worker_closed_stdin" Warn "A worker closed its stdin and lives; it is restarted.",
     WorkerStalled "worker_stalled" Error "A worker read nothing for backpressure_timeout_sec; it is restarted.",
     WorkerSilent "worker_silent" Warn "A worker has said nothing for 30 s although requests wait for it.",
-    WorkerHangs "worker_hangs" Error "Requests to a worker ran out of time, max_timeouts in a row; it is restarted.",
+    WorkerHangs "worker_hangs" Error "Requests to a worker ran out of time, three in a row; it is restarted.",
     WorkerReplaced "worker_replaced" Warn "The operator has a worker replaced.",
     RestartScheduled "restart_scheduled" Info "A worker will be restarted after its backoff.",
     PoolDegraded "pool_degraded" Error "A worker exceeded max_restarts within restart_window_sec and is given up.",
@@ -155,7 +154,6 @@ impl Reason {
                 | Self::SessionIdTooLong
                 | Self::UnknownPool
                 | Self::MethodDenied
-                | Self::IdCollision
                 | Self::Timeout
                 | Self::ShuttingDown
         )

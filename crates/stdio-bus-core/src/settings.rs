@@ -54,9 +54,9 @@ pub struct Limits {
     pub lame_duck: Duration,
     /// How long a shutdown lets pending requests finish before workers are told to stop.
     pub quiesce: Duration,
-    /// How long a client without pending requests is silent before a shutdown closes it.
+    /// How long a client without pending requests is silent before a shutdown closes it. Not in the configuration.
     pub drain_grace: Duration,
-    /// How long a message for a pool whose workers have just ended may wait for the next one.
+    /// How long a message for a pool whose workers have just ended may wait for the next one. Not in the configuration.
     pub hold: Duration,
     /// A session that nobody has used for so long is forgotten; none if never.
     pub session_idle: Option<Duration>,
@@ -64,8 +64,6 @@ pub struct Limits {
     pub requests_ahead: usize,
     /// Bytes of memory for unfinished lines, queues and held lines of all connections together.
     pub max_memory: usize,
-    /// What becomes of the daemon when every worker was given up.
-    pub on_failure: OnFailure,
 }
 
 /// A worker's line may be so many times as long as a client's: an honest worker that sends back what it got may have
@@ -98,7 +96,6 @@ impl Default for Limits {
             session_idle: None,
             requests_ahead: 128,
             max_memory: 256 << 20,
-            on_failure: OnFailure::default(),
         }
     }
 }
@@ -120,22 +117,6 @@ pub struct Pool {
     pub request_timeout: Option<Duration>,
     /// Methods that clients may not use on its workers, decoded.
     pub deny_methods: Vec<String>,
-    /// Requests in a row that may run out of time before a worker is started anew; none means any number.
-    pub max_timeouts: Option<u32>,
-    /// When a worker that was given up is tried again: never if zero, after `restart_window` if none.
-    pub retry_after: Option<Duration>,
-    /// What becomes of a connection whose own worker has ended; only [`Assignment::Dedicated`] has such workers.
-    pub on_exit: OnExit,
-}
-
-/// What becomes of a connection whose own worker has ended.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum OnExit {
-    /// It is closed: who speaks to the worker sees its end, and begins anew.
-    #[default]
-    Close,
-    /// It gets another worker, which knows nothing of what was said before.
-    Replace,
 }
 
 /// How a message without a known session chooses its worker (decision 6).
@@ -146,7 +127,7 @@ pub enum Assignment {
     RoundRobin,
     /// All messages of one connection to one worker.
     Client,
-    /// A worker of its own for each connection.
+    /// A worker of its own for each connection, which ends with it.
     Dedicated,
 }
 
@@ -161,12 +142,8 @@ pub struct Listener {
     pub pools: Option<Vec<usize>>,
     /// Connections that it takes at once, and of one source.
     pub max_connections: MaxConnections,
-    /// How long a client may take to send its first line.
-    pub first_line_timeout: Option<Duration>,
-    /// How long a client may do nothing.
+    /// How long a client without sessions may do nothing.
     pub idle_timeout: Option<Duration>,
-    /// Whether one that has sessions may go for that, too.
-    pub idle_closes_sessions: bool,
     /// Who may come in.
     pub entry: Entry,
     /// It is closed while no worker of its pools runs.
@@ -180,24 +157,8 @@ pub struct Entry {
     pub allow: Option<Vec<Network>>,
     /// Users whose processes may connect to a Unix socket; none means all that its file lets.
     pub peer_uids: Option<Vec<u32>>,
-    /// Proxies that say with a PROXY header whom they bring.
-    pub proxy: Option<Proxy>,
-}
-
-/// Proxies that say with a PROXY header whom they bring.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Proxy {
-    /// Who is one.
-    pub from: Proxies,
-    /// A connection of theirs without a header is closed.
-    pub required: bool,
-    /// How long the header may take.
-    pub timeout: Duration,
-}
-
-impl Proxy {
-    /// How long a header may take if nobody says. A proxy sends it in the first packet; one packet may be lost.
-    pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(3);
+    /// Proxies that say with a PROXY header whom they bring. A connection of theirs without one is closed.
+    pub proxy: Option<Proxies>,
 }
 
 /// Who is a proxy that is believed.
@@ -219,30 +180,12 @@ pub struct MaxConnections {
 }
 
 /// Choices that the spec leaves open.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Routing {
     /// What happens when one receiver would see one id twice at the same time.
     pub id_collision: IdCollision,
     /// Who may use a session.
     pub session_access: SessionAccess,
-    /// Whether a request that cannot be answered any more gets an error (decision 8).
-    pub error_replies: bool,
-}
-
-/// What becomes of the daemon when every worker of every pool was given up.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum OnFailure {
-    /// It stays, answers requests with errors, and tries again.
-    #[default]
-    Stay,
-    /// It ends as if asked to, with exit code 1, so that a supervisor acts.
-    Exit,
-}
-
-impl Default for Routing {
-    fn default() -> Self {
-        Self { id_collision: IdCollision::default(), session_access: SessionAccess::default(), error_replies: true }
-    }
 }
 
 /// What happens when one receiver would see one id twice at the same time (decision 4).
@@ -251,8 +194,6 @@ pub enum IdCollision {
     /// The id is replaced on the way in and restored on the way back.
     #[default]
     Translate,
-    /// The request is answered with an error.
-    Reject,
     /// On workers that several clients share, every id is replaced: for those who trust no worker.
     Always,
 }

@@ -48,8 +48,6 @@ pub struct Shutdown {
     /// When the time of the whole drain is up.
     ends: Moment,
     immediate: bool,
-    /// It is no success.
-    has_failed: bool,
     /// The operator has asked for it, which is no signal.
     by_operator: bool,
     /// When the first signal came.
@@ -85,17 +83,6 @@ impl Bus {
     /// How far the shutdown has come.
     pub fn stage(&self) -> Stage {
         self.shutdown.stage
-    }
-
-    /// Whether the daemon ends because it could not go on.
-    pub fn has_failed(&self) -> bool {
-        self.shutdown.has_failed
-    }
-
-    /// The daemon cannot be of use any more.
-    pub(super) fn fail(&mut self, why: &str) {
-        self.shutdown.has_failed = true;
-        self.begin_shutdown(why);
     }
 
     /// The operator wants it to end. It hurries for nobody.

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::bus::Bus;
 use crate::bus::port::{ClientKey, Close, Effect, Input, Moment, Next, Peer, PeerBits, Source, WorkerKey};
-use crate::bus::settings::{Assignment, Limits, Listener, MAX_CONNECTIONS, OnExit, Pool, Routing, Settings};
+use crate::bus::settings::{Assignment, Limits, Listener, MAX_CONNECTIONS, Pool, Routing, Settings};
 use crate::scan::{PAD, Window};
 
 /// The bytes between the bus and one peer.
@@ -60,9 +60,6 @@ impl Crowd {
             cancel_on_disconnect: false,
             request_timeout: None,
             deny_methods: Vec::new(),
-            max_timeouts: None,
-            retry_after: None,
-            on_exit: OnExit::Close,
         };
         let (listeners, routing) = (vec![Listener::default()], Routing::default());
         let mut crowd = Self {

@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use super::Random;
 use crate::bus::settings::{
-    Assignment, IdCollision, Limits, Listener, MAX_CONNECTIONS, OnExit, OnFailure, Pool, Routing, SessionAccess,
-    Settings,
+    Assignment, IdCollision, Limits, Listener, MAX_CONNECTIONS, Pool, Routing, SessionAccess, Settings,
 };
 
 /// Something that the world can do next.
@@ -95,9 +94,6 @@ pub fn settings(random: &mut Random) -> Settings {
                 cancel_on_disconnect,
                 request_timeout,
                 deny_methods: if random.one_in(4) { vec!["session/list".into()] } else { Vec::new() },
-                max_timeouts: request_timeout.map(|_| 3),
-                retry_after: None,
-                on_exit: OnExit::Close,
             }
         })
         .collect();
@@ -132,14 +128,12 @@ pub fn settings(random: &mut Random) -> Settings {
             session_idle: None,
             requests_ahead: *random.pick(&[1, 4, 16, 128]),
             max_memory: 256 << 20,
-            on_failure: OnFailure::Stay,
         },
         pools,
         listeners,
         routing: Routing {
             id_collision: if random.one_in(8) { IdCollision::Always } else { IdCollision::Translate },
             session_access: if random.one_in(8) { SessionAccess::Shared } else { SessionAccess::Owner },
-            error_replies: true,
         },
     }
 }

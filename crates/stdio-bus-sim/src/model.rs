@@ -11,12 +11,12 @@ use super::line::{Ids, Kind, Line, MADE, Who, is_cancellation, is_plain, meaning
 use crate::bus::port::{Close, Moment};
 use crate::bus::report::Reason;
 use crate::bus::settings::{
-    Assignment, IdCollision, MAX_REQUEST_ID_LEN, MAX_SESSION_ID_LEN, OnExit, Pool, SessionAccess, Settings,
+    Assignment, IdCollision, MAX_REQUEST_ID_LEN, MAX_SESSION_ID_LEN, Pool, SessionAccess, Settings,
 };
 use crate::bus::shutdown::Stage;
 
 /// Reasons for which a single line or a single request is lost: the model foresees each of them.
-const FORESEEN: [Reason; 24] = [
+const FORESEEN: [Reason; 28] = [
     Reason::NoWorker,
     Reason::SessionLimit,
     Reason::PendingLimit,
@@ -24,7 +24,6 @@ const FORESEEN: [Reason; 24] = [
     Reason::IdTooLong,
     Reason::SessionIdTooLong,
     Reason::UnknownPool,
-    Reason::IdCollision,
     Reason::UnknownId,
     Reason::LateAnswer,
     Reason::UnknownSession,
@@ -41,11 +40,12 @@ const FORESEEN: [Reason; 24] = [
     Reason::MethodDenied,
     Reason::WorkerAnswersTwice,
     Reason::ConnectionClosing,
+    Reason::RequestLost,
+    Reason::ShuttingDown,
+    Reason::RequestDiscarded,
+    Reason::ClientLeft,
+    Reason::Cancelled,
 ];
-
-/// Reasons for which a pending request is given up. Without error replies the model cannot see which of them it was.
-const GIVEN_UP: [Reason; 5] =
-    [Reason::RequestLost, Reason::ShuttingDown, Reason::RequestDiscarded, Reason::ClientLeft, Reason::Cancelled];
 
 /// How long a request that nobody waits for, or that its client has cancelled, keeps its slot.
 const SLOT_KEPT: Duration = Duration::from_secs(5);
@@ -264,7 +264,6 @@ pub struct Model {
     to_clients: Vec<Request>,
     outputs: BTreeMap<Who, Output>,
     counts: Vec<u64>,
-    given_up: u64,
     /// Lines that were lost for one of several reasons: the client has sessions of one name in one pool.
     doubts: Vec<Vec<Reason>>,
     expected_replies: Vec<(Who, String, &'static str)>,
@@ -317,7 +316,6 @@ impl Model {
             to_clients: Vec::new(),
             outputs: BTreeMap::new(),
             counts: vec![0; Reason::ALL.len()],
-            given_up: 0,
             doubts: Vec::new(),
             expected_replies: Vec::new(),
             seen_replies: Vec::new(),
@@ -460,9 +458,6 @@ impl Model {
     }
 
     fn count(&mut self, reason: Reason) {
-        if GIVEN_UP.contains(&reason) || (!self.settings.routing.error_replies && reason == Reason::Timeout) {
-            self.given_up += 1;
-        }
         self.counts[reason as usize] += 1;
     }
 
@@ -555,8 +550,7 @@ impl Model {
 
     /// Whether the client of this worker is closed when it has ended.
     fn ends_its_client(&self, worker: usize) -> bool {
-        let pool = self.workers[worker].pool;
-        self.is_dedicated(pool) && self.settings.pools[pool].on_exit == OnExit::Close
+        self.is_dedicated(self.workers[worker].pool)
     }
 
     /// Whether a worker is a client's own.
@@ -632,7 +626,7 @@ impl Model {
         if line.targets().is_empty() && line.request_id.is_some() {
             fate = self.keep(fate, Reason::UnknownRequest, |worker| self.may_mean(client, line, worker));
         }
-        self.reject_collisions(line, &self.to_workers, fate)
+        fate
     }
 
     /// Leaves only those workers in the fate of a line that `may` get it.
@@ -764,20 +758,6 @@ impl Model {
         }
     }
 
-    fn reject_collisions(&self, line: &Line, requests: &[Request], mut fate: Fate) -> Fate {
-        if let (Some(id), IdCollision::Reject) = (&line.id, self.settings.routing.id_collision) {
-            let (plain, id) = (is_plain(id), meaning(id));
-            let known = |to: &Who| requests.iter().any(|request| request.answerer == *to && request.wire == id);
-            let alike =
-                |to: &Who| requests.iter().any(|request| request.answerer == *to && meaning(&request.token) == id);
-            if fate.to.iter().any(|to| known(to) || alike(to)) {
-                fate.lost.push(Reason::IdCollision);
-            }
-            fate.to.retain(|to| !plain || !known(to));
-        }
-        fate
-    }
-
     fn group_of(&self, client: usize, line: &Line) -> Option<usize> {
         let Some(name) = &line.pool else { return Some(self.clients[client].group) };
         let pool = self.settings.pools.iter().position(|pool| pool.id == *name)?;
@@ -886,7 +866,7 @@ impl Model {
             Ok(client) if self.names_anothers(worker, line, client) => Fate::lost(Reason::UnknownRequest),
             Ok(client) => Fate::to(Who::Client(client)),
         };
-        self.reject_collisions(line, &self.to_clients, fate)
+        fate
     }
 
     /// Whether a response that no request waits for may answer one that has left the table.
@@ -1479,7 +1459,7 @@ impl Model {
             Who::Client(_) => true,
             Who::Worker(worker) => self.workers[worker].takes,
         };
-        if line.kind == Kind::Request && told && self.settings.routing.error_replies {
+        if line.kind == Kind::Request && told {
             let token = line.id.clone().expect("a request has an id");
             self.expected_replies.push((line.from, token, reason.told()));
         }
@@ -1565,7 +1545,6 @@ impl Model {
             assert!(self.workers[worker].takes, "a worker that does not listen is spoken to");
             return;
         }
-        assert!(self.settings.routing.error_replies, "an error reply: {}", text.escape_ascii());
         let reason = value["error"]["data"]["reason"].as_str().expect("an error has a reason").to_owned();
         if value["id"].is_null() {
             assert!(matches!(to, Who::Client(_)) && value["error"]["code"].is_i64());
@@ -1630,8 +1609,7 @@ impl Model {
         let me = Who::Client(client);
         let waits = self.to_workers.iter().any(|request| request.asker == Some(me));
         let drains = self.clients[client].half_closed || self.quiescing;
-        let early = waits && drains && self.settings.routing.error_replies;
-        assert!(!early || excuse, "client {client} is closed before its answers have come");
+        assert!(!(waits && drains) || excuse, "client {client} is closed before its answers have come");
         if std::mem::replace(&mut self.clients[client].closed, true) {
             return;
         }
@@ -1724,7 +1702,7 @@ impl Model {
                 session.lent |= session.rank == Rank::Claimed;
             }
         }
-        let loud = self.settings.routing.error_replies && request.cancelled.is_some_and(|(_, loud)| loud);
+        let loud = request.cancelled.is_some_and(|(_, loud)| loud);
         match request.asker {
             Some(asker) if loud => self.cancelled.push((asker, request.token)),
             Some(_) => self.count(Reason::Cancelled),
@@ -1740,23 +1718,15 @@ impl Model {
         self.to_clients = rest;
         for request in unanswered {
             let Some(worker) = request.asker else { continue };
-            let told = self.settings.routing.error_replies && self.is_there(worker);
-            assert!(!told, "{worker:?} still waits for {request:?}");
+            assert!(!self.is_there(worker), "{worker:?} still waits for {request:?}");
             self.count(Reason::ClientLeft);
         }
     }
 
-    /// Requests that nobody was told about are overdue: only without error replies.
-    pub fn expire(&mut self, now: Moment) {
-        for at in 0..self.to_workers.len() {
-            let request = &mut self.to_workers[at];
-            let waits = request.asker.is_some() && request.cancelled.is_none();
-            if waits && request.expires.is_some_and(|expires| expires <= now) {
-                assert!(!self.settings.routing.error_replies, "it is overdue: {request:?}");
-                request.asker = None;
-                request.orphaned = Some(now);
-                self.count(Reason::Timeout);
-            }
+    /// Panics if a request is overdue that somebody waits for.
+    pub fn check_overdue(&self, now: Moment) {
+        for request in self.to_workers.iter().filter(|request| request.asker.is_some() && request.cancelled.is_none()) {
+            assert!(request.expires.is_none_or(|expires| expires > now), "it is overdue: {request:?}");
         }
     }
 
@@ -1897,9 +1867,8 @@ impl Model {
             }
             if request.answerer != me {
                 self.to_workers.push(request);
-            } else if request.asker.is_some() {
-                assert!(!self.settings.routing.error_replies, "nobody was told that {request:?} is lost");
-                self.count(Reason::RequestLost);
+            } else {
+                assert!(request.asker.is_none(), "nobody was told that {request:?} is lost");
             }
         }
         self.unasks(worker);
@@ -1961,8 +1930,11 @@ impl Model {
             // With one that could not be started nothing was agreed on.
             let outlives =
                 worker.ran && worker.released && worker.owner.is_some_and(|owner| !self.clients[owner].closed);
-            let ends = self.settings.pools[worker.pool].on_exit == OnExit::Close && self.is_dedicated(worker.pool);
-            assert!(!(outlives && ends) || self.refusing, "a client outlives its own worker: {:?}", worker.owner);
+            assert!(
+                !(outlives && self.is_dedicated(worker.pool)) || self.refusing,
+                "a client outlives its own worker: {:?}",
+                worker.owner
+            );
         }
         for worker in std::mem::take(&mut self.accused) {
             assert!(!self.workers[worker].takes, "requests of worker {worker} were given up, and it goes on");
@@ -1990,37 +1962,15 @@ impl Model {
         assert_eq!(stats.pending, pending, "pending: {:?} {:?}", self.to_workers, self.to_clients);
         assert_eq!(stats.bytes_unsent, self.unsent, "bytes unsent");
         self.settle_doubts(bus);
-        let replies = self.settings.routing.error_replies;
         for reason in FORESEEN {
-            if replies || reason != Reason::Timeout {
-                assert_eq!(bus.count(reason), self.counts[reason as usize], "{}", reason.name());
-            }
+            assert_eq!(bus.count(reason), self.counts[reason as usize], "{}", reason.name());
         }
-        let counted = |reason: Reason| bus.count(reason);
-        if replies {
-            for reason in GIVEN_UP {
-                assert_eq!(counted(reason), self.counts[reason as usize], "{}", reason.name());
-            }
-        }
-        let timeouts = if replies { 0 } else { counted(Reason::Timeout) };
-        assert_eq!(GIVEN_UP.map(counted).iter().sum::<u64>() + timeouts, self.given_up, "requests given up");
     }
 
     /// Finds for each line that was lost for one of several reasons one that the bus has counted.
     fn settle_doubts(&mut self, bus: &crate::bus::Bus) {
         let doubts = std::mem::take(&mut self.doubts);
-        // Reasons that are known in sum only are one.
-        let in_sum = |reason: Reason| !self.settings.routing.error_replies && GIVEN_UP.contains(&reason);
-        let key = |reason: Reason| if in_sum(reason) { GIVEN_UP[0] } else { reason };
-        let left = |reason: Reason| {
-            let sum: u64 = GIVEN_UP.iter().map(|reason| bus.count(*reason)).sum();
-            let timeouts = if in_sum(reason) { bus.count(Reason::Timeout) } else { 0 };
-            let (there, here) = match in_sum(reason) {
-                true => (sum + timeouts, self.given_up),
-                false => (bus.count(reason), self.counts[reason as usize]),
-            };
-            there.saturating_sub(here) as usize
-        };
+        let left = |reason: Reason| bus.count(reason).saturating_sub(self.counts[reason as usize]) as usize;
         let mut chosen: Vec<Option<Reason>> = vec![None; doubts.len()];
         for at in 0..doubts.len() {
             // Whoever has a reason that is used up may take another one for it.
@@ -2029,14 +1979,14 @@ impl Model {
             while let Some((doubt, way)) = ways.pop() {
                 let open = doubts[doubt]
                     .iter()
-                    .map(|reason| key(*reason))
+                    .copied()
                     .find(|reason| chosen.iter().flatten().filter(|chosen| *chosen == reason).count() < left(*reason));
                 if open.is_some() {
                     chosen[doubt] = open;
                     way.into_iter().for_each(|(at, reason): (usize, Reason)| chosen[at] = Some(reason));
                     break;
                 }
-                for reason in doubts[doubt].iter().map(|reason| key(*reason)) {
+                for reason in doubts[doubt].iter().copied() {
                     if tried.contains(&reason) {
                         continue;
                     }
@@ -2056,8 +2006,7 @@ impl Model {
 
     /// How many requests of clients wait for an answer or an error that they would be told.
     pub fn asked_by_clients(&self) -> usize {
-        let waits = |request: &&Request| request.asker.is_some();
-        if self.settings.routing.error_replies { self.to_workers.iter().filter(waits).count() } else { 0 }
+        self.to_workers.iter().filter(|request| request.asker.is_some()).count()
     }
 
     /// Whether nobody waits for anything.

@@ -18,7 +18,7 @@ use super::twins::Twins;
 use crate::bus::overview::{Name, SessionRow};
 use crate::bus::port::{ClientKey, Close, Effect, Exit, Input, Moment, Next, Origin, Peer, Signal, Source, WorkerKey};
 use crate::bus::report::{Reason, WorkerName};
-use crate::bus::settings::{Assignment, IdCollision, SessionAccess, Settings};
+use crate::bus::settings::{Assignment, SessionAccess, Settings};
 use crate::bus::shutdown::Stage;
 use crate::scan::{PAD, Window};
 
@@ -234,9 +234,8 @@ impl World {
 
     fn of(seed: Option<u64>, mut random: Random, steps: usize) -> Self {
         let mut settings = faults::settings(&mut random);
-        let rejects = settings.routing.id_collision == IdCollision::Reject;
-        let reuses_ids = !rejects && random.one_in(6);
-        if rejects || reuses_ids {
+        let reuses_ids = random.one_in(6);
+        if reuses_ids {
             // With one worker there is no doubt which of two equal requests the bus means.
             settings.pools.truncate(1);
             settings.listeners.truncate(1);
@@ -254,7 +253,7 @@ impl World {
             weights.extend([(Action::Connect, 10), (Action::HalfClose, 2), (Action::Spawn, 20)]);
             weights.extend([(Action::ClientWrites, 60), (Action::WorkerWrites, 60)]);
             weights.extend([(Action::Arrive, 100), (Action::Leave, 60)]);
-            if !rejects && !reuses_ids && random.one_in(2) {
+            if !reuses_ids && random.one_in(2) {
                 // Each has a worker of its own, and what they share is names.
                 settings.pools.truncate(1);
                 settings.listeners.truncate(1);
@@ -431,7 +430,7 @@ impl World {
         self.model.leave_slots(self.now);
         self.model.expire_early(self.now);
         self.carry_out(effects, &[], None, VecDeque::new(), false);
-        self.model.expire(self.now);
+        self.model.check_overdue(self.now);
         self.model.check_stalls(self.now);
         self.check();
         let next = self.bus.next_deadline();

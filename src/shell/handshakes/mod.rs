@@ -30,6 +30,8 @@ use crate::websocket::request;
 use state::{AcceptedSocket, Over, PendingHandshake, Stage};
 use upgrade::{Decision, RETRY_AFTER};
 
+/// How long a PROXY header may take. A proxy sends it in the first packet; one packet may be lost.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long the request of a WebSocket may take.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// What it is told that its place is needed.
@@ -48,7 +50,7 @@ impl<I: Io> Reactor<I> {
         let receive =
             |room: &mut [u8]| Submission::ReceiveInto { socket, into: room.as_mut_ptr(), bytes: room.len() as u32 };
         let submission = match &mut handshake.stage {
-            Stage::Header { .. } | Stage::Request(_) => receive(handshake.received.room()),
+            Stage::Header | Stage::Request(_) => receive(handshake.received.room()),
             Stage::Answer { bytes, sent } => {
                 let rest = &bytes[*sent..];
                 Submission::Send { socket, from: rest.as_ptr(), bytes: rest.len() as u32, now_or_never: false }
@@ -174,11 +176,10 @@ impl<I: Io> Shell<I> {
     /// WebSocket, if the listener speaks that.
     pub(super) fn begin_handshake(&mut self, now: Moment, accepted: AcceptedSocket) {
         let (listener, place) = (accepted.listener, accepted.place);
-        let proxy = self.bus.awaits_header(listener, place);
-        let is_introduced = proxy.is_none();
-        let (stage, deadline) = match proxy {
-            Some(proxy) => (Stage::Header { required: proxy.required }, now.after(proxy.timeout)),
-            None => (Stage::Request(request::Reader::default()), now.after(REQUEST_TIMEOUT)),
+        let is_introduced = !self.bus.awaits_header(listener, place);
+        let (stage, deadline) = match is_introduced {
+            false => (Stage::Header, now.after(HEADER_TIMEOUT)),
+            true => (Stage::Request(request::Reader::default()), now.after(REQUEST_TIMEOUT)),
         };
         let reactor = &mut self.reactor;
         let speaks_web = reactor.listeners.speaks_web(listener);
@@ -218,12 +219,12 @@ impl<I: Io> Shell<I> {
             return reactor.turn_away(now, slot, None);
         }
         match handshake.stage {
-            Stage::Header { required } => self.read_header(now, slot, required, has_ended),
+            Stage::Header => self.read_header(now, slot, has_ended),
             _ => self.read_request(now, slot, has_ended),
         }
     }
 
-    fn read_header(&mut self, now: Moment, slot: usize, required: bool, has_ended: bool) {
+    fn read_header(&mut self, now: Moment, slot: usize, has_ended: bool) {
         let reactor = &mut self.reactor;
         let handshake = &mut reactor.handshakes[slot];
         let is_empty = handshake.received.is_empty();
@@ -235,18 +236,10 @@ impl<I: Io> Shell<I> {
                 return self.introduced(now, slot, has_ended);
             }
             (Reading::Malformed(why), _) => Some(why.to_owned()),
-            (Reading::Other, _) if required => {
-                Some("it does not begin with a PROXY header (listeners[].proxy.required)".to_owned())
-            }
-            (Reading::Other, _) => return self.introduced(now, slot, has_ended),
+            (Reading::Other, _) => Some("it does not begin with a PROXY header".to_owned()),
             (Reading::More, _) if has_ended && is_empty => None,
-            // It has said nothing, and need not.
-            (Reading::More, Some(Over::Late)) if is_empty && !required => {
-                handshake.over = None;
-                return self.introduced(now, slot, has_ended);
-            }
             (Reading::More, Some(Over::Late)) => {
-                Some("no whole PROXY header came within listeners[].proxy.timeout_ms".to_owned())
+                Some(format!("no whole PROXY header came within {} s", HEADER_TIMEOUT.as_secs()))
             }
             (Reading::More, Some(Over::Crowded | Over::Surplus)) => Some(CROWDED.to_owned()),
             (Reading::More, _) => Some("it ended in the middle of its PROXY header".to_owned()),

@@ -115,11 +115,8 @@ pub(in crate::shell) struct PendingHandshake {
 
 /// What is awaited.
 pub(in crate::shell) enum Stage {
-    /// A PROXY header.
-    Header {
-        /// It has to begin with one.
-        required: bool,
-    },
+    /// A PROXY header, with which it has to begin.
+    Header,
     /// The request of a WebSocket.
     Request(request::Reader),
     /// That it is told something, of which so much is sent.
@@ -144,7 +141,7 @@ pub(in crate::shell) enum Over {
 impl PendingHandshake {
     /// One that begins with this stage; a header of a proxy may come before anything else.
     pub(super) fn new(now: Moment, accepted: AcceptedSocket, stage: Stage, speaks_web: bool) -> Self {
-        let of_header = if matches!(stage, Stage::Header { .. }) { proxy::LONGEST } else { 0 };
+        let of_header = if matches!(stage, Stage::Header) { proxy::LONGEST } else { 0 };
         let of_request = if speaks_web { LONGEST_HEAD } else { 0 };
         Self {
             origin: accepted.place.into(),

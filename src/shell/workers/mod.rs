@@ -44,8 +44,7 @@ impl<I: Io> Reactor<I> {
                 self.io.opened(pipe.as_raw_fd());
             }
             connection.ends.have_come(spawned.stdin, spawned.stdout);
-            let lines_per_sec = self.workers.pools[name.pool].stderr.lines_per_sec;
-            connection.stderr = Some(Stderr::new(spawned.stderr, lines_per_sec));
+            connection.stderr = Some(Stderr::new(spawned.stderr));
             self.tell(now, Input::Spawned { worker, pid: spawned.pid });
             self.notify.changed();
             self.arm_read(slot);
@@ -93,10 +92,9 @@ impl<I: Io> Reactor<I> {
         if let (Some(stderr), Some(name)) = (&mut connection.stderr, connection.name) {
             let now = self.clock.now();
             let pool = &self.workers.pools[name.pool];
-            let (level, is_wanted) = (pool.stderr.level, log::is_wanted(pool.stderr.level));
-            let tell = |said: Said<'_>| log::worker(&pool.core.id, name, level, said);
+            let tell = |said: Said<'_>| log::worker(&pool.core.id, name, said);
             if result > 0 {
-                stderr.take(now, result as usize, is_wanted, tell);
+                stderr.take(now, result as usize, log::is_wanted(log::OF_WORKERS), tell);
             }
             let was_rest = operation == Operation::ReadRestOfStderr;
             if result == 0 || (result < 0 && (was_rest || result != -libc::ECANCELED)) {
@@ -118,7 +116,7 @@ impl<I: Io> Reactor<I> {
         let connection = &mut self.connections[slot];
         let (Some(stderr), Some(name)) = (&mut connection.stderr, connection.name) else { return };
         let pool = &self.workers.pools[name.pool];
-        stderr.tell_left_out(now, |said| log::worker(&pool.core.id, name, pool.stderr.level, said));
+        stderr.tell_left_out(now, |said| log::worker(&pool.core.id, name, said));
     }
 
     /// Reaps the processes that are dead.

@@ -1,5 +1,5 @@
-//! How workers answer. Those that run and do not answer are reported once, and replaced after so many request timeouts in
-//! a row (`pools[].max_timeouts`); those that follow failed ones are on probation.
+//! How workers answer. Those that run and do not answer are reported once, and replaced after [`MAX_TIMEOUTS`] request
+//! timeouts in a row; those that follow failed ones are on probation.
 
 use alloc::format;
 use core::time::Duration;
@@ -7,6 +7,9 @@ use core::time::Duration;
 use crate::Bus;
 use crate::peer::{Moment, Peer, WorkerKey};
 use crate::report::Reason;
+
+/// So many requests in a row run out of time, and their worker is started anew.
+const MAX_TIMEOUTS: u32 = 3;
 
 /// A worker that has said nothing for so long, while requests wait for it, is told about.
 const SILENT_FOR: Duration = Duration::from_secs(30);
@@ -147,9 +150,9 @@ impl Bus {
     pub(crate) fn count_timeout(&mut self, key: WorkerKey) {
         let Some(worker) = self.workers.get_mut(key).filter(|worker| worker.takes_messages()) else { return };
         worker.answering.timeouts += 1;
-        let (timeouts, pool) = (worker.answering.timeouts, worker.pool);
-        if self.settings.pools[pool].max_timeouts.is_some_and(|most| timeouts >= most) {
-            let text = format!("{timeouts} requests in a row ran out of time (max_timeouts); it is told to stop");
+        let timeouts = worker.answering.timeouts;
+        if timeouts >= MAX_TIMEOUTS {
+            let text = format!("{timeouts} requests in a row ran out of time; it is told to stop");
             self.stop_broken_worker(key, Reason::WorkerHangs, &text);
         }
     }

@@ -12,7 +12,6 @@ use crate::flow::gate::Hold;
 use crate::peer::{Moment, Peer, WorkerKey};
 use crate::port::{Effect, Exit, Signal};
 use crate::report::Reason;
-use crate::settings::OnExit;
 use crate::shutdown::Stage;
 use crate::timers::Timer;
 
@@ -174,14 +173,13 @@ impl Bus {
     fn close_owner(&mut self, key: WorkerKey) {
         let Some(worker) = self.workers.get(key) else { return };
         // With one that could not be started nothing was agreed on.
-        let is_missed = worker.process.pid() != 0 && self.settings.pools[worker.pool].on_exit == OnExit::Close;
-        let Some(owner) = worker.owner.filter(|_| is_missed) else { return };
+        let Some(owner) = worker.owner.filter(|_| worker.process.pid() != 0) else { return };
         // The end of the daemon closes its clients in its own time; who is being closed has a reason.
         if self.shutdown.stops_workers() || self.clients.get(owner).is_none_or(|owner| owner.phase >= Phase::Refusing) {
             return;
         }
         self.report_request(Reason::OwnWorkerEnded, [Some(owner.into()), Some(key.into())], || {
-            (None, "the worker of this client alone has ended; its connection is closed (on_exit)".into())
+            (None, "the worker of this client alone has ended; its connection is closed".into())
         });
         let mut pending = Vec::new();
         if let Some(owner) = self.clients.get_mut(owner) {

@@ -13,7 +13,7 @@ use crate::Bus;
 use crate::peer::{ClientKey, Moment, WorkerKey};
 use crate::port::Effect;
 use crate::report::{Level, Reason, Report, WorkerName};
-use crate::settings::{self, Assignment, OnFailure};
+use crate::settings::{self, Assignment};
 use crate::tally::Tally;
 use crate::timers::Armed;
 
@@ -192,8 +192,8 @@ impl Bus {
     /// The worker of a slot has exited unexpectedly: reports what becomes of the slot.
     fn on_slot_failure(&mut self, slot: usize, worker: &Worker) {
         let (limits, settings) = (&self.settings.limits, &self.settings.pools[worker.pool]);
-        let (pool, retry) = (&mut self.supervisor.pools[worker.pool], retry_after(limits, settings));
-        let report = match pool.slots[slot].restarts.fail(self.now, worker.process.started(), limits, retry) {
+        let pool = &mut self.supervisor.pools[worker.pool];
+        let report = match pool.slots[slot].restarts.fail(self.now, worker.process.started(), limits) {
             Some(delay) => {
                 pool.tally.restarts += 1;
                 Report::new(Reason::RestartScheduled, format!("the next one starts in {} ms", delay.as_millis()))
@@ -207,7 +207,7 @@ impl Bus {
                     settings.id,
                     pool.slots.iter().filter(|slot| !slot.restarts.given_up()).count(),
                     pool.slots.len(),
-                    match retry {
+                    match retry_after(limits) {
                         None => "the daemon has to be restarted".to_owned(),
                         Some(after) => format!("it is tried again in {} s", after.as_secs()),
                     },
@@ -216,11 +216,6 @@ impl Bus {
             }
         };
         self.tell(report.reason, || Report { worker: Some(worker.name()), ..report });
-        let has_none =
-            |pool: &Pool| !pool.places.contains(&true) && pool.slots.iter().all(|slot| slot.restarts.given_up());
-        if self.settings.limits.on_failure == OnFailure::Exit && self.supervisor.pools.iter().all(has_none) {
-            self.fail("every worker of every pool was given up (on_failure)");
-        }
     }
 
     /// A worker without a slot has ended, which a client may have taken: if that was soon, and by itself, the next one has

@@ -1,8 +1,8 @@
 //! Clients whose next line waits for a worker. Their lines stay where they are, and the clients are not read.
 //!
 //! Some wait for a worker to come back: all that the line could go to have just ended, and another one is due at once. They
-//! go on once it is started, or with an error when the group has had none for `hold_ms`. Workers that end again and again
-//! are not waited for.
+//! go on once it is started, or with an error when the group has had none for a second (`Limits::hold`). Workers that end
+//! again and again are not waited for.
 //!
 //! Others wait for their turn to have one of their own, from a dedicated pool. One process is started at a time, and the
 //! sources that clients come from take turns, so that one that comes and goes a thousand times a second does not keep the

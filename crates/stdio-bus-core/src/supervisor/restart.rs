@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use crate::peer::{Moment, Source};
-use crate::settings::{self, Limits};
+use crate::settings::Limits;
 
 /// First restart delay; it doubles with each exit (decision 13).
 const FIRST_BACKOFF: Duration = Duration::from_millis(100);
@@ -41,20 +41,14 @@ pub(crate) struct Restarts {
 impl Restarts {
     /// The worker of a slot, started at `started`, has exited unexpectedly. Gives the delay before the next one; none if
     /// the slot is given up.
-    pub(super) fn fail(
-        &mut self,
-        now: Moment,
-        started: Moment,
-        limits: &Limits,
-        retry: Option<Duration>,
-    ) -> Option<Duration> {
+    pub(super) fn fail(&mut self, now: Moment, started: Moment, limits: &Limits) -> Option<Duration> {
         if does_well(now, started, limits) {
             self.failures = 0;
         }
         self.recent.retain(|restart| now.since(*restart) < limits.restart_window);
         if self.recent.len() >= limits.max_restarts as usize {
             self.given_up = true;
-            self.due = retry.map(|after| now.after(after));
+            self.due = retry_after(limits).map(|after| now.after(after));
             return None;
         }
         let delay = self.back_off(now);
@@ -135,9 +129,8 @@ fn does_well(now: Moment, started: Moment, limits: &Limits) -> bool {
 }
 
 /// How long after it was given up a worker is tried again; never if none.
-pub(super) fn retry_after(limits: &Limits, pool: &settings::Pool) -> Option<Duration> {
-    let window = (limits.max_restarts > 0).then_some(limits.restart_window);
-    pool.retry_after.or(window).filter(|after| !after.is_zero())
+pub(super) fn retry_after(limits: &Limits) -> Option<Duration> {
+    (limits.max_restarts > 0).then_some(limits.restart_window)
 }
 
 #[cfg(test)]
@@ -148,19 +141,17 @@ mod tests {
     struct Slot {
         restarts: Restarts,
         limits: Limits,
-        retry: Option<Duration>,
     }
 
     impl Slot {
         fn new(max_restarts: u32, window: u64) -> Self {
             let restart_window = Duration::from_secs(window);
             let limits = Limits { max_restarts, restart_window, ..Limits::default() };
-            let retry = (max_restarts > 0).then_some(restart_window);
-            Self { restarts: Restarts::default(), limits, retry }
+            Self { restarts: Restarts::default(), limits }
         }
 
         fn fail(&mut self, now: Moment, started: Moment) -> Option<u128> {
-            let delay = self.restarts.fail(now, started, &self.limits, self.retry);
+            let delay = self.restarts.fail(now, started, &self.limits);
             delay.map(|delay| delay.as_millis())
         }
     }

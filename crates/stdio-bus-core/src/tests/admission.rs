@@ -2,7 +2,7 @@
 //! one too many is told so and closed.
 
 use super::super::networks::Network;
-use super::super::settings::{Entry, MaxConnections, Proxies, Proxy};
+use super::super::settings::{Entry, MaxConnections, Proxies};
 use super::*;
 
 const HOME: Source = Source::Address([1; 16]);
@@ -109,27 +109,12 @@ fn a_flood_of_refused_clients_takes_no_slots_from_others() {
     is_served(&mut bench, elsewhere);
 }
 
-#[test]
-fn without_error_replies_a_client_too_many_is_closed_without_a_word() {
-    let mut silent = settings(vec![pool(1, Assignment::RoundRobin)]);
-    silent.routing.error_replies = false;
-    silent.listeners[0].max_connections.total = Some(1);
-    let mut bench = Bench::new(silent);
-    bench.client();
-    assert!(bench.connect(0, HOME).is_none());
-    assert_eq!(bench.count(Reason::ConnectionLimit), 1);
-}
-
 fn place(address: &str) -> Place {
     Place::Address(address.parse().expect("an address and a port"))
 }
 
 fn networks(texts: &[&str]) -> Vec<Network> {
     texts.iter().map(|text| Network::parse(text).expect("a network")).collect()
-}
-
-fn believed(from: Proxies) -> Option<Proxy> {
-    Some(Proxy { from, required: true, timeout: Proxy::DEFAULT_TIMEOUT })
 }
 
 /// A bus whose one listener lets these in.
@@ -188,16 +173,16 @@ fn a_process_connects_if_its_user_may() {
 
 #[test]
 fn a_header_is_awaited_from_proxies_alone() {
-    let bench = guarded(Entry { proxy: believed(Proxies::Networks(networks(&["10.0.0.5"]))), ..Entry::default() });
-    assert!(bench.bus.awaits_header(0, place("10.0.0.5:1")).is_some());
-    assert!(bench.bus.awaits_header(0, place("[::ffff:10.0.0.5]:1")).is_some());
+    let bench = guarded(Entry { proxy: Some(Proxies::Networks(networks(&["10.0.0.5"]))), ..Entry::default() });
+    assert!(bench.bus.awaits_header(0, place("10.0.0.5:1")));
+    assert!(bench.bus.awaits_header(0, place("[::ffff:10.0.0.5]:1")));
     for other in [place("10.0.0.6:1"), Place::Process { pid: 1, user: 0 }, Place::Inherited] {
-        assert!(bench.bus.awaits_header(0, other).is_none(), "{other:?}");
+        assert!(!bench.bus.awaits_header(0, other), "{other:?}");
     }
     let users = Some(vec![99]);
-    let bench = guarded(Entry { peer_uids: users, proxy: believed(Proxies::Unix), ..Entry::default() });
-    assert!(bench.bus.awaits_header(0, Place::Process { pid: 1, user: 99 }).is_some());
-    assert!(bench.bus.awaits_header(0, Place::Process { pid: 1, user: 98 }).is_none(), "it is turned away first");
+    let bench = guarded(Entry { peer_uids: users, proxy: Some(Proxies::Unix), ..Entry::default() });
+    assert!(bench.bus.awaits_header(0, Place::Process { pid: 1, user: 99 }));
+    assert!(!bench.bus.awaits_header(0, Place::Process { pid: 1, user: 98 }), "it is turned away first");
 }
 
 #[test]
@@ -205,7 +190,7 @@ fn through_a_proxy_the_clients_own_address_is_allowed_and_counted() {
     let entry = Entry { allow: Some(networks(&["192.0.2.0/24"])), ..Entry::default() };
     let mut settings = settings(vec![pool(1, Assignment::RoundRobin)]);
     settings.listeners[0] = Listener {
-        entry: Entry { proxy: believed(Proxies::Networks(networks(&["10.0.0.5"]))), ..entry },
+        entry: Entry { proxy: Some(Proxies::Networks(networks(&["10.0.0.5"]))), ..entry },
         max_connections: MaxConnections { total: None, per_source: Some(1) },
         ..Listener::default()
     };
@@ -223,7 +208,7 @@ fn through_a_proxy_the_clients_own_address_is_allowed_and_counted() {
 
 #[test]
 fn a_proxy_that_looks_whether_somebody_is_there_needs_no_leave_and_is_told_to_nobody() {
-    let proxy = believed(Proxies::Networks(networks(&["10.0.0.5"])));
+    let proxy = Some(Proxies::Networks(networks(&["10.0.0.5"])));
     let mut bench = guarded(Entry { allow: Some(networks(&["192.0.2.0/24"])), proxy, ..Entry::default() });
     let check = Origin { place: place("10.0.0.5:1"), is_proxy: true, ..Origin::default() };
     let check = Peer::Client(bench.connect(0, check).expect("it is let in"));
@@ -246,7 +231,7 @@ fn a_connection_that_had_to_begin_with_a_header_is_told_with_its_place() {
 fn a_header_of_somebody_who_is_not_believed_is_named_however_it_is_cut() {
     let text = &b"PROXY TCP4 192.0.2.7 192.0.2.1 1 2\r\n"[..];
     let binary = &b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\xc0\0\x02\x07\xc0\0\x02\x01\0\x01\0\x02"[..];
-    let proxy = believed(Proxies::Networks(networks(&["10.0.0.5"])));
+    let proxy = Some(Proxies::Networks(networks(&["10.0.0.5"])));
     for (proxy, words) in [
         (None, "no listeners[].proxy.from of its listener has 10.0.0.6:1"),
         (proxy, "10.0.0.6:1 is not in listeners[].proxy.from"),

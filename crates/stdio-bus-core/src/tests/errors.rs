@@ -110,24 +110,6 @@ fn a_late_answer_is_not_taken_for_the_answer_to_a_new_request_with_the_same_id()
 }
 
 #[test]
-fn without_error_replies_the_bus_says_nothing_and_counts_all_the_same() {
-    let mut silent = settings(vec![pool(1, Assignment::RoundRobin)]);
-    silent.routing.error_replies = false;
-    let mut bench = Bench::new(silent);
-    let (client, other, worker) = (bench.client(), bench.client(), bench.worker(0));
-    bench.write(client, r#"{"id":1,"method":"x","pool":"nowhere"}"#);
-    bench.write(client, r#"{"id":2,"method":"x"}"#);
-    bench.write(other, "hello");
-    bench.dies(worker);
-    bench.write(client, r#"{"id":3,"method":"x"}"#);
-    assert!(bench.read(client).is_empty() && bench.read(other).is_empty());
-    assert!(bench.how_closed(other).is_some());
-    for reason in [Reason::UnknownPool, Reason::RequestLost, Reason::NoWorker, Reason::ClientMalformed] {
-        assert_eq!(bench.count(reason), 1, "{}", reason.name());
-    }
-}
-
-#[test]
 fn who_speaks_another_protocol_is_told_which_one_and_how_it_began() {
     for (bytes, told) in [
         (&b"GET /acp?token=secret HTTP/1.1\r\nHost: a\r\n\r\n"[..], "HTTP, not JSON; the line begins \"GET /acp\""),

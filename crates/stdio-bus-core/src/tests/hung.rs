@@ -3,8 +3,8 @@
 use super::*;
 use crate::overview::Name;
 
-fn patient(most: u32) -> Bench {
-    let pool = Pool { request_timeout: Some(seconds(5)), max_timeouts: Some(most), ..pool(1, Assignment::RoundRobin) };
+fn patient() -> Bench {
+    let pool = Pool { request_timeout: Some(seconds(5)), ..pool(1, Assignment::RoundRobin) };
     Bench::new(settings(vec![pool]))
 }
 
@@ -16,7 +16,7 @@ fn runs_out(bench: &mut Bench, client: Peer, id: u32) {
 
 #[test]
 fn a_worker_whose_requests_run_out_of_time_in_a_row_is_started_anew() {
-    let mut bench = patient(3);
+    let mut bench = patient();
     let (client, worker) = (bench.client(), bench.worker(0));
     for id in 0..2 {
         runs_out(&mut bench, client, id);
@@ -31,10 +31,11 @@ fn a_worker_whose_requests_run_out_of_time_in_a_row_is_started_anew() {
 
 #[test]
 fn an_answer_begins_the_count_of_timeouts_anew() {
-    let mut bench = patient(2);
+    let mut bench = patient();
     let (client, worker) = (bench.client(), bench.worker(0));
     for round in 0..4 {
         runs_out(&mut bench, client, 2 * round);
+        runs_out(&mut bench, client, 2 * round + 1);
         bench.write(client, &format!(r#"{{"id":"{round}","method":"x"}}"#));
         let wire: Value = serde_json::from_str(bench.read(worker).last().unwrap()).unwrap();
         bench.write(worker, &format!(r#"{{"id":{},"result":1}}"#, wire["id"]));
@@ -101,34 +102,21 @@ fn a_worker_that_nobody_waits_for_may_be_silent() {
 }
 
 #[test]
-fn a_given_up_worker_is_tried_again_after_retry_after_and_never_at_zero() {
-    for (after, later) in [(10, 1), (0, 0)] {
-        let retried = Pool { retry_after: Some(seconds(after)), ..pool(1, Assignment::RoundRobin) };
-        let mut failing = settings(vec![retried]);
-        failing.limits.max_restarts = 0;
+fn a_given_up_worker_is_tried_again_after_the_window_and_never_without_restarts() {
+    for (max_restarts, later) in [(1, 1), (0, 0)] {
+        let mut failing = settings(vec![pool(1, Assignment::RoundRobin)]);
+        (failing.limits.max_restarts, failing.limits.restart_window) = (max_restarts, seconds(10));
         let mut bench = Bench::new(failing);
-        let worker = bench.worker(0);
-        bench.dies(worker);
+        for _ in 0..=max_restarts {
+            bench.pass(milliseconds(100));
+            let worker = bench.worker(0);
+            bench.dies(worker);
+        }
         bench.pass(milliseconds(9_999));
         assert_eq!(bench.workers.len(), 0);
         bench.pass(seconds(100));
         assert_eq!(bench.workers.len(), later);
     }
-}
-
-#[test]
-fn with_on_failure_exit_the_daemon_ends_when_the_last_pool_was_given_up() {
-    let mut failing =
-        settings(vec![pool(1, Assignment::RoundRobin), Pool { id: "b".into(), ..pool(2, Assignment::Client) }]);
-    failing.limits.max_restarts = 0;
-    failing.limits.on_failure = OnFailure::Exit;
-    let mut bench = Bench::new(failing);
-    let workers = bench.workers.clone();
-    for (at, worker) in workers.iter().enumerate() {
-        assert!(bench.listening && !bench.bus.has_failed(), "{at} of 3");
-        bench.dies((*worker).into());
-    }
-    assert!(!bench.listening && bench.bus.has_failed() && bench.done);
 }
 
 /// How long each of five clients waits for a worker, when the worker of each one before it has ended at its first

@@ -3,33 +3,12 @@
 use super::*;
 use crate::settings::MAX_CONNECTIONS;
 
-fn impatient(change: impl FnOnce(&mut Listener)) -> Bench {
-    let mut settings = settings(vec![pool(1, Assignment::RoundRobin)]);
-    change(&mut settings.listeners[0]);
-    Bench::new(settings)
-}
-
-#[test]
-fn a_client_that_sends_no_line_in_time_is_closed() {
-    let mut bench = impatient(|listener| listener.first_line_timeout = Some(seconds(5)));
-    let (silent, slow, quick) = (bench.client(), bench.client(), bench.client());
-    bench.write_bytes(slow, br#"{"method""#);
-    bench.write(quick, r#"{"method":"x"}"#);
-    bench.pass(milliseconds(4_999));
-    assert_eq!(bench.how_closed(silent), None);
-    bench.pass(milliseconds(1));
-    assert_eq!([silent, slow, quick].map(|client| bench.how_closed(client).is_some()), [true, true, false]);
-    assert_eq!(bench.count(Reason::ClientIdle), 2);
-    assert_eq!(bench.read_error(silent), ("client_idle".to_owned(), -32029, Value::Null));
-}
-
 #[test]
 fn an_idle_client_is_closed_unless_it_has_a_request_or_a_session() {
-    for (closes_sessions, with_session) in [(false, false), (true, true)] {
-        let mut bench = impatient(|listener| {
-            listener.idle_timeout = Some(seconds(60));
-            listener.idle_closes_sessions = closes_sessions;
-        });
+    {
+        let mut settings = settings(vec![pool(1, Assignment::RoundRobin)]);
+        settings.listeners[0].idle_timeout = Some(seconds(60));
+        let mut bench = Bench::new(settings);
         let (idle, busy, owner, worker) = (bench.client(), bench.client(), bench.client(), bench.worker(0));
         bench.write(busy, r#"{"id":1,"method":"x"}"#);
         bench.write(owner, r#"{"id":2,"method":"session/new"}"#);
@@ -41,7 +20,7 @@ fn an_idle_client_is_closed_unless_it_has_a_request_or_a_session() {
         assert_eq!(bench.how_closed(idle), None, "it has sent something");
         bench.pass(seconds(10));
         let closed = [idle, busy, owner].map(|client| bench.how_closed(client).is_some());
-        assert_eq!(closed, [true, false, with_session]);
+        assert_eq!(closed, [true, false, false]);
         bench.write(worker, r#"{"id":1,"result":1}"#);
         bench.read(busy);
         bench.pass(seconds(68));
@@ -121,14 +100,15 @@ fn when_all_slots_are_taken_idle_clients_stay_unless_one_source_has_most_of_the_
 #[test]
 fn a_client_whose_first_line_waits_for_a_worker_is_not_taken_for_a_silent_one() {
     let mut settings = settings(vec![pool(1, Assignment::RoundRobin)]);
-    (settings.limits.hold, settings.listeners[0].first_line_timeout) = (seconds(10), Some(seconds(2)));
+    settings.limits.hold = seconds(10);
     let mut bench = Bench::new(settings);
-    let (client, silent, worker) = (bench.client(), bench.client(), bench.worker(0));
+    let (client, worker) = (bench.client(), bench.worker(0));
     // It closes its stdout and does not end yet.
     bench.ends(worker);
     bench.write(client, r#"{"id":1,"method":"x"}"#);
+    let silent: Vec<Peer> = (1..MAX_CONNECTIONS).map(|_| bench.client()).collect();
     bench.pass(seconds(5));
-    assert_eq!([client, silent].map(|client| bench.how_closed(client).is_some()), [false, true]);
+    assert_eq!([client, silent[0]].map(|client| bench.how_closed(client).is_some()), [false, true]);
     bench.pass(seconds(5));
     assert_eq!(bench.read_error(client).0, "no_worker");
 }

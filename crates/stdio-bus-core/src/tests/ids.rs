@@ -155,20 +155,6 @@ fn an_id_that_the_bus_made_does_not_hit_one_that_a_client_chose() {
 }
 
 #[test]
-fn with_reject_the_second_request_is_answered_with_an_error() {
-    let mut strict = settings(vec![pool(1, Assignment::RoundRobin)]);
-    strict.routing.id_collision = IdCollision::Reject;
-    let mut bench = Bench::new(strict);
-    let (first, second, worker) = (bench.client(), bench.client(), bench.worker(0));
-    bench.write(first, r#"{"id":1,"method":"x","sessionId":"a"}"#);
-    bench.write(second, r#"{"id":1.0,"method":"x","sessionId":"b"}"#);
-    let (reason, code, id) = bench.read_error(second);
-    assert_eq!((reason.as_str(), code, id), ("id_collision", -32600, Value::from(1.0)));
-    assert_eq!(bench.read(worker).len(), 1);
-    assert_eq!((bench.bus.stats().pending, bench.bus.stats().sessions), (1, 1));
-}
-
-#[test]
 fn a_cancellation_follows_the_id_that_was_replaced() {
     for method in ["$/cancel_request", "notifications/cancelled"] {
         let (mut bench, first, second, worker, ids) = collide(r#""job""#);

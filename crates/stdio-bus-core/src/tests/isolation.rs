@@ -289,28 +289,6 @@ fn a_name_is_held_when_its_owner_leaves_until_it_comes_back_and_loads_it() {
 }
 
 #[test]
-fn a_load_that_is_never_sent_leaves_the_name_held_while_the_worker_works_for_the_owner_that_has_left() {
-    let mut settings = settings(vec![pool(1, Assignment::RoundRobin)]);
-    settings.routing.id_collision = IdCollision::Reject;
-    let mut bench = Bench::new(settings);
-    let (owner, loader, stranger, worker) = (bench.client(), bench.client(), bench.client(), bench.worker(0));
-    bench.write(owner, &prompt(1, "s"));
-    bench.breaks(owner);
-    bench.gone(owner);
-    bench.write(loader, r#"{"id":2,"method":"x"}"#);
-    bench.write(loader, &load(2, "s"));
-    assert_eq!(bench.read_error(loader).0, "id_collision");
-    bench.read(worker);
-    bench.write(stranger, &prompt(3, "s"));
-    assert_eq!(bench.read_error(stranger).0, "session_denied");
-    bench.write(worker, r#"{"method":"session/update","params":{"sessionId":"s"}}"#);
-    assert!(bench.read(stranger).is_empty() && bench.read(loader).is_empty(), "it is about what the owner had asked");
-    bench.write(worker, r#"{"id":1,"result":"of the owner that has left"}"#);
-    bench.write(stranger, &prompt(4, "s"));
-    assert_eq!(bench.read(worker).len(), 1, "now it is nobody's");
-}
-
-#[test]
 fn a_session_whose_load_is_answered_too_late_stays_with_the_client_that_asked_for_it() {
     for result in ["null", r#"{"sessionId":"s"}"#] {
         let mut bench = hurried();

@@ -213,18 +213,6 @@ fn who_does_not_read_is_closed_without_a_word_and_who_only_sends_is_told_why() {
 }
 
 #[test]
-fn without_error_replies_it_is_closed_and_reported_only() {
-    let mut settings = small_memory();
-    settings.routing.error_replies = false;
-    let mut bench = Bench::new(settings);
-    let client = bench.client();
-    bench.crowd(OVER, &[(client, OVER)]);
-    assert_eq!(bench.read(client), [""; 0]);
-    assert_eq!(bench.how_closed(client), Some(Close::Flush));
-    assert_eq!(bench.count(Reason::MemoryLimit), 1);
-}
-
-#[test]
 fn who_moves_nothing_does_not_hold_up_the_others_for_ever() {
     let mut bench = crowded();
     let (first, second, third) = (bench.client(), bench.client(), bench.client());

@@ -40,9 +40,7 @@ use super::Bus;
 use super::peer::{ClientKey, Moment, Peer, PeerBits, Source, WorkerKey};
 use super::port::{Close, Effect, Exit, Input, Next, Origin, Place, Signal};
 use super::report::{Level, Reason, Report, WorkerName};
-use super::settings::{
-    Assignment, IdCollision, Limits, Listener, OnExit, OnFailure, Pool, Routing, SessionAccess, Settings,
-};
+use super::settings::{Assignment, IdCollision, Limits, Listener, Pool, Routing, SessionAccess, Settings};
 
 /// A bus on a bench, with every wire at hand.
 struct Bench {
@@ -89,9 +87,6 @@ fn pool(instances: usize, assignment: Assignment) -> Pool {
         cancel_on_disconnect: false,
         request_timeout: None,
         deny_methods: Vec::new(),
-        max_timeouts: None,
-        retry_after: None,
-        on_exit: OnExit::default(),
     }
 }
 
@@ -322,6 +317,18 @@ impl Bench {
         let error = &value["error"];
         let reason = error["data"]["reason"].as_str().unwrap_or_else(|| panic!("{value}")).to_owned();
         (reason, error["code"].as_i64().expect("a code"), value["id"].clone())
+    }
+
+    /// A client asks until one more request of its own is refused. Its worker reads all of them.
+    fn fills_pending(&mut self, client: Peer) {
+        for id in 0.. {
+            self.write(client, &format!(r#"{{"id":"fill {id}","method":"x"}}"#));
+            if !self.read(client).is_empty() {
+                break;
+            }
+            self.read(self.worker(0));
+        }
+        self.pass(milliseconds(40));
     }
 
     /// `data.reason` of each error that `peer` was sent.

@@ -448,12 +448,13 @@ fn a_claim_is_a_guess_of_every_connection_of_a_name_where_workers_give_out_names
 #[test]
 fn a_message_that_is_refused_takes_no_session_over() {
     let mut settings = settings(vec![pool(1, Assignment::Client)]);
-    settings.routing.id_collision = IdCollision::Reject;
+    settings.limits.requests_ahead = usize::MAX;
     let (mut bench, [old, new], worker) = names_of(settings, [Some("alice"), Some("alice")]);
     bench.write(old, PROMPT);
     bench.read_one(worker);
+    bench.fills_pending(new);
     bench.write(new, PROMPT);
-    assert_eq!(bench.read_error(new).0, "id_collision");
+    assert_eq!(bench.read_error(new).0, "pending_limit");
     assert_eq!((bench.read(old).len(), bench.read(worker).len(), bench.count(Reason::SessionTaken)), (0, 0, 0));
     bench.write(worker, r#"{"id":2,"result":{}}"#);
     assert_eq!(bench.read(old).len(), 1, "it goes on where it was");

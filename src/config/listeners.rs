@@ -1,0 +1,355 @@
+//! Where clients come from: the listeners of a configuration, who may come in through them, and on what terms.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::document::{Node, Object, Reader};
+use super::keys;
+use super::users::{self, MAX_ID};
+use super::values::{number, set_mode, small_file, socket_mode};
+use super::{Listen, Listener, Owner, Pool, Web, same_place};
+use crate::address::{self, Address};
+use crate::bus::networks::Network;
+use crate::bus::settings::{Entry, MaxConnections, Proxies};
+use crate::tokens::Tokens;
+use crate::websocket::HEALTH;
+
+pub(super) fn listeners<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[Pool]) -> Vec<Listener> {
+    let mut listeners: Vec<Listener> = Vec::new();
+    for element in reader.array(node).unwrap_or_default() {
+        let Some(object) = reader.object(&element, "listeners[]") else { continue };
+        let pool = object.get("pool").and_then(|node| pool_index(reader, node, pools));
+        let named = object.get("pools").and_then(|node| pool_indexes(reader, node, pools));
+        if let (Some(node), Some(pool), Some(named)) = (object.get("pool"), pool, &named)
+            && !named.contains(&pool)
+        {
+            let id = &pools[pool].core.id;
+            let hint = format!("add {id:?} to pools, or leave pool out");
+            reader.fail(node, format!("{id:?} is not among the pools of this listener"), Some(hint));
+        }
+        let max_connections = object.get("max_connections").map(|node| max_connections(reader, node));
+        let idle_timeout = number(reader, &object, "idle_timeout_sec").map(Duration::from_secs);
+        let closes_when_not_ready = reader.choice(&object, "when_not_ready", [false, true]).unwrap_or_default();
+        let Some((node, listen)) = listen(reader, &object) else { continue };
+        let web = web(reader, &object, &listen, pools);
+        if listeners.iter().any(|other| same_place(&other.listen, &listen)) {
+            reader.fail(&node, format!("{listen} is listened on already"), None);
+        }
+        // Who was given one pool was not given the others.
+        let named = named.or_else(|| pool.map(|pool| vec![pool]));
+        let max_connections = max_connections.unwrap_or_default();
+        let entry = entry(reader, &object, &listen);
+        listeners.push(Listener {
+            listen,
+            pool,
+            pools: named,
+            max_connections,
+            idle_timeout,
+            entry,
+            closes_when_not_ready,
+            web,
+        });
+    }
+    listeners
+}
+
+fn entry<'t>(reader: &mut Reader<'t>, object: &Object<'t>, listen: &Listen) -> Entry {
+    let is_unix = matches!(listen, Listen::Unix { .. });
+    let proxy = object.get("proxy").and_then(|node| proxy(reader, node, is_unix));
+    let allow = object.get("allow").and_then(|node| {
+        if is_unix && object.get("proxy").is_none() {
+            let hint =
+                "use mode, owner or peer_uids; with proxy it is about the addresses that the proxy tells".to_owned();
+            reader.fail(node, "is addresses of the network; who connects to a Unix socket has none", Some(hint));
+            return None;
+        }
+        networks(reader, node)
+    });
+    let peer_uids = object.get("peer_uids").and_then(|node| {
+        if !is_unix {
+            let hint = "use allow".to_owned();
+            reader.fail(node, "is users of this machine; who connects to a TCP port is not known by one", Some(hint));
+            return None;
+        }
+        user_ids(reader, node)
+    });
+    Entry { allow, peer_uids, proxy }
+}
+
+fn proxy<'t>(reader: &mut Reader<'t>, node: &Node<'t>, is_unix: bool) -> Option<Proxies> {
+    let object = reader.object(node, "listeners[].proxy")?;
+    let Some(from) = object.get("from") else {
+        let hint =
+            if is_unix { "\"from\": [\"unix\"]" } else { "\"from\": [\"192.0.2.10\"], the addresses of the proxies" };
+        reader.missing(&object, "from", &format!("write {hint}"));
+        return None;
+    };
+    proxies(reader, from, is_unix)
+}
+
+fn proxies<'t>(reader: &mut Reader<'t>, from: &Node<'t>, is_unix: bool) -> Option<Proxies> {
+    if !is_unix {
+        return Some(Proxies::Networks(networks(reader, from)?));
+    }
+    let elements = reader.array(from)?;
+    let names: Vec<Option<String>> = elements.iter().map(|element| reader.string(element)).collect();
+    if names.iter().all(Option::is_some) && names != [Some("unix".to_owned())] {
+        let hint = "write [\"unix\"], and keep others out with mode, owner or peer_uids".to_owned();
+        reader.fail(from, "of a Unix socket is whoever may connect to it", Some(hint));
+    }
+    Some(Proxies::Unix)
+}
+
+fn web<'t>(reader: &mut Reader<'t>, object: &Object<'t>, listen: &Listen, pools: &[Pool]) -> Option<Web> {
+    if object.get("ws").is_none() {
+        for node in keys::of_web().filter_map(|key| object.get(key)) {
+            let hint = "write \"ws\" instead of \"tcp\" or \"unix\", or leave it out".to_owned();
+            reader.fail(node, "is of a WebSocket listener", Some(hint));
+        }
+        return None;
+    }
+    let default = Web::default();
+    let is_unix = matches!(listen, Listen::Unix { .. });
+    let ping = number(reader, object, "ping_sec").map(|seconds| (seconds > 0).then(|| Duration::from_secs(seconds)));
+    let (tokens_file, tokens) = match object.get("tokens_file") {
+        Some(node) => tokens_file(reader, node, pools),
+        None => (None, Tokens::default()),
+    };
+    Some(Web {
+        path: object.get("path").and_then(|node| web_path(reader, node)).unwrap_or(default.path),
+        origins: object.get("origins").map(|node| origins(reader, node)).unwrap_or_default(),
+        hosts: object.get("hosts").map(|node| hosts(reader, node)).unwrap_or_default(),
+        tokens_file,
+        tokens,
+        trusted_proxies: object.get("trusted_proxies").and_then(|node| proxies(reader, node, is_unix)),
+        ping: ping.unwrap_or(default.ping),
+        pong_timeout: default.pong_timeout,
+    })
+}
+
+fn web_path<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Option<String> {
+    let path = reader.string(node)?;
+    let is_path = path.starts_with('/') && path.bytes().all(|byte| byte.is_ascii_graphic() && !b"?#".contains(&byte));
+    if !is_path {
+        let hint = "write it as it stands in the URL, as in \"/acp\"".to_owned();
+        reader.fail(node, format!("must be a path without blanks and query, not {path:?}"), Some(hint));
+    } else if path == HEALTH {
+        reader.fail(node, format!("{HEALTH} is where balancers ask"), None);
+    }
+    is_path.then_some(path)
+}
+
+fn origins<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Vec<String> {
+    let mut origins = Vec::new();
+    for element in reader.array(node).unwrap_or_default() {
+        let Some(origin) = reader.string(&element) else { continue };
+        let host = origin.split_once("://").map(|(_, host)| host);
+        let is_origin = host.is_some_and(|host| !host.is_empty() && !host.contains(['/', '?', '#']));
+        if !is_origin && origin != "*" && origin != "null" {
+            let hint = "write \"https://app.example\" or \"http://localhost:8080\", without a slash at the end; \
+                        \"*\" is every page there is"
+                .to_owned();
+            reader.fail(&element, format!("must be an origin, not {origin:?}"), Some(hint));
+        }
+        origins.push(origin.to_ascii_lowercase());
+    }
+    origins
+}
+
+fn hosts<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Vec<String> {
+    let mut hosts = Vec::new();
+    for element in reader.array(node).unwrap_or_default() {
+        let Some(host) = reader.string(&element) else { continue };
+        let is_name =
+            !host.is_empty() && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte));
+        if !is_name {
+            let hint =
+                "write \"bus.example\", without scheme, port and path; addresses and localhost need not be listed";
+            reader.fail(&element, format!("must be the name of a host, not {host:?}"), Some(hint.to_owned()));
+        }
+        hosts.push(host.to_ascii_lowercase());
+    }
+    hosts
+}
+
+fn tokens_file<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[Pool]) -> (Option<PathBuf>, Tokens) {
+    let Some(path) = reader.string(node) else { return (None, Tokens::default()) };
+    let ids: Vec<&str> = pools.iter().map(|pool| pool.core.id.as_str()).collect();
+    let read = small_file(&path).and_then(|bytes| String::from_utf8(bytes).map_err(|_| "is not UTF-8".to_owned()));
+    let tokens = read.and_then(|text| Tokens::parse(&text, &ids));
+    match &tokens {
+        Ok(tokens) if tokens.is_empty() => {
+            let hint = "write a line NAME:TOKEN for each client; make a token with: openssl rand -hex 32".to_owned();
+            reader.fail(node, format!("{path:?} has no token, so nobody could come in"), Some(hint));
+        }
+        Ok(_) => {}
+        Err(why) => reader.fail(node, format!("the tokens file {path:?}: {why}"), None),
+    }
+    (Some(path.into()), tokens.unwrap_or_default())
+}
+
+fn networks<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Option<Vec<Network>> {
+    let elements = reader.array(node)?;
+    if elements.is_empty() {
+        let hint = "write \"0.0.0.0/0\" and \"::/0\" for everybody".to_owned();
+        reader.fail(node, "must name at least one network", Some(hint));
+    }
+    let mut networks = Vec::with_capacity(elements.len());
+    for element in &elements {
+        let Some(text) = reader.string(element) else { continue };
+        match Network::parse(&text) {
+            Ok(network) => networks.push(network),
+            Err(_) if text == "unix" => {
+                reader.fail(element, "is for listeners on a Unix socket; a TCP port has addresses", None);
+            }
+            Err(why) => reader.fail(element, why, None),
+        }
+    }
+    Some(networks)
+}
+
+fn user_ids<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Option<Vec<u32>> {
+    let elements = reader.array(node)?;
+    if elements.is_empty() {
+        let hint = "leave it out for everybody who may open the socket".to_owned();
+        reader.fail(node, "must name at least one user", Some(hint));
+    }
+    let mut users = Vec::with_capacity(elements.len());
+    for element in &elements {
+        if element.is_number() {
+            users.extend(reader.integer(element, 0..=MAX_ID.into()).map(|id| id as u32));
+        } else if let Some(name) = reader.string(element) {
+            users.extend(known(reader, element, users::user(&name)));
+        }
+    }
+    Some(users)
+}
+
+fn known<'t>(reader: &mut Reader<'t>, node: &Node<'t>, id: Result<u32, String>) -> Option<u32> {
+    id.map_err(|why| reader.fail(node, why, None)).ok()
+}
+
+/// `user`, `user:group` or `:group`, each a name or a number, as chown(1) takes them.
+fn owner<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Option<Owner> {
+    let text = reader.string(node)?;
+    let (user, group) = match text.split_once(':') {
+        Some((user, group)) => (user, Some(group)),
+        None => (text.as_str(), None),
+    };
+    if group == Some("") || user.is_empty() && group.is_none() {
+        let hint = "write \"user\", \"user:group\" or \":group\", with names or numbers".to_owned();
+        reader.fail(node, format!("must name an owner, not {text:?}"), Some(hint));
+        return None;
+    }
+    let user = if user.is_empty() { None } else { Some(known(reader, node, users::user(user))?) };
+    let group = match group {
+        Some(group) => Some(known(reader, node, users::group(group))?),
+        None => None,
+    };
+    Some(Owner { user, group })
+}
+
+fn pool_index<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[Pool]) -> Option<usize> {
+    let id = reader.string(node)?;
+    let index = pools.iter().position(|pool| pool.core.id == id);
+    if index.is_none() {
+        let ids: Vec<&str> = pools.iter().map(|pool| pool.core.id.as_str()).collect();
+        let hint = match keys::nearest(&id, &ids) {
+            Some(name) => format!("did you mean \"{name}\"?"),
+            None => format!("the pools are {}", ids.join(", ")),
+        };
+        reader.fail(node, format!("there is no pool {id:?}"), Some(hint));
+    }
+    index
+}
+
+/// None if something is wrong with them, so that what follows from them is not reported as well.
+fn pool_indexes<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[Pool]) -> Option<Vec<usize>> {
+    let elements = reader.array(node)?;
+    if elements.is_empty() {
+        let hint = "leave it out for all pools".to_owned();
+        reader.fail(node, "must name at least one pool", Some(hint));
+        return None;
+    }
+    let mut indexes = Vec::with_capacity(elements.len());
+    let mut good = true;
+    for element in &elements {
+        match pool_index(reader, element, pools) {
+            Some(index) if indexes.contains(&index) => {
+                reader.fail(element, format!("{:?} is named twice", pools[index].core.id), None);
+            }
+            Some(index) => indexes.push(index),
+            None => good = false,
+        }
+    }
+    good.then_some(indexes)
+}
+
+fn max_connections<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> MaxConnections {
+    if !node.is_object() {
+        let total = reader.integer(node, keys::range("listeners[]", "max_connections")).map(|value| value as usize);
+        return MaxConnections { total, per_source: None };
+    }
+    let Some(object) = reader.object(node, "listeners[].max_connections") else {
+        return MaxConnections::default();
+    };
+    let count = |reader: &mut Reader<'t>, key| number(reader, &object, key).map(|value| value as usize);
+    let (total, per_source) = (count(reader, "total"), count(reader, "per_source"));
+    if ["total", "per_source"].iter().all(|key| object.get(key).is_none()) {
+        let hint = "write a number, or {\"total\": 100, \"per_source\": 10}".to_owned();
+        reader.fail(node, "needs total or per_source", Some(hint));
+    }
+    if let (Some(total), Some(per_source), Some(node)) = (total, per_source, object.get("per_source"))
+        && per_source > total
+    {
+        reader.fail(node, format!("must be at most total, which is {total}, not {per_source}"), None);
+    }
+    MaxConnections { total, per_source }
+}
+
+fn listen<'t>(reader: &mut Reader<'t>, object: &Object<'t>) -> Option<(Node<'t>, Listen)> {
+    let mode = object.get("mode").map(|node| (node, socket_mode(reader, node)));
+    let owner = object.get("owner").map(|node| (node, owner(reader, node)));
+    let (node, address) = match (object.get("tcp"), object.get("unix"), object.get("ws")) {
+        (Some(node), None, None) => (node, Address::from_listener(&reader.string(node)?)),
+        (None, Some(node), None) => (node, Address::from_unix_listener(reader.string(node)?)),
+        (None, None, Some(node)) => {
+            let text = reader.string(node)?;
+            let path = object.get("path").filter(|_| text.starts_with("ws://"));
+            let path = path.and_then(|path| reader.string(path)).unwrap_or_else(|| Web::default().path);
+            let is_unix = text.starts_with("unix:");
+            (node, if is_unix { Address::from_url(&text) } else { Address::from_websocket(&text, &path) })
+        }
+        (None, None, None) => {
+            let hint = "write \"tcp\": \"127.0.0.1:9000\", \"unix\": \"/run/stdio_bus.sock\" or \"ws\": \
+                        \"127.0.0.1:9000\""
+                .to_owned();
+            reader.fail(&object.node, "needs tcp, unix or ws", Some(hint));
+            return None;
+        }
+        _ => {
+            let hint = "make a listener of each".to_owned();
+            reader.fail(&object.node, "has more than one of tcp, unix and ws", Some(hint));
+            return None;
+        }
+    };
+    let mut listen = match address {
+        Ok(address) => Listen::from(address),
+        Err(error) => {
+            reader.fail(node, error.to_string(), None);
+            return None;
+        }
+    };
+    set_mode(reader, &mut listen, mode);
+    match (&mut listen, owner) {
+        (Listen::Unix { path, .. }, Some((owner_node, _))) if address::is_abstract(path) => {
+            reader.fail(owner_node, "is of a socket file; an abstract name has none", None);
+        }
+        (Listen::Unix { owner, .. }, Some((_, Some(given)))) => *owner = given,
+        (Listen::Tcp { .. }, Some((owner_node, _))) => {
+            reader.fail(owner_node, "is of the file of a Unix socket; a TCP port has none", None);
+        }
+        _ => {}
+    }
+    Some((node.clone(), listen))
+}

@@ -1,0 +1,278 @@
+//! The documents that come from the table of settings: `config/schema.json`, and the tables of `docs/configuration.md`.
+
+use super::table::{Kind, LeftOut, SETTINGS, Section, Setting, Unit};
+use super::*;
+
+/// Set, the documents are written; otherwise they are compared.
+const WRITE: &str = "STDIO_BUS_WRITE_DOCS";
+
+/// Compares a document with what the table gives, or writes it.
+fn keep(path: &str, wanted: &str) {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+    if std::env::var_os(WRITE).is_some() {
+        return fs::write(file, wanted).expect("it can be written");
+    }
+    let there = fs::read_to_string(file).expect("the file is in the repository");
+    let differs = there.lines().zip(wanted.lines()).find(|(one, other)| one != other);
+    assert!(
+        there == wanted,
+        "{path} is not what the table of settings gives; {WRITE}=1 cargo test --lib config writes it: {differs:?}"
+    );
+}
+
+fn all() -> impl Iterator<Item = (&'static Section, &'static Setting)> {
+    SETTINGS.iter().flat_map(|section| section.settings.iter().map(move |setting| (section, setting)))
+}
+
+#[test]
+fn the_schema_is_what_the_table_gives() {
+    let mut schema =
+        object("", "What stdio_bus reads from --config or --config-fd. Keys that begin with _ are comments.");
+    merge(
+        &mut schema,
+        json!({
+            "$schema": "https://json-schema.org/draft/2020-12/schema",
+            "title": "stdio_bus configuration",
+            "properties": { "$schema": { "description": "This schema, for editors.", "type": "string" } },
+        }),
+    );
+    keep("config/schema.json", &format!("{schema:#}\n"));
+}
+
+#[test]
+fn the_tables_of_the_documentation_are_what_the_table_gives() {
+    let path = "docs/configuration.md";
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+    let mut text = fs::read_to_string(file).expect("the file is in the repository");
+    for section in &SETTINGS {
+        let begin = format!("<!-- settings: {} -->\n", section.name);
+        let (before, rest) = text.split_once(&begin).unwrap_or_else(|| panic!("{path} has no {begin}"));
+        let (_, after) = rest.split_once("<!-- end -->\n").expect("a table has an end");
+        text = format!("{before}{begin}\n{}\n<!-- end -->\n{after}", rows(section));
+    }
+    keep(path, &text);
+}
+
+#[test]
+fn a_setting_is_told_in_one_short_sentence() {
+    for (section, Setting { key, says, .. }) in all() {
+        let place = format!("{} {key}: {says}", section.name);
+        assert!(says.ends_with('.') && !says[..says.len() - 1].contains(". "), "{place}");
+        assert!(says.split_whitespace().count() <= 25, "{place}");
+    }
+}
+
+#[test]
+fn a_default_that_is_written_out_changes_nothing() {
+    let told = |value: &Value| format!("{:?}", good(&value.to_string()));
+    for (section, setting) in all() {
+        let LeftOut::Value(default) = setting.left_out else { continue };
+        let mut config = json!({ "pools": [{ "id": "a", "command": "/bin/sh", "instances": 2 }] });
+        let object = match section.path {
+            "" => &mut config,
+            "pools[]" => &mut config["pools"][0],
+            "listeners[]" => {
+                let is_web = section.name == table::WEB;
+                config["listeners"] = json!([if is_web { json!({ "ws": "a:1" }) } else { json!({ "unix": "b" }) }]);
+                &mut config["listeners"][0]
+            }
+            "admin" => {
+                config["admin"] = json!({ "listen": "/a" });
+                &mut config["admin"]
+            }
+            other => {
+                config[other] = json!({});
+                &mut config[other]
+            }
+        };
+        let members = object.as_object_mut().expect("an object");
+        let key = setting.key;
+        members.insert(key.to_owned(), serde_json::from_str(default).expect("it is JSON"));
+        let with = told(&config);
+        let object = match section.path {
+            "" => &mut config,
+            "pools[]" | "listeners[]" => &mut config[section.path.trim_end_matches("[]")][0],
+            other => &mut config[other],
+        };
+        object.as_object_mut().expect("an object").remove(key);
+        assert_eq!(told(&config), with, "the default of {key} of {}", section.name);
+    }
+}
+
+/// A table of the documentation.
+fn rows(section: &Section) -> String {
+    let mut table = "| key | type | default | range | source | what it does |\n|---|---|---|---|---|---|\n".to_owned();
+    for Setting { key, kind, left_out, source, says } in section.settings {
+        let default = match left_out {
+            LeftOut::Required => "required".to_owned(),
+            LeftOut::Words(words) => (*words).to_owned(),
+            LeftOut::Value(value) => match (kind, value.parse()) {
+                (Kind::Number(unit, ..), Ok(number)) => amount(*unit, number),
+                _ => format!("`{value}`"),
+            },
+        };
+        let cells = [format!("`{key}`"), type_of(*kind), default, range_of(*kind), (*source).to_owned()];
+        let cells = cells.map(|cell| if cell.is_empty() { " ".to_owned() } else { format!(" {cell} ") });
+        table.push_str(&format!("|{}| {says} |\n", cells.join("|")));
+    }
+    table
+}
+
+fn type_of(kind: Kind) -> String {
+    let text = match kind {
+        Kind::Text(_) | Kind::Choice(_) => "string",
+        Kind::Texts(_) => "array of strings",
+        Kind::TextsByName => "object of strings",
+        Kind::Users => "array of integers and strings",
+        Kind::Flag => "boolean",
+        Kind::Number(Unit::One, ..) => "integer",
+        Kind::Number(Unit::Bytes, ..) => "integer, bytes",
+        Kind::Number(Unit::Seconds, ..) => "integer, seconds",
+        Kind::NumberOrObject(..) => "integer, or object",
+        Kind::Object => "object",
+        Kind::Objects(_) => "array",
+    };
+    text.to_owned()
+}
+
+fn range_of(kind: Kind) -> String {
+    match kind {
+        Kind::Text(words) | Kind::Texts(words) | Kind::Objects(words) => words.to_owned(),
+        Kind::Choice(names) => names.iter().map(|name| format!("`\"{name}\"`")).collect::<Vec<_>>().join(", "),
+        Kind::Number(unit, low, high) => format!("{} to {}", amount(unit, low), amount(unit, high)),
+        Kind::NumberOrObject(low, high) => format!("{low} to {high}, or see below"),
+        Kind::Users => "numbers or names of users, at least 1".to_owned(),
+        Kind::TextsByName | Kind::Flag | Kind::Object => String::new(),
+    }
+}
+
+/// A number, and how a person would say it if it is a large one.
+fn amount(unit: Unit, number: u64) -> String {
+    let of = |size: u64| (number >= size && number.is_multiple_of(size)).then(|| number / size);
+    let said = match unit {
+        Unit::One => None,
+        Unit::Bytes => [(1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB")]
+            .into_iter()
+            .find_map(|(size, name)| Some(format!("{} {name}", of(size)?))),
+        Unit::Seconds => {
+            of(24 * 60 * 60).map(|days| if days == 1 { "a day".to_owned() } else { format!("{days} days") })
+        }
+    };
+    said.map_or_else(|| number.to_string(), |said| format!("{number} ({said})"))
+}
+
+/// What the schema says of an object.
+fn object(path: &str, says: &str) -> Value {
+    let settings = || SETTINGS.iter().filter(|section| section.path == path).flat_map(|section| section.settings);
+    let properties: serde_json::Map<String, Value> =
+        settings().map(|setting| (setting.key.to_owned(), property(path, setting))).collect();
+    let mut object = json!({
+        "description": says,
+        "type": "object",
+        "properties": properties,
+        "patternProperties": { "^_": true },
+        "additionalProperties": false,
+    });
+    let required = settings().filter(|setting| matches!(setting.left_out, LeftOut::Required));
+    let required: Vec<&str> = required.map(|setting| setting.key).collect();
+    if !required.is_empty() {
+        object["required"] = json!(required);
+    }
+    merge(&mut object, by_hand(path, ""));
+    object
+}
+
+fn property(path: &str, setting: &Setting) -> Value {
+    let says = setting.says.replace('`', "");
+    let below = if path.is_empty() { setting.key.to_owned() } else { format!("{path}.{}", setting.key) };
+    let mut property = match setting.kind {
+        Kind::Text(_) => json!({ "type": "string" }),
+        Kind::Texts(_) => json!({ "type": "array", "items": { "type": "string" } }),
+        Kind::Users => json!({ "type": "array", "items": { "type": ["integer", "string"] } }),
+        Kind::Choice(names) => json!({ "enum": names }),
+        Kind::Flag => json!({ "type": "boolean" }),
+        Kind::Number(_, low, high) => json!({ "type": "integer", "minimum": low, "maximum": high }),
+        Kind::NumberOrObject(low, high) => json!({
+            "anyOf": [{ "type": "integer", "minimum": low, "maximum": high }, object(&below, "How many at once.")],
+        }),
+        Kind::TextsByName => json!({ "type": "object" }),
+        Kind::Object if setting.key == "transport" => json!({ "type": "object" }),
+        Kind::Object => object(&below, &says),
+        Kind::Objects(_) => json!({ "type": "array", "items": object(&format!("{below}[]"), &says) }),
+    };
+    property["description"] = says.into();
+    if let LeftOut::Value(value) = setting.left_out {
+        property["default"] = serde_json::from_str(value).expect("it is JSON");
+    }
+    merge(&mut property, by_hand(path, setting.key));
+    property
+}
+
+/// What the table cannot say: how texts look, and what settings have to do with each other.
+fn by_hand(path: &str, key: &str) -> Value {
+    let no_zero = "^[^\\u0000]*$";
+    match (path, key) {
+        // Only dedicated pools grow.
+        ("pools[]", "") => json!({
+            "if": { "required": ["max_instances"] },
+            "then": { "required": ["assignment"], "properties": { "assignment": { "const": "dedicated" } } },
+        }),
+        ("listeners[]", "") => json!({
+            "oneOf": [{ "required": ["tcp"], "not": { "required": ["mode"] } }, { "required": ["unix"] }, { "required": ["ws"] }],
+        }),
+        ("listeners[].max_connections", "") => json!({ "minProperties": 1 }),
+        ("", "pools") => json!({ "minItems": 1 }),
+        ("", "transport") => transport(),
+        ("pools[]", "id") => json!({ "minLength": 1, "maxLength": 64 }),
+        ("pools[]", "args") => json!({ "items": { "pattern": no_zero } }),
+        ("pools[]", "env") => json!({
+            "propertyNames": { "pattern": "^[^=\\u0000]+$" },
+            "properties": { "_comment": true },
+            "additionalProperties": { "type": "string", "pattern": no_zero },
+        }),
+        ("pools[]", "deny_methods") => json!({ "items": { "minLength": 1 } }),
+        ("listeners[]", "tcp") => json!({ "pattern": "^.*:[0-9]{1,5}$" }),
+        ("listeners[]", "unix") => json!({ "minLength": 1, "maxLength": 107 }),
+        ("listeners[]", "ws") => json!({ "pattern": "^(.*:[0-9]{1,5}(/.*)?|unix:.+)$" }),
+        ("listeners[]", "path") => json!({ "pattern": "^/[^?#\\s]*$" }),
+        ("listeners[]", "origins") => json!({ "items": { "pattern": "^(\\*|null|[^/?#]+://[^/?#]+)$" } }),
+        ("listeners[]", "hosts") => json!({ "items": { "pattern": "^[A-Za-z0-9._-]+$" } }),
+        ("listeners[]", "pools") => json!({ "minItems": 1, "uniqueItems": true }),
+        ("listeners[]", "peer_uids") => {
+            json!({ "minItems": 1, "items": { "minimum": 0, "maximum": 4_294_967_294_u64 } })
+        }
+        ("listeners[]" | "admin", "mode") => json!({ "pattern": "^0?[0-7]{3}$" }),
+        ("listeners[]", "allow" | "trusted_proxies") | ("listeners[].proxy", "from") => json!({ "minItems": 1 }),
+        (_, "command" | "cwd" | "owner" | "tokens_file" | "token_file" | "listen") => json!({ "minLength": 1 }),
+        _ => json!({}),
+    }
+}
+
+/// The C daemon's own section.
+fn transport() -> Value {
+    json!({
+        "properties": {
+            "mode": {
+                "description": "The flags --stdio, --unix, --tcp and --ws come before it and say where to listen.",
+                "enum": ["stdio", "unix", "tcp"],
+                "default": "stdio",
+            },
+            "framing": { "description": "One line per message.", "const": "ndjson", "default": "ndjson" },
+            "protocol": { "description": "JSON.", "const": "json", "default": "json" },
+            "options": { "description": "Tunes transports that this bus does not have; ignored.", "type": "object" },
+        },
+        "patternProperties": { "^_": true },
+        "additionalProperties": false,
+    })
+}
+
+fn merge(into: &mut Value, from: Value) {
+    match (into, from) {
+        (Value::Object(into), Value::Object(from)) => {
+            for (key, value) in from {
+                merge(into.entry(key).or_insert(Value::Null), value);
+            }
+        }
+        (into, from) => *into = from,
+    }
+}

@@ -1,0 +1,255 @@
+//! Listeners: where they are, whom they let in, and which pools they offer.
+
+use super::*;
+
+#[test]
+fn a_websocket_listener_has_its_terms() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("tokens");
+    fs::write(&file, "alice:0123456789abcdef a\n").expect("a file");
+    let listener = |members: &str| good(&top(&format!(r#","listeners":[{{{members}}}]"#))).listeners.remove(0);
+    let plain = listener(r#""ws":"127.0.0.1:0""#);
+    assert_eq!(plain.listen, Listen::Tcp { host: "127.0.0.1".to_owned(), port: 0 });
+    assert_eq!((plain.web.clone(), plain.address()), (Some(Web::default()), "ws://127.0.0.1:0/acp".to_owned()));
+    let full = listener(&format!(
+        r#""ws":"[::1]:9000","path":"/a/b","origins":["https://App.example","*"],"hosts":["Bus.example"],"tokens_file":"{}",
+           "trusted_proxies":["10.0.0.0/8"],"ping_sec":0"#,
+        file.display()
+    ));
+    let web = Web {
+        path: "/a/b".to_owned(),
+        origins: vec!["https://app.example".to_owned(), "*".to_owned()],
+        hosts: vec!["bus.example".to_owned()],
+        tokens_file: Some(file),
+        tokens: Tokens::parse("alice:0123456789abcdef a", &["a"]).expect("it is right"),
+        trusted_proxies: Some(Proxies::Networks(networks(&["10.0.0.0/8"]))),
+        ping: None,
+        pong_timeout: Duration::from_secs(10),
+    };
+    assert_eq!((full.web.as_ref(), full.address()), (Some(&web), "ws://[::1]:9000/a/b".to_owned()));
+    let unix = listener(r#""ws":"unix:/run/bus.sock","mode":"0660","ping_sec":7,"trusted_proxies":["unix"]"#);
+    assert_eq!(unix.address(), "ws+unix:/run/bus.sock:/acp");
+    assert!(unix.web.is_some_and(|web| web.ping == Some(Duration::from_secs(7))));
+}
+
+#[test]
+fn a_listener_that_asks_for_tokens_is_not_open_to_everybody() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("tokens");
+    fs::write(&file, "alice:0123456789abcdef\n").expect("a file");
+    let open = |members: &str| good(&top(&format!(r#","listeners":[{{{members}}}]"#))).open_listeners().len();
+    assert_eq!(open(r#""ws":"0.0.0.0:9000""#), 1);
+    assert_eq!(open(&format!(r#""ws":"0.0.0.0:9000","tokens_file":"{}""#, file.display())), 0);
+}
+
+#[test]
+fn what_would_have_no_effect_is_refused() {
+    for (members, why) in [
+        (r#""tcp":"a:1","origins":[]"#, "listeners[0].origins: is of a WebSocket listener (write \"ws\" instead"),
+        (r#""ws":"a:1","tcp":"b:1""#, "has more than one of tcp, unix and ws"),
+        (r#""ws":"a:1","path":"acp""#, "must be a path without blanks and query, not \"acp\""),
+        (r#""ws":"a:1","path":"/healthz""#, "/healthz is where balancers ask"),
+        (r#""ws":"a:1","hosts":["https://a.example"]"#, "must be the name of a host, not \"https://a.example\" (write"),
+        (r#""ws":"a:1","hosts":["a.example:9000"]"#, "without scheme, port and path"),
+        (r#""ws":"a:1","origins":["https://a.example/"]"#, "must be an origin, not \"https://a.example/\""),
+        (r#""ws":"a:1","tokens_file":"/nowhere/tokens""#, "the tokens file \"/nowhere/tokens\": "),
+        (
+            r#""ws":"a:1","tokens_file":"/dev/null""#,
+            "the tokens file \"/dev/null\": cannot be used: it is no regular file",
+        ),
+        (r#""ws":"a:1","trusted_proxies":["unix"]"#, "is for listeners on a Unix socket"),
+        (r#""ws":"unix:","pool":"a""#, "the socket's path is empty"),
+    ] {
+        let refused = refused(&top(&format!(r#","listeners":[{{{members}}}]"#)));
+        assert!(refused.contains(why), "{members}: {refused}");
+    }
+}
+
+#[test]
+fn a_listener_has_one_address_and_a_pool_that_exists() {
+    let with = |listener: &str| top(&format!(r#","listeners":[{listener}]"#));
+    let cases = [
+        (r#"{}"#, "listeners[0]: needs tcp, unix or ws"),
+        (r#"{"tcp":"a:1","unix":"b"}"#, "listeners[0]: has more than one of tcp, unix and ws"),
+        (r#"{"tcp":":x"}"#, "listeners[0].tcp: the port must be a number"),
+        (r#"{"unix":""}"#, "listeners[0].unix: the socket's path is empty"),
+        (r#"{"tcp":"a:1","pool":"b"}"#, "listeners[0].pool: there is no pool \"b\""),
+        (r#"{"tcp":"a:1","mode":"0600"}"#, "a TCP port has none"),
+        (r#"{"unix":"@a","mode":"0600"}"#, "an abstract name has none"),
+        (r#"{"unix":"@"}"#, "the abstract name is empty"),
+        (r#"{"unix":"b","mode":"600x"}"#, "must be octal permissions"),
+        (r#"{"unix":"b","mode":"1777"}"#, "must be octal permissions"),
+        (r#"{"unix":"b","mode":600}"#, "listeners[0].mode: must be a string"),
+        (r#"{"tcp":"a:1"},{"tcp":"a:1"}"#, "listeners[1].tcp: tcp://a:1 is listened on already"),
+        (r#"{"unix":"b"},{"unix":"b","mode":"0660"}"#, "unix:b is listened on already"),
+    ];
+    for (listener, expected) in cases {
+        let message = refused(&with(listener));
+        assert!(message.contains(expected), "{listener}: {message}");
+    }
+    assert_eq!(good(&with(r#"{"tcp":"a:0"},{"tcp":"a:0"}"#)).listeners.len(), 2);
+}
+
+#[test]
+fn a_listener_offers_the_pools_it_names_or_its_own_or_all() {
+    let pools = |listener: &str| {
+        let text = format!(
+            r#"{{"pools":[{{"id":"a","command":"/bin/sh","instances":1}},{{"id":"b","command":"/bin/sh","instances":1}}],
+                "listeners":[{{"unix":"x"{listener}}}]}}"#
+        );
+        read(&text).map(|config| (config.listeners[0].pool, config.listeners[0].pools.clone()))
+    };
+    assert_eq!(pools(""), Ok((None, None)));
+    assert_eq!(pools(r#","pool":"b""#), Ok((Some(1), Some(vec![1]))), "its own and no other");
+    assert_eq!(pools(r#","pools":["b"]"#), Ok((None, Some(vec![1]))));
+    assert_eq!(pools(r#","pool":"a","pools":["b","a"]"#), Ok((Some(0), Some(vec![1, 0]))));
+    let cases = [
+        (r#","pools":[]"#, "listeners[0].pools: must name at least one pool (leave it out for all pools)"),
+        (r#","pools":"a""#, "listeners[0].pools: must be an array"),
+        (r#","pools":["a","c"]"#, "listeners[0].pools[1]: there is no pool \"c\""),
+        (r#","pools":["a","a"]"#, "listeners[0].pools[1]: \"a\" is named twice"),
+        (r#","pool":"b","pools":["a"]"#, "listeners[0].pool: \"b\" is not among the pools of this listener (add \"b\""),
+    ];
+    for (listener, expected) in cases {
+        let message = pools(listener).expect_err("must be refused").to_string();
+        assert!(message.contains(expected), "{listener}: {message}");
+        assert_eq!(message.lines().count(), 1, "{message}");
+    }
+}
+
+#[test]
+fn a_listener_counts_its_connections_all_together_or_by_source() {
+    let with = |value: &str| top(&format!(r#","listeners":[{{"unix":"x","max_connections":{value}}}]"#));
+    let counts = |value: &str| good(&with(value)).listeners[0].max_connections;
+    assert_eq!(counts("1024"), MaxConnections { total: Some(1024), per_source: None });
+    assert_eq!(counts(r#"{"per_source":4,"_":1}"#), MaxConnections { total: None, per_source: Some(4) });
+    let cases = [
+        ("0", "listeners[0].max_connections: must be at least 1, not 0"),
+        ("1025", "listeners[0].max_connections: must be at most 1024, not 1025"),
+        ("\"4\"", "listeners[0].max_connections: must be a whole number from 1 to 1024, not a string"),
+        ("{}", "listeners[0].max_connections: needs total or per_source"),
+        (r#"{"total":0}"#, "listeners[0].max_connections.total: must be at least 1, not 0"),
+        (r#"{"per_sorce":4}"#, "max_connections.per_sorce: is not a known key (did you mean \"per_source\"?)"),
+        (r#"{"total":2,"per_source":3}"#, "max_connections.per_source: must be at most total, which is 2, not 3"),
+    ];
+    for (value, expected) in cases {
+        let message = refused(&with(value));
+        assert!(message.contains(expected), "{value}: {message}");
+    }
+    assert!(refused(&top(r#","per_source":4"#)).contains("belongs under listeners[].max_connections"));
+}
+
+#[test]
+fn who_may_come_in_is_said_in_the_way_of_the_listener() {
+    let with = |listener: &str| top(&format!(r#","listeners":[{{{listener}}}]"#));
+    let cases = [
+        (
+            r#""tcp":"a:1","allow":["10.0.0.1/8"]"#,
+            "listeners[0].allow[0]: 10.0.0.1 has bits beyond the first 8; write 10",
+        ),
+        (r#""tcp":"a:1","allow":["home"]"#, "listeners[0].allow[0]: \"home\" is no network; write 10.0.0.0/8"),
+        (r#""tcp":"a:1","allow":[]"#, "listeners[0].allow: must name at least one network (write \"0.0.0.0/0\" and"),
+        (r#""tcp":"a:1","allow":"::/0""#, "listeners[0].allow: must be an array"),
+        (r#""unix":"b","allow":["::/0"]"#, "listeners[0].allow: is addresses of the network; who connects to a Unix"),
+        (r#""tcp":"a:1","peer_uids":[0]"#, "listeners[0].peer_uids: is users of this machine; who connects to a TCP"),
+        (r#""unix":"b","peer_uids":[]"#, "listeners[0].peer_uids: must name at least one user (leave it out"),
+        (r#""unix":"b","peer_uids":["no-one"]"#, "listeners[0].peer_uids[0]: there is no user \"no-one\" on this"),
+        (r#""unix":"b","peer_uids":[-1]"#, "listeners[0].peer_uids[0]: must be at least 0, not -1"),
+        (r#""unix":"b","peer_uids":[4294967295]"#, "listeners[0].peer_uids[0]: must be at most 4294967294"),
+        (r#""unix":"b","owner":"no-one""#, "listeners[0].owner: there is no user \"no-one\" on this machine"),
+        (r#""unix":"b","owner":":no-one""#, "listeners[0].owner: there is no group \"no-one\" on this machine"),
+        (r#""unix":"b","owner":"root:""#, "listeners[0].owner: must name an owner, not \"root:\" (write \"user\""),
+        (r#""unix":"b","owner":"""#, "listeners[0].owner: must name an owner, not \"\""),
+        (r#""unix":"@b","owner":"root""#, "listeners[0].owner: is of a socket file; an abstract name has none"),
+        (r#""tcp":"a:1","owner":"root""#, "listeners[0].owner: is of the file of a Unix socket; a TCP port has none"),
+    ];
+    for (listener, expected) in cases {
+        let message = refused(&with(listener));
+        assert!(message.contains(expected), "{listener}: {message}");
+    }
+    let owner = |text: &str| match &good(&with(&format!(r#""unix":"b","owner":"{text}""#))).listeners[0].listen {
+        Listen::Unix { owner, .. } => (owner.user, owner.group),
+        other => panic!("{other}"),
+    };
+    assert_eq!((owner("root"), owner("5:6"), owner(":root")), ((Some(0), None), (Some(5), Some(6)), (None, Some(0))));
+    let allowed = good(&with(r#""unix":"b","allow":["::/0"],"proxy":{"from":["unix"]}"#));
+    assert_eq!(allowed.listeners[0].entry.allow, Some(networks(&["::/0"])));
+}
+
+#[test]
+fn a_proxy_has_addresses() {
+    let with = |kind: &str, proxy: &str| top(&format!(r#","listeners":[{{{kind},"proxy":{proxy}}}]"#));
+    let (tcp, unix) = (r#""tcp":"a:1""#, r#""unix":"b""#);
+    let cases = [
+        (tcp, "true", "listeners[0].proxy: must be an object"),
+        (tcp, "{}", "listeners[0].proxy.from: is missing (write \"from\": [\"192.0.2.10\"]"),
+        (unix, "{}", "listeners[0].proxy.from: is missing (write \"from\": [\"unix\"])"),
+        (tcp, r#"{"from":["unix"]}"#, "listeners[0].proxy.from[0]: is for listeners on a Unix socket"),
+        (unix, r#"{"from":["10.0.0.5"]}"#, "listeners[0].proxy.from: of a Unix socket is whoever may connect to it"),
+        (
+            unix,
+            r#"{"from":[]}"#,
+            "listeners[0].proxy.from: of a Unix socket is whoever may connect to it (write [\"unix\"]",
+        ),
+        (tcp, r#"{"from":["::1"],"timeout":5}"#, "listeners[0].proxy.timeout: is not a known key"),
+    ];
+    for (kind, proxy, expected) in cases {
+        let message = refused(&with(kind, proxy));
+        assert!(message.contains(expected), "{proxy}: {message}");
+    }
+    let entry = good(&with(tcp, r#"{"from":["::1"]}"#)).listeners[0].entry.clone();
+    assert_eq!(entry.proxy, Some(Proxies::Networks(networks(&["::1"]))));
+}
+
+#[test]
+fn a_listener_that_other_machines_reach_says_so_until_it_is_told_who_may_come() {
+    let open = |listener: &str| good(&top(&format!(r#","listeners":[{listener}]"#))).open_listeners();
+    for near in ["127.0.0.1:1", "127.9.9.9:1", "[::1]:1", "localhost:1", "[::ffff:127.0.0.1]:1"] {
+        assert_eq!(open(&format!(r#"{{"tcp":"{near}"}}"#)), Vec::<String>::new(), "{near}");
+    }
+    for far in ["0.0.0.0:1", "[::]:1", "192.0.2.7:1", "bus.example:1"] {
+        let said = open(&format!(r#"{{"tcp":"{far}"}}"#));
+        assert_eq!(said.len(), 1, "{far}");
+        assert!(said[0].starts_with(&format!("tcp://{far} takes everybody who reaches it")), "{said:?}");
+        assert_eq!(open(&format!(r#"{{"tcp":"{far}","allow":["0.0.0.0/0","::/0"]}}"#)), Vec::<String>::new());
+    }
+    assert_eq!(open(r#"{"unix":"b"}"#), Vec::<String>::new());
+    let admin = |listen: &str| good(&top(&format!(r#","admin":{{"listen":"{listen}"}}"#))).open_listeners();
+    assert_eq!((admin("127.0.0.1:1"), admin("/a")), (vec![], vec![]));
+    assert!(
+        admin("0.0.0.0:1")[0].starts_with("the admin listener 0.0.0.0:1 tells everybody"),
+        "{:?}",
+        admin("0.0.0.0:1")
+    );
+}
+
+#[test]
+fn a_flag_adds_a_listener_and_stdio_is_the_default() {
+    let tcp = Listen::Tcp { host: "a".to_owned(), port: 1 };
+    let mut config = good(&top(r#","listeners":[{"unix":"b"}]"#));
+    config.listen(&[]).expect("the file has a listener");
+    assert_eq!(config.listeners.len(), 1);
+    config.listen(&[Listener::open(tcp.clone())]).expect("another one");
+    assert_eq!(config.listeners[0].listen, tcp);
+    let error = config.listen(&[Listener::open(tcp)]).expect_err("twice");
+    assert!(error.to_string().contains("tcp://a:1 is among the listeners already"), "{error}");
+    let mut config = good(&top(""));
+    config.listen(&[]).expect("stdio is always there");
+    assert_eq!(config.listeners, [Listener::open(Listen::Stdio)]);
+}
+
+#[test]
+fn a_listener_that_prefers_no_pool_of_several_is_told() {
+    let two = r#""pools":[{"id":"a","command":"sh","instances":1},{"id":"b","command":"sh","instances":1}]"#;
+    let listeners = r#""listeners":[{"tcp":"[::1]:1"},{"tcp":"[::1]:2","pool":"a"},{"tcp":"[::1]:3","pools":["a"]}]"#;
+    let config = good(&format!("{{{two},{listeners}}}"));
+    assert_eq!(config.settings().listeners.iter().map(|one| one.pool).collect::<Vec<_>>(), [None, Some(0), None]);
+    let [told] = &config.mixed_listeners()[..] else { panic!("one listener mixes") };
+    assert!(
+        told.starts_with("tcp://[::1]:1: a message that names no pool") && told.contains("listeners[].pool"),
+        "{told}"
+    );
+    assert_eq!(good(&format!("{{{two}}}")).mixed_listeners().len(), 1, "the one of the command line would");
+    let dedicated = two.replacen(r#""instances":1"#, r#""instances":1,"assignment":"dedicated""#, 1);
+    assert_eq!(good(&format!("{{{dedicated}}}")).mixed_listeners(), Vec::<String>::new(), "one pool is left to choose");
+}

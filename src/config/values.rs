@@ -1,0 +1,47 @@
+//! Values that several sections have: numbers, small files, and the permissions of sockets.
+
+use super::document::{Node, Object, Reader};
+use super::{Listen, command, keys};
+use crate::address;
+use crate::small_file;
+
+pub(super) fn checked(path: &str) -> Result<&str, String> {
+    match path {
+        "" => Err("must not be empty".to_owned()),
+        _ if path.contains('\0') => Err("must not contain a zero byte".to_owned()),
+        _ => Ok(path),
+    }
+}
+
+/// Gives a socket file the permissions that stand beside its address, if any do.
+pub(super) fn set_mode<'t>(reader: &mut Reader<'t>, listen: &mut Listen, mode: Option<(&Node<'t>, Option<u32>)>) {
+    match (listen, mode) {
+        (Listen::Unix { path, .. }, Some((mode_node, _))) if address::is_abstract(path) => {
+            reader.fail(mode_node, "is the permissions of a socket file; an abstract name has none", None);
+        }
+        (Listen::Unix { mode, .. }, Some((_, Some(given)))) => *mode = given,
+        (Listen::Tcp { .. }, Some((mode_node, _))) => {
+            reader.fail(mode_node, "is the permissions of a Unix socket; a TCP port has none", None);
+        }
+        _ => {}
+    }
+}
+
+pub(super) fn small_file(path: &str) -> Result<Vec<u8>, String> {
+    checked(path).and_then(|path| small_file::read(path.as_ref()).map_err(|error| command::reason(&error)))
+}
+
+pub(super) fn socket_mode<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Option<u32> {
+    let text = reader.string(node)?;
+    let octal = matches!(text.len(), 3 | 4) && text.bytes().all(|byte| matches!(byte, b'0'..=b'7'));
+    let mode = u32::from_str_radix(&text, 8).ok().filter(|mode| octal && *mode <= 0o777);
+    if mode.is_none() {
+        let hint = "\"0600\" is its owner alone, \"0660\" its group, too".to_owned();
+        reader.fail(node, format!("must be octal permissions from \"0000\" to \"0777\", not {text:?}"), Some(hint));
+    }
+    mode
+}
+
+pub(super) fn number<'t>(reader: &mut Reader<'t>, object: &Object<'t>, key: &'static str) -> Option<u64> {
+    object.get(key).and_then(|node| reader.integer_or(node, keys::range(object.path, key), keys::instead_of_zero(key)))
+}

@@ -503,7 +503,7 @@ NPM_WS = ["fragments_with_pings", "a_megabyte", "newlines", "binary", "tokens", 
 
 
 def clients_are_told_1001_after_their_last_answer_when_it_drains():
-    with Daemon([holder()], [{"ws": "127.0.0.1:0"}], limits={"quiesce_sec": 60, "drain_grace_ms": 0}) as daemon:
+    with Daemon([holder()], [{"ws": "127.0.0.1:0"}], limits={"quiesce_sec": 60}) as daemon:
         fifo = os.path.join(daemon.directory.name, "fifo")
         url = daemon.urls[0]
         os.mkfifo(fifo)
@@ -549,7 +549,7 @@ def a_client_that_goes_is_gone_at_once_whatever_it_waits_for():
 
 
 def who_does_not_answer_pings_is_closed_and_who_does_stays():
-    listener = {"ws": "127.0.0.1:0", "ping_sec": 1, "pong_timeout_sec": 1}
+    listener = {"ws": "127.0.0.1:0", "ping_sec": 1}
     with Daemon([echo()], [listener]) as daemon, Raw(daemon.urls[0]) as dead, Raw(daemon.urls[0]) as alive:
         dead.upgrade()
         alive.upgrade()

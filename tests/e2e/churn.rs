@@ -169,8 +169,7 @@ fn nothing_is_left_of_clients_that_came_and_went_nor_of_workers_that_crashed() {
     // It answers first: workers that end before they have answered are started again more and more slowly.
     let answer = r#"read -r line; echo '{"jsonrpc":"2.0","id":0,"result":1}'; read -r line; kill -9 $$"#;
     let brittle = with(shell("brittle", answer), "assignment", "dedicated");
-    // Who comes while none of them is there hears so at once.
-    let setup = Setup::new([worker("agents", WORKERS, &[]), with(brittle, "instances", SPARES)]).limit("hold_ms", 0);
+    let setup = Setup::new([worker("agents", WORKERS, &[]), with(brittle, "instances", SPARES)]);
     let unix = setup.path("churn");
     let mut daemon = setup.set("listeners", json!([{ "unix": unix }])).start();
     let doors = Doors { tcp: daemon.address(), unix };

@@ -164,15 +164,6 @@ fn a_million_open_brackets_are_refused_without_harm() {
 }
 
 #[test]
-fn without_error_replies_a_malformed_line_closes_silently() {
-    let mut daemon = Setup::new([echo("echo", 1)]).set("error_replies", json!(false)).start();
-    let mut client = daemon.connect();
-    client.send_line("nonsense");
-    client.ends();
-    daemon.stop();
-}
-
-#[test]
 fn a_line_may_come_byte_by_byte_and_many_lines_in_one_piece() {
     let mut daemon = Setup::new([echo("echo", 1)]).start();
     let mut client = daemon.connect();

@@ -170,9 +170,9 @@ fn an_answer_repeats_the_id_as_its_client_wrote_it_whatever_the_worker_makes_of_
 
 #[test]
 fn what_follows_the_answer_that_ends_a_client_in_the_same_write_is_delivered() {
-    let mut daemon = Setup::new([worker("agents", 1, &[])]).set("error_replies", json!(false)).start();
+    let mut daemon = Setup::new([worker("agents", 1, &[])]).start();
     let (mut leaver, mut other) = (daemon.connect(), daemon.connect());
-    // It holds every session, so the one that is made for it finds no room, and it hears nothing of that.
+    // It holds every session, so the one that is made for it finds no room.
     for number in 0..1024 {
         leaver.request_in(&format!("s{number}"), number, "m", json!({}));
     }
@@ -184,6 +184,7 @@ fn what_follows_the_answer_that_ends_a_client_in_the_same_write_is_delivered() {
     let answer = json!({ "jsonrpc": "2.0", "id": 7, "result": "it is there" });
     other.ask(7, "write", json!({ "text": format!("{made}\n{answer}\n") }));
     assert_eq!(other.answer(7)["result"], "it is there");
+    leaver.error(5000, "session_limit");
     leaver.ends();
     daemon.stop();
 }

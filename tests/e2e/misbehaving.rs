@@ -399,7 +399,7 @@ impl Worker {
             "release" => release(self.flags),
             "stderr" => write(2, text("text").as_bytes()),
             "stderr_flood" => {
-                let line = (["noise "; 20].concat() + "\n").repeat(size("lines_at_once", 1));
+                let line = ("noise ".repeat(size("words", 20)) + "\n").repeat(size("lines_at_once", 1));
                 for _ in 0..size("bytes", 0) / line.len() {
                     write(2, line.as_bytes());
                 }

@@ -44,28 +44,21 @@ fn vanish(stream: &TcpStream) {
     assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
 }
 
-fn with_keepalive(seconds: u64) -> Setup {
-    let listener = json!({ "tcp": "127.0.0.1:0", "keepalive_sec": seconds });
-    Setup::new([worker("agents", 1, &[])]).no_listener().set("listeners", json!([listener]))
-}
-
 #[test]
 fn a_silent_client_is_asked_whether_it_is_still_there() {
-    for (setup, seconds) in [(Setup::new([worker("agents", 1, &[])]), 10), (with_keepalive(40), 40)] {
-        let daemon = setup.start();
-        let (_client, far) = connect(&daemon);
-        assert_eq!(sockopt::socket_keepalive(&far), Ok(true));
-        assert_eq!(sockopt::tcp_keepidle(&far), Ok(Duration::from_secs(seconds)));
-        assert_eq!(sockopt::tcp_keepintvl(&far), Ok(Duration::from_secs(seconds / 2)));
-        // It would end those as well who are there and do not read.
-        assert_eq!(sockopt::tcp_user_timeout(&far), Ok(0));
-        daemon.stop();
-    }
+    let daemon = Setup::new([worker("agents", 1, &[])]).start();
+    let (_client, far) = connect(&daemon);
+    assert_eq!(sockopt::socket_keepalive(&far), Ok(true));
+    assert_eq!(sockopt::tcp_keepidle(&far), Ok(Duration::from_secs(10)));
+    assert_eq!(sockopt::tcp_keepintvl(&far), Ok(Duration::from_secs(5)));
+    // It would end those as well who are there and do not read.
+    assert_eq!(sockopt::tcp_user_timeout(&far), Ok(0));
+    daemon.stop();
 }
 
 #[test]
-fn a_client_that_says_nothing_and_one_that_does_not_read_are_there_for_longer_than_a_silence_may_last() {
-    let daemon = with_keepalive(1).start();
+fn clients_whose_hosts_are_gone_are_closed_and_their_sessions_are_free_and_who_is_silent_or_does_not_read_stays() {
+    let mut daemon = Setup::new([worker("agents", 1, &[])]).start();
     let (quiet, _) = connect(&daemon);
     let (full, _) = connect(&daemon);
     let mut full = Client::over(full);
@@ -73,44 +66,29 @@ fn a_client_that_says_nothing_and_one_that_does_not_read_are_there_for_longer_th
     full.ask(1, "m", json!({ "fill": "x".repeat(900_000) }));
     full.ask(2, "m", json!({ "fill": "x".repeat(900_000) }));
     let (stream, far) = connect(&daemon);
-    drop(far);
-    vanish(&stream);
-    // By the time that somebody is found to be gone who came after them, they would have been, too.
-    daemon.logs(&["the network has given no sign of it for 3 s"]);
+    let mut silent = Client::over(stream.try_clone().unwrap());
+    silent.request_in("silent", 1, "m", json!({}));
+    let (waiting_stream, waiting_far) = connect(&daemon);
+    let mut waiting = Client::over(waiting_stream.try_clone().unwrap());
+    waiting.ask_in("waiting", 1, "hold", json!({}));
+    let mut other = daemon.connect();
+    daemon.until("it is asked", || other.request(1, "who", json!({}))["result"]["held"] == 1);
+    other.ask_in("silent", 2, "m", json!({}));
+    assert_eq!(other.error(2, "session_denied"), -32014);
+    for (stream, far) in [(stream, far), (waiting_stream, waiting_far)] {
+        vanish(&stream);
+        drop(far);
+    }
+    // The answer can be written, and nobody acknowledges it.
+    other.request(3, "release", json!({}));
+    for session in ["silent", "waiting"] {
+        daemon.until("the session is free", || other.request_in(session, 4, "m", json!({}))["result"].is_object());
+    }
+    daemon.logs(&["the network has given no sign of it for 30 s"]);
+    // They came before those.
     assert_eq!(full.answer(1)["id"], 1);
     assert_eq!(full.answer(2)["id"], 2);
     let mut quiet = Client::over(quiet);
     assert_eq!(quiet.request(1, "m", json!({}))["id"], 1);
-    daemon.stop();
-}
-
-#[test]
-fn a_client_whose_host_is_gone_is_closed_and_its_sessions_are_free() {
-    let mut daemon = with_keepalive(1).start();
-    let (stream, far) = connect(&daemon);
-    let mut gone = Client::over(stream.try_clone().unwrap());
-    gone.request_in("mine", 1, "m", json!({}));
-    let mut other = daemon.connect();
-    other.ask_in("mine", 1, "m", json!({}));
-    assert_eq!(other.error(1, "session_denied"), -32014);
-    vanish(&stream);
-    drop(far);
-    daemon.until("the session is free", || other.request_in("mine", 2, "m", json!({}))["result"].is_object());
-    daemon.stop();
-}
-
-#[test]
-fn a_client_whose_host_is_gone_before_its_answer_comes_is_closed_and_disturbs_nobody() {
-    let mut daemon = with_keepalive(1).start();
-    let (stream, far) = connect(&daemon);
-    let mut gone = Client::over(stream.try_clone().unwrap());
-    gone.ask_in("mine", 1, "hold", json!({}));
-    let mut other = daemon.connect();
-    daemon.until("it is asked", || other.request(1, "who", json!({}))["result"]["held"] == 1);
-    vanish(&stream);
-    // The answer can be written, and nobody acknowledges it.
-    other.request(2, "release", json!({}));
-    drop(far);
-    daemon.until("the session is free", || other.request_in("mine", 3, "m", json!({}))["result"].is_object());
     daemon.stop();
 }

@@ -82,20 +82,6 @@ fn equal_ids_of_many_clients_on_one_worker_never_meet() {
 }
 
 #[test]
-fn with_reject_an_id_that_is_pending_is_refused() {
-    let setup = Setup::new([worker("agents", 1, &[])]).set("routing", json!({ "id_collision": "reject" }));
-    let mut daemon = setup.start();
-    let (mut first, mut second) = (daemon.connect(), daemon.connect());
-    first.ask(1, "hold", json!({}));
-    first.request(2, "who", json!({}));
-    second.ask(1, "hold", json!({}));
-    assert_eq!(second.error(1, "id_collision"), -32600);
-    second.request(3, "release", json!({}));
-    first.answer(1);
-    daemon.stop();
-}
-
-#[test]
 fn two_workers_may_call_their_sessions_alike() {
     let mut daemon = Setup::new([with(worker("agents", 2, &[]), "assignment", "client")]).start();
     let mut clients = [daemon.connect(), daemon.connect()];
@@ -292,18 +278,6 @@ fn every_request_that_a_client_sends_while_its_own_worker_dies_is_answered_or_re
             assert!(unanswered.is_empty(), "{} of {asked} have no answer: {unanswered:?}", unanswered.len());
         });
     }
-    daemon.stop();
-}
-
-#[test]
-fn with_on_exit_replace_a_connection_goes_on_with_another_worker() {
-    let pool = with(with(worker("agents", 1, &[]), "assignment", "dedicated"), "max_instances", 3);
-    let mut daemon = Setup::new([with(pool, "on_exit", "replace")]).start();
-    let mut client = daemon.connect();
-    let first = process(&client.request(0, "m", json!({})));
-    client.ask(1, "exit", json!({ "code": 3 }));
-    assert_eq!(client.error(1, "worker_exited"), -32011);
-    assert_ne!(process(&client.request(2, "m", json!({}))), first);
     daemon.stop();
 }
 

@@ -1,4 +1,4 @@
-//! Lines that wait for the next worker when the last one has just ended (`hold_ms`).
+//! Lines that wait for the next worker when the last one has just ended (`Limits::hold`).
 
 use super::*;
 

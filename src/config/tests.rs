@@ -58,32 +58,33 @@ fn networks(texts: &[&str]) -> Vec<Network> {
     texts.iter().map(|text| Network::parse(text).expect("a network")).collect()
 }
 
+/// A configuration with every key.
+const ALL: &str = r#"{
+  "_comment": "a comment", "_comment": "and another",
+  "pools": [{
+    "id": "a", "command": "sh", "args": ["-c", "cat"], "instances": 2, "max_instances": 9, "_": 1,
+    "env": {"A": "1", "_JAVA_OPTIONS": "-Xmx1g", "_comment": "x"}, "cwd": "/", "assignment": "dedicated",
+    "cancel_on_disconnect": true, "request_timeout_sec": 7, "deny_methods": ["session/list", "x\u002fy"]
+  }, {"id": "b", "command": "sh", "instances": 1}],
+  "limits": {"max_input_buffer": 10, "max_output_queue": 5, "max_restarts": 0, "restart_window_sec": 4,
+    "drain_timeout_sec": 3, "backpressure_timeout_sec": 2, "quiesce_sec": 1, "lame_duck_sec": 8,
+    "session_idle_sec": 50, "max_memory": 16777216, "_why": {}},
+  "routing": {"id_collision": "always", "session_access": "shared"},
+  "listeners": [
+    {"tcp": "[::1]:9000", "pool": "a", "pools": ["b", "a"], "max_connections": {"total": 9, "per_source": 2},
+      "when_not_ready": "close",
+      "allow": ["10.0.0.0/8", "::1"], "proxy": {"from": ["192.0.2.7"]}},
+    {"unix": "/run/b", "mode": "0660", "owner": "root:7", "peer_uids": ["root", 1000], "max_connections": 7,
+     "idle_timeout_sec": 600},
+    {"unix": "c", "proxy": {"from": ["unix"]}}],
+  "admin": {"listen": "/run/admin", "mode": "0660", "token_file": "/proc/version"},
+  "log": {"level": "debug", "format": "json"},
+  "transport": {"mode": "tcp", "framing": "ndjson", "protocol": "json", "options": {"mqueue_depth": 1}}
+}"#;
+
 #[test]
 fn every_key_arrives() {
-    let config = good(
-        r#"{
-          "_comment": "a comment", "_comment": "and another",
-          "pools": [{
-            "id": "a", "command": "sh", "args": ["-c", "cat"], "instances": 2, "max_instances": 9, "_": 1,
-            "env": {"A": "1", "_JAVA_OPTIONS": "-Xmx1g", "_comment": "x"}, "cwd": "/", "assignment": "dedicated",
-            "cancel_on_disconnect": true, "request_timeout_sec": 7, "deny_methods": ["session/list", "x\u002fy"]
-          }, {"id": "b", "command": "sh", "instances": 1}],
-          "limits": {"max_input_buffer": 10, "max_output_queue": 5, "max_restarts": 0, "restart_window_sec": 4,
-            "drain_timeout_sec": 3, "backpressure_timeout_sec": 2, "quiesce_sec": 1, "lame_duck_sec": 8,
-            "session_idle_sec": 50, "max_memory": 16777216, "_why": {}},
-          "routing": {"id_collision": "always", "session_access": "shared"},
-          "listeners": [
-            {"tcp": "[::1]:9000", "pool": "a", "pools": ["b", "a"], "max_connections": {"total": 9, "per_source": 2},
-              "when_not_ready": "close",
-              "allow": ["10.0.0.0/8", "::1"], "proxy": {"from": ["192.0.2.7"]}},
-            {"unix": "/run/b", "mode": "0660", "owner": "root:7", "peer_uids": ["root", 1000], "max_connections": 7,
-             "idle_timeout_sec": 600},
-            {"unix": "c", "proxy": {"from": ["unix"]}}],
-          "admin": {"listen": "/run/admin", "mode": "0660", "token_file": "/proc/version"},
-          "log": {"level": "debug", "format": "json"},
-          "transport": {"mode": "tcp", "framing": "ndjson", "protocol": "json", "options": {"mqueue_depth": 1}}
-        }"#,
-    );
+    let config = good(ALL);
     let pool = &config.pools[0];
     assert!(pool.program.is_absolute() && pool.program.ends_with("sh"));
     assert_eq!((pool.command.as_str(), pool.args.as_slice()), ("sh", &["-c".to_owned(), "cat".to_owned()][..]));
@@ -114,35 +115,6 @@ fn every_key_arrives() {
     let routing = Routing { id_collision: IdCollision::Always, session_access: SessionAccess::Shared };
     assert_eq!(config.routing, routing);
     assert_eq!(config.log, Log { level: LogLevel::Debug, format: LogFormat::Json });
-    let unix = |path: &str, mode| Listener::open(Listen::Unix { path: path.into(), mode, owner: Owner::default() });
-    let tcp = Listener {
-        listen: Listen::Tcp { host: "::1".to_owned(), port: 9000 },
-        pool: Some(0),
-        pools: Some(vec![1, 0]),
-        max_connections: MaxConnections { total: Some(9), per_source: Some(2) },
-        idle_timeout: None,
-        entry: Entry {
-            allow: Some(networks(&["10.0.0.0/8", "::1"])),
-            peer_uids: None,
-            proxy: Some(Proxies::Networks(networks(&["192.0.2.7"]))),
-        },
-        closes_when_not_ready: true,
-        web: None,
-    };
-    let seven = MaxConnections { total: Some(7), per_source: None };
-    let owner = Owner { user: Some(0), group: Some(7) };
-    let bounded = Listener {
-        max_connections: seven,
-        idle_timeout: Some(Duration::from_secs(600)),
-        entry: Entry { peer_uids: Some(vec![0, 1000]), ..Entry::default() },
-        ..Listener::open(Listen::Unix { path: "/run/b".into(), mode: 0o660, owner })
-    };
-    let proxied = Listener { entry: Entry { proxy: Some(Proxies::Unix), ..Entry::default() }, ..unix("c", 0o600) };
-    assert_eq!(config.listeners, [tcp, bounded, proxied]);
-    assert_eq!(config.settings().listeners[1].entry, config.listeners[1].entry);
-    let core = config.settings().listeners;
-    assert_eq!((core.len(), core[0].pool, core[0].pools.as_deref()), (3, Some(0), Some(&[1, 0][..])));
-    assert_eq!(core[0].max_connections, MaxConnections { total: Some(9), per_source: Some(2) });
     assert_eq!(config.max_workers(), 10);
     let summary = "bus.json: pools: a (2 to 9 × sh), b (1 × sh); listeners: tcp://[::1]:9000, unix:/run/b, unix:c; \
          admin: unix:/run/admin";

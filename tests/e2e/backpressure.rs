@@ -127,6 +127,9 @@ fn a_slow_reader_receives_everything() {
 fn a_second_goes_by(other: &mut Client) {
     other.send(&json!({ "id": "clock", "method": "hold", "pool": "clock" }));
     other.error("clock", "timeout");
+    // A worker that never answers would be started anew.
+    other.send(&json!({ "id": "tick", "method": "m", "pool": "clock" }));
+    other.answer("tick");
 }
 
 fn take(client: &mut Client, bytes: usize) {

@@ -856,7 +856,7 @@ impl Model {
         } else {
             self.only_client(worker).ok_or(Reason::Unroutable)
         };
-        let fate = match target {
+        match target {
             Err(reason) => Fate::lost(reason),
             // It cannot answer any more.
             Ok(client) if self.clients[client].half_closed && line.kind == Kind::Request => {
@@ -865,8 +865,7 @@ impl Model {
             Ok(client) if self.clients[client].closed => Fate::lost(Reason::UnknownSession),
             Ok(client) if self.names_anothers(worker, line, client) => Fate::lost(Reason::UnknownRequest),
             Ok(client) => Fate::to(Who::Client(client)),
-        };
-        fate
+        }
     }
 
     /// Whether a response that no request waits for may answer one that has left the table.

@@ -253,3 +253,37 @@ fn a_listener_that_prefers_no_pool_of_several_is_told() {
     let dedicated = two.replacen(r#""instances":1"#, r#""instances":1,"assignment":"dedicated""#, 1);
     assert_eq!(good(&format!("{{{dedicated}}}")).mixed_listeners(), Vec::<String>::new(), "one pool is left to choose");
 }
+
+#[test]
+fn every_key_of_a_listener_arrives() {
+    let config = good(ALL);
+    let unix = |path: &str, mode| Listener::open(Listen::Unix { path: path.into(), mode, owner: Owner::default() });
+    let tcp = Listener {
+        listen: Listen::Tcp { host: "::1".to_owned(), port: 9000 },
+        pool: Some(0),
+        pools: Some(vec![1, 0]),
+        max_connections: MaxConnections { total: Some(9), per_source: Some(2) },
+        idle_timeout: None,
+        entry: Entry {
+            allow: Some(networks(&["10.0.0.0/8", "::1"])),
+            peer_uids: None,
+            proxy: Some(Proxies::Networks(networks(&["192.0.2.7"]))),
+        },
+        closes_when_not_ready: true,
+        web: None,
+    };
+    let seven = MaxConnections { total: Some(7), per_source: None };
+    let owner = Owner { user: Some(0), group: Some(7) };
+    let bounded = Listener {
+        max_connections: seven,
+        idle_timeout: Some(Duration::from_secs(600)),
+        entry: Entry { peer_uids: Some(vec![0, 1000]), ..Entry::default() },
+        ..Listener::open(Listen::Unix { path: "/run/b".into(), mode: 0o660, owner })
+    };
+    let proxied = Listener { entry: Entry { proxy: Some(Proxies::Unix), ..Entry::default() }, ..unix("c", 0o600) };
+    assert_eq!(config.listeners, [tcp, bounded, proxied]);
+    assert_eq!(config.settings().listeners[1].entry, config.listeners[1].entry);
+    let core = config.settings().listeners;
+    assert_eq!((core.len(), core[0].pool, core[0].pools.as_deref()), (3, Some(0), Some(&[1, 0][..])));
+    assert_eq!(core[0].max_connections, MaxConnections { total: Some(9), per_source: Some(2) });
+}

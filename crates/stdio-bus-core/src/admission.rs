@@ -15,7 +15,6 @@ use super::reply::Delivered;
 use super::report::{Level, Reason, Report};
 use super::settings::{Entry, MAX_CONNECTIONS, Proxies};
 use super::table::{Key, Table};
-use super::timers::Armed;
 
 /// Refused clients that are told why at a time. More are closed without a word, so that refused ones never take the
 /// slots of others.
@@ -52,8 +51,6 @@ pub(super) struct Admission {
     pub is_paused: bool,
     /// The number of the next client.
     pub next_number: u32,
-    /// When a client is looked for that may make room.
-    pub timer: Armed,
 }
 
 /// The connections that there are, counted as they come and go.

@@ -78,7 +78,7 @@ impl Bus {
             self.report(Reason::ConnectionLimit, None, || {
                 format!("all {most} connections are in use; new ones wait until one leaves")
             });
-            self.wake_slots_at(self.now);
+            self.timers.arm(Timer::Slots, self.now);
         }
         if let Some(due) = self.clients.get(key).and_then(|client| self.idle_deadline(client)) {
             self.wake_at(key.into(), due);
@@ -352,8 +352,8 @@ impl Bus {
             self.close_client(key, Close::Now, Reason::ClientClosed);
         }
         self.report_client(Reason::ClientClosed, key);
-        let Some(mut client) = self.clients.remove(key) else { return };
-        self.timers.disarm(Timer::Client(key), &mut client.end.timer);
+        let Some(client) = self.clients.remove(key) else { return };
+        self.timers.disarm(Timer::Client(key));
         self.admission.sources.leave(client.identity.source_use, client.identity.listener, client.identity.turned_away);
         self.out.stats.bytes_unsent += client.end.output.queued() as u64;
         if self.admission.is_paused {

@@ -13,6 +13,7 @@ use super::reply::Delivered;
 use super::report::Reason;
 use super::settings::{IdCollision, MAX_PENDING_REQUESTS};
 use super::tally::Outcome;
+use super::timers::Timer;
 use super::{Bus, end_of};
 
 impl Bus {
@@ -48,15 +49,13 @@ impl Bus {
         worker.creating.asked += u32::from(new.effect.creates);
         if new.direction == Direction::ToWorkers {
             worker.audience.note(new.client);
-            if let Some(at) = worker.begin_answering(self.now) {
-                self.wake_at(answerer, at);
-            }
+            self.timers.arm(answerer.into(), worker.begin_answering(self.now));
         }
         self.out.stats.ids_translated += u64::from(edit.is_some());
         for session in [new.session, new.second_session].into_iter().flatten() {
             self.sessions.begin_request(session);
         }
-        self.wake_requests_at(new.expires);
+        self.timers.arm(Timer::Requests, new.expires);
         Ok(edit)
     }
 
@@ -271,7 +270,7 @@ impl Bus {
             self.count_timeout(worker);
         }
         let next = self.pending.next_expiry();
-        self.wake_requests_at(next);
+        self.timers.arm(Timer::Requests, next);
     }
 
     /// The asker of a client's request is told that no answer will come, and the loss is reported.

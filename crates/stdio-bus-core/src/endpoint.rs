@@ -10,7 +10,6 @@ use super::flow::queue::Output;
 use super::peer::{Moment, Peer, SessionMark};
 use super::port::{Next, Received};
 use super::table::Members;
-use super::timers::Armed;
 
 /// No request.
 pub(super) const NONE: u16 = u16::MAX;
@@ -30,8 +29,6 @@ pub(super) struct Endpoint {
     pub gate: ReadGate,
     /// The output that it waits for, and since when.
     pub blocked_on: Option<(Peer, Moment)>,
-    /// When it has to be looked at.
-    pub timer: Armed,
     /// When a line was taken from it, or it took bytes, for the last time.
     pub progress_at: Moment,
     /// When a line was taken from it for the last time.

@@ -24,6 +24,7 @@ use super::peer::{ClientKey, Moment, Peer};
 use super::port::Close;
 use super::report::Reason;
 use super::settings::MAX_CONNECTIONS;
+use super::timers::Timer;
 
 /// While all slots are taken, a client that has never sent a line may be sent away after so long.
 const FIRST_LINE: Duration = Duration::from_millis(500);
@@ -205,7 +206,7 @@ impl Bus {
         let Some((Standing { moves, since, .. }, _, key)) = goes else {
             // One may become idle before.
             let next = idle().map(|(_, due, _)| due).min().unwrap_or(Moment::NEVER);
-            return self.wake_slots_at(next.min(now.after(FIRST_LINE)));
+            return self.timers.arm(Timer::Slots, next.min(now.after(FIRST_LINE)));
         };
         let slots = self.clients.capacity();
         let what = if moves { "has been idle" } else { "has sent no line" };

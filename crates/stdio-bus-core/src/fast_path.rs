@@ -111,14 +111,10 @@ impl FastPath<'_> {
             };
             let came_at = self.gaps.came_at(self.now);
             self.pending.insert(came_at, place, &new, &id, Wire::AsItIs, &mut client.end, &mut worker.end)?;
-            if let Some(at) = new.expires {
-                self.timers.arm(Timer::Requests, &mut self.pending.timer, at);
-            }
+            self.timers.arm(Timer::Requests, new.expires);
             client.end.traffic.asked += 1;
             self.sessions.begin_request(session_key);
-            if let Some(at) = worker.begin_answering(self.now) {
-                self.timers.arm(Timer::Worker(worker_key), &mut worker.end.timer, at);
-            }
+            self.timers.arm(Timer::Worker(worker_key), worker.begin_answering(self.now));
         }
         worker.audience.note(key);
         self.sessions.hear(session_key, self.now);
@@ -146,7 +142,7 @@ impl FastPath<'_> {
     fn forward(&mut self, to: Peer, end: &mut Endpoint, line: &Line, bytes: usize) {
         self.out.copy(to, line.span.start, line.span.end + 1);
         if self.out.count_queued(self.now, to, end, bytes, self.settings.limits.max_output_queue) {
-            self.timers.arm(to.into(), &mut end.timer, self.now.after(self.settings.limits.backpressure_timeout));
+            self.timers.arm(to.into(), self.now.after(self.settings.limits.backpressure_timeout));
         }
     }
 

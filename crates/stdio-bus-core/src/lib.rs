@@ -231,9 +231,7 @@ impl Bus {
                 self.check_invariants();
             }
         }
-        if let Some(at) = self.out.reporter.next_deadline() {
-            self.timers.arm(Timer::Reports, &mut self.out.report_timer, at);
-        }
+        self.timers.arm(Timer::Reports, self.out.reporter.next_deadline());
         Effects(&mut self.out.effects)
     }
 
@@ -280,81 +278,28 @@ impl Bus {
 
     /// Has a peer looked at when this moment comes.
     fn wake_at(&mut self, peer: Peer, at: Moment) {
-        if let Some(end) = end_of(&mut self.clients, &mut self.workers, peer) {
-            self.timers.arm(peer.into(), &mut end.timer, at);
+        if self.peer_end(peer).is_some() {
+            self.timers.arm(peer.into(), at);
         }
-    }
-
-    fn wake_pool_at(&mut self, pool: usize, at: Moment) {
-        self.timers.arm(Timer::Pool(pool), &mut self.supervisor.pools[pool].timer, at);
-    }
-
-    fn wake_worker_queue_at(&mut self, at: Moment) {
-        self.timers.arm(Timer::WorkerQueue, &mut self.supervisor.queue.timer, at);
-    }
-
-    fn wake_drain_at(&mut self, at: Moment) {
-        self.timers.arm(Timer::Drain, &mut self.shutdown.timer, at);
-    }
-
-    fn wake_slots_at(&mut self, at: Moment) {
-        self.timers.arm(Timer::Slots, &mut self.admission.timer, at);
-    }
-
-    fn wake_requests_at(&mut self, at: Option<Moment>) {
-        self.timers.arm(Timer::Requests, &mut self.pending.timer, at.unwrap_or(Moment::NEVER));
-    }
-
-    fn wake_sessions(&mut self) {
-        let at = self.sessions.next_deadline().unwrap_or(Moment::NEVER);
-        self.timers.arm(Timer::Sessions, &mut self.sessions.timer, at);
     }
 
     /// Does what is due.
     fn on_tick(&mut self) {
         for timer in self.timers.take_due(self.now) {
+            self.timers.disarm(timer);
             match timer {
                 Timer::Reports => {
-                    self.out.report_timer.reset();
                     let summaries = self.out.reporter.summaries(self.now);
                     self.out.effects.extend(summaries.into_iter().map(|summary| Effect::Report(Box::new(summary))));
                 }
-                Timer::Requests => {
-                    self.pending.timer.reset();
-                    self.tick_requests();
-                }
-                Timer::Sessions => {
-                    self.sessions.timer.reset();
-                    self.tick_sessions();
-                }
-                Timer::Client(client) => {
-                    if let Some(client) = self.clients.get_mut(client) {
-                        client.end.timer.reset();
-                    }
-                    self.tick_client(client);
-                }
-                Timer::Slots => {
-                    self.admission.timer.reset();
-                    self.make_room_at_the_door();
-                }
-                Timer::Worker(worker) => {
-                    if let Some(worker) = self.workers.get_mut(worker) {
-                        worker.end.timer.reset();
-                    }
-                    self.tick_worker(worker);
-                }
-                Timer::Pool(pool) => {
-                    self.supervisor.pools[pool].timer.reset();
-                    self.tick_pool(pool);
-                }
-                Timer::WorkerQueue => {
-                    self.supervisor.queue.timer.reset();
-                    self.tick_worker_queue();
-                }
-                Timer::Drain => {
-                    self.shutdown.timer.reset();
-                    self.tick_shutdown();
-                }
+                Timer::Requests => self.tick_requests(),
+                Timer::Sessions => self.tick_sessions(),
+                Timer::Client(client) => self.tick_client(client),
+                Timer::Slots => self.make_room_at_the_door(),
+                Timer::Worker(worker) => self.tick_worker(worker),
+                Timer::Pool(pool) => self.tick_pool(pool),
+                Timer::WorkerQueue => self.tick_worker_queue(),
+                Timer::Drain => self.tick_shutdown(),
             }
         }
     }

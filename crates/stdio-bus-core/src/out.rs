@@ -10,7 +10,6 @@ use super::port::Effect;
 use super::report::Reporter;
 use super::stats::Stats;
 use super::tally::Errors;
-use super::timers::Armed;
 
 /// See the top of the file.
 #[derive(Default)]
@@ -18,8 +17,6 @@ pub(super) struct Out {
     pub effects: VecDeque<Effect>,
     pub stats: Stats,
     pub reporter: Reporter,
-    /// When summaries of reports are due.
-    pub report_timer: Armed,
     /// Errors to requests that were for no pool, or for one of several.
     pub errors_of_no_pool: Errors,
 }

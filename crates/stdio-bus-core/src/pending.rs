@@ -23,7 +23,6 @@ use super::peer::{ClientKey, Moment, Peer, PeerBits, RequestKey, RequestMark, Se
 use super::settings::MAX_PENDING_REQUESTS;
 use super::table::{Fingerprints, Table};
 use super::tally::Since;
-use super::timers::Armed;
 
 /// How long the answer to a cancelled request is waited for.
 const CANCEL_GRACE: Duration = Duration::from_secs(5);
@@ -255,7 +254,6 @@ pub(super) struct Pending {
     by_asker: BTreeSet<(u64, u64)>,
     /// Requests without an asker, and cancelled ones, oldest first, each way; some may be gone.
     unwanted: [VecDeque<RequestKey>; 2],
-    pub(super) timer: Armed,
     /// Ids that were made in place of others.
     pub(super) ids_made: u64,
 }
@@ -274,7 +272,6 @@ impl Pending {
             rare: Vec::new(),
             by_asker: BTreeSet::new(),
             unwanted: [VecDeque::new(), VecDeque::new()],
-            timer: Armed::default(),
             ids_made: 0,
         }
     }

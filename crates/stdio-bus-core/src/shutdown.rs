@@ -11,7 +11,7 @@ use super::client::{Client, Phase};
 use super::peer::Moment;
 use super::port::{Close, Effect};
 use super::report::Reason;
-use super::timers::Armed;
+use super::timers::Timer;
 use super::{Bus, closing};
 
 /// How long a killed worker may take to be reaped, and a client to take its last bytes after the drain's time is up.
@@ -54,7 +54,6 @@ pub struct Shutdown {
     signalled: Option<Moment>,
     /// When new requests began to be refused.
     quiesces_from: Moment,
-    pub(super) timer: Armed,
 }
 
 impl Shutdown {
@@ -125,7 +124,7 @@ impl Bus {
             let ends = now.after(LAST_GRACE);
             self.shutdown.ends = ends;
             self.shutdown.deadline = self.shutdown.deadline.map(|deadline| deadline.min(ends));
-            self.wake_drain_at(ends);
+            self.timers.arm(Timer::Drain, ends);
             self.advance_shutdown();
         }
     }
@@ -142,7 +141,7 @@ impl Bus {
         });
         let deadline = self.now.after(lame_duck);
         self.shutdown.deadline = Some(deadline);
-        self.wake_drain_at(deadline);
+        self.timers.arm(Timer::Drain, deadline);
     }
 
     /// Starts the shutdown proper, once.
@@ -167,7 +166,7 @@ impl Bus {
         let deadline = now.after(quiesce);
         self.shutdown.deadline = Some(deadline);
         if deadline > now {
-            self.wake_drain_at(deadline);
+            self.timers.arm(Timer::Drain, deadline);
         }
         self.advance_shutdown();
     }
@@ -206,7 +205,7 @@ impl Bus {
         self.shutdown.stage = Stage::Terminating;
         self.shutdown.ends = deadline;
         self.shutdown.deadline = Some(deadline);
-        self.wake_drain_at(deadline);
+        self.timers.arm(Timer::Drain, deadline);
         for client in self.clients.keys() {
             self.end_penalty(client);
         }
@@ -220,7 +219,7 @@ impl Bus {
         let deadline = self.now.after(LAST_GRACE);
         self.shutdown.stage = Stage::Killing;
         self.shutdown.deadline = Some(deadline);
-        self.wake_drain_at(deadline);
+        self.timers.arm(Timer::Drain, deadline);
         self.kill_workers();
         self.advance_shutdown();
     }
@@ -233,7 +232,7 @@ impl Bus {
         self.shutdown.stage = Stage::Flushing;
         self.shutdown.deadline = Some(deadline);
         if deadline > self.now {
-            self.wake_drain_at(deadline);
+            self.timers.arm(Timer::Drain, deadline);
         }
         self.close_clients();
         self.advance_shutdown();
@@ -259,8 +258,8 @@ impl Bus {
             // In the middle of a line, or with something to take, it is not done.
             let is_busy = end.kept > 0 || end.output.queued() > 0 || !client.end.gate.is_open();
             match is_busy {
-                true => self.wake_drain_at(self.now.after(grace.max(closing::SILENCE))),
-                false if silent_at > self.now => self.wake_drain_at(silent_at),
+                true => self.timers.arm(Timer::Drain, self.now.after(grace.max(closing::SILENCE))),
+                false if silent_at > self.now => self.timers.arm(Timer::Drain, silent_at),
                 false => self.close_client(key, Close::Flush, Reason::ShuttingDown),
             }
         }
@@ -278,14 +277,15 @@ impl Bus {
     pub(super) fn watch_silence(&mut self) {
         if self.shutdown.stage == Stage::Quiescing {
             // What has no grace is looked at in the next tick, not again in this one.
-            self.wake_drain_at(self.now.after(self.settings.limits.drain_grace.max(Duration::from_nanos(1))));
+            self.timers
+                .arm(Timer::Drain, self.now.after(self.settings.limits.drain_grace.max(Duration::from_nanos(1))));
         }
     }
 
     pub(super) fn tick_shutdown(&mut self) {
         self.advance_shutdown();
         if let Some(deadline) = self.shutdown.deadline.filter(|deadline| *deadline > self.now) {
-            self.wake_drain_at(deadline);
+            self.timers.arm(Timer::Drain, deadline);
         }
     }
 }

@@ -1,7 +1,7 @@
-//! The one queue of deadlines. Each owner is in it once, with the earliest moment at which it has to be looked at, and
-//! keeps that moment itself, so that an entry is found to be replaced or cancelled. A tick touches what is due.
+//! The one queue of deadlines. Each owner is in it once, with the earliest moment at which it has to be looked at. A tick
+//! touches what is due.
 
-use alloc::collections::BTreeSet;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
 use super::peer::{ClientKey, Moment, Peer, WorkerKey};
@@ -38,37 +38,30 @@ impl From<Peer> for Timer {
     }
 }
 
-/// When a [`Timer`] runs out, kept by its owner; never, if it is not set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Armed(Moment);
-
-impl Default for Armed {
-    fn default() -> Self {
-        Self(Moment::NEVER)
-    }
-}
-
 /// See the top of the file.
 #[derive(Debug, Default)]
 pub(super) struct Timers {
     queue: BTreeSet<(Moment, Timer)>,
+    /// When each of them runs out, so that an entry of the queue is found.
+    armed: BTreeMap<Timer, Moment>,
 }
 
 impl Timers {
     /// Has a timer run out at `at`, unless it does so before.
-    pub(super) fn arm(&mut self, timer: Timer, armed: &mut Armed, at: Moment) {
-        if at < armed.0 {
-            self.disarm(timer, armed);
-            armed.0 = at;
+    pub(super) fn arm(&mut self, timer: Timer, at: impl Into<Option<Moment>>) {
+        let Some(at) = at.into() else { return };
+        let armed = self.armed.entry(timer).or_insert(Moment::NEVER);
+        if at < *armed {
+            self.queue.remove(&(*armed, timer));
+            *armed = at;
             self.queue.insert((at, timer));
         }
     }
 
     /// Cancels a timer.
-    pub(super) fn disarm(&mut self, timer: Timer, armed: &mut Armed) {
-        if armed.0 != Moment::NEVER {
-            self.queue.remove(&(armed.0, timer));
-            armed.0 = Moment::NEVER;
+    pub(super) fn disarm(&mut self, timer: Timer) {
+        if let Some(at) = self.armed.remove(&timer) {
+            self.queue.remove(&(at, timer));
         }
     }
 
@@ -77,24 +70,14 @@ impl Timers {
         self.queue.first().map(|(at, _)| *at)
     }
 
-    /// Takes out those that have run out. Their owners have to [`Armed::reset`] what they keep.
+    /// Takes out those that have run out. Each is disarmed when its turn has come, and is not armed again before.
     pub(super) fn take_due(&mut self, now: Moment) -> Vec<Timer> {
         let mut due = Vec::new();
-        while let Some((at, timer)) = self.queue.pop_first() {
-            if at > now {
-                self.queue.insert((at, timer));
-                break;
-            }
-            due.push(timer);
+        while let Some((_, timer)) = self.queue.first().filter(|(at, _)| *at <= now) {
+            due.push(*timer);
+            self.queue.pop_first();
         }
         due.sort_unstable();
         due
-    }
-}
-
-impl Armed {
-    /// The timer has run out.
-    pub(super) fn reset(&mut self) {
-        self.0 = Moment::NEVER;
     }
 }

@@ -18,6 +18,7 @@ use crate::session::access::{Access, Naming, Place, Use, denied};
 use crate::session::state::State;
 use crate::session::table::FULL;
 use crate::settings::Assignment;
+use crate::timers::Timer;
 use crate::{Bus, Flow};
 
 /// A session that a message names, and how it uses it.
@@ -102,7 +103,7 @@ impl Bus {
         self.forward(Peer::Worker(route.worker), message.line, &mut edits);
         if let (Verb::Cancel(how), Some(key)) = (message.verb, route.cancels) {
             let due = self.pending.cancel(self.now, key, how);
-            self.wake_requests_at(due);
+            self.timers.arm(Timer::Requests, due);
         }
         Ok(())
     }

@@ -13,6 +13,7 @@ use crate::peer::{ClientKey, Moment, Peer, SessionKey, WorkerKey};
 use crate::pending::Request;
 use crate::report::Reason;
 use crate::settings::MAX_SESSION_ID_LEN;
+use crate::timers::Timer;
 use crate::worker::Worker;
 
 /// What became of a `result.sessionId`.
@@ -54,7 +55,7 @@ impl Bus {
         if is_claim {
             self.sessions.watch_claim(self.now);
         }
-        self.wake_sessions();
+        self.timers.arm(Timer::Sessions, self.sessions.next_deadline());
     }
 
     /// Gives a held name to a client that asks the worker to load it; a refusal gives it back.
@@ -304,7 +305,7 @@ impl Bus {
             });
             self.drop_session(key);
         }
-        self.wake_sessions();
+        self.timers.arm(Timer::Sessions, self.sessions.next_deadline());
     }
 
     /// How many of these requests are pending in the session of each slot.

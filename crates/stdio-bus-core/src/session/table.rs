@@ -13,7 +13,6 @@ use super::tombstones::Bonds;
 use crate::peer::{ClientKey, Moment, SessionKey, SessionMark, Text, WorkerKey};
 use crate::settings::MAX_SESSIONS;
 use crate::table::{Index, Members, Table};
-use crate::timers::Armed;
 
 /// Names that are held after their owners have left, over all workers; beyond them the oldest one goes.
 const MAX_HELD: usize = 4096;
@@ -89,7 +88,6 @@ pub(crate) struct Sessions {
     claims_due: Option<Moment>,
     /// When the next session may have to be forgotten for being idle.
     idle_due: Option<Moment>,
-    pub(crate) timer: Armed,
     /// Under which names sessions were made.
     pub(crate) bonds: Bonds,
     /// Bytes of all lines that wait for their sessions.
@@ -113,7 +111,6 @@ impl Default for Sessions {
             holds: 0,
             claims_due: None,
             idle_due: None,
-            timer: Armed::default(),
             bonds: Bonds::default(),
             early_bytes: 0,
         }

@@ -198,8 +198,8 @@ impl Bus {
     /// It has exited and its last line was read.
     fn finish_worker(&mut self, key: WorkerKey) {
         self.detach_worker(key);
-        let Some(mut worker) = self.workers.remove(key) else { return };
-        self.timers.disarm(Timer::Worker(key), &mut worker.end.timer);
+        let Some(worker) = self.workers.remove(key) else { return };
+        self.timers.disarm(Timer::Worker(key));
         self.out.stats.bytes_unsent += worker.end.output.queued() as u64;
         self.out.effects.push_back(Effect::Release { worker: key });
         if let Some(owner) = worker.owner.and_then(|owner| self.clients.get_mut(owner)) {

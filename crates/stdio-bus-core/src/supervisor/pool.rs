@@ -15,7 +15,7 @@ use crate::port::Effect;
 use crate::report::{Level, Reason, Report, WorkerName};
 use crate::settings::{self, Assignment};
 use crate::tally::Tally;
-use crate::timers::Armed;
+use crate::timers::Timer;
 
 /// A worker that lives for so long with its client is no failure, however it ends then.
 const LASTS: Duration = Duration::from_secs(10);
@@ -49,7 +49,6 @@ pub(crate) struct Pool {
     pub told_of_doubles: bool,
     /// What was counted of it.
     pub tally: Tally,
-    pub timer: Armed,
 }
 
 impl Pool {
@@ -62,7 +61,6 @@ impl Pool {
             issues_names: false,
             told_of_doubles: false,
             tally: Tally::default(),
-            timer: Armed::default(),
         }
     }
 
@@ -135,7 +133,7 @@ impl Bus {
             return;
         }
         if let Some(until) = self.supervisor.pools[pool].rests_until(self.now) {
-            return self.wake_pool_at(pool, until);
+            return self.timers.arm(Timer::Pool(pool), until);
         }
         let is_dedicated = self.settings.pools[pool].assignment == Assignment::Dedicated;
         for slot in 0..self.supervisor.pools[pool].slots.len() {
@@ -267,7 +265,7 @@ impl Bus {
         let empty = self.supervisor.pools[pool].slots.iter().filter(|slot| slot.worker.is_none());
         // What is due and was not started is started after another (`queue.rs`).
         if let Some(next) = empty.filter_map(|slot| slot.restarts.due()).filter(|at| *at > self.now).min() {
-            self.wake_pool_at(pool, next);
+            self.timers.arm(Timer::Pool(pool), next);
         }
     }
 

@@ -21,7 +21,7 @@ use crate::Bus;
 use crate::flow::gate::Hold;
 use crate::peer::{ClientKey, Moment, Source, WorkerKey};
 use crate::settings::Assignment;
-use crate::timers::Armed;
+use crate::timers::Timer;
 
 /// A source whose clients leave before their workers have answered gets the next worker so long after the last one.
 const PACE: Duration = Duration::from_millis(50);
@@ -53,7 +53,6 @@ pub(crate) struct WorkerQueue {
     waiting: Vec<Waiting>,
     /// Sources that get workers at a pace, and when they got their last ones.
     paced: Vec<(Source, Moment)>,
-    pub timer: Armed,
 }
 
 impl WorkerQueue {
@@ -116,7 +115,7 @@ impl Bus {
         };
         if until > now {
             let waiting = Waiting { client, source, group, since: now, until, for_turn, has_ended: false };
-            self.wake_worker_queue_at(self.supervisor.queue.due(now, &waiting));
+            self.timers.arm(Timer::WorkerQueue, self.supervisor.queue.due(now, &waiting));
             self.supervisor.queue.waiting.push(waiting);
             self.close_gate(client.into(), Hold::Worker);
         }
@@ -210,7 +209,7 @@ impl Bus {
         waiting.has_ended = true;
         let source = waiting.source;
         self.supervisor.queue.slow_down(self.now, source, self.now);
-        self.wake_worker_queue_at(self.now.after(PACE));
+        self.timers.arm(Timer::WorkerQueue, self.now.after(PACE));
         let is_like = |waiting: &Waiting| waiting.has_ended && waiting.source == source;
         if self.supervisor.queue.turns().filter(|(_, waiting)| is_like(waiting)).count() > MOST_ENDED {
             self.stop_awaiting(true, |waiting| waiting.client == key);
@@ -287,7 +286,7 @@ impl Bus {
         if let Some(due) =
             self.supervisor.queue.waiting.iter().map(|waiting| self.supervisor.queue.due(now, waiting)).min()
         {
-            self.wake_worker_queue_at(due);
+            self.timers.arm(Timer::WorkerQueue, due);
         }
     }
 

@@ -196,7 +196,7 @@ impl Bus {
     /// Why not.
     pub fn would_take(&self, listener: usize, origin: &Origin) -> Result<(), TurnedAway> {
         let Some(settings) = self.settings.listeners.get(listener) else { return Err(TurnedAway::Draining) };
-        if self.shutdown.refuses_clients() {
+        if self.shutdown.stops_workers() {
             return Err(TurnedAway::Draining);
         }
         if let Err(key) = settings.entry.lets_in(origin) {

@@ -12,7 +12,6 @@ use super::origin::Origin;
 use super::peer::{ClientKey, Moment, WorkerKey};
 use super::report::Reason;
 use super::settings::{self, Assignment, Settings};
-use super::supervisor::restart::Restarts;
 
 /// The workers that a message may go to: those of one pool, or of all.
 pub(super) struct Group {
@@ -180,8 +179,7 @@ impl Bus {
 
     /// The place of a worker among the slots of a group, if it is in one of them.
     pub(super) fn place_in_group(&self, group: usize, key: WorkerKey) -> Option<usize> {
-        let is_there =
-            |(pool, slot): &(usize, usize)| self.supervisor.pools[*pool].slots()[*slot].worker() == Some(key);
+        let is_there = |(pool, slot): &(usize, usize)| self.supervisor.pools[*pool].slots[*slot].worker == Some(key);
         self.balancer.groups[group].slots.iter().position(is_there)
     }
 
@@ -226,8 +224,8 @@ impl Bus {
         let group = &self.balancer.groups[group];
         let pool = group.only_pool().filter(|_| group.assignment == Assignment::Dedicated);
         let rests_until = pool.and_then(|pool| self.supervisor.pools[pool].rests_until(self.now));
-        let restarts = || group.slots.iter().map(|(pool, slot)| &self.supervisor.pools[*pool].slots()[*slot].restarts);
-        let due = restarts().filter_map(Restarts::due).min();
+        let restarts = || group.slots.iter().map(|(pool, slot)| &self.supervisor.pools[*pool].slots[*slot].restarts);
+        let due = restarts().filter_map(|restarts| restarts.due).min();
         let wait = |at: Moment| at.since(self.now).as_millis();
         let why = match (pool, rests_until, due) {
             (Some(pool), ..) if self.supervisor.pools[pool].is_full() => {
@@ -237,7 +235,7 @@ impl Bus {
                 ": the last one ended before it had answered anything, and the next one starts in {} ms",
                 wait(until)
             ),
-            _ if restarts().all(Restarts::given_up) => {
+            _ if restarts().all(|restarts| restarts.given_up) => {
                 let which = match (pool, group.slots.len()) {
                     (Some(_), 1) => "the spare one was",
                     (Some(_), _) => "the spare ones were",
@@ -272,7 +270,7 @@ impl Bus {
             let group = &mut self.balancer.groups[group];
             let (pool, slot) = group.slots[group.cursor];
             group.cursor = (group.cursor + 1) % group.slots.len();
-            if let Some(worker) = self.supervisor.pools[pool].slots()[slot].worker()
+            if let Some(worker) = self.supervisor.pools[pool].slots[slot].worker
                 && self.worker_takes_messages(worker)
             {
                 return Some(worker);
@@ -283,7 +281,7 @@ impl Bus {
 
     /// Whether a worker takes messages in one of the slots of a group.
     pub(super) fn has_spare(&self, group: usize) -> bool {
-        let worker = |(pool, slot): &(usize, usize)| self.supervisor.pools[*pool].slots()[*slot].worker();
+        let worker = |(pool, slot): &(usize, usize)| self.supervisor.pools[*pool].slots[*slot].worker;
         self.balancer.groups[group].slots.iter().filter_map(worker).any(|worker| self.worker_takes_messages(worker))
     }
 

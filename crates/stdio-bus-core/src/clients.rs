@@ -38,7 +38,7 @@ impl Bus {
 
     fn admit_client(&mut self, listener: usize, origin: Origin) -> Option<ClientKey> {
         let stdio = self.settings.listeners.get(listener)?.stdio;
-        if self.shutdown.refuses_clients() {
+        if self.shutdown.stops_workers() {
             return None;
         }
         if !self.lets_in(listener, &origin) {
@@ -123,7 +123,7 @@ impl Bus {
                 self.fail_requests_to_client(key);
                 self.finish_half_closed(key);
             }
-            Phase::Flushing if client.end.output.queued() == 0 => {
+            Phase::Flushing if client.end.output.queued == 0 => {
                 self.close_client(key, Close::Now, Reason::ClientClosed)
             }
             Phase::Refusing => self.close_client(key, Close::Flush, Reason::ClientClosed),
@@ -174,7 +174,7 @@ impl Bus {
         if client.phase == Phase::Closing {
             return;
         }
-        let (pending, unsent) = (client.end.outstanding.len(), client.end.output.queued());
+        let (pending, unsent) = (client.end.outstanding.len(), client.end.output.queued);
         self.report(Reason::ClientBroken, Some(Peer::Client(key)), || {
             format!("a client broke off ({why}) with {pending} requests pending and {unsent} bytes unsent")
         });
@@ -201,7 +201,7 @@ impl Bus {
         let why = *client.closing.why.get_or_insert(why);
         if how == Close::Flush {
             let limits = &self.settings.limits;
-            let patience = if client.end.output.queued() > 0 { limits.drain_timeout.max(LINGER) } else { LINGER };
+            let patience = if client.end.output.queued > 0 { limits.drain_timeout.max(LINGER) } else { LINGER };
             let deadline = self.now.after(patience);
             client.closing.deadline = Some(deadline);
             client.end.output.begin_flush();
@@ -220,7 +220,7 @@ impl Bus {
         }
         // Workers that waited for it can go on: what they send to it self.now has nowhere to go.
         self.release_waiters(Peer::Client(key));
-        let nothing_left = self.clients.get(key).is_some_and(|client| client.end.output.queued() == 0);
+        let nothing_left = self.clients.get(key).is_some_and(|client| client.end.output.queued == 0);
         if how == Close::Flush && was_half_closed && nothing_left {
             return self.close_client(key, Close::Now, why);
         }
@@ -334,7 +334,8 @@ impl Bus {
         if client.phase != Phase::Flushing {
             return;
         }
-        let patience = match client.end.output.queued() {
+        let queued = client.end.output.queued;
+        let patience = match queued {
             // All is out. Now it has to close its own side.
             0 => LINGER,
             _ if client.end.output.flush_goes_on() => self.settings.limits.drain_timeout.max(LINGER),
@@ -355,7 +356,7 @@ impl Bus {
         let Some(client) = self.clients.remove(key) else { return };
         self.timers.disarm(Timer::Client(key));
         self.admission.sources.leave(client.identity.source_use, client.identity.listener, client.identity.turned_away);
-        self.out.stats.bytes_unsent += client.end.output.queued() as u64;
+        self.out.stats.bytes_unsent += client.end.output.queued as u64;
         if self.admission.is_paused {
             self.admission.is_paused = false;
             self.out.effects.push_back(Effect::ResumeAccept);
@@ -392,7 +393,7 @@ impl Bus {
         let Limits { backpressure_timeout: timeout, drain_timeout, .. } = self.settings.limits;
         self.tick_pace(key);
         let Some(client) = self.clients.get(key) else { return };
-        if client.end.gate.penalised_until().is_some_and(|until| until <= now) {
+        if client.end.gate.penalised_until.is_some_and(|until| until <= now) {
             self.end_penalty(key);
         }
         let Some(client) = self.clients.get_mut(key) else { return };
@@ -401,7 +402,7 @@ impl Bus {
             // As long as answers come and are taken, there may be more.
             client.closing.deadline = client.closing.deadline.max(Some(client.end.progress_at.after(drain_timeout)));
         }
-        let (deadline, phase, queued) = (client.closing.deadline, client.phase, client.end.output.queued());
+        let (deadline, phase, queued) = (client.closing.deadline, client.phase, client.end.output.queued);
         if stalls_at.is_some_and(|at| at <= now) {
             self.report(Reason::ClientStalled, Some(Peer::Client(key)), || {
                 let seconds = timeout.as_secs_f32();
@@ -427,8 +428,8 @@ impl Bus {
         let next = [
             client.closing.deadline,
             end.output.stalls_at(timeout),
-            end.gate.penalised_until(),
-            client.pace.until(),
+            end.gate.penalised_until,
+            client.pace.until,
             idle,
             refusing,
         ];

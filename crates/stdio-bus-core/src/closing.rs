@@ -58,7 +58,7 @@ impl Bus {
         let longest = if self.shutdown.has_deadline_for_clients() { None } else { Some(self.now.after(LONGEST)) };
         let Some(client) = self.clients.get_mut(key) else { return };
         client.closing.deadline = longest;
-        client.turn.lose();
+        client.turn.granted = None;
         client.pace = Pace::default();
         client.penalty = Penalty::default();
         client.end.gate = ReadGate::default();
@@ -69,7 +69,7 @@ impl Bus {
     #[cold]
     pub(super) fn refuse_lines(&mut self, key: ClientKey, window: Window<'_>) -> Received {
         let bytes = window.data().len();
-        let is_short = self.shortage.is_on();
+        let is_short = self.shortage.is_on;
         let Some(client) = self.clients.get_mut(key).filter(|client| client.phase == Phase::Refusing) else {
             return Received { consumed: bytes, next: Next::Wait };
         };

@@ -283,7 +283,7 @@ impl Bus {
         self.report_request(reason, [Some(client.into()), Some(worker.into())], || (Some(id), text.into()));
         self.count_outcome(key, Outcome::of(reason));
         let (pool, cause) =
-            self.workers.get(worker).map_or((None, None), |worker| (Some(worker.pool), worker.process.cause()));
+            self.workers.get(worker).map_or((None, None), |worker| (Some(worker.pool), worker.process.cause));
         self.count_error(pool, reason);
         self.orphan_request(key);
         let session = session.as_ref().map(Text::as_bytes);

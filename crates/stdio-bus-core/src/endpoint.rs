@@ -161,7 +161,7 @@ pub(super) struct Retired {
     /// How many there are that were too many to be remembered, with those before them.
     more: u64,
     /// It may answer under any id: it has answered what nobody asked, or more than is remembered.
-    distrusted: bool,
+    pub distrusted: bool,
 }
 
 /// So many are remembered: 8 KiB for each peer.
@@ -177,11 +177,6 @@ impl Retired {
     /// Whether it may answer another request under this id.
     pub(super) fn has(&self, id: u64) -> bool {
         self.distrusted || self.ids.binary_search(&id).is_ok()
-    }
-
-    /// It has answered what nobody asked.
-    pub(super) fn distrust(&mut self) {
-        self.distrusted = true;
     }
 
     /// Adds one. If it cannot be remembered, all are only counted.

@@ -75,15 +75,11 @@ pub(super) struct Shortage {
     chances: Vec<(ClientKey, Moment)>,
     /// The index of the one that had it last.
     last_chance: usize,
-    is_on: bool,
+    /// It is short now.
+    pub is_on: bool,
 }
 
 impl Shortage {
-    /// Whether it is short now.
-    pub(super) fn is_on(&self) -> bool {
-        self.is_on
-    }
-
     /// It is short now. Says whether it has been for a while.
     fn lasts(&mut self, now: Moment) -> bool {
         if now.since(self.last) > PATIENCE {
@@ -355,7 +351,7 @@ impl Bus {
         let Some(client) = self.clients.get(holder.client).filter(|client| client.phase < Phase::Closing) else {
             return;
         };
-        let (phase, queued) = (client.phase, client.end.output.queued());
+        let (phase, queued) = (client.phase, client.end.output.queued);
         // What is queued for it may be all that it holds: then nothing can be said to it any more.
         let can_be_told = queued == 0 || queued < holder.bytes / 4;
         self.report(Reason::MemoryLimit, Some(Peer::Client(holder.client)), || format!("a client is closed: {text}"));

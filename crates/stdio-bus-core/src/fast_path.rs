@@ -84,10 +84,10 @@ impl FastPath<'_> {
         }
         let bytes = line.span.len() + 1;
         let in_turns = worker.owner.is_none() && !client.identity.stdio;
-        if worker.end.output.is_full() || worker.end.blocked_on.is_some() || client.turn.is_granted() {
+        if worker.end.output.is_full() || worker.end.blocked_on.is_some() || client.turn.granted.is_some() {
             return None;
         }
-        let others_wait = !worker.end.output.waiters().is_empty();
+        let others_wait = !worker.end.output.waiters.is_empty();
         if in_turns && !worker.window.has_room_for(key, others_wait, self.clients == 1) {
             return None;
         }

@@ -164,7 +164,7 @@ impl Bus {
         let count = self.clients.len();
         let limit = self.settings.limits.max_worker_line();
         let bytes = window.data().len();
-        let Some(worker) = self.workers.get_mut(key).filter(|worker| worker.process.stdout_open()) else {
+        let Some(worker) = self.workers.get_mut(key).filter(|worker| !worker.process.stdout_closed) else {
             return Received { consumed: bytes, next: Next::Wait };
         };
         if !worker.end.gate.is_open() {

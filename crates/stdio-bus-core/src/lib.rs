@@ -334,7 +334,7 @@ impl Bus {
                         report.client = client.map(|client| client.identity.number);
                         report.origin = client.map(|client| Rc::clone(&client.identity.origin));
                     }
-                    Peer::Worker(worker) => report.worker = workers.get(worker).map(Worker::name),
+                    Peer::Worker(worker) => report.worker = workers.get(worker).map(|worker| worker.name),
                 }
             }
             report

@@ -210,7 +210,7 @@ impl Bus {
         let starts =
             |worker: &WorkerKey| self.workers.get(*worker).is_some_and(|worker| worker.starts_for() == Some(key));
         let worker = client.assigned.iter().map(|(_, worker)| *worker).find(starts)?;
-        Some((self.name(Peer::Worker(worker))?, now.since(self.workers.get(worker)?.answering.claimed())))
+        Some((self.name(Peer::Worker(worker))?, now.since(self.workers.get(worker)?.answering.claimed)))
     }
 
     /// Slots that workers may be in.
@@ -223,17 +223,17 @@ impl Bus {
         let (_, worker) = self.workers.at(slot)?;
         Some(WorkerRow {
             pool: worker.pool,
-            name: worker.name(),
-            pid: worker.process.pid(),
+            name: worker.name,
+            pid: worker.process.pid,
             state: worker.process.state(),
-            age: self.lasted(now, worker.process.started()),
+            age: self.lasted(now, worker.process.started),
             owner: worker.owner.and_then(|owner| self.client_number(owner)),
             // How much of it was read is looked at only while somebody waits for its turn.
             unread: if worker.end.unanswered.count == 0 { 0 } else { worker.window.backlog() },
             link: Link {
                 // Names that are held are nobody's session.
                 sessions: worker.end.sessions.iter().filter(|session| self.is_owned(*session)).count(),
-                ..self.link(now, &worker.end, worker.process.started())
+                ..self.link(now, &worker.end, worker.process.started)
             },
         })
     }
@@ -247,8 +247,8 @@ impl Bus {
             asked: end.outstanding.len(),
             to_answer: end.unanswered.count as usize,
             sessions: end.sessions.len(),
-            queued: end.output.queued(),
-            full: end.output.full_since().map(|since| now.since(since)),
+            queued: end.output.queued,
+            full: end.output.full.map(|full| now.since(full.since)),
             waits: end.blocked_on.and_then(|(peer, since)| Some((self.name(peer)?, now.since(since)))),
             idle: now.since(end.progress_at.max(since)),
         }
@@ -304,8 +304,8 @@ impl Bus {
             id: &settings.id,
             instances: settings.instances,
             max_instances: settings.max_instances,
-            waiting: here.slots().iter().filter(|slot| !slot.restarts.given_up() && slot.worker().is_none()).count(),
-            given_up: here.slots().iter().filter(|slot| slot.restarts.given_up()).count(),
+            waiting: here.slots.iter().filter(|slot| !slot.restarts.given_up && slot.worker.is_none()).count(),
+            given_up: here.slots.iter().filter(|slot| slot.restarts.given_up).count(),
             tally: &here.tally,
         })
     }
@@ -322,14 +322,14 @@ impl Bus {
 
     /// The worker at this place in a pool.
     pub fn worker_at(&self, pool: usize, place: usize) -> Option<WorkerKey> {
-        let is_meant = |worker: &Worker| worker.pool == pool && worker.name().place == place;
+        let is_meant = |worker: &Worker| worker.pool == pool && worker.name.place == place;
         self.workers.iter().find(|(_, worker)| is_meant(worker)).map(|(key, _)| key)
     }
 
     fn name(&self, peer: Peer) -> Option<Name> {
         Some(match peer {
             Peer::Client(client) => Name::Client(self.clients.get(client)?.identity.number),
-            Peer::Worker(worker) => self.workers.get(worker).map(|worker| Name::Worker(worker.name()))?,
+            Peer::Worker(worker) => self.workers.get(worker).map(|worker| Name::Worker(worker.name))?,
         })
     }
 

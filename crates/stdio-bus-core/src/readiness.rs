@@ -86,10 +86,10 @@ impl Bus {
         let all_are_known = (0..self.supervisor.pools.len()).all(|pool| {
             // A first sign of life.
             let shows =
-                |worker: &Worker| worker.end.spoke_at.is_some() || now.since(worker.process.started()) >= FIRST_SIGN;
+                |worker: &Worker| worker.end.spoke_at.is_some() || now.since(worker.process.started) >= FIRST_SIGN;
             let lives = self.pool_runs(pool, shows);
             any_lives |= lives;
-            lives || self.supervisor.pools[pool].slots().iter().all(|slot| slot.restarts.has_failed())
+            lives || self.supervisor.pools[pool].slots.iter().all(|slot| slot.restarts.has_failed())
         });
         all_are_known && any_lives
     }
@@ -129,8 +129,8 @@ impl Bus {
 
     fn pool_serves(&self, pool: usize) -> Result<(), String> {
         let (here, settings) = (&self.supervisor.pools[pool], &self.settings.pools[pool]);
-        let (id, slots) = (&settings.id, here.slots());
-        let workers = || slots.iter().filter_map(|slot| self.workers.get(slot.worker()?));
+        let (id, slots) = (&settings.id, &here.slots);
+        let workers = || slots.iter().filter_map(|slot| self.workers.get(slot.worker?));
         if workers().any(Worker::serves) {
             return Ok(());
         }
@@ -149,7 +149,7 @@ impl Bus {
                 return Ok(());
             }
         }
-        let given_up = slots.iter().filter(|slot| slot.restarts.given_up()).count();
+        let given_up = slots.iter().filter(|slot| slot.restarts.given_up).count();
         let failing = slots.iter().filter(|slot| slot.restarts.is_failing()).count();
         let what = match (given_up, failing) {
             (0, 0) if is_coming => "the first one is being started".to_owned(),

@@ -55,7 +55,7 @@ impl Bus {
             };
             self.send_error_for(from, id, session.as_deref(), (reason, cause), &text, Delivered::No);
         }
-        let is_penalised = self.endpoint(from).is_some_and(|end| end.gate.penalised_until().is_some());
+        let is_penalised = self.endpoint(from).is_some_and(|end| end.gate.penalised_until.is_some());
         if is_penalised { Flow::Penalised } else { Flow::Next }
     }
 
@@ -83,7 +83,7 @@ impl Bus {
         let session = session_name(window, line.session).and_then(|name| self.sessions.of_client(client, &name));
         let of_session = session.and_then(|session| self.sessions.get(session)).map(|session| session.worker);
         let own = self.clients.get(client)?.assigned.iter().map(|(_, worker)| *worker);
-        of_session.into_iter().chain(own).find_map(|worker| self.workers.get(worker)?.process.cause())
+        of_session.into_iter().chain(own).find_map(|worker| self.workers.get(worker)?.process.cause)
     }
 
     /// Says an error to a peer that still listens. `id` is a JSON token.

@@ -57,11 +57,6 @@ pub struct Shutdown {
 }
 
 impl Shutdown {
-    /// Whether new connections are turned away.
-    pub fn refuses_clients(&self) -> bool {
-        self.stage > Stage::Quiescing
-    }
-
     /// Whether new requests are answered with an error.
     pub fn refuses_requests(&self) -> bool {
         self.stage >= Stage::Quiescing
@@ -72,7 +67,8 @@ impl Shutdown {
         self.stage == Stage::Flushing || self.immediate
     }
 
-    /// Whether the workers are told to stop: everything that clients send is refused, and nobody is started again.
+    /// Whether the workers are told to stop: new connections are turned away, everything that clients send is refused, and
+    /// nobody is started again.
     pub fn stops_workers(&self) -> bool {
         self.stage > Stage::Quiescing
     }
@@ -256,7 +252,7 @@ impl Bus {
             }
             let silent_at = client.heard.max(end.progress_at).max(self.shutdown.quiesces_from).after(grace);
             // In the middle of a line, or with something to take, it is not done.
-            let is_busy = end.kept > 0 || end.output.queued() > 0 || !client.end.gate.is_open();
+            let is_busy = end.kept > 0 || end.output.queued > 0 || !client.end.gate.is_open();
             match is_busy {
                 true => self.timers.arm(Timer::Drain, self.now.after(grace.max(closing::SILENCE))),
                 false if silent_at > self.now => self.timers.arm(Timer::Drain, silent_at),

@@ -50,7 +50,7 @@ impl Bus {
             return false;
         }
         let has_turn = from.turn.take(worker);
-        let others_wait = !to.end.output.waiters().is_empty();
+        let others_wait = !to.end.output.waiters.is_empty();
         if !is_full && (!in_turns || has_turn || to.window.has_room_for(client, others_wait, alone)) {
             to.window.mark_line_end(client, bytes);
             if to.end.blocked_on.is_some() {
@@ -58,7 +58,7 @@ impl Bus {
             }
             return false;
         }
-        from.turn.wait_with(bytes);
+        from.turn.waiting = bytes;
         if in_turns {
             // What is known of the worker may be old. The first one who waits asks anew.
             if to.turns_due.is_some() && !others_wait {
@@ -84,7 +84,7 @@ impl Bus {
             }
             return Room::Free;
         }
-        let queued = to.end.output.queued();
+        let queued = to.end.output.queued;
         if !self.is_shared(worker, client) {
             self.block(Peer::Worker(worker), Peer::Client(client));
             return Room::Wait;
@@ -115,7 +115,7 @@ impl Bus {
     fn block(&mut self, from: Peer, to: Peer) {
         let now = self.now;
         if let Some(end) = self.endpoint(to) {
-            end.output.add_waiter(from);
+            end.output.waiters.push_back(from);
         }
         if let Some(end) = self.endpoint(from) {
             end.blocked_on = Some((to, now));
@@ -220,7 +220,7 @@ impl Bus {
             }
             Peer::Worker(worker) => {
                 let Some(to) = self.workers.get_mut(worker) else { return };
-                to.window.sent(bytes);
+                to.window.sent += bytes as u64;
                 to.end.traffic.bytes_out += bytes as u64;
                 let has_room = to.end.output.pop(bytes, limit, now);
                 if shared && to.owner.is_none() && to.window.is_probe_due(now) {
@@ -235,7 +235,7 @@ impl Bus {
 
     /// All who waited for `peer` may go on.
     pub(crate) fn release_waiters(&mut self, peer: Peer) {
-        let waiters = self.endpoint(peer).map(|end| end.output.take_waiters()).unwrap_or_default();
+        let waiters = self.endpoint(peer).map(|end| core::mem::take(&mut end.output.waiters)).unwrap_or_default();
         for waiter in waiters {
             self.go_on(waiter);
             if let Peer::Worker(worker) = waiter {
@@ -250,7 +250,7 @@ impl Bus {
         if let Some(blocker) = self.endpoint(peer).and_then(|end| end.blocker())
             && let Some(blocker) = self.endpoint(blocker)
         {
-            blocker.output.remove_waiter(peer);
+            blocker.output.waiters.retain(|waiter| *waiter != peer);
         }
         self.go_on(peer);
         if let Peer::Worker(worker) = peer {
@@ -271,17 +271,17 @@ impl Bus {
         for (peer, end) in clients.chain(workers) {
             let in_turns = matches!(peer, Peer::Worker(worker) if self.takes_turns(worker));
             assert!(
-                end.output.is_full() || in_turns || end.output.waiters().is_empty(),
+                end.output.is_full() || in_turns || end.output.waiters.is_empty(),
                 "{peer:?} lets others wait for nothing"
             );
-            for waiter in end.output.waiters() {
+            for waiter in &end.output.waiters {
                 let waiter = self.peer_end(*waiter).expect("a waiter is alive");
                 assert_eq!(waiter.blocker(), Some(peer));
             }
             assert!(end.blocked_on.is_none() || end.gate.has(Hold::Output), "{peer:?} is read and waits");
             if let Some(blocker) = end.blocker() {
                 let blocker = self.peer_end(blocker).expect("a blocker is alive");
-                assert_eq!(blocker.output.waiters().iter().filter(|waiter| **waiter == peer).count(), 1);
+                assert_eq!(blocker.output.waiters.iter().filter(|waiter| **waiter == peer).count(), 1);
             }
         }
     }

@@ -24,7 +24,7 @@ pub(crate) enum Hold {
 pub(crate) struct ReadGate {
     holds: u8,
     /// When its penalty ends, if it has one: the gate closes for it with the next line.
-    penalised_until: Option<Moment>,
+    pub penalised_until: Option<Moment>,
 }
 
 impl ReadGate {
@@ -62,18 +62,8 @@ impl ReadGate {
         !was_open && self.is_open()
     }
 
-    /// When its penalty ends, if it has one.
-    pub(crate) fn penalised_until(self) -> Option<Moment> {
-        self.penalised_until
-    }
-
     /// It has a penalty until this moment at least.
     pub(crate) fn penalise(&mut self, until: Moment) {
         self.penalised_until = self.penalised_until.max(Some(until));
-    }
-
-    /// Its penalty is over.
-    pub(crate) fn forgive(&mut self) {
-        self.penalised_until = None;
     }
 }

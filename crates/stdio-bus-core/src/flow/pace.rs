@@ -16,7 +16,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
     /// It waits until then.
-    until: Option<Moment>,
+    pub until: Option<Moment>,
     /// It has waited, and its next lines are taken.
     has_turn: bool,
 }
@@ -26,11 +26,6 @@ impl Pace {
     #[inline]
     pub(crate) fn take_turn(&mut self) -> bool {
         core::mem::take(&mut self.has_turn)
-    }
-
-    /// When it has its turn, if it waits.
-    pub(crate) fn until(&self) -> Option<Moment> {
-        self.until
     }
 }
 

@@ -67,7 +67,7 @@ impl Bus {
     /// A worker has ended although nobody asked it to: whoever had a request pending there may have caused it, and who
     /// had one each time is slowed down.
     pub(crate) fn penalise_crash(&mut self, key: WorkerKey, to_answer: &[RequestKey]) {
-        let unexpected = self.workers.get(key).is_some_and(|worker| worker.process.ended_by_itself());
+        let unexpected = self.workers.get(key).is_some_and(|worker| worker.process.ended_by_itself);
         if !unexpected || self.shutdown.stops_workers() {
             return;
         }
@@ -113,7 +113,7 @@ impl Bus {
 
     /// A client that has a penalty has sent something: it is paused.
     pub(crate) fn is_penalised(&mut self, key: ClientKey) -> bool {
-        let has_penalty = self.clients.get(key).is_some_and(|client| client.end.gate.penalised_until().is_some());
+        let has_penalty = self.clients.get(key).is_some_and(|client| client.end.gate.penalised_until.is_some());
         if has_penalty {
             self.close_gate(key.into(), Hold::Penalty);
         }
@@ -123,7 +123,7 @@ impl Bus {
     /// A client has a penalty no more.
     pub(crate) fn end_penalty(&mut self, key: ClientKey) {
         if let Some(client) = self.clients.get_mut(key) {
-            client.end.gate.forgive();
+            client.end.gate.penalised_until = None;
             self.open_gate(key.into(), Hold::Penalty);
         }
     }

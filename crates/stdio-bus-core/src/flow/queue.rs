@@ -15,10 +15,13 @@ const PROGRESS_PARTS: usize = 16;
 /// What is queued for one connection.
 #[derive(Debug, Default)]
 pub(crate) struct Output {
-    queued: usize,
-    full: Option<Full>,
+    /// Bytes queued and not sent yet.
+    pub queued: usize,
+    /// More than the limit was queued, and less than half of it has been drained since.
+    pub full: Option<Full>,
     flush: Option<Flush>,
-    waiters: VecDeque<Peer>,
+    /// Who waits for this output, in the order in which they came.
+    pub waiters: VecDeque<Peer>,
 }
 
 /// It is only emptied now.
@@ -30,26 +33,17 @@ struct Flush {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Full {
-    since: Moment,
+pub(crate) struct Full {
+    /// Since when (spec 7.3.1).
+    pub since: Moment,
     progress_at: Moment,
     queued_then: usize,
 }
 
 impl Output {
-    /// Bytes queued and not sent yet.
-    pub(crate) fn queued(&self) -> usize {
-        self.queued
-    }
-
     /// Whether more than the limit was queued and less than half of it has been drained since.
     pub(crate) fn is_full(&self) -> bool {
         self.full.is_some()
-    }
-
-    /// When the queue became full (spec 7.3.1).
-    pub(crate) fn full_since(&self) -> Option<Moment> {
-        self.full.map(|full| full.since)
     }
 
     /// Adds bytes; `limit` is max_output_queue.
@@ -90,31 +84,6 @@ impl Output {
         true
     }
 
-    /// Remembers who must be resumed.
-    pub(crate) fn add_waiter(&mut self, peer: Peer) {
-        self.waiters.push_back(peer);
-    }
-
-    /// Those to resume, in the order in which they came.
-    pub(crate) fn take_waiters(&mut self) -> VecDeque<Peer> {
-        core::mem::take(&mut self.waiters)
-    }
-
-    /// The one that has waited longest.
-    pub(crate) fn take_waiter(&mut self) -> Option<Peer> {
-        self.waiters.pop_front()
-    }
-
-    /// A waiter has gone.
-    pub(crate) fn remove_waiter(&mut self, peer: Peer) {
-        self.waiters.retain(|waiter| *waiter != peer);
-    }
-
-    /// Who waits for this output.
-    pub(crate) fn waiters(&self) -> &VecDeque<Peer> {
-        &self.waiters
-    }
-
     /// When the connection has to be closed unless it takes bytes before (spec 7.3.1).
     pub(crate) fn stalls_at(&self, timeout: Duration) -> Option<Moment> {
         self.full.map(|full| full.progress_at.after(timeout))
@@ -134,12 +103,12 @@ mod tests {
         output.push(100, 100, Moment(0));
         assert!(!output.is_full());
         output.push(1, 100, Moment(5));
-        assert_eq!(output.full_since(), Some(Moment(5)));
+        assert_eq!(output.full.map(|full| full.since), Some(Moment(5)));
         assert!(!output.pop(51, 100, Moment(6)));
         assert!(output.is_full());
         assert!(output.pop(1, 100, Moment(7)));
         assert!(!output.is_full());
-        assert_eq!(output.queued(), 49);
+        assert_eq!(output.queued, 49);
     }
 
     #[test]

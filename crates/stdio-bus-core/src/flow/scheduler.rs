@@ -2,7 +2,7 @@
 //! those that wait go on one after the other (decision 12). How much that is, is in `window.rs`. And for how long a worker is
 //! held up by a client that reads slowly, while others use it.
 
-use super::window::SendWindow;
+use super::window::PROBE_EVERY;
 use crate::Bus;
 use crate::client::Client;
 use crate::peer::{ClientKey, Peer, RequestKey, WorkerKey};
@@ -16,7 +16,7 @@ impl Bus {
     /// Asks how far a worker has read.
     pub(crate) fn probe(&mut self, key: WorkerKey) {
         if let Some(worker) = self.workers.get_mut(key) {
-            worker.window.mark_probed(self.now);
+            worker.window.probed_at = self.now;
             self.out.effects.push_back(Effect::Probe { worker: key });
         }
     }
@@ -39,28 +39,29 @@ impl Bus {
         // Errors for its own requests take no turns.
         let itself = Peer::Worker(key);
         if worker.end.blocker() == Some(itself) {
-            worker.end.output.remove_waiter(itself);
+            worker.end.output.waiters.retain(|waiter| *waiter != itself);
             self.go_on(itself);
         }
         let Some(worker) = self.workers.get_mut(key) else { return };
-        let mut room = limit.saturating_sub(worker.end.output.queued() as u64);
+        let mut room = limit.saturating_sub(worker.end.output.queued as u64);
         if worker.owner.is_none() {
             room = room.min(worker.window.room(alone));
         }
         // With nothing before it, the worker takes a line however long it is.
         let mut first = worker.window.backlog() == 0;
         while room > 0 || first {
-            let Some(waiter) = self.workers.get_mut(key).and_then(|worker| worker.end.output.take_waiter()) else {
+            let Some(waiter) = self.workers.get_mut(key).and_then(|worker| worker.end.output.waiters.pop_front())
+            else {
                 break;
             };
             let mut takes = 1;
-            let is_last = self.workers.get(key).is_none_or(|worker| worker.end.output.waiters().is_empty());
+            let is_last = self.workers.get(key).is_none_or(|worker| worker.end.output.waiters.is_empty());
             if let Peer::Client(client) = waiter
                 && let Some(client) = self.clients.get_mut(client)
             {
                 let Some(bytes) = client.turn.grant(key, is_last) else {
                     if let Some(worker) = self.workers.get_mut(key) {
-                        worker.end.output.add_waiter(waiter);
+                        worker.end.output.waiters.push_back(waiter);
                     }
                     continue;
                 };
@@ -71,14 +72,14 @@ impl Bus {
             first = false;
         }
         // Some may have begun to wait when no turns were taken. Whoever still waits is looked after.
-        if self.workers.get(key).is_some_and(|worker| !worker.end.output.waiters().is_empty()) {
+        if self.workers.get(key).is_some_and(|worker| !worker.end.output.waiters.is_empty()) {
             self.begin_turns(key);
         }
     }
 
     /// Clients take turns before a worker from now on.
     pub(crate) fn begin_turns(&mut self, key: WorkerKey) {
-        let due = SendWindow::next_probe(self.now);
+        let due = self.now.after(PROBE_EVERY);
         let Some(worker) = self.workers.get_mut(key).filter(|worker| worker.turns_due.is_none()) else { return };
         worker.turns_due = Some(due);
         self.wake_at(key.into(), due);
@@ -98,12 +99,12 @@ impl Bus {
         else {
             return;
         };
-        if worker.end.output.waiters().is_empty() {
+        if worker.end.output.waiters.is_empty() {
             worker.turns_due = None;
             return;
         }
         worker.window.update_stuck(now, stuck_after);
-        worker.turns_due = Some(SendWindow::next_probe(now));
+        worker.turns_due = Some(now.after(PROBE_EVERY));
         self.probe(key);
         self.admit_waiters(key);
     }
@@ -116,7 +117,7 @@ impl Bus {
             |asked: &RequestKey| self.pending.get(*asked).is_some_and(|it| it.answerer() == Peer::Worker(key));
         let own = |client: &Client| self.pending.asked(&client.end.outstanding).filter(is_there).count();
         let owner = |key| self.sessions.get(key)?.client.map(Peer::Client);
-        end.output.waiters().iter().any(|waiter| *waiter != me)
+        end.output.waiters.iter().any(|waiter| *waiter != me)
             || end.sessions.iter().filter_map(owner).any(|owner| owner != me)
             || end.unanswered.awaited as usize > self.clients.get(client).map_or(0, own)
     }

@@ -10,19 +10,14 @@ const QUANTUM: usize = 64 * 1024;
 #[derive(Debug, Default)]
 pub(crate) struct Turn {
     /// Bytes of the line that it waits with.
-    waiting: usize,
+    pub waiting: usize,
     /// Bytes that it may send when its turn comes.
     credit: usize,
     /// The worker before which it has its turn.
-    granted: Option<WorkerKey>,
+    pub granted: Option<WorkerKey>,
 }
 
 impl Turn {
-    /// It waits with a line of so many bytes.
-    pub(crate) fn wait_with(&mut self, bytes: usize) {
-        self.waiting = bytes;
-    }
-
     /// Gives it one turn more before a worker. If its line may go then, or nobody else waits, gives how many bytes that are.
     pub(crate) fn grant(&mut self, worker: WorkerKey, is_last: bool) -> Option<u64> {
         self.credit += QUANTUM;
@@ -34,19 +29,8 @@ impl Turn {
         Some(self.waiting.max(1) as u64)
     }
 
-    /// Whether it has its turn somewhere.
-    #[inline]
-    pub(crate) fn is_granted(&self) -> bool {
-        self.granted.is_some()
-    }
-
     /// It sends its line to this worker, or to another one. Says whether it has its turn there.
     pub(crate) fn take(&mut self, worker: WorkerKey) -> bool {
         self.granted.take() == Some(worker)
-    }
-
-    /// It has no turn any more.
-    pub(crate) fn lose(&mut self) {
-        self.granted = None;
     }
 }

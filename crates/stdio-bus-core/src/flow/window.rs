@@ -27,7 +27,7 @@ const SMALLEST_STEP: u64 = 64;
 /// Nobody should wait for room that is there already.
 const PROBE_AGAIN_AFTER: Duration = Duration::from_micros(100);
 /// How often it is asked while somebody waits.
-const PROBE_EVERY: Duration = Duration::from_millis(1);
+pub(crate) const PROBE_EVERY: Duration = Duration::from_millis(1);
 
 /// For how long a measured wait of a single line counts.
 const DELAY_COUNTS: Duration = Duration::from_secs(5);
@@ -50,11 +50,13 @@ struct Mark {
 #[derive(Debug)]
 pub(crate) struct SendWindow {
     queued: u64,
-    sent: u64,
+    /// Bytes that have left the daemon.
+    pub sent: u64,
     read: u64,
     window: u64,
     mark: Option<Mark>,
-    probed_at: Moment,
+    /// When it was asked how far the worker has read.
+    pub probed_at: Moment,
     moved_at: Moment,
     /// It reads nothing at all.
     is_stuck: bool,
@@ -145,19 +147,9 @@ impl SendWindow {
         self.ends[index] = LineEnd { client: client.serial(), place: self.queued + bytes as u64 };
     }
 
-    /// Bytes have left the daemon.
-    pub(crate) fn sent(&mut self, bytes: usize) {
-        self.sent += bytes as u64;
-    }
-
     /// Whether it is time to find out how far the worker has read: somebody waits for it, or may soon have to.
     pub(crate) fn is_probe_due(&self, now: Moment) -> bool {
         self.sent > self.read && self.backlog() > self.window / 2 && now.since(self.probed_at) >= PROBE_AGAIN_AFTER
-    }
-
-    /// The worker is being asked how far it has read.
-    pub(crate) fn mark_probed(&mut self, now: Moment) {
-        self.probed_at = now;
     }
 
     /// The worker has `unread` bytes in front of it.
@@ -209,11 +201,6 @@ impl SendWindow {
     pub(crate) fn update_stuck(&mut self, now: Moment, patience: Duration) {
         self.is_stuck = self.backlog() > 0 && now.since(self.moved_at) >= patience;
     }
-
-    /// When the worker is asked next while somebody waits.
-    pub(crate) fn next_probe(now: Moment) -> Moment {
-        now.after(PROBE_EVERY)
-    }
 }
 
 #[cfg(test)]
@@ -235,7 +222,7 @@ mod tests {
             if room > 0 || feed.backlog() == 0 {
                 let line = room.max(200);
                 feed.push(now, line as usize, true);
-                feed.sent(line as usize);
+                feed.sent += line;
                 unread += line;
             }
             for _ in 0..100 {
@@ -267,7 +254,7 @@ mod tests {
             let now = Moment(at * MS);
             while feed.backlog() == 0 || (feed.room(false) > 0 && unread < 200_000) {
                 feed.push(now, 200, true);
-                feed.sent(200);
+                feed.sent += 200;
                 unread += 200;
             }
             // Each 12 ms it reads all that is there.
@@ -287,7 +274,7 @@ mod tests {
             let now = Moment(at * MS);
             while feed.backlog() == 0 || feed.room(false) > 0 {
                 feed.push(now, 200, true);
-                feed.sent(200);
+                feed.sent += 200;
                 unread += 200;
             }
             most = if at > 2000 { most.max(unread / 200) } else { 0 };
@@ -315,7 +302,7 @@ mod tests {
         feed.push(Moment(0), 1 << 20, true);
         assert!(!feed.has_room_for(flooding, false, false));
         assert!(feed.has_room_for(other, true, false) && feed.has_room_for(successor, true, false));
-        feed.sent(1 << 20);
+        feed.sent += 1 << 20;
         feed.read_up_to(Moment(MS), 1 << 10);
         assert_eq!(feed.backlog(), 1 << 10);
         assert!(!feed.has_room_for(flooding, true, false) && feed.has_room_for(flooding, false, false));

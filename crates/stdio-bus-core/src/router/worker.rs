@@ -161,7 +161,7 @@ impl Bus {
             self.report_line(Reason::LateAnswer, from, window, line, "the request was given up before");
             return Flow::Next;
         }
-        worker.end.retired.distrust();
+        worker.end.retired.distrusted = true;
         let is_first = !core::mem::replace(&mut worker.answering.answers_twice, true);
         let near = id.map(View::of_other_type).filter(|id| self.pending.find(from, id).is_some());
         let near = near.filter(|_| !core::mem::replace(&mut worker.answering.told_of_type, true));

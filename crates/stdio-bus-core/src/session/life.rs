@@ -14,7 +14,6 @@ use crate::pending::Request;
 use crate::report::Reason;
 use crate::settings::MAX_SESSION_ID_LEN;
 use crate::timers::Timer;
-use crate::worker::Worker;
 
 /// What became of a `result.sessionId`.
 pub(crate) enum Learned {
@@ -181,7 +180,7 @@ impl Bus {
         if core::mem::replace(&mut self.supervisor.pools[pool].told_of_doubles, true) {
             return;
         }
-        let older = self.workers.get(other.worker).map(Worker::name);
+        let older = self.workers.get(other.worker).map(|worker| worker.name);
         let id = &self.settings.pools[pool].id;
         let text = format!(
             "two workers call a session of this client \"{}\": messages that name it all go to {}; give pool \"{id}\" \

@@ -23,12 +23,13 @@ pub(super) const FIRST_ANSWER: Duration = Duration::from_secs(1);
 /// What is known of a worker's answers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Answering {
-    has_answered: bool,
+    /// It has answered a request.
+    pub has_answered: bool,
     /// It has answered a request with a response: it is no worker that sends back what it gets.
     pub responds: bool,
     /// Those before it in its slot have failed one after the other: new clients are sent to it when it has answered, or
     /// has run for a while.
-    is_on_probation: bool,
+    pub is_on_probation: bool,
     /// Requests that ran out of time since it answered last.
     timeouts: u32,
     /// When the first one of those was sent that it has to answer now.
@@ -36,7 +37,7 @@ pub(crate) struct Answering {
     /// It is looked after again.
     is_watched: bool,
     /// When its client took it.
-    claimed: Moment,
+    pub claimed: Moment,
     /// It was reported how long its client waits for its first answer.
     wait_is_told: bool,
     /// It was reported that it answers what nobody asked.
@@ -46,24 +47,6 @@ pub(crate) struct Answering {
 }
 
 impl Answering {
-    /// Whether it has answered a request.
-    pub(crate) fn has_answered(&self) -> bool {
-        self.has_answered
-    }
-
-    pub(super) fn is_on_probation(&self) -> bool {
-        self.is_on_probation
-    }
-
-    /// When its client took it.
-    pub(crate) fn claimed(&self) -> Moment {
-        self.claimed
-    }
-
-    pub(super) fn claim(&mut self, now: Moment) {
-        self.claimed = now;
-    }
-
     /// It has a request to answer, and had none. Gives when it has to be looked at, if it is not watched yet.
     pub(super) fn watch(&mut self, now: Moment) -> Option<Moment> {
         self.waits_since = now;
@@ -90,7 +73,7 @@ impl Bus {
     /// Ends the probation of a worker that has run for long enough. Gives when to look again.
     pub(super) fn tick_probation(&mut self, key: WorkerKey) -> Option<Moment> {
         let worker = self.workers.get_mut(key).filter(|worker| worker.answering.is_on_probation)?;
-        let due = worker.process.started().after(PROBATION);
+        let due = worker.process.started.after(PROBATION);
         worker.answering.is_on_probation = due > self.now;
         self.readiness.workers_changed |= due <= self.now;
         (due > self.now).then_some(due)
@@ -127,7 +110,7 @@ impl Bus {
     /// Reports a client that waits for the first answer of its own worker. Gives when to look again.
     pub(super) fn tick_first_answer(&mut self, key: WorkerKey) -> Option<Moment> {
         let worker = self.workers.get_mut(key).filter(|worker| !worker.answering.wait_is_told)?;
-        let (owner, claimed, started) = (worker.owner?, worker.answering.claimed, worker.process.started());
+        let (owner, claimed, started) = (worker.owner?, worker.answering.claimed, worker.process.started);
         let due = claimed.after(FIRST_ANSWER);
         if due > self.now {
             return Some(due);

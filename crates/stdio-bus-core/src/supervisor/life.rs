@@ -56,7 +56,7 @@ impl Bus {
     pub(crate) fn on_exited(&mut self, key: WorkerKey, exit: Exit) {
         let Some(worker) = self.workers.get_mut(key) else { return };
         let unwanted = worker.process.exited();
-        let cause = unwanted.filter(|_| !worker.process.ended_by_itself());
+        let cause = unwanted.filter(|_| !worker.process.ended_by_itself);
         let tally = &mut self.supervisor.pools[worker.pool].tally;
         match unwanted {
             Some(reason) => tally.ended(reason),
@@ -109,7 +109,7 @@ impl Bus {
     fn step(&mut self, key: WorkerKey, event: Event) {
         let Some(worker) = self.workers.get_mut(key) else { return };
         let action = worker.process.step(event);
-        let (is_there, drained) = (worker.process.is_there(), !worker.process.stdout_open());
+        let (is_there, drained) = (worker.process.is_there(), worker.process.stdout_closed);
         self.readiness.workers_changed = true;
         match action {
             Action::None => return,
@@ -151,7 +151,7 @@ impl Bus {
         let (reason, text) = if self.shutdown.stops_workers() {
             (Reason::ShuttingDown, "the daemon shut down before the worker answered")
         } else {
-            (Reason::RequestLost, lost(self.workers.get(key).and_then(|worker| worker.process.cause())))
+            (Reason::RequestLost, lost(self.workers.get(key).and_then(|worker| worker.process.cause)))
         };
         self.penalise_crash(key, &to_answer);
         for request in to_answer {
@@ -173,7 +173,7 @@ impl Bus {
     fn close_owner(&mut self, key: WorkerKey) {
         let Some(worker) = self.workers.get(key) else { return };
         // With one that could not be started nothing was agreed on.
-        let Some(owner) = worker.owner.filter(|_| worker.process.pid() != 0) else { return };
+        let Some(owner) = worker.owner.filter(|_| worker.process.pid != 0) else { return };
         // The end of the daemon closes its clients in its own time; who is being closed has a reason.
         if self.shutdown.stops_workers() || self.clients.get(owner).is_none_or(|owner| owner.phase >= Phase::Refusing) {
             return;
@@ -200,7 +200,7 @@ impl Bus {
         self.detach_worker(key);
         let Some(worker) = self.workers.remove(key) else { return };
         self.timers.disarm(Timer::Worker(key));
-        self.out.stats.bytes_unsent += worker.end.output.queued() as u64;
+        self.out.stats.bytes_unsent += worker.end.output.queued as u64;
         self.out.effects.push_back(Effect::Release { worker: key });
         if let Some(owner) = worker.owner.and_then(|owner| self.clients.get_mut(owner)) {
             owner.assigned.retain(|(_, assigned)| *assigned != key);
@@ -226,7 +226,7 @@ impl Bus {
             let text = format!(
                 "a worker read nothing for {} s, with {} bytes queued; it is told to stop",
                 timeout.as_secs_f32(),
-                worker.end.output.queued()
+                worker.end.output.queued
             );
             self.stop_broken_worker(key, Reason::WorkerStalled, &text);
         }
@@ -242,7 +242,7 @@ impl Bus {
 
     fn on_worker_timer(&mut self, key: WorkerKey) {
         let Some(worker) = self.workers.get_mut(key) else { return };
-        let (state, stdout_open) = (worker.process.state(), worker.process.stdout_open());
+        let (state, stdout_open) = (worker.process.state(), !worker.process.stdout_closed);
         let goes_on = match state {
             // Its last lines wait for a slow client: the clock starts when they can be read again.
             State::Stopped => worker.end.gate.waits(),

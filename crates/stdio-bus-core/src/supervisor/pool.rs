@@ -23,22 +23,16 @@ const LASTS: Duration = Duration::from_secs(10);
 /// A place in a pool that wants a worker in it, and its history.
 #[derive(Default)]
 pub(crate) struct WorkerSlot {
-    worker: Option<WorkerKey>,
+    /// The worker in it.
+    pub worker: Option<WorkerKey>,
     /// When the next worker is started.
     pub restarts: Restarts,
-}
-
-impl WorkerSlot {
-    /// The worker in it.
-    pub(crate) fn worker(&self) -> Option<WorkerKey> {
-        self.worker
-    }
 }
 
 /// A pool of workers.
 pub(crate) struct Pool {
     /// One for each instance; in a dedicated pool, one for each warm spare.
-    slots: Vec<WorkerSlot>,
+    pub slots: Vec<WorkerSlot>,
     /// The places of its workers, in slots or not, which their names end with: `true` where one lives.
     places: Vec<bool>,
     /// When the next spare is started after workers that ended soon after a client had taken them.
@@ -62,11 +56,6 @@ impl Pool {
             told_of_doubles: false,
             tally: Tally::default(),
         }
-    }
-
-    /// Its slots.
-    pub(crate) fn slots(&self) -> &[WorkerSlot] {
-        &self.slots
     }
 
     /// Whether a worker of it gives out the names of its sessions, so that clients may use no others.
@@ -93,7 +82,7 @@ impl Pool {
 
     /// Until when no worker is started, since workers that clients had taken have failed.
     pub(crate) fn rests_until(&self, now: Moment) -> Option<Moment> {
-        self.restarts.due().filter(|until| *until > now)
+        self.restarts.due.filter(|until| *until > now)
     }
 
     /// Whether a worker may be started for a client. A pool whose workers do not stay is not started over and over by
@@ -181,7 +170,7 @@ impl Bus {
         };
         let taken = self.workers.get_mut(worker)?;
         taken.owner = Some(client);
-        taken.answering.claim(self.now);
+        taken.answering.claimed = self.now;
         self.count_turn(client, worker);
         self.fill_slots(pool);
         Some(worker)
@@ -191,7 +180,7 @@ impl Bus {
     fn on_slot_failure(&mut self, slot: usize, worker: &Worker) {
         let (limits, settings) = (&self.settings.limits, &self.settings.pools[worker.pool]);
         let pool = &mut self.supervisor.pools[worker.pool];
-        let report = match pool.slots[slot].restarts.fail(self.now, worker.process.started(), limits) {
+        let report = match pool.slots[slot].restarts.fail(self.now, worker.process.started, limits) {
             Some(delay) => {
                 pool.tally.restarts += 1;
                 Report::new(Reason::RestartScheduled, format!("the next one starts in {} ms", delay.as_millis()))
@@ -203,7 +192,7 @@ impl Bus {
                     limits.max_restarts,
                     limits.restart_window.as_secs(),
                     settings.id,
-                    pool.slots.iter().filter(|slot| !slot.restarts.given_up()).count(),
+                    pool.slots.iter().filter(|slot| !slot.restarts.given_up).count(),
                     pool.slots.len(),
                     match retry_after(limits) {
                         None => "the daemon has to be restarted".to_owned(),
@@ -213,7 +202,7 @@ impl Bus {
                 Report::new(Reason::PoolDegraded, text).at(Level::Error)
             }
         };
-        self.tell(report.reason, || Report { worker: Some(worker.name()), ..report });
+        self.tell(report.reason, || Report { worker: Some(worker.name), ..report });
     }
 
     /// A worker without a slot has ended, which a client may have taken: if that was soon, and by itself, the next one has
@@ -221,11 +210,11 @@ impl Bus {
     /// session.
     fn on_taken_end(&mut self, worker: &Worker) {
         let process = &worker.process;
-        let is_unexpected = worker.owner.is_some() && process.ended_by_itself() && !process.is_unwanted;
-        let is_failure = is_unexpected && self.now.since(worker.answering.claimed()) < LASTS;
+        let is_unexpected = worker.owner.is_some() && process.ended_by_itself && !process.is_unwanted;
+        let is_failure = is_unexpected && self.now.since(worker.answering.claimed) < LASTS;
         let restarts = &mut self.supervisor.pools[worker.pool].restarts;
         if !is_failure {
-            if worker.answering.has_answered() {
+            if worker.answering.has_answered {
                 *restarts = Restarts::default();
             }
             return;
@@ -234,14 +223,14 @@ impl Bus {
         let Some(delay) = restarts.fail_for(self.now, source) else { return };
         self.tell(Reason::RestartScheduled, || {
             let text = format!("a client has lost it soon; the next one starts in {} ms", delay.as_millis());
-            Report { worker: Some(worker.name()), ..Report::new(Reason::RestartScheduled, text) }
+            Report { worker: Some(worker.name), ..Report::new(Reason::RestartScheduled, text) }
         });
     }
 
     /// A worker has left its pool: its slot, if it has one, is filled again, now or after its backoff.
     pub(super) fn leave_pool(&mut self, worker: &Worker) {
         let pool = &mut self.supervisor.pools[worker.pool];
-        pool.places[worker.name().place] = false;
+        pool.places[worker.name.place] = false;
         if let Some(slot) = worker.slot {
             pool.slots[slot].worker = None;
             if worker.process.is_unwanted || self.shutdown.stops_workers() {
@@ -264,7 +253,7 @@ impl Bus {
         self.fill_slots(pool);
         let empty = self.supervisor.pools[pool].slots.iter().filter(|slot| slot.worker.is_none());
         // What is due and was not started is started after another (`queue.rs`).
-        if let Some(next) = empty.filter_map(|slot| slot.restarts.due()).filter(|at| *at > self.now).min() {
+        if let Some(next) = empty.filter_map(|slot| slot.restarts.due).filter(|at| *at > self.now).min() {
             self.timers.arm(Timer::Pool(pool), next);
         }
     }
@@ -274,7 +263,7 @@ impl Bus {
         for (index, pool) in self.supervisor.pools.iter().enumerate() {
             let mut places = vec![false; self.settings.pools[index].max_instances];
             for (_, worker) in self.workers.iter().filter(|(_, worker)| worker.pool == index) {
-                assert!(!core::mem::replace(&mut places[worker.name().place], true), "no two workers have one name");
+                assert!(!core::mem::replace(&mut places[worker.name.place], true), "no two workers have one name");
             }
             assert_eq!(pool.places, places, "places are taken by workers that live");
             for (slot, here) in pool.slots.iter().enumerate() {

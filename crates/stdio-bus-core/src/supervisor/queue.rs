@@ -131,12 +131,12 @@ impl Bus {
     fn expects_worker(&self, group: usize) -> bool {
         let (group, limits) = (&self.balancer.groups[group], &self.settings.limits);
         let is_coming = |(pool, slot): &(usize, usize)| {
-            let slot = &self.supervisor.pools[*pool].slots()[*slot];
-            match slot.worker() {
+            let slot = &self.supervisor.pools[*pool].slots[*slot];
+            match slot.worker {
                 Some(worker) => self
                     .workers
                     .get(worker)
-                    .is_some_and(|worker| slot.restarts.would_restart_soon(self.now, worker.process.started(), limits)),
+                    .is_some_and(|worker| slot.restarts.would_restart_soon(self.now, worker.process.started, limits)),
                 None => slot.restarts.is_in_first_backoff(),
             }
         };
@@ -222,7 +222,7 @@ impl Bus {
         let Some(client) = self.clients.get(key) else { return };
         let claimed = |worker: &WorkerKey| {
             let worker = self.workers.get(*worker).filter(|worker| worker.owner == Some(key))?;
-            (!worker.answering.has_answered()).then_some(worker.answering.claimed())
+            (!worker.answering.has_answered).then_some(worker.answering.claimed)
         };
         if let Some(last) = client.assigned.iter().filter_map(|(_, worker)| claimed(worker)).max() {
             self.supervisor.queue.slow_down(self.now, client.identity.source, last);
@@ -241,7 +241,7 @@ impl Bus {
 
     /// Whether the start of a worker was not answered yet.
     fn is_starting(&self) -> bool {
-        self.workers.iter().any(|(_, worker)| worker.process.pid() == 0)
+        self.workers.iter().any(|(_, worker)| worker.process.pid == 0)
     }
 
     /// Whose turn it is: the source that has waited longest for one, and of its clients the first one that may still send.

@@ -28,9 +28,9 @@ const SOURCES: usize = 16;
 pub(crate) struct Restarts {
     failures: u32,
     /// When the next worker is due, since one has failed.
-    due: Option<Moment>,
+    pub due: Option<Moment>,
     /// max_restarts was exceeded: no worker is started before `due`, or ever.
-    given_up: bool,
+    pub given_up: bool,
     /// Restarts within the window.
     recent: Vec<Moment>,
     /// Where the clients of failed workers came from, of the first [`SOURCES`]: each counts once, so that a few clients
@@ -85,16 +85,6 @@ impl Restarts {
     /// Whether the next worker may be started.
     pub(super) fn may_begin(&self, now: Moment) -> bool {
         self.due.map_or(!self.given_up, |due| due <= now)
-    }
-
-    /// When the next worker is due, since one has failed.
-    pub(crate) fn due(&self) -> Option<Moment> {
-        self.due
-    }
-
-    /// Whether max_restarts was exceeded.
-    pub(crate) fn given_up(&self) -> bool {
-        self.given_up
     }
 
     /// Whether the next worker has to show first that it does better than those before it.
@@ -165,7 +155,7 @@ mod tests {
         let mut delays = Vec::new();
         for _ in 0..11 {
             delays.extend(slot.fail(now, now));
-            now = slot.restarts.due().expect("it is tried again").after(2 * SECOND);
+            now = slot.restarts.due.expect("it is tried again").after(2 * SECOND);
         }
         assert_eq!(delays, [100, 200, 400, 800, 1600, 3200, 6400, 12800, 25600, 30000, 30000]);
         assert_eq!(slot.fail(now.after(HEALTHY_AFTER), now), Some(100), "a worker that ran for a minute starts over");
@@ -182,18 +172,18 @@ mod tests {
         }
         let at = Moment(0).after(6 * SECOND);
         assert_eq!(slot.fail(at, at), None);
-        assert!(slot.restarts.given_up() && !slot.restarts.may_begin(at));
+        assert!(slot.restarts.given_up && !slot.restarts.may_begin(at));
         let retry = at.after(Duration::from_secs(60));
         assert!(slot.restarts.may_begin(retry), "it is tried again when the window has passed");
         slot.restarts.begin();
-        assert!(!slot.restarts.given_up());
+        assert!(!slot.restarts.given_up);
     }
 
     #[test]
     fn without_restarts_the_first_exit_gives_the_slot_up_for_good() {
         let mut slot = Slot::new(0, 60);
         assert_eq!(slot.fail(Moment(0), Moment(0)), None);
-        assert_eq!(slot.restarts.due(), None);
+        assert_eq!(slot.restarts.due, None);
         assert!(!slot.restarts.may_begin(Moment::NEVER));
     }
 

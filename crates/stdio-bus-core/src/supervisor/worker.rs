@@ -106,18 +106,19 @@ fn step(state: State, event: Event) -> (State, Action) {
 pub(crate) struct Process {
     state: State,
     /// 0 until its start is answered.
-    pub(super) pid: u32,
-    pub(super) started: Moment,
+    pub pid: u32,
+    /// When it was started.
+    pub started: Moment,
     /// When the timer of its state runs out.
     pub(super) timer: Option<Moment>,
     /// Its stdin can be written to no more.
-    pub(super) stdin_closed: bool,
+    pub stdin_closed: bool,
     /// Its stdout gives no more lines.
-    pub(super) stdout_closed: bool,
+    pub stdout_closed: bool,
     /// It has exited although it was not told to.
-    ended_by_itself: bool,
+    pub ended_by_itself: bool,
     /// Why it is replaced while others need it: what it did, or that the operator wants it.
-    cause: Option<Reason>,
+    pub cause: Option<Reason>,
     /// It could not be started for want of descriptors, processes or memory.
     pub(super) was_short: bool,
     /// It is wanted no more, and leaves its slot empty.
@@ -130,39 +131,9 @@ impl Process {
         self.state
     }
 
-    /// Its number in the system; 0 until its start is answered.
-    pub(crate) fn pid(&self) -> u32 {
-        self.pid
-    }
-
-    /// When it was started.
-    pub(crate) fn started(&self) -> Moment {
-        self.started
-    }
-
     /// Whether it runs and may be signalled.
     pub(super) fn is_there(&self) -> bool {
         self.pid != 0 && self.state != State::Stopped
-    }
-
-    /// Whether its stdout may still give lines.
-    pub(crate) fn stdout_open(&self) -> bool {
-        !self.stdout_closed
-    }
-
-    /// Whether it has exited although it was not told to.
-    pub(crate) fn ended_by_itself(&self) -> bool {
-        self.ended_by_itself
-    }
-
-    /// Why it is replaced.
-    pub(crate) fn cause(&self) -> Option<Reason> {
-        self.cause
-    }
-
-    /// Whether messages may be given to it.
-    pub(crate) fn takes_messages(&self) -> bool {
-        matches!(self.state, State::Starting | State::Running) && !self.stdin_closed && !self.stdout_closed
     }
 
     /// It is replaced for this reason, unless it was to end before.
@@ -206,7 +177,8 @@ pub(crate) struct Worker {
     pub pool: usize,
     /// Its slot in the pool; none when a dedicated worker left its slot for a client.
     pub(super) slot: Option<usize>,
-    name: WorkerName,
+    /// What people call it: no two that live have the same place in a pool, and none ever has its number (spec 3.3.6).
+    pub name: WorkerName,
     /// The client it belongs to alone, in a dedicated pool.
     pub owner: Option<ClientKey>,
     /// Its process.
@@ -255,11 +227,6 @@ impl Worker {
         }
     }
 
-    /// What people call it: no two that live have the same place in a pool, and none ever has its number (spec 3.3.6).
-    pub(crate) fn name(&self) -> WorkerName {
-        self.name
-    }
-
     /// Whether it may be giving out the name of a session just now.
     pub(crate) fn may_give_out_a_name(&self) -> bool {
         self.creating.asked > 0 || self.creating.may_follow
@@ -274,12 +241,13 @@ impl Worker {
 
     /// Whether messages may be given to it.
     pub(crate) fn takes_messages(&self) -> bool {
-        self.process.takes_messages()
+        let process = &self.process;
+        matches!(process.state, State::Starting | State::Running) && !process.stdin_closed && !process.stdout_closed
     }
 
     /// Whether it runs, takes messages, and is not on probation.
     pub(crate) fn serves(&self) -> bool {
-        self.runs() && !self.answering.is_on_probation()
+        self.runs() && !self.answering.is_on_probation
     }
 
     /// Whether it runs and takes messages.
@@ -289,7 +257,7 @@ impl Worker {
 
     /// The client that waits for the first answer of this worker, which is its own and may still be starting.
     pub(crate) fn starts_for(&self) -> Option<ClientKey> {
-        let waits = !self.answering.has_answered() && self.end.unanswered.count > 0 && self.takes_messages();
+        let waits = !self.answering.has_answered && self.end.unanswered.count > 0 && self.takes_messages();
         self.owner.filter(|_| waits)
     }
 }

@@ -20,7 +20,7 @@ fn asks_from(bench: &mut Bench, user: u32) -> Peer {
 
 /// Workers that are being started.
 fn starting(bench: &Bench) -> Vec<WorkerKey> {
-    let is_starting = |key: &WorkerKey| bench.bus.workers.get(*key).is_some_and(|worker| worker.process.pid() == 0);
+    let is_starting = |key: &WorkerKey| bench.bus.workers.get(*key).is_some_and(|worker| worker.process.pid == 0);
     bench.workers.iter().copied().filter(is_starting).collect()
 }
 

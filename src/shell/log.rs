@@ -361,10 +361,10 @@ fn what_it_came_to(mut entry: Entry, account: &Account) -> Entry {
     let lasted = u64::try_from(account.lasted.as_millis()).unwrap_or(u64::MAX);
     entry
         .plain("duration_ms", lasted)
-        .plain("lines_in", account.lines_in)
-        .plain("bytes_in", account.bytes_in)
-        .plain("lines_out", account.lines_out)
-        .plain("bytes_out", account.bytes_out)
+        .plain("lines_in", account.traffic.lines_in)
+        .plain("bytes_in", account.traffic.bytes_in)
+        .plain("lines_out", account.traffic.lines_out)
+        .plain("bytes_out", account.traffic.bytes_out)
         .plain("answered", account.answered)
         .plain("failed", account.failed)
 }

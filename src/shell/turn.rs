@@ -341,10 +341,6 @@ impl<I: Io> Shell<I> {
 }
 
 fn condition(bus: &Bus, now: Moment) -> Condition {
-    let (mut running, mut wanted) = (0, 0);
-    for pool in bus.health() {
-        running += pool.running;
-        wanted += pool.running + pool.missing;
-    }
+    let (running, wanted) = bus.staffing();
     Condition { is_ready: bus.has_started(now), running, wanted, clients: bus.levels().clients.used }
 }

@@ -228,7 +228,7 @@ impl Bus {
         let due = restarts().filter_map(|restarts| restarts.due).min();
         let wait = |at: Moment| at.since(self.now).as_millis();
         let why = match (pool, rests_until, due) {
-            (Some(pool), ..) if self.supervisor.pools[pool].is_full() => {
+            (Some(pool), ..) if self.is_full(pool) => {
                 format!(": all {} of max_instances workers are in use", self.settings.pools[pool].max_instances)
             }
             (Some(_), Some(until), _) => format!(

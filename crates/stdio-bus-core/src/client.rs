@@ -6,7 +6,7 @@ use core::time::Duration;
 
 use super::account::Account;
 use super::admission::UseKey;
-use super::endpoint::{Endpoint, Traffic};
+use super::endpoint::Endpoint;
 use super::flow::pace::Pace;
 use super::flow::penalty::Penalty;
 use super::flow::turn::Turn;
@@ -119,15 +119,12 @@ impl Client {
 
     /// What it has come to in the time that it has `lasted`.
     pub(super) fn account(&self, lasted: Duration) -> Account {
-        let Traffic { lines_in, bytes_in, lines_out, bytes_out, asked, given_up, refused } = self.end.traffic;
+        let traffic = self.end.traffic;
         Account {
             lasted,
-            lines_in,
-            bytes_in,
-            lines_out,
-            bytes_out,
-            answered: asked - given_up - self.end.outstanding.len() as u64,
-            failed: given_up + refused,
+            traffic,
+            answered: traffic.asked - traffic.given_up - self.end.outstanding.len() as u64,
+            failed: traffic.given_up + traffic.refused,
             why: self.closing.why.map(Reason::name),
         }
     }

@@ -5,6 +5,7 @@ use core::time::Duration;
 
 use ndjson_scan::{Line, Outcome, Partial, Scanner, Window};
 
+use super::account::Traffic;
 use super::flow::gate::ReadGate;
 use super::flow::queue::Output;
 use super::peer::{Moment, Peer, SessionMark};
@@ -82,25 +83,6 @@ pub(super) struct Unanswered {
     pub count: u32,
     /// Those that somebody waits for.
     pub awaited: u32,
-}
-
-/// What has gone through one end. Every line passes here: a counter is an addition where its end is in hand anyway.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Traffic {
-    /// Lines that were taken from it, and their bytes with newlines.
-    pub lines_in: u64,
-    /// See `lines_in`.
-    pub bytes_in: u64,
-    /// Lines that were queued for it.
-    pub lines_out: u64,
-    /// Bytes that have left for it.
-    pub bytes_out: u64,
-    /// Its requests that were passed on.
-    pub asked: u64,
-    /// Those of them that are not waited for any more although no answer came.
-    pub given_up: u64,
-    /// Its requests that were not passed on.
-    pub refused: u64,
 }
 
 impl Endpoint {

@@ -90,7 +90,6 @@ use shutdown::Shutdown;
 use stats::Stats;
 use supervisor::Supervisor;
 use supervisor::pool;
-pub use supervisor::pool::PoolHealth;
 pub use supervisor::worker;
 use table::Table;
 use timers::{Timer, Timers};

@@ -13,7 +13,7 @@ use super::origin::Origin;
 use super::peer::{ClientKey, Moment, Peer, SessionKey, WorkerKey};
 use super::pending::Direction;
 use super::report::{Reason, WorkerName};
-use super::settings::{Limits, MAX_PENDING_REQUESTS, MAX_SESSIONS};
+use super::settings::{Limits, MAX_PENDING_REQUESTS, MAX_SESSIONS, Pool};
 use super::tally::{Errors, Tally};
 use super::worker::{State, Worker};
 
@@ -58,8 +58,6 @@ pub struct ClientRow {
     pub origin: Rc<Origin>,
     /// What it has sent and got.
     pub account: Account,
-    /// How long it has been there.
-    pub age: Duration,
     /// `open`, `half_closed` or `closing`.
     pub state: &'static str,
     /// Requests, sessions and bytes.
@@ -69,9 +67,7 @@ pub struct ClientRow {
 /// A worker.
 #[derive(Clone, Copy, Debug)]
 pub struct WorkerRow {
-    /// Index of its pool.
-    pub pool: usize,
-    /// What people call it.
+    /// What people call it, and its pool.
     pub name: WorkerName,
     /// Its process; 0 before it runs.
     pub pid: u32,
@@ -124,12 +120,8 @@ pub struct RequestRow {
 /// A pool.
 #[derive(Clone, Debug)]
 pub struct PoolRow<'a> {
-    /// Its `id`.
-    pub id: &'a str,
-    /// Workers that it wants to have, and may have.
-    pub instances: usize,
-    /// Workers that it may have.
-    pub max_instances: usize,
+    /// What the configuration says of it.
+    pub settings: &'a Pool,
     /// Slots that wait until the next worker is started.
     pub waiting: usize,
     /// Slots that were given up.
@@ -190,7 +182,6 @@ impl Bus {
             listener: client.identity.listener,
             origin: Rc::clone(&client.identity.origin),
             account: client.account(self.lasted(now, client.identity.opened)),
-            age: self.lasted(now, client.identity.opened),
             state: match client.phase {
                 Phase::Open => "open",
                 Phase::HalfClosed => "half_closed",
@@ -222,7 +213,6 @@ impl Bus {
     pub fn worker_row(&self, now: Moment, slot: usize) -> Option<WorkerRow> {
         let (_, worker) = self.workers.at(slot)?;
         Some(WorkerRow {
-            pool: worker.pool,
             name: worker.name,
             pid: worker.process.pid,
             state: worker.process.state(),
@@ -301,9 +291,7 @@ impl Bus {
     pub fn pool_row(&self, pool: usize) -> Option<PoolRow<'_>> {
         let (settings, here) = (self.settings.pools.get(pool)?, self.supervisor.pools.get(pool)?);
         Some(PoolRow {
-            id: &settings.id,
-            instances: settings.instances,
-            max_instances: settings.max_instances,
+            settings,
             waiting: here.slots.iter().filter(|slot| !slot.restarts.given_up && slot.worker.is_none()).count(),
             given_up: here.slots.iter().filter(|slot| slot.restarts.given_up).count(),
             tally: &here.tally,

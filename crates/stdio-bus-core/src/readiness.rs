@@ -141,7 +141,7 @@ impl Bus {
         }
         let is_coming = workers().next().is_some();
         if settings.assignment == Assignment::Dedicated {
-            if !is_coming && here.is_full() {
+            if !is_coming && self.is_full(pool) {
                 return Err(format!("all {} workers of pool \"{id}\" are in use", settings.max_instances));
             }
             // The next spare is on its way, and the others show that it will come.

@@ -146,7 +146,8 @@ impl Trace {
                 hash.number(report.suppressed);
                 if let Some(account) = &report.account {
                     hash.number(account.lasted.as_nanos() as u64);
-                    let lines = [account.lines_in, account.bytes_in, account.lines_out, account.bytes_out];
+                    let traffic = account.traffic;
+                    let lines = [traffic.lines_in, traffic.bytes_in, traffic.lines_out, traffic.bytes_out];
                     for number in lines.into_iter().chain([account.answered, account.failed]) {
                         hash.number(number);
                     }

@@ -170,7 +170,7 @@ pub(super) const FIGURES: &[Figure] = figures! {
         "Workers that a pool wants to have: there, waiting for their restart, or given up.";
         Many |out, it, at| {
             let pool = it.pool(at);
-            let there = pool.instances - pool.waiting - pool.given_up;
+            let there = pool.settings.instances - pool.waiting - pool.given_up;
             for (state, count) in [("filled", there), ("waiting", pool.waiting), ("given_up", pool.given_up)] {
                 out.labelled(&[("state", state)], count as f64);
             }

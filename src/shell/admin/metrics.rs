@@ -55,7 +55,7 @@ impl Metrics {
 
     fn gather_workers(&mut self, view: &View<'_>, slots: std::ops::Range<usize>) {
         for row in slots.filter_map(|slot| view.bus.worker_row(view.now, slot)) {
-            let pool = &mut self.gathered.pools[row.pool];
+            let pool = &mut self.gathered.pools[row.name.pool];
             pool.states[row.state as usize] += 1;
             pool.queued += row.link.queued;
             if let Some((_, paused)) = row.link.waits {

@@ -200,15 +200,15 @@ fn client(view: &View<'_>, slot: usize) -> Option<Value> {
         "unique_id": client.origin.names.unique_id,
         "listener": place(view, client.listener),
         "state": client.state,
-        "age_seconds": seconds(client.age),
+        "age_seconds": seconds(client.account.lasted),
         "idle_seconds": seconds(client.link.idle),
         "pending": client.link.asked,
         "to_answer": client.link.to_answer,
         "sessions": client.link.sessions,
-        "lines_in": client.account.lines_in,
-        "bytes_in": client.account.bytes_in,
-        "lines_out": client.account.lines_out,
-        "bytes_out": client.account.bytes_out,
+        "lines_in": client.account.traffic.lines_in,
+        "bytes_in": client.account.traffic.bytes_in,
+        "lines_out": client.account.traffic.lines_out,
+        "bytes_out": client.account.traffic.bytes_out,
         "answered": client.account.answered,
         "failed": client.account.failed,
     });
@@ -221,7 +221,7 @@ fn worker(view: &View<'_>, slot: usize) -> Option<Value> {
     let mut row = json!({
         "worker": worker_name(view, worker.name),
         "incarnation": worker.name.incarnation,
-        "pool": view.pools.get(worker.pool).map(|pool| &pool.core.id),
+        "pool": view.pools.get(worker.name.pool).map(|pool| &pool.core.id),
         "pid": worker.pid,
         "state": STATES[worker.state as usize],
         "age_seconds": seconds(worker.age),
@@ -265,9 +265,9 @@ fn pool(view: &View<'_>, at: usize) -> Option<Value> {
         class.map(|(bound, _)| bound.as_secs_f64())
     };
     let mut row = json!({
-        "pool": pool.id,
-        "instances": pool.instances,
-        "max_instances": pool.max_instances,
+        "pool": pool.settings.id,
+        "instances": pool.settings.instances,
+        "max_instances": pool.settings.max_instances,
         "waiting": pool.waiting,
         "given_up": pool.given_up,
         "requests": requests,

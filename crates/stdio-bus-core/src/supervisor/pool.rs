@@ -33,8 +33,6 @@ pub(crate) struct WorkerSlot {
 pub(crate) struct Pool {
     /// One for each instance; in a dedicated pool, one for each warm spare.
     pub slots: Vec<WorkerSlot>,
-    /// The places of its workers, in slots or not, which their names end with: `true` where one lives.
-    places: Vec<bool>,
     /// When the next spare is started after workers that ended soon after a client had taken them.
     restarts: Restarts,
     /// One of its workers has given out the name of a session.
@@ -50,7 +48,6 @@ impl Pool {
     pub(crate) fn new(pool: &settings::Pool) -> Self {
         Self {
             slots: (0..pool.instances).map(|_| WorkerSlot::default()).collect(),
-            places: vec![false; pool.max_instances],
             restarts: Restarts::default(),
             issues_names: false,
             told_of_doubles: false,
@@ -63,18 +60,6 @@ impl Pool {
         worker.owner.is_none() && (worker.may_give_out_a_name() || self.issues_names)
     }
 
-    /// Whether it has `max_instances` workers.
-    pub(crate) fn is_full(&self) -> bool {
-        self.places.iter().all(|taken| *taken)
-    }
-
-    /// The place that a worker in this slot gets its name from: that of the slot, so that the name stays the same over
-    /// a restart, or the first free one if a client has taken the last worker of the slot along.
-    fn free_place(&self, slot: Option<usize>) -> Option<usize> {
-        let own = slot.filter(|slot| self.places.get(*slot) == Some(&false));
-        own.or_else(|| self.places.iter().position(|taken| !taken))
-    }
-
     /// Whether no worker is started for now, since one worker that a client had taken has failed.
     pub(super) fn rests_for_the_first_time(&self, now: Moment) -> bool {
         self.restarts.is_in_first_backoff() && self.rests_until(now).is_some()
@@ -84,35 +69,38 @@ impl Pool {
     pub(crate) fn rests_until(&self, now: Moment) -> Option<Moment> {
         self.restarts.due.filter(|until| *until > now)
     }
-
-    /// Whether a worker may be started for a client. A pool whose workers do not stay is not started over and over by
-    /// clients that ask for one.
-    pub(super) fn may_grow(&self, now: Moment) -> bool {
-        let is_failing = self.slots.iter().any(|slot| slot.restarts.is_failing());
-        !self.is_full() && !is_failing && self.rests_until(now).is_none()
-    }
-}
-
-/// How many workers a pool has.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PoolHealth {
-    /// Workers that run.
-    pub running: usize,
-    /// Slots whose worker does not run: there is none, or it is being started or stopped.
-    pub missing: usize,
 }
 
 impl Bus {
-    /// How many workers each pool has, in the order of the configuration.
-    pub fn health(&self) -> Vec<PoolHealth> {
-        let mut pools: Vec<PoolHealth> =
-            self.supervisor.pools.iter().map(|pool| PoolHealth { running: 0, missing: pool.slots.len() }).collect();
-        for (_, worker) in self.workers.iter().filter(|(_, worker)| worker.process.state() == State::Running) {
-            let pool = &mut pools[worker.pool];
-            pool.running += 1;
-            pool.missing -= usize::from(worker.slot.is_some());
+    /// How many workers run, and how many there are with those that are missing from their slots.
+    pub fn staffing(&self) -> (usize, usize) {
+        let running = || self.workers.iter().filter(|(_, worker)| worker.process.state() == State::Running);
+        let slots: usize = self.supervisor.pools.iter().map(|pool| pool.slots.len()).sum();
+        (running().count(), slots + running().filter(|(_, worker)| worker.slot.is_none()).count())
+    }
+
+    /// Whether a pool has `max_instances` workers.
+    pub(crate) fn is_full(&self, pool: usize) -> bool {
+        let workers = self.workers.iter().filter(|(_, worker)| worker.pool == pool).count();
+        workers >= self.settings.pools[pool].max_instances
+    }
+
+    /// The place that a worker in this slot gets its name from: that of the slot, so that the name stays the same over
+    /// a restart, or the first free one if a client has taken the last worker of the slot along.
+    fn free_place(&self, pool: usize, slot: Option<usize>) -> Option<usize> {
+        let mut taken = vec![false; self.settings.pools[pool].max_instances];
+        for (_, worker) in self.workers.iter().filter(|(_, worker)| worker.pool == pool) {
+            taken[worker.name.place] = true;
         }
-        pools
+        slot.filter(|slot| taken.get(*slot) == Some(&false)).or_else(|| taken.iter().position(|taken| !taken))
+    }
+
+    /// Whether a worker may be started for a client. A pool whose workers do not stay is not started over and over by
+    /// clients that ask for one.
+    pub(super) fn may_grow(&self, pool: usize) -> bool {
+        let here = &self.supervisor.pools[pool];
+        let is_failing = here.slots.iter().any(|slot| slot.restarts.is_failing());
+        !is_failing && here.rests_until(self.now).is_none() && !self.is_full(pool)
     }
 
     /// Starts a worker in every slot that is empty and not waiting out its backoff. Spares of a dedicated pool come one
@@ -145,12 +133,11 @@ impl Bus {
     }
 
     fn start_worker(&mut self, pool: usize, slot: Option<usize>) -> Option<WorkerKey> {
-        let place = self.supervisor.pools[pool].free_place(slot)?;
+        let place = self.free_place(pool, slot)?;
         let name = WorkerName { pool, place, incarnation: self.supervisor.next_number };
         let timeout = self.settings.pools[pool].request_timeout;
         let worker = self.workers.insert(Worker::new(self.now, name, slot, timeout))?;
         self.supervisor.next_number += 1;
-        self.supervisor.pools[pool].places[place] = true;
         self.out.effects.push_back(Effect::Spawn { worker, name });
         Some(worker)
     }
@@ -165,8 +152,8 @@ impl Bus {
                 }
                 spare
             }
-            None if !self.supervisor.pools[pool].may_grow(self.now) => return None,
-            None => self.start_worker(pool, None)?,
+            None if self.may_grow(pool) => self.start_worker(pool, None)?,
+            None => return None,
         };
         let taken = self.workers.get_mut(worker)?;
         taken.owner = Some(client);
@@ -230,7 +217,6 @@ impl Bus {
     /// A worker has left its pool: its slot, if it has one, is filled again, now or after its backoff.
     pub(super) fn leave_pool(&mut self, worker: &Worker) {
         let pool = &mut self.supervisor.pools[worker.pool];
-        pool.places[worker.name.place] = false;
         if let Some(slot) = worker.slot {
             pool.slots[slot].worker = None;
             if worker.process.is_unwanted || self.shutdown.stops_workers() {
@@ -261,11 +247,6 @@ impl Bus {
     /// Panics if slots, workers and what is known of them disagree.
     pub(crate) fn check_pools(&self) {
         for (index, pool) in self.supervisor.pools.iter().enumerate() {
-            let mut places = vec![false; self.settings.pools[index].max_instances];
-            for (_, worker) in self.workers.iter().filter(|(_, worker)| worker.pool == index) {
-                assert!(!core::mem::replace(&mut places[worker.name.place], true), "no two workers have one name");
-            }
-            assert_eq!(pool.places, places, "places are taken by workers that live");
             for (slot, here) in pool.slots.iter().enumerate() {
                 let Some(key) = here.worker else { continue };
                 let worker = self.workers.get(key).expect("a worker in a slot lives");

@@ -104,8 +104,9 @@ impl Bus {
             return false;
         }
         let hold = self.settings.limits.hold;
-        let for_turn = self.balancer.groups[group].assignment == Assignment::Dedicated
-            && (self.has_spare(group) || self.may_grow(group));
+        let may_grow = || self.balancer.groups[group].pools().next().is_some_and(|pool| self.may_grow(pool));
+        let for_turn =
+            self.balancer.groups[group].assignment == Assignment::Dedicated && (self.has_spare(group) || may_grow());
         let until = if for_turn {
             now.after(LONGEST_WAIT)
         } else if hold.is_zero() || !self.expects_worker(group) {
@@ -120,10 +121,6 @@ impl Bus {
             self.close_gate(client.into(), Hold::Worker);
         }
         until > now
-    }
-
-    fn may_grow(&self, group: usize) -> bool {
-        self.balancer.groups[group].pools().next().is_some_and(|pool| self.supervisor.pools[pool].may_grow(self.now))
     }
 
     /// Whether the next worker of a group, which has none that takes messages, comes after the first backoff at the
@@ -141,8 +138,8 @@ impl Bus {
             }
         };
         let rests = |pool: usize| {
-            let pool = &self.supervisor.pools[pool];
-            group.assignment == Assignment::Dedicated && !pool.is_full() && pool.rests_for_the_first_time(self.now)
+            let rests = self.supervisor.pools[pool].rests_for_the_first_time(self.now);
+            group.assignment == Assignment::Dedicated && rests && !self.is_full(pool)
         };
         group.slots().iter().any(is_coming) || group.pools().any(rests)
     }

@@ -1,6 +1,6 @@
 //! Clients that come, half-close, leave and break (spec 4.1.2, 4.3, 7.2; decisions 9 to 11).
 
-use super::super::account::Account;
+use super::super::account::{Account, Traffic};
 use super::*;
 
 #[test]
@@ -290,10 +290,15 @@ fn a_client_is_told_when_it_comes_and_when_it_goes_with_what_it_has_come_to() {
     let bytes_in = asked.iter().chain([&refused, &note]).map(|line| line.len() as u64 + 1).sum();
     let expected = Account {
         lasted: milliseconds(1500),
-        lines_in: 5,
-        bytes_in,
-        lines_out: 3,
-        bytes_out: heard as u64,
+        traffic: Traffic {
+            lines_in: 5,
+            bytes_in,
+            lines_out: 3,
+            bytes_out: heard as u64,
+            asked: 3,
+            given_up: 1,
+            refused: 1,
+        },
         answered: 2,
         failed: 2,
         why: Some("client_broken"),

@@ -15,11 +15,11 @@ fn a_client_and_a_worker_are_shown_with_what_hangs_on_them() {
     bench.write(client, r#"{"id":"a","method":"m","sessionId":"s"}"#);
     bench.pass(seconds(1));
     let row = bench.bus.client_row(bench.now, 0).expect("it is there");
-    assert_eq!((row.number, row.listener, row.state, row.age), (0, 0, "open", seconds(3)));
+    assert_eq!((row.number, row.listener, row.state, row.account.lasted), (0, 0, "open", seconds(3)));
     assert_eq!((row.link.asked, row.link.sessions, row.link.queued, row.link.waits), (1, 1, 0, None));
     assert_eq!(row.link.idle, seconds(1));
     let row = bench.bus.worker_row(bench.now, 0).expect("it is there");
-    assert_eq!((row.pool, row.name, row.pid, row.state, row.owner), (0, FIRST, 100, State::Running, None));
+    assert_eq!((row.name.pool, row.name, row.pid, row.state, row.owner), (0, FIRST, 100, State::Running, None));
     assert_eq!((row.link.to_answer, row.link.sessions, row.link.queued), (1, 1, 40));
     assert!(bench.bus.client_row(bench.now, 1).is_none() && bench.bus.worker_row(bench.now, 7).is_none());
 }
@@ -75,7 +75,7 @@ fn nobody_has_been_idle_for_longer_than_it_has_been_there() {
     bench.pass(seconds(1));
     let (client, worker) = (bench.bus.client_row(bench.now, 0), bench.bus.worker_row(bench.now, 0));
     let (client, worker) = (client.expect("it is there"), worker.expect("it runs again"));
-    assert!(client.link.idle <= client.age, "{client:?}");
+    assert!(client.link.idle <= client.account.lasted, "{client:?}");
     assert!(worker.link.idle <= worker.age, "{worker:?}");
 }
 

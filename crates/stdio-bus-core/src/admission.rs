@@ -105,12 +105,11 @@ impl Sources {
             return;
         }
         for of in [None, Some(source)].map(|source| (listener, source)) {
-            let count = self.let_in(of.0, of.1).wrapping_add_signed(change);
-            if count == 0 {
-                self.let_in.remove(&of)
-            } else {
-                self.let_in.insert(of, count)
-            };
+            let count = self.let_in.entry(of).or_default();
+            *count = count.wrapping_add_signed(change);
+            if *count == 0 {
+                self.let_in.remove(&of);
+            }
         }
     }
 
@@ -222,18 +221,8 @@ impl Bus {
         Some(most.saturating_sub(self.admission.sources.let_in(listener, Some(source))))
     }
 
-    /// A connection asked for a WebSocket and was refused.
-    pub(super) fn on_not_upgraded(&mut self, place: Place, why: &str) {
-        self.report_stranger(Reason::HandshakeRefused, place, || format!("a WebSocket is refused: {why}"));
-    }
-
-    /// What had to begin with a PROXY header was closed.
-    pub(super) fn on_unintroduced(&mut self, place: Place, why: &str) {
-        self.report_stranger(Reason::ProxyHeader, place, || format!("a connection is closed: {why}"));
-    }
-
     /// Tells of a connection that has never been a client.
-    fn report_stranger(&mut self, reason: Reason, place: Place, text: impl FnOnce() -> String) {
+    pub(super) fn report_stranger(&mut self, reason: Reason, place: Place, text: impl FnOnce() -> String) {
         self.tell(reason, || Report { origin: Some(Rc::new(place.into())), ..Report::new(reason, text()) });
     }
 

@@ -115,11 +115,9 @@ impl Bus {
         let Some(client) = self.clients.get_mut(key) else { return };
         match client.phase {
             Phase::Open => {
-                let deadline = self.now.after(self.settings.limits.drain_timeout);
                 client.phase = Phase::HalfClosed;
-                client.closing.deadline = Some(deadline);
+                self.be_patient(key, self.settings.limits.drain_timeout);
                 self.judge_source(key);
-                self.wake_at(key.into(), deadline);
                 self.fail_requests_to_client(key);
                 self.finish_half_closed(key);
             }
@@ -144,11 +142,6 @@ impl Bus {
         if client.phase == Phase::HalfClosed && client.end.outstanding.is_empty() {
             self.close_client(key, Close::Flush, Reason::ClientClosed);
         }
-    }
-
-    /// It has said that it leaves, and looks at nothing that comes after that.
-    pub(super) fn on_client_left(&mut self, key: ClientKey) {
-        self.close_client(key, Close::Flush, Reason::ClientClosed);
     }
 
     /// It sends what is no text.
@@ -200,12 +193,8 @@ impl Bus {
         client.end.gate.close(Hold::Over);
         let why = *client.closing.why.get_or_insert(why);
         if how == Close::Flush {
-            let limits = &self.settings.limits;
-            let patience = if client.end.output.queued > 0 { limits.drain_timeout.max(LINGER) } else { LINGER };
-            let deadline = self.now.after(patience);
-            client.closing.deadline = Some(deadline);
             client.end.output.begin_flush();
-            self.wake_at(key.into(), deadline);
+            self.await_flushed(key);
         }
         if first {
             self.stop_waiting(Peer::Client(key));
@@ -330,19 +319,25 @@ impl Bus {
 
     /// Bytes have left for a client: sees whether a closing one has all of its own.
     pub(super) fn check_flushed(&mut self, key: ClientKey) {
-        let Some(client) = self.clients.get_mut(key) else { return };
-        if client.phase != Phase::Flushing {
-            return;
+        let Some(client) = self.clients.get_mut(key).filter(|client| client.phase == Phase::Flushing) else { return };
+        if client.end.output.queued == 0 || client.end.output.flush_goes_on() {
+            self.await_flushed(key);
         }
-        let queued = client.end.output.queued;
-        let patience = match queued {
-            // All is out. Now it has to close its own side.
-            0 => LINGER,
-            _ if client.end.output.flush_goes_on() => self.settings.limits.drain_timeout.max(LINGER),
-            _ => return,
-        };
+    }
+
+    /// Gives a closing client time to take the rest, and then to close its own side.
+    fn await_flushed(&mut self, key: ClientKey) {
+        let has_more = self.clients.get(key).is_some_and(|client| client.end.output.queued > 0);
+        let patience = if has_more { self.settings.limits.drain_timeout } else { LINGER };
+        self.be_patient(key, patience.max(LINGER));
+    }
+
+    /// What a client waits for, or is waited for, may last so long from now on.
+    fn be_patient(&mut self, key: ClientKey, patience: Duration) {
         let deadline = self.now.after(patience);
-        client.closing.deadline = Some(deadline);
+        if let Some(client) = self.clients.get_mut(key) {
+            client.closing.deadline = Some(deadline);
+        }
         self.wake_at(key.into(), deadline);
     }
 

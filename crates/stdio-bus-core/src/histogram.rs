@@ -1,51 +1,18 @@
 //! How long things took, counted in classes that a monitor can add up over time and over daemons.
-//!
-//! The bounds are 1, 2.5 and 5 times each power of ten. No two of them lie in one octave, so the class of a duration
-//! follows from its highest bit and one comparison.
 
 use core::time::Duration;
 
-/// Upper bounds of the classes in nanoseconds, each included: 10 µs to 1,000 s. Whatever is longer is in one class more.
+/// Upper bounds of the classes in nanoseconds, each included: 1, 2.5 and 5 times each power of ten from 10 µs to 1,000 s.
+/// Whatever is longer is in one class more.
 pub const BOUNDS: [u64; 25] = bounds();
 
 const fn bounds() -> [u64; 25] {
-    let mut bounds = [0; 25];
-    let (mut at, mut decade) = (0, 10_000);
+    let (mut bounds, mut at) = ([0; 25], 0);
     while at < bounds.len() {
-        bounds[at] = match at % 3 {
-            0 => decade,
-            1 => decade / 10 * 25,
-            _ => decade * 5,
-        };
-        if at % 3 == 2 {
-            decade *= 10;
-        }
+        bounds[at] = [10_000, 25_000, 50_000][at % 3] * 10_u64.pow(at as u32 / 3);
         at += 1;
     }
     bounds
-}
-
-/// For each octave how many bounds lie below it, and the one in it.
-const OCTAVES: [(u8, u64); 64] = octaves();
-
-const fn octaves() -> [(u8, u64); 64] {
-    let mut octaves = [(0, u64::MAX); 64];
-    let mut octave = 0;
-    while octave < 64 {
-        let mut at = 0;
-        while at < BOUNDS.len() {
-            let of_bound = BOUNDS[at].ilog2();
-            if of_bound < octave {
-                octaves[octave as usize].0 += 1;
-            } else if of_bound == octave {
-                assert!(octaves[octave as usize].1 == u64::MAX, "one bound in an octave");
-                octaves[octave as usize].1 = BOUNDS[at];
-            }
-            at += 1;
-        }
-        octave += 1;
-    }
-    octaves
 }
 
 /// Durations by class.
@@ -61,8 +28,7 @@ impl Histogram {
     #[inline]
     pub fn observe(&mut self, duration: Duration) {
         let nanoseconds = duration.as_nanos() as u64;
-        let (below, bound) = OCTAVES[(nanoseconds | 1).ilog2() as usize];
-        self.counts[usize::from(below) + usize::from(nanoseconds > bound)] += 1;
+        self.counts[BOUNDS.partition_point(|bound| *bound < nanoseconds)] += 1;
         self.sum += nanoseconds;
     }
 

@@ -80,7 +80,7 @@ use intake::{Flow, Intake, Progress, length_of_line};
 use out::Out;
 use peer::{ClientKey, ClientMark, Moment, Peer, RequestKey, WorkerKey, WorkerMark};
 use pending::Pending;
-use port::{Effect, Effects, Input};
+use port::{Close, Effect, Effects, Input};
 use readiness::Listeners;
 use report::{Reason, Report};
 use session::access::denies_methods;
@@ -197,10 +197,14 @@ impl Bus {
             Input::Unread { worker, bytes } => self.on_unread(worker, bytes),
             Input::Memory { used, held, waiting } => self.on_memory(used, &held, &waiting),
             Input::Refused { client, held } => self.on_memory_refused(client, &held),
-            Input::Unintroduced { place, why } => self.on_unintroduced(place, &why),
-            Input::NotUpgraded { place, why } => self.on_not_upgraded(place, &why),
+            Input::Unintroduced { place, why } => {
+                self.report_stranger(Reason::ProxyHeader, place, || format!("a connection is closed: {why}"));
+            }
+            Input::NotUpgraded { place, why } => {
+                self.report_stranger(Reason::HandshakeRefused, place, || format!("a WebSocket is refused: {why}"));
+            }
             Input::SendsNoMore { client } => self.on_sends_no_more(client),
-            Input::Left { client } => self.on_client_left(client),
+            Input::Left { client } => self.close_client(client, Close::Flush, Reason::ClientClosed),
             Input::BinaryIgnored { client } => self.on_binary_ignored(client),
             Input::Faulty { client, why, is_too_long } => self.on_client_faulty(client, &why, is_too_long),
             Input::Closed { client } => self.on_client_closed(client),

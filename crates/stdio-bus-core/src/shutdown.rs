@@ -131,13 +131,19 @@ impl Bus {
         if lame_duck.is_zero() {
             return self.begin_shutdown(why);
         }
-        self.shutdown.stage = Stage::LameDuck;
+        self.enter(Stage::LameDuck, self.now.after(lame_duck));
         self.report(Reason::Draining, None, || {
             format!("shutting down in {} s (lame_duck_sec): {why}; until then clients are taken", lame_duck.as_secs())
         });
-        let deadline = self.now.after(lame_duck);
+    }
+
+    /// The next stage, which lasts until `deadline` at most.
+    fn enter(&mut self, stage: Stage, deadline: Moment) {
+        self.shutdown.stage = stage;
         self.shutdown.deadline = Some(deadline);
-        self.timers.arm(Timer::Drain, deadline);
+        if deadline > self.now {
+            self.timers.arm(Timer::Drain, deadline);
+        }
     }
 
     /// Starts the shutdown proper, once.
@@ -147,7 +153,7 @@ impl Bus {
             return;
         }
         let quiesce = self.settings.limits.quiesce;
-        self.shutdown.stage = Stage::Quiescing;
+        self.enter(Stage::Quiescing, now.after(quiesce));
         self.shutdown.quiesces_from = now;
         self.stop_awaiting_workers();
         self.out.effects.push_back(Effect::StopAccept);
@@ -159,11 +165,6 @@ impl Bus {
             };
             format!("shutting down: {why}; {clients} clients are connected, {pending} requests are pending{patience}")
         });
-        let deadline = now.after(quiesce);
-        self.shutdown.deadline = Some(deadline);
-        if deadline > now {
-            self.timers.arm(Timer::Drain, deadline);
-        }
         self.advance_shutdown();
     }
 
@@ -198,10 +199,8 @@ impl Bus {
 
     fn terminate(&mut self) {
         let deadline = self.now.after(self.settings.limits.drain_timeout);
-        self.shutdown.stage = Stage::Terminating;
+        self.enter(Stage::Terminating, deadline);
         self.shutdown.ends = deadline;
-        self.shutdown.deadline = Some(deadline);
-        self.timers.arm(Timer::Drain, deadline);
         for client in self.clients.keys() {
             self.end_penalty(client);
         }
@@ -212,10 +211,7 @@ impl Bus {
     }
 
     fn kill(&mut self) {
-        let deadline = self.now.after(LAST_GRACE);
-        self.shutdown.stage = Stage::Killing;
-        self.shutdown.deadline = Some(deadline);
-        self.timers.arm(Timer::Drain, deadline);
+        self.enter(Stage::Killing, self.now.after(LAST_GRACE));
         self.kill_workers();
         self.advance_shutdown();
     }
@@ -225,11 +221,7 @@ impl Bus {
             true => self.shutdown.ends,
             false => self.shutdown.ends.max(self.now.after(LAST_GRACE)),
         };
-        self.shutdown.stage = Stage::Flushing;
-        self.shutdown.deadline = Some(deadline);
-        if deadline > self.now {
-            self.timers.arm(Timer::Drain, deadline);
-        }
+        self.enter(Stage::Flushing, deadline);
         self.close_clients();
         self.advance_shutdown();
     }

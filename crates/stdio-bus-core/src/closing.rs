@@ -8,18 +8,19 @@
 use alloc::format;
 use core::time::Duration;
 
-use ndjson_scan::{Line, Window};
+use ndjson_scan::Window;
 
+use super::Bus;
 use super::client::{Closing, Phase};
 use super::flow::gate::ReadGate;
 use super::flow::pace::Pace;
 use super::flow::penalty::Penalty;
-use super::message::{Kind, Refusal, kind};
+use super::intake::Scanned;
+use super::message::Refusal;
 use super::peer::{ClientKey, Moment, Peer};
 use super::port::{Close, Next, Received};
 use super::reply::Delivered;
 use super::report::Reason;
-use super::{Bus, Flow, Progress};
 
 /// A client that has sent nothing for so long is taken to have been read to the end.
 pub(super) const SILENCE: Duration = Duration::from_millis(100);
@@ -87,16 +88,10 @@ impl Bus {
             self.count_refused(key, consumed);
             return Received { consumed, next: if consumed < bytes { Next::Again } else { Next::Read } };
         }
-        let mut batch = core::mem::take(&mut self.intake.batch);
-        batch.clear();
-        let (outcome, unfinished) = client.end.find_lines(&mut self.intake.scanner, window, &mut batch);
+        self.intake.batch.clear();
+        let (outcome, unfinished) = client.end.find_lines(&mut self.intake.scanner, window, &mut self.intake.batch);
         let saves_memory = client.closing.saves_memory || is_short;
-        let mut progress = self.refuse_each(key, window, &batch);
-        if progress.flow == Flow::Next {
-            progress.flow = self.check_rest(key.into(), window, outcome, unfinished);
-        }
-        let mut received = self.keep_rest(key.into(), bytes, &batch, outcome, progress);
-        self.intake.batch = batch;
+        let mut received = self.route_lines(key.into(), window, Scanned { outcome, unfinished, lines: 0 });
         if received.next == Next::Read
             && saves_memory
             && received.consumed < bytes
@@ -109,36 +104,6 @@ impl Bus {
         }
         self.count_refused(key, received.consumed);
         received
-    }
-
-    fn refuse_each(&mut self, key: ClientKey, window: Window<'_>, batch: &[Line]) -> Progress {
-        let (mut flow, mut bytes, mut lines) = (Flow::Next, 0, 0);
-        for line in batch {
-            flow = self.refuse_one(key, window, line);
-            if flow != Flow::Next {
-                break;
-            }
-            self.out.stats.lines_from_clients += 1;
-            bytes = line.span.end as usize + 1;
-            lines += 1;
-        }
-        Progress { flow, bytes, lines }
-    }
-
-    fn refuse_one(&mut self, key: ClientKey, window: Window<'_>, line: &Line) -> Flow {
-        if line.span.len() > self.longest_line(key.into()) {
-            return self.line_too_long(key.into());
-        }
-        if line.has(Line::ID_INVALID) {
-            return self.invalid_id(key.into());
-        }
-        // What a worker has asked of it was answered when the close began.
-        if kind(line) == Kind::Response {
-            return self.client_response(key, window, line);
-        }
-        let refusal = self.clients.get(key).and_then(|client| client.closing.refusal.clone());
-        let Some(refusal) = refusal else { return Flow::Over };
-        self.refuse(key.into(), window, line, refusal)
     }
 
     /// So many bytes of a client were refused. One that goes on and on is heard no longer.

@@ -55,21 +55,21 @@ pub(super) enum Flow {
 }
 
 /// What the scanner has found, and how many of its lines have gone already.
-struct Scanned {
-    outcome: Outcome,
+pub(super) struct Scanned {
+    pub outcome: Outcome,
     /// Bytes behind the last whole line.
-    unfinished: usize,
-    lines: usize,
+    pub unfinished: usize,
+    pub lines: usize,
 }
 
 /// How far a batch of lines was dealt with.
 #[derive(Clone, Copy)]
-pub(super) struct Progress {
-    pub flow: Flow,
+struct Progress {
+    flow: Flow,
     /// Bytes of the lines that were dealt with.
-    pub bytes: usize,
+    bytes: usize,
     /// How many lines that are.
-    pub lines: usize,
+    lines: usize,
 }
 
 /// How long the line is that begins at `line`, as far as it has come.
@@ -201,7 +201,7 @@ impl Bus {
 
     /// Sends lines on their way, one after the other, until one of them has to wait or is the last of its sender. Those
     /// that have gone already are left out.
-    fn route_lines(&mut self, from: Peer, window: Window<'_>, scanned: Scanned) -> Received {
+    pub(super) fn route_lines(&mut self, from: Peer, window: Window<'_>, scanned: Scanned) -> Received {
         let batch = core::mem::take(&mut self.intake.batch);
         let limit = self.longest_line(from);
         let (mut flow, mut lines) = (Flow::Next, scanned.lines);
@@ -241,7 +241,7 @@ impl Bus {
 
     /// What becomes of the sender for what stands behind its whole lines: a line that is no message, or is too long.
     #[inline(always)]
-    pub(super) fn check_rest(&mut self, from: Peer, window: Window<'_>, outcome: Outcome, unfinished: usize) -> Flow {
+    fn check_rest(&mut self, from: Peer, window: Window<'_>, outcome: Outcome, unfinished: usize) -> Flow {
         let limit = self.longest_line(from);
         match outcome {
             // Read in pieces, it would have been too long before what is wrong with it was seen.
@@ -254,7 +254,7 @@ impl Bus {
 
     /// Remembers what is known of the bytes that were not dealt with, and says how to go on.
     #[inline(always)]
-    pub(super) fn keep_rest(
+    fn keep_rest(
         &mut self,
         from: Peer,
         bytes: usize,

@@ -76,7 +76,7 @@ use admission::Admission;
 use balancer::Balancer;
 use client::{Client, Phase};
 use endpoint::Endpoint;
-use intake::{Flow, Intake, Progress, length_of_line};
+use intake::{Flow, Intake, length_of_line};
 use out::Out;
 use peer::{ClientKey, ClientMark, Moment, Peer, RequestKey, WorkerKey, WorkerMark};
 use pending::Pending;

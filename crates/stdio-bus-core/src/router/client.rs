@@ -64,6 +64,9 @@ impl Bus {
     }
 
     fn client_message(&mut self, client: ClientKey, window: Window<'_>, line: &Line) -> Result<Flow, Refusal> {
+        if let Some(refusal) = self.clients.get(client).and_then(|client| client.closing.refusal.clone()) {
+            return Err(refusal);
+        }
         // What belongs to a pending request may still pass: its cancellation, notifications of its session.
         if self.shutdown.refuses_requests() && (self.shutdown.stops_workers() || kind(line) == Kind::Request) {
             return Err(Refusal(Reason::ShuttingDown, "the daemon is shutting down".into()));

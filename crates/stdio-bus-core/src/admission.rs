@@ -2,7 +2,7 @@
 //! all together and from one source. One too many is told why and closed, and does not count itself. One that may not
 //! come in is closed without a word, and has never been a client.
 
-use alloc::collections::{BTreeMap, btree_map};
+use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::rc::Rc;
 use alloc::string::String;
@@ -56,7 +56,6 @@ pub(super) struct Admission {
 /// The connections that there are, counted as they come and go.
 pub(super) struct Sources {
     table: Table<Uses>,
-    known: BTreeMap<Source, UseKey>,
     /// Those that were let in: of each listener, and of each listener from each source.
     let_in: BTreeMap<(usize, Option<Source>), usize>,
     /// Those that are only there to be told that there is no room.
@@ -66,21 +65,16 @@ pub(super) struct Sources {
 
 impl Default for Sources {
     fn default() -> Self {
-        let (known, let_in) = (BTreeMap::new(), BTreeMap::new());
-        Self { table: Table::new(MAX_CONNECTIONS), known, let_in, turned_away: 0, turns: 0 }
+        Self { table: Table::new(MAX_CONNECTIONS), let_in: BTreeMap::new(), turned_away: 0, turns: 0 }
     }
 }
 
 impl Sources {
     /// One more connection of `source` through a listener.
     pub(super) fn enter(&mut self, listener: usize, source: Source, turned_away: bool) -> Option<UseKey> {
-        let key = match self.known.entry(source) {
-            btree_map::Entry::Occupied(known) => *known.get(),
-            btree_map::Entry::Vacant(new) => {
-                let turn = self.turns.saturating_sub(1);
-                *new.insert(self.table.insert(Uses { source, connections: 0, turn })?)
-            }
-        };
+        let known = self.table.iter().find(|(_, uses)| uses.source == source).map(|(key, _)| key);
+        let turn = self.turns.saturating_sub(1);
+        let key = known.or_else(|| self.table.insert(Uses { source, connections: 0, turn }))?;
         self.uses(key).connections += 1;
         self.count_client(listener, source, turned_away, 1);
         Some(key)
@@ -93,7 +87,6 @@ impl Sources {
         let (source, is_last) = (uses.source, uses.connections == 0);
         if is_last {
             self.table.remove(key);
-            self.known.remove(&source);
         }
         self.count_client(listener, source, turned_away, -1);
     }
@@ -272,7 +265,7 @@ impl Bus {
             );
         }
         let counts = |sources: &Sources| {
-            let connections = sources.known.iter().map(|(source, key)| (*source, sources.count(*key)));
+            let connections = sources.table.iter().map(|(_, uses)| (uses.source, uses.connections));
             (connections.collect::<BTreeMap<_, _>>(), sources.let_in.clone(), sources.turned_away)
         };
         assert_eq!(counts(&counted), counts(&self.admission.sources), "every connection is counted");

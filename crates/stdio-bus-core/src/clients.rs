@@ -374,14 +374,6 @@ impl Bus {
         self.advance_shutdown();
     }
 
-    /// A half-closed client has waited long enough. It gets errors for answers, and is closed with the last one.
-    fn fail_requests_of_client(&mut self, key: ClientKey) {
-        for request in self.asked_by(key.into()) {
-            let text = "the answer did not come within drain_timeout_sec after the end of the client's input";
-            self.fail_request(request, Reason::Timeout, text);
-        }
-    }
-
     /// Closes a client whose time is up.
     pub(super) fn tick_client(&mut self, key: ClientKey) {
         let now = self.now;
@@ -406,7 +398,11 @@ impl Bus {
             self.close_client(key, Close::Now, Reason::ClientStalled);
         } else if deadline.is_some_and(|at| at <= now) && phase != Phase::Refusing {
             if phase == Phase::HalfClosed {
-                self.fail_requests_of_client(key);
+                // It gets errors for answers, and is closed with the last one.
+                for request in self.asked_by(key.into()) {
+                    let text = "the answer did not come within drain_timeout_sec after the end of the client's input";
+                    self.fail_request(request, Reason::Timeout, text);
+                }
             } else {
                 if queued > 0 {
                     self.report(Reason::ClientOverdue, Some(Peer::Client(key)), || {

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use ndjson_scan::{Line, Window};
 
 use super::id::{Id, View};
-use super::message::{Cancel, Refusal, print_of};
+use super::message::{Cancel, Edit, Refusal, print_of};
 use super::peer::{Peer, RequestKey, Text, WorkerKey};
 use super::pending::{Direction, NewRequest, Request, Wire};
 use super::reply::Delivered;
@@ -149,7 +149,7 @@ impl Bus {
             let outcome = if is_error { Outcome::Error } else { Outcome::Answered };
             self.supervisor.pools[worker.pool].tally.answered(outcome, self.gaps.lasted(self.now, since));
         }
-        self.forward_with_id(to, line, replaced);
+        self.forward(to, line, &mut [replaced.map(|with| Edit { at: line.id, with }), None, None]);
     }
 
     /// Forgets a request whose answer nobody wants, though it may still come. Some cancelled requests have to be

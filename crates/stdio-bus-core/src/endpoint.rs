@@ -1,7 +1,6 @@
 //! What a client connection and a worker's pipes have in common: the line they are in the middle of, what is queued
 //! for them, and the requests and sessions that hang on them.
 use alloc::vec::Vec;
-use core::time::Duration;
 
 use ndjson_scan::{Line, Outcome, Partial, Scanner, Window};
 
@@ -86,11 +85,6 @@ pub(super) struct Unanswered {
 }
 
 impl Endpoint {
-    /// It waits for no output any more. Gives how long it has waited, if it did.
-    pub(super) fn go_on(&mut self, now: Moment) -> Duration {
-        self.blocked_on.take().map(|(_, since)| now.since(since)).unwrap_or_default()
-    }
-
     /// The peer whose output it waits for.
     pub(super) fn blocker(&self) -> Option<Peer> {
         self.blocked_on.map(|(peer, _)| peer)

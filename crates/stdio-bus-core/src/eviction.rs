@@ -366,12 +366,10 @@ impl Bus {
 
     fn hold_back(&mut self, key: ClientKey, held_back: bool) {
         let Some(client) = self.clients.get(key).filter(|client| client.phase == Phase::Open) else { return };
-        if client.end.gate.has(Hold::Memory) == held_back {
-            return;
-        }
-        match held_back {
-            true => self.close_gate(key.into(), Hold::Memory),
-            false => self.open_gate(key.into(), Hold::Memory),
+        match (client.end.gate.has(Hold::Memory), held_back) {
+            (false, true) => self.close_gate(key.into(), Hold::Memory),
+            (true, false) => self.open_gate(key.into(), Hold::Memory),
+            _ => {}
         }
     }
 }

@@ -10,7 +10,7 @@ use super::account::Account;
 use super::client::{Client, Phase};
 use super::endpoint::Endpoint;
 use super::origin::Origin;
-use super::peer::{ClientKey, Moment, Peer, SessionKey, WorkerKey};
+use super::peer::{ClientKey, Moment, Peer, WorkerKey};
 use super::pending::Direction;
 use super::report::{Reason, WorkerName};
 use super::settings::{Limits, MAX_PENDING_REQUESTS, MAX_SESSIONS, Pool};
@@ -222,14 +222,10 @@ impl Bus {
             unread: if worker.end.unanswered.count == 0 { 0 } else { worker.window.backlog() },
             link: Link {
                 // Names that are held are nobody's session.
-                sessions: worker.end.sessions.iter().filter(|session| self.is_owned(*session)).count(),
+                sessions: worker.end.sessions.iter().filter_map(|session| self.sessions.get(session)?.client).count(),
                 ..self.link(now, &worker.end, worker.process.started)
             },
         })
-    }
-
-    fn is_owned(&self, session: SessionKey) -> bool {
-        self.sessions.get(session).is_some_and(|session| session.client.is_some())
     }
 
     fn link(&self, now: Moment, end: &Endpoint, since: Moment) -> Link {

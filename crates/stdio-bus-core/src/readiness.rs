@@ -57,14 +57,6 @@ pub(super) struct ListenerState {
 }
 
 impl Readiness {
-    fn of(stage: Stage, serves: Result<(), String>) -> Self {
-        match serves {
-            _ if stage != Stage::Running => Self::Draining,
-            Ok(()) => Self::Ready,
-            Err(why) => Self::NotReady(why),
-        }
-    }
-
     /// Whether new clients are served.
     pub fn is_ready(&self) -> bool {
         *self == Self::Ready
@@ -74,9 +66,7 @@ impl Readiness {
 impl Bus {
     /// Whether every listener is ready.
     pub fn readiness(&self) -> Readiness {
-        let listeners = 0..self.settings.listeners.len();
-        let serve = self.has_slots().and_then(|()| listeners.into_iter().try_for_each(|at| self.listener_serves(at)));
-        Readiness::of(self.stage(), serve)
+        self.readiness_if(|| (0..self.settings.listeners.len()).try_for_each(|listener| self.listener_serves(listener)))
     }
 
     /// Whether the start is over: no pool is waited for any more, since a worker of it has spoken or lasted, or has failed,
@@ -97,23 +87,25 @@ impl Bus {
     /// Whether the listener with this index is ready; none if there is no such listener.
     pub fn listener_readiness(&self, listener: usize) -> Option<Readiness> {
         self.settings.listeners.get(listener)?;
-        let serves = self.has_slots().and_then(|()| self.listener_serves(listener));
-        Some(Readiness::of(self.stage(), serves))
+        Some(self.readiness_if(|| self.listener_serves(listener)))
     }
 
     /// Whether a message of a new client that names the pool with this index is taken; none if there is no such pool.
     pub fn pool_readiness(&self, pool: usize) -> Option<Readiness> {
         self.settings.pools.get(pool)?;
-        Some(Readiness::of(self.stage(), self.has_slots().and_then(|()| self.pool_serves(pool))))
+        Some(self.readiness_if(|| self.pool_serves(pool)))
     }
 
-    fn has_slots(&self) -> Result<(), String> {
+    fn readiness_if(&self, serves: impl FnOnce() -> Result<(), String>) -> Readiness {
         // The one client of stdio has its slot.
         let all_are_stdio = self.settings.listeners.iter().all(|listener| listener.stdio);
-        if self.clients.is_full() && !all_are_stdio {
-            return Err(format!("all {} connections are in use", self.clients.capacity()));
+        if self.stage() != Stage::Running {
+            Readiness::Draining
+        } else if self.clients.is_full() && !all_are_stdio {
+            Readiness::NotReady(format!("all {} connections are in use", self.clients.capacity()))
+        } else {
+            serves().map_or_else(Readiness::NotReady, |()| Readiness::Ready)
         }
-        Ok(())
     }
 
     fn listener_serves(&self, listener: usize) -> Result<(), String> {
@@ -180,16 +172,13 @@ impl Bus {
             // Before its first worker runs that is the ordinary course.
             let is_news = door.has_opened;
             door.has_opened |= runs;
-            self.out.effects.push_back(match runs {
-                true => Effect::OpenListener { listener },
-                false => Effect::CloseListener { listener },
-            });
-            let reason = if runs { Reason::ListenerOpened } else { Reason::ListenerClosed };
+            let (effect, reason, what) = match runs {
+                true => (Effect::OpenListener { listener }, Reason::ListenerOpened, "open: a worker"),
+                false => (Effect::CloseListener { listener }, Reason::ListenerClosed, "closed: no worker"),
+            };
+            self.out.effects.push_back(effect);
             self.tell(reason, || {
-                let text = match runs {
-                    true => format!("listener {listener} is open: a worker of its pools is running"),
-                    false => format!("listener {listener} is closed: no worker of its pools is running"),
-                };
+                let text = format!("listener {listener} is {what} of its pools is running");
                 let report = Report::new(reason, text);
                 if is_news { report } else { report.at(Level::Debug) }
             });

@@ -206,7 +206,9 @@ impl Bus {
         }
         let left = self.workers.len();
         self.report(Reason::Draining, None, || format!("{left} workers are told to stop"));
-        self.stop_workers();
+        for worker in self.workers.keys() {
+            self.stop_worker(worker);
+        }
         self.advance_shutdown();
     }
 

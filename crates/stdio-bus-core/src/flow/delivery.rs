@@ -3,13 +3,14 @@
 //!
 //! Invariant: a peer waits for one output at a time, and is in the list of that output once.
 use alloc::format;
+use alloc::vec::Vec;
 
-use ndjson_scan::{Line, Span};
+use ndjson_scan::Line;
 
 use super::gate::Hold;
 use crate::Bus;
 use crate::message::{Edit, Edits};
-use crate::peer::{ClientKey, Peer, Text, WorkerKey};
+use crate::peer::{ClientKey, Peer, PeerBits, WorkerKey};
 use crate::port::{Close, Effect};
 use crate::report::Reason;
 
@@ -141,7 +142,7 @@ impl Bus {
     pub(crate) fn go_on(&mut self, peer: Peer) {
         let now = self.now;
         let Some(end) = self.endpoint(peer) else { return };
-        let waited = end.go_on(now);
+        let waited = end.blocked_on.take().map(|(_, since)| now.since(since)).unwrap_or_default();
         match peer {
             Peer::Client(_) => self.out.stats.clients_paused += waited,
             Peer::Worker(_) => self.out.stats.workers_paused += waited,
@@ -149,40 +150,21 @@ impl Bus {
         self.open_gate(peer, Hold::Output);
     }
 
-    /// Queues a line with its newline as it is.
-    pub(crate) fn forward_as_it_is(&mut self, to: Peer, line: &Line) {
-        let bytes = self.copy(to, Span { start: line.span.start, end: line.span.end + 1 });
-        self.count_queued(to, bytes);
-    }
-
-    /// Queues a line with its newline, with another id if one is given.
-    pub(crate) fn forward_with_id(&mut self, to: Peer, line: &Line, id: Option<Text>) {
-        match id {
-            None => self.forward_as_it_is(to, line),
-            Some(with) => self.forward(to, line, &mut [Some(Edit { at: line.id, with }), None, None]),
-        }
-    }
-
     /// Queues a line with its newline, with the given pieces replaced.
     pub(crate) fn forward(&mut self, to: Peer, line: &Line, edits: &mut Edits) {
-        let mut from = line.span.start;
-        let mut bytes = 0;
+        let (mut from, end) = (line.span.start, line.span.end + 1);
+        let mut bytes = (end - from) as usize;
         if edits[1].is_some() || edits[2].is_some() {
             edits.sort_by_key(|edit| edit.as_ref().map_or(u32::MAX, |edit| edit.at.start));
         }
-        for edit in edits.iter().flatten() {
-            bytes += self.copy(to, Span { start: from, end: edit.at.start });
-            bytes += edit.with.as_bytes().len();
-            self.out.effects.push_back(Effect::Insert { to, text: edit.with.clone() });
-            from = edit.at.end;
+        for Edit { at, with } in edits.iter().flatten() {
+            self.out.copy(to, from, at.start);
+            self.out.effects.push_back(Effect::Insert { to, text: with.clone() });
+            bytes = bytes - at.len() + with.as_bytes().len();
+            from = at.end;
         }
-        bytes += self.copy(to, Span { start: from, end: line.span.end + 1 });
+        self.out.copy(to, from, end);
         self.count_queued(to, bytes);
-    }
-
-    fn copy(&mut self, to: Peer, span: Span) -> usize {
-        self.out.copy(to, span.start, span.end);
-        span.len()
     }
 
     /// A line of so many bytes was queued.
@@ -266,23 +248,19 @@ impl Bus {
 
     /// Panics if those who wait and those they wait for disagree.
     pub(crate) fn check_waiting(&self) {
-        let clients = self.clients.iter().map(|(key, client)| (Peer::Client(key), &client.end));
-        let workers = self.workers.iter().map(|(key, worker)| (Peer::Worker(key), &worker.end));
-        for (peer, end) in clients.chain(workers) {
-            let in_turns = matches!(peer, Peer::Worker(worker) if self.takes_turns(worker));
-            assert!(
-                end.output.is_full() || in_turns || end.output.waiters.is_empty(),
-                "{peer:?} lets others wait for nothing"
-            );
-            for waiter in &end.output.waiters {
-                let waiter = self.peer_end(*waiter).expect("a waiter is alive");
-                assert_eq!(waiter.blocker(), Some(peer));
-            }
+        let clients = self.clients.iter().map(|(key, client)| (Peer::Client(key), &client.end, false));
+        let workers = self.workers.iter().map(|(key, it)| (Peer::Worker(key), &it.end, it.turns_due.is_some()));
+        let (mut waiters, mut waiting) = (Vec::new(), Vec::new());
+        for (peer, end, in_turns) in clients.chain(workers) {
+            let may_let_wait = end.output.is_full() || in_turns || end.output.waiters.is_empty();
+            assert!(may_let_wait, "{peer:?} lets others wait for nothing");
             assert!(end.blocked_on.is_none() || end.gate.has(Hold::Output), "{peer:?} is read and waits");
-            if let Some(blocker) = end.blocker() {
-                let blocker = self.peer_end(blocker).expect("a blocker is alive");
-                assert_eq!(blocker.output.waiters.iter().filter(|waiter| **waiter == peer).count(), 1);
-            }
+            let pair = |blocker, waiter| [blocker, waiter].map(|peer| PeerBits::from(peer).get());
+            waiters.extend(end.output.waiters.iter().map(|waiter| pair(peer, *waiter)));
+            waiting.extend(end.blocker().map(|blocker| pair(blocker, peer)));
         }
+        waiters.sort_unstable();
+        waiting.sort_unstable();
+        assert_eq!(waiters, waiting, "who waits is listed where it waits, once");
     }
 }

@@ -86,11 +86,6 @@ impl Bus {
         self.probe(key);
     }
 
-    /// Whether clients take turns before a worker.
-    pub(crate) fn takes_turns(&self, key: WorkerKey) -> bool {
-        self.workers.get(key).is_some_and(|worker| worker.turns_due.is_some())
-    }
-
     /// Looks after a worker before which clients take turns.
     pub(crate) fn tick_turns(&mut self, key: WorkerKey) {
         let now = self.now;

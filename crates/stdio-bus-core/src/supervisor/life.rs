@@ -289,13 +289,6 @@ impl Bus {
         self.wake_at(key.into(), at);
     }
 
-    /// Tells every worker to stop.
-    pub(crate) fn stop_workers(&mut self) {
-        for key in self.workers.keys() {
-            self.stop_worker(key);
-        }
-    }
-
     /// Kills every worker that is left.
     pub(crate) fn kill_workers(&mut self) {
         for key in self.workers.keys() {

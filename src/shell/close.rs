@@ -57,7 +57,7 @@ impl<I: Io> Reactor<I> {
             && connection.incoming.is_paused
             && connection.incoming.is_half_closed()
         {
-            self.tell(self.clock.now(), Input::SendsNoMore { client });
+            self.tell(self.clock.now(), Input::SendsNoMore(client));
         }
     }
 
@@ -181,7 +181,7 @@ impl<I: Io> Reactor<I> {
             && self.connections.release_client(client, slot)
         {
             self.notify.changed();
-            self.tell(self.clock.now(), Input::Closed { client });
+            self.tell(self.clock.now(), Input::Closed(client));
         }
         true
     }

@@ -30,13 +30,13 @@ impl<I: Io> Reactor<I> {
                     }
                 }
                 Effect::Insert { to, text } => self.insert(to, text.as_bytes(), source.map(|source| source.from)),
-                Effect::Pause { peer } => self.with(peer, Self::pause),
-                Effect::Resume { peer } => self.with(peer, Self::resume),
+                Effect::Pause(peer) => self.with(peer, Self::pause),
+                Effect::Resume(peer) => self.with(peer, Self::resume),
                 Effect::Spawn { worker, name } => self.spawn(worker, name),
-                Effect::CloseStdin { worker } => self.with(Peer::Worker(worker), Self::close_after_flush),
+                Effect::CloseStdin(worker) => self.with(Peer::Worker(worker), Self::close_after_flush),
                 Effect::Signal { worker, signal } => self.workers.processes.signal(worker, signal),
-                Effect::Probe { worker } => self.tell_unread(worker),
-                Effect::Release { worker } => {
+                Effect::Probe(worker) => self.tell_unread(worker),
+                Effect::Release(worker) => {
                     if let Some(slot) = self.connections.release_worker(worker) {
                         self.leave(slot);
                     }
@@ -46,8 +46,8 @@ impl<I: Io> Reactor<I> {
                 }
                 Effect::PauseAccept => self.listeners.pause(),
                 Effect::ResumeAccept => self.resume_accepting(),
-                Effect::CloseListener { listener } => self.listeners.close_listener(listener),
-                Effect::OpenListener { listener } => self.open_listener(listener),
+                Effect::CloseListener(listener) => self.listeners.close_listener(listener),
+                Effect::OpenListener(listener) => self.open_listener(listener),
                 Effect::StopAccept => self.stop_accepting(),
                 Effect::Report(report) => self.log.report(&report, &self.workers.pools),
                 Effect::Done => self.is_done = true,

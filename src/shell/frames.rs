@@ -20,7 +20,7 @@ impl<I: Io> Reactor<I> {
         if let (Some(web), Peer::Client(client)) = (&mut connection.web, connection.peer)
             && web.take_binary()
         {
-            self.tell(now, Input::BinaryIgnored { client });
+            self.tell(now, Input::BinaryIgnored(client));
         }
         self.schedule(slot);
         self.tell_ending(now, slot);
@@ -35,7 +35,7 @@ impl<I: Io> Reactor<I> {
         let (Some(web), Peer::Client(client)) = (&mut connection.web, connection.peer) else { return };
         let Some(ending) = web.take_ending() else { return };
         let input = match ending {
-            Ending::Left(_) => Input::Left { client },
+            Ending::Left(_) => Input::Left(client),
             Ending::Fault(Fault { code, reason }) => {
                 let is_too_long = code == close::TOO_BIG;
                 let why = format!("{reason} (WebSocket close code {code})");

@@ -45,7 +45,7 @@ impl<I: Io> Shell<I> {
             if let (Some(bearer), Peer::Client(client)) = (bearer, connection.peer)
                 && !policy.knows(bearer)
             {
-                reactor.inputs.push_back((now, Input::TokenRemoved { client }));
+                reactor.inputs.push_back((now, Input::TokenRemoved(client)));
             }
         }
     }

@@ -203,14 +203,14 @@ impl Bus {
             Input::NotUpgraded { place, why } => {
                 self.report_stranger(Reason::HandshakeRefused, place, || format!("a WebSocket is refused: {why}"));
             }
-            Input::SendsNoMore { client } => self.on_sends_no_more(client),
-            Input::Left { client } => self.close_client(client, Close::Flush, Reason::ClientClosed),
-            Input::BinaryIgnored { client } => self.on_binary_ignored(client),
+            Input::SendsNoMore(client) => self.on_sends_no_more(client),
+            Input::Left(client) => self.close_client(client, Close::Flush, Reason::ClientClosed),
+            Input::BinaryIgnored(client) => self.on_binary_ignored(client),
             Input::Faulty { client, why, is_too_long } => self.on_client_faulty(client, &why, is_too_long),
-            Input::Closed { client } => self.on_client_closed(client),
-            Input::CloseClient { client } => self.on_close_client(client),
-            Input::TokenRemoved { client } => self.on_token_removed(client),
-            Input::RestartWorker { worker } => self.on_restart_worker(worker),
+            Input::Closed(client) => self.on_client_closed(client),
+            Input::CloseClient(client) => self.on_close_client(client),
+            Input::TokenRemoved(client) => self.on_token_removed(client),
+            Input::RestartWorker(worker) => self.on_restart_worker(worker),
             Input::Gap { held_up, suspended } => self.on_gap(held_up, suspended),
             Input::Drain => self.on_drain(),
             Input::Shutdown => self.on_shutdown(),

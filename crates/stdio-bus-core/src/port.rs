@@ -101,20 +101,11 @@ pub enum Input {
         why: String,
     },
     /// A client that is not read for now will send nothing more than it has sent: it may have gone, or wait for answers.
-    SendsNoMore {
-        /// The client.
-        client: ClientKey,
-    },
+    SendsNoMore(ClientKey),
     /// A client has said that it leaves: it reads nothing of what is sent to it now, and sends nothing more.
-    Left {
-        /// The client.
-        client: ClientKey,
-    },
+    Left(ClientKey),
     /// A client has sent a binary message, and of those that come after it nothing more is told. It is none to the core.
-    BinaryIgnored {
-        /// The client.
-        client: ClientKey,
-    },
+    BinaryIgnored(ClientKey),
     /// What a client sends is no sequence of messages: nothing that comes after it can be read.
     Faulty {
         /// The client.
@@ -125,25 +116,13 @@ pub enum Input {
         is_too_long: bool,
     },
     /// A client's descriptor is closed, and no operation of it is left in the kernel.
-    Closed {
-        /// The client.
-        client: ClientKey,
-    },
+    Closed(ClientKey),
     /// The operator closes a client's connection.
-    CloseClient {
-        /// The client.
-        client: ClientKey,
-    },
+    CloseClient(ClientKey),
     /// The token that a client came in with lets nobody in any more.
-    TokenRemoved {
-        /// The client.
-        client: ClientKey,
-    },
+    TokenRemoved(ClientKey),
     /// The operator has a worker replaced.
-    RestartWorker {
-        /// The worker.
-        worker: WorkerKey,
-    },
+    RestartWorker(WorkerKey),
     /// The daemon did not run for a while; to be told before anything else that happens at this moment.
     Gap {
         /// So long it was stopped, or got no processor; that is part of the time that has passed.
@@ -201,15 +180,9 @@ pub enum Effect {
         text: Text,
     },
     /// Stop presenting this peer's bytes until [`Effect::Resume`]; keep what is not consumed.
-    Pause {
-        /// Who is read no more for now.
-        peer: Peer,
-    },
+    Pause(Peer),
     /// Present what was kept, then read on.
-    Resume {
-        /// Who is read again.
-        peer: Peer,
-    },
+    Resume(Peer),
     /// Start a worker's process; answer with [`Input::Spawned`] or [`Input::SpawnFailed`].
     Spawn {
         /// The worker.
@@ -218,10 +191,7 @@ pub enum Effect {
         name: WorkerName,
     },
     /// Close a worker's stdin once everything queued is written.
-    CloseStdin {
-        /// The worker.
-        worker: WorkerKey,
-    },
+    CloseStdin(WorkerKey),
     /// Signal a worker's process group.
     Signal {
         /// The worker.
@@ -230,15 +200,9 @@ pub enum Effect {
         signal: Signal,
     },
     /// Find out how much a worker has not read of what was written to its stdin; answer with [`Input::Unread`].
-    Probe {
-        /// The worker.
-        worker: WorkerKey,
-    },
+    Probe(WorkerKey),
     /// Forget a worker: cancel what is in flight and close its descriptors. Its key is dead.
-    Release {
-        /// The worker.
-        worker: WorkerKey,
-    },
+    Release(WorkerKey),
     /// Close a client connection; answer with [`Input::Closed`], but for [`Close::Refuse`].
     Close {
         /// The client.
@@ -252,16 +216,10 @@ pub enum Effect {
     PauseAccept,
     /// Take connections again.
     ResumeAccept,
-    /// Close the sockets of a listener until [`Effect::OpenListener`]: whoever connects is refused.
-    CloseListener {
-        /// Its index.
-        listener: usize,
-    },
+    /// Close the sockets of the listener with this index until [`Effect::OpenListener`]: whoever connects is refused.
+    CloseListener(usize),
     /// Listen there again.
-    OpenListener {
-        /// Its index.
-        listener: usize,
-    },
+    OpenListener(usize),
     /// Close the listening sockets for good (spec 10.2.1).
     StopAccept,
     /// Something a person may want to know.

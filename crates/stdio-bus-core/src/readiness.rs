@@ -173,8 +173,8 @@ impl Bus {
             let is_news = door.has_opened;
             door.has_opened |= runs;
             let (effect, reason, what) = match runs {
-                true => (Effect::OpenListener { listener }, Reason::ListenerOpened, "open: a worker"),
-                false => (Effect::CloseListener { listener }, Reason::ListenerClosed, "closed: no worker"),
+                true => (Effect::OpenListener(listener), Reason::ListenerOpened, "open: a worker"),
+                false => (Effect::CloseListener(listener), Reason::ListenerClosed, "closed: no worker"),
             };
             self.out.effects.push_back(effect);
             self.tell(reason, || {

@@ -111,13 +111,13 @@ impl Crowd {
                     self.wire(to).queued.extend_from_slice(&data[span.start as usize..span.end as usize]);
                 }
                 Effect::Insert { to, text } => self.wire(to).queued.extend_from_slice(text.as_bytes()),
-                Effect::Pause { peer } => self.wire(peer).paused = true,
-                Effect::Resume { peer } => self.wire(peer).paused = false,
+                Effect::Pause(peer) => self.wire(peer).paused = true,
+                Effect::Resume(peer) => self.wire(peer).paused = false,
                 Effect::Spawn { worker, .. } => {
                     self.workers.push(worker);
                     self.peers.push(Peer::Worker(worker));
                 }
-                Effect::Probe { worker } => {
+                Effect::Probe(worker) => {
                     let bytes = self.wire(Peer::Worker(worker)).pipe.len();
                     news.push(Input::Unread { worker, bytes });
                 }
@@ -126,7 +126,7 @@ impl Crowd {
                     let wire = self.wire(Peer::Client(client));
                     let first = !std::mem::replace(&mut wire.gone, true);
                     if how == Close::Now && first {
-                        news.push(Input::Closed { client });
+                        news.push(Input::Closed(client));
                     }
                 }
                 Effect::PauseAccept => self.accepts = false,

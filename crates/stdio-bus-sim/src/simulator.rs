@@ -608,7 +608,7 @@ impl World {
             && !end.deaf
         {
             let key = self.clients[client].key;
-            return self.handle("sends no more", Some(who), Input::SendsNoMore { client: key });
+            return self.handle("sends no more", Some(who), Input::SendsNoMore(key));
         }
         let end = self.end_mut(who);
         if end.end_told || !end.ended || !end.wire.is_empty() || end.paused || end.deaf {
@@ -654,7 +654,7 @@ impl World {
             .iter()
             .enumerate()
             .filter_map(|(at, effect)| match effect {
-                Effect::Release { worker } => Some((at, self.worker(*worker))),
+                Effect::Release(worker) => Some((at, self.worker(*worker))),
                 _ => None,
             })
             .collect();
@@ -663,9 +663,9 @@ impl World {
             // What ends a peer comes after all lines that were taken of it.
             let ends = match &effect {
                 Effect::Close { client, .. } => hearing == Some(Who::Client(self.client(*client))),
-                Effect::Pause { peer } => is_bad && hearing == Some(self.who(*peer)),
+                Effect::Pause(peer) => is_bad && hearing == Some(self.who(*peer)),
                 // A client's own worker ends with it, and may be told so first.
-                Effect::Signal { .. } | Effect::CloseStdin { .. } => matches!(hearing, Some(Who::Client(_))),
+                Effect::Signal { .. } | Effect::CloseStdin(_) => matches!(hearing, Some(Who::Client(_))),
                 _ => false,
             };
             if ends {
@@ -678,7 +678,7 @@ impl World {
                     self.queue(to, bytes, hearing, &mut due);
                 }
                 Effect::Insert { to, text } => self.queue(to, text.as_bytes(), hearing, &mut due),
-                Effect::Pause { peer } => {
+                Effect::Pause(peer) => {
                     let who = self.who(peer);
                     self.end_mut(who).paused = true;
                     if let Who::Client(client) = who {
@@ -690,7 +690,7 @@ impl World {
                         stalled.push(worker);
                     }
                 }
-                Effect::Resume { peer } => {
+                Effect::Resume(peer) => {
                     let who = self.who(peer);
                     let now = self.now;
                     if let Who::Client(client) = who {
@@ -704,7 +704,7 @@ impl World {
                     end.resumed_at = now;
                 }
                 Effect::Spawn { worker, name } => self.start_worker(worker, name),
-                Effect::CloseStdin { worker } => {
+                Effect::CloseStdin(worker) => {
                     let at = self.worker(worker);
                     self.workers[at].stdin_closed = true;
                     self.model.stops(at);
@@ -719,11 +719,11 @@ impl World {
                     }
                     self.note(|_| format!("worker {at} is signalled: {signal:?}"));
                 }
-                Effect::Probe { worker } => {
+                Effect::Probe(worker) => {
                     let at = self.worker(worker);
                     self.workers[at].probed = true;
                 }
-                Effect::Release { worker } => self.release(worker),
+                Effect::Release(worker) => self.release(worker),
                 Effect::Close { client, how, why } => {
                     let at = self.client(client);
                     if why == Reason::OwnWorkerEnded && self.clients[at].closing.is_none() {
@@ -758,7 +758,7 @@ impl World {
                 }
                 Effect::PauseAccept => self.accept_paused = true,
                 Effect::ResumeAccept => self.accept_paused = false,
-                Effect::CloseListener { .. } | Effect::OpenListener { .. } => {}
+                Effect::CloseListener(_) | Effect::OpenListener(_) => {}
                 Effect::StopAccept => {
                     assert!(!self.stop_accept);
                     self.stop_accept = true;
@@ -801,8 +801,8 @@ impl World {
     fn learn_expired(&mut self, how_many: u64, effects: &[Effect]) {
         let over = effects.iter().filter_map(|effect| match effect {
             Effect::Close { client, .. } => Some(Who::Client(self.client(*client))),
-            Effect::Pause { peer: peer @ Peer::Worker(_) } => Some(self.who(*peer)),
-            Effect::Release { worker } => Some(Who::Worker(self.worker(*worker))),
+            Effect::Pause(peer @ Peer::Worker(_)) => Some(self.who(*peer)),
+            Effect::Release(worker) => Some(Who::Worker(self.worker(*worker))),
             _ => None,
         });
         let over: Vec<Who> = over.collect();
@@ -1699,7 +1699,7 @@ impl World {
         self.clients[at].closed = true;
         self.model.gone(at);
         let key = self.clients[at].key;
-        self.handle("is closed", Some(Who::Client(at)), Input::Closed { client: key });
+        self.handle("is closed", Some(Who::Client(at)), Input::Closed(key));
     }
 
     /// Everybody reads and answers until nobody waits for anything.

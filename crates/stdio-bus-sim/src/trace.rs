@@ -102,11 +102,11 @@ impl Trace {
                 peer(b'i', *to);
                 without_wording(text.as_bytes()).iter().for_each(|part| hash.text(part));
             }
-            Effect::Pause { peer: paused } => peer(b'p', *paused),
-            Effect::Resume { peer: resumed } => peer(b'r', *resumed),
-            Effect::CloseStdin { worker } => peer(b'e', (*worker).into()),
-            Effect::Probe { worker } => peer(b'u', (*worker).into()),
-            Effect::Release { worker } => peer(b'f', (*worker).into()),
+            Effect::Pause(paused) => peer(b'p', *paused),
+            Effect::Resume(resumed) => peer(b'r', *resumed),
+            Effect::CloseStdin(worker) => peer(b'e', (*worker).into()),
+            Effect::Probe(worker) => peer(b'u', (*worker).into()),
+            Effect::Release(worker) => peer(b'f', (*worker).into()),
             Effect::Signal { worker, signal } => {
                 peer(b's', (*worker).into());
                 hash.bytes(match signal {
@@ -134,8 +134,8 @@ impl Trace {
             }
             Effect::PauseAccept => hash.bytes(b"P"),
             Effect::ResumeAccept => hash.bytes(b"R"),
-            Effect::CloseListener { listener } => hash.text(format!("close {listener}").as_bytes()),
-            Effect::OpenListener { listener } => hash.text(format!("open {listener}").as_bytes()),
+            Effect::CloseListener(listener) => hash.text(format!("close {listener}").as_bytes()),
+            Effect::OpenListener(listener) => hash.text(format!("open {listener}").as_bytes()),
             Effect::StopAccept => hash.bytes(b"S"),
             Effect::Report(report) => {
                 hash.text(report.reason.name().as_bytes());

@@ -113,8 +113,8 @@ impl<I: Io> Shell<I> {
                 tracing::info!("the operator has the daemon drain");
                 self.reactor.tell(now, Input::Drain);
             }
-            Action::CloseClient(client) => self.reactor.tell(now, Input::CloseClient { client }),
-            Action::RestartWorker(worker) => self.reactor.tell(now, Input::RestartWorker { worker }),
+            Action::CloseClient(client) => self.reactor.tell(now, Input::CloseClient(client)),
+            Action::RestartWorker(worker) => self.reactor.tell(now, Input::RestartWorker(worker)),
             Action::SetLogLevel(level) => {
                 tracing::info!("the operator sets the level of the log to {}", LevelFilter::from(level));
                 log::set_level(level);

@@ -127,14 +127,14 @@ impl Bus {
     /// A peer is not read from now on.
     pub(crate) fn close_gate(&mut self, peer: Peer, hold: Hold) {
         if self.endpoint(peer).is_some_and(|end| end.gate.close(hold)) {
-            self.out.effects.push_back(Effect::Pause { peer });
+            self.out.effects.push_back(Effect::Pause(peer));
         }
     }
 
     /// A peer is read again, unless something else stands against it.
     pub(crate) fn open_gate(&mut self, peer: Peer, hold: Hold) {
         if self.endpoint(peer).is_some_and(|end| end.gate.open(hold)) {
-            self.out.effects.push_back(Effect::Resume { peer });
+            self.out.effects.push_back(Effect::Resume(peer));
         }
     }
 

@@ -17,7 +17,7 @@ impl Bus {
     pub(crate) fn probe(&mut self, key: WorkerKey) {
         if let Some(worker) = self.workers.get_mut(key) {
             worker.window.probed_at = self.now;
-            self.out.effects.push_back(Effect::Probe { worker: key });
+            self.out.effects.push_back(Effect::Probe(key));
         }
     }
 

@@ -125,7 +125,7 @@ impl Bus {
         }
         match action {
             Action::Terminate => {
-                self.out.effects.push_back(Effect::CloseStdin { worker: key });
+                self.out.effects.push_back(Effect::CloseStdin(key));
                 if is_there {
                     self.out.effects.push_back(Effect::Signal { worker: key, signal: Signal::Terminate });
                 }
@@ -201,7 +201,7 @@ impl Bus {
         let Some(worker) = self.workers.remove(key) else { return };
         self.timers.disarm(Timer::Worker(key));
         self.out.stats.bytes_unsent += worker.end.output.queued as u64;
-        self.out.effects.push_back(Effect::Release { worker: key });
+        self.out.effects.push_back(Effect::Release(key));
         if let Some(owner) = worker.owner.and_then(|owner| self.clients.get_mut(owner)) {
             owner.assigned.retain(|(_, assigned)| *assigned != key);
         }

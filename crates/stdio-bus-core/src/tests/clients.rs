@@ -115,12 +115,12 @@ fn a_client_that_says_that_it_leaves_is_closed_with_what_is_queued_and_its_reque
     let Peer::Client(key) = client else { panic!("it is a client") };
     bench.write(client, r#"{"id":1,"method":"x","sessionId":"s"}"#);
     bench.read_one(worker);
-    bench.handle(Input::Left { client: key });
+    bench.handle(Input::Left(key));
     assert_eq!(bench.how_closed(client), Some(Close::Flush));
     assert!(bench.read_one(worker).contains("session/cancel"), "nobody waits for the answer");
     bench.write(worker, r#"{"id":1,"result":1}"#);
     assert_eq!(bench.read(client), Vec::<String>::new());
-    bench.handle(Input::Left { client: key });
+    bench.handle(Input::Left(key));
     assert_eq!((bench.count(Reason::RequestDiscarded), bench.count(Reason::ClientBroken)), (1, 0));
 }
 

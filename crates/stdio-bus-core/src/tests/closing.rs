@@ -120,7 +120,7 @@ fn a_request_that_crosses_the_close_by_an_operator_is_refused() {
     let mut bench = bench(1);
     let client = bench.client();
     let Peer::Client(key) = client else { panic!("it is a client") };
-    bench.handle(Input::CloseClient { client: key });
+    bench.handle(Input::CloseClient(key));
     assert_eq!(bench.read_reasons(client), ["client_killed"]);
     ask(&mut bench, client, 1);
     is_refused(&mut bench, client, 1);

@@ -173,16 +173,16 @@ impl Bench {
                     self.wire(to).queued += text.as_bytes().len();
                     sent.push(to);
                 }
-                Effect::Pause { peer } => self.wire(peer).paused = true,
-                Effect::Resume { peer } => {
+                Effect::Pause(peer) => self.wire(peer).paused = true,
+                Effect::Resume(peer) => {
                     self.wire(peer).paused = false;
                     resumed.push(peer);
                 }
                 Effect::Spawn { worker, .. } => self.workers.push(worker),
-                Effect::CloseStdin { worker } => self.stdin_closed.push(worker),
+                Effect::CloseStdin(worker) => self.stdin_closed.push(worker),
                 Effect::Signal { worker, signal } => self.signals.push((worker, signal)),
-                Effect::Probe { worker } => probed.push(worker),
-                Effect::Release { worker } => {
+                Effect::Probe(worker) => probed.push(worker),
+                Effect::Release(worker) => {
                     self.workers.retain(|known| *known != worker);
                     self.released.push(worker);
                 }
@@ -196,8 +196,8 @@ impl Bench {
                 Effect::PauseAccept => self.accepting = false,
                 Effect::ResumeAccept => self.accepting = true,
                 Effect::StopAccept => self.listening = false,
-                Effect::CloseListener { listener } => self.closed_listeners.push(listener),
-                Effect::OpenListener { listener } => self.closed_listeners.retain(|closed| *closed != listener),
+                Effect::CloseListener(listener) => self.closed_listeners.push(listener),
+                Effect::OpenListener(listener) => self.closed_listeners.retain(|closed| *closed != listener),
                 Effect::Report(report) => self.reports.push(*report),
                 Effect::Done => self.done = true,
             }
@@ -366,7 +366,7 @@ impl Bench {
 
     fn gone(&mut self, peer: Peer) {
         let Peer::Client(client) = peer else { panic!("{peer:?} is no client") };
-        self.handle(Input::Closed { client });
+        self.handle(Input::Closed(client));
     }
 
     fn shutdown(&mut self) {

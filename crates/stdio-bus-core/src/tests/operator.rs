@@ -14,7 +14,7 @@ fn a_client_that_the_operator_closes_gets_an_error_for_each_request_and_the_othe
     bench.write(one, r#"{"id":1,"method":"m","sessionId":"s"}"#);
     bench.write(one, r#"{"id":2,"method":"m"}"#);
     bench.write(other, r#"{"id":7,"method":"m"}"#);
-    bench.handle(Input::CloseClient { client: key(one) });
+    bench.handle(Input::CloseClient(key(one)));
     let errors: Vec<Value> = bench.read(one).iter().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(errors.len(), 3);
     for (error, id) in errors.iter().zip([Some(1), Some(2), None]) {
@@ -34,10 +34,10 @@ fn a_client_whose_token_is_good_no_more_gets_an_error_for_each_request_and_is_cl
     let (one, other, worker) = (bench.client(), bench.client(), bench.worker(0));
     bench.write(one, r#"{"id":1,"method":"m"}"#);
     bench.write(other, r#"{"id":7,"method":"m"}"#);
-    bench.handle(Input::TokenRemoved { client: key(one) });
+    bench.handle(Input::TokenRemoved(key(one)));
     assert_eq!(bench.read_reasons(one), ["token_removed", "token_removed"]);
     assert_eq!(bench.how_closed(one), Some(Close::Refuse));
-    bench.handle(Input::TokenRemoved { client: key(one) });
+    bench.handle(Input::TokenRemoved(key(one)));
     assert_eq!(bench.count(Reason::TokenRemoved), 2, "the connection and its request");
     bench.gone(one);
     bench.write(worker, r#"{"id":7,"result":1}"#);
@@ -53,7 +53,7 @@ fn a_client_that_takes_nothing_is_closed_at_once() {
     bench.stalls(client);
     bench.write(client, r#"{"id":1,"method":"m"}"#);
     bench.write(worker, r#"{"id":1,"result":"more than ten bytes"}"#);
-    bench.handle(Input::CloseClient { client: key(client) });
+    bench.handle(Input::CloseClient(key(client)));
     assert_eq!(bench.how_closed(client), Some(Close::Now));
 }
 
@@ -61,12 +61,12 @@ fn a_client_that_takes_nothing_is_closed_at_once() {
 fn a_client_that_is_being_closed_is_closed_at_once_when_the_operator_asks_again() {
     let mut bench = bench(1);
     let client = bench.client();
-    bench.handle(Input::CloseClient { client: key(client) });
+    bench.handle(Input::CloseClient(key(client)));
     assert_eq!(bench.how_closed(client), Some(Close::Refuse));
-    bench.handle(Input::CloseClient { client: key(client) });
+    bench.handle(Input::CloseClient(key(client)));
     assert_eq!(bench.how_closed(client), Some(Close::Now));
     bench.gone(client);
-    bench.handle(Input::CloseClient { client: key(client) });
+    bench.handle(Input::CloseClient(key(client)));
     assert_eq!(bench.count(Reason::ClientKilled), 2, "who has gone is nobody");
 }
 
@@ -78,7 +78,7 @@ fn a_worker_that_the_operator_has_replaced_counts_as_no_failure() {
     let (client, old) = (bench.client(), bench.worker(0));
     bench.write(client, r#"{"id":1,"method":"m"}"#);
     let Peer::Worker(worker) = old else { unreachable!() };
-    bench.handle(Input::RestartWorker { worker });
+    bench.handle(Input::RestartWorker(worker));
     assert_eq!(bench.signals_to(old), [Signal::Terminate]);
     bench.write(old, r#"{"id":1,"result":"its last words"}"#);
     assert_eq!(bench.read_json(client)["result"], "its last words");
@@ -88,6 +88,6 @@ fn a_worker_that_the_operator_has_replaced_counts_as_no_failure() {
     let tally = bench.bus.pool_row(0).expect("there is a pool").tally;
     assert_eq!((tally.all_exits(), tally.stops, tally.restarts, tally.given_up), (0, 1, 0, 0));
     assert_eq!((bench.count(Reason::WorkerReplaced), bench.count(Reason::WorkerExited)), (1, 0));
-    bench.handle(Input::RestartWorker { worker });
+    bench.handle(Input::RestartWorker(worker));
     assert_eq!(bench.count(Reason::WorkerReplaced), 1, "who has gone is nobody");
 }

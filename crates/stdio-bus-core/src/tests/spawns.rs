@@ -98,7 +98,7 @@ fn of_clients_that_send_no_more_a_few_of_each_source_wait_for_workers() {
     let honest = asks_from(&mut bench, 1);
     for client in &ended {
         let Peer::Client(key) = *client else { panic!("it is a client") };
-        bench.handle(Input::SendsNoMore { client: key });
+        bench.handle(Input::SendsNoMore(key));
     }
     let refused: Vec<Peer> = ended.iter().copied().filter(|client| !bench.is_paused(*client)).collect();
     assert_eq!(refused.len(), 100 - 16);

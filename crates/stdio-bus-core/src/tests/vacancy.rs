@@ -159,8 +159,8 @@ fn the_end_of_a_worker_wakes_nobody_who_waits_for_another_pool() {
     let mut effects: Vec<Effect> =
         bench.bus.handle(bench.now, Input::Exited { worker: other, exit: Exit::Code(1) }).collect();
     effects.extend(bench.bus.handle(bench.now, Input::Ended { peer: other.into(), partial: 0 }));
-    let is_woken = |effect: &Effect| matches!(effect, Effect::Resume { peer } if *peer == client);
-    assert!(effects.iter().any(|effect| matches!(effect, Effect::Release { .. })) && !effects.iter().any(is_woken));
+    let is_woken = |effect: &Effect| matches!(effect, Effect::Resume(peer) if *peer == client);
+    assert!(effects.iter().any(|effect| matches!(effect, Effect::Release(_))) && !effects.iter().any(is_woken));
     bench.effects(&[], effects);
     bench.pass(milliseconds(100));
     let next = bench.workers.iter().map(|worker| Peer::Worker(*worker)).collect::<Vec<_>>();

@@ -13,18 +13,13 @@ use super::report::Reason;
 const REMEMBERED: usize = 64;
 
 /// See the top of the file.
+#[derive(Default)]
 pub(super) struct Gaps {
     /// When the machine went on, and how long it was suspended; the clock of the core stood still meanwhile.
     suspended: Vec<(Moment, Duration)>,
     /// When the process went on, and since when it was held up.
     resumed: Moment,
     held_up_since: Moment,
-}
-
-impl Default for Gaps {
-    fn default() -> Self {
-        Self { suspended: Vec::new(), resumed: Moment::NEVER, held_up_since: Moment::NEVER }
-    }
 }
 
 impl Gaps {

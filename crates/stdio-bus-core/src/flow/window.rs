@@ -47,7 +47,7 @@ struct Mark {
 }
 
 /// The bytes on their way to one worker.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct SendWindow {
     queued: u64,
     /// Bytes that have left the daemon.
@@ -75,25 +75,12 @@ struct LineEnd {
     place: u64,
 }
 
-impl Default for SendWindow {
-    fn default() -> Self {
-        Self {
-            queued: 0,
-            sent: 0,
-            read: 0,
-            window: FIRST_WINDOW,
-            mark: None,
-            probed_at: Moment::default(),
-            moved_at: Moment::default(),
-            is_stuck: false,
-            delay: Duration::ZERO,
-            delay_ends: Moment::default(),
-            ends: Vec::new(),
-        }
-    }
-}
-
 impl SendWindow {
+    /// That of a worker about which nothing is known.
+    pub(crate) fn new() -> Self {
+        Self { window: FIRST_WINDOW, ..Self::default() }
+    }
+
     /// Bytes queued and not read, as far as is known.
     pub(crate) fn backlog(&self) -> u64 {
         self.queued - self.read
@@ -214,7 +201,7 @@ mod tests {
     /// A worker that reads `rate` bytes a millisecond in pieces of `chunk`, always fed up to its window, for so many
     /// milliseconds: the window in the end.
     fn window_after(rate: u64, chunk: u64, milliseconds: u64) -> u64 {
-        let mut feed = SendWindow::default();
+        let mut feed = SendWindow::new();
         let (mut has, mut unread) = (0, 0);
         for at in 1..milliseconds {
             let now = Moment(at * MS);
@@ -248,7 +235,7 @@ mod tests {
 
     #[test]
     fn a_worker_that_waits_long_for_its_cpu_is_not_fed_a_line_at_a_time() {
-        let mut feed = SendWindow::default();
+        let mut feed = SendWindow::new();
         let (mut unread, mut read) = (0, 0);
         for at in 1..4000 {
             let now = Moment(at * MS);
@@ -268,7 +255,7 @@ mod tests {
 
     #[test]
     fn a_worker_that_takes_long_for_each_line_has_no_more_than_two_before_it() {
-        let mut feed = SendWindow::default();
+        let mut feed = SendWindow::new();
         let (mut unread, mut most) = (0_usize, 0);
         for at in 1..4000 {
             let now = Moment(at * MS);
@@ -297,7 +284,7 @@ mod tests {
         let (flooding, other) = (slots.insert(()).unwrap(), slots.insert(()).unwrap());
         slots.remove(flooding);
         let successor = slots.insert(()).unwrap();
-        let mut feed = SendWindow::default();
+        let mut feed = SendWindow::new();
         feed.mark_line_end(flooding, 1 << 20);
         feed.push(Moment(0), 1 << 20, true);
         assert!(!feed.has_room_for(flooding, false, false));
@@ -312,7 +299,7 @@ mod tests {
 
     #[test]
     fn a_worker_that_reads_nothing_is_not_waited_for_in_turns() {
-        let mut feed = SendWindow::default();
+        let mut feed = SendWindow::new();
         feed.push(Moment(0), 1 << 20, true);
         feed.update_stuck(Moment(999 * MS), Duration::from_secs(1));
         assert_eq!(feed.room(false), 0);

@@ -30,11 +30,12 @@ pub(crate) struct WorkerSlot {
 }
 
 /// A pool of workers.
+#[derive(Default)]
 pub(crate) struct Pool {
     /// One for each instance; in a dedicated pool, one for each warm spare.
     pub slots: Vec<WorkerSlot>,
     /// When the next spare is started after workers that ended soon after a client had taken them.
-    restarts: Restarts,
+    pub restarts: Restarts,
     /// One of its workers has given out the name of a session.
     pub issues_names: bool,
     /// It was reported that its workers give one client the same name twice.
@@ -46,23 +47,12 @@ pub(crate) struct Pool {
 impl Pool {
     /// A pool without workers.
     pub(crate) fn new(pool: &settings::Pool) -> Self {
-        Self {
-            slots: (0..pool.instances).map(|_| WorkerSlot::default()).collect(),
-            restarts: Restarts::default(),
-            issues_names: false,
-            told_of_doubles: false,
-            tally: Tally::default(),
-        }
+        Self { slots: (0..pool.instances).map(|_| WorkerSlot::default()).collect(), ..Self::default() }
     }
 
     /// Whether a worker of it gives out the names of its sessions, so that clients may use no others.
     pub(crate) fn gives_out_names(&self, worker: &Worker) -> bool {
         worker.owner.is_none() && (worker.may_give_out_a_name() || self.issues_names)
-    }
-
-    /// Whether no worker is started for now, since one worker that a client had taken has failed.
-    pub(super) fn rests_for_the_first_time(&self, now: Moment) -> bool {
-        self.restarts.is_in_first_backoff() && self.rests_until(now).is_some()
     }
 
     /// Until when no worker is started, since workers that clients had taken have failed.

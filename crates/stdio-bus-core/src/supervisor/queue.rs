@@ -138,7 +138,9 @@ impl Bus {
             }
         };
         let rests = |pool: usize| {
-            let rests = self.supervisor.pools[pool].rests_for_the_first_time(self.now);
+            let here = &self.supervisor.pools[pool];
+            // Since one worker that a client had taken has failed.
+            let rests = here.restarts.is_in_first_backoff() && here.rests_until(self.now).is_some();
             group.assignment == Assignment::Dedicated && rests && !self.is_full(pool)
         };
         group.slots().iter().any(is_coming) || group.pools().any(rests)

@@ -6,6 +6,7 @@ use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::rc::Rc;
 use alloc::string::String;
+use alloc::vec::Vec;
 
 use super::Bus;
 use super::origin::{Origin, Place};
@@ -34,7 +35,9 @@ pub enum TurnedAway {
 /// What one source uses.
 pub(super) struct Uses {
     source: Source,
-    connections: usize,
+    /// For each connection the listener that has let it in; none for one that is only there to be told that there is no
+    /// room.
+    connections: Vec<Option<usize>>,
     /// When it got its last worker, in turns of all sources. One that has got none goes before the one that got the last,
     /// and behind those that have waited since.
     turn: u64,
@@ -53,67 +56,53 @@ pub(super) struct Admission {
     pub next_number: u32,
 }
 
-/// The connections that there are, counted as they come and go.
+/// The connections that there are, by their sources.
 pub(super) struct Sources {
     table: Table<Uses>,
-    /// Those that were let in: of each listener, and of each listener from each source.
-    let_in: BTreeMap<(usize, Option<Source>), usize>,
-    /// Those that are only there to be told that there is no room.
-    turned_away: usize,
     turns: u64,
 }
 
 impl Default for Sources {
     fn default() -> Self {
-        Self { table: Table::new(MAX_CONNECTIONS), let_in: BTreeMap::new(), turned_away: 0, turns: 0 }
+        Self { table: Table::new(MAX_CONNECTIONS), turns: 0 }
     }
 }
 
 impl Sources {
-    /// One more connection of `source` through a listener.
-    pub(super) fn enter(&mut self, listener: usize, source: Source, turned_away: bool) -> Option<UseKey> {
+    /// One more connection of `source`.
+    pub(super) fn enter(&mut self, source: Source, let_in: Option<usize>) -> Option<UseKey> {
         let known = self.table.iter().find(|(_, uses)| uses.source == source).map(|(key, _)| key);
         let turn = self.turns.saturating_sub(1);
-        let key = known.or_else(|| self.table.insert(Uses { source, connections: 0, turn }))?;
-        self.uses(key).connections += 1;
-        self.count_client(listener, source, turned_away, 1);
+        let key = known.or_else(|| self.table.insert(Uses { source, connections: Vec::new(), turn }))?;
+        self.uses(key).connections.push(let_in);
         Some(key)
     }
 
     /// One connection less.
-    pub(super) fn leave(&mut self, key: UseKey, listener: usize, turned_away: bool) {
-        let uses = self.uses(key);
-        uses.connections -= 1;
-        let (source, is_last) = (uses.source, uses.connections == 0);
-        if is_last {
+    pub(super) fn leave(&mut self, key: UseKey, let_in: Option<usize>) {
+        let connections = &mut self.uses(key).connections;
+        connections.swap_remove(connections.iter().position(|it| *it == let_in).expect("it has entered"));
+        if connections.is_empty() {
             self.table.remove(key);
-        }
-        self.count_client(listener, source, turned_away, -1);
-    }
-
-    /// One client more or less.
-    fn count_client(&mut self, listener: usize, source: Source, turned_away: bool, change: isize) {
-        if turned_away {
-            self.turned_away = self.turned_away.wrapping_add_signed(change);
-            return;
-        }
-        for of in [None, Some(source)].map(|source| (listener, source)) {
-            let count = self.let_in.entry(of).or_default();
-            *count = count.wrapping_add_signed(change);
-            if *count == 0 {
-                self.let_in.remove(&of);
-            }
         }
     }
 
     /// How many connections a source has.
     pub(super) fn count(&self, key: UseKey) -> usize {
-        self.table.get(key).map_or(0, |uses| uses.connections)
+        self.table.get(key).map_or(0, |uses| uses.connections.len())
     }
 
     /// How many clients a listener has let in, all together or from one source.
     pub(super) fn let_in(&self, listener: usize, source: Option<Source>) -> usize {
-        self.let_in.get(&(listener, source)).copied().unwrap_or_default()
+        self.table
+            .iter()
+            .filter(|(_, uses)| source.is_none_or(|source| source == uses.source))
+            .fold(0, |sum, (_, uses)| sum + uses.connections.iter().filter(|let_in| **let_in == Some(listener)).count())
+    }
+
+    /// How many are only there to be told that there is no room.
+    fn turned_away(&self) -> usize {
+        self.table.iter().map(|(_, uses)| uses.connections.iter().filter(|let_in| let_in.is_none()).count()).sum()
     }
 
     /// It has got a worker: all others that wait for one go before it.
@@ -256,18 +245,18 @@ impl Bus {
 
     /// Panics if the connections that there are were not counted.
     pub(super) fn check_admission(&self) {
-        let mut counted = Sources::default();
+        let mut connections = BTreeMap::<_, Vec<_>>::new();
         for (_, client) in self.clients.iter() {
-            counted.enter(client.identity.listener, client.identity.source, client.identity.turned_away);
-            assert_eq!(
-                self.admission.sources.table.get(client.identity.source_use).map(|uses| uses.source),
-                Some(client.identity.source)
-            );
+            let client = &client.identity;
+            connections.entry((client.source_use, client.source)).or_default().push(client.let_in());
         }
-        let counts = |sources: &Sources| {
-            let connections = sources.table.iter().map(|(_, uses)| (uses.source, uses.connections));
-            (connections.collect::<BTreeMap<_, _>>(), sources.let_in.clone(), sources.turned_away)
-        };
-        assert_eq!(counts(&counted), counts(&self.admission.sources), "every connection is counted");
+        for (key, uses) in self.admission.sources.table.iter() {
+            let mut counted = connections.remove(&(key, uses.source)).unwrap_or_default();
+            let mut listed = uses.connections.clone();
+            counted.sort_unstable();
+            listed.sort_unstable();
+            assert_eq!(counted, listed, "every connection is listed with its source");
+        }
+        assert!(connections.is_empty(), "every source is listed");
     }
 }

@@ -70,6 +70,13 @@ pub(super) struct Identity {
     pub opened: Moment,
 }
 
+impl Identity {
+    /// The listener that has let it in, if it did.
+    pub(super) fn let_in(&self) -> Option<usize> {
+        (!self.turned_away).then_some(self.listener)
+    }
+}
+
 /// One client connection.
 pub(super) struct Client {
     pub identity: Identity,

@@ -57,7 +57,7 @@ impl Bus {
         let room = if self.clients.is_full() {
             None
         } else {
-            self.admission.sources.enter(listener, source, no_room.is_some())
+            self.admission.sources.enter(source, no_room.is_none().then_some(listener))
         };
         let client = room.map(|source_use| {
             let (turned_away, opened, origin) = (no_room.is_some(), self.now, Rc::new(origin));
@@ -350,7 +350,7 @@ impl Bus {
         self.report_client(Reason::ClientClosed, key);
         let Some(client) = self.clients.remove(key) else { return };
         self.timers.disarm(Timer::Client(key));
-        self.admission.sources.leave(client.identity.source_use, client.identity.listener, client.identity.turned_away);
+        self.admission.sources.leave(client.identity.source_use, client.identity.let_in());
         self.out.stats.bytes_unsent += client.end.output.queued as u64;
         if self.admission.is_paused {
             self.admission.is_paused = false;

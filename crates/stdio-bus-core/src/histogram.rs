@@ -4,6 +4,7 @@ use core::time::Duration;
 
 /// Upper bounds of the classes in nanoseconds, each included: 1, 2.5 and 5 times each power of ten from 10 µs to 1,000 s.
 /// Whatever is longer is in one class more.
+/// No two of them lie in one octave, so the class of a duration follows from its highest bit and one comparison.
 pub const BOUNDS: [u64; 25] = bounds();
 
 const fn bounds() -> [u64; 25] {
@@ -13,6 +14,21 @@ const fn bounds() -> [u64; 25] {
         at += 1;
     }
     bounds
+}
+
+/// For each octave how many bounds lie below it.
+const BELOW: [u8; 64] = below();
+
+const fn below() -> [u8; 64] {
+    let (mut below, mut octave, mut at) = ([0; 64], 0, 0);
+    while octave < below.len() {
+        while at < BOUNDS.len() && (BOUNDS[at].ilog2() as usize) < octave {
+            at += 1;
+        }
+        below[octave] = at as u8;
+        octave += 1;
+    }
+    below
 }
 
 /// Durations by class.
@@ -28,7 +44,8 @@ impl Histogram {
     #[inline]
     pub fn observe(&mut self, duration: Duration) {
         let nanoseconds = duration.as_nanos() as u64;
-        self.counts[BOUNDS.partition_point(|bound| *bound < nanoseconds)] += 1;
+        let below = usize::from(BELOW[(nanoseconds | 1).ilog2() as usize]);
+        self.counts[below + usize::from(BOUNDS.get(below).is_some_and(|bound| nanoseconds > *bound))] += 1;
         self.sum += nanoseconds;
     }
 

@@ -48,8 +48,14 @@ pub(super) struct Timers {
 
 impl Timers {
     /// Has a timer run out at `at`, unless it does so before.
+    #[inline]
     pub(super) fn arm(&mut self, timer: Timer, at: impl Into<Option<Moment>>) {
-        let Some(at) = at.into() else { return };
+        if let Some(at) = at.into() {
+            self.arm_at(timer, at);
+        }
+    }
+
+    fn arm_at(&mut self, timer: Timer, at: Moment) {
         let armed = self.armed.entry(timer).or_insert(Moment::NEVER);
         if at < *armed {
             self.queue.remove(&(*armed, timer));

@@ -229,7 +229,7 @@ impl Bus {
 
     /// Whether one more refused client can be told why.
     pub(super) fn may_explain_refusal(&self) -> bool {
-        self.admission.sources.turned_away < EXPLAINED_REFUSALS
+        self.admission.sources.turned_away() < EXPLAINED_REFUSALS
     }
 
     /// Tells that a client was refused, and the client too if it has a connection for that, which ends with it.

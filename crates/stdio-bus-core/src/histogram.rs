@@ -16,19 +16,19 @@ const fn bounds() -> [u64; 25] {
     bounds
 }
 
-/// For each octave how many bounds lie below it.
-const BELOW: [u8; 64] = below();
+/// For each octave how many bounds lie below it, and the next one.
+const OCTAVES: [(u8, u64); 64] = octaves();
 
-const fn below() -> [u8; 64] {
-    let (mut below, mut octave, mut at) = ([0; 64], 0, 0);
-    while octave < below.len() {
+const fn octaves() -> [(u8, u64); 64] {
+    let (mut octaves, mut octave, mut at) = ([(0, 0); 64], 0, 0);
+    while octave < octaves.len() {
         while at < BOUNDS.len() && (BOUNDS[at].ilog2() as usize) < octave {
             at += 1;
         }
-        below[octave] = at as u8;
+        octaves[octave] = (at as u8, if at < BOUNDS.len() { BOUNDS[at] } else { u64::MAX });
         octave += 1;
     }
-    below
+    octaves
 }
 
 /// Durations by class.
@@ -44,8 +44,8 @@ impl Histogram {
     #[inline]
     pub fn observe(&mut self, duration: Duration) {
         let nanoseconds = duration.as_nanos() as u64;
-        let below = usize::from(BELOW[(nanoseconds | 1).ilog2() as usize]);
-        self.counts[below + usize::from(BOUNDS.get(below).is_some_and(|bound| nanoseconds > *bound))] += 1;
+        let (below, bound) = OCTAVES[(nanoseconds | 1).ilog2() as usize];
+        self.counts[usize::from(below) + usize::from(nanoseconds > bound)] += 1;
         self.sum += nanoseconds;
     }
 

@@ -177,12 +177,6 @@ impl Bus {
         })
     }
 
-    /// The place of a worker among the slots of a group, if it is in one of them.
-    pub(super) fn place_in_group(&self, group: usize, key: WorkerKey) -> Option<usize> {
-        let is_there = |(pool, slot): &(usize, usize)| self.supervisor.pools[*pool].slots[*slot].worker == Some(key);
-        self.balancer.groups[group].slots.iter().position(is_there)
-    }
-
     fn pick_worker(&mut self, client: ClientKey, group: usize) -> Result<WorkerKey, (Reason, String)> {
         let assignment = self.balancer.groups[group].assignment;
         if assignment == Assignment::RoundRobin {

@@ -237,7 +237,7 @@ impl Bus {
             self.orphan_request(request);
         }
         self.fail_requests_to_client(key);
-        while let Some(session) = self.clients.get(key).and_then(|client| client.end.sessions.first()) {
+        while let Some(session) = self.clients.get(key).and_then(|client| client.end.sessions.first().copied()) {
             self.hold_session(session);
         }
         let assigned =
@@ -254,7 +254,7 @@ impl Bus {
         let Some(client) = self.clients.get(key) else { return };
         let mut sessions = Vec::new();
         for request in self.pending.asked(&client.end.outstanding) {
-            let Some(session) = self.pending.get(request).and_then(Request::session) else {
+            let Some(session) = self.pending.get(request).and_then(|request| request.session) else {
                 continue;
             };
             if !sessions.contains(&session) {

@@ -15,7 +15,6 @@ use super::client::{Closing, Phase};
 use super::flow::gate::ReadGate;
 use super::flow::pace::Pace;
 use super::flow::penalty::Penalty;
-use super::intake::Scanned;
 use super::message::Refusal;
 use super::peer::{ClientKey, Moment, Peer};
 use super::port::{Close, Next, Received};
@@ -91,7 +90,7 @@ impl Bus {
         self.intake.batch.clear();
         let (outcome, unfinished) = client.end.find_lines(&mut self.intake.scanner, window, &mut self.intake.batch);
         let saves_memory = client.closing.saves_memory || is_short;
-        let mut received = self.route_lines(key.into(), window, Scanned { outcome, unfinished, lines: 0 });
+        let mut received = self.route_lines(key.into(), window, outcome, unfinished, 0);
         if received.next == Next::Read
             && saves_memory
             && received.consumed < bytes

@@ -5,12 +5,13 @@ use alloc::vec::Vec;
 
 use ndjson_scan::{Line, Window};
 
-use super::id::{Id, View};
-use super::message::{Cancel, Edit, Refusal, print_of};
+use super::id::{Id, Spelled};
+use super::message::{Cancel, Edit, Refusal, Verb, print_of};
 use super::peer::{Peer, RequestKey, Text, WorkerKey};
 use super::pending::{Direction, NewRequest, Request, Wire};
 use super::reply::Delivered;
 use super::report::Reason;
+use super::session::state::Event;
 use super::settings::{IdCollision, MAX_PENDING_REQUESTS};
 use super::tally::Outcome;
 use super::timers::Timer;
@@ -19,37 +20,35 @@ use super::{Bus, end_of};
 impl Bus {
     /// Records a request. Returns the token to replace its id with, if the answerer may not see the asker's
     /// (decision 4).
-    pub(super) fn ask(&mut self, new: &NewRequest, id: &View<'_>, token: &[u8]) -> Result<Option<Text>, Refusal> {
-        let (asker, answerer) = (new.asker(), new.answerer());
-        let found = self.pending.find_or_place(answerer.into(), id);
-        let has_changed = self.make_room(new.direction, asker)?;
+    pub(super) fn ask(&mut self, new: &NewRequest, asked: Spelled, token: &[u8]) -> Result<Option<Text>, Refusal> {
+        let Spelled { id, is_plain, is_escaped } = asked;
+        let is_taken = self.pending.find(new.answerer, &id).is_some();
+        self.make_room(new)?;
         let (mut edit, mut wire) = (None, Wire::AsItIs);
-        if found.is_ok() || !id.is_plain() || self.wants_fresh_id(answerer, id) {
+        if is_taken || !is_plain || self.wants_fresh_id(new.answerer, &id) {
             let made = Id::made(self.pending.ids_made, id.is_string());
             self.pending.ids_made += 1;
             edit = Some(Text::from(made.token().as_slice()));
             wire = Wire::Replaced(made, token);
-        } else if id.is_escaped() {
+        } else if is_escaped {
             wire = Wire::Spelled(token);
         }
         let came_at = self.gaps.came_at(self.now);
-        let (client, worker) = (self.clients.get_mut(new.client), self.workers.get_mut(new.worker));
-        let (Some(client), Some(worker)) = (client, worker) else { return Err(gone()) };
-        let (from, to) = match new.direction {
-            Direction::ToWorkers => (&mut client.end, &mut worker.end),
-            Direction::ToClients => (&mut worker.end, &mut client.end),
-        };
-        let place = match found {
-            // Where room was made, the place may be another one's now.
-            Err(_) if has_changed => self.pending.find_or_place(answerer.into(), id).map_or_else(|at| at, |(_, at)| at),
-            Err(place) | Ok((_, place)) => place,
-        };
-        let Some(_) = self.pending.insert(came_at, place, new, id, wire, from, to) else { return Err(too_many()) };
+        let (Err(place) | Ok((_, place))) = self.pending.find_or_place(new.answerer, &id);
+        let Some(from) = end_of(&mut self.clients, &mut self.workers, new.asker) else { return Err(too_many()) };
+        let inserted = self.pending.insert(came_at, place, new, &id, wire, &mut from.outstanding);
+        inserted.ok_or_else(too_many)?;
         from.traffic.asked += 1;
-        worker.creating.asked += u32::from(new.effect.creates);
-        if new.direction == Direction::ToWorkers {
-            worker.audience.note(new.client);
-            self.timers.arm(answerer.into(), worker.begin_answering(self.now));
+        if let Some(to) = self.endpoint(new.answerer) {
+            to.unanswered.count += 1;
+            to.unanswered.awaited += 1;
+        }
+        if let Peer::Worker(key) = new.answerer
+            && let Some(worker) = self.workers.get_mut(key)
+        {
+            worker.creating.asked += u32::from(new.verb.creates());
+            let at = worker.begin_answering(self.now);
+            self.timers.arm(new.answerer.into(), at);
         }
         self.out.stats.ids_translated += u64::from(edit.is_some());
         for session in [new.session, new.second_session].into_iter().flatten() {
@@ -60,7 +59,7 @@ impl Bus {
     }
 
     /// Whether the id of a request to `answerer` is replaced, as an answer under it may be one to another request.
-    fn wants_fresh_id(&self, answerer: Peer, id: &View<'_>) -> bool {
+    fn wants_fresh_id(&self, answerer: Peer, id: &Id) -> bool {
         let always = self.settings.routing.id_collision == IdCollision::Always;
         let end = match answerer {
             Peer::Worker(worker) => {
@@ -73,20 +72,21 @@ impl Bus {
     }
 
     /// Makes sure that one more request fits. Requests that nobody waits for go first, then one of the client that
-    /// holds most. Says whether one had to.
-    fn make_room(&mut self, direction: Direction, asker: Peer) -> Result<bool, Refusal> {
-        let is_full = self.pending.is_full(direction);
+    /// holds most.
+    fn make_room(&mut self, &NewRequest { asker, answerer, .. }: &NewRequest) -> Result<(), Refusal> {
+        let direction = Direction::from(answerer);
         let askers = match direction {
             Direction::ToWorkers => self.clients.len(),
             Direction::ToClients => self.workers.len(),
         };
         let holds = self.peer_end(asker).map_or(0, |end| end.outstanding.len());
         if self.pending.has_room(direction, askers, holds) {
-            return Ok(false);
+            return Ok(());
         }
+        let is_full = self.pending.count(direction) >= MAX_PENDING_REQUESTS;
         if let Some(unwanted) = self.pending.take_oldest_unwanted(direction) {
             self.discard_unwanted(unwanted);
-            return Ok(true);
+            return Ok(());
         }
         let Peer::Client(client) = asker else { return Err(too_many()) };
         let holder = if is_full { self.heaviest(client, |client| client.end.outstanding.len()) } else { None };
@@ -100,35 +100,29 @@ impl Bus {
         );
         self.fail_request(newest, Reason::PendingLimit, &text);
         self.retire_request(newest);
-        Ok(true)
+        Ok(())
     }
 
     /// The pending request that a response of `from` answers.
     pub(super) fn answered(&self, from: Peer, window: Window<'_>, line: &Line) -> Option<RequestKey> {
-        let id = View::parse(line.id.is_some().then(|| window.get(line.id))?).ok()?;
+        let id = Id::parse(line.id.is_some().then(|| window.get(line.id))?).ok()?;
         self.pending.find(from, &id)
     }
 
     /// The pending request that a worker's line is, as it was sent to it: it sends back what it gets. The worker's own
     /// requests have ids of the same kind, so nothing that it may have written itself is taken for that: it is the line
     /// of that request in length and method, of a worker that has not answered anything otherwise.
-    pub(super) fn echoed(
-        &self,
-        worker: WorkerKey,
-        id: &View<'_>,
-        window: Window<'_>,
-        line: &Line,
-    ) -> Option<RequestKey> {
+    pub(super) fn echoed(&self, worker: WorkerKey, id: &Id, window: Window<'_>, line: &Line) -> Option<RequestKey> {
         if self.workers.get(worker).is_none_or(|worker| worker.answering.responds) {
             return None;
         }
         let key = self.pending.find(Peer::Worker(worker), id)?;
-        self.pending.get(key).filter(|request| request.print() == print_of(window, line)).map(|_| key)
+        self.pending.get(key).filter(|request| request.print == print_of(window, line)).map(|_| key)
     }
 
     /// The pending request that `asker` made under the id `token`.
     pub(super) fn request_named(&mut self, asker: Peer, token: &[u8]) -> Option<RequestKey> {
-        let id = View::parse(token).ok()?;
+        let id = Id::parse(token).ok()?;
         let end = end_of(&mut self.clients, &mut self.workers, asker)?;
         self.pending.find_asked(asker, &id, &mut end.outstanding)
     }
@@ -178,41 +172,52 @@ impl Bus {
     /// Forgets a request, on both its ends.
     pub(super) fn forget_request(&mut self, key: RequestKey) {
         let Some(request) = self.pending.get(key) else { return };
-        let (asker, answerer, creates) = (request.asker(), request.answerer(), request.effect().creates);
+        let (answerer, creates) = (request.answerer(), request.verb.creates());
         let sessions = self.pending.sessions(key);
-        // One of them is a client, and the other one a worker.
-        let (client, worker) = match (asker, answerer) {
-            (Some(Peer::Client(client)), Peer::Worker(worker)) => (Some(client), Some(worker)),
-            (Some(Peer::Worker(worker)), Peer::Client(client)) => (Some(client), Some(worker)),
-            (_, Peer::Client(client)) => (Some(client), None),
-            (_, Peer::Worker(worker)) => (None, Some(worker)),
-        };
-        let client = client.and_then(|client| self.clients.get_mut(client)).map(|client| &mut client.end);
-        let worker = worker.and_then(|worker| self.workers.get_mut(worker)).map(|worker| {
+        self.leave_asker(key);
+        self.pending.remove(key);
+        if let Some(end) = self.endpoint(answerer) {
+            end.unanswered.count -= 1;
+        }
+        if let Peer::Worker(worker) = answerer
+            && let Some(worker) = self.workers.get_mut(worker)
+        {
             worker.creating.asked -= u32::from(creates);
-            &mut worker.end
-        });
-        let (asker, answerer) = match answerer {
-            Peer::Worker(_) => (client, worker),
-            Peer::Client(_) => (worker, client),
-        };
-        self.pending.remove(key, asker, answerer);
+        }
         for session in sessions.into_iter().flatten() {
             self.end_session_request(session);
+        }
+    }
+
+    /// The asker of a request does not wait any more, if it did.
+    fn leave_asker(&mut self, key: RequestKey) {
+        let Some(request) = self.pending.get(key) else { return };
+        let (Some(asker), answerer) = (request.asker(), request.answerer()) else { return };
+        let asker = end_of(&mut self.clients, &mut self.workers, asker);
+        debug_assert!(asker.is_some(), "a request that is waited for has an asker");
+        if let Some(end) = asker {
+            self.pending.leave_asker(key, &mut end.outstanding);
+        }
+        if let Some(end) = self.endpoint(answerer) {
+            end.unanswered.awaited -= 1;
         }
     }
 
     /// Forgets a request whose answer may still come: no other request of its answerer gets its id before.
     pub(super) fn retire_request(&mut self, key: RequestKey) {
         let Some(request) = self.pending.get(key) else { return };
-        let (answerer, effect) = (request.answerer(), request.effect());
+        let (answerer, verb) = (request.answerer(), request.verb);
         let fingerprint = self.pending.wire_fingerprint(key);
-        if effect.loads {
-            self.pending.sessions(key).into_iter().flatten().for_each(|session| self.sessions.may_be_loaded(session));
+        if verb == Verb::Load {
+            self.pending
+                .sessions(key)
+                .into_iter()
+                .flatten()
+                .for_each(|session| _ = self.sessions.step(session, Event::Unseen));
         }
         self.forget_request(key);
         if let Peer::Worker(worker) = answerer
-            && effect.creates
+            && verb.creates()
         {
             if let Some(worker) = self.workers.get_mut(worker) {
                 worker.creating.may_follow = true;
@@ -226,19 +231,12 @@ impl Bus {
 
     /// The asker does not wait any more. The id stays taken until the answer comes.
     pub(super) fn orphan_request(&mut self, key: RequestKey) {
-        let Some(request) = self.pending.get(key) else { return };
-        let (asker, answerer) = (request.asker(), request.answerer());
-        let ends = match (asker, answerer) {
-            (Some(Peer::Client(client)), Peer::Worker(worker)) => (client, worker, true),
-            (Some(Peer::Worker(worker)), Peer::Client(client)) => (client, worker, false),
-            _ => return,
-        };
-        let client = self.clients.get_mut(ends.0).map(|client| &mut client.end);
-        let worker = self.workers.get_mut(ends.1).map(|worker| &mut worker.end);
-        match ends.2 {
-            true => self.pending.orphan(key, client, worker),
-            false => self.pending.orphan(key, worker, client),
+        let Some(asker) = self.pending.get(key).and_then(Request::asker) else { return };
+        if let Some(end) = self.endpoint(asker) {
+            end.traffic.given_up += 1;
         }
+        self.leave_asker(key);
+        self.pending.orphan(key);
     }
 
     /// A request of a client is not waited for any more, though it was not answered.
@@ -277,7 +275,7 @@ impl Bus {
     pub(super) fn fail_request(&mut self, key: RequestKey, reason: Reason, text: &str) {
         let Some(request) = self.pending.get(key) else { return };
         let (Some(Peer::Client(client)), Peer::Worker(worker)) = (request.asker(), request.answerer()) else { return };
-        let session = request.session().filter(|_| request.session_on_top()).and_then(|key| self.sessions.get(key));
+        let session = request.session.filter(|_| request.session_on_top()).and_then(|key| self.sessions.get(key));
         let session = session.map(|session| session.name.clone());
         let (token, id) = (self.pending.asker_token(key), self.pending.asker_text(key));
         self.report_request(reason, [Some(client.into()), Some(worker.into())], || (Some(id), text.into()));
@@ -294,18 +292,10 @@ impl Bus {
 
     /// Panics if requests and what their ends know of them disagree.
     pub(super) fn check_correlation(&self) {
-        let mut asked = 0;
-        for (key, request) in self.pending.iter() {
-            if let Some(asker) = request.asker() {
-                let asker = self.peer_end(asker).expect("an asker is alive");
-                assert!(self.pending.asked(&asker.outstanding).any(|asked| asked == key));
-                asked += 1;
-            }
-        }
-        let (clients, workers) = (self.clients.iter(), self.workers.iter());
-        let clients = clients.map(|(key, client)| (Peer::from(key), &client.end));
-        for (peer, end) in clients.chain(workers.map(|(key, worker)| (Peer::from(key), &worker.end))) {
-            let list: Vec<_> = self.pending.asked(&end.outstanding).collect();
+        let mut asked = self.pending.iter().filter(|(_, request)| request.asker().is_some()).count();
+        let clients = self.clients.keys().into_iter().map(Peer::from);
+        for peer in clients.chain(self.workers.keys().into_iter().map(Peer::from)) {
+            let (end, list) = (self.peer_end(peer).expect("it is in its table"), self.asked_by(peer));
             assert_eq!(list.len(), end.outstanding.len());
             assert!(list.iter().all(|key| self.pending.get(*key).is_some_and(|it| it.asker() == Some(peer))));
             asked -= list.len();
@@ -315,16 +305,12 @@ impl Bus {
             assert_eq!(counted, (to_answer.len(), awaited), "{peer:?}");
             assert!(end.traffic.asked >= end.traffic.given_up + end.outstanding.len() as u64, "{:?}", end.traffic);
             if let Peer::Worker(worker) = peer {
-                let creating = to_answer.iter().filter(|(_, request)| request.effect().creates).count();
+                let creating = to_answer.iter().filter(|(_, request)| request.verb.creates()).count();
                 assert_eq!(self.workers.get(worker).map(|worker| worker.creating.asked as usize), Some(creating));
             }
         }
         assert_eq!(asked, 0, "a request that somebody waits for is in the list of its asker");
     }
-}
-
-fn gone() -> Refusal {
-    Refusal(Reason::RequestLost, "the other end has gone".into())
 }
 
 fn too_many() -> Refusal {

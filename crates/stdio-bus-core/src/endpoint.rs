@@ -7,9 +7,8 @@ use ndjson_scan::{Line, Outcome, Partial, Scanner, Window};
 use super::account::Traffic;
 use super::flow::gate::ReadGate;
 use super::flow::queue::Output;
-use super::peer::{Moment, Peer, SessionMark};
+use super::peer::{Moment, Peer, SessionKey};
 use super::port::{Next, Received};
-use super::table::Members;
 
 /// No request.
 pub(super) const NONE: u16 = u16::MAX;
@@ -40,7 +39,7 @@ pub(super) struct Endpoint {
     /// Requests to it that were forgotten before it answered them.
     pub retired: Retired,
     /// Sessions that it owns (a client) or that are bound to it (a worker).
-    pub sessions: Members<SessionMark>,
+    pub sessions: Vec<SessionKey>,
     /// What has gone through it.
     pub traffic: Traffic,
 }

@@ -8,14 +8,14 @@ use super::client::{Client, Phase};
 use super::endpoint::Endpoint;
 use super::flow::gate::Hold;
 use super::gaps::Gaps;
-use super::id::View;
+use super::id::{Id, Spelled};
 use super::message::{Verb, plain_name, print_of, verb};
 use super::out::Out;
-use super::peer::{ClientKey, ClientMark, Moment, Peer, PeerBits, WorkerKey, WorkerMark};
-use super::pending::{Direction, NewRequest, Pending, SessionEffect, Wire};
-use super::pool::Pool;
+use super::peer::{ClientKey, ClientMark, Moment, Peer, WorkerKey, WorkerMark};
+use super::pending::{Direction, NewRequest, Pending, Wire};
 use super::session::table::Sessions;
 use super::settings::{IdCollision, Settings};
+use super::supervisor::pool::Pool;
 use super::table::Table;
 use super::tally::Outcome;
 use super::timers::{Timer, Timers};
@@ -51,19 +51,9 @@ impl FastPath<'_> {
         if others != 0 || line.flags != 0 { None } else { plain_name(window, span) }
     }
 
-    /// Sends a client's line on its way. False if it has to go the general way, and then nothing has been done.
-    pub(super) fn client_line(
-        &mut self,
-        key: ClientKey,
-        client: &mut Client,
-        workers: &mut Table<Worker, WorkerMark>,
-        line: &Line,
-    ) -> bool {
-        self.pass_client_line(key, client, workers, line).is_some()
-    }
-
+    /// Sends a client's line on its way. None if it has to go the general way, and then nothing has been done.
     #[inline(always)]
-    fn pass_client_line(
+    pub(super) fn client_line(
         &mut self,
         key: ClientKey,
         client: &mut Client,
@@ -93,26 +83,27 @@ impl FastPath<'_> {
         }
         if line.id.is_some() {
             let id = self.passing_id(self.window, worker, line)?;
-            let place = self.pending.find_or_place(PeerBits::from(Peer::from(worker_key)), &id).err()?;
+            let place = self.pending.find_or_place(worker_key.into(), &id).err()?;
             let holds = client.end.outstanding.len();
             if !self.pending.has_room(Direction::ToWorkers, self.clients, holds) {
                 return None;
             }
             let new = NewRequest {
-                client: key,
-                worker: worker_key,
-                direction: Direction::ToWorkers,
+                asker: key.into(),
+                answerer: worker_key.into(),
                 session: Some(session_key),
                 second_session: None,
                 session_on_top: line.session.is_some(),
-                effect: SessionEffect::default(),
-                expires: worker.request_timeout.map(|timeout| self.now.after(timeout)),
+                verb: Verb::Other,
+                expires: worker.request_timeout.map_or(Moment::NEVER, |timeout| self.now.after(timeout)),
                 print: print_of(self.window, line),
             };
             let came_at = self.gaps.came_at(self.now);
-            self.pending.insert(came_at, place, &new, &id, Wire::AsItIs, &mut client.end, &mut worker.end)?;
+            self.pending.insert(came_at, place, &new, &id, Wire::AsItIs, &mut client.end.outstanding)?;
             self.timers.arm(Timer::Requests, new.expires);
             client.end.traffic.asked += 1;
+            worker.end.unanswered.count += 1;
+            worker.end.unanswered.awaited += 1;
             self.sessions.begin_request(session_key);
             self.timers.arm(Timer::Worker(worker_key), worker.begin_answering(self.now));
         }
@@ -128,13 +119,11 @@ impl FastPath<'_> {
 
     /// The id of a request, if it may pass as it is.
     #[inline(always)]
-    fn passing_id<'w>(&self, window: Window<'w>, worker: &Worker, line: &Line) -> Option<View<'w>> {
-        let id = View::parse(window.get(line.id)).ok()?;
-        let is_replaced = !worker.end.retired.is_empty()
-            || self.settings.routing.id_collision == IdCollision::Always
-            || !id.is_plain()
-            || id.is_escaped();
-        (!is_replaced).then_some(id)
+    fn passing_id(&self, window: Window<'_>, worker: &Worker, line: &Line) -> Option<Id> {
+        let Spelled { id, is_plain, is_escaped } = Spelled::parse(window.get(line.id)).ok()?;
+        let is_replaced =
+            !worker.end.retired.is_empty() || self.settings.routing.id_collision == IdCollision::Always || !is_plain;
+        (!is_replaced && !is_escaped).then_some(id)
     }
 
     /// Queues a line as it is for a peer whose output is not full.
@@ -146,19 +135,18 @@ impl FastPath<'_> {
         }
     }
 
-    /// Sends a worker's line on its way. False if it has to go the general way, and then nothing has been done.
+    /// Sends a worker's line on its way. None if it has to go the general way, and then nothing has been done.
     pub(super) fn worker_line(
         &mut self,
         key: WorkerKey,
         worker: &mut Worker,
         clients: &mut Table<Client, ClientMark>,
         line: &Line,
-    ) -> bool {
-        let passed = match line.id.is_some() {
+    ) -> Option<()> {
+        match line.id.is_some() {
             true => self.pass_answer(key, worker, clients, line),
             false => self.pass_notification(key, worker, clients, line),
-        };
-        passed.is_some()
+        }
     }
 
     /// An answer to a request with which nothing is the matter.
@@ -174,11 +162,11 @@ impl FastPath<'_> {
         if other != 0 || !matches!(line.flags, Line::RESULT | Line::ERROR) {
             return None;
         }
-        let id = View::parse(self.window.get(line.id)).ok()?;
-        let (request_key, place) = self.pending.find_or_place(PeerBits::from(Peer::from(key)), &id).ok()?;
+        let id = Id::parse(self.window.get(line.id)).ok()?;
+        let (request_key, place) = self.pending.find_or_place(key.into(), &id).ok()?;
         let request = self.pending.get(request_key).filter(|request| request.is_simple())?;
         let Some(Peer::Client(client_key)) = request.asker() else { return None };
-        let (session, since) = (request.session(), request.since());
+        let (session, since) = (request.session, request.since());
         let client = clients.get_mut(client_key)?;
         if client.phase != Phase::Open
             || client.end.output.is_full()
@@ -191,7 +179,10 @@ impl FastPath<'_> {
             self.sessions.end_simple_request(session, client_key, line.flags == Line::RESULT)?;
         }
         client.penalty.forget_crashes();
-        self.pending.remove_at(request_key, place, &mut client.end.outstanding, &mut worker.end.unanswered);
+        self.pending.leave_asker(request_key, &mut client.end.outstanding);
+        self.pending.remove_at(request_key, place);
+        worker.end.unanswered.count -= 1;
+        worker.end.unanswered.awaited -= 1;
         self.workers_changed |= worker.answering.answers();
         worker.answering.responds = true;
         let outcome = if line.flags == Line::ERROR { Outcome::Error } else { Outcome::Answered };

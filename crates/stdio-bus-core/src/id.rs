@@ -15,7 +15,7 @@ const PLAIN_DIGITS: usize = 40;
 /// Whole numbers of up to this many digits are kept as such.
 const NUMBER_DIGITS: usize = 18;
 
-/// The canonical form of an id, to be kept.
+/// The canonical form of an id.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Id {
     /// A whole number, not negative, of at most 18 digits.
@@ -26,18 +26,14 @@ pub enum Id {
     String(Text),
 }
 
-/// The canonical form of an id that is only looked for: mostly the token itself, where it stands.
-#[derive(Debug)]
-pub struct View<'a> {
-    value: Value<'a>,
-    plain: bool,
-}
-
-#[derive(Debug)]
-enum Value<'a> {
-    Number(u64),
-    Text(Cow<'a, [u8]>),
-    String(Cow<'a, [u8]>),
+/// An id and how it is written.
+pub(super) struct Spelled {
+    pub id: Id,
+    /// Every parser reads it as the same value, and the bus never makes it: a whole number between ±(2⁵³ − 1), or a string
+    /// without half a surrogate pair. Others are always replaced on their way.
+    pub is_plain: bool,
+    /// It is a string that is written with escapes: an error in place of its answer repeats them.
+    pub is_escaped: bool,
 }
 
 /// The ids that the bus makes lie here: whole numbers that doubles hold exactly, and that no client counts up to. Ids
@@ -59,7 +55,7 @@ impl Id {
     /// [`TooLong`] when the decoded string or the number's text has more than [`MAX_REQUEST_ID_LEN`] bytes
     /// (spec 8.2).
     pub fn parse(token: &[u8]) -> Result<Self, TooLong> {
-        View::parse(token).map(|view| view.to_id())
+        Spelled::parse(token).map(|spelled| spelled.id)
     }
 
     /// The `count`th id that the bus makes. No other id is equal to it.
@@ -74,14 +70,16 @@ impl Id {
         matches!(self, Self::String(_))
     }
 
-    /// The id as a [`View`], to compare or to look for.
-    pub fn view(&self) -> View<'_> {
-        let value = match self {
-            Self::Number(number) => Value::Number(*number),
-            Self::Text(text) => Value::Text(Cow::Borrowed(text.as_bytes())),
-            Self::String(text) => Value::String(Cow::Borrowed(text.as_bytes())),
-        };
-        View { value, plain: true }
+    /// The number for a string of its digits, or the string for a number.
+    pub(super) fn of_other_type(self) -> Self {
+        match self {
+            Self::Number(number) => Self::String(number.to_string().as_bytes().into()),
+            Self::Text(text) => Self::String(text),
+            Self::String(text) => match number(text.as_bytes()) {
+                Some(number) if number.to_string().as_bytes() == text.as_bytes() => Self::Number(number),
+                _ => Self::Text(text),
+            },
+        }
     }
 
     /// The id as a JSON token.
@@ -99,7 +97,7 @@ impl Id {
 }
 
 /// The number that a token is, if it is written as a whole one that fits.
-#[inline]
+#[inline(always)]
 fn number(token: &[u8]) -> Option<u64> {
     if token.len() > NUMBER_DIGITS {
         return None;
@@ -110,107 +108,38 @@ fn number(token: &[u8]) -> Option<u64> {
     })
 }
 
-impl<'a> View<'a> {
-    /// The id that a valid JSON token, a string or a number, stands for.
-    ///
-    /// # Errors
+impl Spelled {
     /// As [`Id::parse`].
-    #[inline]
-    pub fn parse(token: &'a [u8]) -> Result<Self, TooLong> {
+    #[inline(always)]
+    pub(super) fn parse(token: &[u8]) -> Result<Self, TooLong> {
         match number(token) {
             Some(number) => {
-                let plain = number <= LARGEST_EXACT && !MADE.contains(&number);
-                Ok(Self { value: Value::Number(number), plain })
+                let is_plain = number <= LARGEST_EXACT && !MADE.contains(&number);
+                Ok(Self { id: Id::Number(number), is_plain, is_escaped: false })
             }
             None => Self::parse_any(token),
         }
     }
 
-    fn parse_any(token: &'a [u8]) -> Result<Self, TooLong> {
+    fn parse_any(token: &[u8]) -> Result<Self, TooLong> {
         if token.first() == Some(&b'"') {
             let text = decoded(token);
             if text.len() > MAX_REQUEST_ID_LEN {
                 return Err(TooLong);
             }
             // What was written without an escape has no half of a pair.
-            let whole = matches!(text, Cow::Borrowed(_)) || !has_lone_surrogate(&text);
-            let plain = whole && !is_made(&text);
-            return Ok(Self { value: Value::String(text), plain });
+            let is_escaped = matches!(text, Cow::Owned(_));
+            let is_whole = !is_escaped || !has_lone_surrogate(&text);
+            let is_plain = is_whole && !is_made(&text);
+            return Ok(Self { id: Id::String((&*text).into()), is_plain, is_escaped });
         }
         if token.len() > MAX_REQUEST_ID_LEN {
             return Err(TooLong);
         }
         let digits = token.len() <= PLAIN_DIGITS && token.iter().all(u8::is_ascii_digit);
         let text = if digits { Cow::Borrowed(token) } else { Cow::Owned(canonical_number(token)) };
-        let value = number(&text).map_or(Value::Text(text), Value::Number);
-        Ok(Self { value, plain: is_exact_negative(token) })
-    }
-
-    /// Whether every parser reads this id as the same value, and the bus never makes it: a whole number between
-    /// ±(2⁵³ − 1), or a string without half a surrogate pair. Others are always replaced on their way.
-    #[inline]
-    pub fn is_plain(&self) -> bool {
-        self.plain
-    }
-
-    /// The number, if the id is one that is kept as such.
-    #[inline]
-    pub(super) fn number(&self) -> Option<u64> {
-        if let Value::Number(number) = self.value { Some(number) } else { None }
-    }
-
-    /// Whether it is a string, and its text, if it is not kept as a number.
-    pub(super) fn text(&self) -> Option<(bool, &[u8])> {
-        match &self.value {
-            Value::Number(_) => None,
-            Value::Text(text) => Some((false, text)),
-            Value::String(text) => Some((true, text)),
-        }
-    }
-
-    /// Whether it is a string that is written with escapes: an error in place of its answer repeats them.
-    #[inline]
-    pub(super) fn is_escaped(&self) -> bool {
-        matches!(self.value, Value::String(Cow::Owned(_)))
-    }
-
-    /// The id, to be kept.
-    pub fn to_id(&self) -> Id {
-        match &self.value {
-            Value::Number(number) => Id::Number(*number),
-            Value::Text(text) => Id::Text((&**text).into()),
-            Value::String(text) => Id::String((&**text).into()),
-        }
-    }
-
-    /// The number for a string of its digits, or the string for a number.
-    pub(super) fn of_other_type(self) -> Self {
-        let value = match self.value {
-            Value::Number(number) => Value::String(Cow::Owned(number.to_string().into_bytes())),
-            Value::Text(text) => Value::String(text),
-            Value::String(text) => match number(&text).filter(|number| number.to_string().as_bytes() == &*text) {
-                Some(number) => Value::Number(number),
-                None => Value::Text(text),
-            },
-        };
-        Self { value, plain: self.plain }
-    }
-
-    /// Whether the token was a string.
-    pub fn is_string(&self) -> bool {
-        matches!(self.value, Value::String(_))
-    }
-}
-
-impl PartialEq<View<'_>> for Id {
-    fn eq(&self, other: &View<'_>) -> bool {
-        match (self, &other.value) {
-            (Self::Number(number), Value::Number(other)) => number == other,
-            (Self::Text(text), Value::Text(other)) | (Self::String(text), Value::String(other)) => {
-                text.as_bytes() == &**other
-            }
-            _ => false,
-        }
+        let id = number(&text).map_or_else(|| Id::Text((&*text).into()), Id::Number);
+        Ok(Self { id, is_plain: is_exact_negative(token), is_escaped: false })
     }
 }
 
@@ -333,7 +262,7 @@ mod tests {
     }
 
     fn is_plain(token: &str) -> bool {
-        View::parse(token.as_bytes()).unwrap().is_plain()
+        Spelled::parse(token.as_bytes()).unwrap().is_plain
     }
 
     #[test]
@@ -362,7 +291,7 @@ mod tests {
             for count in [0, 1, 999_999_999_999_999] {
                 let made = Id::made(count, string);
                 let token = made.token();
-                assert!(!View::parse(&token).unwrap().is_plain(), "{made}");
+                assert!(!Spelled::parse(&token).unwrap().is_plain, "{made}");
             }
         }
         assert!(!is_plain("5000000000000000") && !is_plain("5999999999999999"));

@@ -46,20 +46,10 @@ impl Intake {
 pub(super) enum Flow {
     /// It was dealt with.
     Next,
-    /// It was dealt with, and its sender has got a penalty for it.
-    Penalised,
     /// Its receiver is full: its sender waits, and the line is presented again.
     Blocked,
     /// Its sender is not listened to any more.
     Over,
-}
-
-/// What the scanner has found, and how many of its lines have gone already.
-pub(super) struct Scanned {
-    pub outcome: Outcome,
-    /// Bytes behind the last whole line.
-    pub unfinished: usize,
-    pub lines: usize,
 }
 
 /// How far a batch of lines was dealt with.
@@ -146,8 +136,9 @@ impl Bus {
         let mut lines = 0;
         if self.intake.takes_fast_path && !self.shutdown.refuses_requests() {
             let mut path = fast_path!(self, now, window, count);
-            let mut passes =
-                |line: &&Line| line.span.len() <= limit && path.client_line(key, client, &mut self.workers, line);
+            let mut passes = |line: &&Line| {
+                line.span.len() <= limit && path.client_line(key, client, &mut self.workers, line).is_some()
+            };
             lines = self.intake.batch.iter().take_while(|line| passes(line)).count();
             self.out.stats.lines_from_clients += lines as u64;
             self.intake.count_fast(lines);
@@ -156,7 +147,7 @@ impl Bus {
                 return client.end.finish(now, window.data().len(), &self.intake.batch, outcome);
             }
         }
-        self.route_lines(key.into(), window, Scanned { outcome, unfinished, lines })
+        self.route_lines(key.into(), window, outcome, unfinished, lines)
     }
 
     fn receive_from_worker(&mut self, key: WorkerKey, window: Window<'_>) -> Received {
@@ -175,8 +166,9 @@ impl Bus {
         let mut lines = 0;
         if self.intake.takes_fast_path && !self.shutdown.refuses_requests() {
             let mut path = fast_path!(self, now, window, count);
-            let mut passes =
-                |line: &&Line| line.span.len() <= limit && path.worker_line(key, worker, &mut self.clients, line);
+            let mut passes = |line: &&Line| {
+                line.span.len() <= limit && path.worker_line(key, worker, &mut self.clients, line).is_some()
+            };
             lines = self.intake.batch.iter().take_while(|line| passes(line)).count();
             self.readiness.workers_changed |= path.workers_changed;
             self.out.stats.lines_from_workers += lines as u64;
@@ -186,7 +178,7 @@ impl Bus {
                 return worker.end.finish(now, bytes, &self.intake.batch, outcome);
             }
         }
-        self.route_lines(key.into(), window, Scanned { outcome, unfinished, lines })
+        self.route_lines(key.into(), window, outcome, unfinished, lines)
     }
 
     /// Bytes of a client that is not read, or whose lines are refused.
@@ -199,13 +191,20 @@ impl Bus {
         self.refuse_lines(key, window)
     }
 
-    /// Sends lines on their way, one after the other, until one of them has to wait or is the last of its sender. Those
-    /// that have gone already are left out.
-    pub(super) fn route_lines(&mut self, from: Peer, window: Window<'_>, scanned: Scanned) -> Received {
+    /// Sends lines on their way, one after the other, until one of them has to wait or is the last of its sender. The first
+    /// `lines` have gone already. Behind the whole ones are bytes that are `unfinished`.
+    pub(super) fn route_lines(
+        &mut self,
+        from: Peer,
+        window: Window<'_>,
+        outcome: Outcome,
+        unfinished: usize,
+        mut lines: usize,
+    ) -> Received {
         let batch = core::mem::take(&mut self.intake.batch);
         let limit = self.longest_line(from);
-        let (mut flow, mut lines) = (Flow::Next, scanned.lines);
-        for line in &batch[scanned.lines..] {
+        let mut flow = Flow::Next;
+        for line in &batch[lines..] {
             flow = if line.span.len() > limit {
                 self.line_too_long(from)
             } else {
@@ -214,27 +213,24 @@ impl Bus {
                     Peer::Worker(worker) => self.worker_line(worker, window, line),
                 }
             };
-            if flow == Flow::Blocked || flow == Flow::Over {
+            if flow != Flow::Next {
                 break;
             }
             lines += 1;
-            if flow == Flow::Penalised {
-                flow = Flow::Next;
-                if lines < batch.len()
-                    && let Peer::Client(client) = from
-                    && self.is_penalised(client)
-                {
-                    flow = Flow::Blocked;
-                    break;
-                }
+            if lines < batch.len()
+                && let Peer::Client(client) = from
+                && self.is_penalised(client)
+            {
+                flow = Flow::Blocked;
+                break;
             }
         }
         let bytes = lines.checked_sub(1).map_or(0, |last| batch[last].span.end as usize + 1);
         let mut progress = Progress { flow, bytes, lines };
         if flow == Flow::Next {
-            progress.flow = self.check_rest(from, window, scanned.outcome, scanned.unfinished);
+            progress.flow = self.check_rest(from, window, outcome, unfinished);
         }
-        let received = self.keep_rest(from, window.data().len(), &batch, scanned.outcome, progress);
+        let received = self.keep_rest(from, window.data().len(), &batch, outcome, progress);
         self.intake.batch = batch;
         received
     }
@@ -268,8 +264,8 @@ impl Bus {
             end.count_lines(now, progress.lines, progress.bytes);
         }
         let (consumed, next) = match progress.flow {
-            Flow::Next | Flow::Penalised if outcome == Outcome::Full => (end.partial.consume(), Next::Again),
-            Flow::Next | Flow::Penalised => (end.partial.consume(), Next::Read),
+            Flow::Next if outcome == Outcome::Full => (end.partial.consume(), Next::Again),
+            Flow::Next => (end.partial.consume(), Next::Read),
             Flow::Blocked => {
                 let done = progress.bytes;
                 end.waiting = batch[progress.lines..].iter().map(|line| line.counted_after(done)).collect();

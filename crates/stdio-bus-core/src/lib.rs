@@ -60,7 +60,7 @@ pub mod settings;
 pub mod shutdown;
 pub mod stats;
 mod supervisor;
-pub mod table;
+mod table;
 pub mod tally;
 #[cfg(test)]
 mod tests;
@@ -89,7 +89,6 @@ use settings::{MAX_CONNECTIONS, MAX_WORKERS, Settings};
 use shutdown::Shutdown;
 use stats::Stats;
 use supervisor::Supervisor;
-use supervisor::pool;
 pub use supervisor::worker;
 use table::Table;
 use timers::{Timer, Timers};

@@ -6,7 +6,7 @@ use alloc::string::String;
 
 use ndjson_scan::{Line, Span, Window, decoded};
 
-use super::id::View;
+use super::id::Spelled;
 use super::peer::Text;
 use super::report::Reason;
 use super::settings::MAX_REQUEST_ID_LEN;
@@ -27,24 +27,11 @@ pub(super) type Edits = [Option<Edit>; 3];
 #[derive(Clone)]
 pub(super) struct Refusal(pub Reason, pub String);
 
-/// What a message is, by its members (decision 2).
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
-    Request,
-    Notification,
-    Response,
-}
-
-/// A line that has an id and neither method nor result nor error is taken for a request: the spec calls everything
-/// with an id one (6.2), and leaves the method to the worker (4.3.3).
-pub(super) fn kind(line: &Line) -> Kind {
-    let answers = line.flags & (Line::RESULT | Line::ERROR) != 0;
-    match (line.method.is_some(), line.id.is_some()) {
-        (true, true) => Kind::Request,
-        (false, _) if answers => Kind::Response,
-        (false, true) => Kind::Request,
-        (_, false) => Kind::Notification,
-    }
+/// Whether a line is no request or notification, by its members (decision 2). One that has an id and neither method nor
+/// result nor error is taken for a request: the spec calls everything with an id one (6.2), and leaves the method to the
+/// worker (4.3.3).
+pub(super) fn is_response(line: &Line) -> bool {
+    !line.method.is_some() && line.flags & (Line::RESULT | Line::ERROR) != 0
 }
 
 /// Methods that mean something to the bus.
@@ -68,6 +55,11 @@ impl Verb {
     /// Whether it asks a worker for a session that may be nobody's, or somebody else's.
     pub(super) fn asks_for_session(self) -> bool {
         matches!(self, Self::Load | Self::Fork)
+    }
+
+    /// Whether a result names a new session.
+    pub(super) fn creates(self) -> bool {
+        matches!(self, Self::New | Self::Fork)
     }
 }
 
@@ -147,10 +139,10 @@ pub(super) fn has_method(window: Window<'_>, line: &Line, name: &[u8]) -> bool {
 }
 
 /// The id of a line, if it has one.
-pub(super) fn request_id<'a>(window: Window<'a>, line: &Line) -> Result<Option<View<'a>>, Refusal> {
+pub(super) fn request_id(window: Window<'_>, line: &Line) -> Result<Option<Spelled>, Refusal> {
     line.id
         .is_some()
-        .then(|| View::parse(window.get(line.id)))
+        .then(|| Spelled::parse(window.get(line.id)))
         .transpose()
         .map_err(|_| Refusal(Reason::IdTooLong, format!("the id is longer than {MAX_REQUEST_ID_LEN} bytes")))
 }

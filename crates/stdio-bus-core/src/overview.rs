@@ -222,7 +222,7 @@ impl Bus {
             unread: if worker.end.unanswered.count == 0 { 0 } else { worker.window.backlog() },
             link: Link {
                 // Names that are held are nobody's session.
-                sessions: worker.end.sessions.iter().filter_map(|session| self.sessions.get(session)?.client).count(),
+                sessions: worker.end.sessions.iter().filter_map(|session| self.sessions.get(*session)?.client).count(),
                 ..self.link(now, &worker.end, worker.process.started)
             },
         })

@@ -14,15 +14,15 @@ use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::num::NonZeroU64;
+use core::ops::Deref;
 use core::time::Duration;
 
-use super::endpoint::{Asked, Endpoint, NONE, Unanswered};
-use super::id::{Id, View};
-use super::message::Cancel;
-use super::peer::{ClientKey, Moment, Peer, PeerBits, RequestKey, RequestMark, SessionKey, Text, WorkerKey};
+use super::endpoint::{Asked, NONE, Unanswered};
+use super::id::Id;
+use super::message::{Cancel, Verb};
+use super::peer::{Moment, Peer, PeerBits, RequestKey, RequestMark, SessionKey, Text};
 use super::settings::MAX_PENDING_REQUESTS;
 use super::table::{Fingerprints, Table};
-use super::tally::Since;
 
 /// How long the answer to a cancelled request is waited for.
 const CANCEL_GRACE: Duration = Duration::from_secs(5);
@@ -33,6 +33,8 @@ const KEPT_FOR_EACH: usize = 4;
 const KEPT: usize = MAX_PENDING_REQUESTS / 4;
 /// Among so many requests one is looked for without a list.
 const FEW: usize = 16;
+/// A unit of the time that requests are kept with: they last for nine years.
+const SINCE_SHIFT: u32 = 10;
 
 /// Which way a request goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,39 +43,33 @@ pub(super) enum Direction {
     ToClients,
 }
 
-/// What an answer to a request does to its sessions.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct SessionEffect {
-    /// A result names a new session: `session/new`, `session/fork`.
-    pub creates: bool,
-    /// A result gives the session to the asker, an error takes it back: `session/load`, `session/resume`.
-    pub loads: bool,
-    /// A result ends the session: `session/close`, `session/delete`.
-    pub ends: bool,
+/// Which way a request goes that this peer has to answer.
+impl From<Peer> for Direction {
+    fn from(answerer: Peer) -> Self {
+        match answerer {
+            Peer::Worker(_) => Self::ToWorkers,
+            Peer::Client(_) => Self::ToClients,
+        }
+    }
 }
 
 /// Facts about a request.
 #[derive(Clone, Copy)]
-struct Flags(u16);
+struct Flags(u8);
 
 impl Flags {
-    /// The wire id is no number, and is kept beside.
-    const TEXT: u16 = 1;
-    /// There is more beside.
-    const RARE: u16 = 2;
-    /// It can be found by its asker and id.
-    const LISTED: u16 = 4;
+    /// There is a [`Rare`] beside.
+    const RARE: u8 = 1;
+    /// With more in it than the id that its answerer sees.
+    const UNUSUAL: u8 = 16;
     /// The sessionId stood at top level, where an answer repeats it (spec 5.2.2).
-    const ON_TOP: u16 = 8;
-    const CREATES: u16 = 16;
-    const LOADS: u16 = 32;
-    const ENDS: u16 = 64;
+    const ON_TOP: u8 = 2;
     /// Its asker does not want the answer any more, but is to have one.
-    const CANCELLED: u16 = 128;
+    const CANCELLED: u8 = 4;
     /// Its asker does not want the answer any more, and is to have none.
-    const CANCELLED_SILENTLY: u16 = 256;
+    const CANCELLED_SILENTLY: u8 = 8;
 
-    fn has(self, flag: u16) -> bool {
+    fn has(self, flag: u8) -> bool {
         self.0 & flag != 0
     }
 }
@@ -84,15 +80,20 @@ pub(super) struct Request {
     answerer: PeerBits,
     /// The id that the answerer sees: the number, or the fingerprint of its text.
     wire: u64,
-    session: Option<SessionKey>,
+    /// The session that decided its way.
+    pub session: Option<SessionKey>,
     expires: Moment,
-    since: Since,
+    /// When it was recorded: units of 1,024 ns, and those above thirty-two bits.
+    since: u32,
+    since_high: u16,
     /// What its asker has asked before it and after it.
     before: u16,
     after: u16,
+    /// What its method means, and so what an answer does to its sessions.
+    pub verb: Verb,
     flags: Flags,
     /// What its line looked like, to know it again if it comes back.
-    print: u32,
+    pub print: u32,
 }
 
 // With its key a request fills one cache line.
@@ -103,6 +104,8 @@ const _: () = assert!(2 * MAX_PENDING_REQUESTS < NONE as usize);
 /// What few requests have.
 #[derive(Default)]
 struct Rare {
+    /// The wire id, if it is no number.
+    wire: Option<Id>,
     /// The id as its asker wrote it, where it is not the wire id, or is spelled in another way.
     original: Option<Original>,
     /// The session in its params, where that is another one than the one that decided its way.
@@ -119,37 +122,21 @@ struct Original {
 
 /// What is to be recorded of a request.
 pub(super) struct NewRequest {
-    pub client: ClientKey,
-    pub worker: WorkerKey,
-    pub direction: Direction,
+    pub asker: Peer,
+    pub answerer: Peer,
     pub session: Option<SessionKey>,
     pub second_session: Option<SessionKey>,
     pub session_on_top: bool,
-    pub effect: SessionEffect,
-    pub expires: Option<Moment>,
+    pub verb: Verb,
+    /// When an answer is too late; perhaps never.
+    pub expires: Moment,
     /// See [`print_of`](super::message::print_of).
     pub print: u32,
 }
 
-impl NewRequest {
-    pub(super) fn asker(&self) -> Peer {
-        match self.direction {
-            Direction::ToWorkers => self.client.into(),
-            Direction::ToClients => self.worker.into(),
-        }
-    }
-
-    pub(super) fn answerer(&self) -> Peer {
-        match self.direction {
-            Direction::ToWorkers => self.worker.into(),
-            Direction::ToClients => self.client.into(),
-        }
-    }
-}
-
 /// Bytes of a request with all that is beside it, but for its ids.
 #[cfg(test)]
-pub(super) const LARGEST: usize = size_of::<Request>() + size_of::<Rare>() + size_of::<Id>() + 64;
+pub(super) const LARGEST: usize = size_of::<Request>() + size_of::<Rare>() + 64;
 
 /// How a request's id stands on the wire.
 pub(super) enum Wire<'a> {
@@ -174,21 +161,10 @@ impl Request {
         self.answerer.into()
     }
 
-    /// The session that decided its way.
-    #[inline]
-    pub(super) fn session(&self) -> Option<SessionKey> {
-        self.session
-    }
-
-    /// What its line looked like.
-    pub(super) fn print(&self) -> u32 {
-        self.print
-    }
-
     /// When it was recorded, to the microsecond.
     #[inline]
     pub(super) fn since(&self) -> Moment {
-        Moment(self.since.get())
+        Moment((u64::from(self.since) | u64::from(self.since_high) << 32) << SINCE_SHIFT)
     }
 
     /// When an answer is too late.
@@ -199,17 +175,6 @@ impl Request {
     /// Whether the sessionId stood at top level.
     pub(super) fn session_on_top(&self) -> bool {
         self.flags.has(Flags::ON_TOP)
-    }
-
-    /// What an answer does.
-    #[inline]
-    pub(super) fn effect(&self) -> SessionEffect {
-        let flags = self.flags;
-        SessionEffect {
-            creates: flags.has(Flags::CREATES),
-            loads: flags.has(Flags::LOADS),
-            ends: flags.has(Flags::ENDS),
-        }
     }
 
     /// How its asker has cancelled it, if it has.
@@ -224,12 +189,11 @@ impl Request {
     /// Whether there is nothing to it but an answer that its asker waits for.
     #[inline]
     pub(super) fn is_simple(&self) -> bool {
-        const OTHER: u16 = Flags::RARE | Flags::LISTED | Flags::CREATES | Flags::LOADS | Flags::ENDS;
-        self.asker.is_some() && !self.flags.has(OTHER)
+        self.asker.is_some() && self.verb == Verb::Other && !self.flags.has(Flags::UNUSUAL)
     }
 
     fn direction(&self) -> Direction {
-        if self.answerer.is_worker() { Direction::ToWorkers } else { Direction::ToClients }
+        self.answerer().into()
     }
 }
 
@@ -245,8 +209,6 @@ pub(super) struct Pending {
     /// Slots of the table by answerer and wire id: each at its place, or behind it where others stand there.
     index: Box<[u16]>,
     fingerprints: Fingerprints,
-    /// Wire ids that are no numbers, by slot.
-    texts: Vec<Id>,
     /// What else there is, by slot.
     rare: Vec<Option<Box<Rare>>>,
     /// The requests of those peers that have looked for one among many of theirs, by the fingerprint of asker and id, and
@@ -268,38 +230,11 @@ impl Pending {
             counts: [0; 2],
             index: vec![NONE; PLACES].into_boxed_slice(),
             fingerprints: Fingerprints::default(),
-            texts: Vec::new(),
             rare: Vec::new(),
             by_asker: BTreeSet::new(),
             unwanted: [VecDeque::new(), VecDeque::new()],
             ids_made: 0,
         }
-    }
-
-    /// The request, if it is still pending.
-    #[inline]
-    pub(super) fn get(&self, key: RequestKey) -> Option<&Request> {
-        self.table.get(key)
-    }
-
-    /// All requests, in slot order.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (RequestKey, &Request)> {
-        self.table.iter()
-    }
-
-    /// The request in a slot.
-    pub(super) fn at(&self, slot: usize) -> Option<(RequestKey, &Request)> {
-        self.table.at(slot)
-    }
-
-    /// None is in a slot from this one on.
-    pub(super) fn slots(&self) -> usize {
-        self.table.slots()
-    }
-
-    /// How many there are.
-    pub(super) fn len(&self) -> usize {
-        self.table.len()
     }
 
     /// How many go one way.
@@ -323,27 +258,19 @@ impl Pending {
         free > 0 && (free > kept || holds < MAX_PENDING_REQUESTS / askers.max(1))
     }
 
-    /// Whether one more in this direction is refused.
-    pub(super) fn is_full(&self, direction: Direction) -> bool {
-        self.count(direction) >= MAX_PENDING_REQUESTS
-    }
-
-    /// What stands for an id in a request, and in a list of many. That two have the same is as good as impossible, and
-    /// where it matters their texts are compared.
+    /// What stands for an id in a request. That two have the same is as good as impossible, and where it matters their texts
+    /// are compared.
     #[inline]
-    fn wire(&self, id: &View<'_>) -> u64 {
-        match id.number() {
-            Some(number) => number,
-            None => self.fingerprint(id),
-        }
+    fn wire(&self, id: &Id) -> u64 {
+        if let Id::Number(number) = id { *number } else { self.fingerprint(id) }
     }
 
     /// What stands for an id in a list of many, whether it is a number or not.
-    pub(super) fn fingerprint(&self, id: &View<'_>) -> u64 {
-        match (id.number(), id.text()) {
-            (Some(number), _) => self.fingerprints.of(0, &number.to_le_bytes()),
-            (None, Some((is_string, text))) => self.fingerprints.of(1 + u8::from(is_string), text),
-            (None, None) => 0,
+    pub(super) fn fingerprint(&self, id: &Id) -> u64 {
+        match id {
+            Id::Number(number) => self.fingerprints.of(0, &number.to_le_bytes()),
+            Id::Text(text) => self.fingerprints.of(1, text.as_bytes()),
+            Id::String(text) => self.fingerprints.of(2, text.as_bytes()),
         }
     }
 
@@ -354,8 +281,8 @@ impl Pending {
 
     /// The request that an answer with this id from `answerer` means; else the place for one.
     #[inline]
-    pub(super) fn find_or_place(&self, answerer: PeerBits, id: &View<'_>) -> Result<(RequestKey, Place), Place> {
-        let wire = self.wire(id);
+    pub(super) fn find_or_place(&self, answerer: Peer, id: &Id) -> Result<(RequestKey, Place), Place> {
+        let (answerer, wire) = (PeerBits::from(answerer), self.wire(id));
         let mut place = self.home(answerer, wire);
         loop {
             let slot = self.index[place];
@@ -363,11 +290,7 @@ impl Pending {
                 return Err(Place(place));
             }
             let (key, request) = self.table.in_slot(slot.into());
-            if request.wire == wire
-                && request.answerer == answerer
-                && request.flags.has(Flags::TEXT) == id.number().is_none()
-                && (id.number().is_some() || self.texts[usize::from(slot)] == *id)
-            {
+            if request.wire == wire && request.answerer == answerer && self.has_wire_id(key, request, id) {
                 return Ok((key, Place(place)));
             }
             place = (place + 1) % PLACES;
@@ -376,16 +299,30 @@ impl Pending {
 
     /// The request that an answer with this id from `answerer` means.
     #[inline]
-    pub(super) fn find(&self, answerer: Peer, id: &View<'_>) -> Option<RequestKey> {
-        self.find_or_place(answerer.into(), id).ok().map(|(key, _)| key)
+    pub(super) fn find(&self, answerer: Peer, id: &Id) -> Option<RequestKey> {
+        self.find_or_place(answerer, id).ok().map(|(key, _)| key)
+    }
+
+    /// Whether a request has this wire id, if it has the number that stands for it.
+    #[inline]
+    fn has_wire_id(&self, key: RequestKey, request: &Request, id: &Id) -> bool {
+        let text = if request.flags.has(Flags::RARE) { self.text(key) } else { None };
+        text.map_or(matches!(id, Id::Number(_)), |text| text == id)
+    }
+
+    /// The wire id of a request, if it is no number.
+    fn text(&self, key: RequestKey) -> Option<&Id> {
+        self.rare(key)?.wire.as_ref()
     }
 
     /// The wire id of a request.
     fn wire_id(&self, key: RequestKey, request: &Request) -> Id {
-        match request.flags.has(Flags::TEXT) {
-            true => self.texts[key.index()].clone(),
-            false => Id::Number(request.wire),
-        }
+        self.text(key).cloned().unwrap_or(Id::Number(request.wire))
+    }
+
+    /// The id that its asker knows it by.
+    fn asker_id(&self, key: RequestKey, request: &Request) -> Id {
+        self.original(key).map_or_else(|| self.wire_id(key, request), |original| original.id.clone())
     }
 
     fn rare(&self, key: RequestKey) -> Option<&Rare> {
@@ -397,14 +334,9 @@ impl Pending {
         self.rare(key).and_then(|rare| rare.original.as_ref())
     }
 
-    /// The session in its params, where that is another one than the one that decided its way.
-    pub(super) fn second_session(&self, key: RequestKey) -> Option<SessionKey> {
-        self.rare(key).and_then(|rare| rare.second_session)
-    }
-
     /// The sessions that it is in.
     pub(super) fn sessions(&self, key: RequestKey) -> [Option<SessionKey>; 2] {
-        [self.get(key).and_then(Request::session), self.second_session(key)]
+        [self.get(key).and_then(|request| request.session), self.rare(key).and_then(|rare| rare.second_session)]
     }
 
     /// The id as its asker wrote it.
@@ -434,15 +366,11 @@ impl Pending {
 
     /// The fingerprint of the id that the answerer knows it by.
     pub(super) fn wire_fingerprint(&self, key: RequestKey) -> Option<u64> {
-        Some(self.fingerprint(&self.wire_id(key, self.get(key)?).view()))
+        Some(self.fingerprint(&self.wire_id(key, self.get(key)?)))
     }
 
-    fn is_asked_as(&self, key: RequestKey, asker: PeerBits, id: &View<'_>) -> bool {
-        let Some(request) = self.get(key).filter(|request| request.asker == Some(asker)) else { return false };
-        match self.original(key) {
-            Some(original) => original.id == *id,
-            None => self.wire_id(key, request) == *id,
-        }
+    fn is_asked_as(&self, key: RequestKey, asker: Peer, id: &Id) -> bool {
+        self.get(key).is_some_and(|request| request.asker() == Some(asker) && self.asker_id(key, request) == *id)
     }
 
     /// The requests of one asker, the oldest first.
@@ -467,58 +395,33 @@ impl Pending {
 
     /// The oldest request that `asker`, whose requests these are, has made under this id. Cancellations are rare: only a
     /// peer that has asked for one among many has its requests listed by their ids, from then on.
-    pub(super) fn find_asked(&mut self, asker: Peer, id: &View<'_>, asked: &mut Asked) -> Option<RequestKey> {
-        let bits = PeerBits::from(asker);
+    pub(super) fn find_asked(&mut self, asker: Peer, id: &Id, asked: &mut Asked) -> Option<RequestKey> {
         if !asked.lists_ids && asked.len() > FEW {
             asked.lists_ids = true;
-            let all: Vec<_> = self.asked(asked).collect();
-            all.into_iter().for_each(|key| self.list_id(key));
+            let all: Vec<_> = self.asked(asked).filter_map(|key| self.entry_by_id(key)).collect();
+            self.by_asker.extend(all);
         }
         if !asked.lists_ids {
-            return self.asked(asked).find(|key| self.is_asked_as(*key, bits, id));
+            return self.asked(asked).find(|key| self.is_asked_as(*key, asker, id));
         }
-        let alike = self.asker_fingerprint(bits, id);
+        let alike = self.asker_fingerprint(asker.into(), id);
         let alike = self.by_asker.range((alike, 0)..=(alike, u64::MAX));
         let mut found = alike.filter_map(|(_, bits)| NonZeroU64::new(*bits)).map(RequestKey::of_bits);
-        found.find(|key| self.is_asked_as(*key, bits, id))
+        found.find(|key| self.is_asked_as(*key, asker, id))
     }
 
-    fn asker_fingerprint(&self, asker: PeerBits, id: &View<'_>) -> u64 {
+    fn asker_fingerprint(&self, asker: PeerBits, id: &Id) -> u64 {
         self.fingerprints.mix(asker.get(), self.fingerprint(id))
     }
 
-    /// Where a request stands in the list by ids.
+    /// Where a request stands in the list by ids, while it has its asker yet.
+    #[cold]
     fn entry_by_id(&self, key: RequestKey) -> Option<(u64, u64)> {
         let request = self.get(key)?;
-        let id = match self.original(key) {
-            Some(original) => original.id.clone(),
-            None => self.wire_id(key, request),
-        };
-        Some((self.asker_fingerprint(request.asker?, &id.view()), key.to_bits().get()))
+        Some((self.asker_fingerprint(request.asker?, &self.asker_id(key, request)), key.to_bits().get()))
     }
 
-    #[cold]
-    fn list_id(&mut self, key: RequestKey) {
-        let entry = self.entry_by_id(key);
-        self.by_asker.extend(entry);
-        if let Some(request) = self.table.get_mut(key).filter(|_| entry.is_some()) {
-            request.flags.0 |= Flags::LISTED;
-        }
-    }
-
-    /// Takes a request out of the list by ids, while it has its asker yet.
-    #[cold]
-    fn unlist_id(&mut self, key: RequestKey) {
-        if let Some(entry) = self.entry_by_id(key) {
-            self.by_asker.remove(&entry);
-        }
-        if let Some(request) = self.table.get_mut(key) {
-            request.flags.0 &= !Flags::LISTED;
-        }
-    }
-
-    /// Adds a request with the id of its asker, which is a number that its answerer does not know yet: `place` was found
-    /// for it, and nothing has changed since. There has to be room.
+    /// Adds a request: `place` was found for the id of its asker, and nothing has changed since. There has to be room.
     #[inline]
     #[allow(clippy::too_many_arguments)]
     pub(super) fn insert(
@@ -526,82 +429,63 @@ impl Pending {
         since: Moment,
         place: Place,
         new: &NewRequest,
-        id: &View<'_>,
+        id: &Id,
         wire: Wire<'_>,
-        asker: &mut Endpoint,
-        answerer: &mut Endpoint,
+        asked: &mut Asked,
     ) -> Option<RequestKey> {
-        let NewRequest { effect, direction, .. } = *new;
-        let is_other = id.number().is_none() || !matches!(wire, Wire::AsItIs) || new.second_session.is_some();
-        let flags = [
-            (new.session_on_top, Flags::ON_TOP),
-            (effect.creates, Flags::CREATES),
-            (effect.loads, Flags::LOADS),
-            (effect.ends, Flags::ENDS),
-        ];
-        let flags = flags.into_iter().fold(0, |flags, (is_so, flag)| if is_so { flags | flag } else { flags });
-        let asked = &mut asker.outstanding;
+        let is_other = !matches!((id, &wire), (Id::Number(_), Wire::AsItIs)) || new.second_session.is_some();
+        let number = if let Id::Number(number) = id { *number } else { 0 };
         let before = asked.last;
-        let number = id.number().unwrap_or_default();
-        let key = self.table.insert_with(|_| Request {
-            asker: Some(new.asker().into()),
-            answerer: new.answerer().into(),
+        let since = since.0 >> SINCE_SHIFT;
+        let key = self.table.insert(Request {
+            asker: Some(new.asker.into()),
+            answerer: new.answerer.into(),
             wire: number,
             session: new.session,
-            expires: new.expires.unwrap_or(Moment::NEVER),
-            since: Since::at(since.0),
+            expires: new.expires,
+            since: since as u32,
+            since_high: (since >> 32) as u16,
             before,
             after: NONE,
-            flags: Flags(flags),
+            verb: new.verb,
+            flags: Flags(if new.session_on_top { Flags::ON_TOP } else { 0 }),
             print: new.print,
         })?;
         let slot = key.index() as u16;
-        if before == NONE {
-            asked.first = slot;
-        } else if let Some(newest) = self.table.in_slot_mut(before.into()) {
-            newest.after = slot;
+        match self.table.in_slot_mut(before.into()) {
+            Some(newest) => newest.after = slot,
+            None => asked.first = slot,
         }
         asked.last = slot;
         asked.count += 1;
-        answerer.unanswered.count += 1;
-        answerer.unanswered.awaited += 1;
-        self.counts[direction as usize] += 1;
+        self.counts[Direction::from(new.answerer) as usize] += 1;
         let place = if is_other { self.keep_beside(key, new, id, wire) } else { place };
         self.index[place.0] = slot;
-        if asker.outstanding.lists_ids {
-            self.list_id(key);
+        if asked.lists_ids {
+            self.by_asker.extend(self.entry_by_id(key));
         }
         Some(key)
     }
 
     /// Keeps what does not fit into a request, and gives its place in the index.
     #[cold]
-    fn keep_beside(&mut self, key: RequestKey, new: &NewRequest, id: &View<'_>, wire: Wire<'_>) -> Place {
-        let original = |token: &[u8], is_replaced| Original { id: id.to_id(), token: token.into(), is_replaced };
+    fn keep_beside(&mut self, key: RequestKey, new: &NewRequest, id: &Id, wire: Wire<'_>) -> Place {
+        let original = |token: &[u8], is_replaced| Some(Original { id: id.clone(), token: token.into(), is_replaced });
         let (wire, original) = match wire {
-            Wire::AsItIs => (id.to_id(), None),
-            Wire::Spelled(token) => (id.to_id(), Some(original(token, false))),
-            Wire::Replaced(made, token) => (made, Some(original(token, true))),
+            Wire::AsItIs => (id.clone(), None),
+            Wire::Spelled(token) => (id.clone(), original(token, false)),
+            Wire::Replaced(made, token) => (made, original(token, true)),
         };
-        let bits = self.wire(&wire.view());
-        let slots = key.index() + 1;
+        let bits = self.wire(&wire);
+        let wire = Some(wire).filter(|wire| !matches!(wire, Id::Number(_)));
         let Some(request) = self.table.get_mut(key) else { return Place(0) };
         request.wire = bits;
-        if !matches!(wire, Id::Number(_)) {
-            request.flags.0 |= Flags::TEXT;
-            if self.texts.len() < slots {
-                self.texts.resize(slots, Id::Number(0));
-            }
-            self.texts[key.index()] = wire;
-        }
-        if original.is_some() || new.second_session.is_some() {
-            request.flags.0 |= Flags::RARE;
-            if self.rare.len() < slots {
-                self.rare.resize_with(slots, || None);
-            }
-            self.rare[key.index()] = Some(Box::new(Rare { original, second_session: new.second_session }));
-        }
-        let mut place = self.home(new.answerer().into(), bits);
+        let is_unusual = original.is_some() || new.second_session.is_some();
+        request.flags.0 |= if is_unusual { Flags::RARE | Flags::UNUSUAL } else { Flags::RARE };
+        let slots = self.rare.len().max(key.index() + 1);
+        self.rare.resize_with(slots, || None);
+        self.rare[key.index()] = Some(Box::new(Rare { wire, original, second_session: new.second_session }));
+        let mut place = self.home(new.answerer.into(), bits);
         while self.index[place] != NONE {
             place = (place + 1) % PLACES;
         }
@@ -639,9 +523,17 @@ impl Pending {
         self.index[free] = NONE;
     }
 
-    /// Takes a request out of the list of its asker.
+    /// Its asker, whose requests these are, does not wait for a request any more.
     #[inline]
-    fn leave_asker(&mut self, before: u16, after: u16, asked: &mut Asked) {
+    pub(super) fn leave_asker(&mut self, key: RequestKey, asked: &mut Asked) {
+        if asked.lists_ids
+            && let Some(entry) = self.entry_by_id(key)
+        {
+            self.by_asker.remove(&entry);
+        }
+        let Some(request) = self.table.in_slot_mut(key.index()) else { return };
+        let (before, after) = (request.before, request.after);
+        request.asker = None;
         match self.table.in_slot_mut(before.into()) {
             Some(request) => request.after = after,
             None => asked.first = after,
@@ -653,70 +545,31 @@ impl Pending {
         asked.count -= 1;
     }
 
-    /// Takes a request out whose asker waits for it, at its place in the index, where nothing has changed since.
+    /// Takes a request out that nobody waits for, at its place in the index, where nothing has changed since.
     #[inline]
-    pub(super) fn remove_at(&mut self, key: RequestKey, place: Place, asker: &mut Asked, answerer: &mut Unanswered) {
-        let Some(request) = self.table.get(key) else { return };
-        let (before, after, flags, direction) = (request.before, request.after, request.flags, request.direction());
-        if flags.has(Flags::LISTED | Flags::RARE) {
-            self.forget_beside(key, flags);
-        }
-        self.leave_asker(before, after, asker);
-        answerer.awaited -= 1;
-        answerer.count -= 1;
-        self.free_place(place);
-        self.table.drop(key);
-        self.counts[direction as usize] -= 1;
-    }
-
-    #[cold]
-    fn forget_beside(&mut self, key: RequestKey, flags: Flags) {
-        if flags.has(Flags::LISTED) {
-            self.unlist_id(key);
-        }
-        if flags.has(Flags::RARE) {
+    pub(super) fn remove_at(&mut self, key: RequestKey, place: Place) {
+        let (_, request) = self.table.in_slot(key.index());
+        self.counts[request.direction() as usize] -= 1;
+        if request.flags.has(Flags::RARE) {
             self.rare[key.index()] = None;
         }
-    }
-
-    /// Takes a request out whose ends these are, as far as they are there.
-    pub(super) fn remove(&mut self, key: RequestKey, asker: Option<&mut Endpoint>, answerer: Option<&mut Endpoint>) {
-        let Some(place) = self.place_of(key) else { return };
-        let Some(request) = self.table.get(key) else { return };
-        let (was_awaited, flags, direction) = (request.asker.is_some(), request.flags, request.direction());
-        let (before, after) = (request.before, request.after);
-        self.forget_beside(key, flags);
-        if let Some(asker) = asker.filter(|_| was_awaited) {
-            self.leave_asker(before, after, &mut asker.outstanding);
-        }
-        if let Some(answerer) = answerer {
-            answerer.unanswered.count -= 1;
-            answerer.unanswered.awaited -= u32::from(was_awaited);
-        }
         self.free_place(place);
         self.table.drop(key);
-        self.counts[direction as usize] -= 1;
     }
 
-    /// The asker does not wait any more. The id stays taken until the answer comes.
-    pub(super) fn orphan(&mut self, key: RequestKey, asker: Option<&mut Endpoint>, answerer: Option<&mut Endpoint>) {
-        let Some(request) = self.table.get(key).filter(|request| request.asker.is_some()) else { return };
-        let (before, after, direction) = (request.before, request.after, request.direction());
-        if request.flags.has(Flags::LISTED) {
-            self.unlist_id(key);
+    /// Takes a request out that nobody waits for.
+    pub(super) fn remove(&mut self, key: RequestKey) {
+        if let Some(place) = self.place_of(key) {
+            self.remove_at(key, place);
         }
-        if let Some(asker) = asker {
-            asker.traffic.given_up += 1;
-            self.leave_asker(before, after, &mut asker.outstanding);
-        }
-        if let Some(answerer) = answerer {
-            answerer.unanswered.awaited -= 1;
-        }
-        if let Some(request) = self.table.get_mut(key) {
-            request.asker = None;
-            if request.cancelled().is_none() {
-                request.expires = Moment::NEVER;
-            }
+    }
+
+    /// The asker of a request has left it. The id stays taken until the answer comes.
+    pub(super) fn orphan(&mut self, key: RequestKey) {
+        let Some(request) = self.table.get_mut(key) else { return };
+        let direction = request.direction();
+        if request.cancelled().is_none() {
+            request.expires = Moment::NEVER;
         }
         self.mark_unwanted(direction, key);
     }
@@ -762,17 +615,15 @@ impl Pending {
         in_order(self.table.iter().filter(|(_, request)| is_over(request)).map(|(key, _)| key).collect())
     }
 
-    /// When the next one has waited too long.
-    pub(super) fn next_expiry(&self) -> Option<Moment> {
-        self.table.iter().filter_map(|(_, request)| request.expires()).min()
+    /// When the next one has waited too long; never, if none can.
+    pub(super) fn next_expiry(&self) -> Moment {
+        self.table.iter().map(|(_, request)| request.expires).min().unwrap_or(Moment::NEVER)
     }
 
     /// Panics if the index, the lists and the table disagree.
     pub(super) fn check_invariants(&self) {
         assert_eq!(self.index.iter().filter(|slot| **slot != NONE).count(), self.table.len());
         assert_eq!(self.counts.iter().sum::<usize>(), self.table.len());
-        let listed = self.table.iter().filter(|(_, request)| request.flags.has(Flags::LISTED)).count();
-        assert_eq!(self.by_asker.len(), listed);
         let mut unwanted = vec![false; self.table.slots()];
         for key in self.unwanted.iter().flatten().filter(|key| self.get(**key).is_some()) {
             unwanted[key.index()] = true;
@@ -780,8 +631,17 @@ impl Pending {
         for (key, request) in self.table.iter() {
             let is_unwanted = request.asker.is_none() || request.cancelled().is_some();
             assert!(!is_unwanted || unwanted[key.index()], "an orphan gives its slot back when the table is full");
-            assert_eq!(self.find(request.answerer(), &self.wire_id(key, request).view()), Some(key));
+            assert_eq!(self.find(request.answerer(), &self.wire_id(key, request)), Some(key));
         }
+    }
+}
+
+/// Requests are looked up as in any table.
+impl Deref for Pending {
+    type Target = Table<Request, RequestMark>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.table
     }
 }
 

@@ -55,8 +55,7 @@ impl Bus {
             };
             self.send_error_for(from, id, session.as_deref(), (reason, cause), &text, Delivered::No);
         }
-        let is_penalised = self.endpoint(from).is_some_and(|end| end.gate.penalised_until.is_some());
-        if is_penalised { Flow::Penalised } else { Flow::Next }
+        Flow::Next
     }
 
     /// A request of a client gets no answer but an error of the bus.

@@ -90,7 +90,7 @@ struct Entry<T, M> {
 }
 
 /// A slab with a hard limit and generations. `M` marks its keys, so that they can be named without `T`.
-pub struct Table<T, M = T> {
+pub(super) struct Table<T, M = T> {
     slots: Slab<Entry<T, M>>,
     capacity: usize,
     next_generation: u64,
@@ -98,24 +98,19 @@ pub struct Table<T, M = T> {
 
 impl<T, M> Table<T, M> {
     /// An empty table for at most `capacity` entries.
-    pub fn new(capacity: usize) -> Self {
+    pub(super) fn new(capacity: usize) -> Self {
         assert!(capacity <= 1 << INDEX_BITS);
         Self { slots: Slab::new(), capacity, next_generation: 1 }
     }
 
     /// How many entries there may be.
-    pub fn capacity(&self) -> usize {
+    pub(super) fn capacity(&self) -> usize {
         self.capacity
     }
 
     /// Adds an entry and gives its key; none when the table is full, and then the value is dropped.
-    pub fn insert(&mut self, value: T) -> Option<Key<M>> {
-        self.insert_with(|_| value)
-    }
-
-    /// Adds an entry that has to know its key; none when the table is full, and then `value` is not called.
     #[inline]
-    pub fn insert_with(&mut self, value: impl FnOnce(Key<M>) -> T) -> Option<Key<M>> {
+    pub(super) fn insert(&mut self, value: T) -> Option<Key<M>> {
         if self.is_full() {
             return None;
         }
@@ -123,36 +118,36 @@ impl<T, M> Table<T, M> {
         let slot = self.slots.vacant_entry();
         let key = Key::new(slot.key(), self.next_generation);
         self.next_generation += 1;
-        slot.insert(Entry { key, value: value(key) });
+        slot.insert(Entry { key, value });
         Some(key)
     }
 
     /// The entry, if it still lives.
     #[inline]
-    pub fn get(&self, key: Key<M>) -> Option<&T> {
+    pub(super) fn get(&self, key: Key<M>) -> Option<&T> {
         self.slots.get(key.index()).filter(|entry| entry.key == key).map(|entry| &entry.value)
     }
 
     /// The entry, if it still lives.
     #[inline]
-    pub fn get_mut(&mut self, key: Key<M>) -> Option<&mut T> {
+    pub(super) fn get_mut(&mut self, key: Key<M>) -> Option<&mut T> {
         self.slots.get_mut(key.index()).filter(|entry| entry.key == key).map(|entry| &mut entry.value)
     }
 
     /// Takes the entry out.
     #[inline]
-    pub fn remove(&mut self, key: Key<M>) -> Option<T> {
+    pub(super) fn remove(&mut self, key: Key<M>) -> Option<T> {
         self.get(key)?;
         Some(self.slots.remove(key.index()).value)
     }
 
     /// The entry in a slot, if there is one: for those who look at a table in pieces.
-    pub fn at(&self, slot: usize) -> Option<(Key<M>, &T)> {
+    pub(super) fn at(&self, slot: usize) -> Option<(Key<M>, &T)> {
         self.slots.get(slot).map(|entry| (entry.key, &entry.value))
     }
 
     /// No entry is in a slot from this one on.
-    pub fn slots(&self) -> usize {
+    pub(super) fn slots(&self) -> usize {
         self.slots.capacity().min(self.capacity)
     }
 
@@ -178,33 +173,33 @@ impl<T, M> Table<T, M> {
     }
 
     /// Entries in slot order.
-    pub fn iter(&self) -> impl Iterator<Item = (Key<M>, &T)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Key<M>, &T)> {
         self.slots.iter().map(|(_, entry)| (entry.key, &entry.value))
     }
 
     /// Keys in slot order, detached from the table so that it may change meanwhile.
-    pub fn keys(&self) -> Vec<Key<M>> {
+    pub(super) fn keys(&self) -> Vec<Key<M>> {
         self.iter().map(|(key, _)| key).collect()
     }
 
     /// Number of entries.
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.slots.len()
     }
 
     /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }
 
     /// Whether an insertion would be refused.
-    pub fn is_full(&self) -> bool {
+    pub(super) fn is_full(&self) -> bool {
         self.slots.len() >= self.capacity
     }
 }
 
 /// Finds entries of a [`Table`] by what they hold. The caller hashes and compares; the index keeps slots only.
-pub struct Index {
+pub(super) struct Index {
     slots: HashTable<(u32, u32)>,
     hasher: DefaultHashBuilder,
 }
@@ -247,12 +242,12 @@ fn spread(hash: u32) -> u64 {
 
 impl Index {
     /// An index with room for `capacity` entries, so that it never rehashes.
-    pub fn new(capacity: usize) -> Self {
+    pub(super) fn new(capacity: usize) -> Self {
         Self { slots: HashTable::with_capacity(capacity), hasher: DefaultHashBuilder::default() }
     }
 
     /// The hash of a name under an owner. It has half a word, so that more of the index stays in the cache.
-    pub fn hash(&self, owner: u64, tag: u8, name: &[u8]) -> u32 {
+    pub(super) fn hash(&self, owner: u64, tag: u8, name: &[u8]) -> u32 {
         // Owner and tag are hashed as one number, which saves half of the work. The caller compares anyway.
         let mut hasher = self.hasher.build_hasher();
         hasher.write_u64(owner.rotate_left(8) ^ u64::from(tag));
@@ -261,103 +256,38 @@ impl Index {
     }
 
     /// The entry with this hash for which `same` holds.
-    pub fn find<T, M>(&self, table: &Table<T, M>, hash: u32, same: impl Fn(&T) -> bool) -> Option<Key<M>> {
+    pub(super) fn find<T, M>(&self, table: &Table<T, M>, hash: u32, same: impl Fn(&T) -> bool) -> Option<Key<M>> {
         let matches = |(stored, index): &(u32, u32)| *stored == hash && same(table.in_slot(*index as usize).1);
         self.slots.find(spread(hash), matches).map(|(_, index)| table.in_slot(*index as usize).0)
     }
 
-    /// All entries with this hash for which `same` holds, in the order of nothing.
-    pub fn find_all<'a, T, M>(
-        &'a self,
-        table: &'a Table<T, M>,
-        hash: u32,
-        same: impl Fn(&T) -> bool + 'a,
-    ) -> impl Iterator<Item = Key<M>> + 'a {
-        let alike = self.slots.iter_hash(spread(hash)).filter(move |(stored, _)| *stored == hash);
-        let found = alike.map(|(_, index)| *index).filter(move |index| same(table.in_slot(*index as usize).1));
-        found.map(|index| table.in_slot(index as usize).0)
-    }
-
     /// The oldest entry with this hash for which `same` holds, where there may be several.
-    pub fn find_oldest<T, M>(&self, table: &Table<T, M>, hash: u32, same: impl Fn(&T) -> bool) -> Option<Key<M>> {
-        self.find_all(table, hash, same).min_by_key(|key| key.serial())
+    pub(super) fn find_oldest<T, M>(
+        &self,
+        table: &Table<T, M>,
+        hash: u32,
+        same: impl Fn(&T) -> bool,
+    ) -> Option<Key<M>> {
+        let alike = self.slots.iter_hash(spread(hash)).filter(|(stored, _)| *stored == hash);
+        let found = alike.map(|(_, index)| table.in_slot(*index as usize)).filter(|(_, value)| same(value));
+        found.map(|(key, _)| key).min_by_key(|key| key.serial())
     }
 
     /// Adds an entry.
-    pub fn insert<M>(&mut self, hash: u32, key: Key<M>) {
+    pub(super) fn insert<M>(&mut self, hash: u32, key: Key<M>) {
         self.slots.insert_unique(spread(hash), (hash, key.index() as u32), |(stored, _)| spread(*stored));
     }
 
-    /// Takes an entry out; says whether it was there.
-    pub fn remove<M>(&mut self, hash: u32, key: Key<M>) -> bool {
-        match self.slots.find_entry(spread(hash), |(_, index)| *index == key.index() as u32) {
-            Ok(found) => {
-                found.remove();
-                true
-            }
-            Err(_) => false,
+    /// Takes an entry out.
+    pub(super) fn remove<M>(&mut self, hash: u32, key: Key<M>) {
+        if let Ok(found) = self.slots.find_entry(spread(hash), |(_, index)| *index == key.index() as u32) {
+            found.remove();
         }
     }
 
     /// Number of entries.
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.slots.len()
-    }
-
-    /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.slots.is_empty()
-    }
-}
-
-/// The entries of a table that belong to one owner. A member knows its place, so leaving costs the same however many
-/// there are; the order changes when one leaves.
-pub struct Members<M> {
-    keys: Vec<Key<M>>,
-}
-
-impl<M> Default for Members<M> {
-    fn default() -> Self {
-        Self { keys: Vec::new() }
-    }
-}
-
-impl<M> Members<M> {
-    /// Adds a member and gives its place, which the member must remember.
-    pub fn join(&mut self, key: Key<M>) -> u32 {
-        self.keys.push(key);
-        (self.keys.len() - 1) as u32
-    }
-
-    /// Removes the member at `place`. If another one moved there, its key is returned and must learn its new place.
-    pub fn leave(&mut self, place: u32) -> Option<Key<M>> {
-        self.keys.swap_remove(place as usize);
-        self.keys.get(place as usize).copied()
-    }
-
-    /// Some member.
-    pub fn first(&self) -> Option<Key<M>> {
-        self.keys.first().copied()
-    }
-
-    /// The member that joined last, unless others have left since.
-    pub fn last(&self) -> Option<Key<M>> {
-        self.keys.last().copied()
-    }
-
-    /// All members.
-    pub fn iter(&self) -> impl Iterator<Item = Key<M>> {
-        self.keys.iter().copied()
-    }
-
-    /// Number of members.
-    pub fn len(&self) -> usize {
-        self.keys.len()
-    }
-
-    /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.keys.is_empty()
     }
 }
 
@@ -397,21 +327,8 @@ mod tests {
         }
         let hash = index.hash(7, 0, &[5]);
         assert_eq!(index.find(&table, hash, |value| *value == 5), Some(keys[5]));
-        assert!(index.remove(hash, keys[5]));
-        assert!(!index.remove(hash, keys[5]));
+        index.remove(hash, keys[5]);
         assert_eq!(index.find(&table, hash, |value| *value == 5), None);
         assert_eq!(index.len(), 7);
-    }
-
-    #[test]
-    fn the_member_that_moved_into_a_gap_is_named() {
-        let mut table = Table::<_>::new(3);
-        let keys: Vec<_> = (0..3).map(|value| table.insert(value).unwrap()).collect();
-        let mut members = Members::default();
-        assert_eq!(keys.iter().map(|key| members.join(*key)).collect::<Vec<_>>(), [0, 1, 2]);
-        assert_eq!(members.leave(0), Some(keys[2]));
-        assert_eq!(members.leave(1), None);
-        assert_eq!(members.first(), Some(keys[2]));
-        assert_eq!(members.len(), 1);
     }
 }

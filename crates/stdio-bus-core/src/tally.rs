@@ -137,38 +137,3 @@ impl Tally {
         self.durations.observe(took);
     }
 }
-
-/// When a request was passed on: microseconds of 1,024 ns since the begin of the caller's clock, for nine years. It has
-/// six bytes, so that a request fits into its cache lines.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Since([u16; 3]);
-
-const SHIFT: u32 = 10;
-
-impl Since {
-    #[inline]
-    pub(super) fn at(nanoseconds: u64) -> Self {
-        let ticks = nanoseconds >> SHIFT;
-        Self([ticks as u16, (ticks >> 16) as u16, (ticks >> 32) as u16])
-    }
-
-    /// In nanoseconds.
-    #[inline]
-    pub(super) fn get(self) -> u64 {
-        let [low, middle, high] = self.0.map(u64::from);
-        (low | middle << 16 | high << 32) << SHIFT
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_moment_in_six_bytes_is_the_moment_to_the_microsecond() {
-        for nanoseconds in [0, 1, 1023, 1024, 1 << 40, 9 * 365 * 86_400 * 1_000_000_000] {
-            let kept = Since::at(nanoseconds).get();
-            assert!(kept <= nanoseconds && nanoseconds - kept < 1024, "{nanoseconds}");
-        }
-    }
-}

@@ -113,7 +113,7 @@ impl Bus {
         let own = |client: &Client| self.pending.asked(&client.end.outstanding).filter(is_there).count();
         let owner = |key| self.sessions.get(key)?.client.map(Peer::Client);
         end.output.waiters.iter().any(|waiter| *waiter != me)
-            || end.sessions.iter().filter_map(owner).any(|owner| owner != me)
+            || end.sessions.iter().copied().filter_map(owner).any(|owner| owner != me)
             || end.unanswered.awaited as usize > self.clients.get(client).map_or(0, own)
     }
 

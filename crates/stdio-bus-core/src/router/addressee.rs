@@ -12,7 +12,7 @@ use ndjson_scan::{Span, Window};
 use super::message::Said;
 use crate::Bus;
 use crate::client::{Client, Phase};
-use crate::id::View;
+use crate::id::{Id, Spelled};
 use crate::message::{Cancel, Refusal, Verb, session_name, verb};
 use crate::peer::{ClientKey, Peer, SessionKey, Text, WorkerKey};
 use crate::report::Reason;
@@ -107,7 +107,7 @@ impl Bus {
         let at = if in_id { line.params_id } else { line.request_id };
         let found = match id {
             _ if !at.is_some() => None,
-            Some(_) => View::parse(window.get(at)).ok().and_then(|named| self.pending.find(from, &named)),
+            Some(_) => Id::parse(window.get(at)).ok().and_then(|named| self.pending.find(from, &named)),
             None => self.request_named(from, window.get(at)),
         };
         let Some((key, request)) = found.and_then(|key| Some((key, self.pending.get(key)?))) else {
@@ -163,7 +163,7 @@ impl Bus {
             return false;
         }
         // Nothing that is too long to be an id is one.
-        let Ok(id) = View::parse(window.get(at)) else { return false };
-        !id.is_plain() || self.pending.find(Peer::Client(client), &id).is_some()
+        let Ok(Spelled { id, is_plain, .. }) = Spelled::parse(window.get(at)) else { return false };
+        !is_plain || self.pending.find(Peer::Client(client), &id).is_some()
     }
 }

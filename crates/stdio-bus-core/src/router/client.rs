@@ -9,10 +9,10 @@ use alloc::borrow::Cow;
 use ndjson_scan::{Line, Span, Window};
 
 use super::message::Message;
-use crate::id::View;
-use crate::message::{Edit, Edits, Kind, Refusal, Verb, kind, print_of, session_name};
-use crate::peer::{ClientKey, Peer, RequestKey, SessionKey, Text, WorkerKey};
-use crate::pending::{Direction, NewRequest, Request, SessionEffect};
+use crate::id::Spelled;
+use crate::message::{Edit, Edits, Refusal, Verb, is_response, print_of, session_name};
+use crate::peer::{ClientKey, Moment, Peer, RequestKey, SessionKey, Text, WorkerKey};
+use crate::pending::{NewRequest, Request};
 use crate::report::Reason;
 use crate::session::access::{Access, Naming, Place, Use, denied};
 use crate::session::state::State;
@@ -50,14 +50,13 @@ impl Bus {
         if line.has(Line::ID_INVALID) {
             return self.invalid_id(Peer::Client(client));
         }
-        let flow = match kind(line) {
-            Kind::Response => self.client_response(client, window, line),
-            Kind::Request | Kind::Notification => {
-                let flow = self.client_message(client, window, line);
-                flow.unwrap_or_else(|refusal| self.refuse(client.into(), window, line, refusal))
-            }
+        let flow = if is_response(line) {
+            self.client_response(client, window, line)
+        } else {
+            let flow = self.client_message(client, window, line);
+            flow.unwrap_or_else(|refusal| self.refuse(client.into(), window, line, refusal))
         };
-        if matches!(flow, Flow::Next | Flow::Penalised) {
+        if flow == Flow::Next {
             self.out.stats.lines_from_clients += 1;
         }
         flow
@@ -68,20 +67,19 @@ impl Bus {
             return Err(refusal);
         }
         // What belongs to a pending request may still pass: its cancellation, notifications of its session.
-        if self.shutdown.refuses_requests() && (self.shutdown.stops_workers() || kind(line) == Kind::Request) {
+        if self.shutdown.refuses_requests() && (self.shutdown.stops_workers() || line.id.is_some()) {
             return Err(Refusal(Reason::ShuttingDown, "the daemon is shutting down".into()));
         }
-        let message = Message::decode(client, window, line)?;
+        let mut message = Message::decode(client, window, line)?;
         let route = match self.route_of(&message) {
             Ok(route) => route,
             Err(Refusal(Reason::NoWorker, _)) if self.await_worker(client, window, line) => return Ok(Flow::Blocked),
             Err(refusal @ Refusal(Reason::UnknownRequest, _)) if matches!(message.verb, Verb::Cancel(_)) => {
                 let flow = self.refuse(client.into(), window, line, refusal);
-                if flow != Flow::Next {
-                    return Ok(flow);
+                if flow == Flow::Next {
+                    self.penalise_refusal(client);
                 }
-                self.penalise_refusal(client);
-                return Ok(Flow::Penalised);
+                return Ok(flow);
             }
             Err(refusal) => return Err(refusal),
         };
@@ -91,12 +89,12 @@ impl Bus {
         if self.block_on_worker(client, route.worker, line.span.len() + 1) {
             return Ok(Flow::Blocked);
         }
-        self.deliver(&message, route).map(|()| Flow::Next)
+        self.deliver(&mut message, route).map(|()| Flow::Next)
     }
 
     /// Sends a message on its way: only one that is delivered makes a session, or takes one over. One that waits or is
     /// refused leaves nothing behind.
-    fn deliver(&mut self, message: &Message<'_>, route: Route<'_>) -> Result<(), Refusal> {
+    fn deliver(&mut self, message: &mut Message<'_>, route: Route<'_>) -> Result<(), Refusal> {
         let mut edits = self.name_requests(message, &route)?;
         let entered = self.use_sessions(message.client, &route)?;
         edits[0] = self.record(message, route.worker, entered)?.map(|with| Edit { at: message.line.id, with });
@@ -114,34 +112,31 @@ impl Bus {
     /// Records a request, if the message is one. Gives the token to replace its id with, if it may not pass.
     fn record(
         &mut self,
-        message: &Message<'_>,
+        message: &mut Message<'_>,
         worker: WorkerKey,
         entered: [Entered; 2],
     ) -> Result<Option<Text>, Refusal> {
-        let &Message { client, window, line, ref id, verb } = message;
-        let Some(id) = id else {
-            self.note_audience(worker, client);
-            return Ok(None);
+        let &mut Message { client, window, line, ref mut id, verb } = message;
+        let recorded = match id.take() {
+            Some(id) => {
+                let timeout = self.workers.get(worker).and_then(|worker| worker.request_timeout);
+                let request = NewRequest {
+                    asker: client.into(),
+                    answerer: worker.into(),
+                    session: entered[0].session,
+                    second_session: entered[1].session,
+                    session_on_top: line.session.len() > 2,
+                    verb,
+                    expires: timeout.map_or(Moment::NEVER, |timeout| self.now.after(timeout)),
+                    print: print_of(window, line),
+                };
+                self.ask(&request, id, window.get(line.id))
+            }
+            None => Ok(None),
         };
-        let timeout = self.workers.get(worker).and_then(|worker| worker.request_timeout);
-        let request = NewRequest {
-            client,
-            worker,
-            direction: Direction::ToWorkers,
-            session: entered[0].session,
-            second_session: entered[1].session,
-            session_on_top: line.session.len() > 2,
-            effect: SessionEffect {
-                creates: matches!(verb, Verb::New | Verb::Fork),
-                loads: verb == Verb::Load,
-                ends: verb == Verb::Close,
-            },
-            expires: timeout.map(|timeout| self.now.after(timeout)),
-            print: print_of(window, line),
-        };
-        let recorded = self.ask(&request, id, window.get(line.id));
-        if recorded.is_err() {
-            entered.into_iter().for_each(|entered| self.leave(entered));
+        match recorded {
+            Ok(_) => self.note_audience(worker, client),
+            Err(_) => entered.into_iter().for_each(|entered| self.leave(entered)),
         }
         recorded
     }
@@ -247,10 +242,11 @@ impl Bus {
     /// The session `name` on the workers of a group: the client's own first, then one of another client, then a held one;
     /// of several the one whose worker comes first.
     fn session_in_group(&self, client: ClientKey, group: usize, name: &[u8]) -> Option<(WorkerKey, SessionKey)> {
-        let found = self.sessions.of_name(name).filter_map(|(key, session)| {
-            let place = self.place_in_group(group, session.worker)?;
-            let order = session.client.map_or(2, |owner| u8::from(owner != client));
-            Some(((order, place), (session.worker, key)))
+        let found = self.balancer.groups[group].slots().iter().filter_map(|(pool, slot)| {
+            let worker = self.supervisor.pools[*pool].slots[*slot].worker?;
+            let key = self.sessions.of_worker(worker, name)?;
+            let owner = self.sessions.get(key)?.client;
+            Some((owner.map_or(2, |owner| u8::from(owner != client)), (worker, key)))
         });
         found.min_by_key(|(order, _)| *order).map(|(_, found)| found)
     }
@@ -360,7 +356,8 @@ impl Bus {
             return Ok([None, edit(self, request, line.request_id), None]);
         }
         // A name that some parser changes may become that of another client's request.
-        let is_safe = View::parse(token).is_ok_and(|id| id.is_plain() && self.pending.find(answerer, &id).is_none());
+        let is_safe =
+            Spelled::parse(token).is_ok_and(|it| it.is_plain && self.pending.find(answerer, &it.id).is_none());
         if is_safe {
             Ok([None, None, None])
         } else {

@@ -4,7 +4,7 @@ use alloc::format;
 
 use ndjson_scan::{Line, Window};
 
-use crate::id::View;
+use crate::id::Spelled;
 use crate::message::{Refusal, Verb, request_id, session_name, verb};
 use crate::peer::{ClientKey, WorkerKey};
 use crate::report::Reason;
@@ -16,7 +16,7 @@ pub(super) struct Message<'a> {
     pub client: ClientKey,
     pub window: Window<'a>,
     pub line: &'a Line,
-    pub id: Option<View<'a>>,
+    pub id: Option<Spelled>,
     pub verb: Verb,
 }
 
@@ -25,7 +25,7 @@ pub(super) struct Said<'a> {
     pub worker: WorkerKey,
     pub window: Window<'a>,
     pub line: &'a Line,
-    pub id: Option<View<'a>>,
+    pub id: Option<Spelled>,
 }
 
 /// The sessions that a message names: the one that decides its way, where that stands, and the one in the params, if that

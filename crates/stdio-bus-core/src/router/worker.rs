@@ -9,12 +9,11 @@ use ndjson_scan::{Line, MAX_WRAPPED_DEPTH, Window};
 use super::addressee::NamedRequest;
 use super::message::Said;
 use crate::flow::delivery::Room;
-use crate::id::View;
-use crate::message::{Edit, Refusal, request_id, session_name};
-use crate::peer::{ClientKey, Peer, SessionKey, WorkerKey};
-use crate::pending::{Direction, NewRequest, SessionEffect};
+use crate::id::Id;
+use crate::message::{Edit, Refusal, Verb, request_id, session_name};
+use crate::peer::{ClientKey, Moment, Peer, SessionKey, WorkerKey};
+use crate::pending::NewRequest;
 use crate::report::Reason;
-use crate::session::Learned;
 use crate::session::state::Event;
 use crate::session::table::{FULL, Session};
 use crate::{Bus, Flow};
@@ -45,15 +44,15 @@ impl Bus {
             return self.unexpected_answer(worker, window, line);
         };
         let Some(request) = self.pending.get(key) else { return Flow::Next };
-        let (effect, sessions) = (request.effect(), self.pending.sessions(key));
+        let (verb, sessions) = (request.verb, self.pending.sessions(key));
         let Some(Peer::Client(client)) = request.asker() else {
-            if effect.loads && line.has(Line::RESULT) {
+            if verb == Verb::Load && line.has(Line::RESULT) {
                 sessions.into_iter().flatten().for_each(|session| _ = self.sessions.step(session, Event::LoadedLate));
             }
-            let asked_in = if effect.creates { [None; 2] } else { sessions };
+            let asked_in = if verb.creates() { [None; 2] } else { sessions };
             self.learn_from_late_answer(worker, window, line, asked_in);
             self.forget_request(key);
-            if effect.creates {
+            if verb.creates() {
                 self.drop_early(worker);
             }
             self.report_line(Reason::LateAnswer, from, window, line, "the client is not waiting any more");
@@ -67,10 +66,10 @@ impl Bus {
         }
         let named = session_name(window, line.result_session).filter(|_| line.has(Line::RESULT));
         // A session that comes back as it was asked for was not loaded.
-        if answer == Answer::Result || answer == Answer::Echo && !effect.loads {
-            self.succeed(effect, sessions);
+        if answer == Answer::Result || answer == Answer::Echo && verb != Verb::Load {
+            self.succeed(verb == Verb::Load, sessions);
             if let Some(name) = &named
-                && let Learned::NoRoom = self.learn_session(client, worker, name, effect.creates)
+                && !self.learn_session(client, worker, name, verb.creates())
             {
                 self.fail_request(key, Reason::SessionLimit, FULL);
                 self.forget_request(key);
@@ -79,17 +78,15 @@ impl Bus {
             }
         }
         self.deliver_answer(key, Peer::Client(client), line);
-        if effect != SessionEffect::default() {
-            self.end_sessions(effect, line.has(Line::RESULT), sessions);
-        }
+        self.end_sessions(verb, line.has(Line::RESULT), sessions);
         // Any answer may name a session that was not known before.
         if let Some(name) = &named {
             self.deliver_early(worker, client, name);
         }
-        if effect.loads && answer == Answer::Result {
+        if verb == Verb::Load && answer == Answer::Result {
             sessions.into_iter().flatten().for_each(|session| self.drop_early_of(worker, session));
         }
-        if effect.creates
+        if verb.creates()
             && (named.is_none() || self.workers.get(worker).is_some_and(|worker| worker.creating.asked == 0))
         {
             self.drop_early(worker);
@@ -107,7 +104,7 @@ impl Bus {
         }
         let key = self.answered(from, window, line);
         let request = key.and_then(|key| self.pending.get(key));
-        let creates = request.is_some_and(|request| request.effect().creates);
+        let creates = request.is_some_and(|request| request.verb.creates());
         match key.filter(|_| request.is_some_and(|request| request.asker().is_some())) {
             Some(key) => self.fail_request(key, Reason::TooDeep, &format!("the answer is {text}")),
             None => self.report_line(Reason::TooDeep, from, window, line, &text),
@@ -123,27 +120,27 @@ impl Bus {
 
     /// What a result says of the sessions that were asked in. What a worker loads is the session in the params, unless it
     /// reads names at top level.
-    fn succeed(&mut self, effect: SessionEffect, [first, second]: [Option<SessionKey>; 2]) {
+    fn succeed(&mut self, loads: bool, [first, second]: [Option<SessionKey>; 2]) {
         if let Some(leading) = first.filter(|_| second.is_some()) {
             self.confirm_session(leading, Event::Answered);
-            if effect.loads {
+            if loads {
                 self.sessions.step(leading, Event::LoadedLate);
             }
         }
         match second.or(first) {
-            Some(session) if effect.loads => self.issue_session(session, false),
+            Some(session) if loads => self.issue_session(session, false),
             Some(session) => self.confirm_session(session, Event::Answered),
             None => {}
         }
     }
 
     /// What an answer ends: a session that was closed, or one that was not loaded.
-    fn end_sessions(&mut self, effect: SessionEffect, succeeded: bool, sessions: [Option<SessionKey>; 2]) {
+    fn end_sessions(&mut self, verb: Verb, succeeded: bool, sessions: [Option<SessionKey>; 2]) {
         for session in sessions.into_iter().flatten() {
             let may_go = |at: &Session| at.pending == 0 && at.state().is_asked_for();
-            if effect.ends && succeeded {
+            if verb == Verb::Close && succeeded {
                 self.drop_session(session);
-            } else if effect.loads && !succeeded && self.sessions.get(session).is_some_and(may_go) {
+            } else if verb == Verb::Load && !succeeded && self.sessions.get(session).is_some_and(may_go) {
                 self.unclaim_session(session);
             }
         }
@@ -154,7 +151,7 @@ impl Bus {
     fn unexpected_answer(&mut self, key: WorkerKey, window: Window<'_>, line: &Line) -> Flow {
         let from = Peer::Worker(key);
         let Some(worker) = self.workers.get_mut(key) else { return Flow::Next };
-        let id = line.id.is_some().then(|| View::parse(window.get(line.id)).ok()).flatten();
+        let id = line.id.is_some().then(|| Id::parse(window.get(line.id)).ok()).flatten();
         let fingerprint = id.as_ref().map(|id| self.pending.fingerprint(id));
         if fingerprint.is_some_and(|fingerprint| worker.end.retired.take(fingerprint)) {
             self.learn_from_late_answer(key, window, line, [None; 2]);
@@ -163,10 +160,10 @@ impl Bus {
         }
         worker.end.retired.distrusted = true;
         let is_first = !core::mem::replace(&mut worker.answering.answers_twice, true);
-        let near = id.map(View::of_other_type).filter(|id| self.pending.find(from, id).is_some());
+        let near = id.map(Id::of_other_type).filter(|id| self.pending.find(from, id).is_some());
         let near = near.filter(|_| !core::mem::replace(&mut worker.answering.told_of_type, true));
         let text = near.map_or("no request is pending under this id".into(), |id| {
-            let (kind, id) = (if id.is_string() { "a string" } else { "a number" }, id.to_id());
+            let kind = if id.is_string() { "a string" } else { "a number" };
             format!(
                 "no request is pending under this id, but {id} ({kind}) is; a worker answers with the id as it came"
             )
@@ -198,8 +195,8 @@ impl Bus {
 
     /// A request or a notification of a worker (spec 6.3.2, decision 5).
     fn worker_message(&mut self, worker: WorkerKey, window: Window<'_>, line: &Line) -> Result<Flow, Refusal> {
-        let said = Said { worker, window, line, id: request_id(window, line)? };
-        if said.id.as_ref().is_some_and(|id| self.echoed(worker, id, window, line).is_some()) {
+        let mut said = Said { worker, window, line, id: request_id(window, line)? };
+        if said.id.as_ref().is_some_and(|it| self.echoed(worker, &it.id, window, line).is_some()) {
             return Ok(self.worker_response(worker, window, line, Answer::Echo));
         }
         let named = self.request_of_worker_message(&said);
@@ -216,18 +213,19 @@ impl Bus {
             Room::Wait => return Ok(Flow::Blocked),
             Room::Closed => return self.worker_message(worker, window, line),
         }
-        self.pass(&said, named, to, session).map(|()| Flow::Next)
+        self.pass(&mut said, named, to, session).map(|()| Flow::Next)
     }
 
     /// Sends a worker's message to the client that it is for.
     fn pass(
         &mut self,
-        said: &Said<'_>,
+        said: &mut Said<'_>,
         named: NamedRequest,
         to: ClientKey,
         session: Option<SessionKey>,
     ) -> Result<(), Refusal> {
-        let &Said { worker, window, line, ref id } = said;
+        let Said { worker, window, line, .. } = *said;
+        let id = said.id.take();
         if let Some(session) = session.filter(|_| self.settings.limits.session_idle.is_some()) {
             self.sessions.hear(session, self.now);
         }
@@ -239,14 +237,13 @@ impl Bus {
         let mut edits = [None, token.map(|with| Edit { at: named.at, with }), None];
         if let Some(id) = id {
             let request = NewRequest {
-                client: to,
-                worker,
-                direction: Direction::ToClients,
+                asker: worker.into(),
+                answerer: to.into(),
                 session,
                 second_session: None,
                 session_on_top: false,
-                effect: SessionEffect::default(),
-                expires: None,
+                verb: Verb::Other,
+                expires: Moment::NEVER,
                 print: 0,
             };
             edits[0] = self.ask(&request, id, window.get(line.id))?.map(|with| Edit { at: line.id, with });

@@ -15,14 +15,6 @@ use crate::report::Reason;
 use crate::settings::MAX_SESSION_ID_LEN;
 use crate::timers::Timer;
 
-/// What became of a `result.sessionId`.
-pub(crate) enum Learned {
-    /// The client that asked owns it, or another client keeps it.
-    Known,
-    /// There is no room for it.
-    NoRoom,
-}
-
 impl Bus {
     /// The session of this name that a client owns.
     pub(crate) fn session_of_client(&self, client: ClientKey, name: &[u8]) -> Option<SessionKey> {
@@ -128,16 +120,10 @@ impl Bus {
     }
 
     /// A worker's answer names a session: it belongs to the client that asked, even if another one has used the name. `creates`
-    /// says that the client asked for a new one.
-    pub(crate) fn learn_session(
-        &mut self,
-        client: ClientKey,
-        worker: WorkerKey,
-        name: &[u8],
-        creates: bool,
-    ) -> Learned {
+    /// says that the client asked for a new one. Says whether there is room for it.
+    pub(crate) fn learn_session(&mut self, client: ClientKey, worker: WorkerKey, name: &[u8], creates: bool) -> bool {
         if name.len() > MAX_SESSION_ID_LEN || name.is_empty() {
-            return Learned::Known;
+            return true;
         }
         let known = self.sessions.of_worker(worker, name).and_then(|key| Some((key, self.sessions.get(key)?)));
         match known {
@@ -149,13 +135,13 @@ impl Bus {
                 } else {
                     self.confirm_session(key, Event::Answered);
                 }
-                return Learned::Known;
+                return true;
             }
             Some((_, session)) if session.state().is_issued() => {
                 self.report(Reason::SessionReused, Some(Peer::Worker(worker)), || {
                     format!("session \"{}\" belongs to another client already", name.escape_ascii())
                 });
-                return Learned::Known;
+                return true;
             }
             Some((key, _)) => self.drop_session(key),
             None => {}
@@ -165,11 +151,11 @@ impl Bus {
         if let Some(client) = self.clients.get_mut(client) {
             client.lost.forget(name);
         }
-        if self.new_session(client, worker, name, State::Given).is_none() {
-            return Learned::NoRoom;
+        let has_room = self.new_session(client, worker, name, State::Given).is_some();
+        if has_room {
+            self.bind_session(client, worker, name);
         }
-        self.bind_session(client, worker, name);
-        Learned::Known
+        has_room
     }
 
     /// A worker gives a client the name of a session that the client has on another worker already. Messages that name
@@ -201,7 +187,7 @@ impl Bus {
         self.mark_issuing(worker);
         if let Some(key) = self.sessions.of_worker(worker, name) {
             // What the worker has known before is not given out anew: it may be what a client has loaded.
-            if self.sessions.get(key).is_some_and(Session::is_known) {
+            if self.sessions.get(key).is_some_and(|session| session.is_known) {
                 return;
             }
             self.drop_session(key);
@@ -242,7 +228,7 @@ impl Bus {
     /// A worker has ended, and its session with it. The owner is told when it names the session the next time.
     pub(crate) fn lose_session(&mut self, key: SessionKey) {
         if let Some(session) = self.sessions.get(key)
-            && session.is_known()
+            && session.is_known
             && let Some(owner) = session.client.and_then(|owner| self.clients.get_mut(owner))
         {
             owner.lost.add(session.name.as_bytes());
@@ -257,7 +243,7 @@ impl Bus {
             return false;
         };
         let Some(client) = self.clients.get(holder) else { return false };
-        let Some(key) = self.sessions.most_idle(client.end.sessions.iter()) else { return false };
+        let Some(key) = self.sessions.most_idle(&client.end.sessions) else { return false };
         let Some(session) = self.sessions.get(key) else { return false };
         let name = session.name.as_bytes().escape_ascii().to_string();
         self.report(Reason::SessionEvicted, Some(holder.into()), || {
@@ -324,7 +310,7 @@ impl Bus {
     fn forget_idle_session(&mut self, key: SessionKey) {
         let Some(session) = self.sessions.get(key) else { return };
         let (Some(owner), name) = (session.client, session.name.clone()) else { return };
-        let is_known = session.is_known();
+        let is_known = session.is_known;
         let is_its_own = self.workers.get(session.worker).is_some_and(|worker| worker.owner.is_some());
         self.report_request(Reason::SessionIdle, [Some(owner.into()), Some(session.worker.into())], || {
             let name = name.as_bytes().escape_ascii();
@@ -345,11 +331,11 @@ impl Bus {
         for (key, session) in self.sessions.iter() {
             if let Some(owner) = session.client {
                 let owner = self.clients.get(owner).expect("a session has a live owner, or none");
-                assert_eq!(owner.end.sessions.iter().nth(session.places().0), Some(key));
+                assert!(owner.end.sessions.contains(&key));
             }
             assert_eq!(pending[key.index()], session.pending, "requests in a session are counted");
             let worker = self.workers.get(session.worker).expect("a session has a live worker");
-            assert_eq!(worker.end.sessions.iter().nth(session.places().1), Some(key));
+            assert!(worker.end.sessions.contains(&key));
         }
         let at_clients = self.clients.iter().map(|(_, client)| client.end.sessions.len());
         let at_workers = self.workers.iter().map(|(_, worker)| worker.end.sessions.len());

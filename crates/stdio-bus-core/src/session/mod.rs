@@ -9,5 +9,3 @@ mod life;
 pub(crate) mod state;
 pub(crate) mod table;
 pub(crate) mod tombstones;
-
-pub(crate) use life::Learned;

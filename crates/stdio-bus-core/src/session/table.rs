@@ -6,13 +6,14 @@
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use core::ops::Deref;
 use core::time::Duration;
 
 use super::state::{Event, Rest, State, step};
 use super::tombstones::Bonds;
 use crate::peer::{ClientKey, Moment, SessionKey, SessionMark, Text, WorkerKey};
 use crate::settings::MAX_SESSIONS;
-use crate::table::{Index, Members, Table};
+use crate::table::{Index, Table};
 
 /// Names that are held after their owners have left, over all workers; beyond them the oldest one goes.
 const MAX_HELD: usize = 4096;
@@ -35,17 +36,13 @@ pub(crate) struct Session {
     /// Where it stands.
     state: State,
     /// The worker may know the name for good, so that it outlives its owner.
-    is_known: bool,
+    pub(super) is_known: bool,
     /// Requests in it that the worker has not answered.
     pub(crate) pending: u32,
     /// When its owner used it last.
     pub(crate) used: Moment,
     /// Which entry of the held names is its own, if it is held.
     held_as: u64,
-    /// Its place among the client's sessions.
-    at_client: u32,
-    /// Its place among the worker's sessions.
-    at_worker: u32,
 }
 
 impl Session {
@@ -53,16 +50,6 @@ impl Session {
     #[inline]
     pub(crate) fn state(&self) -> State {
         self.state
-    }
-
-    /// Whether the worker may know the name for good, so that it outlives its owner.
-    pub(super) fn is_known(&self) -> bool {
-        self.is_known
-    }
-
-    /// Its places among the client's and the worker's sessions.
-    pub(super) fn places(&self) -> (usize, usize) {
-        (self.at_client as usize, self.at_worker as usize)
     }
 
     /// What there is of it beside its owner.
@@ -77,7 +64,6 @@ pub(crate) struct Sessions {
     table: Table<Session, SessionMark>,
     by_owner: Index,
     by_worker: Index,
-    by_name: Index,
     owned: usize,
     /// Held names, the oldest first, each with its number; some have an owner again, were held once more later, or are
     /// gone.
@@ -96,7 +82,6 @@ pub(crate) struct Sessions {
 
 const OWNER: u8 = 0;
 const WORKER: u8 = 1;
-const NAME: u8 = 2;
 
 impl Default for Sessions {
     fn default() -> Self {
@@ -105,7 +90,6 @@ impl Default for Sessions {
             table: Table::new(MAX_SESSIONS + MAX_HELD + 1),
             by_owner: Index::new(MAX_SESSIONS),
             by_worker: Index::new(MAX_SESSIONS + MAX_HELD),
-            by_name: Index::new(MAX_SESSIONS + MAX_HELD),
             owned: 0,
             held: VecDeque::new(),
             holds: 0,
@@ -137,11 +121,11 @@ impl Sessions {
     /// The session of this name that a client owns, whose sessions these are. Most clients have one session, which is
     /// found without a hash.
     #[inline]
-    pub(crate) fn named_by(&self, client: ClientKey, own: &Members<SessionMark>, name: &[u8]) -> Option<SessionKey> {
+    pub(crate) fn named_by(&self, client: ClientKey, own: &[SessionKey], name: &[u8]) -> Option<SessionKey> {
         let is_it = |key: &SessionKey| self.get(*key).is_some_and(|session| session.name.as_bytes() == name);
-        match own.len() {
-            0 => None,
-            1 => own.first().filter(is_it),
+        match own {
+            [] => None,
+            [only] => Some(*only).filter(is_it),
             _ => self.of_client(client, name),
         }
     }
@@ -150,19 +134,6 @@ impl Sessions {
     pub(crate) fn of_worker(&self, worker: WorkerKey, name: &[u8]) -> Option<SessionKey> {
         let hash = self.by_worker.hash(worker.to_bits().get(), WORKER, name);
         self.by_worker.find(&self.table, hash, |session| session.worker == worker && session.name.as_bytes() == name)
-    }
-
-    /// The sessions of this name on all workers, owned or held, in the order of nothing.
-    pub(crate) fn of_name<'a>(&'a self, name: &'a [u8]) -> impl Iterator<Item = (SessionKey, &'a Session)> {
-        let hash = self.by_name.hash(0, NAME, name);
-        let found = self.by_name.find_all(&self.table, hash, move |session| session.name.as_bytes() == name);
-        found.filter_map(|key| Some((key, self.get(key)?)))
-    }
-
-    /// The session, if it is there.
-    #[inline]
-    pub(crate) fn get(&self, key: SessionKey) -> Option<&Session> {
-        self.table.get(key)
     }
 
     /// A session is used now: a message has come in it.
@@ -199,26 +170,6 @@ impl Sessions {
         found
     }
 
-    /// All sessions and held names.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (SessionKey, &Session)> {
-        self.table.iter()
-    }
-
-    /// The session or held name in a slot.
-    pub(crate) fn at(&self, slot: usize) -> Option<(SessionKey, &Session)> {
-        self.table.at(slot)
-    }
-
-    /// None is in a slot from this one on.
-    pub(crate) fn slots(&self) -> usize {
-        self.table.slots()
-    }
-
-    /// How many sessions and held names there are.
-    pub(crate) fn len(&self) -> usize {
-        self.table.len()
-    }
-
     /// How many names are held.
     pub(crate) fn held(&self) -> usize {
         self.table.len() - self.owned
@@ -229,12 +180,12 @@ impl Sessions {
         &mut self,
         now: Moment,
         worker: WorkerKey,
-        at_worker: &mut Members<SessionMark>,
+        at_worker: &mut Vec<SessionKey>,
         name: &[u8],
         state: State,
     ) -> Option<SessionKey> {
         debug_assert!(self.of_worker(worker, name).is_none());
-        let key = self.table.insert_with(|key| Session {
+        let key = self.table.insert(Session {
             client: None,
             worker,
             name: name.into(),
@@ -243,48 +194,39 @@ impl Sessions {
             pending: 0,
             used: now,
             held_as: 0,
-            at_client: 0,
-            at_worker: at_worker.join(key),
         })?;
         self.by_worker.insert(self.by_worker.hash(worker.to_bits().get(), WORKER, name), key);
-        self.by_name.insert(self.by_name.hash(0, NAME, name), key);
+        at_worker.push(key);
         Some(key)
     }
 
     /// Gives a session without an owner to a client, with the list of its sessions.
-    pub(crate) fn give(&mut self, key: SessionKey, client: ClientKey, at_client: &mut Members<SessionMark>) {
+    pub(crate) fn give(&mut self, key: SessionKey, client: ClientKey, at_client: &mut Vec<SessionKey>) {
         let Some(session) = self.table.get_mut(key).filter(|session| session.client.is_none()) else { return };
         session.client = Some(client);
-        session.at_client = at_client.join(key);
+        at_client.push(key);
         let hash = self.by_owner.hash(client.to_bits().get(), OWNER, session.name.as_bytes());
         self.by_owner.insert(hash, key);
         self.owned += 1;
     }
 
     /// Takes a session away from its owner, whose list this is.
-    pub(crate) fn take_from_owner(&mut self, key: SessionKey, at_client: Option<&mut Members<SessionMark>>) {
+    pub(crate) fn take_from_owner(&mut self, key: SessionKey, at_client: Option<&mut Vec<SessionKey>>) {
         let Some(session) = self.table.get_mut(key) else { return };
         let Some(owner) = session.client.take() else { return };
-        let place = session.at_client;
         let hash = self.by_owner.hash(owner.to_bits().get(), OWNER, session.name.as_bytes());
         self.by_owner.remove(hash, key);
         self.owned -= 1;
-        if let Some(moved) = at_client.and_then(|list| list.leave(place)).and_then(|moved| self.table.get_mut(moved)) {
-            moved.at_client = place;
-        }
+        leave(at_client, key);
     }
 
     /// Takes a session without an owner out, and from the list of its worker.
-    pub(crate) fn remove(&mut self, key: SessionKey, at_worker: Option<&mut Members<SessionMark>>) {
+    pub(crate) fn remove(&mut self, key: SessionKey, at_worker: Option<&mut Vec<SessionKey>>) {
         let Some(session) = self.table.remove(key) else { return };
         debug_assert!(session.client.is_none());
         let hash = self.by_worker.hash(session.worker.to_bits().get(), WORKER, session.name.as_bytes());
         self.by_worker.remove(hash, key);
-        self.by_name.remove(self.by_name.hash(0, NAME, session.name.as_bytes()), key);
-        let place = session.at_worker;
-        if let Some(moved) = at_worker.and_then(|list| list.leave(place)).and_then(|moved| self.table.get_mut(moved)) {
-            moved.at_worker = place;
-        }
+        leave(at_worker, key);
     }
 
     /// Something happens to a session. Gives where it stands then; what that means for its owner and for the table is done
@@ -294,11 +236,6 @@ impl Sessions {
         session.is_known |= event.makes_known();
         session.state = step(session.state, event);
         Some(session.state)
-    }
-
-    /// The answer to a request that loads this session will not be seen: the worker may know it from now on.
-    pub(crate) fn may_be_loaded(&mut self, key: SessionKey) {
-        self.step(key, Event::Unseen);
     }
 
     /// A request of its owner, which does nothing to the session, is answered. None if more has to be looked at, and then
@@ -334,8 +271,9 @@ impl Sessions {
 
     /// The one of these sessions that can go first: nothing is pending in it, the worker may know nothing of it, it was
     /// not used for longest.
-    pub(crate) fn most_idle(&self, keys: impl Iterator<Item = SessionKey>) -> Option<SessionKey> {
-        let idle = keys.filter_map(|key| Some((key, self.get(key)?))).filter(|(_, session)| session.pending == 0);
+    pub(crate) fn most_idle(&self, keys: &[SessionKey]) -> Option<SessionKey> {
+        let idle =
+            keys.iter().filter_map(|key| Some((*key, self.get(*key)?))).filter(|(_, session)| session.pending == 0);
         idle.min_by_key(|(_, session)| (session.state >= State::Used, session.used)).map(|(key, _)| key)
     }
 
@@ -395,20 +333,36 @@ impl Sessions {
     /// Panics if an index and the table disagree.
     pub(crate) fn check_invariants(&self) {
         assert_eq!(self.by_worker.len(), self.table.len());
-        assert_eq!(self.by_name.len(), self.table.len());
         assert_eq!(self.by_owner.len(), self.owned);
         assert!(self.owned <= MAX_SESSIONS && self.held() <= MAX_HELD);
         assert!(self.held.len() <= 2 * MAX_HELD, "held names are listed once");
         assert_eq!(self.table.iter().filter(|(_, session)| session.client.is_some()).count(), self.owned);
         for (key, session) in self.table.iter() {
             assert_eq!(self.of_worker(session.worker, session.name.as_bytes()), Some(key));
-            assert!(self.of_name(session.name.as_bytes()).any(|(found, _)| found == key));
             assert_eq!(session.client.is_some(), session.state.is_owned());
             assert!(session.client.is_some() || session.is_known || session.pending > 0, "a name is held for nothing");
             if let Some(client) = session.client {
                 assert!(self.of_client(client, session.name.as_bytes()).is_some());
             }
         }
+    }
+}
+
+/// Sessions are looked up as in any table.
+impl Deref for Sessions {
+    type Target = Table<Session, SessionMark>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.table
+    }
+}
+
+/// Takes a session out of the list of its owner or its worker.
+fn leave(list: Option<&mut Vec<SessionKey>>, key: SessionKey) {
+    if let Some(list) = list
+        && let Some(at) = list.iter().position(|session| *session == key)
+    {
+        list.swap_remove(at);
     }
 }
 

@@ -161,7 +161,7 @@ impl Bus {
         for request in self.asked_by(key.into()) {
             self.orphan_request(request);
         }
-        while let Some(session) = self.workers.get(key).and_then(|worker| worker.end.sessions.first()) {
+        while let Some(session) = self.workers.get(key).and_then(|worker| worker.end.sessions.first().copied()) {
             self.lose_session(session);
         }
         self.drop_early(key);

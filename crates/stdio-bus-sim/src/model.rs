@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::line::{Ids, Kind, Line, MADE, Who, is_cancellation, is_plain, meaning, own_id_of, value_of};
-use crate::bus::port::{Close, Moment};
+use crate::bus::port::{Close, Moment, Source};
 use crate::bus::report::Reason;
 use crate::bus::settings::{
     Assignment, IdCollision, MAX_REQUEST_ID_LEN, MAX_SESSION_ID_LEN, Pool, SessionAccess, Settings,
@@ -86,6 +86,9 @@ const RETIRED: usize = 1024;
 /// A client waits for a worker of its own for so long.
 const TURN_AWAITED: Duration = Duration::from_secs(30);
 
+/// A source whose clients leave early gets the next worker so long after the last one.
+const PACE: Duration = Duration::from_millis(50);
+
 /// No worker is started again sooner than this.
 const FIRST_BACKOFF: Duration = Duration::from_millis(100);
 
@@ -93,6 +96,7 @@ const FIRST_BACKOFF: Duration = Duration::from_millis(100);
 struct Client {
     /// Whose token it has shown.
     name: Option<&'static str>,
+    source: Source,
     group: usize,
     /// Pools that its messages may name.
     may_name: Option<Vec<usize>>,
@@ -274,6 +278,8 @@ pub struct Model {
     cancelled: Vec<(Who, String)>,
     /// Pools that a worker has left, and when.
     vacant: Vec<(usize, Moment)>,
+    /// When a client of each source has got a worker of its own, or has left, the last time.
+    turns: Vec<(Source, Moment)>,
     /// Workers whose requests were given up in this step: they must have stopped by its end.
     accused: Vec<usize>,
     /// Clients whose requests were given up in this step with their connection, and why.
@@ -322,6 +328,7 @@ impl Model {
             refused_for: None,
             cancelled: Vec::new(),
             vacant: Vec::new(),
+            turns: Vec::new(),
             accused: Vec::new(),
             bereaved: Vec::new(),
             blamed: Vec::new(),
@@ -337,7 +344,7 @@ impl Model {
     }
 
     /// A client has connected, with the token of `name` if it has one.
-    pub fn connected(&mut self, at: usize, name: Option<&'static str>) {
+    pub fn connected(&mut self, at: usize, source: Source, name: Option<&'static str>) {
         let pools = self.settings.pools.len();
         let listener = &self.settings.listeners[at];
         let offered = listener.pools.clone().unwrap_or((0..pools).collect());
@@ -351,6 +358,7 @@ impl Model {
         };
         self.clients.push(Client {
             name,
+            source,
             group,
             may_name: listener.pools.clone(),
             lost: Vec::new(),
@@ -434,7 +442,7 @@ impl Model {
     }
 
     /// A client has got a worker of its own, by one of the lines `numbers` that was not delivered.
-    pub fn claimed(&mut self, client: usize, worker: usize, numbers: &[usize]) {
+    pub fn claimed(&mut self, now: Moment, client: usize, worker: usize, numbers: &[usize]) {
         if self.workers[worker].owner.is_some() {
             return;
         }
@@ -448,12 +456,29 @@ impl Model {
         };
         let group = groups.into_iter().find(is_it).expect("a client gets a worker of its own for a line");
         self.workers[worker].owner = Some(client);
+        self.counts_turn(now, client);
         self.clients[client].assigned.retain(|(of, _)| *of != group);
         self.clients[client].assigned.push((group, worker));
     }
 
+    /// A client has got a worker of its own, or leaves: its source may get the next one some time later.
+    pub fn counts_turn(&mut self, now: Moment, client: usize) {
+        let source = self.clients[client].source;
+        self.turns.retain(|(of, _)| *of != source);
+        self.turns.push((source, now));
+    }
+
+    /// Whether a client that cannot wait for its turn may be refused a worker, though there is one.
+    fn is_paced(&self, now: Moment, client: usize, line: &Line) -> bool {
+        let Client { source, .. } = self.clients[client];
+        self.quiescing
+            && self.awaits_turn(client, line)
+            && self.turns.iter().any(|(of, last)| *of == source && now.since(*last) < PACE)
+    }
+
     /// A client has ended its input.
-    pub fn half_closed(&mut self, client: usize) {
+    pub fn half_closed(&mut self, now: Moment, client: usize) {
+        self.counts_turn(now, client);
         self.clients[client].half_closed = true;
     }
 
@@ -1103,6 +1128,9 @@ impl Model {
             if assignment == Assignment::Dedicated {
                 let owner = self.workers[worker].owner.replace(client);
                 assert!(owner.is_none_or(|owner| owner == client), "worker {worker} has two clients");
+                if owner.is_none() {
+                    self.counts_turn(now, client);
+                }
             }
         }
         self.check_named(&line, client, worker, ids);
@@ -1402,10 +1430,16 @@ impl Model {
             return None;
         }
         assert!(!matches!(line.kind, Kind::Malformed | Kind::TooLong), "a bad line passed: {line:?}");
-        let fate = match line.from {
+        let mut fate = match line.from {
             Who::Client(client) => self.fate_of_client_line(client, &line),
             Who::Worker(worker) => self.fate_of_worker_line(worker, &line),
         };
+        if let Who::Client(client) = line.from
+            && fate.group.is_some()
+            && self.is_paced(now, client, &line)
+        {
+            fate.lost.push(Reason::NoWorker);
+        }
         if let Who::Worker(worker) = line.from
             && fate.lost == [Reason::UnknownSession]
             && self.waits_for_session(worker, &line)
@@ -1615,6 +1649,7 @@ impl Model {
         if why == Reason::ShuttingDown {
             self.clients[client].refused_for = why;
         }
+        self.counts_turn(now, client);
         // Who holds the memory by what is queued for it can be told nothing.
         let is_mute = how == Close::Now && self.outputs.get(&me).is_some_and(|output| output.queued > 0);
         let is_told = why == Reason::MemoryLimit && !is_mute;

@@ -594,7 +594,7 @@ impl World {
         let key = self.clients[client].key;
         for at in 0..self.workers.len() {
             if !self.workers[at].released && self.bus.owner(self.workers[at].key) == Some(key) {
-                self.model.claimed(client, at, lines);
+                self.model.claimed(self.now, client, at, lines);
             }
         }
     }
@@ -608,6 +608,7 @@ impl World {
             && !end.deaf
         {
             let key = self.clients[client].key;
+            self.model.counts_turn(self.now, client);
             return self.handle("sends no more", Some(who), Input::SendsNoMore(key));
         }
         let end = self.end_mut(who);
@@ -620,7 +621,7 @@ impl World {
             self.model.counted(Reason::PartialLine);
         }
         match who {
-            Who::Client(client) => self.model.half_closed(client),
+            Who::Client(client) => self.model.half_closed(self.now, client),
             Who::Worker(worker) => self.model.stops(worker),
         }
         let peer = self.peer(who);
@@ -1554,7 +1555,7 @@ impl World {
         let (key, effects) = self.bus.connect(self.now, listener, &origin);
         assert_eq!(key.is_none(), refuses, "a connection was refused or taken wrongly");
         if let Some(key) = key {
-            self.model.connected(listener, name);
+            self.model.connected(listener, source, name);
             let end = End { pace: Self::any_pace(&mut self.random), ..End::default() };
             self.clients.push(SimClient {
                 key,

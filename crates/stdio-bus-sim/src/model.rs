@@ -1417,8 +1417,12 @@ impl Model {
     pub fn closes_amid(&mut self, lines: impl Iterator<Item = usize>) {
         for number in lines {
             if let Who::Worker(worker) = self.lines[number].from {
-                let lost = self.fate_of_worker_line(worker, &self.lines[number]).lost;
-                self.lost_before.entry(number).or_default().extend(lost);
+                let line = &self.lines[number];
+                let lost = self.fate_of_worker_line(worker, line).lost;
+                // One that waits for its session was not lost.
+                if lost != [Reason::UnknownSession] || !self.waits_for_session(worker, line) {
+                    self.lost_before.entry(number).or_default().extend(lost);
+                }
             }
         }
     }

@@ -50,7 +50,7 @@ impl Timers {
     /// Has a timer run out at `at`, unless it does so before.
     #[inline]
     pub(super) fn arm(&mut self, timer: Timer, at: impl Into<Option<Moment>>) {
-        if let Some(at) = at.into() {
+        if let Some(at) = at.into().filter(|at| *at != Moment::NEVER) {
             self.arm_at(timer, at);
         }
     }

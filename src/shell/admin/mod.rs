@@ -25,7 +25,7 @@ mod route;
 mod samples;
 mod serve;
 mod status;
-mod tables;
+pub(crate) mod tables;
 mod view;
 mod wall;
 

@@ -76,7 +76,7 @@ fn get(path: &str) -> Option<Get> {
     })
 }
 
-fn table(path: &str) -> Option<&'static [&'static Table]> {
+fn table(path: &str) -> Option<&'static Table> {
     tables::named(path.strip_prefix('/')?.strip_suffix(".json")?)
 }
 

@@ -5,18 +5,24 @@ use serde_json::json;
 
 use super::figures::{self, Over, add_members};
 use super::history;
-use super::tables::{LAST_ERRORS, LISTENERS, Object, POOLS, Table, WAITING, WORKERS, seconds};
+use super::tables::{Object, named, seconds};
 use super::view::View;
 use crate::bus::overview::Level;
 use crate::bus::port::Moment;
 use crate::bus::readiness::Readiness;
 
-/// What stands behind the figures.
-static TABLES: [&Table; 5] = [&LISTENERS, &POOLS, &WORKERS, &WAITING, &LAST_ERRORS];
+/// The tables behind the figures, and how many rows they have: of warnings and errors the last ones.
+const TABLES: [(&str, usize); 5] = [
+    ("listeners", usize::MAX),
+    ("pools", usize::MAX),
+    ("workers", usize::MAX),
+    ("waiting", usize::MAX),
+    ("errors", 10),
+];
 
 /// All of it.
 pub(super) fn status() -> Object {
-    Object::behind(figures, &TABLES)
+    Object::new(figures, TABLES.iter().filter_map(|(name, most)| Some((named(name)?, *most))).collect())
 }
 
 fn figures(view: &View<'_>) -> serde_json::Value {

@@ -27,12 +27,11 @@ mod serve;
 mod status;
 pub(crate) mod tables;
 mod view;
-mod wall;
 
 use std::collections::VecDeque;
 use std::io;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use slab::Slab;
 
@@ -43,7 +42,6 @@ use crate::config::{Config, Listen, Token};
 use connection::Connection;
 use history::History;
 use place::Place;
-use wall::Wall;
 
 /// Connections at once. The one that has waited longest for its next request makes room for another one.
 pub(super) const MOST_CONNECTIONS: usize = 64;
@@ -69,7 +67,7 @@ pub(super) struct Admin {
     /// How long each turn of the loop has worked, and since when this one does.
     turns: Histogram,
     turned_at: Option<Duration>,
-    started_at: Wall,
+    started_at: SystemTime,
 }
 
 impl Admin {
@@ -101,7 +99,7 @@ impl Admin {
             history_timer: Armed::default(),
             turns: Histogram::default(),
             turned_at: None,
-            started_at: Wall::now(),
+            started_at: SystemTime::now(),
         }
     }
 

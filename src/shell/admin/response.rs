@@ -1,9 +1,11 @@
 //! What is answered: a head, and a body that is there at once or comes in pieces, so that a large table never holds the
 //! loop up.
 
+use std::time::SystemTime;
+
 use super::request::Manner;
 use super::view::View;
-use super::wall::Wall;
+use crate::calendar;
 use crate::http1::{Head, Status};
 
 /// One line of text, or some.
@@ -80,7 +82,7 @@ impl Response {
         };
         // What is shown is of this moment, and for nobody but who asked.
         let head = Head::answer(self.status)
-            .field("Date", Wall::now().of_http())
+            .field("Date", calendar::of_http(SystemTime::now()))
             .field("Content-Type", self.kind)
             .field_if("Content-Length", length)
             .field_if("Transfer-Encoding", (framing == Framing::Chunks).then_some("chunked"))

@@ -9,7 +9,7 @@ use super::view::View;
 use super::{health, page, status};
 use crate::bus::port::{ClientKey, WorkerKey};
 use crate::bus::readiness::Readiness;
-use crate::config::{LogLevel, Token};
+use crate::config::{LEVELS, LogLevel, Token};
 use crate::http1::{Method, Status};
 
 /// What becomes of a request.
@@ -128,15 +128,10 @@ fn restart_worker(view: &View<'_>, request: &Request) -> Result<(Action, String)
 
 fn set_log_level(_: &View<'_>, request: &Request) -> Result<(Action, String), Response> {
     let name = required(request, "level")?;
-    let level = match name {
-        "debug" => LogLevel::Debug,
-        "info" => LogLevel::Info,
-        "warn" => LogLevel::Warn,
-        "error" => LogLevel::Error,
-        _ => {
-            let text = format!("{name:?} is no level; write debug, info, warn or error");
-            return Err(Response::text(Status::BadRequest, &text));
-        }
-    };
-    Ok((Action::SetLogLevel(level), format!("the log has level {name} now")))
+    let unknown = || format!("{name:?} is no level; write debug, info, warn or error");
+    let (_, level) = LEVELS
+        .iter()
+        .find(|(known, _)| *known == name)
+        .ok_or_else(|| Response::text(Status::BadRequest, &unknown()))?;
+    Ok((Action::SetLogLevel(*level), format!("the log has level {name} now")))
 }

@@ -5,7 +5,6 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::net::{Shutdown, shutdown};
-use tracing::level_filters::LevelFilter;
 
 use super::access::{self, Origin};
 use super::connection::{Connection, LINGER, Phase, SEND_TIME};
@@ -116,8 +115,8 @@ impl<I: Io> Shell<I> {
             Action::CloseClient(client) => self.reactor.tell(now, Input::CloseClient(client)),
             Action::RestartWorker(worker) => self.reactor.tell(now, Input::RestartWorker(worker)),
             Action::SetLogLevel(level) => {
-                tracing::info!("the operator sets the level of the log to {}", LevelFilter::from(level));
                 log::set_level(level);
+                tracing::info!("the operator sets the level of the log to {}", log::level_name());
             }
         }
     }

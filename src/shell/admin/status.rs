@@ -10,6 +10,7 @@ use super::view::View;
 use crate::bus::overview::Level;
 use crate::bus::port::Moment;
 use crate::bus::readiness::Readiness;
+use crate::calendar;
 
 /// The tables behind the figures, and how many rows they have: of warnings and errors the last ones.
 const TABLES: [(&str, usize); 5] = [
@@ -41,7 +42,7 @@ fn figures(view: &View<'_>) -> serde_json::Value {
         "io": view.io,
         "state": stage,
         "why": why,
-        "started": view.started_at.to_the_second(),
+        "started": calendar::to_the_second(view.started_at),
         "uptime_seconds": seconds(view.bus.lasted(view.now, Moment::default())),
         "errors_kept": view.recent.iter().count(),
         "log": { "level": view.log_level },

@@ -10,8 +10,10 @@ use super::samples::STATES;
 use super::view::View;
 use crate::bus::overview::{Level, Name};
 use crate::bus::readiness::Readiness;
-use crate::bus::report::{self, WorkerName};
+use crate::bus::report::WorkerName;
 use crate::bus::tally::{Outcome, Tally};
+use crate::calendar;
+use crate::shell::log::level_of;
 use crate::visible;
 
 /// Rows of one piece.
@@ -177,13 +179,8 @@ tables! {
     "errors", |view| view.recent.iter().count();
     |view, at| trouble = view.recent.iter().nth(at)?;
     {
-        "time": trouble.at.to_the_millisecond(),
-        "level": match trouble.level {
-            report::Level::Error => "ERROR",
-            report::Level::Warn => "WARN",
-            report::Level::Info => "INFO",
-            report::Level::Debug => "DEBUG",
-        },
+        "time": calendar::to_the_millisecond(trouble.at),
+        "level": level_of(trouble.level).as_str(),
         "reason": trouble.reason.name(),
         "id": trouble.id,
         "client": trouble.client,

@@ -1,9 +1,10 @@
 //! What an answer is made from: the core and the shell as they are at this moment, to be read only.
 
+use std::time::SystemTime;
+
 use super::history::History;
 use super::place::Place;
 use super::recent::Recent;
-use super::wall::Wall;
 use crate::bus::Bus;
 use crate::bus::histogram::Histogram;
 use crate::bus::port::Moment;
@@ -24,7 +25,7 @@ pub(super) struct View<'a> {
     /// Bytes that are lent, and max_memory.
     pub memory: usize,
     pub max_memory: usize,
-    pub started_at: Wall,
+    pub started_at: SystemTime,
     /// What carries the bytes.
     pub io: &'static str,
     pub log_level: &'static str,

@@ -184,12 +184,6 @@ impl<I: Io> Reactor<I> {
         }
     }
 
-    /// The core takes clients again.
-    pub(super) fn resume_accepting(&mut self) {
-        self.listeners.resume();
-        self.start_accepting();
-    }
-
     /// Has the kernel accept from every socket that it may accept from.
     pub(super) fn start_accepting(&mut self) {
         (0..self.listeners.len()).for_each(|index| self.arm_accept(index));
@@ -212,7 +206,7 @@ impl<I: Io> Reactor<I> {
 
     /// The core takes no more clients. Operators may still come.
     pub(super) fn stop_accepting(&mut self) {
-        self.listeners.close();
+        self.listeners.is_closed = true;
         for index in 0..self.listeners.len() {
             if self.listeners.is_closed(index) {
                 self.close_acceptor(index);

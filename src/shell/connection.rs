@@ -149,18 +149,13 @@ pub(super) struct Incoming {
     pub has_more: bool,
     pub end: End,
     /// The other side sends no more, as far as the kernel has told.
-    is_half_closed: bool,
+    pub told_half_closed: bool,
 }
 
 impl Incoming {
-    /// The kernel has told that no more is sent.
-    pub(super) fn half_close(&mut self) {
-        self.is_half_closed = true;
-    }
-
     /// Whether the other side is known to send no more.
     pub(super) fn is_half_closed(self) -> bool {
-        self.is_half_closed || self.has_ended()
+        self.told_half_closed || self.has_ended()
     }
 
     /// Whether nothing more comes.

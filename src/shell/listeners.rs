@@ -257,9 +257,9 @@ pub(super) struct Listeners {
     /// Of each listener.
     terms: Vec<Terms>,
     /// The core takes no more clients for now.
-    is_paused: bool,
+    pub is_paused: bool,
     /// It takes no more at all.
-    is_closed: bool,
+    pub is_closed: bool,
 }
 
 impl Listeners {
@@ -305,26 +305,11 @@ impl Listeners {
         self.terms.get_mut(listener)?.policy.as_mut()
     }
 
-    /// The core takes no more clients for now.
-    pub(super) fn pause(&mut self) {
-        self.is_paused = true;
-    }
-
-    /// It takes clients again.
-    pub(super) fn resume(&mut self) {
-        self.is_paused = false;
-    }
-
     /// Whether a socket is not accepted from for now. Where WebSocket is spoken it can be said that there is no room, and
     /// health be told; and operators may always come.
     pub(super) fn is_paused(&self, index: usize) -> bool {
         let listener = self.acceptors[index].listener();
         self.is_paused && listener.is_some_and(|listener| !self.speaks_web(listener))
-    }
-
-    /// It takes no more clients at all.
-    pub(super) fn close(&mut self) {
-        self.is_closed = true;
     }
 
     /// Whether a socket is to be closed once nothing is in flight on it.

@@ -112,7 +112,7 @@ impl<I: Io> Reactor<I> {
         while self.io.lent() < enough
             && let Some(slot) = waiting.next()
         {
-            self.arm_read_and_grow(slot);
+            self.arm(slot, true);
         }
         self.memory.waiting.extend(waiting);
     }

@@ -65,10 +65,10 @@ pub(super) struct Connections {
     dirty: Vec<usize>,
     /// Connections whose kept bytes are presented next, one after the other.
     resumed: VecDeque<usize>,
-    /// Connections whose receive found no buffer.
-    starved: Vec<usize>,
+    /// Connections whose receive found no buffer. It is tried again when others were returned.
+    pub starved: Vec<usize>,
     /// The longest lines, in bytes without their newline.
-    longest_client_line: usize,
+    pub longest_client_line: usize,
     longest_worker_line: usize,
     /// How many there have been.
     count: u64,
@@ -131,20 +131,11 @@ impl Connections {
         }
     }
 
-    /// The longest line that a client may send.
-    pub(super) fn longest_client_line(&self) -> usize {
-        self.longest_client_line
-    }
-
     /// An output has something to write, or to be looked at.
     pub(super) fn mark_dirty(&mut self, slot: usize) {
         if self.slab[slot].queued.add(Queue::Dirty) {
             self.dirty.push(slot);
         }
-    }
-
-    pub(super) fn has_dirty(&self) -> bool {
-        !self.dirty.is_empty()
     }
 
     /// Takes out the next one of those that are still there.
@@ -175,15 +166,6 @@ impl Connections {
         let slot = self.resumed.pop_front()?;
         self.slab.get_mut(slot)?.queued.remove(Queue::Resumed);
         Some(slot)
-    }
-
-    /// A receive found no buffer, and is tried again when others were returned.
-    pub(super) fn starve(&mut self, slot: usize) {
-        self.starved.push(slot);
-    }
-
-    pub(super) fn take_starved(&mut self) -> Vec<usize> {
-        std::mem::take(&mut self.starved)
     }
 
     /// All of them, at the end.

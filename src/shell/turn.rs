@@ -98,8 +98,9 @@ impl<I: Io> Shell<I> {
     /// `stdio` is the listener that is our own stdin and stdout.
     pub(super) fn start_listening(&mut self, stdio: Option<usize>) {
         let now = self.reactor.clock.now();
-        self.reactor.arm_children();
-        self.reactor.arm_stop();
+        let Reactor { io, signals, .. } = &mut self.reactor;
+        signals.children.arm(io, Operation::Children);
+        signals.stop.arm(io, Operation::Stop);
         self.arm_rereading();
         self.step(|shell| shell.reactor.carry_out(shell.bus.start(now), None));
         for acceptor in self.reactor.listeners.iter() {
@@ -136,8 +137,8 @@ impl<I: Io> Shell<I> {
 
     /// One turn. True when everything is over.
     pub(super) fn turn(&mut self) -> io::Result<bool> {
-        while self.reactor.connections.has_dirty() {
-            self.step(|shell| shell.reactor.write_dirty(shell.reactor.clock.now()));
+        while let Some(slot) = self.reactor.connections.next_dirty() {
+            self.step(|shell| shell.reactor.write(shell.reactor.clock.now(), slot));
         }
         self.reactor.write_log();
         if self.reactor.is_done {
@@ -168,7 +169,7 @@ impl<I: Io> Shell<I> {
         self.step(|shell| shell.check_memory(now));
         self.check_waiting_for_memory(now);
         self.step(|shell| shell.work_for_admin(now));
-        for connection in self.reactor.connections.take_starved() {
+        for connection in std::mem::take(&mut self.reactor.connections.starved) {
             self.reactor.arm_read(connection);
         }
         Ok(false)
@@ -180,14 +181,12 @@ impl<I: Io> Shell<I> {
         let reactor = &mut self.reactor;
         let so_far = self.bus.lines_taken();
         reactor.io.carried(so_far - std::mem::replace(&mut self.lines, so_far));
-        if self.admin.is_on() {
-            self.admin.turn_ends(reactor.io.elapsed());
+        if let Some(since) = self.admin.turned_at {
+            self.admin.turns.observe(reactor.io.elapsed().saturating_sub(since));
         }
         reactor.io.turn(planned, completions)?;
         let elapsed = reactor.io.elapsed();
-        if self.admin.is_on() {
-            self.admin.turn_begins(elapsed);
-        }
+        self.admin.turned_at = self.admin.is_on.then_some(elapsed);
         Ok(reactor.clock.read(elapsed, || reactor.io.asleep(), planned))
     }
 
@@ -323,14 +322,14 @@ impl<I: Io> Shell<I> {
                 self.reactor.notify.changed();
                 self.reactor.started(now);
                 self.reactor.reap(now);
-                self.reactor.arm_children();
+                self.reactor.signals.children.arm(&mut self.reactor.io, operation);
             }
             Operation::Stop => {
                 // Signals that came together are one: timeout(1) sends its signal to us and to our group.
                 if completion.result > 0 {
                     self.reactor.tell(now, Input::Shutdown);
                 }
-                self.reactor.arm_stop();
+                self.reactor.signals.stop.arm(&mut self.reactor.io, operation);
             }
             Operation::AdminReceive => self.admin_received(now, slot, completion.result),
             Operation::AdminSend => self.admin_sent(now, slot, completion.result),

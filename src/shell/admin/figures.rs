@@ -5,13 +5,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 
-use super::samples::{Gathered, STATES, Samples};
-use super::tables::seconds;
+use super::samples::{Gathered, STATES, Samples, seconds};
 use super::view::View;
 use crate::bus::overview::{Level, Levels, PoolRow};
 use crate::bus::readiness::Readiness;
 use crate::bus::stats::Stats;
 use crate::bus::tally::{ENDS, Outcome};
+use crate::shell::log;
 use Write::{Many, One};
 
 /// What a figure has a sample for.
@@ -159,7 +159,7 @@ pub(super) const FIGURES: &[Figure] = figures! {
          the log; without a pool those that were for none or for one of several.";
         Many |out, it, at| {
             out.errors(&it.pool(at).tally.errors);
-            if at + 1 == it.view.pools.len() {
+            if at + 1 == it.view.workers.pools.len() {
                 out.part = Some(("pool", String::new()));
                 out.errors(it.view.bus.errors_of_no_pool());
             }
@@ -259,7 +259,7 @@ pub(super) const FIGURES: &[Figure] = figures! {
         Many |out, it, _| out.histogram(it.view.turns);
     counter "stdio_bus_log_lines_lost_total" as "log/lines_lost" of All:
         "Lines of the log that found no room or could not be written.";
-        One |it, _| Value::from(it.view.log_lines_lost);
+        One |_, _| Value::from(log::lost());
     gauge "stdio_bus_admin_connections" of All: "Connections of the admin listener.";
         One |it, _| Value::from(it.view.admin_connections);
     counter "process_cpu_seconds_total" of All: "Processor time of the daemon itself, without its workers.";

@@ -27,8 +27,8 @@ pub(super) struct Metrics {
 impl Metrics {
     pub(super) fn new(view: &View<'_>) -> Self {
         let clients = vec![0; view.places.len()];
-        let pools = vec![OfPool::default(); view.pools.len()];
-        let gathered = Gathered { clients, pools, process: view.processes.usage(), ..Gathered::default() };
+        let pools = vec![OfPool::default(); view.workers.pools.len()];
+        let gathered = Gathered { clients, pools, process: view.workers.processes.usage(), ..Gathered::default() };
         Self { slot: 0, figure: (0, 0), gathered }
     }
 
@@ -89,7 +89,9 @@ impl Metrics {
             }
             let (parts, label) = match over {
                 Over::All => (1, None),
-                Over::Pools => (view.pools.len(), view.pools.get(part).map(|pool| ("pool", pool.core.id.clone()))),
+                Over::Pools => {
+                    (view.workers.pools.len(), view.workers.pools.get(part).map(|pool| ("pool", pool.core.id.clone())))
+                }
                 Over::Listeners => {
                     (view.places.len(), view.places.get(part).map(|place| ("listener", place.label().to_owned())))
                 }

@@ -50,7 +50,7 @@ pub(super) const MOST_SOCKETS: usize = 8;
 
 /// See the top of the file. Without an admin listener there is nothing in it.
 pub(super) struct Admin {
-    is_on: bool,
+    pub is_on: bool,
     /// Every user of this machine may connect.
     is_abstract: bool,
     token: Option<Token>,
@@ -65,8 +65,8 @@ pub(super) struct Admin {
     history: History,
     history_timer: Armed,
     /// How long each turn of the loop has worked, and since when this one does.
-    turns: Histogram,
-    turned_at: Option<Duration>,
+    pub turns: Histogram,
+    pub turned_at: Option<Duration>,
     started_at: SystemTime,
 }
 
@@ -103,11 +103,6 @@ impl Admin {
         }
     }
 
-    /// Whether there is an admin listener.
-    pub(super) fn is_on(&self) -> bool {
-        self.is_on
-    }
-
     /// Whether an answer is to be gone on with at once.
     pub(super) fn is_busy(&self) -> bool {
         !self.busy.is_empty()
@@ -132,17 +127,5 @@ impl Admin {
     /// Whether nothing is left of it.
     pub(super) fn is_empty(&self) -> bool {
         self.connections.is_empty()
-    }
-
-    /// A turn of the loop begins to work, or has worked: so much time has passed since the start.
-    pub(super) fn turn_begins(&mut self, elapsed: Duration) {
-        self.turned_at = Some(elapsed);
-    }
-
-    /// See [`Admin::turn_begins`].
-    pub(super) fn turn_ends(&mut self, elapsed: Duration) {
-        if let Some(since) = self.turned_at {
-            self.turns.observe(elapsed.saturating_sub(since));
-        }
     }
 }

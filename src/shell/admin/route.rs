@@ -62,7 +62,7 @@ type Get = fn(&View<'_>, &Request) -> Response;
 fn get(path: &str) -> Option<Get> {
     Some(match path {
         "/" => |_, _| page::page(),
-        "/healthz" => |_, _| health::alive(),
+        "/healthz" => |_, _| Response::text(Status::Ok, "alive"),
         "/readyz" => health::ready,
         "/metrics" => |view, _| Response::pieces(metrics::KIND, Metrics::new(view)),
         "/status.json" => |_, _| Response::pieces(JSON, status::status()),
@@ -117,7 +117,7 @@ fn kill_client(view: &View<'_>, request: &Request) -> Result<(Action, String), R
 fn restart_worker(view: &View<'_>, request: &Request) -> Result<(Action, String), Response> {
     let name = required(request, "worker")?;
     let found = name.rsplit_once('/').and_then(|(id, number)| {
-        let pool = view.pools.iter().position(|pool| pool.core.id == id)?;
+        let pool = view.workers.pools.iter().position(|pool| pool.core.id == id)?;
         view.bus.worker_at(pool, number.parse().ok()?)
     });
     match found {

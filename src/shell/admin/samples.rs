@@ -12,6 +12,11 @@ use crate::shell::workers::usage::Usage;
 /// The states of a worker, by their numbers.
 pub(super) const STATES: [&str; 5] = ["starting", "running", "stopping", "killed", "stopped"];
 
+/// Seconds to the millisecond.
+pub(super) fn seconds(duration: Duration) -> f64 {
+    duration.as_millis() as f64 / 1e3
+}
+
 /// What the tables add up to.
 #[derive(Default)]
 pub(super) struct Gathered {

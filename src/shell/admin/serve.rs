@@ -125,18 +125,15 @@ impl<I: Io> Shell<I> {
         View {
             bus: &self.bus,
             now,
-            pools: &self.reactor.workers.pools,
-            processes: &*self.reactor.workers.processes,
+            workers: &self.reactor.workers,
             places: &self.admin.places,
             recent: &self.reactor.log.recent,
             history: &self.admin.history,
             turns: &self.admin.turns,
+            started_at: self.admin.started_at,
             memory: self.reactor.io.lent(),
             max_memory: self.reactor.memory.most,
-            started_at: self.admin.started_at,
             io: I::NAME,
-            log_level: log::level_name(),
-            log_lines_lost: log::lost(),
             admin_connections: self.admin.connections.len(),
         }
     }
@@ -213,7 +210,7 @@ impl<I: Io> Shell<I> {
     fn end_admin_answer(&mut self, now: Moment, slot: usize) {
         let connection = &mut self.admin.connections[slot];
         connection.since = now;
-        if connection.outgoing.is_last() {
+        if connection.outgoing.is_last {
             connection.phase = Phase::Lingering;
             // Closed with bytes unread, the socket would be reset, and the answer might not arrive.
             let _ = shutdown(&connection.socket, Shutdown::Write);
@@ -294,7 +291,7 @@ impl<I: Io> Shell<I> {
     fn leave_admin(&mut self, slot: usize) {
         let connection = &mut self.admin.connections[slot];
         connection.phase = Phase::Leaving;
-        connection.outgoing.drop_pieces();
+        connection.outgoing.pieces = None;
         self.reactor.timers.set(Timer::Admin(slot), &mut connection.timer, None);
         // All operations on the socket complete after this.
         let _ = shutdown(&connection.socket, Shutdown::Both);

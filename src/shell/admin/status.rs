@@ -5,12 +5,14 @@ use serde_json::json;
 
 use super::figures::{self, Over, add_members};
 use super::history;
-use super::tables::{Object, named, seconds};
+use super::samples::seconds;
+use super::tables::{Object, named};
 use super::view::View;
 use crate::bus::overview::Level;
 use crate::bus::port::Moment;
 use crate::bus::readiness::Readiness;
 use crate::calendar;
+use crate::shell::log;
 
 /// The tables behind the figures, and how many rows they have: of warnings and errors the last ones.
 const TABLES: [(&str, usize); 5] = [
@@ -45,7 +47,7 @@ fn figures(view: &View<'_>) -> serde_json::Value {
         "started": calendar::to_the_second(view.started_at),
         "uptime_seconds": seconds(view.bus.lasted(view.now, Moment::default())),
         "errors_kept": view.recent.iter().count(),
-        "log": { "level": view.log_level },
+        "log": { "level": log::level_name() },
         "loop": { "turns": view.turns.count(), "busy_seconds": view.turns.sum().as_secs_f64() },
         "history": {
             "every_seconds": history::EVERY.as_secs(),

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::figures::{self, FIGURES, Over, add_members};
 use super::response::Pieces;
-use super::samples::STATES;
+use super::samples::{STATES, seconds};
 use super::view::View;
 use crate::bus::overview::{Level, Name};
 use crate::bus::readiness::Readiness;
@@ -105,7 +105,7 @@ tables! {
     |view, slot| worker = view.bus.worker_row(view.now, slot)?;
     {
         "worker": worker_name(view, worker.name),
-        "pool": view.pools.get(worker.name.pool).map(|pool| &pool.core.id),
+        "pool": view.workers.pools.get(worker.name.pool).map(|pool| &pool.core.id),
         "state": STATES[worker.state as usize],
         "pid": worker.pid,
         "incarnation": worker.name.incarnation,
@@ -117,13 +117,13 @@ tables! {
         "sessions": worker.link.sessions,
         "queued_bytes": worker.link.queued,
         "unread_bytes": worker.unread,
-        "memory_bytes": view.processes.resident(worker.pid),
+        "memory_bytes": view.workers.processes.resident(worker.pid),
         "full_seconds": worker.link.full.map(seconds),
         "waits_for": worker.link.waits.map(|(who, _)| name(view, who)),
         "waits_seconds": worker.link.waits.map(|(_, time)| seconds(time)),
     }
 
-    "pools", |view| view.pools.len(), with Pools;
+    "pools", |view| view.workers.pools.len(), with Pools;
     |view, at| pool = view.bus.pool_row(at)?;
     {
         "pool": pool.settings.id,
@@ -298,14 +298,9 @@ impl Pieces for Object {
     }
 }
 
-/// Seconds to the millisecond.
-pub(super) fn seconds(duration: Duration) -> f64 {
-    duration.as_millis() as f64 / 1e3
-}
-
 /// How people call a worker.
 fn worker_name(view: &View<'_>, worker: WorkerName) -> String {
-    let id = view.pools.get(worker.pool).map_or("", |pool| pool.core.id.as_str());
+    let id = view.workers.pools.get(worker.pool).map_or("", |pool| pool.core.id.as_str());
     format!("{id}/{}", worker.place)
 }
 
@@ -314,7 +309,7 @@ fn name(view: &View<'_>, name: Name) -> String {
         Name::Client(number) => format!("client {number}"),
         Name::Worker(worker) => format!("worker {}", worker_name(view, worker)),
         Name::Pool(pool) => {
-            format!("the next worker of {}", view.pools.get(pool).map_or("", |pool| pool.core.id.as_str()))
+            format!("the next worker of {}", view.workers.pools.get(pool).map_or("", |pool| pool.core.id.as_str()))
         }
     }
 }

@@ -232,7 +232,7 @@ impl<I: Io> Shell<I> {
             (Reading::More, None) if !has_ended => return reactor.wait(slot),
             (Reading::Header(header), _) => {
                 handshake.origin = origin(handshake.accepted.place, header.source, header.names);
-                handshake.received.skip_header(header.length);
+                handshake.received.header = header.length;
                 return self.introduced(now, slot, has_ended);
             }
             (Reading::Malformed(why), _) => Some(why.to_owned()),
@@ -295,7 +295,7 @@ impl<I: Io> Shell<I> {
             Decision::Refuse(refusal) => reactor.refuse(now, slot, &refusal),
             Decision::Answer(answer) => reactor.end_with(now, slot, answer),
             Decision::Accept { origin, answer, bearer } => {
-                let longest = reactor.connections.longest_client_line();
+                let longest = reactor.connections.longest_client_line;
                 let Some(policy) = reactor.listeners.policy(listener) else { return };
                 let bearer = bearer.map(|bearer| (listener, bearer));
                 let mut web = WebSocket::new(&policy.terms, longest, now, bearer);

@@ -43,7 +43,7 @@ pub(in crate::shell) struct Received {
     longest: usize,
     filled: usize,
     /// So many of them were the PROXY header.
-    header: usize,
+    pub header: usize,
 }
 
 impl Received {
@@ -75,10 +75,6 @@ impl Received {
     /// All of it, as far as it may be a PROXY header.
     pub(super) fn possible_header(&self) -> &[u8] {
         &self.bytes[..self.filled.min(proxy::LONGEST)]
-    }
-
-    pub(super) fn skip_header(&mut self, bytes: usize) {
-        self.header = bytes;
     }
 
     /// What stands behind the header.

@@ -118,7 +118,8 @@ impl<I: Io> Shell<I> {
 impl<I: Io> Reactor<I> {
     /// Has the kernel accept from a socket, or wait for a connection, if it may.
     pub(super) fn arm_accept(&mut self, index: usize) {
-        if self.listeners.is_paused(index) {
+        // One from which nothing could be accepted waits until it is tried again.
+        if self.listeners.is_paused(index) || self.timers.is_set(Timer::Accept(index)) {
             return;
         }
         let acceptor = self.listeners.acceptor(index);
@@ -161,25 +162,23 @@ impl<I: Io> Reactor<I> {
             );
         }
         let delay = acceptor.fail(-result);
-        self.timers.set(Timer::Accept(index), &mut acceptor.retry, Some(now.after(delay)));
+        self.timers.set(Timer::Accept(index), Some(now.after(delay)));
     }
 
     /// A socket from which nothing could be accepted is tried again.
     pub(super) fn retry_accepting(&mut self, now: Moment, index: usize) {
-        let acceptor = self.listeners.acceptor(index);
-        self.timers.set(Timer::Accept(index), &mut acceptor.retry, None);
-        match acceptor.open_anew_if_ended(now) {
+        self.timers.set(Timer::Accept(index), None);
+        match self.listeners.acceptor(index).open_anew_if_ended(now) {
             Ok(()) => self.arm_accept(index),
-            Err(delay) => self.timers.set(Timer::Accept(index), &mut acceptor.retry, Some(now.after(delay))),
+            Err(delay) => self.timers.set(Timer::Accept(index), Some(now.after(delay))),
         }
     }
 
     /// A descriptor was closed: accepting may work again.
     pub(super) fn free_descriptor(&mut self) {
         for index in 0..self.listeners.len() {
-            let acceptor = self.listeners.acceptor(index);
-            if acceptor.retry.is_set() {
-                self.timers.set(Timer::Accept(index), &mut acceptor.retry, Some(self.clock.now()));
+            if self.timers.is_set(Timer::Accept(index)) {
+                self.timers.set(Timer::Accept(index), Some(self.clock.now()));
             }
         }
     }
@@ -216,9 +215,8 @@ impl<I: Io> Reactor<I> {
 
     /// Closes a listening socket, once nothing is accepted from it any more (spec 10.2.1).
     pub(super) fn close_acceptor(&mut self, index: usize) {
-        let acceptor = self.listeners.acceptor(index);
-        self.timers.set(Timer::Accept(index), &mut acceptor.retry, None);
-        if acceptor.close() {
+        self.timers.set(Timer::Accept(index), None);
+        if self.listeners.acceptor(index).close() {
             self.cancel(Operation::Accept, index);
         }
     }

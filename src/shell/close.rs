@@ -190,7 +190,7 @@ impl<I: Io> Reactor<I> {
 
     fn remove(&mut self, slot: usize) {
         let mut connection = self.connections.remove(slot);
-        self.timers.set(Timer::Connection(slot), &mut connection.timer, None);
+        self.timers.set(Timer::Connection(slot), None);
         if connection.ends.is_stdio() {
             self.stdio.count_unwritten(connection.outbox.lines());
         }

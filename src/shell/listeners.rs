@@ -7,7 +7,6 @@ use rustix::net::{Shutdown, shutdown};
 
 use super::handshakes::upgrade::UpgradePolicy;
 use super::listen::{KEEPALIVE, Listening};
-use super::timers::Armed;
 use crate::bus::port::Moment;
 use crate::config::{Listen, Listener, Pool};
 
@@ -69,8 +68,6 @@ pub(super) struct Acceptor {
     state: State,
     /// How long it waits after the next failure.
     delay: Duration,
-    /// Runs while it waits.
-    pub retry: Armed,
     throttle: Throttle,
 }
 
@@ -86,7 +83,6 @@ impl Acceptor {
             is_awaited: false,
             state: State::Open,
             delay: FIRST_DELAY,
-            retry: Armed::default(),
             throttle: Throttle::default(),
         }
     }
@@ -138,7 +134,7 @@ impl Acceptor {
     /// does not wait in accept(2); and a wait takes no connection that the next daemon could have.
     pub(super) fn begin(&mut self) -> Option<Accepting> {
         let listening = self.listening.as_ref()?;
-        if self.in_flight.is_some() || self.state == State::Shut || self.retry.is_set() {
+        if self.in_flight.is_some() || self.state == State::Shut {
             return None;
         }
         let awaits = listening.is_inherited && !std::mem::take(&mut self.is_awaited);

@@ -43,9 +43,7 @@ impl<I: Io> Shell<I> {
         self.reactor.retry_waiting();
         self.reactor.trim(now);
         let lent = self.lent();
-        let memory = &mut self.reactor.memory;
-        let due = memory.due(lent, reserve::is_spent());
-        self.reactor.timers.set(Timer::Memory, &mut memory.timer, due);
+        self.reactor.timers.set(Timer::Memory, self.reactor.memory.due(lent, reserve::is_spent()));
     }
 
     fn tell_memory(&mut self, now: Moment, stage: Stage) {

@@ -9,7 +9,7 @@ use slab::Slab;
 
 use super::budget::Budget;
 use super::clock::Clock;
-use super::connection::{Connection, Queue};
+use super::connection::Connection;
 use super::handshakes::state::Handshakes;
 use super::listeners::Listeners;
 use super::notify::Notify;
@@ -133,7 +133,7 @@ impl Connections {
 
     /// An output has something to write, or to be looked at.
     pub(super) fn mark_dirty(&mut self, slot: usize) {
-        if self.slab[slot].queued.add(Queue::Dirty) {
+        if !std::mem::replace(&mut self.slab[slot].queued.dirty, true) {
             self.dirty.push(slot);
         }
     }
@@ -142,7 +142,7 @@ impl Connections {
     pub(super) fn next_dirty(&mut self) -> Option<usize> {
         while let Some(slot) = self.dirty.pop() {
             if let Some(connection) = self.slab.get_mut(slot) {
-                connection.queued.remove(Queue::Dirty);
+                connection.queued.dirty = false;
                 return Some(slot);
             }
         }
@@ -151,7 +151,7 @@ impl Connections {
 
     /// What is kept of a connection's bytes is presented when its turn comes.
     pub(super) fn resume_soon(&mut self, slot: usize) {
-        if self.slab[slot].queued.add(Queue::Resumed) {
+        if !std::mem::replace(&mut self.slab[slot].queued.resumed, true) {
             self.resumed.push_back(slot);
         }
     }
@@ -164,7 +164,7 @@ impl Connections {
     /// Takes out the next one, if it is still there.
     pub(super) fn next_resumed(&mut self) -> Option<usize> {
         let slot = self.resumed.pop_front()?;
-        self.slab.get_mut(slot)?.queued.remove(Queue::Resumed);
+        self.slab.get_mut(slot)?.queued.resumed = false;
         Some(slot)
     }
 
@@ -196,15 +196,12 @@ impl<I: Io> Reactor<I> {
 
     /// Has a connection looked at when that is due.
     pub(super) fn schedule(&mut self, slot: usize) {
-        let connection = &mut self.connections[slot];
-        let due = connection.due();
-        self.timers.set(Timer::Connection(slot), &mut connection.timer, due);
+        self.timers.set(Timer::Connection(slot), self.connections[slot].due());
     }
 
     /// Looks at a connection that is due.
     pub(super) fn connection_due(&mut self, now: Moment, slot: usize) {
         let Some(connection) = self.connections.get_mut(slot) else { return };
-        connection.timer.reset();
         if connection.room.take_due(now) {
             self.retry_sending(slot);
         }

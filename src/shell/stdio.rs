@@ -4,7 +4,6 @@ use super::admin::recent::Recent;
 use super::connection::{Flight, InFlight};
 use super::inherited::may_block;
 use super::log::{self, Batch};
-use super::timers::Armed;
 use crate::bus::report::Report;
 use crate::config::Pool;
 
@@ -15,8 +14,6 @@ pub(super) struct Stdio {
     pub reader_gone: bool,
     /// Lines that were not written although somebody may miss them.
     unwritten: usize,
-    /// Runs while the kernel can make no thread to write to stdout or stderr.
-    pub retry: Armed,
     told_of_no_thread: bool,
 }
 

@@ -215,13 +215,10 @@ impl<I: Io> Shell<I> {
             self.step(|shell| match timer {
                 Timer::Handshake(slot) => shell.reactor.expire_handshake(slot),
                 Timer::Connection(slot) => shell.reactor.connection_due(now, slot),
-                Timer::Accept(index) => {
-                    shell.reactor.listeners.acceptor(index).retry.reset();
-                    shell.reactor.retry_accepting(now, index);
-                }
+                Timer::Accept(index) => shell.reactor.retry_accepting(now, index),
                 Timer::Output => shell.reactor.retry_writing(),
                 // It is looked at in each turn.
-                Timer::Memory => shell.reactor.memory.timer.reset(),
+                Timer::Memory => {}
                 Timer::Admin(slot) => shell.admin_due(now, slot),
                 Timer::History => shell.sample_history(now),
             });

@@ -9,6 +9,7 @@ use super::inherited;
 use super::operation::Operation;
 use super::outbox::Next;
 use super::reactor::Reactor;
+use super::timers::Timer;
 use crate::bus::port::{Input, Moment, Peer, WorkerKey};
 use crate::io::{Io, Submission, tells_half_closed};
 
@@ -19,7 +20,7 @@ impl<I: Io> Reactor<I> {
         if connection.in_flight.has(Flight::Write)
             || connection.ends.are_to_come()
             || connection.closing >= Closing::ShutDown
-            || connection.ends.is_stdio() && self.stdio.retry.is_set()
+            || connection.ends.is_stdio() && self.timers.is_set(Timer::Output)
         {
             return;
         }

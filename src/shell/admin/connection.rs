@@ -13,7 +13,6 @@ use super::view::View;
 use crate::bus::port::{Moment, Source};
 use crate::http1::{Error, Event, Framing, LONGEST_HEAD, RequestReader, chunk};
 use crate::shell::connection::InFlight;
-use crate::shell::timers::Armed;
 
 /// How long an answer may stand still.
 pub(super) const SEND_TIME: Duration = Duration::from_secs(10);
@@ -180,8 +179,6 @@ pub(super) struct Connection {
     pub is_busy: bool,
     /// When it came, its answer was begun, or its last answer was sent.
     pub since: Moment,
-    /// When its phase has lasted too long.
-    pub timer: Armed,
 }
 
 impl Connection {
@@ -198,7 +195,6 @@ impl Connection {
             in_flight: InFlight::default(),
             is_busy: false,
             since: now,
-            timer: Armed::default(),
         }
     }
 

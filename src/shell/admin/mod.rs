@@ -36,7 +36,6 @@ use std::time::{Duration, SystemTime};
 use slab::Slab;
 
 use super::listeners::{Acceptor, Throttle};
-use super::timers::Armed;
 use crate::bus::histogram::Histogram;
 use crate::config::{Config, Listen, Token};
 use connection::Connection;
@@ -63,7 +62,6 @@ pub(super) struct Admin {
     /// How often it is said that connections are in use.
     throttle: Throttle,
     history: History,
-    history_timer: Armed,
     /// How long each turn of the loop has worked, and since when this one does.
     pub turns: Histogram,
     pub turned_at: Option<Duration>,
@@ -96,7 +94,6 @@ impl Admin {
             closed: false,
             throttle: Throttle::default(),
             history: History::default(),
-            history_timer: Armed::default(),
             turns: Histogram::default(),
             turned_at: None,
             started_at: SystemTime::now(),

@@ -88,8 +88,7 @@ impl<I: Io> Shell<I> {
     }
 
     fn set_admin_deadline(&mut self, slot: usize, at: Moment) {
-        let timer = &mut self.admin.connections[slot].timer;
-        self.reactor.timers.set(Timer::Admin(slot), timer, Some(at));
+        self.reactor.timers.set(Timer::Admin(slot), Some(at));
     }
 
     fn answer_admin(&mut self, now: Moment, slot: usize, request: &Request) -> Response {
@@ -240,7 +239,6 @@ impl<I: Io> Shell<I> {
     /// A connection takes too long.
     pub(in crate::shell) fn admin_due(&mut self, now: Moment, slot: usize) {
         let connection = &mut self.admin.connections[slot];
-        connection.timer.reset();
         if connection.phase == Phase::Reading && connection.incoming.has_begun() {
             let why = "the request took too long to come";
             self.refuse_admin_request(now, slot, Error { status: Status::RequestTimeout, why });
@@ -252,7 +250,6 @@ impl<I: Io> Shell<I> {
     /// Takes a sample for the chart.
     pub(in crate::shell) fn sample_history(&mut self, now: Moment) {
         self.admin.history.take(now, &self.bus.stats(), self.admin.turns.sum());
-        self.admin.history_timer.reset();
         self.admin.start(&mut self.reactor.timers, self.admin.history.due());
     }
 
@@ -292,7 +289,7 @@ impl<I: Io> Shell<I> {
         let connection = &mut self.admin.connections[slot];
         connection.phase = Phase::Leaving;
         connection.outgoing.pieces = None;
-        self.reactor.timers.set(Timer::Admin(slot), &mut connection.timer, None);
+        self.reactor.timers.set(Timer::Admin(slot), None);
         // All operations on the socket complete after this.
         let _ = shutdown(&connection.socket, Shutdown::Both);
         self.admin.remove_if_idle(slot);
@@ -303,7 +300,7 @@ impl Admin {
     /// Has the next sample taken then, if anybody can ask for it.
     pub(in crate::shell) fn start(&mut self, timers: &mut Timers, at: Moment) {
         if self.is_on {
-            timers.set(Timer::History, &mut self.history_timer, Some(at));
+            timers.set(Timer::History, Some(at));
         }
     }
 

@@ -64,20 +64,19 @@ impl<I: Io> Reactor<I> {
     /// Comes to the next stage, which has to be over at the deadline.
     fn go_on(&mut self, slot: usize, stage: Stage, deadline: Moment) {
         self.handshakes.go_on(slot, stage);
-        self.timers.set(Timer::Handshake(slot), &mut self.handshakes[slot].timer, Some(deadline));
+        self.timers.set(Timer::Handshake(slot), Some(deadline));
     }
 
     /// A handshake is over.
     fn remove_handshake(&mut self, slot: usize) -> PendingHandshake {
-        let mut handshake = self.handshakes.remove(slot);
-        self.timers.set(Timer::Handshake(slot), &mut handshake.timer, None);
-        handshake
+        self.timers.set(Timer::Handshake(slot), None);
+        self.handshakes.remove(slot)
     }
 
     /// Asks for the end of an operation. What becomes of its connection is decided when it completes.
     fn end_wait(&mut self, slot: usize, over: Over) {
         self.handshakes.end(slot, over);
-        self.timers.set(Timer::Handshake(slot), &mut self.handshakes[slot].timer, None);
+        self.timers.set(Timer::Handshake(slot), None);
         self.cancel(Operation::Handshake, slot);
     }
 
@@ -102,7 +101,6 @@ impl<I: Io> Reactor<I> {
 
     /// The time of a handshake is up.
     pub(super) fn expire_handshake(&mut self, slot: usize) {
-        self.handshakes[slot].timer.reset();
         self.end_wait(slot, Over::Late);
     }
 
@@ -184,7 +182,7 @@ impl<I: Io> Shell<I> {
         let reactor = &mut self.reactor;
         let speaks_web = reactor.listeners.speaks_web(listener);
         let slot = reactor.handshakes.add(PendingHandshake::new(now, accepted, stage, speaks_web));
-        reactor.timers.set(Timer::Handshake(slot), &mut reactor.handshakes[slot].timer, Some(deadline));
+        reactor.timers.set(Timer::Handshake(slot), Some(deadline));
         reactor.wait(slot);
         reactor.limit_handshakes(self.bus.free_slots());
         if is_introduced {

@@ -16,7 +16,6 @@ use slab::Slab;
 use crate::bus::port::{Moment, Origin, Place, Source};
 use crate::http1::LONGEST_HEAD;
 use crate::proxy;
-use crate::shell::timers::Armed;
 use crate::websocket::request;
 
 /// How many wait at once at most beyond the slots that are free.
@@ -105,8 +104,6 @@ pub(in crate::shell) struct PendingHandshake {
     /// Why its operation was asked to end.
     pub over: Option<Over>,
     pub received: Received,
-    /// When its stage has to be over.
-    pub timer: Armed,
 }
 
 /// What is awaited.
@@ -147,7 +144,6 @@ impl PendingHandshake {
             counted: None,
             over: None,
             received: Received::new(of_header + of_request),
-            timer: Armed::default(),
         }
     }
 

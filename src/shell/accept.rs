@@ -84,7 +84,7 @@ impl<I: Io> Shell<I> {
         let descriptor = socket.as_raw_fd();
         if place == Place::Inherited && self.bus.is_behind_proxies(listener) {
             // Nobody can say any more whether its header would have been believed: a proxy's check, most often.
-            let address = acceptor.address();
+            let address = &acceptor.address;
             tracing::debug!("a connection to {address} was reset before anybody could see where it came from");
             drop(socket);
             return self.reactor.free_descriptor();
@@ -149,7 +149,7 @@ impl<I: Io> Reactor<I> {
         if matches!(-result, libc::ECONNABORTED | libc::ECANCELED | libc::EAGAIN | libc::EINTR) {
             return self.arm_accept(index);
         }
-        if acceptor.may_tell(now) {
+        if acceptor.throttle.may_tell(now) {
             let error = io::Error::from_raw_os_error(-result);
             let remedy = match -result {
                 libc::EMFILE | libc::ENFILE => "; raise RLIMIT_NOFILE (ulimit -n, LimitNOFILE)",
@@ -158,7 +158,7 @@ impl<I: Io> Reactor<I> {
             tracing::error!(
                 reason = "accept_paused",
                 "cannot accept on {}: {error}; trying again until it works{remedy}",
-                acceptor.address()
+                acceptor.address
             );
         }
         let delay = acceptor.fail(-result);

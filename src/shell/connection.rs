@@ -249,7 +249,7 @@ pub(super) struct Ends {
     /// None for a socket, which has one descriptor for both.
     output: Option<Descriptor>,
     /// Writing may make the writer wait ([`inherited::may_block`]).
-    writes_aside: bool,
+    pub writes_aside: bool,
 }
 
 impl Ends {
@@ -267,10 +267,6 @@ impl Ends {
 
     pub(super) fn is_worker(&self) -> bool {
         self.kind == Kind::Worker
-    }
-
-    pub(super) fn writes_aside(&self) -> bool {
-        self.writes_aside
     }
 
     /// Whether it is a worker that is being started.

@@ -60,15 +60,18 @@ enum State {
 pub(super) struct Acceptor {
     /// Gone once the daemon takes no more connections.
     listening: Option<Listening>,
-    address: String,
-    for_admin: bool,
+    /// What people call it.
+    pub address: String,
+    /// Operators come in here, and not clients.
+    pub for_admin: bool,
     in_flight: Option<Accepting>,
     /// A wait has brought a connection that is still to be accepted.
     is_awaited: bool,
     state: State,
     /// How long it waits after the next failure.
     delay: Duration,
-    throttle: Throttle,
+    /// How often it is said that nothing can be accepted.
+    pub throttle: Throttle,
 }
 
 impl Acceptor {
@@ -99,16 +102,6 @@ impl Acceptor {
     pub(super) fn for_admin(mut self) -> Self {
         self.for_admin = true;
         self
-    }
-
-    /// Whether operators come in here, and not clients.
-    pub(super) fn is_for_admin(&self) -> bool {
-        self.for_admin
-    }
-
-    /// What people call it.
-    pub(super) fn address(&self) -> &str {
-        &self.address
     }
 
     /// The listener for clients that it belongs to, by its index, while it listens.
@@ -177,11 +170,6 @@ impl Acceptor {
         delay
     }
 
-    /// Whether it is time to say that nothing can be accepted.
-    pub(super) fn may_tell(&mut self, now: Moment) -> bool {
-        self.throttle.may_tell(now)
-    }
-
     /// New connections are refused from now on. The socket keeps its address.
     fn shut(&mut self) {
         self.state = State::Shut;
@@ -223,7 +211,7 @@ impl Acceptor {
                 Ok(())
             }
             Err(error) => {
-                if self.may_tell(now) {
+                if self.throttle.may_tell(now) {
                     tracing::error!(reason = "accept_paused", "cannot listen on {} again: {error}", self.address);
                 }
                 Err(self.delay)
@@ -278,7 +266,7 @@ impl Listeners {
 
     /// What people call a socket.
     pub(super) fn address(&self, index: usize) -> &str {
-        self.acceptors[index].address()
+        &self.acceptors[index].address
     }
 
     /// How long clients of a listener may give no sign of life, if that is looked at.

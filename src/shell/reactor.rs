@@ -64,7 +64,7 @@ pub(super) struct Connections {
     /// Outputs that have something to write.
     dirty: Vec<usize>,
     /// Connections whose kept bytes are presented next, one after the other.
-    resumed: VecDeque<usize>,
+    pub resumed: VecDeque<usize>,
     /// Connections whose receive found no buffer. It is tried again when others were returned.
     pub starved: Vec<usize>,
     /// The longest lines, in bytes without their newline.
@@ -156,21 +156,11 @@ impl Connections {
         }
     }
 
-    /// How many wait for that.
-    pub(super) fn resumed(&self) -> usize {
-        self.resumed.len()
-    }
-
     /// Takes out the next one, if it is still there.
     pub(super) fn next_resumed(&mut self) -> Option<usize> {
         let slot = self.resumed.pop_front()?;
         self.slab.get_mut(slot)?.queued.resumed = false;
         Some(slot)
-    }
-
-    /// All of them, at the end.
-    pub(super) fn take_all(&mut self) -> Slab<Connection> {
-        std::mem::take(&mut self.slab)
     }
 }
 

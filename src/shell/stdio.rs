@@ -13,7 +13,7 @@ pub(super) struct Stdio {
     /// The reader of our stdout has gone: what is not written is not missed.
     pub reader_gone: bool,
     /// Lines that were not written although somebody may miss them.
-    unwritten: usize,
+    pub unwritten: usize,
     told_of_no_thread: bool,
 }
 
@@ -24,11 +24,6 @@ impl Stdio {
             tracing::error!("{lines} lines for stdout could not be written");
             self.unwritten += lines;
         }
-    }
-
-    /// How many those are.
-    pub(super) fn unwritten(&self) -> usize {
-        self.unwritten
     }
 
     /// Says once that threads are missing.

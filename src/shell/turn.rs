@@ -104,8 +104,8 @@ impl<I: Io> Shell<I> {
         self.arm_rereading();
         self.step(|shell| shell.reactor.carry_out(shell.bus.start(now), None));
         for acceptor in self.reactor.listeners.iter() {
-            let address = acceptor.address();
-            match acceptor.is_for_admin() {
+            let address = &acceptor.address;
+            match acceptor.for_admin {
                 true => tracing::info!("the admin listener is {address}"),
                 false => tracing::info!("listening on {address}"),
             }
@@ -193,7 +193,7 @@ impl<I: Io> Shell<I> {
     /// How long the next turn may wait.
     fn poll_timeout(&self) -> Option<Duration> {
         let reactor = &self.reactor;
-        if reactor.connections.resumed() > 0 || self.admin.is_busy() {
+        if !reactor.connections.resumed.is_empty() || !self.admin.busy.is_empty() {
             return Some(Duration::ZERO);
         }
         let deadline = [self.bus.next_deadline(), reactor.timers.next()].into_iter().flatten().min();
@@ -204,7 +204,7 @@ impl<I: Io> Shell<I> {
 
     fn resume_connections(&mut self, now: Moment) {
         // Only those that wait now: one that is resumed meanwhile has its turn after the next completions.
-        for _ in 0..self.reactor.connections.resumed() {
+        for _ in 0..self.reactor.connections.resumed.len() {
             self.step(|shell| shell.resume_next(now));
         }
     }
@@ -257,14 +257,14 @@ impl<I: Io> Shell<I> {
         self.forget_admin();
         let reactor = &mut self.reactor;
         // What the kernel still holds may still be written to: it stays until the process ends.
-        let connections = reactor.connections.take_all();
+        let connections = std::mem::take(&mut *reactor.connections);
         for (_, connection) in connections.into_iter().filter(|(_, connection)| !connection.in_flight.is_empty()) {
             if connection.ends.is_stdio() {
                 reactor.stdio.count_unwritten(connection.outbox.lines());
             }
             std::mem::forget(connection);
         }
-        std::mem::forget(reactor.handshakes.take_all());
+        std::mem::forget(std::mem::take(&mut *reactor.handshakes));
         let stats = self.bus.stats();
         tracing::info!(
             "stopped: {} lines from clients, {} from workers, {} error replies",
@@ -275,7 +275,7 @@ impl<I: Io> Shell<I> {
         let mut left = Unflushed {
             log_in_flight: reactor.log.is_busy(),
             log: std::mem::take(&mut reactor.log.batch),
-            unwritten: reactor.stdio.unwritten(),
+            unwritten: reactor.stdio.unwritten,
         };
         if left.log_in_flight {
             std::mem::forget(std::mem::take(&mut left.log));

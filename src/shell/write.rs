@@ -37,7 +37,7 @@ impl<I: Io> Reactor<I> {
         let (Next::One { bytes, .. } | Next::Many { bytes, .. }) = next;
         connection.room.ask(bytes);
         let submission = match next {
-            _ if connection.ends.writes_aside() => {
+            _ if connection.ends.writes_aside => {
                 let Some((from, bytes)) = connection.outbox.first() else { return };
                 Submission::WriteAside { to: out, from, bytes: bytes as u32 }
             }

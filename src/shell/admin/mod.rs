@@ -55,8 +55,8 @@ pub(super) struct Admin {
     token: Option<Token>,
     token_file: PathBuf,
     connections: Slab<Connection>,
-    /// Those whose answer goes on, one piece after the other.
-    busy: VecDeque<usize>,
+    /// Those whose answer goes on at once, one piece after the other.
+    pub busy: VecDeque<usize>,
     places: Vec<Place>,
     closed: bool,
     /// How often it is said that connections are in use.
@@ -74,17 +74,13 @@ impl Admin {
         let place = |(at, listener): (usize, &crate::config::Listener)| {
             let ours = acceptors.iter().filter(|acceptor| acceptor.listener() == Some(at));
             let path = listener.web.as_ref().map(|web| web.path.clone());
-            Place {
-                asked: listener.address(),
-                bound: ours.map(|acceptor| acceptor.address().to_owned()).collect(),
-                path,
-            }
+            Place { asked: listener.address(), bound: ours.map(|acceptor| acceptor.address.clone()).collect(), path }
         };
         let admin = config.admin.as_ref();
         let is_abstract =
             |listen: &Listen| matches!(listen, Listen::Unix { path, .. } if crate::address::is_abstract(path));
         Self {
-            is_on: acceptors.iter().any(Acceptor::is_for_admin),
+            is_on: acceptors.iter().any(|acceptor| acceptor.for_admin),
             is_abstract: admin.is_some_and(|admin| is_abstract(&admin.listen)),
             token: admin.and_then(|admin| admin.token.clone()),
             token_file: admin.and_then(|admin| admin.token_file.clone()).unwrap_or_default(),
@@ -98,11 +94,6 @@ impl Admin {
             turned_at: None,
             started_at: SystemTime::now(),
         }
-    }
-
-    /// Whether an answer is to be gone on with at once.
-    pub(super) fn is_busy(&self) -> bool {
-        !self.busy.is_empty()
     }
 
     /// The file with its token was read again. What is wrong with it is told, and the last one stays good.

@@ -10,14 +10,13 @@ use super::access::{self, Origin};
 use super::connection::{Connection, LINGER, Phase, SEND_TIME};
 use super::request::{Manner, Request};
 use super::response::Response;
-use super::route::{Action, Route, route};
+use super::route::route;
 use super::view::View;
 use super::{Admin, MOST_CONNECTIONS};
-use crate::bus::port::{Input, Moment, Place};
+use crate::bus::port::{Moment, Place};
 use crate::http1::{Error, Status};
 use crate::io::{Io, Submission};
 use crate::shell::connection::Flight;
-use crate::shell::log;
 use crate::shell::operation::Operation;
 use crate::shell::timers::{Timer, Timers};
 use crate::shell::turn::Shell;
@@ -96,28 +95,11 @@ impl<I: Io> Shell<I> {
         if let Err(refused) = access::may_ask(origin, request) {
             return refused;
         }
-        match route(&self.view(now), request, origin, self.admin.token.as_ref()) {
-            Route::Answer(response) => response,
-            Route::Act(action, response) => {
-                self.act_for_operator(now, action);
-                response
-            }
+        let (response, input) = route(&self.view(now), request, origin, self.admin.token.as_ref());
+        if let Some(input) = input {
+            self.reactor.tell(now, input);
         }
-    }
-
-    fn act_for_operator(&mut self, now: Moment, action: Action) {
-        match action {
-            Action::Drain => {
-                tracing::info!("the operator has the daemon drain");
-                self.reactor.tell(now, Input::Drain);
-            }
-            Action::CloseClient(client) => self.reactor.tell(now, Input::CloseClient(client)),
-            Action::RestartWorker(worker) => self.reactor.tell(now, Input::RestartWorker(worker)),
-            Action::SetLogLevel(level) => {
-                log::set_level(level);
-                tracing::info!("the operator sets the level of the log to {}", log::level_name());
-            }
-        }
+        response
     }
 
     fn view(&self, now: Moment) -> View<'_> {
@@ -257,7 +239,7 @@ impl<I: Io> Shell<I> {
     pub(in crate::shell) fn close_admin(&mut self) {
         self.admin.closed = true;
         for index in 0..self.reactor.listeners.len() {
-            if self.reactor.listeners.acceptor(index).is_for_admin() {
+            if self.reactor.listeners.acceptor(index).for_admin {
                 self.reactor.close_acceptor(index);
             }
         }

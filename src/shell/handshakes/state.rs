@@ -174,16 +174,6 @@ impl Handshakes {
         Self { pending: Slab::new(), sources: HashMap::new(), beyond }
     }
 
-    /// Whether none is there.
-    pub(in crate::shell) fn is_empty(&self) -> bool {
-        self.pending.is_empty()
-    }
-
-    /// All of them, at the end.
-    pub(in crate::shell) fn take_all(&mut self) -> impl Sized + use<> {
-        std::mem::take(&mut self.pending)
-    }
-
     /// Those that nobody has asked to go.
     pub(super) fn waiting(&self) -> impl Iterator<Item = (usize, &PendingHandshake)> {
         self.pending.iter().filter(|(_, handshake)| handshake.over.is_none())

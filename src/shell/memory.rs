@@ -121,12 +121,6 @@ impl<I: Io> Reactor<I> {
         weights.filter(|(_, weight)| *weight > 0).collect()
     }
 
-    /// There is no room for the next read of a connection: it waits until somebody else has made some.
-    pub(super) fn wait_for_memory(&mut self, slot: usize) {
-        self.memory.refused = true;
-        self.memory.waiting.push(slot);
-    }
-
     /// `lost` bytes of `from`, or of the bus' own, could not be queued for `to`.
     pub(super) fn count_lost(&mut self, from: Option<Peer>, to: Peer, lost: usize) {
         self.memory.refused = true;

@@ -215,7 +215,9 @@ impl<I: Io> Reactor<I> {
         let limit = self.connections.longest_line(slot);
         let connection = &mut self.connections[slot];
         let Some((registered, into, room)) = connection.inbox.room(wanted, limit, self.io.buffers()) else {
-            self.wait_for_memory(slot);
+            // It waits until somebody else has made some.
+            self.memory.refused = true;
+            self.memory.waiting.push(slot);
             return None;
         };
         // A frame's newline may need a byte more than was received.

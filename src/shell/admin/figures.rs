@@ -1,11 +1,9 @@
 //! The figures of the daemon: one table says what each is called in `/metrics`, what it means, which member of
 //! `/status.json`, or which column of the table of pools or listeners, it is, and what it is made from.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use serde_json::Value;
 
-use super::samples::{Gathered, STATES, Samples, seconds};
+use super::samples::{Gathered, STATES, Samples};
 use super::view::View;
 use crate::bus::overview::{Level, Levels, PoolRow};
 use crate::bus::readiness::Readiness;
@@ -87,11 +85,6 @@ fn free(level: Level) -> usize {
     level.most - level.used
 }
 
-/// To the millisecond.
-fn since_1970(time: SystemTime) -> f64 {
-    seconds(time.duration_since(UNIX_EPOCH).unwrap_or_default())
-}
-
 fn is_ready(readiness: Option<Readiness>) -> bool {
     readiness.is_some_and(|readiness| readiness.is_ready())
 }
@@ -117,7 +110,7 @@ pub(super) const FIGURES: &[Figure] = figures! {
         "Always 1; its labels say which version runs, and whether io_uring (ring) or epoll carries the bytes.";
         Many |out, it, _| out.labelled(&[("version", env!("CARGO_PKG_VERSION")), ("io", it.view.io)], 1.0);
     gauge "stdio_bus_start_time_seconds" of All: "When the daemon was started, in seconds since 1970.";
-        One |it, _| Value::from(since_1970(it.view.started_at));
+        One |it, _| Value::from(it.view.started_at.seconds());
     gauge "stdio_bus_ready" of All: "Whether /readyz says yes.";
         One |it, _| Value::from(is_ready(Some(it.view.bus.readiness())));
     gauge "stdio_bus_draining" of All: "Whether the daemon shuts down.";
@@ -274,5 +267,5 @@ pub(super) const FIGURES: &[Figure] = figures! {
         One |it, _| Value::from(it.gathered.process.most_descriptors);
     gauge "process_start_time_seconds" of All:
         "The same as stdio_bus_start_time_seconds, under the name that dashboards of processes ask for.";
-        One |it, _| Value::from(since_1970(it.view.started_at));
+        One |it, _| Value::from(it.view.started_at.seconds());
 };

@@ -27,11 +27,12 @@ mod serve;
 mod status;
 pub(crate) mod tables;
 mod view;
+mod wall;
 
 use std::collections::VecDeque;
 use std::io;
 use std::path::PathBuf;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use slab::Slab;
 
@@ -41,6 +42,7 @@ use crate::config::{Config, Listen, Token};
 use connection::Connection;
 use history::History;
 use place::Place;
+use wall::Wall;
 
 /// Connections at once. The one that has waited longest for its next request makes room for another one.
 pub(super) const MOST_CONNECTIONS: usize = 64;
@@ -65,7 +67,7 @@ pub(super) struct Admin {
     /// How long each turn of the loop has worked, and since when this one does.
     pub turns: Histogram,
     pub turned_at: Option<Duration>,
-    started_at: SystemTime,
+    started_at: Wall,
 }
 
 impl Admin {
@@ -92,7 +94,7 @@ impl Admin {
             history: History::default(),
             turns: Histogram::default(),
             turned_at: None,
-            started_at: SystemTime::now(),
+            started_at: Wall::now(),
         }
     }
 

@@ -2,8 +2,8 @@
 //! the log is not here either, so nobody can push everything else out at once.
 
 use std::collections::VecDeque;
-use std::time::SystemTime;
 
+use super::wall::Wall;
 use crate::bus::report::{Level, Reason, Report, WorkerName};
 
 /// How many are kept.
@@ -13,7 +13,7 @@ const LONGEST: usize = 500;
 
 /// One of them.
 pub(in crate::shell) struct Trouble {
-    pub at: SystemTime,
+    pub at: Wall,
     pub level: Level,
     pub reason: Reason,
     pub client: Option<u32>,
@@ -38,7 +38,7 @@ impl Recent {
         let mut text = report.text.clone();
         text.truncate(whole_characters(&text, LONGEST));
         self.0.push_back(Trouble {
-            at: SystemTime::now(),
+            at: Wall::now(),
             level: report.level,
             reason: report.reason,
             client: report.client,

@@ -1,11 +1,9 @@
 //! What is answered: a head, and a body that is there at once or comes in pieces, so that a large table never holds the
 //! loop up.
 
-use std::time::SystemTime;
-
 use super::request::Manner;
 use super::view::View;
-use crate::calendar;
+use super::wall::Wall;
 use crate::http1::{Framing, Head, Status};
 
 /// One line of text, or some.
@@ -69,7 +67,7 @@ impl Response {
         let length = if let Framing::Length(length) = framing { Some(length) } else { None };
         // What is shown is of this moment, and for nobody but who asked.
         let head = Head::answer(self.status)
-            .field("Date", calendar::of_http(SystemTime::now()))
+            .field("Date", Wall::now().of_http())
             .field("Content-Type", self.kind)
             .field_if("Content-Length", length)
             .field_if("Transfer-Encoding", (framing == Framing::Chunked).then_some("chunked"))

@@ -12,7 +12,6 @@ use crate::bus::overview::{Level, Name};
 use crate::bus::readiness::Readiness;
 use crate::bus::report::WorkerName;
 use crate::bus::tally::{Outcome, Tally};
-use crate::calendar;
 use crate::shell::log::level_of;
 use crate::visible;
 
@@ -179,7 +178,7 @@ tables! {
     "errors", |view| view.recent.iter().count();
     |view, at| trouble = view.recent.iter().nth(at)?;
     {
-        "time": calendar::to_the_millisecond(trouble.at),
+        "time": trouble.at.to_the_millisecond(),
         "level": level_of(trouble.level).as_str(),
         "reason": trouble.reason.name(),
         "id": trouble.id,

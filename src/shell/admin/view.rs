@@ -1,10 +1,9 @@
 //! What an answer is made from: the core and the shell as they are at this moment, to be read only.
 
-use std::time::SystemTime;
-
 use super::history::History;
 use super::place::Place;
 use super::recent::Recent;
+use super::wall::Wall;
 use crate::bus::Bus;
 use crate::bus::histogram::Histogram;
 use crate::bus::port::Moment;
@@ -20,7 +19,7 @@ pub(super) struct View<'a> {
     pub history: &'a History,
     /// How long each turn of the loop has worked.
     pub turns: &'a Histogram,
-    pub started_at: SystemTime,
+    pub started_at: Wall,
     /// Bytes that are lent, and max_memory.
     pub memory: usize,
     pub max_memory: usize,

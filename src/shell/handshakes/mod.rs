@@ -280,12 +280,8 @@ impl<I: Io> Shell<I> {
             },
             request::Reading::Refused(refusal) => (Decision::Refuse(refusal), 0),
             request::Reading::Request(request) => {
-                let origin = handshake.origin.clone();
-                let (decision, length) = match reactor.listeners.policy(listener) {
-                    Some(policy) => (policy.answer(&self.bus, listener, origin, &request), request.length),
-                    None => return,
-                };
-                (decision, length)
+                let Some(policy) = reactor.listeners.policy(listener) else { return };
+                (policy.answer(&self.bus, listener, handshake.origin.clone(), &request), request.length)
             }
         };
         reactor.handshakes[slot].over = None;

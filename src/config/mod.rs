@@ -30,6 +30,7 @@ use crate::address::{Address, is_loopback};
 use crate::bus::settings::{self, Assignment, Entry, Limits, MaxConnections, Proxies, Routing, Settings};
 use crate::tokens::{self, Tokens};
 
+pub use crate::bus::report::Level as LogLevel;
 pub use document::Problem;
 
 /// Largest configuration in bytes: far above any real one, far below what would hurt.
@@ -296,19 +297,9 @@ pub struct Log {
     pub format: LogFormat,
 }
 
-/// The levels of spec appendix C, in rising importance.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum LogLevel {
-    /// What happens to each message
-    Debug,
-    /// What happens to workers and clients
-    #[default]
-    Info,
-    /// What went wrong and was dealt with
-    Warn,
-    /// What needs a person
-    Error,
-}
+/// The levels of the log by their names.
+pub(crate) const LEVELS: [(&str, LogLevel); 4] =
+    [("debug", LogLevel::Debug), ("info", LogLevel::Info), ("warn", LogLevel::Warn), ("error", LogLevel::Error)];
 
 /// How a line of the log looks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -318,17 +309,6 @@ pub enum LogFormat {
     Text,
     /// One JSON object per line
     Json,
-}
-
-impl From<LogLevel> for tracing::level_filters::LevelFilter {
-    fn from(level: LogLevel) -> Self {
-        match level {
-            LogLevel::Debug => Self::DEBUG,
-            LogLevel::Info => Self::INFO,
-            LogLevel::Warn => Self::WARN,
-            LogLevel::Error => Self::ERROR,
-        }
-    }
 }
 
 /// The operating modes of spec 4.1.1, as the C daemon's `transport.mode` names them.

@@ -13,7 +13,7 @@ use super::document::{Node, Object, Problem, Reader};
 use super::listeners::listeners;
 use super::values::{checked, number, set_mode, small_file, socket_mode};
 use super::{
-    Admin, Config, DEFAULT_DEDICATED_WORKERS, Listen, Listener, Log, LogFormat, LogLevel, Mode, Pool, Token, same_place,
+    Admin, Config, DEFAULT_DEDICATED_WORKERS, LEVELS, Listen, Listener, Log, LogFormat, Mode, Pool, Token, same_place,
 };
 use crate::address::Address;
 use crate::bus::settings::{self, Assignment, IdCollision, Limits, MAX_WORKERS, Routing, SessionAccess};
@@ -321,8 +321,7 @@ fn routing<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Routing {
 
 fn log<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Log {
     let Some(object) = reader.object(node, "log") else { return Log::default() };
-    let levels = [LogLevel::Debug, LogLevel::Info, LogLevel::Warn, LogLevel::Error];
-    let level = reader.choice(&object, "level", levels);
+    let level = reader.choice(&object, "level", LEVELS.map(|(_, level)| level));
     let format = reader.choice(&object, "format", [LogFormat::Text, LogFormat::Json]);
     Log { level: level.unwrap_or_default(), format: format.unwrap_or_default() }
 }

@@ -67,7 +67,7 @@ pub fn run(whom: &Whom, question: &Question) -> Result<u8, StartError> {
         }
         Question::Show { table } => {
             let body = server.body(&Ask::get(&format!("/{table}.json")))?;
-            if whom.json { say(&visible::json(&body)) } else { say(&text::table(&parsed(&body)?[table], "nothing")) }
+            if whom.json { say(&visible::json(&body)) } else { say(&text::table(&parsed(&body)?, table, "nothing")) }
         }
         Question::Act { target } => {
             let said = server.body(&Ask::post(target))?;

@@ -4,48 +4,27 @@
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
+use crate::shell::admin::tables::{Column, columns};
 use crate::visible;
 
-/// What a row is about comes first, in this order.
-const FIRST: [&str; 20] = [
-    "time",
-    "level",
-    "reason",
-    "session",
-    "id",
-    "limit",
-    "who",
-    "client",
-    "worker",
-    "pool",
-    "listener",
-    "from",
-    "to",
-    "addresses",
-    "source",
-    "state",
-    "ready",
-    "why",
-    "used",
-    "most",
-];
-
-/// A table with a line for each object; `empty` if there is none.
-pub(super) fn table(rows: &Value, empty: &str) -> String {
-    let rows: Vec<&Map<String, Value>> = rows.as_array().into_iter().flatten().filter_map(Value::as_object).collect();
-    // An object within a row has its numbers in columns of their own elsewhere.
-    let Some(first) = rows.first() else { return format!("{empty}\n") };
-    let mut keys: Vec<&String> = first.keys().filter(|key| rows.iter().any(|row| is_shown(&row[*key]))).collect();
-    keys.sort_by_key(|key| {
-        FIRST.iter().position(|first| first == key).unwrap_or(FIRST.len() + usize::from(*key == "text"))
-    });
-    let mut lines = vec![keys.iter().map(|key| heading(key)).collect::<Vec<String>>()];
-    lines.extend(rows.iter().map(|row| keys.iter().map(|key| cell(key, &row[*key])).collect()));
+/// A table with a line for each object of a member of the answer; `empty` if there is none.
+pub(super) fn table(answer: &Value, name: &str, empty: &str) -> String {
+    let rows = answer[name].as_array().map_or(&[][..], Vec::as_slice);
+    if rows.is_empty() {
+        return format!("{empty}\n");
+    }
+    let columns = columns().find(|(known, _)| *known == name).map(|(_, columns)| columns).unwrap_or_default();
+    let has_some = |column: &Column| rows.iter().any(|row| !row[column.member].is_null());
+    let columns: Vec<Column> = columns.into_iter().filter(has_some).collect();
+    let mut lines: Vec<Vec<String>> = vec![columns.iter().map(|column| column.heading().to_uppercase()).collect()];
+    lines
+        .extend(rows.iter().map(|row| columns.iter().map(|column| cell(column.member, &row[column.member])).collect()));
     let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or_default();
-    let widths: Vec<usize> = (0..keys.len()).map(width).collect();
-    let is_number: Vec<bool> = keys.iter().map(|key| rows.iter().any(|row| row[*key].is_number())).collect();
+    let widths: Vec<usize> = (0..columns.len()).map(width).collect();
+    let is_number = |column: &Column| rows.iter().any(|row| row[column.member].is_number());
+    let is_number: Vec<bool> = columns.iter().map(is_number).collect();
     let mut out = String::new();
     for line in &lines {
         let mut text = String::new();
@@ -62,29 +41,16 @@ pub(super) fn table(rows: &Value, empty: &str) -> String {
     out
 }
 
-fn is_shown(value: &Value) -> bool {
-    !(value.is_null() || value.is_object())
-}
-
-fn heading(key: &str) -> String {
-    let key = match key {
-        "answer_seconds_half_below" => "p50",
-        "answer_seconds_99_percent_below" => "p99",
-        other => other,
-    };
-    let name = ["_seconds", "_bytes"].into_iter().find_map(|unit| key.strip_suffix(unit)).unwrap_or(key);
-    name.replace('_', " ").to_uppercase()
-}
-
 fn cell(key: &str, value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),
         Value::Number(number) if key.contains("seconds") => time(number.as_f64().unwrap_or_default()),
         Value::Number(number) if key.ends_with("_bytes") => bytes(number.as_f64().unwrap_or_default()),
         Value::String(text) => escaped(text),
-        Value::Array(parts) => {
-            let parts: Vec<String> = parts.iter().map(|part| cell("", part)).collect();
-            parts.join(", ")
+        Value::Array(parts) => parts.iter().map(|part| cell("", part)).collect::<Vec<_>>().join(", "),
+        Value::Object(parts) => {
+            let parts = parts.iter().filter(|(_, count)| **count != 0);
+            parts.map(|(name, count)| format!("{count} {name}")).collect::<Vec<_>>().join(", ")
         }
         Value::Bool(true) => "yes".to_owned(),
         Value::Bool(false) => "no".to_owned(),
@@ -174,11 +140,11 @@ pub(super) fn status(now: &Value, before: Option<&Value>) -> String {
         now["log"]["lines_lost"]
     );
     for (key, empty) in [("listeners", "no listeners"), ("pools", "no pools"), ("workers", "no workers")] {
-        let _ = write!(out, "\n{}", table(&now[key], empty));
+        let _ = write!(out, "\n{}", table(now, key, empty));
     }
     for (key, title) in [("waiting", "who waits for whom"), ("errors", "last warnings and errors")] {
         if now[key].as_array().is_some_and(|rows| !rows.is_empty()) {
-            let _ = write!(out, "\n{title}:\n{}", table(&now[key], ""));
+            let _ = write!(out, "\n{title}:\n{}", table(now, key, ""));
         }
     }
     let shown = now["errors"].as_array().map_or(0, Vec::len) as u64;
@@ -210,25 +176,29 @@ mod tests {
 
     #[test]
     fn a_table_has_its_units_in_the_cells_and_nothing_that_a_terminal_obeys() {
-        let rows = json!([
-            { "session": "a\u{1b}[2J\n", "age_seconds": 0.25, "queued_bytes": 2048, "client": null, "counts": {} },
-            { "session": "b", "age_seconds": 3725.0, "queued_bytes": 7, "client": null, "counts": {} },
-        ]);
-        let text = table(&rows, "");
+        let answer = json!({ "sessions": [
+            { "session": "a\u{1b}[2J\n", "client": null, "rank": "x", "idle_seconds": 0.25, "other": 1 },
+            { "session": "b", "client": null, "rank": "x", "idle_seconds": 3725.0, "other": 1 },
+        ], "workers": [{ "worker": "a/0", "queued_bytes": 2048 }] });
+        let text = table(&answer, "sessions", "");
         let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines[0].split_whitespace().collect::<Vec<_>>(), ["SESSION", "AGE", "QUEUED"], "{text}");
-        assert!(lines[1].contains("250 ms") && lines[1].contains("2.0 KiB"), "{text}");
-        assert!(lines[1].starts_with("a\\u{1b}[2J\\n ") && lines[2].contains("1 h 2 m"), "{text}");
-        assert_eq!(table(&json!([]), "nobody"), "nobody\n");
+        assert_eq!(lines[0].split_whitespace().collect::<Vec<_>>(), ["SESSION", "RANK", "IDLE"], "{text}");
+        assert!(lines[1].starts_with("a\\u{1b}[2J\\n ") && lines[1].ends_with(" 250 ms"), "{text}");
+        assert!(lines[2].ends_with(" 1 h 2 m"), "{text}");
+        assert_eq!(table(&answer, "workers", ""), "WORKER   QUEUED\na/0     2.0 KiB\n");
+        assert_eq!(table(&json!([]), "sessions", "nobody"), "nobody\n");
     }
 
     #[test]
-    fn headings_are_what_a_person_says() {
-        let rows =
-            json!([{ "pool": "a", "answer_seconds_half_below": 0.001, "answer_seconds_99_percent_below": 0.025 }]);
-        let text = table(&rows, "");
-        let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
-        assert_eq!(lines, [vec!["POOL", "P99", "P50"], vec!["a", "25", "ms", "1", "ms"]]);
+    fn headings_are_what_a_person_says_and_figures_stand_behind_what_they_are_of() {
+        let pool = json!({
+            "pool": "a", "ready": true, "answer_seconds_half_below": 0.001, "answer_seconds_99_percent_below": 0.025,
+            "requests": { "answered": 7, "error": 0, "timeout": 1 },
+        });
+        let text = table(&json!({ "pools": [pool] }), "pools", "");
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[0].split_whitespace().collect::<Vec<_>>(), ["POOL", "READY", "REQUESTS", "P50", "P99"]);
+        assert!(lines[1].contains("yes    7 answered, 1 timeout  1 ms  25 ms"), "{text}");
     }
 
     #[test]

@@ -195,6 +195,10 @@ impl ResponseReader {
         if self.has_switched {
             return Event::End(0);
         }
+        // The parser would pass over an empty line, which may be the end of a head to others.
+        if bytes.first().is_some_and(|first| *first != b'H') {
+            return Event::Wrong(Error::NOT_HTTP);
+        }
         let head = match self.search.look(bytes, LONGEST_ANSWER) {
             Found::Whole(head) => head,
             Found::More if !has_ended => return Event::More(0),

@@ -84,7 +84,7 @@ impl<I: Io> Shell<I> {
         let descriptor = socket.as_raw_fd();
         if place == Place::Inherited && self.bus.is_behind_proxies(listener) {
             // Nobody can say any more whether its header would have been believed: a proxy's check, most often.
-            let address = acceptor.address();
+            let address = &acceptor.address;
             tracing::debug!("a connection to {address} was reset before anybody could see where it came from");
             drop(socket);
             return self.reactor.free_descriptor();
@@ -118,7 +118,8 @@ impl<I: Io> Shell<I> {
 impl<I: Io> Reactor<I> {
     /// Has the kernel accept from a socket, or wait for a connection, if it may.
     pub(super) fn arm_accept(&mut self, index: usize) {
-        if self.listeners.is_paused(index) {
+        // One from which nothing could be accepted waits until it is tried again.
+        if self.listeners.is_paused(index) || self.timers.is_set(Timer::Accept(index)) {
             return;
         }
         let acceptor = self.listeners.acceptor(index);
@@ -148,7 +149,7 @@ impl<I: Io> Reactor<I> {
         if matches!(-result, libc::ECONNABORTED | libc::ECANCELED | libc::EAGAIN | libc::EINTR) {
             return self.arm_accept(index);
         }
-        if acceptor.may_tell(now) {
+        if acceptor.throttle.may_tell(now) {
             let error = io::Error::from_raw_os_error(-result);
             let remedy = match -result {
                 libc::EMFILE | libc::ENFILE => "; raise RLIMIT_NOFILE (ulimit -n, LimitNOFILE)",
@@ -157,37 +158,29 @@ impl<I: Io> Reactor<I> {
             tracing::error!(
                 reason = "accept_paused",
                 "cannot accept on {}: {error}; trying again until it works{remedy}",
-                acceptor.address()
+                acceptor.address
             );
         }
         let delay = acceptor.fail(-result);
-        self.timers.set(Timer::Accept(index), &mut acceptor.retry, Some(now.after(delay)));
+        self.timers.set(Timer::Accept(index), Some(now.after(delay)));
     }
 
     /// A socket from which nothing could be accepted is tried again.
     pub(super) fn retry_accepting(&mut self, now: Moment, index: usize) {
-        let acceptor = self.listeners.acceptor(index);
-        self.timers.set(Timer::Accept(index), &mut acceptor.retry, None);
-        match acceptor.open_anew_if_ended(now) {
+        self.timers.set(Timer::Accept(index), None);
+        match self.listeners.acceptor(index).open_anew_if_ended(now) {
             Ok(()) => self.arm_accept(index),
-            Err(delay) => self.timers.set(Timer::Accept(index), &mut acceptor.retry, Some(now.after(delay))),
+            Err(delay) => self.timers.set(Timer::Accept(index), Some(now.after(delay))),
         }
     }
 
     /// A descriptor was closed: accepting may work again.
     pub(super) fn free_descriptor(&mut self) {
         for index in 0..self.listeners.len() {
-            let acceptor = self.listeners.acceptor(index);
-            if acceptor.retry.is_set() {
-                self.timers.set(Timer::Accept(index), &mut acceptor.retry, Some(self.clock.now()));
+            if self.timers.is_set(Timer::Accept(index)) {
+                self.timers.set(Timer::Accept(index), Some(self.clock.now()));
             }
         }
-    }
-
-    /// The core takes clients again.
-    pub(super) fn resume_accepting(&mut self) {
-        self.listeners.resume();
-        self.start_accepting();
     }
 
     /// Has the kernel accept from every socket that it may accept from.
@@ -212,7 +205,7 @@ impl<I: Io> Reactor<I> {
 
     /// The core takes no more clients. Operators may still come.
     pub(super) fn stop_accepting(&mut self) {
-        self.listeners.close();
+        self.listeners.is_closed = true;
         for index in 0..self.listeners.len() {
             if self.listeners.is_closed(index) {
                 self.close_acceptor(index);
@@ -222,9 +215,8 @@ impl<I: Io> Reactor<I> {
 
     /// Closes a listening socket, once nothing is accepted from it any more (spec 10.2.1).
     pub(super) fn close_acceptor(&mut self, index: usize) {
-        let acceptor = self.listeners.acceptor(index);
-        self.timers.set(Timer::Accept(index), &mut acceptor.retry, None);
-        if acceptor.close() {
+        self.timers.set(Timer::Accept(index), None);
+        if self.listeners.acceptor(index).close() {
             self.cancel(Operation::Accept, index);
         }
     }

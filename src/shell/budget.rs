@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use super::timers::Armed;
 use crate::bus::port::Moment;
 
 /// How short memory is.
@@ -30,8 +29,6 @@ pub(super) struct Budget {
     pub waiting: Vec<usize>,
     /// The core has been told of them, and they may try again although memory is short.
     pub may_grow: bool,
-    /// When it is looked at although nothing happens.
-    pub timer: Armed,
 }
 
 impl Budget {
@@ -47,7 +44,6 @@ impl Budget {
             trim_at: None,
             waiting: Vec::new(),
             may_grow: false,
-            timer: Armed::default(),
         }
     }
 

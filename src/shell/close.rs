@@ -36,7 +36,7 @@ impl<I: Io> Reactor<I> {
             return self.close_stdin_when_idle(slot);
         }
         if tells_half_closed(result) {
-            connection.incoming.half_close();
+            connection.incoming.told_half_closed = true;
             self.tell_half_closed(slot);
             return self.watch(slot);
         }
@@ -103,8 +103,10 @@ impl<I: Io> Reactor<I> {
         if how == Close::Refuse {
             return self.hear_to_the_end(slot);
         }
-        self.set_close_frame(slot, why);
         let connection = &mut self.connections[slot];
+        if let Some(web) = &mut connection.web {
+            web.set_close_frame(why);
+        }
         connection.incoming.discard();
         connection.release_inbox(self.io.buffers());
         if connection.in_flight.has(Flight::Read) && connection.inbox.weight() > 0 {
@@ -188,7 +190,7 @@ impl<I: Io> Reactor<I> {
 
     fn remove(&mut self, slot: usize) {
         let mut connection = self.connections.remove(slot);
-        self.timers.set(Timer::Connection(slot), &mut connection.timer, None);
+        self.timers.set(Timer::Connection(slot), None);
         if connection.ends.is_stdio() {
             self.stdio.count_unwritten(connection.outbox.lines());
         }

@@ -12,7 +12,6 @@ use super::inbox::Inbox;
 use super::inherited;
 use super::outbox::Outbox;
 use super::stderr::Stderr;
-use super::timers::Armed;
 use super::websocket::WebSocket;
 use crate::bus::port::{Moment, Peer, WorkerKey, WorkerName};
 use crate::io::buffers::Buffers;
@@ -28,70 +27,60 @@ pub(super) enum Kind {
     Worker,
 }
 
-macro_rules! bit_sets {
-    ($($(#[$doc:meta])* $set:ident of $element:ident { $($(#[$of_element:meta])* $name:ident,)* })*) => { $(
-        /// See the set of them.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub(super) enum $element { $($(#[$of_element])* $name,)* }
-
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        pub(super) struct $set(u8);
-
-        impl $set {
-            /// Adds an element. True if it was not there.
-            pub(super) fn add(&mut self, element: $element) -> bool {
-                let is_new = !self.has(element);
-                self.0 |= 1 << element as u8;
-                is_new
-            }
-
-            /// Takes an element out. True if it was there.
-            pub(super) fn remove(&mut self, element: $element) -> bool {
-                let was_there = self.has(element);
-                self.0 &= !(1 << element as u8);
-                was_there
-            }
-
-            /// Whether an element is there.
-            pub(super) fn has(self, element: $element) -> bool {
-                self.0 & 1 << element as u8 != 0
-            }
-        }
-    )* };
+/// Somebody who works on what a connection has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Flight {
+    /// The kernel reads or receives.
+    Read,
+    /// The kernel writes or sends, or waits for room to do so.
+    Write,
+    /// That is a wait for room.
+    Room,
+    /// The kernel polls for the other side's leaving.
+    Watch,
+    /// The kernel reads its stderr.
+    Stderr,
+    /// The core looks at its bytes: until that is over it is not read, either.
+    Presentation,
 }
 
-bit_sets! {
-    /// Who works on what a connection has, so that it has to stay.
-    InFlight of Flight {
-        /// The kernel reads or receives.
-        Read,
-        /// The kernel writes or sends, or waits for room to do so.
-        Write,
-        /// That is a wait for room.
-        Room,
-        /// The kernel polls for the other side's leaving.
-        Watch,
-        /// The kernel reads its stderr.
-        Stderr,
-        /// The core looks at its bytes: until that is over it is not read, either.
-        Presentation,
-    }
-
-    /// In which lists a connection waits for its turn.
-    Queued of Queue {
-        /// Of outputs that have something to write.
-        Dirty,
-        /// Of connections whose kept bytes are presented next.
-        Resumed,
-    }
-}
+/// Who works on what a connection has, so that it has to stay.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct InFlight(u8);
 
 impl InFlight {
+    /// Adds an element. True if it was not there.
+    pub(super) fn add(&mut self, element: Flight) -> bool {
+        let is_new = !self.has(element);
+        self.0 |= 1 << element as u8;
+        is_new
+    }
+
+    /// Takes an element out. True if it was there.
+    pub(super) fn remove(&mut self, element: Flight) -> bool {
+        let was_there = self.has(element);
+        self.0 &= !(1 << element as u8);
+        was_there
+    }
+
+    /// Whether an element is there.
+    pub(super) fn has(self, element: Flight) -> bool {
+        self.0 & 1 << element as u8 != 0
+    }
+
     /// Whether nobody holds anything.
     pub(super) fn is_empty(self) -> bool {
         self == Self::default()
     }
+}
+
+/// In which lists a connection waits for its turn.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Queued {
+    /// Of outputs that have something to write.
+    pub dirty: bool,
+    /// Of connections whose kept bytes are presented next.
+    pub resumed: bool,
 }
 
 /// See the top of the file.
@@ -122,8 +111,6 @@ pub(super) struct Connection {
     pub web: Option<Box<WebSocket>>,
     /// Whether its network gives signs of it, if that is looked at.
     pub liveness: Option<Liveness>,
-    /// When it has to be looked at.
-    pub timer: Armed,
 }
 
 /// How far the end of an input has come.
@@ -149,18 +136,13 @@ pub(super) struct Incoming {
     pub has_more: bool,
     pub end: End,
     /// The other side sends no more, as far as the kernel has told.
-    is_half_closed: bool,
+    pub told_half_closed: bool,
 }
 
 impl Incoming {
-    /// The kernel has told that no more is sent.
-    pub(super) fn half_close(&mut self) {
-        self.is_half_closed = true;
-    }
-
     /// Whether the other side is known to send no more.
     pub(super) fn is_half_closed(self) -> bool {
-        self.is_half_closed || self.has_ended()
+        self.told_half_closed || self.has_ended()
     }
 
     /// Whether nothing more comes.
@@ -267,7 +249,7 @@ pub(super) struct Ends {
     /// None for a socket, which has one descriptor for both.
     output: Option<Descriptor>,
     /// Writing may make the writer wait ([`inherited::may_block`]).
-    writes_aside: bool,
+    pub writes_aside: bool,
 }
 
 impl Ends {
@@ -285,10 +267,6 @@ impl Ends {
 
     pub(super) fn is_worker(&self) -> bool {
         self.kind == Kind::Worker
-    }
-
-    pub(super) fn writes_aside(&self) -> bool {
-        self.writes_aside
     }
 
     /// Whether it is a worker that is being started.
@@ -369,7 +347,6 @@ impl Connection {
             room: Room::default(),
             web: None,
             liveness: None,
-            timer: Armed::default(),
         }
     }
 
@@ -382,7 +359,7 @@ impl Connection {
     pub(super) fn is_to_be_read(&self) -> bool {
         let is_busy = self.in_flight.has(Flight::Read) || self.in_flight.has(Flight::Presentation);
         let is_closed = self.closing == Closing::Leaving || self.has_said_its_last();
-        self.incoming.is_wanted() && !is_busy && !self.queued.has(Queue::Resumed) && !is_closed
+        self.incoming.is_wanted() && !is_busy && !self.queued.resumed && !is_closed
     }
 
     /// Whether no read shows what becomes of it.
@@ -392,7 +369,7 @@ impl Connection {
 
     /// Whether the core has not seen all that has come, and does not see it now.
     pub(super) fn is_waiting_to_be_read(&self) -> bool {
-        self.incoming.is_paused || self.queued.has(Queue::Resumed)
+        self.incoming.is_paused || self.queued.resumed
     }
 
     /// Whether it is not read on before the core has heard how it has ended.

@@ -44,8 +44,11 @@ impl<I: Io> Reactor<I> {
                 Effect::Close { client, how, why } => {
                     self.with(Peer::Client(client), |reactor, slot| reactor.close(slot, how, why));
                 }
-                Effect::PauseAccept => self.listeners.pause(),
-                Effect::ResumeAccept => self.resume_accepting(),
+                Effect::PauseAccept => self.listeners.is_paused = true,
+                Effect::ResumeAccept => {
+                    self.listeners.is_paused = false;
+                    self.start_accepting();
+                }
                 Effect::CloseListener(listener) => self.listeners.close_listener(listener),
                 Effect::OpenListener(listener) => self.open_listener(listener),
                 Effect::StopAccept => self.stop_accepting(),

@@ -3,7 +3,7 @@
 use super::connection::{Closing, Connection};
 use super::reactor::Reactor;
 use super::websocket::{Beat, Ending};
-use crate::bus::port::{Input, Moment, Peer, Reason};
+use crate::bus::port::{Input, Moment, Peer};
 use crate::io::Io;
 use crate::websocket::close::{self, Fault};
 use crate::websocket::encode;
@@ -45,13 +45,6 @@ impl<I: Io> Reactor<I> {
         self.tell(now, input);
     }
 
-    /// The core closes a client for this reason: what a WebSocket is told with its last frame.
-    pub(super) fn set_close_frame(&mut self, slot: usize, why: Reason) {
-        if let Some(web) = &mut self.connections[slot].web {
-            web.set_close_frame(why);
-        }
-    }
-
     /// Queues the last frame of a WebSocket, if it is still to come. True if it was queued now.
     pub(super) fn queue_close_frame(&mut self, slot: usize) -> bool {
         let connection = &mut self.connections[slot];
@@ -65,7 +58,7 @@ impl<I: Io> Reactor<I> {
     /// A WebSocket is pinged from now on when it is silent.
     pub(super) fn begin_pings(&mut self, now: Moment, slot: usize, number: u64) {
         if let Some(web) = &mut self.connections[slot].web {
-            web.heartbeat().begin(now, number);
+            web.heartbeat.begin(now, number);
             self.schedule(slot);
         }
     }
@@ -76,9 +69,9 @@ impl<I: Io> Reactor<I> {
         let Connection { web: Some(web), outbox, peer, closing, incoming, .. } = connection else { return };
         // One that has ended what it says answers nothing, and one that is being closed need not.
         if *closing >= Closing::AfterFlush || incoming.has_ended() {
-            return web.heartbeat().stop();
+            return web.heartbeat.stop();
         }
-        match web.heartbeat().check(now, !incoming.is_paused, !outbox.is_empty()) {
+        match web.heartbeat.check(now, !incoming.is_paused, !outbox.is_empty()) {
             Beat::Nothing => {}
             Beat::Ping => {
                 if let Some(framing) = outbox.framing() {

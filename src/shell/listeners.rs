@@ -7,7 +7,6 @@ use rustix::net::{Shutdown, shutdown};
 
 use super::handshakes::upgrade::UpgradePolicy;
 use super::listen::{KEEPALIVE, Listening};
-use super::timers::Armed;
 use crate::bus::port::Moment;
 use crate::config::{Listen, Listener, Pool};
 
@@ -61,17 +60,18 @@ enum State {
 pub(super) struct Acceptor {
     /// Gone once the daemon takes no more connections.
     listening: Option<Listening>,
-    address: String,
-    for_admin: bool,
+    /// What people call it.
+    pub address: String,
+    /// Operators come in here, and not clients.
+    pub for_admin: bool,
     in_flight: Option<Accepting>,
     /// A wait has brought a connection that is still to be accepted.
     is_awaited: bool,
     state: State,
     /// How long it waits after the next failure.
     delay: Duration,
-    /// Runs while it waits.
-    pub retry: Armed,
-    throttle: Throttle,
+    /// How often it is said that nothing can be accepted.
+    pub throttle: Throttle,
 }
 
 impl Acceptor {
@@ -86,7 +86,6 @@ impl Acceptor {
             is_awaited: false,
             state: State::Open,
             delay: FIRST_DELAY,
-            retry: Armed::default(),
             throttle: Throttle::default(),
         }
     }
@@ -103,16 +102,6 @@ impl Acceptor {
     pub(super) fn for_admin(mut self) -> Self {
         self.for_admin = true;
         self
-    }
-
-    /// Whether operators come in here, and not clients.
-    pub(super) fn is_for_admin(&self) -> bool {
-        self.for_admin
-    }
-
-    /// What people call it.
-    pub(super) fn address(&self) -> &str {
-        &self.address
     }
 
     /// The listener for clients that it belongs to, by its index, while it listens.
@@ -138,7 +127,7 @@ impl Acceptor {
     /// does not wait in accept(2); and a wait takes no connection that the next daemon could have.
     pub(super) fn begin(&mut self) -> Option<Accepting> {
         let listening = self.listening.as_ref()?;
-        if self.in_flight.is_some() || self.state == State::Shut || self.retry.is_set() {
+        if self.in_flight.is_some() || self.state == State::Shut {
             return None;
         }
         let awaits = listening.is_inherited && !std::mem::take(&mut self.is_awaited);
@@ -179,11 +168,6 @@ impl Acceptor {
         let delay = self.delay;
         self.delay = (2 * delay).min(LONGEST_DELAY);
         delay
-    }
-
-    /// Whether it is time to say that nothing can be accepted.
-    pub(super) fn may_tell(&mut self, now: Moment) -> bool {
-        self.throttle.may_tell(now)
     }
 
     /// New connections are refused from now on. The socket keeps its address.
@@ -227,7 +211,7 @@ impl Acceptor {
                 Ok(())
             }
             Err(error) => {
-                if self.may_tell(now) {
+                if self.throttle.may_tell(now) {
                     tracing::error!(reason = "accept_paused", "cannot listen on {} again: {error}", self.address);
                 }
                 Err(self.delay)
@@ -257,9 +241,9 @@ pub(super) struct Listeners {
     /// Of each listener.
     terms: Vec<Terms>,
     /// The core takes no more clients for now.
-    is_paused: bool,
+    pub is_paused: bool,
     /// It takes no more at all.
-    is_closed: bool,
+    pub is_closed: bool,
 }
 
 impl Listeners {
@@ -282,7 +266,7 @@ impl Listeners {
 
     /// What people call a socket.
     pub(super) fn address(&self, index: usize) -> &str {
-        self.acceptors[index].address()
+        &self.acceptors[index].address
     }
 
     /// How long clients of a listener may give no sign of life, if that is looked at.
@@ -305,26 +289,11 @@ impl Listeners {
         self.terms.get_mut(listener)?.policy.as_mut()
     }
 
-    /// The core takes no more clients for now.
-    pub(super) fn pause(&mut self) {
-        self.is_paused = true;
-    }
-
-    /// It takes clients again.
-    pub(super) fn resume(&mut self) {
-        self.is_paused = false;
-    }
-
     /// Whether a socket is not accepted from for now. Where WebSocket is spoken it can be said that there is no room, and
     /// health be told; and operators may always come.
     pub(super) fn is_paused(&self, index: usize) -> bool {
         let listener = self.acceptors[index].listener();
         self.is_paused && listener.is_some_and(|listener| !self.speaks_web(listener))
-    }
-
-    /// It takes no more clients at all.
-    pub(super) fn close(&mut self) {
-        self.is_closed = true;
     }
 
     /// Whether a socket is to be closed once nothing is in flight on it.

@@ -20,8 +20,8 @@ use super::inherited;
 use super::stderr::{LINES_PER_SEC, Said};
 use crate::bus::account::Account;
 use crate::bus::port::{Origin, Place};
-use crate::bus::report::{self, Report, WorkerName};
-use crate::config::{Log, LogFormat, LogLevel};
+use crate::bus::report::{Report, WorkerName};
+use crate::config::{self, Log, LogFormat, LogLevel};
 use crate::error::StartError;
 
 /// Bytes that may wait for stderr.
@@ -176,13 +176,9 @@ fn is_journal() -> bool {
     stderr.is_ok_and(|file| stream == format!("{}:{}", file.st_dev, file.st_ino))
 }
 
-fn level_of(level: LogLevel) -> Level {
-    match level {
-        LogLevel::Debug => Level::DEBUG,
-        LogLevel::Info => Level::INFO,
-        LogLevel::Warn => Level::WARN,
-        LogLevel::Error => Level::ERROR,
-    }
+/// What `tracing` calls a level.
+pub(super) fn level_of(level: LogLevel) -> Level {
+    LEVELS[level as usize]
 }
 
 /// How lines look from now on.
@@ -200,11 +196,11 @@ pub(super) fn install(log: Log) {
 }
 
 /// The levels by their numbers.
-const LEVELS: [(Level, &str); 4] =
-    [(Level::DEBUG, "debug"), (Level::INFO, "info"), (Level::WARN, "warn"), (Level::ERROR, "error")];
+const LEVELS: [Level; 4] = [Level::DEBUG, Level::INFO, Level::WARN, Level::ERROR];
 
-fn level() -> (Level, &'static str) {
-    LEVELS[usize::from(LEVEL.load(Ordering::Relaxed)).min(LEVELS.len() - 1)]
+/// The least important level that is written, by its number.
+fn level() -> usize {
+    LEVEL.load(Ordering::Relaxed).into()
 }
 
 /// Writes this level and the more important ones from now on.
@@ -216,7 +212,7 @@ pub(super) fn set_level(level: LogLevel) {
 
 /// The least important level that is written.
 pub(super) fn level_name() -> &'static str {
-    level().1
+    config::LEVELS[level()].0
 }
 
 /// Lines that found no room or could not be written, since the start.
@@ -265,7 +261,7 @@ pub(super) fn last_line(error: &StartError) -> Vec<u8> {
 
 /// Whether lines of this level are written.
 pub(super) fn is_wanted(level: LogLevel) -> bool {
-    level as u8 >= LEVEL.load(Ordering::Relaxed)
+    level as usize >= self::level()
 }
 
 /// Passes on what a worker has said on stderr.
@@ -296,16 +292,11 @@ pub(super) fn worker(pool: &str, worker: WorkerName, said: Said<'_>) {
 
 /// Logs a report of the core. `pool_of` names a pool by its index.
 pub(super) fn report(report: &Report, pool_of: impl Fn(usize) -> String) {
-    let level = match report.level {
-        report::Level::Debug => LogLevel::Debug,
-        report::Level::Info => LogLevel::Info,
-        report::Level::Warn => LogLevel::Warn,
-        report::Level::Error => LogLevel::Error,
-    };
-    if !is_wanted(level) {
+    if !is_wanted(report.level) {
         return;
     }
-    let mut entry = Entry::new(look(), level_of(level)).message(&report.text).text("reason", report.reason.name());
+    let mut entry =
+        Entry::new(look(), level_of(report.level)).message(&report.text).text("reason", report.reason.name());
     if let Some(worker) = report.worker {
         let name = format!("{}/{}", pool_of(worker.pool), worker.place);
         entry = entry.text("worker", &name).plain("incarnation", worker.incarnation);
@@ -374,11 +365,11 @@ struct Lines;
 
 impl Subscriber for Lines {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        *metadata.level() <= level().0 && metadata.target().starts_with("stdio_bus")
+        *metadata.level() <= LEVELS[level()] && metadata.target().starts_with("stdio_bus")
     }
 
     fn max_level_hint(&self) -> Option<tracing::level_filters::LevelFilter> {
-        Some(level().0.into())
+        Some(LEVELS[level()].into())
     }
 
     fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {

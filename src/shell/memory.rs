@@ -43,9 +43,7 @@ impl<I: Io> Shell<I> {
         self.reactor.retry_waiting();
         self.reactor.trim(now);
         let lent = self.lent();
-        let memory = &mut self.reactor.memory;
-        let due = memory.due(lent, reserve::is_spent());
-        self.reactor.timers.set(Timer::Memory, &mut memory.timer, due);
+        self.reactor.timers.set(Timer::Memory, self.reactor.memory.due(lent, reserve::is_spent()));
     }
 
     fn tell_memory(&mut self, now: Moment, stage: Stage) {
@@ -112,7 +110,7 @@ impl<I: Io> Reactor<I> {
         while self.io.lent() < enough
             && let Some(slot) = waiting.next()
         {
-            self.arm_read_and_grow(slot);
+            self.arm(slot, true);
         }
         self.memory.waiting.extend(waiting);
     }
@@ -121,12 +119,6 @@ impl<I: Io> Reactor<I> {
     fn holders(&self) -> Vec<(Peer, usize)> {
         let weights = self.connections.iter().map(|(_, connection)| (connection.peer, connection.weight()));
         weights.filter(|(_, weight)| *weight > 0).collect()
-    }
-
-    /// There is no room for the next read of a connection: it waits until somebody else has made some.
-    pub(super) fn wait_for_memory(&mut self, slot: usize) {
-        self.memory.refused = true;
-        self.memory.waiting.push(slot);
     }
 
     /// `lost` bytes of `from`, or of the bus' own, could not be queued for `to`.

@@ -14,7 +14,7 @@
 //! (`io/batching.rs`).
 
 mod accept;
-mod admin;
+pub(crate) mod admin;
 mod budget;
 mod clock;
 mod close;

@@ -9,7 +9,7 @@ use slab::Slab;
 
 use super::budget::Budget;
 use super::clock::Clock;
-use super::connection::{Connection, Queue};
+use super::connection::Connection;
 use super::handshakes::state::Handshakes;
 use super::listeners::Listeners;
 use super::notify::Notify;
@@ -64,11 +64,11 @@ pub(super) struct Connections {
     /// Outputs that have something to write.
     dirty: Vec<usize>,
     /// Connections whose kept bytes are presented next, one after the other.
-    resumed: VecDeque<usize>,
-    /// Connections whose receive found no buffer.
-    starved: Vec<usize>,
+    pub resumed: VecDeque<usize>,
+    /// Connections whose receive found no buffer. It is tried again when others were returned.
+    pub starved: Vec<usize>,
     /// The longest lines, in bytes without their newline.
-    longest_client_line: usize,
+    pub longest_client_line: usize,
     longest_worker_line: usize,
     /// How many there have been.
     count: u64,
@@ -131,27 +131,18 @@ impl Connections {
         }
     }
 
-    /// The longest line that a client may send.
-    pub(super) fn longest_client_line(&self) -> usize {
-        self.longest_client_line
-    }
-
     /// An output has something to write, or to be looked at.
     pub(super) fn mark_dirty(&mut self, slot: usize) {
-        if self.slab[slot].queued.add(Queue::Dirty) {
+        if !std::mem::replace(&mut self.slab[slot].queued.dirty, true) {
             self.dirty.push(slot);
         }
-    }
-
-    pub(super) fn has_dirty(&self) -> bool {
-        !self.dirty.is_empty()
     }
 
     /// Takes out the next one of those that are still there.
     pub(super) fn next_dirty(&mut self) -> Option<usize> {
         while let Some(slot) = self.dirty.pop() {
             if let Some(connection) = self.slab.get_mut(slot) {
-                connection.queued.remove(Queue::Dirty);
+                connection.queued.dirty = false;
                 return Some(slot);
             }
         }
@@ -160,35 +151,16 @@ impl Connections {
 
     /// What is kept of a connection's bytes is presented when its turn comes.
     pub(super) fn resume_soon(&mut self, slot: usize) {
-        if self.slab[slot].queued.add(Queue::Resumed) {
+        if !std::mem::replace(&mut self.slab[slot].queued.resumed, true) {
             self.resumed.push_back(slot);
         }
-    }
-
-    /// How many wait for that.
-    pub(super) fn resumed(&self) -> usize {
-        self.resumed.len()
     }
 
     /// Takes out the next one, if it is still there.
     pub(super) fn next_resumed(&mut self) -> Option<usize> {
         let slot = self.resumed.pop_front()?;
-        self.slab.get_mut(slot)?.queued.remove(Queue::Resumed);
+        self.slab.get_mut(slot)?.queued.resumed = false;
         Some(slot)
-    }
-
-    /// A receive found no buffer, and is tried again when others were returned.
-    pub(super) fn starve(&mut self, slot: usize) {
-        self.starved.push(slot);
-    }
-
-    pub(super) fn take_starved(&mut self) -> Vec<usize> {
-        std::mem::take(&mut self.starved)
-    }
-
-    /// All of them, at the end.
-    pub(super) fn take_all(&mut self) -> Slab<Connection> {
-        std::mem::take(&mut self.slab)
     }
 }
 
@@ -214,15 +186,12 @@ impl<I: Io> Reactor<I> {
 
     /// Has a connection looked at when that is due.
     pub(super) fn schedule(&mut self, slot: usize) {
-        let connection = &mut self.connections[slot];
-        let due = connection.due();
-        self.timers.set(Timer::Connection(slot), &mut connection.timer, due);
+        self.timers.set(Timer::Connection(slot), self.connections[slot].due());
     }
 
     /// Looks at a connection that is due.
     pub(super) fn connection_due(&mut self, now: Moment, slot: usize) {
         let Some(connection) = self.connections.get_mut(slot) else { return };
-        connection.timer.reset();
         if connection.room.take_due(now) {
             self.retry_sending(slot);
         }

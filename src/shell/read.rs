@@ -68,7 +68,7 @@ impl<I: Io> Shell<I> {
         }
         match completion.result {
             1.. => reactor.arm_read(slot),
-            result if result == -libc::ENOBUFS => reactor.connections.starve(slot),
+            result if result == -libc::ENOBUFS => reactor.connections.starved.push(slot),
             result => reactor.input_over(now, slot, result),
         }
     }
@@ -179,12 +179,8 @@ impl<I: Io> Reactor<I> {
         self.arm(slot, false);
     }
 
-    /// Starts the next read of one that has waited for memory: its line may grow.
-    pub(super) fn arm_read_and_grow(&mut self, slot: usize) {
-        self.arm(slot, true);
-    }
-
-    fn arm(&mut self, slot: usize, may_grow: bool) {
+    /// The same; that of one that has waited for memory may grow.
+    pub(super) fn arm(&mut self, slot: usize, may_grow: bool) {
         let Some(connection) = self.connections.get_mut(slot).filter(|connection| connection.is_to_be_read()) else {
             return;
         };
@@ -219,7 +215,9 @@ impl<I: Io> Reactor<I> {
         let limit = self.connections.longest_line(slot);
         let connection = &mut self.connections[slot];
         let Some((registered, into, room)) = connection.inbox.room(wanted, limit, self.io.buffers()) else {
-            self.wait_for_memory(slot);
+            // It waits until somebody else has made some.
+            self.memory.refused = true;
+            self.memory.waiting.push(slot);
             return None;
         };
         // A frame's newline may need a byte more than was received.
@@ -270,7 +268,7 @@ impl<I: Io> Reactor<I> {
         connection.incoming.end = End::Told;
         let (peer, partial) = (connection.peer, connection.inbox.len());
         connection.inbox.release(self.io.buffers());
-        if connection.web.as_ref().is_some_and(|web| !web.was_told()) {
+        if connection.web.as_ref().is_some_and(|web| !web.is_told) {
             // There is no half of a WebSocket (RFC 6455, section 7.1.5: that is 1006).
             return self.broken(now, slot, peer, "it has gone without a close frame".to_owned());
         }

@@ -1,23 +1,19 @@
 //! What comes of tokens that were read again (`token_files.rs`): who came in by one that is good no more goes.
 
 use std::io;
-use std::os::fd::AsRawFd;
 
 use super::operation::Operation;
 use super::token_files::{Read, Whose};
 use super::turn::Shell;
 use crate::bus::port::{Input, Moment, Peer};
-use crate::io::{Io, Submission};
+use crate::io::Io;
 
 impl<I: Io> Shell<I> {
     /// Waits for what is read.
     pub(super) fn arm_rereading(&mut self) {
-        let Some(rereading) = &mut self.reactor.rereading else { return };
-        let (into, bytes) = (rereading.rung.as_mut_ptr(), rereading.rung.len() as u32);
-        let read =
-            Submission::Read { from: rereading.bell.as_raw_fd(), into, bytes, registered: None, now_or_never: false };
-        // SAFETY: the bytes live as long as the process, and the socket as long as the reactor.
-        unsafe { self.reactor.io.submit(read, Operation::Reread.token(0)) };
+        if let Some(rereading) = &mut self.reactor.rereading {
+            rereading.bell.arm(&mut self.reactor.io, Operation::Reread);
+        }
     }
 
     /// Something was read.

@@ -2,30 +2,44 @@
 //! handlers do nothing else.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 use signal_hook::low_level::pipe;
 
+use super::operation::Operation;
+use crate::io::{Io, Submission};
+
 /// The reading ends.
 pub(super) struct Signals {
     /// A byte for each SIGCHLD and for each worker that was started, or fewer when it is full: then there is something to
     /// look for anyway.
-    pub children: OwnedFd,
+    pub children: Bell,
     /// Where that of a worker that was started is written to.
     pub bell: OwnedFd,
     /// A byte for each SIGTERM and SIGINT, and for each SIGHUP if that was not ignored at the start.
-    pub stop: OwnedFd,
-    /// Where these bytes go. They are read to the end of the process.
-    pub children_seen: &'static mut [u8; 64],
-    pub stops_seen: &'static mut [u8; 8],
+    pub stop: Bell,
 }
 
-impl Signals {
-    pub(super) fn new(children: OwnedFd, bell: OwnedFd, stop: OwnedFd) -> Self {
-        let (children_seen, stops_seen) = (Box::leak(Box::new([0; 64])), Box::leak(Box::new([0; 8])));
-        Self { children, bell, stop, children_seen, stops_seen }
+/// A pipe that has bytes when something has happened; what they are does not matter.
+pub(super) struct Bell {
+    pub pipe: OwnedFd,
+    /// Where they go. They are read to the end of the process.
+    bytes: &'static mut [u8; 64],
+}
+
+impl Bell {
+    pub(super) fn new(pipe: OwnedFd) -> Self {
+        Self { pipe, bytes: Box::leak(Box::new([0; 64])) }
+    }
+
+    /// Has the loop told of the next bytes.
+    pub(super) fn arm(&mut self, io: &mut impl Io, operation: Operation) {
+        let (from, into, bytes) = (self.pipe.as_raw_fd(), self.bytes.as_mut_ptr(), self.bytes.len() as u32);
+        let read = Submission::Read { from, into, bytes, registered: None, now_or_never: false };
+        // SAFETY: the bytes live as long as the process, and the pipe as long as the reactor.
+        unsafe { io.submit(read, operation.token(0)) };
     }
 }
 
@@ -67,7 +81,7 @@ pub(super) fn install() -> io::Result<Signals> {
         // There is nothing to reload yet; killed by it, the daemon would leave its socket behind.
         pipe::register(SIGHUP, stop_writer.try_clone()?)?;
     }
-    Ok(Signals::new(children.into(), bell, stop.into()))
+    Ok(Signals { children: Bell::new(children.into()), bell, stop: Bell::new(stop.into()) })
 }
 
 fn is_ignored(signal: i32) -> bool {

@@ -30,7 +30,7 @@ use super::descriptors::Allowance;
 use super::listen::Listening;
 use super::listeners::Acceptor;
 use super::log;
-use super::signals::Signals;
+use super::signals::{Bell, Signals};
 use super::turn::Shell;
 use crate::bus::port::{Exit, Origin, Reason};
 use crate::bus::settings::Proxies;
@@ -174,7 +174,8 @@ impl Simulation {
         let mut listening = Listening::nowhere(socket, "a seed");
         listening.is_inherited = seed.is_multiple_of(3);
         let acceptor = Acceptor::new(listening);
-        let signals = Signals::new(children_ours.into(), pair().0.into(), stop_ours.into());
+        let bell = pair().0.into();
+        let signals = Signals { children: Bell::new(children_ours.into()), bell, stop: Bell::new(stop_ours.into()) };
         let kernel = Kernel::new(seed, Rc::clone(&wires));
         let mut random = Random::new(seed ^ 0xc11e);
         let scarcity = Scarcity::new(&mut random);
@@ -184,7 +185,7 @@ impl Simulation {
             handshakes: super::handshakes::state::BEYOND,
         };
         wires.borrow_mut().most_open.extend(scarcity.descriptors.map(|most| (door, most)));
-        wires.borrow_mut().steady = vec![signals.children.as_raw_fd(), signals.stop.as_raw_fd()];
+        wires.borrow_mut().steady = vec![signals.children.pipe.as_raw_fd(), signals.stop.pipe.as_raw_fd()];
         let config = config(&mut random, scarcity);
         let stdio = config.listeners.iter().position(|listener| matches!(listener.listen, Listen::Stdio));
         let needs_header = config.listeners[0].entry.proxy.is_some();

@@ -4,7 +4,6 @@ use super::admin::recent::Recent;
 use super::connection::{Flight, InFlight};
 use super::inherited::may_block;
 use super::log::{self, Batch};
-use super::timers::Armed;
 use crate::bus::report::Report;
 use crate::config::Pool;
 
@@ -14,9 +13,7 @@ pub(super) struct Stdio {
     /// The reader of our stdout has gone: what is not written is not missed.
     pub reader_gone: bool,
     /// Lines that were not written although somebody may miss them.
-    unwritten: usize,
-    /// Runs while the kernel can make no thread to write to stdout or stderr.
-    pub retry: Armed,
+    pub unwritten: usize,
     told_of_no_thread: bool,
 }
 
@@ -27,11 +24,6 @@ impl Stdio {
             tracing::error!("{lines} lines for stdout could not be written");
             self.unwritten += lines;
         }
-    }
-
-    /// How many those are.
-    pub(super) fn unwritten(&self) -> usize {
-        self.unwritten
     }
 
     /// Says once that threads are missing.

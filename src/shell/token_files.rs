@@ -3,13 +3,13 @@
 
 use std::fs::metadata;
 use std::io::{self, Write as _};
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
+use super::signals::Bell;
 use crate::io::leave_signals_to_the_loop;
 use crate::small_file;
 
@@ -34,9 +34,7 @@ pub(super) type Read = (Whose, io::Result<Vec<u8>>);
 pub(super) struct Rereading {
     pub read: Receiver<Read>,
     /// Has a byte when something was read.
-    pub bell: OwnedFd,
-    /// Where these bytes go. They are read to the end of the process.
-    pub rung: &'static mut [u8; 64],
+    pub bell: Bell,
 }
 
 impl Rereading {
@@ -53,7 +51,7 @@ impl Rereading {
             let thread = std::thread::Builder::new().name("tokens".to_owned()).stack_size(STACK);
             thread.spawn(move || watch(whose, File::at(path), &tell, &ring))?;
         }
-        Ok(Self { read, bell: bell.into(), rung: Box::leak(Box::new([0; 64])) })
+        Ok(Self { read, bell: Bell::new(bell.into()) })
     }
 }
 

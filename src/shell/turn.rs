@@ -98,13 +98,14 @@ impl<I: Io> Shell<I> {
     /// `stdio` is the listener that is our own stdin and stdout.
     pub(super) fn start_listening(&mut self, stdio: Option<usize>) {
         let now = self.reactor.clock.now();
-        self.reactor.arm_children();
-        self.reactor.arm_stop();
+        let Reactor { io, signals, .. } = &mut self.reactor;
+        signals.children.arm(io, Operation::Children);
+        signals.stop.arm(io, Operation::Stop);
         self.arm_rereading();
         self.step(|shell| shell.reactor.carry_out(shell.bus.start(now), None));
         for acceptor in self.reactor.listeners.iter() {
-            let address = acceptor.address();
-            match acceptor.is_for_admin() {
+            let address = &acceptor.address;
+            match acceptor.for_admin {
                 true => tracing::info!("the admin listener is {address}"),
                 false => tracing::info!("listening on {address}"),
             }
@@ -136,8 +137,8 @@ impl<I: Io> Shell<I> {
 
     /// One turn. True when everything is over.
     pub(super) fn turn(&mut self) -> io::Result<bool> {
-        while self.reactor.connections.has_dirty() {
-            self.step(|shell| shell.reactor.write_dirty(shell.reactor.clock.now()));
+        while let Some(slot) = self.reactor.connections.next_dirty() {
+            self.step(|shell| shell.reactor.write(shell.reactor.clock.now(), slot));
         }
         self.reactor.write_log();
         if self.reactor.is_done {
@@ -168,7 +169,7 @@ impl<I: Io> Shell<I> {
         self.step(|shell| shell.check_memory(now));
         self.check_waiting_for_memory(now);
         self.step(|shell| shell.work_for_admin(now));
-        for connection in self.reactor.connections.take_starved() {
+        for connection in std::mem::take(&mut self.reactor.connections.starved) {
             self.reactor.arm_read(connection);
         }
         Ok(false)
@@ -180,21 +181,19 @@ impl<I: Io> Shell<I> {
         let reactor = &mut self.reactor;
         let so_far = self.bus.lines_taken();
         reactor.io.carried(so_far - std::mem::replace(&mut self.lines, so_far));
-        if self.admin.is_on() {
-            self.admin.turn_ends(reactor.io.elapsed());
+        if let Some(since) = self.admin.turned_at {
+            self.admin.turns.observe(reactor.io.elapsed().saturating_sub(since));
         }
         reactor.io.turn(planned, completions)?;
         let elapsed = reactor.io.elapsed();
-        if self.admin.is_on() {
-            self.admin.turn_begins(elapsed);
-        }
+        self.admin.turned_at = self.admin.is_on.then_some(elapsed);
         Ok(reactor.clock.read(elapsed, || reactor.io.asleep(), planned))
     }
 
     /// How long the next turn may wait.
     fn poll_timeout(&self) -> Option<Duration> {
         let reactor = &self.reactor;
-        if reactor.connections.resumed() > 0 || self.admin.is_busy() {
+        if !reactor.connections.resumed.is_empty() || !self.admin.busy.is_empty() {
             return Some(Duration::ZERO);
         }
         let deadline = [self.bus.next_deadline(), reactor.timers.next()].into_iter().flatten().min();
@@ -205,7 +204,7 @@ impl<I: Io> Shell<I> {
 
     fn resume_connections(&mut self, now: Moment) {
         // Only those that wait now: one that is resumed meanwhile has its turn after the next completions.
-        for _ in 0..self.reactor.connections.resumed() {
+        for _ in 0..self.reactor.connections.resumed.len() {
             self.step(|shell| shell.resume_next(now));
         }
     }
@@ -216,13 +215,10 @@ impl<I: Io> Shell<I> {
             self.step(|shell| match timer {
                 Timer::Handshake(slot) => shell.reactor.expire_handshake(slot),
                 Timer::Connection(slot) => shell.reactor.connection_due(now, slot),
-                Timer::Accept(index) => {
-                    shell.reactor.listeners.acceptor(index).retry.reset();
-                    shell.reactor.retry_accepting(now, index);
-                }
+                Timer::Accept(index) => shell.reactor.retry_accepting(now, index),
                 Timer::Output => shell.reactor.retry_writing(),
                 // It is looked at in each turn.
-                Timer::Memory => shell.reactor.memory.timer.reset(),
+                Timer::Memory => {}
                 Timer::Admin(slot) => shell.admin_due(now, slot),
                 Timer::History => shell.sample_history(now),
             });
@@ -261,14 +257,14 @@ impl<I: Io> Shell<I> {
         self.forget_admin();
         let reactor = &mut self.reactor;
         // What the kernel still holds may still be written to: it stays until the process ends.
-        let connections = reactor.connections.take_all();
+        let connections = std::mem::take(&mut *reactor.connections);
         for (_, connection) in connections.into_iter().filter(|(_, connection)| !connection.in_flight.is_empty()) {
             if connection.ends.is_stdio() {
                 reactor.stdio.count_unwritten(connection.outbox.lines());
             }
             std::mem::forget(connection);
         }
-        std::mem::forget(reactor.handshakes.take_all());
+        std::mem::forget(std::mem::take(&mut *reactor.handshakes));
         let stats = self.bus.stats();
         tracing::info!(
             "stopped: {} lines from clients, {} from workers, {} error replies",
@@ -279,7 +275,7 @@ impl<I: Io> Shell<I> {
         let mut left = Unflushed {
             log_in_flight: reactor.log.is_busy(),
             log: std::mem::take(&mut reactor.log.batch),
-            unwritten: reactor.stdio.unwritten(),
+            unwritten: reactor.stdio.unwritten,
         };
         if left.log_in_flight {
             std::mem::forget(std::mem::take(&mut left.log));
@@ -323,14 +319,14 @@ impl<I: Io> Shell<I> {
                 self.reactor.notify.changed();
                 self.reactor.started(now);
                 self.reactor.reap(now);
-                self.reactor.arm_children();
+                self.reactor.signals.children.arm(&mut self.reactor.io, operation);
             }
             Operation::Stop => {
                 // Signals that came together are one: timeout(1) sends its signal to us and to our group.
                 if completion.result > 0 {
                     self.reactor.tell(now, Input::Shutdown);
                 }
-                self.reactor.arm_stop();
+                self.reactor.signals.stop.arm(&mut self.reactor.io, operation);
             }
             Operation::AdminReceive => self.admin_received(now, slot, completion.result),
             Operation::AdminSend => self.admin_sent(now, slot, completion.result),

@@ -19,12 +19,13 @@ pub(super) struct WebSocket {
     /// Why nothing more of it is read.
     ending: Option<Ending>,
     /// The core knows that.
-    is_told: bool,
+    pub is_told: bool,
     /// The code and the reason that it is closed with, once the core closes it.
     close_frame: Option<(Option<u16>, &'static str)>,
     /// That was queued, and nothing comes after it.
-    close_frame_queued: bool,
-    heartbeat: Heartbeat,
+    pub close_frame_queued: bool,
+    /// When it is pinged, and whether that was answered.
+    pub heartbeat: Heartbeat,
 }
 
 /// Whether a binary message has come, and the core knows that.
@@ -108,16 +109,6 @@ impl WebSocket {
         self.ending.is_some() && !self.is_told
     }
 
-    /// Whether the core knows that it has ended.
-    pub(super) fn was_told(&self) -> bool {
-        self.is_told
-    }
-
-    /// Whether the end of the connection comes behind what is sent now.
-    pub(super) fn close_frame_queued(&self) -> bool {
-        self.close_frame_queued
-    }
-
     /// The core wants it closed for this reason: what it is told with its last frame.
     pub(super) fn set_close_frame(&mut self, why: Reason) {
         let code = match why {
@@ -143,11 +134,6 @@ impl WebSocket {
         self.close_frame_queued = true;
         self.heartbeat.stop();
         Some(frame)
-    }
-
-    /// When it is pinged, and whether that was answered.
-    pub(super) fn heartbeat(&mut self) -> &mut Heartbeat {
-        &mut self.heartbeat
     }
 
     /// When it has to be looked at although nothing comes.

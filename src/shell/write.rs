@@ -9,23 +9,18 @@ use super::inherited;
 use super::operation::Operation;
 use super::outbox::Next;
 use super::reactor::Reactor;
+use super::timers::Timer;
 use crate::bus::port::{Input, Moment, Peer, WorkerKey};
 use crate::io::{Io, Submission, tells_half_closed};
 
 impl<I: Io> Reactor<I> {
-    /// Starts a write for every output that has something and is idle.
-    pub(super) fn write_dirty(&mut self, now: Moment) {
-        while let Some(slot) = self.connections.next_dirty() {
-            self.write(now, slot);
-        }
-    }
-
-    fn write(&mut self, now: Moment, slot: usize) {
+    /// Starts the next write of an output that is idle, if it has something.
+    pub(super) fn write(&mut self, now: Moment, slot: usize) {
         let connection = &mut self.connections[slot];
         if connection.in_flight.has(Flight::Write)
             || connection.ends.are_to_come()
             || connection.closing >= Closing::ShutDown
-            || connection.ends.is_stdio() && self.stdio.retry.is_set()
+            || connection.ends.is_stdio() && self.timers.is_set(Timer::Output)
         {
             return;
         }
@@ -42,7 +37,7 @@ impl<I: Io> Reactor<I> {
         let (Next::One { bytes, .. } | Next::Many { bytes, .. }) = next;
         connection.room.ask(bytes);
         let submission = match next {
-            _ if connection.ends.writes_aside() => {
+            _ if connection.ends.writes_aside => {
                 let Some((from, bytes)) = connection.outbox.first() else { return };
                 Submission::WriteAside { to: out, from, bytes: bytes as u32 }
             }
@@ -54,7 +49,7 @@ impl<I: Io> Reactor<I> {
             }
             Next::Many { message, .. } if socket => {
                 // The last frame and the end of the connection are one packet.
-                let more = connection.web.as_ref().is_some_and(|web| web.close_frame_queued());
+                let more = connection.web.as_ref().is_some_and(|web| web.close_frame_queued);
                 Submission::SendMany { socket: out, message, more }
             }
             Next::Many { vectors, count, .. } => Submission::WriteMany { to: out, vectors, count: count as u32 },
@@ -137,7 +132,7 @@ impl<I: Io> Reactor<I> {
         }
         let connection = &mut self.connections[slot];
         if tells_half_closed(result) {
-            connection.incoming.half_close();
+            connection.incoming.told_half_closed = true;
             return self.await_room(now, slot);
         }
         // Where nobody would tell, the wait for the next attempt goes on.

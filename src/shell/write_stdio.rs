@@ -18,12 +18,11 @@ impl<I: Io> Reactor<I> {
     /// The kernel could make no thread for a write: it is tried again until it can.
     pub(super) fn retry_writing_later(&mut self, now: Moment) {
         self.stdio.tell_of_no_thread();
-        self.timers.set(Timer::Output, &mut self.stdio.retry, Some(now.after(TRY_AGAIN)));
+        self.timers.set(Timer::Output, Some(now.after(TRY_AGAIN)));
     }
 
     /// Tries again what had no thread.
     pub(super) fn retry_writing(&mut self) {
-        self.stdio.retry.reset();
         let stdio = self.connections.iter().find(|(_, connection)| connection.ends.is_stdio());
         if let Some((slot, _)) = stdio {
             self.connections.mark_dirty(slot);
@@ -33,7 +32,7 @@ impl<I: Io> Reactor<I> {
     /// Hands the log to the kernel, one write at a time.
     pub(super) fn write_log(&mut self) {
         let log = &mut self.log;
-        if log.is_busy() || self.stdio.retry.is_set() || !log::take(&mut log.batch) {
+        if log.is_busy() || self.timers.is_set(Timer::Output) || !log::take(&mut log.batch) {
             return;
         }
         let rest = log.batch.rest();
@@ -77,7 +76,7 @@ impl<I: Io> Reactor<I> {
             self.await_room_for_log();
         } else if result == 0 {
             // Nobody would tell when there is room.
-            self.timers.set(Timer::Output, &mut self.stdio.retry, Some(now.after(TRY_AGAIN)));
+            self.timers.set(Timer::Output, Some(now.after(TRY_AGAIN)));
         }
     }
 }

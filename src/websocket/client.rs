@@ -289,9 +289,10 @@ mod tests {
         assert!(with("Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=").contains("Accept"));
         assert!(with("Sec-WebSocket-Extensions: permessage-deflate").contains("extension"));
         assert!(with("Sec-WebSocket-Protocol: acp").contains("subprotocol"));
-        let endless = [b'a'; LONGEST_ANSWER];
-        assert_eq!(read(&endless[1..], KEY, false), Reading::More);
-        assert!(matches!(read(&endless, KEY, false), Reading::Malformed(_)));
+        let endless = format!("HTTP/1.1 101 {}", "a".repeat(LONGEST_ANSWER));
+        assert_eq!(read(&endless.as_bytes()[..LONGEST_ANSWER - 1], KEY, false), Reading::More);
+        assert!(matches!(read(&endless.as_bytes()[..LONGEST_ANSWER], KEY, false), Reading::Malformed(_)));
+        assert!(matches!(read(b"a", KEY, false), Reading::Malformed(_)), "no more of it is waited for");
     }
 
     proptest! {

@@ -14,11 +14,12 @@ use super::origin::Origin;
 use super::peer::Moment;
 
 /// How loud a report is (spec, appendix C).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     /// Verbose detail.
     Debug,
     /// The ordinary course of things.
+    #[default]
     Info,
     /// Something was refused or lost, and the bus goes on.
     Warn,

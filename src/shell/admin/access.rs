@@ -2,7 +2,7 @@
 //! may, or the token. A page of another origin that a browser shows may neither act nor read: it cannot reach a Unix
 //! socket, and over TCP its requests name the page, or a host that this is not.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
 use rustix::net::getsockname;
@@ -13,6 +13,7 @@ use super::response::Response;
 use crate::bus::port::{Place, Source};
 use crate::config::Token;
 use crate::http1::Status;
+use crate::shell::handshakes::upgrade::names_this_machine;
 
 /// What is known of the other side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +45,7 @@ pub(super) fn may_ask(origin: Origin, request: &Request) -> Result<(), Response>
     // A page may have given its own name an address of this machine (DNS rebinding).
     if origin == Origin::Loopback
         && let Some(host) = &request.host
-        && !is_loopback(host)
+        && !names_this_machine(host)
     {
         let text = format!("{host:?} is not this machine; ask for localhost, or for its address");
         return Err(Response::text(Status::Forbidden, &text));
@@ -71,16 +72,6 @@ pub(super) fn may_act(origin: Origin, request: &Request, token: Option<&Token>) 
         (_, Some(_), _) => Err(Response::text(Status::Unauthorized, "an action needs the token")
             .with("WWW-Authenticate", "Bearer realm=\"stdio_bus\"")),
     }
-}
-
-/// Whether the `Host` of a request means this machine.
-fn is_loopback(host: &str) -> bool {
-    let name = match host.strip_prefix('[') {
-        Some(rest) => rest.split_once(']').map_or(rest, |(address, _)| address),
-        None => host.split_once(':').map_or(host, |(name, _)| name),
-    };
-    let address = name.parse::<IpAddr>().ok();
-    name.eq_ignore_ascii_case("localhost") || address.is_some_and(|address| address.to_canonical().is_loopback())
 }
 
 #[cfg(test)]

@@ -8,12 +8,11 @@ use std::time::Duration;
 
 use super::access::Origin;
 use super::request::{LIMITS, Manner, Request};
-use super::response::{Body, Framing, Pieces, Response};
+use super::response::{Body, Pieces, Response};
 use super::view::View;
 use crate::bus::port::{Moment, Source};
-use crate::http1::{Error, Event, LONGEST_HEAD, RequestReader, chunk};
+use crate::http1::{Error, Event, Framing, LONGEST_HEAD, RequestReader, chunk};
 use crate::shell::connection::InFlight;
-use crate::shell::timers::Armed;
 
 /// How long an answer may stand still.
 pub(super) const SEND_TIME: Duration = Duration::from_secs(10);
@@ -113,16 +112,16 @@ pub(super) struct Outgoing {
     bytes: Vec<u8>,
     sent: usize,
     /// The rest of the answer, if it is made piece by piece, and how its end is told.
-    pieces: Option<(Box<dyn Pieces>, Framing)>,
+    pub pieces: Option<(Box<dyn Pieces>, Framing)>,
     /// No request is taken after this answer.
-    is_last: bool,
+    pub is_last: bool,
 }
 
 impl Outgoing {
     /// Begins an answer. `is_closed` says that no other one follows in any case.
     pub(super) fn begin(&mut self, response: Response, manner: Manner, is_closed: bool) {
         let framing = response.framing(manner);
-        self.is_last = !manner.keeps_alive || framing == Framing::End || is_closed;
+        self.is_last = !manner.keeps_alive || framing == Framing::UntilEnd || is_closed;
         (self.bytes, self.sent) = (response.head(framing, !self.is_last).into_bytes(), 0);
         match response.body {
             _ if manner.is_head => {}
@@ -140,17 +139,12 @@ impl Outgoing {
     pub(super) fn make_piece(&mut self, view: &View<'_>) {
         let Some((pieces, framing)) = &mut self.pieces else { return };
         let goes_on = match framing {
-            Framing::Chunks => chunk(&mut self.bytes, |out| pieces.next(view, out)),
-            Framing::Length | Framing::End => pieces.next(view, &mut self.bytes),
+            Framing::Chunked => chunk(&mut self.bytes, |out| pieces.next(view, out)),
+            Framing::Length(_) | Framing::UntilEnd => pieces.next(view, &mut self.bytes),
         };
         if !goes_on {
             self.pieces = None;
         }
-    }
-
-    /// Nothing more is made.
-    pub(super) fn drop_pieces(&mut self) {
-        self.pieces = None;
     }
 
     /// What is to be sent.
@@ -170,10 +164,6 @@ impl Outgoing {
     pub(super) fn is_over(&self) -> bool {
         self.rest().is_empty() && self.pieces.is_none()
     }
-
-    pub(super) fn is_last(&self) -> bool {
-        self.is_last
-    }
 }
 
 /// See the top of the file.
@@ -189,8 +179,6 @@ pub(super) struct Connection {
     pub is_busy: bool,
     /// When it came, its answer was begun, or its last answer was sent.
     pub since: Moment,
-    /// When its phase has lasted too long.
-    pub timer: Armed,
 }
 
 impl Connection {
@@ -207,7 +195,6 @@ impl Connection {
             in_flight: InFlight::default(),
             is_busy: false,
             since: now,
-            timer: Armed::default(),
         }
     }
 

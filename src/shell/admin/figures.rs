@@ -3,13 +3,13 @@
 
 use serde_json::Value;
 
-use super::samples::{Gathered, Number, STATES, Samples};
+use super::samples::{Gathered, STATES, Samples};
 use super::view::View;
 use crate::bus::overview::{Level, Levels, PoolRow};
 use crate::bus::readiness::Readiness;
 use crate::bus::stats::Stats;
 use crate::bus::tally::{ENDS, Outcome};
-use Number::{Count, Flag, Fraction, Known};
+use crate::shell::log;
 use Write::{Many, One};
 
 /// What a figure has a sample for.
@@ -36,7 +36,7 @@ pub(super) struct Figure {
 
 /// How its samples are made.
 pub(super) enum Write {
-    One(fn(&Scene<'_>, usize) -> Number),
+    One(fn(&Scene<'_>, usize) -> Value),
     Many(fn(&mut Samples<'_>, &Scene<'_>, usize)),
 }
 
@@ -61,7 +61,7 @@ pub(super) fn add_members(view: &View<'_>, over: Over, at: usize, object: &mut V
     for figure in FIGURES.iter().filter(|figure| figure.over == over) {
         if let (Some(member), One(value)) = (figure.member, &figure.write) {
             let place = member.split('/').fold(&mut *object, |object, name| &mut object[name]);
-            *place = value(&scene, at).into();
+            *place = value(&scene, at);
         }
     }
 }
@@ -81,8 +81,8 @@ pub(super) const TABLES: [Table; 4] = [
     Table { member: "worker_requests", name: "pending requests of workers", level: |levels| levels.worker_requests },
 ];
 
-fn free(level: Level) -> u64 {
-    (level.most - level.used) as u64
+fn free(level: Level) -> usize {
+    level.most - level.used
 }
 
 fn is_ready(readiness: Option<Readiness>) -> bool {
@@ -110,36 +110,36 @@ pub(super) const FIGURES: &[Figure] = figures! {
         "Always 1; its labels say which version runs, and whether io_uring (ring) or epoll carries the bytes.";
         Many |out, it, _| out.labelled(&[("version", env!("CARGO_PKG_VERSION")), ("io", it.view.io)], 1.0);
     gauge "stdio_bus_start_time_seconds" of All: "When the daemon was started, in seconds since 1970.";
-        One |it, _| Fraction(it.view.started_at.seconds());
+        One |it, _| Value::from(it.view.started_at.seconds());
     gauge "stdio_bus_ready" of All: "Whether /readyz says yes.";
-        One |it, _| Flag(is_ready(Some(it.view.bus.readiness())));
+        One |it, _| Value::from(is_ready(Some(it.view.bus.readiness())));
     gauge "stdio_bus_draining" of All: "Whether the daemon shuts down.";
-        One |it, _| Flag(it.view.bus.readiness() == Readiness::Draining);
+        One |it, _| Value::from(it.view.bus.readiness() == Readiness::Draining);
     gauge "stdio_bus_listener_ready" as "ready" of Listeners: "Whether /readyz?listener=N says yes.";
-        One |it, at| Flag(is_ready(it.view.bus.listener_readiness(at)));
+        One |it, at| Value::from(is_ready(it.view.bus.listener_readiness(at)));
     gauge "stdio_bus_pool_ready" as "ready" of Pools: "Whether /readyz?pool=ID says yes.";
-        One |it, at| Flag(is_ready(it.view.bus.pool_readiness(at)));
+        One |it, at| Value::from(is_ready(it.view.bus.pool_readiness(at)));
     gauge "stdio_bus_clients" of Listeners: "Client connections.";
-        One |it, at| Count(it.gathered.clients.get(at).copied().unwrap_or_default() as u64);
+        One |it, at| Value::from(it.gathered.clients.get(at).copied().unwrap_or_default());
     gauge "stdio_bus_client_slots_free" of All: "Connections that could still be taken.";
-        One |it, _| Count(free(it.view.bus.levels().clients));
+        One |it, _| Value::from(free(it.view.bus.levels().clients));
     gauge "stdio_bus_sessions" of All: "Sessions that have an owner.";
-        One |it, _| Count(it.stats.sessions as u64);
+        One |it, _| Value::from(it.stats.sessions);
     gauge "stdio_bus_session_slots_free" of All: "Sessions that could still be made.";
-        One |it, _| Count(free(it.view.bus.levels().sessions));
+        One |it, _| Value::from(free(it.view.bus.levels().sessions));
     gauge "stdio_bus_session_names_held" as "names_held" of All:
         "Names of sessions whose owners have left, which nobody else gets.";
-        One |it, _| Count(it.view.bus.levels().held as u64);
+        One |it, _| Value::from(it.view.bus.levels().held);
     gauge "stdio_bus_requests_pending" of Pools:
         "Requests of clients that workers have not answered and that somebody waits for.";
-        One |it, at| Count(it.gathered.pools[at].pending as u64);
+        One |it, at| Value::from(it.gathered.pools[at].pending);
     gauge "stdio_bus_requests_pending_oldest_seconds" of Pools:
         "How long the oldest of them has waited; 0 if there is none.";
-        One |it, at| Fraction(it.gathered.pools[at].oldest.as_secs_f64());
+        One |it, at| Value::from(it.gathered.pools[at].oldest.as_secs_f64());
     gauge "stdio_bus_request_slots_free" of All: "Requests of clients that could still be taken.";
-        One |it, _| Count(free(it.view.bus.levels().requests));
+        One |it, _| Value::from(free(it.view.bus.levels().requests));
     gauge "stdio_bus_worker_requests_pending" of All: "Requests of workers that clients have not answered.";
-        One |it, _| Count(it.view.bus.levels().worker_requests.used as u64);
+        One |it, _| Value::from(it.view.bus.levels().worker_requests.used);
     counter "stdio_bus_requests_total" of Pools: "Requests that were passed on to a worker, by what became of them.";
         Many |out, it, at| {
             for outcome in Outcome::ALL {
@@ -152,7 +152,7 @@ pub(super) const FIGURES: &[Figure] = figures! {
          the log; without a pool those that were for none or for one of several.";
         Many |out, it, at| {
             out.errors(&it.pool(at).tally.errors);
-            if at + 1 == it.view.pools.len() {
+            if at + 1 == it.view.workers.pools.len() {
                 out.part = Some(("pool", String::new()));
                 out.errors(it.view.bus.errors_of_no_pool());
             }
@@ -176,9 +176,9 @@ pub(super) const FIGURES: &[Figure] = figures! {
             }
         };
     counter "stdio_bus_worker_starts_total" as "starts" of Pools: "Processes of workers that were started.";
-        One |it, at| Count(it.pool(at).tally.starts);
+        One |it, at| Value::from(it.pool(at).tally.starts);
     counter "stdio_bus_worker_start_failures_total" as "start_failures" of Pools: "Workers that could not be started.";
-        One |it, at| Count(it.pool(at).tally.start_failures);
+        One |it, at| Value::from(it.pool(at).tally.start_failures);
     counter "stdio_bus_worker_exits_total" of Pools:
         "Workers that ended by themselves or were replaced for what they did, by the reason that stands in the log.";
         Many |out, it, at| {
@@ -188,59 +188,59 @@ pub(super) const FIGURES: &[Figure] = figures! {
         };
     counter "stdio_bus_worker_stops_total" of Pools:
         "Workers that ended as asked: by the operator, with their client, or at the end.";
-        One |it, at| Count(it.pool(at).tally.stops);
+        One |it, at| Value::from(it.pool(at).tally.stops);
     counter "stdio_bus_worker_restarts_total" as "restarts" of Pools: "Restarts that an unasked exit led to.";
-        One |it, at| Count(it.pool(at).tally.restarts);
+        One |it, at| Value::from(it.pool(at).tally.restarts);
     counter "stdio_bus_worker_seats_given_up_total" of Pools: "Seats that were given up after too many restarts.";
-        One |it, at| Count(it.pool(at).tally.given_up);
+        One |it, at| Value::from(it.pool(at).tally.given_up);
     counter "stdio_bus_client_lines_received_total" as "totals/client_lines_received" of All:
         "Lines taken from clients.";
-        One |it, _| Count(it.stats.lines_from_clients);
+        One |it, _| Value::from(it.stats.lines_from_clients);
     counter "stdio_bus_client_lines_sent_total" as "totals/client_lines_sent" of All:
         "Lines queued for clients, error replies included.";
-        One |it, _| Count(it.stats.lines_to_clients);
+        One |it, _| Value::from(it.stats.lines_to_clients);
     counter "stdio_bus_worker_lines_received_total" as "totals/worker_lines_received" of All:
         "Lines taken from workers.";
-        One |it, _| Count(it.stats.lines_from_workers);
+        One |it, _| Value::from(it.stats.lines_from_workers);
     counter "stdio_bus_worker_lines_sent_total" as "totals/worker_lines_sent" of All: "Lines queued for workers.";
-        One |it, _| Count(it.stats.lines_to_workers);
+        One |it, _| Value::from(it.stats.lines_to_workers);
     counter "stdio_bus_client_received_bytes_total" as "totals/client_bytes_received" of All:
         "Bytes taken from clients.";
-        One |it, _| Count(it.stats.bytes_from_clients);
+        One |it, _| Value::from(it.stats.bytes_from_clients);
     counter "stdio_bus_client_sent_bytes_total" as "totals/client_bytes_sent" of All: "Bytes queued for clients.";
-        One |it, _| Count(it.stats.bytes_to_clients);
+        One |it, _| Value::from(it.stats.bytes_to_clients);
     counter "stdio_bus_worker_received_bytes_total" as "totals/worker_bytes_received" of All:
         "Bytes taken from workers.";
-        One |it, _| Count(it.stats.bytes_from_workers);
+        One |it, _| Value::from(it.stats.bytes_from_workers);
     counter "stdio_bus_worker_sent_bytes_total" as "totals/worker_bytes_sent" of All: "Bytes queued for workers.";
-        One |it, _| Count(it.stats.bytes_to_workers);
+        One |it, _| Value::from(it.stats.bytes_to_workers);
     counter "stdio_bus_error_replies_total" as "totals/error_replies" of All:
         "Errors that the daemon itself has answered with.";
-        One |it, _| Count(it.stats.error_replies);
+        One |it, _| Value::from(it.stats.error_replies);
     counter "stdio_bus_ids_replaced_total" of All: "Request ids that were replaced.";
-        One |it, _| Count(it.stats.ids_translated);
+        One |it, _| Value::from(it.stats.ids_translated);
     counter "stdio_bus_unsent_bytes_total" of All: "Bytes that were queued for a connection when it was closed.";
-        One |it, _| Count(it.stats.bytes_unsent);
+        One |it, _| Value::from(it.stats.bytes_unsent);
     gauge "stdio_bus_client_queued_bytes" of All: "Bytes queued for clients and not sent.";
-        One |it, _| Count(it.gathered.client_queued as u64);
+        One |it, _| Value::from(it.gathered.client_queued);
     gauge "stdio_bus_worker_queued_bytes" of Pools: "Bytes queued for workers and not sent.";
-        One |it, at| Count(it.gathered.pools[at].queued as u64);
+        One |it, at| Value::from(it.gathered.pools[at].queued);
     gauge "stdio_bus_clients_paused" of All:
         "Clients that are not read because somebody else has no room or is served first.";
-        One |it, _| Count(it.gathered.clients_paused as u64);
+        One |it, _| Value::from(it.gathered.clients_paused);
     gauge "stdio_bus_clients_awaiting_workers" of All:
         "Clients that wait for a worker of their own to be started, or for its first answer.";
-        One |it, _| Count(it.stats.awaiting_workers as u64);
+        One |it, _| Value::from(it.stats.awaiting_workers);
     counter "stdio_bus_clients_paused_seconds_total" of All: "How long clients were not read for that, all together.";
-        One |it, _| Fraction((it.stats.clients_paused + it.gathered.clients_paused_for).as_secs_f64());
+        One |it, _| Value::from((it.stats.clients_paused + it.gathered.clients_paused_for).as_secs_f64());
     gauge "stdio_bus_workers_paused" of Pools: "Workers that are not read because a client has no room.";
-        One |it, at| Count(it.gathered.pools[at].paused as u64);
+        One |it, at| Value::from(it.gathered.pools[at].paused);
     counter "stdio_bus_workers_paused_seconds_total" of All: "How long workers were not read for that, all together.";
-        One |it, _| Fraction((it.stats.workers_paused + it.gathered.workers_paused_for).as_secs_f64());
+        One |it, _| Value::from((it.stats.workers_paused + it.gathered.workers_paused_for).as_secs_f64());
     gauge "stdio_bus_memory_bytes" as "memory/used" of All: "Memory of unfinished lines, queues and held lines.";
-        One |it, _| Count(it.view.memory as u64);
+        One |it, _| Value::from(it.view.memory);
     gauge "stdio_bus_memory_limit_bytes" as "memory/most" of All: "limits.max_memory.";
-        One |it, _| Count(it.view.max_memory as u64);
+        One |it, _| Value::from(it.view.max_memory);
     counter "stdio_bus_events_total" of All:
         "What was dropped, closed or changed, by the reason that stands in the log.";
         Many |out, it, _| {
@@ -252,20 +252,20 @@ pub(super) const FIGURES: &[Figure] = figures! {
         Many |out, it, _| out.histogram(it.view.turns);
     counter "stdio_bus_log_lines_lost_total" as "log/lines_lost" of All:
         "Lines of the log that found no room or could not be written.";
-        One |it, _| Count(it.view.log_lines_lost);
+        One |_, _| Value::from(log::lost());
     gauge "stdio_bus_admin_connections" of All: "Connections of the admin listener.";
-        One |it, _| Count(it.view.admin_connections as u64);
+        One |it, _| Value::from(it.view.admin_connections);
     counter "process_cpu_seconds_total" of All: "Processor time of the daemon itself, without its workers.";
-        One |it, _| Fraction(it.gathered.process.cpu_seconds);
+        One |it, _| Value::from(it.gathered.process.cpu_seconds);
     gauge "process_resident_memory_bytes" of All: "Memory of the daemon itself that is in RAM.";
-        One |it, _| Known(it.gathered.process.resident_bytes);
+        One |it, _| Value::from(it.gathered.process.resident_bytes);
     gauge "process_virtual_memory_bytes" of All: "Address space of the daemon itself.";
-        One |it, _| Known(it.gathered.process.virtual_bytes);
+        One |it, _| Value::from(it.gathered.process.virtual_bytes);
     gauge "process_open_fds" of All: "File descriptors that the daemon has open.";
-        One |it, _| Known(it.gathered.process.open_descriptors);
+        One |it, _| Value::from(it.gathered.process.open_descriptors);
     gauge "process_max_fds" of All: "File descriptors that it may have open.";
-        One |it, _| Known(it.gathered.process.most_descriptors);
+        One |it, _| Value::from(it.gathered.process.most_descriptors);
     gauge "process_start_time_seconds" of All:
         "The same as stdio_bus_start_time_seconds, under the name that dashboards of processes ask for.";
-        One |it, _| Fraction(it.view.started_at.seconds());
+        One |it, _| Value::from(it.view.started_at.seconds());
 };

@@ -7,11 +7,6 @@ use super::view::View;
 use crate::bus::readiness::Readiness;
 use crate::http1::Status;
 
-/// The loop turns.
-pub(super) fn alive() -> Response {
-    Response::text(Status::Ok, "alive")
-}
-
 /// `/readyz`, which may name a pool or a listener.
 pub(super) fn ready(view: &View<'_>, request: &Request) -> Response {
     let unknown = request.query.iter().find(|(name, _)| name != "pool" && name != "listener");
@@ -25,7 +20,7 @@ pub(super) fn ready(view: &View<'_>, request: &Request) -> Response {
         }
         (None, None, None) => view.bus.readiness(),
         (None, Some(id), None) => {
-            let pool = view.pools.iter().position(|pool| pool.core.id == id);
+            let pool = view.workers.pools.iter().position(|pool| pool.core.id == id);
             match pool.and_then(|pool| view.bus.pool_readiness(pool)) {
                 Some(readiness) => readiness,
                 None => return Response::text(Status::BadRequest, &no_pool(view, id)),
@@ -47,7 +42,7 @@ pub(super) fn ready(view: &View<'_>, request: &Request) -> Response {
 }
 
 fn no_pool(view: &View<'_>, id: &str) -> String {
-    let ids: Vec<&str> = view.pools.iter().map(|pool| pool.core.id.as_str()).collect();
+    let ids: Vec<&str> = view.workers.pools.iter().map(|pool| pool.core.id.as_str()).collect();
     format!("there is no pool {id:?}; the pools are {}", ids.join(", "))
 }
 

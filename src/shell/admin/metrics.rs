@@ -14,102 +14,96 @@ pub(super) const KIND: &str = "text/plain; version=0.0.4; charset=utf-8";
 const ROWS: usize = 256;
 /// Bytes after which a piece is long enough.
 const ENOUGH: usize = 8 * 1024;
-/// What comes next.
-enum Step {
-    /// Slots of clients from here on.
-    Clients(usize),
-    Workers(usize),
-    Requests(usize),
-    /// This part of a figure.
-    Figure(usize, usize),
-}
 
 /// One scrape.
 pub(super) struct Metrics {
-    step: Step,
+    /// The next slot to be counted, of those of clients, workers and requests in this order.
+    slot: usize,
+    /// The next figure, and which part of it.
+    figure: (usize, usize),
     gathered: Gathered,
 }
 
 impl Metrics {
     pub(super) fn new(view: &View<'_>) -> Self {
         let clients = vec![0; view.places.len()];
-        let pools = vec![OfPool::default(); view.pools.len()];
-        Self {
-            step: Step::Clients(0),
-            gathered: Gathered { clients, pools, process: view.processes.usage(), ..Gathered::default() },
-        }
+        let pools = vec![OfPool::default(); view.workers.pools.len()];
+        let gathered = Gathered { clients, pools, process: view.workers.processes.usage(), ..Gathered::default() };
+        Self { slot: 0, figure: (0, 0), gathered }
     }
 
-    fn gather_clients(&mut self, view: &View<'_>, slots: std::ops::Range<usize>) {
-        for row in slots.filter_map(|slot| view.bus.client_row(view.now, slot)) {
-            if let Some(clients) = self.gathered.clients.get_mut(row.listener) {
-                *clients += 1;
+    /// Counts who is in a slot. False if there is no such slot.
+    fn gather(&mut self, view: &View<'_>, mut slot: usize) -> bool {
+        let sizes = [view.bus.client_slots(), view.bus.worker_slots(), view.bus.request_slots()];
+        let Some(table) = sizes.iter().position(|size| {
+            let is_here = slot < *size;
+            slot -= if is_here { 0 } else { *size };
+            is_here
+        }) else {
+            return false;
+        };
+        let gathered = &mut self.gathered;
+        match table {
+            0 => {
+                let Some(row) = view.bus.client_row(view.now, slot) else { return true };
+                if let Some(clients) = gathered.clients.get_mut(row.listener) {
+                    *clients += 1;
+                }
+                gathered.client_queued += row.link.queued;
+                if let Some((_, paused)) = row.link.waits {
+                    gathered.clients_paused += 1;
+                    gathered.clients_paused_for += paused;
+                }
             }
-            self.gathered.client_queued += row.link.queued;
-            if let Some((_, paused)) = row.link.waits {
-                self.gathered.clients_paused += 1;
-                self.gathered.clients_paused_for += paused;
+            1 => {
+                let Some(row) = view.bus.worker_row(view.now, slot) else { return true };
+                let pool = &mut gathered.pools[row.name.pool];
+                pool.states[row.state as usize] += 1;
+                pool.queued += row.link.queued;
+                if let Some((_, paused)) = row.link.waits {
+                    pool.paused += 1;
+                    gathered.workers_paused_for += paused;
+                }
+            }
+            _ => {
+                let Some((pool, age)) = view.bus.request_age(view.now, slot) else { return true };
+                let pool = &mut gathered.pools[pool];
+                pool.pending += 1;
+                pool.oldest = pool.oldest.max(age);
             }
         }
-    }
-
-    fn gather_workers(&mut self, view: &View<'_>, slots: std::ops::Range<usize>) {
-        for row in slots.filter_map(|slot| view.bus.worker_row(view.now, slot)) {
-            let pool = &mut self.gathered.pools[row.name.pool];
-            pool.states[row.state as usize] += 1;
-            pool.queued += row.link.queued;
-            if let Some((_, paused)) = row.link.waits {
-                pool.paused += 1;
-                self.gathered.workers_paused_for += paused;
-            }
-        }
-    }
-
-    fn gather_requests(&mut self, view: &View<'_>, slots: std::ops::Range<usize>) {
-        for (pool, age) in slots.filter_map(|slot| view.bus.request_age(view.now, slot)) {
-            let pool = &mut self.gathered.pools[pool];
-            pool.pending += 1;
-            pool.oldest = pool.oldest.max(age);
-        }
+        true
     }
 
     /// Writes figures until that is enough. True if some are left.
-    fn write(&mut self, view: &View<'_>, from: (usize, usize), out: &mut Vec<u8>) -> bool {
+    fn write(&mut self, view: &View<'_>, out: &mut Vec<u8>) -> bool {
         let scene = Scene { view, stats: view.bus.stats(), gathered: &self.gathered };
-        let (first, mut part) = from;
         let begin = out.len();
-        for (at, figure) in FIGURES.iter().enumerate().skip(first) {
-            let parts = match figure.over {
-                Over::All => 1,
-                Over::Pools => view.pools.len(),
-                Over::Listeners => view.places.len(),
-            };
-            if part == 0 && out.len() - begin >= ENOUGH {
-                self.step = Step::Figure(at, 0);
+        while let Some(Figure { name, kind, help, over, write, .. }) = FIGURES.get(self.figure.0) {
+            let (_, part) = self.figure;
+            if out.len() - begin >= ENOUGH {
                 return true;
             }
             if part == 0 {
-                let Figure { name, kind, help, .. } = figure;
                 out.extend_from_slice(format!("# HELP {name} {help}\n# TYPE {name} {kind}\n").as_bytes());
             }
-            while part < parts {
-                if part > 0 && out.len() - begin >= ENOUGH {
-                    self.step = Step::Figure(at, part);
-                    return true;
+            let (parts, label) = match over {
+                Over::All => (1, None),
+                Over::Pools => {
+                    (view.workers.pools.len(), view.workers.pools.get(part).map(|pool| ("pool", pool.core.id.clone())))
                 }
-                let label = match figure.over {
-                    Over::All => None,
-                    Over::Pools => Some(("pool", view.pools[part].core.id.clone())),
-                    Over::Listeners => Some(("listener", view.places[part].label().to_owned())),
-                };
-                let samples = &mut Samples { out, name: figure.name, part: label };
-                match figure.write {
-                    Write::One(value) => samples.number(value(&scene, part)),
+                Over::Listeners => {
+                    (view.places.len(), view.places.get(part).map(|place| ("listener", place.label().to_owned())))
+                }
+            };
+            if part < parts {
+                let samples = &mut Samples { out, name, part: label };
+                match write {
+                    Write::One(value) => samples.value(&value(&scene, part)),
                     Write::Many(write) => write(samples, &scene, part),
                 }
-                part += 1;
             }
-            part = 0;
+            self.figure = if part + 1 < parts { (self.figure.0, part + 1) } else { (self.figure.0 + 1, 0) };
         }
         false
     }
@@ -117,21 +111,12 @@ impl Metrics {
 
 impl Pieces for Metrics {
     fn next(&mut self, view: &View<'_>, out: &mut Vec<u8>) -> bool {
-        let end = |from: usize, slots: usize| if from + ROWS < slots { Some(from + ROWS) } else { None };
-        match self.step {
-            Step::Clients(from) => {
-                self.gather_clients(view, from..from + ROWS);
-                self.step = end(from, view.bus.client_slots()).map_or(Step::Workers(0), Step::Clients);
+        let next = self.slot + ROWS;
+        while self.slot < next {
+            if !self.gather(view, self.slot) {
+                return self.write(view, out);
             }
-            Step::Workers(from) => {
-                self.gather_workers(view, from..from + ROWS);
-                self.step = end(from, view.bus.worker_slots()).map_or(Step::Requests(0), Step::Workers);
-            }
-            Step::Requests(from) => {
-                self.gather_requests(view, from..from + ROWS);
-                self.step = end(from, view.bus.request_slots()).map_or(Step::Figure(0, 0), Step::Requests);
-            }
-            Step::Figure(at, part) => return self.write(view, (at, part), out),
+            self.slot += 1;
         }
         true
     }

@@ -25,7 +25,7 @@ mod route;
 mod samples;
 mod serve;
 mod status;
-mod tables;
+pub(crate) mod tables;
 mod view;
 mod wall;
 
@@ -37,7 +37,6 @@ use std::time::Duration;
 use slab::Slab;
 
 use super::listeners::{Acceptor, Throttle};
-use super::timers::Armed;
 use crate::bus::histogram::Histogram;
 use crate::config::{Config, Listen, Token};
 use connection::Connection;
@@ -52,23 +51,22 @@ pub(super) const MOST_SOCKETS: usize = 8;
 
 /// See the top of the file. Without an admin listener there is nothing in it.
 pub(super) struct Admin {
-    is_on: bool,
+    pub is_on: bool,
     /// Every user of this machine may connect.
     is_abstract: bool,
     token: Option<Token>,
     token_file: PathBuf,
     connections: Slab<Connection>,
-    /// Those whose answer goes on, one piece after the other.
-    busy: VecDeque<usize>,
+    /// Those whose answer goes on at once, one piece after the other.
+    pub busy: VecDeque<usize>,
     places: Vec<Place>,
     closed: bool,
     /// How often it is said that connections are in use.
     throttle: Throttle,
     history: History,
-    history_timer: Armed,
     /// How long each turn of the loop has worked, and since when this one does.
-    turns: Histogram,
-    turned_at: Option<Duration>,
+    pub turns: Histogram,
+    pub turned_at: Option<Duration>,
     started_at: Wall,
 }
 
@@ -78,17 +76,13 @@ impl Admin {
         let place = |(at, listener): (usize, &crate::config::Listener)| {
             let ours = acceptors.iter().filter(|acceptor| acceptor.listener() == Some(at));
             let path = listener.web.as_ref().map(|web| web.path.clone());
-            Place {
-                asked: listener.address(),
-                bound: ours.map(|acceptor| acceptor.address().to_owned()).collect(),
-                path,
-            }
+            Place { asked: listener.address(), bound: ours.map(|acceptor| acceptor.address.clone()).collect(), path }
         };
         let admin = config.admin.as_ref();
         let is_abstract =
             |listen: &Listen| matches!(listen, Listen::Unix { path, .. } if crate::address::is_abstract(path));
         Self {
-            is_on: acceptors.iter().any(Acceptor::is_for_admin),
+            is_on: acceptors.iter().any(|acceptor| acceptor.for_admin),
             is_abstract: admin.is_some_and(|admin| is_abstract(&admin.listen)),
             token: admin.and_then(|admin| admin.token.clone()),
             token_file: admin.and_then(|admin| admin.token_file.clone()).unwrap_or_default(),
@@ -98,21 +92,10 @@ impl Admin {
             closed: false,
             throttle: Throttle::default(),
             history: History::default(),
-            history_timer: Armed::default(),
             turns: Histogram::default(),
             turned_at: None,
             started_at: Wall::now(),
         }
-    }
-
-    /// Whether there is an admin listener.
-    pub(super) fn is_on(&self) -> bool {
-        self.is_on
-    }
-
-    /// Whether an answer is to be gone on with at once.
-    pub(super) fn is_busy(&self) -> bool {
-        !self.busy.is_empty()
     }
 
     /// The file with its token was read again. What is wrong with it is told, and the last one stays good.
@@ -134,17 +117,5 @@ impl Admin {
     /// Whether nothing is left of it.
     pub(super) fn is_empty(&self) -> bool {
         self.connections.is_empty()
-    }
-
-    /// A turn of the loop begins to work, or has worked: so much time has passed since the start.
-    pub(super) fn turn_begins(&mut self, elapsed: Duration) {
-        self.turned_at = Some(elapsed);
-    }
-
-    /// See [`Admin::turn_begins`].
-    pub(super) fn turn_ends(&mut self, elapsed: Duration) {
-        if let Some(since) = self.turned_at {
-            self.turns.observe(elapsed.saturating_sub(since));
-        }
     }
 }

@@ -2,11 +2,16 @@
 
 use std::hash::{BuildHasher, RandomState};
 
+use serde_json::Value;
+
 use super::response::Response;
+use super::tables;
 
 const HTML: &str = include_str!("page.html");
 /// Stands in the page where the script may run only because the head of the answer says the same.
 const MARK: &str = "{{nonce}}";
+/// Stands there for the columns of all tables.
+const COLUMNS: &str = "{{columns}}";
 
 pub(super) fn page() -> Response {
     let nonce = format!("{:016x}{:016x}", RandomState::new().hash_one(1), RandomState::new().hash_one(2));
@@ -14,10 +19,17 @@ pub(super) fn page() -> Response {
         "default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; connect-src 'self'; \
          img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     );
-    Response::whole("text/html; charset=utf-8", HTML.replace(MARK, &nonce).into_bytes())
+    let page = HTML.replace(MARK, &nonce).replace(COLUMNS, &columns().to_string());
+    Response::whole("text/html; charset=utf-8", page.into_bytes())
         .with("Content-Security-Policy", policy)
         .with("Referrer-Policy", "no-referrer")
         .with("Cross-Origin-Resource-Policy", "same-origin")
+}
+
+/// Of each table the members of its rows and their headings, in their order.
+fn columns() -> Value {
+    let pair = |column: &tables::Column| Value::from(vec![column.member.to_owned(), column.heading()]);
+    tables::columns().map(|(name, columns)| (name, columns.iter().map(pair).collect::<Value>())).collect()
 }
 
 #[cfg(test)]
@@ -27,6 +39,8 @@ mod tests {
     #[test]
     fn the_page_is_one_file_that_writes_text_and_no_html() {
         assert_eq!(HTML.matches(MARK).count(), 2, "one script and one style sheet");
+        assert_eq!(HTML.matches(COLUMNS).count(), 1);
+        assert!(columns().to_string().contains(r#"["answer_seconds_half_below","p50"]"#));
         for forbidden in
             ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "http://", "https://"]
         {

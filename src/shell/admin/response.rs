@@ -4,7 +4,7 @@
 use super::request::Manner;
 use super::view::View;
 use super::wall::Wall;
-use crate::http1::{Head, Status};
+use crate::http1::{Framing, Head, Status};
 
 /// One line of text, or some.
 pub(super) const TEXT: &str = "text/plain; charset=utf-8";
@@ -31,17 +31,6 @@ pub(super) struct Response {
     pub fields: Vec<(&'static str, String)>,
 }
 
-/// How the end of a body is told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Framing {
-    /// By its length.
-    Length,
-    /// It comes in chunks.
-    Chunks,
-    /// By the end of the connection: HTTP/1.0 knows no chunks.
-    End,
-}
-
 impl Response {
     /// A line of text, which gets its newline here.
     pub(super) fn text(status: Status, line: &str) -> Self {
@@ -64,26 +53,24 @@ impl Response {
         self
     }
 
+    /// How the end of the body is told: HTTP/1.0 knows no chunks.
     pub(super) fn framing(&self, manner: Manner) -> Framing {
-        match self.body {
-            Body::Whole(_) => Framing::Length,
-            Body::Pieces(_) if manner.is_old => Framing::End,
-            Body::Pieces(_) => Framing::Chunks,
+        match &self.body {
+            Body::Whole(body) => Framing::Length(body.len() as u64),
+            Body::Pieces(_) if manner.is_old => Framing::UntilEnd,
+            Body::Pieces(_) => Framing::Chunked,
         }
     }
 
     /// The head. `stays` says whether another request may follow on the connection.
     pub(super) fn head(&self, framing: Framing, stays: bool) -> String {
-        let length = match &self.body {
-            Body::Whole(body) => Some(body.len()),
-            Body::Pieces(_) => None,
-        };
+        let length = if let Framing::Length(length) = framing { Some(length) } else { None };
         // What is shown is of this moment, and for nobody but who asked.
         let head = Head::answer(self.status)
             .field("Date", Wall::now().of_http())
             .field("Content-Type", self.kind)
             .field_if("Content-Length", length)
-            .field_if("Transfer-Encoding", (framing == Framing::Chunks).then_some("chunked"))
+            .field_if("Transfer-Encoding", (framing == Framing::Chunked).then_some("chunked"))
             .field("Cache-Control", "no-store")
             .field("X-Content-Type-Options", "nosniff");
         let head = self.fields.iter().fold(head, |head, (name, value)| head.field(name, value));
@@ -102,6 +89,6 @@ mod tests {
         assert!(head.starts_with("HTTP/1.1 405 Method Not Allowed\r\nDate: "), "{head}");
         assert!(head.contains("\r\nContent-Length: 3\r\n") && head.contains("\r\nAllow: GET, HEAD\r\n"), "{head}");
         assert!(head.ends_with("\r\nConnection: keep-alive\r\n\r\n"), "{head}");
-        assert!(response.head(Framing::Length, false).ends_with("\r\nConnection: close\r\n\r\n"));
+        assert!(response.head(Framing::Length(3), false).ends_with("\r\nConnection: close\r\n\r\n"));
     }
 }

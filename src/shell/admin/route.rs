@@ -7,46 +7,33 @@ use super::response::{JSON, Response};
 use super::tables::{self, Object, Table};
 use super::view::View;
 use super::{health, page, status};
-use crate::bus::port::{ClientKey, WorkerKey};
+use crate::bus::port::Input;
 use crate::bus::readiness::Readiness;
-use crate::config::{LogLevel, Token};
+use crate::config::{LEVELS, Token};
 use crate::http1::{Method, Status};
-
-/// What becomes of a request.
-pub(super) enum Route {
-    Answer(Response),
-    /// Do this, and then answer so.
-    Act(Action, Response),
-}
-
-/// What an operator may have done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Action {
-    Drain,
-    CloseClient(ClientKey),
-    RestartWorker(WorkerKey),
-    SetLogLevel(LogLevel),
-}
+use crate::shell::log;
 
 const READ: &str = "GET, HEAD, OPTIONS";
 const ACT: &str = "POST, OPTIONS";
 
-/// Where a request leads.
-pub(super) fn route(view: &View<'_>, request: &Request, origin: Origin, token: Option<&Token>) -> Route {
+/// Where a request leads: what it is answered, and what the core is told before that.
+pub(super) fn route(
+    view: &View<'_>,
+    request: &Request,
+    origin: Origin,
+    token: Option<&Token>,
+) -> (Response, Option<Input>) {
     let (get, post) = (get(&request.path), post(&request.path));
     let allowed = if post.is_some() { ACT } else { READ };
-    if get.is_none() && post.is_none() && request.path != "*" {
-        let text = "there is nothing here; try /, /status.json, /metrics or /readyz";
-        return Route::Answer(Response::text(Status::NotFound, text));
-    }
-    Route::Answer(match (request.method, get, post) {
-        (Method::Get | Method::Head, Some(get), _) => get(view, request),
-        (Method::Post, _, Some(post)) => {
-            return match may_act(origin, request, token).and_then(|()| post(view, request)) {
-                Ok((action, text)) => Route::Act(action, Response::text(Status::Accepted, &text)),
-                Err(refused) => Route::Answer(refused),
-            };
+    let response = match (request.method, get, post) {
+        (_, None, None) if request.path != "*" => {
+            Response::text(Status::NotFound, "there is nothing here; try /, /status.json, /metrics or /readyz")
         }
+        (Method::Get | Method::Head, Some(get), _) => get(view, request),
+        (Method::Post, _, Some(post)) => match may_act(origin, request, token).and_then(|()| post(view, request)) {
+            Ok((input, text)) => return (Response::text(Status::Accepted, &text), input),
+            Err(refused) => refused,
+        },
         // The default check of HAProxy: a balancer that is told no more than to check asks whether to send clients.
         (Method::Options, ..) if ["/", "*"].contains(&request.path.as_str()) => {
             health::ready(view, request).with("Allow", READ)
@@ -54,7 +41,8 @@ pub(super) fn route(view: &View<'_>, request: &Request, origin: Origin, token: O
         (Method::Options, ..) => Response::text(Status::Ok, allowed).with("Allow", allowed),
         (Method::Unknown, ..) => Response::text(Status::NotImplemented, "this method is not known here"),
         _ => Response::text(Status::MethodNotAllowed, &format!("use one of {allowed}")).with("Allow", allowed),
-    })
+    };
+    (response, None)
 }
 
 type Get = fn(&View<'_>, &Request) -> Response;
@@ -62,7 +50,7 @@ type Get = fn(&View<'_>, &Request) -> Response;
 fn get(path: &str) -> Option<Get> {
     Some(match path {
         "/" => |_, _| page::page(),
-        "/healthz" => |_, _| health::alive(),
+        "/healthz" => |_, _| Response::text(Status::Ok, "alive"),
         "/readyz" => health::ready,
         "/metrics" => |view, _| Response::pieces(metrics::KIND, Metrics::new(view)),
         "/status.json" => |_, _| Response::pieces(JSON, status::status()),
@@ -76,11 +64,13 @@ fn get(path: &str) -> Option<Get> {
     })
 }
 
-fn table(path: &str) -> Option<&'static [&'static Table]> {
+fn table(path: &str) -> Option<&'static Table> {
     tables::named(path.strip_prefix('/')?.strip_suffix(".json")?)
 }
 
-type Post = fn(&View<'_>, &Request) -> Result<(Action, String), Response>;
+/// What the core is told, if it is an affair of the core, and what who asks is.
+type Done = (Option<Input>, String);
+type Post = fn(&View<'_>, &Request) -> Result<Done, Response>;
 
 fn post(path: &str) -> Option<Post> {
     Some(match path {
@@ -92,11 +82,14 @@ fn post(path: &str) -> Option<Post> {
     })
 }
 
-fn drain(view: &View<'_>, _: &Request) -> Result<(Action, String), Response> {
+fn drain(view: &View<'_>, _: &Request) -> Result<Done, Response> {
     // A second wish to stop would end everything at once.
     match view.bus.readiness() {
         Readiness::Draining => Err(Response::text(Status::Ok, "the daemon drains already")),
-        _ => Ok((Action::Drain, "the daemon drains".to_owned())),
+        _ => {
+            tracing::info!("the operator has the daemon drain");
+            Ok((Some(Input::Drain), "the daemon drains".to_owned()))
+        }
     }
 }
 
@@ -105,38 +98,35 @@ fn required<'r>(request: &'r Request, name: &str) -> Result<&'r str, Response> {
     request.parameter(name).filter(|value| !value.is_empty()).ok_or_else(missing)
 }
 
-fn kill_client(view: &View<'_>, request: &Request) -> Result<(Action, String), Response> {
+fn kill_client(view: &View<'_>, request: &Request) -> Result<Done, Response> {
     let number = required(request, "client")?;
     let client = number.parse().ok().and_then(|number| view.bus.client_numbered(number));
     match client {
-        Some(client) => Ok((Action::CloseClient(client), format!("client {number} is closed"))),
+        Some(client) => Ok((Some(Input::CloseClient(client)), format!("client {number} is closed"))),
         None => Err(Response::text(Status::NotFound, &format!("there is no client {number:?}; see show clients"))),
     }
 }
 
-fn restart_worker(view: &View<'_>, request: &Request) -> Result<(Action, String), Response> {
+fn restart_worker(view: &View<'_>, request: &Request) -> Result<Done, Response> {
     let name = required(request, "worker")?;
     let found = name.rsplit_once('/').and_then(|(id, number)| {
-        let pool = view.pools.iter().position(|pool| pool.core.id == id)?;
+        let pool = view.workers.pools.iter().position(|pool| pool.core.id == id)?;
         view.bus.worker_at(pool, number.parse().ok()?)
     });
     match found {
-        Some(worker) => Ok((Action::RestartWorker(worker), format!("worker {name} is replaced"))),
+        Some(worker) => Ok((Some(Input::RestartWorker(worker)), format!("worker {name} is replaced"))),
         None => Err(Response::text(Status::NotFound, &format!("there is no worker {name:?}; see show workers"))),
     }
 }
 
-fn set_log_level(_: &View<'_>, request: &Request) -> Result<(Action, String), Response> {
+fn set_log_level(_: &View<'_>, request: &Request) -> Result<Done, Response> {
     let name = required(request, "level")?;
-    let level = match name {
-        "debug" => LogLevel::Debug,
-        "info" => LogLevel::Info,
-        "warn" => LogLevel::Warn,
-        "error" => LogLevel::Error,
-        _ => {
-            let text = format!("{name:?} is no level; write debug, info, warn or error");
-            return Err(Response::text(Status::BadRequest, &text));
-        }
-    };
-    Ok((Action::SetLogLevel(level), format!("the log has level {name} now")))
+    let unknown = || format!("{name:?} is no level; write debug, info, warn or error");
+    let (_, level) = LEVELS
+        .iter()
+        .find(|(known, _)| *known == name)
+        .ok_or_else(|| Response::text(Status::BadRequest, &unknown()))?;
+    log::set_level(*level);
+    tracing::info!("the operator sets the level of the log to {name}");
+    Ok((None, format!("the log has level {name} now")))
 }

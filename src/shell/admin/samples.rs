@@ -12,25 +12,9 @@ use crate::shell::workers::usage::Usage;
 /// The states of a worker, by their numbers.
 pub(super) const STATES: [&str; 5] = ["starting", "running", "stopping", "killed", "stopped"];
 
-/// What a figure comes to.
-#[derive(Clone, Copy)]
-pub(super) enum Number {
-    Count(u64),
-    Fraction(f64),
-    Flag(bool),
-    /// It may not be known.
-    Known(Option<u64>),
-}
-
-impl From<Number> for Value {
-    fn from(number: Number) -> Self {
-        match number {
-            Number::Count(count) => count.into(),
-            Number::Fraction(number) => number.into(),
-            Number::Flag(flag) => flag.into(),
-            Number::Known(count) => count.into(),
-        }
-    }
+/// Seconds to the millisecond.
+pub(super) fn seconds(duration: Duration) -> f64 {
+    duration.as_millis() as f64 / 1e3
 }
 
 /// What the tables add up to.
@@ -65,10 +49,6 @@ pub(super) struct Samples<'a> {
 }
 
 impl Samples<'_> {
-    fn one(&mut self, value: f64) {
-        self.labelled(&[], value);
-    }
-
     pub(super) fn labelled(&mut self, labels: &[(&str, &str)], value: f64) {
         self.sample("", labels, value);
     }
@@ -94,13 +74,10 @@ impl Samples<'_> {
         self.out.extend_from_slice(line.as_bytes());
     }
 
-    /// No sample where it is not known.
-    pub(super) fn number(&mut self, number: Number) {
-        match number {
-            Number::Count(count) => self.one(count as f64),
-            Number::Fraction(number) => self.one(number),
-            Number::Flag(flag) => self.one(if flag { 1.0 } else { 0.0 }),
-            Number::Known(count) => count.into_iter().for_each(|count| self.one(count as f64)),
+    /// A number or a flag; no sample where it is not known.
+    pub(super) fn value(&mut self, value: &Value) {
+        if let Some(number) = value.as_f64().or_else(|| value.as_bool().map(|flag| f64::from(u8::from(flag)))) {
+            self.labelled(&[], number);
         }
     }
 
@@ -131,8 +108,8 @@ mod tests {
         let part = Some(("pool", "a\"b\\c\nd".to_owned()));
         let mut samples = Samples { out: &mut out, name: "n", part };
         samples.labelled(&[("state", "x")], 0.00001);
-        samples.one(12_345_678_901_234.0);
-        Samples { out: &mut out, name: "m", part: None }.one(1.5);
+        samples.labelled(&[], 12_345_678_901_234.0);
+        Samples { out: &mut out, name: "m", part: None }.value(&1.5.into());
         let text = String::from_utf8(out).expect("it is text");
         assert_eq!(
             text,

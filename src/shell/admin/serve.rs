@@ -5,20 +5,18 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::net::{Shutdown, shutdown};
-use tracing::level_filters::LevelFilter;
 
 use super::access::{self, Origin};
 use super::connection::{Connection, LINGER, Phase, SEND_TIME};
 use super::request::{Manner, Request};
 use super::response::Response;
-use super::route::{Action, Route, route};
+use super::route::route;
 use super::view::View;
 use super::{Admin, MOST_CONNECTIONS};
-use crate::bus::port::{Input, Moment, Place};
+use crate::bus::port::{Moment, Place};
 use crate::http1::{Error, Status};
 use crate::io::{Io, Submission};
 use crate::shell::connection::Flight;
-use crate::shell::log;
 use crate::shell::operation::Operation;
 use crate::shell::timers::{Timer, Timers};
 use crate::shell::turn::Shell;
@@ -89,8 +87,7 @@ impl<I: Io> Shell<I> {
     }
 
     fn set_admin_deadline(&mut self, slot: usize, at: Moment) {
-        let timer = &mut self.admin.connections[slot].timer;
-        self.reactor.timers.set(Timer::Admin(slot), timer, Some(at));
+        self.reactor.timers.set(Timer::Admin(slot), Some(at));
     }
 
     fn answer_admin(&mut self, now: Moment, slot: usize, request: &Request) -> Response {
@@ -98,46 +95,26 @@ impl<I: Io> Shell<I> {
         if let Err(refused) = access::may_ask(origin, request) {
             return refused;
         }
-        match route(&self.view(now), request, origin, self.admin.token.as_ref()) {
-            Route::Answer(response) => response,
-            Route::Act(action, response) => {
-                self.act_for_operator(now, action);
-                response
-            }
+        let (response, input) = route(&self.view(now), request, origin, self.admin.token.as_ref());
+        if let Some(input) = input {
+            self.reactor.tell(now, input);
         }
-    }
-
-    fn act_for_operator(&mut self, now: Moment, action: Action) {
-        match action {
-            Action::Drain => {
-                tracing::info!("the operator has the daemon drain");
-                self.reactor.tell(now, Input::Drain);
-            }
-            Action::CloseClient(client) => self.reactor.tell(now, Input::CloseClient(client)),
-            Action::RestartWorker(worker) => self.reactor.tell(now, Input::RestartWorker(worker)),
-            Action::SetLogLevel(level) => {
-                tracing::info!("the operator sets the level of the log to {}", LevelFilter::from(level));
-                log::set_level(level);
-            }
-        }
+        response
     }
 
     fn view(&self, now: Moment) -> View<'_> {
         View {
             bus: &self.bus,
             now,
-            pools: &self.reactor.workers.pools,
-            processes: &*self.reactor.workers.processes,
+            workers: &self.reactor.workers,
             places: &self.admin.places,
             recent: &self.reactor.log.recent,
             history: &self.admin.history,
             turns: &self.admin.turns,
+            started_at: self.admin.started_at,
             memory: self.reactor.io.lent(),
             max_memory: self.reactor.memory.most,
-            started_at: self.admin.started_at,
             io: I::NAME,
-            log_level: log::level_name(),
-            log_lines_lost: log::lost(),
             admin_connections: self.admin.connections.len(),
         }
     }
@@ -214,7 +191,7 @@ impl<I: Io> Shell<I> {
     fn end_admin_answer(&mut self, now: Moment, slot: usize) {
         let connection = &mut self.admin.connections[slot];
         connection.since = now;
-        if connection.outgoing.is_last() {
+        if connection.outgoing.is_last {
             connection.phase = Phase::Lingering;
             // Closed with bytes unread, the socket would be reset, and the answer might not arrive.
             let _ = shutdown(&connection.socket, Shutdown::Write);
@@ -244,7 +221,6 @@ impl<I: Io> Shell<I> {
     /// A connection takes too long.
     pub(in crate::shell) fn admin_due(&mut self, now: Moment, slot: usize) {
         let connection = &mut self.admin.connections[slot];
-        connection.timer.reset();
         if connection.phase == Phase::Reading && connection.incoming.has_begun() {
             let why = "the request took too long to come";
             self.refuse_admin_request(now, slot, Error { status: Status::RequestTimeout, why });
@@ -256,7 +232,6 @@ impl<I: Io> Shell<I> {
     /// Takes a sample for the chart.
     pub(in crate::shell) fn sample_history(&mut self, now: Moment) {
         self.admin.history.take(now, &self.bus.stats(), self.admin.turns.sum());
-        self.admin.history_timer.reset();
         self.admin.start(&mut self.reactor.timers, self.admin.history.due());
     }
 
@@ -264,7 +239,7 @@ impl<I: Io> Shell<I> {
     pub(in crate::shell) fn close_admin(&mut self) {
         self.admin.closed = true;
         for index in 0..self.reactor.listeners.len() {
-            if self.reactor.listeners.acceptor(index).is_for_admin() {
+            if self.reactor.listeners.acceptor(index).for_admin {
                 self.reactor.close_acceptor(index);
             }
         }
@@ -295,8 +270,8 @@ impl<I: Io> Shell<I> {
     fn leave_admin(&mut self, slot: usize) {
         let connection = &mut self.admin.connections[slot];
         connection.phase = Phase::Leaving;
-        connection.outgoing.drop_pieces();
-        self.reactor.timers.set(Timer::Admin(slot), &mut connection.timer, None);
+        connection.outgoing.pieces = None;
+        self.reactor.timers.set(Timer::Admin(slot), None);
         // All operations on the socket complete after this.
         let _ = shutdown(&connection.socket, Shutdown::Both);
         self.admin.remove_if_idle(slot);
@@ -307,7 +282,7 @@ impl Admin {
     /// Has the next sample taken then, if anybody can ask for it.
     pub(in crate::shell) fn start(&mut self, timers: &mut Timers, at: Moment) {
         if self.is_on {
-            timers.set(Timer::History, &mut self.history_timer, Some(at));
+            timers.set(Timer::History, Some(at));
         }
     }
 

@@ -5,18 +5,26 @@ use serde_json::json;
 
 use super::figures::{self, Over, add_members};
 use super::history;
-use super::tables::{LAST_ERRORS, LISTENERS, Object, POOLS, Table, WAITING, WORKERS, seconds};
+use super::samples::seconds;
+use super::tables::{Object, named};
 use super::view::View;
 use crate::bus::overview::Level;
 use crate::bus::port::Moment;
 use crate::bus::readiness::Readiness;
+use crate::shell::log;
 
-/// What stands behind the figures.
-static TABLES: [&Table; 5] = [&LISTENERS, &POOLS, &WORKERS, &WAITING, &LAST_ERRORS];
+/// The tables behind the figures, and how many rows they have: of warnings and errors the last ones.
+const TABLES: [(&str, usize); 5] = [
+    ("listeners", usize::MAX),
+    ("pools", usize::MAX),
+    ("workers", usize::MAX),
+    ("waiting", usize::MAX),
+    ("errors", 10),
+];
 
 /// All of it.
 pub(super) fn status() -> Object {
-    Object::behind(figures, &TABLES)
+    Object::new(figures, TABLES.iter().filter_map(|(name, most)| Some((named(name)?, *most))).collect())
 }
 
 fn figures(view: &View<'_>) -> serde_json::Value {
@@ -38,7 +46,7 @@ fn figures(view: &View<'_>) -> serde_json::Value {
         "started": view.started_at.to_the_second(),
         "uptime_seconds": seconds(view.bus.lasted(view.now, Moment::default())),
         "errors_kept": view.recent.iter().count(),
-        "log": { "level": view.log_level },
+        "log": { "level": log::level_name() },
         "loop": { "turns": view.turns.count(), "busy_seconds": view.turns.sum().as_secs_f64() },
         "history": {
             "every_seconds": history::EVERY.as_secs(),

@@ -4,61 +4,224 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::figures::{self, Over, add_members};
+use super::figures::{self, FIGURES, Over, add_members};
 use super::response::Pieces;
-use super::samples::STATES;
+use super::samples::{STATES, seconds};
 use super::view::View;
-use crate::bus::overview::{Level, Link, Name};
+use crate::bus::overview::{Level, Name};
 use crate::bus::readiness::Readiness;
-use crate::bus::report::{self, WorkerName};
-use crate::bus::tally::Outcome;
+use crate::bus::report::WorkerName;
+use crate::bus::tally::{Outcome, Tally};
+use crate::shell::log::level_of;
 use crate::visible;
 
 /// Rows of one piece.
 const ROWS: usize = 48;
 /// Empty slots are passed over fast, but not for ever.
 const SLOTS: usize = 1024;
-/// Warnings and errors that stand beside everything else.
-const LAST: usize = 10;
 
 /// A table: what it is called, how many slots rows may be in, and the row of each.
 pub(super) struct Table {
     name: &'static str,
+    columns: &'static [Column],
+    /// Behind the first column stand the figures of these, which are declared with the metrics.
+    figures: Option<Over>,
     slots: fn(&View<'_>) -> usize,
     row: fn(&View<'_>, usize) -> Option<Value>,
     /// The slots in the order of the rows, if that is another one.
     order: Option<fn(&View<'_>) -> Vec<usize>>,
 }
 
+/// A member of each row as JSON has it, and as people do.
+#[derive(Clone, Copy)]
+pub(crate) struct Column {
+    pub(crate) member: &'static str,
+    heading: Option<&'static str>,
+}
+
+impl Column {
+    /// What stands above it. Its unit stands with each value.
+    pub(crate) fn heading(self) -> String {
+        let unit = ["_seconds", "_bytes"].into_iter().find_map(|unit| self.member.strip_suffix(unit));
+        self.heading.or(unit).unwrap_or(self.member).replace('_', " ")
+    }
+}
+
 macro_rules! tables {
-    ($($table:ident = $name:literal $slots:expr, $row:expr $(, in $order:expr)?;)*) => {
-        $(pub(super) static $table: Table =
-            Table { name: $name, slots: $slots, row: $row, order: tables!(@order $($order)?) };)*
+    ($(
+        $name:literal, $slots:expr $(, in $order:ident)? $(, with $figures:ident)?;
+        |$view:ident, $at:ident| $row:pat = $found:expr;
+        { $($member:literal $(as $heading:literal)?: $value:expr,)* }
+    )*) => {
+        static TABLES: &[Table] = &[$(Table {
+            name: $name,
+            columns: &[$(Column { member: $member, heading: tables!(@perhaps $($heading)?) }),*],
+            figures: tables!(@perhaps $(Over::$figures)?),
+            slots: $slots,
+            row: |$view, $at| {
+                let $row = $found;
+                Some(json!({ $($member: $value),* }))
+            },
+            order: tables!(@perhaps $($order)?),
+        }),*];
     };
-    (@order) => { None };
-    (@order $order:expr) => { Some($order) };
+    (@perhaps) => { None };
+    (@perhaps $($given:tt)+) => { Some($($given)+) };
 }
 
 tables! {
-    CLIENTS = "clients" |view| view.bus.client_slots(), client;
-    WORKERS = "workers" |view| view.bus.worker_slots(), worker, in by_pool;
-    POOLS = "pools" |view| view.pools.len(), pool;
-    LISTENERS = "listeners" |view| view.places.len(), listener;
-    SESSIONS = "sessions" |view| view.bus.session_slots(), session;
-    PENDING = "pending" |view| view.bus.request_slots(), request;
-    LIMITS = "limits" |view| limits(view).len(), |view, at| limits(view).into_iter().nth(at);
-    ERRORS = "errors" |view| view.recent.iter().count(), error;
-    LAST_ERRORS = "errors" |view| view.recent.iter().count().min(LAST), error;
-    WAITING = "waiting" |view| view.bus.client_slots() + view.bus.worker_slots(), waiting;
+    "clients", |view| view.bus.client_slots();
+    |view, slot| client = view.bus.client_row(view.now, slot)?;
+    {
+        "client": client.number,
+        "source": client.origin.place.to_string(),
+        "listener": place(view, client.listener),
+        "state": client.state,
+        "age_seconds": seconds(client.account.lasted),
+        "idle_seconds": seconds(client.link.idle),
+        "pending": client.link.asked,
+        "to_answer": client.link.to_answer,
+        "sessions": client.link.sessions,
+        "queued_bytes": client.link.queued,
+        "full_seconds": client.link.full.map(seconds),
+        "waits_for": client.link.waits.map(|(who, _)| name(view, who)),
+        "waits_seconds": client.link.waits.map(|(_, time)| seconds(time)),
+        "lines_in": client.account.traffic.lines_in,
+        "bytes_in": client.account.traffic.bytes_in,
+        "lines_out": client.account.traffic.lines_out,
+        "bytes_out": client.account.traffic.bytes_out,
+        "answered": client.account.answered,
+        "failed": client.account.failed,
+        "via": client.origin.via.map(|via| via.to_string()),
+        "token": client.origin.names.token.as_deref(),
+        "connection_id": client.origin.names.connection_id,
+        "cn": client.origin.names.common_name,
+        "sni": client.origin.names.server_name,
+        "unique_id": client.origin.names.unique_id,
+    }
+
+    "workers", |view| view.bus.worker_slots(), in by_pool;
+    |view, slot| worker = view.bus.worker_row(view.now, slot)?;
+    {
+        "worker": worker_name(view, worker.name),
+        "pool": view.workers.pools.get(worker.name.pool).map(|pool| &pool.core.id),
+        "state": STATES[worker.state as usize],
+        "pid": worker.pid,
+        "incarnation": worker.name.incarnation,
+        "age_seconds": seconds(worker.age),
+        "idle_seconds": seconds(worker.link.idle),
+        "owner": worker.owner,
+        "pending": worker.link.to_answer,
+        "asks": worker.link.asked,
+        "sessions": worker.link.sessions,
+        "queued_bytes": worker.link.queued,
+        "unread_bytes": worker.unread,
+        "memory_bytes": view.workers.processes.resident(worker.pid),
+        "full_seconds": worker.link.full.map(seconds),
+        "waits_for": worker.link.waits.map(|(who, _)| name(view, who)),
+        "waits_seconds": worker.link.waits.map(|(_, time)| seconds(time)),
+    }
+
+    "pools", |view| view.workers.pools.len(), with Pools;
+    |view, at| pool = view.bus.pool_row(at)?;
+    {
+        "pool": pool.settings.id,
+        "why": why(view.bus.pool_readiness(at)),
+        "requests": outcomes(pool.tally),
+        "answer_seconds_half_below" as "p50": quantile(pool.tally, 0.5),
+        "answer_seconds_99_percent_below" as "p99": quantile(pool.tally, 0.99),
+        "instances": pool.settings.instances,
+        "max_instances": pool.settings.max_instances,
+        "waiting": pool.waiting,
+        "given_up": pool.given_up,
+        "exits": pool.tally.all_exits(),
+    }
+
+    "listeners", |view| view.places.len(), with Listeners;
+    |view, at| place = view.places.get(at)?;
+    {
+        "listener": place.asked,
+        "why": why(view.bus.listener_readiness(at)),
+        "addresses": place.bound,
+    }
+
+    "sessions", |view| view.bus.session_slots();
+    |view, slot| session = view.bus.session_row(view.now, slot)?;
+    {
+        "session": String::from_utf8_lossy(session.name),
+        "client": session.client,
+        "worker": session.worker.map(|worker| name(view, worker)),
+        "rank": session.rank,
+        "pending": session.pending,
+        "idle_seconds": seconds(session.idle),
+    }
+
+    "pending", |view| view.bus.request_slots();
+    |view, slot| request = view.bus.request_row(view.now, slot)?;
+    {
+        "id": request.id,
+        "from": request.asker.map(|who| name(view, who)),
+        "to": request.answerer.map(|who| name(view, who)),
+        "age_seconds": seconds(request.age),
+        "expires_seconds": request.expires.map(seconds),
+        "cancelled": request.is_cancelled,
+    }
+
+    "limits", |view| limits(view).len();
+    |view, at| (limit, used, most) = limits(view).into_iter().nth(at)?;
+    {
+        "limit": limit,
+        "used": used,
+        "most": most,
+    }
+
+    "errors", |view| view.recent.iter().count();
+    |view, at| trouble = view.recent.iter().nth(at)?;
+    {
+        "time": trouble.at.to_the_millisecond(),
+        "level": level_of(trouble.level).as_str(),
+        "reason": trouble.reason.name(),
+        "id": trouble.id,
+        "client": trouble.client,
+        "worker": trouble.worker.map(|worker| worker_name(view, worker)),
+        "text": trouble.text,
+    }
+
+    "waiting", |view| view.bus.client_slots() + view.bus.worker_slots();
+    |view, slot| (who, (whom, time)) = waiting(view, slot)?;
+    {
+        "who": name(view, who),
+        "waits_for": name(view, whom),
+        "waits_seconds": seconds(time),
+    }
 }
 
-/// What can be asked for by its name. The last errors stand beside everything else.
-static BY_NAME: [&Table; 9] = [&CLIENTS, &WORKERS, &POOLS, &LISTENERS, &SESSIONS, &PENDING, &LIMITS, &ERRORS, &WAITING];
+impl Table {
+    /// The members of its rows, in the order in which people see them.
+    fn all_columns(&self) -> Vec<Column> {
+        let figures = FIGURES.iter().filter(|figure| Some(figure.over) == self.figures);
+        let figures = figures.filter_map(|figure| Some(Column { member: figure.member?, heading: None }));
+        let (first, others) = self.columns.split_at(1);
+        first.iter().copied().chain(figures).chain(others.iter().copied()).collect()
+    }
 
-/// The table of this name, alone.
-pub(super) fn named(name: &str) -> Option<&'static [&'static Table]> {
-    let at = BY_NAME.iter().position(|table| table.name == name)?;
-    Some(&BY_NAME[at..=at])
+    fn row(&self, view: &View<'_>, slot: usize) -> Option<Value> {
+        let mut row = (self.row)(view, slot)?;
+        if let Some(over) = self.figures {
+            add_members(view, over, slot, &mut row);
+        }
+        Some(row)
+    }
+}
+
+/// The table of this name.
+pub(super) fn named(name: &str) -> Option<&'static Table> {
+    TABLES.iter().find(|table| table.name == name)
+}
+
+/// The columns of each table.
+pub(crate) fn columns() -> impl Iterator<Item = (&'static str, Vec<Column>)> {
+    TABLES.iter().map(|table| (table.name, table.all_columns()))
 }
 
 /// Workers stand pool by pool.
@@ -69,9 +232,10 @@ fn by_pool(view: &View<'_>) -> Vec<usize> {
     workers.into_iter().map(|(_, _, slot)| slot).collect()
 }
 
-/// Writes one table after the other as the members of an object that is begun and ended by others.
-struct Rows {
-    tables: &'static [&'static Table],
+/// An object that is written in pieces: what `head` makes, and behind it tables, of each so many slots at most.
+pub(super) struct Object {
+    head: Option<fn(&View<'_>) -> Value>,
+    tables: Vec<(&'static Table, usize)>,
     /// Which of them is being written, from which slot on, and whether a row of it stands there.
     at: usize,
     slot: usize,
@@ -79,23 +243,28 @@ struct Rows {
     order: Option<Vec<usize>>,
 }
 
-impl Rows {
-    fn of(tables: &'static [&'static Table]) -> Self {
-        Self { tables, at: 0, slot: 0, has_row: false, order: None }
+impl Object {
+    pub(super) fn new(head: fn(&View<'_>) -> Value, tables: Vec<(&'static Table, usize)>) -> Self {
+        Self { head: Some(head), tables, at: 0, slot: 0, has_row: false, order: None }
+    }
+
+    /// A table alone.
+    pub(super) fn of(table: &'static Table) -> Self {
+        Self::new(|_| json!({}), vec![(table, usize::MAX)])
     }
 
     /// Adds rows. False after the last one.
-    fn write(&mut self, view: &View<'_>, out: &mut Vec<u8>) -> bool {
-        let Some(table) = self.tables.get(self.at) else { return false };
+    fn add_rows(&mut self, view: &View<'_>, out: &mut Vec<u8>) -> bool {
+        let Some((table, most)) = self.tables.get(self.at) else { return false };
         if self.slot == 0 {
             out.extend_from_slice(format!("{}\"{}\":[", if self.at > 0 { "," } else { "" }, table.name).as_bytes());
             self.order = table.order.map(|order| order(view));
         }
-        let slots = self.order.as_ref().map_or_else(|| (table.slots)(view), Vec::len);
+        let slots = self.order.as_ref().map_or_else(|| (table.slots)(view), Vec::len).min(*most);
         let (mut rows, last) = (0, self.slot + SLOTS);
         while self.slot < slots && self.slot < last && rows < ROWS {
             let slot = self.order.as_ref().map_or(self.slot, |order| order[self.slot]);
-            if let Some(row) = (table.row)(view, slot) {
+            if let Some(row) = table.row(view, slot) {
                 out.extend_from_slice(if std::mem::replace(&mut self.has_row, true) { b",\n" } else { b"\n" });
                 out.extend_from_slice(visible::json(&row.to_string()).as_bytes());
                 rows += 1;
@@ -110,40 +279,17 @@ impl Rows {
     }
 }
 
-/// Tables as the members of an object, perhaps behind others.
-pub(super) struct Object {
-    head: Option<fn(&View<'_>) -> Value>,
-    rows: Rows,
-    has_begun: bool,
-}
-
-impl Object {
-    /// Tables alone.
-    pub(super) fn of(tables: &'static [&'static Table]) -> Self {
-        Self { head: None, rows: Rows::of(tables), has_begun: false }
-    }
-
-    /// Tables behind the members of what `head` makes.
-    pub(super) fn behind(head: fn(&View<'_>) -> Value, tables: &'static [&'static Table]) -> Self {
-        Self { head: Some(head), ..Self::of(tables) }
-    }
-}
-
 impl Pieces for Object {
     fn next(&mut self, view: &View<'_>, out: &mut Vec<u8>) -> bool {
-        if !std::mem::replace(&mut self.has_begun, true) {
-            let Some(head) = self.head else {
-                out.push(b'{');
-                return self.next(view, out);
-            };
+        if let Some(head) = self.head.take() {
             let head = head(view).to_string();
             let head = visible::json(&head);
             // The object goes on.
             out.extend_from_slice(&head.as_bytes()[..head.len() - 1]);
-            out.push(b',');
+            out.extend_from_slice(if head.len() > 2 { b"," } else { b"" });
             return true;
         }
-        let goes_on = self.rows.write(view, out);
+        let goes_on = self.add_rows(view, out);
         if !goes_on {
             out.extend_from_slice(b"}\n");
         }
@@ -151,18 +297,9 @@ impl Pieces for Object {
     }
 }
 
-/// Seconds to the millisecond.
-pub(super) fn seconds(duration: Duration) -> f64 {
-    duration.as_millis() as f64 / 1e3
-}
-
-fn optional(duration: Option<Duration>) -> Value {
-    duration.map_or(Value::Null, |duration| json!(seconds(duration)))
-}
-
 /// How people call a worker.
 fn worker_name(view: &View<'_>, worker: WorkerName) -> String {
-    let id = view.pools.get(worker.pool).map_or("", |pool| pool.core.id.as_str());
+    let id = view.workers.pools.get(worker.pool).map_or("", |pool| pool.core.id.as_str());
     format!("{id}/{}", worker.place)
 }
 
@@ -171,70 +308,13 @@ fn name(view: &View<'_>, name: Name) -> String {
         Name::Client(number) => format!("client {number}"),
         Name::Worker(worker) => format!("worker {}", worker_name(view, worker)),
         Name::Pool(pool) => {
-            format!("the next worker of {}", view.pools.get(pool).map_or("", |pool| pool.core.id.as_str()))
+            format!("the next worker of {}", view.workers.pools.get(pool).map_or("", |pool| pool.core.id.as_str()))
         }
     }
 }
 
 fn place<'v>(view: &'v View<'_>, listener: usize) -> &'v str {
     view.places.get(listener).map_or("", |place| place.label())
-}
-
-fn add_link(view: &View<'_>, row: &mut Value, link: &Link) {
-    row["queued_bytes"] = link.queued.into();
-    row["full_seconds"] = optional(link.full);
-    row["waits_for"] = link.waits.map_or(Value::Null, |(who, _)| name(view, who).into());
-    row["waits_seconds"] = optional(link.waits.map(|(_, time)| time));
-}
-
-fn client(view: &View<'_>, slot: usize) -> Option<Value> {
-    let client = view.bus.client_row(view.now, slot)?;
-    let mut row = json!({
-        "client": client.number,
-        "source": client.origin.place.to_string(),
-        "via": client.origin.via.map(|via| via.to_string()),
-        "token": client.origin.names.token.as_deref(),
-        "connection_id": client.origin.names.connection_id,
-        "cn": client.origin.names.common_name,
-        "sni": client.origin.names.server_name,
-        "unique_id": client.origin.names.unique_id,
-        "listener": place(view, client.listener),
-        "state": client.state,
-        "age_seconds": seconds(client.account.lasted),
-        "idle_seconds": seconds(client.link.idle),
-        "pending": client.link.asked,
-        "to_answer": client.link.to_answer,
-        "sessions": client.link.sessions,
-        "lines_in": client.account.traffic.lines_in,
-        "bytes_in": client.account.traffic.bytes_in,
-        "lines_out": client.account.traffic.lines_out,
-        "bytes_out": client.account.traffic.bytes_out,
-        "answered": client.account.answered,
-        "failed": client.account.failed,
-    });
-    add_link(view, &mut row, &client.link);
-    Some(row)
-}
-
-fn worker(view: &View<'_>, slot: usize) -> Option<Value> {
-    let worker = view.bus.worker_row(view.now, slot)?;
-    let mut row = json!({
-        "worker": worker_name(view, worker.name),
-        "incarnation": worker.name.incarnation,
-        "pool": view.pools.get(worker.name.pool).map(|pool| &pool.core.id),
-        "pid": worker.pid,
-        "state": STATES[worker.state as usize],
-        "age_seconds": seconds(worker.age),
-        "idle_seconds": seconds(worker.link.idle),
-        "owner": worker.owner,
-        "pending": worker.link.to_answer,
-        "asks": worker.link.asked,
-        "sessions": worker.link.sessions,
-        "unread_bytes": worker.unread,
-        "memory_bytes": view.processes.resident(worker.pid),
-    });
-    add_link(view, &mut row, &worker.link);
-    Some(row)
 }
 
 /// Why it is not ready, if it is not.
@@ -246,68 +326,22 @@ fn why(readiness: Option<Readiness>) -> Value {
     }
 }
 
-fn listener(view: &View<'_>, at: usize) -> Option<Value> {
-    let place = view.places.get(at)?;
-    let mut row = json!({ "listener": place.asked, "addresses": place.bound });
-    row["why"] = why(view.bus.listener_readiness(at));
-    add_members(view, Over::Listeners, at, &mut row);
-    Some(row)
+/// Requests by what became of them.
+fn outcomes(tally: &Tally) -> Value {
+    Outcome::ALL.iter().map(|outcome| (outcome.name(), tally.requests(*outcome))).collect()
 }
 
-fn pool(view: &View<'_>, at: usize) -> Option<Value> {
-    let pool = view.bus.pool_row(at)?;
-    let tally = pool.tally;
-    let requests: serde_json::Map<String, Value> =
-        Outcome::ALL.iter().map(|outcome| (outcome.name().to_owned(), tally.requests(*outcome).into())).collect();
-    let quantile = |part: f64| {
-        let wanted = (tally.durations.count() as f64 * part).ceil() as u64;
-        let class = tally.durations.cumulative().find(|(_, count)| *count >= wanted && *count > 0);
-        class.map(|(bound, _)| bound.as_secs_f64())
-    };
-    let mut row = json!({
-        "pool": pool.settings.id,
-        "instances": pool.settings.instances,
-        "max_instances": pool.settings.max_instances,
-        "waiting": pool.waiting,
-        "given_up": pool.given_up,
-        "requests": requests,
-        "answer_seconds_half_below": quantile(0.5),
-        "answer_seconds_99_percent_below": quantile(0.99),
-        "exits": tally.all_exits(),
-        "why": why(view.bus.pool_readiness(at)),
-    });
-    add_members(view, Over::Pools, at, &mut row);
-    Some(row)
+/// What so large a part of the answers took less time than.
+fn quantile(tally: &Tally, part: f64) -> Option<f64> {
+    let wanted = (tally.durations.count() as f64 * part).ceil() as u64;
+    let class = tally.durations.cumulative().find(|(_, count)| *count >= wanted && *count > 0);
+    class.map(|(bound, _)| bound.as_secs_f64())
 }
 
-fn session(view: &View<'_>, slot: usize) -> Option<Value> {
-    let session = view.bus.session_row(view.now, slot)?;
-    Some(json!({
-        "session": String::from_utf8_lossy(session.name),
-        "client": session.client,
-        "worker": session.worker.map(|worker| name(view, worker)),
-        "rank": session.rank,
-        "pending": session.pending,
-        "idle_seconds": seconds(session.idle),
-    }))
-}
-
-fn request(view: &View<'_>, slot: usize) -> Option<Value> {
-    let request = view.bus.request_row(view.now, slot)?;
-    Some(json!({
-        "id": request.id,
-        "from": request.asker.map(|who| name(view, who)),
-        "to": request.answerer.map(|who| name(view, who)),
-        "age_seconds": seconds(request.age),
-        "expires_seconds": optional(request.expires),
-        "cancelled": request.is_cancelled,
-    }))
-}
-
-fn limits(view: &View<'_>) -> Vec<Value> {
+fn limits(view: &View<'_>) -> Vec<(&'static str, Option<usize>, u64)> {
     let levels = view.bus.levels();
-    let row = |name: &str, Level { used, most }: Level| json!({ "limit": name, "used": used, "most": most });
-    let mut rows: Vec<Value> = figures::TABLES.iter().map(|table| row(table.name, (table.level)(&levels))).collect();
+    let row = |name, Level { used, most }| (name, Some(used), most as u64);
+    let mut rows: Vec<_> = figures::TABLES.iter().map(|table| row(table.name, (table.level)(&levels))).collect();
     rows.push(row("memory in bytes (limits.max_memory)", Level { used: view.memory, most: view.max_memory }));
     let limits = view.bus.limits();
     let fixed = [
@@ -319,37 +353,18 @@ fn limits(view: &View<'_>) -> Vec<Value> {
         ("seconds of a drain (limits.drain_timeout_sec)", limits.drain_timeout.as_secs()),
         ("seconds for pending requests before it (limits.quiesce_sec)", limits.quiesce.as_secs()),
     ];
-    rows.extend(fixed.map(|(name, most)| json!({ "limit": name, "used": null, "most": most })));
+    rows.extend(fixed.map(|(name, most)| (name, None, most)));
     rows
 }
 
-fn error(view: &View<'_>, at: usize) -> Option<Value> {
-    let trouble = view.recent.iter().nth(at)?;
-    Some(json!({
-        "time": trouble.at.to_the_millisecond(),
-        "level": match trouble.level {
-            report::Level::Error => "ERROR",
-            report::Level::Warn => "WARN",
-            report::Level::Info => "INFO",
-            report::Level::Debug => "DEBUG",
-        },
-        "reason": trouble.reason.name(),
-        "client": trouble.client,
-        "worker": trouble.worker.map(|worker| worker_name(view, worker)),
-        "id": trouble.id,
-        "text": trouble.text,
-    }))
-}
-
-fn waiting(view: &View<'_>, slot: usize) -> Option<Value> {
+/// Who is in a slot, if it waits for somebody, and for whom and how long.
+fn waiting(view: &View<'_>, slot: usize) -> Option<(Name, (Name, Duration))> {
     let clients = view.bus.client_slots();
-    let (who, link) = if slot < clients {
+    if slot < clients {
         let client = view.bus.client_row(view.now, slot)?;
-        (Name::Client(client.number), client.link)
+        Some((Name::Client(client.number), client.link.waits?))
     } else {
         let worker = view.bus.worker_row(view.now, slot - clients)?;
-        (Name::Worker(worker.name), worker.link)
-    };
-    let (whom, time) = link.waits?;
-    Some(json!({ "who": name(view, who), "waits_for": name(view, whom), "waits_seconds": seconds(time) }))
+        Some((Name::Worker(worker.name), worker.link.waits?))
+    }
 }

@@ -7,27 +7,23 @@ use super::wall::Wall;
 use crate::bus::Bus;
 use crate::bus::histogram::Histogram;
 use crate::bus::port::Moment;
-use crate::config::Pool;
-use crate::shell::workers::processes::Processes;
+use crate::shell::reactor::Workers;
 
 /// See the top of the file.
 pub(super) struct View<'a> {
     pub bus: &'a Bus,
     pub now: Moment,
-    pub pools: &'a [Pool],
-    pub processes: &'a dyn Processes,
+    pub workers: &'a Workers,
     pub places: &'a [Place],
     pub recent: &'a Recent,
     pub history: &'a History,
     /// How long each turn of the loop has worked.
     pub turns: &'a Histogram,
+    pub started_at: Wall,
     /// Bytes that are lent, and max_memory.
     pub memory: usize,
     pub max_memory: usize,
-    pub started_at: Wall,
     /// What carries the bytes.
     pub io: &'static str,
-    pub log_level: &'static str,
-    pub log_lines_lost: u64,
     pub admin_connections: usize,
 }

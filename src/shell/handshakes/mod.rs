@@ -64,20 +64,19 @@ impl<I: Io> Reactor<I> {
     /// Comes to the next stage, which has to be over at the deadline.
     fn go_on(&mut self, slot: usize, stage: Stage, deadline: Moment) {
         self.handshakes.go_on(slot, stage);
-        self.timers.set(Timer::Handshake(slot), &mut self.handshakes[slot].timer, Some(deadline));
+        self.timers.set(Timer::Handshake(slot), Some(deadline));
     }
 
     /// A handshake is over.
     fn remove_handshake(&mut self, slot: usize) -> PendingHandshake {
-        let mut handshake = self.handshakes.remove(slot);
-        self.timers.set(Timer::Handshake(slot), &mut handshake.timer, None);
-        handshake
+        self.timers.set(Timer::Handshake(slot), None);
+        self.handshakes.remove(slot)
     }
 
     /// Asks for the end of an operation. What becomes of its connection is decided when it completes.
     fn end_wait(&mut self, slot: usize, over: Over) {
         self.handshakes.end(slot, over);
-        self.timers.set(Timer::Handshake(slot), &mut self.handshakes[slot].timer, None);
+        self.timers.set(Timer::Handshake(slot), None);
         self.cancel(Operation::Handshake, slot);
     }
 
@@ -102,7 +101,6 @@ impl<I: Io> Reactor<I> {
 
     /// The time of a handshake is up.
     pub(super) fn expire_handshake(&mut self, slot: usize) {
-        self.handshakes[slot].timer.reset();
         self.end_wait(slot, Over::Late);
     }
 
@@ -184,7 +182,7 @@ impl<I: Io> Shell<I> {
         let reactor = &mut self.reactor;
         let speaks_web = reactor.listeners.speaks_web(listener);
         let slot = reactor.handshakes.add(PendingHandshake::new(now, accepted, stage, speaks_web));
-        reactor.timers.set(Timer::Handshake(slot), &mut reactor.handshakes[slot].timer, Some(deadline));
+        reactor.timers.set(Timer::Handshake(slot), Some(deadline));
         reactor.wait(slot);
         reactor.limit_handshakes(self.bus.free_slots());
         if is_introduced {
@@ -232,7 +230,7 @@ impl<I: Io> Shell<I> {
             (Reading::More, None) if !has_ended => return reactor.wait(slot),
             (Reading::Header(header), _) => {
                 handshake.origin = origin(handshake.accepted.place, header.source, header.names);
-                handshake.received.skip_header(header.length);
+                handshake.received.header = header.length;
                 return self.introduced(now, slot, has_ended);
             }
             (Reading::Malformed(why), _) => Some(why.to_owned()),
@@ -282,12 +280,8 @@ impl<I: Io> Shell<I> {
             },
             request::Reading::Refused(refusal) => (Decision::Refuse(refusal), 0),
             request::Reading::Request(request) => {
-                let origin = handshake.origin.clone();
-                let (decision, length) = match reactor.listeners.policy(listener) {
-                    Some(policy) => (policy.answer(&self.bus, listener, origin, &request), request.length),
-                    None => return,
-                };
-                (decision, length)
+                let Some(policy) = reactor.listeners.policy(listener) else { return };
+                (policy.answer(&self.bus, listener, handshake.origin.clone(), &request), request.length)
             }
         };
         reactor.handshakes[slot].over = None;
@@ -295,7 +289,7 @@ impl<I: Io> Shell<I> {
             Decision::Refuse(refusal) => reactor.refuse(now, slot, &refusal),
             Decision::Answer(answer) => reactor.end_with(now, slot, answer),
             Decision::Accept { origin, answer, bearer } => {
-                let longest = reactor.connections.longest_client_line();
+                let longest = reactor.connections.longest_client_line;
                 let Some(policy) = reactor.listeners.policy(listener) else { return };
                 let bearer = bearer.map(|bearer| (listener, bearer));
                 let mut web = WebSocket::new(&policy.terms, longest, now, bearer);

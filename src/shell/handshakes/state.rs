@@ -16,7 +16,6 @@ use slab::Slab;
 use crate::bus::port::{Moment, Origin, Place, Source};
 use crate::http1::LONGEST_HEAD;
 use crate::proxy;
-use crate::shell::timers::Armed;
 use crate::websocket::request;
 
 /// How many wait at once at most beyond the slots that are free.
@@ -43,7 +42,7 @@ pub(in crate::shell) struct Received {
     longest: usize,
     filled: usize,
     /// So many of them were the PROXY header.
-    header: usize,
+    pub header: usize,
 }
 
 impl Received {
@@ -77,10 +76,6 @@ impl Received {
         &self.bytes[..self.filled.min(proxy::LONGEST)]
     }
 
-    pub(super) fn skip_header(&mut self, bytes: usize) {
-        self.header = bytes;
-    }
-
     /// What stands behind the header.
     pub(super) fn behind_header(&self) -> &[u8] {
         &self.bytes[self.header..self.filled]
@@ -109,8 +104,6 @@ pub(in crate::shell) struct PendingHandshake {
     /// Why its operation was asked to end.
     pub over: Option<Over>,
     pub received: Received,
-    /// When its stage has to be over.
-    pub timer: Armed,
 }
 
 /// What is awaited.
@@ -151,7 +144,6 @@ impl PendingHandshake {
             counted: None,
             over: None,
             received: Received::new(of_header + of_request),
-            timer: Armed::default(),
         }
     }
 
@@ -180,16 +172,6 @@ impl Handshakes {
     /// None yet, and so many at most beyond the slots that are free.
     pub(in crate::shell) fn new(beyond: usize) -> Self {
         Self { pending: Slab::new(), sources: HashMap::new(), beyond }
-    }
-
-    /// Whether none is there.
-    pub(in crate::shell) fn is_empty(&self) -> bool {
-        self.pending.is_empty()
-    }
-
-    /// All of them, at the end.
-    pub(in crate::shell) fn take_all(&mut self) -> impl Sized + use<> {
-        std::mem::take(&mut self.pending)
     }
 
     /// Those that nobody has asked to go.

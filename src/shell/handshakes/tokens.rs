@@ -3,30 +3,20 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::tokens::{Bearer, Tokens};
+use crate::tokens::Tokens;
 
 /// See the top of the file.
 pub(super) struct TokensFile {
     path: PathBuf,
     /// What the pools are called that a line may name.
     pools: Vec<String>,
-    tokens: Tokens,
+    pub tokens: Tokens,
 }
 
 impl TokensFile {
     /// One in which these tokens stand.
     pub(super) fn new(path: PathBuf, pools: Vec<String>, tokens: Tokens) -> Self {
         Self { path, pools, tokens }
-    }
-
-    /// Whose token this is.
-    pub(super) fn find(&self, token: &str) -> Option<&Bearer> {
-        self.tokens.find(token)
-    }
-
-    /// Whether somebody who came in as this one still could.
-    pub(super) fn knows(&self, bearer: &Bearer) -> bool {
-        self.tokens.has(bearer)
     }
 
     /// The file was read again. What is wrong with it is told, and what was read last stays good. True if other tokens
@@ -63,16 +53,19 @@ mod tests {
     fn what_is_read_again_is_used_if_it_is_right() {
         let first = Tokens::parse("alice:0123456789abcdef\n", &[]).expect("it is right");
         let mut tokens = TokensFile::new("tokens".into(), vec!["a".to_owned()], first);
-        let mut take = |text: &str| (tokens.take(Ok(text.into())), tokens.find("0123456789abcdeg").is_some());
+        let mut take = |text: &str| (tokens.take(Ok(text.into())), tokens.tokens.find("0123456789abcdeg").is_some());
         assert_eq!(take("alice:0123456789abcdef\n"), (false, false), "nothing has changed");
         assert_eq!(take("bob:0123456789abcdeg a\n"), (true, true));
         assert_eq!(take("bob:0123456789abcdeg b\n"), (false, true), "there is no pool b, so the last one stays");
         assert!(!tokens.take(Err(io::ErrorKind::NotFound.into())), "so it does without a file");
-        let bob = tokens.find("0123456789abcdeg").cloned().expect("he is known");
-        assert!(tokens.knows(&bob));
-        assert!(tokens.take(Ok(b"bob:0123456789abcdeg\n".into())) && !tokens.knows(&bob), "he may use other pools now");
+        let bob = tokens.tokens.find("0123456789abcdeg").cloned().expect("he is known");
+        assert!(tokens.tokens.has(&bob));
         assert!(
-            tokens.take(Ok(Vec::new())) && tokens.find("0123456789abcdeg").is_none(),
+            tokens.take(Ok(b"bob:0123456789abcdeg\n".into())) && !tokens.tokens.has(&bob),
+            "he may use other pools now"
+        );
+        assert!(
+            tokens.take(Ok(Vec::new())) && tokens.tokens.find("0123456789abcdeg").is_none(),
             "an empty one lets nobody in"
         );
     }

@@ -69,7 +69,7 @@ impl UpgradePolicy {
 
     /// Whether somebody who came in as this one still could.
     pub(in crate::shell) fn knows(&self, bearer: &Bearer) -> bool {
-        self.tokens.as_ref().is_some_and(|tokens| tokens.knows(bearer))
+        self.tokens.as_ref().is_some_and(|tokens| tokens.tokens.has(bearer))
     }
 
     /// Answers a request. `origin` is where it comes from, before anything that it says is believed.
@@ -131,7 +131,7 @@ impl UpgradePolicy {
             let token = request.token.ok_or_else(|| {
                 refused("a token is needed: Authorization: Bearer TOKEN, or the subprotocols acp and bearer.TOKEN")
             })?;
-            let found = tokens.find(token.0).ok_or_else(|| refused("this token lets nobody in"))?;
+            let found = tokens.tokens.find(token.0).ok_or_else(|| refused("this token lets nobody in"))?;
             (origin.names.token, origin.pools) = (Some(found.name.clone()), found.pools.clone());
             bearer = Some(found.clone());
         }
@@ -204,7 +204,7 @@ fn host_of(field: &str) -> &str {
 }
 
 /// Whether a field `Host` names this machine.
-fn names_this_machine(field: &str) -> bool {
+pub(in crate::shell) fn names_this_machine(field: &str) -> bool {
     is_loopback(&host_of(field).to_ascii_lowercase())
 }
 

@@ -7,7 +7,7 @@ pub(super) mod starter;
 pub(super) mod usage;
 
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::AsRawFd;
 
 use super::connection::{Closing, Connection, Flight};
 use super::log;
@@ -127,21 +127,4 @@ impl<I: Io> Reactor<I> {
             }
         }
     }
-
-    pub(super) fn arm_children(&mut self) {
-        let read = read_bytes(self.signals.children.as_raw_fd(), self.signals.children_seen);
-        // SAFETY: the bytes live as long as the process, and the pipe as long as the reactor.
-        unsafe { self.io.submit(read, Operation::Children.token(0)) };
-    }
-
-    pub(super) fn arm_stop(&mut self) {
-        let read = read_bytes(self.signals.stop.as_raw_fd(), self.signals.stops_seen);
-        // SAFETY: the bytes live as long as the process, and the pipe as long as the reactor.
-        unsafe { self.io.submit(read, Operation::Stop.token(0)) };
-    }
-}
-
-fn read_bytes(from: RawFd, into: &mut [u8]) -> Submission {
-    let bytes = into.len() as u32;
-    Submission::Read { from, into: into.as_mut_ptr(), bytes, registered: None, now_or_never: false }
 }

@@ -5,6 +5,7 @@
 //! where its caller says: `cut` gives the places for so many bytes.
 
 pub mod configuration;
+pub mod http1;
 pub mod proxy;
 #[cfg(test)]
 mod tests;

@@ -6,6 +6,7 @@ use proptest::sample::select;
 use stdio_bus_sim::bytes::{cuts, in_pieces, parts, text, words};
 
 const CONFIGURATION: &str = include_str!("../../../fuzz/words/configuration");
+const HTTP1: &str = include_str!("../../../fuzz/words/http1");
 const PROXY: &str = include_str!("../../../fuzz/words/proxy");
 const WEBSOCKET: &str = include_str!("../../../fuzz/words/websocket");
 
@@ -26,6 +27,12 @@ proptest! {
         bytes in prop_oneof![text(CONFIGURATION, 12), configuration()],
     ) {
         super::configuration::check(&bytes);
+    }
+
+    #[test]
+    fn any_pieces_of_http_give_the_same_and_have_one_meaning(bytes in in_pieces(text(HTTP1, 12))) {
+        let (first, pieces, stream) = parts(&bytes).expect("it is in pieces");
+        super::http1::check(first, stream, &|length| cuts(pieces, length));
     }
 
     #[test]

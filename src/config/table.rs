@@ -173,7 +173,7 @@ const POOL: &[Setting] = &[
         Number(Seconds, 1, 7 * DAY),
         Words("no timeout"),
         "bus",
-        "How long a request may wait for its answer; after three in a row without one the worker is started anew.",
+        "How long a request may wait for its answer; a worker that says nothing while three run out is started anew.",
     ),
     row(
         "deny_methods",

@@ -1,4 +1,4 @@
-//! How workers answer. Those that run and do not answer are reported once, and replaced after [`MAX_TIMEOUTS`] request
+//! How workers answer. Those that run and say nothing are reported once, and replaced after [`MAX_TIMEOUTS`] request
 //! timeouts in a row; those that follow failed ones are on probation.
 
 use alloc::format;
@@ -8,7 +8,7 @@ use crate::Bus;
 use crate::peer::{Moment, Peer, WorkerKey};
 use crate::report::Reason;
 
-/// So many requests in a row run out of time, and their worker is started anew.
+/// So many requests in a row run out of time while their worker says nothing, and it is started anew.
 const MAX_TIMEOUTS: u32 = 3;
 
 /// A worker that has said nothing for so long, while requests wait for it, is told about.
@@ -30,7 +30,7 @@ pub(crate) struct Answering {
     /// Those before it in its slot have failed one after the other: new clients are sent to it when it has answered, or
     /// has run for a while.
     pub is_on_probation: bool,
-    /// Requests that ran out of time since it answered last.
+    /// Requests that ran out of time since it spoke last.
     timeouts: u32,
     /// When the first one of those was sent that it has to answer now.
     waits_since: Moment,
@@ -129,13 +129,23 @@ impl Bus {
         None
     }
 
-    /// A request to a worker has run out of time: after too many in a row it is started anew.
+    /// A request to a worker has run out of time: after too many in a row it is started anew. One that speaks meanwhile, or
+    /// is not read, may be slow with these and serve others.
     pub(crate) fn count_timeout(&mut self, key: WorkerKey) {
+        let now = self.now;
         let Some(worker) = self.workers.get_mut(key).filter(|worker| worker.takes_messages()) else { return };
+        let Some((timeout, at)) = worker.request_timeout.zip(worker.end.spoke_at.or(Some(worker.process.started)))
+        else {
+            return;
+        };
+        if now.since(at) < timeout || worker.end.gate.waits() {
+            worker.answering.timeouts = 0;
+            return;
+        }
         worker.answering.timeouts += 1;
         let timeouts = worker.answering.timeouts;
         if timeouts >= MAX_TIMEOUTS {
-            let text = format!("{timeouts} requests in a row ran out of time; it is told to stop");
+            let text = format!("{timeouts} requests in a row ran out of time, and it said nothing; it is told to stop");
             self.stop_broken_worker(key, Reason::WorkerHangs, &text);
         }
     }

@@ -30,6 +30,20 @@ fn a_worker_whose_requests_run_out_of_time_in_a_row_is_started_anew() {
 }
 
 #[test]
+fn a_worker_that_speaks_while_requests_of_a_client_run_out_of_time_serves_the_others_on() {
+    let mut bench = patient();
+    let (client, worker) = (bench.client(), bench.worker(0));
+    for id in 0..9 {
+        bench.write(client, &format!(r#"{{"id":{id},"method":"x"}}"#));
+        bench.pass(seconds(2));
+        bench.write(worker, r#"{"method":"session/update","params":{"sessionId":"s"}}"#);
+    }
+    bench.pass(seconds(2));
+    assert_eq!((bench.signals_to(worker), bench.count(Reason::WorkerHangs)), (vec![], 0));
+    assert_eq!(bench.count(Reason::Timeout), 8);
+}
+
+#[test]
 fn an_answer_begins_the_count_of_timeouts_anew() {
     let mut bench = patient();
     let (client, worker) = (bench.client(), bench.worker(0));

@@ -20,12 +20,12 @@ use super::{Bus, end_of};
 impl Bus {
     /// Records a request. Returns the token to replace its id with, if the answerer may not see the asker's
     /// (decision 4).
-    pub(super) fn ask(&mut self, new: &NewRequest, asked: Spelled, token: &[u8]) -> Result<Option<Text>, Refusal> {
-        let Spelled { id, is_plain, is_escaped } = asked;
-        let is_taken = self.pending.find(new.answerer, &id).is_some();
+    pub(super) fn ask(&mut self, new: &NewRequest, asked: &Spelled, token: &[u8]) -> Result<Option<Text>, Refusal> {
+        let &Spelled { ref id, is_plain, is_escaped } = asked;
         self.make_room(new)?;
+        let found = self.pending.find_or_place(new.answerer, id);
         let (mut edit, mut wire) = (None, Wire::AsItIs);
-        if is_taken || !is_plain || self.wants_fresh_id(new.answerer, &id) {
+        if found.is_ok() || !is_plain || self.wants_fresh_id(new.answerer, id) {
             let made = Id::made(self.pending.ids_made, id.is_string());
             self.pending.ids_made += 1;
             edit = Some(Text::from(made.token().as_slice()));
@@ -34,9 +34,9 @@ impl Bus {
             wire = Wire::Spelled(token);
         }
         let came_at = self.gaps.came_at(self.now);
-        let (Err(place) | Ok((_, place))) = self.pending.find_or_place(new.answerer, &id);
+        let (Err(place) | Ok((_, place))) = found;
         let Some(from) = end_of(&mut self.clients, &mut self.workers, new.asker) else { return Err(too_many()) };
-        let inserted = self.pending.insert(came_at, place, new, &id, wire, &mut from.outstanding);
+        let inserted = self.pending.insert(came_at, place, new, id, wire, &mut from.outstanding);
         inserted.ok_or_else(too_many)?;
         from.traffic.asked += 1;
         if let Some(to) = self.endpoint(new.answerer) {

@@ -65,6 +65,12 @@ impl<M> PartialEq for Key<M> {
 
 impl<M> Eq for Key<M> {}
 
+impl<M> core::hash::Hash for Key<M> {
+    fn hash<H: core::hash::Hasher>(&self, state: &mut H) {
+        self.bits.hash(state);
+    }
+}
+
 impl<M> PartialOrd for Key<M> {
     fn partial_cmp(&self, other: &Self) -> Option<core::cmp::Ordering> {
         Some(self.cmp(other))

@@ -1,13 +1,15 @@
 //! The one queue of deadlines. Each owner is in it once, with the earliest moment at which it has to be looked at. A tick
 //! touches what is due.
 
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
+
+use hashbrown::HashMap;
 
 use super::peer::{ClientKey, Moment, Peer, WorkerKey};
 
 /// What has to be looked at. What is due at one tick is looked at in this order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Timer {
     /// Summaries of reports.
     Reports,
@@ -43,7 +45,7 @@ impl From<Peer> for Timer {
 pub(super) struct Timers {
     queue: BTreeSet<(Moment, Timer)>,
     /// When each of them runs out, so that an entry of the queue is found.
-    armed: BTreeMap<Timer, Moment>,
+    armed: HashMap<Timer, Moment>,
 }
 
 impl Timers {

@@ -70,7 +70,7 @@ impl Bus {
         if self.shutdown.refuses_requests() && (self.shutdown.stops_workers() || line.id.is_some()) {
             return Err(Refusal(Reason::ShuttingDown, "the daemon is shutting down".into()));
         }
-        let mut message = Message::decode(client, window, line)?;
+        let message = Message::decode(client, window, line)?;
         let route = match self.route_of(&message) {
             Ok(route) => route,
             Err(Refusal(Reason::NoWorker, _)) if self.await_worker(client, window, line) => return Ok(Flow::Blocked),
@@ -89,12 +89,12 @@ impl Bus {
         if self.block_on_worker(client, route.worker, line.span.len() + 1) {
             return Ok(Flow::Blocked);
         }
-        self.deliver(&mut message, route).map(|()| Flow::Next)
+        self.deliver(&message, route).map(|()| Flow::Next)
     }
 
     /// Sends a message on its way: only one that is delivered makes a session, or takes one over. One that waits or is
     /// refused leaves nothing behind.
-    fn deliver(&mut self, message: &mut Message<'_>, route: Route<'_>) -> Result<(), Refusal> {
+    fn deliver(&mut self, message: &Message<'_>, route: Route<'_>) -> Result<(), Refusal> {
         let mut edits = self.name_requests(message, &route)?;
         let entered = self.use_sessions(message.client, &route)?;
         edits[0] = self.record(message, route.worker, entered)?.map(|with| Edit { at: message.line.id, with });
@@ -112,12 +112,12 @@ impl Bus {
     /// Records a request, if the message is one. Gives the token to replace its id with, if it may not pass.
     fn record(
         &mut self,
-        message: &mut Message<'_>,
+        message: &Message<'_>,
         worker: WorkerKey,
         entered: [Entered; 2],
     ) -> Result<Option<Text>, Refusal> {
-        let &mut Message { client, window, line, ref mut id, verb } = message;
-        let recorded = match id.take() {
+        let &Message { client, window, line, ref id, verb } = message;
+        let recorded = match id {
             Some(id) => {
                 let timeout = self.workers.get(worker).and_then(|worker| worker.request_timeout);
                 let request = NewRequest {

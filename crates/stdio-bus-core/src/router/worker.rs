@@ -195,7 +195,7 @@ impl Bus {
 
     /// A request or a notification of a worker (spec 6.3.2, decision 5).
     fn worker_message(&mut self, worker: WorkerKey, window: Window<'_>, line: &Line) -> Result<Flow, Refusal> {
-        let mut said = Said { worker, window, line, id: request_id(window, line)? };
+        let said = Said { worker, window, line, id: request_id(window, line)? };
         if said.id.as_ref().is_some_and(|it| self.echoed(worker, &it.id, window, line).is_some()) {
             return Ok(self.worker_response(worker, window, line, Answer::Echo));
         }
@@ -213,19 +213,18 @@ impl Bus {
             Room::Wait => return Ok(Flow::Blocked),
             Room::Closed => return self.worker_message(worker, window, line),
         }
-        self.pass(&mut said, named, to, session).map(|()| Flow::Next)
+        self.pass(&said, named, to, session).map(|()| Flow::Next)
     }
 
     /// Sends a worker's message to the client that it is for.
     fn pass(
         &mut self,
-        said: &mut Said<'_>,
+        said: &Said<'_>,
         named: NamedRequest,
         to: ClientKey,
         session: Option<SessionKey>,
     ) -> Result<(), Refusal> {
-        let Said { worker, window, line, .. } = *said;
-        let id = said.id.take();
+        let &Said { worker, window, line, ref id } = said;
         if let Some(session) = session.filter(|_| self.settings.limits.session_idle.is_some()) {
             self.sessions.hear(session, self.now);
         }

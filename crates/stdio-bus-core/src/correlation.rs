@@ -293,12 +293,14 @@ impl Bus {
     /// Panics if requests and what their ends know of them disagree.
     pub(super) fn check_correlation(&self) {
         let mut asked = self.pending.iter().filter(|(_, request)| request.asker().is_some()).count();
+        let mut listed = 0;
         let clients = self.clients.keys().into_iter().map(Peer::from);
         for peer in clients.chain(self.workers.keys().into_iter().map(Peer::from)) {
             let (end, list) = (self.peer_end(peer).expect("it is in its table"), self.asked_by(peer));
             assert_eq!(list.len(), end.outstanding.len());
             assert!(list.iter().all(|key| self.pending.get(*key).is_some_and(|it| it.asker() == Some(peer))));
             asked -= list.len();
+            listed += if end.outstanding.lists_ids { list.len() } else { 0 };
             let to_answer: Vec<_> = self.pending.iter().filter(|(_, request)| request.answerer() == peer).collect();
             let awaited = to_answer.iter().filter(|(_, request)| request.asker().is_some()).count();
             let counted = (end.unanswered.count as usize, end.unanswered.awaited as usize);
@@ -310,6 +312,7 @@ impl Bus {
             }
         }
         assert_eq!(asked, 0, "a request that somebody waits for is in the list of its asker");
+        assert_eq!(self.pending.listed_by_id(), listed, "and in that by ids, if its asker has one");
     }
 }
 

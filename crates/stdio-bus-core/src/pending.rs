@@ -421,6 +421,11 @@ impl Pending {
         Some((self.asker_fingerprint(request.asker?, &self.asker_id(key, request)), key.to_bits().get()))
     }
 
+    /// How many requests stand in the list by ids.
+    pub(super) fn listed_by_id(&self) -> usize {
+        self.by_asker.len()
+    }
+
     /// Adds a request: `place` was found for the id of its asker, and nothing has changed since. There has to be room.
     #[inline]
     #[allow(clippy::too_many_arguments)]

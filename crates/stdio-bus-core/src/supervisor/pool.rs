@@ -237,6 +237,10 @@ impl Bus {
     /// Panics if slots, workers and what is known of them disagree.
     pub(crate) fn check_pools(&self) {
         for (index, pool) in self.supervisor.pools.iter().enumerate() {
+            let mut places = vec![false; self.settings.pools[index].max_instances];
+            for (_, worker) in self.workers.iter().filter(|(_, worker)| worker.pool == index) {
+                assert!(!core::mem::replace(&mut places[worker.name.place], true), "no two workers have one name");
+            }
             for (slot, here) in pool.slots.iter().enumerate() {
                 let Some(key) = here.worker else { continue };
                 let worker = self.workers.get(key).expect("a worker in a slot lives");

@@ -1,4 +1,4 @@
-//! A worker's life: the state × event table (spec 7.1, appendix B).
+//! A worker's life: the state × event table with every cell filled (spec 7.1, appendix B).
 //!
 //! Death is the process being reaped, not its stdout ending: a grandchild can hold the pipe open for hours, and a
 //! process can close its pipes and live.
@@ -72,21 +72,32 @@ pub(super) enum Action {
     Finish,
 }
 
-/// The table. What is not in it changes nothing.
+/// The table.
 fn step(state: State, event: Event) -> (State, Action) {
     use {Action as A, Event as E, State as S};
     match (state, event) {
         (S::Starting, E::Spawned) => (S::Running, A::None),
-        (S::Starting, E::Stop) | (S::Running, E::Stop | E::Timer) => (S::Stopping, A::Terminate),
+        (S::Starting, E::SpawnFailed) => (S::Stopped, A::Finish),
+        (S::Starting, E::Stop) => (S::Stopping, A::Terminate),
+        (S::Starting, E::Exited) => (S::Stopped, A::ReadRest),
+        (S::Starting, E::StdoutEnded | E::StdinBroken | E::Timer) => (S::Starting, A::None),
+
+        (S::Running, E::Stop | E::Timer) => (S::Stopping, A::Terminate),
         (S::Running, E::StdoutEnded | E::StdinBroken) => (S::Running, A::Await),
+        (S::Running, E::Exited) => (S::Stopped, A::ReadRest),
+        (S::Running, E::Spawned | E::SpawnFailed) => (S::Running, A::None),
+
         (S::Stopping, E::Timer) => (S::Killed, A::Kill),
+        (S::Stopping | S::Killed, E::Exited) => (S::Stopped, A::ReadRest),
+        (S::Stopping | S::Killed, E::SpawnFailed) => (S::Stopped, A::Finish),
         // It was told to stop before it had a process to signal.
         (S::Stopping, E::Spawned) => (S::Stopping, A::Terminate),
+        (S::Stopping, E::StdoutEnded | E::StdinBroken | E::Stop) => (S::Stopping, A::None),
         (S::Killed, E::Spawned) => (S::Killed, A::Kill),
-        (S::Starting | S::Stopping | S::Killed, E::SpawnFailed) => (S::Stopped, A::Finish),
-        (S::Starting | S::Running | S::Stopping | S::Killed, E::Exited) => (S::Stopped, A::ReadRest),
+        (S::Killed, E::StdoutEnded | E::StdinBroken | E::Stop | E::Timer) => (S::Killed, A::None),
+
         (S::Stopped, E::StdoutEnded | E::Timer) => (S::Stopped, A::Finish),
-        _ => (state, A::None),
+        (S::Stopped, E::Spawned | E::SpawnFailed | E::StdinBroken | E::Stop | E::Exited) => (S::Stopped, A::None),
     }
 }
 

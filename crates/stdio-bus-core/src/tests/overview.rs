@@ -7,6 +7,18 @@ use crate::worker::State;
 const FIRST: WorkerName = WorkerName { pool: 0, place: 0, incarnation: 0 };
 
 #[test]
+fn the_age_of_a_request_is_right_to_the_microsecond_for_years() {
+    for pending in [0, 1023, 1 << 40, 9 * 365 * 86_400 * 1_000_000_000] {
+        let mut bench = Bench::new(settings(vec![pool(1, Assignment::RoundRobin)]));
+        let client = bench.client();
+        bench.now = Moment(pending);
+        bench.write(client, r#"{"id":1,"method":"x"}"#);
+        let row = bench.bus.request_row(bench.now, 0).expect("it is there");
+        assert!(row.age < Duration::from_nanos(1024), "{pending}: {row:?}");
+    }
+}
+
+#[test]
 fn a_client_and_a_worker_are_shown_with_what_hangs_on_them() {
     let mut bench = bench(1);
     let (client, worker) = (bench.client(), bench.worker(0));

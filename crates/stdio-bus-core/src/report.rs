@@ -120,7 +120,7 @@ reasons! {
     WorkerClosedStdin "worker_closed_stdin" Warn "A worker closed its stdin and lives; it is restarted.",
     WorkerStalled "worker_stalled" Error "A worker read nothing for backpressure_timeout_sec; it is restarted.",
     WorkerSilent "worker_silent" Warn "A worker has said nothing for 30 s although requests wait for it.",
-    WorkerHangs "worker_hangs" Error "Requests to a worker ran out of time, three in a row; it is restarted.",
+    WorkerHangs "worker_hangs" Error "Three requests in a row to a worker ran out of time, and it said nothing; it is restarted.",
     WorkerReplaced "worker_replaced" Warn "The operator has a worker replaced.",
     RestartScheduled "restart_scheduled" Info "A worker will be restarted after its backoff.",
     PoolDegraded "pool_degraded" Error "A worker exceeded max_restarts within restart_window_sec and is given up.",

@@ -3,7 +3,9 @@
 //!
 //! The core has a queue of its own, and the service manager is told by a clock that nothing here may hold up (`notify.rs`).
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
+
+use hashbrown::HashMap;
 
 use crate::bus::port::Moment;
 
